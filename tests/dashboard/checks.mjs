@@ -230,10 +230,13 @@ export const checks = [
           assert.equal(await wide(page), 0, at);
         }
         // What is not written is shown for what the focus is on, and what is chosen shows its links.
+        const placed = () => page.locator('svg.map .node .name, svg.map .node .region').evaluateAll((all) => all.map((one) => [one.textContent, one.getAttribute('x'), one.getAttribute('y')]));
+        const before = await placed();
         const last = page.getByRole('button', { name: /^n25,/ });
         await last.focus();
         await page.locator('svg.map .card').getByText('n25', { exact: true }).waitFor();
         await page.locator('svg.map .card').getByText(/^hears through n\d$/).waitFor();
+        assert.deepEqual(await placed(), before, 'no label moves');
         await page.keyboard.press('Enter');
         await until('its links are in the table', async () => (await page.getByRole('table', { name: 'Links' }).getByRole('row').count()) === 1 + 48);
         assert.equal(await last.getAttribute('aria-pressed'), 'true');
@@ -248,6 +251,20 @@ export const checks = [
         await page.evaluate(await read('dashboard/node_modules/axe-core/axe.min.js'));
         const { violations } = await page.evaluate(() => window.axe.run(document.querySelector('main'), { resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'] }));
         assert.deepEqual(violations.map((one) => `${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map((node) => node.target)}`), []);
+        // A finger points, too: what it has tapped stays shown until it taps elsewhere.
+        if (width < 1000) {
+          const phone = await visitor.open('cluster', { viewport: { width, height }, isMobile: true, hasTouch: true });
+          await phone.route(/\/api\/v1\/nodes(\?|$)/, (route) => route.fulfill({ json: told.page }));
+          await phone.route(/\/api\/v1\/cluster(\?|$)/, (route) => route.fulfill({ json: told.cluster }));
+          const card = phone.locator('svg.map .card');
+          await phone.getByRole('button', { name: /^n18,/ }).tap();
+          await card.getByText('n18', { exact: true }).waitFor();
+          await phone.getByRole('button', { name: /^n7,/ }).tap();
+          await card.getByText('n7', { exact: true }).waitFor();
+          await phone.locator('svg.map').tap({ position: { x: 3, y: 3 } });
+          await gone(card);
+          await phone.unrouteAll({ behavior: 'ignoreErrors' });
+        }
         // Of a link that is not up nothing is measured, whatever a node of an earlier version says.
         told = made.clusterOf(3, 2, 'n5');
         for (const link of told.page.items.flatMap((info) => info.cluster.links)) link.round_trip_ms = 7.25;

@@ -193,21 +193,23 @@ export function layout(members: Member[], pairs: Pair[], width: number, focus: s
     const [from, to] = [at.get(pair.a), at.get(pair.b)];
     return from && to ? [{ pair, from, to, label: null }] : [];
   });
-  const lines = all.filter(({ pair, from, to }) => {
-    if (!thinned || of(pair) || pair.attached) return true;
+  const always = all.filter(({ pair, from, to }) => {
+    if (!thinned || pair.attached) return true;
     if (from.member.role === 'core' && to.member.role === 'core') return true;
     if (pair.health === 'good') return false;
     // Of a node that nobody hears, its links to the cores say enough.
     return from.member.role === 'core' || to.member.role === 'core' || !(lost(pair.a) || lost(pair.b));
   });
+  const lines = all.filter((line) => of(line.pair) || always.includes(line));
 
   const taken = spots.map((spot) => around(spot.x, spot.y, spot.size + GAP - 1));
   const several = new Set(members.map((member) => member.region)).size > 1;
   for (const [i, spot] of spots.entries()) {
     const told = [cut(spot.member.name), ...(several && spot.member.region ? [cut(spot.member.region)] : [])];
     const others = taken.filter((_, other) => other !== i);
+    // What the focus is on moves no label.
     for (const tried of told.length > 1 ? [told, told.slice(0, 1)] : [told]) {
-      const box = clearest(free(nextTo(spot, middle, sized(tried), width), others, width, height), lines);
+      const box = clearest(free(nextTo(spot, middle, sized(tried), width), others, width, height), always);
       if (!box) continue;
       spot.label = { ...box, lines: tried };
       taken.push(box);
