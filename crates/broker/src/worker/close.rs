@@ -82,9 +82,14 @@ impl Worker {
         self.end(slot, None);
     }
 
-    /// The peer broke the rules of what lies below MQTT: TLS, WebSocket, the PROXY protocol.
-    pub fn refused_below(&mut self, now: Time, slot: u32) {
+    /// The peer broke the rules of what lies below MQTT: TLS, WebSocket, the PROXY protocol. `foreign`: it speaks something else, which the log
+    /// says in these words.
+    pub fn refused_below(&mut self, now: Time, slot: u32, foreign: Option<&'static str>) {
         self.counters.protocol_errors += 1;
+        let is_new = self.connections.occupant_ref(slot).is_some_and(|it| it.phase == Phase::AwaitConnect);
+        if let Some(what) = foreign.filter(|_| is_new) {
+            self.report_foreign(slot, what);
+        }
         self.lost(now, slot);
     }
 

@@ -469,7 +469,7 @@ impl Worker {
     #[cold]
     fn refuse_foreign(&mut self, slot: u32, foreign: Foreign) {
         self.counters.protocol_errors += 1;
-        self.report_foreign(slot, foreign);
+        self.report_foreign(slot, foreign.what());
         let Some(connection) = self.connections.occupant(slot) else { return };
         if let Some(answer) = foreign.answer() {
             connection.out.buffer(&mut self.pool).extend_from_slice(answer.as_bytes());

@@ -4,7 +4,6 @@ use mqtt::ReasonCode;
 use tracing::field::display;
 
 use super::Worker;
-use super::foreign::Foreign;
 
 /// Longest text of a client in a line of the log, in bytes.
 const TEXT_MAX: usize = 256;
@@ -30,11 +29,10 @@ impl Worker {
     }
 
     /// Logs that a client speaks another protocol, within the same limit.
-    pub(super) fn report_foreign(&self, slot: u32, foreign: Foreign) {
+    pub(super) fn report_foreign(&self, slot: u32, what: &'static str) {
         let Some(connection) = self.connections.occupant_ref(slot) else { return };
         let (address, listener) =
             (connection.peer().map(display), self.node.listener_name(connection.listener));
-        let what = foreign.what();
         match self.node.refusal_log.take(self.now, self.settings.limits.refusals_logged_per_minute) {
             Some(unlogged) => tracing::warn!(address, listener, unlogged, "{what}"),
             None => tracing::debug!(address, listener, "{what}"),

@@ -73,6 +73,23 @@ impl fmt::Display for LayerError {
     }
 }
 
+impl LayerError {
+    /// What the log says of a peer that speaks another protocol than its port.
+    pub fn foreign(&self) -> Option<&'static str> {
+        match self {
+            LayerError::Tls(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)) => {
+                Some(
+                    "a client does not speak TLS to a port of TLS; it should connect with TLS (mqtts://), or to a listener without tls_certificate",
+                )
+            }
+            LayerError::Refused(websocket::NOT_HTTP) => Some(
+                "a client does not speak WebSocket to a port of WebSocket; it should use WebSocket (ws://), or a listener with transport = \"tcp\"",
+            ),
+            _ => None,
+        }
+    }
+}
+
 impl LayerRules {
     /// Layers for a new connection, on which a PROXY header comes first if `proxy` says so; `None` when there are none. `pages` is asked
     /// when there is WebSocket.

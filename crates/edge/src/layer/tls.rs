@@ -311,6 +311,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_is_no_tls_is_told_from_a_peer_that_breaks_it() {
+        let (server, _) = configurations();
+        let foreign = |bytes: &[u8]| {
+            let mut tls = Tls::new(server.clone()).expect("a server");
+            let result = tls.receive(bytes, &mut Arrived::default(), &mut Vec::new());
+            result.expect_err("it is no handshake").foreign()
+        };
+        for bytes in [&b"\x10\x0C\0\x04MQTT\x04\x02\0\0\0\0"[..], b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"] {
+            assert!(foreign(bytes).is_some_and(|what| what.contains("does not speak TLS")), "{bytes:?}");
+        }
+        assert_eq!(foreign(&[22, 3, 1, 0, 4, 1, 0, 0, 0]), None, "an empty ClientHello");
+    }
+
     /// One conversation; `harm` may change what the client sends. True when everything came through.
     fn converse(
         (server, client): &(Arc<ServerConfig>, Arc<ClientConfig>),

@@ -52,6 +52,9 @@ enum State {
     Closed,
 }
 
+/// Why what is no HTTP is refused.
+pub(super) const NOT_HTTP: &str = "this port speaks MQTT over WebSocket, and the request is not HTTP";
+
 /// Longest request that is read.
 const REQUEST_MAX: usize = 8 * 1024;
 const HEADERS_MAX: usize = 64;
@@ -170,11 +173,7 @@ impl WebSocket {
                 headers: "",
                 why: "the request is too long",
             },
-            Err(_) => Refusal {
-                status: "400 Bad Request",
-                headers: "",
-                why: "this port speaks MQTT over WebSocket, and the request is not HTTP",
-            },
+            Err(_) => Refusal { status: "400 Bad Request", headers: "", why: NOT_HTTP },
         };
         self.state = State::Closed;
         refused.write(answer);
@@ -496,6 +495,8 @@ mod tests {
         }
         let mut unmasked = UPGRADE.as_bytes().to_vec();
         frame_header(BINARY, 1, &mut unmasked);
+        let foreign = receive(b"\x10\x0C\0\x04MQTT\x04\x02\0\0\0\0", 1).2.expect_err("it is MQTT").foreign();
+        assert!(foreign.is_some_and(|what| what.contains("does not speak WebSocket")));
         assert_eq!(receive(&unmasked, 1).2, Err(LayerError::Refused("a frame of a client is not masked")));
         let twice = [UPGRADE.as_bytes(), &frame(0x02, b"a"), &frame(0x02, b"b")].concat();
         assert!(receive(&twice, 5).2.is_err());

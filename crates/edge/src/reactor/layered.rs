@@ -65,7 +65,7 @@ impl Reactor {
             self.worker.lost(self.now, slot);
         } else {
             tracing::debug!(reactor = self.index, %error, "a connection ends below MQTT");
-            self.worker.refused_below(self.now, slot);
+            self.worker.refused_below(self.now, slot, error.foreign());
         }
         self.dirty.push(slot);
     }
