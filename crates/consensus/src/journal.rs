@@ -19,6 +19,9 @@ use crate::runtime::lock;
 use crate::vocabulary::{Entry, IoFlushed, LogId, Snapshot, SnapshotMeta, Types, Vote};
 use crate::wire::{HardState, decode_entry, decode_meta, encode_entry, encode_meta, log_id, term_of};
 
+#[cfg(test)]
+mod tests;
+
 /// Bytes of a snapshot in one part of its checkpoint.
 const PART: usize = 1 << 20;
 /// Bytes of entries that are sent at once, if it is more than one.
