@@ -81,11 +81,13 @@ pub enum Mutation {
     SettleForgotten,
     /// What a core has granted to a node is forgotten as soon as the node is no member.
     ForgetRemoved,
+    /// What the previous incarnation of a node sent is confirmed to the next.
+    ConfirmToNext,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 38] = [
         Self::ConfirmEarly,
         Self::SubackEarly,
         Self::AlwaysFresh,
@@ -123,6 +125,7 @@ impl Mutation {
         Self::RefuseShapes,
         Self::SettleForgotten,
         Self::ForgetRemoved,
+        Self::ConfirmToNext,
     ];
 }
 

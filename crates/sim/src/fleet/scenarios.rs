@@ -240,11 +240,11 @@ impl Story {
         self.fleet.oracle.is_acknowledged(number)
     }
 
-    fn has_come(&mut self, number: usize) -> bool {
+    fn has_come(&self, number: usize) -> bool {
         self.came_to(SUBSCRIBER, number)
     }
 
-    fn came_to(&mut self, client: usize, number: usize) -> bool {
+    fn came_to(&self, client: usize, number: usize) -> bool {
         let (.., view) = self.fleet.clients[client].place().expect("the client is connected");
         self.fleet.oracle.has_come(view, number)
     }
@@ -317,6 +317,21 @@ impl Story {
         (0..self.fleet.members.len()).find(|node| *core == format!("n{node}")).expect("a node")
     }
 
+    /// Whether a node has its link to another, which has begun anew so often.
+    fn is_joined(&self, from: usize, to: usize, restarts: u64) -> bool {
+        let process = self.fleet.members[from].process.as_ref().expect("the node runs");
+        let links = process.fabric.view(process.time(&self.fleet.cx)).links;
+        links
+            .iter()
+            .any(|link| *link.peer.name == format!("n{to}") && link.is_up && link.restarts == restarts)
+    }
+
+    /// Whether a node may acknowledge.
+    fn is_fresh(&self, node: usize) -> bool {
+        let process = self.fleet.members[node].process.as_ref().expect("the node runs");
+        process.fabric.may_acknowledge(process.time(&self.fleet.cx))
+    }
+
     fn until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
         let mut waited = 0;
         while !is_so(self) {
@@ -346,11 +361,15 @@ fn id(node: usize) -> NodeId {
 
 /// Faults of the product, and what notices each of them.
 #[cfg(feature = "trial")]
-pub const TRIALS: [(cluster::Mutation, fn()); 31] = [
+pub const TRIALS: [(cluster::Mutation, fn()); 32] = [
     (cluster::Mutation::SettleCutOff, listed::a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has),
     (
         cluster::Mutation::SettleForgotten,
         listed::what_a_durable_session_was_to_have_is_not_acknowledged_when_it_is_lost_with_the_node,
+    ),
+    (
+        cluster::Mutation::ConfirmToNext,
+        listed::what_the_previous_incarnation_of_a_node_sent_is_not_confirmed_to_the_next,
     ),
     (cluster::Mutation::ForgetRemoved, agreed::gone::who_has_left_is_waited_for_as_long_as_its_lease_runs),
     (

@@ -65,12 +65,6 @@ impl Story {
         self.known(node).members.get(&id(of)).map(|member| member.state)
     }
 
-    /// Whether a node may acknowledge.
-    fn is_fresh(&self, node: usize) -> bool {
-        let process = self.fleet.members[node].process.as_ref().expect("the node runs");
-        process.fabric.may_acknowledge(process.time(&self.fleet.cx))
-    }
-
     /// Who is not joined to a node, as that one tells: the name, or the address where there is none, and why.
     fn not_joined(&self, node: usize) -> Vec<String> {
         let process = self.fleet.members[node].process.as_ref().expect("the node runs");

@@ -112,6 +112,52 @@ pub(super) fn what_a_durable_session_was_to_have_is_not_acknowledged_when_it_is_
     }
 }
 
+/// A node takes long to store a message. The node that sent it restarts meanwhile, and sends another one, which does not arrive: that the first is
+/// stored now says nothing of the second, though each is the first of its lane.
+#[cfg_attr(test, test)]
+pub(super) fn what_the_previous_incarnation_of_a_node_sent_is_not_confirmed_to_the_next() {
+    // It dials the others when it is back, as its number is the smallest.
+    let node = (0..3).min_by_key(|node| id(*node)).expect("there are some");
+    let home = (node + 1) % 3;
+    let mut slow = plan(Duration::ZERO);
+    slow.setups[home].sync_max = 3 * SECOND;
+    (slow.mesh.link.heartbeat, slow.mesh.link.silence_max) =
+        (Duration::from_millis(100), Duration::from_secs(200));
+    let mut story = Story::of(slow);
+    let durable = story.fleet.clients.len();
+    story.fleet.clients.push(Client::new(durable, Some(home)));
+    story.fleet.connect(durable, home);
+    story.until("the session is there", |story| story.fleet.clients[durable].place().is_some());
+    let filters = vec![("t/#".to_owned(), QoS::AtLeastOnce)];
+    story.with(durable, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+    story.until_granted(durable, "t/#");
+    let publisher = story.connects(node);
+    let says = |story: &mut Story| story.says_as(publisher, "t/0", QoS::AtLeastOnce, Keeps::Nothing);
+    let mut is_told = false;
+    // A sync may be over before the node is back.
+    while !is_told {
+        let first = says(&mut story);
+        story.passes(100 * MILLI);
+        let restarts = story.link(home, node).1;
+        story.fleet.fault(&Fault::Cut { node });
+        story.fleet.start(node);
+        story.until("the link is there again", |story| story.is_joined(home, node, restarts + 1));
+        story.fleet.connect(publisher, node);
+        story.until("it has a lease", |story| story.is_fresh(node));
+        let now = story.fleet.cx.now();
+        story.fleet.wan.cut(now, node, home, LONG);
+        is_told = !story.came_to(durable, first);
+        let second = says(&mut story);
+        story.with(durable, |client, scene| client.answers(scene, usize::MAX));
+        story.until("the first is stored", |story| story.came_to(durable, first));
+        story.passes(SECOND);
+        assert!(!story.is_acknowledged(second), "it has not arrived");
+        story.join(node, home);
+        story.until("the second is stored", |story| story.came_to(durable, second));
+        story.until("its publisher hears that", |story| story.is_acknowledged(second));
+    }
+}
+
 /// A node with a durable session is cut off, and the buffer of the link to it is full. What finds no room there is refused: everything that
 /// is acknowledged comes when the node is back.
 #[test]
