@@ -35,6 +35,8 @@ pub struct Oracle {
     pub impatient: bool,
     /// What was to come and did not, where a rule may have dropped it.
     pub missing_by_rule: u64,
+    /// How often each of its excuses held.
+    pub excused: Report,
 }
 
 /// A message's number is its payload.
@@ -131,8 +133,9 @@ impl Oracle {
         self.sessions[session].owed_retained.clear();
         self.sessions[session].connected = false;
         for message in &mut self.messages {
-            message.owed.remove(&session);
-            message.owed_by_rule.remove(&session);
+            let was_owed = message.owed.remove(&session) | message.owed_by_rule.remove(&session);
+            let is_excused = was_owed && message.acknowledged.is_some();
+            self.excused.excused_session_ended += u64::from(is_excused);
         }
         self.will_is_unwanted(session);
     }
@@ -240,6 +243,7 @@ impl Oracle {
     /// A message that its client takes for one that it has already, and that may be another.
     pub fn may_have_come(&mut self, session: usize, got: &Message) {
         if let Some(number) = number_of(&got.payload) {
+            self.excused.excused_doubtful += 1;
             self.sessions[session].arrived.insert(number);
             self.sessions[session].owed_retained.remove(&number);
         }
@@ -257,8 +261,8 @@ impl Oracle {
             message.acknowledged.is_none() || message.is_will || message.connections.len() > 1
         };
         for message in self.messages.iter_mut().filter(under_way) {
-            message.owed.remove(&session);
-            message.owed_by_rule.remove(&session);
+            let was_owed = message.owed.remove(&session) | message.owed_by_rule.remove(&session);
+            self.excused.excused_unsubscribed += u64::from(was_owed);
         }
     }
 
@@ -296,6 +300,7 @@ impl Oracle {
             !is_old || message.is_will || shared || message.connections.len() > 1,
             "message {number} was acknowledged before session {session} began"
         );
+        self.excused.excused_sent_again += u64::from(is_old && !message.is_will && !shared);
         if got.qos == QoS::ExactlyOnce {
             // A publisher that gives up its session after it has sent a message again gives up knowing that it comes once.
             let given_up = message.may_never_arrive && message.connections.len() > 1;
@@ -304,6 +309,13 @@ impl Oracle {
             let was_repeated = message.connections.len() > 1 || message.is_will;
             let may_be_twice = given_up || message.may_come_twice || shared || !view.durable && was_repeated;
             assert!(is_first || may_be_twice, "message {number} comes twice to session {session}");
+            if !is_first {
+                let excused = &mut self.excused;
+                excused.excused_twice_given_up += u64::from(given_up);
+                excused.excused_twice_in_other_session += u64::from(message.may_come_twice);
+                excused.excused_twice_in_group += u64::from(shared);
+                excused.excused_twice_not_durable += u64::from(!view.durable && was_repeated);
+            }
             report.check_once += 1;
         }
         message.arrived_in_group |= shared;
@@ -326,6 +338,10 @@ impl Oracle {
     pub fn check_all_arrived(&mut self, report: &mut Report) {
         self.missing_by_rule = 0;
         for (number, message) in self.messages.iter().enumerate() {
+            if message.acknowledged.is_some() && message.may_never_arrive && !message.is_will {
+                let missing = |session: &&usize| !self.sessions[**session].arrived.contains(&number);
+                self.excused.excused_given_up += message.owed.iter().filter(missing).count() as u64;
+            }
             if message.acknowledged.is_none() || message.may_never_arrive || message.is_will {
                 continue;
             }
@@ -346,6 +362,7 @@ impl Oracle {
             let missing = view.owed_retained.first().map(|number| (number, &self.messages[*number]));
             assert!(missing.is_none(), "a retained message never came to session {session}: {missing:?}");
         }
+        self.excused.excused_by_full_queue += self.missing_by_rule;
         self.check_wills(report);
     }
 }

@@ -128,7 +128,9 @@ impl World {
     }
 
     pub fn report(&self) -> Report {
-        self.scene.cx.report.clone()
+        let mut report = self.scene.cx.report.clone();
+        report.add(&self.scene.oracle.excused);
+        report
     }
 
     pub fn take_trace(&mut self) -> Vec<String> {

@@ -33,6 +33,7 @@ fn faults_in_the_product_are_noticed() {
         cluster::Mutation::GiveTwice,
         cluster::Mutation::ForgetCopies,
         cluster::Mutation::AlwaysBrief,
+        cluster::Mutation::ForgetRemoved,
     ];
     let few = product.map(Mutation::Shard).into_iter().chain(log.map(Mutation::Log));
     let few = few.chain(between.map(Mutation::Cluster)).chain([Mutation::Link(link::Mutation::SkipLost)]);

@@ -14,6 +14,16 @@ impl Fabric {
             || self.fresh_until() > now && self.node.routes.unrouted() == 0
     }
 
+    /// Cores that let this node acknowledge, and until when.
+    pub fn leases(&self, now: Time) -> impl Iterator<Item = (NodeId, Time)> {
+        self.leases.granted_by().filter(move |(_, until)| *until > now)
+    }
+
+    /// Whether a lease that this core has granted to a node may still run.
+    pub fn has_granted(&self, now: Time, node: NodeId) -> bool {
+        self.grants.as_ref().is_some_and(|grants| grants.holds(now, node))
+    }
+
     /// The life of this node that others know of, or hear of next.
     pub fn incarnation(&self) -> replog::Incarnation {
         self.config.incarnation

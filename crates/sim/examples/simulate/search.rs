@@ -14,8 +14,6 @@ use crate::arguments::Arguments;
 const PROGRESS: Duration = Duration::from_secs(10);
 /// Wrong seeds after which no more are tried.
 const WRONG_MAX: usize = 10;
-/// With fewer seeds some of it may rightly not have happened.
-const SEEDS_FOR_ALL: u64 = 200;
 /// Lines of a trace that are shown with a failure.
 const LINES: usize = 60;
 
@@ -80,7 +78,7 @@ fn finish(shape: Shape, report: &Report, wrong: &[Failure], took: Duration) -> E
     }
     let seconds = took.as_secs_f64();
     println!("{} seeds in {seconds:.1} s, {:.2} a second", report.seeds, report.seeds as f64 / seconds);
-    let idle = if report.seeds >= SEEDS_FOR_ALL { report.idle(shape) } else { Vec::new() };
+    let idle = report.idle(shape);
     for name in &idle {
         println!("never in all these seeds: {name}");
     }

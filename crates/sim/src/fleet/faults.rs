@@ -21,6 +21,14 @@ impl Fleet {
         match fault {
             Fault::Kill { node } => self.kill(*node, false),
             Fault::Cut { node } => self.kill(*node, true),
+            Fault::Blink { node } => {
+                if self.members[*node].process.is_some() && self.members[*node].stopped <= now {
+                    self.cx.report.fleet_blinks += 1;
+                    self.kill(*node, true);
+                    let time = self.cx.between(5 * MILLI, 100 * MILLI);
+                    self.cx.after(time, Event::Fleet(Step::Start { node: *node }));
+                }
+            }
             Fault::Stop { node, time } => self.stop(*node, *time),
             Fault::Gone { node } => self.goes(*node),
             Fault::KillMany { nodes } => nodes.iter().for_each(|node| self.kill(*node, false)),
@@ -186,10 +194,12 @@ impl Fleet {
 
     /// A node's process dies, by itself or with its machine.
     pub(super) fn kill(&mut self, node: usize, with_machine: bool) {
-        let (plan, member) = (&self.plan, &mut self.members[node]);
+        let member = &mut self.members[node];
         let Some(mut process) = member.process.take() else { return };
         let life = process.node.life();
         member.ended_as = process.fabric.incarnation();
+        self.forgets_restarted(node);
+        let (plan, member) = (&self.plan, &mut self.members[node]);
         self.cx.say(|| format!("n{node}: life {life} is over"));
         let is_sent = plan.config.forward_ack == cluster::ForwardAck::Sent;
         // Whoever leaves lets his clients go, and hears of the others no more before they hear of him.

@@ -77,9 +77,12 @@ pub struct Process {
     full: Vec<ConnectionId>,
     /// When each link was last not there, or another connection than before, or its other end agreed to be dead or no member.
     shaken: BTreeMap<NodeId, (Micros, Standing)>,
+    restarts: BTreeMap<NodeId, Restarts>,
     /// It is cut off from all others until it ends.
     pub cut_off: Option<CutOff>,
     turns: u64,
+    /// Rounds of turns after which something was looked at.
+    looked: u64,
     /// What its clock gains while it should gain 1,000.
     rate: u64,
     answers: Vec<(WishId, Result<Answer, String>)>,
@@ -90,6 +93,17 @@ pub struct CutOff {
     pub since: Micros,
     /// The nodes to which it had links then.
     pub linked: Vec<usize>,
+}
+
+/// How often another node has forgotten the link, as this one knows.
+struct Restarts {
+    count: u64,
+    /// It could be reached when this was last looked at.
+    is_there: bool,
+    /// When it last could not be.
+    away: Micros,
+    /// When this node found the last restart, and when the other could last not be reached before: nothing if it could not be at that time.
+    last: Option<(Micros, Micros)>,
 }
 
 /// What a node knows of another: connections of the link so far, and the life that is a member.
@@ -146,6 +160,8 @@ const NUMBERS_OF_A_LIFE: u64 = 1_000;
 const NUMBERS_OF_A_CLOCK: u64 = 50;
 /// Turns of a fabric from one look at everything to the next.
 const TURNS_BETWEEN_CHECKS: u64 = 100;
+/// And to the next look at leases.
+const TURNS_BETWEEN_LOOKS: u64 = 16;
 
 impl Member {
     /// Starts the node's process, as life `life` of all lives of all nodes.
@@ -199,8 +215,10 @@ impl Member {
             due: Micros::MAX,
             full: Vec::new(),
             shaken: BTreeMap::new(),
+            restarts: BTreeMap::new(),
             cut_off: None,
             turns: 0,
+            looked: 0,
             rate: plan.rates.get(self.number).copied().unwrap_or(1_000),
             answers: Vec::new(),
         };
@@ -405,10 +423,14 @@ impl Process {
 
     fn note_links(&mut self, cx: &Context) {
         let now = cx.now();
-        let seen = |peer: PeerStatus<'_>| (peer.node, peer.is_up, peer.link.counters().attached);
+        let seen = |peer: PeerStatus<'_>| {
+            let counters = peer.link.counters();
+            (peer.node, peer.is_up, counters.attached, counters.restarts)
+        };
         let peers: Vec<_> = self.fabric.mesh().peers().map(seen).collect();
-        for (node, is_up, attached) in peers {
+        for (node, is_up, attached, restarts) in peers {
             let is_there = is_up && self.is_member(node);
+            self.note_restarts(now, node, is_there, restarts);
             let member = self.fabric.meta().and_then(|meta| meta.roster().members.get(&node));
             let standing = (attached, member.map(|member| member.incarnation));
             let shaken = self.shaken.entry(node).or_insert((now, standing));
@@ -416,6 +438,32 @@ impl Process {
                 *shaken = (now, standing);
             }
         }
+    }
+
+    fn note_restarts(&mut self, now: Micros, node: NodeId, is_there: bool, count: u64) {
+        let new = || Restarts { count, is_there, away: now, last: None };
+        let known = self.restarts.entry(node).or_insert_with(new);
+        if known.count != count {
+            let is_first_sign = known.is_there && count == known.count + 1;
+            known.last = is_first_sign.then_some((now, known.away));
+        }
+        if !is_there {
+            known.away = now;
+        }
+        (known.count, known.is_there) = (count, is_there);
+    }
+
+    /// When this node found that another had restarted, if it could reach that one from `since` until then. What was on its way to the previous
+    /// incarnation was refused; what was sent later waits for the present one.
+    pub fn found_restarted(&self, node: NodeId, since: Micros) -> Option<Micros> {
+        let (found, away) = self.restarts.get(&node)?.last?;
+        (away < since && since < found).then_some(found)
+    }
+
+    /// Whether it is time for checks that are made now and then.
+    pub fn is_to_be_checked(&mut self) -> bool {
+        let round = self.turns / TURNS_BETWEEN_LOOKS;
+        std::mem::replace(&mut self.looked, round) != round
     }
 
     /// Whether this node's publishers wait for another node.

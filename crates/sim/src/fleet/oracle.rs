@@ -15,6 +15,7 @@ pub use retained::{RETAINED, RETAINED_TOPICS, SKEW_MAX};
 use crate::context::Context;
 use crate::net::Link;
 use crate::packets::Message;
+use crate::report::Report;
 use crate::schedule::Micros;
 
 /// Who was to know of a subscription before SUBACK.
@@ -98,6 +99,8 @@ pub struct Oracle {
     pub gone: Option<usize>,
     /// Everybody has heard of everything, and nothing goes wrong any more: whoever is subscribed gets everything.
     pub is_settled: bool,
+    /// How often each of its excuses held.
+    pub excused: Report,
 }
 
 impl fmt::Debug for Published {
@@ -148,6 +151,17 @@ impl Oracle {
             Level::Cluster => true,
         };
         is_known && !self.serves_alone
+    }
+
+    /// Whether that is so only because the publisher's node has restarted since.
+    fn is_forgotten(&self, (level, since): (Level, Micros), node: usize, publisher: (usize, u32)) -> bool {
+        let started = self.started.get(&publisher.1).copied().unwrap_or_default();
+        let before = (publisher.0, publisher.1);
+        level == Level::Region
+            && started > since
+            && self.regions.get(node) == self.regions.get(publisher.0)
+            && !self.is_known((level, since), node, before)
+            && !self.serves_alone
     }
 
     pub fn new_view(&mut self, node: usize, life: u32, is_durable: bool) -> usize {
@@ -212,11 +226,17 @@ impl Oracle {
                             && (is_assured || !is_durable || qos == QoS::AtMostOnce)
                             && (is_here || !is_tight || qos > QoS::AtMostOnce)
                 };
-                let mut granted = view.granted.iter();
-                let is_owed = granted.any(|(filter, (granted, level, since))| {
-                    is_promised(*granted, (*level, *since))
-                        && TopicFilter::parse(filter).is_ok_and(|filter| filter.matches(name))
-                });
+                let matches =
+                    |filter: &str| TopicFilter::parse(filter).is_ok_and(|filter| filter.matches(name));
+                let granted = || view.granted.iter().filter(|(filter, _)| matches(filter));
+                let is_owed = granted().any(|(_, (qos, level, since))| is_promised(*qos, (*level, *since)));
+                let is_excused = !is_owed
+                    && qos > QoS::AtMostOnce
+                    && granted().any(|(_, (granted, level, since))| {
+                        *granted > QoS::AtMostOnce
+                            && self.is_forgotten((*level, *since), view.node, (node, life))
+                    });
+                self.excused.fleet_excused_region_restarted += u64::from(is_excused);
                 if is_owed && (view.is_connected || view.is_durable && qos > QoS::AtMostOnce) {
                     view.owed.insert(number);
                 }
@@ -250,6 +270,7 @@ impl Oracle {
     /// A node has closed the link, or it was lost: what was sent over it at QoS 0 may have been on its way.
     pub fn link_ends(&mut self, link: Link) {
         for message in self.messages.iter_mut().filter(|message| message.link == link) {
+            self.excused.fleet_excused_qos0 += u64::from(message.qos == QoS::AtMostOnce);
             message.is_acknowledged &= message.qos != QoS::AtMostOnce;
         }
     }
@@ -276,9 +297,11 @@ impl Oracle {
         let messages = &self.messages;
         let view = &mut self.views[view];
         view.granted.remove(filter);
+        let owed = view.owed.len();
         view.owed.retain(|number| {
             !TopicName::parse(&messages[*number].topic).is_ok_and(|topic| parsed.matches(topic))
         });
+        self.excused.fleet_excused_unsubscribed += (owed - view.owed.len()) as u64;
     }
 
     /// A node has died: what it had acknowledged for nodes that it did not reach is lost with it. `shaken` says of a node and a time
@@ -293,10 +316,13 @@ impl Oracle {
                     view.owed.clear();
                 }
             }
-            let (messages, node) = (&self.messages, view.node);
+            let (messages, node, excused) = (&self.messages, view.node, &mut self.excused);
             view.owed.retain(|number| {
                 let message = &messages[*number];
-                message.life != life || !shaken(node, message.sent) && message.is_acknowledged
+                let is_lost =
+                    message.life == life && (shaken(node, message.sent) || !message.is_acknowledged);
+                excused.fleet_excused_died += u64::from(is_lost && message.is_acknowledged);
+                !is_lost
             });
         }
     }

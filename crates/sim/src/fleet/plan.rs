@@ -25,6 +25,10 @@ pub enum Fault {
     Cut {
         node: usize,
     },
+    /// The power goes, and is back before the other nodes have noticed.
+    Blink {
+        node: usize,
+    },
     /// Several processes die at once.
     KillMany {
         nodes: Vec<usize>,
@@ -199,6 +203,9 @@ impl Plan {
             let at = of_cuts.draw() % length;
             faults.push((at, Fault::CutOff { node, time }));
             faults.push((at + time - 50 * MILLI, Fault::Kill { node }));
+        }
+        for _ in 0..of_cuts.below(if is_full { 6 } else { 4 }) {
+            faults.push((of_cuts.draw() % length, Fault::Blink { node: of_cuts.below(count) }));
         }
         faults.sort_by_key(|(at, _)| *at);
         let mut setups: Vec<Setup> = (0..count).map(|_| setup(random)).collect();

@@ -49,6 +49,8 @@ pub struct Fleet {
     pub(super) agreed: Agreed,
     /// Messages, behind the nodes that they may not have come to when they were acknowledged.
     on_their_way: BTreeSet<(usize, usize)>,
+    /// Messages for durable sessions, behind their nodes, which had restarted when the messages were acknowledged.
+    for_restarted: BTreeSet<(usize, usize)>,
 }
 
 /// What the cores were found to have agreed on.
@@ -133,6 +135,7 @@ impl Fleet {
             is_healing: false,
             agreed: Agreed::default(),
             on_their_way: BTreeSet::new(),
+            for_restarted: BTreeSet::new(),
         }
     }
 
@@ -186,7 +189,9 @@ impl Fleet {
     }
 
     pub fn report(&self) -> Report {
-        self.cx.report.clone()
+        let mut report = self.cx.report.clone();
+        report.add(&self.oracle.excused);
+        report
     }
 
     pub fn take_trace(&mut self) -> Vec<String> {
@@ -266,6 +271,9 @@ impl Fleet {
         }
         process.look(&mut self.cx);
         process.node.take_ended();
+        if process.is_to_be_checked() {
+            self.check_leases();
+        }
         self.look_at_room(number);
         if self.plan.is_agreed {
             self.look_at_agreement(number);
@@ -287,6 +295,29 @@ impl Fleet {
         let majorities = sets.iter().filter(|(cores, knowing)| **knowing > cores.len() / 2);
         assert!(majorities.count() <= 1, "two majorities of cores at one time: {sets:?}");
         self.cx.report.fleet_check_majorities += u64::from(sets.len() > 1);
+    }
+
+    /// Each lease that a node counts on is one of which its core knows that it may run: also when that node is no member for the core any more.
+    fn check_leases(&mut self) {
+        for node in 0..self.members.len() {
+            let Some(process) = &self.members[node].process else { continue };
+            let now = process.time(&self.cx);
+            if self.oracle.serves_alone || !process.fabric.may_acknowledge(now) {
+                continue;
+            }
+            let id = self.id_of(node);
+            for (core, _) in process.fabric.leases(now) {
+                let at = self.plan.nodes.iter().position(|info| NodeId::of_name(&info.name) == core);
+                // One that starts waits until all that it had granted has run out.
+                let Some(granter) = at.and_then(|at| self.members[at].process.as_ref()) else { continue };
+                let has_granted = granter.fabric.has_granted(granter.time(&self.cx), id);
+                assert!(has_granted, "n{node} counts on a lease of n{at:?}, which has forgotten it");
+                let meta = granter.fabric.meta();
+                let is_removed = meta.is_some_and(|meta| !meta.roster().members.contains_key(&id));
+                self.cx.report.fleet_check_leases += 1;
+                self.cx.report.fleet_check_leases_of_removed += u64::from(is_removed);
+            }
+        }
     }
 
     /// A core that is a member understands what the log may ask of it.
@@ -325,6 +356,7 @@ impl Fleet {
         if agreed.known.insert(number, index) != Some(index) {
             self.cx.say(|| format!("n{number}: knows what was agreed upon up to {index}: {}", told(roster)));
             self.check_majorities();
+            self.check_leases();
         }
         let agreed = &mut self.agreed;
         let mut suspects = vec![number];
@@ -526,6 +558,8 @@ impl Fleet {
         let owed_from: Vec<usize> = self.members.iter().map(|member| member.owed_from).collect();
         for number in self.oracle.take_acknowledged() {
             let (members, plan, on_their_way) = (&mut self.members, &self.plan, &mut self.on_their_way);
+            let (for_restarted, report) = (&mut self.for_restarted, &mut self.cx.report);
+            let serves_alone = self.oracle.serves_alone;
             self.oracle.deletion_is_everywhere(number, |sent, node, life| {
                 let others = (0..members.len()).filter(|other| *other != node);
                 let process = members[node].process.as_mut().filter(|process| process.node.life() == life);
@@ -550,22 +584,35 @@ impl Fleet {
                     knowing += usize::from(process.is_some_and(|it| is_own || !it.was_shaken(peer, since)));
                 }
                 if is_new && knowing <= cores / 2 {
+                    report.fleet_excused_cores_restarted += 1;
                     return true;
                 }
                 // Where it was sent nobody may have known of the session, however late it is acknowledged.
                 if view.is_durable && number < owed_from[view.node] {
+                    report.fleet_excused_removed += 1;
                     return true;
                 }
                 let to = &members[view.node];
                 let has_room = !to.lacks_room && to.lacked_room < message.sent;
+                let began = to.process.as_ref().map_or(Micros::MAX, |_| to.began);
                 let process = members[message.node].process.as_mut();
                 let process = process.filter(|process| process.node.life() == message.life);
+                let found = process.as_ref().and_then(|it| it.found_restarted(peer, message.sent));
                 let may_wait =
                     is_sent || process.is_none_or(|process| process.was_shaken(peer, message.sent));
                 if may_wait && !view.is_durable && !is_tight && has_room {
+                    report.fleet_check_waited += 1;
                     on_their_way.insert((view.node, number));
                     return false;
                 }
+                // Whoever is the only core acknowledges as soon as it suspects another node.
+                let may_be_lost = is_sent || is_tight || !has_room || serves_alone || cores < 2;
+                if may_wait && !may_be_lost && view.is_durable && found.is_some_and(|found| began <= found) {
+                    report.fleet_check_restarted += 1;
+                    for_restarted.insert((view.node, number));
+                    return false;
+                }
+                report.fleet_excused_unreached += u64::from(may_wait);
                 may_wait
             });
         }
@@ -587,8 +634,21 @@ impl Fleet {
         if !lacks_room {
             return;
         }
+        let report = &mut self.cx.report;
         for (_, number) in self.on_their_way.extract_if((node, 0)..=(node, usize::MAX), |_| true) {
-            self.oracle.forget_owed(number, |_, view, _| view.node == node && !view.is_durable);
+            self.oracle.forget_owed(number, |_, view, _| {
+                let is_lost = view.node == node && !view.is_durable;
+                report.fleet_excused_no_room += u64::from(is_lost);
+                is_lost
+            });
+        }
+        self.forgets_restarted(node);
+    }
+
+    /// What waits for a node that had restarted may be lost with its next restart, or find no room.
+    pub(super) fn forgets_restarted(&mut self, node: usize) {
+        for (_, number) in self.for_restarted.extract_if((node, 0)..=(node, usize::MAX), |_| true) {
+            self.oracle.forget_owed(number, |_, view, _| view.node == node && view.is_durable);
         }
     }
 }

@@ -60,12 +60,14 @@ const SLACK_MS: u64 = 3_000;
 const LONG_SLACK_MS: u64 = 20_000;
 
 impl Will {
-    /// Whether it is due before the client is back depends on moments.
-    fn is_unclear(&mut self) {
+    /// Whether it is due before the client is back depends on moments. True when it had to come before.
+    fn is_unclear(&mut self) -> bool {
+        let is_excused = self.delay > 0 && self.verdict == Verdict::Must && !self.owed.is_empty();
         if self.delay > 0 {
             self.verdict = Verdict::May;
             self.owed.clear();
         }
+        is_excused
     }
 
     pub(super) fn check_arrival(&self, report: &mut Report, number: usize, time: u64) {
@@ -168,12 +170,13 @@ impl Oracle {
             (will.verdict, will.owed) = (Verdict::Must, owed);
         }
         if will.overtaken {
-            will.is_unclear();
+            self.excused.excused_wills_unclear += u64::from(will.is_unclear());
         }
         if let Some(denied) = self.wills_denied {
             will.is_denied(denied);
         }
         if will.in_doubt {
+            self.excused.excused_wills_in_doubt += u64::from(will.verdict == Verdict::Must);
             will.verdict = Verdict::May;
             will.owed.clear();
         }
@@ -209,7 +212,7 @@ impl Oracle {
                 // What fell due while the process stood still is published when it goes on, as what came meanwhile is read.
                 let due = if due + SLACK_MS >= from { due.max(until) } else { due };
                 if sent < due + SLACK_MS {
-                    will.is_unclear();
+                    self.excused.excused_wills_unclear += u64::from(will.is_unclear());
                 }
             }
         }

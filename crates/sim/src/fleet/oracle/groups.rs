@@ -53,13 +53,15 @@ fn matches(group: &str, topic: &str) -> bool {
 }
 
 impl Groups {
-    fn lose(&mut self, view: usize) {
-        let given = &mut self.given;
+    /// A member is gone. Returns how many messages no member has to get any more.
+    fn lose(&mut self, view: usize) -> u64 {
+        let (given, pending) = (&mut self.given, self.pending.len());
         self.pending.retain(|key| {
             let Some(it) = given.get_mut(key) else { return false };
             it.is_shaken |= it.witnesses.remove(&view);
             !it.witnesses.is_empty()
         });
+        (pending - self.pending.len()) as u64
     }
 }
 
@@ -134,7 +136,7 @@ impl Oracle {
     /// A session is a member no more.
     pub(super) fn leaves_group(&mut self, view: usize) {
         if self.views[view].group.is_some() {
-            self.groups.lose(view);
+            self.excused.fleet_excused_groups_left += self.groups.lose(view);
         }
     }
 
@@ -143,10 +145,12 @@ impl Oracle {
         let (views, messages) = (&self.views, &self.messages);
         let had = |group| views.iter().any(|view| view.life == life && view.group == Some(group));
         let lost: BTreeSet<&str> = GROUPS.into_iter().filter(|group| had(*group)).collect();
+        let pending = self.groups.pending.len();
         self.groups.pending.retain(|(number, group)| !lost.contains(group) && messages[*number].life != life);
+        self.excused.fleet_excused_groups_died += (pending - self.groups.pending.len()) as u64;
         for at in 0..self.views.len() {
             if self.views[at].life == life && self.views[at].group.is_some() {
-                self.groups.lose(at);
+                self.excused.fleet_excused_groups_died += self.groups.lose(at);
             }
         }
     }
@@ -170,6 +174,7 @@ impl Oracle {
             });
             if it.witnesses.is_empty() {
                 self.groups.pending.remove(&(number, group));
+                self.excused.fleet_excused_groups_unreached += 1;
             }
         }
     }

@@ -120,11 +120,17 @@ impl Oracle {
                     let may_be_deleted = |later: &Write| {
                         writes.iter().any(|deletion| deletion.deletes && !later.is_behind(deletion))
                     };
-                    let mut later =
-                        writes.iter().filter(|later| later.is_promised(self.gone) && later.is_behind(write));
-                    let later = later.find(|later| later.deletes || !may_be_deleted(later));
+                    let promised =
+                        || writes.iter().filter(|it| it.is_promised(self.gone) && it.is_behind(write));
+                    let later = promised().find(|later| later.deletes || !may_be_deleted(later));
                     assert!(later.is_none(), "{topic} has {write:?}, behind which came {later:?}");
                     cx.report.fleet_check_retained_last += u64::from(write.acknowledged.is_some());
+                    cx.report.fleet_excused_retained_older += u64::from(promised().next().is_some());
+                    let only_gone = |it: &&Write| {
+                        it.is_promised(None) && !it.is_promised(self.gone) && it.is_behind(write)
+                    };
+                    cx.report.fleet_excused_retained_gone +=
+                        u64::from(writes.iter().any(|it| only_gone(&it)));
                 }
                 None => {
                     let kept = |write: &&Write| write.is_promised(self.gone) && !write.deletes;
@@ -135,6 +141,7 @@ impl Oracle {
                     let lost = writes.iter().rfind(kept);
                     assert!(is_deleted || lost.is_none(), "{topic} has nothing, but {lost:?} is its last");
                     cx.report.fleet_check_retained_deleted += u64::from(is_deleted);
+                    cx.report.fleet_excused_retained_deleted += u64::from(is_deleted && lost.is_some());
                 }
             }
         }
