@@ -32,5 +32,5 @@ pub use fabric::{Counters, Fabric, Letter};
 pub use features::{CLOCKS, COPIES, FEATURES, LIVES, LOG, PACKS, RECORDS, RELAYS};
 pub use mutation::Mutation;
 #[cfg(feature = "trial")]
-pub use mutation::mutate;
+pub use mutation::{mutate, reached};
 pub use view::{ClassView, Link, MemberView, Membership, NotJoined, Replica, Routes, SubacksWaiting, View};

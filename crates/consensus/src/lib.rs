@@ -30,7 +30,7 @@ pub use journal::{Places, Unreadable};
 pub use machine::{Later, StateMachine, Unread};
 pub use mutation::Mutation;
 #[cfg(feature = "trial")]
-pub use mutation::mutate;
+pub use mutation::{mutate, reached};
 pub use network::Transmit;
 pub use status::{Progress, Role, Status};
 pub use vocabulary::{LogGroup, Member, ReplicaId};

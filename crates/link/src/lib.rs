@@ -37,7 +37,7 @@ pub use link::{ChannelId, Credit, Event, Link};
 pub use mesh::{ConnectionId, Demand, Mesh, MeshConfig, MeshCounters, MeshEvent, PeerStatus, Random};
 pub use mutation::Mutation;
 #[cfg(feature = "trial")]
-pub use mutation::mutate;
+pub use mutation::{mutate, reached};
 pub use node::NodeId;
 pub use output::Output;
 pub use time::Time;

@@ -1,7 +1,7 @@
 //! Faults put into the product on purpose: the simulator must notice each of them (`cargo xtask sim --mutations`).
 
 #[cfg(feature = "trial")]
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// One way of doing it wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,15 +29,26 @@ impl Mutation {
 #[cfg(feature = "trial")]
 static CURRENT: AtomicU8 = AtomicU8::new(0);
 
+/// How often the place of each was reached, by its number.
+#[cfg(feature = "trial")]
+static REACHED: [AtomicU64; Mutation::ALL.len() + 1] = [const { AtomicU64::new(0) }; _];
+
 /// Puts one in, for the whole process.
 #[cfg(feature = "trial")]
 pub fn mutate(mutation: Option<Mutation>) {
     CURRENT.store(mutation.map_or(0, |mutation| mutation as u8), Ordering::SeqCst);
 }
 
+/// How often the process has reached the place where this one can be put in.
+#[cfg(feature = "trial")]
+pub fn reached(mutation: Mutation) -> u64 {
+    REACHED[mutation as usize].load(Ordering::Relaxed)
+}
+
 /// Whether this one is put in.
 #[cfg(feature = "trial")]
 pub(crate) fn mutated(mutation: Mutation) -> bool {
+    REACHED[mutation as usize].fetch_add(1, Ordering::Relaxed);
     CURRENT.load(Ordering::Relaxed) == mutation as u8
 }
 

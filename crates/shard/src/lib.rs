@@ -44,9 +44,9 @@ pub use ids::{
 };
 pub use limits::{Limits, QueueFull};
 pub use message::{Expired, MessageView, NEVER};
-#[cfg(feature = "trial")]
-pub use mutation::mutate;
 pub use mutation::{Mutation, mutated};
+#[cfg(feature = "trial")]
+pub use mutation::{mutate, reached};
 pub use queue::PINNED_MAX;
 pub use retained::RetainedPage;
 pub use route::BEHIND_MOUNTPOINT;

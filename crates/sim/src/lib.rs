@@ -34,5 +34,5 @@ pub use endpoint::Endpoint;
 #[cfg(feature = "trial")]
 pub use mutation::{Mutation, Trial};
 pub use random::Random;
-pub use report::Report;
+pub use report::{Report, SEEDS_FOR_ALL};
 pub use simulation::{Failure, Shape, Simulation};

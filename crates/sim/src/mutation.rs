@@ -47,6 +47,25 @@ impl Mutation {
         of_node.chain(of_cluster).chain(of_link).chain(of_consensus)
     }
 
+    /// How often this process has reached the place where it is put in; the log's trials count their own.
+    pub fn reached(self) -> Option<u64> {
+        match self {
+            Self::Log(_) => None,
+            Self::Shard(mutation) => Some(shard::reached(mutation)),
+            Self::Cluster(mutation) => Some(cluster::reached(mutation)),
+            Self::Link(mutation) => Some(link::reached(mutation)),
+            Self::Consensus(mutation) => Some(consensus::reached(mutation)),
+        }
+    }
+
+    /// How often each place was reached that a simulation of this shape can reach, by the name of what can be put in there.
+    pub fn all_reached(shape: Shape) -> impl Iterator<Item = (Self, u64)> {
+        let shape = if shape == Shape::FullCluster { Shape::Cluster } else { shape };
+        let of_tests = link::Mutation::ALL.into_iter().filter(|it| !OF_LINK.contains(it)).map(Self::Link);
+        let those = Self::all().chain(of_tests).filter(move |it| it.shape() == shape);
+        those.filter_map(|it| Some((it, it.reached()?)))
+    }
+
     /// In what it is to be noticed.
     pub fn shape(self) -> Shape {
         match self {

@@ -346,7 +346,7 @@ report! {
 }
 
 /// With fewer simulations some of it may rightly not have happened.
-const SEEDS_FOR_ALL: u64 = 200;
+pub const SEEDS_FOR_ALL: u64 = 200;
 /// And some only with fewer than these: excuses of the oracles that rarely hold. One that does not in so many is to be narrowed, or removed.
 const SEEDS_FOR_RARE: u64 = 10_000;
 const RARE: [&str; 10] = [

@@ -78,7 +78,8 @@ fn finish(shape: Shape, report: &Report, wrong: &[Failure], took: Duration) -> E
     }
     let seconds = took.as_secs_f64();
     println!("{} seeds in {seconds:.1} s, {:.2} a second", report.seeds, report.seeds as f64 / seconds);
-    let idle = report.idle(shape);
+    let mut idle: Vec<String> = report.idle(shape).into_iter().map(str::to_owned).collect();
+    idle.extend(unreached(shape, report.seeds));
     for name in &idle {
         println!("never in all these seeds: {name}");
     }
@@ -88,6 +89,27 @@ fn finish(shape: Shape, report: &Report, wrong: &[Failure], took: Duration) -> E
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// Prints how often the places were reached where faults can be put into the product. Returns those that were not, after enough seeds; but for those
+/// that a scenario reaches, or a test of `link`.
+#[cfg(feature = "trial")]
+fn unreached(shape: Shape, seeds: u64) -> Vec<String> {
+    let mut never = Vec::new();
+    for (mutation, count) in sim::Mutation::all_reached(shape) {
+        println!("{:>28} {count}", format!("reached_{mutation}"));
+        let has_trial = |it: sim::Mutation| sim::Trial::all().any(|trial| trial.mutation == it);
+        let is_told = has_trial(mutation) || sim::Mutation::all().all(|it| it != mutation);
+        if count == 0 && !is_told && seeds >= sim::SEEDS_FOR_ALL {
+            never.push(format!("the place of {mutation}"));
+        }
+    }
+    never
+}
+
+#[cfg(not(feature = "trial"))]
+fn unreached(_: Shape, _: u64) -> Vec<String> {
+    Vec::new()
 }
 
 /// What is wrong, how it came to it, and the command that shows it again.
