@@ -30,6 +30,7 @@ impl Files {
     pub fn read(config: &Config, name: &str, ledger: &Arc<dyn Ledger>) -> Result<Self, Vec<String>> {
         let mut problems = Problems::default();
         problems.keep(Otel::check(&config.otel));
+        problems.keep(config.storage.check());
         problems.all(edge::check(&config.edge));
         problems.keep(api::Certificates::check(&config.http));
         problems.keep(cluster::check(config, name));

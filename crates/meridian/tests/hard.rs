@@ -36,10 +36,15 @@ impl Drop for Data {
 }
 
 fn start(directory: &Path) -> Command {
+    start_with(directory, &[])
+}
+
+fn start_with(directory: &Path, settings: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
     command.args(["start", "--listen", "127.0.0.1:0", "--http", "off", "--data-dir"]).arg(directory);
     command.args(["--set", &format!("storage.segment_size={SEGMENT}"), "--set", "storage.reserve=2MiB"]);
     command.args(["--set", "mqtt.packet_size_max=16MiB"]);
+    command.args(settings.iter().flat_map(|setting| ["--set", setting]));
     command.stdin(Stdio::null()).stderr(Stdio::piped());
     command
 }
@@ -61,7 +66,11 @@ struct Node {
 
 impl Node {
     fn start(data: &Data) -> Self {
-        let mut process = start(&data.0).spawn().unwrap();
+        Self::start_with(data, &[])
+    }
+
+    fn start_with(data: &Data, settings: &[&str]) -> Self {
+        let mut process = start_with(&data.0, settings).spawn().unwrap();
         let mut log = BufReader::new(process.stderr.take().unwrap()).lines();
         let line = log.by_ref().map(Result::unwrap).find(|line| line.contains("listening"));
         let line = line.expect("the node listens");
@@ -151,6 +160,13 @@ impl Client {
 
     /// QoS 1; returns when it is acknowledged.
     fn publish(&mut self, topic: &str, payload: &[u8]) {
+        let reason = self.try_publish(topic, payload);
+        // Success, or that nobody subscribes.
+        assert!(matches!(reason, 0 | 0x10), "{reason:#x}");
+    }
+
+    /// QoS 1; returns the Reason Code of its acknowledgement.
+    fn try_publish(&mut self, topic: &str, payload: &[u8]) -> u8 {
         let mut body = Vec::new();
         put_text(topic, &mut body);
         body.extend([0, 1, 0]);
@@ -158,8 +174,7 @@ impl Client {
         self.send(0x32, &body);
         let (kind, answer) = self.receive();
         assert_eq!(kind, 0x40);
-        // Success, or that nobody subscribes.
-        assert!(matches!(answer[2..], [] | [0 | 0x10, ..]), "{answer:?}");
+        answer.get(2).copied().unwrap_or(0)
     }
 
     /// Topic and payload of the next message of QoS 1.
@@ -364,4 +379,57 @@ fn a_will_whose_delay_is_longer_than_its_session_comes_when_the_session_ends() {
     assert!(present);
     let (kind, body) = reader.receive();
     assert_eq!((kind, &body[2..6], &body[body.len() - 4..]), (0x30, &b"will"[..], &b"gone"[..]));
+}
+
+/// `storage.disk_max`: the node behaves as on a full disk, and goes on when there is room.
+#[test]
+fn a_log_of_a_maximum_size_refuses_what_has_no_room_until_there_is_some() {
+    let disk_max = 8 << 20;
+    let data = Data::new("disk-max");
+    let size = || -> u64 {
+        let entries = std::fs::read_dir(data.0.join("storage")).unwrap();
+        // A file may be removed meanwhile.
+        entries.map(|entry| entry.unwrap().metadata().map_or(0, |metadata| metadata.len())).sum()
+    };
+    let node = Node::start_with(&data, &["storage.disk_max=8MiB"]);
+    Client::connect(&node, "reader", u32::MAX, None).0.subscribe(["a/#".to_owned()].into_iter());
+    let mut publisher = Client::connect(&node, "publisher", 0, None).0;
+    let mut taken = 0_u8;
+    loop {
+        match publisher.try_publish("a/b", &vec![taken; 100_000]) {
+            0 => taken += 1,
+            reason => break assert_eq!(reason, 0x97),
+        }
+        assert!(taken < 200, "20 MB are more than the log may have");
+        assert!(size() <= disk_max);
+    }
+    assert!(taken > 10, "{taken} messages");
+    let mut reader = Client::connect(&node, "reader", u32::MAX, None).0;
+    for n in 0..taken {
+        assert!(reader.message().1 == vec![n; 100_000], "message {n}");
+    }
+    // The log notices what is not live any more within a second or two.
+    let again = (0..600).any(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        publisher.try_publish("a/b", b"again") == 0
+    });
+    assert!(again, "there is room again");
+    assert_eq!(reader.message().1, b"again");
+    assert!(size() <= disk_max);
+}
+
+#[test]
+fn a_maximum_size_that_is_too_small_for_a_log_is_refused_with_advice() {
+    let data = Data::new("disk-max-small");
+    for command in ["start", "config"] {
+        let mut meridian = start_with(&data.0, &["storage.disk_max=5MiB"]);
+        if command == "config" {
+            meridian = Command::new(env!("CARGO_BIN_EXE_meridian"));
+            meridian.args(["config", "check", "--set", "storage.disk_max=5MiB", "--data-dir"]).arg(&data.0);
+        }
+        let output = meridian.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{command}: {said}");
+        assert!(said.contains("storage.disk_max = 5MiB is less than a log needs"), "{command}: {said}");
+    }
 }

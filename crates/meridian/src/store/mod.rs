@@ -34,9 +34,31 @@ section! {
         pub segment_size: ByteSize = "64MiB" in "1MiB..=4GiB", at start;
         /// Kept free in the log, for what makes room when the disk is full.
         pub reserve: ByteSize = "128MiB" in "2MiB..=1TiB", at start;
+        /// Maximum size of the log's files. When they reach it, the node behaves as on a full disk. 0 uses the whole disk; otherwise it is at
+        /// least four files of `segment_size` and the reserve.
+        pub disk_max: ByteSize = "0", at start;
         /// Where a running node makes backups (`meridian ctl storage backup`), each in a directory of its own; none when unset. It has to
         /// be there, and writable for the node.
         pub backup_dir: Option<PathBuf> = "", at start;
+    }
+}
+
+impl StorageSettings {
+    /// # Errors
+    /// `disk_max` is too small for a log.
+    pub fn check(&self) -> Result<(), String> {
+        let least = 4 * self.segment_size.bytes() + self.reserve.bytes();
+        match self.disk_max.bytes() {
+            1.. if self.disk_max.bytes() < least => Err(format!(
+                "storage.disk_max = {} is less than a log needs: write at least {}, which is four files of storage.segment_size ({}) and \
+                 storage.reserve ({}), or make these smaller",
+                self.disk_max,
+                ByteSize::kib(least.div_ceil(1024)),
+                self.segment_size,
+                self.reserve
+            )),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -75,6 +97,10 @@ impl Store {
     ) -> Result<(Self, broker::Store, MetaLog), String> {
         let directory = data_dir.join(DIRECTORY);
         let disk = RealDisk::open(&directory).map_err(|error| error.to_string())?;
+        let disk = match settings.disk_max.bytes() {
+            0 => disk,
+            bytes_max => disk.limited_to(bytes_max),
+        };
         let options = storage::Options {
             segment_bytes: settings.segment_size.bytes() / 512 * 512,
             reserve_bytes: settings.reserve.bytes(),

@@ -19,6 +19,8 @@ pub struct RealDisk {
     /// The directory, to be synced: that needs no descriptor then.
     opened: File,
     writable: bool,
+    /// Maximum size of all its files in bytes.
+    bytes_max: Option<u64>,
     /// Held for its lock.
     _lock: Option<File>,
 }
@@ -54,7 +56,7 @@ impl RealDisk {
             .and_then(|()| lock.rewind())
             .and_then(|()| lock.write_all(note.as_bytes()))
             .map_err(Error::io(&shown, "write"))?;
-        Ok(Self { directory, opened, writable: true, _lock: Some(lock) })
+        Ok(Self { directory, opened, writable: true, bytes_max: None, _lock: Some(lock) })
     }
 
     /// Opens a directory to look at it only. It is refused while a process uses it; on a disk that cannot be written, where there is no
@@ -80,7 +82,29 @@ impl RealDisk {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(Error::io(&path.display().to_string(), "open")(error)),
         };
-        Ok(Self { directory, opened, writable: false, _lock: lock })
+        Ok(Self { directory, opened, writable: false, bytes_max: None, _lock: lock })
+    }
+
+    /// The directory with a maximum size. A file that would exceed it is not made, as on a full disk. Files of up to [`SMALL`] bytes, such
+    /// as the log's identity, are always made.
+    #[must_use]
+    pub fn limited_to(mut self, bytes_max: u64) -> Self {
+        self.bytes_max = Some(bytes_max);
+        self
+    }
+
+    /// # Errors
+    /// `QuotaExceeded` when another file of so many bytes would exceed the maximum.
+    fn has_room(&self, name: &str, bytes: u64) -> io::Result<()> {
+        let Some(bytes_max) = self.bytes_max.filter(|_| bytes > SMALL) else { return Ok(()) };
+        let mut used = 0;
+        for entry in fs::read_dir(&self.directory)? {
+            let entry = entry?;
+            // A file of that name is replaced, and one that has just been removed takes no room.
+            let size = entry.metadata().map_or(0, |metadata| metadata.len());
+            used += if entry.file_name() == name { 0 } else { size };
+        }
+        if used + bytes > bytes_max { Err(io::ErrorKind::QuotaExceeded.into()) } else { Ok(()) }
     }
 
     /// Where it is.
@@ -106,11 +130,15 @@ fn take(lock: &File, directory: &Path, shown: &str) -> Result<(), Error> {
     }
 }
 
+/// Size of the largest file that is made beyond the maximum size of a directory, in bytes.
+const SMALL: u64 = 64 << 10;
+
 /// How much is written at a time where a file is filled with zeros, in bytes.
 const ZEROS: usize = 1 << 20;
 
 impl Disk for RealDisk {
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
+        self.has_room(name, bytes)?;
         let path = self.at(name);
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
