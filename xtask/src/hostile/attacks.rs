@@ -129,6 +129,8 @@ fn trickle(victim: &Victim) -> Result<String> {
         };
         times += 1;
         stream.write_all(&wire::subscribe(1, ["load/#"].into_iter()))?;
+        // Its queue is full when it begins to acknowledge.
+        stay(victim, Duration::from_secs(1));
         let mut id = 0_u16;
         while victim.goes_on() {
             if wire::drain(&mut stream, 100, Duration::from_millis(1)).is_none() {
