@@ -906,6 +906,9 @@ impl Worker {
         let queue_max = self.settings.queue.messages_max as usize / 2;
         let now = self.now;
         let Some(connection) = self.connections.occupant(slot) else { return };
+        if connection.flow.as_ref().is_none_or(|flow| flow.retained.is_empty()) {
+            return;
+        }
         let (id, session) = (connection.id, connection.session);
         let room = connection.phase == Phase::Open && connection.out.len() < OUT_FULL;
         let Some(flow) = connection.flow.as_mut() else { return };

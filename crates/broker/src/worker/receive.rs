@@ -148,6 +148,8 @@ impl Worker {
 
     /// Reads nothing more from a publisher in this turn, so that what it has caused reaches its receivers and others have their turn.
     /// False when the connection is closing.
+    #[cold]
+    #[inline(never)]
     fn pause_fan_out(&mut self, slot: u32) -> bool {
         let Some(connection) = self.connections.occupant(slot) else { return false };
         if connection.phase != Phase::Open {
@@ -419,15 +421,17 @@ impl Worker {
         packet_id: PacketId,
         reason: ReasonCode,
     ) {
-        let ack = packet(Ack { packet_id, reason, properties: mqtt::Properties::default() });
-        if !reason.is_error() || !self.send_refusal(slot, &ack) {
-            self.send(slot, &ack);
+        let ack = Ack { packet_id, reason, properties: mqtt::Properties::default() };
+        if reason.is_error() && self.send_refusal(slot, &packet(ack)) {
+            return;
         }
+        self.send(slot, &packet(ack));
     }
 
     /// Sends an acknowledgement that refuses a PUBLISH with a Reason String, to a client that wants one [MQTT-3.1.2-29] and has room for it
     /// [MQTT-3.4.2-2] [MQTT-3.5.2-2]. False when it is to be sent without.
     #[cold]
+    #[inline(never)]
     fn send_refusal(&mut self, slot: u32, ack: &Packet<'_>) -> bool {
         let (Packet::PubAck(refused) | Packet::PubRec(refused)) = ack else { return false };
         let Some(connection) = self.connections.occupant_ref(slot) else { return false };
