@@ -15,26 +15,26 @@ use crate::routes::Routes;
 use crate::settings;
 
 /// The arrangements that one SUBSCRIBE brings, kept until all its filters are in the index or refused.
+#[derive(Default)]
 pub struct ShapeReservations {
-    routes: Arc<Routes>,
+    /// `None` while nothing is kept.
+    routes: Option<Arc<Routes>>,
     filters: Vec<Box<str>>,
 }
 
 impl ShapeReservations {
-    pub(crate) fn new(routes: &Arc<Routes>) -> Self {
-        Self { routes: routes.clone(), filters: Vec::new() }
-    }
-
     /// Keeps the arrangement of one more filter.
     ///
     /// # Errors
     /// When the node or one of the owners has too many.
     pub(crate) fn reserve(
         &mut self,
+        routes: &Arc<Routes>,
         filter: TopicFilter<'_>,
         owners: &ShapeOwners,
     ) -> Result<(), ShapesFull> {
-        if self.routes.reserve_shape(filter, owners)? {
+        if routes.reserve_shape(filter, owners)? {
+            self.routes.get_or_insert_with(|| routes.clone());
             self.filters.push(filter.as_str().into());
         }
         Ok(())
@@ -54,9 +54,10 @@ impl fmt::Debug for ShapeReservations {
 
 impl Drop for ShapeReservations {
     fn drop(&mut self) {
+        let Some(routes) = &self.routes else { return };
         for text in &self.filters {
             if let Ok(filter) = TopicFilter::parse(text) {
-                self.routes.release_shape(filter);
+                routes.release_shape(filter);
             }
         }
     }

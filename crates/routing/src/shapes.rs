@@ -3,6 +3,7 @@
 //! For one topic and one shape there is one filter that can match. When a topic leads along very many paths of the
 //! tree, trying each shape is bounded where following each path is not.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::epoch::Guard;
@@ -151,19 +152,25 @@ impl Shapes {
         bin: &mut Bin<'_>,
         change: impl FnOnce(&mut Uses),
     ) {
-        let uses = writer.counts.entry(shape).or_default();
-        let was_used = uses.is_used();
-        change(uses);
-        let uses = *uses;
-        if uses.is_used() == was_used {
-            return;
-        }
-        if was_used {
-            writer.counts.remove(&shape);
-            writer.others -= usize::from(!shape.is_everyday());
-            uses.owners.into_iter().filter(|owner| *owner != 0).for_each(|owner| writer.discharge(owner));
-        } else {
-            writer.others += usize::from(!shape.is_everyday());
+        match writer.counts.entry(shape) {
+            Entry::Occupied(mut known) => {
+                change(known.get_mut());
+                if known.get().is_used() {
+                    return;
+                }
+                let uses = known.remove();
+                if !shape.is_everyday() {
+                    writer.others -= 1;
+                    uses.owners
+                        .into_iter()
+                        .filter(|owner| *owner != 0)
+                        .for_each(|owner| writer.discharge(owner));
+                }
+            }
+            Entry::Vacant(new) => {
+                change(new.insert(Uses::default()));
+                writer.others += usize::from(!shape.is_everyday());
+            }
         }
         self.publish(writer, bin);
     }

@@ -72,7 +72,7 @@ impl Worker {
         self.charge_session(slot);
         let mut durable = Vec::new();
         let mut joins = Vec::new();
-        let mut shapes = ShapeReservations::new(&self.node.routes);
+        let mut shapes = ShapeReservations::default();
         for (text, asked) in filters {
             let asked = if is_bridge { of_bridge(text, asked) } else { asked };
             let checked = self.check_subscription(slot, text, asked, &pending);
@@ -243,7 +243,7 @@ impl Worker {
         let mountpoint = connection.mountpoint();
         let user = self.node.owner_key(mountpoint, connection.username());
         let owners = shapes::owners(&connection.client_id, user, mountpoint, &self.settings.routing);
-        reserved.reserve(subscription.filter, &owners).map_err(|_| Refusal::Shapes)?;
+        reserved.reserve(&self.node.routes, subscription.filter, &owners).map_err(|_| Refusal::Shapes)?;
         Ok(subscription)
     }
 
