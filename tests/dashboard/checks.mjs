@@ -40,7 +40,10 @@ async function wide(page) {
 }
 
 /** Steps that are drawn of a line of the overview. */
-const points = async (page) => ((await page.locator('section[aria-label="Messages"] path.line').first().getAttribute('d', { timeout: 8000 })) ?? '').split(/[ML]/).length - 1;
+const points = async (page) => {
+  const line = page.locator('section[aria-label="Messages"] path.line').first();
+  return (await line.count()) === 0 ? 0 : ((await line.getAttribute('d')) ?? '').split(/[ML]/).length - 1;
+};
 
 /** The page `id` with its first data. */
 async function ready(page, base, [id, title]) {
@@ -436,7 +439,7 @@ export const checks = [
         await route.fulfill({ json: told });
       });
       await page.goto(`${visitor.base}/#/overview`);
-      const shown = await until('a line is drawn', async () => (await points(page)) > 2 && points(page));
+      const shown = await until('a line is drawn', async () => (await points(page)) > 2 && points(page), 40_000);
       assert.equal(shown, told.summed.length, 'all of it is drawn at once');
       assert.equal(asked[0], 600);
       // What is new is joined to what was there; a step that is told again is not drawn twice.
