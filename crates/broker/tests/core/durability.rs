@@ -254,6 +254,25 @@ fn a_full_disk_refuses_what_a_durable_member_of_a_group_would_get() {
     });
 }
 
+/// A full log needs its segments back while nobody writes anything: the checkpoint for one of them may do for the next, too.
+#[test]
+fn a_segment_is_given_back_when_there_is_such_a_checkpoint_already() {
+    everywhere(settings, |net, log| {
+        let client = connect(net, log, 0, durable(V5, "c"));
+        net.send(client, subscribe(1).to("a", AtLeastOnce));
+        net.sync(log);
+        for segment in 1..=3 {
+            let shards = log.vacate(segment);
+            assert!(shards > 0);
+            for _ in 0..3 {
+                net.pass(1000);
+                net.sync(log);
+            }
+            assert_eq!(log.vacated(segment), shards, "segment {segment}");
+        }
+    });
+}
+
 /// What need not wait for the disk by its listener.
 #[test]
 fn a_listener_has_a_class_of_its_own() {

@@ -19,6 +19,10 @@ struct State {
     pending: BTreeMap<u16, u64>,
     /// The last durable index of each shard.
     durable: BTreeMap<u16, u64>,
+    /// Checkpoints that are complete and not durable.
+    checkpoints: Vec<(ShardId, u64)>,
+    /// How many shards need nothing of a segment any more.
+    vacated: BTreeMap<u64, usize>,
     appended: usize,
     condition: Condition,
     /// So many more reads of messages fail.
@@ -35,6 +39,30 @@ impl Log {
         let pending = std::mem::take(&mut self.state().pending);
         self.state().durable.extend(&pending);
         self.node().store_durable(pending.into_iter().map(|(shard, index)| (ShardId(shard), index)));
+        let checkpoints = std::mem::take(&mut self.state().checkpoints);
+        for (shard, index) in checkpoints {
+            self.node().store_event(shard, StoreEvent::Checkpointed(index));
+        }
+    }
+
+    /// Whether everything that was appended is durable.
+    pub fn is_synced(&self) -> bool {
+        let state = self.state();
+        state.pending.is_empty() && state.checkpoints.is_empty()
+    }
+
+    /// Asks all shards for this segment, in which everything durable is. Returns how many they are.
+    pub fn vacate(&self, segment: u64) -> usize {
+        let durable = self.state().durable.clone();
+        for (shard, last) in &durable {
+            self.node().store_event(ShardId(*shard), StoreEvent::Vacate { segment, first: 1, last: *last });
+        }
+        durable.len()
+    }
+
+    /// How many shards have given this segment back.
+    pub fn vacated(&self, segment: u64) -> usize {
+        self.state().vacated.get(&segment).copied().unwrap_or_default()
     }
 
     /// What is there when the process dies now: a log with what is durable, and the shards that come of it.
@@ -105,7 +133,9 @@ impl StoreLog for Log {
 
     fn part(&self, _: ShardId, _: u64, _: u32, _: Vec<u8>) {}
 
-    fn checkpointed(&self, _: ShardId, _: u64) {}
+    fn checkpointed(&self, shard: ShardId, checkpoint: u64) {
+        self.state().checkpoints.push((shard, checkpoint));
+    }
 
     fn read(&self, shard: ShardId, wanted: Vec<Wanted>) {
         let read = |wanted: Wanted| {
@@ -123,7 +153,9 @@ impl StoreLog for Log {
         self.node().store_event(shard, StoreEvent::Read(read));
     }
 
-    fn vacated(&self, _: ShardId, _: u64) {}
+    fn vacated(&self, _: ShardId, segment: u64) {
+        *self.state().vacated.entry(segment).or_default() += 1;
+    }
 
     fn report_live(&self, _: ShardId, _: u64) {}
 

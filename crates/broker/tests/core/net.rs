@@ -155,11 +155,12 @@ impl Net {
 
     /// What was appended to the log is durable, and so is what that leads to.
     pub fn sync(&mut self, log: &Log) {
-        let mut before = None;
-        while before != Some(log.appended()) {
-            before = Some(log.appended());
+        loop {
             log.sync();
             self.run();
+            if log.is_synced() {
+                return;
+            }
         }
     }
 

@@ -119,8 +119,14 @@ impl ShardHost {
     /// The checkpoint at this index is complete and durable.
     pub(super) fn checkpoint_durable(&mut self, index: u64) {
         self.checkpointing.durable = index;
+        self.give_back_segments();
+    }
+
+    /// Gives back the segments of which the last durable checkpoint has everything.
+    fn give_back_segments(&mut self) {
         let Some(log) = &self.log else { return };
-        while let Some(front) = self.checkpointing.vacating.pop_front_if(|front| front.is_moved(index)) {
+        let Checkpointing { durable, vacating, .. } = &mut self.checkpointing;
+        while let Some(front) = vacating.pop_front_if(|front| front.is_moved(*durable)) {
             log.vacated(self.id, front.segment);
         }
     }
@@ -150,6 +156,8 @@ impl ShardHost {
         let Some(cursor) = front.cursor.take() else {
             front.moved_by = Some(after.max(front.last));
             self.proposals.hurry();
+            // There may be such a checkpoint already, and no other comes as long as nothing is appended.
+            self.give_back_segments();
             return;
         };
         let found = self.state.entries_between(front.first, front.last, cursor, MOVED_AT_ONCE);
