@@ -5,7 +5,7 @@ mod world;
 use std::sync::Arc;
 
 use storage::fault::FaultDisk;
-use storage::{Commit, Error, GroupId, Options, RealDisk, open, spawn};
+use storage::{Commit, Disk as _, Error, GroupId, Options, RealDisk, open, spawn};
 use world::{Told, done, drain, entries, entry, open_on, options, part, parts, settle};
 
 #[test]
@@ -179,5 +179,31 @@ fn a_directory_works_as_the_disk_in_memory_does_and_is_locked() {
     assert_eq!(found.len(), 1000);
     assert!(found.iter().all(|(index, payload)| payload == &[*index as u8; 3000]));
     drop(opened);
+    std::fs::remove_dir_all(directory).expect("clean up");
+}
+
+/// Writer and keeper make files at the same time.
+#[test]
+fn files_that_are_made_at_once_do_not_exceed_the_maximum_size_of_a_directory() {
+    let directory = std::env::temp_dir().join(format!("meridian-storage-{}-limit", std::process::id()));
+    let (bytes, bytes_max) = (1 << 20, 5 << 20);
+    let disk = RealDisk::open(&directory).expect("a directory").limited_to(bytes_max);
+    let size = || -> u64 {
+        let entries = std::fs::read_dir(&directory).expect("a directory");
+        entries.map(|entry| entry.expect("an entry").metadata().expect("a file").len()).sum()
+    };
+    for round in 0..20 {
+        let made: Vec<String> = std::thread::scope(|scope| {
+            let make = |name: String| disk.create(&name, bytes).is_ok().then_some(name);
+            let makers: Vec<_> =
+                (0..8).map(|maker| scope.spawn(move || make(format!("{round}-{maker}")))).collect();
+            makers.into_iter().filter_map(|maker| maker.join().expect("no panic")).collect()
+        });
+        // The lock's file takes some bytes of the fifth.
+        assert_eq!(made.len(), 4);
+        assert!(size() <= bytes_max);
+        made.iter().for_each(|name| disk.remove(name).expect("it is there"));
+    }
+    drop(disk);
     std::fs::remove_dir_all(directory).expect("clean up");
 }

@@ -1,16 +1,26 @@
 //! A directory of the file system, locked for this process.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Disk, DiskFile};
 use crate::error::{Error, is_full};
 
 /// Name of the file that a process which uses the directory holds locked. It stays when the process ends; only the lock counts.
 pub const LOCK_FILE: &str = "lock";
+
+/// How large a directory may become.
+#[derive(Debug)]
+struct Limit {
+    /// Maximum size of all files in bytes.
+    bytes_max: u64,
+    /// Files that are being filled with zeros, with the sizes that they will have. While it is locked, no file is renamed or removed.
+    in_creation: Mutex<BTreeMap<String, u64>>,
+}
 
 /// A directory that this process alone uses, until the value is dropped or the process ends, however it ends.
 #[derive(Debug)]
@@ -19,8 +29,7 @@ pub struct RealDisk {
     /// The directory, to be synced: that needs no descriptor then.
     opened: File,
     writable: bool,
-    /// Maximum size of all its files in bytes.
-    bytes_max: Option<u64>,
+    limit: Option<Limit>,
     /// Held for its lock.
     _lock: Option<File>,
 }
@@ -56,7 +65,7 @@ impl RealDisk {
             .and_then(|()| lock.rewind())
             .and_then(|()| lock.write_all(note.as_bytes()))
             .map_err(Error::io(&shown, "write"))?;
-        Ok(Self { directory, opened, writable: true, bytes_max: None, _lock: Some(lock) })
+        Ok(Self { directory, opened, writable: true, limit: None, _lock: Some(lock) })
     }
 
     /// Opens a directory to look at it only. It is refused while a process uses it; on a disk that cannot be written, where there is no
@@ -82,29 +91,37 @@ impl RealDisk {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(Error::io(&path.display().to_string(), "open")(error)),
         };
-        Ok(Self { directory, opened, writable: false, bytes_max: None, _lock: lock })
+        Ok(Self { directory, opened, writable: false, limit: None, _lock: lock })
     }
 
     /// The directory with a maximum size. A file that would exceed it is not made, as on a full disk. Files of up to [`SMALL`] bytes, such
     /// as the log's identity, are always made.
     #[must_use]
     pub fn limited_to(mut self, bytes_max: u64) -> Self {
-        self.bytes_max = Some(bytes_max);
+        self.limit = Some(Limit { bytes_max, in_creation: Mutex::default() });
         self
     }
 
-    /// # Errors
-    /// `QuotaExceeded` when another file of so many bytes would exceed the maximum.
-    fn has_room(&self, name: &str, bytes: u64) -> io::Result<()> {
-        let Some(bytes_max) = self.bytes_max.filter(|_| bytes > SMALL) else { return Ok(()) };
-        let mut used = 0;
-        for entry in fs::read_dir(&self.directory)? {
-            let entry = entry?;
-            // A file of that name is replaced, and one that has just been removed takes no room.
-            let size = entry.metadata().map_or(0, |metadata| metadata.len());
-            used += if entry.file_name() == name { 0 } else { size };
+    /// Writes the zeros of a new file.
+    fn fill(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
+        let path = self.at(name);
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+        // Written, not only reserved: the first write into reserved blocks changes the file's metadata, and makes each sync dearer.
+        let zeros = vec![0; ZEROS.min(bytes as usize)];
+        let mut at = 0;
+        while at < bytes {
+            let n = zeros.len().min((bytes - at) as usize);
+            if let Err(error) = file.write_all_at(&zeros[..n], at) {
+                if is_full(&error) {
+                    // Best effort: what stays is found and removed at the next start.
+                    fs::remove_file(&path).unwrap_or_default();
+                }
+                return Err(error);
+            }
+            at += n as u64;
         }
-        if used + bytes > bytes_max { Err(io::ErrorKind::QuotaExceeded.into()) } else { Ok(()) }
+        Ok(Arc::new(RealFile(file)))
     }
 
     /// Where it is.
@@ -115,6 +132,37 @@ impl RealDisk {
 
     fn at(&self, name: &str) -> PathBuf {
         self.directory.join(name)
+    }
+}
+
+impl Limit {
+    fn in_creation(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.in_creation.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the room for a file aside, which its creator gives up when the file has its size. Writer and keeper may create one at the same
+    /// time.
+    ///
+    /// # Errors
+    /// `QuotaExceeded` when the file would exceed the maximum.
+    fn reserve(&self, directory: &Path, name: &str, bytes: u64) -> io::Result<()> {
+        let mut in_creation = self.in_creation();
+        let mut used: u64 = in_creation.values().sum();
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            let of_entry = entry.file_name();
+            // A file of that name is replaced.
+            let is_known = of_entry.to_str().is_some_and(|of| of == name || in_creation.contains_key(of));
+            if !is_known {
+                // Files that are not the log's, such as that of the clock, may go meanwhile.
+                used += entry.metadata().map_or(0, |metadata| metadata.len());
+            }
+        }
+        if used + bytes > self.bytes_max {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        in_creation.insert(name.to_owned(), bytes);
+        Ok(())
     }
 }
 
@@ -138,25 +186,13 @@ const ZEROS: usize = 1 << 20;
 
 impl Disk for RealDisk {
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
-        self.has_room(name, bytes)?;
-        let path = self.at(name);
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
-        // Written, not only reserved: the first write into reserved blocks changes the file's metadata, and makes each sync dearer.
-        let zeros = vec![0; ZEROS.min(bytes as usize)];
-        let mut at = 0;
-        while at < bytes {
-            let n = zeros.len().min((bytes - at) as usize);
-            if let Err(error) = file.write_all_at(&zeros[..n], at) {
-                if is_full(&error) {
-                    // Best effort: what stays is found and removed at the next start.
-                    fs::remove_file(&path).unwrap_or_default();
-                }
-                return Err(error);
-            }
-            at += n as u64;
-        }
-        Ok(Arc::new(RealFile(file)))
+        let Some(limit) = self.limit.as_ref().filter(|_| bytes > SMALL) else {
+            return self.fill(name, bytes);
+        };
+        limit.reserve(&self.directory, name, bytes)?;
+        let made = self.fill(name, bytes);
+        limit.in_creation().remove(name);
+        made
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
@@ -165,10 +201,12 @@ impl Disk for RealDisk {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let _unchanged = self.limit.as_ref().map(Limit::in_creation);
         fs::rename(self.at(from), self.at(to))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
+        let _unchanged = self.limit.as_ref().map(Limit::in_creation);
         fs::remove_file(self.at(name))
     }
 
