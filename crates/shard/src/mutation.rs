@@ -37,6 +37,8 @@ pub enum Mutation {
     ServeBeforeRecall,
     /// After a read that failed, nothing is read for the session any more.
     StandStill,
+    /// A message that was moved while it was being read is sought where it was.
+    ReadWhereItWas,
     /// A Will is published although its client has lost the right to.
     PublishDeniedWills,
     /// Clients are closed for silence before what they have sent is read.
@@ -47,7 +49,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::IgnoreCleanStart,
         Self::EarlyExpiry,
         Self::ForgetIdentities,
@@ -63,6 +65,7 @@ impl Mutation {
         Self::ApplyTwice,
         Self::ServeBeforeRecall,
         Self::StandStill,
+        Self::ReadWhereItWas,
         Self::PublishDeniedWills,
         Self::JudgeUnread,
         Self::ForgetWalks,

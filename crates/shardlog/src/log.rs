@@ -201,7 +201,13 @@ impl Reading {
             let record = records.entry(index).or_insert_with(|| match log.read(group_of(shard), index) {
                 Ok(record) => Some(record),
                 Err(error) => {
-                    tracing::error!(%error, shard = shard.0, index, "a message cannot be read back");
+                    let shard = shard.0;
+                    if wanted.is_second_try {
+                        tracing::error!(%error, shard, index, "a message cannot be read back");
+                    } else {
+                        // It may have been moved meanwhile.
+                        tracing::debug!(%error, shard, index, "a message is read again");
+                    }
                     None
                 }
             });

@@ -642,6 +642,24 @@ fn a_read_that_fails_is_tried_again() {
     }
 }
 
+/// A slow disk: the log takes the segment back while a client's messages are read from it.
+#[test]
+fn a_message_that_is_moved_while_it_is_read_is_read_where_it_is_then() {
+    everywhere(settings, |net, log| {
+        log.hold_reads();
+        let peer = comes_back(net, log, 6);
+        let shards = log.vacate(1);
+        for _ in 0..3 {
+            net.pass(1000);
+            net.sync(log);
+        }
+        assert_eq!(log.vacated(1), shards);
+        assert_eq!(log.release_reads(), 3, "as many as the client takes at a time");
+        assert_eq!(take_all(net, log, peer), ["1", "2", "3", "4", "5", "6"]);
+        assert_eq!(unreadable_and_expired(net), (0, 0));
+    });
+}
+
 /// The message is lost, once, and none but it.
 #[test]
 fn a_session_goes_on_behind_a_message_that_cannot_be_read() {

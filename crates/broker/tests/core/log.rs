@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
-use broker::{Condition, Message, Node, ShardId, StoreEvent, StoreLog, Wanted};
+use broker::{Condition, Message, Node, Purpose, ShardId, StoreEvent, StoreLog, Wanted};
 
 /// What shards have appended.
 #[derive(Default)]
@@ -21,8 +21,12 @@ struct State {
     durable: BTreeMap<u16, u64>,
     /// Checkpoints that are complete and not durable.
     checkpoints: Vec<(ShardId, u64)>,
+    /// Shards that were asked for a segment, with the last index in it.
+    vacating: BTreeMap<(u64, u16), u64>,
     /// How many shards need nothing of a segment any more.
     vacated: BTreeMap<u64, usize>,
+    /// Reads for clients that wait; `None` when none has to.
+    held: Option<Vec<(ShardId, Vec<Wanted>)>>,
     appended: usize,
     condition: Condition,
     /// So many more reads of messages fail.
@@ -55,6 +59,7 @@ impl Log {
     pub fn vacate(&self, segment: u64) -> usize {
         let durable = self.state().durable.clone();
         for (shard, last) in &durable {
+            self.state().vacating.insert((segment, *shard), *last);
             self.node().store_event(ShardId(*shard), StoreEvent::Vacate { segment, first: 1, last: *last });
         }
         durable.len()
@@ -99,6 +104,19 @@ impl Log {
         self.state().keeps_nothing_ahead = true;
     }
 
+    /// Reads for clients take long from now on.
+    pub fn hold_reads(&self) {
+        self.state().held = Some(Vec::new());
+    }
+
+    /// Reads that were held are done now, and others at once. Returns how many messages were waited for.
+    pub fn release_reads(&self) -> usize {
+        let held = self.state().held.take().unwrap_or_default();
+        let count = held.iter().map(|(_, wanted)| wanted.len()).sum();
+        held.into_iter().for_each(|(shard, wanted)| self.read(shard, wanted));
+        count
+    }
+
     /// Batches that were appended so far.
     pub fn appended(&self) -> usize {
         self.state().appended
@@ -138,6 +156,10 @@ impl StoreLog for Log {
     }
 
     fn read(&self, shard: ShardId, wanted: Vec<Wanted>) {
+        let is_moved = wanted.iter().any(|wanted| wanted.purpose == Purpose::Rewrite);
+        if let Some(held) = self.state().held.as_mut().filter(|_| !is_moved) {
+            return held.push((shard, wanted));
+        }
         let read = |wanted: Wanted| {
             let mut state = self.state();
             state.reads += 1;
@@ -153,8 +175,11 @@ impl StoreLog for Log {
         self.node().store_event(shard, StoreEvent::Read(read));
     }
 
-    fn vacated(&self, _: ShardId, segment: u64) {
-        *self.state().vacated.entry(segment).or_default() += 1;
+    fn vacated(&self, shard: ShardId, segment: u64) {
+        let mut state = self.state();
+        *state.vacated.entry(segment).or_default() += 1;
+        let last = state.vacating.remove(&(segment, shard.0)).expect("a segment that was asked for");
+        state.batches.retain(|(of, index), _| *of != shard.0 || *index > last);
     }
 
     fn report_live(&self, _: ShardId, _: u64) {}

@@ -204,8 +204,8 @@ impl ShardHost {
         }
     }
 
-    /// Messages have been read; `None` where the disk could not give one. Each is tried twice. What cannot be read then is lost, and what
-    /// waits behind it goes on.
+    /// Messages have been read; `None` where the disk could not give one. Each is tried twice at its place. What cannot be read then is lost,
+    /// and what waits behind it goes on.
     pub(super) fn was_read(
         &mut self,
         now: Time,
@@ -215,12 +215,17 @@ impl ShardHost {
         let mut again = Vec::new();
         for (wanted, message) in read {
             let Wanted { purpose, key, is_second_try } = wanted;
-            if message.is_none() {
+            let place = self.place_of(purpose, key);
+            if message.is_none()
+                && let Some(place) = place
+            {
                 if mutated(Mutation::StandStill) && matches!(purpose, Purpose::Delivery { .. }) {
                     continue;
                 }
-                if !is_second_try {
-                    again.push(Wanted { is_second_try: true, ..wanted });
+                let has_moved = place != key && !mutated(Mutation::ReadWhereItWas);
+                if has_moved || !is_second_try {
+                    let key = if has_moved { place } else { key };
+                    again.push(Wanted { purpose, key, is_second_try: !has_moved });
                     continue;
                 }
                 self.counters.read_errors += 1;
@@ -232,6 +237,8 @@ impl ShardHost {
                     let epoch = live.epoch;
                     match message {
                         Some(message) => self.keep_if_wanted(uid, number, message),
+                        // Nothing waits for it any more.
+                        None if place.is_none() => {}
                         None => {
                             live.unreadable.insert(number);
                             let packet_id = shard::packet_id(number);
@@ -244,6 +251,7 @@ impl ShardHost {
                 }
                 Purpose::Orphan { id } => match message {
                     Some(message) => self.give_orphan(id, message, out),
+                    None if place.is_none() => {}
                     None => self.orphan_done(now, id, 0),
                 },
                 Purpose::Look { ticket, at } => self.looked(now, ticket, at, message),
@@ -261,6 +269,21 @@ impl ShardHost {
             self.read(again);
         }
         self.pump_touched(now, out);
+    }
+
+    /// Where a message stands that is being read from `key`; `None` when it is not needed any more. Meanwhile its segment may have been given
+    /// back, and the message written again elsewhere.
+    fn place_of(&self, purpose: Purpose, key: shard::MessageKey) -> Option<shard::MessageKey> {
+        let of_entry = |uid, number| Some(self.state.session(uid)?.entry(number)?.key);
+        match purpose {
+            Purpose::Delivery { session, number } => of_entry(session, number),
+            Purpose::Orphan { id } => Some(self.state.orphan(id)?.key),
+            Purpose::Look { ticket, at } => {
+                let (session, number) = self.looks.get(ticket)?.entry(at)?;
+                of_entry(session, number)
+            }
+            Purpose::Rewrite => Some(key),
+        }
     }
 
     fn keep_if_wanted(&mut self, uid: SessionUid, n: u64, message: Message) {

@@ -1,6 +1,6 @@
 //! A look into a queue: what is not in memory is read from the disk before the operator is answered.
 
-use shard::Phase;
+use shard::{Phase, SessionUid};
 
 use super::ShardHost;
 use crate::admin::{QueuePage, QueueState, Queued, Reply};
@@ -11,6 +11,7 @@ use crate::store::session_uid;
 
 /// A page that waits for messages.
 pub(super) struct Look {
+    session: SessionUid,
     items: Vec<Option<Queued>>,
     states: Vec<(QueueState, Shown)>,
     outstanding: usize,
@@ -22,6 +23,7 @@ pub(super) struct Look {
 /// What a queue knows of a message.
 #[derive(Clone, Copy)]
 struct Shown {
+    number: u64,
     qos: mqtt::QoS,
     retain: bool,
 }
@@ -53,7 +55,7 @@ impl ShardHost {
             } else {
                 QueueState::Waiting
             };
-            let shown = Shown { qos: entry.qos, retain: entry.retain };
+            let shown = Shown { number: n, qos: entry.qos, retain: entry.retain };
             let message = bodies.and_then(|bodies| bodies.get(n));
             if message.is_none() {
                 missing.push((items.len(), entry.key));
@@ -64,7 +66,7 @@ impl ShardHost {
         let truncated = all.next().is_some();
         drop(all);
         let outstanding = missing.len();
-        let look = Look { items, states, outstanding, truncated, payload_max, reply };
+        let look = Look { session: uid, items, states, outstanding, truncated, payload_max, reply };
         if outstanding == 0 || self.looks.len() >= LOOKS_MAX {
             return look.answer();
         }
@@ -87,6 +89,11 @@ impl ShardHost {
 }
 
 impl Look {
+    /// Which delivery is at this place of the page.
+    pub fn entry(&self, at: usize) -> Option<(SessionUid, u64)> {
+        self.states.get(at).map(|(_, shown)| (self.session, shown.number))
+    }
+
     fn answer(self) {
         let Self { items, truncated, reply, .. } = self;
         reply(Some(QueuePage { items: items.into_iter().flatten().collect(), truncated }));
