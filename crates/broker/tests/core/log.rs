@@ -25,8 +25,9 @@ struct State {
     vacating: BTreeMap<(u64, u16), u64>,
     /// How many shards need nothing of a segment any more.
     vacated: BTreeMap<u64, usize>,
-    /// Reads for clients that wait; `None` when none has to.
-    held: Option<Vec<(ShardId, Vec<Wanted>)>>,
+    /// Which reads take long, and those that do.
+    is_held: Option<fn(Purpose) -> bool>,
+    held: Vec<(ShardId, Vec<Wanted>)>,
     appended: usize,
     condition: Condition,
     /// So many more reads of messages fail.
@@ -104,17 +105,15 @@ impl Log {
         self.state().keeps_nothing_ahead = true;
     }
 
-    /// Reads for clients take long from now on.
-    pub fn hold_reads(&self) {
-        self.state().held = Some(Vec::new());
-    }
-
-    /// Reads that were held are done now, and others at once. Returns how many messages were waited for.
-    pub fn release_reads(&self) -> usize {
-        let held = self.state().held.take().unwrap_or_default();
-        let count = held.iter().map(|(_, wanted)| wanted.len()).sum();
+    /// Reads for these purposes take until the next call. Returns how many messages were read that had been held.
+    pub fn hold_reads(&self, is_held: fn(Purpose) -> bool) -> usize {
+        self.state().is_held = Some(is_held);
+        let held = std::mem::take(&mut self.state().held);
+        let count =
+            |held: &[(ShardId, Vec<Wanted>)]| held.iter().map(|(_, wanted)| wanted.len()).sum::<usize>();
+        let before = count(&held);
         held.into_iter().for_each(|(shard, wanted)| self.read(shard, wanted));
-        count
+        before - count(&self.state().held)
     }
 
     /// Batches that were appended so far.
@@ -156,9 +155,9 @@ impl StoreLog for Log {
     }
 
     fn read(&self, shard: ShardId, wanted: Vec<Wanted>) {
-        let is_moved = wanted.iter().any(|wanted| wanted.purpose == Purpose::Rewrite);
-        if let Some(held) = self.state().held.as_mut().filter(|_| !is_moved) {
-            return held.push((shard, wanted));
+        let is_held = self.state().is_held.unwrap_or(|_| false);
+        if wanted.iter().any(|wanted| is_held(wanted.purpose)) {
+            return self.state().held.push((shard, wanted));
         }
         let read = |wanted: Wanted| {
             let mut state = self.state();

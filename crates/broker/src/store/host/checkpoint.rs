@@ -41,6 +41,11 @@ struct Vacating {
     cursor: Option<shard::Cursor>,
     /// Messages that are being read, and who refers to them.
     moving: BTreeMap<MessageKey, Places>,
+    /// Number of messages that are written again and not yet durable.
+    rewrites: usize,
+    /// A reference was not there any more when its message had been written again. A member of a shared group may have left meanwhile: its
+    /// message is an orphan then, which still needs the segment. The walk is repeated.
+    is_incomplete: bool,
     /// With a checkpoint at this index or later nothing in the segment is needed any more.
     moved_by: Option<u64>,
 }
@@ -58,7 +63,7 @@ impl Vacating {
     }
 
     fn can_go_on(&self) -> bool {
-        self.moved_by.is_none() && self.moving.is_empty()
+        self.moved_by.is_none() && self.moving.is_empty() && (self.cursor.is_some() || self.rewrites == 0)
     }
 }
 
@@ -119,11 +124,11 @@ impl ShardHost {
     /// The checkpoint at this index is complete and durable.
     pub(super) fn checkpoint_durable(&mut self, index: u64) {
         self.checkpointing.durable = index;
-        self.give_back_segments();
+        self.release_segments();
     }
 
-    /// Gives back the segments of which the last durable checkpoint has everything.
-    fn give_back_segments(&mut self) {
+    /// Releases segments that are not needed since the last durable checkpoint.
+    fn release_segments(&mut self) {
         let Some(log) = &self.log else { return };
         let Checkpointing { durable, vacating, .. } = &mut self.checkpointing;
         while let Some(front) = vacating.pop_front_if(|front| front.is_moved(*durable)) {
@@ -139,6 +144,8 @@ impl ShardHost {
             last,
             cursor: Some(shard::Cursor::default()),
             moving: BTreeMap::new(),
+            rewrites: 0,
+            is_incomplete: false,
             moved_by: None,
         });
     }
@@ -150,14 +157,17 @@ impl ShardHost {
         else {
             return;
         };
-        if !front.moving.is_empty() {
+        if !front.can_go_on() {
             return;
+        }
+        if front.cursor.is_none() && std::mem::take(&mut front.is_incomplete) {
+            front.cursor = Some(shard::Cursor::default());
         }
         let Some(cursor) = front.cursor.take() else {
             front.moved_by = Some(after.max(front.last));
             self.proposals.hurry();
-            // There may be such a checkpoint already, and no other comes as long as nothing is appended.
-            self.give_back_segments();
+            // Such a checkpoint may be durable already. No other follows as long as nothing is appended.
+            self.release_segments();
             return;
         };
         let found = self.state.entries_between(front.first, front.last, cursor, MOVED_AT_ONCE);
@@ -177,13 +187,25 @@ impl ShardHost {
     /// A message of a segment that is given back has been read: it is written again.
     pub(super) fn rewrite(&mut self, now: Time, key: MessageKey, message: Option<Message>) {
         let vacating = self.checkpointing.vacating.iter_mut();
-        let Some(places) = vacating.filter_map(|vacating| vacating.moving.remove(&key)).next() else {
-            return;
+        let found = vacating.filter_map(|vacating| Some((vacating.moving.remove(&key)?, vacating))).next();
+        let (Some((places, vacating)), Some(message)) = (found, message) else { return };
+        vacating.rewrites += 1;
+        let asked = Asked::Rewrite {
+            segment: vacating.segment,
+            references: places.entries.len() + places.orphans.len(),
         };
-        let Some(message) = message else { return };
         let Places { entries, orphans } = places;
         let command = Rewrite { from: key, message: message.view().stored(), entries, orphans };
-        self.propose(now, &Command::Rewrite(command), Asked::Nobody);
+        self.propose(now, &Command::Rewrite(command), asked);
+    }
+
+    /// A message stands in the log a second time, and so many of `references` refer to the new place.
+    pub(super) fn rewritten(&mut self, segment: u64, references: usize, moved: usize) {
+        let mut vacating = self.checkpointing.vacating.iter_mut();
+        if let Some(vacating) = vacating.find(|vacating| vacating.segment == segment) {
+            vacating.rewrites -= 1;
+            vacating.is_incomplete |= moved < references;
+        }
     }
 
     /// Tells the log how much of it is needed.

@@ -127,6 +127,10 @@ impl ShardHost {
                 Self::deleted_retained(token, &answer, out);
             }
             Asked::Overdue(session) => self.overdue_settled(now, session, out),
+            Asked::Rewrite { segment, references } => {
+                let moved = if let Answer::Rewritten { moved } = answer { moved as usize } else { 0 };
+                self.rewritten(segment, references, moved);
+            }
         }
     }
 

@@ -125,6 +125,11 @@ pub(super) enum Asked {
         identity: Identity,
         shards: u16,
     },
+    /// A message is moved out of a segment, for so many references to it.
+    Rewrite {
+        segment: u64,
+        references: usize,
+    },
     /// An operator deletes a retained message.
     Delete(Token, RetainedCharge),
 }
