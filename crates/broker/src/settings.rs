@@ -270,6 +270,12 @@ choices! {
     }
 }
 
+impl SharedStrategy {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::RoundRobin, Self::Random, Self::Sticky, Self::HashClientId, Self::HashTopic, Self::Local];
+}
+
 section! {
     /// Retained messages.
     [retained]

@@ -39,9 +39,9 @@ impl StateMachine for Counting {
     }
 }
 
-/// What the log tells.
+/// Events of the log: group and index, and whether the event is about a checkpoint.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<(GroupId, u64, bool)>>>);
+pub(crate) struct Told(pub Arc<Mutex<Vec<(GroupId, u64, bool)>>>);
 
 impl LogEvents for Told {
     fn durable(&mut self, groups: &[(GroupId, u64)]) {

@@ -37,7 +37,7 @@ pub enum Mutation {
     ServeBeforeRecall,
     /// After a read that failed, nothing is read for the session any more.
     StandStill,
-    /// A message that was moved while it was being read is sought where it was.
+    /// The second read of a message uses its old key, although the message has moved.
     ReadWhereItWas,
     /// A Will is published although its client has lost the right to.
     PublishDeniedWills,

@@ -10,6 +10,8 @@ pub struct Context {
     pub schedule: Schedule,
     pub report: Report,
     pub trace: Trace,
+    /// Some reads of disks take seconds. Not while everything heals.
+    pub has_slow_reads: bool,
 }
 
 impl Context {

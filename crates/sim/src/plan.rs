@@ -50,22 +50,13 @@ pub struct Plan {
     pub tight: bool,
 }
 
-const STRATEGIES: [SharedStrategy; 6] = [
-    SharedStrategy::RoundRobin,
-    SharedStrategy::Random,
-    SharedStrategy::Sticky,
-    SharedStrategy::HashClientId,
-    SharedStrategy::HashTopic,
-    SharedStrategy::Local,
-];
-
 impl Plan {
     pub fn of(seed: u64, random: &mut Random) -> Self {
         let tight = seed % 8 == 7;
         let mut settings = Settings::default();
         settings.sys.interval = Duration::ZERO;
         settings.session.expiry_max = Duration::from_secs(u64::from(crate::client::LONG));
-        settings.shared.strategy = *random.pick(&STRATEGIES);
+        settings.shared.strategy = *random.pick(&SharedStrategy::ALL);
         settings.queue.messages_max = if tight { 3 } else { 1_000_000 };
         if seed % 16 == 15 {
             // Nobody loses patience.

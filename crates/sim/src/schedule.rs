@@ -53,6 +53,22 @@ pub enum Event {
     Quorum(crate::quorum::Step),
 }
 
+impl Event {
+    /// Incarnation of the node whose process handles the event itself; `None` for other events.
+    pub fn incarnation(&self) -> Option<u32> {
+        match self {
+            Self::Turn { life, .. }
+            | Self::Batch { life, .. }
+            | Self::Letter { life, .. }
+            | Self::Commit { life }
+            | Self::Keep { life }
+            | Self::Read { life, .. }
+            | Self::Note { life } => Some(*life),
+            _ => None,
+        }
+    }
+}
+
 /// What will happen, by its time. What happens at one time happens in an order of the seed's.
 #[derive(Default)]
 pub struct Schedule {

@@ -54,7 +54,13 @@ impl World {
         let plan = Plan::of(seed, &mut random);
         let machine = Machine::new(random.draw());
         let oracle = Oracle::new(plan.tight, plan.setup.settings.queue.wait < Duration::from_secs(60));
-        let cx = Context { random, schedule: Schedule::default(), report: Report::default(), trace };
+        let cx = Context {
+            random,
+            schedule: Schedule::default(),
+            report: Report::default(),
+            trace,
+            has_slow_reads: true,
+        };
         let scene = Scene {
             cx,
             net: Net::default(),
@@ -213,14 +219,7 @@ impl World {
             Event::Arrive { direction, .. } | Event::Lost { direction, .. } => {
                 *direction == Direction::ToNode
             }
-            Event::Turn { life, .. }
-            | Event::Batch { life, .. }
-            | Event::Letter { life, .. }
-            | Event::Commit { life }
-            | Event::Keep { life }
-            | Event::Read { life, .. }
-            | Event::Note { life } => *life == node.life(),
-            _ => false,
+            _ => event.incarnation() == Some(node.life()),
         };
         node.stands_until(self.scene.cx.now()).filter(|_| is_for_it)
     }

@@ -17,6 +17,7 @@ fn faults_in_the_product_are_noticed() {
         shard::Mutation::ApplyTwice,
         shard::Mutation::ServeBeforeRecall,
         shard::Mutation::StandStill,
+        shard::Mutation::ReadWhereItWas,
         shard::Mutation::PublishDeniedWills,
         shard::Mutation::JudgeUnread,
         shard::Mutation::ForgetWalks,

@@ -175,20 +175,14 @@ fn a_qos_2_message_that_a_node_has_lost_goes_there_again_and_to_no_other() {
 fn a_node_that_has_refused_a_groups_message_is_not_offered_it_again() {
     const GROUP: &str = "$share/g/a/#";
     const NODES: u16 = 3;
-    let strategies = [
-        SharedStrategy::RoundRobin,
-        SharedStrategy::Random,
-        SharedStrategy::Sticky,
-        SharedStrategy::HashClientId,
-        SharedStrategy::HashTopic,
-        SharedStrategy::Local,
-    ];
     let refusals = [
         (ReasonCode::ServerUnavailable, ReasonCode::Success),
         (ReasonCode::QuotaExceeded, ReasonCode::QuotaExceeded),
         (ReasonCode::ImplementationSpecificError, ReasonCode::ImplementationSpecificError),
     ];
-    for (strategy, (refusal, heard)) in strategies.into_iter().flat_map(|it| refusals.map(|of| (it, of))) {
+    for (strategy, (refusal, heard)) in
+        SharedStrategy::ALL.into_iter().flat_map(|it| refusals.map(|of| (it, of)))
+    {
         let of_strategy = |settings: &mut broker::settings::Settings| settings.shared.strategy = strategy;
         everywhere_with(of_strategy, |net| {
             let others = joined(net, 0);

@@ -7,37 +7,16 @@ use std::task::{Context, Poll, Waker};
 use openraft::entry::RaftEntry as _;
 use openraft::type_config::TypeConfigExt as _;
 use storage::fault::FaultDisk;
-use storage::{Commit, LogEvents, Options, Writer};
+use storage::{Commit, Options, Writer};
 
 use super::*;
+use crate::tests::Told;
 use crate::vocabulary::{Command, Membership, Payload, StoredMembership};
 use crate::{Member, ReplicaId};
 
 const PLACES: Places = Places { entries: GroupId(1), votes: GroupId(2) };
 
 type TermAndIndex = (u64, u64);
-
-/// What the log tells; true: of a checkpoint.
-#[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<(GroupId, u64, bool)>>>);
-
-impl LogEvents for Told {
-    fn durable(&mut self, groups: &[(GroupId, u64)]) {
-        lock(&self.0).extend(groups.iter().map(|(group, index)| (*group, *index, false)));
-    }
-
-    fn checkpoint_durable(&mut self, group: GroupId, index: u64) {
-        lock(&self.0).push((group, index, true));
-    }
-
-    fn vacate(&mut self, _: Vacate) {}
-
-    fn full(&mut self, _: storage::Lack) {}
-
-    fn room(&mut self) {}
-
-    fn failed(&mut self, _: &storage::Error) {}
-}
 
 /// A store on a log that writes one record in a commit, of each priority.
 struct Bench {
@@ -73,7 +52,7 @@ impl Bench {
         Self::on(self.disk.crash())
     }
 
-    /// One commit, of which the store is told. False: there was nothing to write.
+    /// Makes one commit and notifies the store. Returns false if there was nothing to write.
     fn commit(&mut self) -> bool {
         let committed = self.writer.commit_once().expect("the disk works");
         for (group, index, is_checkpoint) in std::mem::take(&mut *lock(&self.told.0)) {

@@ -30,7 +30,7 @@ impl Stage {
         let plan = Plan::of(seed, &mut random);
         let mut machine = Machine::new(1);
         let (schedule, report) = (Schedule::default(), Report::default());
-        let mut cx = Context { random, schedule, report, trace: Trace::default() };
+        let mut cx = Context { random, schedule, report, trace: Trace::default(), has_slow_reads: false };
         let node = Node::start(&mut cx, &mut machine, plan.setup, 0).ok();
         let scene = Scene {
             cx,

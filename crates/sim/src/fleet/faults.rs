@@ -135,15 +135,8 @@ impl Fleet {
             Event::Fleet(Step::Intrude { stranger }) => self.strangers.get(*stranger).map(Stranger::node),
             Event::Fleet(Step::Dialed { wire, .. }) => self.wan.nodes_of(*wire).map(|nodes| nodes[0]),
             Event::Fleet(Step::Dial { wire }) => self.wan.nodes_of(*wire).map(|nodes| nodes[1]),
-            Event::Turn { life, .. }
-            | Event::Batch { life, .. }
-            | Event::Letter { life, .. }
-            | Event::Commit { life }
-            | Event::Keep { life }
-            | Event::Read { life, .. }
-            | Event::Note { life }
-            | Event::Fleet(Step::Turn { life }) => self.node_of(*life),
-            _ => None,
+            Event::Fleet(Step::Turn { life }) => self.node_of(*life),
+            _ => event.incarnation().and_then(|incarnation| self.node_of(incarnation)),
         };
         node.map(|node| self.members[node].stopped).filter(|until| *until > self.cx.now())
     }

@@ -248,14 +248,7 @@ fn setup(random: &mut Random) -> Setup {
     settings.session.expiry_max = Duration::from_secs(u64::from(crate::client::LONG));
     settings.queue.messages_max = 1_000_000;
     settings.routing.suback = *random.pick(&[SubackLevel::Core, SubackLevel::Region, SubackLevel::Cluster]);
-    settings.shared.strategy = *random.pick(&[
-        SharedStrategy::RoundRobin,
-        SharedStrategy::Random,
-        SharedStrategy::Sticky,
-        SharedStrategy::HashClientId,
-        SharedStrategy::HashTopic,
-        SharedStrategy::Local,
-    ]);
+    settings.shared.strategy = *random.pick(&SharedStrategy::ALL);
     if random.percent(30) {
         settings.mqtt.inflight_max = 2 + random.below(6) as u16;
     }

@@ -317,7 +317,7 @@ impl Story {
         (0..self.fleet.members.len()).find(|node| *core == format!("n{node}")).expect("a node")
     }
 
-    /// Whether a node has its link to another, which has begun anew so often.
+    /// Whether a node is linked to another one whose link has restarted `restarts` times.
     fn is_joined(&self, from: usize, to: usize, restarts: u64) -> bool {
         let process = self.fleet.members[from].process.as_ref().expect("the node runs");
         let links = process.fabric.view(process.time(&self.fleet.cx)).links;

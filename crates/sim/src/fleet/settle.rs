@@ -36,6 +36,7 @@ impl Fleet {
         self.end_taking_out();
         self.update_all();
         self.is_healing = true;
+        self.cx.has_slow_reads = false;
         self.net.calm = true;
         self.wan.heal(&mut self.cx);
         // A crowd of them would keep nodes out for as long as handshakes may take.

@@ -117,7 +117,13 @@ impl Fleet {
         oracle.is_tight = plan.is_tight;
         oracle.groups.are_assured =
             !plan.is_tight && plan.config.forward_ack == cluster::ForwardAck::Received;
-        let cx = Context { random, schedule: Schedule::default(), report: Report::default(), trace };
+        let cx = Context {
+            random,
+            schedule: Schedule::default(),
+            report: Report::default(),
+            trace,
+            has_slow_reads: true,
+        };
         Self {
             cx,
             net: Net::default(),
@@ -297,7 +303,7 @@ impl Fleet {
         self.cx.report.fleet_check_majorities += u64::from(sets.len() > 1);
     }
 
-    /// Each lease that a node counts on is one of which its core knows that it may run: also when that node is no member for the core any more.
+    /// Checks that the core knows every lease that a node relies on. This also holds after the core has removed the node.
     fn check_leases(&mut self) {
         for node in 0..self.members.len() {
             let Some(process) = &self.members[node].process else { continue };
@@ -605,7 +611,7 @@ impl Fleet {
                     on_their_way.insert((view.node, number));
                     return false;
                 }
-                // Whoever is the only core acknowledges as soon as it suspects another node.
+                // A core without other cores acknowledges as soon as it suspects another node.
                 let may_be_lost = is_sent || is_tight || !has_room || serves_alone || cores < 2;
                 if may_wait && !may_be_lost && view.is_durable && found.is_some_and(|found| began <= found) {
                     report.fleet_check_restarted += 1;

@@ -8,7 +8,7 @@ use broker::{Batch, OUT_SLICES_MAX, Then, Worker, WorkerId};
 use super::{Node, Place, lock};
 use crate::context::Context;
 use crate::net::{Direction, Link, Net};
-use crate::schedule::{Event, MILLI, Micros};
+use crate::schedule::{Event, MILLI, Micros, SECOND};
 
 /// As the edge does: writing may lead to more.
 const FLUSH_ROUNDS: usize = 4;
@@ -207,7 +207,8 @@ impl Node {
             let shortest = |queue: &VecDeque<_>| queue.len();
             let reader = usize::from(shortest(&self.readers[1]) < shortest(&self.readers[0]));
             self.readers[reader].push_back(reading);
-            let delay = cx.between(50, 20 * MILLI);
+            let is_slow = cx.has_slow_reads && cx.random.percent(10);
+            let delay = if is_slow { cx.between(20 * MILLI, 5 * SECOND) } else { cx.between(50, 20 * MILLI) };
             cx.after(delay, Event::Read { life: self.life, reader });
         }
     }

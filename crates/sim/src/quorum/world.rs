@@ -162,7 +162,7 @@ impl Quorum {
             faults,
             is_calm: false,
             places,
-            cx: Context { random, schedule, report: Report::default(), trace },
+            cx: Context { random, schedule, report: Report::default(), trace, has_slow_reads: false },
         }
     }
 

@@ -27,6 +27,7 @@ impl World {
         let scene = &mut self.scene;
         scene.cx.say(|| "healing".to_owned());
         scene.healing = true;
+        scene.cx.has_slow_reads = false;
         scene.net.calm = true;
         // Or publishers would wait for their places.
         self.hostile.iter_mut().for_each(|hostile| hostile.leaves(scene));

@@ -299,7 +299,8 @@ fn what_is_for_a_life_with_a_smaller_number_is_not_lost_with_the_link_to_one_tha
     assert_waits_for_the_life_that_goes_on(&mut story, publisher, core, restarts);
 }
 
-/// What is published on a core that does not reach the node, and whose link has begun anew so often, comes to a client there when the two are linked.
+/// Publishes on a core that does not reach the node, and checks that a client there gets the message after the two are linked. The link has
+/// restarted `restarts` times.
 fn assert_waits_for_the_life_that_goes_on(story: &mut Story, publisher: usize, core: usize, restarts: u64) {
     let subscriber = story.has_subscriber(REPLICANT);
     assert_eq!(story.link(core, REPLICANT), (false, restarts), "the core has not noticed");
