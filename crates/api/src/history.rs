@@ -240,8 +240,8 @@ impl HistoryView {
         }
     }
 
-    /// The sum over nodes, the first of which says what time it is. It ends with the last step that all of them have a sample of, but for
-    /// nodes that are too late.
+    /// Adds up the histories of nodes. The clock of the first node dates the sum. The sum ends with the last step for which every node has a
+    /// sample; nodes that are too late do not count.
     pub fn sum(each: Vec<Self>, missing: Vec<String>) -> Self {
         let mut nodes: Vec<String> = each.iter().flat_map(|view| view.nodes.clone()).collect();
         nodes.sort();

@@ -205,7 +205,7 @@ impl Guard {
         !self.authority.guards(&self.shared.policy.load().sources)
     }
 
-    /// The link of tokens, which is one of those that were given, for whoever reloads it and reads its figures. Once, at the start.
+    /// Sets the link that checks tokens, so that its keys can be reloaded and its figures read. Call it once, at the start.
     pub fn set_tokens(&self, tokens: Arc<JwtLink>) {
         assert!(self.tokens.set(tokens).is_ok(), "there is one link of tokens");
     }

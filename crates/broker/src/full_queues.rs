@@ -204,7 +204,7 @@ mod tests {
         assert!(!queues.is_known("9", Some(source(2)), Time(0), REMEMBER));
     }
 
-    /// Behind one router or proxy are devices of many.
+    /// Devices of many users share the address of one router or proxy.
     #[test]
     fn clients_without_a_user_do_not_make_their_network_known() {
         let queues = FullQueues::default();

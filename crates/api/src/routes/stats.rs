@@ -181,7 +181,7 @@ struct HistoryQuery {
 
 /// Main figures of the last hour, every five seconds, so that a chart can begin with what was before.
 ///
-/// In a cluster without `node`: the sum over all nodes, each of which keeps its own hour in memory. Nodes have two seconds to answer.
+/// In a cluster, a request without `node` returns the sum over all nodes. Each node keeps its own hour in memory. Nodes have two seconds to answer.
 #[utoipa::path(get, path = "/api/v1/stats/history", tag = "node", operation_id = "stats_history", security(("token" = ["viewer"])),
     params(HistoryQuery), responses((status = 200, body = HistoryView)))]
 async fn history(state: State, Query(query): Query<HistoryQuery>) -> Result<Json<HistoryView>, Problem> {

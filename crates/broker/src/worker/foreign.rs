@@ -1,4 +1,4 @@
-//! Clients that speak something other than MQTT: whoever has taken the wrong port is told so.
+//! Answers clients that speak another protocol than MQTT: the answer says that this is the wrong port.
 
 /// What a connection begins with instead of CONNECT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -418,7 +418,7 @@ fn a_reader_is_not_charged_for_time_in_which_nobody_waits() {
     }
 }
 
-/// Behind one router or proxy are devices of many, of which nobody knows more than the address.
+/// Devices of many people share the address of one router or proxy. Without a user, the address is all that is known.
 #[test]
 fn slow_clients_without_a_user_do_not_mark_others_of_their_address() {
     let change = |settings: &mut Settings| {
@@ -501,7 +501,7 @@ fn one_user_leaves_sessions_to_others() {
         net.connect(1, v5("greedy 5").username("greedy"));
         net.connect(2, durable(V5, "other").username("other"));
         net.connect(0, durable(V5, "nameless"));
-        // One that begins anew takes the place of the one before.
+        // A session with Clean Start replaces the previous one.
         net.connect(1, greedy("greedy 1").starts_clean());
         assert_eq!(of_user(net, "greedy 1").sessions, 4);
         // One that ends makes room.

@@ -29,7 +29,7 @@ fn refused(b: &Broker, bytes: &[u8], reasons: &[ReasonCode]) {
     }
 }
 
-/// Whoever takes this port for one of HTTP can read what it is; a TLS handshake ends at once.
+/// An HTTP client gets an answer that names MQTT. A TLS handshake fails at once.
 #[test]
 fn what_speaks_another_protocol_is_told_so() {
     use std::io::Read as _;

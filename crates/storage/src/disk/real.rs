@@ -13,12 +13,12 @@ use crate::error::{Error, is_full};
 /// Name of the file that a process which uses the directory holds locked. It stays when the process ends; only the lock counts.
 pub const LOCK_FILE: &str = "lock";
 
-/// How large a directory may become.
+/// Maximum size of a directory.
 #[derive(Debug)]
 struct Limit {
     /// Maximum size of all files in bytes.
     bytes_max: u64,
-    /// Files that are being filled with zeros, with the sizes that they will have. While it is locked, no file is renamed or removed.
+    /// Final sizes of files that are being filled with zeros. No file is renamed or removed while this is locked.
     in_creation: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -140,8 +140,8 @@ impl Limit {
         self.in_creation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the room for a file aside, which its creator gives up when the file has its size. Writer and keeper may create one at the same
-    /// time.
+    /// Reserves room for a new file, because writer and keeper may create files at the same time. The caller ends the reservation when the
+    /// file has its size.
     ///
     /// # Errors
     /// `QuotaExceeded` when the file would exceed the maximum.
@@ -151,10 +151,10 @@ impl Limit {
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
             let of_entry = entry.file_name();
-            // A file of that name is replaced.
+            // An existing file of that name will be replaced.
             let is_known = of_entry.to_str().is_some_and(|of| of == name || in_creation.contains_key(of));
             if !is_known {
-                // Files that are not the log's, such as that of the clock, may go meanwhile.
+                // Other files, such as the clock's, may be removed meanwhile.
                 used += entry.metadata().map_or(0, |metadata| metadata.len());
             }
         }

@@ -215,16 +215,16 @@ impl ShardHost {
         let mut again = Vec::new();
         for (wanted, message) in read {
             let Wanted { purpose, key, is_second_try } = wanted;
-            let place = self.place_of(purpose, key);
+            let current = self.current_key(purpose, key);
             if message.is_none()
-                && let Some(place) = place
+                && let Some(current) = current
             {
                 if mutated(Mutation::StandStill) && matches!(purpose, Purpose::Delivery { .. }) {
                     continue;
                 }
-                let has_moved = place != key && !mutated(Mutation::ReadWhereItWas);
+                let has_moved = current != key && !mutated(Mutation::ReadWhereItWas);
                 if has_moved || !is_second_try {
-                    let key = if has_moved { place } else { key };
+                    let key = if has_moved { current } else { key };
                     again.push(Wanted { purpose, key, is_second_try: !has_moved });
                     continue;
                 }
@@ -238,7 +238,7 @@ impl ShardHost {
                     match message {
                         Some(message) => self.keep_if_wanted(uid, number, message),
                         // Nothing waits for it any more.
-                        None if place.is_none() => {}
+                        None if current.is_none() => {}
                         None => {
                             live.unreadable.insert(number);
                             let packet_id = shard::packet_id(number);
@@ -251,7 +251,7 @@ impl ShardHost {
                 }
                 Purpose::Orphan { id } => match message {
                     Some(message) => self.give_orphan(id, message, out),
-                    None if place.is_none() => {}
+                    None if current.is_none() => {}
                     None => self.orphan_done(now, id, 0),
                 },
                 Purpose::Look { ticket, at } => self.looked(now, ticket, at, message),
@@ -271,9 +271,9 @@ impl ShardHost {
         self.pump_touched(now, out);
     }
 
-    /// Where a message stands that is being read from `key`; `None` when it is not needed any more. Meanwhile its segment may have been given
-    /// back, and the message written again elsewhere.
-    fn place_of(&self, purpose: Purpose, key: shard::MessageKey) -> Option<shard::MessageKey> {
+    /// Current key of a message that was read at `key`; `None` when nothing needs it any more. The log may have freed its segment during the
+    /// read, after the message was written again elsewhere.
+    fn current_key(&self, purpose: Purpose, key: shard::MessageKey) -> Option<shard::MessageKey> {
         let of_entry = |uid, number| Some(self.state.session(uid)?.entry(number)?.key);
         match purpose {
             Purpose::Delivery { session, number } => of_entry(session, number),
