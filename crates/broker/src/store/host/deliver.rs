@@ -215,7 +215,7 @@ impl ShardHost {
         let mut again = Vec::new();
         for (wanted, message) in read {
             let Wanted { purpose, key, is_second_try } = wanted;
-            let current = self.current_key(purpose, key);
+            let current = if message.is_some() { Some(key) } else { self.current_key(purpose, key) };
             if message.is_none()
                 && let Some(current) = current
             {
@@ -274,7 +274,10 @@ impl ShardHost {
     /// Current key of a message that was read at `key`; `None` when nothing needs it any more. The log may have freed its segment during the
     /// read, after the message was written again elsewhere.
     fn current_key(&self, purpose: Purpose, key: shard::MessageKey) -> Option<shard::MessageKey> {
-        let of_entry = |uid, number| Some(self.state.session(uid)?.entry(number)?.key);
+        let of_entry = |uid, number| {
+            let entry = self.state.session(uid)?.entry(number)?;
+            matches!(entry.phase, Phase::Waiting | Phase::Pinned).then_some(entry.key)
+        };
         match purpose {
             Purpose::Delivery { session, number } => of_entry(session, number),
             Purpose::Orphan { id } => Some(self.state.orphan(id)?.key),
