@@ -412,11 +412,7 @@ fn what_was_begun_is_not_refused() {
 fn what_a_member_leaves_behind_comes_once_whenever_the_process_dies() {
     for dies_after in 0..12 {
         everywhere(settings, |net, log| {
-            let leaving = connect(net, log, 1, durable(V5, "leaving"));
-            net.send(leaving, subscribe(1).to("$share/g/t", ExactlyOnce));
-            net.sync(log);
-            net.lose(leaving);
-            net.sync(log);
+            absent_member(net, log, ExactlyOnce);
             let publisher = connect(net, log, 0, v5("p"));
             net.send(publisher, message("t", "once").qos2(1));
             net.sync(log);
@@ -610,13 +606,18 @@ fn settle(net: &mut Net, log: &Log) {
     }
 }
 
-/// The member `leaving` of `$share/g/t` has a message on disk.
-fn absent_member_with_a_message(net: &mut Net, log: &Log) {
+/// The durable client `leaving` joins `$share/g/t` and loses its connection.
+fn absent_member(net: &mut Net, log: &Log, qos: mqtt::QoS) {
     let leaving = connect(net, log, 1, durable(V5, "leaving"));
-    net.send(leaving, subscribe(1).to("$share/g/t", AtLeastOnce));
+    net.send(leaving, subscribe(1).to("$share/g/t", qos));
     net.sync(log);
     net.lose(leaving);
     net.sync(log);
+}
+
+/// The member `leaving` of `$share/g/t` has a message on disk.
+fn absent_member_with_a_message(net: &mut Net, log: &Log) {
+    absent_member(net, log, AtLeastOnce);
     let publisher = connect(net, log, 0, v5("p"));
     net.send(publisher, message("t", "left behind").qos1(1));
     net.sync(log);

@@ -27,6 +27,11 @@ pub struct Found {
 
 const ORPHANS: u32 = u32::MAX;
 
+impl Cursor {
+    /// Searches orphans only.
+    pub const AT_ORPHANS: Self = Self { slot: ORPHANS, n: 0 };
+}
+
 impl Shard {
     pub(super) fn rewrite(&mut self, key: MessageKey, rewrite: &Rewrite<'_>) -> Answer {
         let size = message_size(rewrite.message.encoded_len());

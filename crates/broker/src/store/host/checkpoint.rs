@@ -41,10 +41,10 @@ struct Vacating {
     cursor: Option<shard::Cursor>,
     /// Messages that are being read, and who refers to them.
     moving: BTreeMap<MessageKey, Places>,
-    /// Number of messages that are written again and not yet durable.
+    /// Number of `Rewrite` commands that are not durable yet.
     rewrites: usize,
-    /// A reference was not there any more when its message had been written again. A member of a shared group may have left meanwhile: its
-    /// message is an orphan then, which still needs the segment. The walk is repeated.
+    /// A `Rewrite` did not find all of its references. If a member of a shared group has left, its message is an orphan, which still needs
+    /// the segment. Orphans are searched again.
     is_incomplete: bool,
     /// With a checkpoint at this index or later nothing in the segment is needed any more.
     moved_by: Option<u64>,
@@ -161,7 +161,7 @@ impl ShardHost {
             return;
         }
         if front.cursor.is_none() && std::mem::take(&mut front.is_incomplete) {
-            front.cursor = Some(shard::Cursor::default());
+            front.cursor = Some(shard::Cursor::AT_ORPHANS);
         }
         let Some(cursor) = front.cursor.take() else {
             front.moved_by = Some(after.max(front.last));
@@ -199,7 +199,7 @@ impl ShardHost {
         self.propose(now, &Command::Rewrite(command), asked);
     }
 
-    /// A message stands in the log a second time, and so many of `references` refer to the new place.
+    /// A `Rewrite` was applied: `moved` of its `references` have the new key.
     pub(super) fn rewritten(&mut self, segment: u64, references: usize, moved: usize) {
         let mut vacating = self.checkpointing.vacating.iter_mut();
         if let Some(vacating) = vacating.find(|vacating| vacating.segment == segment) {

@@ -125,7 +125,7 @@ pub(super) enum Asked {
         identity: Identity,
         shards: u16,
     },
-    /// A message is moved out of a segment, for so many references to it.
+    /// A message is moved out of a segment that is freed; `references` deliveries and orphans use it.
     Rewrite {
         segment: u64,
         references: usize,
