@@ -34,6 +34,16 @@ pub(crate) enum Mail {
     },
 }
 
+impl Mail {
+    /// Bytes of a batch; 0 for everything else.
+    pub fn weight(&self) -> usize {
+        match self {
+            Mail::Batch { weight, .. } => *weight,
+            Mail::Letter(_) | Mail::Adopt { .. } | Mail::Stop { .. } => 0,
+        }
+    }
+}
+
 /// The sending side. Its queue has no bound of its own: batches are bounded by `weight`, at which senders stop reading from
 /// their sockets; everything else is bounded by the number of connections.
 #[derive(Clone)]
@@ -64,14 +74,11 @@ pub(crate) fn mailbox(waker: Waker) -> (Mailbox, Inbox) {
 
 impl Mailbox {
     pub fn send(&self, mail: Mail) {
-        if let Mail::Batch { weight, .. } = &mail {
-            self.shared.weight.fetch_add(*weight, Ordering::Relaxed);
-        }
+        let weight = mail.weight();
+        self.shared.weight.fetch_add(weight, Ordering::Relaxed);
         // A reactor that has ended reads no more mail; nobody waits for an answer then, and it holds nobody up.
-        if let Err(unsent) = self.sender.send(mail) {
-            if let Mail::Batch { weight, .. } = unsent.0 {
-                self.shared.weight.fetch_sub(weight, Ordering::Relaxed);
-            }
+        if self.sender.send(mail).is_err() {
+            self.shared.weight.fetch_sub(weight, Ordering::Relaxed);
             return;
         }
         // Paired with the fence in `Inbox::sleep`: either the sleeper sees the mail or we see it sleeping.
@@ -93,9 +100,7 @@ impl Mailbox {
 impl Inbox {
     pub fn next(&self) -> Option<Mail> {
         let mail = self.receiver.try_recv().ok()?;
-        if let Mail::Batch { weight, .. } = &mail {
-            self.shared.weight.fetch_sub(*weight, Ordering::Relaxed);
-        }
+        self.shared.weight.fetch_sub(mail.weight(), Ordering::Relaxed);
         Some(mail)
     }
 

@@ -130,8 +130,10 @@ pub(crate) const WAKER: Token = Token(usize::MAX);
 const LISTENERS: usize = usize::MAX / 2;
 const EVENTS: usize = 1024;
 const SCRATCH: usize = 64 * 1024;
-/// Mail worked through in one turn.
+/// Number of mails that end a turn.
 const MAIL_BATCH: usize = 64;
+/// Bytes of batches that end a turn, so that sockets are read although others send very much.
+const MAIL_WEIGHT: usize = 1024 * 1024;
 const FLUSH_ROUNDS: usize = 4;
 /// Milliseconds after which a reactor that is awake tells its figures again.
 const FIGURES_MS: u64 = 500;
@@ -314,12 +316,13 @@ impl Reactor {
     /// Sleeps until something happens, and takes mail.
     fn wait(&mut self, events: &mut Events) {
         self.end_of_turn();
-        let reading = !self.ready.is_empty() && !self.is_overloaded();
+        let has_input = !self.ready.is_empty() || !self.woken.is_empty();
+        let reading = has_input && !self.is_overloaded();
         let accepting = |accepting: &Accepting| accepting.pending && accepting.not_before <= self.now;
         let working = self.worker.has_work() || self.worker.is_behind();
         let busy = reading || working || self.accepting.iter().any(accepting);
         let mut timeout = if busy { Some(Duration::ZERO) } else { self.timeout() };
-        if !self.ready.is_empty() && !reading {
+        if has_input && !reading {
             // Another reactor has to work first; it sends no word when it has.
             timeout = Some(timeout.map_or(OVERLOAD_PAUSE, |timeout| timeout.min(OVERLOAD_PAUSE)));
         }
@@ -345,14 +348,21 @@ impl Reactor {
         self.now = self.at(begun);
         self.reads.waited(self.now, self.now.since(waited_since), timeout.unwrap_or(Duration::MAX));
         self.assess_load();
-        let mut mail = mail.or_else(|| self.inbox.next());
-        for _ in 0..MAIL_BATCH {
-            let Some(next) = mail else { break };
+        self.take_mails(mail);
+    }
+
+    /// Takes mail, `first` before all other, until the mailbox is empty or it is enough for one turn.
+    fn take_mails(&mut self, first: Option<Mail>) {
+        let mut mail = first.or_else(|| self.inbox.next());
+        let (mut count, mut weight) = (0, 0);
+        while let Some(next) = mail {
+            count += 1;
+            weight += next.weight();
             self.take_mail(next);
+            if count >= MAIL_BATCH || weight >= MAIL_WEIGHT {
+                return;
+            }
             mail = self.inbox.next();
-        }
-        if let Some(next) = mail {
-            self.take_mail(next);
         }
     }
 
@@ -511,4 +521,25 @@ fn poll_through(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>)
 
 fn complain_about_poll(error: &io::Error) {
     tracing::error!(%error, "polling failed");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A turn ends when it has handled enough mail, by number or by bytes; the rest stays in the mailbox.
+    #[test]
+    fn one_turn_handles_a_bounded_amount_of_mail() {
+        for (weight, left) in [(1, 200 - MAIL_BATCH), (MAIL_WEIGHT / 4, 196), (3 * MAIL_WEIGHT, 199)] {
+            let settings = broker::settings::Settings::default();
+            let access = Arc::new(broker::access::AllowAll);
+            let node = broker::Node::new(settings, access, "node".into(), 1, *b"a fixed hash key");
+            let mut reactor = Reactor::detached(node).expect("a poller can be had");
+            for _ in 0..200 {
+                reactor.mailboxes[0].send(Mail::Batch { batch: Batch::default(), weight });
+            }
+            reactor.take_mails(None);
+            assert_eq!(reactor.mailboxes[0].weight(), left * weight);
+        }
+    }
 }

@@ -424,10 +424,9 @@ impl Worker {
         }
     }
 
-    /// Moves the slots of connections whose kept bytes may be offered again to `slots`.
+    /// Appends the slots of connections whose kept bytes may be offered again to `slots`.
     pub fn take_woken(&mut self, slots: &mut Vec<u32>) {
-        slots.clear();
-        std::mem::swap(&mut self.woken, slots);
+        slots.append(&mut self.woken);
     }
 
     /// What `worker` is to get. The edge sends it when it is not empty, and leaves an empty one.

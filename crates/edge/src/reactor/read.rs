@@ -151,10 +151,13 @@ impl Reactor {
         received.consumed
     }
 
-    /// Offers again what was kept of connections that the worker has woken.
+    /// Offers the kept bytes of woken connections to the worker again. While the reactor is overloaded they wait, as unread sockets do.
     pub(super) fn offer_woken(&mut self) {
+        self.worker.take_woken(&mut self.woken);
+        if self.woken.is_empty() || self.is_overloaded() {
+            return;
+        }
         let mut woken = std::mem::take(&mut self.woken);
-        self.worker.take_woken(&mut woken);
         for slot in woken.drain(..) {
             let Some(peer) = self.peers.get_mut(slot as usize).and_then(Option::as_mut) else { continue };
             if !std::mem::take(&mut peer.marks.held) {
