@@ -1,9 +1,12 @@
 //! `cargo xtask tidy`: "not this, use that" over the tracked Rust files. An exception carries its reason beside it:
-//! `// tidy: allow(rule): reason` on the same line or on the one before.
+//! `// tidy: allow(rule): reason` on the same line or on the one before. It also checks the table of behaviours in ARCHITECTURE.md.
+
+mod behaviours;
+mod definitions;
 
 use crate::repository::{root, tracked};
 use crate::source::{self, SourceFile};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::fmt;
 use std::path::Path;
 
@@ -173,7 +176,8 @@ fn inspect(file: &SourceFile) -> Vec<Finding> {
 
 fn findings() -> Result<Vec<Finding>> {
     let files = source::read(&root(), &tracked(".rs")?)?;
-    Ok(files.iter().flat_map(inspect).collect())
+    let page = std::fs::read_to_string(root().join(behaviours::PAGE)).context(behaviours::PAGE)?;
+    Ok(files.iter().flat_map(inspect).chain(behaviours::inspect(&page, &files)).collect())
 }
 
 pub fn run() -> Result<()> {
