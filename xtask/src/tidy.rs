@@ -3,6 +3,7 @@
 
 mod behaviours;
 mod definitions;
+mod prose;
 
 use crate::repository::{root, tracked};
 use crate::source::{self, SourceFile};
@@ -141,6 +142,12 @@ struct Finding {
     message: String,
 }
 
+impl Finding {
+    fn of_prose(path: &str, prose::Finding { line, rule, message }: prose::Finding) -> Self {
+        Self { path: path.to_owned(), line, rule, message }
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{}:{}: {}: {}", self.path, self.line, self.rule, self.message)
@@ -171,13 +178,21 @@ fn inspect(file: &SourceFile) -> Vec<Finding> {
             }
         }
     }
+    found.extend(prose::inspect(file).into_iter().map(|it| Finding::of_prose(&path, it)));
     found
 }
 
 fn findings() -> Result<Vec<Finding>> {
     let files = source::read(&root(), &tracked(".rs")?)?;
     let page = std::fs::read_to_string(root().join(behaviours::PAGE)).context(behaviours::PAGE)?;
-    Ok(files.iter().flat_map(inspect).chain(behaviours::inspect(&page, &files)).collect())
+    let mut found: Vec<Finding> =
+        files.iter().flat_map(inspect).chain(behaviours::inspect(&page, &files)).collect();
+    for page in tracked(".md")? {
+        let text = std::fs::read_to_string(root().join(&page)).with_context(|| page.display().to_string())?;
+        let path = page.display().to_string();
+        found.extend(prose::inspect_page(&page, &text).into_iter().map(|it| Finding::of_prose(&path, it)));
+    }
+    Ok(found)
 }
 
 pub fn run() -> Result<()> {
