@@ -69,14 +69,14 @@ export const nodes = () => {
   });
   const items = names.filter((name) => name !== 'edge-warehouse').map((name, i) => ({
     ...node(), name, connections: [1184, 977, 1302, 211][i],
-    cluster: { role: PLACES[name][0], region: PLACES[name][1], fresh: true, attached_to: PLACES[name][0] === 'replicant' ? 'meridian-2' : null, clock_off_s: null, links: names.filter((other) => other !== name).map((other) => link(name, other)) },
+    cluster: { role: PLACES[name][0], region: PLACES[name][1], acknowledging: true, attached_to: PLACES[name][0] === 'replicant' ? 'meridian-2' : null, clock_offset_s: null, links: names.filter((other) => other !== name).map((other) => link(name, other)) },
   }));
   return { items, next: null, missing: ['edge-warehouse'] };
 };
 
 /** Of them the second leads, and the one that is cut off is dead. */
 export const cluster = () => ({
-  not_joined: [{ address: '10.2.0.9', name: 'edge-warehouse', reason: "the peer refuses this node: the cluster's secret is not the same on both: check the secret's file", last_s: 1.2, count: 318 }],
+  unjoined_peers: [{ address: '10.2.0.9', name: 'edge-warehouse', reason: "the peer refuses this node: the cluster's secret is not the same on both: check the secret's file", last_s: 1.2, count: 318 }],
   membership: {
     stale: false,
     waits_for: null,
@@ -84,7 +84,7 @@ export const cluster = () => ({
       node: name, role: PLACES[name][0], region: PLACES[name][1], address: `${name}:7883`, incarnation: 4, state: name === 'edge-warehouse' ? 'dead' : 'alive',
       votes: PLACES[name][0] === 'core', leads: name === 'meridian-2',
     })),
-    replica: { part: 'follower', term: 7, leader: 'meridian-2', leader_by: null, quorum: true, voters: 3, failure: null },
+    replica: { raft_state: 'follower', term: 7, leader: 'meridian-2', leader_via: null, quorum: true, voters: 3, failure: null },
   },
 });
 
@@ -112,11 +112,11 @@ export function stats() {
   const drops = Object.fromEntries(Object.entries(total.drops).map(([name, value]) => [name, Math.floor(value)]));
   return {
     at: iso(), uptime_s: Math.floor((Date.now() - started) / 1000), connections: online, sessions: clients.filter((client) => client.durable).length, subscriptions: subscriptions.length, routes: subscriptions.length - 1,
-    retained: { messages: retained.size, bytes: retained.size * 90 }, queued: { messages: Math.floor(2600 + 400 * wave(80)), bytes: Math.floor(7e5 + 9e4 * wave(80)), absent_bytes: 310_000, oldest_age_s: 412 },
+    retained: { messages: retained.size, bytes: retained.size * 90 }, queued: { messages: Math.floor(2600 + 400 * wave(80)), bytes: Math.floor(7e5 + 9e4 * wave(80)), offline_bytes: 310_000, oldest_age_s: 412 },
     received: { messages: Math.floor(total.in), messages_by_qos: by(total.in), bytes: Math.floor(total.bin) }, sent: { messages: Math.floor(total.out), messages_by_qos: by(total.out), bytes: Math.floor(total.bout) },
     packets_received: { connect: 18233, publish: Math.floor(total.in), puback: Math.floor(total.out * 0.3), subscribe: 2211, pingreq: 912233 }, packets_sent: { connack: 18233, publish: Math.floor(total.out), puback: Math.floor(total.in * 0.3), suback: 2211, pingresp: 912233 },
     dropped: { total: Object.values(drops).reduce((a, b) => a + b), by_reason: drops }, counters: { takeovers: 210, keep_alive_timeouts: 88 },
-    auth: { accepted: 18200, remembered: 17000, refused: 33, busy: 0, anonymous_refused: 2, banned: 1 }, accept_errors: 0,
+    auth: { accepted: 18200, cached: 17000, refused: 33, busy: 0, anonymous_refused: 2, banned: 1 }, accept_errors: 0,
     workers: [0, 1].map((worker) => ({ worker, connections: Math.floor(online / 2), turns: 1e8, busy_us: Math.floor(total.busy[worker]), turn_us_p50: 42 + worker * 3, turn_us_p99: 410 + worker * 55, queued_bytes: 30211, mailbox_bytes: 812 })),
     process: { cpu_s: total.cpu, resident_bytes: Math.floor(148e6 + 6e6 * wave(200)), open_fds: online + 31, max_fds: 1048576, threads: 9 },
   };
@@ -316,7 +316,7 @@ const settings = [
   setting('mqtt.inflight_max', '1024', 'integer', 'QoS 1 and 2 messages sent to a client and not yet acknowledged by it.', { range: '1..=65535' }),
   setting('queue.messages_max', '1000', 'integer', 'Messages that may wait for one client.', { range: '1..=1000000' }),
   setting('queue.bytes_max', '16MiB', 'size', 'Bytes that may wait for one client.', { range: '1KiB..=1GiB', source: 'environment' }),
-  setting('queue.wait', '5s', 'duration', 'How long a publisher waits for a place in the queue of an ephemeral subscriber before that one is closed.', { range: '0s..=10m' }),
+  setting('queue.full_wait', '5s', 'duration', 'How long a publisher waits for a place in the queue of an ephemeral subscriber before that one is closed.', { range: '0s..=10m' }),
 ];
 const versionList = [{ version: 1, at: iso(started), by: null, comment: 'start', changes: [] }];
 export const config = () => ({ version: versionList.at(-1).version, settings, file: '/etc/meridian/meridian.toml', refused: [] });
@@ -342,7 +342,7 @@ export function change(changes, comment, by = 'ops', scope = 'node') {
   }
   const version = versionList.at(-1).version + 1;
   versionList.push({ version, at: iso(), by, comment, changes: changed });
-  return { version, changed, held: [] };
+  return { version, changed, overridden: [] };
 }
 export function rollback(version) {
   const back = {};
@@ -396,7 +396,7 @@ export function history(query) {
     series: {
       connections: list((t) => 3674 + 40 * swing(t, 900)), sessions: list(() => 812), messages_received_per_s: list(rate), messages_sent_per_s: list((t) => 2.9 * rate(t)), bytes_received_per_s: list((t) => 180 * rate(t)), bytes_sent_per_s: list((t) => 540 * rate(t)),
       packets_received_per_s: list((t) => 1.9 * rate(t)), packets_sent_per_s: list((t) => 3.3 * rate(t)), dropped_per_s: drops.slow_reader.map((value, i) => value + drops.expired[i]), queued_messages: list((t) => 2600 + 400 * swing(t, 800)), queued_bytes: list((t) => 7e5 + 9e4 * swing(t, 800)),
-      absent_bytes: list(() => 310_000), resident_bytes: list((t) => 592e6 + 24e6 * swing(t, 2000)), cpus_busy: list((t) => 2.2 + 0.6 * swing(t, 1000)), reactors: list(() => 8), reactors_busy: list((t) => 2.3 + 0.8 * swing(t, 900)), reactor_busiest: Array.from({ length: steps }, (_, i) => +(0.41 + 0.1 * swing((last - steps + 1 + i) * 5, 1100)).toFixed(3)),
+      offline_bytes: list(() => 310_000), resident_bytes: list((t) => 592e6 + 24e6 * swing(t, 2000)), cpus_busy: list((t) => 2.2 + 0.6 * swing(t, 1000)), reactors: list(() => 8), reactors_busy: list((t) => 2.3 + 0.8 * swing(t, 900)), reactor_busiest: Array.from({ length: steps }, (_, i) => +(0.41 + 0.1 * swing((last - steps + 1 + i) * 5, 1100)).toFixed(3)),
       dropped_per_s_by_reason: drops,
     },
   };
@@ -410,12 +410,12 @@ export function clusterOf(cores, replicants, dead = null) {
   const link = (node) => ({ ...nodes().items[0].cluster.links[0], node, role: role(node), region: region(node), state: node === dead ? 'dead' : 'up', round_trip_ms: 12.5, retransmitted_percent: 0, oldest_s: 0 });
   const items = names.filter((name) => name !== dead).map((name, i) => ({
     ...node(), name, connections: 1184 + 937 * i,
-    cluster: { role: role(name), region: region(name), fresh: true, attached_to: role(name) === 'core' ? null : names[i % cores], clock_off_s: null, links: names.filter((other) => other !== name).map(link) },
+    cluster: { role: role(name), region: region(name), acknowledging: true, attached_to: role(name) === 'core' ? null : names[i % cores], clock_offset_s: null, links: names.filter((other) => other !== name).map(link) },
   }));
   const membership = {
     ...cluster().membership,
     members: names.map((name) => ({ node: name, role: role(name), region: region(name), address: `${name}:7883`, incarnation: 4, state: name === dead ? 'dead' : 'alive', votes: role(name) === 'core', leads: name === 'n1' })),
-    replica: { part: 'leader', term: 7, leader: 'n1', leader_by: null, quorum: true, voters: cores, failure: null },
+    replica: { raft_state: 'leader', term: 7, leader: 'n1', leader_via: null, quorum: true, voters: cores, failure: null },
   };
-  return { page: { items, next: null, missing: dead === null ? [] : [dead] }, cluster: { node: 'n1', role: 'core', not_joined: [], membership } };
+  return { page: { items, next: null, missing: dead === null ? [] : [dead] }, cluster: { node: 'n1', role: 'core', unjoined_peers: [], membership } };
 }

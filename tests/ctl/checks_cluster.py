@@ -79,7 +79,7 @@ def members(_):
         told = first.ctl("cluster")
         assert "meridian ctl cluster remove n3" in told.err and "! n3 (" not in told.err, told.err
         assert "3: 2 up, 1 dead (n3)" in told.out, told.out
-        assert first.json("cluster")["not_joined"] == [], "it is dead, and that says all"
+        assert first.json("cluster")["unjoined_peers"] == [], "it is dead, and that says all"
         assert health(first)[0] == 200, health(first)
         assert "n3" in first.ctl("cluster", "remove", "n3", code=2).err
         assert first.text("cluster", "remove", "n3", "--yes") == "node n3 is removed\n"
@@ -413,7 +413,7 @@ def said(node, *parts):
 
 def tells(node, address, words, name=None):
     """What the node shows of whoever is at that address and is not joined, if it is this."""
-    shown = node.json("cluster")["not_joined"]
+    shown = node.json("cluster")["unjoined_peers"]
     of = (it for it in shown if it["address"] == address and words in it["reason"] and name in (None, it["name"]))
     return next(of, None)
 
@@ -467,8 +467,8 @@ def strangers(_):
         assert states(core) == {"n1": "alive", "n2": "alive"}, states(core)
         replicant = nodes["n2"]
         shown = replicant.json("cluster")
-        assert shown["fresh"] and shown["fresh_s"] > 0 and [core["node"] for core in shown["granted_by"]] == ["n1"], shown
-        assert [node["node"] for node in core.json("cluster")["grants"]] == ["n2"]
+        assert shown["acknowledging"] and shown["lease_s"] > 0 and [core["node"] for core in shown["lease_granted_by"]] == ["n1"], shown
+        assert [node["node"] for node in core.json("cluster")["leases_granted"]] == ["n2"]
         assert "by the word of n1" in replicant.text("cluster"), replicant.text("cluster")
         core.stop()
         until(lambda: replicant.json("cluster")["membership"]["stale"], "a replicant notices that no core is there", 30)
@@ -511,7 +511,7 @@ def unreachable(_):
             join(node)
             node.ctl("health", "--wait", "30s")
             until(lambda: not tells(first, f"127.0.0.1:{nobody}", "", name), "it is joined", 30)
-            assert not node.json("cluster")["not_joined"], node.json("cluster")["not_joined"]
+            assert not node.json("cluster")["unjoined_peers"], node.json("cluster")["unjoined_peers"]
     finally:
         for node in nodes.values():
             node.close()

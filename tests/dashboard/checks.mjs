@@ -181,7 +181,7 @@ export const checks = [
       told.membership.stale = false;
       await gone(page.getByRole('status').getByText('No majority of cores'));
       told.membership.replica = replica;
-      told.not_joined = [];
+      told.unjoined_peers = [];
       await gone(apart);
       told.membership.waits_for = 'the cores have not all met each other yet';
       await page.getByRole('status').getByText('no member yet: the cores have not all met').waitFor();
@@ -394,7 +394,7 @@ export const checks = [
       await links.getByText('agrees', { exact: true }).first().waitFor({ timeout: 20_000 });
       assert.equal(await status.count(), 0);
       const of = (name) => told.items.find((info) => info.name === name).cluster;
-      of('edge-lobby').clock_off_s = -3600.5;
+      of('edge-lobby').clock_offset_s = -3600.5;
       for (const info of told.items) {
         for (const link of info.cluster.links) {
           if (link.node === 'edge-lobby') Object.assign(link, { clock_ahead_s: -3600.5, clock_differs: true });
@@ -404,7 +404,7 @@ export const checks = [
       await page.getByRole('table', { name: 'Nodes' }).getByRole('row').filter({ hasText: 'edge-lobby' }).getByText('wrong clock').waitFor();
       assert.equal(await links.getByText('1h behind').count(), 3);
       if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', '-clock.png'), fullPage: true });
-      of('edge-lobby').clock_off_s = null;
+      of('edge-lobby').clock_offset_s = null;
       await status.getByText('The clock of edge-lobby is 1h behind that of meridian-1. The clock of edge-lobby is 1h behind that of meridian-2.').waitFor();
       await page.unrouteAll({ behavior: 'ignoreErrors' });
     },

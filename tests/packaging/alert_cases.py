@@ -19,16 +19,16 @@ def healthy():
         n[f"{name}{{{J}{labels}}}"] = f"0+{per_minute}x600"
 
     gauge("up", 1)
-    gauge("meridian_cluster_unrouted", 0)
+    gauge("meridian_cluster_routes_unindexed", 0)
     gauge("meridian_routing_shapes_free", 1_024)
     gauge("process_start_time_seconds", 1_700_000_000)
     gauge("process_open_fds", 1_040)
     gauge("process_max_fds", 65_536)
     gauge("process_resident_memory_bytes", 300 * MIB)
     gauge("meridian_clients", 1_000)
-    gauge("meridian_config_refused", 0)
+    gauge("meridian_config_settings_refused", 0)
     gauge("meridian_queued_bytes", MIB, ',for="connected"')
-    gauge("meridian_queued_bytes", 20 * MIB, ',for="absent"')
+    gauge("meridian_queued_bytes", 20 * MIB, ',for="offline"')
     gauge("meridian_queue_oldest_age_seconds", 3_600)
     counter("meridian_clients_connected_total", 60)
     counter("meridian_takeovers_total", 1)
@@ -45,10 +45,10 @@ def healthy():
     for reason in ("protocol_error", "keep_alive_timeout", "connect_timeout", "taken_over", "administrative"):
         counter("meridian_disconnects_total", 2, f',reason="{reason}"')
     counter("meridian_disconnects_total", 0, ',reason="slow_reader"')
-    for result, rate in (("accepted", 30), ("remembered", 30), ("refused", 6), ("busy", 0), ("banned", 6)):
+    for result, rate in (("accepted", 30), ("cached", 30), ("refused", 6), ("busy", 0), ("banned", 6)):
         counter("meridian_authentications_total", rate, f',result="{result}"')
     for outcome, rate in (("accepted", 30), ("refused", 6), ("failed", 0), ("timed_out", 0)):
-        counter("meridian_auth_link_outcomes_total", rate, f',link="http",outcome="{outcome}"')
+        counter("meridian_authenticator_outcomes_total", rate, f',authenticator="http",outcome="{outcome}"')
     for service in ("http_auth", "http_acl"):
         for reason in ("timeout", "connect", "status", "body", "circuit_open", "busy"):
             counter("meridian_http_service_failures_total", 0, f',service="{service}",reason="{reason}"')
@@ -67,7 +67,7 @@ def healthy():
     for le in ("0.008192", "0.524288", "+Inf"):
         counter("meridian_storage_sync_seconds_bucket", 600, f',le="{le}"')
     counter("meridian_messages_unreadable_total", 0)
-    gauge("meridian_cluster_fresh", 1)
+    gauge("meridian_cluster_acknowledging", 1)
     gauge("meridian_cluster_meta_quorum", 1)
     for peer in ("n2", "n3"):
         gauge("meridian_link_up", 1, f',peer="{peer}"')
@@ -105,12 +105,12 @@ FIRING = {
         | changed("meridian_link_queue_age_seconds", "0+0x9 0+60x600", ',peer="n2",class="assured"'),
         60,
     ),
-    "MeridianUnrouted": (changed("meridian_cluster_unrouted", "0x9 2x600"), 12),
+    "MeridianRoutesUnindexed": (changed("meridian_cluster_routes_unindexed", "0x9 2x600"), 12),
     "MeridianShapesShort": (changed("meridian_routing_shapes_free", "1024x9 10x600"), 20),
-    "MeridianNotFresh": (changed("meridian_cluster_fresh", "1x9 0x600"), 15),
+    "MeridianNotAcknowledging": (changed("meridian_cluster_acknowledging", "1x9 0x600"), 15),
     "MeridianNoQuorum": (changed("meridian_cluster_meta_quorum", "1x9 0x600"), 15),
     "MeridianClocksDiffer": (changed("meridian_link_clock_ahead_seconds", "0x9 -3600x600", ',peer="n3"'), 20),
-    "MeridianConfigRefused": (changed("meridian_config_refused", "0x9 2x600"), 20),
+    "MeridianConfigRefused": (changed("meridian_config_settings_refused", "0x9 2x600"), 20),
     "MeridianLinkQueueOld": (changed("meridian_link_queue_age_seconds", "9x600", ',peer="n3",class="assured"'), 15),
     "MeridianLinkRetransmits": (
         changed("meridian_link_frames_retransmitted_total", "0+300x600", ',peer="n3",class="assured"'),
@@ -123,7 +123,7 @@ FIRING = {
     "MeridianMessagesDropped": (changed("meridian_messages_dropped_total", "0+120x600", ',reason="slow_reader"'), 20),
     "MeridianSlowReadersClosed": (changed("meridian_disconnects_total", "0+2x600", ',reason="slow_reader"'), 16),
     "MeridianPublishersBlocked": (changed("meridian_publishers_blocked_total", "0+120x600"), 20),
-    "MeridianQueuesNearLimit": (changed("meridian_queued_bytes", f"{900 * MIB}x600", ',for="absent"'), 10),
+    "MeridianQueuesNearLimit": (changed("meridian_queued_bytes", f"{900 * MIB}x600", ',for="offline"'), 10),
     "MeridianQueueOld": (changed("meridian_queue_oldest_age_seconds", "90000+60x600"), 70),
     "MeridianRetainedRefused": (changed("meridian_retained_refused_total", "0+1x600"), 16),
     "MeridianPublishesRefused": (changed("meridian_publishes_refused_total", "0+120x600"), 20),
@@ -137,7 +137,7 @@ FIRING = {
     "MeridianAuthenticationsRefused": (changed("meridian_authentications_total", "0+600x600", ',result="refused"'), 15),
     "MeridianAuthenticationsBusy": (changed("meridian_authentications_total", "0+60x600", ',result="busy"'), 15),
     "MeridianAuthenticationLinkFails": (
-        changed("meridian_auth_link_outcomes_total", "0+60x600", ',link="http",outcome="failed"'),
+        changed("meridian_authenticator_outcomes_total", "0+60x600", ',authenticator="http",outcome="failed"'),
         15,
     ),
     "MeridianHttpServiceFails": (

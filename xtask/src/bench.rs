@@ -4,10 +4,10 @@
 pub mod broker;
 pub mod child;
 pub mod compare;
-mod crowd;
-pub mod door;
 pub mod durable;
 pub mod growth;
+mod idle_clients;
+pub mod listener;
 mod measure;
 pub mod observe;
 pub mod recipe;

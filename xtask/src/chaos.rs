@@ -155,7 +155,8 @@ pub fn run(args: &Args) -> Result<()> {
     let mut load = Load::start(args, seconds, address)?;
     load.wait_until_publishing(Duration::from_secs(60))?;
     let mut record = Record::default();
-    if let Err(error) = torment(args, Schedule::new(seed, args, seconds), &mut target, &mut load, &mut record)
+    if let Err(error) =
+        inject_faults(args, Schedule::new(seed, args, seconds), &mut target, &mut load, &mut record)
     {
         eprintln!("{error:#}");
         record.failed = Some(format!("{error:#}"));
@@ -183,7 +184,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Kills the broker at each moment and starts it again.
-fn torment(
+fn inject_faults(
     args: &Args,
     mut schedule: Schedule,
     target: &mut Target,

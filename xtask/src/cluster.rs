@@ -1,9 +1,9 @@
 //! `cargo xtask cluster-smoke`: five nodes on this machine, and a message of each kind from each to each.
 
+pub mod bench;
 pub mod client;
 pub mod copies;
 mod disconnect;
-pub mod fabric;
 pub mod nodes;
 mod peers;
 

@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> Result<()> {
     ensure!(is_any, "--only takes E1.1 to E1.10, E3, copies and cuts");
     let is_losing = !cases.is_empty() || with_startup;
     ensure!(args.loss.is_empty() || is_losing, "--loss is for E1.1 to E1.10, and none of them runs");
-    let is_agreed = args.members == Members::Agreed;
+    let has_meta_group = args.members == Members::MetaGroup;
     // Before anything is built: without root nothing comes of it.
     drop(start()?);
     let program = match &args.program {
@@ -78,8 +78,13 @@ pub fn run(args: &Args) -> Result<()> {
     let directory = root().join("target/geo");
     std::fs::create_dir_all(&directory)?;
     let (mut passed, mut failed) = (0, vec![]);
-    let asked = subscribe::Asked { levels: &args.suback, losses: &args.loss, rounds: args.rounds, is_agreed };
-    subscribe::run(&cases, &asked, (&program, &directory), (&mut passed, &mut failed))?;
+    let options = subscribe::SubscribeOptions {
+        levels: &args.suback,
+        losses: &args.loss,
+        rounds: args.rounds,
+        has_meta_group,
+    };
+    subscribe::run(&cases, &options, (&program, &directory), (&mut passed, &mut failed))?;
     if with_startup {
         let plan = (&args.loss[..], args.rounds);
         startup::run((&program, &directory), plan, (&mut passed, &mut failed))?;
@@ -89,7 +94,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if with_copies {
         let plan = (&args.routes[..], args.rounds);
-        copies::run(&program, &directory, plan, is_agreed, (&mut passed, &mut failed))?;
+        copies::run(&program, &directory, plan, has_meta_group, (&mut passed, &mut failed))?;
     }
     if with_cuts {
         cuts::run((&program, &directory), (&mut passed, &mut failed))?;

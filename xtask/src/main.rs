@@ -49,7 +49,7 @@ enum Task {
     /// What wrong logins cost those who are in: latency beside 10,000 of them
     Storm(bench::storm::Args),
     /// What coming in costs: TLS handshakes beside a peer, messages and memory by kind of listener
-    Door(bench::door::Args),
+    Listeners(bench::listener::Args),
     /// Kills a broker again and again while clients use it, and says what was lost
     Chaos(chaos::Args),
     /// Lets one hostile client after the other attack a broker, and says what all others felt
@@ -57,7 +57,7 @@ enum Task {
     /// Five nodes on this machine, and a message of each kind from each to each
     ClusterSmoke(cluster::Args),
     /// What it costs that clients are on several nodes: messages, latency, subscriptions, routes
-    Fabric(cluster::fabric::Args),
+    ClusterBench(cluster::bench::Args),
     /// Nodes 12,600 km apart on this machine: how long CONNECT and SUBSCRIBE take, and what slow links carry (needs root)
     Geo(geo::Args),
     /// Packs what is shipped: .tar.gz, .deb, checksums
@@ -80,11 +80,11 @@ fn main() -> ExitCode {
         Task::Durable(args) => bench::durable::run(&args),
         Task::Observe(args) => bench::observe::run(&args),
         Task::Storm(args) => bench::storm::run(&args),
-        Task::Door(args) => bench::door::run(&args),
+        Task::Listeners(args) => bench::listener::run(&args),
         Task::Chaos(args) => chaos::run(&args),
         Task::Hostile(args) => hostile::run(&args),
         Task::ClusterSmoke(args) => cluster::run(&args),
-        Task::Fabric(args) => cluster::fabric::run(&args),
+        Task::ClusterBench(args) => cluster::bench::run(&args),
         Task::Geo(args) => geo::run(&args),
         Task::Dist(args) => dist::run(&args),
         Task::Sim(args) => sim::run(&args),

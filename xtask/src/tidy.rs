@@ -15,7 +15,7 @@ use std::path::Path;
 const CORES: [&str; 5] = ["mqtt", "routing", "session", "shard", "broker"];
 
 /// Crates that start threads of a node.
-const THREADED: [&str; 7] = ["api", "auth", "carrier", "edge", "meridian", "registry", "storage"];
+const THREADED: [&str; 7] = ["api", "auth", "transport", "edge", "meridian", "configstore", "storage"];
 
 struct Rule {
     name: &'static str,
@@ -93,7 +93,7 @@ const RULES: &[Rule] = &[
         name: "thread",
         holds: |p| !p.test && p.package().is_some_and(|p| THREADED.contains(&p)),
         breaks: |code| code.contains("thread::Builder") || code.contains("thread::spawn"),
-        instead: "the process ends with a thread that the node cannot do without: use `vital::spawn`, or say who answers for its panic",
+        instead: "the process ends with a thread that the node cannot do without: use `critical::spawn`, or say who answers for its panic",
     },
     Rule {
         name: "anyhow",
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(broken("crates/storage/src/a.rs", false, &line), ["thread"]);
         assert!(broken("crates/storage/src/a.rs", true, &line).is_empty());
         assert!(broken("crates/bench/src/a.rs", false, &line).is_empty());
-        assert!(broken("crates/storage/src/a.rs", false, &["vital::spawn(name, run)"]).is_empty());
+        assert!(broken("crates/storage/src/a.rs", false, &["critical::spawn(name, run)"]).is_empty());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tls::{Expiry, ExpiryKind};
 use utoipa::ToSchema;
 
-use crate::cluster::{ClusterView, LinkView, MembershipView, NotJoinedView};
+use crate::cluster::{ClusterView, LinkView, MembershipView, UnjoinedPeerView};
 use crate::process::ProcessFigures;
 use crate::state::{Phase, State};
 use crate::storage::StorageCondition;
@@ -27,8 +27,8 @@ pub struct Alarm {
     pub node: String,
     /// `error` (something does not work), `warning` (something will not work, or does not work as it should) or `notice`.
     pub severity: Severity,
-    /// What it is about, for programs: `storage`, `node`, `open`, `limits`, `certificate`, `membership`, `quorum`, `fresh`, `dead`, `link`,
-    /// `not_joined`, `clock`, `unrouted`, `refused`, `bbr` or `no_answer`.
+    /// What it is about, for programs: `storage`, `node`, `open`, `limits`, `certificate`, `membership`, `quorum`, `acknowledging`, `dead`, `link`,
+    /// `unjoined_peers`, `clock`, `routes_unindexed`, `refused`, `bbr` or `no_answer`.
     pub code: &'static str,
     /// What is wrong and what to do about it, as a text for people.
     pub text: String,
@@ -198,28 +198,28 @@ fn of_cluster(view: &ClusterView) -> Vec<Alarm> {
     let mut alarms: Vec<Alarm> = view.membership.iter().flat_map(|it| of_membership(node, it)).collect();
     let waits = view.membership.as_ref().is_some_and(|membership| membership.waits_for.is_some());
     // A node that is no member yet hears from nobody what it waits for.
-    if !view.fresh && !waits {
+    if !view.acknowledging && !waits {
         let (up, all) = reached(view);
-        alarms.push(error("fresh", if up > all / 2 {
-            "not fresh, though a majority of cores is reached: publishers of QoS 1 and 2 wait. Routes are still taken in (meridian ctl routes --nodes), \
-             links are slow (meridian ctl links), or a core that restarted waits for a node that is missing, up to cluster.suback_wait"
+        alarms.push(error("acknowledging", if up > all / 2 {
+            "not acknowledging, though a majority of cores is reached: publishers of QoS 1 and 2 wait. Routes are still taken in (meridian ctl routes --nodes), \
+             links are slow (meridian ctl links), or a core that restarted waits for a node that is missing, up to cluster.suback_timeout"
         } else {
-            "not fresh: no majority of cores is reached, and publishers of QoS 1 and 2 wait. Bring the cores back; cluster.without_quorum = \"serve\" \
+            "not acknowledging: no majority of cores is reached, and publishers of QoS 1 and 2 wait. Bring the cores back; cluster.without_quorum = \"serve\" \
              goes on without them, and may miss subscribers elsewhere"
         }));
     }
     if view.role == "replicant" && view.attached_to.is_none() {
         alarms.push(error(
-            "fresh",
+            "acknowledging",
             "attached to no core: this node hears nothing of subscriptions elsewhere until a core is up",
         ));
     }
     alarms.extend(of_links(view));
-    alarms.extend(view.not_joined.iter().map(not_joined));
+    alarms.extend(view.unjoined_peers.iter().map(unjoined_peers));
     alarms.extend(of_clocks(view));
-    if view.unrouted > 0 {
+    if view.routes_unindexed > 0 {
         alarms.push(error(
-            "unrouted",
+            "routes_unindexed",
             "filters of other nodes have no room in this node's routing index: publishers of QoS 1 and 2 wait here. Spread the clients over more \
              nodes, then restart this one",
         ));
@@ -232,7 +232,7 @@ fn of_cluster(view: &ClusterView) -> Vec<Alarm> {
             "messages of QoS 1 and 2 found no place on the way to another node since the start: raise cluster.buffer_max, or publish less",
         ));
     }
-    if !view.carrier.bbr {
+    if !view.transport.bbr {
         alarms.push(Alarm::new(
             node,
             Severity::Notice,
@@ -322,18 +322,18 @@ fn of_links(view: &ClusterView) -> Vec<Alarm> {
 
 /// Whether it is known why the other node of a link has not joined.
 fn is_not_joined(view: &ClusterView, link: &LinkView) -> bool {
-    let is_it = |one: &NotJoinedView| one.name.as_ref() == Some(&link.node) && one.address == link.address;
-    link.state != "up" && view.not_joined.iter().any(is_it)
+    let is_it = |one: &UnjoinedPeerView| one.name.as_ref() == Some(&link.node) && one.address == link.address;
+    link.state != "up" && view.unjoined_peers.iter().any(is_it)
 }
 
-fn not_joined(one: &NotJoinedView) -> Alarm {
-    let NotJoinedView { address, reason, count, .. } = one;
+fn unjoined_peers(one: &UnjoinedPeerView) -> Alarm {
+    let UnjoinedPeerView { address, reason, count, .. } = one;
     // Anybody who reaches the port may claim a name, with any character in it.
     let name = one.name.as_ref().map(|name| format!(" ({})", name.escape_debug()));
     let times = if *count == 1 { "once".to_owned() } else { format!("{count} times") };
     let text =
         format!("{address}{}: {reason} ({times}, last {} ago)", name.unwrap_or_default(), span(one.last_s));
-    Alarm::new(one.name.as_deref().unwrap_or(address), Severity::Warning, "not_joined", text)
+    Alarm::new(one.name.as_deref().unwrap_or(address), Severity::Warning, "unjoined_peers", text)
 }
 
 /// Which clocks are wrong.
@@ -344,7 +344,7 @@ fn of_clocks(view: &ClusterView) -> Vec<Alarm> {
         let seconds = if seconds < 10.0 { seconds } else { seconds.round() };
         format!("{} {}", span(seconds), if ahead < 0.0 { "behind" } else { "ahead of" })
     };
-    let own = view.clock_off_s;
+    let own = view.clock_offset_s;
     let of_own = own.map(|off| {
         let text =
             format!("the clock of this node ({}) is {} those of most nodes: {fix}", view.node, apart(off));

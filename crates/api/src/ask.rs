@@ -11,24 +11,24 @@ use crate::role::Caller;
 use crate::state::State;
 
 /// How long a reactor has for its answer. It answers between two turns, so only one that is badly overloaded needs more; what has to
-/// wait for clients, such as a publish into full queues, may need as much as `queue.wait`.
+/// wait for clients, such as a publish into full queues, may need as much as `queue.full_wait`.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What asking gave at once: nothing, or the reason why nobody was asked.
-pub trait Asked {
+pub trait Submission {
     /// # Errors
     /// Why nobody was asked.
-    fn done(self) -> Result<(), Problem>;
+    fn into_result(self) -> Result<(), Problem>;
 }
 
-impl Asked for () {
-    fn done(self) -> Result<(), Problem> {
+impl Submission for () {
+    fn into_result(self) -> Result<(), Problem> {
         Ok(())
     }
 }
 
-impl Asked for Result<(), Invalid> {
-    fn done(self) -> Result<(), Problem> {
+impl Submission for Result<(), Invalid> {
+    fn into_result(self) -> Result<(), Problem> {
         self.map_err(Problem::from)
     }
 }
@@ -37,10 +37,12 @@ impl Asked for Result<(), Invalid> {
 ///
 /// # Errors
 /// What is wrong with the question; 503 when no answer came in time, or none comes because the node stops.
-pub async fn ask<T: Send + 'static, A: Asked>(question: impl FnOnce(Reply<T>) -> A) -> Result<T, Problem> {
+pub async fn ask<T: Send + 'static, A: Submission>(
+    question: impl FnOnce(Reply<T>) -> A,
+) -> Result<T, Problem> {
     let (sender, receiver) = oneshot::channel();
     // Nobody waits any more when the request was given up meanwhile.
-    question(Box::new(move |answer| drop(sender.send(answer)))).done()?;
+    question(Box::new(move |answer| drop(sender.send(answer)))).into_result()?;
     answer(receiver, ANSWER_TIMEOUT).await
 }
 
@@ -58,44 +60,46 @@ async fn answer<T>(receiver: oneshot::Receiver<T>, within: Duration) -> Result<T
 /// Changes records, which the cores of a cluster have to agree on: in order, and not once the caller is gone.
 ///
 /// # Errors
-/// Those of [`Lane::run`](crate::lane::Lane::run).
+/// Those of [`ChangeQueue::run`](crate::change_queue::ChangeQueue::run).
 pub async fn propose<T: Send + 'static>(
     state: &State,
     caller: &Caller,
     change: impl FnOnce(&State) -> T + Send + 'static,
 ) -> Result<T, Problem> {
     let shared = state.clone();
-    state.records_lane.run(caller, move || change(&shared)).await
+    state.records_queue.run(caller, move || change(&shared)).await
 }
 
 /// Changes what this node alone has: in order, and not once the caller is gone.
 ///
 /// # Errors
-/// Those of [`Lane::run`](crate::lane::Lane::run).
+/// Those of [`ChangeQueue::run`](crate::change_queue::ChangeQueue::run).
 pub async fn change_node<T: Send + 'static>(
     state: &State,
     caller: &Caller,
     change: impl FnOnce(&State) -> T + Send + 'static,
 ) -> Result<T, Problem> {
     let shared = state.clone();
-    state.node_lane.run(caller, move || change(&shared)).await
+    state.node_queue.run(caller, move || change(&shared)).await
 }
 
 /// Runs what takes as long as the disk, or looks at much, on a thread where that is no harm. It is not begun once this future is dropped.
 ///
 /// # Errors
 /// 500 when it failed; then it is a mistake of ours.
-pub async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+pub async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
     let mistake = |_| Problem::internal("this is a mistake of the node; its log says more");
     let working = tokio::task::spawn_blocking(work);
-    let _unless_begun = Cancels(working.abort_handle());
+    let _abort = AbortOnDrop(working.abort_handle());
     working.await.map_err(mistake)
 }
 
 /// Has no effect on what was begun.
-struct Cancels(AbortHandle);
+struct AbortOnDrop(AbortHandle);
 
-impl Drop for Cancels {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use utoipa::ToSchema;
 
-use crate::complaints::Complaints;
 use crate::gate::Peer;
+use crate::log_limiter::LogLimiter;
 use crate::role::Role;
 use crate::slots::network;
 use crate::timestamp::Timestamp;
@@ -74,7 +74,7 @@ impl Entry {
     }
 
     /// What was done by another way than a request, as the request that would have done it.
-    pub(crate) fn beside(
+    pub(crate) fn of_local_command(
         by: &str,
         address: String,
         method: &str,
@@ -126,7 +126,7 @@ struct Rates {
     per_minute: u32,
     since: Instant,
     counts: HashMap<String, u32>,
-    complaints: Complaints,
+    log_limiter: LogLimiter,
 }
 
 impl Rates {
@@ -177,7 +177,7 @@ impl Audit {
             per_minute: refused_per_minute,
             since: Instant::now(),
             counts: HashMap::new(),
-            complaints: Complaints::default(),
+            log_limiter: LogLimiter::default(),
         };
         Ok(Self {
             changes: Mutex::new(changes),
@@ -197,12 +197,12 @@ impl Audit {
             let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
             if !rates.take(caller(&entry), now) {
                 self.unwritten.fetch_add(1, Ordering::Relaxed);
-                if let Some(unsaid) = rates.complaints.another(now) {
+                if let Some(suppressed) = rates.log_limiter.allow(now) {
                     let (key, address) = (entry.by, entry.address);
                     tracing::warn!(
                         key,
                         address,
-                        unsaid,
+                        suppressed,
                         "too many refused attempts of one key and address within a minute (http.audit_refused_per_minute); not \
                          writing more of them to the audit log; said once a minute at most"
                     );
@@ -227,7 +227,7 @@ impl Audit {
 
     async fn append(&self, kind: AuditKind, entry: Entry) {
         {
-            let mut recent = self.kept(kind);
+            let mut recent = self.entries(kind);
             if recent.len() == KEPT {
                 recent.pop_front();
             }
@@ -246,7 +246,7 @@ impl Audit {
 
     /// The newest first, of one kind.
     pub fn recent(&self, kind: AuditKind, limit: usize) -> Vec<Entry> {
-        self.kept(kind).iter().rev().take(limit).cloned().collect()
+        self.entries(kind).iter().rev().take(limit).cloned().collect()
     }
 
     /// The newest first, of both kinds. When there are more than `limit`, refused attempts are half of them at most, or fill what changes
@@ -262,12 +262,12 @@ impl Audit {
         entries
     }
 
-    fn kept(&self, kind: AuditKind) -> MutexGuard<'_, VecDeque<Entry>> {
-        let kept = match kind {
+    fn entries(&self, kind: AuditKind) -> MutexGuard<'_, VecDeque<Entry>> {
+        let entries = match kind {
             AuditKind::Change => &self.changes,
             AuditKind::Refused => &self.refused,
         };
-        kept.lock().unwrap_or_else(PoisonError::into_inner)
+        entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refused attempts that were not written, because there were too many of one key and address.
@@ -485,8 +485,8 @@ mod tests {
     #[test]
     fn a_minute_later_the_rate_begins_again() {
         let begun = Instant::now();
-        let (counts, complaints) = (HashMap::new(), Complaints::default());
-        let mut rates = Rates { per_minute: 1, since: begun, counts, complaints };
+        let (counts, log_limiter) = (HashMap::new(), LogLimiter::default());
+        let mut rates = Rates { per_minute: 1, since: begun, counts, log_limiter };
         let mut take =
             |caller: &str, seconds| rates.take(caller.to_owned(), begun + Duration::from_secs(seconds));
         assert_eq!([take("a", 0), take("a", 59), take("b", 59), take("a", 60)], [true, false, true, true]);

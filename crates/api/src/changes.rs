@@ -13,33 +13,33 @@ use crate::problem::Problem;
 /// Those that are under way.
 #[derive(Debug)]
 pub struct Changes {
-    places: Arc<Semaphore>,
-    places_max: u32,
+    permits: Arc<Semaphore>,
+    permits_max: u32,
     cut_off: watch::Sender<bool>,
 }
 
 /// A place among those that are under way, until it is dropped.
-pub struct Place {
-    _place: OwnedSemaphorePermit,
+pub struct ChangePermit {
+    _permit: OwnedSemaphorePermit,
     cut_off: watch::Receiver<bool>,
 }
 
 impl Changes {
     /// As many as there may be connections: whoever waits for a change finds a place, unless too many were left behind.
-    pub fn new(places_max: u32) -> Self {
-        let places = Arc::new(Semaphore::new(places_max as usize));
-        Self { places, places_max, cut_off: watch::Sender::new(false) }
+    pub fn new(permits_max: u32) -> Self {
+        let permits = Arc::new(Semaphore::new(permits_max as usize));
+        Self { permits, permits_max, cut_off: watch::Sender::new(false) }
     }
 
     /// # Errors
     /// 503: too many are under way, or the node stops.
-    pub fn begin(&self) -> Result<Place, Problem> {
-        match self.places.clone().try_acquire_owned() {
-            Ok(place) => Ok(Place { _place: place, cut_off: self.cut_off.subscribe() }),
+    pub fn begin(&self) -> Result<ChangePermit, Problem> {
+        match self.permits.clone().try_acquire_owned() {
+            Ok(permit) => Ok(ChangePermit { _permit: permit, cut_off: self.cut_off.subscribe() }),
             Err(TryAcquireError::NoPermits) => Err(Problem::busy(format!(
                 "{} changes are under way, as many as there may be connections (http.connections_max): nothing has changed; try again in \
                  a moment",
-                self.places_max
+                self.permits_max
             ))),
             Err(TryAcquireError::Closed) => {
                 Err(Problem::unavailable("the node is stopping: nothing has changed"))
@@ -50,7 +50,7 @@ impl Changes {
     /// Waits until nothing is under way and begins nothing more. What takes longer than `within` is cut off; then its entry in the audit
     /// log says so, for which there is as much time again.
     pub async fn end(&self, within: Duration) {
-        let ended = || tokio::time::timeout(within, self.places.acquire_many(self.places_max));
+        let ended = || tokio::time::timeout(within, self.permits.acquire_many(self.permits_max));
         if ended().await.is_err() {
             tracing::warn!("changes by HTTP are cut off: what came of them is not known");
             self.cut_off.send_replace(true);
@@ -58,11 +58,11 @@ impl Changes {
                 tracing::warn!("the audit log misses what was cut off");
             }
         }
-        self.places.close();
+        self.permits.close();
     }
 }
 
-impl Place {
+impl ChangePermit {
     /// What came of it, or that nobody knows when it is cut off.
     pub async fn outcome(&mut self, handled: impl Future<Output = Response>) -> Response {
         tokio::select! {
@@ -87,11 +87,11 @@ mod tests {
     #[test]
     fn there_is_no_more_than_there_may_be() {
         let changes = Changes::new(1);
-        let place = changes.begin().ok().unwrap();
+        let permit = changes.begin().ok().unwrap();
         let problem = changes.begin().err().unwrap();
         assert!(problem.detail().contains("http.connections_max"), "{}", problem.detail());
         assert_eq!(problem.into_response().headers()["retry-after"], "1");
-        drop(place);
+        drop(permit);
         assert!(changes.begin().is_ok());
     }
 
@@ -99,13 +99,13 @@ mod tests {
     fn a_stop_cuts_off_what_does_not_end_and_waits_until_that_is_said() {
         run(async {
             let changes = Changes::new(2);
-            let mut place = changes.begin().ok().unwrap();
-            let told = async {
-                let response = place.outcome(std::future::pending()).await;
-                drop(place);
+            let mut permit = changes.begin().ok().unwrap();
+            let outcome_response = async {
+                let response = permit.outcome(std::future::pending()).await;
+                drop(permit);
                 response
             };
-            let (response, ()) = tokio::join!(told, changes.end(Duration::from_millis(10)));
+            let (response, ()) = tokio::join!(outcome_response, changes.end(Duration::from_millis(10)));
             assert_eq!(response.status(), 503);
             let problem = changes.begin().err().unwrap();
             assert!(problem.detail().contains("stopping"), "{}", problem.detail());

@@ -15,15 +15,15 @@ pub trait Cluster: Send + Sync {
     /// How long ago that was: less than a second, unless the thread is stuck. Zero where there is no such thread, or not any more.
     fn silence(&self) -> Duration;
 
-    /// Asks another node. `told` is called once, from any thread, with its answer or with why there is none.
-    fn ask(&self, node: &str, question: Vec<u8>, told: Told);
+    /// Asks another node. `callback` is called once, from any thread, with its answer or with why there is none.
+    fn ask(&self, node: &str, question: Vec<u8>, callback: AnswerCallback);
 
     /// Who answers other nodes from now on; before, nobody does.
-    fn answer_by(&self, answerer: Arc<dyn Answerer>);
+    fn set_request_handler(&self, request_handler: Arc<dyn RequestHandler>);
 
-    /// Has something done that concerns the whole cluster. `told` is called once, from any thread, when it is done, or with why it is not;
+    /// Has something done that concerns the whole cluster. `callback` is called once, from any thread, when it is done, or with why it is not;
     /// what the cores have to agree on may be done still then.
-    fn order(&self, order: Order, told: Obeyed);
+    fn order(&self, order: Order, callback: OrderCallback);
 
     /// Whether this node was told to leave, and stops for that.
     fn is_leaving(&self) -> bool;
@@ -45,21 +45,21 @@ pub enum Order {
 }
 
 /// Hears what another node answers, or why it does not.
-pub type Told = Box<dyn FnOnce(Result<Vec<u8>, String>) + Send>;
+pub type AnswerCallback = Box<dyn FnOnce(Result<Vec<u8>, String>) + Send>;
 
 /// Hears that an order was carried out, or why it was not.
-pub type Obeyed = Box<dyn FnOnce(Result<(), Disobeyed>) + Send>;
+pub type OrderCallback = Box<dyn FnOnce(Result<(), OrderError>) + Send>;
 
 /// Why an order was not carried out, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Disobeyed {
+pub enum OrderError {
     /// It does not fit what is so, and nothing comes of it.
     Refused(String),
     /// Nobody has said yes or no in time: what the cores have to agree on may be done still.
     Unknown(String),
 }
 
-impl fmt::Display for Disobeyed {
+impl fmt::Display for OrderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(why) | Self::Unknown(why) => f.write_str(why),
@@ -71,7 +71,7 @@ impl fmt::Display for Disobeyed {
 pub type Reply = Box<dyn FnOnce(Vec<u8>) + Send>;
 
 /// Answers what other nodes ask.
-pub trait Answerer: Send + Sync {
+pub trait RequestHandler: Send + Sync {
     /// `from` is the name of the node that asks. Does not wait.
     fn answer(&self, from: &str, question: &[u8], reply: Reply);
 }
@@ -90,17 +90,17 @@ pub struct ClusterView {
     pub attached_to: Option<String>,
     /// Whether this node acknowledges messages of QoS 1 and 2: a majority of cores says that it knows all routes, or it does not ask
     /// (`cluster.without_quorum`).
-    pub fresh: bool,
+    pub acknowledging: bool,
     /// For how long a majority of cores lets it, if none says it again, which they do four times in `cluster.lease`; 0 while none does, null for a
     /// core that needs nobody's word.
-    pub fresh_s: Option<f64>,
+    pub lease_s: Option<f64>,
     /// Cores by whose word this node acknowledges, by name; a core counts itself besides.
-    pub granted_by: Vec<GrantView>,
+    pub lease_granted_by: Vec<GrantView>,
     /// Nodes that acknowledge by the word of this core, by name; none on replicants.
-    pub grants: Vec<GrantView>,
+    pub leases_granted: Vec<GrantView>,
     /// By how much this node's clock is ahead of those of most nodes, or behind when it is less than 0; null while it agrees with them to
     /// two seconds. Then it is this machine's clock that has to be set.
-    pub clock_off_s: Option<f64>,
+    pub clock_offset_s: Option<f64>,
     /// SUBACKs that wait until the core knows of the subscription.
     pub subacks_waiting_core: u64,
     /// SUBACKs that wait until all nodes of the region know of the subscription.
@@ -115,7 +115,7 @@ pub struct ClusterView {
     pub routes_refused: u64,
     /// Filters and shared groups of other nodes that this node's index has no room for: while there are any, this node acknowledges no
     /// message of QoS 1 or 2.
-    pub unrouted: u64,
+    pub routes_unindexed: u64,
     /// Messages of QoS 0 that found no place on the way to another node.
     pub dropped_qos0: u64,
     /// Messages of QoS 1 and 2 for nodes that are cut off that found no place.
@@ -125,15 +125,15 @@ pub struct ClusterView {
     /// What peers sent and was no word of a node.
     pub malformed: u64,
     /// Connections to the port for other nodes that were closed because too many did not say who they are.
-    pub crowded: u64,
+    pub unauthenticated_closed: u64,
     /// Questions of operators to other nodes.
-    pub asks: u64,
+    pub requests_sent: u64,
     /// Those that got no answer.
-    pub asks_unanswered: u64,
+    pub requests_unanswered: u64,
     /// Questions of other nodes.
-    pub asked: u64,
+    pub requests_received: u64,
     /// Those that found too many before them, or no place for their answers.
-    pub asked_refused: u64,
+    pub requests_refused: u64,
     /// Bytes of frames to nodes of other regions, before they were compressed.
     pub compressed_before_bytes: u64,
     /// The same after it.
@@ -143,8 +143,8 @@ pub struct ClusterView {
     /// By name.
     pub links: Vec<LinkView>,
     /// Who was met or sought and is not joined, by address: the 32 that were heard of last, within three minutes.
-    pub not_joined: Vec<NotJoinedView>,
-    pub carrier: CarrierView,
+    pub unjoined_peers: Vec<UnjoinedPeerView>,
+    pub transport: TransportView,
     /// What the cores agree on; null where the members are those of a list in the configuration.
     pub membership: Option<MembershipView>,
 }
@@ -160,7 +160,7 @@ pub struct GrantView {
 
 /// Somebody who was met or sought, and is not joined.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct NotJoinedView {
+pub struct UnjoinedPeerView {
     /// Where this node connects to, HOST:PORT, or the host that it comes from.
     pub address: String,
     /// As it says, proved or not; null when it has said none.
@@ -179,7 +179,7 @@ pub struct MembershipView {
     /// No majority of cores was heard lately: who is alive and who leads is as it was last known.
     pub stale: bool,
     /// The number of the cluster, in hexadecimal; null while there is none yet.
-    pub founded: Option<String>,
+    pub cluster_uid: Option<String>,
     /// Of the last change that this node knows of: with the same, two nodes know the same members.
     pub index: u64,
     /// Why this node is no member yet; null once it is.
@@ -214,17 +214,17 @@ pub struct MemberView {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ReplicaView {
     /// `leader`, `follower`, `candidate`, `learner` (without a vote) or `stopped`.
-    pub part: &'static str,
+    pub raft_state: &'static str,
     /// Of the election: greater than that of every earlier leader.
     pub term: u64,
     /// The node that leads; null while none is known.
     pub leader: Option<String>,
     /// The core that hands on what this one and the node that leads say to each other, where the two do not reach each other; null otherwise.
-    pub leader_by: Option<String>,
+    pub leader_via: Option<String>,
     /// Of the last entry of its log.
-    pub last: u64,
+    pub last_index: u64,
     /// Of the last entry that its state has.
-    pub applied: u64,
+    pub applied_index: u64,
     /// Whether a majority of the voters was heard lately: of the leader that they answer it, of others that they hear it.
     pub quorum: bool,
     pub voters: u64,
@@ -277,14 +277,14 @@ pub struct LinkView {
     /// By how much the other node's clock is ahead of this node's, or behind when it is less than 0, as it said within the last minute or
     /// so; null while that is not known.
     pub clock_ahead_s: Option<f64>,
-    /// Whether that is more than two seconds, and not because it is this node's clock that is wrong (`clock_off_s`).
+    /// Whether that is more than two seconds, and not because it is this node's clock that is wrong (`clock_offset_s`).
     pub clock_differs: bool,
     pub bytes_sent: u64,
     pub bytes_received: u64,
     /// Connections that were made.
     pub connected: u64,
     /// Connections that were silent for too long.
-    pub silent: u64,
+    pub timeouts: u64,
     /// Times that the other node had begun anew.
     pub restarts: u64,
     /// Bytes that came and are not dealt with.
@@ -323,7 +323,7 @@ pub struct LaneView {
 
 /// The thread that carries links.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct CarrierView {
+pub struct TransportView {
     pub connections: u64,
     pub accepted: u64,
     pub accept_errors: u64,
@@ -337,7 +337,7 @@ pub struct CarrierView {
     pub blocked: u64,
     pub turns: u64,
     pub wakeups: u64,
-    pub letters: u64,
+    pub commands: u64,
     /// Whether links use BBR; without it, bulk transfers over long distances are slow.
     pub bbr: bool,
 }

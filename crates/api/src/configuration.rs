@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use registry::ProposeError;
+use configstore::ProposeError;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -119,8 +119,8 @@ impl ConfigView {
             {
                 *value = without_secrets(value).into_owned();
             }
-            if let Some(agreed) = &mut setting.cluster {
-                agreed.value = without_secrets(&agreed.value).into_owned();
+            if let Some(replicated) = &mut setting.cluster {
+                replicated.value = without_secrets(&replicated.value).into_owned();
             }
         }
         self
@@ -169,7 +169,7 @@ pub struct SettingView {
     /// `default`, `file`, `cluster`, `runtime`, `environment` or `command line`.
     pub source: &'static str,
     /// What the cluster agrees on, which need not be what this node goes by.
-    pub cluster: Option<AgreedValue>,
+    pub cluster: Option<ReplicatedValue>,
     /// Whether a running node can take up another value.
     pub reloadable: bool,
     /// The value that takes effect at the next start, when that is another one; empty when it is unset then.
@@ -178,7 +178,7 @@ pub struct SettingView {
 
 /// What holds for all nodes of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct AgreedValue {
+pub struct ReplicatedValue {
     pub value: String,
     /// Name of the key; `null` when it was nobody's.
     pub by: Option<String>,
@@ -203,7 +203,7 @@ pub struct Changed {
     /// What is another value on this node now.
     pub changed: Vec<Change>,
     /// Settings that were changed for the cluster, and that this node goes on taking from elsewhere.
-    pub held: Vec<SettingProblem>,
+    pub overridden: Vec<SettingProblem>,
 }
 
 /// What reading the files again did.
@@ -245,7 +245,7 @@ pub enum Refused {
     /// A file cannot be read or written, or what a setting names cannot be used.
     Failed(String),
     /// The cluster has not agreed, or nobody knows whether it has.
-    NotAgreed(ProposeError),
+    NotCommitted(ProposeError),
 }
 
 impl std::fmt::Display for Refused {
@@ -260,7 +260,7 @@ impl std::fmt::Display for Refused {
             }
             Self::NoVersion(version) => write!(f, "there is no version {version} in the history"),
             Self::Failed(why) => f.write_str(why),
-            Self::NotAgreed(error) => error.fmt(f),
+            Self::NotCommitted(error) => error.fmt(f),
         }
     }
 }
@@ -273,7 +273,7 @@ impl From<Refused> for Problem {
                 "there is no version {version} in the history; GET /api/v1/config/history lists those there are"
             )),
             Refused::Failed(why) => Self::conflict(format!("nothing has changed: {why}")),
-            Refused::NotAgreed(error) => error.into(),
+            Refused::NotCommitted(error) => error.into(),
         }
     }
 }

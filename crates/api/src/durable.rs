@@ -15,7 +15,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         _ => Path::new("."),
     };
     fs::create_dir_all(directory)?;
-    let next = beside(path, ".new");
+    let next = temporary_path(path, ".new");
     // Left by a crash, and perhaps with other permissions.
     if let Err(error) = fs::remove_file(&next)
         && error.kind() != io::ErrorKind::NotFound
@@ -33,7 +33,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+fn temporary_path(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
@@ -50,12 +50,12 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("meridian-durable-{}", std::process::id()));
         let path = directory.join("deeper").join("file");
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(beside(&path, ".new"), "what a crash left").unwrap();
+        fs::write(temporary_path(&path, ".new"), "what a crash left").unwrap();
         replace(&path, b"one").unwrap();
         replace(&path, b"two").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"two");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(!beside(&path, ".new").exists());
+        assert!(!temporary_path(&path, ".new").exists());
         fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -10,10 +10,10 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::sync::watch;
 
-use crate::across::Passed;
 use crate::audit::Entry;
-use crate::caught::Caught;
+use crate::catch_panic::CatchPanic;
 use crate::extract::{too_large, whole};
+use crate::fanout::Forwarded;
 use crate::host;
 use crate::keys::Denied;
 use crate::operations::Operation;
@@ -28,50 +28,63 @@ pub struct Peer(pub SocketAddr);
 
 /// Lets a request through to its handler, or answers why not; writes it into the audit log when it is meant to change something.
 pub async fn gate(FromState(state): FromState<State>, mut request: Request, next: Next) -> Response {
-    let wanted = (!is_reading(request.method())).then(|| Wanted::of(&request));
-    match (admit(&state, &request), wanted) {
+    let pending = (!is_read_only(request.method())).then(|| PendingEntry::of(&request));
+    match (admit(&state, &request), pending) {
         (Ok(caller), None) => {
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
         // What nobody handles changes nothing, and whoever asks for it may be anybody: no body is read.
-        (Ok(caller), Some(wanted)) if request.extensions().get::<MatchedPath>().is_none() => {
+        (Ok(caller), Some(pending)) if request.extensions().get::<MatchedPath>().is_none() => {
             let response = next.run(request).await;
-            unchanged(&state, Some(&caller), wanted, response).await
+            audit_unchanged(&state, Some(&caller), pending, response).await
         }
-        (Ok(caller), Some(wanted)) => change(state, caller, wanted, request, next).await,
-        (Err(Refusal { problem, .. }), None) => problem.into_response(),
-        (Err(Refusal { caller, problem }), Some(wanted)) => {
-            unchanged(&state, caller.as_ref(), wanted, problem.into_response()).await
+        (Ok(caller), Some(pending)) => change(state, caller, pending, request, next).await,
+        (Err(Rejection { problem, .. }), None) => problem.into_response(),
+        (Err(Rejection { caller, problem }), Some(pending)) => {
+            audit_unchanged(&state, caller.as_ref(), pending, problem.into_response()).await
         }
     }
 }
 
 /// Writes down what was answered where nothing was begun.
-async fn unchanged(state: &State, caller: Option<&Caller>, wanted: Wanted, response: Response) -> Response {
-    if let Some(entry) = wanted.told(caller, &response) {
+async fn audit_unchanged(
+    state: &State,
+    caller: Option<&Caller>,
+    pending: PendingEntry,
+    response: Response,
+) -> Response {
+    if let Some(entry) = pending.into_entry(caller, &response) {
         state.audit.write_refused(entry).await;
     }
     response
 }
 
 /// Has a change carried out and written down, whether or not somebody goes on waiting for it.
-async fn change(state: State, caller: Caller, wanted: Wanted, request: Request, next: Next) -> Response {
+async fn change(
+    state: State,
+    caller: Caller,
+    pending: PendingEntry,
+    request: Request,
+    next: Next,
+) -> Response {
     // A body that comes slowly, or not, takes nobody's place.
     let (parts, body) = request.into_parts();
     let begun = whole(&state, body).await.and_then(|body| Ok((body, state.changes.begin()?)));
-    let (body, mut place) = match begun {
+    let (body, mut permit) = match begun {
         Ok(begun) => begun,
-        Err(problem) => return unchanged(&state, Some(&caller), wanted, problem.into_response()).await,
+        Err(problem) => {
+            return audit_unchanged(&state, Some(&caller), pending, problem.into_response()).await;
+        }
     };
-    let (waits, attended) = watch::channel(());
-    let caller = caller.attended(attended);
+    let (waits, client_waits) = watch::channel(());
+    let caller = caller.client_waits(client_waits);
     let mut request = Request::from_parts(parts, Body::from(body));
     request.extensions_mut().insert(caller.clone());
     let carried_out = tokio::spawn(async move {
-        let handled = Caught::new(async { Ok(next.run(request).await) });
-        let response = place.outcome(handled).await;
-        if let Some(entry) = wanted.told(Some(&caller), &response) {
+        let handled = CatchPanic::new(async { Ok(next.run(request).await) });
+        let response = permit.outcome(handled).await;
+        if let Some(entry) = pending.into_entry(Some(&caller), &response) {
             state.audit.write(entry).await;
         }
         response
@@ -84,23 +97,23 @@ async fn change(state: State, caller: Caller, wanted: Wanted, request: Request, 
 }
 
 /// A request that is meant to change something, as the audit log has it.
-struct Wanted {
+struct PendingEntry {
     entry: Entry,
     /// Of another node.
-    is_passed: bool,
+    is_forwarded: bool,
 }
 
-impl Wanted {
+impl PendingEntry {
     fn of(request: &Request) -> Self {
-        Self { entry: Entry::of(request), is_passed: request.extensions().get::<Passed>().is_some() }
+        Self { entry: Entry::of(request), is_forwarded: request.extensions().get::<Forwarded>().is_some() }
     }
 
     /// With what came of it; `None` where that is not written down.
-    fn told(self, caller: Option<&Caller>, response: &Response) -> Option<Entry> {
-        let Self { mut entry, is_passed } = self;
+    fn into_entry(self, caller: Option<&Caller>, response: &Response) -> Option<Entry> {
+        let Self { mut entry, is_forwarded } = self;
         // A node that is asked for a client that it does not have has done nothing.
-        let does_nothing = is_passed && response.status() == StatusCode::NOT_FOUND;
-        if does_nothing || response.extensions().get::<Unwritten>().is_some() {
+        let does_nothing = is_forwarded && response.status() == StatusCode::NOT_FOUND;
+        if does_nothing || response.extensions().get::<SkipAudit>().is_some() {
             return None;
         }
         entry.at = Timestamp::now();
@@ -118,26 +131,26 @@ impl Wanted {
 }
 
 /// Whether a request of this method changes nothing.
-pub fn is_reading(method: &Method) -> bool {
+pub fn is_read_only(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
 /// Marks an answer that is not written to the audit log, because there are too many like it.
 #[derive(Clone, Copy)]
-struct Unwritten;
+struct SkipAudit;
 
-struct Refusal {
+struct Rejection {
     caller: Option<Caller>,
-    problem: Answer,
+    problem: RejectionResponse,
 }
 
-enum Answer {
+enum RejectionResponse {
     Problem(Problem),
     /// One of too many refusals.
     TooMany,
 }
 
-impl Answer {
+impl RejectionResponse {
     fn into_response(self) -> Response {
         match self {
             Self::Problem(problem) => problem.into_response(),
@@ -146,42 +159,42 @@ impl Answer {
                     "too many requests are refused (http.refusals_per_second); see to the token, then try again",
                 );
                 let mut response = problem.into_response();
-                response.extensions_mut().insert(Unwritten);
+                response.extensions_mut().insert(SkipAudit);
                 response
             }
         }
     }
 }
 
-fn admit(state: &State, request: &Request) -> Result<Caller, Refusal> {
-    if let Some(passed) = request.extensions().get::<Passed>() {
-        return admit_passed(state, request, passed);
+fn admit(state: &State, request: &Request) -> Result<Caller, Rejection> {
+    if let Some(forwarded) = request.extensions().get::<Forwarded>() {
+        return admit_forwarded(state, request, forwarded);
     }
     let headers = request.headers();
     let rejected = &state.metrics.rejected;
     let address = request.extensions().get::<Peer>().map_or(state.address, |peer| peer.0);
     // Whoever did not even show a token can be anybody, so there is a limit to how often that is worth an answer of its own.
-    let stranger = |count: fn(&crate::metrics::Rejected), problem| {
+    let unauthenticated = |count: fn(&crate::metrics::Rejected), problem| {
         count(rejected);
         let answer = match state.metrics.refusals.take() {
-            true => Answer::Problem(problem),
+            true => RejectionResponse::Problem(problem),
             false => {
                 rejected.rate();
-                Answer::TooMany
+                RejectionResponse::TooMany
             }
         };
-        Refusal { caller: None, problem: answer }
+        Rejection { caller: None, problem: answer }
     };
 
     let Some(authority) = host::authority(request.uri(), headers) else {
-        return Err(stranger(
+        return Err(unauthenticated(
             crate::metrics::Rejected::host,
             Problem::bad_request("one Host header is needed"),
         ));
     };
     let open = state.is_open();
     if open && !host::is_loopback(authority) {
-        return Err(stranger(
+        return Err(unauthenticated(
             crate::metrics::Rejected::host,
             Problem::forbidden(
                 "while there is no API key, this server answers as localhost, 127.0.0.1 and [::1] only; use one of \
@@ -194,11 +207,11 @@ fn admit(state: &State, request: &Request) -> Result<Caller, Refusal> {
             "the request came through a proxy (header `{header}`), and there is no API key, so everybody who reaches the proxy \
              would be an admin; make a key first with `meridian key add`"
         );
-        return Err(stranger(crate::metrics::Rejected::proxy, Problem::forbidden(detail)));
+        return Err(unauthenticated(crate::metrics::Rejected::proxy, Problem::forbidden(detail)));
     }
     let is_cross_origin = host::is_cross_origin(authority, headers);
-    if !is_reading(request.method()) && is_cross_origin {
-        return Err(stranger(
+    if !is_read_only(request.method()) && is_cross_origin {
+        return Err(unauthenticated(
             crate::metrics::Rejected::origin,
             Problem::forbidden("a page of another site may not change anything here"),
         ));
@@ -216,7 +229,7 @@ fn admit(state: &State, request: &Request) -> Result<Caller, Refusal> {
     };
     // With a key, a page of another site has none. Its links to the dashboard still work, which needs no role.
     if open && needs.is_some() && is_cross_origin {
-        return Err(stranger(
+        return Err(unauthenticated(
             crate::metrics::Rejected::origin,
             Problem::forbidden(
                 "while there is no API key, a page of another site may not read anything here",
@@ -224,10 +237,10 @@ fn admit(state: &State, request: &Request) -> Result<Caller, Refusal> {
         ));
     }
     // What nginx speaks to its upstream servers unless it is told otherwise, without a header that names it.
-    if open && !is_reading(request.method()) && request.version() < Version::HTTP_11 {
+    if open && !is_read_only(request.method()) && request.version() < Version::HTTP_11 {
         let detail = "HTTP/1.0 is what proxies speak, and there is no API key, so everybody who reaches the proxy would be an \
                       admin; make a key first with `meridian key add`, or use HTTP/1.1";
-        return Err(stranger(crate::metrics::Rejected::proxy, Problem::forbidden(detail)));
+        return Err(unauthenticated(crate::metrics::Rejected::proxy, Problem::forbidden(detail)));
     }
     let caller = match (needs, open) {
         (None, _) => Caller::new(None, Role::Viewer, address),
@@ -238,23 +251,24 @@ fn admit(state: &State, request: &Request) -> Result<Caller, Refusal> {
                 let problem = Problem::unauthorized(
                     "this token is not known; ask an admin for a key, or make one on the node's machine (`meridian key add`)",
                 );
-                return Err(stranger(crate::metrics::Rejected::token, problem));
+                return Err(unauthenticated(crate::metrics::Rejected::token, problem));
             }
             Some(Err(Denied::Expired)) => {
                 let problem = Problem::unauthorized(
                     "this token has expired; ask an admin for a new key, or make one on the node's machine (`meridian key add`)",
                 );
-                return Err(stranger(crate::metrics::Rejected::token, problem));
+                return Err(unauthenticated(crate::metrics::Rejected::token, problem));
             }
             None => {
                 let problem = Problem::unauthorized(
                     "send `Authorization: Bearer TOKEN`; `meridian key add` makes a key",
                 );
-                return Err(stranger(crate::metrics::Rejected::token, problem));
+                return Err(unauthenticated(crate::metrics::Rejected::token, problem));
             }
         },
     };
-    let refuse = |problem| Refusal { caller: Some(caller.clone()), problem: Answer::Problem(problem) };
+    let refuse =
+        |problem| Rejection { caller: Some(caller.clone()), problem: RejectionResponse::Problem(problem) };
     if let Some(needs) = needs
         && let Err(problem) = caller.needs(needs)
     {
@@ -264,7 +278,7 @@ fn admit(state: &State, request: &Request) -> Result<Caller, Refusal> {
     if let (Some(operations), None) = (operations, operation) {
         return Err(refuse(Problem::method_not_allowed(request.method(), &allow(operations))));
     }
-    if !is_reading(request.method()) && !is_json(headers) {
+    if !is_read_only(request.method()) && !is_json(headers) {
         rejected.media_type();
         return Err(refuse(Problem::new(
             Kind::UnsupportedMediaType,
@@ -284,12 +298,13 @@ fn admit(state: &State, request: &Request) -> Result<Caller, Refusal> {
 }
 
 /// The gate of another node has let somebody in, as the role that stands there; what that role may is looked at again.
-fn admit_passed(state: &State, request: &Request, passed: &Passed) -> Result<Caller, Refusal> {
-    let caller = Caller::new(passed.by.clone(), passed.role, passed.address);
-    let refuse = |problem| Refusal { caller: Some(caller.clone()), problem: Answer::Problem(problem) };
+fn admit_forwarded(state: &State, request: &Request, forwarded: &Forwarded) -> Result<Caller, Rejection> {
+    let caller = Caller::new(forwarded.by.clone(), forwarded.role, forwarded.address);
+    let refuse =
+        |problem| Rejection { caller: Some(caller.clone()), problem: RejectionResponse::Problem(problem) };
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let mut operations = path.and_then(|path| state.operations.at(path)).into_iter().flatten();
-    let Some(operation) = operations.find(|it| it.method == *request.method() && it.across.is_some()) else {
+    let Some(operation) = operations.find(|it| it.method == *request.method() && it.fanout.is_some()) else {
         return Err(refuse(Problem::not_found("this is not answered to other nodes: ask this node itself")));
     };
     caller.needs(operation.role.unwrap_or(Role::Admin)).map_err(refuse)?;

@@ -87,7 +87,7 @@ figures! {
     /// Bytes of messages that wait for clients, in flight to durable sessions included.
     queued_bytes: SUM,
     /// Of these, for clients that are away.
-    absent_bytes: SUM,
+    offline_bytes: SUM,
     /// Memory of the process.
     resident_bytes: SUM,
     /// CPUs that the process kept busy.
@@ -246,21 +246,21 @@ impl HistoryView {
         let mut nodes: Vec<String> = each.iter().flat_map(|view| view.nodes.clone()).collect();
         nodes.sort();
         let mut sum = Self { nodes, missing, ..Self::empty("") };
-        let mut placed: Vec<(u64, Self)> = Vec::new();
+        let mut aligned: Vec<(u64, Self)> = Vec::new();
         for view in each {
             let (Some(last), true) = (view.last(), view.is_whole()) else { continue };
-            let own = placed.first().map_or(last, |(own, _)| *own);
-            placed.push((if last.abs_diff(own) > STEPS_APART_MAX { own } else { last }, view));
+            let own = aligned.first().map_or(last, |(own, _)| *own);
+            aligned.push((if last.abs_diff(own) > STEPS_APART_MAX { own } else { last }, view));
         }
-        let Some(last) = placed.iter().map(|(last, _)| *last).min() else { return sum };
+        let Some(last) = aligned.iter().map(|(last, _)| *last).min() else { return sum };
         let first_of = |(last, view): &(u64, Self)| (last + 1).saturating_sub(view.summed.len() as u64);
-        let first = placed.iter().map(first_of).min().unwrap_or(last);
+        let first = aligned.iter().map(first_of).min().unwrap_or(last);
         let steps = usize::try_from((last + 1).saturating_sub(first)).unwrap_or(0).min(SAMPLES_MAX);
         let first = last + 1 - steps as u64;
         sum.until = Some(time_of(last));
         sum.summed = vec![0; steps];
         sum.series = Series::of_length(steps);
-        for one in &placed {
+        for one in &aligned {
             let begins = first_of(one);
             let steps_of = |later: u64, earlier: u64| {
                 usize::try_from(later.saturating_sub(earlier)).unwrap_or(usize::MAX)
@@ -341,7 +341,7 @@ impl Totals {
             sessions: now.total(|worker| worker.sessions) as f32,
             queued_messages: now.total(|worker| worker.waiting_messages) as f32,
             queued_bytes: now.total(|worker| worker.queued_bytes) as f32,
-            absent_bytes: now.total(|worker| worker.absent_bytes) as f32,
+            offline_bytes: now.total(|worker| worker.offline_bytes) as f32,
             resident_bytes: process.resident_bytes.unwrap_or_default() as f32,
             reactors: now.workers.len() as f32,
             ..Figures::default()

@@ -1,7 +1,7 @@
 //! API keys: who may ask what. The registry holds names, roles and hashes; a token is shown once, when it is made.
 
-mod uptake;
-mod wanted;
+mod request;
+mod request_handler;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,15 +13,15 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use base64ct::{Base64UrlUnpadded, Encoding as _};
-use registry::{Applied, Change, Expected, Ledger, LocalLedger, ProposeError, Table, View};
+use configstore::{Applied, Change, ConfigStore, Expected, LocalStore, ProposeError, Table, View};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::role::Role;
 use crate::timestamp::Timestamp;
-pub(crate) use uptake::Uptake;
-pub use wanted::Outcome;
-use wanted::{Looks, Wanted};
+pub use request::Outcome;
+use request::{DirectoryLock, KeyRequest};
+pub(crate) use request_handler::KeyRequestHandler;
 
 /// Keys, at most: each request with a token is compared with all of them.
 pub const KEYS_MAX: usize = 256;
@@ -96,7 +96,7 @@ pub enum KeyError {
         error: String,
     },
     /// The registry cannot be used.
-    Registry(String),
+    ConfigStore(String),
     /// The registry does not take it.
     Write(ProposeError),
     Random(getrandom::Error),
@@ -107,19 +107,19 @@ pub enum KeyError {
     /// Without this one nobody could manage the keys any more.
     LastAdmin,
     /// What was wanted before in this file waits for a node still.
-    Waits(PathBuf),
+    Pending(PathBuf),
     /// The node's files are those of the user with this number.
     OtherUser {
         path: PathBuf,
         uid: u32,
     },
     /// What is wanted in this file makes no sense.
-    NotWanted {
+    InvalidRequest {
         path: PathBuf,
         error: String,
     },
     /// The node has taken it up, and it is not so.
-    NotDone,
+    NotApplied,
 }
 
 impl fmt::Display for KeyError {
@@ -131,7 +131,7 @@ impl fmt::Display for KeyError {
                 "{}: {error}; put the file right, or move it away and make new keys with `meridian key add`",
                 path.display()
             ),
-            Self::Registry(why) => f.write_str(why),
+            Self::ConfigStore(why) => f.write_str(why),
             Self::Write(error) => error.fmt(f),
             Self::Random(error) => write!(f, "the system gives no randomness: {error}"),
             Self::BadName => {
@@ -143,7 +143,7 @@ impl fmt::Display for KeyError {
             Self::LastAdmin => f.write_str(
                 "then no key would have the role admin, and nobody could manage the keys by the API; make one first",
             ),
-            Self::Waits(path) => write!(
+            Self::Pending(path) => write!(
                 f,
                 "what was wanted before waits in {} for the node, which is not there or hears no majority of the cores: start it, or \
                  remove the file to withdraw that",
@@ -154,10 +154,10 @@ impl fmt::Display for KeyError {
                 "{} belongs to another user, the node's: run this as that one (sudo -u '#{uid}' meridian key ...)",
                 path.display()
             ),
-            Self::NotWanted { path, error } => {
+            Self::InvalidRequest { path, error } => {
                 write!(f, "{}: {error}; it is written by `meridian key` only, of the same version", path.display())
             }
-            Self::NotDone => f.write_str(
+            Self::NotApplied => f.write_str(
                 "the node has taken it up, and the keys here do not show it: the node's log says why, and so does `meridian ctl audit`",
             ),
         }
@@ -185,7 +185,7 @@ impl KeyFile {
     }
 
     pub fn path(&self) -> PathBuf {
-        self.data_dir.join(registry::FILE)
+        self.data_dir.join(configstore::FILE)
     }
 
     /// Keys in the order they were made. Changes nothing.
@@ -202,7 +202,7 @@ impl KeyFile {
     /// # Errors
     /// A bad or known name, too many keys, a registry that cannot be read or written; the node refuses it.
     pub fn add(&self, new: &NewKey) -> Result<(Key, String, Outcome), KeyError> {
-        let runs = Looks::has_begun(&self.data_dir)?;
+        let runs = DirectoryLock::is_held(&self.data_dir)?;
         if !runs {
             match self.keys()?.add_any(new) {
                 Err(KeyError::Write(ProposeError::OfCluster)) => {}
@@ -210,7 +210,7 @@ impl KeyFile {
             }
         }
         let (key, token) = Keys::read_only(&self.data_dir)?.new_key(new)?;
-        let outcome = self.want(&Wanted::Add(key.clone()), runs)?;
+        let outcome = self.request_change(&KeyRequest::Add(key.clone()), runs)?;
         Ok((key, token, outcome))
     }
 
@@ -219,7 +219,7 @@ impl KeyFile {
     /// # Errors
     /// No such key; a registry that cannot be read or written; the node refuses it.
     pub fn remove(&self, name: &str) -> Result<Outcome, KeyError> {
-        let runs = Looks::has_begun(&self.data_dir)?;
+        let runs = DirectoryLock::is_held(&self.data_dir)?;
         if !runs {
             match self.keys()?.remove_any(name) {
                 Err(KeyError::Write(ProposeError::OfCluster)) => {}
@@ -229,30 +229,31 @@ impl KeyFile {
         if !self.read()?.iter().any(|key| *key.name == *name) {
             return Err(KeyError::Unknown(name.to_owned()));
         }
-        self.want(&Wanted::Remove(name.to_owned()), runs)
+        self.request_change(&KeyRequest::Remove(name.to_owned()), runs)
     }
 
     /// A key is wanted, which the node makes when it runs.
-    pub fn wants_key(&self) -> bool {
-        matches!(Wanted::read(&self.data_dir), Ok(Some(Wanted::Add(_))))
+    pub fn has_pending_key(&self) -> bool {
+        matches!(KeyRequest::read(&self.data_dir), Ok(Some(KeyRequest::Add(_))))
     }
 
-    fn want(&self, wanted: &Wanted, runs: bool) -> Result<Outcome, KeyError> {
-        let path = wanted.put(&self.data_dir)?;
-        if !runs || !wanted::is_taken_up(&path) {
-            return Ok(Outcome::Waits { path, runs });
+    fn request_change(&self, request: &KeyRequest, runs: bool) -> Result<Outcome, KeyError> {
+        let path = request.put(&self.data_dir)?;
+        if !runs || !request::wait_until_handled(&path) {
+            return Ok(Outcome::Pending { path, runs });
         }
         let keys = self.read()?;
-        let is_done = match wanted {
-            Wanted::Add(key) => keys.iter().any(|other| other.sha256.is(&key.sha256)),
-            Wanted::Remove(name) => !keys.iter().any(|key| *key.name == **name),
+        let is_done = match request {
+            KeyRequest::Add(key) => keys.iter().any(|other| other.sha256.is(&key.sha256)),
+            KeyRequest::Remove(name) => !keys.iter().any(|key| *key.name == **name),
         };
-        if is_done { Ok(Outcome::Done) } else { Err(KeyError::NotDone) }
+        if is_done { Ok(Outcome::Done) } else { Err(KeyError::NotApplied) }
     }
 
     fn keys(&self) -> Result<Keys, KeyError> {
-        let ledger = LocalLedger::open(&self.data_dir);
-        let keys = Keys::open(Arc::new(ledger.map_err(|error| KeyError::Registry(error.to_string()))?))?;
+        let config_store = LocalStore::open(&self.data_dir);
+        let keys =
+            Keys::open(Arc::new(config_store.map_err(|error| KeyError::ConfigStore(error.to_string()))?))?;
         keys.import(&self.data_dir)?;
         Ok(keys)
     }
@@ -292,25 +293,25 @@ fn token() -> Result<String, KeyError> {
 
 /// The keys of a running node. What `meridian key` does beside it is seen within a second.
 pub struct Keys {
-    ledger: Arc<dyn Ledger>,
-    known: Arc<Known>,
+    config_store: Arc<dyn ConfigStore>,
+    known: Arc<KeyCache>,
     used: Mutex<HashMap<Arc<str>, Timestamp>>,
 }
 
 /// The view of the table of keys, in the order they were made.
 #[derive(Debug, Default)]
-struct Known {
+struct KeyCache {
     keys: ArcSwap<Vec<Key>>,
 }
 
-impl Known {
+impl KeyCache {
     fn store(&self, mut keys: Vec<Key>) {
         keys.sort_by(|a, b| (a.created_at, &a.name).cmp(&(b.created_at, &b.name)));
         self.keys.store(Arc::new(keys));
     }
 }
 
-impl View for Known {
+impl View for KeyCache {
     fn reset(&self, records: &mut dyn Iterator<Item = Applied<'_>>) -> Result<(), String> {
         let keys: Result<_, String> = records.map(|record| read(&record)).collect();
         self.store(keys?);
@@ -354,10 +355,10 @@ pub enum Denied {
 impl Keys {
     /// # Errors
     /// Records that make no sense.
-    pub fn open(ledger: Arc<dyn Ledger>) -> Result<Self, KeyError> {
-        let known = Arc::new(Known::default());
-        ledger.subscribe(TABLE, known.clone()).map_err(KeyError::Registry)?;
-        Ok(Self { ledger, known, used: Mutex::default() })
+    pub fn open(config_store: Arc<dyn ConfigStore>) -> Result<Self, KeyError> {
+        let known = Arc::new(KeyCache::default());
+        config_store.subscribe(TABLE, known.clone()).map_err(KeyError::ConfigStore)?;
+        Ok(Self { config_store, known, used: Mutex::default() })
     }
 
     /// The keys of a data directory as a node would find them. Changes nothing there.
@@ -365,8 +366,9 @@ impl Keys {
     /// # Errors
     /// A registry, or a file of earlier versions, that cannot be read or understood.
     pub fn read_only(data_dir: &Path) -> Result<Self, KeyError> {
-        let ledger = LocalLedger::read_only(data_dir);
-        let keys = Self::open(Arc::new(ledger.map_err(|error| KeyError::Registry(error.to_string()))?))?;
+        let config_store = LocalStore::read_only(data_dir);
+        let keys =
+            Self::open(Arc::new(config_store.map_err(|error| KeyError::ConfigStore(error.to_string()))?))?;
         let mut all = keys.known.keys.load().to_vec();
         for key in legacy(data_dir)? {
             if !all.iter().any(|other| other.name == key.name) {
@@ -392,10 +394,10 @@ impl Keys {
         let new = theirs.iter().filter(|key| !known.iter().any(|other| other.name == key.name));
         let changes = new.map(put).collect::<Result<Vec<_>, _>>()?;
         let count = changes.len();
-        self.ledger.propose(changes).map_err(KeyError::Write)?;
+        self.config_store.propose(changes).map_err(KeyError::Write)?;
         let renamed = fs::rename(&path, data_dir.join(format!("{LEGACY_FILE}.imported")));
         renamed.and_then(|()| fs::File::open(data_dir)?.sync_all()).map_err(|error| {
-            KeyError::Registry(format!(
+            KeyError::ConfigStore(format!(
                 "{} is taken over, and cannot be renamed: {error}; move it away",
                 path.display()
             ))
@@ -405,24 +407,24 @@ impl Keys {
 
     /// No key exists, not even one that has expired.
     pub fn is_empty(&self) -> bool {
-        self.ledger.catch_up();
+        self.config_store.catch_up();
         self.known.keys.load().is_empty()
     }
 
     /// What the registry that holds the keys counts, of all of its tables.
-    pub(crate) fn registry(&self) -> registry::Figures {
-        self.ledger.figures()
+    pub(crate) fn configstore(&self) -> configstore::Figures {
+        self.config_store.figures()
     }
 
     /// All keys, each with when it was last used since the start of the node.
     pub fn list(&self) -> Vec<(Key, Option<Timestamp>)> {
-        self.ledger.catch_up();
+        self.config_store.catch_up();
         let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         self.known.keys.load().iter().map(|key| (key.clone(), used.get(&key.name).copied())).collect()
     }
 
     pub(crate) fn check(&self, token: &str, now: Timestamp) -> Result<(Arc<str>, Role), Denied> {
-        self.ledger.catch_up();
+        self.config_store.catch_up();
         let hash = Hash::of(token);
         let keys = self.known.keys.load();
         // All are compared, so that the time tells nothing about which one it is.
@@ -446,8 +448,8 @@ impl Keys {
     /// A bad or known name, too many keys, a registry that does not take it; [`KeyError::LastAdmin`] when it is no admin's and there is
     /// no live one.
     pub fn add(&self, new: &NewKey) -> Result<(Key, String), KeyError> {
-        self.ledger.catch_up_now().map_err(KeyError::Write)?;
-        if new.role != Role::Admin && !self.leaves_admin(None) {
+        self.config_store.catch_up_now().map_err(KeyError::Write)?;
+        if new.role != Role::Admin && !self.has_other_admin(None) {
             return Err(KeyError::LastAdmin);
         }
         self.add_any(new)
@@ -490,7 +492,7 @@ impl Keys {
 
     fn put_new(&self, key: &Key) -> Result<(), KeyError> {
         self.check_new(key)?;
-        match self.ledger.propose(vec![put(key)?.expecting(Expected::Absent)]) {
+        match self.config_store.propose(vec![put(key)?.expecting(Expected::Absent)]) {
             Ok(_) => Ok(()),
             Err(ProposeError::Conflict { .. }) => Err(KeyError::Exists(key.name.to_string())),
             Err(error) => Err(KeyError::Write(error)),
@@ -501,14 +503,16 @@ impl Keys {
     ///
     /// # Errors
     /// As [`Keys::add`] and [`Keys::remove`], but that an admin need not be left: whoever wants it can make one.
-    pub(crate) fn make(&self, wanted: &Wanted) -> Result<(), KeyError> {
-        self.ledger.catch_up_now().map_err(KeyError::Write)?;
-        match wanted {
-            Wanted::Add(key) if self.known.keys.load().iter().any(|other| other.sha256.is(&key.sha256)) => {
+    pub(crate) fn make(&self, request: &KeyRequest) -> Result<(), KeyError> {
+        self.config_store.catch_up_now().map_err(KeyError::Write)?;
+        match request {
+            KeyRequest::Add(key)
+                if self.known.keys.load().iter().any(|other| other.sha256.is(&key.sha256)) =>
+            {
                 Ok(())
             }
-            Wanted::Add(key) => self.put_new(key),
-            Wanted::Remove(name) => self.remove_any(name),
+            KeyRequest::Add(key) => self.put_new(key),
+            KeyRequest::Remove(name) => self.remove_any(name),
         }
     }
 
@@ -518,11 +522,11 @@ impl Keys {
     /// No such key, a registry that does not take it; [`KeyError::LastAdmin`] when it is the last live one of an admin, unless it is the
     /// last of all and `to_none` is allowed.
     pub fn remove(&self, name: &str, to_none: bool) -> Result<(), KeyError> {
-        self.ledger.catch_up_now().map_err(KeyError::Write)?;
+        self.config_store.catch_up_now().map_err(KeyError::Write)?;
         let keys = self.known.keys.load();
         let known = keys.iter().any(|key| *key.name == *name);
         let last_of_all = known && keys.len() == 1;
-        if known && !self.leaves_admin(Some(name)) && !(last_of_all && to_none) {
+        if known && !self.has_other_admin(Some(name)) && !(last_of_all && to_none) {
             return Err(KeyError::LastAdmin);
         }
         self.remove_any(name)?;
@@ -537,7 +541,7 @@ impl Keys {
             return Err(unknown());
         }
         let change = Change::remove(TABLE, name).expecting(Expected::Present);
-        match self.ledger.propose(vec![change]) {
+        match self.config_store.propose(vec![change]) {
             Ok(_) => Ok(()),
             Err(ProposeError::Conflict { .. }) => Err(unknown()),
             Err(error) => Err(KeyError::Write(error)),
@@ -545,14 +549,14 @@ impl Keys {
     }
 
     /// Sees now what somebody did beside the node, not within a second.
-    pub fn look(&self) {
-        if let Err(error) = self.ledger.catch_up_now() {
+    pub fn refresh(&self) {
+        if let Err(error) = self.config_store.catch_up_now() {
             tracing::error!("the API keys stay what they were: {error}");
         }
     }
 
     /// Whether an admin can still get in without this key.
-    fn leaves_admin(&self, without: Option<&str>) -> bool {
+    fn has_other_admin(&self, without: Option<&str>) -> bool {
         let now = Timestamp::now();
         let counts = |key: &Key| {
             key.role == Role::Admin
@@ -564,5 +568,5 @@ impl Keys {
 }
 
 fn put(key: &Key) -> Result<Change, KeyError> {
-    Change::put(TABLE, &*key.name, key).map_err(|error| KeyError::Registry(error.to_string()))
+    Change::put(TABLE, &*key.name, key).map_err(|error| KeyError::ConfigStore(error.to_string()))
 }

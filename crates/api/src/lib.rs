@@ -6,23 +6,23 @@
 //! **Invariant:** nothing here runs on a reactor, and nothing here holds what a reactor waits for. **Invariant:** every route is in
 //! the OpenAPI document, and the role that it needs is read from there.
 
-mod across;
 mod alarms;
 mod ask;
 mod assets;
 mod audit;
-mod caught;
+mod catch_panic;
+mod change_queue;
 mod changes;
 mod cluster;
-mod complaints;
 mod configuration;
 pub mod durable;
 mod extract;
+mod fanout;
 mod gate;
 mod history;
 mod host;
 mod keys;
-mod lane;
+mod log_limiter;
 mod log_ring;
 mod metrics;
 mod openapi;
@@ -44,12 +44,13 @@ mod tls;
 mod turns;
 
 pub use cluster::{
-    Answerer, CarrierView, Cluster, ClusterView, Disobeyed, GrantView, LaneView, LinkView, MemberView,
-    MembershipView, NodeRoutes, NotJoinedView, Obeyed, Order, ReplicaView, Reply, Told,
+    AnswerCallback, Cluster, ClusterView, GrantView, LaneView, LinkView, MemberView, MembershipView,
+    NodeRoutes, Order, OrderCallback, OrderError, ReplicaView, Reply, RequestHandler, TransportView,
+    UnjoinedPeerView,
 };
 pub use configuration::{
-    AgreedValue, Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused,
-    Reloaded, Scope, SettingProblem, SettingView, Version, without_secrets,
+    Author, Change, Changed, Changes, ConfigView, Configuration, LogLevelView, Refused, Reloaded,
+    ReplicatedValue, Scope, SettingProblem, SettingView, Version, without_secrets,
 };
 pub use keys::{Key, KeyError, KeyFile, Keys, NewKey, Outcome};
 pub use log_ring::LogRing;

@@ -58,14 +58,14 @@ pub struct LogRing(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    kept: Mutex<Kept>,
+    buffer: Mutex<Buffer>,
     followers: Mutex<Vec<(Level, Sink<Arc<LogEvent>>)>>,
     /// Length of `followers`, so that nobody takes its lock while nobody follows.
     following: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Buffer {
     events: VecDeque<Arc<LogEvent>>,
     bytes: usize,
 }
@@ -73,10 +73,10 @@ struct Kept {
 impl LogRing {
     /// The newest events at least as severe as `level`, newest last.
     pub fn last(&self, limit: usize, level: Level) -> Vec<Arc<LogEvent>> {
-        let kept = lock(&self.0.kept);
-        let severe = kept.events.iter().rev().filter(|event| event.level <= level);
+        let buffer = lock(&self.0.buffer);
+        let severe = buffer.events.iter().rev().filter(|event| event.level <= level);
         let mut events: Vec<_> = severe.take(limit).cloned().collect();
-        drop(kept);
+        drop(buffer);
         events.reverse();
         events
     }
@@ -101,12 +101,12 @@ impl LogRing {
             }
             self.0.following.store(followers.len(), Ordering::Release);
         }
-        let mut kept = lock(&self.0.kept);
-        kept.bytes += event.weight();
-        kept.events.push_back(event);
-        while kept.events.len() > EVENTS || kept.bytes > BYTES {
-            let Some(oldest) = kept.events.pop_front() else { break };
-            kept.bytes -= oldest.weight();
+        let mut buffer = lock(&self.0.buffer);
+        buffer.bytes += event.weight();
+        buffer.events.push_back(event);
+        while buffer.events.len() > EVENTS || buffer.bytes > BYTES {
+            let Some(oldest) = buffer.events.pop_front() else { break };
+            buffer.bytes -= oldest.weight();
         }
     }
 }
@@ -219,9 +219,14 @@ mod tests {
     fn events_and_bytes_are_bounded() {
         let long = "x".repeat(1 << 20);
         let ring = ring(|| (0..EVENTS + 10).for_each(|number| tracing::info!(number, long, "{long}")));
-        let kept = lock(&ring.0.kept);
-        assert!(kept.bytes <= BYTES && kept.events.len() < EVENTS, "{} {}", kept.bytes, kept.events.len());
-        assert_eq!(kept.events.back().unwrap().fields["number"], EVENTS + 9);
-        assert_eq!(kept.events.iter().map(|event| event.weight()).sum::<usize>(), kept.bytes);
+        let buffer = lock(&ring.0.buffer);
+        assert!(
+            buffer.bytes <= BYTES && buffer.events.len() < EVENTS,
+            "{} {}",
+            buffer.bytes,
+            buffer.events.len()
+        );
+        assert_eq!(buffer.events.back().unwrap().fields["number"], EVENTS + 9);
+        assert_eq!(buffer.events.iter().map(|event| event.weight()).sum::<usize>(), buffer.bytes);
     }
 }

@@ -8,7 +8,7 @@ use utoipa::openapi::{
 };
 use utoipa::{PartialSchema as _, ToSchema as _};
 
-use crate::across::Across;
+use crate::fanout::Fanout;
 use crate::problem::{FieldProblem, ProblemDocument};
 
 /// The document of all routes.
@@ -27,7 +27,7 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
              bound to a loopback address. Lists come in pages: go on with `cursor` until `next` is null. Whatever \
              changes something needs `Content-Type: application/json`. In a cluster, what is about clients and subscriptions is \
              answered for all nodes; `missing` in an answer names those that did not answer. What the cores agree on (users, rules, bans, keys and settings of \
-             the cluster) changes when a majority of them agrees; 503 with `Retry-After` otherwise: `not-agreed` has changed \
+             the cluster) changes when a majority of them agrees; 503 with `Retry-After` otherwise: `not-committed` has changed \
              nothing, `undecided` may hold, so look before you try again.",
         ))
         .license(Some(LicenseBuilder::new().name("Apache-2.0").identifier(Some("Apache-2.0")).build()))
@@ -59,9 +59,9 @@ fn add_problem(operation: &mut Operation) {
 
 /// Whatever can be asked of another node by way of this one.
 fn add_node(operation: &mut Operation) {
-    let description = match operation.operation_id.as_deref().and_then(Across::of) {
+    let description = match operation.operation_id.as_deref().and_then(Fanout::of) {
         None => return,
-        Some(Across::Here) => "The node of the cluster that is to answer; this one when not given.",
+        Some(Fanout::Local) => "The node of the cluster that is to answer; this one when not given.",
         Some(_) => "The node of the cluster that is to answer; all when not given.",
     };
     let node = ParameterBuilder::new()

@@ -6,7 +6,7 @@ use axum::http::Method;
 use serde_json::Value;
 use utoipa::openapi::OpenApi;
 
-use crate::across::Across;
+use crate::fanout::Fanout;
 use crate::role::Role;
 
 /// What the gate knows of each route.
@@ -24,7 +24,7 @@ pub struct Operation {
     /// Names of the parameters of its query.
     pub query: Vec<String>,
     /// `None`: it is asked of this node itself only.
-    pub across: Option<Across>,
+    pub fanout: Option<Fanout>,
 }
 
 impl Operations {
@@ -58,8 +58,8 @@ fn operation((method, operation): (&String, &Value)) -> Option<Operation> {
         .filter(|parameter| parameter["in"] == "query")
         .filter_map(|parameter| parameter["name"].as_str().map(str::to_owned))
         .collect();
-    let across = operation["operationId"].as_str().and_then(Across::of);
-    Some(Operation { method, role, query, across })
+    let fanout = operation["operationId"].as_str().and_then(Fanout::of);
+    Some(Operation { method, role, query, fanout })
 }
 
 fn role(scopes: Option<&Value>) -> Role {

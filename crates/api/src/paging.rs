@@ -88,16 +88,16 @@ pub fn decode<C: DeserializeOwned>(cursor: Option<&str>) -> Result<Option<C>, Pr
 
 /// A place in the broker's listings; `broker::admin::Cursor` with a text form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place(u32, u32, u32);
+pub struct ListingCursor(u32, u32, u32);
 
-impl From<broker::admin::Cursor> for Place {
+impl From<broker::admin::Cursor> for ListingCursor {
     fn from(cursor: broker::admin::Cursor) -> Self {
         Self(cursor.stage, cursor.slot, cursor.within)
     }
 }
 
-impl From<Place> for broker::admin::Cursor {
-    fn from(Place(stage, slot, within): Place) -> Self {
+impl From<ListingCursor> for broker::admin::Cursor {
+    fn from(ListingCursor(stage, slot, within): ListingCursor) -> Self {
         Self { stage, slot, within }
     }
 }
@@ -108,15 +108,15 @@ mod tests {
 
     #[test]
     fn a_cursor_comes_back_as_it_went() {
-        let place = Place(3, u32::MAX, 0);
-        assert_eq!(decode::<Place>(Some(&encode(&place))).unwrap(), Some(place));
-        assert_eq!(decode::<Place>(None).unwrap(), None);
+        let cursor = ListingCursor(3, u32::MAX, 0);
+        assert_eq!(decode::<ListingCursor>(Some(&encode(&cursor))).unwrap(), Some(cursor));
+        assert_eq!(decode::<ListingCursor>(None).unwrap(), None);
     }
 
     #[test]
     fn a_bad_cursor_is_a_bad_request() {
         for bad in ["", "!", "e30", "WzEsMl0", "WzEsMiwtM10", "MQ=="] {
-            let problem = decode::<Place>(Some(bad)).unwrap_err();
+            let problem = decode::<ListingCursor>(Some(bad)).unwrap_err();
             assert_eq!(problem.kind().status(), 400, "{bad}");
         }
         assert!(decode::<String>(Some(&"A".repeat(CURSOR_MAX + 1))).is_err());

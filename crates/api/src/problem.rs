@@ -5,7 +5,7 @@ use axum::http::header::{ALLOW, CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHE
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use broker::admin::Invalid;
-use registry::ProposeError;
+use configstore::ProposeError;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -25,7 +25,7 @@ pub enum Kind {
     Internal,
     Unavailable,
     /// Nothing has changed.
-    NotAgreed,
+    NotCommitted,
     /// The cores may agree yet, or have done so.
     Undecided,
 }
@@ -51,8 +51,8 @@ impl Kind {
             Self::Unavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "unavailable", "The node cannot answer now")
             }
-            Self::NotAgreed => {
-                (StatusCode::SERVICE_UNAVAILABLE, "not-agreed", "The cores have not agreed to it")
+            Self::NotCommitted => {
+                (StatusCode::SERVICE_UNAVAILABLE, "not-committed", "The cores have not agreed to it")
             }
             Self::Undecided => (
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -111,7 +111,7 @@ impl Problem {
     pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
         let header = match kind {
             Kind::Unauthorized => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
-            Kind::TooManyRequests | Kind::NotAgreed | Kind::Undecided => {
+            Kind::TooManyRequests | Kind::NotCommitted | Kind::Undecided => {
                 Some((RETRY_AFTER, HeaderValue::from_static("1")))
             }
             _ => None,
@@ -262,8 +262,10 @@ impl From<ProposeError> for Problem {
     fn from(error: ProposeError) -> Self {
         let detail = error.to_string();
         match error {
-            ProposeError::NotAgreed { may_hold: false, .. } => Self::new(Kind::NotAgreed, detail),
-            ProposeError::NotAgreed { may_hold: true, .. } => Self::new(Kind::Undecided, detail),
+            ProposeError::NotCommitted { outcome_unknown: false, .. } => {
+                Self::new(Kind::NotCommitted, detail)
+            }
+            ProposeError::NotCommitted { outcome_unknown: true, .. } => Self::new(Kind::Undecided, detail),
             ProposeError::Conflict { .. } | ProposeError::TooManyRecords { .. } => Self::conflict(detail),
             ProposeError::KeyLong { .. }
             | ProposeError::ValueLong { .. }

@@ -50,29 +50,29 @@ pub struct Caller {
     /// What the audit log says about the request besides its path.
     note: Arc<OnceLock<String>>,
     /// Its other end is gone when nobody waits for the answer any more. `None` for what only reads.
-    attended: Option<watch::Receiver<()>>,
+    client_waits: Option<watch::Receiver<()>>,
 }
 
 impl Caller {
     pub(crate) fn new(name: Option<Arc<str>>, role: Role, address: SocketAddr) -> Self {
-        Self { name, role, address, note: Arc::default(), attended: None }
+        Self { name, role, address, note: Arc::default(), client_waits: None }
     }
 
     /// With somebody who waits for the answer for as long as the other end is there.
-    pub(crate) fn attended(self, attended: watch::Receiver<()>) -> Self {
-        Self { attended: Some(attended), ..self }
+    pub(crate) fn client_waits(self, client_waits: watch::Receiver<()>) -> Self {
+        Self { client_waits: Some(client_waits), ..self }
     }
 
     /// Whether nobody waits any more for what is to be changed.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.attended.as_ref().is_some_and(|attended| attended.has_changed().is_err())
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.client_waits.as_ref().is_some_and(|client_waits| client_waits.has_changed().is_err())
     }
 
     /// Returns when nobody waits any more for what is to be changed.
-    pub(crate) async fn gone(&self) {
-        match self.attended.clone() {
+    pub(crate) async fn abandoned(&self) {
+        match self.client_waits.clone() {
             // Nothing is ever sent.
-            Some(mut attended) => while attended.changed().await.is_ok() {},
+            Some(mut client_waits) => while client_waits.changed().await.is_ok() {},
             None => std::future::pending().await,
         }
     }

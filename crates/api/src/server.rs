@@ -25,18 +25,18 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 use tower_service::Service as _;
 
-use crate::across::{Answering, across};
 use crate::audit::Audit;
-use crate::caught::Caught;
-use crate::complaints::Complaints;
-use crate::gate::{Peer, gate, is_reading};
+use crate::catch_panic::CatchPanic;
+use crate::fanout::{ForwardHandler, fanout};
+use crate::gate::{Peer, gate, is_read_only};
 use crate::history::Sampler;
-use crate::keys::Uptake;
+use crate::keys::KeyRequestHandler;
+use crate::log_limiter::LogLimiter;
 use crate::operations::Operations;
 use crate::paced::Paced;
 use crate::problem::Problem;
 use crate::settings::{HttpSettings, Listen};
-use crate::slots::{Asked, NoSlot, Slot, Slots};
+use crate::slots::{NoSlot, RequestSniffer, Slot, Slots};
 use crate::state::{Parts, Phase, State};
 use crate::tls::{CertificateError, Certificates, Https, NotServed};
 
@@ -44,7 +44,7 @@ use crate::tls::{CertificateError, Certificates, Https, NotServed};
 const THREADS: usize = 2;
 /// Threads for what waits for the disk or looks at much, and one for each lane of changes, which may wait for other nodes.
 const BLOCKING_THREADS: usize = 4 + LANES;
-/// See [`crate::lane`].
+/// See [`crate::change_queue`].
 const LANES: usize = 2;
 /// Priority of all of them, as `nice` counts it: packets go first when there is not enough for all.
 const NICE: libc::c_int = 5;
@@ -53,7 +53,7 @@ const HEADER: usize = 96 * 1024;
 /// Bytes that one connection reads ahead, and has waiting to be written, about.
 const BUFFER: usize = 128 * 1024;
 /// How long a connection beyond the limit may take until its request is complete.
-const ASKED_TIMEOUT: Duration = Duration::from_secs(2);
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long requests that run may take until they are cut off when the server stops.
 const STOP: Duration = Duration::from_secs(2);
 
@@ -145,7 +145,7 @@ impl Bound {
         let document = document.to_pretty_json().map_err(io::Error::other)?;
         let state = State::new(parts, settings, address, operations, document.into(), audit);
         let router = router
-            .layer(axum::middleware::from_fn_with_state(state.clone(), across))
+            .layer(axum::middleware::from_fn_with_state(state.clone(), fanout))
             .fallback(crate::assets::serve)
             .layer(axum::middleware::from_fn_with_state(state.clone(), gate))
             .with_state(state.clone());
@@ -174,10 +174,10 @@ impl Bound {
         };
         if let Some(cluster) = &state.cluster {
             let (router, runtime) = (accepting.router.clone(), runtime.handle().clone());
-            cluster.answer_by(Arc::new(Answering { router, state: state.clone(), runtime }));
+            cluster.set_request_handler(Arc::new(ForwardHandler { router, state: state.clone(), runtime }));
         }
         runtime.spawn(accepting.run(listener));
-        runtime.spawn(Uptake::begin(state.clone()).run());
+        runtime.spawn(KeyRequestHandler::begin(state.clone()).run());
         runtime.spawn(Sampler::begin(state.clone()).run());
         tracing::info!(address = %address, "{}", if https.is_some() { "HTTPS" } else { "HTTP" });
         Ok(Server { state, runtime, connections, stop })
@@ -254,8 +254,8 @@ struct Accepting {
 
 impl Accepting {
     async fn run(mut self, listener: tokio::net::TcpListener) {
-        let mut asked = Asked::default();
-        let mut complaints = Complaints::default();
+        let mut asked = RequestSniffer::default();
+        let mut log_limiter = LogLimiter::default();
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -266,8 +266,8 @@ impl Accepting {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     // Descriptors may have run out; trying again at once would only take time from who could free some.
-                    if let Some(unsaid) = complaints.another(Instant::now()) {
-                        tracing::warn!(%error, unsaid, "an HTTP connection was not accepted; said once a minute at most");
+                    if let Some(suppressed) = log_limiter.allow(Instant::now()) {
+                        tracing::warn!(%error, suppressed, "an HTTP connection was not accepted; said once a minute at most");
                     }
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
@@ -337,7 +337,7 @@ impl Conversation {
         let Self { state, router, peer, no_slot, mut stop, hsts } = self;
         let mut header_timeout = state.settings.header_timeout;
         if no_slot.is_some() {
-            header_timeout = header_timeout.min(ASKED_TIMEOUT);
+            header_timeout = header_timeout.min(FIRST_REQUEST_TIMEOUT);
         }
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
@@ -433,7 +433,7 @@ async fn tell(mut stream: TcpStream, status: &str, problem: Problem) {
     let body = serde_json::to_string(&problem.document()).unwrap_or_default();
     let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/problem+json\r\nconnection: close");
     let answer = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-    let told = async {
+    let send_refusal = async {
         stream.write_all(answer.as_bytes()).await?;
         stream.shutdown().await?;
         let mut rest = [0; 1024];
@@ -441,7 +441,7 @@ async fn tell(mut stream: TcpStream, status: &str, problem: Problem) {
         io::Result::Ok(())
     };
     // Whoever goes before the answer does not want it.
-    drop(tokio::time::timeout(Duration::from_secs(1), told).await);
+    drop(tokio::time::timeout(Duration::from_secs(1), send_refusal).await);
 }
 
 async fn answer(
@@ -456,8 +456,8 @@ async fn answer(
     let last = request.headers().contains_key(TRANSFER_ENCODING);
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(Peer(canonical(peer)));
-    let (within, reads) = (state.settings.request_timeout, is_reading(request.method()));
-    let handled = tokio::time::timeout(within, Caught::new(router.call(request))).await;
+    let (within, reads) = (state.settings.request_timeout, is_read_only(request.method()));
+    let handled = tokio::time::timeout(within, CatchPanic::new(router.call(request))).await;
     let mut response = match handled {
         Ok(response) => response,
         Err(_) => {

@@ -8,9 +8,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
 /// Connections of this machine beyond the maximum, so that an operator of the node gets in.
-const KEPT_FOR_LOOPBACK: usize = 16;
+const LOOPBACK_RESERVE: usize = 16;
 /// Connections beyond the maximum that are asked whether they want `/health`. The oldest makes room for another one.
-const ASKED_MAX: usize = 32;
+const SNIFF_MAX: usize = 32;
 
 /// The slots of all connections of a server.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Slots {
     pub fn new(max: u32, per_address: u32) -> Self {
         Self {
             all: Arc::new(Semaphore::new(max as usize)),
-            for_loopback: Arc::new(Semaphore::new(KEPT_FOR_LOOPBACK)),
+            for_loopback: Arc::new(Semaphore::new(LOOPBACK_RESERVE)),
             per_address,
             addresses: Arc::default(),
         }
@@ -98,14 +98,14 @@ impl Drop for OfAddress {
 
 /// Connections without a slot that may ask for `/health`, the oldest first.
 #[derive(Debug, Default)]
-pub struct Asked(VecDeque<AbortHandle>);
+pub struct RequestSniffer(VecDeque<AbortHandle>);
 
-impl Asked {
+impl RequestSniffer {
     /// Adds one; the oldest is ended when there are too many. A probe sends its request at once, and an idle connection does not, so idle ones
     /// cannot keep probes out.
     pub fn push(&mut self, connection: AbortHandle) {
         self.0.retain(|connection| !connection.is_finished());
-        if self.0.len() >= ASKED_MAX
+        if self.0.len() >= SNIFF_MAX
             && let Some(oldest) = self.0.pop_front()
         {
             oldest.abort();
@@ -151,8 +151,7 @@ mod tests {
     fn this_machine_has_no_share_and_slots_of_its_own() {
         let slots = Slots::new(3, 1);
         let _others = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|text| slots.take(address(text)).unwrap());
-        let kept: Vec<_> =
-            (0..KEPT_FOR_LOOPBACK).map(|_| slots.take(address("127.0.0.1")).unwrap()).collect();
+        let kept: Vec<_> = (0..LOOPBACK_RESERVE).map(|_| slots.take(address("127.0.0.1")).unwrap()).collect();
         assert_eq!(slots.take(address("::1")).unwrap_err(), NoSlot::All);
         drop(kept);
         assert!(slots.take(address("::1")).is_ok());

@@ -41,7 +41,7 @@ impl Streams {
     /// # Errors
     /// 429 when `http.streams_max` are open.
     pub fn open<T: Send + 'static>(&self) -> Result<(Sink<T>, Stream<T>), Problem> {
-        let Some(place) = Place::take(&self.open, self.max) else {
+        let Some(slot) = StreamSlot::take(&self.open, self.max) else {
             return Err(Problem::too_many(format!(
                 "{} streams are open (http.streams_max); close one, or try again later",
                 self.max
@@ -52,7 +52,7 @@ impl Streams {
         let stop = self.stop.subscribe();
         Ok((
             Sink { sender, lost: lost.clone() },
-            Stream { receiver, lost, stop, place, limits: Limits::default() },
+            Stream { receiver, lost, stop, slot, limits: Limits::default() },
         ))
     }
 
@@ -68,9 +68,9 @@ impl Streams {
 
 /// A place among the streams; given back when dropped.
 #[derive(Debug)]
-struct Place(Arc<AtomicUsize>);
+struct StreamSlot(Arc<AtomicUsize>);
 
-impl Place {
+impl StreamSlot {
     fn take(open: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
         let more = |now| (now < max).then_some(now + 1);
         open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
@@ -78,7 +78,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for StreamSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -130,7 +130,7 @@ pub struct Stream<T> {
     receiver: mpsc::Receiver<T>,
     lost: Arc<AtomicU64>,
     stop: watch::Receiver<bool>,
-    place: Place,
+    slot: StreamSlot,
     limits: Limits,
 }
 
@@ -157,7 +157,7 @@ impl<T: Send + 'static> Stream<T> {
         render: impl FnMut(T) -> Option<R> + Send + 'static,
         held: impl Send + 'static,
     ) -> Response {
-        let Self { receiver, lost, mut stop, place, limits } = self;
+        let Self { receiver, lost, mut stop, slot, limits } = self;
         let body = EventBody {
             receiver,
             lost,
@@ -168,7 +168,7 @@ impl<T: Send + 'static> Stream<T> {
             deadline: limits.time.map(|time| Box::pin(tokio::time::sleep(time))),
             events_left: limits.events,
             keep_alive: Box::pin(tokio::time::sleep(KEEP_ALIVE)),
-            held: Some((place, held)),
+            held: Some((slot, held)),
             first: true,
         };
         let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-store")];
@@ -186,7 +186,7 @@ struct EventBody<T, R, H> {
     events_left: Option<u64>,
     keep_alive: Pin<Box<Sleep>>,
     /// `None` after the end.
-    held: Option<(Place, H)>,
+    held: Option<(StreamSlot, H)>,
     first: bool,
 }
 

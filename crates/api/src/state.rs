@@ -14,12 +14,12 @@ use broker::admin::Admin;
 use tls::Expiry;
 
 use crate::audit::Audit;
+use crate::change_queue::ChangeQueue;
 use crate::changes::Changes;
 use crate::cluster::Cluster;
 use crate::configuration::Configuration;
 use crate::history::History;
 use crate::keys::Keys;
-use crate::lane::Lane;
 use crate::log_ring::LogRing;
 use crate::metrics::HttpMetrics;
 use crate::operations::Operations;
@@ -90,9 +90,9 @@ pub struct Shared {
     pub(crate) audit: Audit,
     pub(crate) changes: Changes,
     /// Changes of records, which the cores of a cluster have to agree on.
-    pub(crate) records_lane: Lane,
+    pub(crate) records_queue: ChangeQueue,
     /// Changes that this node makes by itself, and writes.
-    pub(crate) node_lane: Lane,
+    pub(crate) node_queue: ChangeQueue,
     pub(crate) metrics: HttpMetrics,
     pub(crate) operations: Operations,
     pub(crate) turns: TurnWindow,
@@ -145,8 +145,8 @@ impl State {
             streams: Streams::new(settings.streams_max as usize),
             audit,
             changes: Changes::new(settings.connections_max),
-            records_lane: Lane::of_records(),
-            node_lane: Lane::of_node(),
+            records_queue: ChangeQueue::of_records(),
+            node_queue: ChangeQueue::of_node(),
             metrics: HttpMetrics::new(settings.refusals_per_second),
             operations,
             turns: TurnWindow::default(),

@@ -113,7 +113,7 @@ pub struct RecoveryView {
     pub records: u64,
     pub bytes: u64,
     /// Bytes of a last commit that was not complete and was cut off. After a crash, nothing in it had been acknowledged; without one, the disk is suspect.
-    pub cut_bytes: u64,
+    pub truncated_bytes: u64,
     /// Damaged indexes of segments that were made again.
     pub indexes_rebuilt: u64,
     /// Durable sessions that were found.

@@ -72,8 +72,8 @@ impl Https {
             if first[0] != HANDSHAKE {
                 return Err(NotServed::PlainText(stream));
             }
-            let place = self.handshakes.acquire().await;
-            let _place = place.map_err(|closed| NotServed::Failed(io::Error::other(closed)))?;
+            let permit = self.handshakes.acquire().await;
+            let _permit = permit.map_err(|closed| NotServed::Failed(io::Error::other(closed)))?;
             let acceptor = TlsAcceptor::from(self.files.load().config.clone());
             acceptor.accept(Paced::new(stream, self.write_timeout)).await.map_err(NotServed::Failed)
         };

@@ -19,13 +19,13 @@ const STEP: Duration = Duration::from_secs(1);
 
 impl TurnWindow {
     /// Turn times of each reactor since the oldest figures within the window; since the start when nobody asked lately.
-    pub fn lately(&self, now: Instant, figures: &[&ReactorFigures]) -> Vec<Buckets> {
+    pub fn recent(&self, now: Instant, figures: &[&ReactorFigures]) -> Vec<Buckets> {
         let current: Vec<Buckets> = figures.iter().map(|figures| figures.turn_us).collect();
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while kept.front().is_some_and(|(at, _)| now.duration_since(*at) > WINDOW) {
-            kept.pop_front();
+        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while samples.front().is_some_and(|(at, _)| now.duration_since(*at) > WINDOW) {
+            samples.pop_front();
         }
-        let lately = match kept.front() {
+        let recent = match samples.front() {
             Some((at, before)) if now.duration_since(*at) >= STEP => {
                 let difference = |(now, before): (&Buckets, &Buckets)| {
                     std::array::from_fn(|index| now[index].saturating_sub(before[index]))
@@ -34,10 +34,10 @@ impl TurnWindow {
             }
             _ => current.clone(),
         };
-        if kept.back().is_none_or(|(at, _)| now.duration_since(*at) >= STEP) {
-            kept.push_back((now, current));
+        if samples.back().is_none_or(|(at, _)| now.duration_since(*at) >= STEP) {
+            samples.push_back((now, current));
         }
-        lately
+        recent
     }
 }
 
@@ -84,8 +84,8 @@ mod tests {
         let before = figures(&[1000, 1000]);
         let mut after = before.clone();
         after.turn(Duration::from_micros(1));
-        assert_eq!(window.lately(start, &[&before])[0].iter().sum::<u64>(), 2);
-        assert_eq!(window.lately(start + WINDOW, &[&after])[0].iter().sum::<u64>(), 1);
-        assert_eq!(window.lately(start + 3 * WINDOW, &[&after])[0].iter().sum::<u64>(), 3);
+        assert_eq!(window.recent(start, &[&before])[0].iter().sum::<u64>(), 2);
+        assert_eq!(window.recent(start + WINDOW, &[&after])[0].iter().sum::<u64>(), 1);
+        assert_eq!(window.recent(start + 3 * WINDOW, &[&after])[0].iter().sum::<u64>(), 3);
     }
 }

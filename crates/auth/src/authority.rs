@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
-use broker::access::{Action, AskAgain, Identity, Permission};
+use broker::access::{Action, Identity, Permission, RetryAuthorize};
 
 use crate::opinion::Opinion;
 use crate::rules::RuleSet;
@@ -32,7 +32,7 @@ pub trait Source: fmt::Debug + Send + Sync {
         identity: Identity<'_>,
         action: Action,
         topic: &str,
-        later: &mut dyn FnMut() -> AskAgain,
+        later: &mut dyn FnMut() -> RetryAuthorize,
     ) -> Opinion;
 }
 
@@ -121,18 +121,18 @@ impl Authority {
     }
 
     /// Whether an answer can take time.
-    pub fn asks_others(&self, sources: &Sources) -> bool {
-        self.http.load().is_some() && sources.asks(SourceName::Http)
+    pub fn may_answer_later(&self, sources: &Sources) -> bool {
+        self.http.load().is_some() && sources.is_enabled(SourceName::Http)
     }
 
     /// Whether there is anything to ask.
     fn has_source(&self, sources: &Sources) -> bool {
-        SourceName::ALL.into_iter().any(|name| self.asks(sources, name))
+        SourceName::ALL.into_iter().any(|name| self.is_enabled(sources, name))
     }
 
     /// Whether this is a source. One that is named is, also when it has nothing to say; when none is named those that are there are.
-    fn asks(&self, sources: &Sources, name: SourceName) -> bool {
-        sources.asks(name)
+    fn is_enabled(&self, sources: &Sources, name: SourceName) -> bool {
+        sources.is_enabled(name)
             && (sources.are_named()
                 || match name {
                     SourceName::Rules => sources.rules().is_some(),
@@ -149,13 +149,13 @@ impl Authority {
         identity: Identity<'_>,
         action: Action,
         topic: &str,
-        later: &mut dyn FnMut() -> AskAgain,
+        later: &mut dyn FnMut() -> RetryAuthorize,
     ) -> Option<Permission> {
-        if let Some((by, allowed)) = own(identity, action, topic) {
+        if let Some((by, allowed)) = decision_of_identity(identity, action, topic) {
             return Some(self.count(action, by, allowed, true));
         }
         let mut lasting = true;
-        for name in sources.order().filter(|name| self.asks(sources, *name)) {
+        for name in sources.order().filter(|name| self.is_enabled(sources, *name)) {
             // What others say, and also that they say nothing, may change without our knowing. They are not asked about deliveries.
             lasting &= name != SourceName::Http || action == Action::Receive;
             let by = Decider::Source(name);
@@ -181,7 +181,7 @@ impl Authority {
         identity: Identity<'_>,
         action: Action,
         topic: &str,
-        later: &mut dyn FnMut() -> AskAgain,
+        later: &mut dyn FnMut() -> RetryAuthorize,
     ) -> Opinion {
         let ruled = |rules: &RuleSet| match rules.ruling(identity, action, topic) {
             Some(ruling) if ruling.allowed => Opinion::Allow,
@@ -203,14 +203,14 @@ impl Authority {
     /// Whether a subscription that brings what no source speaks of was granted by asking, or by `auth.no_match`. A service is not asked
     /// about each delivery, and the broker checks subscriptions again; so what was granted is delivered. Rules that grant a filter speak of
     /// all that it matches, but for `auth.acl_subscribe = "always"`, which grants what nobody was asked about.
-    fn was_asked_before(&self, sources: &Sources) -> bool {
-        self.asks(sources, SourceName::Http)
-            && !(self.asks(sources, SourceName::AclFile) && sources.grants_every_subscription())
+    fn was_asked_at_subscribe(&self, sources: &Sources) -> bool {
+        self.is_enabled(sources, SourceName::Http)
+            && !(self.is_enabled(sources, SourceName::AclFile) && sources.grants_every_subscription())
     }
 
     /// What follows when nobody speaks of it.
     fn no_match(&self, sources: &Sources, identity: Identity<'_>, action: Action, topic: &str) -> bool {
-        if action == Action::Receive && self.was_asked_before(sources) {
+        if action == Action::Receive && self.was_asked_at_subscribe(sources) {
             return true;
         }
         match sources.no_match() {
@@ -246,7 +246,7 @@ impl Authority {
 }
 
 /// What comes with the client, before all sources.
-fn own(identity: Identity<'_>, action: Action, topic: &str) -> Option<(Decider, bool)> {
+fn decision_of_identity(identity: Identity<'_>, action: Action, topic: &str) -> Option<(Decider, bool)> {
     let principal = identity.principal?;
     if principal.superuser {
         return Some((Decider::Superuser, true));

@@ -4,23 +4,23 @@
 //! change builds the next [`Snapshot`](snapshot::Snapshot).
 
 mod file;
-mod known;
 mod net;
 mod record;
 mod snapshot;
 mod target;
+mod view;
 
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use registry::{Change, Expected, Ledger, LocalLedger, ProposeError, Revision, Table};
+use configstore::{Change, ConfigStore, Expected, LocalStore, ProposeError, Revision, Table};
 
 pub use file::{BansFault, BansFileError, BansImportError};
-use known::Known;
 pub use net::{Net, NetError};
 pub use target::{BanKind, BanTarget, Pattern, VALUE_MAX, ValueError};
+use view::BanView;
 
 /// Never used twice, not even after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -82,8 +82,8 @@ impl std::error::Error for BanError {}
 
 /// The bans of one node. A ban that is over is found no more at once, and removed at the next change.
 pub struct Bans {
-    known: Arc<Known>,
-    ledger: Arc<dyn Ledger>,
+    view: Arc<BanView>,
+    config_store: Arc<dyn ConfigStore>,
     /// Held by whoever changes bans on this node, so that they do not have to try again.
     changing: Mutex<()>,
     bans_max: usize,
@@ -98,23 +98,23 @@ impl std::fmt::Debug for Bans {
 impl Bans {
     /// Bans that are kept in memory only.
     pub fn in_memory(bans_max: usize) -> Self {
-        let ledger = Arc::new(LocalLedger::in_memory());
-        Self { known: Arc::default(), ledger, changing: Mutex::default(), bans_max }.watching()
+        let config_store = Arc::new(LocalStore::in_memory());
+        Self { view: Arc::default(), config_store, changing: Mutex::default(), bans_max }.watching()
     }
 
     /// The bans of the registry. More than `bans_max` are kept when they are there already, but none are added.
     ///
     /// # Errors
     /// Records that make no sense: starting without these bans would let in who was sent away.
-    pub fn open(ledger: Arc<dyn Ledger>, bans_max: usize) -> Result<Self, String> {
-        let known = Arc::new(Known::default());
-        ledger.subscribe(TABLE, known.clone())?;
-        Ok(Self { known, ledger, changing: Mutex::default(), bans_max })
+    pub fn open(config_store: Arc<dyn ConfigStore>, bans_max: usize) -> Result<Self, String> {
+        let view = Arc::new(BanView::default());
+        config_store.subscribe(TABLE, view.clone())?;
+        Ok(Self { view, config_store, changing: Mutex::default(), bans_max })
     }
 
     /// For a ledger without records, which cannot say no.
     fn watching(self) -> Self {
-        if let Err(why) = self.ledger.subscribe(TABLE, self.known.clone()) {
+        if let Err(why) = self.config_store.subscribe(TABLE, self.view.clone()) {
             tracing::error!("{why}");
         }
         self
@@ -137,17 +137,17 @@ impl Bans {
         peer: Option<IpAddr>,
         now: impl Fn() -> SystemTime,
     ) -> Option<BanId> {
-        self.known.snapshot().find(client_id, username, peer, now).map(|ban| ban.id)
+        self.view.snapshot().find(client_id, username, peer, now).map(|ban| ban.id)
     }
 
     /// Grows when a ban comes into force, whoever made it, on whichever node.
     pub fn revocations(&self) -> u64 {
-        self.known.revocations()
+        self.view.revocations()
     }
 
     /// Up to `limit` bans in force behind `after`, the oldest first, and whether there may be more.
     pub fn list(&self, after: Option<BanId>, limit: usize, now: SystemTime) -> (Vec<Arc<Ban>>, bool) {
-        let snapshot = self.known.snapshot();
+        let snapshot = self.view.snapshot();
         let mut rest = snapshot.after(after).iter().filter(|ban| ban.is_in_force(now));
         let page = rest.by_ref().take(limit).cloned().collect();
         (page, rest.next().is_some())
@@ -155,7 +155,7 @@ impl Bans {
 
     /// How many are in force or were a short while ago.
     pub fn len(&self) -> usize {
-        self.known.snapshot().all().len()
+        self.view.snapshot().all().len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -172,7 +172,7 @@ impl Bans {
         }
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let snapshot = self.known.snapshot();
+            let snapshot = self.view.snapshot();
             let in_force = || snapshot.all().iter().filter(|ban| ban.is_in_force(now));
             if let Some(same) = in_force().find(|ban| ban.target == new.target) {
                 return Err(BanError::Exists(same.id));
@@ -180,7 +180,7 @@ impl Bans {
             if in_force().count() >= self.bans_max {
                 return Err(BanError::TooMany { maximum: self.bans_max });
             }
-            let (id, counted) = next_id(&*self.ledger, 0);
+            let (id, counted) = next_id(&*self.config_store, 0);
             let ban = Ban {
                 id,
                 target: new.target.clone(),
@@ -206,7 +206,7 @@ impl Bans {
     /// [`BanError::Write`]; the ban is in force still.
     pub fn remove(&self, id: BanId, now: SystemTime) -> Result<Option<Arc<Ban>>, BanError> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let snapshot = self.known.snapshot();
+        let snapshot = self.view.snapshot();
         let found = snapshot.all().iter().find(|ban| ban.id == id && ban.is_in_force(now));
         let Some(removed) = found.cloned() else { return Ok(None) };
         let change = Change::remove(TABLE, record::key(id));
@@ -223,13 +223,13 @@ impl Bans {
     ) -> Result<Revision, ProposeError> {
         let over = snapshot.all().iter().filter(|ban| !ban.is_in_force(now)).take(TIDIED_MAX);
         batch.extend(over.map(|ban| Change::remove(TABLE, record::key(ban.id))));
-        self.ledger.propose(batch)
+        self.config_store.propose(batch)
     }
 }
 
 /// An id that was never used, at least this one, and the change that keeps it from being used again.
-fn next_id(ledger: &dyn Ledger, least: u64) -> (BanId, Change) {
-    let stored = ledger.read(COUNTERS, COUNTER);
+fn next_id(config_store: &dyn ConfigStore, least: u64) -> (BanId, Change) {
+    let stored = config_store.read(COUNTERS, COUNTER);
     let next = stored.as_ref().and_then(|stored| stored.value.parse().ok()).unwrap_or(1).max(least);
     (BanId(next), counter(next + 1, stored.map(|stored| stored.revision)))
 }

@@ -50,7 +50,7 @@ impl Link for Certificate {
         "certificate"
     }
 
-    fn at_once(&self, credentials: Credentials<'_>) -> Option<Outcome> {
+    fn check_immediately(&self, credentials: Credentials<'_>) -> Option<Outcome> {
         let Some(certificate) = credentials.certificate else { return Some(Outcome::NotMine) };
         let name = self.username.of(certificate);
         Some(match (name, credentials.username) {
@@ -101,7 +101,7 @@ mod tests {
         let certificate = certificate.map(Arc::new);
         let credentials =
             Credentials { username, certificate: certificate.as_ref(), ..Credentials::default() };
-        Certificate { username: field }.at_once(credentials).unwrap()
+        Certificate { username: field }.check_immediately(credentials).unwrap()
     }
 
     fn as_user(name: &str) -> Outcome {

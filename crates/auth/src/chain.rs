@@ -16,11 +16,11 @@ use broker::access::Credentials;
 
 pub(crate) use deadlines::Deadlines;
 pub use figures::LinkFigures;
-pub(crate) use figures::{Book, LinkCounters};
+pub(crate) use figures::{LinkCounterTable, LinkCounters};
 pub use names::{ChainNames, LinkName};
 pub(crate) use pool::{PoolSize, Pools};
 
-use crate::link::{Attempt, Link, Memory, Outcome};
+use crate::link::{Attempt, CacheKey, Link, Outcome};
 use crate::recent::{Fingerprint, Recent};
 
 /// The links in force, in order.
@@ -36,8 +36,8 @@ pub(crate) struct Member {
 }
 
 impl Chain {
-    pub fn new(links: Vec<Arc<dyn Link>>, book: &Book) -> Self {
-        let member = |link: Arc<dyn Link>| Member { counters: book.of(link.name()), link };
+    pub fn new(links: Vec<Arc<dyn Link>>, link_counters: &LinkCounterTable) -> Self {
+        let member = |link: Arc<dyn Link>| Member { counters: link_counters.of(link.name()), link };
         Self { links: links.into_iter().map(member).collect() }
     }
 
@@ -65,33 +65,33 @@ impl Chain {
     /// Under what a success of these credentials is remembered when the links before `from` have nothing to do with them. Every link
     /// behind counts, also one that says "not mine": it may know the user a moment later.
     pub fn fingerprint(&self, from: usize, credentials: Credentials<'_>, recent: &Recent) -> Fingerprint {
-        let memories: Vec<_> =
-            self.links[from..].iter().map(|member| (member, member.link.memory(credentials))).collect();
-        let everything = memories.iter().any(|(_, memory)| *memory == Memory::Everything);
-        let mut print = recent.printer();
-        print.optional(credentials.username.map(str::as_bytes));
-        print.optional(credentials.password);
-        print.optional(credentials.certificate.map(|certificate| &certificate.fingerprint[..]));
+        let cache_keys: Vec<_> =
+            self.links[from..].iter().map(|member| (member, member.link.cache_key(credentials))).collect();
+        let everything = cache_keys.iter().any(|(_, cache_key)| *cache_key == CacheKey::Everything);
+        let mut builder = recent.fingerprint_builder();
+        builder.optional(credentials.username.map(str::as_bytes));
+        builder.optional(credentials.password);
+        builder.optional(credentials.certificate.map(|certificate| &certificate.fingerprint[..]));
         if everything {
-            print.part(credentials.client_id.as_bytes());
-            print.part(credentials.listener.as_bytes());
-            print.part(credentials.peer.map(|peer| peer.to_string()).unwrap_or_default().as_bytes());
+            builder.part(credentials.client_id.as_bytes());
+            builder.part(credentials.listener.as_bytes());
+            builder.part(credentials.peer.map(|peer| peer.to_string()).unwrap_or_default().as_bytes());
         }
-        for (member, memory) in &memories {
-            print.part(member.link.name().as_bytes());
-            match memory {
-                Memory::Password(stored) => print.optional(Some(stored)),
-                Memory::Nothing | Memory::Everything => print.optional(None),
+        for (member, cache_key) in &cache_keys {
+            builder.part(member.link.name().as_bytes());
+            match cache_key {
+                CacheKey::Password(stored) => builder.optional(Some(stored)),
+                CacheKey::Nothing | CacheKey::Everything => builder.optional(None),
             }
         }
-        print.end()
+        builder.end()
     }
 }
 
 impl Member {
     /// What is known without work, and counted.
-    pub fn at_once(&self, credentials: Credentials<'_>) -> Option<Outcome> {
-        let outcome = self.link.at_once(credentials)?;
+    pub fn check_immediately(&self, credentials: Credentials<'_>) -> Option<Outcome> {
+        let outcome = self.link.check_immediately(credentials)?;
         self.counters.note(&outcome);
         Some(outcome)
     }
@@ -102,13 +102,13 @@ impl Member {
         let work = std::panic::AssertUnwindSafe(|| self.link.work(attempt));
         let outcome = std::panic::catch_unwind(work)
             .unwrap_or_else(|_| Outcome::Failed("it panicked; this is a bug".to_owned()));
-        self.counters.took(began.elapsed());
+        self.counters.record_duration(began.elapsed());
         self.counters.note(&outcome);
         outcome
     }
 
     /// Work in vain, which is counted as work.
-    pub fn work_in_vain(&self, attempt: &Attempt) {
+    pub fn work_decoy(&self, attempt: &Attempt) {
         let began = Instant::now();
         let work = std::panic::AssertUnwindSafe(|| {
             if let Some(decoy) = self.link.decoy() {
@@ -118,7 +118,7 @@ impl Member {
         if std::panic::catch_unwind(work).is_err() {
             tracing::error!(link = self.link.name(), "a decoy panicked; this is a bug");
         }
-        self.counters.took(began.elapsed());
+        self.counters.record_duration(began.elapsed());
     }
 }
 

@@ -6,14 +6,14 @@ use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use broker::access::{
-    Access, Action, AskAgain, AuthReply, Credentials, Identity, Mechanism, Permission, Step, Verdict,
+    Access, Action, AuthReply, AuthResult, Credentials, Identity, Mechanism, Permission, RetryAuthorize, Step,
 };
 use mqtt::ReasonCode;
 
 use crate::authority::Authority;
 use crate::bans::Bans;
-use crate::chain::run::{Run, Stand, Way};
-use crate::chain::{Book, Deadlines, LinkFigures, PoolSize, Pools};
+use crate::chain::run::{ChainProgress, NextStep, Run};
+use crate::chain::{Deadlines, LinkCounterTable, LinkFigures, PoolSize, Pools};
 use crate::jwt::JwtLink;
 use crate::link::Link;
 use crate::protection::{Protection, ProtectionFigures};
@@ -42,7 +42,7 @@ pub(crate) use shared::{Decision, Shared};
 pub struct Guard {
     shared: Arc<Shared>,
     /// Links that do not come from settings.
-    given: Given,
+    extra_links: ExtraLinks,
     authority: Authority,
     services: OnceLock<HttpServices>,
     tokens: OnceLock<Arc<JwtLink>>,
@@ -105,13 +105,13 @@ impl Guard {
         protection: &ProtectionSettings,
         links: Vec<Arc<dyn Link>>,
     ) -> Result<Self, OpenError> {
-        let book = Book::default();
+        let link_counters = LinkCounterTable::default();
         // Its figures are there from the start, as those of configured links are.
-        book.of(SCRAM_LINK);
-        let policy = Policy::read(settings, &links, &book).map_err(OpenError::Policy)?;
+        link_counters.of(SCRAM_LINK);
+        let policy = Policy::read(settings, &links, &link_counters).map_err(OpenError::Policy)?;
         let system = |error: getrandom::Error| OpenError::System(std::io::Error::other(error));
-        let remembered_max = settings.remembered_max as usize;
-        let recent = Recent::new(remembered_max, settings.remembered_time).map_err(system)?;
+        let cache_max = settings.cache_max as usize;
+        let recent = Recent::new(cache_max, settings.cache_ttl).map_err(system)?;
         let threads = match settings.workers {
             0 => std::thread::available_parallelism().map_or(1, |cpus| cpus.get().div_ceil(2)),
             threads => threads,
@@ -128,12 +128,12 @@ impl Guard {
             protection: Protection::new(protection.clone()),
             pools: Pools::new(hashing, network),
             deadlines: Deadlines::start().map_err(OpenError::System)?,
-            book,
+            link_counters,
             counters: Counters::default(),
         };
         let guard = Self {
             shared: Arc::new(shared),
-            given: Given(links),
+            extra_links: ExtraLinks(links),
             authority: Authority::default(),
             services: OnceLock::new(),
             tokens: OnceLock::new(),
@@ -171,7 +171,7 @@ impl Guard {
     /// # Errors
     /// What cannot be used.
     pub fn read(&self, settings: &Auth) -> Result<GuardChange<'_>, PolicyError> {
-        let policy = Policy::read(settings, &self.given.0, &self.shared.book)?;
+        let policy = Policy::read(settings, &self.extra_links.0, &self.shared.link_counters)?;
         self.start_threads(&policy).map_err(PolicyError::Threads)?;
         Ok(GuardChange { guard: self, policy })
     }
@@ -188,7 +188,7 @@ impl Guard {
 
     /// What each link did, those of earlier settings among them. SCRAM is counted like a link.
     pub fn link_figures(&self) -> Vec<LinkFigures> {
-        self.shared.book.figures()
+        self.shared.link_counters.figures()
     }
 
     pub fn protection_figures(&self) -> ProtectionFigures {
@@ -220,7 +220,7 @@ impl Guard {
     }
 
     /// What is asked before anything else, and costs nothing.
-    fn refused_at_once(&self, credentials: &Credentials<'_>) -> Option<ReasonCode> {
+    fn refused_immediately(&self, credentials: &Credentials<'_>) -> Option<ReasonCode> {
         if self.is_closed.load(Ordering::Acquire) {
             return Some(ReasonCode::ServerUnavailable);
         }
@@ -240,28 +240,28 @@ impl Access for Guard {
         &self,
         credentials: Credentials<'_>,
         later: &mut dyn FnMut() -> AuthReply,
-    ) -> Option<Verdict> {
-        if let Some(reason) = self.refused_at_once(&credentials) {
-            return Some(Verdict::Deny(reason));
+    ) -> Option<AuthResult> {
+        if let Some(reason) = self.refused_immediately(&credentials) {
+            return Some(AuthResult::Deny(reason));
         }
         let policy = self.shared.policy.load();
-        let mut way = Way::default();
-        match way.walk(&self.shared, &policy, credentials, 0) {
-            Stand::Done(decision) => Some(self.shared.conclude(&policy, &credentials, decision)),
-            Stand::Work(task) => {
-                Run::start(&self.shared, policy.clone(), credentials, (task, way), later());
+        let mut progress = ChainProgress::default();
+        match progress.advance(&self.shared, &policy, credentials, 0) {
+            NextStep::Done(decision) => Some(self.shared.conclude(&policy, &credentials, decision)),
+            NextStep::Work(task) => {
+                Run::start(&self.shared, policy.clone(), credentials, (task, progress), later());
                 None
             }
         }
     }
 
-    fn lets_in_without_login(&self, listener: &str) -> bool {
+    fn allows_anonymous(&self, listener: &str) -> bool {
         self.shared.policy.load().admits_anonymous(&Credentials { listener, ..Credentials::default() })
     }
 
     /// SCRAM-SHA-256, when somebody can use it.
     fn mechanism(&self, method: &str, credentials: Credentials<'_>) -> Option<Box<dyn Mechanism>> {
-        if let Some(reason) = self.refused_at_once(&credentials) {
+        if let Some(reason) = self.refused_immediately(&credentials) {
             return Some(Box::new(Refusal(reason)));
         }
         let policy = self.shared.policy();
@@ -276,7 +276,7 @@ impl Access for Guard {
         if method != METHOD || !offered {
             return None;
         }
-        match Scram::new(self.shared.clone(), self.shared.book.of(SCRAM_LINK), credentials) {
+        match Scram::new(self.shared.clone(), self.shared.link_counters.of(SCRAM_LINK), credentials) {
             Ok(scram) => Some(Box::new(scram)),
             Err(error) => {
                 tracing::error!(%error, "the system has no random bytes: a client is refused");
@@ -292,8 +292,8 @@ impl Access for Guard {
         policy.chain.links().any(|link| own(link.name())) || self.authority.guards(&policy.sources)
     }
 
-    fn asks_others(&self) -> bool {
-        self.authority.asks_others(&self.shared.policy.load().sources)
+    fn may_answer_later(&self) -> bool {
+        self.authority.may_answer_later(&self.shared.policy.load().sources)
     }
 
     fn authorize(
@@ -301,7 +301,7 @@ impl Access for Guard {
         identity: Identity<'_>,
         action: Action,
         topic: &str,
-        later: &mut dyn FnMut() -> AskAgain,
+        later: &mut dyn FnMut() -> RetryAuthorize,
     ) -> Option<Permission> {
         self.authority.decide(&self.shared.policy.load().sources, identity, action, topic, later)
     }
@@ -317,7 +317,7 @@ impl Access for Guard {
     }
 
     fn revocations(&self) -> u64 {
-        let of_links = self.given.0.iter().map(|link| link.revocations());
+        let of_links = self.extra_links.0.iter().map(|link| link.revocations());
         of_links.fold(self.shared.bans.revocations(), u64::wrapping_add)
     }
 }
@@ -331,9 +331,9 @@ impl Mechanism for Refusal {
     }
 }
 
-struct Given(Vec<Arc<dyn Link>>);
+struct ExtraLinks(Vec<Arc<dyn Link>>);
 
-impl std::fmt::Debug for Given {
+impl std::fmt::Debug for ExtraLinks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.0.iter().map(|link| link.name())).finish()
     }

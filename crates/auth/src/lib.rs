@@ -47,7 +47,7 @@ pub use chain::LinkFigures;
 pub use error::{Fault, FileError};
 pub use guard::{Figures, Guard, GuardChange, OpenError, PolicyError};
 pub use jwt::{JwksFigures, JwtChange, JwtError, JwtFigures, JwtLink};
-pub use link::{Attempt, Decoy, Link, Memory, Outcome, ScramRecord, ScramSource, Threads};
+pub use link::{Attempt, CacheKey, Decoy, Link, Outcome, ScramRecord, ScramSource, Threads};
 pub use opinion::Opinion;
 pub use password_file::{PasswordFile, PasswordFileEdit};
 pub use password_hash::{
@@ -55,7 +55,7 @@ pub use password_hash::{
 };
 pub use protection::ProtectionFigures;
 pub use rule_table::{Authorship, NewRule, RuleId, RuleTable, RuleTableError, STORED_RULES_MAX, StoredRule};
-pub use rules::{AccessRule, Ground, Place, RULES_MAX, RuleError, RuleFault, RuleSet, Ruling};
+pub use rules::{AccessRule, RULES_MAX, RuleError, RuleFault, RuleLocation, RuleSet, Ruling, RulingReason};
 pub use users::{
     Connected, Existing, Imported, RatesRecord, USER_NAME_MAX, UserError, UserRecord, Users, hash_password,
 };

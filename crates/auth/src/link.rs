@@ -28,7 +28,7 @@ pub trait Link: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// What is known without work. On a reactor: takes microseconds, and waits for nobody. `None`: [`Self::work`] has to find out.
-    fn at_once(&self, credentials: Credentials<'_>) -> Option<Outcome>;
+    fn check_immediately(&self, credentials: Credentials<'_>) -> Option<Outcome>;
 
     /// Finds out, on a thread where it may take its time, up to the link's own time-out.
     fn work(&self, attempt: &Attempt) -> Outcome;
@@ -43,9 +43,9 @@ pub trait Link: Send + Sync {
         true
     }
 
-    /// On what an answer of [`Self::work`] depends, as successes are remembered for a while. On a reactor, like [`Self::at_once`].
-    fn memory(&self, _: Credentials<'_>) -> Memory {
-        Memory::Everything
+    /// On what an answer of [`Self::work`] depends, as successes are remembered for a while. On a reactor, like [`Self::check_immediately`].
+    fn cache_key(&self, _: Credentials<'_>) -> CacheKey {
+        CacheKey::Everything
     }
 
     /// Takes as long as [`Self::work`] does for a client it knows, and ends in no in any case. Asked when no link knows the client, so
@@ -60,7 +60,7 @@ pub trait Link: Send + Sync {
         false
     }
 
-    /// Grows when a [`Standing`](broker::access::Standing) that it gave has ended.
+    /// Grows when a [`Validity`](broker::access::Validity) that it gave has ended.
     fn revocations(&self) -> u64 {
         0
     }
@@ -93,7 +93,7 @@ pub enum Threads {
 
 /// On what a success depends; it is remembered as long as this stays the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Memory {
+pub enum CacheKey {
     /// Not remembered.
     Nothing,
     /// User name, password, certificate, and these bytes: what is stored of the user (empty when there is none).
@@ -111,7 +111,7 @@ pub trait ScramSource {
 
     /// Keys for a user that there is not, or who cannot use SCRAM: always the same for a name, of the kind that others have, and
     /// good for nothing. `None` when nobody here can use SCRAM.
-    fn made_up(&self, username: &str) -> Option<ScramKeys>;
+    fn decoy_keys(&self, username: &str) -> Option<ScramKeys>;
 
     /// As what this user is let in.
     fn admission(&self, _username: &str) -> Admission {
@@ -123,9 +123,9 @@ pub trait ScramSource {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScramRecord {
     /// No user of this source: the next one is asked.
-    Stranger,
+    UnknownUser,
     /// A user who cannot use SCRAM.
-    Without,
+    NoScramKeys,
     Keys(ScramKeys),
 }
 

@@ -28,16 +28,16 @@ pub enum MountpointError {
     /// The place, as the template writes it.
     Empty(String),
     /// A value that would reach into the topics of others.
-    Unfit { place: String, value: String },
+    Unfit { part: String, value: String },
 }
 
 impl fmt::Display for MountpointError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty(place) => write!(f, "its {place} is empty, and `auth.mountpoint` needs it"),
-            Self::Unfit { place, value } => write!(
+            Self::Empty(part) => write!(f, "its {part} is empty, and `auth.mountpoint` needs it"),
+            Self::Unfit { part, value } => write!(
                 f,
-                "its {place} is {value:?}, which would reach into the topics of others: no level of a mountpoint is empty, has `+`, `#` or NUL, \
+                "its {part} is {value:?}, which would reach into the topics of others: no level of a mountpoint is empty, has `+`, `#` or NUL, \
                  or begins with `$`, and no value has `/`"
             ),
         }
@@ -107,7 +107,7 @@ impl Template {
                 return Err(MountpointError::Empty(part.to_string()));
             }
             if value.contains('/') || !is_level(value) {
-                return Err(MountpointError::Unfit { place: part.to_string(), value: value.to_owned() });
+                return Err(MountpointError::Unfit { part: part.to_string(), value: value.to_owned() });
             }
             out.push_str(value);
         }
@@ -122,7 +122,7 @@ impl Template {
 pub fn check(mountpoint: &str) -> Result<Box<str>, MountpointError> {
     let levels = mountpoint.strip_suffix('/').unwrap_or(mountpoint);
     if !levels.split('/').all(is_level) {
-        return Err(MountpointError::Unfit { place: "mountpoint".to_owned(), value: mountpoint.to_owned() });
+        return Err(MountpointError::Unfit { part: "mountpoint".to_owned(), value: mountpoint.to_owned() });
     }
     Ok(format!("{levels}/").into())
 }

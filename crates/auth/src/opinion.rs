@@ -7,7 +7,7 @@ pub enum Opinion {
     Deny,
     /// It does not speak of this: the next source is asked.
     None,
-    /// It has to find out first: it took an [`AskAgain`](broker::access::AskAgain), which is dropped when it knows.
+    /// It has to find out first: it took a [`RetryAuthorize`](broker::access::RetryAuthorize), which is dropped when it knows.
     Later,
     /// It could not find out: the question is refused (fail closed), or the next source is asked where the operator said so.
     Failed,

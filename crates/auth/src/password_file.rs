@@ -24,7 +24,7 @@ pub struct PasswordFile {
     scram_kinds: Vec<(u32, usize)>,
     /// Makes up what SCRAM tells unknown users; kept by the file so that it stays the same.
     scram_decoys: [u8; SCRAM_KEY_LEN],
-    keeps_decoys: bool,
+    stores_decoy_key: bool,
 }
 
 /// What a user's password has to be held against.
@@ -51,13 +51,13 @@ impl PasswordFile {
     /// [`FileError`] with the line.
     pub fn parse(path: &Path, text: &str) -> Result<Self, FileError> {
         let decoys = RandomState::new();
-        let kept = text.lines().find_map(kept_decoys);
+        let kept = text.lines().find_map(read_decoy_key);
         let mut file = Self {
             users: HashMap::new(),
             hashes: Vec::new(),
             scram_kinds: Vec::new(),
-            scram_decoys: kept.unwrap_or_else(|| passing_decoys(&decoys)),
-            keeps_decoys: kept.is_some(),
+            scram_decoys: kept.unwrap_or_else(|| temporary_decoy_key(&decoys)),
+            stores_decoy_key: kept.is_some(),
             decoys,
         };
         let mut lines: Vec<usize> = Vec::new();
@@ -113,12 +113,12 @@ impl PasswordFile {
 
 impl PasswordFile {
     /// Whether what SCRAM tells unknown users outlives this reading of the file.
-    pub fn keeps_decoys(&self) -> bool {
-        self.keeps_decoys
+    pub fn stores_decoy_key(&self) -> bool {
+        self.stores_decoy_key
     }
 
     /// A salt like the others, always the same one, and keys that nobody can have the password of.
-    fn make_up(&self, user: &str) -> Option<ScramKeys> {
+    fn decoy_keys_of(&self, user: &str) -> Option<ScramKeys> {
         let part = |name: &[u8]| hmac_sha256(&self.scram_decoys, &[name, b"\0", user.as_bytes()]);
         let kind = part(b"kind").first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         let at = kind.checked_rem(self.scram_kinds.len() as u64)?;
@@ -131,12 +131,12 @@ impl PasswordFile {
 }
 
 /// The line of a file that keeps the key for what SCRAM tells unknown users. To everybody else it is a comment.
-fn kept_decoys(line: &str) -> Option<[u8; SCRAM_KEY_LEN]> {
+fn read_decoy_key(line: &str) -> Option<[u8; SCRAM_KEY_LEN]> {
     let bytes = Base64::decode_vec(line.strip_prefix(DECOYS)?.trim()).ok()?;
     bytes.try_into().ok()
 }
 
-fn passing_decoys(random: &RandomState) -> [u8; SCRAM_KEY_LEN] {
+fn temporary_decoy_key(random: &RandomState) -> [u8; SCRAM_KEY_LEN] {
     let mut key = [0; SCRAM_KEY_LEN];
     key.chunks_mut(8)
         .enumerate()
@@ -178,8 +178,8 @@ impl PasswordFileEdit {
     ///
     /// # Errors
     /// When the system has no random bytes.
-    pub fn keep_decoys(&mut self) -> Result<(), getrandom::Error> {
-        if !self.lines.iter().any(|line| kept_decoys(line).is_some()) {
+    pub fn store_decoy_key(&mut self) -> Result<(), getrandom::Error> {
+        if !self.lines.iter().any(|line| read_decoy_key(line).is_some()) {
             let mut key = [0; SCRAM_KEY_LEN];
             getrandom::fill(&mut key)?;
             self.lines.insert(0, format!("{DECOYS}{}", Base64::encode_string(&key)));
@@ -293,12 +293,12 @@ mod tests {
     #[test]
     fn scram_tells_unknown_users_what_it_could_tell_known_ones() {
         let mut edit = PasswordFileEdit { lines: vec![format!("carol:{C}"), format!("dave:{D}")] };
-        edit.keep_decoys().unwrap();
+        edit.store_decoy_key().unwrap();
         let once = edit.text();
-        edit.keep_decoys().unwrap();
+        edit.store_decoy_key().unwrap();
         assert_eq!(edit.text(), once);
         let (file, again) = (parse(&once).unwrap(), parse(&format!("{once}alice:{A}\n")).unwrap());
-        assert!(file.keeps_decoys());
+        assert!(file.stores_decoy_key());
         let mut kinds = std::collections::BTreeSet::new();
         let mut salts = std::collections::BTreeSet::new();
         for n in 0..64 {
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(kinds.into_iter().collect::<Vec<_>>(), [(4096, 16), (8192, 12)]);
         assert_eq!(salts.len(), 64);
         let other = parse(&format!("carol:{C}")).unwrap();
-        assert!(!other.keeps_decoys());
+        assert!(!other.stores_decoy_key());
         assert_ne!(scram(&other, "eve1").unwrap().keys.salt, scram(&file, "eve1").unwrap().keys.salt);
     }
 

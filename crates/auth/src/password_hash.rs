@@ -273,7 +273,7 @@ fn scram_keys(password: &[u8], salt: &[u8], iterations: u32) -> ([u8; SCRAM_KEY_
 
 /// SCRAM keys for a user that there is not: always the same for a key and a name, of one of these kinds (iterations, length of the salt),
 /// and good for nothing. `None` when there is no kind.
-pub fn made_up_scram(key: &[u8], kinds: &[(u32, usize)], user: &str) -> Option<ScramKeys> {
+pub fn decoy_scram_keys(key: &[u8], kinds: &[(u32, usize)], user: &str) -> Option<ScramKeys> {
     let part = |name: &[u8]| hmac_sha256(key, &[name, b"\0", user.as_bytes()]);
     let kind = part(b"kind").first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let at = kind.checked_rem(kinds.len() as u64)?;

@@ -107,8 +107,8 @@ impl Protection {
         }
         let waits = |backoff: &Backoff| backoff.waits(now);
         let pair = pair(credentials);
-        self.pairs.look(&pair, waits).unwrap_or(false)
-            || pair.0.is_some_and(|address| self.addresses.look(&address, waits).unwrap_or(false))
+        self.pairs.get(&pair, waits).unwrap_or(false)
+            || pair.0.is_some_and(|address| self.addresses.get(&address, waits).unwrap_or(false))
     }
 
     /// How long a login has to wait before it is checked; `None` when it does not.
@@ -118,7 +118,7 @@ impl Protection {
         if is_off || !self.failed.load(Ordering::Relaxed) {
             return None;
         }
-        self.usernames.look(&credentials.username?, |backoff| backoff.waits(now)).filter(|waits| *waits)?;
+        self.usernames.get(&credentials.username?, |backoff| backoff.waits(now)).filter(|waits| *waits)?;
         self.figures.delayed.fetch_add(1, Ordering::Relaxed);
         let pair = self.hasher.hash_one(pair(credentials));
         Some(Delay { time: settings.failures_delay, pair, pair_max: settings.failures_max })

@@ -15,7 +15,7 @@ use sha2::Sha256;
 pub struct Fingerprint([u8; 32]);
 
 /// Makes a [`Fingerprint`].
-pub struct Printer(Hmac<Sha256>);
+pub struct FingerprintBuilder(Hmac<Sha256>);
 
 /// The successes of the last while. The oldest go first when there are too many.
 #[derive(Debug)]
@@ -57,11 +57,11 @@ impl Recent {
         Ok(Self { key, time, shard_max, epoch: AtomicU64::new(0), shards: Default::default() })
     }
 
-    pub fn printer(&self) -> Printer {
+    pub fn fingerprint_builder(&self) -> FingerprintBuilder {
         let mac = Hmac::<Sha256>::new_from_slice(&self.key).expect("HMAC takes keys of every length");
-        let mut printer = Printer(mac);
-        printer.part(&self.epoch.load(Ordering::Acquire).to_le_bytes());
-        printer
+        let mut fingerprint_builder = FingerprintBuilder(mac);
+        fingerprint_builder.part(&self.epoch.load(Ordering::Acquire).to_le_bytes());
+        fingerprint_builder
     }
 
     /// As what the client was let in, with the rest of its lifetime.
@@ -110,7 +110,7 @@ impl Recent {
     }
 }
 
-impl Printer {
+impl FingerprintBuilder {
     pub fn part(&mut self, part: &[u8]) {
         // The length keeps apart what ends here and what begins there.
         self.0.update(&(part.len() as u64).to_le_bytes());
@@ -148,9 +148,9 @@ mod tests {
     fn parts_of_a_fingerprint_do_not_run_into_each_other() {
         let recent = recent(10);
         let print = |parts: &[Option<&[u8]>]| {
-            let mut printer = recent.printer();
-            parts.iter().for_each(|part| printer.optional(*part));
-            printer.end()
+            let mut fingerprint_builder = recent.fingerprint_builder();
+            parts.iter().for_each(|part| fingerprint_builder.optional(*part));
+            fingerprint_builder.end()
         };
         let first = print(&[Some(b"alice"), Some(b"pw")]);
         assert_eq!(first, print(&[Some(b"alice"), Some(b"pw")]));
@@ -158,7 +158,7 @@ mod tests {
         assert_ne!(first, print(&[Some(b"alicep"), Some(b"w")]));
         assert_ne!(print(&[Some(b"")]), print(&[None]));
         let other = Recent::new(10, TIME).unwrap();
-        assert_ne!(recent.printer().end(), other.printer().end(), "the key differs");
+        assert_ne!(recent.fingerprint_builder().end(), other.fingerprint_builder().end(), "the key differs");
         let before = print(&[]);
         recent.clear();
         assert_ne!(before, print(&[]), "what was begun before is not remembered after");

@@ -5,17 +5,17 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use registry::{Change, Expected, Ledger, LocalLedger, ProposeError, Table};
+use configstore::{Change, ConfigStore, Expected, LocalStore, ProposeError, Table};
 
 use crate::rules::RuleSet;
 
 mod error;
-mod known;
 mod record;
+mod view;
 
 pub use error::RuleTableError;
-use known::Known;
 use record::Record;
+use view::RuleView;
 
 /// Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,8 +56,8 @@ pub struct Authorship {
 
 /// The rules of the registry.
 pub struct RuleTable {
-    known: Arc<Known>,
-    ledger: Arc<dyn Ledger>,
+    view: Arc<RuleView>,
+    config_store: Arc<dyn ConfigStore>,
     /// Held by whoever changes rules on this node.
     changing: Mutex<()>,
 }
@@ -74,27 +74,27 @@ impl RuleTable {
     /// # Errors
     /// Never.
     pub fn in_memory() -> Result<Self, String> {
-        Self::open(Arc::new(LocalLedger::in_memory()))
+        Self::open(Arc::new(LocalStore::in_memory()))
     }
 
     /// The rules of the registry.
     ///
     /// # Errors
     /// A rule that makes no sense: without it others would decide.
-    pub fn open(ledger: Arc<dyn Ledger>) -> Result<Self, String> {
-        let known = Arc::new(Known::default());
-        ledger.subscribe(TABLE, known.clone())?;
-        Ok(Self { known, ledger, changing: Mutex::default() })
+    pub fn open(config_store: Arc<dyn ConfigStore>) -> Result<Self, String> {
+        let view = Arc::new(RuleView::default());
+        config_store.subscribe(TABLE, view.clone())?;
+        Ok(Self { view, config_store, changing: Mutex::default() })
     }
 
     /// Has this called with what the enabled rules say: now, and after each change.
-    pub fn on_change(&self, told: impl Fn(RuleSet) + Send + Sync + 'static) {
-        self.known.on_change(Box::new(told));
+    pub fn on_change(&self, listener: impl Fn(RuleSet) + Send + Sync + 'static) {
+        self.view.on_change(Box::new(listener));
     }
 
     /// All rules in their order.
     pub fn list(&self) -> Arc<Vec<Arc<StoredRule>>> {
-        self.known.rules()
+        self.view.rules()
     }
 
     /// A rule, and its place, counted from 1.
@@ -203,7 +203,7 @@ impl RuleTable {
         let _changing: MutexGuard<'_, ()> = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             // The counter is a part of each change, so a list that is not the present one is refused.
-            let counter = self.ledger.read(COUNTERS, COUNTER);
+            let counter = self.config_store.read(COUNTERS, COUNTER);
             let before = self.list();
             let next = counter.as_ref().and_then(|counter| counter.value.parse().ok()).unwrap_or(1);
             let mut edit = Edit { rules: before.iter().map(|rule| StoredRule::clone(rule)).collect(), next };
@@ -213,15 +213,15 @@ impl RuleTable {
             let mut batch = vec![Change::number(COUNTERS, COUNTER, edit.next).expecting(expected)];
             let gone = before.iter().filter(|old| !edit.rules.iter().any(|rule| rule.id == old.id));
             batch.extend(gone.map(|old| Change::remove(TABLE, record::key(old.id))));
-            let known: std::collections::HashMap<RuleId, &StoredRule> =
+            let view: std::collections::HashMap<RuleId, &StoredRule> =
                 before.iter().map(|rule| (rule.id, &**rule)).collect();
-            for rule in edit.rules.iter().filter(|rule| known.get(&rule.id) != Some(rule)) {
+            for rule in edit.rules.iter().filter(|rule| view.get(&rule.id) != Some(rule)) {
                 batch.push(Record::put(rule)?);
             }
-            match self.ledger.propose(batch) {
+            match self.config_store.propose(batch) {
                 Ok(_) => return Ok(done),
                 Err(ProposeError::Conflict { .. }) => {}
-                Err(error) => return Err(RuleTableError::Registry(error)),
+                Err(error) => return Err(RuleTableError::ConfigStore(error)),
             }
         }
     }
@@ -262,7 +262,7 @@ impl Edit {
             position.map_or(self.rules.len(), |position| position.saturating_sub(1).min(self.rules.len()));
         let below = at.checked_sub(1).map_or(0, |before| self.rules[before].rank);
         let rank = match self.rules.get(at) {
-            Some(behind) => below + behind.rank.saturating_sub(below) / 2,
+            Some(next_rule) => below + next_rule.rank.saturating_sub(below) / 2,
             None => below + GAP,
         };
         self.rules.insert(at, StoredRule { rank, ..rule });

@@ -17,9 +17,9 @@ mod fault;
 mod glob;
 mod index;
 mod parse;
-mod words;
+mod tokens;
 
-pub use access_rule::{AccessRule, Ground};
+pub use access_rule::{AccessRule, RulingReason};
 pub use fault::{RuleError, RuleFault};
 use index::Index;
 
@@ -31,13 +31,13 @@ pub const RULES_MAX: usize = 1_000_000;
 pub struct RuleSet {
     rules: Box<[AccessRule]>,
     /// Of each rule.
-    places: Box<[Place]>,
+    locations: Box<[RuleLocation]>,
     index: Index,
 }
 
 /// Where a rule is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RuleLocation {
     /// Counts from 1.
     Line(u32),
     /// What the rule is called.
@@ -49,8 +49,8 @@ pub enum Place {
 pub struct Ruling<'a> {
     pub allowed: bool,
     pub rule: &'a AccessRule,
-    pub place: &'a Place,
-    pub ground: Ground,
+    pub location: &'a RuleLocation,
+    pub ruling_reason: RulingReason,
 }
 
 impl RuleSet {
@@ -67,10 +67,10 @@ impl RuleSet {
     /// # Errors
     /// The first line with something wrong, counted from 1.
     pub fn parse(text: &str) -> Result<Self, (u32, RuleError)> {
-        let lines = (1..).zip(text.lines()).map(|(number, line)| (Place::Line(number), line));
-        Self::collect(lines).map_err(|(place, error)| match place {
-            Place::Line(number) => (number, error),
-            Place::Id(_) => (0, error),
+        let lines = (1..).zip(text.lines()).map(|(number, line)| (RuleLocation::Line(number), line));
+        Self::collect(lines).map_err(|(location, error)| match location {
+            RuleLocation::Line(number) => (number, error),
+            RuleLocation::Id(_) => (0, error),
         })
     }
 
@@ -81,10 +81,10 @@ impl RuleSet {
     pub fn parse_lines<'a>(
         lines: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, (Box<str>, RuleError)> {
-        let lines = lines.into_iter().map(|(id, text)| (Place::Id(id.into()), text));
-        Self::collect(lines).map_err(|(place, error)| match place {
-            Place::Id(id) => (id, error),
-            Place::Line(_) => (Box::default(), error),
+        let lines = lines.into_iter().map(|(id, text)| (RuleLocation::Id(id.into()), text));
+        Self::collect(lines).map_err(|(location, error)| match location {
+            RuleLocation::Id(id) => (id, error),
+            RuleLocation::Line(_) => (Box::default(), error),
         })
     }
 
@@ -96,23 +96,25 @@ impl RuleSet {
         parse::line(text)
     }
 
-    fn collect<'a>(lines: impl Iterator<Item = (Place, &'a str)>) -> Result<Self, (Place, RuleError)> {
-        let (mut rules, mut places) = (Vec::new(), Vec::new());
-        for (place, text) in lines {
+    fn collect<'a>(
+        lines: impl Iterator<Item = (RuleLocation, &'a str)>,
+    ) -> Result<Self, (RuleLocation, RuleError)> {
+        let (mut rules, mut locations) = (Vec::new(), Vec::new());
+        for (location, text) in lines {
             match parse::line(text) {
                 Ok(None) => {}
                 Ok(Some(_)) if rules.len() == RULES_MAX => {
-                    return Err((place, RuleError::new(1, RuleFault::TooMany)));
+                    return Err((location, RuleError::new(1, RuleFault::TooMany)));
                 }
                 Ok(Some(rule)) => {
                     rules.push(rule);
-                    places.push(place);
+                    locations.push(location);
                 }
-                Err(error) => return Err((place, error)),
+                Err(error) => return Err((location, error)),
             }
         }
         let index = Index::of(&rules);
-        Ok(Self { rules: rules.into(), places: places.into(), index })
+        Ok(Self { rules: rules.into(), locations: locations.into(), index })
     }
 
     pub fn len(&self) -> usize {
@@ -123,17 +125,17 @@ impl RuleSet {
         self.rules.is_empty()
     }
 
-    pub fn rules(&self) -> impl Iterator<Item = (&Place, &AccessRule)> {
-        self.places.iter().zip(&self.rules)
+    pub fn rules(&self) -> impl Iterator<Item = (&RuleLocation, &AccessRule)> {
+        self.locations.iter().zip(&self.rules)
     }
 
     /// What the first rule that speaks of it says. `None` when there is no such rule. Does not allocate. The topic of
     /// [`Action::Subscribe`] is a Topic Filter without a share name.
     pub fn ruling(&self, who: Identity<'_>, action: Action, topic: &str) -> Option<Ruling<'_>> {
         let decides = |number: u32| self.rules[number as usize].decides(who, action, topic);
-        let (number, ground) = self.index.first(who, action, topic, decides)?;
-        let (rule, place) = (&self.rules[number as usize], &self.places[number as usize]);
-        Some(Ruling { allowed: rule.allows, rule, place, ground })
+        let (number, ruling_reason) = self.index.first(who, action, topic, decides)?;
+        let (rule, location) = (&self.rules[number as usize], &self.locations[number as usize]);
+        Some(Ruling { allowed: rule.allows, rule, location, ruling_reason })
     }
 }
 

@@ -39,19 +39,19 @@ pub fn user_of<'a>(
     sources: impl Iterator<Item = &'a dyn ScramSource>,
     username: &str,
 ) -> Option<(ScramUser, Option<&'a dyn ScramSource>)> {
-    let (mut made_up, mut record, mut owner) = (None, ScramRecord::Stranger, None);
+    let (mut decoy_keys, mut record, mut owner) = (None, ScramRecord::UnknownUser, None);
     for source in sources {
         // Made and asked in any case, as the time it takes is seen.
-        let (keys, found) = (source.made_up(username), source.scram(username));
-        made_up = made_up.or(keys);
-        if record == ScramRecord::Stranger && found != ScramRecord::Stranger {
+        let (keys, found) = (source.decoy_keys(username), source.scram(username));
+        decoy_keys = decoy_keys.or(keys);
+        if record == ScramRecord::UnknownUser && found != ScramRecord::UnknownUser {
             (record, owner) = (found, Some(source));
         }
     }
     match record {
         ScramRecord::Keys(keys) => Some((ScramUser { keys, known: true }, owner)),
-        ScramRecord::Without | ScramRecord::Stranger => {
-            made_up.map(|keys| (ScramUser { keys, known: false }, None))
+        ScramRecord::NoScramKeys | ScramRecord::UnknownUser => {
+            decoy_keys.map(|keys| (ScramUser { keys, known: false }, None))
         }
     }
 }

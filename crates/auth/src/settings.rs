@@ -62,9 +62,9 @@ section! {
         /// Connections that wait for one of these; those beyond it are refused as Server busy.
         pub network_waiting_max: u32 = "4096" in "1..=1000000", at start;
         /// Successes that are remembered (as keyed hashes), so that reconnecting costs little; 0 remembers none.
-        pub remembered_max: u32 = "100000", at start;
+        pub cache_max: u32 = "100000", at start;
         /// How long a success is remembered; never longer than it is good.
-        pub remembered_time: Duration = "10m", at start;
+        pub cache_ttl: Duration = "10m", at start;
         /// Users that there may be in the user database; the HTTP API refuses more.
         pub users_max: u32 = "1000000" in "0..=3000000", at start;
         /// Bans that there may be at once; the HTTP API refuses more.

@@ -1,36 +1,36 @@
 //! The built-in user database: users in the registry.
 //!
-//! [`Users`] proposes changes, and answers what an operator asks; a CONNECT asks its [`Known`](known::Known) users, without a lock.
+//! [`Users`] proposes changes, and answers what an operator asks; a CONNECT asks its [`UserView`](view::UserView) users, without a lock.
 //! As a link of the chain it is named `users`.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use base64ct::{Base64, Encoding};
 use broker::access::Admission;
-use registry::{Change, Expected, Ledger, LocalLedger, ProposeError, Revision, Stored, Table};
+use configstore::{Change, ConfigStore, Expected, LocalStore, ProposeError, Revision, Stored, Table};
 
 mod error;
-mod known;
 mod link;
 mod record;
+mod view;
 
 pub use error::UserError;
-use known::Known;
 pub use record::{NAME_MAX as USER_NAME_MAX, RatesRecord, UserRecord};
+use view::UserView;
 
 use crate::password_hash::{PasswordHash, SCRAM_KEY_LEN};
 
 /// The users of the registry.
 pub struct Users {
-    known: Arc<Known>,
-    ledger: Arc<dyn Ledger>,
+    view: Arc<UserView>,
+    config_store: Arc<dyn ConfigStore>,
     /// Held by whoever changes users on this node, so that the limit holds.
     changing: Mutex<()>,
     users_max: usize,
     /// Makes up what SCRAM tells unknown users. The registry's, from the first user with SCRAM on.
     decoys: OnceLock<[u8; SCRAM_KEY_LEN]>,
     /// Until then.
-    passing_decoys: [u8; SCRAM_KEY_LEN],
+    temporary_decoy_key: [u8; SCRAM_KEY_LEN],
 }
 
 impl std::fmt::Debug for Users {
@@ -71,7 +71,7 @@ impl Users {
     /// # Errors
     /// As [`Users::open`].
     pub fn in_memory(users_max: usize) -> Result<Self, UserError> {
-        Self::open(Arc::new(LocalLedger::in_memory()), users_max)
+        Self::open(Arc::new(LocalStore::in_memory()), users_max)
     }
 
     /// The users of the registry. More than `users_max` are kept when they are there already, but none are added. A record that makes no
@@ -79,19 +79,26 @@ impl Users {
     ///
     /// # Errors
     /// A system without random bytes.
-    pub fn open(ledger: Arc<dyn Ledger>, users_max: usize) -> Result<Self, UserError> {
-        let known = Arc::new(Known::default());
-        ledger.subscribe(TABLE, known.clone()).map_err(UserError::System)?;
+    pub fn open(config_store: Arc<dyn ConfigStore>, users_max: usize) -> Result<Self, UserError> {
+        let view = Arc::new(UserView::default());
+        config_store.subscribe(TABLE, view.clone()).map_err(UserError::System)?;
         let random = random()?;
         let decoys = OnceLock::new();
-        if let Some(key) = read_decoys(&*ledger) {
+        if let Some(key) = read_decoys(&*config_store) {
             decoys.get_or_init(|| key);
         }
-        Ok(Self { known, ledger, changing: Mutex::default(), users_max, decoys, passing_decoys: random })
+        Ok(Self {
+            view,
+            config_store,
+            changing: Mutex::default(),
+            users_max,
+            decoys,
+            temporary_decoy_key: random,
+        })
     }
 
     pub fn len(&self) -> usize {
-        self.known.len()
+        self.view.len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -100,18 +107,18 @@ impl Users {
 
     /// As what this user is let in.
     pub fn admission(&self, name: &str) -> Admission {
-        self.known.get(name).map(|user| user.admission()).unwrap_or_default()
+        self.view.get(name).map(|user| user.admission()).unwrap_or_default()
     }
 
     /// # Errors
     /// A record that makes no sense.
     pub fn get(&self, name: &str) -> Result<Option<UserRecord>, UserError> {
-        self.ledger.read(TABLE, name).map(|stored| UserRecord::read(name, &stored)).transpose()
+        self.config_store.read(TABLE, name).map(|stored| UserRecord::read(name, &stored)).transpose()
     }
 
     /// Up to `limit` users behind this name, in the order of their names.
     pub fn page(&self, after: Option<&str>, limit: usize) -> Vec<(Box<str>, Result<UserRecord, UserError>)> {
-        let page = self.ledger.page(TABLE, after, limit).into_iter();
+        let page = self.config_store.page(TABLE, after, limit).into_iter();
         page.map(|(name, stored)| {
             let record = UserRecord::read(&name, &stored);
             (name, record)
@@ -127,8 +134,8 @@ impl Users {
         record.check_new(name, None)?;
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         self.room_for(1)?;
-        self.keep_decoys(record)?;
-        match self.ledger.propose(vec![record.put(name)?.expecting(Expected::Absent)]) {
+        self.store_decoy_key(record)?;
+        match self.config_store.propose(vec![record.put(name)?.expecting(Expected::Absent)]) {
             Ok(_) => Ok(()),
             Err(ProposeError::Conflict { .. }) => Err(UserError::Exists(name.to_owned())),
             Err(error) => Err(error.into()),
@@ -148,16 +155,16 @@ impl Users {
     ) -> Result<UserRecord, UserError> {
         loop {
             let stored: Stored =
-                self.ledger.read(TABLE, name).ok_or_else(|| UserError::Unknown(name.to_owned()))?;
+                self.config_store.read(TABLE, name).ok_or_else(|| UserError::Unknown(name.to_owned()))?;
             let before = UserRecord::read(name, &stored)?;
             let mut after = change(before.clone());
             after.check_new(name, Some(&before))?;
             after.follow(before.changed_ms);
             let keeps = connected == Connected::Keep || after.is_for_clients_as(&before);
-            after.keeps_ms = keeps.then(|| before.era());
-            self.keep_decoys(&after)?;
+            after.keeps_ms = keeps.then(|| before.epoch());
+            self.store_decoy_key(&after)?;
             let put = after.put(name)?.expecting(Expected::At(stored.revision));
-            match self.ledger.propose(vec![put]) {
+            match self.config_store.propose(vec![put]) {
                 Ok(_) => return Ok(after),
                 Err(ProposeError::Conflict { .. }) => {}
                 Err(error) => return Err(error.into()),
@@ -173,7 +180,7 @@ impl Users {
             return Err(unknown());
         }
         loop {
-            let stored = self.ledger.read(TABLE, name);
+            let stored = self.config_store.read(TABLE, name);
             let mut batch = vec![Change::remove(TABLE, name).expecting(Expected::Present)];
             // What is not there any more can tell nobody that its clients stay, so it does as it goes. Nobody came by one without sense.
             let record = stored.as_ref().and_then(|stored| UserRecord::read(name, stored).ok());
@@ -181,7 +188,7 @@ impl Users {
                 let put = UserRecord { leaves_clients: true, ..record }.put(name)?;
                 batch.insert(0, put.expecting(Expected::At(stored.revision)));
             }
-            match self.ledger.propose(batch) {
+            match self.config_store.propose(batch) {
                 Ok(_) => return Ok(()),
                 // Somebody else changed it meanwhile.
                 Err(ProposeError::Conflict { found: Some(_), .. }) => {}
@@ -211,7 +218,7 @@ impl Users {
                 return Err(UserError::Twice(name.clone()));
             }
             let mut record = record.clone();
-            let expected = match (self.known.get(name), existing) {
+            let expected = match (self.view.get(name), existing) {
                 (None, _) => {
                     done.added += 1;
                     Expected::Absent
@@ -221,10 +228,10 @@ impl Users {
                     done.kept += 1;
                     continue;
                 }
-                (Some(known), Existing::Replace) => {
+                (Some(view), Existing::Replace) => {
                     done.replaced += 1;
-                    record.follow(known.era.unwrap_or_default());
-                    record.keeps_ms = known.era.filter(|_| connected == Connected::Keep);
+                    record.follow(view.epoch.unwrap_or_default());
+                    record.keeps_ms = view.epoch.filter(|_| connected == Connected::Keep);
                     Expected::Anything
                 }
             };
@@ -232,13 +239,13 @@ impl Users {
         }
         self.room_for(done.added)?;
         for (_, record) in users {
-            self.keep_decoys(record)?;
+            self.store_decoy_key(record)?;
         }
         let mut rest = changes.into_iter().peekable();
         while let Some(first) = rest.peek() {
             let name = first.key().to_owned();
             let batch: Vec<Change> = rest.by_ref().take(IMPORT_BATCH_MAX).collect();
-            self.ledger.propose(batch).map_err(|error| UserError::from(error).of(&name))?;
+            self.config_store.propose(batch).map_err(|error| UserError::from(error).of(&name))?;
         }
         Ok(done)
     }
@@ -251,18 +258,18 @@ impl Users {
     }
 
     /// The first user with SCRAM brings the key that makes up what others are told.
-    fn keep_decoys(&self, record: &UserRecord) -> Result<(), UserError> {
+    fn store_decoy_key(&self, record: &UserRecord) -> Result<(), UserError> {
         let of_hash = record.hash.as_deref().is_some_and(|hash| hash.starts_with("SCRAM-"));
         if !(record.scram.is_some() || of_hash) || self.decoys.get().is_some() {
             return Ok(());
         }
         let key = Change::put(SECRETS, DECOYS, &Base64::encode_string(&random()?));
         let key = key.map_err(|error| UserError::System(error.to_string()))?;
-        match self.ledger.propose(vec![key.expecting(Expected::Absent)]) {
+        match self.config_store.propose(vec![key.expecting(Expected::Absent)]) {
             Ok(Revision(_)) | Err(ProposeError::Conflict { .. }) => {}
             Err(error) => return Err(error.into()),
         }
-        if let Some(key) = read_decoys(&*self.ledger) {
+        if let Some(key) = read_decoys(&*self.config_store) {
             self.decoys.get_or_init(|| key);
         }
         Ok(())
@@ -292,8 +299,8 @@ fn random() -> Result<[u8; SCRAM_KEY_LEN], UserError> {
     Ok(key)
 }
 
-fn read_decoys(ledger: &dyn Ledger) -> Option<[u8; SCRAM_KEY_LEN]> {
-    let stored = ledger.read(SECRETS, DECOYS)?;
+fn read_decoys(config_store: &dyn ConfigStore) -> Option<[u8; SCRAM_KEY_LEN]> {
+    let stored = config_store.read(SECRETS, DECOYS)?;
     let text: String = serde_json::from_str(&stored.value).ok()?;
     Base64::decode_vec(&text).ok()?.try_into().ok()
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use auth::Guard;
 use auth::settings::Auth;
 use broker::settings::Settings;
-use broker::{Batch, Letter, Node, Time, Worker, WorkerId};
+use broker::{Batch, Node, Time, Worker, WorkerCommand, WorkerId};
 use mqtt::{
     Connect, Packet, PacketId, PropertiesBuf, Property, Publish, QoS, ReasonCode, RetainHandling, Subscribe,
     SubscribeFiltersBuf, SubscriptionOptions, TopicFilter, Version, Will, decode, frame,
@@ -23,9 +23,9 @@ allow everyone   all       dev/${clientid}/#
 ";
 
 /// A node with two users, and the letters that threads of the guard send it.
-struct World {
+struct TestBroker {
     worker: Worker,
-    letters: Receiver<(WorkerId, Letter)>,
+    letters: Receiver<(WorkerId, WorkerCommand)>,
     directory: PathBuf,
 }
 
@@ -43,7 +43,7 @@ struct Says<'a> {
     will: Option<Will<'a>>,
 }
 
-impl World {
+impl TestBroker {
     fn new(test: &str) -> Self {
         let directory = std::env::temp_dir().join(format!("meridian-attacks-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).expect("a directory");
@@ -60,7 +60,7 @@ impl World {
         let guard = Guard::open(&settings).expect("good files");
         let node = Node::new(Settings::default(), Arc::new(guard), "test".into(), 1, [3; 16]);
         let (send, letters) = channel();
-        node.deliver_letters_by(move |worker, letter| {
+        node.set_mailbox(move |worker, letter| {
             // Nobody listens any more when a test has seen enough.
             let _ = send.send((worker, letter));
         });
@@ -168,7 +168,7 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for TestBroker {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.directory) {
             eprintln!("{}: {error}", self.directory.display());
@@ -205,25 +205,25 @@ const DENIED: ReasonCode = ReasonCode::NotAuthorized;
 
 #[test]
 fn wildcards_reach_no_further_than_the_rules() {
-    let mut world = World::new("wildcards");
-    let bob = world.connect("b", "bob");
+    let mut test_broker = TestBroker::new("wildcards");
+    let bob = test_broker.connect("b", "bob");
     for filter in
         ["#", "+/#", "home/#", "home/+/x", "+/bob/#", "secret/#", "secret/+", "+/secret", "dev/#", "dev/+/x"]
     {
-        assert_eq!(world.subscribe(bob, &[filter]), [DENIED], "{filter}");
+        assert_eq!(test_broker.subscribe(bob, &[filter]), [DENIED], "{filter}");
     }
-    assert_eq!(world.subscribe(bob, &["home/bob/#", "home/bob/+/x", "public/#"]), [GRANTED; 3]);
-    let alice = world.connect("a", "alice");
-    world.publish(alice, "home/alice/door", None, false);
-    world.publish(alice, "public/news", None, false);
-    assert_eq!(world.received(bob), [Answer::Publish("public/news".into())]);
+    assert_eq!(test_broker.subscribe(bob, &["home/bob/#", "home/bob/+/x", "public/#"]), [GRANTED; 3]);
+    let alice = test_broker.connect("a", "alice");
+    test_broker.publish(alice, "home/alice/door", None, false);
+    test_broker.publish(alice, "public/news", None, false);
+    assert_eq!(test_broker.received(bob), [Answer::Publish("public/news".into())]);
 }
 
 /// The share name is no way around the rules, nor is the broker's own tree.
 #[test]
 fn shared_subscriptions_and_sys_are_asked_about_like_others() {
-    let mut world = World::new("shared");
-    let bob = world.connect("b", "bob");
+    let mut test_broker = TestBroker::new("shared");
+    let bob = test_broker.connect("b", "bob");
     for filter in [
         "$share/g/#",
         "$share/g/secret/x",
@@ -232,11 +232,11 @@ fn shared_subscriptions_and_sys_are_asked_about_like_others() {
         "$SYS/#",
         "$SYS/broker/version",
     ] {
-        assert_eq!(world.subscribe(bob, &[filter]), [DENIED], "{filter}");
+        assert_eq!(test_broker.subscribe(bob, &[filter]), [DENIED], "{filter}");
     }
-    assert_eq!(world.subscribe(bob, &["$share/g/public/#"]), [GRANTED]);
+    assert_eq!(test_broker.subscribe(bob, &["$share/g/public/#"]), [GRANTED]);
     for topic in ["$SYS/broker/version", "$SYS", "$share/g/public/x"] {
-        assert_eq!(world.publish(bob, topic, None, false), DENIED, "{topic}");
+        assert_eq!(test_broker.publish(bob, topic, None, false), DENIED, "{topic}");
     }
 }
 
@@ -244,35 +244,35 @@ fn shared_subscriptions_and_sys_are_asked_about_like_others() {
 #[test]
 fn a_client_identifier_does_not_stretch_the_rules() {
     for client_id in ["+", "#", "../bob", "x/y", "$share"] {
-        let mut world = World::new("names");
-        let client = world.connect(client_id, "bob");
+        let mut test_broker = TestBroker::new("names");
+        let client = test_broker.connect(client_id, "bob");
         let own = format!("dev/{client_id}/#");
         // An ill-formed filter closes the connection.
         let own = Some(&*own).filter(|own| TopicFilter::parse(own).is_ok());
         for filter in own.into_iter().chain(["dev/+/#", "dev/#", "dev/x/y/#"]) {
-            let reasons = world.subscribe(client, &[filter]);
+            let reasons = test_broker.subscribe(client, &[filter]);
             assert!(reasons[0].is_error() || client_id == "$share", "{client_id}: {filter}");
         }
-        assert_eq!(world.publish(client, "dev/other/x", None, false), DENIED, "{client_id}");
+        assert_eq!(test_broker.publish(client, "dev/other/x", None, false), DENIED, "{client_id}");
     }
-    let mut world = World::new("names-plain");
-    let client = world.connect("c1", "bob");
-    assert_eq!(world.subscribe(client, &["dev/c1/#", "dev/c2/#"]), [GRANTED, DENIED]);
+    let mut test_broker = TestBroker::new("names-plain");
+    let client = test_broker.connect("c1", "bob");
+    assert_eq!(test_broker.subscribe(client, &["dev/c1/#", "dev/c2/#"]), [GRANTED, DENIED]);
 }
 
 #[test]
 fn nothing_is_retained_without_permission() {
-    let mut world = World::new("retained");
-    let bob = world.connect("b", "bob");
-    assert_eq!(world.publish(bob, "home/bob/x", None, true), DENIED);
-    assert_ne!(world.publish(bob, "home/bob/x", None, false), DENIED);
-    assert_eq!(world.subscribe(bob, &["home/bob/x"]), [GRANTED]);
-    assert_eq!(world.received(bob), [], "nothing was kept");
+    let mut test_broker = TestBroker::new("retained");
+    let bob = test_broker.connect("b", "bob");
+    assert_eq!(test_broker.publish(bob, "home/bob/x", None, true), DENIED);
+    assert_ne!(test_broker.publish(bob, "home/bob/x", None, false), DENIED);
+    assert_eq!(test_broker.subscribe(bob, &["home/bob/x"]), [GRANTED]);
+    assert_eq!(test_broker.received(bob), [], "nothing was kept");
 }
 
 #[test]
 fn a_will_needs_the_permission_of_a_publish() {
-    let mut world = World::new("will");
+    let mut test_broker = TestBroker::new("will");
     let will = |topic, retain| Will {
         qos: QoS::AtMostOnce,
         retain,
@@ -289,7 +289,7 @@ fn a_will_needs_the_permission_of_a_publish() {
         ("home/bob/x", false, GRANTED),
     ] {
         let will = Some(will(topic, retain));
-        let (_, reason) = world.connecting(Says { client_id: "b", user: "bob", will });
+        let (_, reason) = test_broker.connecting(Says { client_id: "b", user: "bob", will });
         assert_eq!(reason, expected, "{topic}");
     }
 }
@@ -297,36 +297,36 @@ fn a_will_needs_the_permission_of_a_publish() {
 /// An alias is asked about as the topic that it stands for now.
 #[test]
 fn a_topic_alias_hides_no_topic() {
-    let mut world = World::new("alias");
-    let bob = world.connect("b", "bob");
-    let alice = world.connect("a", "alice");
-    assert_eq!(world.subscribe(alice, &["home/alice/#"]), [GRANTED]);
+    let mut test_broker = TestBroker::new("alias");
+    let bob = test_broker.connect("b", "bob");
+    let alice = test_broker.connect("a", "alice");
+    assert_eq!(test_broker.subscribe(alice, &["home/alice/#"]), [GRANTED]);
     // Allowed, then by alias, then the alias is turned to a topic that is not.
-    assert_ne!(world.publish(bob, "home/bob/x", Some(1), false), DENIED);
-    assert_ne!(world.publish(bob, "", Some(1), false), DENIED);
-    assert_eq!(world.publish(bob, "home/alice/x", Some(1), false), DENIED);
-    assert_eq!(world.publish(bob, "", Some(1), false), DENIED);
+    assert_ne!(test_broker.publish(bob, "home/bob/x", Some(1), false), DENIED);
+    assert_ne!(test_broker.publish(bob, "", Some(1), false), DENIED);
+    assert_eq!(test_broker.publish(bob, "home/alice/x", Some(1), false), DENIED);
+    assert_eq!(test_broker.publish(bob, "", Some(1), false), DENIED);
     // Denied at first and allowed later.
-    assert_eq!(world.publish(bob, "secret/x", Some(2), false), DENIED);
-    assert_ne!(world.publish(bob, "home/bob/y", Some(2), false), DENIED);
-    assert_ne!(world.publish(bob, "", Some(2), false), DENIED);
-    assert_eq!(world.received(alice), []);
+    assert_eq!(test_broker.publish(bob, "secret/x", Some(2), false), DENIED);
+    assert_ne!(test_broker.publish(bob, "home/bob/y", Some(2), false), DENIED);
+    assert_ne!(test_broker.publish(bob, "", Some(2), false), DENIED);
+    assert_eq!(test_broker.received(alice), []);
 }
 
 /// Who knows a Client Identifier does not get the session that belongs to it, nor ends it.
 #[test]
 fn a_client_identifier_of_somebody_else_is_not_taken_over() {
-    let mut world = World::new("takeover");
-    let alice = world.connect("door", "alice");
-    assert_eq!(world.subscribe(alice, &["home/alice/#"]), [GRANTED]);
-    let (_, reason) = world.connecting(Says { client_id: "door", user: "bob", ..Says::default() });
+    let mut test_broker = TestBroker::new("takeover");
+    let alice = test_broker.connect("door", "alice");
+    assert_eq!(test_broker.subscribe(alice, &["home/alice/#"]), [GRANTED]);
+    let (_, reason) = test_broker.connecting(Says { client_id: "door", user: "bob", ..Says::default() });
     assert_eq!(reason, ReasonCode::ClientIdentifierNotValid);
-    let other = world.connect("other", "alice");
-    world.publish(other, "home/alice/x", None, false);
-    assert_eq!(world.received(alice), [Answer::Publish("home/alice/x".into())], "she is still there");
-    world.worker.lost(NOW, alice.0);
-    world.worker.settle(NOW);
-    let (_, reason) = world.connecting(Says { client_id: "door", user: "bob", ..Says::default() });
+    let other = test_broker.connect("other", "alice");
+    test_broker.publish(other, "home/alice/x", None, false);
+    assert_eq!(test_broker.received(alice), [Answer::Publish("home/alice/x".into())], "she is still there");
+    test_broker.worker.lost(NOW, alice.0);
+    test_broker.worker.settle(NOW);
+    let (_, reason) = test_broker.connecting(Says { client_id: "door", user: "bob", ..Says::default() });
     assert_eq!(reason, ReasonCode::ClientIdentifierNotValid, "her session is away");
 }
 
@@ -334,10 +334,10 @@ fn a_client_identifier_of_somebody_else_is_not_taken_over() {
 #[test]
 fn a_user_name_is_no_pattern() {
     for user in ["+", "$SYS", "home/alice"] {
-        let mut world = World::new("users");
-        let client = world.connect("c", user);
+        let mut test_broker = TestBroker::new("users");
+        let client = test_broker.connect("c", user);
         assert_eq!(
-            world.subscribe(client, &["#", "home/alice/#", "$SYS/#", "secret/x"]),
+            test_broker.subscribe(client, &["#", "home/alice/#", "$SYS/#", "secret/x"]),
             [DENIED; 4],
             "{user}"
         );

@@ -208,7 +208,7 @@ fn let_in(token: &[u8]) -> bool {
     LINKS.iter().any(|link| {
         let credentials = Credentials { client_id: "c1", password: Some(token), ..Credentials::default() };
         let attempt = auth::Attempt::of(credentials);
-        let outcome = link.at_once(credentials).unwrap_or_else(|| link.work(&attempt));
+        let outcome = link.check_immediately(credentials).unwrap_or_else(|| link.work(&attempt));
         let step = link.clone().mechanism("JWT", credentials).expect("it has the method").step(Some(token));
         matches!(outcome, Outcome::Admit(_)) || matches!(step, Step::Success(..))
     })

@@ -19,19 +19,19 @@ const METHOD: &str = "SCRAM-SHA-256";
 const NOW: Time = Time(1_000);
 
 /// alice may use SCRAM; bob has an Argon2id hash.
-struct World {
+struct TestBroker {
     directory: PathBuf,
     settings: AuthSettings,
     guard: Arc<Guard>,
     worker: Worker,
 }
 
-impl World {
+impl TestBroker {
     fn new(test: &str) -> Self {
         let directory = std::env::temp_dir().join(format!("meridian-scram-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let mut edit = PasswordFileEdit::default();
-        edit.keep_decoys().unwrap();
+        edit.store_decoy_key().unwrap();
         edit.set("alice", &PasswordHash::create_scram("wonderland", SCRAM_ITERATIONS_MIN).unwrap());
         edit.set("bob", &PasswordHash::create(b"builder").unwrap());
         let users = directory.join("users");
@@ -130,7 +130,7 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for TestBroker {
     fn drop(&mut self) {
         std::fs::remove_dir_all(&self.directory).unwrap();
     }
@@ -169,66 +169,66 @@ const OUT: (&str, ReasonCode) = ("CONNACK", ReasonCode::NotAuthorized);
 
 #[test]
 fn the_right_password_gets_in_and_a_wrong_one_does_not() {
-    let mut world = World::new("login");
-    assert_eq!(world.login("alice", "wonderland").1, IN);
-    let (slot, answer) = world.login("alice", "Wonderland");
+    let mut test_broker = TestBroker::new("login");
+    assert_eq!(test_broker.login("alice", "wonderland").1, IN);
+    let (slot, answer) = test_broker.login("alice", "Wonderland");
     assert_eq!(answer, OUT);
-    assert!(world.worker.is_closing(slot));
+    assert!(test_broker.worker.is_closing(slot));
     let expected =
         Figures { accepted: 1, scram_accepted: 1, refused: 1, scram_refused: 1, ..Figures::default() };
-    assert_eq!(world.guard.figures(), expected);
+    assert_eq!(test_broker.guard.figures(), expected);
 }
 
 /// The same packets of the same lengths; what differs from time to time is the nonce alone.
 #[test]
 fn an_unknown_user_looks_like_one_with_a_wrong_password() {
-    let mut world = World::new("unknown");
+    let mut test_broker = TestBroker::new("unknown");
     let salt = |challenge: &[u8]| {
         let text = String::from_utf8(challenge.to_vec()).unwrap();
         text.split_once(",s=").unwrap().1.to_owned()
     };
-    let known = world.challenge("alice").1;
+    let known = test_broker.challenge("alice").1;
     for unknown in ["eve", "bob"] {
-        let (first, second) = (world.challenge(unknown).1, world.challenge(unknown).1);
+        let (first, second) = (test_broker.challenge(unknown).1, test_broker.challenge(unknown).1);
         assert_eq!(salt(&first), salt(&second), "{unknown}");
         assert_ne!(salt(&first), salt(&known), "{unknown}");
         assert_eq!(first.len(), known.len(), "{unknown}");
         assert_ne!(first, second, "the nonce is new");
         for password in ["wonderland", "builder", ""] {
-            assert_eq!(world.login(unknown, password).1, OUT, "{unknown}");
+            assert_eq!(test_broker.login(unknown, password).1, OUT, "{unknown}");
         }
-        world.change_users(|_| {});
-        assert_eq!(salt(&world.challenge(unknown).1), salt(&first), "a reload changes nothing");
+        test_broker.change_users(|_| {});
+        assert_eq!(salt(&test_broker.challenge(unknown).1), salt(&first), "a reload changes nothing");
     }
 }
 
 /// An answer is good for its own challenge only.
 #[test]
 fn an_answer_that_was_seen_before_does_not_get_in() {
-    let mut world = World::new("replay");
-    let (slot, challenge) = world.challenge("alice");
+    let mut test_broker = TestBroker::new("replay");
+    let (slot, challenge) = test_broker.challenge("alice");
     let (answer, _) = client_final("alice", "wonderland", &challenge);
-    world.auth(slot, ReasonCode::ContinueAuthentication, &answer);
-    assert_eq!(world.received(slot).1, ReasonCode::Success);
-    let (slot, _) = world.challenge("alice");
-    world.auth(slot, ReasonCode::ContinueAuthentication, &answer);
-    assert_eq!(world.received(slot).1, ReasonCode::NotAuthorized);
+    test_broker.auth(slot, ReasonCode::ContinueAuthentication, &answer);
+    assert_eq!(test_broker.received(slot).1, ReasonCode::Success);
+    let (slot, _) = test_broker.challenge("alice");
+    test_broker.auth(slot, ReasonCode::ContinueAuthentication, &answer);
+    assert_eq!(test_broker.received(slot).1, ReasonCode::NotAuthorized);
 }
 
 /// Rules, bans and the Will go by the name in CONNECT.
 #[test]
 fn nobody_proves_to_be_one_user_and_connects_as_another() {
-    let mut world = World::new("names");
+    let mut test_broker = TestBroker::new("names");
     for username in [Some("bob"), Some("Alice"), Some("")] {
-        let slot = world.connect(username, Some(client_first("alice").as_bytes()));
-        let (kind, reason, _) = world.received(slot);
+        let slot = test_broker.connect(username, Some(client_first("alice").as_bytes()));
+        let (kind, reason, _) = test_broker.received(slot);
         assert_eq!((kind, reason), OUT, "{username:?}");
     }
 }
 
 #[test]
 fn what_is_no_message_of_scram_is_refused() {
-    let mut world = World::new("malformed");
+    let mut test_broker = TestBroker::new("malformed");
     let cases: [(Option<&[u8]>, ReasonCode); 5] = [
         (None, ReasonCode::ProtocolError),
         (Some(b""), ReasonCode::ProtocolError),
@@ -237,69 +237,69 @@ fn what_is_no_message_of_scram_is_refused() {
         (Some(b"p=tls-exporter,,n=alice,r=x"), ReasonCode::NotAuthorized),
     ];
     for (data, expected) in cases {
-        let slot = world.connect(Some("alice"), data);
-        let (kind, reason, _) = world.received(slot);
+        let slot = test_broker.connect(Some("alice"), data);
+        let (kind, reason, _) = test_broker.received(slot);
         assert_eq!((kind, reason), ("CONNACK", expected), "{data:?}");
-        assert!(world.worker.is_closing(slot));
+        assert!(test_broker.worker.is_closing(slot));
     }
-    let (slot, _) = world.challenge("alice");
-    world.auth(slot, ReasonCode::ContinueAuthentication, b"c=biws");
-    assert_eq!(world.received(slot).1, ReasonCode::ProtocolError);
+    let (slot, _) = test_broker.challenge("alice");
+    test_broker.auth(slot, ReasonCode::ContinueAuthentication, b"c=biws");
+    assert_eq!(test_broker.received(slot).1, ReasonCode::ProtocolError);
 }
 
 /// [MQTT-4.12.1-1] [MQTT-4.12.1-2]
 #[test]
 fn a_client_proves_itself_again_while_connected() {
-    let mut world = World::new("again");
-    let (slot, answer) = world.login("alice", "wonderland");
+    let mut test_broker = TestBroker::new("again");
+    let (slot, answer) = test_broker.login("alice", "wonderland");
     assert_eq!(answer, IN);
     for (password, expected) in
         [("wonderland", ("AUTH", ReasonCode::Success)), ("wrong", ("DISCONNECT", ReasonCode::NotAuthorized))]
     {
-        world.auth(slot, ReasonCode::ReAuthenticate, client_first("alice").as_bytes());
-        let (_, _, challenge) = world.received(slot);
+        test_broker.auth(slot, ReasonCode::ReAuthenticate, client_first("alice").as_bytes());
+        let (_, _, challenge) = test_broker.received(slot);
         let (answer, _) = client_final("alice", password, &challenge);
-        world.auth(slot, ReasonCode::ContinueAuthentication, &answer);
-        let (kind, reason, _) = world.received(slot);
+        test_broker.auth(slot, ReasonCode::ContinueAuthentication, &answer);
+        let (kind, reason, _) = test_broker.received(slot);
         assert_eq!((kind, reason), expected);
     }
-    assert!(world.worker.is_closing(slot));
+    assert!(test_broker.worker.is_closing(slot));
 }
 
 #[test]
 fn a_ban_holds_before_during_and_after() {
-    let mut world = World::new("bans");
-    let (open, answer) = world.login("alice", "wonderland");
+    let mut test_broker = TestBroker::new("bans");
+    let (open, answer) = test_broker.login("alice", "wonderland");
     assert_eq!(answer, IN);
-    let (slot, challenge) = world.challenge("alice");
-    world.ban("alice");
+    let (slot, challenge) = test_broker.challenge("alice");
+    test_broker.ban("alice");
     let (answer, _) = client_final("alice", "wonderland", &challenge);
-    world.auth(slot, ReasonCode::ContinueAuthentication, &answer);
-    assert_eq!(world.received(slot).1, ReasonCode::Banned);
-    let slot = world.connect(Some("alice"), Some(client_first("alice").as_bytes()));
-    assert_eq!(world.received(slot).1, ReasonCode::Banned);
-    world.auth(open, ReasonCode::ReAuthenticate, client_first("alice").as_bytes());
-    assert!(world.worker.is_closing(open));
+    test_broker.auth(slot, ReasonCode::ContinueAuthentication, &answer);
+    assert_eq!(test_broker.received(slot).1, ReasonCode::Banned);
+    let slot = test_broker.connect(Some("alice"), Some(client_first("alice").as_bytes()));
+    assert_eq!(test_broker.received(slot).1, ReasonCode::Banned);
+    test_broker.auth(open, ReasonCode::ReAuthenticate, client_first("alice").as_bytes());
+    assert!(test_broker.worker.is_closing(open));
 }
 
 #[test]
 fn a_password_that_changes_during_an_exchange_ends_it() {
-    let mut world = World::new("changed");
-    let (slot, challenge) = world.challenge("alice");
-    world.change_users(|users| {
+    let mut test_broker = TestBroker::new("changed");
+    let (slot, challenge) = test_broker.challenge("alice");
+    test_broker.change_users(|users| {
         users.set("alice", &PasswordHash::create_scram("wonderland", SCRAM_ITERATIONS_MIN).unwrap());
     });
     let (answer, _) = client_final("alice", "wonderland", &challenge);
-    world.auth(slot, ReasonCode::ContinueAuthentication, &answer);
-    assert_eq!(world.received(slot).1, ReasonCode::NotAuthorized);
-    assert_eq!(world.login("alice", "wonderland").1, IN);
+    test_broker.auth(slot, ReasonCode::ContinueAuthentication, &answer);
+    assert_eq!(test_broker.received(slot).1, ReasonCode::NotAuthorized);
+    assert_eq!(test_broker.login("alice", "wonderland").1, IN);
 }
 
 /// [MQTT-4.12.0-1]
 #[test]
 fn where_nobody_can_use_it_the_method_is_not_there() {
-    let mut world = World::new("nobody");
-    world.change_users(|users| assert!(users.remove("alice")));
-    let slot = world.connect(Some("bob"), Some(client_first("bob").as_bytes()));
-    assert_eq!(world.received(slot).1, ReasonCode::BadAuthenticationMethod);
+    let mut test_broker = TestBroker::new("nobody");
+    test_broker.change_users(|users| assert!(users.remove("alice")));
+    let slot = test_broker.connect(Some("bob"), Some(client_first("bob").as_bytes()));
+    assert_eq!(test_broker.received(slot).1, ReasonCode::BadAuthenticationMethod);
 }

@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 /// What a command line asks for.
-enum Asked {
+enum Invocation {
     Run(Box<Plan>),
     Ha(Box<crate::ha::Options>),
     TxRx(Box<crate::tx_rx::Options>),
@@ -29,9 +29,9 @@ enum Asked {
 }
 
 /// Why a command line is refused, as a text for people.
-struct Refused(String);
+struct UsageError(String);
 
-impl From<clap::Error> for Refused {
+impl From<clap::Error> for UsageError {
     fn from(error: clap::Error) -> Self {
         Self(error.to_string().trim_end().to_owned())
     }
@@ -45,37 +45,37 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
         return run::share::run(std::io::BufReader::new(std::io::stdin()), std::io::stdout());
     }
     match parse(&arguments) {
-        Ok(Asked::Help(text)) => {
+        Ok(Invocation::Help(text)) => {
             // Nobody to read the help is no failure.
             let _ = write!(std::io::stdout(), "{text}");
             0
         }
-        Ok(Asked::Run(mut plan)) => match start({
+        Ok(Invocation::Run(mut plan)) => match start({
             plan.output.command = reports::without_secrets(&arguments);
             &plan
         }) {
             Ok(code) => code,
             Err(error) => complain(&format!("error: {error}")),
         },
-        Ok(Asked::Ha(options)) => {
+        Ok(Invocation::Ha(options)) => {
             process::on_signals();
             crate::ha::run(*options).unwrap_or_else(|error| complain(&format!("error: {error}")))
         }
-        Ok(Asked::TxRx(options)) => {
+        Ok(Invocation::TxRx(options)) => {
             process::on_signals();
             crate::tx_rx::run(*options).unwrap_or_else(|error| complain(&format!("error: {error}")))
         }
-        Ok(Asked::Scenario(mut options)) => {
+        Ok(Invocation::Scenario(mut options)) => {
             options.output.command = reports::without_secrets(&arguments);
             process::on_signals();
             crate::scenario::run(*options).unwrap_or_else(|error| complain(&format!("error: {error}")))
         }
-        Ok(Asked::Agent(options)) => {
+        Ok(Invocation::Agent(options)) => {
             process::on_signals();
             crate::agent::serve(&options).unwrap_or_else(|error| complain(&format!("error: {error}")))
         }
-        Ok(Asked::Size(options)) => crate::size::run(&options),
-        Err(Refused(text)) => complain(&text),
+        Ok(Invocation::Size(options)) => crate::size::run(&options),
+        Err(UsageError(text)) => complain(&text),
     }
 }
 
@@ -90,12 +90,12 @@ fn start(plan: &Plan) -> Result<i32, SetupError> {
     run::familiar::run(plan)
 }
 
-fn parse(arguments: &[OsString]) -> Result<Asked, Refused> {
+fn parse(arguments: &[OsString]) -> Result<Invocation, UsageError> {
     let mut words = vec![];
     for argument in arguments {
         match argument.to_str() {
             Some(word) => words.push(word.to_owned()),
-            None => return Err(Refused(format!("error: {} is not UTF-8", argument.display()))),
+            None => return Err(UsageError(format!("error: {} is not UTF-8", argument.display()))),
         }
     }
     let (style, rest) = match words.first().map(String::as_str) {
@@ -109,15 +109,15 @@ fn parse(arguments: &[OsString]) -> Result<Asked, Refused> {
     match style {
         "emqtt-bench" | "emqtt_bench" => emqtt::parse(rest),
         "mqttx" => mqttx::parse(rest),
-        _ => Err(Refused(format!("error: --as `{style}`: it is emqtt-bench (the default) or mqttx"))),
+        _ => Err(UsageError(format!("error: --as `{style}`: it is emqtt-bench (the default) or mqttx"))),
     }
 }
 
 /// Help and version are answers, everything else that clap refuses is an error.
-fn answer<T>(parsed: Result<T, clap::Error>) -> Result<Result<T, Asked>, Refused> {
+fn answer<T>(parsed: Result<T, clap::Error>) -> Result<Result<T, Invocation>, UsageError> {
     match parsed {
         Ok(value) => Ok(Ok(value)),
-        Err(error) if !error.use_stderr() => Ok(Err(Asked::Help(error.to_string()))),
+        Err(error) if !error.use_stderr() => Ok(Err(Invocation::Help(error.to_string()))),
         Err(error) => Err(error.into()),
     }
 }

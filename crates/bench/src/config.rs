@@ -7,7 +7,7 @@ use crate::plain::Plain;
 use crate::plan::Churn;
 use crate::properties::Will;
 use crate::random::Random;
-use crate::template::{Places, Template};
+use crate::template::{Placeholders, Template};
 use crate::topology::Topology;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -240,7 +240,7 @@ impl Config {
         let user = self.user.as_ref()?;
         let (Some(plain), true) = (&self.plain, user.contains('%')) else { return Some(user.clone()) };
         let number = i + self.start;
-        let template = Template::parse(user, Places::Topic).unwrap_or_default();
+        let template = Template::parse(user, Placeholders::Topic).unwrap_or_default();
         Some(template.text(number, "", "", &mut Random::of([plain.seed, number as u64, u64::MAX - 1])))
     }
     /// What stands in every PUBLISH, where the version has properties.
@@ -256,7 +256,7 @@ impl Config {
             let number = i + self.start;
             let username = self.username(i);
             let mut random = Random::of([plain.seed, number as u64, u64::MAX]);
-            let template = Template::parse(t, Places::Topic).unwrap_or_default();
+            let template = Template::parse(t, Placeholders::Topic).unwrap_or_default();
             return template.text(
                 number,
                 &self.client_id(is_pub, i),

@@ -7,13 +7,13 @@
 mod checker;
 mod connection;
 mod engine;
-mod found;
 mod message;
 mod numbers;
 mod plan;
 mod publisher;
 mod receive;
 mod report;
+mod run_result;
 mod silence;
 mod subscriber;
 
@@ -35,11 +35,11 @@ pub fn run(options: Options) -> Result<i32, SetupError> {
     if needed > limit {
         return Err(SetupError::TooManyFiles { needed, limit });
     }
-    let found = engine::Engine::new(&plan).run();
+    let run_result = engine::Engine::new(&plan).run();
     if !plan.keep_sessions {
         cleanup(&sessions(&plan));
     }
-    let report = report::Report::new(&plan, &found);
+    let report = report::Report::new(&plan, &run_result);
     report.print(plan.json);
     Ok(report.exit_code())
 }

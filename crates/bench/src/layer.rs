@@ -222,11 +222,11 @@ mod tests {
         let mut server = ServerConnection::new(Arc::new(server)).expect("a server");
         let mut client = ClientConnection::new(Arc::new(client), name).expect("a client");
         for _ in 0..3 {
-            let mut said = Vec::new();
+            let mut sent_bytes = Vec::new();
             while client.wants_write() {
-                client.write_tls(&mut said).expect("to memory");
+                client.write_tls(&mut sent_bytes).expect("to memory");
             }
-            server.read_tls(&mut &said[..]).expect("from memory");
+            server.read_tls(&mut &sent_bytes[..]).expect("from memory");
             server.process_new_packets().expect("a handshake");
             let answer = output(&mut server);
             let mut unread = &answer[..];

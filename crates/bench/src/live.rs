@@ -13,7 +13,7 @@ use crate::config::SetupError;
 use crate::counters::Counts;
 use crate::net;
 use crate::plan::{Kind, Output, Plan};
-use crate::progress::say;
+use crate::progress::print_status;
 use crate::pulse::Pulse;
 use crate::report::round;
 use bar::Bar;
@@ -104,7 +104,7 @@ pub struct Live {
     began: u64,
     at: u64,
     before: Counts,
-    said_ready: bool,
+    ready_reported: bool,
     bar: Option<Bar>,
     csv: Option<Csv>,
     exporter: Option<Exporter>,
@@ -139,7 +139,7 @@ impl Live {
             began: net::now(),
             at: net::now(),
             before: Counts::default(),
-            said_ready: false,
+            ready_reported: false,
             bar: (!output.quiet && std::io::stderr().is_terminal()).then(|| Bar::new(scene)),
             csv: output.csv.as_deref().map(|path| Csv::new(path, &output.broker_counter)).transpose()?,
             exporter: output.prometheus.map(Exporter::new).transpose()?,
@@ -154,9 +154,9 @@ impl Live {
     /// Shows and keeps a second.
     pub fn tick(&mut self, tick: &Tick) {
         let now = net::now();
-        if tick.settled && !self.said_ready {
-            self.said_ready = true;
-            self.say_ready(tick);
+        if tick.settled && !self.ready_reported {
+            self.ready_reported = true;
+            self.report_ready(tick);
         }
         let seconds = now.saturating_sub(self.at).max(1) as f64 / 1e9;
         let (c, p) = (&tick.counts, &self.before);
@@ -181,7 +181,7 @@ impl Live {
         self.short_of_cpu.1 += 1;
         match &mut self.bar {
             Some(bar) => bar.draw(&row, c, tick.settled),
-            None => say(self.quiet, format_args!("{}", self.line(&row, c))),
+            None => print_status(self.quiet, format_args!("{}", self.line(&row, c))),
         }
         if let Some(csv) = &mut self.csv {
             csv.row(&row);
@@ -245,14 +245,14 @@ impl Live {
         }
     }
 
-    fn say_ready(&mut self, tick: &Tick) {
+    fn report_ready(&mut self, tick: &Tick) {
         if let Some(bar) = &mut self.bar {
             bar.clear();
         }
         let what = if self.scene.subscribes { "connected and subscribed" } else { "connected" };
         let (count, failed) = (tick.counts.ready_subs + tick.counts.ready_pubs, tick.counts.failed);
         let seconds = tick.ready_s;
-        say(self.quiet, format_args!("{count} clients {what} in {seconds:.3} s, {failed} failed"));
+        print_status(self.quiet, format_args!("{count} clients {what} in {seconds:.3} s, {failed} failed"));
     }
 
     fn line(&self, row: &Row, c: &Counts) -> String {

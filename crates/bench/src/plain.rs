@@ -4,7 +4,7 @@ use crate::codec;
 use crate::config::Config;
 use crate::pace::Pace;
 use crate::random::Random;
-use crate::template::{Of, Template};
+use crate::template::{Template, TemplateContext};
 use serde::{Deserialize, Serialize};
 
 /// How publishers of plain messages send, and what subscribers look for.
@@ -28,7 +28,7 @@ pub struct Plain {
 pub enum Body {
     Fixed(Vec<u8>),
     /// Made anew for each message.
-    Made(Template),
+    Generated(Template),
 }
 
 impl Default for Body {
@@ -76,7 +76,7 @@ pub struct Stamp {
 
 /// What a payload's headers say.
 #[derive(Debug, Default, PartialEq)]
-pub struct Found {
+pub struct HeaderValues {
     pub count: Option<u64>,
     /// Nanoseconds since 1970.
     pub time: Option<u64>,
@@ -134,17 +134,17 @@ impl Headers {
     }
 
     /// Nothing when the payload is too short to have them.
-    pub fn find(&self, payload: &[u8]) -> Option<Found> {
-        let mut found = Found::default();
+    pub fn find(&self, payload: &[u8]) -> Option<HeaderValues> {
+        let mut values = HeaderValues::default();
         for (header, value) in self.0.iter().zip(payload.get(..self.len())?.as_chunks::<8>().0) {
             let value = Some(u64::from_be_bytes(*value));
             match header {
-                Header::Count => found.count = value,
-                Header::Time => found.time = value.map(|ms| ms.saturating_mul(NS_PER_MS)),
-                Header::TimeNs => found.time = value,
+                Header::Count => values.count = value,
+                Header::Time => values.time = value.map(|ms| ms.saturating_mul(NS_PER_MS)),
+                Header::TimeNs => values.time = value,
             }
         }
-        Some(found)
+        Some(values)
     }
 }
 
@@ -153,14 +153,14 @@ impl Plain {
     pub fn payload(&self) -> usize {
         let body = match &self.body {
             Body::Fixed(bytes) => bytes.len(),
-            Body::Made(_) => 0,
+            Body::Generated(_) => 0,
         };
         self.headers.len() + body
     }
 
     /// Whether each message has a packet head of its own.
     fn varies(&self) -> bool {
-        self.topic.varies() || matches!(self.body, Body::Made(_))
+        self.topic.varies() || matches!(self.body, Body::Generated(_))
     }
 
     pub fn encode(&self, b: &mut Vec<u8>, cfg: &Config, sender: Sender, attempt: Attempt, at: Stamp) {
@@ -176,14 +176,14 @@ impl Plain {
                 let number = sender.id + cfg.start;
                 let (client_id, username) = (cfg.client_id(true, sender.id), cfg.username(sender.id));
                 let username = username.as_deref().unwrap_or("");
-                let of = Of { number, client_id: &client_id, username, message: at };
+                let of = TemplateContext { number, client_id: &client_id, username, message: at };
                 let mut random = Random::of([self.seed, number as u64, at.seq]);
                 let mut topic = vec![];
                 self.topic.fill(of, &mut random, &mut topic);
                 let mut made = vec![];
                 let body = match body {
                     Body::Fixed(body) => body,
-                    Body::Made(template) => {
+                    Body::Generated(template) => {
                         template.fill(of, &mut random, &mut made);
                         &made
                     }
@@ -214,10 +214,10 @@ mod tests {
             assert_eq!(payload.len(), len);
             assert_eq!(headers.len(), len);
             payload.extend_from_slice(b"body");
-            let found = headers.find(&payload).unwrap();
-            assert_eq!(found.count, headers.has_count().then_some(3), "{list}");
+            let values = headers.find(&payload).unwrap();
+            assert_eq!(values.count, headers.has_count().then_some(3), "{list}");
             let time = if list == "tsns" { at.wall } else { 1_700_000_000_123_000_000 };
-            assert_eq!(found.time, headers.has_time().then_some(time), "{list}");
+            assert_eq!(values.time, headers.has_time().then_some(time), "{list}");
         }
         assert_eq!(Headers::parse("cnt64,ts").unwrap().find(&[0; 15]), None);
     }

@@ -9,7 +9,7 @@ use crate::pace::Pace;
 use crate::plain::{Body, Headers, Plain};
 use crate::properties::{ConnectProperties, Properties, Will};
 use crate::secret::Secret;
-use crate::template::{Places, Template};
+use crate::template::{Placeholders, Template};
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 use serde::{Deserialize, Serialize};
@@ -129,7 +129,7 @@ pub struct Span {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Message {
     Fixed(Vec<u8>),
-    Made(Template),
+    Generated(Template),
 }
 
 /// TLS as a command line says it.
@@ -309,7 +309,7 @@ impl Plan {
         let header = self.headers.len();
         let body = match &self.message {
             Some(Message::Fixed(bytes)) => Body::Fixed(bytes.clone()),
-            Some(Message::Made(template)) => Body::Made(template.clone()),
+            Some(Message::Generated(template)) => Body::Generated(template.clone()),
             // Who only subscribes reads headers and makes no payload.
             None if matches!(self.kind, Kind::Sub | Kind::Conn) => Body::default(),
             None if self.size < header => {
@@ -317,7 +317,7 @@ impl Plan {
             }
             None => Body::Fixed(vec![b'a'; self.size - header]),
         };
-        let template = |text: &str| Template::parse(text, Places::Topic).map_err(SetupError::Template);
+        let template = |text: &str| Template::parse(text, Placeholders::Topic).map_err(SetupError::Template);
         let will = self.will.as_ref().map(|will| &will.topic);
         for text in self.topics.iter().chain(&self.username).chain(&self.also).chain(will) {
             template(text)?;

@@ -20,7 +20,7 @@ use crate::args::Command;
 use crate::config::{Config, SetupError};
 use crate::counters::Shared;
 use crate::outcome::WorkerResult;
-use crate::progress::say;
+use crate::progress::print_status;
 use crate::worker::Worker;
 use crate::{net, process};
 use serde_json::Value;
@@ -125,7 +125,7 @@ pub(crate) fn nap(ms: u64) {
 fn wait_setup(cfg: &Config, shared: &Shared, timeout_s: f64, quiet: bool, workers: &Workers) -> bool {
     let total = (cfg.n_sub + cfg.n_pub) as u64;
     let begin = net::now();
-    let mut said = begin;
+    let mut last_report = begin;
     loop {
         let c = shared.sum();
         if c.ready_pubs + c.ready_subs + c.failed >= total {
@@ -138,9 +138,9 @@ fn wait_setup(cfg: &Config, shared: &Shared, timeout_s: f64, quiet: bool, worker
         if now - begin > (timeout_s * 1e9) as u64 {
             return false;
         }
-        if now - said >= 1_000_000_000 {
-            said = now;
-            say(
+        if now - last_report >= 1_000_000_000 {
+            last_report = now;
+            print_status(
                 quiet,
                 format_args!(
                     "[{:6.1}s] ready {}/{} failed {} attempts failed {}",

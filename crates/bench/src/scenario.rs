@@ -10,11 +10,11 @@ mod values;
 use crate::config::SetupError;
 use crate::live::{Live, Scene, page};
 use crate::plan::{Kind, Output};
-use crate::progress::say;
+use crate::progress::print_status;
 use crate::run::done::Done;
 use crate::run::familiar::{About, report};
 use crate::run::{processes, summary};
-use plan::{Said, Scenario};
+use plan::{CommandLineOverrides, Scenario};
 use serde_json::{Value, json};
 use stages::Stages;
 use std::path::PathBuf;
@@ -36,26 +36,26 @@ pub struct Options {
 /// When nothing could begin.
 pub fn run(options: Options) -> Result<i32, SetupError> {
     let Options { file, hosts, check, output } = options;
-    let said = Said { hosts, output: output.clone() };
+    let said = CommandLineOverrides { hosts, output: output.clone() };
     let scenario = Scenario::read(&file, &said)?;
     if check {
-        summary::say_lines(&outline(&scenario));
+        summary::print_lines(&outline(&scenario));
         return Ok(0);
     }
     let plans: Vec<_> = scenario.groups.iter().map(|group| group.plan.clone()).collect();
     let (members, _children) = processes::gather(&plans, &output, output.processes)?;
     let mut live = Live::new(scene(&scenario), &output)?;
     let mut stages = Stages::new(&scenario);
-    let mut said_stage = None;
+    let mut stage_reported = None;
     let mut each = |group: usize, tick: &crate::live::Tick, before: &crate::counters::Counts| {
         stages.add(&scenario, group, tick, before);
         let stage = scenario.stage_at(tick.at);
-        if tick.at > 0.0 && said_stage.is_none_or(|said| said < stage) {
-            said_stage = Some(stage);
-            say(output.quiet, format_args!("stage {}", scenario.stages[stage].name));
+        if tick.at > 0.0 && stage_reported.is_none_or(|said| said < stage) {
+            stage_reported = Some(stage);
+            print_status(output.quiet, format_args!("stage {}", scenario.stages[stage].name));
         }
     };
-    let dones = members.conduct(&mut live, &mut each)?;
+    let dones = members.run_until_done(&mut live, &mut each)?;
     let (report, code) = finish(&scenario, dones, &stages, &mut live, &output);
     summary::print(&report.0, output.json);
     if let Some(path) = &output.html {
@@ -88,7 +88,7 @@ fn outline(scenario: &Scenario) -> Vec<String> {
         let plan = &group.plan;
         let does = match plan.kind {
             Kind::Pub => {
-                let rates = scenario.stages.iter().zip(&group.asked);
+                let rates = scenario.stages.iter().zip(&group.target_rates);
                 let rates: Vec<String> = rates
                     .filter_map(|(stage, rate)| rate.map(|rate| format!("{} {rate}/s", stage.name)))
                     .collect();

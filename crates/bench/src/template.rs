@@ -38,7 +38,7 @@ enum Piece {
 
 /// Which places a text can have.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Places {
+pub enum Placeholders {
     /// Those of a topic and a User Name.
     Topic,
     /// Those of emqtt-bench's payload files; `%RANDOM%` is this many bytes.
@@ -49,7 +49,7 @@ pub enum Places {
 
 /// Whom and which message a text is filled in for.
 #[derive(Clone, Copy)]
-pub struct Of<'a> {
+pub struct TemplateContext<'a> {
     pub number: usize,
     pub client_id: &'a str,
     pub username: &'a str,
@@ -67,14 +67,14 @@ impl Template {
     ///
     /// # Errors
     /// A place whose numbers cannot be, as a sentence.
-    pub fn parse(text: &str, places: Places) -> Result<Template, String> {
+    pub fn parse(text: &str, placeholders: Placeholders) -> Result<Template, String> {
         let mut pieces = vec![];
         let mut plain = String::new();
         let mut rest = text;
         while let Some(at) = rest.find('%') {
             plain.push_str(&rest[..at]);
             rest = &rest[at..];
-            match place(rest, places)? {
+            match parse_placeholder(rest, placeholders)? {
                 Some((piece, taken)) => {
                     if !plain.is_empty() {
                         pieces.push(Piece::Text(std::mem::take(&mut plain)));
@@ -104,7 +104,7 @@ impl Template {
     }
 
     /// Appends the text to `out`. The same `random` gives the same text, so that a message can be sent again.
-    pub fn fill(&self, of: Of, random: &mut Random, out: &mut Vec<u8>) {
+    pub fn fill(&self, of: TemplateContext, random: &mut Random, out: &mut Vec<u8>) {
         for piece in &self.pieces {
             // Writing to a Vec does not fail.
             let _ = match piece {
@@ -138,7 +138,7 @@ impl Template {
     pub fn text(&self, number: usize, client_id: &str, username: &str, random: &mut Random) -> String {
         let mut out = vec![];
         let message = Stamp { seq: 0, wall: crate::net::wall() };
-        self.fill(Of { number, client_id, username, message }, random, &mut out);
+        self.fill(TemplateContext { number, client_id, username, message }, random, &mut out);
         String::from_utf8_lossy(&out).into_owned()
     }
 }
@@ -146,8 +146,8 @@ impl Template {
 const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
 /// The place at the start of `text` and its length; nothing when there is none.
-fn place(text: &str, places: Places) -> Result<Option<(Piece, usize)>, String> {
-    if let Places::Emqtt { size } | Places::All { size } = places {
+fn parse_placeholder(text: &str, placeholders: Placeholders) -> Result<Option<(Piece, usize)>, String> {
+    if let Placeholders::Emqtt { size } | Placeholders::All { size } = placeholders {
         if let Some((name, unit)) = TIMES.iter().find(|(name, _)| text.starts_with(name)) {
             return Ok(Some((Piece::Time(*unit), name.len())));
         }
@@ -158,7 +158,7 @@ fn place(text: &str, places: Places) -> Result<Option<(Piece, usize)>, String> {
             return Ok(Some((Piece::Noise(size), 8)));
         }
     }
-    if matches!(places, Places::Emqtt { .. }) {
+    if matches!(placeholders, Placeholders::Emqtt { .. }) {
         return Ok(None);
     }
     if let Some(rest) = text.strip_prefix("%rand_") {
@@ -173,7 +173,7 @@ fn place(text: &str, places: Places) -> Result<Option<(Piece, usize)>, String> {
         }
         return Ok(Some((Piece::Random(least, most), 6 + taken)));
     }
-    if let Places::All { .. } = places {
+    if let Placeholders::All { .. } = placeholders {
         if let Some(rest) = text.strip_prefix("%text_") {
             let digits = digits(rest);
             return match rest[..digits].parse::<usize>() {
@@ -224,11 +224,11 @@ fn digits(text: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn filled(text: &str, places: Places, seq: u64) -> String {
-        let template = Template::parse(text, places).unwrap();
+    fn filled(text: &str, placeholders: Placeholders, seq: u64) -> String {
+        let template = Template::parse(text, placeholders).unwrap();
         let mut out = vec![];
         let message = Stamp { seq, wall: 1_700_000_000_123_456_789 };
-        let of = Of { number: 7, client_id: "c%i", username: "bob", message };
+        let of = TemplateContext { number: 7, client_id: "c%i", username: "bob", message };
         template.fill(of, &mut Random::of([1, 7, seq]), &mut out);
         String::from_utf8_lossy(&out).into_owned()
     }
@@ -244,7 +244,7 @@ mod tests {
             ("ä%i", "ä7"),
             ("none", "none"),
         ] {
-            assert_eq!(filled(text, Places::Topic, 2), topic, "{text}");
+            assert_eq!(filled(text, Placeholders::Topic, 2), topic, "{text}");
         }
     }
 
@@ -252,8 +252,8 @@ mod tests {
     fn random_numbers_keep_to_their_range_and_come_again_with_the_message() {
         let mut seen = std::collections::BTreeSet::new();
         for seq in 0..200 {
-            let text = filled("%rand_3-%rand_5_6", Places::Topic, seq);
-            assert_eq!(text, filled("%rand_3-%rand_5_6", Places::Topic, seq), "a message sent again");
+            let text = filled("%rand_3-%rand_5_6", Placeholders::Topic, seq);
+            assert_eq!(text, filled("%rand_3-%rand_5_6", Placeholders::Topic, seq), "a message sent again");
             seen.insert(text);
         }
         let all = ["1-5", "1-6", "2-5", "2-6", "3-5", "3-6"].map(str::to_owned);
@@ -262,38 +262,41 @@ mod tests {
 
     #[test]
     fn payload_files_have_the_places_of_emqtt_bench() {
-        let places = Places::Emqtt { size: 4 };
-        assert_eq!(filled("%i %TIMESTAMP%", places, 0), "%i 1700000000123");
+        let placeholders = Placeholders::Emqtt { size: 4 };
+        assert_eq!(filled("%i %TIMESTAMP%", placeholders, 0), "%i 1700000000123");
         assert_eq!(
-            filled("%TIMESTAMPMS% %TIMESTAMPUS% %TIMESTAMPNS%", places, 0),
+            filled("%TIMESTAMPMS% %TIMESTAMPUS% %TIMESTAMPNS%", placeholders, 0),
             "1700000000123 1700000000123456 1700000000123456789"
         );
-        assert_ne!(filled("%UNIQUE%", places, 0), filled("%UNIQUE%", places, 1));
-        let template = Template::parse("<%RANDOM%>", places).unwrap();
+        assert_ne!(filled("%UNIQUE%", placeholders, 0), filled("%UNIQUE%", placeholders, 1));
+        let template = Template::parse("<%RANDOM%>", placeholders).unwrap();
         let mut out = vec![];
-        let of = Of { number: 1, client_id: "", username: "", message: Stamp { seq: 0, wall: 0 } };
+        let of =
+            TemplateContext { number: 1, client_id: "", username: "", message: Stamp { seq: 0, wall: 0 } };
         template.fill(of, &mut Random::new(1), &mut out);
         assert_eq!(out.len(), 6);
     }
 
     #[test]
     fn payloads_of_scenarios_have_all_of_them() {
-        let places = Places::All { size: 1 };
-        let text = filled("{\"id\":%i,\"state\":\"%pick(on|off)\",\"x\":\"%text_5\"}", places, 0);
+        let placeholders = Placeholders::All { size: 1 };
+        let text = filled("{\"id\":%i,\"state\":\"%pick(on|off)\",\"x\":\"%text_5\"}", placeholders, 0);
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["id"], 7);
         assert!(value["state"] == "on" || value["state"] == "off", "{text}");
         assert_eq!(value["x"].as_str().unwrap().len(), 5);
-        assert!(Template::parse("%pick(a", places).unwrap_err().contains("has no end"));
-        assert!(Template::parse("%text_99999999999", places).unwrap_err().contains("more than"));
-        assert!(Template::parse("%rand_9_5", places).unwrap_err().contains("no range"));
-        assert!(Template::parse("%rand_99999999999999999999", places).unwrap_err().contains("no range"));
+        assert!(Template::parse("%pick(a", placeholders).unwrap_err().contains("has no end"));
+        assert!(Template::parse("%text_99999999999", placeholders).unwrap_err().contains("more than"));
+        assert!(Template::parse("%rand_9_5", placeholders).unwrap_err().contains("no range"));
+        assert!(
+            Template::parse("%rand_99999999999999999999", placeholders).unwrap_err().contains("no range")
+        );
     }
 
     #[test]
     fn what_differs_from_message_to_message_is_known() {
         for (text, varies) in [("a/%i/%c/%u", false), ("a/%s", true), ("%rand_4", true), ("x", false)] {
-            assert_eq!(Template::parse(text, Places::Topic).unwrap().varies(), varies, "{text}");
+            assert_eq!(Template::parse(text, Placeholders::Topic).unwrap().varies(), varies, "{text}");
         }
     }
 }

@@ -18,7 +18,7 @@ pub enum Topology {
 
 impl Topology {
     /// Publishers that subscriber `j` hears: first, step, how many.
-    pub fn heard(self, j: usize, p: usize, s: usize) -> (usize, usize, usize) {
+    pub fn publishers_of(self, j: usize, p: usize, s: usize) -> (usize, usize, usize) {
         match self {
             Topology::OneToOne => (j, 1, (j < p) as usize),
             Topology::FanIn => (j, s, if j < p { (p - 1 - j) / s + 1 } else { 0 }),
@@ -55,14 +55,14 @@ mod tests {
                 if topo == Topology::OneToOne && p != s {
                     continue;
                 }
-                let mut heard = vec![0usize; p];
+                let mut publishers_of = vec![0usize; p];
                 for j in 0..s {
-                    let (b, st, n) = topo.heard(j, p, s);
+                    let (b, st, n) = topo.publishers_of(j, p, s);
                     for k in 0..n {
-                        heard[b + k * st] += 1;
+                        publishers_of[b + k * st] += 1;
                     }
                 }
-                for (i, n) in heard.iter().enumerate() {
+                for (i, n) in publishers_of.iter().enumerate() {
                     assert_eq!(*n, topo.fan(i, p, s, 1), "{topo:?} p {p} s {s} i {i}");
                 }
             }

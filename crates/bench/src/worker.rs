@@ -341,7 +341,7 @@ impl Worker {
             w.group_last = vec![0; cfg.groups];
         }
         for i in (0..cfg.n_sub).filter(|i| i % n == index) {
-            let (base, stride, count) = cfg.topology.heard(i, cfg.n_pub, cfg.n_sub);
+            let (base, stride, count) = cfg.topology.publishers_of(i, cfg.n_pub, cfg.n_sub);
             let shared = cfg.topology == Topology::Shared;
             w.push(
                 i,

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use broker::access::{
-    Access, Action, Admission, AskAgain, AuthReply, Credentials, Identity, Mechanism, Permission, Principal,
-    Rates, Step, Verdict,
+    Access, Action, Admission, AuthReply, AuthResult, Credentials, Identity, Mechanism, Permission,
+    Principal, Rates, RetryAuthorize, Step,
 };
 use mqtt::ReasonCode;
 
@@ -14,7 +14,7 @@ use mqtt::ReasonCode;
 pub struct Moody {
     later: Mutex<Vec<AuthReply>>,
     /// Questions about topics that begin with `ask`.
-    waiting: Mutex<Vec<AskAgain>>,
+    waiting: Mutex<Vec<RetryAuthorize>>,
     /// Their answer: 0 is not known.
     known: AtomicU8,
 }
@@ -35,8 +35,8 @@ impl Moody {
         };
         match allow % 4 {
             0 => drop(reply),
-            1 | 3 => reply.complete(Verdict::Allow),
-            _ => reply.complete(Verdict::Deny(ReasonCode::BadUserNameOrPassword)),
+            1 | 3 => reply.complete(AuthResult::Allow),
+            _ => reply.complete(AuthResult::Deny(ReasonCode::BadUserNameOrPassword)),
         }
         true
     }
@@ -47,7 +47,7 @@ impl Access for Moody {
         &self,
         credentials: Credentials<'_>,
         later: &mut dyn FnMut() -> AuthReply,
-    ) -> Option<Verdict> {
+    ) -> Option<AuthResult> {
         match credentials.username {
             Some("later") => {
                 self.later.lock().expect("nothing panics while it holds this").push(later());
@@ -55,8 +55,8 @@ impl Access for Moody {
             }
             Some("tenant") => Some(admit(Some("t/"), None)),
             Some("slow") => Some(admit(None, Some(3))),
-            Some("nobody") => Some(Verdict::Deny(ReasonCode::NotAuthorized)),
-            _ => Some(Verdict::Allow),
+            Some("nobody") => Some(AuthResult::Deny(ReasonCode::NotAuthorized)),
+            _ => Some(AuthResult::Allow),
         }
     }
 
@@ -73,7 +73,7 @@ impl Access for Moody {
         _: Identity<'_>,
         action: Action,
         topic: &str,
-        later: &mut dyn FnMut() -> AskAgain,
+        later: &mut dyn FnMut() -> RetryAuthorize,
     ) -> Option<Permission> {
         if topic.starts_with("ask") && action != Action::Receive {
             return match self.known.load(Ordering::Relaxed) {
@@ -87,7 +87,7 @@ impl Access for Moody {
         Some(Permission { allowed: !topic.starts_with("no/"), lasting: true })
     }
 
-    fn asks_others(&self) -> bool {
+    fn may_answer_later(&self) -> bool {
         true
     }
 
@@ -96,12 +96,12 @@ impl Access for Moody {
     }
 }
 
-fn admit(mountpoint: Option<&str>, messages_per_second: Option<u32>) -> Verdict {
+fn admit(mountpoint: Option<&str>, messages_per_second: Option<u32>) -> AuthResult {
     let rates =
         messages_per_second.map(|messages_per_second| Rates { messages_per_second, ..Rates::default() });
     let principal = Principal { mountpoint: mountpoint.map(Into::into), rates, ..Principal::default() };
     let lifetime = Some(Duration::from_secs(30));
-    Verdict::Admit(Box::new(Admission {
+    AuthResult::Admit(Box::new(Admission {
         lifetime,
         principal: Some(Arc::new(principal)),
         ..Admission::default()

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use broker::settings::{PublishDenied, QueueFull, Settings, SharedStrategy};
-use broker::{Batch, Counters, Letter, Node, Published, Then, Time, Worker, WorkerId};
+use broker::{Batch, Counters, Node, Published, Then, Time, Worker, WorkerCommand, WorkerId};
 use settings::ByteSize;
 
 use crate::access::Moody;
@@ -15,24 +15,24 @@ use crate::program::{Op, decode};
 /// Runs `input` as a program, and panics when the node contradicts itself, speaks out of turn, or leaves something behind.
 pub fn check(input: &[u8]) {
     let (variant, ops) = decode(input);
-    let mut world = World::new(variant);
+    let mut simulation = Simulation::new(variant);
     for op in ops {
-        world.apply(op);
-        world.check_invariants();
+        simulation.apply(op);
+        simulation.check_invariants();
     }
-    world.end();
+    simulation.end();
 }
 
-struct World {
+struct Simulation {
     node: Arc<Node>,
     access: Arc<Moody>,
     workers: Vec<Worker>,
     now: Time,
     peers: Vec<Peer>,
-    places: HashMap<(usize, u32), usize>,
+    peers_by_slot: HashMap<(usize, u32), usize>,
     wires: BTreeMap<(usize, usize), VecDeque<Batch>>,
     /// Letters from other threads.
-    posted: Arc<Mutex<Vec<(WorkerId, Letter)>>>,
+    posted: Arc<Mutex<Vec<(WorkerId, WorkerCommand)>>>,
 }
 
 /// Limits that a short program reaches.
@@ -41,7 +41,7 @@ fn settings(variant: u8) -> Settings {
     let bit = |at: u8| variant >> at & 1 != 0;
     settings.queue.messages_max = 3;
     settings.queue.bytes_max = ByteSize::kib(2);
-    settings.queue.out_bytes_max = ByteSize::kib(4);
+    settings.queue.unsent_bytes_max = ByteSize::kib(4);
     settings.queue.full = if bit(0) { QueueFull::DropNewest } else { QueueFull::DropOldest };
     settings.mqtt.receive_max = 3;
     settings.mqtt.inflight_max = 3;
@@ -69,14 +69,14 @@ const PEERS_MAX: usize = 64;
 /// Batches between workers that one moment may lead to.
 const STEPS_MAX: usize = 20_000;
 
-impl World {
+impl Simulation {
     fn new(variant: u8) -> Self {
         let access = Arc::new(Moody::default());
         let node = Node::new(settings(variant), access.clone(), "fuzz".into(), WORKERS, [7; 16]);
         let posted: Arc<Mutex<Vec<_>>> = Arc::default();
         let post = posted.clone();
-        node.deliver_letters_by(move |worker, letter| {
-            post.lock().expect("nothing panics while it holds this").push((worker, letter));
+        node.set_mailbox(move |worker, command| {
+            post.lock().expect("nothing panics while it holds this").push((worker, command));
         });
         let workers = node.build_workers();
         Self {
@@ -85,7 +85,7 @@ impl World {
             workers,
             now: Time(0),
             peers: Vec::new(),
-            places: HashMap::new(),
+            peers_by_slot: HashMap::new(),
             wires: BTreeMap::new(),
             posted,
         }
@@ -125,7 +125,7 @@ impl World {
                 self.step(usize::from(wire));
             }
             Op::Run => self.run(),
-            Op::Verdict { allow } => {
+            Op::AuthResult { allow } => {
                 self.access.make_up_its_mind(allow);
             }
             Op::Stop { worker } => self.workers[usize::from(worker % WORKERS as u8)].stop(self.now),
@@ -136,7 +136,7 @@ impl World {
     fn open(&mut self, worker: usize) {
         let worker = worker % self.workers.len();
         let id = self.workers[worker].open(self.now, None);
-        assert!(self.places.insert((worker, id.slot), self.peers.len()).is_none(), "a slot in use");
+        assert!(self.peers_by_slot.insert((worker, id.slot), self.peers.len()).is_none(), "a slot in use");
         self.peers.push(Peer::new(worker, id.slot));
     }
 
@@ -189,7 +189,7 @@ impl World {
         let peer = &mut self.peers[at];
         peer.gone = true;
         self.workers[peer.worker].vacate(peer.slot);
-        self.places.remove(&(peer.worker, peer.slot));
+        self.peers_by_slot.remove(&(peer.worker, peer.slot));
     }
 
     fn pass(&mut self, milliseconds: u64, punctual: bool) {
@@ -235,9 +235,9 @@ impl World {
     }
 
     fn end_turns(&mut self) {
-        for (worker, letter) in self.posted.lock().expect("nothing panics while it holds this").drain(..) {
+        for (worker, command) in self.posted.lock().expect("nothing panics while it holds this").drain(..) {
             let (from, to) = (self.workers.len(), worker.index());
-            self.wires.entry((from, to)).or_default().push_back(Batch::of(letter));
+            self.wires.entry((from, to)).or_default().push_back(Batch::of(command));
         }
         for from in 0..self.workers.len() {
             self.flush(from);
@@ -259,7 +259,7 @@ impl World {
             self.workers[worker].take_dirty(&mut slots);
             let dirty = std::mem::take(&mut slots);
             for slot in &dirty {
-                if let Some(at) = self.places.get(&(worker, *slot)).copied() {
+                if let Some(at) = self.peers_by_slot.get(&(worker, *slot)).copied() {
                     let bytes = if self.peers[at].stopped { 0 } else { usize::MAX };
                     self.take_output(at, bytes);
                 }
@@ -267,7 +267,7 @@ impl World {
             self.workers[worker].take_woken(&mut slots);
             let woken = std::mem::take(&mut slots);
             for slot in &woken {
-                if let Some(at) = self.places.get(&(worker, *slot)).copied() {
+                if let Some(at) = self.peers_by_slot.get(&(worker, *slot)).copied() {
                     self.peers[at].held = false;
                     self.offer(at);
                 }
@@ -305,7 +305,7 @@ impl World {
         assert_eq!(self.node.routes.len(), 0, "routes are left");
         let sum = |figure: fn(&Published) -> u64| self.node.published.iter().map(figure).sum::<u64>();
         assert_eq!(sum(|worker| Published::get(&worker.queued_bytes)), 0);
-        assert_eq!(sum(|worker| Published::get(&worker.absent_bytes)), 0);
+        assert_eq!(sum(|worker| Published::get(&worker.offline_bytes)), 0);
         let total = |counter: fn(&Counters) -> u64| {
             self.workers.iter().map(|worker| counter(worker.counters())).sum::<u64>()
         };

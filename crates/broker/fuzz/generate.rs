@@ -89,7 +89,7 @@ pub fn encode(variant: u8, ops: &[Op]) -> Vec<u8> {
             Op::Read { peer } => bytes.extend([5, *peer]),
             Op::Step { wire } => bytes.extend([6, *wire]),
             Op::Run => bytes.extend([7, 0]),
-            Op::Verdict { allow } => bytes.extend([8, *allow]),
+            Op::AuthResult { allow } => bytes.extend([8, *allow]),
             Op::Stop { worker } => bytes.extend([9, *worker]),
             Op::Send { peer, bytes: piece } => {
                 let piece = &piece[..piece.len().min(PIECE_MAX)];
@@ -148,7 +148,7 @@ impl Script<'_> {
             _ if self.one_in(12) => self.ops.push(Op::Stop { worker: peer }),
             _ => {
                 let allow = self.random.byte();
-                self.ops.push(Op::Verdict { allow });
+                self.ops.push(Op::AuthResult { allow });
             }
         }
     }

@@ -22,7 +22,7 @@ pub enum Op {
     /// All that is under way arrives.
     Run,
     /// Access control makes up its mind.
-    Verdict { allow: u8 },
+    AuthResult { allow: u8 },
     /// A worker is told to stop.
     Stop { worker: u8 },
 }
@@ -43,7 +43,7 @@ pub fn decode(input: &[u8]) -> (u8, Vec<Op>) {
             5 => Op::Read { peer },
             6 => Op::Step { wire: peer },
             7 => Op::Run,
-            8 => Op::Verdict { allow: peer },
+            8 => Op::AuthResult { allow: peer },
             9 => Op::Stop { worker: peer },
             _ => {
                 let [low, high, after @ ..] = rest else { break };

@@ -54,7 +54,7 @@ pub struct ClientCertificate {
 
 /// The answer to a CONNECT.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum AuthResult {
     /// As the client said it is, with nothing to add.
     Allow,
     Admit(Box<Admission>),
@@ -74,14 +74,14 @@ pub struct Admission {
     /// `None` when there is nothing to say.
     pub principal: Option<Arc<Principal>>,
     /// Of what it was let in by; `None` when that cannot lose its force while the client is here.
-    pub standing: Option<Arc<Standing>>,
+    pub validity: Option<Arc<Validity>>,
 }
 
 /// Whether what clients were let in by still holds. Whoever ends one has [`Access::revocations`] grow afterwards.
 #[derive(Debug, Default)]
-pub struct Standing(AtomicBool);
+pub struct Validity(AtomicBool);
 
-impl Standing {
+impl Validity {
     pub fn end(&self) {
         self.0.store(true, Ordering::Release);
     }
@@ -92,7 +92,7 @@ impl Standing {
 }
 
 /// The same one: two that say the same are still two.
-impl PartialEq for Standing {
+impl PartialEq for Validity {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
     }
@@ -170,16 +170,16 @@ pub enum Step {
 }
 
 /// Completes one authentication from any thread, once. Dropped without an answer it refuses (fail closed).
-pub struct AuthReply(Option<Box<dyn FnOnce(Verdict) + Send>>);
+pub struct AuthReply(Option<Box<dyn FnOnce(AuthResult) + Send>>);
 
 impl AuthReply {
-    pub fn new(complete: impl FnOnce(Verdict) + Send + 'static) -> Self {
+    pub fn new(complete: impl FnOnce(AuthResult) + Send + 'static) -> Self {
         Self(Some(Box::new(complete)))
     }
 
-    pub fn complete(mut self, verdict: Verdict) {
+    pub fn complete(mut self, result: AuthResult) {
         if let Some(complete) = self.0.take() {
-            complete(verdict);
+            complete(result);
         }
     }
 }
@@ -187,21 +187,21 @@ impl AuthReply {
 impl Drop for AuthReply {
     fn drop(&mut self) {
         if let Some(complete) = self.0.take() {
-            complete(Verdict::Deny(ReasonCode::ServerUnavailable));
+            complete(AuthResult::Deny(ReasonCode::ServerUnavailable));
         }
     }
 }
 
 /// Called, or dropped, when a question that could not be answered will be when it is asked again. From any thread, once.
-pub struct AskAgain(Option<Box<dyn FnOnce() + Send>>);
+pub struct RetryAuthorize(Option<Box<dyn FnOnce() + Send>>);
 
-impl AskAgain {
+impl RetryAuthorize {
     pub fn new(wake: impl FnOnce() + Send + 'static) -> Self {
         Self(Some(Box::new(wake)))
     }
 }
 
-impl Drop for AskAgain {
+impl Drop for RetryAuthorize {
     fn drop(&mut self) {
         if let Some(wake) = self.0.take() {
             wake();
@@ -225,11 +225,11 @@ pub trait Access: Send + Sync + 'static {
         &self,
         credentials: Credentials<'_>,
         later: &mut dyn FnMut() -> AuthReply,
-    ) -> Option<Verdict>;
+    ) -> Option<AuthResult>;
 
     /// Whether this listener lets in clients that show neither a user name nor a password. While it does, it refuses web pages of other
     /// hosts.
-    fn lets_in_without_login(&self, _listener: &str) -> bool {
+    fn allows_anonymous(&self, _listener: &str) -> bool {
         true
     }
 
@@ -243,7 +243,7 @@ pub trait Access: Send + Sync + 'static {
     fn guards_topics(&self) -> bool;
 
     /// Whether `authorize` can ever not know the answer yet.
-    fn asks_others(&self) -> bool {
+    fn may_answer_later(&self) -> bool {
         false
     }
 
@@ -254,7 +254,7 @@ pub trait Access: Send + Sync + 'static {
         identity: Identity<'_>,
         action: Action,
         topic: &str,
-        later: &mut dyn FnMut() -> AskAgain,
+        later: &mut dyn FnMut() -> RetryAuthorize,
     ) -> Option<Permission>;
 
     /// Grows whenever the rules change: subscriptions and cached answers from before are checked again.
@@ -277,8 +277,8 @@ pub trait Access: Send + Sync + 'static {
 pub struct AllowAll;
 
 impl Access for AllowAll {
-    fn authenticate(&self, _: Credentials<'_>, _: &mut dyn FnMut() -> AuthReply) -> Option<Verdict> {
-        Some(Verdict::Allow)
+    fn authenticate(&self, _: Credentials<'_>, _: &mut dyn FnMut() -> AuthReply) -> Option<AuthResult> {
+        Some(AuthResult::Allow)
     }
 
     fn guards_topics(&self) -> bool {
@@ -290,7 +290,7 @@ impl Access for AllowAll {
         _: Identity<'_>,
         _: Action,
         _: &str,
-        _: &mut dyn FnMut() -> AskAgain,
+        _: &mut dyn FnMut() -> RetryAuthorize,
     ) -> Option<Permission> {
         Some(Permission { allowed: true, lasting: true })
     }

@@ -7,24 +7,24 @@ use std::sync::Arc;
 use mqtt::{Packet, PacketId, ReasonCode, Version};
 use session::{Deliveries, Inbound, InboundAliases, OutboundAliases};
 
-use crate::access::{ClientCertificate, Credentials, Identity, Mechanism, Principal, Standing};
+use crate::access::{ClientCertificate, Credentials, Identity, Mechanism, Principal, Validity};
 use crate::backlog::Waiting;
+use crate::batch::{SessionDelivery, SubscriptionIds};
 use crate::budget::Budget;
 use crate::full_queues::{FullTime, Source};
 use crate::ids::{ConnectionId, GroupId, SessionId, Ticket, Time};
-use crate::mail::{SessionDelivery, SubscriptionIds};
 use crate::message::{Message, MessageView};
 use crate::node::{Node, OwnerKey};
 use crate::out::{Out, Pool};
 use crate::peers::SubackLevel;
 use crate::permissions::Permissions;
 use crate::quota::{Payers, Resource};
-use crate::retained::Place;
+use crate::retained::ScanPosition;
 use crate::route::Options;
 use crate::settings::Queue;
 use crate::store::Enqueue;
 use crate::subscriptions::Subscriptions;
-use crate::worker::Beyond;
+use crate::worker::ExceededLimits;
 
 /// One Network Connection and the session it serves.
 ///
@@ -115,7 +115,7 @@ pub(crate) struct Extra {
     pub username: Option<Box<str>>,
     pub certificate: Option<Arc<ClientCertificate>>,
     pub principal: Option<Arc<Principal>>,
-    pub standing: Option<Arc<Standing>>,
+    pub validity: Option<Arc<Validity>>,
     pub will: Option<(Message, u32)>,
     /// [`Access::generation`](crate::access::Access::generation) of the rules that allowed the Will.
     pub will_rules: u64,
@@ -164,7 +164,7 @@ pub(crate) struct Connecting {
     pub response_information: bool,
     pub server_keep_alive: bool,
     /// Questions about its Will.
-    pub asked: u8,
+    pub attempts: u8,
     /// The last Authentication Data, for CONNACK.
     pub authentication_data: Option<Vec<u8>>,
 }
@@ -223,9 +223,9 @@ pub(crate) struct Flow {
     pub permissions: Permissions,
     /// Questions about the packet that waits for its permission, and how often they were asked.
     pub questions: u32,
-    pub asked: u8,
+    pub attempts: u8,
     /// Of the retained message that waits to be told.
-    pub room: Room,
+    pub room: RetainRoom,
     pub probe: Probe,
 }
 
@@ -244,9 +244,10 @@ impl Pace {
     const BURST_MS: u64 = 1000;
 
     /// A page was made, for which so many messages were looked at.
-    pub fn spend(&mut self, now: Time, looked: usize, per_second: u32) {
-        let looked = looked as u64 + Self::PAGE;
-        self.spread_us = self.spread_us.max(now.0 * 1000) + looked * 1_000_000 / u64::from(per_second.max(1));
+    pub fn spend(&mut self, now: Time, examined: usize, per_second: u32) {
+        let examined = examined as u64 + Self::PAGE;
+        self.spread_us =
+            self.spread_us.max(now.0 * 1000) + examined * 1_000_000 / u64::from(per_second.max(1));
     }
 
     /// When the next page may be asked for.
@@ -282,11 +283,11 @@ impl Unfinished {
 
 /// Whether there is a place for a retained message, where most are taken: it is asked for before anybody has the message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Room {
+pub enum RetainRoom {
     #[default]
-    Unasked,
-    Asked,
-    Is(bool),
+    NotRequested,
+    Requested,
+    Known(bool),
 }
 
 /// One delivery at a time that is watched on its way to its acknowledgement.
@@ -298,7 +299,7 @@ pub(crate) struct Probe {
     /// The beginning of its Topic Name.
     pub topic: String,
     /// Not told of again before.
-    pub told: Time,
+    pub report_after: Time,
 }
 
 /// How many times as much as one client a user or a mountpoint may have in queues.
@@ -326,9 +327,9 @@ pub(crate) struct RetainedJob {
     /// Shards that have no more, as bits.
     pub done: u16,
     /// Where to go on in another one.
-    pub from: Option<Place>,
+    pub from: Option<ScanPosition>,
     /// Workers that have yet to say that what they published before the subscription is on its way.
-    pub passes: u16,
+    pub pending_flushes: u16,
     /// How many steps had been counted at the subscription.
     pub since: u32,
 }
@@ -349,7 +350,7 @@ pub(crate) struct PendingAck {
     pub reasons: Vec<u8>,
     pub filters: Vec<PendingFilter>,
     /// What the refused ones were beyond.
-    pub beyond: Beyond,
+    pub exceeded: ExceededLimits,
     /// Bytes of the filters of a durable session, as they count.
     pub bytes: usize,
     /// Number of its shared subscriptions.
@@ -432,7 +433,7 @@ impl Flow {
             self.waiting_left -= 1;
         } else {
             // Everything that waited then has left: the client is slow, and works.
-            self.waits_anew(now);
+            self.restart_wait(now);
             self.was_full = !self.overflow.is_empty();
         }
     }
@@ -441,13 +442,13 @@ impl Flow {
     /// yet, the client has no more time than it had: otherwise one publisher with one message at a time would wait without end.
     pub fn becomes_full(&mut self, now: Time) {
         if !std::mem::replace(&mut self.was_full, true) {
-            self.waits_anew(now);
+            self.restart_wait(now);
         }
         self.full.begins(now);
     }
 
     /// What waits now has to leave in time.
-    pub fn waits_anew(&mut self, now: Time) {
+    pub fn restart_wait(&mut self, now: Time) {
         self.waiting_since = now;
         self.waiting_left = self.deliveries.waiting();
         self.full.restarts(now);
@@ -577,8 +578,8 @@ impl Connection {
     /// Number of shared subscriptions that the client has and asks for, those of `pending` among them.
     pub fn shared_subscriptions(&self, pending: &PendingAck) -> usize {
         let acknowledging = self.flow.iter().flat_map(|flow| &flow.acknowledging);
-        let asked: u32 = acknowledging.chain([pending]).map(|it| it.shared).sum();
-        self.subscriptions.shared() + asked as usize
+        let requested: u32 = acknowledging.chain([pending]).map(|it| it.shared).sum();
+        self.subscriptions.shared() + requested as usize
     }
 
     /// Watches this delivery on its way, unless another is being watched.

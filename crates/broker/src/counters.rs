@@ -77,7 +77,7 @@ counters! {
         packet_timeouts as "disconnects" "reason" = "packet_timeout",
         /// Connections closed because another took their Client Identifier.
         taken_over as "disconnects" "reason" = "taken_over",
-        /// Connections closed because their queue was full for too long: `queue.wait`, `queue.full_max`, and when they had more than an
+        /// Connections closed because their queue was full for too long: `queue.full_wait`, `queue.full_wait_total`, and when they had more than an
         /// equal share of a memory that is short.
         slow_readers_closed as "disconnects" "reason" = "slow_reader",
         /// Connections closed because their admission had run out, such as the token that they came in with.
@@ -95,11 +95,11 @@ counters! {
         /// Subscriptions that are gone of clients whose sessions end with their connection.
         subscriptions_removed as "subscriptions_removed",
         /// Retained messages that were looked at for new subscriptions, whether or not they match.
-        retained_looked as "retained_looked",
-        /// Times retained messages for a client were put off because of `retained.looks_per_second`.
-        retained_paced as "retained_paced",
+        retained_scanned as "retained_scanned",
+        /// Times retained messages for a client were put off because of `retained.scanned_per_second`.
+        retained_throttled as "retained_throttled",
         /// Subscriptions of durable sessions whose retained messages went on to come after a new connection.
-        retained_walks_resumed as "retained_walks_resumed",
+        retained_scans_resumed as "retained_scans_resumed",
         /// PUBLISH packets received at QoS 0.
         received_qos0 as "messages_received" "qos" = "0",
         /// PUBLISH packets received at QoS 1.
@@ -266,7 +266,7 @@ pub struct Published {
     /// Its [`Level`](crate::Level), as a number.
     pub overload: AtomicU8,
     /// It has too much to do to take new clients.
-    pub door_closed: AtomicBool,
+    pub refuses_clients: AtomicBool,
     pub connections: AtomicU64,
     pub sessions: AtomicU64,
     /// Subscriptions of durable sessions.
@@ -278,7 +278,7 @@ pub struct Published {
     /// Bytes of messages that wait on this worker, those in flight to durable sessions included.
     pub queued_bytes: AtomicU64,
     /// Of these, bytes of messages for durable sessions that are away.
-    pub absent_bytes: AtomicU64,
+    pub offline_bytes: AtomicU64,
     /// Messages that wait for clients that are connected.
     pub waiting_messages: AtomicU64,
     /// Connected clients for whom something waits, or did a moment ago.

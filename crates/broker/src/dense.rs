@@ -26,26 +26,26 @@ impl<T> Dense<T> {
 
     /// Gives its place.
     pub fn push(&mut self, value: T) -> u32 {
-        let place = self.len;
-        if place == self.chunks.len() * CHUNK {
+        let index = self.len;
+        if index == self.chunks.len() * CHUNK {
             self.chunks.push(Vec::with_capacity(CHUNK));
         }
-        self.chunks[place / CHUNK].push(value);
+        self.chunks[index / CHUNK].push(value);
         self.len += 1;
-        place as u32
+        index as u32
     }
 
-    /// Takes out the value at `place`, to which the last one moves.
+    /// Takes out the value at `index`, to which the last one moves.
     ///
     /// # Panics
     /// When there is none.
-    pub fn swap_remove(&mut self, place: u32) -> T {
+    pub fn swap_remove(&mut self, index: u32) -> T {
         self.len = self.len.checked_sub(1).expect("there is a value at the place");
         let last = self.chunks[self.len / CHUNK].pop().expect("all chunks are full but the last ones");
         if self.chunks.len() * CHUNK > self.len + 2 * CHUNK {
             self.chunks.pop();
         }
-        if place as usize == self.len { last } else { std::mem::replace(&mut self[place], last) }
+        if index as usize == self.len { last } else { std::mem::replace(&mut self[index], last) }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &T> {
@@ -56,14 +56,14 @@ impl<T> Dense<T> {
 impl<T> Index<u32> for Dense<T> {
     type Output = T;
 
-    fn index(&self, place: u32) -> &T {
-        &self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+    fn index(&self, index: u32) -> &T {
+        &self.chunks[index as usize / CHUNK][index as usize % CHUNK]
     }
 }
 
 impl<T> IndexMut<u32> for Dense<T> {
-    fn index_mut(&mut self, place: u32) -> &mut T {
-        &mut self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+    fn index_mut(&mut self, index: u32) -> &mut T {
+        &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
     }
 }
 

@@ -70,11 +70,11 @@ pub struct FullQueues {
     hash_key: [u8; 16],
     /// Something was remembered once. While it is false, a CONNECT takes no lock.
     any: AtomicBool,
-    known: Mutex<Known>,
+    remembered: Mutex<Remembered>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct Remembered {
     /// When the queue was last full, by the hash of the Client Identifier.
     clients: HashMap<u64, Time>,
     /// Number of remembered clients of a source, and when the last of them was added.
@@ -124,13 +124,13 @@ impl FullQueues {
         if remember.is_zero() {
             return false;
         }
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.make_room(now, remember);
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        remembered.make_room(now, remember);
         let is_new =
-            known.clients.insert(self.hash(client_id), now).is_none_or(|at| at.after(remember) <= now);
+            remembered.clients.insert(self.hash(client_id), now).is_none_or(|at| at.after(remember) <= now);
         self.any.store(true, Relaxed);
         let Some(source) = source.filter(|_| is_new) else { return is_new };
-        let (count, at) = known.sources.entry(source).or_insert((0, now));
+        let (count, at) = remembered.sources.entry(source).or_insert((0, now));
         *count = if at.after(remember) <= now { 1 } else { *count + 1 };
         *at = now;
         *count <= CLIENTS_OF_SOURCE
@@ -141,17 +141,17 @@ impl FullQueues {
         if self.is_empty() {
             return false;
         }
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
         let is_recent = |at: Time| at.after(remember) > now;
-        known.clients.get(&self.hash(client_id)).is_some_and(|at| is_recent(*at))
+        remembered.clients.get(&self.hash(client_id)).is_some_and(|at| is_recent(*at))
             || source
                 .filter(Source::has_user)
-                .and_then(|source| known.sources.get(&source))
+                .and_then(|source| remembered.sources.get(&source))
                 .is_some_and(|(count, at)| *count >= CLIENTS_OF_SOURCE && is_recent(*at))
     }
 }
 
-impl Known {
+impl Remembered {
     fn make_room(&mut self, now: Time, remember: Duration) {
         if self.clients.len() < REMEMBERED_MAX && self.sources.len() < REMEMBERED_MAX {
             return;
@@ -254,6 +254,6 @@ mod tests {
         for client in 0..3 * REMEMBERED_MAX {
             queues.note(&client.to_string(), None, Time(0), REMEMBER);
         }
-        assert!(queues.known.lock().expect("no panic").clients.len() <= REMEMBERED_MAX);
+        assert!(queues.remembered.lock().expect("no panic").clients.len() <= REMEMBERED_MAX);
     }
 }

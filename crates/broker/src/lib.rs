@@ -10,6 +10,7 @@
 pub mod access;
 pub mod admin;
 mod backlog;
+mod batch;
 mod budget;
 mod connection;
 mod counters;
@@ -17,7 +18,6 @@ mod dense;
 mod durability;
 mod full_queues;
 mod ids;
-mod mail;
 mod message;
 mod mount;
 mod node;
@@ -39,9 +39,9 @@ mod wheel;
 mod will;
 mod worker;
 
+pub use batch::{Batch, Claimed, Resume, SessionDelivery, Token, WorkerCommand};
 pub use counters::{Counters, Figure, PacketCounters, Published, StoreCounters};
 pub use ids::{ConnectionId, GroupId, SessionId, ShardId, Ticket, Time, WorkerId};
-pub use mail::{Batch, Claimed, Letter, Resume, SessionDelivery, Token};
 pub use message::Message;
 pub use node::Node;
 pub use out::{OUT_SLICES_MAX, Out};
@@ -49,6 +49,7 @@ pub use overload::Level;
 pub use quota::{Account, Payers, Quotas, Resource};
 pub use routes::{RouteChange, Routes};
 pub use store::{
-    Completion, Condition, Identity, Life, Purpose, Request, SHARDS, Store, StoreEvent, StoreLog, Wanted,
+    Completion, Condition, Identity, Incarnation, Purpose, Request, SHARDS, Store, StoreEvent, StoreLog,
+    Wanted,
 };
 pub use worker::{Received, SETTLE_ROUNDS, Then, Worker};

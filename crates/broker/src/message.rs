@@ -133,8 +133,8 @@ impl<'a> MessageView<'a> {
         let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, self.encoded_len()).collect();
         let mut rest = Arc::get_mut(&mut bytes).unwrap_or_default();
         for part in [&self.header(), self.topic.as_bytes(), self.properties, self.payload] {
-            let (place, after) = rest.split_at_mut(part.len());
-            place.copy_from_slice(part);
+            let (target, after) = rest.split_at_mut(part.len());
+            target.copy_from_slice(part);
             rest = after;
         }
         Message(bytes)

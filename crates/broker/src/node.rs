@@ -12,19 +12,19 @@ use routing::{Index, IndexLimits};
 use shard::{Mutation, Shard, mutated};
 
 use crate::access::Access;
-use crate::admin::{Ask, Traces, Watches};
+use crate::admin::{AdminRequest, Traces, Watches};
+use crate::batch::WorkerCommand;
 use crate::counters::Published;
 use crate::durability::Durability;
 use crate::full_queues::FullQueues;
 use crate::ids::{ShardId, Time, WorkerId};
-use crate::mail::Letter;
-use crate::peers::{Inbound, Members, NodePlace, Peers, SubackLevel};
+use crate::peers::{Inbound, Members, NodeIndex, Peers, SubackLevel};
 use crate::quota::{Payers, Quotas};
 use crate::refusal_log::RefusalLog;
 use crate::retained;
 use crate::routes::Routes;
 use crate::settings::Settings;
-use crate::store::{Condition, GroupName, Life, Request, SHARDS, Store, StoreEvent, StoreLog};
+use crate::store::{Condition, GroupName, Incarnation, Request, SHARDS, Store, StoreEvent, StoreLog};
 use crate::worker::Worker;
 
 /// The parts of a node that every worker reads. **Invariant:** nothing here is locked on the path of a packet.
@@ -44,7 +44,7 @@ pub struct Node {
     /// Who has to know of their subscriptions, by their places.
     suback: OnceLock<Vec<Option<SubackLevel>>>,
     /// How threads that are no workers reach one.
-    mailbox: OnceLock<Box<dyn Fn(WorkerId, Letter) + Send + Sync>>,
+    mailbox: OnceLock<Box<dyn Fn(WorkerId, WorkerCommand) + Send + Sync>>,
     pub(crate) refusal_log: RefusalLog,
     pub(crate) watches: Watches,
     pub(crate) traces: Traces,
@@ -63,15 +63,15 @@ pub struct Node {
     others: AtomicU16,
     /// What is retained gets a time by which other nodes can compare it.
     is_stamping: AtomicBool,
-    world: AtomicU64,
+    wall_ms: AtomicU64,
     last_stamp: AtomicU64,
     /// Other nodes have retained something for which there was no room here.
-    lacks_retained: AtomicBool,
+    retained_missing: AtomicBool,
     pub(crate) load: Arc<NodeLoad>,
     connections_max: AtomicU64,
     /// Where shards make things durable, if they do.
     pub(crate) log: Option<Arc<dyn StoreLog>>,
-    pub(crate) life: Life,
+    pub(crate) incarnation: Incarnation,
     /// All workers are built, with the subscriptions of the sessions that were found.
     has_begun: AtomicBool,
     /// The shards as they were found, until their workers take them over.
@@ -117,7 +117,7 @@ impl OwnerKey {
 
     /// Whether another may have what this one has. What is nobody's anybody may have, but no tenant: in front of its mountpoint
     /// somebody may have subscribed to more than it may see.
-    pub fn yields_to(self, other: Self) -> bool {
+    pub fn allows_takeover_by(self, other: Self) -> bool {
         self == other || (self == Self::NOBODY && !other.is_mounted())
     }
 }
@@ -130,7 +130,7 @@ pub(crate) const NO_LISTENER: u16 = u16::MAX;
 pub struct NodeLoad {
     /// Sessions that outlive their connection.
     pub sessions: AtomicU64,
-    /// More than `limits.memory_queued_max` has waited for longer than `queue.wait`: what waits for absent clients gives way.
+    /// More than `limits.memory_queued_max` has waited for longer than `queue.full_wait`: what waits for absent clients gives way.
     pub absent_give_way: AtomicBool,
     /// Retained messages of each shard, of batches that are applied.
     pub retained: [RetainedFigures; SHARDS as usize],
@@ -138,7 +138,7 @@ pub struct NodeLoad {
     pub retained_is_short: AtomicBool,
     /// Bytes of all queues, as of a worker's last turn.
     pub queued: AtomicU64,
-    /// More than half of `limits.memory_queued_max` has waited for connected clients for longer than `queue.wait`: those that have
+    /// More than half of `limits.memory_queued_max` has waited for connected clients for longer than `queue.full_wait`: those that have
     /// more than their share and acknowledge nothing are closed.
     pub hoarders_give_way: AtomicBool,
     pub full_queues: FullQueues,
@@ -193,7 +193,8 @@ impl Node {
         workers: u16,
         seed: [u8; 16],
     ) -> Arc<Self> {
-        let store = Store { log: None, shards: Vec::new(), life: Life::default(), hash_key: seed };
+        let store =
+            Store { log: None, shards: Vec::new(), incarnation: Incarnation::default(), hash_key: seed };
         Self::with_store(settings, access, version, workers, store)
     }
 
@@ -205,7 +206,7 @@ impl Node {
         workers: u16,
         store: Store,
     ) -> Arc<Self> {
-        let Store { log, shards, life, hash_key: seed } = store;
+        let Store { log, shards, incarnation, hash_key: seed } = store;
         // Not `mqtt.topic_levels_max`: what another node has granted, or this one before a restart, may have more levels.
         let limits =
             IndexLimits { shapes_max: settings.routing.shapes_max as usize, ..IndexLimits::default() };
@@ -231,13 +232,13 @@ impl Node {
             fresh_until: AtomicU64::new(u64::MAX),
             others: AtomicU16::new(0),
             is_stamping: AtomicBool::new(false),
-            world: AtomicU64::new(0),
+            wall_ms: AtomicU64::new(0),
             last_stamp: AtomicU64::new(0),
-            lacks_retained: AtomicBool::new(false),
+            retained_missing: AtomicBool::new(false),
             load: Arc::new(NodeLoad { full_queues: FullQueues::new(seed), ..NodeLoad::default() }),
             connections_max: AtomicU64::new(u64::MAX),
             log,
-            life,
+            incarnation,
             found: Mutex::new(shards),
             has_begun: AtomicBool::new(false),
             assigned: AtomicU64::new(0),
@@ -331,16 +332,16 @@ impl Node {
     }
 
     /// Says how letters from other threads reach a worker. The first call counts.
-    pub fn deliver_letters_by(&self, mailbox: impl Fn(WorkerId, Letter) + Send + Sync + 'static) {
+    pub fn set_mailbox(&self, mailbox: impl Fn(WorkerId, WorkerCommand) + Send + Sync + 'static) {
         if self.mailbox.set(Box::new(mailbox)).is_err() {
             debug_assert!(false, "a node has one mailbox");
         }
     }
 
     /// Sends a letter from any thread.
-    pub(crate) fn post(&self, worker: WorkerId, letter: Letter) {
+    pub(crate) fn post(&self, worker: WorkerId, command: WorkerCommand) {
         if let Some(mailbox) = self.mailbox.get() {
-            mailbox(worker, letter);
+            mailbox(worker, command);
         }
     }
 
@@ -382,39 +383,39 @@ impl Node {
         }
     }
 
-    /// The log tells this node from now on. After [`Self::deliver_letters_by`].
+    /// The log tells this node from now on. After [`Self::set_mailbox`].
     pub fn connect_log(self: &Arc<Self>) {
         if let Some(log) = &self.log {
             log.connect(self);
         }
     }
 
-    /// The node belongs to a cluster. After [`Self::deliver_letters_by`], and before its workers begin. `clock` stands at [`Self::began`].
+    /// The node belongs to a cluster. After [`Self::set_mailbox`], and before its workers begin. `clock` stands at [`Self::began`].
     ///
     /// # Errors
     /// Those of [`Peers::connect`].
     pub fn join_cluster(self: &Arc<Self>, peers: Arc<dyn Peers>, clock: Instant) -> Result<(), String> {
-        self.routes.tell(peers.clone());
+        self.routes.connect_peers(peers.clone());
         peers.connect(self, clock)
     }
 
     /// What the node needs to know to keep retained messages as others do: how many other nodes there are (their places are the numbers
     /// below), the time of the world in milliseconds when this node's [`Time`] was [`Self::began`], and a number that no other node should
     /// have, for what is retained at the same time.
-    pub fn stamp_retained(&self, others: u16, world: u64, own: u8) {
-        self.set_others(others);
+    pub fn stamp_retained(&self, others: u16, wall_ms: u64, own: u8) {
+        self.set_other_nodes(others);
         self.is_stamping.store(true, Relaxed);
-        self.world.store(world, Relaxed);
+        self.wall_ms.store(wall_ms, Relaxed);
         self.last_stamp.store(u64::from(own), Relaxed);
     }
 
     /// The time of the world when this node's [`Time`] was [`Self::began`] is another one than was thought, milliseconds.
-    pub fn set_world(&self, world: u64) {
-        self.world.store(world, Relaxed);
+    pub fn set_wall_clock(&self, wall_ms: u64) {
+        self.wall_ms.store(wall_ms, Relaxed);
     }
 
     /// So many places of other nodes there are now.
-    pub fn set_others(&self, others: u16) {
+    pub fn set_other_nodes(&self, others: u16) {
         self.others.store(others, Relaxed);
     }
 
@@ -429,10 +430,11 @@ impl Node {
         if !self.is_stamping.load(Relaxed) {
             return 0;
         }
-        let world = self.world.load(Relaxed).saturating_add(now.0.saturating_sub(self.life.began.0)) << 16;
+        let wall_ms =
+            self.wall_ms.load(Relaxed).saturating_add(now.0.saturating_sub(self.incarnation.began.0)) << 16;
         let next = |last: u64| {
             let own = last & 0xff;
-            Some((world | own).max((last & !0xff).saturating_add(0x100) | own))
+            Some((wall_ms | own).max((last & !0xff).saturating_add(0x100) | own))
         };
         let last = self.last_stamp.fetch_update(Relaxed, Relaxed, next).unwrap_or_default();
         next(last).unwrap_or_default()
@@ -444,7 +446,7 @@ impl Node {
     }
 
     /// Another node has retained something then.
-    pub(crate) fn saw_stamp(&self, stamp: u64) {
+    pub(crate) fn observe_stamp(&self, stamp: u64) {
         let next = |last: u64| (stamp > last).then_some(stamp & !0xff | last & 0xff);
         // Nothing changes when it is an old one.
         let _ = self.last_stamp.fetch_update(Relaxed, Relaxed, next);
@@ -461,12 +463,12 @@ impl Node {
     }
 
     /// A shared group, `$share/{ShareName}/{filter}`, has these members on another node. Ignored when that is no name of a group.
-    pub fn members_of_peer(&self, text: &str, node: NodePlace, members: Members) {
+    pub fn members_of_peer(&self, text: &str, node: NodeIndex, members: Members) {
         if let Some(group) = GroupName::parse(text) {
             let (shard, group) = (group.shard(), Box::new(group));
             let join = Request::JoinNode { group, node, members };
             self.routes.joins();
-            self.post(self.shard_host(shard), Letter::Request(shard, join));
+            self.post(self.shard_host(shard), WorkerCommand::Request(shard, join));
         }
     }
 
@@ -482,23 +484,23 @@ impl Node {
                 node.close_some(worker, next, reason);
             }
         });
-        let ask = Ask::KickAll { from, reason, reply };
-        self.post(worker, ask.into());
+        let request = AdminRequest::KickAll { from, reason, reply };
+        self.post(worker, request.into());
     }
 
     /// Other nodes have something for a worker, from any thread.
     pub fn post_inbound(&self, worker: WorkerId, inbound: Inbound) {
-        self.post(worker, Letter::Peers(Box::new(inbound)));
+        self.post(worker, WorkerCommand::Peers(Box::new(inbound)));
     }
 
     /// When the node's time began in this life.
     pub fn began(&self) -> Time {
-        self.life.began
+        self.incarnation.began
     }
 
     /// The log has something to say to a shard.
     pub fn store_event(&self, shard: ShardId, event: StoreEvent) {
-        self.post(self.shard_host(shard), Letter::Store(vec![(shard, event)]));
+        self.post(self.shard_host(shard), WorkerCommand::Store(vec![(shard, event)]));
     }
 
     /// Batches up to these indexes are durable.
@@ -509,7 +511,7 @@ impl Node {
         }
         for (worker, events) in by_worker.into_iter().enumerate() {
             if !events.is_empty() {
-                self.post(WorkerId(worker as u16), Letter::Store(events));
+                self.post(WorkerId(worker as u16), WorkerCommand::Store(events));
             }
         }
     }
@@ -524,22 +526,22 @@ impl Node {
     }
 
     /// What other nodes have retained, or do now, finds no room.
-    pub(crate) fn misses_retained(&self) {
-        self.lacks_retained.store(true, Relaxed);
+    pub(crate) fn note_retained_missing(&self) {
+        self.retained_missing.store(true, Relaxed);
     }
 
     /// Whether something that others have retained is missing, and there may be room for it now. True once.
-    pub(crate) fn takes_missed_retained(&self) -> bool {
-        self.lacks_retained.load(Relaxed)
+    pub(crate) fn take_retained_missing(&self) -> bool {
+        self.retained_missing.load(Relaxed)
             && self.refusal().is_none()
-            && self.lacks_retained.swap(false, Relaxed)
+            && self.retained_missing.swap(false, Relaxed)
     }
 
     /// Whether the log takes messages has changed.
     pub fn store_condition(&self, condition: Condition) {
         for worker in (0..self.workers).map(WorkerId) {
             let events = self.hosted(worker).map(|shard| (shard, StoreEvent::Condition(condition)));
-            self.post(worker, Letter::Store(events.collect()));
+            self.post(worker, WorkerCommand::Store(events.collect()));
         }
     }
 
@@ -553,15 +555,15 @@ impl Node {
         self.load.retained_is_short.load(Relaxed)
     }
 
-    /// The worker that has the retained messages of a [`place`](crate::retained::place).
-    pub(crate) fn retained_host(&self, place: ShardId) -> WorkerId {
-        if place == retained::OWN { WorkerId(0) } else { self.shard_host(place) }
+    /// The worker that has the retained messages of a [`shard`](crate::retained::shard_of).
+    pub(crate) fn retained_host(&self, shard: ShardId) -> WorkerId {
+        if shard == retained::OWN_TOPICS { WorkerId(0) } else { self.shard_host(shard) }
     }
 
     /// Shards that a worker hosts, before another one or all, as bits.
-    pub(crate) fn retained_places(&self, worker: WorkerId, before: Option<ShardId>) -> u16 {
+    pub(crate) fn retained_shards(&self, worker: WorkerId, before: Option<ShardId>) -> u16 {
         let hosted = self.hosted(worker).filter(|shard| before.is_none_or(|before| *shard < before));
-        hosted.fold(0, |places, shard| places | 1 << shard.0)
+        hosted.fold(0, |shards, shard| shards | 1 << shard.0)
     }
 
     /// Shards that a worker hosts.
@@ -571,7 +573,7 @@ impl Node {
     }
 
     /// Whether messages that wait take more memory than `limits.memory_queued_max`: publishers wait, but for clients that are
-    /// away no longer than `queue.wait`, because these may not come back for days.
+    /// away no longer than `queue.full_wait`, because these may not come back for days.
     pub(crate) fn is_overloaded(&self) -> bool {
         // The flag is enough on the path of a packet; the sum is for when it is up.
         if !self.overloaded.load(Relaxed) {
@@ -618,7 +620,7 @@ impl Node {
             }
         } else if half_since == 0 {
             self.half_since.store(now.0.max(1), Relaxed);
-        } else if Time(half_since).after(settings.queue.wait) <= now {
+        } else if Time(half_since).after(settings.queue.full_wait) <= now {
             set(&self.load.hoarders_give_way, true);
         }
         let since = self.overloaded_since.load(Relaxed);
@@ -628,7 +630,7 @@ impl Node {
             // Not at once, or everybody would wait again for the next message.
             self.overloaded_since.store(0, Relaxed);
             set(&self.load.absent_give_way, false);
-        } else if since != 0 && Time(since).after(settings.queue.wait) <= now {
+        } else if since != 0 && Time(since).after(settings.queue.full_wait) <= now {
             set(&self.load.absent_give_way, true);
         }
     }
@@ -644,7 +646,7 @@ impl Node {
         let sum = |figure: fn(&Published) -> &AtomicU64| {
             self.published.iter().map(|worker| Published::get(figure(worker))).sum()
         };
-        (sum(|worker| &worker.queued_bytes), sum(|worker| &worker.absent_bytes))
+        (sum(|worker| &worker.queued_bytes), sum(|worker| &worker.offline_bytes))
     }
 
     /// The Session Expiry Interval that is granted for the one asked for, both in seconds.

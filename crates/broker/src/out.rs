@@ -123,7 +123,7 @@ impl Out {
     /// Where packets are appended.
     pub(crate) fn buffer(&mut self, pool: &mut Pool) -> &mut Vec<u8> {
         if self.bytes.capacity() == 0 {
-            self.bytes = pool.lend();
+            self.bytes = pool.take_buffer();
         }
         &mut self.bytes
     }
@@ -136,11 +136,11 @@ impl Out {
         shared.payloads.push_back(SharedPayload { at: self.bytes.len(), message, rest: end - len..end });
     }
 
-    pub(crate) fn give_back(&mut self, pool: &mut Pool) {
+    pub(crate) fn return_buffer(&mut self, pool: &mut Pool) {
         if self.is_empty() && self.bytes.capacity() > 0 {
             let bytes = std::mem::take(&mut self.bytes);
             self.written = 0;
-            pool.take_back(bytes);
+            pool.put(bytes);
         }
     }
 
@@ -170,13 +170,13 @@ const POOL_BUFFERS: usize = 4096;
 const POOLED_BYTES: usize = 256 * 1024;
 
 impl Pool {
-    fn lend(&mut self) -> Vec<u8> {
+    fn take_buffer(&mut self) -> Vec<u8> {
         let buffer = self.buffers.pop().unwrap_or_default();
         self.bytes -= buffer.capacity();
         buffer
     }
 
-    fn take_back(&mut self, buffer: Vec<u8>) {
+    fn put(&mut self, buffer: Vec<u8>) {
         let bytes = buffer.capacity();
         if bytes <= POOLED_BYTES && self.bytes + bytes <= POOL_BYTES && self.buffers.len() < POOL_BUFFERS {
             self.bytes += bytes;
@@ -255,10 +255,10 @@ mod tests {
         out.buffer(&mut pool).extend_from_slice(b"hello");
         out.advance(2);
         assert_eq!(out.pending(), b"llo");
-        out.give_back(&mut pool);
+        out.return_buffer(&mut pool);
         assert_eq!(pool.len(), 0, "not while bytes are pending");
         out.advance(3);
-        out.give_back(&mut pool);
+        out.return_buffer(&mut pool);
         assert_eq!(pool.len(), 1);
         out.buffer(&mut pool).push(1);
         assert_eq!((pool.len(), out.pending()), (0, &[1_u8][..]));

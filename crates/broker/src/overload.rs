@@ -36,7 +36,7 @@ pub struct Overload {
     level: Level,
     /// Microseconds that a turn takes, averaged over about a second of time: one hiccup is no load.
     turn_us: f64,
-    told: Time,
+    last_turn: Time,
     lower_since: Option<Time>,
 }
 
@@ -60,8 +60,8 @@ impl Overload {
     /// A turn has ended; what was between it and the one before was sleep.
     pub fn turn(&mut self, now: Time, took: Duration) {
         let took_us = took.as_secs_f64() * 1e6;
-        let slept_us = (now.since(self.told).as_secs_f64() * 1e6 - took_us).max(0.0);
-        self.told = now;
+        let slept_us = (now.since(self.last_turn).as_secs_f64() * 1e6 - took_us).max(0.0);
+        self.last_turn = now;
         self.turn_us *= AVERAGED_US / (AVERAGED_US + slept_us);
         self.turn_us += (took_us - self.turn_us) * took_us / (took_us + AVERAGED_US);
     }
@@ -76,7 +76,7 @@ impl Overload {
             return measured;
         }
         let since = *self.lower_since.get_or_insert(now);
-        if since.after(settings.hold) <= now {
+        if since.after(settings.cooldown) <= now {
             self.level = Level::of(self.level.number() - 1);
             self.lower_since = Some(now);
         }
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_level_falls_by_one_at_a_time() {
-        let hold = Settings::default().hold.as_millis() as u64;
+        let cooldown = Settings::default().cooldown.as_millis() as u64;
         let mut overload = Overload::default();
         let mut now = turns(&mut overload, 0, 20, Duration::from_secs(3));
         assert_eq!(assess(&mut overload, now), Level::Severe);
@@ -146,8 +146,8 @@ mod tests {
         overload.turn(Time(now), Duration::ZERO);
         for level in [Level::Severe, Level::High, Level::Busy, Level::Calm, Level::Calm] {
             assert_eq!(assess(&mut overload, now), level);
-            assert_eq!(assess(&mut overload, now + hold - 1), level);
-            now += hold;
+            assert_eq!(assess(&mut overload, now + cooldown - 1), level);
+            now += cooldown;
         }
     }
 
@@ -173,13 +173,13 @@ mod tests {
     }
 
     proptest! {
-        /// Never below what is measured, never down by more than one in `hold`, and calm in the end.
+        /// Never below what is measured, never down by more than one in `cooldown`, and calm in the end.
         #[test]
         fn whatever_comes_the_level_follows(
             steps in prop::collection::vec((0..3_000_u64, 0..5_000_u64, 0..200_u64), 0..200),
         ) {
             let settings = Settings::default();
-            let hold = settings.hold.as_millis() as u64;
+            let cooldown = settings.cooldown.as_millis() as u64;
             let (mut overload, mut now, mut fell) = (Overload::default(), 0, None);
             for (slept, took, waiting_bytes) in steps {
                 now += slept + took;
@@ -189,12 +189,12 @@ mod tests {
                 let level = overload.assess(Time(now), load, &settings);
                 prop_assert!(level >= measured && level.number() + 1 >= before.number());
                 if level < before {
-                    prop_assert!(fell.is_none_or(|at| at + hold <= now));
+                    prop_assert!(fell.is_none_or(|at| at + cooldown <= now));
                     fell = Some(now);
                 }
             }
             for _ in 0..5 {
-                now += 100 * hold.max(SECOND);
+                now += 100 * cooldown.max(SECOND);
                 overload.turn(Time(now), Duration::ZERO);
                 overload.assess(Time(now), Load::default(), &settings);
             }

@@ -7,13 +7,13 @@ use crate::access::{Action, Permission};
 pub(crate) struct Permissions {
     /// Of the rules that gave them.
     generation: u64,
-    known: Vec<Known>,
+    remembered: Vec<RememberedAnswer>,
     /// The entry to be replaced next.
     next: usize,
 }
 
 #[derive(Debug)]
-struct Known {
+struct RememberedAnswer {
     action: Action,
     topic: String,
     allowed: bool,
@@ -29,8 +29,9 @@ impl Permissions {
         if self.generation != generation {
             return None;
         }
-        let is_meant = |known: &&Known| known.topic == topic && known.action == action;
-        self.known.iter().find(is_meant).map(|known| known.allowed)
+        let is_meant =
+            |remembered: &&RememberedAnswer| remembered.topic == topic && remembered.action == action;
+        self.remembered.iter().find(is_meant).map(|remembered| remembered.allowed)
     }
 
     pub fn remember(&mut self, generation: u64, action: Action, topic: &str, permission: Permission) {
@@ -38,14 +39,14 @@ impl Permissions {
             return;
         }
         if self.generation != generation {
-            self.known.clear();
+            self.remembered.clear();
             (self.generation, self.next) = (generation, 0);
         }
         let allowed = permission.allowed;
-        if self.known.len() < KNOWN_MAX {
-            return self.known.push(Known { action, topic: topic.to_owned(), allowed });
+        if self.remembered.len() < KNOWN_MAX {
+            return self.remembered.push(RememberedAnswer { action, topic: topic.to_owned(), allowed });
         }
-        let oldest = &mut self.known[self.next];
+        let oldest = &mut self.remembered[self.next];
         (oldest.action, oldest.allowed) = (action, allowed);
         oldest.topic.clear();
         oldest.topic.push_str(topic);
@@ -54,7 +55,7 @@ impl Permissions {
 
     /// The client is somebody else now.
     pub fn forget(&mut self) {
-        self.known.clear();
+        self.remembered.clear();
         self.next = 0;
     }
 }
@@ -89,11 +90,11 @@ mod tests {
         let mut permissions = Permissions::default();
         permissions.remember(0, PUBLISH, "a", Permission { allowed: true, lasting: false });
         permissions.remember(0, PUBLISH, &"x".repeat(TOPIC_MAX + 1), YES);
-        assert!(permissions.known.is_empty());
+        assert!(permissions.remembered.is_empty());
         for number in 0..KNOWN_MAX + 2 {
             permissions.remember(0, PUBLISH, &number.to_string(), YES);
         }
-        assert_eq!(permissions.known.len(), KNOWN_MAX);
+        assert_eq!(permissions.remembered.len(), KNOWN_MAX);
         assert_eq!(permissions.get(0, PUBLISH, "1"), None);
         assert_eq!(permissions.get(0, PUBLISH, "2"), Some(true));
         assert_eq!(permissions.get(0, PUBLISH, "17"), Some(true));

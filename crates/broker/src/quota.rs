@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::admin::Holdings;
+use crate::admin::ResourceUsage;
 use crate::node::OwnerKey;
 use crate::settings::Quota;
 
@@ -65,8 +65,8 @@ impl Account {
     }
 
     /// All of it, for operators.
-    pub fn holdings(&self) -> Holdings {
-        Holdings {
+    pub fn holdings(&self) -> ResourceUsage {
+        ResourceUsage {
             connections: self.used(Resource::Connections),
             sessions: self.used(Resource::Sessions),
             session_bytes: self.used(Resource::SessionBytes),
@@ -77,12 +77,13 @@ impl Account {
     }
 
     fn is_empty(&self) -> bool {
-        self.holdings() == Holdings::default()
+        self.holdings() == ResourceUsage::default()
     }
 
     /// Whether it has something that ends with clients and sessions: what is retained stays.
     fn is_left_over(&self) -> bool {
-        Holdings { retained_messages: 0, retained_bytes: 0, ..self.holdings() } != Holdings::default()
+        ResourceUsage { retained_messages: 0, retained_bytes: 0, ..self.holdings() }
+            != ResourceUsage::default()
     }
 }
 

@@ -30,7 +30,7 @@ pub struct Scan {
     /// Shards that are passed over, as bits.
     pub done: u16,
     /// `next` of the page before.
-    pub from: Option<Place>,
+    pub from: Option<ScanPosition>,
     /// Messages of a page, at most.
     pub limit: usize,
 }
@@ -40,13 +40,13 @@ pub struct Page {
     pub connection: ConnectionId,
     pub messages: Vec<Message>,
     /// Topics that were looked at.
-    pub looked: usize,
+    pub examined: usize,
     /// Where to go on; `None` when this worker has no more.
-    pub next: Option<Place>,
+    pub next: Option<ScanPosition>,
 }
 
-/// Where a listing goes on: in this shard, or among the broker's [`OWN`], behind this topic, or at its beginning where that is empty.
-pub type Place = (ShardId, Box<str>);
+/// Where a listing goes on: in this shard, or among the broker's [`OWN_TOPICS`], behind this topic, or at its beginning where that is empty.
+pub type ScanPosition = (ShardId, Box<str>);
 
 /// What one page may still cost.
 #[derive(Clone, Copy, Debug)]
@@ -75,12 +75,12 @@ impl PageBudget {
     }
 
     /// So many topics were looked at.
-    pub fn look(&mut self, topics: usize) {
+    pub fn examine(&mut self, topics: usize) {
         self.topics = self.topics.saturating_sub(topics);
     }
 
     /// Topics that were looked at.
-    pub fn looked(&self) -> usize {
+    pub fn examined(&self) -> usize {
         PAGE_TOPICS - self.topics
     }
 
@@ -102,19 +102,19 @@ const PAGE_BYTES: usize = 256 * 1024;
 /// Topics looked at for one page, at most.
 const PAGE_TOPICS: usize = 2048;
 
-/// The shard that has a topic's retained message, or [`OWN`].
-pub fn place(topic: &str) -> ShardId {
+/// The shard that has a topic's retained message, or [`OWN_TOPICS`].
+pub fn shard_of(topic: &str) -> ShardId {
     if topic.starts_with(SYS) && !topic.starts_with(BRIDGES) {
-        return OWN;
+        return OWN_TOPICS;
     }
     ShardId((hash(topic.as_bytes()) % u32::from(SHARDS)) as u16)
 }
 
-/// First and last place that may have retained messages of a filter: shards, [`OWN`], or both.
-pub fn places(filter: &str) -> (ShardId, ShardId) {
+/// First and last place that may have retained messages of a filter: shards, [`OWN_TOPICS`], or both.
+pub fn shard_range(filter: &str) -> (ShardId, ShardId) {
     if !filter.contains(['+', '#']) {
-        let place = place(filter);
-        return (place, place);
+        let shard = shard_of(filter);
+        return (shard, shard);
     }
     if !filter.starts_with(SYS) {
         return (ShardId(0), ShardId(SHARDS - 1));
@@ -124,19 +124,19 @@ pub fn places(filter: &str) -> (ShardId, ShardId) {
     let may_match =
         of_bridges.by_ref().find(|(level, name)| *level == "#" || (*level != "+" && level != name));
     match may_match {
-        Some(("#", _)) | None => (ShardId(0), OWN),
-        Some(_) => (OWN, OWN),
+        Some(("#", _)) | None => (ShardId(0), OWN_TOPICS),
+        Some(_) => (OWN_TOPICS, OWN_TOPICS),
     }
 }
 
-/// Whether a set of shards, as bits, has this one. It never has [`OWN`].
-pub fn is_in(places: u16, place: ShardId) -> bool {
-    place.0 < SHARDS && places >> place.0 & 1 == 1
+/// Whether a set of shards, as bits, has this one. It never has [`OWN_TOPICS`].
+pub fn is_in(shards: u16, shard: ShardId) -> bool {
+    shard.0 < SHARDS && shards >> shard.0 & 1 == 1
 }
 
 /// Stands for the broker's own topics, which no shard has: they are made anew after a start, and make nobody look for
 /// retained messages elsewhere.
-pub const OWN: ShardId = ShardId(SHARDS);
+pub const OWN_TOPICS: ShardId = ShardId(SHARDS);
 
 pub const SYS: &str = "$SYS/";
 
@@ -208,7 +208,7 @@ impl RetainedShard {
         };
         let range = self.messages.range::<str, _>((from, Bound::Unbounded));
         for (topic, message) in range.take_while(|(topic, _)| topic.starts_with(literal)) {
-            budget.look(1);
+            budget.examine(1);
             if TopicName::parse(topic).is_ok_and(|name| filter.matches(name)) && is_live(message, now) {
                 budget.bytes = budget.bytes.saturating_sub(message.size());
                 budget.messages -= 1;

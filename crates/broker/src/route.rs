@@ -2,7 +2,7 @@
 
 use mqtt::{QoS, RetainHandling, SubscriptionOptions};
 
-use crate::peers::{NodePlace, Wants};
+use crate::peers::{NodeIndex, Wants};
 
 /// One entry of a routing index.
 ///
@@ -14,7 +14,7 @@ pub struct Route {
     /// 0 when the subscription has none. Of [`RouteKind::ShardGroups`]: about how many groups there are, 0 for few.
     pub subscription_id: u32,
     /// A worker or a shard, as `kind` says.
-    pub place: u16,
+    pub index: u16,
     pub options: Options,
     pub kind: RouteKind,
 }
@@ -24,15 +24,15 @@ const _: () = assert!(size_of::<Route>() == 16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum RouteKind {
-    /// A connection of an ephemeral session on worker `place`: gets everything.
+    /// A connection of an ephemeral session on worker `index`: gets everything.
     Connection,
-    /// The connection of a durable session on worker `place`: gets only what is delivered at QoS 0, which no store keeps.
+    /// The connection of a durable session on worker `index`: gets only what is delivered at QoS 0, which no store keeps.
     ConnectionQos0,
-    /// Shard `place` has durable sessions that want the filter at QoS 1 or 2.
+    /// Shard `index` has durable sessions that want the filter at QoS 1 or 2.
     Shard,
-    /// Shard `place` has shared subscription groups of the filter.
+    /// Shard `index` has shared subscription groups of the filter.
     ShardGroups,
-    /// Node `place` of the cluster has somebody who wants it; the byte of `options` says what ([`Wants`]).
+    /// Node `index` of the cluster has somebody who wants it; the byte of `options` says what ([`Wants`]).
     Node,
     /// In a shard's own index: durable session `slot`.
     Session,
@@ -42,9 +42,9 @@ pub enum RouteKind {
 
 impl Route {
     /// The one entry of a node for a filter.
-    pub(crate) fn of_node(node: NodePlace, wants: Wants) -> Self {
+    pub(crate) fn of_node(node: NodeIndex, wants: Wants) -> Self {
         let options = Options::from_byte(wants.bits());
-        Self { slot: 0, generation: 0, subscription_id: 0, place: node.0, options, kind: RouteKind::Node }
+        Self { slot: 0, generation: 0, subscription_id: 0, index: node.0, options, kind: RouteKind::Node }
     }
 
     /// What a node wants.
@@ -132,6 +132,6 @@ impl routing::Destination for Route {
     type Key = (RouteKind, u16, u32, u32);
 
     fn key(&self) -> Self::Key {
-        (self.kind, self.place, self.slot, self.generation)
+        (self.kind, self.index, self.slot, self.generation)
     }
 }

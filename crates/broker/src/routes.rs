@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use mqtt::TopicFilter;
 use routing::{Destination as _, Index, IndexFull, Inserted, Removed};
 
-use crate::peers::{Members, NodePlace, Peers, Wants};
+use crate::peers::{Members, NodeIndex, Peers, Wants};
 use crate::retained;
 use crate::route::{Route, RouteKind};
 
@@ -29,7 +29,7 @@ pub struct Routes {
     /// Nodes that are cut off, as bits; those beyond are taken to be there.
     down: [AtomicU64; 16],
     /// What other nodes want and this one has no room for: filters and shared groups by node. Empty, unless the index is full.
-    unrouted: Mutex<BTreeSet<(NodePlace, Box<str>)>>,
+    unrouted: Mutex<BTreeSet<(NodeIndex, Box<str>)>>,
     /// Size of `unrouted`.
     unrouted_len: AtomicUsize,
     /// How often another node has lost what was on its way to it, and which time of these was the last of each.
@@ -63,7 +63,7 @@ impl Routes {
     }
 
     /// Somebody hears of changes from now on. The first call counts.
-    pub(crate) fn tell(&self, peers: Arc<dyn Peers>) {
+    pub(crate) fn connect_peers(&self, peers: Arc<dyn Peers>) {
         if self.peers.set(peers).is_err() {
             debug_assert!(false, "a node belongs to one cluster");
         }
@@ -89,7 +89,7 @@ impl Routes {
     ///
     /// # Errors
     /// When the index is full, which is noted: see [`Self::unrouted`].
-    pub fn set_peer(&self, filter: TopicFilter<'_>, node: NodePlace, wants: Wants) -> Result<(), IndexFull> {
+    pub fn set_peer(&self, filter: TopicFilter<'_>, node: NodeIndex, wants: Wants) -> Result<(), IndexFull> {
         let route = Route::of_node(node, wants);
         if wants.is_nothing() {
             if self.index.remove(filter, route.key()) != Removed::NotFound {
@@ -107,7 +107,7 @@ impl Routes {
     }
 
     /// Notes whether what another node wants, a filter or `$share/{ShareName}/{filter}`, is in the index, or wanted no more.
-    pub(crate) fn note_routed(&self, node: NodePlace, text: &str, is_routed: bool) {
+    pub(crate) fn note_routed(&self, node: NodeIndex, text: &str, is_routed: bool) {
         if is_routed && self.unrouted_len.load(Acquire) == 0 {
             return;
         }
@@ -127,7 +127,7 @@ impl Routes {
     }
 
     /// One of those that [`Self::unrouted`] counts.
-    pub fn an_unrouted(&self) -> Option<Box<str>> {
+    pub fn any_unrouted(&self) -> Option<Box<str>> {
         let unrouted = self.unrouted.lock().unwrap_or_else(PoisonError::into_inner);
         unrouted.first().map(|(_, text)| text.clone())
     }
@@ -168,10 +168,10 @@ impl Routes {
     }
 
     /// Who wants what, of this node (`None`) and of the others: each filter as often as somebody wants it.
-    pub fn for_each_wanted(&self, mut f: impl FnMut(&str, Option<NodePlace>, Wants)) {
+    pub fn for_each_wanted(&self, mut f: impl FnMut(&str, Option<NodeIndex>, Wants)) {
         let reader = self.index.reader();
         self.index.for_each(&reader, |filter, route| match route.kind {
-            RouteKind::Node => f(filter, Some(NodePlace(route.place)), route.wants()),
+            RouteKind::Node => f(filter, Some(NodeIndex(route.index)), route.wants()),
             kind if !wants_of(kind).is_nothing() => f(filter, None, wants_of(kind)),
             _ => {}
         });
@@ -206,7 +206,7 @@ impl Routes {
     }
 
     /// Whether another node is there, or cut off.
-    pub fn set_up(&self, node: NodePlace, is_up: bool) {
+    pub fn set_reachable(&self, node: NodeIndex, is_up: bool) {
         let Some(word) = self.down.get(usize::from(node.0 / 64)) else { return };
         let bit = 1 << (node.0 % 64);
         if is_up {
@@ -217,7 +217,7 @@ impl Routes {
     }
 
     /// Another node has lost, or not taken, what was on its way to it: a message whose publisher was not told of it, and says it again, goes there again.
-    pub fn has_lost(&self, node: NodePlace) {
+    pub fn has_lost(&self, node: NodeIndex) {
         if let Some(lost) = self.lost.get(usize::from(node.0)) {
             lost.store(self.losses.fetch_add(1, Relaxed) + 1, Release);
         }
@@ -229,11 +229,11 @@ impl Routes {
     }
 
     /// Whether a node may have lost what was sent to it when there had been so many losses. One for which there is no place here may have.
-    pub(crate) fn may_have_lost(&self, node: NodePlace, losses: u32) -> bool {
+    pub(crate) fn may_have_lost(&self, node: NodeIndex, losses: u32) -> bool {
         self.lost.get(usize::from(node.0)).is_none_or(|lost| lost.load(Acquire) > losses)
     }
 
-    pub(crate) fn is_up(&self, node: NodePlace) -> bool {
+    pub(crate) fn is_up(&self, node: NodeIndex) -> bool {
         self.down
             .get(usize::from(node.0 / 64))
             .is_none_or(|word| word.load(Relaxed) & 1 << (node.0 % 64) == 0)

@@ -167,18 +167,18 @@ section! {
         pub age_max: Duration = "0s", on reload;
         /// How long publishers of QoS 1 and 2 wait for a place in the full queue of a connected client before that
         /// client is closed.
-        pub wait: Duration = "5s", on reload;
+        pub full_wait: Duration = "5s", on reload;
         /// How long publishers wait in all for the full queue of a connected client until it has taken the messages that waited when the queue
         /// became full. Then they may wait as long again. A client that needs longer is closed, even if it takes a message now and then;
         /// a durable session gives up messages by `full`. With the default of `messages_max`, a client that takes 100 messages a second
         /// is never closed.
-        pub full_max: Duration = "10s" in "100ms..", on reload;
+        pub full_wait_total: Duration = "10s" in "100ms..", on reload;
         /// How long a client is remembered whose queue was full for too long. Meanwhile no publisher waits for it: messages that find
         /// its queue full again are dropped. Three such clients of one user and address make all clients of both remembered. Clients
         /// without a user name are remembered one by one. 0 remembers none.
-        pub remember: Duration = "10m", on reload;
+        pub full_penalty: Duration = "10m", on reload;
         /// Unsent bytes of a connection beyond which QoS 0 messages for it are dropped.
-        pub out_bytes_max: ByteSize = "4MiB" in "1KiB..", on reload;
+        pub unsent_bytes_max: ByteSize = "4MiB" in "1KiB..", on reload;
         /// What the full queue of a client that is away gives up.
         pub full: QueueFull = "drop_oldest", on reload;
     }
@@ -202,9 +202,9 @@ section! {
         pub connections_max: u32 = "0", at start;
         /// Connections at one time that have not come through CONNECT; beyond it no more are accepted, and others wait in the
         /// backlog.
-        pub half_open_max: u32 = "10000" in "1..", on reload;
+        pub unauthenticated_max: u32 = "10000" in "1..", on reload;
         /// The same of one IPv4 address, or of one /64 of IPv6; beyond it connections are closed at once. 0 is no limit.
-        pub half_open_per_address: u32 = "0", on reload;
+        pub unauthenticated_per_address: u32 = "0", on reload;
         /// New connections a second, of all listeners together; others wait in the backlog. 0 is no limit.
         pub connect_rate: u32 = "0", on reload;
         /// PUBLISH packets a second that are read from one client; 0 is no limit. After a pause a second's worth at once.
@@ -212,9 +212,9 @@ section! {
         /// Bytes a second that are read from one client; 0 is no limit.
         pub bytes_per_second: ByteSize = "0", on reload;
         /// Bytes of all queues of the node together; beyond it publishers of QoS 1 and 2 are slowed. A connected client holds at most as
-        /// much as is still free, a user or a mountpoint at most three times that. When the limit is reached for `queue.wait`, queues
+        /// much as is still free, a user or a mountpoint at most three times that. When the limit is reached for `queue.full_wait`, queues
         /// of clients that are away are cut to an equal share by `queue.full`. When connected clients hold more than half for
-        /// `queue.wait`, those that hold more than an equal share and do not acknowledge are closed.
+        /// `queue.full_wait`, those that hold more than an equal share and do not acknowledge are closed.
         pub memory_queued_max: ByteSize = "1GiB" in "1MiB..", on reload;
         /// Bytes of messages with durability `memory` that were acknowledged and are not on the disk yet: what a crash may lose. Beyond,
         /// such a message waits for the disk as others do. Each of 16 shards has its part.
@@ -286,7 +286,7 @@ section! {
         pub bytes_max: ByteSize = "1GiB", on reload;
         /// Retained messages that are looked at in a second for the subscriptions of one client, whether or not they match. What is left
         /// comes later, so a SUBSCRIBE with very many filters takes nothing from other clients.
-        pub looks_per_second: u32 = "200000" in "1000..", on reload;
+        pub scanned_per_second: u32 = "200000" in "1000..", on reload;
     }
 }
 
@@ -324,7 +324,7 @@ section! {
         /// takes half of what is left. 0 leaves it out.
         pub queued_percent: u8 = "80" in "0..=100", on reload;
         /// How long the load has to be lower before the level falls by one.
-        pub hold: Duration = "3s", on reload;
+        pub cooldown: Duration = "3s", on reload;
     }
 }
 

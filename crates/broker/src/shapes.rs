@@ -85,10 +85,10 @@ pub fn owners(
         hasher.write(bytes);
         hasher.finish().max(1)
     };
-    let of_mountpoint = if mountpoint.is_empty() { 0 } else { key(2, mountpoint.as_bytes()) };
+    let mountpoint_usage = if mountpoint.is_empty() { 0 } else { key(2, mountpoint.as_bytes()) };
     [
         (key(0, client_id.as_bytes()), settings.shapes_client_max),
         (key(1, &user.as_u32().to_le_bytes()), settings.shapes_user_max),
-        (of_mountpoint, settings.shapes_mountpoint_max),
+        (mountpoint_usage, settings.shapes_mountpoint_max),
     ]
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::access::{ClientCertificate, Identity, Principal, Standing};
+use crate::access::{ClientCertificate, Identity, Principal, Validity};
 use crate::connection::Connection;
 use crate::ids::Time;
 use crate::message::{Message, MessageView};
@@ -20,7 +20,7 @@ pub struct WillOwner {
     listener: Box<str>,
     certificate: Option<Arc<ClientCertificate>>,
     principal: Option<Arc<Principal>>,
-    standing: Option<Arc<Standing>>,
+    validity: Option<Arc<Validity>>,
     /// When its admission ends.
     expires: Option<Time>,
     /// [`Access::generation`](crate::access::Access::generation) of the rules that allowed the Will; `None` after a restart.
@@ -40,7 +40,7 @@ impl WillOwner {
             listener: node.listener_name(connection.listener).into(),
             certificate: extra.and_then(|extra| extra.certificate.clone()),
             principal: extra.and_then(|extra| extra.principal.clone()),
-            standing: extra.and_then(|extra| extra.standing.clone()),
+            validity: extra.and_then(|extra| extra.validity.clone()),
             expires: extra.and_then(|extra| extra.expires),
             rules: extra.map(|extra| extra.will_rules),
             is_partial: false,
@@ -65,7 +65,7 @@ impl WillOwner {
     /// Whether its admission has expired, or its user was removed.
     pub(crate) fn has_ended(&self, now: Time) -> bool {
         self.expires.is_some_and(|expires| expires <= now)
-            || self.standing.as_ref().is_some_and(|standing| standing.has_ended())
+            || self.validity.as_ref().is_some_and(|validity| validity.has_ended())
     }
 
     /// Whether the rules have to be asked, when they are of this generation.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::access::{
-    Access, Action, Admission, AskAgain, AuthReply, Credentials, Identity, Mechanism, Permission, Principal,
-    Step, Verdict,
+    Access, Action, Admission, AuthReply, AuthResult, Credentials, Identity, Mechanism, Permission,
+    Principal, RetryAuthorize, Step,
 };
 use broker::settings::Settings;
 use broker::{Node, Time, Worker};
@@ -39,8 +39,8 @@ impl Mechanism for Echo {
 struct EchoAccess;
 
 impl Access for EchoAccess {
-    fn authenticate(&self, _: Credentials<'_>, _: &mut dyn FnMut() -> AuthReply) -> Option<Verdict> {
-        Some(Verdict::Allow)
+    fn authenticate(&self, _: Credentials<'_>, _: &mut dyn FnMut() -> AuthReply) -> Option<AuthResult> {
+        Some(AuthResult::Allow)
     }
 
     fn mechanism(&self, method: &str, _: Credentials<'_>) -> Option<Box<dyn Mechanism>> {
@@ -56,7 +56,7 @@ impl Access for EchoAccess {
         _: Identity<'_>,
         _: Action,
         _: &str,
-        _: &mut dyn FnMut() -> AskAgain,
+        _: &mut dyn FnMut() -> RetryAuthorize,
     ) -> Option<Permission> {
         Some(Permission { allowed: true, lasting: true })
     }

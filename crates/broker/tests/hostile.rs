@@ -96,7 +96,7 @@ fn dup_does_not_lift_the_limit_of_messages_in_flight() {
             net.send_all(client, (1..20).map(|id| message("a", id).qos1(id).dup().into()));
             assert_eq!(net.counter(|counters| counters.publish_received()), 2);
             net.store.hold(&[]);
-            net.let_go();
+            net.release_held();
             assert_eq!(net.received(client), (1..20).map(puback).collect::<Vec<_>>());
         },
     );
@@ -120,7 +120,7 @@ fn an_early_pubrel_does_not_lift_the_receive_maximum() {
                 assert!(net.counter(|counters| counters.publish_received()) - before <= 2);
                 assert_eq!(net.received(client), []);
                 net.store.hold(&[]);
-                net.let_go();
+                net.release_held();
                 let answers = (1..20).flat_map(|_| [pubrec(1), pubcomp(1)]).collect::<Vec<_>>();
                 assert_eq!(net.received(client), answers);
             }
@@ -169,7 +169,7 @@ fn memory_that_waits_on_another_worker_slows_a_publisher() {
 }
 
 /// What waits for clients that are away may wait for days. It gives way to what is new; nobody is made to wait for it longer
-/// than `queue.wait`.
+/// than `queue.full_wait`.
 #[test]
 fn memory_that_waits_for_absent_clients_does_not_stop_the_node() {
     everywhere_with(
@@ -268,7 +268,7 @@ fn a_reader_that_keeps_reading_is_neither_closed_nor_robbed() {
     }
 }
 
-/// A reader that frees none in `queue.wait` is closed, however long the queue before it was full.
+/// A reader that frees none in `queue.full_wait` is closed, however long the queue before it was full.
 #[test]
 fn a_reader_that_stops_is_closed_after_the_wait() {
     everywhere_with(
@@ -387,7 +387,7 @@ fn a_flood_of_subscribes_waits_for_the_store() {
         assert!(net.client(client).held);
         assert!(net.client(client).unsent.len() > 9 * 800);
         net.store.hold(&[]);
-        net.let_go();
+        net.release_held();
         assert_eq!(net.received(client).len(), 1000);
     });
 }
@@ -665,7 +665,7 @@ fn a_publisher_to_very_many_shared_groups_is_not_read_to_the_end_at_once() {
             );
             assert_eq!(net.counter(|counters| counters.received_qos0), 0);
             net.store.hold(&[]);
-            net.let_go();
+            net.release_held();
             let sent = net.counter(|counters| counters.received_qos0);
             assert!((10..100).contains(&sent), "{sent} messages to 400 groups");
             net.pass(20);
@@ -702,7 +702,7 @@ fn a_client_has_so_many_shared_subscriptions_and_no_more() {
                     net.send(client, all);
                 }
                 net.store.hold(&[]);
-                net.let_go();
+                net.release_held();
                 let granted = [ReasonCode::GrantedQoS1, ReasonCode::Success].repeat(10);
                 let refused = [ReasonCode::QuotaExceeded, ReasonCode::Success].repeat(10);
                 let answers = [(1, granted.clone()), (2, granted), (3, refused)];

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use broker::access::AllowAll;
 use broker::settings::Settings;
-use broker::{Batch, Condition, Letter, Life, Node, ShardId, Store, StoreLog, Time, Wanted, Worker};
+use broker::{
+    Batch, Condition, Incarnation, Node, ShardId, Store, StoreLog, Time, Wanted, Worker, WorkerCommand,
+};
 use mqtt::{QoS, Version, decode, frame};
 use shard::Command;
 use sim::packets::*;
@@ -48,7 +50,7 @@ struct Broker {
     node: Arc<Node>,
     worker: Worker,
     log: Arc<Appended>,
-    letters: Arc<Mutex<Vec<Letter>>>,
+    commands: Arc<Mutex<Vec<WorkerCommand>>>,
     now: Time,
 }
 
@@ -66,14 +68,14 @@ impl Broker {
     fn over(log: Arc<Appended>, store_log: Option<Arc<dyn StoreLog>>) -> Self {
         let mut settings = Settings::default();
         settings.sys.interval = Duration::ZERO;
-        let life = Life { began: Time(1), incarnation: 1 };
-        let store = Store { log: store_log, shards: Vec::new(), life, hash_key: [3; 16] };
+        let incarnation = Incarnation { began: Time(1), number: 1 };
+        let store = Store { log: store_log, shards: Vec::new(), incarnation, hash_key: [3; 16] };
         let node = Node::with_store(settings, Arc::new(AllowAll), "test".into(), 1, store);
         let worker = node.build_workers().remove(0);
-        let letters = Arc::new(Mutex::new(Vec::new()));
-        let mailbox = letters.clone();
-        node.deliver_letters_by(move |_, letter| mailbox.lock().expect("no panic").push(letter));
-        let mut broker = Self { node, worker, log, letters, now: Time(1) };
+        let commands = Arc::new(Mutex::new(Vec::new()));
+        let mailbox = commands.clone();
+        node.set_mailbox(move |_, command| mailbox.lock().expect("no panic").push(command));
+        let mut broker = Self { node, worker, log, commands, now: Time(1) };
         broker.settle();
         broker
     }
@@ -93,8 +95,8 @@ impl Broker {
         let commands = records.iter().map(|record| names(&record.batch)).collect();
         let durable: Vec<_> = records.into_iter().map(|record| (record.shard, record.index)).collect();
         self.node.store_durable(durable.into_iter());
-        for letter in std::mem::take(&mut *self.letters.lock().expect("no panic")) {
-            self.worker.take_batch(self.now, &mut Batch::of(letter));
+        for command in std::mem::take(&mut *self.commands.lock().expect("no panic")) {
+            self.worker.take_batch(self.now, &mut Batch::of(command));
         }
         commands
     }

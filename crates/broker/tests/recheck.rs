@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use broker::access::{
-    Access, Action, AllowAll, AskAgain, AuthReply, Credentials, Identity, Permission, Verdict,
+    Access, Action, AllowAll, AuthReply, AuthResult, Credentials, Identity, Permission, RetryAuthorize,
 };
 use broker::settings::Settings;
 use broker::{Node, Time, Worker};
@@ -26,7 +26,7 @@ struct Door {
 }
 
 impl Access for Door {
-    fn authenticate(&self, of: Credentials<'_>, later: &mut dyn FnMut() -> AuthReply) -> Option<Verdict> {
+    fn authenticate(&self, of: Credentials<'_>, later: &mut dyn FnMut() -> AuthReply) -> Option<AuthResult> {
         AllowAll.authenticate(of, later)
     }
 
@@ -39,7 +39,7 @@ impl Access for Door {
         _: Identity<'_>,
         _: Action,
         topic: &str,
-        _: &mut dyn FnMut() -> AskAgain,
+        _: &mut dyn FnMut() -> RetryAuthorize,
     ) -> Option<Permission> {
         let allowed = match topic.strip_prefix("until ") {
             Some(changes) => changes.parse().is_ok_and(|changes: u64| self.generation() < changes),

@@ -16,13 +16,13 @@ const AGREES: i64 = 1_000;
 const ROUND_TRIP_MAX: u64 = 1_000_000;
 /// From an answer to the next question, microseconds; and where the clocks differ, to hear soon that they agree again.
 const PAUSE: u64 = 60_000_000;
-const PAUSE_APART: u64 = 10_000_000;
+const PAUSE_DIFFERING: u64 = 10_000_000;
 /// An answer that does not come is asked for again after this, microseconds: the other node may not have known yet that both are members.
 const RETRY: u64 = 2_000_000;
 /// Links that come up together do so within this, microseconds. Nothing is said before: who is wrong shows when there are several.
 const TOGETHER: u64 = 1_000_000;
 /// No clock says more: milliseconds of the world have 48 bits in stamps.
-const WORLD_MAX: u64 = 1 << 47;
+const WALL_MS_MAX: u64 = 1 << 47;
 
 const _: () = assert!(AGREES + ROUND_TRIP_MAX.cast_signed() / 2_000 < DIFFERS);
 
@@ -53,7 +53,7 @@ struct PeerClock {
 
 /// What is to be said about clocks. Milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum ClockEvent {
     /// This node's clock is so far ahead of those of most nodes.
     Off(i64),
     /// It agrees with them again.
@@ -77,8 +77,8 @@ impl Clocks {
     }
 
     /// This node's clock says so now. It may have been set since it was looked at last.
-    pub fn set(&mut self, now: Time, world: u64) {
-        let base = bounded(world) - millis(now.0);
+    pub fn set(&mut self, now: Time, wall_ms: u64) {
+        let base = bounded(wall_ms) - millis(now.0);
         let jump = base - self.base;
         if jump != 0 {
             self.base = base;
@@ -88,7 +88,7 @@ impl Clocks {
     }
 
     /// What this node's clock says.
-    pub fn world(&self, now: Time) -> u64 {
+    pub fn wall_ms(&self, now: Time) -> u64 {
         (self.base + millis(now.0)).max(0).unsigned_abs()
     }
 
@@ -135,7 +135,7 @@ impl Clocks {
     }
 
     /// A peer's clock says so, asked at `stamp`. Of any other question than the last there is no answer.
-    pub fn answered(&mut self, now: Time, id: NodeId, stamp: u64, world: u64) {
+    pub fn answered(&mut self, now: Time, id: NodeId, stamp: u64, wall_ms: u64) {
         let own = self.base + millis(now.0);
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let Some(asked) = peer.asked.take_if(|asked| asked.0 == stamp) else { return };
@@ -143,13 +143,13 @@ impl Clocks {
         peer.ask_at = Time(now.0 + PAUSE);
         let round_trip = now.since(asked);
         if round_trip <= ROUND_TRIP_MAX {
-            peer.ahead = Some(bounded(world) + millis(round_trip / 2) - own);
+            peer.ahead = Some(bounded(wall_ms) + millis(round_trip / 2) - own);
             self.is_unjudged = true;
         }
     }
 
     /// What has changed, if anything was heard since the last time; once those whose links came up together have answered.
-    pub fn judge(&mut self, now: Time) -> Option<Vec<Said>> {
+    pub fn judge(&mut self, now: Time) -> Option<Vec<ClockEvent>> {
         let waits = |peer: &PeerClock| peer.waits_since.is_some_and(|since| now.since(since) < RETRY);
         if !self.is_unjudged || now.since(self.up_at) < TOGETHER || self.peers.values().any(waits) {
             return None;
@@ -165,12 +165,12 @@ impl Clocks {
         let middle = all[all.len() / 2];
         let is_decided =
             2 * all.iter().filter(|ahead| (*ahead - middle).abs() <= DIFFERS).count() > all.len();
-        let mut said = Vec::new();
+        let mut events = Vec::new();
         if is_decided {
-            let off = is_apart(middle, self.off.is_some()).then_some(-middle);
+            let off = differs_by(middle, self.off.is_some()).then_some(-middle);
             match (self.off, off) {
-                (None, Some(ahead)) => said.push(Said::Off(ahead)),
-                (Some(_), None) => said.push(Said::Right),
+                (None, Some(ahead)) => events.push(ClockEvent::Off(ahead)),
+                (Some(_), None) => events.push(ClockEvent::Right),
                 (None, None) | (Some(_), Some(_)) => {}
             }
             self.off = off;
@@ -178,18 +178,18 @@ impl Clocks {
         for (id, peer) in &mut self.peers {
             let Some(ahead) = peer.ahead else { continue };
             let ahead = ahead + self.off.unwrap_or(0);
-            let differs = is_apart(ahead, peer.differs);
+            let differs = differs_by(ahead, peer.differs);
             if differs {
-                peer.ask_at = peer.ask_at.min(Time(now.0 + PAUSE_APART));
+                peer.ask_at = peer.ask_at.min(Time(now.0 + PAUSE_DIFFERING));
             }
             match (std::mem::replace(&mut peer.differs, differs), differs) {
-                (false, true) => said.push(Said::Differs { peer: *id, ahead, is_sure: is_decided }),
+                (false, true) => events.push(ClockEvent::Differs { peer: *id, ahead, is_sure: is_decided }),
                 // Otherwise it was this node's that was wrong.
-                (true, false) if self.off.is_none() => said.push(Said::Agrees(*id)),
+                (true, false) if self.off.is_none() => events.push(ClockEvent::Agrees(*id)),
                 _ => {}
             }
         }
-        Some(said)
+        Some(events)
     }
 
     /// By how much a peer's clock is ahead of this node's, milliseconds.
@@ -209,13 +209,13 @@ impl Clocks {
 }
 
 /// One that drifts around the limit is not complained of again and again.
-fn is_apart(ahead: i64, was_apart: bool) -> bool {
-    ahead.abs() > if was_apart { AGREES } else { DIFFERS }
+fn differs_by(ahead: i64, did_differ: bool) -> bool {
+    ahead.abs() > if did_differ { AGREES } else { DIFFERS }
 }
 
 /// Whatever a clock says.
-fn bounded(world: u64) -> i64 {
-    world.min(WORLD_MAX).cast_signed()
+fn bounded(wall_ms: u64) -> i64 {
+    wall_ms.min(WALL_MS_MAX).cast_signed()
 }
 
 fn millis(micros: u64) -> i64 {
@@ -238,16 +238,16 @@ mod tests {
     }
 
     /// Peers are asked at `ms` and answer 20 ms later, with clocks so far ahead.
-    fn hear(clocks: &mut Clocks, ms: u64, all: &[(NodeId, i64)]) -> Vec<Said> {
+    fn exchange(clocks: &mut Clocks, ms: u64, all: &[(NodeId, i64)]) -> Vec<ClockEvent> {
         for (id, ahead) in all {
             clocks.asked(at(ms), *id);
-            let world = (BASE + ms + 10).saturating_add_signed(*ahead);
-            clocks.answered(at(ms + 20), *id, at(ms).0, world);
+            let wall_ms = (BASE + ms + 10).saturating_add_signed(*ahead);
+            clocks.answered(at(ms + 20), *id, at(ms).0, wall_ms);
         }
         judge(clocks, ms + 20)
     }
 
-    fn judge(clocks: &mut Clocks, ms: u64) -> Vec<Said> {
+    fn judge(clocks: &mut Clocks, ms: u64) -> Vec<ClockEvent> {
         clocks.judge(at(ms)).unwrap_or_default()
     }
 
@@ -260,46 +260,53 @@ mod tests {
     #[test]
     fn a_clock_that_differs_is_complained_of_once_and_when_it_agrees_again() {
         let mut clocks = with(&[B, C]);
-        let differs = Said::Differs { peer: B, ahead: HOUR, is_sure: true };
-        assert_eq!(hear(&mut clocks, 1_000, &[(B, HOUR), (C, 500)]), [differs]);
+        let differs = ClockEvent::Differs { peer: B, ahead: HOUR, is_sure: true };
+        assert_eq!(exchange(&mut clocks, 1_000, &[(B, HOUR), (C, 500)]), [differs]);
         assert_eq!((clocks.ahead(B), clocks.differs(B), clocks.differs(C)), (Some(HOUR), true, false));
         assert_eq!(clocks.off(), None);
         assert_eq!(
             (clocks.due(at(11_019)).count(), clocks.due(at(11_020)).collect::<Vec<_>>()),
             (0, vec![B])
         );
-        assert_eq!(hear(&mut clocks, 61_000, &[(B, HOUR - 1)]), []);
+        assert_eq!(exchange(&mut clocks, 61_000, &[(B, HOUR - 1)]), []);
         clocks.link_down(B);
         assert_eq!((clocks.ahead(B), clocks.differs(B)), (None, true));
         clocks.link_up(at(70_000), B);
         assert_eq!(
-            hear(&mut clocks, 71_000, &[(B, 1_500)]),
+            exchange(&mut clocks, 71_000, &[(B, 1_500)]),
             [],
             "not so near that it could differ again soon"
         );
-        assert_eq!(hear(&mut clocks, 72_000, &[(B, -900)]), [Said::Agrees(B)]);
-        assert_eq!(hear(&mut clocks, 73_000, &[(B, -1_900)]), []);
-        let behind = Said::Differs { peer: B, ahead: -2_001, is_sure: true };
-        assert_eq!(hear(&mut clocks, 74_000, &[(B, -2_001)]), [behind]);
+        assert_eq!(exchange(&mut clocks, 72_000, &[(B, -900)]), [ClockEvent::Agrees(B)]);
+        assert_eq!(exchange(&mut clocks, 73_000, &[(B, -1_900)]), []);
+        let behind = ClockEvent::Differs { peer: B, ahead: -2_001, is_sure: true };
+        assert_eq!(exchange(&mut clocks, 74_000, &[(B, -2_001)]), [behind]);
     }
 
     #[test]
     fn half_a_second_is_no_difference() {
         let mut clocks = with(&[B, C, D]);
-        assert_eq!(hear(&mut clocks, 1_000, &[(B, 500), (C, -500), (D, 0)]), []);
+        assert_eq!(exchange(&mut clocks, 1_000, &[(B, 500), (C, -500), (D, 0)]), []);
         assert_eq!((clocks.ahead(B), clocks.differs(B), clocks.off()), (Some(500), false, None));
     }
 
     #[test]
     fn a_node_that_differs_from_most_says_so_of_itself_and_stamps_by_the_others() {
         let mut clocks = with(&[B, C]);
-        assert_eq!(hear(&mut clocks, 1_000, &[(B, -HOUR), (C, -HOUR + 300)]), [Said::Off(HOUR - 300)]);
+        assert_eq!(
+            exchange(&mut clocks, 1_000, &[(B, -HOUR), (C, -HOUR + 300)]),
+            [ClockEvent::Off(HOUR - 300)]
+        );
         assert_eq!((clocks.differs(B), clocks.differs(C), clocks.off()), (false, false, Some(HOUR - 300)));
         assert_eq!(clocks.base(), BASE - HOUR as u64 + 300);
-        assert_eq!(clocks.world(at(5)), BASE + 5, "others hear what its clock says");
-        assert_eq!(hear(&mut clocks, 61_000, &[(B, -HOUR), (C, -HOUR)]), []);
+        assert_eq!(clocks.wall_ms(at(5)), BASE + 5, "others hear what its clock says");
+        assert_eq!(exchange(&mut clocks, 61_000, &[(B, -HOUR), (C, -HOUR)]), []);
         clocks.set(at(70_000), BASE + 70_000 - HOUR as u64);
-        assert_eq!(judge(&mut clocks, 70_000), [Said::Right], "it is known at once when its clock is set");
+        assert_eq!(
+            judge(&mut clocks, 70_000),
+            [ClockEvent::Right],
+            "it is known at once when its clock is set"
+        );
         assert_eq!((clocks.base(), clocks.off()), (BASE - HOUR as u64, None));
     }
 
@@ -307,26 +314,29 @@ mod tests {
     #[test]
     fn whose_clock_is_wrong_shows_when_there_are_three() {
         let mut clocks = with(&[B]);
-        let differs = Said::Differs { peer: B, ahead: HOUR, is_sure: false };
-        assert_eq!(hear(&mut clocks, 1_000, &[(B, HOUR)]), [differs]);
+        let differs = ClockEvent::Differs { peer: B, ahead: HOUR, is_sure: false };
+        assert_eq!(exchange(&mut clocks, 1_000, &[(B, HOUR)]), [differs]);
         clocks.link_up(at(2_000), C);
-        assert_eq!(hear(&mut clocks, 3_000, &[(C, HOUR)]), [Said::Off(-HOUR)]);
+        assert_eq!(exchange(&mut clocks, 3_000, &[(C, HOUR)]), [ClockEvent::Off(-HOUR)]);
         assert!(!clocks.differs(B));
         clocks.link_down(B);
         clocks.link_down(C);
         assert_eq!(judge(&mut clocks, 5_000), []);
         assert_eq!(clocks.off(), Some(-HOUR), "nobody is there to say otherwise");
-        let mut apart = with(&[B, C]);
-        let unsure = |peer, ahead| Said::Differs { peer, ahead, is_sure: false };
-        let said = hear(&mut apart, 1_000, &[(B, HOUR), (C, 2 * HOUR)]);
-        assert_eq!(said, [unsure(B, HOUR), unsure(C, 2 * HOUR)], "no two agree");
+        let mut disagreeing = with(&[B, C]);
+        let unsure = |peer, ahead| ClockEvent::Differs { peer, ahead, is_sure: false };
+        let events = exchange(&mut disagreeing, 1_000, &[(B, HOUR), (C, 2 * HOUR)]);
+        assert_eq!(events, [unsure(B, HOUR), unsure(C, 2 * HOUR)], "no two agree");
     }
 
     #[test]
     fn one_that_differs_from_most_is_named_by_whoever_is_wrong_too() {
         let mut clocks = with(&[B, C, D, NodeId(5)]);
-        let said = hear(&mut clocks, 1_000, &[(B, HOUR), (C, HOUR), (D, -HOUR), (NodeId(5), HOUR)]);
-        assert_eq!(said, [Said::Off(-HOUR), Said::Differs { peer: D, ahead: -2 * HOUR, is_sure: true }]);
+        let events = exchange(&mut clocks, 1_000, &[(B, HOUR), (C, HOUR), (D, -HOUR), (NodeId(5), HOUR)]);
+        assert_eq!(
+            events,
+            [ClockEvent::Off(-HOUR), ClockEvent::Differs { peer: D, ahead: -2 * HOUR, is_sure: true }]
+        );
     }
 
     #[test]
@@ -353,22 +363,22 @@ mod tests {
     fn nothing_is_said_before_those_who_come_together_have_answered() {
         let mut clocks = with(&[B, C]);
         assert_eq!(clocks.due(at(0)).collect::<Vec<_>>(), [B, C]);
-        assert_eq!(hear(&mut clocks, 10, &[(B, HOUR)]), [], "other links may come up");
+        assert_eq!(exchange(&mut clocks, 10, &[(B, HOUR)]), [], "other links may come up");
         clocks.asked(at(900), C);
         assert_eq!(judge(&mut clocks, 1_100), [], "it was asked");
         clocks.answered(at(1_200), C, at(900).0, BASE + 1_100);
-        let differs = Said::Differs { peer: B, ahead: HOUR, is_sure: true };
+        let differs = ClockEvent::Differs { peer: B, ahead: HOUR, is_sure: true };
         assert_eq!(judge(&mut clocks, 1_200), [differs]);
         let mut silent = with(&[B, C]);
         silent.asked(at(10), C);
-        assert_eq!(hear(&mut silent, 1_900, &[(B, HOUR)]), []);
+        assert_eq!(exchange(&mut silent, 1_900, &[(B, HOUR)]), []);
         assert_eq!(judge(&mut silent, 2_010).len(), 1, "one that does not answer is not waited for");
     }
 
     #[test]
     fn no_clock_is_too_absurd() {
         for own in [0, BASE, u64::MAX] {
-            for theirs in [0, 1, BASE, WORLD_MAX, u64::MAX] {
+            for theirs in [0, 1, BASE, WALL_MS_MAX, u64::MAX] {
                 let mut clocks = Clocks::new(own);
                 clocks.set(at(500), own);
                 [B, C].into_iter().for_each(|id| clocks.link_up(at(0), id));
@@ -377,9 +387,11 @@ mod tests {
                     clocks.answered(at(1_000), id, at(1_000).0, theirs);
                 }
                 judge(&mut clocks, 1_000);
-                let most = WORLD_MAX.cast_signed() + 1_000;
+                let most = WALL_MS_MAX.cast_signed() + 1_000;
                 assert!(clocks.ahead(B).is_some_and(|ahead| ahead.abs() <= most));
-                assert!(clocks.base() <= WORLD_MAX + 1_000 && clocks.world(at(1_000)) <= WORLD_MAX + 1_000);
+                assert!(
+                    clocks.base() <= WALL_MS_MAX + 1_000 && clocks.wall_ms(at(1_000)) <= WALL_MS_MAX + 1_000
+                );
                 clocks.set(at(2_000), theirs);
                 clocks.set(at(3_000), u64::MAX - own);
                 judge(&mut clocks, 3_000);

@@ -11,15 +11,15 @@ pub struct Config {
     pub others: Vec<NodeInfo>,
     /// Of this life of the node: greater than that of every earlier one.
     pub incarnation: Incarnation,
-    /// Milliseconds of the world's clock when the node's own began; [`Fabric::set_world`](crate::Fabric::set_world) tells when that was set.
-    pub world: u64,
+    /// Milliseconds of the world's clock when the node's own began; [`ClusterRouter::set_wall_clock`](crate::ClusterRouter::set_wall_clock) tells when that was set.
+    pub wall_ms: u64,
     /// How changes of routes are gathered.
     pub batching: Batching,
     /// Deletions of routes that are remembered for each node, for readers that are behind.
     pub tombstones_max: usize,
     pub forward_ack: ForwardAck,
     /// How long a SUBACK waits for other nodes, at most.
-    pub suback_wait: Duration,
+    pub suback_timeout: Duration,
     /// How long other nodes go on sending messages of QoS 0 for a durable session that is away.
     pub qos0_linger: Duration,
     /// How long a node goes on acknowledging after a majority of cores has last said that it knows all routes.

@@ -11,7 +11,7 @@ use crate::mutation::{Mutation, mutated};
 use crate::wire::Vector;
 
 /// How far somebody is with each writer.
-pub type Known = BTreeMap<WriterId, (Incarnation, Position)>;
+pub type KnownPositions = BTreeMap<WriterId, (Incarnation, Position)>;
 
 /// What this core has granted to others.
 #[derive(Debug)]
@@ -21,21 +21,21 @@ pub struct Grants {
     recalled: Time,
     granted: BTreeMap<NodeId, Granted>,
     /// How far this core was at times past, the oldest first.
-    past: VecDeque<(Time, Known)>,
+    past: VecDeque<(Time, KnownPositions)>,
 }
 
 #[derive(Debug, Default)]
 struct Granted {
     until: Time,
-    applied: Known,
+    applied: KnownPositions,
     /// It has what was granted until then. Otherwise it is about to.
     is_holder: bool,
     /// What it has to know first: all that may have been said to be settled while it held nothing.
-    entry: Option<Known>,
+    entry: Option<KnownPositions>,
 }
 
 /// Looks at how far this core is, in one lease.
-const LOOKS: u32 = 4;
+const SNAPSHOTS_PER_LEASE: u32 = 4;
 
 impl Grants {
     pub fn new(now: Time, lease: Duration) -> Self {
@@ -44,9 +44,13 @@ impl Grants {
     }
 
     /// How far this core is now.
-    pub fn look(&mut self, now: Time, vector: impl Iterator<Item = (WriterId, Incarnation, Position)>) {
+    pub fn take_snapshot(
+        &mut self,
+        now: Time,
+        vector: impl Iterator<Item = (WriterId, Incarnation, Position)>,
+    ) {
         let since_last = self.past.back().map_or(u64::MAX, |(at, _)| now.since(*at));
-        if since_last < (self.lease / LOOKS).as_micros() as u64 {
+        if since_last < (self.lease / SNAPSHOTS_PER_LEASE).as_micros() as u64 {
             return;
         }
         let known = vector.map(|(writer, incarnation, position)| (writer, (incarnation, position)));
@@ -63,7 +67,7 @@ impl Grants {
         for (writer, incarnation, position) in vector {
             let known = known.entry(writer).or_default();
             // What it says last is so: a life with a greater number may be over.
-            let is_last = known.0 <= incarnation || !mutated(Mutation::RememberLives);
+            let is_last = known.0 <= incarnation || !mutated(Mutation::RememberIncarnations);
             if is_last && (known.0 != incarnation || known.1 < position) {
                 *known = (incarnation, position);
             }
@@ -71,9 +75,9 @@ impl Grants {
     }
 
     /// Some lives of a writer are over: nobody has to know what they wrote, and whoever does knows nothing of those that follow.
-    pub fn forget_lives(&mut self, writer: WriterId, is_over: impl Fn(Incarnation) -> bool) {
-        let forget = |known: &mut Known| {
-            if known.get(&writer).is_some_and(|(life, _)| is_over(*life)) {
+    pub fn forget_incarnations(&mut self, writer: WriterId, is_over: impl Fn(Incarnation) -> bool) {
+        let forget = |known: &mut KnownPositions| {
+            if known.get(&writer).is_some_and(|(incarnation, _)| is_over(*incarnation)) {
                 known.remove(&writer);
             }
         };
@@ -319,7 +323,7 @@ mod tests {
     #[test]
     fn who_is_behind_by_a_lease_is_granted_none() {
         let mut grants = Grants::new(at(0), LEASE);
-        grants.look(at(3000), known(7).into_iter());
+        grants.take_snapshot(at(3000), known(7).into_iter());
         assert!(grants.renew(at(4000), NodeId(2), nothing()), "it may not have heard yet");
         assert!(!grants.renew(at(5000), NodeId(2), known(7).into_iter()));
         assert!(grants.renew(at(5000), NodeId(WRITER.0), known(7).into_iter()), "the writer knows its own");
@@ -332,21 +336,22 @@ mod tests {
     /// A writer was removed, and is back in a life with a smaller number. What a node knows of the greater one is nothing that it has to know.
     #[test]
     fn what_was_known_of_a_life_that_is_over_counts_for_no_other() {
-        let life = |life, position| vec![(WRITER, Incarnation(life), Position(position))];
+        let incarnation =
+            |incarnation, position| vec![(WRITER, Incarnation(incarnation), Position(position))];
         let mut grants = Grants::new(at(0), LEASE);
         let settled = |grants: &Grants, ms| grants.settled(at(ms), WRITER, (Incarnation(1), Position(9))).0;
-        grants.applied(NodeId(2), life(51, 2));
-        grants.look(at(3000), life(51, 2).into_iter());
-        assert!(grants.renew(at(3000), NodeId(2), life(51, 2).into_iter()));
+        grants.applied(NodeId(2), incarnation(51, 2));
+        grants.take_snapshot(at(3000), incarnation(51, 2).into_iter());
+        assert!(grants.renew(at(3000), NodeId(2), incarnation(51, 2).into_iter()));
         assert_eq!(settled(&grants, 3001), 0, "it was told of another life");
-        grants.forget_lives(WRITER, |life| life > Incarnation(1));
-        assert!(!grants.renew(at(3001), NodeId(3), life(1, 9).into_iter()));
-        grants.applied(NodeId(2), life(1, 1));
+        grants.forget_incarnations(WRITER, |incarnation| incarnation > Incarnation(1));
+        assert!(!grants.renew(at(3001), NodeId(3), incarnation(1, 9).into_iter()));
+        grants.applied(NodeId(2), incarnation(1, 1));
         assert_eq!(settled(&grants, 3002), 0, "another one may have a lease soon");
-        grants.applied(NodeId(3), life(51, 99));
-        grants.applied(NodeId(3), life(1, 8));
+        grants.applied(NodeId(3), incarnation(51, 99));
+        grants.applied(NodeId(3), incarnation(1, 8));
         assert!(!grants.renew(at(3003), NodeId(3), nothing()));
-        grants.applied(NodeId(3), life(1, 9));
+        grants.applied(NodeId(3), incarnation(1, 9));
         assert!(grants.renew(at(3004), NodeId(3), nothing()));
         assert_eq!(settled(&grants, 3005), 1);
         assert!(grants.renew(at(5100), NodeId(2), nothing()), "what it knew a lease ago is not asked for");

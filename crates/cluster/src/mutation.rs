@@ -30,7 +30,7 @@ pub enum Mutation {
     /// A core lets acknowledge whom it knows to be suspected.
     GrantSuspects,
     /// A node is declared dead as soon as it is suspected, whatever it was granted.
-    BuryAtOnce,
+    DeclareDeadAtOnce,
     /// What the clients of a node that is suspected wanted goes before its death is agreed upon.
     PurgeSuspects,
     /// A node that learns that it was declared dead keeps its clients.
@@ -44,19 +44,19 @@ pub enum Mutation {
     /// Cores come and go several at a time.
     ManyCoresAtOnce,
     /// A life joins that is older than one that has joined before.
-    OldLivesJoin,
+    OldIncarnationsJoin,
     /// What is for a later life of a peer than its link is about is lost with that.
-    SendToTheDead,
+    SendToDead,
     /// The log is opened to what some cores do not understand.
     AdoptUnread,
     /// What the sessions of a node want that has begun anew is forgotten before it has told all of it.
     ForgetEarly,
     /// What a peer had no room for is not copied to it again.
-    IgnoreLacks,
+    IgnoreCopyRequests,
     /// Nobody speaks for nodes that do not reach each other.
-    ForgetWays,
+    ForgetRelays,
     /// What nodes know of a life of a node that was removed is taken for what they know of the next one, which has a smaller number.
-    RememberLives,
+    RememberIncarnations,
     /// While a core is away, what it said is asked of one other only.
     AskOneCore,
     /// What is known of a replicant that is away is told by the core that it was attached to only.
@@ -68,7 +68,7 @@ pub enum Mutation {
     /// What a dead node had retained and told some others only, the rest do not hear.
     ForgetLegacy,
     /// Where cores go, those that are dead keep their votes.
-    CountOnTheDead,
+    CountOnDead,
     /// All clocks are taken to run at the same speed.
     NoMargin,
     /// A core that was suspected and leads is suspected as long as it does.
@@ -99,26 +99,26 @@ impl Mutation {
         Self::ForgetGrants,
         Self::GrantUninformed,
         Self::GrantSuspects,
-        Self::BuryAtOnce,
+        Self::DeclareDeadAtOnce,
         Self::PurgeSuspects,
         Self::KeepClients,
         Self::StayDead,
         Self::FoundAlone,
         Self::CountRemoved,
         Self::ManyCoresAtOnce,
-        Self::OldLivesJoin,
-        Self::SendToTheDead,
+        Self::OldIncarnationsJoin,
+        Self::SendToDead,
         Self::AdoptUnread,
         Self::ForgetEarly,
-        Self::IgnoreLacks,
-        Self::ForgetWays,
-        Self::RememberLives,
+        Self::IgnoreCopyRequests,
+        Self::ForgetRelays,
+        Self::RememberIncarnations,
         Self::AskOneCore,
         Self::ForgetAway,
         Self::StayAttached,
         Self::GrantInTime,
         Self::ForgetLegacy,
-        Self::CountOnTheDead,
+        Self::CountOnDead,
         Self::NoMargin,
         Self::StaySuspect,
         Self::SettleCutOff,

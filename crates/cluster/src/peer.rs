@@ -1,39 +1,39 @@
 use std::collections::VecDeque;
 
 use broker::WorkerId;
-use broker::peers::{Copies, NodePlace, PeerTicket};
+use broker::peers::{Copies, NodeIndex, PeerTicket};
 use link::{LANES_MAX, Lane, Time};
 use mqtt::ReasonCode;
 use replog::{Feed, Incarnation, Position, WriterId};
 
-use crate::behind::Behind;
+use crate::backlog::Backlog;
 use crate::config::{NodeInfo, Role};
-use crate::confirms::Confirms;
-use crate::freshness::Known;
+use crate::confirmations::Confirmations;
+use crate::freshness::KnownPositions;
 use crate::mutation::{Mutation, mutated};
-use crate::wire::{Asks, Hello};
+use crate::wire::{FeedScope, Hello};
 
 /// What this node keeps of another one.
 #[derive(Debug)]
 pub struct Peer {
     pub info: NodeInfo,
-    pub place: NodePlace,
+    pub index: NodeIndex,
     pub is_up: bool,
     /// When the peer was suspected last; 0 when it never was.
     pub suspected_at: Time,
     /// Messages for the peer that were refused or dropped since it was suspected, because no room was left in the link.
     pub turned_away: u64,
     /// How often the peer has forgotten the link: what was of an earlier life is void.
-    pub life: u8,
+    pub link_epoch: u8,
     /// What this node has asked the peer for, in this life of the link.
-    pub asked: Option<Asks>,
+    pub requested_scope: Option<FeedScope>,
     /// Of the last hello to the peer.
     pub hello: u32,
     /// Lives of which that spoke, with greater numbers than those that the cores agree on.
     pub later: Vec<(WriterId, Incarnation)>,
     /// What the peer has asked for, and by which hello.
-    pub asks: Asks,
-    pub asks_by: u32,
+    pub feed_scope: FeedScope,
+    pub scope_from_hello: u32,
     /// Of its life that the link is about.
     pub incarnation: Option<Incarnation>,
     /// It has begun this later life, as others have said, or may have forgotten this node: messages wait for the link that follows, unless it
@@ -42,7 +42,7 @@ pub struct Peer {
     /// How far its own changes were when it first said hello in its life: what its sessions had wanted before is among them.
     pub began_at: Option<(Incarnation, Position)>,
     /// What a core knew when it spoke first to this one that has begun anew.
-    pub knew: Option<Known>,
+    pub knew: Option<KnownPositions>,
     /// What it asked for last.
     pub last_hello: Option<Hello>,
     /// Its life that is a member, where the cores agree on members.
@@ -56,16 +56,16 @@ pub struct Peer {
     pub is_copied: bool,
     /// Messages on their way to it, by lane.
     pub sent: [Sent; LANES_MAX as usize],
-    pub confirms: Confirms,
+    pub confirmations: Confirmations,
     /// What of that which is retained here is on its way to it, or has arrived.
     pub copies: Option<Copies>,
     /// It is to be asked to copy to this node what is retained there.
-    pub is_lacked: bool,
+    pub needs_copy_request: bool,
     /// What of it has found no place yet.
-    pub behind: Behind,
+    pub backlog: Backlog,
     /// What it waits for that is to be known everywhere, and in its region.
-    pub settle: Awaited,
-    pub settle_in_region: Awaited,
+    pub settle: SettleRequest,
+    pub settle_in_region: SettleRequest,
     /// Questions of it that are being answered.
     pub answering: usize,
     /// Frames to it are packed.
@@ -78,11 +78,11 @@ pub struct Peer {
 
 /// The changes of a peer that others are to know.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Awaited {
+pub struct SettleRequest {
     /// Its changes up to here are not known to them.
     pub wanted: Option<Position>,
     /// What the peer was told last.
-    pub told: Position,
+    pub reported: Position,
 }
 
 /// A delta on its way.
@@ -131,19 +131,19 @@ pub enum IfLost {
 }
 
 impl Peer {
-    pub fn new(info: NodeInfo, place: NodePlace) -> Self {
+    pub fn new(info: NodeInfo, index: NodeIndex) -> Self {
         Self {
             info,
-            place,
+            index,
             is_up: false,
             suspected_at: Time::default(),
             turned_away: 0,
-            life: 0,
-            asked: None,
+            link_epoch: 0,
+            requested_scope: None,
             hello: 0,
             later: Vec::new(),
-            asks: Asks::Nothing,
-            asks_by: 0,
+            feed_scope: FeedScope::Nothing,
+            scope_from_hello: 0,
             incarnation: None,
             ahead: None,
             began_at: None,
@@ -156,12 +156,12 @@ impl Peer {
             fed: VecDeque::new(),
             is_copied: false,
             sent: Default::default(),
-            confirms: Confirms::default(),
+            confirmations: Confirmations::default(),
             copies: None,
-            is_lacked: false,
-            behind: Behind::default(),
-            settle: Awaited::default(),
-            settle_in_region: Awaited::default(),
+            needs_copy_request: false,
+            backlog: Backlog::default(),
+            settle: SettleRequest::default(),
+            settle_in_region: SettleRequest::default(),
             answering: 0,
             packs: false,
             dead: None,
@@ -174,21 +174,21 @@ impl Peer {
 
     /// The peer has forgotten the link.
     pub fn restarted(&mut self) {
-        self.life = self.life.wrapping_add(1);
+        self.link_epoch = self.link_epoch.wrapping_add(1);
         self.incarnation = None;
         self.last_hello = None;
         self.ahead = None;
-        self.asked = None;
+        self.requested_scope = None;
         self.later.clear();
-        self.asks = Asks::Nothing;
+        self.feed_scope = FeedScope::Nothing;
         self.feed = None;
         self.fed.clear();
         self.is_copied = false;
-        self.confirms.clear();
+        self.confirmations.clear();
         self.copies = None;
-        self.is_lacked = false;
-        self.settle = Awaited::default();
-        self.settle_in_region = Awaited::default();
+        self.needs_copy_request = false;
+        self.settle = SettleRequest::default();
+        self.settle_in_region = SettleRequest::default();
         self.answering = 0;
     }
 
@@ -201,14 +201,19 @@ impl Peer {
 
     /// The ticket of a message that came from the peer.
     pub fn ticket(&self, lane: Lane, number: u64) -> PeerTicket {
-        PeerTicket { from: self.place, life: self.life, lane: lane.index(), number: number as u32 }
+        PeerTicket {
+            from: self.index,
+            link_epoch: self.link_epoch,
+            lane: lane.index(),
+            number: number as u32,
+        }
     }
 
     /// A message has its places here. The peer is told, unless it has forgotten the link since: the next incarnation counts its messages
     /// from 0 again, and would take this for a confirmation of one of its own.
     pub fn confirm(&mut self, ticket: PeerTicket, reason: ReasonCode) {
-        if ticket.life == self.life || mutated(Mutation::ConfirmToNext) {
-            self.confirms.push(ticket, reason);
+        if ticket.link_epoch == self.link_epoch || mutated(Mutation::ConfirmToNext) {
+            self.confirmations.push(ticket, reason);
         }
     }
 
@@ -284,18 +289,19 @@ mod tests {
     #[test]
     fn what_an_earlier_incarnation_sent_is_not_confirmed_to_the_next() {
         let info = NodeInfo { name: "n".into(), role: Role::Core, region: "r".into(), address: "a".into() };
-        let mut peer = Peer::new(info, NodePlace(0));
+        let mut peer = Peer::new(info, NodeIndex(0));
         let earlier = peer.ticket(Lane::assured(3), 0);
         let later = peer.ticket(Lane::assured(3), 1);
         peer.confirm(later, ReasonCode::Success);
-        assert_eq!(peer.confirms.ranges().len(), 1);
+        assert_eq!(peer.confirmations.ranges().len(), 1);
         peer.restarted();
         peer.confirm(earlier, ReasonCode::Success);
-        assert!(peer.confirms.is_empty(), "the next incarnation may not have sent it yet");
+        assert!(peer.confirmations.is_empty(), "the next incarnation may not have sent it yet");
         let of_next = peer.ticket(Lane::assured(3), 0);
         assert_ne!(of_next, earlier);
         peer.confirm(of_next, ReasonCode::QuotaExceeded);
-        let told: Vec<_> = peer.confirms.ranges().iter().map(|it| (it.first, it.count, it.reason)).collect();
-        assert_eq!(told, [(0, 1, ReasonCode::QuotaExceeded.as_u8())]);
+        let reported: Vec<_> =
+            peer.confirmations.ranges().iter().map(|it| (it.first, it.count, it.reason)).collect();
+        assert_eq!(reported, [(0, 1, ReasonCode::QuotaExceeded.as_u8())]);
     }
 }

@@ -3,8 +3,8 @@
 use link::{Class, ClassCounters};
 
 use crate::config::{NodeInfo, Role};
-use crate::fabric::Counters;
 use crate::meta::State;
+use crate::router::Counters;
 
 /// As of one moment. Times are in microseconds.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct View {
     /// Filters and shared groups of other nodes that this node's index has no room for: it acknowledges nothing while there are any.
     pub unrouted: u64,
     /// Connections of others that were closed because too many handshakes went on.
-    pub crowded: u64,
+    pub unauthenticated_closed: u64,
     /// This node first, then the others by name.
     pub routes: Vec<Routes>,
     /// By name.
@@ -97,7 +97,7 @@ pub struct Replica {
     /// The node that leads.
     pub leader: Option<Box<str>>,
     /// The core that hands on what the two say to each other, where they are not linked.
-    pub leader_by: Option<Box<str>>,
+    pub leader_via: Option<Box<str>>,
     /// Entries in its log, and those that its state has.
     pub last: u64,
     pub applied: u64,

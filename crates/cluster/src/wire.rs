@@ -37,14 +37,14 @@
 use link::NodeId;
 use replog::{Incarnation, Position, WriterId};
 
-use crate::asks::Part;
-use crate::meta::MetaWord;
+use crate::meta::MetaMessage;
+use crate::questions::Part;
 
 pub const VERSION: u8 = 1;
 
 /// Of which writers a node hears from another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Asks {
+pub enum FeedScope {
     #[default]
     Nothing,
     /// The other and those that are attached to it.
@@ -57,7 +57,7 @@ pub enum Asks {
 pub type Vector = Vec<(WriterId, Incarnation, Position)>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Word<'a> {
+pub enum PeerMessage<'a> {
     Hello(Hello),
     /// The encoded delta.
     Delta {
@@ -76,7 +76,7 @@ pub enum Word<'a> {
     /// All nodes that the sender lets acknowledge have applied the receiver's changes up to here.
     Settled(Incarnation, Position),
     /// The sender and all nodes of the receiver's region have applied the receiver's changes up to this position. It answers
-    /// [`Word::Settle`] with `in_region`.
+    /// [`PeerMessage::Settle`] with `in_region`.
     KnownInRegion(Incarnation, Position),
     /// Messages have their places.
     Confirm(Vec<Confirmed>),
@@ -94,7 +94,7 @@ pub enum Word<'a> {
         bytes: &'a [u8],
     },
     /// About what is agreed upon.
-    Meta(MetaWord<'a>),
+    Meta(MetaMessage<'a>),
     /// Replicants are to be spread evenly over the cores.
     Balance,
     /// The sender asks what the receiver's clock of the world says, at a time of its own; only of peers with
@@ -103,11 +103,11 @@ pub enum Word<'a> {
     /// Asked then, the sender's clock says so.
     Clock {
         stamp: u64,
-        world: u64,
+        wall_ms: u64,
     },
     /// The sender had no room for what is retained elsewhere, and has some now: it is to be copied to it again; only of peers with
     /// [`COPIES`](crate::features::COPIES).
-    Lacks,
+    RequestCopies,
     /// Another process goes by the receiver's name, and is reached there; only to peers with [`NAMESAKES`](crate::features::NAMESAKES).
     Namesake(&'a str),
 }
@@ -115,7 +115,7 @@ pub enum Word<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     pub is_core: bool,
-    pub asks: Asks,
+    pub feed_scope: FeedScope,
     /// Counts the hellos of a link.
     pub number: u32,
     /// Nodes that are attached to it.
@@ -134,17 +134,17 @@ pub struct Confirmed {
     pub count: u32,
 }
 
-impl Word<'_> {
+impl PeerMessage<'_> {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
-            Self::Hello(Hello { is_core, asks, number, load, incarnation, vector }) => {
-                let asks = match asks {
-                    Asks::Nothing => 0,
-                    Asks::Branch => 1,
-                    Asks::All => 2,
+            Self::Hello(Hello { is_core, feed_scope, number, load, incarnation, vector }) => {
+                let feed_scope = match feed_scope {
+                    FeedScope::Nothing => 0,
+                    FeedScope::Branch => 1,
+                    FeedScope::All => 2,
                 };
-                out.extend([1, VERSION, u8::from(*is_core), asks]);
+                out.extend([1, VERSION, u8::from(*is_core), feed_scope]);
                 out.extend(number.to_le_bytes());
                 out.extend(load.to_le_bytes());
                 out.extend(incarnation.0.to_le_bytes());
@@ -192,7 +192,7 @@ impl Word<'_> {
                 }
             }
             Self::Balance => out.push(19),
-            Self::Lacks => out.push(23),
+            Self::RequestCopies => out.push(23),
             Self::Namesake(address) => {
                 out.push(24);
                 out.extend(address.as_bytes());
@@ -201,10 +201,10 @@ impl Word<'_> {
                 out.push(20);
                 out.extend(stamp.to_le_bytes());
             }
-            Self::Clock { stamp, world } => {
+            Self::Clock { stamp, wall_ms } => {
                 out.push(21);
                 out.extend(stamp.to_le_bytes());
-                out.extend(world.to_le_bytes());
+                out.extend(wall_ms.to_le_bytes());
             }
             Self::Renew(stamp) => {
                 out.push(7);
@@ -225,42 +225,42 @@ impl Word<'_> {
                 out.push(part.byte());
                 out.extend(*bytes);
             }
-            Self::Meta(word) => match word {
-                MetaWord::Replica(frame) => {
+            Self::Meta(message) => match message {
+                MetaMessage::Replica(frame) => {
                     out.push(12);
                     out.extend(*frame);
                 }
-                MetaWord::Roster(roster) => {
+                MetaMessage::Roster(roster) => {
                     out.push(13);
                     out.extend(*roster);
                 }
-                MetaWord::Propose { number, command } => {
+                MetaMessage::Propose { number, command } => {
                     out.push(14);
                     out.extend(number.to_le_bytes());
                     out.extend(*command);
                 }
-                MetaWord::Relay { from, to, features, word } => {
+                MetaMessage::Relay { from, to, features, message } => {
                     out.push(22);
                     for number in [from.0, to.0, *features] {
                         out.extend(number.to_le_bytes());
                     }
-                    out.extend(*word);
+                    out.extend(*message);
                 }
-                MetaWord::Proposed { number, leader, answer } => {
+                MetaMessage::Proposed { number, leader, answer } => {
                     out.push(15);
                     out.extend(number.to_le_bytes());
                     out.extend(leader.to_le_bytes());
                     out.extend(*answer);
                 }
-                MetaWord::Sight(sight) => {
+                MetaMessage::Reachability(reachability) => {
                     out.push(16);
-                    out.extend(*sight);
+                    out.extend(*reachability);
                 }
-                MetaWord::Copied(ask) => {
+                MetaMessage::Copied(ask) => {
                     out.push(17);
                     out.extend(*ask);
                 }
-                MetaWord::Records(told) => {
+                MetaMessage::Records(told) => {
                     out.push(18);
                     out.extend(*told);
                 }
@@ -270,31 +270,31 @@ impl Word<'_> {
     }
 }
 
-/// Reads what [`Word::encode`] made; `None` for anything else. Never panics.
-pub fn decode(bytes: &[u8]) -> Option<Word<'_>> {
+/// Reads what [`PeerMessage::encode`] made; `None` for anything else. Never panics.
+pub fn decode(bytes: &[u8]) -> Option<PeerMessage<'_>> {
     let (kind, mut rest) = bytes.split_first()?;
     let rest = &mut rest;
     Some(match kind {
         1 => {
-            let [_version, is_core, asks] = take(rest)?;
-            let asks = match asks {
-                0 => Asks::Nothing,
-                1 => Asks::Branch,
-                _ => Asks::All,
+            let [_version, is_core, feed_scope] = take(rest)?;
+            let feed_scope = match feed_scope {
+                0 => FeedScope::Nothing,
+                1 => FeedScope::Branch,
+                _ => FeedScope::All,
             };
-            Word::Hello(Hello {
+            PeerMessage::Hello(Hello {
                 is_core: is_core != 0,
-                asks,
+                feed_scope,
                 number: u32::from_le_bytes(take(rest)?),
                 load: u32::from_le_bytes(take(rest)?),
                 incarnation: Incarnation(number(rest)?),
                 vector: take_vector(rest)?,
             })
         }
-        2 => Word::Delta { number: u32::from_le_bytes(take(rest)?), delta: rest },
-        3 => Word::Applied(take_vector(rest)?),
-        4 => Word::Settle { position: Position(number(rest)?), in_region: rest.first() == Some(&1) },
-        5 => Word::Settled(Incarnation(number(rest)?), Position(number(rest)?)),
+        2 => PeerMessage::Delta { number: u32::from_le_bytes(take(rest)?), delta: rest },
+        3 => PeerMessage::Applied(take_vector(rest)?),
+        4 => PeerMessage::Settle { position: Position(number(rest)?), in_region: rest.first() == Some(&1) },
+        5 => PeerMessage::Settled(Incarnation(number(rest)?), Position(number(rest)?)),
         6 => {
             let mut confirmed = Vec::with_capacity(rest.len() / 10);
             while !rest.is_empty() {
@@ -302,44 +302,44 @@ pub fn decode(bytes: &[u8]) -> Option<Word<'_>> {
                 let first = u32::from_le_bytes(take(rest)?);
                 confirmed.push(Confirmed { lane, reason, first, count: u32::from_le_bytes(take(rest)?) });
             }
-            Word::Confirm(confirmed)
+            PeerMessage::Confirm(confirmed)
         }
-        7 => Word::Renew(number(rest)?),
-        8 => Word::Grant(number(rest)?),
+        7 => PeerMessage::Renew(number(rest)?),
+        8 => PeerMessage::Grant(number(rest)?),
         9 => {
             let mut vector = Vec::with_capacity(rest.len() / 10);
             while !rest.is_empty() {
                 let writer = WriterId(number(rest)?);
                 vector.push((writer, Incarnation(take_varint(rest)?), Position(take_varint(rest)?)));
             }
-            Word::Brief(vector)
+            PeerMessage::Brief(vector)
         }
-        10 => Word::Ask { number: number(rest)?, question: rest },
+        10 => PeerMessage::Ask { number: number(rest)?, question: rest },
         11 => {
             let number = number(rest)?;
             let [part] = take(rest)?;
-            Word::Answer { number, part: Part::of_byte(part), bytes: rest }
+            PeerMessage::Answer { number, part: Part::of_byte(part), bytes: rest }
         }
-        12 => Word::Meta(MetaWord::Replica(rest)),
-        13 => Word::Meta(MetaWord::Roster(rest)),
-        14 => Word::Meta(MetaWord::Propose { number: number(rest)?, command: rest }),
+        12 => PeerMessage::Meta(MetaMessage::Replica(rest)),
+        13 => PeerMessage::Meta(MetaMessage::Roster(rest)),
+        14 => PeerMessage::Meta(MetaMessage::Propose { number: number(rest)?, command: rest }),
         15 => {
             let (number, leader) = (number(rest)?, number(rest)?);
-            Word::Meta(MetaWord::Proposed { number, leader, answer: rest })
+            PeerMessage::Meta(MetaMessage::Proposed { number, leader, answer: rest })
         }
-        16 => Word::Meta(MetaWord::Sight(rest)),
-        17 => Word::Meta(MetaWord::Copied(rest)),
-        18 => Word::Meta(MetaWord::Records(rest)),
-        19 => Word::Balance,
-        20 => Word::AskClock(number(rest)?),
-        21 => Word::Clock { stamp: number(rest)?, world: number(rest)? },
+        16 => PeerMessage::Meta(MetaMessage::Reachability(rest)),
+        17 => PeerMessage::Meta(MetaMessage::Copied(rest)),
+        18 => PeerMessage::Meta(MetaMessage::Records(rest)),
+        19 => PeerMessage::Balance,
+        20 => PeerMessage::AskClock(number(rest)?),
+        21 => PeerMessage::Clock { stamp: number(rest)?, wall_ms: number(rest)? },
         22 => {
             let (from, to, features) = (NodeId(number(rest)?), NodeId(number(rest)?), number(rest)?);
-            Word::Meta(MetaWord::Relay { from, to, features, word: rest })
+            PeerMessage::Meta(MetaMessage::Relay { from, to, features, message: rest })
         }
-        23 => Word::Lacks,
-        24 => Word::Namesake(str::from_utf8(rest).ok()?),
-        25 => Word::KnownInRegion(Incarnation(number(rest)?), Position(number(rest)?)),
+        23 => PeerMessage::RequestCopies,
+        24 => PeerMessage::Namesake(str::from_utf8(rest).ok()?),
+        25 => PeerMessage::KnownInRegion(Incarnation(number(rest)?), Position(number(rest)?)),
         _ => return None,
     })
 }
@@ -398,14 +398,14 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::asks::Unanswered;
+    use crate::questions::Unanswered;
 
-    fn words() -> [(Word<'static>, &'static str); 27] {
+    fn messages() -> [(PeerMessage<'static>, &'static str); 27] {
         let vector = vec![(WriterId(2), Incarnation(3), Position(4))];
         let in_hex = "020000000000000003000000000000000400000000000000";
         let hello = Hello {
             is_core: true,
-            asks: Asks::All,
+            feed_scope: FeedScope::All,
             number: 7,
             load: 9,
             incarnation: Incarnation(5),
@@ -414,56 +414,68 @@ mod tests {
         let confirmed = vec![Confirmed { lane: 3, reason: 0x97, first: 16, count: 2 }];
         [
             (
-                Word::Hello(hello),
+                PeerMessage::Hello(hello),
                 "0101010207000000090000000500000000000000020000000000000003000000000000000400000000000000",
             ),
-            (Word::Delta { number: 7, delta: b"ab" }, "02070000006162"),
-            (Word::Applied(vector), in_hex),
-            (Word::Settle { position: Position(6), in_region: false }, "040600000000000000"),
-            (Word::Settle { position: Position(6), in_region: true }, "04060000000000000001"),
-            (Word::Settled(Incarnation(1), Position(2)), "0501000000000000000200000000000000"),
-            (Word::Confirm(confirmed), "0603971000000002000000"),
-            (Word::Renew(8), "070800000000000000"),
-            (Word::Grant(8), "080800000000000000"),
-            (Word::Brief(vec![(WriterId(2), Incarnation(3), Position(300))]), "09020000000000000003ac02"),
-            (Word::Ask { number: 5, question: b"ab" }, "0a05000000000000006162"),
-            (Word::Answer { number: 5, part: Part::More, bytes: b"ab" }, "0b0500000000000000046162"),
+            (PeerMessage::Delta { number: 7, delta: b"ab" }, "02070000006162"),
+            (PeerMessage::Applied(vector), in_hex),
+            (PeerMessage::Settle { position: Position(6), in_region: false }, "040600000000000000"),
+            (PeerMessage::Settle { position: Position(6), in_region: true }, "04060000000000000001"),
+            (PeerMessage::Settled(Incarnation(1), Position(2)), "0501000000000000000200000000000000"),
+            (PeerMessage::Confirm(confirmed), "0603971000000002000000"),
+            (PeerMessage::Renew(8), "070800000000000000"),
+            (PeerMessage::Grant(8), "080800000000000000"),
             (
-                Word::Answer { number: 5, part: Part::Not(Unanswered::Busy), bytes: &[] },
+                PeerMessage::Brief(vec![(WriterId(2), Incarnation(3), Position(300))]),
+                "09020000000000000003ac02",
+            ),
+            (PeerMessage::Ask { number: 5, question: b"ab" }, "0a05000000000000006162"),
+            (PeerMessage::Answer { number: 5, part: Part::More, bytes: b"ab" }, "0b0500000000000000046162"),
+            (
+                PeerMessage::Answer { number: 5, part: Part::Not(Unanswered::Busy), bytes: &[] },
                 "0b050000000000000001",
             ),
-            (Word::Meta(MetaWord::Replica(b"ab")), "0c6162"),
-            (Word::Meta(MetaWord::Roster(b"ab")), "0d6162"),
-            (Word::Meta(MetaWord::Propose { number: 5, command: b"ab" }), "0e05000000000000006162"),
+            (PeerMessage::Meta(MetaMessage::Replica(b"ab")), "0c6162"),
+            (PeerMessage::Meta(MetaMessage::Roster(b"ab")), "0d6162"),
+            (PeerMessage::Meta(MetaMessage::Propose { number: 5, command: b"ab" }), "0e05000000000000006162"),
             (
-                Word::Meta(MetaWord::Proposed { number: 5, leader: 6, answer: b"ab" }),
+                PeerMessage::Meta(MetaMessage::Proposed { number: 5, leader: 6, answer: b"ab" }),
                 "0f050000000000000006000000000000006162",
             ),
-            (Word::Meta(MetaWord::Sight(b"ab")), "106162"),
-            (Word::Meta(MetaWord::Copied(b"ab")), "116162"),
-            (Word::Meta(MetaWord::Records(b"ab")), "126162"),
-            (Word::Balance, "13"),
-            (Word::AskClock(8), "140800000000000000"),
-            (Word::Clock { stamp: 8, world: 9 }, "1508000000000000000900000000000000"),
+            (PeerMessage::Meta(MetaMessage::Reachability(b"ab")), "106162"),
+            (PeerMessage::Meta(MetaMessage::Copied(b"ab")), "116162"),
+            (PeerMessage::Meta(MetaMessage::Records(b"ab")), "126162"),
+            (PeerMessage::Balance, "13"),
+            (PeerMessage::AskClock(8), "140800000000000000"),
+            (PeerMessage::Clock { stamp: 8, wall_ms: 9 }, "1508000000000000000900000000000000"),
             (
-                Word::Meta(MetaWord::Relay { from: NodeId(5), to: NodeId(6), features: 7, word: b"ab" }),
+                PeerMessage::Meta(MetaMessage::Relay {
+                    from: NodeId(5),
+                    to: NodeId(6),
+                    features: 7,
+                    message: b"ab",
+                }),
                 "160500000000000000060000000000000007000000000000006162",
             ),
-            (Word::Lacks, "17"),
-            (Word::Namesake("h:1"), "18683a31"),
-            (Word::KnownInRegion(Incarnation(1), Position(2)), "1901000000000000000200000000000000"),
+            (PeerMessage::RequestCopies, "17"),
+            (PeerMessage::Namesake("h:1"), "18683a31"),
+            (PeerMessage::KnownInRegion(Incarnation(1), Position(2)), "1901000000000000000200000000000000"),
         ]
     }
 
     /// The bytes of version 1, for ever.
     #[test]
     fn words_have_these_bytes() {
-        for (word, golden) in words() {
-            let bytes = word.encode();
+        for (message, golden) in messages() {
+            let bytes = message.encode();
             let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            let golden = if matches!(word, Word::Applied(_)) { format!("03{golden}") } else { golden.into() };
+            let golden = if matches!(message, PeerMessage::Applied(_)) {
+                format!("03{golden}")
+            } else {
+                golden.into()
+            };
             assert_eq!(found, golden);
-            assert_eq!(decode(&bytes), Some(word));
+            assert_eq!(decode(&bytes), Some(message));
         }
     }
 
@@ -471,11 +483,12 @@ mod tests {
     fn numbers_of_any_size_are_read_as_they_were_written_and_longer_ones_are_not() {
         for shift in 0..64 {
             for number in [1_u64 << shift, (1 << shift) - 1, u64::MAX - (1 << shift)] {
-                let word = Word::Brief(vec![(WriterId(number), Incarnation(number), Position(!number))]);
-                assert_eq!(decode(&word.encode()), Some(word));
+                let message =
+                    PeerMessage::Brief(vec![(WriterId(number), Incarnation(number), Position(!number))]);
+                assert_eq!(decode(&message.encode()), Some(message));
             }
         }
-        let mut bytes = Word::Brief(Vec::new()).encode();
+        let mut bytes = PeerMessage::Brief(Vec::new()).encode();
         bytes.extend([0; 8]);
         bytes.extend([0xff; 9]);
         bytes.extend([2, 0]);
@@ -484,8 +497,8 @@ mod tests {
 
     #[test]
     fn no_bytes_panic() {
-        for (word, _) in words() {
-            let bytes = word.encode();
+        for (message, _) in messages() {
+            let bytes = message.encode();
             for length in 0..bytes.len() {
                 let _ = decode(&bytes[..length]);
             }

@@ -13,14 +13,14 @@ use openraft::{AsyncRuntime, ChangeMembers, Precondition, SnapshotPolicy};
 use storage::{GroupId, Log, RecoveredGroup, Vacate};
 
 use crate::config::Config;
-use crate::journal::{Places, Store, Unreadable};
-use crate::machine::{LATER, Machine, Shared, State, StateMachine};
+use crate::machine::{Machine, Shared, State, StateMachine, UNSUPPORTED_VERSION};
 use crate::mutation::{Mutation, mutated};
 use crate::network::{Network, Transmit};
+use crate::raft_log::{StorageGroups, Store, Unreadable};
 use crate::runtime::{Runtime, lock};
 use crate::serve::Server;
 use crate::status::{Role, Status};
-use crate::vocabulary::{Command, Member, ReplicaId, Types};
+use crate::types::{Command, Member, ReplicaId, Types};
 use crate::wire;
 
 pub(crate) type Raft = openraft::Raft<Types, Machine>;
@@ -96,7 +96,7 @@ pub struct Group<S> {
 /// due, and takes frames and events from it.
 pub struct Replica {
     config: Config,
-    places: Places,
+    storage_groups: StorageGroups,
     runtime: Runtime,
     raft: Raft,
     network: Network,
@@ -107,7 +107,7 @@ pub struct Replica {
     requests: u64,
     waiting: Arc<AtomicUsize>,
     /// A snapshot was asked for that stands for this entry.
-    snapshot_asked: Option<u64>,
+    snapshot_requested: Option<u64>,
     counters: Counters,
 }
 
@@ -126,7 +126,7 @@ pub struct Counters {
 pub enum StartError {
     Unreadable(Unreadable),
     /// A later version of the program wrote it.
-    Later,
+    UnsupportedVersion,
     Failed(String),
 }
 
@@ -134,7 +134,7 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable(error) => error.fmt(f),
-            Self::Later => f.write_str(LATER),
+            Self::UnsupportedVersion => f.write_str(UNSUPPORTED_VERSION),
             Self::Failed(why) => f.write_str(why),
         }
     }
@@ -171,13 +171,13 @@ impl<S: StateMachine> Group<S> {
         now: Time,
         config: Config,
         log: Log,
-        places: Places,
+        storage_groups: StorageGroups,
         recovered: &[RecoveredGroup],
         machine: S,
     ) -> Result<Self, StartError> {
         let state = Arc::new(Mutex::new(machine));
         let shared = Box::new(Shared(state.clone()));
-        Ok(Self { replica: Replica::start(now, config, log, places, recovered, shared)?, state })
+        Ok(Self { replica: Replica::start(now, config, log, storage_groups, recovered, shared)?, state })
     }
 
     /// The state, as far as it is applied here.
@@ -205,25 +205,25 @@ impl Replica {
         now: Time,
         config: Config,
         log: Log,
-        places: Places,
+        storage_groups: StorageGroups,
         recovered: &[RecoveredGroup],
         machine: Box<dyn StateMachine>,
     ) -> Result<Self, StartError> {
-        let store = Store::recover(log, places, recovered).map_err(StartError::Unreadable)?;
+        let store = Store::recover(log, storage_groups, recovered).map_err(StartError::Unreadable)?;
         let mut runtime = Runtime::new(now, config.seed);
         let network = Network::new(config.group, config.id, config.seed as u32);
         let (machine, state) = Machine::new(machine, store.clone());
         let settings = Arc::new(settings(&config)?);
         let raft = Raft::new(config.id, settings, network.clone(), store.clone(), machine);
         let raft = runtime.run_until(raft).map_err(|error| match lock(&state).is_outdated {
-            true => StartError::Later,
+            true => StartError::UnsupportedVersion,
             false => StartError::Failed(error.to_string()),
         })?;
         runtime.run(now);
         let server = Arc::new(Server::new(store.clone(), config.snapshot_bytes_max));
         Ok(Self {
             config,
-            places,
+            storage_groups,
             runtime,
             raft,
             network,
@@ -233,7 +233,7 @@ impl Replica {
             events: Arc::default(),
             requests: 0,
             waiting: Arc::default(),
-            snapshot_asked: None,
+            snapshot_requested: None,
             counters: Counters::default(),
         })
     }
@@ -242,8 +242,8 @@ impl Replica {
         self.config.id
     }
 
-    pub fn places(&self) -> Places {
-        self.places
+    pub fn storage_groups(&self) -> StorageGroups {
+        self.storage_groups
     }
 
     pub fn counters(&self) -> Counters {
@@ -281,7 +281,7 @@ impl Replica {
         self.network.lost(node);
     }
 
-    /// The log has written an entry of one of [`Self::places`], and all before it.
+    /// The log has written an entry of one of [`Self::storage_groups`], and all before it.
     pub fn durable(&mut self, group: GroupId, index: u64) {
         self.store.lock().durable(group, index);
     }
@@ -321,8 +321,8 @@ impl Replica {
 
     /// A replica that lacks what it had confirmed to this one, which leads and gives it that again. What it promised is worth nothing: its disk does not keep what it says,
     /// or its log is an older copy.
-    pub fn poll_forgetful(&mut self) -> Option<ReplicaId> {
-        self.network.poll_forgetful()
+    pub fn poll_regressed(&mut self) -> Option<ReplicaId> {
+        self.network.poll_regressed()
     }
 
     pub fn poll_event(&mut self) -> Option<Event> {
@@ -340,7 +340,7 @@ impl Replica {
             status.failure = Some(why.to_owned());
         }
         if lock(&self.state).is_outdated {
-            status.failure = Some(LATER.to_owned());
+            status.failure = Some(UNSUPPORTED_VERSION.to_owned());
         }
         status
     }
@@ -418,7 +418,7 @@ impl Replica {
     /// Has another voter lead, if this replica does. Meanwhile nothing is agreed upon: one that does not take over within twice
     /// [`Config::election_timeout`] is not waited for.
     pub fn transfer(&mut self, to: ReplicaId) -> RequestId {
-        let patience = self.config.election_timeout * 2;
+        let timeout = self.config.election_timeout * 2;
         self.request(move |raft| async move {
             let metrics = raft.metrics().borrow_watched().clone();
             if !raft.is_leader() {
@@ -432,7 +432,7 @@ impl Replica {
             raft.trigger().transfer_leader(to).await.map_err(stopped)?;
             let term = metrics.current_term;
             let gone = raft
-                .wait(Some(patience))
+                .wait(Some(timeout))
                 .metrics(
                     |now| now.current_term > term || now.state != openraft::ServerState::Leader,
                     "handed over",
@@ -448,9 +448,9 @@ impl Replica {
     }
 
     /// One that would wait too long is refused at once.
-    fn request<Asked>(&mut self, ask: impl FnOnce(Raft) -> Asked) -> RequestId
+    fn request<F>(&mut self, ask: impl FnOnce(Raft) -> F) -> RequestId
     where
-        Asked: Future<Output = Result<Outcome, Undecided>> + Send + 'static,
+        F: Future<Output = Result<Outcome, Undecided>> + Send + 'static,
     {
         self.requests += 1;
         let request = RequestId(self.requests);
@@ -460,10 +460,10 @@ impl Replica {
             lock(&events).push_back(Event { request, outcome });
             return request;
         };
-        let asked = ask(self.raft.clone());
+        let future = ask(self.raft.clone());
         self.runtime.spawn(async move {
             let _ticket = ticket;
-            let outcome = asked.await;
+            let outcome = future.await;
             lock(&events).push_back(Event { request, outcome });
         });
         request
@@ -481,10 +481,10 @@ impl Replica {
     fn free_segments(&mut self) {
         let Some(wanted) = self.store.lock().wanted_snapshot() else { return };
         let applied = lock(&self.state).applied.map(|applied| applied.index);
-        if applied < Some(wanted) || self.snapshot_asked >= applied {
+        if applied < Some(wanted) || self.snapshot_requested >= applied {
             return;
         }
-        self.snapshot_asked = applied;
+        self.snapshot_requested = applied;
         let raft = self.raft.clone();
         self.runtime.spawn(async move {
             if let Err(fatal) = raft.trigger().snapshot().await {

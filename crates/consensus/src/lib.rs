@@ -10,27 +10,27 @@
 
 mod config;
 mod group;
-mod journal;
 mod machine;
 mod mutation;
 mod network;
+mod raft_log;
 mod runtime;
 mod serve;
 mod status;
 #[cfg(test)]
 mod tests;
-mod vocabulary;
+mod types;
 mod wire;
 
 pub use config::{Config, ELECTION_TIMEOUT, HEARTBEAT};
 pub use group::{
     Change, Counters, Event, Group, Outcome, Replica, RequestId, StartError, StateGuard, Undecided,
 };
-pub use journal::{Places, Unreadable};
-pub use machine::{Later, StateMachine, Unread};
+pub use machine::{SnapshotError, StateMachine, UnsupportedVersion};
 pub use mutation::Mutation;
 #[cfg(feature = "trial")]
 pub use mutation::{mutate, reached};
 pub use network::Transmit;
+pub use raft_log::{StorageGroups, Unreadable};
 pub use status::{Progress, Role, Status};
-pub use vocabulary::{LogGroup, Member, ReplicaId};
+pub use types::{LogGroup, Member, ReplicaId};

@@ -7,9 +7,9 @@ use futures_util::{Stream, StreamExt};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend};
 
-use crate::journal::Store;
+use crate::raft_log::Store;
 use crate::runtime::lock;
-use crate::vocabulary::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
+use crate::types::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
 
 /// What replicas agree on makes the same state on each of them: it depends on nothing but the commands.
 pub trait StateMachine: Send + 'static {
@@ -17,7 +17,7 @@ pub trait StateMachine: Send + 'static {
     ///
     /// # Errors
     /// It is of a later version of the program: the replica stops before it, as it could not make the same state as others.
-    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Vec<u8>, Later>;
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Vec<u8>, UnsupportedVersion>;
 
     /// All of it, in bytes.
     fn snapshot(&self) -> Vec<u8>;
@@ -26,34 +26,34 @@ pub trait StateMachine: Send + 'static {
     ///
     /// # Errors
     /// They are no snapshot, or one of a later version: the replica stops.
-    fn restore(&mut self, snapshot: &[u8]) -> Result<(), Unread>;
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError>;
 }
 
 /// What was agreed upon asks for a later version of the program.
 #[derive(Debug)]
-pub struct Later;
+pub struct UnsupportedVersion;
 
 /// Why a snapshot is not read.
 #[derive(Debug)]
-pub enum Unread {
+pub enum SnapshotError {
     /// The bytes are no snapshot of this state.
     Invalid,
-    Later,
+    UnsupportedVersion,
 }
 
 /// What people are told then.
-pub(crate) const LATER: &str =
+pub(crate) const UNSUPPORTED_VERSION: &str =
     "the cores have agreed on what this version of the program does not understand: update this node";
 
-fn later() -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, LATER)
+fn unsupported_version() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, UNSUPPORTED_VERSION)
 }
 
 /// A state that its owner looks at while a replica makes it: so nothing that is large depends on what it is.
 pub(crate) struct Shared<S>(pub Arc<Mutex<S>>);
 
 impl<S: StateMachine> StateMachine for Shared<S> {
-    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Vec<u8>, Later> {
+    fn apply(&mut self, index: u64, command: &[u8]) -> Result<Vec<u8>, UnsupportedVersion> {
         lock(&self.0).apply(index, command)
     }
 
@@ -61,7 +61,7 @@ impl<S: StateMachine> StateMachine for Shared<S> {
         lock(&self.0).snapshot()
     }
 
-    fn restore(&mut self, snapshot: &[u8]) -> Result<(), Unread> {
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError> {
         lock(&self.0).restore(snapshot)
     }
 }
@@ -125,9 +125,9 @@ impl RaftStateMachine<Types> for Machine {
                 EntryPayload::Blank => Vec::new(),
                 EntryPayload::Normal(command) => {
                     let answer = state.machine.apply(entry.log_id.index, &command.0);
-                    answer.map_err(|Later| {
+                    answer.map_err(|UnsupportedVersion| {
                         state.is_outdated = true;
-                        later()
+                        unsupported_version()
                     })?
                 }
                 EntryPayload::Membership(membership) => {
@@ -153,11 +153,13 @@ impl RaftStateMachine<Types> for Machine {
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: Arc<[u8]>) -> io::Result<()> {
         {
             let mut state = lock(&self.state);
-            state.machine.restore(&snapshot).map_err(|unread| match unread {
-                Unread::Invalid => io::Error::new(io::ErrorKind::InvalidData, "no snapshot of this state"),
-                Unread::Later => {
+            state.machine.restore(&snapshot).map_err(|error| match error {
+                SnapshotError::Invalid => {
+                    io::Error::new(io::ErrorKind::InvalidData, "no snapshot of this state")
+                }
+                SnapshotError::UnsupportedVersion => {
                     state.is_outdated = true;
-                    later()
+                    unsupported_version()
                 }
             })?;
             state.applied = meta.last_log_id;

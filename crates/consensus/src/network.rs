@@ -16,7 +16,7 @@ use openraft::{AsyncRuntime, OptionalSend};
 use tokio::sync::oneshot;
 
 use crate::runtime::{Runtime, lock};
-use crate::vocabulary::{LogGroup, LogId, Member, ReplicaId, Snapshot, Types, Vote};
+use crate::types::{LogGroup, LogId, Member, ReplicaId, Snapshot, Types, Vote};
 use crate::wire::{Appended, Body, Message, encode};
 
 /// Bytes of a snapshot in one frame: a frame of the control lane holds up nobody for long.
@@ -39,7 +39,7 @@ pub(crate) struct Calls {
     /// Up to which index others have said to have what this replica has sent as the leader by its last vote.
     confirmed: BTreeMap<ReplicaId, (Vote, u64)>,
     /// Those that were found to lack what they had confirmed.
-    forgetful: VecDeque<ReplicaId>,
+    regressed: VecDeque<ReplicaId>,
 }
 
 /// One replica's, shared by all that `openraft` runs for it.
@@ -72,13 +72,13 @@ impl Network {
             waiting: BTreeMap::new(),
             out: VecDeque::new(),
             confirmed: BTreeMap::new(),
-            forgetful: VecDeque::new(),
+            regressed: VecDeque::new(),
         };
         Self(Arc::new(Mutex::new(calls)))
     }
 
-    pub fn poll_forgetful(&self) -> Option<ReplicaId> {
-        lock(&self.0).forgetful.pop_front()
+    pub fn poll_regressed(&self) -> Option<ReplicaId> {
+        lock(&self.0).regressed.pop_front()
     }
 
     pub fn poll_transmit(&self) -> Option<Transmit> {
@@ -155,7 +155,7 @@ impl Calls {
         self.confirmed.get(&to).filter(|(of, _)| *of == vote).map(|(_, index)| *index)
     }
 
-    fn confirms(&mut self, to: ReplicaId, vote: Vote, last: Option<u64>) {
+    fn note_confirmed(&mut self, to: ReplicaId, vote: Vote, last: Option<u64>) {
         let before = self.confirmed(to, vote);
         if let Some(last) = last.max(before) {
             self.confirmed.insert(to, (vote, last));
@@ -163,11 +163,11 @@ impl Calls {
     }
 
     /// It does not have the entry before those that it was sent. Of what it confirmed before it was asked, that is a loss.
-    fn lacks(&mut self, to: ReplicaId, previous: Option<u64>, confirmed: Option<u64>) {
+    fn note_conflict(&mut self, to: ReplicaId, previous: Option<u64>, confirmed: Option<u64>) {
         if previous.is_some() && previous <= confirmed {
             self.confirmed.remove(&to);
-            if !self.forgetful.contains(&to) {
-                self.forgetful.push_back(to);
+            if !self.regressed.contains(&to) {
+                self.regressed.push_back(to);
             }
         }
     }
@@ -239,9 +239,9 @@ impl RaftNetworkV2<Types> for Client {
             Body::Appended(appended) => {
                 let mut calls = lock(&self.network.0);
                 match &appended {
-                    Appended::All => calls.confirms(self.to, vote, last),
-                    Appended::Some(last) => calls.confirms(self.to, vote, last.as_ref().map(index)),
-                    Appended::Conflict => calls.lacks(self.to, previous, confirmed),
+                    Appended::All => calls.note_confirmed(self.to, vote, last),
+                    Appended::Some(last) => calls.note_confirmed(self.to, vote, last.as_ref().map(index)),
+                    Appended::Conflict => calls.note_conflict(self.to, previous, confirmed),
                     Appended::HigherVote(_) => {}
                 }
                 Ok(appended.into())

@@ -9,9 +9,9 @@ use openraft::raft::{TransferLeaderRequest, VoteRequest};
 use tokio::sync::RwLock;
 
 use crate::group::Raft;
-use crate::journal::Store;
+use crate::raft_log::Store;
 use crate::runtime::lock;
-use crate::vocabulary::{ReplicaId, Snapshot, SnapshotMeta, Vote};
+use crate::types::{ReplicaId, Snapshot, SnapshotMeta, Vote};
 use crate::wire::Body;
 
 /// What is kept between questions: a snapshot that comes in pieces.
@@ -74,7 +74,7 @@ impl Server {
                 let appended = self.appending.write().await;
                 if self.store.lock().has_from(&vote, last) {
                     // `openraft` would take its log to be shorter than it is.
-                    self.store.settle().await.ok()?;
+                    self.store.wait_durable().await.ok()?;
                     return Some(Body::Received { vote, offset: size });
                 }
                 let snapshot = Snapshot { meta: whole.meta, snapshot: whole.bytes.into() };

@@ -7,14 +7,17 @@ use link::{NodeId, Time};
 use openraft::entry::RaftEntry as _;
 use openraft::vote::RaftLeaderId as _;
 use storage::fault::FaultDisk;
-use storage::{Commit, GroupId, LogEvents, Options, Vacate, Writer};
+use storage::{Commit, GroupId, LogListener, Options, Vacate, Writer};
 
 use crate::runtime::lock;
-use crate::vocabulary::{Command, Entry, Membership, Payload, SnapshotMeta, StoredMembership, Vote};
+use crate::types::{Command, Entry, Membership, Payload, SnapshotMeta, StoredMembership, Vote};
 use crate::wire::{self, Append, Body, Message};
-use crate::{Change, Config, Group, Later, LogGroup, Member, Places, ReplicaId, Role, StateMachine, Unread};
+use crate::{
+    Change, Config, Group, LogGroup, Member, ReplicaId, Role, SnapshotError, StateMachine, StorageGroups,
+    UnsupportedVersion,
+};
 
-const PLACES: Places = Places { entries: GroupId(1), votes: GroupId(2) };
+const STORAGE_GROUPS: StorageGroups = StorageGroups { entries: GroupId(1), votes: GroupId(2) };
 const GROUP: LogGroup = LogGroup(3);
 const OWN: ReplicaId = ReplicaId(1);
 const OTHER: ReplicaId = ReplicaId(2);
@@ -24,7 +27,7 @@ const OTHER: ReplicaId = ReplicaId(2);
 struct Counting(u64);
 
 impl StateMachine for Counting {
-    fn apply(&mut self, _: u64, _: &[u8]) -> Result<Vec<u8>, Later> {
+    fn apply(&mut self, _: u64, _: &[u8]) -> Result<Vec<u8>, UnsupportedVersion> {
         self.0 += 1;
         Ok(Vec::new())
     }
@@ -33,17 +36,17 @@ impl StateMachine for Counting {
         self.0.to_le_bytes().into()
     }
 
-    fn restore(&mut self, snapshot: &[u8]) -> Result<(), Unread> {
-        self.0 = u64::from_le_bytes(snapshot.try_into().map_err(|_| Unread::Invalid)?);
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError> {
+        self.0 = u64::from_le_bytes(snapshot.try_into().map_err(|_| SnapshotError::Invalid)?);
         Ok(())
     }
 }
 
 /// Events of the log: group and index, and whether the event is about a checkpoint.
 #[derive(Clone, Default)]
-pub(crate) struct Told(pub Arc<Mutex<Vec<(GroupId, u64, bool)>>>);
+pub(crate) struct EventRecorder(pub Arc<Mutex<Vec<(GroupId, u64, bool)>>>);
 
-impl LogEvents for Told {
+impl LogListener for EventRecorder {
     fn durable(&mut self, groups: &[(GroupId, u64)]) {
         lock(&self.0).extend(groups.iter().map(|(group, index)| (*group, *index, false)));
     }
@@ -54,7 +57,7 @@ impl LogEvents for Told {
 
     fn vacate(&mut self, _: Vacate) {}
 
-    fn full(&mut self, _: storage::Lack) {}
+    fn full(&mut self, _: storage::Shortage) {}
 
     fn room(&mut self) {}
 
@@ -64,23 +67,30 @@ impl LogEvents for Told {
 struct Lone {
     group: Group<Counting>,
     writer: Writer,
-    told: Told,
+    recorder: EventRecorder,
     now: u64,
     calls: u32,
 }
 
 impl Lone {
     fn new() -> Self {
-        let told = Told::default();
+        let recorder = EventRecorder::default();
         let options = Options { segment_bytes: 64 << 10, entropy: Some([1; 48]), ..Options::default() };
         let disk = Arc::new(FaultDisk::new(1));
-        let opened = storage::open(disk, options, Box::new(told.clone()), &mut |_| ()).expect("a new log");
+        let opened =
+            storage::open(disk, options, Box::new(recorder.clone()), &mut |_| ()).expect("a new log");
         let config = Config::new(GROUP, OWN, member(OWN), 1);
-        let group = Group::start(Time(0), config, opened.log, PLACES, &[], Counting::default());
-        Self { group: group.expect("nothing is there yet"), writer: opened.writer, told, now: 0, calls: 0 }
+        let group = Group::start(Time(0), config, opened.log, STORAGE_GROUPS, &[], Counting::default());
+        Self {
+            group: group.expect("nothing is there yet"),
+            writer: opened.writer,
+            recorder,
+            now: 0,
+            calls: 0,
+        }
     }
 
-    fn hears(&mut self, body: Body) {
+    fn receives(&mut self, body: Body) {
         self.calls += 1;
         let message = Message { group: GROUP, to: OWN, from: OTHER, call: self.calls, body };
         self.group.receive(node(OTHER), &wire::encode(&message));
@@ -91,7 +101,7 @@ impl Lone {
         for _ in 0..100 {
             self.now += 10_000;
             while let Ok(Commit::Wrote { .. }) = self.writer.commit_once() {}
-            for (group, index, is_checkpoint) in std::mem::take(&mut *lock(&self.told.0)) {
+            for (group, index, is_checkpoint) in std::mem::take(&mut *lock(&self.recorder.0)) {
                 match is_checkpoint {
                     true => self.group.checkpoint_durable(group, index),
                     false => self.group.durable(group, index),
@@ -134,15 +144,15 @@ fn a_snapshot_that_comes_with_entries_behind_its_own_is_not_installed() {
         Body::Append(Append { vote, previous, committed: None, entries: all[from..to].to_vec() })
     };
     let mut lone = Lone::new();
-    lone.hears(append(0, 10));
+    lone.receives(append(0, 10));
     lone.passes();
-    lone.hears(append(10, 23));
+    lone.receives(append(10, 23));
     let meta = SnapshotMeta {
         last_log_id: Some(wire::log_id(1, 15)),
         last_membership: StoredMembership::new(Some(wire::log_id(1, 0)), membership()),
     };
     let bytes = 15_u64.to_le_bytes().to_vec();
-    lone.hears(Body::Snapshot { vote, meta, size: 8, offset: 0, bytes });
+    lone.receives(Body::Snapshot { vote, meta, size: 8, offset: 0, bytes });
     lone.passes();
     let status = lone.group.status(Time(lone.now));
     assert_eq!((status.failure, status.last, status.snapshot), (None, Some(22), None));

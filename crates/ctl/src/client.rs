@@ -105,7 +105,7 @@ impl Client {
     /// GET of a JSON document.
     ///
     /// # Errors
-    /// [`Failure::Unreachable`], [`Failure::TimedOut`], [`Failure::Stranger`], [`Failure::Refused`].
+    /// [`Failure::Unreachable`], [`Failure::TimedOut`], [`Failure::NotMeridian`], [`Failure::Refused`].
     pub fn get(&self, path: &str, query: &Query) -> Result<Value, Failure> {
         self.document(Method::GET, path, query, None)
     }
@@ -137,7 +137,7 @@ impl Client {
             return Ok(Value::Null);
         }
         let document: Value = serde_json::from_slice(&bytes)
-            .map_err(|error| self.stranger(format!("no JSON from {path} ({error})")))?;
+            .map_err(|error| self.not_meridian(format!("no JSON from {path} ({error})")))?;
         let missing = document["missing"].as_array().into_iter().flatten();
         let mut known = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         known.extend(missing.filter_map(|node| node.as_str().map(str::to_owned)));
@@ -163,7 +163,7 @@ impl Client {
         let mut response = self.exchange(Method::GET, path, &Query::new(), None, false)?;
         let bytes = self.body(&mut response, PROBLEM_MAX)?;
         let document = serde_json::from_slice(&bytes)
-            .map_err(|error| self.stranger(format!("no JSON from {path} ({error})")))?;
+            .map_err(|error| self.not_meridian(format!("no JSON from {path} ({error})")))?;
         Ok((response.status().as_u16(), document))
     }
 
@@ -177,7 +177,7 @@ impl Client {
         let response = self.success(response)?;
         let kind = response.headers().get("content-type").and_then(|v| v.to_str().ok()).unwrap_or_default();
         if !kind.starts_with("text/event-stream") {
-            return Err(self.stranger(format!("{path} is no event stream")));
+            return Err(self.not_meridian(format!("{path} is no event stream")));
         }
         Ok(Box::new(response.into_body().into_reader()))
     }
@@ -254,7 +254,9 @@ impl Client {
         let bytes = self.body(&mut response, PROBLEM_MAX)?;
         match Problem::read(status.as_u16(), retry, &bytes) {
             Some(problem) => Err(Failure::Refused(Box::new(problem))),
-            None => Err(self.stranger(format!("HTTP status {} without a problem document", status.as_u16()))),
+            None => {
+                Err(self.not_meridian(format!("HTTP status {} without a problem document", status.as_u16())))
+            }
         }
     }
 
@@ -289,15 +291,15 @@ impl Client {
             }
             ureq::Error::Io(error) => match error.kind() {
                 ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
-                    self.stranger("the connection broke off".to_owned())
+                    self.not_meridian("the connection broke off".to_owned())
                 }
                 _ => Failure::Unreachable { url, cause: error.to_string() },
             },
-            other => self.stranger(other.to_string()),
+            other => self.not_meridian(other.to_string()),
         }
     }
 
-    pub fn stranger(&self, cause: String) -> Failure {
-        Failure::Stranger { url: self.url.as_str().to_owned(), cause }
+    pub fn not_meridian(&self, cause: String) -> Failure {
+        Failure::NotMeridian { url: self.url.as_str().to_owned(), cause }
     }
 }

@@ -18,7 +18,7 @@ pub enum Failure {
     /// The connection was there, the answer was not in time.
     TimedOut { url: String, after: Duration },
     /// Something answered that is no Meridian node, or broke off in the middle.
-    Stranger { url: String, cause: String },
+    NotMeridian { url: String, cause: String },
     /// TLS, whose handshake failed.
     Insecure { url: String, cause: String },
     /// The node said no.
@@ -41,7 +41,7 @@ impl Failure {
         match self {
             Self::Unreachable { .. }
             | Self::TimedOut { .. }
-            | Self::Stranger { .. }
+            | Self::NotMeridian { .. }
             | Self::Insecure { .. } => 3,
             Self::Refused(problem) => match problem.status {
                 401 | 403 => 5,
@@ -63,7 +63,9 @@ impl Failure {
             Self::Unreachable { .. } | Self::TimedOut { .. } | Self::Insecure { .. } => {
                 Problem::local("unreachable", "Node not reachable", &self.to_string())
             }
-            Self::Stranger { .. } => Problem::local("stranger", "Not a Meridian node", &self.to_string()),
+            Self::NotMeridian { .. } => {
+                Problem::local("not-meridian", "Not a Meridian node", &self.to_string())
+            }
             Self::Usage(_) => Problem::local("usage", "Wrong command line", &self.to_string()),
             Self::Declined | Self::Failed(_) | Self::Local(_) | Self::Output(_) => {
                 Problem::local("failed", "Failed", &self.to_string())
@@ -107,7 +109,7 @@ impl fmt::Display for Failure {
                 "{url} did not answer within {}\n  It may be overloaded or stopped; --timeout waits longer.",
                 human::duration(*after)
             ),
-            Self::Stranger { url, cause } => write!(
+            Self::NotMeridian { url, cause } => write!(
                 f,
                 "what answers at {url} does not speak Meridian's HTTP API: {cause}\n  The API's port is that of --http \
                  (default 18083), not MQTT's."
@@ -156,7 +158,7 @@ mod tests {
         let url = || "http://x".to_owned();
         for (failure, code) in [
             (Failure::Unreachable { url: url(), cause: String::new() }, 3),
-            (Failure::Stranger { url: url(), cause: String::new() }, 3),
+            (Failure::NotMeridian { url: url(), cause: String::new() }, 3),
             (Failure::Insecure { url: url(), cause: String::new() }, 3),
             (Failure::TimedOut { url: url(), after: Duration::from_secs(1) }, 3),
             (refused(401), 5),

@@ -125,7 +125,7 @@ impl<'a> Pages<'a> {
     /// The next items, at most `wanted`; `None` after the last.
     ///
     /// # Errors
-    /// Those of the client, and [`Failure::Stranger`] when the list does not come to an end.
+    /// Those of the client, and [`Failure::NotMeridian`] when the list does not come to an end.
     pub fn next(&mut self, wanted: usize) -> Result<Option<Vec<Value>>, Failure> {
         if self.ended {
             return Ok(None);
@@ -135,11 +135,11 @@ impl<'a> Pages<'a> {
         let mut page = self.client.get(self.path, &query)?;
         let next = page["next"].as_str().map(str::to_owned);
         let Value::Array(items) = take(&mut page, "items") else {
-            return Err(self.client.stranger(format!("{} is no list", self.path)));
+            return Err(self.client.not_meridian(format!("{} is no list", self.path)));
         };
         self.empty = if items.is_empty() { self.empty + 1 } else { 0 };
         if next.is_some() && next == self.cursor || self.empty > EMPTY_PAGES_MAX {
-            return Err(self.client.stranger(format!("the list {} does not come to an end", self.path)));
+            return Err(self.client.not_meridian(format!("the list {} does not come to an end", self.path)));
         }
         self.ended = next.is_none();
         self.cursor = next;

@@ -57,7 +57,7 @@ fn of_file(path: &Path) -> Result<String, Failure> {
 /// # Errors
 /// A terminal that cannot be read, and two passwords that are not the same.
 pub fn typed_password() -> io::Result<String> {
-    let _unseen = Unseen::start()?;
+    let _unseen = EchoOff::start()?;
     let ask = |prompt: &str| {
         write!(io::stderr(), "{prompt}")?;
         let line = line();
@@ -80,9 +80,9 @@ pub fn line() -> io::Result<String> {
 }
 
 /// A terminal that does not show what is typed, until it is dropped.
-struct Unseen(libc::termios);
+struct EchoOff(libc::termios);
 
-impl Unseen {
+impl EchoOff {
     fn start() -> io::Result<Self> {
         // SAFETY: a zeroed `termios` is a valid one, and the pointers outlive the calls.
         unsafe {
@@ -100,7 +100,7 @@ impl Unseen {
     }
 }
 
-impl Drop for Unseen {
+impl Drop for EchoOff {
     fn drop(&mut self) {
         // SAFETY: the pointer outlives the call. A terminal that went away cannot be restored and need not be.
         unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSAFLUSH, &self.0) };

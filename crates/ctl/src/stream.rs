@@ -16,7 +16,7 @@ use crate::sse::{Item, Parser};
 /// Events that wait for a slow terminal; beyond them the node waits, and says how many it lost.
 const WAITING_MAX: usize = 1_024;
 /// How often a wait looks whether somebody pressed Ctrl-C.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What comes next.
 #[derive(Debug, PartialEq)]
@@ -31,13 +31,13 @@ pub enum Next {
     End,
 }
 
-enum Read1 {
+enum StreamItem {
     Event { name: String, data: Value },
     Broken(Failure),
 }
 
 pub struct Stream {
-    events: Receiver<Read1>,
+    events: Receiver<StreamItem>,
     interrupt: Interrupt,
     ended: bool,
 }
@@ -59,16 +59,16 @@ impl Stream {
                     Ok(n) => parser
                         .feed(&buffer[..n], |item| items.push(item))
                         .err()
-                        .map(|_| client.stranger("an event without end".to_owned())),
+                        .map(|_| client.not_meridian("an event without end".to_owned())),
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => None,
-                    Err(error) => Some(client.stranger(format!("the stream broke off ({error})"))),
+                    Err(error) => Some(client.not_meridian(format!("the stream broke off ({error})"))),
                 };
                 for item in items {
                     let Item::Event { name, data } = item else { continue };
                     let read = match serde_json::from_str(&data) {
-                        Ok(data) => Read1::Event { name, data },
+                        Ok(data) => StreamItem::Event { name, data },
                         Err(error) => {
-                            Read1::Broken(client.stranger(format!("an event is no JSON ({error})")))
+                            StreamItem::Broken(client.not_meridian(format!("an event is no JSON ({error})")))
                         }
                     };
                     if to.send(read).is_err() {
@@ -77,7 +77,7 @@ impl Stream {
                 }
                 if let Some(failure) = broken {
                     // Nobody listens any more: then nobody needs to know.
-                    drop(to.send(Read1::Broken(failure)));
+                    drop(to.send(StreamItem::Broken(failure)));
                     return;
                 }
             }
@@ -88,14 +88,14 @@ impl Stream {
     /// Waits for a moment.
     ///
     /// # Errors
-    /// [`Failure::Stranger`] when the stream broke off or cannot be read.
+    /// [`Failure::NotMeridian`] when the stream broke off or cannot be read.
     pub fn next(&mut self) -> Result<Next, Failure> {
         if self.ended || self.interrupt.raised() {
             return Ok(Next::End);
         }
-        match self.events.recv_timeout(LOOK) {
-            Ok(Read1::Event { name, data }) => Ok(Next::Event { name, data }),
-            Ok(Read1::Broken(failure)) => {
+        match self.events.recv_timeout(POLL_INTERVAL) {
+            Ok(StreamItem::Event { name, data }) => Ok(Next::Event { name, data }),
+            Ok(StreamItem::Broken(failure)) => {
                 self.ended = true;
                 Err(failure)
             }

@@ -170,8 +170,8 @@ fn one_client_is_found_whatever_its_name() {
         "client_id": "a/b c", "connected": true, "address": "127.0.0.1:4", "version": "5.0", "durable": true,
         "connected_at": "2026-01-31T12:00:00Z", "keep_alive_s": 60, "queued_messages": 3, "queued_bytes": 2048,
         "connection": {
-            "worker": 1, "receive_maximum": 10, "unsent_bytes": 0, "publisher_blocked": true, "of_mountpoint": null,
-            "of_user": {
+            "worker": 1, "receive_maximum": 10, "unsent_bytes": 0, "publisher_blocked": true, "mountpoint_usage": null,
+            "user_usage": {
                 "connections": 7, "sessions": 5, "session_bytes": 1024, "queued_bytes": 0, "retained_messages": 12,
                 "retained_bytes": 3072,
             },
@@ -294,8 +294,8 @@ fn status_is_one_screen() {
             }
             "/api/v1/cluster" => cluster("n1", 4),
             "/api/v1/nodes" => json!({
-                "items": [{"name": "n1", "state": "ready", "connections": 1234, "cluster": {"role": "core", "fresh": true}},
-                    {"name": "n2", "state": "ready", "cluster": {"role": "core", "fresh": false}}],
+                "items": [{"name": "n1", "state": "ready", "connections": 1234, "cluster": {"role": "core", "acknowledging": true}},
+                    {"name": "n2", "state": "ready", "cluster": {"role": "core", "acknowledging": false}}],
                 "next": null, "missing": ["n3"]}),
             "/api/v1/alarms" => alarms(),
             _ => json!({"name": null, "role": "admin", "open": true}),
@@ -304,7 +304,7 @@ fn status_is_one_screen() {
     let outcome = ctl(&mock, "status");
     for part in [
         "1,234",
-        "not fresh",
+        "not acknowledging",
         "no answer",
         "n1 (ready)",
         "1h 2m",
@@ -322,7 +322,11 @@ fn status_is_one_screen() {
         "{}",
         outcome.notes
     );
-    assert!(outcome.out.contains("replicant; nodes: 3: 2 up, 1 suspect (n3); NOT fresh"), "{}", outcome.out);
+    assert!(
+        outcome.out.contains("replicant; nodes: 3: 2 up, 1 suspect (n3); NOT acknowledging"),
+        "{}",
+        outcome.out
+    );
     assert!(outcome.notes.contains("no answer of n3"), "{}", outcome.notes);
     let document = ctl(&mock, "status --json").json();
     assert_eq!(
@@ -375,7 +379,7 @@ fn storage_is_shown_with_its_rate_and_its_trouble() {
         let commits = 100 * asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Reply::json(&json!({"durability": "local-disk", "log": {
             "state": "full", "commits": commits, "segments": 5, "bytes": 5 << 20, "sync": {"p99_us": 1500},
-            "recovery": {"read_s": 0.25, "cut_bytes": 48}, "backup_dir": "/b", "backup": null}}))
+            "recovery": {"read_s": 0.25, "truncated_bytes": 48}, "backup_dir": "/b", "backup": null}}))
     });
     let outcome = ctl(&mock, "storage");
     for part in ["full", "5, 5.0 MiB", "p99 1ms", "48 B", "directory /b"] {
@@ -388,7 +392,7 @@ fn storage_is_shown_with_its_rate_and_its_trouble() {
 
 /// A replicant of two cores, of which `n3` is cut off; of `n2` it has heard of `position` changes.
 fn cluster(node: &str, position: u64) -> Value {
-    json!({"node": node, "role": "replicant", "region": "north", "attached_to": "n2", "fresh": false,
+    json!({"node": node, "role": "replicant", "region": "north", "attached_to": "n2", "acknowledging": false,
         "subacks_waiting_core": 3, "subacks_waiting_region": 2, "subacks_waiting_cluster": 1, "dropped_qos0": 2000,
         "routes": [
             {"node": node, "role": "replicant", "position": 1, "filters": 1, "digest": "aa", "incarnation": 7},
@@ -455,22 +459,22 @@ fn the_cluster_is_told_in_short() {
 }
 
 /// The same, of a core of a cluster whose cores agree on the members: `n2` leads, and `n3` is dead.
-fn agreed(quorum: bool) -> Value {
+fn replicated(quorum: bool) -> Value {
     let mut view = cluster("n1", 4);
     let member = |node: &str, state: &str, leads: bool| {
         json!({"node": node, "role": "core", "region": "", "address": format!("{node}:7883"), "incarnation": 7, "state": state,
             "votes": node != "n1", "leads": leads})
     };
-    view["membership"] = json!({"founded": "ff", "index": 40, "waits_for": null,
+    view["membership"] = json!({"cluster_uid": "ff", "index": 40, "waits_for": null,
         "members": [member("n1", "alive", false), member("n2", "alive", true), member("n3", "dead", false)],
-        "replica": {"part": "follower", "term": 1234, "leader": "n2", "leader_by": null, "last": 41, "applied": 40, "quorum": quorum, "voters": 3,
+        "replica": {"raft_state": "follower", "term": 1234, "leader": "n2", "leader_via": null, "last_index": 41, "applied_index": 40, "quorum": quorum, "voters": 3,
             "learners": 0, "failure": null}});
     view
 }
 
 #[test]
 fn the_members_are_told_with_who_leads() {
-    let mock = Mock::serve(|_| Reply::json(&agreed(true)));
+    let mock = Mock::serve(|_| Reply::json(&replicated(true)));
     let outcome = ctl(&mock, "cluster status");
     for part in [
         "yes: n2 leads since term 1,234; 3 vote, a majority is 2; change 40 of 41",
@@ -488,8 +492,8 @@ fn the_members_are_told_with_who_leads() {
     assert_eq!(row("n3"), ["n3", "core", "-", "n3:7883", "dead", "votes", "7"]);
     assert_eq!(ctl(&mock, "cluster").out, outcome.out, "without a verb it is the same");
     let by_another = Mock::serve(|_| {
-        let mut view = agreed(true);
-        view["membership"]["replica"]["leader_by"] = "n3".into();
+        let mut view = replicated(true);
+        view["membership"]["replica"]["leader_via"] = "n3".into();
         Reply::json(&view)
     });
     let outcome = ctl(&by_another, "cluster status");
@@ -499,12 +503,12 @@ fn the_members_are_told_with_who_leads() {
 #[test]
 fn who_is_dead_is_not_suspect_and_who_grants_is_named() {
     let mock = Mock::serve(|_| {
-        let mut view = agreed(true);
+        let mut view = replicated(true);
         view["links"][1]["state"] = "dead".into();
-        view["fresh"] = true.into();
-        view["fresh_s"] = 1.5.into();
-        view["granted_by"] = json!([{"node": "n2", "left_s": 1.5}, {"node": "n4", "left_s": 1.6}]);
-        view["grants"] = json!([{"node": "n5", "left_s": 2.0}]);
+        view["acknowledging"] = true.into();
+        view["lease_s"] = 1.5.into();
+        view["lease_granted_by"] = json!([{"node": "n2", "left_s": 1.5}, {"node": "n4", "left_s": 1.6}]);
+        view["leases_granted"] = json!([{"node": "n5", "left_s": 2.0}]);
         Reply::json(&view)
     });
     let out = ctl(&mock, "cluster").out;
@@ -517,7 +521,7 @@ fn who_is_dead_is_not_suspect_and_who_grants_is_named() {
 #[test]
 fn who_hears_no_majority_says_who_led_and_who_was_alive() {
     let mock = Mock::serve(|_| {
-        let mut view = agreed(false);
+        let mut view = replicated(false);
         view["membership"]["stale"] = true.into();
         Reply::json(&view)
     });
@@ -530,7 +534,7 @@ fn who_hears_no_majority_says_who_led_and_who_was_alive() {
         assert!(out.contains(part), "{part}: {out}");
     }
     let mock = Mock::serve(|_| {
-        let mut view = agreed(false);
+        let mut view = replicated(false);
         view["membership"]["stale"] = true.into();
         view["membership"]["replica"] = Value::Null;
         Reply::json(&view)
@@ -540,10 +544,10 @@ fn who_hears_no_majority_says_who_led_and_who_was_alive() {
 
 #[test]
 fn without_a_quorum_and_before_it_is_a_member_a_node_says_what_it_waits_for() {
-    let outcome = ctl(&Mock::serve(|_| Reply::json(&agreed(false))), "cluster status");
+    let outcome = ctl(&Mock::serve(|_| Reply::json(&replicated(false))), "cluster status");
     assert!(outcome.out.contains("NO: n2 led"), "{}", outcome.out);
     let waiting = Mock::serve(|_| {
-        let mut view = agreed(false);
+        let mut view = replicated(false);
         view["membership"]["waits_for"] = "2 of 3 cores have met".into();
         view["membership"]["members"] = json!([]);
         Reply::json(&view)
@@ -574,7 +578,7 @@ fn a_node_is_removed_when_it_is_meant() {
 #[test]
 fn a_node_leaves_when_it_is_meant_and_is_told_what_that_costs() {
     let mock = Mock::serve(|request| match request.method.as_str() {
-        "GET" => Reply::json(&agreed(true)),
+        "GET" => Reply::json(&replicated(true)),
         _ => Reply::empty(),
     });
     let outcome = ctl(&mock, "cluster leave");
@@ -679,7 +683,7 @@ fn two_nodes_that_know_the_same_do_not_differ() {
 #[test]
 fn a_node_that_knows_routes_and_has_no_room_for_them_is_not_the_same() {
     let mut full = cluster("n1", 4);
-    full["unrouted"] = 2.into();
+    full["routes_unindexed"] = 2.into();
     let (here, there) = (Mock::always(Reply::json(&cluster("n1", 4))), Mock::always(Reply::json(&full)));
     let outcome = run(&here.url, &["routes", "--diff", &there.url]);
     assert_eq!(outcome.code(), 1);
@@ -827,7 +831,7 @@ fn configuration_is_shown_changed_and_checked() {
                 ]})
             }
             ("PATCH", _) => {
-                json!({"version": 4, "changed": [{"name": "mqtt.qos_max", "before": "1", "after": "2"}], "held": [{"name": "a.b", "detail": "held"}]})
+                json!({"version": 4, "changed": [{"name": "mqtt.qos_max", "before": "1", "after": "2"}], "overridden": [{"name": "a.b", "detail": "overridden"}]})
             }
             (_, "/api/v1/config/validate") => {
                 json!({"valid": false, "problems": [{"name": "x", "detail": "no such setting"}]})
@@ -849,12 +853,12 @@ fn configuration_is_shown_changed_and_checked() {
     ctl(&mock, "config unset mqtt.qos_max --cluster").out();
     let sent = mock.requests().pop().unwrap().json();
     assert_eq!((&sent["changes"], &sent["scope"]), (&json!({"mqtt.qos_max": null}), &json!("cluster")));
-    let agreed = ctl(&mock, "config get --cluster");
-    assert!(agreed.notes.contains("agrees on a.b, and this node cannot take it up: no such setting"));
-    let agreed = agreed.out();
-    let line = agreed.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
+    let replicated = ctl(&mock, "config get --cluster");
+    assert!(replicated.notes.contains("agrees on a.b, and this node cannot take it up: no such setting"));
+    let replicated = replicated.out();
+    let line = replicated.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
     assert_eq!(line[..5], ["mqtt.qos_max", "0", "1", "runtime", "ops"]);
-    assert!(!agreed.contains("mqtt.retain"));
+    assert!(!replicated.contains("mqtt.retain"));
     let outcome = ctl(&mock, "config validate x=1");
     assert_eq!(outcome.code(), 1);
     assert!(outcome.error().contains("x: no such setting"));
@@ -868,13 +872,13 @@ fn configuration_is_shown_changed_and_checked() {
 #[test]
 fn a_change_for_the_cluster_that_is_none_here_says_why() {
     let held = json!([{"name": "a.b", "detail": "this node goes by --set, which goes over what the cluster agrees on"}]);
-    let mock = Mock::always(Reply::json(&json!({"version": 4, "changed": [], "held": held})));
+    let mock = Mock::always(Reply::json(&json!({"version": 4, "changed": [], "overridden": held})));
     let text = ctl(&mock, "config set --cluster a.b=1").out();
     assert_eq!(
         text,
         "nothing changes on this node\na.b: this node goes by --set, which goes over what the cluster agrees on\nthis is version 4\n"
     );
-    let mock = Mock::always(Reply::json(&json!({"version": 4, "changed": [], "held": []})));
+    let mock = Mock::always(Reply::json(&json!({"version": 4, "changed": [], "overridden": []})));
     assert_eq!(ctl(&mock, "config set a.b=1").out(), "nothing changed\nthis is version 4\n");
 }
 

@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 
-use layer::{Arrived, LayerRules, Layers, PageRule, WebSocketRules};
+use layer::{Decoded, LayerRules, Layers, PageRule, WebSocketRules};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
@@ -124,19 +124,19 @@ const FRAME: &[u8] = b"\x82\x82\0\0\0\0\xC0\0";
 const PLAIN: &[u8] = b"\xC0\0";
 
 /// The server's layers of a connection that has had a message each way, and what is kept of the client's certificate.
-fn idle(rules: &LayerRules, client: Option<&Arc<ClientConfig>>) -> Result<(Box<Layers>, Arrived), Failed> {
+fn idle(rules: &LayerRules, client: Option<&Arc<ClientConfig>>) -> Result<(Box<Layers>, Decoded), Failed> {
     let mut layers = rules.start(false, || PageRule::Any)?.ok_or("there are layers")?;
     let framed = rules.websocket.is_some();
-    let said = if framed { [REQUEST, FRAME].concat() } else { PLAIN.to_vec() };
-    let mut arrived = Arrived::default();
+    let plaintext = if framed { [REQUEST, FRAME].concat() } else { PLAIN.to_vec() };
+    let mut decoded = Decoded::default();
     let mut receive = |layers: &mut Layers, bytes: &[u8]| {
-        layers.receive(bytes, &mut arrived).map_err(|error| error.to_string())
+        layers.receive(bytes, &mut decoded).map_err(|error| error.to_string())
     };
     match client {
-        None => receive(&mut layers, &said)?,
+        None => receive(&mut layers, &plaintext)?,
         Some(config) => {
             let mut peer = ClientConnection::new(config.clone(), ServerName::try_from("localhost")?)?;
-            peer.writer().write_all(&said)?;
+            peer.writer().write_all(&plaintext)?;
             for _ in 0..4 {
                 let mut sent = Vec::new();
                 while peer.wants_write() {
@@ -153,13 +153,13 @@ fn idle(rules: &LayerRules, client: Option<&Arc<ClientConfig>>) -> Result<(Box<L
             }
         }
     }
-    if arrived.plain != PLAIN {
+    if decoded.plain != PLAIN {
         return Err("the message came through".into());
     }
-    arrived.plain = Vec::new();
+    decoded.plain = Vec::new();
     layers.send(b"\xD0\0").map_err(|error| error.to_string())?;
     let written = layers.wire().len();
     layers.advance(written);
     layers.rest();
-    Ok((layers, arrived))
+    Ok((layers, decoded))
 }

@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         version: env!("CARGO_PKG_VERSION").into(),
         store: None,
         peers: None,
-        descriptors_kept: 0,
+        descriptors_reserved: 0,
     })?;
     println!("listening on {}; the end of the input stops it", node.listeners()[0].address);
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;

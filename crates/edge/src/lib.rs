@@ -3,16 +3,16 @@
 //! [`start`] makes a [`Node`]; [`Reactor`] is the loop to read. **Invariant:** a connection never leaves its reactor, and a
 //! reactor never blocks but in its poll.
 
-mod doors;
-mod entrance;
+mod connection_counts;
 mod layer;
 mod listener;
+mod listener_layers;
 mod mailbox;
 mod node;
 mod reactor;
 pub mod settings;
 mod stream;
 
-pub use entrance::{EntranceError, check};
+pub use listener_layers::{ListenerLayersError, check};
 pub use node::{Bound, Certificates, Node, Options, Renewed, StartError, Stopped, start};
 pub use reactor::Reactor;

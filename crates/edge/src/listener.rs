@@ -13,8 +13,8 @@ use broker::Time;
 use mio::net::{TcpListener, UnixListener};
 use socket2::{Domain, Socket, TcpKeepalive, Type};
 
-use crate::doors::Doors;
-use crate::entrance::Entrance;
+use crate::connection_counts::ConnectionCounts;
+use crate::listener_layers::ListenerLayers;
 use crate::settings::Listener as Settings;
 
 /// A listening address as configured, with what all reactors share of it.
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     /// How long a connection may take for what it has to pass through.
     pub handshake_timeout: Duration,
     /// What connections from now on have to pass through.
-    pub entrance: ArcSwap<Entrance>,
+    pub listener_layers: ArcSwap<ListenerLayers>,
 }
 
 /// How many connections all reactors together accept in a second.
@@ -59,7 +59,7 @@ impl Pace {
     }
 
     /// There was no connection to take after all.
-    pub fn give_back(&self, rate: u32) {
+    pub fn refund(&self, rate: u32) {
         if rate > 0 {
             self.taken.fetch_sub(1, Ordering::Relaxed);
         }
@@ -94,17 +94,21 @@ impl Drop for Listener {
 }
 
 /// A connection's place among those of its listener, and of the node, given back when it is dropped.
-pub(crate) struct Place(Arc<Shared>, Arc<Doors>);
+pub(crate) struct ConnectionPermit(Arc<Shared>, Arc<ConnectionCounts>);
 
-impl Place {
+impl ConnectionPermit {
     /// `None` when the listener or the node is full.
-    pub fn take(listener: &Arc<Shared>, node: &Arc<Doors>, node_max: usize) -> Option<Place> {
-        let place = Place(listener.clone(), node.clone());
+    pub fn take(
+        listener: &Arc<Shared>,
+        node: &Arc<ConnectionCounts>,
+        node_max: usize,
+    ) -> Option<ConnectionPermit> {
+        let permit = ConnectionPermit(listener.clone(), node.clone());
         let on_listener = listener.connections.fetch_add(1, Ordering::Relaxed);
         let on_node = node.connections.fetch_add(1, Ordering::Relaxed);
         let room =
             on_node < node_max && (listener.connections_max == 0 || on_listener < listener.connections_max);
-        room.then_some(place)
+        room.then_some(permit)
     }
 
     pub fn listener(&self) -> &Shared {
@@ -112,7 +116,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::Relaxed);
         self.1.connections.fetch_sub(1, Ordering::Relaxed);
@@ -250,7 +254,7 @@ mod tests {
                 assert_eq!(pace.take(now, 3), Ok(()));
             }
             assert_eq!(pace.take(now, 3), Err(Time((second + 1) * 1000)));
-            pace.give_back(3);
+            pace.refund(3);
             assert_eq!(pace.take(now, 3), Ok(()));
             assert!(pace.take(now, 3).is_err());
         }

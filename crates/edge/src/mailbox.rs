@@ -7,25 +7,25 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use broker::{Batch, Letter};
+use broker::{Batch, WorkerCommand};
 use mio::Waker;
 
-use crate::doors::HalfOpen;
-use crate::listener::Place;
+use crate::connection_counts::HalfOpen;
+use crate::listener::ConnectionPermit;
 use crate::stream::Stream;
 
 /// What a reactor finds in its mailbox.
-pub(crate) enum Mail {
+pub(crate) enum ReactorCommand {
     Batch {
         batch: Batch,
         weight: usize,
     },
-    Letter(Letter),
+    WorkerCommand(WorkerCommand),
     /// A connection that another reactor has accepted.
     Adopt {
         stream: Stream,
         peer: Option<SocketAddr>,
-        place: Box<Place>,
+        permit: Box<ConnectionPermit>,
         half_open: HalfOpen,
     },
     /// Close everything, for up to `within`, and end.
@@ -34,12 +34,14 @@ pub(crate) enum Mail {
     },
 }
 
-impl Mail {
+impl ReactorCommand {
     /// Bytes of a batch; 0 for everything else.
     pub fn weight(&self) -> usize {
         match self {
-            Mail::Batch { weight, .. } => *weight,
-            Mail::Letter(_) | Mail::Adopt { .. } | Mail::Stop { .. } => 0,
+            ReactorCommand::Batch { weight, .. } => *weight,
+            ReactorCommand::WorkerCommand(_) | ReactorCommand::Adopt { .. } | ReactorCommand::Stop { .. } => {
+                0
+            }
         }
     }
 }
@@ -48,7 +50,7 @@ impl Mail {
 /// their sockets; everything else is bounded by the number of connections.
 #[derive(Clone)]
 pub(crate) struct Mailbox {
-    sender: Sender<Mail>,
+    sender: Sender<ReactorCommand>,
     shared: Arc<Shared>,
 }
 
@@ -61,7 +63,7 @@ struct Shared {
 
 /// The receiving side, the reactor's own.
 pub(crate) struct Inbox {
-    receiver: Receiver<Mail>,
+    receiver: Receiver<ReactorCommand>,
     shared: Arc<Shared>,
 }
 
@@ -73,11 +75,11 @@ pub(crate) fn mailbox(waker: Waker) -> (Mailbox, Inbox) {
 }
 
 impl Mailbox {
-    pub fn send(&self, mail: Mail) {
-        let weight = mail.weight();
+    pub fn send(&self, command: ReactorCommand) {
+        let weight = command.weight();
         self.shared.weight.fetch_add(weight, Ordering::Relaxed);
         // A reactor that has ended reads no more mail; nobody waits for an answer then, and it holds nobody up.
-        if self.sender.send(mail).is_err() {
+        if self.sender.send(command).is_err() {
             self.shared.weight.fetch_sub(weight, Ordering::Relaxed);
             return;
         }
@@ -98,20 +100,20 @@ impl Mailbox {
 }
 
 impl Inbox {
-    pub fn next(&self) -> Option<Mail> {
-        let mail = self.receiver.try_recv().ok()?;
-        self.shared.weight.fetch_sub(mail.weight(), Ordering::Relaxed);
-        Some(mail)
+    pub fn next(&self) -> Option<ReactorCommand> {
+        let command = self.receiver.try_recv().ok()?;
+        self.shared.weight.fetch_sub(command.weight(), Ordering::Relaxed);
+        Some(command)
     }
 
     /// Runs `poll` with the reactor marked as asleep. When there is mail, `poll` is told not to wait, and the mail is returned.
-    pub fn sleep(&self, poll: impl FnOnce(bool) -> io::Result<()>) -> io::Result<Option<Mail>> {
+    pub fn sleep(&self, poll: impl FnOnce(bool) -> io::Result<()>) -> io::Result<Option<ReactorCommand>> {
         self.shared.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let mail = self.next();
+        let command = self.next();
         // Sockets are looked at even while one letter follows another: others may send without end.
-        let result = poll(mail.is_none());
+        let result = poll(command.is_none());
         self.shared.sleeping.store(false, Ordering::Relaxed);
-        result.map(|()| mail)
+        result.map(|()| command)
     }
 }

@@ -15,10 +15,10 @@ use broker::peers::Peers;
 use mio::{Poll, Waker};
 use tls::Expiry;
 
-use crate::doors::Doors;
-use crate::entrance::{Entrance, EntranceError};
+use crate::connection_counts::ConnectionCounts;
 use crate::listener::{self, Listener, ListenerSocket, Pace};
-use crate::mailbox::{Mail, Mailbox, mailbox};
+use crate::listener_layers::{ListenerLayers, ListenerLayersError};
+use crate::mailbox::{Mailbox, ReactorCommand, mailbox};
 use crate::reactor::{Reactor, WAKER};
 use crate::settings::{self, EdgeSettings};
 
@@ -34,7 +34,7 @@ pub struct Options {
     /// What joins the node to the others of its cluster, if it belongs to one.
     pub peers: Option<Arc<dyn Peers>>,
     /// Descriptors that the rest of the process may need: clients get what is left, where `limits.connections_max` does not say how many.
-    pub descriptors_kept: usize,
+    pub descriptors_reserved: usize,
 }
 
 /// A running node.
@@ -73,17 +73,17 @@ impl Bound {
 pub struct Certificates(Vec<Arc<listener::Shared>>);
 
 /// Certificates that have been read and hold from [`Renewed::apply`] on.
-pub struct Renewed(Vec<(Arc<listener::Shared>, Entrance)>);
+pub struct Renewed(Vec<(Arc<listener::Shared>, ListenerLayers)>);
 
 impl Certificates {
     /// Reads the files of all listeners again.
     ///
     /// # Errors
     /// What cannot be used.
-    pub fn read(&self, edge: &EdgeSettings) -> Result<Renewed, EntranceError> {
+    pub fn read(&self, edge: &EdgeSettings) -> Result<Renewed, ListenerLayersError> {
         let read = |shared: &Arc<listener::Shared>| {
             let settings = edge.listeners.get(usize::from(shared.index))?;
-            Some(Entrance::read(settings).map(|entrance| (shared.clone(), entrance)))
+            Some(ListenerLayers::read(settings).map(|listener_layers| (shared.clone(), listener_layers)))
         };
         self.0.iter().filter_map(read).collect::<Result<_, _>>().map(Renewed)
     }
@@ -95,8 +95,10 @@ impl Certificates {
         for shared in &self.0 {
             if !seen.contains(&shared.index) {
                 seen.push(shared.index);
-                let entrance = shared.entrance.load();
-                all.extend(entrance.expiries().iter().map(|expiry| (shared.name.clone(), expiry.clone())));
+                let listener_layers = shared.listener_layers.load();
+                all.extend(
+                    listener_layers.expiries().iter().map(|expiry| (shared.name.clone(), expiry.clone())),
+                );
             }
         }
         all
@@ -106,8 +108,8 @@ impl Certificates {
 impl Renewed {
     /// Connections from now on get these; those that exist keep theirs.
     pub fn apply(self) {
-        for (shared, entrance) in self.0 {
-            shared.entrance.store(Arc::new(entrance));
+        for (shared, listener_layers) in self.0 {
+            shared.listener_layers.store(Arc::new(listener_layers));
         }
     }
 }
@@ -133,7 +135,7 @@ pub enum StartError {
         source: io::Error,
     },
     /// Certificates and the like that cannot be used.
-    Entrance(EntranceError),
+    ListenerLayers(ListenerLayersError),
     /// The node cannot take its part in its cluster.
     Cluster(String),
     Thread(io::Error),
@@ -168,7 +170,7 @@ impl fmt::Display for StartError {
                     _ => write!(f, "{source}"),
                 }
             }
-            StartError::Entrance(error) => error.fmt(f),
+            StartError::ListenerLayers(error) => error.fmt(f),
             StartError::Cluster(text) => f.write_str(text),
             StartError::Thread(source) => write!(f, "cannot start a thread: {source}"),
             StartError::Poll(source) => write!(f, "cannot set up polling: {source}"),
@@ -189,7 +191,7 @@ impl std::error::Error for StartError {
             | StartError::Thread(source)
             | StartError::Poll(source)
             | StartError::Random(source) => Some(source),
-            StartError::Entrance(error) => Some(error),
+            StartError::ListenerLayers(error) => Some(error),
             StartError::Cluster(_) | StartError::Descriptors { .. } => None,
         }
     }
@@ -197,12 +199,13 @@ impl std::error::Error for StartError {
 
 /// Binds the listeners and starts one reactor per worker.
 pub fn start(options: Options) -> Result<Node, StartError> {
-    let Options { edge, broker, access, version, store, peers, descriptors_kept } = options;
+    let Options { edge, broker, access, version, store, peers, descriptors_reserved } = options;
     let workers = match edge.workers {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         workers => workers,
     };
-    let connections_max = connections_max(broker.limits.connections_max as usize, workers, descriptors_kept)?;
+    let connections_max =
+        connections_max(broker.limits.connections_max as usize, workers, descriptors_reserved)?;
     let shared = match store {
         Some(store) => broker::Node::with_store(broker, access, version, workers as u16, store),
         None => {
@@ -226,7 +229,9 @@ pub fn start(options: Options) -> Result<Node, StartError> {
         inboxes.push(inbox);
     }
     let posted = mailboxes.clone();
-    shared.deliver_letters_by(move |worker, letter| posted[worker.index()].send(Mail::Letter(letter)));
+    shared.set_mailbox(move |worker, command| {
+        posted[worker.index()].send(ReactorCommand::WorkerCommand(command))
+    });
 
     shared.connect_log();
     if let Some(peers) = peers {
@@ -237,20 +242,20 @@ pub fn start(options: Options) -> Result<Node, StartError> {
     shared.set_durability(edge.listeners.iter().map(|listener| listener.durability).collect());
     shared.set_suback(edge.listeners.iter().map(|listener| listener.suback).collect());
     shared.name_listeners(edge.listeners.iter().map(|listener| name_of(listener).to_owned()).collect());
-    let doors = Arc::new(Doors::default());
+    let connection_counts = Arc::new(ConnectionCounts::default());
     let mut node = Node { bound, mailboxes: mailboxes.clone(), threads: Vec::new(), connections_max, admin };
     // All of them before the first thread: a reactor accepts as soon as it runs.
     let workers = shared.build_workers();
     for (index, ((poll, inbox), worker)) in polls.into_iter().zip(inboxes).zip(workers).enumerate() {
         let listeners = std::mem::take(&mut listeners[index]);
-        let (mailboxes, doors) = (mailboxes.clone(), doors.clone());
+        let (mailboxes, connection_counts) = (mailboxes.clone(), connection_counts.clone());
         let began = shared.began();
         let handshakes = edge.handshakes_per_turn as usize;
         let run = move || {
             let reactor = Reactor::new(worker, poll, inbox, mailboxes, listeners, (clock, began));
-            reactor.limited_to(doors, connections_max, handshakes).run()
+            reactor.limited_to(connection_counts, connections_max, handshakes).run()
         };
-        match vital::spawn(format!("reactor-{index}"), run) {
+        match critical::spawn(format!("reactor-{index}"), run) {
             Ok(thread) => node.threads.push(thread),
             Err(error) => {
                 node.stop(Duration::ZERO);
@@ -284,7 +289,7 @@ impl Node {
     /// Stops accepting, tells every client, lets their last bytes leave for up to `within`, and ends.
     pub fn stop(self, within: Duration) -> Stopped {
         for mailbox in &self.mailboxes {
-            mailbox.send(Mail::Stop { within });
+            mailbox.send(ReactorCommand::Stop { within });
         }
         let mut all = Stopped::default();
         for thread in self.threads {
@@ -326,9 +331,9 @@ fn bind_all(edge: &EdgeSettings, workers: usize) -> Result<(Vec<Bound>, Listener
             source,
         };
         let name = name_of(settings);
-        let entrance = Entrance::read(settings).map_err(StartError::Entrance)?;
+        let listener_layers = ListenerLayers::read(settings).map_err(StartError::ListenerLayers)?;
         let shared = Arc::new(listener::Shared {
-            entrance: ArcSwap::from_pointee(entrance),
+            listener_layers: ArcSwap::from_pointee(listener_layers),
             name: name.to_owned(),
             index: index as u16,
             connections: AtomicUsize::new(0),
@@ -356,7 +361,7 @@ fn bind_all(edge: &EdgeSettings, workers: usize) -> Result<(Vec<Bound>, Listener
 /// Descriptors that are needed in any case: listeners, polls, logs, a password file being read.
 const DESCRIPTORS_RESERVED: usize = 64;
 
-fn connections_max(wanted: usize, workers: usize, kept: usize) -> Result<usize, StartError> {
+fn connections_max(wanted: usize, workers: usize, reserved: usize) -> Result<usize, StartError> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid, writable rlimit for the length of the call.
     let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
@@ -364,7 +369,7 @@ fn connections_max(wanted: usize, workers: usize, kept: usize) -> Result<usize, 
     let available = limit.saturating_sub(DESCRIPTORS_RESERVED + 4 * workers);
     match wanted {
         // With few of them clients have half.
-        0 => Ok(available.saturating_sub(kept).max(available / 2)),
+        0 => Ok(available.saturating_sub(reserved).max(available / 2)),
         wanted if wanted > available => Err(StartError::Descriptors { wanted, limit }),
         wanted => Ok(wanted),
     }

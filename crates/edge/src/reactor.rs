@@ -2,8 +2,8 @@
 
 mod accept;
 mod half_open;
+mod heavy_senders;
 mod layered;
-mod noise;
 mod read;
 mod read_until;
 mod write;
@@ -14,17 +14,17 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use broker::admin::ReactorFigures;
-use broker::{Batch, Letter, Level, SETTLE_ROUNDS, Time, Worker, WorkerId};
+use broker::{Batch, Level, SETTLE_ROUNDS, Time, Worker, WorkerCommand, WorkerId};
 use mio::{Events, Interest, Poll, Token, Waker};
 
-use crate::doors::Doors;
+use crate::connection_counts::ConnectionCounts;
 use crate::layer::Layers;
-use crate::listener::{Listener, ListenerSocket, Place};
-use crate::mailbox::{Inbox, Mail, Mailbox, mailbox};
+use crate::listener::{ConnectionPermit, Listener, ListenerSocket};
+use crate::mailbox::{Inbox, Mailbox, ReactorCommand, mailbox};
 use crate::node::Stopped;
 use crate::stream::Stream;
-use half_open::Entering;
-use noise::Noise;
+use half_open::HalfOpenConnections;
+use heavy_senders::HeavySenders;
 use read_until::ReadUntil;
 
 /// One thread's sockets and its worker of the broker.
@@ -47,18 +47,18 @@ pub struct Reactor {
     dirty: Vec<u32>,
     woken: Vec<u32>,
     spare: Vec<Batch>,
-    doors: Arc<Doors>,
+    connection_counts: Arc<ConnectionCounts>,
     connections_max: usize,
     /// TLS handshakes that go a step further in one turn: each step may cost a signature.
     handshakes_per_turn: usize,
-    entering: Entering,
+    half_open_connections: HalfOpenConnections,
     /// What the node gives up, as of the last look.
     level: Level,
     load_due: Time,
-    noise: Noise,
+    heavy_senders: HeavySenders,
     reads: ReadUntil,
     /// Clients are judged by this time at the latest.
-    judged: Time,
+    read_until: Time,
     /// The reactor that gets the next connection of a listener that deals out.
     deal_to: usize,
     /// When the node's time was `began`.
@@ -82,11 +82,11 @@ struct Peer {
     /// What lies between the socket and MQTT, where something does.
     layers: Option<Box<Layers>>,
     /// Bytes that the worker could not use yet.
-    kept: Vec<u8>,
-    /// Length of the packet that `kept` begins, as far as known.
+    unprocessed: Vec<u8>,
+    /// Length of the packet that `unprocessed` begins, as far as known.
     packet_len: u32,
     marks: PeerMarks,
-    _place: Option<Box<Place>>,
+    _permit: Option<Box<ConnectionPermit>>,
 }
 
 // A socket of `mio` is larger in debug builds.
@@ -131,9 +131,9 @@ const LISTENERS: usize = usize::MAX / 2;
 const EVENTS: usize = 1024;
 const SCRATCH: usize = 64 * 1024;
 /// Number of mails that end a turn.
-const MAIL_BATCH: usize = 64;
+const COMMANDS_PER_TURN: usize = 64;
 /// Bytes of batches that end a turn, so that sockets are read although others send very much.
-const MAIL_WEIGHT: usize = 1024 * 1024;
+const COMMAND_BYTES_PER_TURN: usize = 1024 * 1024;
 const FLUSH_ROUNDS: usize = 4;
 /// Milliseconds after which a reactor that is awake tells its figures again.
 const FIGURES_MS: u64 = 500;
@@ -169,15 +169,15 @@ impl Reactor {
             dirty: Vec::new(),
             woken: Vec::new(),
             spare: Vec::new(),
-            doors: Arc::default(),
+            connection_counts: Arc::default(),
             connections_max: usize::MAX,
             handshakes_per_turn: usize::MAX,
-            entering: Entering::default(),
+            half_open_connections: HalfOpenConnections::default(),
             level: Level::default(),
             load_due: Time::default(),
-            noise: Noise::default(),
+            heavy_senders: HeavySenders::default(),
             reads: ReadUntil::default(),
-            judged: began,
+            read_until: began,
             deal_to: 0,
             clock,
             began,
@@ -195,11 +195,11 @@ impl Reactor {
     /// Shares the node's count of connections, and its limits.
     pub(crate) fn limited_to(
         mut self,
-        doors: Arc<Doors>,
+        connection_counts: Arc<ConnectionCounts>,
         connections_max: usize,
         handshakes_per_turn: usize,
     ) -> Self {
-        self.doors = doors;
+        self.connection_counts = connection_counts;
         self.connections_max = connections_max;
         self.handshakes_per_turn = handshakes_per_turn;
         self
@@ -226,14 +226,14 @@ impl Reactor {
     /// Bytes from the client of a connection without a socket, as if they had been read in one piece.
     pub fn push(&mut self, slot: u32, bytes: &[u8]) {
         let Some(peer) = self.peers[slot as usize].as_mut() else { return };
-        if peer.kept.is_empty() {
+        if peer.unprocessed.is_empty() {
             let consumed = self.offer(slot, bytes);
             if consumed < bytes.len() {
                 self.keep(slot, bytes.to_vec(), consumed);
             }
             return;
         }
-        let mut all = std::mem::take(&mut peer.kept);
+        let mut all = std::mem::take(&mut peer.unprocessed);
         all.extend_from_slice(bytes);
         let consumed = self.offer(slot, &all);
         self.keep(slot, all, consumed);
@@ -290,7 +290,7 @@ impl Reactor {
                 }
                 if (self.worker.connections() == 0 && self.all_are_empty()) || self.now >= by {
                     self.stopped.forced += self.worker.connections();
-                    self.take_last_mail();
+                    self.handle_remaining_commands();
                     return self.stopped;
                 }
             }
@@ -300,15 +300,15 @@ impl Reactor {
     /// Whether no reactor of the node has a connection: until then one of them may have something for the shards here.
     fn all_are_empty(&mut self) -> bool {
         if !std::mem::replace(&mut self.is_empty, true) {
-            self.doors.emptied.fetch_add(1, Ordering::AcqRel);
+            self.connection_counts.emptied.fetch_add(1, Ordering::AcqRel);
         }
-        self.doors.emptied.load(Ordering::Acquire) >= self.mailboxes.len()
+        self.connection_counts.emptied.load(Ordering::Acquire) >= self.mailboxes.len()
     }
 
     /// What other reactors have sent before they ended: what it changes is still to be kept.
-    fn take_last_mail(&mut self) {
-        while let Some(mail) = self.inbox.next() {
-            self.take_mail(mail);
+    fn handle_remaining_commands(&mut self) {
+        while let Some(command) = self.inbox.next() {
+            self.handle_command(command);
         }
         self.finish_turn();
     }
@@ -327,7 +327,7 @@ impl Reactor {
             timeout = Some(timeout.map_or(OVERLOAD_PAUSE, |timeout| timeout.min(OVERLOAD_PAUSE)));
         }
         self.reads.polls(self.now);
-        let mail = if busy {
+        let command = if busy {
             self.poll_sockets(events, timeout);
             self.inbox.next()
         } else {
@@ -348,21 +348,21 @@ impl Reactor {
         self.now = self.at(begun);
         self.reads.waited(self.now, self.now.since(waited_since), timeout.unwrap_or(Duration::MAX));
         self.assess_load();
-        self.take_mails(mail);
+        self.take_mails(command);
     }
 
     /// Takes mail, `first` before all other, until the mailbox is empty or it is enough for one turn.
-    fn take_mails(&mut self, first: Option<Mail>) {
-        let mut mail = first.or_else(|| self.inbox.next());
+    fn take_mails(&mut self, first: Option<ReactorCommand>) {
+        let mut command = first.or_else(|| self.inbox.next());
         let (mut count, mut weight) = (0, 0);
-        while let Some(next) = mail {
+        while let Some(next) = command {
             count += 1;
             weight += next.weight();
-            self.take_mail(next);
-            if count >= MAIL_BATCH || weight >= MAIL_WEIGHT {
+            self.handle_command(next);
+            if count >= COMMANDS_PER_TURN || weight >= COMMAND_BYTES_PER_TURN {
                 return;
             }
-            mail = self.inbox.next();
+            command = self.inbox.next();
         }
     }
 
@@ -382,7 +382,11 @@ impl Reactor {
         let next = paused
             .chain(stopping)
             .chain(empty)
-            .chain([self.worker.next_timeout(), self.entering.next_deadline(), self.noise.next_choice()])
+            .chain([
+                self.worker.next_timeout(),
+                self.half_open_connections.next_deadline(),
+                self.heavy_senders.next_choice(),
+            ])
             .min()?;
         (next != Time::NEVER).then(|| next.since(self.now).max(Duration::from_millis(1)))
     }
@@ -394,7 +398,7 @@ impl Reactor {
         if !self.is_overloaded()
             && let Some(until) = self.reads.has_read(self.ready.is_empty(), polls_needed)
         {
-            self.judged = until;
+            self.read_until = until;
             self.worker.has_read_until(until);
         }
     }
@@ -420,17 +424,17 @@ impl Reactor {
         if self.figures_due <= self.now {
             self.figures_due = Time(self.now.0 + FIGURES_MS);
             if self.index == 0 {
-                self.figures.door.half_open = self.doors.half_open() as u64;
+                self.figures.door.half_open = self.connection_counts.half_open() as u64;
             }
             self.figures.mailbox_bytes = self.mailboxes[usize::from(self.index)].weight() as u64;
             self.worker.published().refresh_reactor(&self.figures);
         }
     }
 
-    fn take_mail(&mut self, mail: Mail) {
-        match mail {
-            Mail::Batch { mut batch, .. } => {
-                for connection in batch.letters.iter().filter_map(Letter::revoked) {
+    fn handle_command(&mut self, command: ReactorCommand) {
+        match command {
+            ReactorCommand::Batch { mut batch, .. } => {
+                for connection in batch.commands.iter().filter_map(WorkerCommand::revoked) {
                     self.read_last(connection.slot);
                 }
                 self.worker.take_batch(self.now, &mut batch);
@@ -439,12 +443,14 @@ impl Reactor {
                     self.spare.push(batch);
                 }
             }
-            Mail::Letter(letter) => {
-                let mut batch = Batch::of(letter);
+            ReactorCommand::WorkerCommand(command) => {
+                let mut batch = Batch::of(command);
                 self.worker.take_batch(self.now, &mut batch);
             }
-            Mail::Adopt { stream, peer, place, half_open } => self.adopt(stream, peer, place, half_open),
-            Mail::Stop { within } => {
+            ReactorCommand::Adopt { stream, peer, permit, half_open } => {
+                self.adopt(stream, peer, permit, half_open)
+            }
+            ReactorCommand::Stop { within } => {
                 self.listeners.clear();
                 self.accepting.clear();
                 self.stopped.connections = self.worker.connections();
@@ -478,8 +484,8 @@ impl Reactor {
     fn settle(&mut self) {
         let own = WorkerId(self.index);
         for _ in 0..SETTLE_ROUNDS {
-            let letters = &self.worker.outgoing(own).letters;
-            let revoked: Vec<_> = letters.iter().filter_map(Letter::revoked).collect();
+            let commands = &self.worker.outgoing(own).commands;
+            let revoked: Vec<_> = commands.iter().filter_map(WorkerCommand::revoked).collect();
             for connection in revoked {
                 self.read_last(connection.slot);
             }
@@ -501,7 +507,7 @@ impl Reactor {
             let mut batch = self.spare.pop().unwrap_or_default();
             std::mem::swap(&mut batch, outgoing);
             let weight = batch.weight();
-            mailbox.send(Mail::Batch { batch, weight });
+            mailbox.send(ReactorCommand::Batch { batch, weight });
         }
         self.worker.send_to_peers();
     }
@@ -530,13 +536,17 @@ mod tests {
     /// A turn ends when it has handled enough mail, by number or by bytes; the rest stays in the mailbox.
     #[test]
     fn one_turn_handles_a_bounded_amount_of_mail() {
-        for (weight, left) in [(1, 200 - MAIL_BATCH), (MAIL_WEIGHT / 4, 196), (3 * MAIL_WEIGHT, 199)] {
+        for (weight, left) in [
+            (1, 200 - COMMANDS_PER_TURN),
+            (COMMAND_BYTES_PER_TURN / 4, 196),
+            (3 * COMMAND_BYTES_PER_TURN, 199),
+        ] {
             let settings = broker::settings::Settings::default();
             let access = Arc::new(broker::access::AllowAll);
             let node = broker::Node::new(settings, access, "node".into(), 1, *b"a fixed hash key");
             let mut reactor = Reactor::detached(node).expect("a poller can be had");
             for _ in 0..200 {
-                reactor.mailboxes[0].send(Mail::Batch { batch: Batch::default(), weight });
+                reactor.mailboxes[0].send(ReactorCommand::Batch { batch: Batch::default(), weight });
             }
             reactor.take_mails(None);
             assert_eq!(reactor.mailboxes[0].weight(), left * weight);

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use layer::{Arrived, LayerRules, Layers, PageRule, WebSocketRules};
+use layer::{Decoded, LayerRules, Layers, PageRule, WebSocketRules};
 use mutate::{Random, mutate};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig};
@@ -59,12 +59,12 @@ struct Outcome {
 }
 
 fn receive(layers: &mut Layers, bytes: &[u8], outcome: &mut Outcome) {
-    let mut arrived = Arrived::default();
+    let mut decoded = Decoded::default();
     let waiting = !layers.is_through();
-    outcome.ended = layers.receive(bytes, &mut arrived).is_err();
-    assert!(arrived.source.is_none() || (waiting && outcome.plain.is_empty()), "told once, before MQTT");
-    outcome.source = outcome.source.or(arrived.source);
-    outcome.plain.extend_from_slice(&arrived.plain);
+    outcome.ended = layers.receive(bytes, &mut decoded).is_err();
+    assert!(decoded.source.is_none() || (waiting && outcome.plain.is_empty()), "told once, before MQTT");
+    outcome.source = outcome.source.or(decoded.source);
+    outcome.plain.extend_from_slice(&decoded.plain);
     outcome.wire.extend_from_slice(layers.wire());
     layers.advance(layers.wire().len());
     layers.rest();
@@ -106,8 +106,8 @@ fn proxy_header(random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// A request and some frames; what they carry is appended to `said`.
-fn frames(random: &mut Random, said: &mut Vec<u8>) -> Vec<u8> {
+/// A request and some frames; what they carry is appended to `plaintext`.
+fn frames(random: &mut Random, plaintext: &mut Vec<u8>) -> Vec<u8> {
     let mut bytes = b"GET /mqtt HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: mqtt\r\n"
         .to_vec();
@@ -149,7 +149,7 @@ fn frames(random: &mut Random, said: &mut Vec<u8>) -> Vec<u8> {
         let payload: Vec<u8> = (0..length).map(|at| (at * 3) as u8).collect();
         bytes.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
         if !control {
-            said.extend(payload);
+            plaintext.extend(payload);
         }
     }
     bytes
@@ -166,12 +166,12 @@ fn pieces_do_not_matter() {
             _ => (&framed, true),
         };
         let mut bytes = if proxy { proxy_header(random) } else { Vec::new() };
-        let mut said = Vec::new();
+        let mut plaintext = Vec::new();
         if rules.websocket.is_some() {
-            bytes.extend(frames(random, &mut said));
+            bytes.extend(frames(random, &mut plaintext));
         } else {
-            said = (0..random.below(100)).map(|_| random.byte()).collect();
-            bytes.extend_from_slice(&said);
+            plaintext = (0..random.below(100)).map(|_| random.byte()).collect();
+            bytes.extend_from_slice(&plaintext);
         }
         let harmed = random.below(3) > 0;
         if harmed {
@@ -179,7 +179,12 @@ fn pieces_do_not_matter() {
             mutate(random, &mut bytes, &other);
         }
         let whole = run(rules, proxy, &bytes, |rest| rest);
-        assert!(harmed || (whole.plain == said && !whole.ended), "{} of {}", whole.plain.len(), said.len());
+        assert!(
+            harmed || (whole.plain == plaintext && !whole.ended),
+            "{} of {}",
+            whole.plain.len(),
+            plaintext.len()
+        );
         let most = 1 + random.below(1 + bytes.len());
         let cut = run(rules, proxy, &bytes, |_| 1 + random.below(most));
         assert!(whole == cut, "{:?}", String::from_utf8_lossy(&bytes));
@@ -203,8 +208,8 @@ fn nobody_is_spoken_for_without_a_header() {
         bytes.extend_from_slice(b"\x10\x0c\x00\x04MQTT\x05\x02\x00\x3c\x00\x00");
         let outcome = run(&plain, true, &bytes, |_| 1 + random.below(20));
         assert!(outcome.plain.is_empty() || outcome.source.is_some());
-        let from_stranger = run(&framed, false, &header, |_| 1 + random.below(20));
-        assert_eq!((from_stranger.source, from_stranger.plain.len()), (None, 0));
+        let from_untrusted = run(&framed, false, &header, |_| 1 + random.below(20));
+        assert_eq!((from_untrusted.source, from_untrusted.plain.len()), (None, 0));
     });
 }
 
@@ -239,8 +244,8 @@ fn nothing_comes_out_of_tls_that_was_not_said() {
         let mut peer = ClientConnection::new(client.clone(), name).expect("a client");
         let mut layers =
             rules.start(false, || PageRule::Any).expect("rules that serve").expect("there are layers");
-        let said: Vec<u8> = (0..random.below(40_000)).map(|at| at as u8).collect();
-        std::io::Write::write_all(&mut peer.writer(), &said).expect("buffered");
+        let plaintext: Vec<u8> = (0..random.below(40_000)).map(|at| at as u8).collect();
+        std::io::Write::write_all(&mut peer.writer(), &plaintext).expect("buffered");
         let harmed_flight = random.below(5);
         let mut outcome = Outcome::default();
         for flight in 0..4 {
@@ -266,8 +271,8 @@ fn nothing_comes_out_of_tls_that_was_not_said() {
             }
             outcome.wire.clear();
         }
-        assert!(said.starts_with(&outcome.plain), "{} bytes came through", outcome.plain.len());
-        whole += u64::from(outcome.plain == said && !outcome.ended);
+        assert!(plaintext.starts_with(&outcome.plain), "{} bytes came through", outcome.plain.len());
+        whole += u64::from(outcome.plain == plaintext && !outcome.ended);
     });
     assert!(whole > 0, "some were not harmed");
 }

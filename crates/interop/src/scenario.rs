@@ -69,35 +69,36 @@ impl Cell {
 
     /// Ok when the cell is green; the error says what was wanted and what came.
     pub async fn run(self, broker: &Broker, version: ClientVersion) -> Result<()> {
-        let place = format!("rumqttc{version:?}-{self:?}");
-        let story = Story { broker, version, topic: format!("interop/{place}/value"), place };
+        let name_prefix = format!("rumqttc{version:?}-{self:?}");
+        let context =
+            ScenarioContext { broker, version, topic: format!("interop/{name_prefix}/value"), name_prefix };
         match self {
-            Self::QoS0 => flow(&story, AtMostOnce).await,
-            Self::QoS1 => flow(&story, AtLeastOnce).await,
-            Self::QoS2 => flow(&story, ExactlyOnce).await,
-            Self::RetainSet => retain_set(&story).await,
-            Self::RetainGet => retain_get(&story).await,
-            Self::RetainDelete => retain_delete(&story).await,
-            Self::Will => will(&story).await,
-            Self::Resume => resume(&story).await,
-            Self::Shared => shared(&story).await,
-            Self::Takeover => takeover(&story).await,
-            Self::Properties => properties(&story).await,
-            Self::SubscriptionIdentifier => subscription_identifier(&story).await,
-            Self::NoLocal => no_local(&story).await,
+            Self::QoS0 => flow(&context, AtMostOnce).await,
+            Self::QoS1 => flow(&context, AtLeastOnce).await,
+            Self::QoS2 => flow(&context, ExactlyOnce).await,
+            Self::RetainSet => retain_set(&context).await,
+            Self::RetainGet => retain_get(&context).await,
+            Self::RetainDelete => retain_delete(&context).await,
+            Self::Will => will(&context).await,
+            Self::Resume => resume(&context).await,
+            Self::Shared => shared(&context).await,
+            Self::Takeover => takeover(&context).await,
+            Self::Properties => properties(&context).await,
+            Self::SubscriptionIdentifier => subscription_identifier(&context).await,
+            Self::NoLocal => no_local(&context).await,
         }
     }
 }
 
 /// A cell's own topic and Client Identifiers.
-struct Story<'a> {
+struct ScenarioContext<'a> {
     broker: &'a Broker,
     version: ClientVersion,
-    place: String,
+    name_prefix: String,
     topic: String,
 }
 
-impl Story<'_> {
+impl ScenarioContext<'_> {
     async fn client(&self, name: &str) -> Result<Client> {
         self.connect(ConnectOptions::clean(self.id(name))).await
     }
@@ -107,99 +108,102 @@ impl Story<'_> {
     }
 
     fn id(&self, name: &str) -> String {
-        format!("{}-{name}", self.place)
+        format!("{}-{name}", self.name_prefix)
     }
 }
 
 /// Messages arrive once each, in order, at the QoS of both ends; a subscription of QoS 0 lowers it.
-async fn flow(story: &Story<'_>, qos: QoS) -> Result<()> {
-    let mut subscriber = story.client("subscriber").await?;
-    let mut low = story.client("low").await?;
-    equal(subscriber.subscribe(&story.topic, qos).await?, qos, "granted QoS")?;
-    equal(low.subscribe(&story.topic, AtMostOnce).await?, AtMostOnce, "granted QoS")?;
+async fn flow(context: &ScenarioContext<'_>, qos: QoS) -> Result<()> {
+    let mut subscriber = context.client("subscriber").await?;
+    let mut low = context.client("low").await?;
+    equal(subscriber.subscribe(&context.topic, qos).await?, qos, "granted QoS")?;
+    equal(low.subscribe(&context.topic, AtMostOnce).await?, AtMostOnce, "granted QoS")?;
     let sent = numbered("m", 21);
-    story.client("publisher").await?.publish(&story.topic, &sent, qos, false).await?;
+    context.client("publisher").await?.publish(&context.topic, &sent, qos, false).await?;
     for (client, effective) in [(&mut subscriber, qos), (&mut low, AtMostOnce)] {
         let received = client.receive(sent.len()).await?;
         equal(payloads(&received), sent.clone(), "messages")?;
         ensure!(received.iter().all(|m| m.qos == effective), "wanted {effective:?}: {received:?}");
-        ensure!(received.iter().all(|m| m.topic == story.topic && !m.retain), "topic, RETAIN: {received:?}");
+        ensure!(
+            received.iter().all(|m| m.topic == context.topic && !m.retain),
+            "topic, RETAIN: {received:?}"
+        );
     }
     Ok(())
 }
 
 /// A retained message reaches a live subscriber as an ordinary one [MQTT-3.3.1-12].
-async fn retain_set(story: &Story<'_>) -> Result<()> {
-    let mut live = story.client("live").await?;
-    live.subscribe(&story.topic, AtLeastOnce).await?;
-    let mut publisher = story.client("publisher").await?;
-    publisher.publish(&story.topic, &texts(["first", "second"]), AtLeastOnce, true).await?;
+async fn retain_set(context: &ScenarioContext<'_>) -> Result<()> {
+    let mut live = context.client("live").await?;
+    live.subscribe(&context.topic, AtLeastOnce).await?;
+    let mut publisher = context.client("publisher").await?;
+    publisher.publish(&context.topic, &texts(["first", "second"]), AtLeastOnce, true).await?;
     let received = live.receive(2).await?;
     equal(payloads(&received), texts(["first", "second"]), "live messages")?;
     ensure!(received.iter().all(|m| !m.retain), "RETAIN of a live message: {received:?}");
-    publisher.publish(&story.topic, &texts([""]), AtLeastOnce, true).await
+    publisher.publish(&context.topic, &texts([""]), AtLeastOnce, true).await
 }
 
 /// A new subscription gets the last retained message, marked so [MQTT-3.3.1-6].
-async fn retain_get(story: &Story<'_>) -> Result<()> {
-    let mut publisher = story.client("publisher").await?;
-    publisher.publish(&story.topic, &texts(["old", "new"]), AtLeastOnce, true).await?;
-    let parent = story.topic.rsplit_once('/').map_or("", |(parent, _)| parent);
-    for filter in [story.topic.clone(), format!("{parent}/+"), format!("{parent}/#")] {
-        let mut subscriber = story.client("subscriber").await?;
+async fn retain_get(context: &ScenarioContext<'_>) -> Result<()> {
+    let mut publisher = context.client("publisher").await?;
+    publisher.publish(&context.topic, &texts(["old", "new"]), AtLeastOnce, true).await?;
+    let parent = context.topic.rsplit_once('/').map_or("", |(parent, _)| parent);
+    for filter in [context.topic.clone(), format!("{parent}/+"), format!("{parent}/#")] {
+        let mut subscriber = context.client("subscriber").await?;
         subscriber.subscribe(&filter, AtLeastOnce).await?;
         let received = subscriber.receive(1).await?;
         equal((received[0].payload.as_str(), received[0].retain), ("new", true), &filter)?;
         subscriber.disconnect().await?;
     }
-    publisher.publish(&story.topic, &texts([""]), AtLeastOnce, true).await
+    publisher.publish(&context.topic, &texts([""]), AtLeastOnce, true).await
 }
 
 /// An empty retained payload deletes [MQTT-3.3.1-7]; it is passed on to live subscribers all the same.
-async fn retain_delete(story: &Story<'_>) -> Result<()> {
-    let mut live = story.client("live").await?;
-    live.subscribe(&story.topic, AtLeastOnce).await?;
-    let mut publisher = story.client("publisher").await?;
-    publisher.publish(&story.topic, &texts(["kept", ""]), AtLeastOnce, true).await?;
+async fn retain_delete(context: &ScenarioContext<'_>) -> Result<()> {
+    let mut live = context.client("live").await?;
+    live.subscribe(&context.topic, AtLeastOnce).await?;
+    let mut publisher = context.client("publisher").await?;
+    publisher.publish(&context.topic, &texts(["kept", ""]), AtLeastOnce, true).await?;
     equal(payloads(&live.receive(2).await?), texts(["kept", ""]), "live messages")?;
-    let mut late = story.client("late").await?;
-    late.subscribe(&story.topic, AtLeastOnce).await?;
-    publisher.publish(&story.topic, &texts(["fence"]), AtLeastOnce, false).await?;
+    let mut late = context.client("late").await?;
+    late.subscribe(&context.topic, AtLeastOnce).await?;
+    publisher.publish(&context.topic, &texts(["fence"]), AtLeastOnce, false).await?;
     equal(payloads(&late.receive(1).await?), texts(["fence"]), "after deletion")
 }
 
 /// Published when the connection ends without a DISCONNECT [MQTT-3.1.2-8], and not after one.
-async fn will(story: &Story<'_>) -> Result<()> {
-    let mut watcher = story.client("watcher").await?;
-    watcher.subscribe(&story.topic, AtLeastOnce).await?;
-    let said = Will { topic: story.topic.clone(), payload: "gone".into(), qos: AtLeastOnce };
-    let options = ConnectOptions { will: Some(said), ..ConnectOptions::clean(story.id("mortal")) };
-    story.connect(options.clone()).await?.abort().await;
+async fn will(context: &ScenarioContext<'_>) -> Result<()> {
+    let mut watcher = context.client("watcher").await?;
+    watcher.subscribe(&context.topic, AtLeastOnce).await?;
+    let said = Will { topic: context.topic.clone(), payload: "gone".into(), qos: AtLeastOnce };
+    let options = ConnectOptions { will: Some(said), ..ConnectOptions::clean(context.id("mortal")) };
+    context.connect(options.clone()).await?.abort().await;
     let received = watcher.receive(1).await?;
     equal((received[0].payload.as_str(), received[0].qos), ("gone", AtLeastOnce), "Will")?;
 
-    story.connect(options).await?.disconnect().await?;
+    context.connect(options).await?.disconnect().await?;
     // The broker answers a second connection of one Client Identifier only when the first is over.
-    let mut again = story.client("mortal").await?;
-    again.publish(&story.topic, &texts(["fence"]), AtLeastOnce, false).await?;
+    let mut again = context.client("mortal").await?;
+    again.publish(&context.topic, &texts(["fence"]), AtLeastOnce, false).await?;
     equal(payloads(&watcher.receive(1).await?), texts(["fence"]), "after DISCONNECT")
 }
 
 /// A durable session keeps QoS 1 and 2 in order while its client is away.
-async fn resume(story: &Story<'_>) -> Result<()> {
-    let options = ConnectOptions::durable(story.id("durable"));
-    let mut durable = story.connect(options.clone()).await?;
+async fn resume(context: &ScenarioContext<'_>) -> Result<()> {
+    let options = ConnectOptions::durable(context.id("durable"));
+    let mut durable = context.connect(options.clone()).await?;
     equal(durable.session_present, false, "Session Present at first")?;
-    durable.subscribe(&story.topic, ExactlyOnce).await?;
+    durable.subscribe(&context.topic, ExactlyOnce).await?;
     durable.disconnect().await?;
 
     let (once, twice) = (numbered("one", 10), numbered("two", 10));
-    let mut publisher = story.client("publisher").await?;
+    let mut publisher = context.client("publisher").await?;
     for (one, two) in once.iter().zip(&twice) {
-        publisher.publish(&story.topic, std::slice::from_ref(one), AtLeastOnce, false).await?;
-        publisher.publish(&story.topic, std::slice::from_ref(two), ExactlyOnce, false).await?;
+        publisher.publish(&context.topic, std::slice::from_ref(one), AtLeastOnce, false).await?;
+        publisher.publish(&context.topic, std::slice::from_ref(two), ExactlyOnce, false).await?;
     }
-    let mut durable = story.connect(options).await?;
+    let mut durable = context.connect(options).await?;
     equal(durable.session_present, true, "Session Present on resumption")?;
     let received = durable.receive(20).await?;
     // Each QoS has its own order: a client may hand over QoS 2 at PUBLISH or at PUBREL.
@@ -207,20 +211,20 @@ async fn resume(story: &Story<'_>) -> Result<()> {
         let of_qos: Vec<Message> = received.iter().filter(|m| m.qos == qos).cloned().collect();
         equal(payloads(&of_qos), sent, "queued messages")?;
     }
-    publisher.publish(&story.topic, &texts(["live"]), AtLeastOnce, false).await?;
+    publisher.publish(&context.topic, &texts(["live"]), AtLeastOnce, false).await?;
     equal(payloads(&durable.receive(1).await?), texts(["live"]), "after the queue")?;
     durable.disconnect().await?;
-    equal(story.client("durable").await?.session_present, false, "Session Present after Clean Start")
+    equal(context.client("durable").await?.session_present, false, "Session Present after Clean Start")
 }
 
 /// Two members of a group split its messages: each goes to one of them, and both get some [MQTT-4.8.2-4].
-async fn shared(story: &Story<'_>) -> Result<()> {
-    let mut members = [story.client("left").await?, story.client("right").await?];
+async fn shared(context: &ScenarioContext<'_>) -> Result<()> {
+    let mut members = [context.client("left").await?, context.client("right").await?];
     for member in &mut members {
-        member.subscribe(&format!("$share/{}/{}", story.place, story.topic), AtLeastOnce).await?;
+        member.subscribe(&format!("$share/{}/{}", context.name_prefix, context.topic), AtLeastOnce).await?;
     }
     let sent = numbered("s", 40);
-    story.client("publisher").await?.publish(&story.topic, &sent, AtLeastOnce, false).await?;
+    context.client("publisher").await?.publish(&context.topic, &sent, AtLeastOnce, false).await?;
     let [left, right] = &mut members;
     let mut received: [Vec<String>; 2] = Default::default();
     for _ in &sent {
@@ -240,22 +244,22 @@ async fn shared(story: &Story<'_>) -> Result<()> {
 }
 
 /// A second connection of one Client Identifier closes the first [MQTT-3.1.4-3], with 0x8E in MQTT 5.0.
-async fn takeover(story: &Story<'_>) -> Result<()> {
-    let mut first = story.client("same").await?;
-    first.subscribe(&story.topic, AtMostOnce).await?;
-    let mut second = story.client("same").await?;
-    second.publish(&story.topic, &texts(["mine"]), AtLeastOnce, false).await?;
+async fn takeover(context: &ScenarioContext<'_>) -> Result<()> {
+    let mut first = context.client("same").await?;
+    first.subscribe(&context.topic, AtMostOnce).await?;
+    let mut second = context.client("same").await?;
+    second.publish(&context.topic, &texts(["mine"]), AtLeastOnce, false).await?;
     let ended = first.closed().await?;
-    match story.version {
+    match context.version {
         ClientVersion::V4 => Ok(()),
         ClientVersion::V5 => equal(ended, Ended::ByReason(SESSION_TAKEN_OVER), "end of the first connection"),
     }
 }
 
 /// What belongs to the Application Message is passed on, User Properties in order [MQTT-3.3.2-18].
-async fn properties(story: &Story<'_>) -> Result<()> {
-    let mut subscriber = story.client("subscriber").await?;
-    subscriber.subscribe(&story.topic, AtLeastOnce).await?;
+async fn properties(context: &ScenarioContext<'_>) -> Result<()> {
+    let mut subscriber = context.client("subscriber").await?;
+    subscriber.subscribe(&context.topic, AtLeastOnce).await?;
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     let said = Properties {
         content_type: Some("text/plain".into()),
@@ -266,7 +270,7 @@ async fn properties(story: &Story<'_>) -> Result<()> {
         user: vec![pair("colour", "red"), pair("colour", "green"), pair("shape", "round")],
         subscription_identifiers: Vec::new(),
     };
-    story.client("publisher").await?.publish_v5(&story.topic, "with properties", &said).await?;
+    context.client("publisher").await?.publish_v5(&context.topic, "with properties", &said).await?;
     let mut got = subscriber.receive(1).await?.remove(0).properties;
     let remaining = got.message_expiry.replace(600);
     ensure!(matches!(remaining, Some(1..=600)), "Message Expiry Interval {remaining:?} of 600 s");
@@ -274,20 +278,20 @@ async fn properties(story: &Story<'_>) -> Result<()> {
 }
 
 /// The identifier of the matching subscription comes with the message [MQTT-3.3.4-3].
-async fn subscription_identifier(story: &Story<'_>) -> Result<()> {
-    let mut subscriber = story.client("subscriber").await?;
-    subscriber.subscribe_v5(&story.topic, Some(77), false).await?;
-    story.client("publisher").await?.publish(&story.topic, &texts(["x"]), AtLeastOnce, false).await?;
+async fn subscription_identifier(context: &ScenarioContext<'_>) -> Result<()> {
+    let mut subscriber = context.client("subscriber").await?;
+    subscriber.subscribe_v5(&context.topic, Some(77), false).await?;
+    context.client("publisher").await?.publish(&context.topic, &texts(["x"]), AtLeastOnce, false).await?;
     let received = subscriber.receive(1).await?;
     equal(received[0].properties.subscription_identifiers.clone(), vec![77], "Subscription Identifiers")
 }
 
 /// A No Local subscription does not get what its own client publishes [MQTT-3.8.3-3].
-async fn no_local(story: &Story<'_>) -> Result<()> {
-    let mut own = story.client("own").await?;
-    own.subscribe_v5(&story.topic, None, true).await?;
-    own.publish(&story.topic, &texts(["echo"]), AtLeastOnce, false).await?;
-    story.client("other").await?.publish(&story.topic, &texts(["fence"]), AtLeastOnce, false).await?;
+async fn no_local(context: &ScenarioContext<'_>) -> Result<()> {
+    let mut own = context.client("own").await?;
+    own.subscribe_v5(&context.topic, None, true).await?;
+    own.publish(&context.topic, &texts(["echo"]), AtLeastOnce, false).await?;
+    context.client("other").await?.publish(&context.topic, &texts(["fence"]), AtLeastOnce, false).await?;
     equal(payloads(&own.receive(1).await?), texts(["fence"]), "messages")
 }
 

@@ -72,20 +72,20 @@ fn granted(code: &SubscribeReasonCode) -> Option<rumqttc::QoS> {
 }
 
 fn message(publish: Publish) -> Message {
-    let said = publish.properties.unwrap_or_default();
+    let properties = publish.properties.unwrap_or_default();
     Message {
         topic: String::from_utf8_lossy(&publish.topic).into_owned(),
         payload: String::from_utf8_lossy(&publish.payload).into_owned(),
         qos: plain(publish.qos),
         retain: publish.retain,
         properties: Properties {
-            content_type: said.content_type,
-            response_topic: said.response_topic,
-            correlation_data: said.correlation_data.map(|data| data.to_vec()),
-            message_expiry: said.message_expiry_interval,
-            payload_format: said.payload_format_indicator,
-            user: said.user_properties,
-            subscription_identifiers: said.subscription_identifiers,
+            content_type: properties.content_type,
+            response_topic: properties.response_topic,
+            correlation_data: properties.correlation_data.map(|data| data.to_vec()),
+            message_expiry: properties.message_expiry_interval,
+            payload_format: properties.payload_format_indicator,
+            user: properties.user_properties,
+            subscription_identifiers: properties.subscription_identifiers,
         },
     }
 }
@@ -112,15 +112,15 @@ pub(crate) async fn publish(
     client: &AsyncClient,
     topic: &str,
     payload: &str,
-    said: &Properties,
+    properties: &Properties,
 ) -> Result<()> {
     let properties = PublishProperties {
-        payload_format_indicator: said.payload_format,
-        message_expiry_interval: said.message_expiry,
-        response_topic: said.response_topic.clone(),
-        correlation_data: said.correlation_data.clone().map(Into::into),
-        user_properties: said.user.clone(),
-        content_type: said.content_type.clone(),
+        payload_format_indicator: properties.payload_format,
+        message_expiry_interval: properties.message_expiry,
+        response_topic: properties.response_topic.clone(),
+        correlation_data: properties.correlation_data.clone().map(Into::into),
+        user_properties: properties.user.clone(),
+        content_type: properties.content_type.clone(),
         ..PublishProperties::default()
     };
     let payload = payload.as_bytes().to_vec();

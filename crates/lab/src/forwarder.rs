@@ -17,7 +17,7 @@ type Job = Box<dyn FnOnce(Duration, &mut Network) + Send>;
 pub(crate) struct Forwarder {
     jobs: SyncSender<Job>,
     /// A byte for each job; the end of it is the end of the thread. `None` in `drop` only.
-    bell: Option<UnixStream>,
+    waker: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -32,13 +32,13 @@ impl Forwarder {
     /// # Errors
     /// No thread, or no socket.
     pub(crate) fn start(network: Network, tuns: Vec<File>) -> Result<Self, LabError> {
-        let (bell, rung) = UnixStream::pair().map_err(LabError::system("socketpair"))?;
-        rung.set_nonblocking(true).map_err(LabError::system("socketpair"))?;
+        let (waker, wakeups) = UnixStream::pair().map_err(LabError::system("socketpair"))?;
+        wakeups.set_nonblocking(true).map_err(LabError::system("socketpair"))?;
         let (jobs, waiting) = sync_channel(JOBS_MAX);
-        let carry = Carry { network, tuns, rung, waiting, clock: Instant::now() };
-        let thread = std::thread::Builder::new().name("lab".into()).spawn(move || carry.run());
+        let forwarder_loop = ForwarderLoop { network, tuns, wakeups, waiting, clock: Instant::now() };
+        let thread = std::thread::Builder::new().name("lab".into()).spawn(move || forwarder_loop.run());
         let thread = thread.map_err(LabError::system("thread"))?;
-        Ok(Self { jobs, bell: Some(bell), thread: Some(thread) })
+        Ok(Self { jobs, waker: Some(waker), thread: Some(thread) })
     }
 
     /// Does something with the network and waits for it.
@@ -52,15 +52,15 @@ impl Forwarder {
             let _ = answer.send(work(now, network));
         });
         self.jobs.send(job).map_err(|_| LabError::Stopped)?;
-        let mut bell = self.bell.as_ref().ok_or(LabError::Stopped)?;
-        bell.write_all(&[0]).map_err(|_| LabError::Stopped)?;
+        let mut waker = self.waker.as_ref().ok_or(LabError::Stopped)?;
+        waker.write_all(&[0]).map_err(|_| LabError::Stopped)?;
         answered.recv().map_err(|_| LabError::Stopped)
     }
 }
 
 impl Drop for Forwarder {
     fn drop(&mut self) {
-        self.bell = None;
+        self.waker = None;
         if let Some(thread) = self.thread.take() {
             // A panic there was said on standard error, and there is nothing left to undo.
             let _ = thread.join();
@@ -68,20 +68,20 @@ impl Drop for Forwarder {
     }
 }
 
-struct Carry {
+struct ForwarderLoop {
     network: Network,
     tuns: Vec<File>,
-    rung: UnixStream,
+    wakeups: UnixStream,
     waiting: Receiver<Job>,
     clock: Instant,
 }
 
-impl Carry {
+impl ForwarderLoop {
     fn run(mut self) {
         prefer();
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut polled: Vec<libc::pollfd> = self.tuns.iter().map(|tun| entry(tun.as_raw_fd())).collect();
-        polled.push(entry(self.rung.as_raw_fd()));
+        polled.push(entry(self.wakeups.as_raw_fd()));
         let mut buffer = vec![0; PACKET_MAX];
         loop {
             self.deliver();
@@ -95,7 +95,7 @@ impl Carry {
                 }
             }
             if polled[self.tuns.len()].revents != 0 {
-                match self.rung.read(&mut buffer) {
+                match self.wakeups.read(&mut buffer) {
                     Ok(0) => return,
                     Ok(_) => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -47,7 +47,7 @@ impl Lab {
     ///
     /// # Errors
     /// No host has this name.
-    pub fn place(&self, host: &str, command: &mut Command) -> Result<(), LabError> {
+    pub fn enter_host(&self, host: &str, command: &mut Command) -> Result<(), LabError> {
         let net = self.namespaces[self.topology.host(host)?].as_raw_fd();
         // SAFETY: one system call, which is async-signal-safe. The descriptor is open in the child until it executes,
         // and a command that outlives this lab fails to start or starts where nobody is reached.

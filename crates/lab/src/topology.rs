@@ -84,10 +84,10 @@ impl Topology {
     pub fn parse(text: &str) -> Result<Self, LabError> {
         let file: File = toml::from_str(text).map_err(|error| LabError::Topology(error.to_string()))?;
         if !(576..=9000).contains(&file.mtu) {
-            return wrong(format!("mtu {}: from 576 to 9000", file.mtu));
+            return invalid(format!("mtu {}: from 576 to 9000", file.mtu));
         }
         if let Some(name) = file.sysctl.keys().find(|name| !is_net(name)) {
-            return wrong(format!("sysctl {name:?}: only those that begin with `net.` belong to one host"));
+            return invalid(format!("sysctl {name:?}: only those that begin with `net.` belong to one host"));
         }
         let count = file.site.len();
         let mut topology = Self {
@@ -100,7 +100,7 @@ impl Topology {
             lines: vec![vec![Parameters::default(); count]; count],
         };
         if count == 0 || count > EACH_MAX {
-            return wrong(format!("{count} sites: from 1 to {EACH_MAX}"));
+            return invalid(format!("{count} sites: from 1 to {EACH_MAX}"));
         }
         for (index, site) in file.site.iter().enumerate() {
             topology.check_name(&site.name)?;
@@ -121,7 +121,7 @@ impl Topology {
         let site = self.site(&entry.site)?;
         let number = 1 + self.hosts.iter().filter(|host| host.site == site).count();
         if number > EACH_MAX || self.hosts.len() >= HOSTS_MAX {
-            return wrong(format!("host {}: {HOSTS_MAX} hosts at most, {EACH_MAX} of a site", entry.name));
+            return invalid(format!("host {}: {HOSTS_MAX} hosts at most, {EACH_MAX} of a site", entry.name));
         }
         let access = entry.access.as_deref().map_or(Ok(Duration::ZERO), quantity::duration)?;
         let address = Ipv4Addr::new(NET[0], NET[1], site as u8 + 1, number as u8);
@@ -136,7 +136,7 @@ impl Topology {
         for entry in entries {
             let end = |name: &str| match entry.get(name) {
                 Some(site) => self.site(site),
-                None => wrong(format!("a [[line]] has no {name:?}, the name of a site")),
+                None => invalid(format!("a [[line]] has no {name:?}, the name of a site")),
             };
             let (a, b) = (end("a")?, end("b")?);
             let mut parameters = Parameters::default();
@@ -144,7 +144,7 @@ impl Topology {
                 parameters.set(name, value)?;
             }
             if a == b || std::mem::replace(&mut has_line[a][b], true) {
-                return wrong(format!(
+                return invalid(format!(
                     "line {} to {}: one between each two sites",
                     self.sites[a], self.sites[b]
                 ));
@@ -155,7 +155,7 @@ impl Topology {
         }
         for (a, row) in has_line.iter().enumerate() {
             if let Some(b) = (0..count).find(|b| *b != a && !row[*b]) {
-                return wrong(format!(
+                return invalid(format!(
                     "there is no [[line]] between {} and {}",
                     self.sites[a], self.sites[b]
                 ));
@@ -167,10 +167,10 @@ impl Topology {
     fn check_name(&self, name: &str) -> Result<(), LabError> {
         let is_plain = |c: u8| c.is_ascii_alphanumeric() || c == b'-';
         if name.is_empty() || name.len() > 40 || !name.bytes().all(is_plain) {
-            return wrong(format!("{name:?} is no name: letters, digits and -, 40 at most"));
+            return invalid(format!("{name:?} is no name: letters, digits and -, 40 at most"));
         }
         if self.sites.iter().any(|site| site == name) || self.host(name).is_ok() {
-            return wrong(format!("{name} is there twice: sites and hosts have different names"));
+            return invalid(format!("{name} is there twice: sites and hosts have different names"));
         }
         Ok(())
     }
@@ -213,8 +213,8 @@ impl Topology {
     /// What a packet and its answer take between two hosts, without queues and jitter.
     pub fn round_trip(&self, one: usize, other: usize) -> Duration {
         let (one, other) = (&self.hosts[one], &self.hosts[other]);
-        let ways = self.lines[one.site][other.site].delay + self.lines[other.site][one.site].delay;
-        ways + 2 * (one.access + other.access)
+        let one_way_delays = self.lines[one.site][other.site].delay + self.lines[other.site][one.site].delay;
+        one_way_delays + 2 * (one.access + other.access)
     }
 }
 
@@ -222,7 +222,7 @@ fn is_net(name: &str) -> bool {
     name.starts_with("net.") && !name.contains("..") && !name.contains('/')
 }
 
-fn wrong<T>(what: String) -> Result<T, LabError> {
+fn invalid<T>(what: String) -> Result<T, LabError> {
     Err(LabError::Topology(what))
 }
 

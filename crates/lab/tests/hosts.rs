@@ -74,7 +74,7 @@ fn processes_are_on_their_host_and_see_nothing_else() {
     let Some(lab) = lab() else { return };
     let mut command = Command::new("cat");
     command.arg("/proc/net/dev");
-    lab.place("e1", &mut command).expect("e1");
+    lab.enter_host("e1", &mut command).expect("e1");
     let seen = command.output().expect("cat");
     let seen = String::from_utf8_lossy(&seen.stdout).into_owned();
     let mut devices: Vec<&str> =

@@ -23,7 +23,7 @@ fn end(name: &str, peer: &str, mut state: u8) -> End {
             *byte = state;
         }
     };
-    let identity = Identity { name: name.into(), cluster: [1; 16], features: 0, card: Bytes::new() };
+    let identity = Identity { name: name.into(), cluster: [1; 16], features: 0, descriptor: Bytes::new() };
     let config = MeshConfig { connections: 1, ..MeshConfig::default() };
     let mut mesh = Mesh::new(identity, Secret::new(b"secret"), Box::new(random), config);
     mesh.add_peer(Time(0), peer, "there");

@@ -1,6 +1,6 @@
 use crate::lane::Lanes;
 use crate::time::Time;
-use crate::wire::{Decoder, Place};
+use crate::wire::{Decoder, ResumePoint};
 
 /// One connection of a link.
 #[derive(Debug)]
@@ -9,14 +9,14 @@ pub struct Channel {
     /// Those that it carries.
     pub lanes: Lanes,
     pub decoder: Decoder,
-    pub heard: Time,
+    pub last_received: Time,
     /// When a ping becomes due.
     pub ping_at: Time,
     pub ping_due: bool,
     /// The peer wants these echoed.
     pub pong: Option<Time>,
     /// What the peer is to be told before anything else.
-    pub places: Option<Vec<Place>>,
+    pub resume_points: Option<Vec<ResumePoint>>,
     /// The peer has said where to go on: frames may leave.
     pub is_open: bool,
     /// The lane whose turn it is, among those of one class.
@@ -25,16 +25,22 @@ pub struct Channel {
 
 impl Channel {
     /// One whose first ping is due; another is at `ping_at`.
-    pub fn new(now: Time, ping_at: Time, generation: u32, lanes: Lanes, places: Vec<Place>) -> Self {
+    pub fn new(
+        now: Time,
+        ping_at: Time,
+        generation: u32,
+        lanes: Lanes,
+        resume_points: Vec<ResumePoint>,
+    ) -> Self {
         Self {
             generation,
             lanes,
             decoder: Decoder::default(),
-            heard: now,
+            last_received: now,
             ping_at,
             ping_due: true,
             pong: None,
-            places: Some(places),
+            resume_points: Some(resume_points),
             is_open: false,
             turn: 0,
         }

@@ -39,9 +39,9 @@ const NONCE: usize = 32;
 const PROOF: usize = 32;
 /// Of what follows magic and length.
 const BODY_MAX: usize = 1024;
-/// Bytes of an [`Identity::card`].
-pub const CARD_MAX: usize = 512;
-const _: () = assert!(4 + 8 + 16 + 16 + NONCE + 2 + (1 + 255) + (2 + CARD_MAX) <= BODY_MAX);
+/// Bytes of an [`Identity::descriptor`].
+pub const DESCRIPTOR_MAX: usize = 512;
+const _: () = assert!(4 + 8 + 16 + 16 + NONCE + 2 + (1 + 255) + (2 + DESCRIPTOR_MAX) <= BODY_MAX);
 const PREFIX: usize = 6;
 
 /// Of one [`Link`](crate::Link), random. A peer whose link has another one than before has forgotten all that was said.
@@ -72,9 +72,9 @@ pub struct Identity {
     pub cluster: [u8; 16],
     /// Bits of what this node can do beyond its version. Both know what both can.
     pub features: u64,
-    /// What it says of itself to those who know the secret, who are sure that it is this node's. At most [`CARD_MAX`] bytes, opaque to
+    /// What it says of itself to those who know the secret, who are sure that it is this node's. At most [`DESCRIPTOR_MAX`] bytes, opaque to
     /// this crate. It is no secret: it goes out before the other side has proved anything.
-    pub card: Bytes,
+    pub descriptor: Bytes,
 }
 
 /// A peer that has proved itself.
@@ -88,8 +88,8 @@ pub struct Established {
     /// Which of how many connections of the link this is; 0 of 0 is an introduction, after which there is none.
     pub channel: u8,
     pub channels: u8,
-    /// [`Identity::card`].
-    pub card: Bytes,
+    /// [`Identity::descriptor`].
+    pub descriptor: Bytes,
 }
 
 impl Established {
@@ -106,7 +106,7 @@ pub struct Handshake {
     stage: Stage,
     pending: BytesMut,
     /// As whom the dialer has introduced itself, of which nothing is proved.
-    says: Option<Box<str>>,
+    claimed_name: Option<Box<str>>,
 }
 
 #[derive(Debug)]
@@ -114,7 +114,7 @@ enum Stage {
     /// The dialer has said who it is.
     Dialed {
         hello: Bytes,
-        place: (u8, u8),
+        channel_of_link: (u8, u8),
         identity: Identity,
     },
     /// The acceptor waits for the dialer to say who it is. Its link is known only when the peer's name is.
@@ -134,14 +134,14 @@ enum Stage {
         established: Established,
         transcript: Bytes,
     },
-    Over,
+    Finished,
 }
 
 /// How far a handshake is.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Progress {
     /// More bytes have to come.
-    Waits,
+    NeedsMore,
     /// The acceptor needs its link to this peer, which has proved nothing yet: [`Handshake::answer`].
     Named(Box<str>),
     /// What is left of the input belongs to the channel.
@@ -153,12 +153,12 @@ impl Handshake {
     /// random.
     ///
     /// # Panics
-    /// The card is longer than [`CARD_MAX`].
+    /// The card is longer than [`DESCRIPTOR_MAX`].
     pub fn dial(
         identity: &Identity,
         secret: Secret,
         link: LinkId,
-        place: (u8, u8),
+        channel_of_link: (u8, u8),
         nonce: [u8; NONCE],
         out: &mut Output,
     ) -> Self {
@@ -166,19 +166,19 @@ impl Handshake {
         body.extend(VERSION_MIN.to_le_bytes());
         body.extend(VERSION.to_le_bytes());
         put_identity(identity, link, &nonce, &mut body);
-        body.extend([place.0, place.1]);
+        body.extend([channel_of_link.0, channel_of_link.1]);
         put_name(&identity.name, &mut body);
-        put_card(&identity.card, &mut body);
+        put_descriptor(&identity.descriptor, &mut body);
         let hello = message(&body);
         out.put(&hello);
-        let stage = Stage::Dialed { hello, place, identity: identity.clone() };
-        Self { secret, stage, pending: BytesMut::new(), says: None }
+        let stage = Stage::Dialed { hello, channel_of_link, identity: identity.clone() };
+        Self { secret, stage, pending: BytesMut::new(), claimed_name: None }
     }
 
     /// Waits for a peer that dials. `nonce` is random.
     pub fn accept(identity: &Identity, secret: Secret, nonce: [u8; NONCE]) -> Self {
         let stage = Stage::Accepting { identity: identity.clone(), nonce };
-        Self { secret, stage, pending: BytesMut::new(), says: None }
+        Self { secret, stage, pending: BytesMut::new(), claimed_name: None }
     }
 
     /// Bytes have come; those that belong to the handshake are taken from `input`.
@@ -186,13 +186,13 @@ impl Handshake {
     /// # Errors
     /// The connection is to be closed, after `out` was written.
     pub fn input(&mut self, input: &mut Bytes, out: &mut Output) -> Result<Progress, PeerError> {
-        match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Dialed { hello, place, identity } => {
+        match std::mem::replace(&mut self.stage, Stage::Finished) {
+            Stage::Dialed { hello, channel_of_link, identity } => {
                 let Some(answer) = self.message(input, PROOF)? else {
-                    self.stage = Stage::Dialed { hello, place, identity };
-                    return Ok(Progress::Waits);
+                    self.stage = Stage::Dialed { hello, channel_of_link, identity };
+                    return Ok(Progress::NeedsMore);
                 };
-                let answered = self.answered(&hello, &answer, place, &identity, out);
+                let answered = self.answered(&hello, &answer, channel_of_link, &identity, out);
                 match &answered {
                     Err(PeerError::WrongSecret) => out.put(&refusal(Refusal::Secret)),
                     Err(PeerError::Refuses { reason }) => out.put(&refusal(*reason)),
@@ -205,7 +205,7 @@ impl Handshake {
                     Ok(Some(hello)) => hello,
                     Ok(None) => {
                         self.stage = Stage::Accepting { identity, nonce };
-                        return Ok(Progress::Waits);
+                        return Ok(Progress::NeedsMore);
                     }
                     Err(error) => {
                         if error == PeerError::SpeaksTls {
@@ -214,7 +214,7 @@ impl Handshake {
                         return Err(error);
                     }
                 };
-                let established = match said_by_dialer(&hello, &identity, &mut self.says) {
+                let established = match said_by_dialer(&hello, &identity, &mut self.claimed_name) {
                     Ok(established) => established,
                     Err(error) => {
                         if let PeerError::Refuses { reason } = &error {
@@ -229,7 +229,7 @@ impl Handshake {
             }
             named @ Stage::Named { .. } => {
                 self.stage = named;
-                Ok(Progress::Waits)
+                Ok(Progress::NeedsMore)
             }
             Stage::Proving { established, transcript } => {
                 self.fill(input, PROOF);
@@ -242,25 +242,25 @@ impl Handshake {
                 }
                 if self.pending.len() < PROOF {
                     self.stage = Stage::Proving { established, transcript };
-                    return Ok(Progress::Waits);
+                    return Ok(Progress::NeedsMore);
                 }
                 self.verify(b"dialer", &transcript, &self.pending)?;
                 Ok(Progress::Done(Box::new(established)))
             }
-            Stage::Over => Err(PeerError::BadHandshake { what: "bytes after its end" }),
+            Stage::Finished => Err(PeerError::BadHandshake { what: "bytes after its end" }),
         }
     }
 
     /// The name that the dialer has said, whatever came of it.
-    pub fn says(&self) -> Option<&str> {
-        self.says.as_deref()
+    pub fn claimed_name(&self) -> Option<&str> {
+        self.claimed_name.as_deref()
     }
 
     /// What the dialer that was named said of itself, of which nothing is proved yet.
     pub fn named(&self) -> Option<&Established> {
         match &self.stage {
             Stage::Named { established, .. } => Some(established),
-            Stage::Dialed { .. } | Stage::Accepting { .. } | Stage::Proving { .. } | Stage::Over => None,
+            Stage::Dialed { .. } | Stage::Accepting { .. } | Stage::Proving { .. } | Stage::Finished => None,
         }
     }
 
@@ -281,14 +281,14 @@ impl Handshake {
         input: &mut Bytes,
         out: &mut Output,
     ) -> Result<Progress, PeerError> {
-        match std::mem::replace(&mut self.stage, Stage::Over) {
+        match std::mem::replace(&mut self.stage, Stage::Finished) {
             Stage::Named { established, hello, identity, nonce } => {
                 let mut body = Vec::with_capacity(128);
                 body.push(0);
                 body.extend(established.version.to_le_bytes());
                 put_identity(&identity, link, &nonce, &mut body);
                 put_name(&identity.name, &mut body);
-                put_card(&identity.card, &mut body);
+                put_descriptor(&identity.descriptor, &mut body);
                 let answer = message(&body);
                 let transcript = Bytes::from([&hello[..], &answer[..]].concat());
                 out.put(&answer);
@@ -320,7 +320,7 @@ impl Handshake {
         let mut reader = Reader(&said[PREFIX + 1..]);
         let version = u16::from_le_bytes(reader.take()?);
         let (theirs, cluster, link) = reader.identity()?;
-        let (name, card) = (reader.name()?, reader.card()?);
+        let (name, descriptor) = (reader.name()?, reader.descriptor()?);
         if !(VERSION_MIN..=VERSION).contains(&version) {
             return Err(PeerError::Refuses { reason: Refusal::Version });
         }
@@ -332,7 +332,7 @@ impl Handshake {
         }
         out.put(self.proof(b"dialer", &transcript).as_ref());
         let features = identity.features & theirs;
-        Ok(Established { name, link, version, features, channel, channels, card })
+        Ok(Established { name, link, version, features, channel, channels, descriptor })
     }
 
     fn proof(&self, who: &[u8], transcript: &[u8]) -> hmac::Tag {
@@ -399,7 +399,7 @@ pub fn refusal(reason: Refusal) -> Bytes {
 fn said_by_dialer(
     hello: &Bytes,
     identity: &Identity,
-    says: &mut Option<Box<str>>,
+    claimed_name: &mut Option<Box<str>>,
 ) -> Result<Established, PeerError> {
     let mut reader = Reader(&hello[PREFIX..]);
     let (oldest, newest) = (u16::from_le_bytes(reader.take()?), u16::from_le_bytes(reader.take()?));
@@ -409,8 +409,8 @@ fn said_by_dialer(
     }
     let (features, cluster, link) = reader.identity()?;
     let [channel, channels] = reader.take()?;
-    let (name, card) = (reader.name()?, reader.card()?);
-    *says = Some(name.clone());
+    let (name, descriptor) = (reader.name()?, reader.descriptor()?);
+    *claimed_name = Some(name.clone());
     let is_introduction = (channel, channels) == (0, 0);
     if cluster != identity.cluster {
         return refuse(Refusal::Cluster);
@@ -422,7 +422,7 @@ fn said_by_dialer(
         return refuse(Refusal::Channel);
     }
     let (version, features) = (newest.min(VERSION), features & identity.features);
-    Ok(Established { name, link, version, features, channel, channels, card })
+    Ok(Established { name, link, version, features, channel, channels, descriptor })
 }
 
 fn put_identity(identity: &Identity, link: LinkId, nonce: &[u8; NONCE], body: &mut Vec<u8>) {
@@ -438,10 +438,10 @@ fn put_name(name: &str, body: &mut Vec<u8>) {
     body.extend(&name.as_bytes()[..end]);
 }
 
-fn put_card(card: &[u8], body: &mut Vec<u8>) {
-    assert!(card.len() <= CARD_MAX, "a card of {} bytes", card.len());
-    body.extend((card.len() as u16).to_le_bytes());
-    body.extend(card);
+fn put_descriptor(descriptor: &[u8], body: &mut Vec<u8>) {
+    assert!(descriptor.len() <= DESCRIPTOR_MAX, "a card of {} bytes", descriptor.len());
+    body.extend((descriptor.len() as u16).to_le_bytes());
+    body.extend(descriptor);
 }
 
 fn message(body: &[u8]) -> Bytes {
@@ -484,19 +484,19 @@ impl Reader<'_> {
         Ok(name.into())
     }
 
-    fn card(&mut self) -> Result<Bytes, PeerError> {
+    fn descriptor(&mut self) -> Result<Bytes, PeerError> {
         // Whoever knows of no cards says nothing behind its name.
         if self.0.is_empty() {
             return Ok(Bytes::new());
         }
         let length = usize::from(u16::from_le_bytes(self.take()?));
-        if length > CARD_MAX {
+        if length > DESCRIPTOR_MAX {
             return Err(PeerError::BadHandshake { what: "a card longer than any can be" });
         }
-        let (card, rest) =
+        let (descriptor, rest) =
             self.0.split_at_checked(length).ok_or(PeerError::BadHandshake { what: "too little" })?;
         self.0 = rest;
-        Ok(Bytes::copy_from_slice(card))
+        Ok(Bytes::copy_from_slice(descriptor))
     }
 }
 

@@ -29,8 +29,8 @@ pub use config::{BufferMax, Config};
 pub use counters::{ClassCounters, Counters};
 pub use error::{PeerError, Refusal, Refused};
 pub use handshake::{
-    CARD_MAX, CHANNELS_MAX, Established, Handshake, Identity, LinkId, Progress, Secret, VERSION, VERSION_MIN,
-    is_handshake,
+    CHANNELS_MAX, DESCRIPTOR_MAX, Established, Handshake, Identity, LinkId, Progress, Secret, VERSION,
+    VERSION_MIN, is_handshake,
 };
 pub use lane::{Class, LANES_MAX, Lane};
 pub use link::{ChannelId, Credit, Event, Link};

@@ -13,7 +13,7 @@ use crate::output::Output;
 use crate::receiving::Receiving;
 use crate::sending::Sending;
 use crate::time::Time;
-use crate::wire::{self, FRAME_MAX, Place, Record};
+use crate::wire::{self, FRAME_MAX, Record, ResumePoint};
 
 /// This node's end of what joins it to one peer. It outlives connections; it ends when the peer is given up.
 ///
@@ -32,7 +32,7 @@ pub struct Link {
     channels: Vec<Option<Channel>>,
     generations: u32,
     /// Another number each time that the peer has forgotten the link, and of another link with that peer.
-    life: u32,
+    epoch: u32,
     sending: Vec<Sending>,
     receiving: Vec<Receiving>,
     /// Bytes that wait, by class.
@@ -40,7 +40,7 @@ pub struct Link {
     /// Lanes on the way out that may have something to write.
     ready: Lanes,
     /// Lanes on the way in of which the peer may have to hear.
-    untold: Lanes,
+    unacknowledged: Lanes,
     /// Bits of the channels that may have output since it was last asked.
     writable: u32,
     events: VecDeque<Event>,
@@ -64,7 +64,7 @@ pub struct ChannelId {
 pub struct Credit {
     lane: Lane,
     bytes: u64,
-    life: u32,
+    epoch: u32,
 }
 
 /// What happened to a link, in order.
@@ -82,7 +82,7 @@ pub enum Event {
     /// but for what was sent after [`Link::expect_restart`]; all lanes begin anew with number 0.
     Restarted,
     /// The peer was expected to begin anew ([`Link::expect_restart`]), and is there as it was: what waited for its next life is for this one.
-    GoesOn,
+    Continued,
     /// A channel was silent for too long: its connection is to be closed.
     Silent { channel: ChannelId },
 }
@@ -103,13 +103,13 @@ impl Link {
             channels_count: 1,
             channels: Vec::new(),
             generations: 0,
-            life: id.0 as u32,
+            epoch: id.0 as u32,
             sending: Lane::all().map(Sending::new).collect(),
             receiving: Lane::all().map(|lane| Receiving::new(lane, config.window)).collect(),
             config,
             held: [0; Class::ALL.len()],
             ready: Lanes::NONE,
-            untold: Lanes::NONE,
+            unacknowledged: Lanes::NONE,
             writable: 0,
             events: VecDeque::new(),
             expects_since: None,
@@ -143,9 +143,11 @@ impl Link {
         self.drop_channel(index);
         self.generations += 1;
         let lanes = self.carried(index);
-        let places = lanes.map(|lane| self.receiving[usize::from(lane.byte())].place()).collect();
+        let resume_points =
+            lanes.map(|lane| self.receiving[usize::from(lane.byte())].resume_point()).collect();
         let ping_at = now.after(self.config.heartbeat);
-        self.channels[usize::from(index)] = Some(Channel::new(now, ping_at, self.generations, lanes, places));
+        self.channels[usize::from(index)] =
+            Some(Channel::new(now, ping_at, self.generations, lanes, resume_points));
         self.writable |= 1 << index;
         self.counters.attached += 1;
         ChannelId { index, generation: self.generations }
@@ -194,12 +196,12 @@ impl Link {
 
     /// A frame that came has been dealt with.
     pub fn consume(&mut self, credit: Credit) {
-        if credit.life == self.life || mutated(Mutation::CountOldCredit) {
+        if credit.epoch == self.epoch || mutated(Mutation::CountOldCredit) {
             let receiving = &mut self.receiving[usize::from(credit.lane.byte())];
             receiving.consume(credit.bytes);
-            if receiving.has_news() {
-                self.untold.insert(credit.lane);
-                self.mark_speaker();
+            if receiving.has_pending() {
+                self.unacknowledged.insert(credit.lane);
+                self.mark_ack_channel();
             }
         }
     }
@@ -211,7 +213,7 @@ impl Link {
     pub fn input(&mut self, now: Time, id: ChannelId, mut bytes: Bytes) -> Result<(), PeerError> {
         self.counters.bytes_received += bytes.len() as u64;
         let Some(channel) = self.channel(id) else { return Ok(()) };
-        channel.heard = now;
+        channel.last_received = now;
         let mut decoder = std::mem::take(&mut channel.decoder);
         let done = loop {
             match decoder.next(&mut bytes) {
@@ -227,7 +229,7 @@ impl Link {
             (Ok(()), Some(channel)) => channel.decoder = decoder,
             _ => self.drop_channel(id.index),
         }
-        self.mark_speaker();
+        self.mark_ack_channel();
         done
     }
 
@@ -243,7 +245,7 @@ impl Link {
 
     /// Others know that the peer has begun anew, or it may have forgotten the link, and it has not said so here yet: what is sent in assured
     /// lanes from now on is for the life that is there now, and waits for that. Either that says that it has forgotten ([`Event::Restarted`]), or it
-    /// answers a ping that leaves after this: then it is the one that the link is about ([`Event::GoesOn`]). What was written to it before
+    /// answers a ping that leaves after this: then it is the one that the link is about ([`Event::Continued`]). What was written to it before
     /// that, and not acknowledged, would be lost with it or come twice, and nobody could tell which.
     pub fn expect_restart(&mut self, now: Time) {
         let assured = self.sending.iter_mut().filter(|sending| sending.lane().class() == Class::Assured);
@@ -258,7 +260,7 @@ impl Link {
     }
 
     /// The peer was there at that time: if it was expected to begin anew, it has done so without forgetting the link.
-    fn was_there(&mut self, at: Time) {
+    fn confirm_alive(&mut self, at: Time) {
         let is_later = |since: &mut Time| *since <= at || mutated(Mutation::BelieveOldPongs);
         if self.expects_since.take_if(is_later).is_none() {
             return;
@@ -271,7 +273,7 @@ impl Link {
                 self.writable |= 1 << lane.channel(self.channels_count);
             }
         }
-        self.events.push_back(Event::GoesOn);
+        self.events.push_back(Event::Continued);
     }
 
     /// Whom the state of the lanes is about, once there was somebody.
@@ -285,7 +287,7 @@ impl Link {
     }
 
     /// Whether there are channels with output, or events.
-    pub fn has_news(&self) -> bool {
+    pub fn has_pending(&self) -> bool {
         self.writable != 0 || !self.events.is_empty()
     }
 
@@ -297,8 +299,8 @@ impl Link {
     }
 
     /// When something last came from the peer, over those channels that there are.
-    pub fn heard(&self) -> Option<Time> {
-        self.channels.iter().flatten().map(|channel| channel.heard).max()
+    pub fn last_received(&self) -> Option<Time> {
+        self.channels.iter().flatten().map(|channel| channel.last_received).max()
     }
 
     /// Whether [`Self::poll_event`] has something.
@@ -316,8 +318,8 @@ impl Link {
     pub fn output(&mut self, now: Time, id: ChannelId, budget: usize, out: &mut Output) {
         let (begun, heartbeat) = (out.len(), self.config.heartbeat);
         let Some(channel) = self.channel(id) else { return };
-        if let Some(places) = channel.places.take() {
-            wire::put_resume(&places, out);
+        if let Some(resume_points) = channel.resume_points.take() {
+            wire::put_resume(&resume_points, out);
         }
         if let Some(time) = channel.pong.take() {
             wire::put_pong(time, out);
@@ -332,8 +334,8 @@ impl Link {
         }
         if channel.is_open {
             let (turn, lanes) = (channel.turn, channel.lanes);
-            if !self.untold.is_empty() && self.speaker() == Some(id.index) {
-                self.tell(out);
+            if !self.unacknowledged.is_empty() && self.ack_channel() == Some(id.index) {
+                self.write_acknowledgements(out);
             }
             if !self.ready.and(lanes).is_empty() {
                 let turn = self.write_frames(lanes, turn, budget, out);
@@ -360,7 +362,7 @@ impl Link {
     pub fn timeout(&self) -> Time {
         let silence_max = self.config.silence_max;
         let channels = self.channels.iter().flatten();
-        let due = channels.map(|channel| channel.ping_at.min(channel.heard.after(silence_max)));
+        let due = channels.map(|channel| channel.ping_at.min(channel.last_received.after(silence_max)));
         due.min().unwrap_or(Time::NEVER)
     }
 
@@ -370,7 +372,7 @@ impl Link {
         let Config { silence_max, heartbeat, .. } = self.config;
         for index in 0..self.channels.len() as u8 {
             let Some(channel) = self.channels[usize::from(index)].as_mut() else { continue };
-            if channel.heard.after(silence_max) <= now {
+            if channel.last_received.after(silence_max) <= now {
                 let channel = ChannelId { index, generation: channel.generation };
                 self.counters.silent += 1;
                 self.drop_channel(index);
@@ -431,23 +433,23 @@ impl Link {
     }
 
     /// The channel that acknowledges for all lanes: the first that can, for it has the least to carry.
-    fn speaker(&self) -> Option<u8> {
+    fn ack_channel(&self) -> Option<u8> {
         let open = |channel: &Option<Channel>| channel.as_ref().is_some_and(|channel| channel.is_open);
         self.channels.iter().position(open).map(|index| index as u8)
     }
 
     /// The channel that has to say what was not told has output.
-    fn mark_speaker(&mut self) {
-        if !self.untold.is_empty()
-            && let Some(speaker) = self.speaker()
+    fn mark_ack_channel(&mut self) {
+        if !self.unacknowledged.is_empty()
+            && let Some(ack_channel) = self.ack_channel()
         {
-            self.writable |= 1 << speaker;
+            self.writable |= 1 << ack_channel;
         }
     }
 
-    fn tell(&mut self, out: &mut Output) {
-        for lane in std::mem::take(&mut self.untold) {
-            if let Some((next, limit)) = self.receiving[usize::from(lane.byte())].tell() {
+    fn write_acknowledgements(&mut self, out: &mut Output) {
+        for lane in std::mem::take(&mut self.unacknowledged) {
+            if let Some((next, limit)) = self.receiving[usize::from(lane.byte())].take_acknowledgement() {
                 wire::put_acknowledged(lane, next, limit, out);
             }
         }
@@ -507,19 +509,19 @@ impl Link {
             }
             Record::Pong { time } => {
                 self.round_trip = Some(now.since(time));
-                self.was_there(time);
+                self.confirm_alive(time);
             }
-            Record::Resume { places } if !is_open => self.resume(index, &places)?,
+            Record::Resume { resume_points } if !is_open => self.resume(index, &resume_points)?,
             Record::Frame { lane, number, frame } if is_open && lane.channel(count) == index => {
                 let receiving = &mut self.receiving[usize::from(lane.byte())];
                 let number = receiving.admit(number, frame.len() as u64)?;
                 if lane.class().is_resumed() {
-                    self.untold.insert(lane);
+                    self.unacknowledged.insert(lane);
                 }
                 let counters = self.counters.at(lane.class());
                 counters.received += 1;
                 counters.received_bytes += frame.len() as u64;
-                let credit = Credit { lane, bytes: frame.len() as u64, life: self.life };
+                let credit = Credit { lane, bytes: frame.len() as u64, epoch: self.epoch };
                 self.events.push_back(Event::Received { lane, number, frame, credit });
             }
             Record::Acknowledged { lane, next, limit } if is_open => {
@@ -544,20 +546,21 @@ impl Link {
     }
 
     /// The peer says how far it is on the lanes of a channel.
-    fn resume(&mut self, index: u8, places: &[Place]) -> Result<(), PeerError> {
+    fn resume(&mut self, index: u8, resume_points: &[ResumePoint]) -> Result<(), PeerError> {
         let lanes = self.carried(index);
-        if !lanes.eq(places.iter().map(|place| place.lane)) {
+        if !lanes.eq(resume_points.iter().map(|resume_point| resume_point.lane)) {
             return Err(PeerError::UnexpectedRecord { kind: Record::RESUME, lane: index });
         }
-        for place in places {
-            let sending = &mut self.sending[usize::from(place.lane.byte())];
+        for resume_point in resume_points {
+            let sending = &mut self.sending[usize::from(resume_point.lane.byte())];
             let held = sending.held();
-            let lost = sending.resume(place)?;
-            let (is_news, class) = (held != sending.held(), place.lane.class());
+            let lost = sending.resume(resume_point)?;
+            let (is_news, class) = (held != sending.held(), resume_point.lane.class());
             self.held[class as usize] -= held - sending.held();
             self.counters.at(class).lost += lost;
             if is_news {
-                self.events.push_back(Event::Acknowledged { lane: place.lane, next: place.next });
+                self.events
+                    .push_back(Event::Acknowledged { lane: resume_point.lane, next: resume_point.next });
             }
         }
         if let Some(channel) = self.channels[usize::from(index)].as_mut() {
@@ -576,10 +579,10 @@ impl Link {
         if !channel.is_some_and(|channel| channel.is_open) {
             return;
         }
-        self.receiving.iter_mut().for_each(Receiving::tell_again);
+        self.receiving.iter_mut().for_each(Receiving::resend);
         // Another channel has to say it from now on.
-        self.untold = Lanes::ALL;
-        self.mark_speaker();
+        self.unacknowledged = Lanes::ALL;
+        self.mark_ack_channel();
         if index != 0 {
             return;
         }
@@ -598,7 +601,7 @@ impl Link {
         self.events.push_back(Event::Restarted);
         self.drop_channels();
         self.held = [0; Class::ALL.len()];
-        (self.ready, self.untold) = (Lanes::NONE, Lanes::NONE);
+        (self.ready, self.unacknowledged) = (Lanes::NONE, Lanes::NONE);
         for sending in std::mem::take(&mut self.sending) {
             let (lane, frames) = (sending.lane(), sending.frames());
             let sending = sending.restarted();
@@ -610,7 +613,7 @@ impl Link {
             self.sending.push(sending);
         }
         self.receiving = Lane::all().map(|lane| Receiving::new(lane, self.config.window)).collect();
-        self.life = self.life.wrapping_add(1);
+        self.epoch = self.epoch.wrapping_add(1);
         self.expects_since = None;
         self.counters.restarts += 1;
     }

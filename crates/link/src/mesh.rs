@@ -1,16 +1,16 @@
 //! All links of one node, and their connections from the wish to dial to the end. Read [`Mesh`] first.
 
-mod complaints;
 mod config;
 mod connection;
 mod counters;
-mod crowd;
 mod dial;
+mod discovery;
 mod end;
 mod event;
+mod half_open_connections;
 mod join;
 mod peer;
-mod seek;
+mod warning_limiter;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -24,18 +24,18 @@ pub use event::{ConnectionId, Demand, MeshEvent};
 pub use peer::PeerStatus;
 
 use crate::error::Refused;
-use crate::handshake::{CARD_MAX, CHANNELS_MAX, Handshake, Identity, LinkId, Secret};
+use crate::handshake::{CHANNELS_MAX, DESCRIPTOR_MAX, Handshake, Identity, LinkId, Secret};
 use crate::lane::Lane;
 use crate::link::{Credit, Event, Link};
 use crate::node::NodeId;
 use crate::output::Output;
 use crate::time::Time;
-use complaints::Complaints;
 use connection::{Connection, Origin, Stage};
-use crowd::{Crowded, Network};
-use end::{Complaint, checks};
+use discovery::{DISCOVERY_MAX, Discovery, INTRODUCED_MAX};
+use end::{Problem, dial_hint};
+use half_open_connections::{Network, UnauthenticatedLimit};
 use peer::{Peer, Slot};
-use seek::{INTRODUCED_MAX, SOUGHT_MAX, Sought};
+use warning_limiter::WarningLimiter;
 
 /// Fills a slice with random bytes.
 pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
@@ -60,7 +60,7 @@ pub struct Mesh {
     /// Of this mesh alone: for ids that a connection may begin with once its peer has proved itself.
     derivation: hmac::Key,
     peers: BTreeMap<NodeId, Peer>,
-    sought: BTreeMap<Box<str>, Sought>,
+    discovery: BTreeMap<Box<str>, Discovery>,
     connections: BTreeMap<ConnectionId, Connection>,
     /// The number of the last connection.
     last: u64,
@@ -68,14 +68,14 @@ pub struct Mesh {
     half_open: usize,
     writable: VecDeque<ConnectionId>,
     /// Peers whose links have events.
-    noisy: VecDeque<NodeId>,
+    peers_with_events: VecDeque<NodeId>,
     demands: VecDeque<Demand>,
     /// Besides those of the links.
     events: VecDeque<MeshEvent>,
     /// Those of them that anybody with the secret may cause at any time.
     introductions: VecDeque<MeshEvent>,
-    complaints: Complaints,
-    crowded: Crowded,
+    warning_limiter: WarningLimiter,
+    unauthenticated_limit: UnauthenticatedLimit,
     counters: MeshCounters,
     /// Nothing is due before.
     due: Time,
@@ -83,9 +83,9 @@ pub struct Mesh {
 
 impl Mesh {
     /// # Panics
-    /// The identity's card is longer than [`CARD_MAX`].
+    /// The identity's card is longer than [`DESCRIPTOR_MAX`].
     pub fn new(identity: Identity, secret: Secret, mut random: Random, config: MeshConfig) -> Self {
-        assert!(identity.card.len() <= CARD_MAX, "a card of {} bytes", identity.card.len());
+        assert!(identity.descriptor.len() <= DESCRIPTOR_MAX, "a card of {} bytes", identity.descriptor.len());
         let mut seed = [0; 32];
         random(&mut seed);
         Self {
@@ -95,17 +95,17 @@ impl Mesh {
             derivation: hmac::Key::new(hmac::HMAC_SHA256, &seed),
             random,
             peers: BTreeMap::new(),
-            sought: BTreeMap::new(),
+            discovery: BTreeMap::new(),
             connections: BTreeMap::new(),
             last: 0,
             half_open: 0,
             writable: VecDeque::new(),
-            noisy: VecDeque::new(),
+            peers_with_events: VecDeque::new(),
             demands: VecDeque::new(),
             events: VecDeque::new(),
             introductions: VecDeque::new(),
-            complaints: Complaints::new(config.complaint_pause),
-            crowded: Crowded::default(),
+            warning_limiter: WarningLimiter::new(config.warning_interval),
+            unauthenticated_limit: UnauthenticatedLimit::default(),
             counters: MeshCounters::default(),
             due: Time::NEVER,
             config,
@@ -126,7 +126,7 @@ impl Mesh {
         let node = NodeId::of_name(name);
         if node == self.node {
             let reason = "a peer has this node's own name: give each node a name of its own, or take it off the list of peers";
-            return self.complain(now, Complaint { address, name: Some(name), reason, passes: false });
+            return self.report(now, Problem { address, name: Some(name), reason, is_transient: false });
         }
         if let Some(peer) = self.peers.get_mut(&node) {
             if *peer.address != *address {
@@ -138,7 +138,7 @@ impl Mesh {
         }
         let is_dialed = self.node < node;
         let count = if is_dialed { self.config.connections.clamp(1, CHANNELS_MAX) } else { 0 };
-        let slot = |_| Slot { connection: None, due: now, pause: self.config.dial_first, is_anew: false };
+        let slot = |_| Slot { connection: None, due: now, pause: self.config.dial_first, is_redialed: false };
         let slots = (0..count).map(slot).collect();
         let link = Link::new(self.link_id(), self.config.link.clone());
         self.peers.insert(node, Peer::new(now, name, address, link, slots));
@@ -168,7 +168,7 @@ impl Mesh {
         (self.random)(&mut nonce);
         let handshake = Handshake::accept(&self.identity, self.secret.clone(), nonce).into();
         let by = now.after(self.config.handshake_max);
-        let stage = Stage::Shaking { handshake, by, own: NO_LINK };
+        let stage = Stage::Handshaking { handshake, by, own: NO_LINK };
         let connection = Connection::new(None, &from.to_string(), Origin::Accepted, stage);
         Some(self.insert(Connection { network: Some(network), ..connection }))
     }
@@ -178,17 +178,18 @@ impl Mesh {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Stage::Dialing { .. } = connection.stage else { return };
         let peer = connection.peer.and_then(|peer| self.peers.get(&peer));
-        let (own, place) = match (connection.origin, peer) {
+        let (own, channel_of_link) = match (connection.origin, peer) {
             (Origin::Slot(slot), Some(peer)) => (peer.link.id(), (slot, peer.slots.len() as u8)),
-            (Origin::Sought, _) => (NO_LINK, (0, 0)),
+            (Origin::Discovery, _) => (NO_LINK, (0, 0)),
             (Origin::Slot(_), None) | (Origin::Accepted, _) => return,
         };
         let mut nonce = [0; 32];
         (self.random)(&mut nonce);
         let secret = self.secret.clone();
-        let handshake = Handshake::dial(&self.identity, secret, own, place, nonce, &mut connection.out);
+        let handshake =
+            Handshake::dial(&self.identity, secret, own, channel_of_link, nonce, &mut connection.out);
         let by = now.after(self.config.handshake_max);
-        connection.stage = Stage::Shaking { handshake: handshake.into(), by, own };
+        connection.stage = Stage::Handshaking { handshake: handshake.into(), by, own };
         self.due = by.min(self.due);
         self.queue(id);
     }
@@ -198,7 +199,7 @@ impl Mesh {
         let Some(connection) = self.connections.get(&id) else { return };
         let (channel, node) = match (&connection.stage, connection.peer) {
             (Stage::Channel { id, .. }, Some(node)) => (*id, node),
-            (Stage::Shaking { .. }, _) => return self.shake(now, id, bytes),
+            (Stage::Handshaking { .. }, _) => return self.continue_handshake(now, id, bytes),
             _ => return,
         };
         let Some(peer) = self.peers.get_mut(&node) else { return };
@@ -206,7 +207,7 @@ impl Mesh {
             self.counters.peer_errors += 1;
             self.fail(now, id, &error.to_string(), None);
         }
-        self.look(now, node);
+        self.update_peer(now, node);
     }
 
     /// Adds what a connection has to write, until `out` holds `budget` bytes; the last frame may go beyond. When it does, the connection
@@ -222,7 +223,7 @@ impl Mesh {
         let channel = *channel;
         let Some(peer) = self.peers.get_mut(&node) else { return };
         peer.link.output(now, channel, budget, out);
-        mark(node, peer, &mut self.writable, &mut self.noisy);
+        mark(node, peer, &mut self.writable, &mut self.peers_with_events);
     }
 
     /// A connection that may have output since it was last named here.
@@ -247,7 +248,7 @@ impl Mesh {
     pub fn send(&mut self, now: Time, peer: NodeId, lane: Lane, frame: Bytes) -> Result<u64, Refused> {
         let known = self.peers.get_mut(&peer).ok_or(Refused::Down)?;
         let number = known.link.send(now, lane, frame)?;
-        mark(peer, known, &mut self.writable, &mut self.noisy);
+        mark(peer, known, &mut self.writable, &mut self.peers_with_events);
         Ok(number)
     }
 
@@ -255,7 +256,7 @@ impl Mesh {
     pub fn expect_restart(&mut self, now: Time, peer: NodeId) {
         if let Some(known) = self.peers.get_mut(&peer) {
             known.link.expect_restart(now);
-            mark(peer, known, &mut self.writable, &mut self.noisy);
+            mark(peer, known, &mut self.writable, &mut self.peers_with_events);
         }
     }
 
@@ -263,7 +264,7 @@ impl Mesh {
     pub fn consume(&mut self, peer: NodeId, credit: Credit) {
         if let Some(known) = self.peers.get_mut(&peer) {
             known.link.consume(credit);
-            mark(peer, known, &mut self.writable, &mut self.noisy);
+            mark(peer, known, &mut self.writable, &mut self.peers_with_events);
         }
     }
 
@@ -278,16 +279,16 @@ impl Mesh {
             return Some(event);
         }
         loop {
-            let node = *self.noisy.front()?;
+            let node = *self.peers_with_events.front()?;
             let peer = self.peers.get_mut(&node);
             match peer.and_then(|peer| {
                 let event = peer.link.poll_event();
-                peer.is_noisy = event.is_some();
+                peer.has_queued_events = event.is_some();
                 event
             }) {
                 Some(Event::Silent { .. }) => {}
                 Some(event) => return Some(MeshEvent::Link { peer: node, event }),
-                None => drop(self.noisy.pop_front()),
+                None => drop(self.peers_with_events.pop_front()),
             }
         }
     }
@@ -311,7 +312,7 @@ impl Mesh {
                     format!(
                         "it was not joined within {:?}: {}",
                         self.config.handshake_max,
-                        checks(connection.origin)
+                        dial_hint(connection.origin)
                     )
                 }
                 _ => format!(
@@ -329,10 +330,10 @@ impl Mesh {
                 peer.link.handle_timeout(now);
             }
             self.sweep(now, node, "nothing came over it for too long");
-            self.look(now, node);
+            self.update_peer(now, node);
         }
         self.dial_due(now);
-        self.seek_due(now);
+        self.discover_due(now);
         self.due = self.next_due();
     }
 
@@ -368,15 +369,18 @@ impl Mesh {
         let half_open = self.connections.values().filter(|connection| connection.is_half_open());
         assert_eq!(half_open.count(), self.half_open);
         assert!(self.half_open <= self.config.handshakes_max);
-        assert!(self.sought.len() <= SOUGHT_MAX && self.introductions.len() <= INTRODUCED_MAX);
-        for (address, sought) in &self.sought {
-            let Some(connection) = sought.connection.map(|id| &self.connections[&id]) else { continue };
-            assert!(connection.origin == Origin::Sought && connection.address == *address);
+        assert!(self.discovery.len() <= DISCOVERY_MAX && self.introductions.len() <= INTRODUCED_MAX);
+        for (address, discovery) in &self.discovery {
+            let Some(connection) = discovery.connection.map(|id| &self.connections[&id]) else { continue };
+            assert!(connection.origin == Origin::Discovery && connection.address == *address);
         }
         for (id, connection) in &self.connections {
-            if connection.origin == Origin::Sought {
-                let sought = self.sought.get(&connection.address);
-                assert!(sought.is_some_and(|sought| sought.connection == Some(*id)), "nobody seeks it");
+            if connection.origin == Origin::Discovery {
+                let discovery = self.discovery.get(&connection.address);
+                assert!(
+                    discovery.is_some_and(|discovery| discovery.connection == Some(*id)),
+                    "nobody seeks it"
+                );
                 assert!(connection.peer.is_none() && !matches!(connection.stage, Stage::Channel { .. }));
             }
         }
@@ -395,7 +399,7 @@ impl Mesh {
             for slot in &peer.slots {
                 assert!(slot.connection.is_none_or(|id| self.connections.contains_key(&id)));
             }
-            assert!(!peer.link.has_events() || peer.is_noisy, "an event that nobody would hear of");
+            assert!(!peer.link.has_events() || peer.has_queued_events, "an event that nobody would hear of");
         }
     }
 
@@ -414,7 +418,7 @@ impl Mesh {
     }
 
     /// Something was done to the link of a peer, which may be up or suspect now.
-    fn look(&mut self, now: Time, node: NodeId) {
+    fn update_peer(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         if peer.is_up != peer.link.is_up() {
             (peer.is_up, peer.since) = (!peer.is_up, now);
@@ -427,7 +431,7 @@ impl Mesh {
     /// Something was done to the link of a peer, which may have output and events now.
     fn mark(&mut self, node: NodeId) {
         if let Some(peer) = self.peers.get_mut(&node) {
-            mark(node, peer, &mut self.writable, &mut self.noisy);
+            mark(node, peer, &mut self.writable, &mut self.peers_with_events);
         }
     }
 
@@ -444,8 +448,13 @@ impl Mesh {
 const NO_LINK: LinkId = LinkId(0);
 
 /// Notes what the link of a peer has: output, of connections that are not among those with some yet, and events.
-fn mark(node: NodeId, peer: &mut Peer, writable: &mut VecDeque<ConnectionId>, noisy: &mut VecDeque<NodeId>) {
-    if !peer.link.has_news() {
+fn mark(
+    node: NodeId,
+    peer: &mut Peer,
+    writable: &mut VecDeque<ConnectionId>,
+    peers_with_events: &mut VecDeque<NodeId>,
+) {
+    if !peer.link.has_pending() {
         return;
     }
     let mut news = peer.link.take_writable() & !peer.queued;
@@ -457,8 +466,8 @@ fn mark(node: NodeId, peer: &mut Peer, writable: &mut VecDeque<ConnectionId>, no
             writable.push_back(*id);
         }
     }
-    if !peer.is_noisy && peer.link.has_events() {
-        peer.is_noisy = true;
-        noisy.push_back(node);
+    if !peer.has_queued_events && peer.link.has_events() {
+        peer.has_queued_events = true;
+        peers_with_events.push_back(node);
     }
 }

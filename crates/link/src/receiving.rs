@@ -1,6 +1,6 @@
 use crate::error::PeerError;
 use crate::lane::Lane;
-use crate::wire::Place;
+use crate::wire::ResumePoint;
 
 /// One lane's way in: how far it is, and what the peer was told of that.
 #[derive(Debug)]
@@ -13,15 +13,24 @@ pub struct Receiving {
     offset: u64,
     /// Of those, bytes of frames that were consumed.
     consumed: u64,
-    next_told: u64,
-    limit_told: u64,
+    next_sent: u64,
+    limit_sent: u64,
     /// What was told may have been lost with the channel that carried it.
-    is_unsure: bool,
+    may_be_lost: bool,
 }
 
 impl Receiving {
     pub fn new(lane: Lane, window: u64) -> Self {
-        Self { lane, window, next: 0, offset: 0, consumed: 0, next_told: 0, limit_told: 0, is_unsure: false }
+        Self {
+            lane,
+            window,
+            next: 0,
+            offset: 0,
+            consumed: 0,
+            next_sent: 0,
+            limit_sent: 0,
+            may_be_lost: false,
+        }
     }
 
     /// A frame has come. Returns its number.
@@ -30,8 +39,8 @@ impl Receiving {
         if number != self.next as u32 {
             return Err(PeerError::OutOfSequence { lane, expected: self.next as u32, found: number });
         }
-        if self.offset >= self.limit_told {
-            return Err(PeerError::CreditExceeded { lane, limit: self.limit_told });
+        if self.offset >= self.limit_sent {
+            return Err(PeerError::CreditExceeded { lane, limit: self.limit_sent });
         }
         self.next += 1;
         self.offset += length;
@@ -49,38 +58,38 @@ impl Receiving {
         self.offset - self.consumed
     }
 
-    /// Whether [`Self::tell`] has something.
-    pub fn has_news(&self) -> bool {
-        let acknowledges = self.lane.class().is_resumed() && self.next != self.next_told;
+    /// Whether [`Self::take_acknowledgement`] has something.
+    pub fn has_pending(&self) -> bool {
+        let acknowledges = self.lane.class().is_resumed() && self.next != self.next_sent;
         // A little more credit is not worth a record.
-        let grants = self.consumed + self.window - self.limit_told >= self.window / 4;
-        acknowledges || grants || self.is_unsure
+        let grants = self.consumed + self.window - self.limit_sent >= self.window / 4;
+        acknowledges || grants || self.may_be_lost
     }
 
     /// What the peer should hear: `(next, limit)`.
-    pub fn tell(&mut self) -> Option<(u64, u64)> {
-        if !self.has_news() {
+    pub fn take_acknowledgement(&mut self) -> Option<(u64, u64)> {
+        if !self.has_pending() {
             return None;
         }
-        self.is_unsure = false;
-        (self.next_told, self.limit_told) = (self.next, self.consumed + self.window);
-        Some((self.next, self.limit_told))
+        self.may_be_lost = false;
+        (self.next_sent, self.limit_sent) = (self.next, self.consumed + self.window);
+        Some((self.next, self.limit_sent))
     }
 
     /// A channel was lost, with what it carried.
-    pub fn tell_again(&mut self) {
-        self.is_unsure = self.offset > 0;
+    pub fn resend(&mut self) {
+        self.may_be_lost = self.offset > 0;
     }
 
     /// For a channel that begins.
-    pub fn place(&mut self) -> Place {
-        (self.next_told, self.limit_told) = (self.next, self.consumed + self.window);
-        Place { lane: self.lane, next: self.next, offset: self.offset, limit: self.limit_told }
+    pub fn resume_point(&mut self) -> ResumePoint {
+        (self.next_sent, self.limit_sent) = (self.next, self.consumed + self.window);
+        ResumePoint { lane: self.lane, next: self.next, offset: self.offset, limit: self.limit_sent }
     }
 
     pub fn check_invariants(&self, frame_max: u64) {
-        assert!(self.consumed <= self.offset && self.next_told <= self.next);
+        assert!(self.consumed <= self.offset && self.next_sent <= self.next);
         assert!(self.held() <= self.window + frame_max, "no more than was granted");
-        assert!(self.limit_told <= self.consumed + self.window);
+        assert!(self.limit_sent <= self.consumed + self.window);
     }
 }

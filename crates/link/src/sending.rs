@@ -6,7 +6,7 @@ use crate::error::PeerError;
 use crate::lane::Lane;
 use crate::mutation::{Mutation, mutated};
 use crate::time::Time;
-use crate::wire::Place;
+use crate::wire::ResumePoint;
 
 /// One lane's way out: what waits to be written, and on resumed lanes what was written and not acknowledged.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct Sending {
     /// A frame waits for credit.
     is_stalled: bool,
     /// Frames from this number on are for the peer's next life: none of them is written before that is there.
-    next_life: Option<u64>,
+    next_incarnation: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -59,25 +59,25 @@ impl Sending {
             written: 0,
             limit: 0,
             is_stalled: false,
-            next_life: None,
+            next_incarnation: None,
         }
     }
 
     /// What is taken from now on is for the peer's next life.
     pub fn expect_restart(&mut self) {
         let end = self.end();
-        self.next_life.get_or_insert(end);
+        self.next_incarnation.get_or_insert(end);
     }
 
     /// The peer goes on as it is: what waits for its next life is for this one.
     pub fn expect_no_restart(&mut self) {
-        self.next_life = None;
+        self.next_incarnation = None;
     }
 
     /// The way out to the peer's next life, with what waits for that.
     pub fn restarted(mut self) -> Self {
         let mut next = Self::new(self.lane);
-        if let Some(first) = self.next_life {
+        if let Some(first) = self.next_incarnation {
             next.frames = self.frames.split_off(first.saturating_sub(self.first) as usize);
             next.held = next.frames.iter().map(|waiting| waiting.frame.len() as u64).sum();
         }
@@ -116,17 +116,17 @@ impl Sending {
 
     /// Whether [`Self::write`] has something.
     pub fn is_ready(&self) -> bool {
-        self.next < self.end_of_life() && self.next_offset < self.limit
+        self.next < self.end_of_incarnation() && self.next_offset < self.limit
     }
 
     /// The frame before which those end that the peer may have in its present life.
-    fn end_of_life(&self) -> u64 {
-        self.next_life.map_or(self.end(), |first| first.min(self.end()))
+    fn end_of_incarnation(&self) -> u64 {
+        self.next_incarnation.map_or(self.end(), |first| first.min(self.end()))
     }
 
     /// Whether frames wait for credit only; true once for each time that they begin to.
     pub fn stalls(&mut self) -> bool {
-        let is_stalled = self.next < self.end_of_life() && self.next_offset >= self.limit;
+        let is_stalled = self.next < self.end_of_incarnation() && self.next_offset >= self.limit;
         is_stalled && !std::mem::replace(&mut self.is_stalled, is_stalled)
     }
 
@@ -165,36 +165,37 @@ impl Sending {
         Ok(true)
     }
 
-    /// A new channel carries the lane; the peer is at `place`. Returns how many frames were lost with the earlier one, for good.
-    pub fn resume(&mut self, place: &Place) -> Result<u64, PeerError> {
+    /// A new channel carries the lane; the peer is at `resume_point`. Returns how many frames were lost with the earlier one, for good.
+    pub fn resume(&mut self, resume_point: &ResumePoint) -> Result<u64, PeerError> {
         let cannot = PeerError::CannotResume {
             lane: self.lane.byte(),
             from: self.first,
             to: self.written,
-            found: place.next,
+            found: resume_point.next,
         };
         if !self.lane.class().is_resumed() {
             // What was on its way is gone; the numbers go on where the peer is. It may be further: a connection that it has given up
             // already may say where it was before.
-            let lost = self.first.saturating_sub(place.next);
-            (self.first, self.first_offset) = (place.next, place.offset);
-            (self.next, self.next_offset, self.written) = (place.next, place.offset, place.next);
+            let lost = self.first.saturating_sub(resume_point.next);
+            (self.first, self.first_offset) = (resume_point.next, resume_point.offset);
+            (self.next, self.next_offset, self.written) =
+                (resume_point.next, resume_point.offset, resume_point.next);
             // Another channel may have said more by now than was true when this one began.
-            self.grant(place.limit);
+            self.grant(resume_point.limit);
             return Ok(lost);
         }
-        if place.next < self.first || place.next > self.written {
+        if resume_point.next < self.first || resume_point.next > self.written {
             return Err(cannot);
         }
-        self.forget_to(place.next);
-        if place.offset != self.first_offset {
+        self.forget_to(resume_point.next);
+        if resume_point.offset != self.first_offset {
             return Err(cannot);
         }
-        (self.next, self.next_offset) = (place.next, place.offset);
+        (self.next, self.next_offset) = (resume_point.next, resume_point.offset);
         if mutated(Mutation::SkipLost) {
             self.forget_to(self.written);
         }
-        self.grant(place.limit);
+        self.grant(resume_point.limit);
         Ok(0)
     }
 
@@ -234,7 +235,7 @@ impl Sending {
         assert!(self.first <= self.next && self.next <= self.end().max(self.next));
         assert!(self.next <= self.end() && self.written >= self.next);
         assert!(
-            self.next_life.is_none_or(|first| self.written <= first),
+            self.next_incarnation.is_none_or(|first| self.written <= first),
             "nobody has what is for the next life"
         );
         assert_eq!(self.frames.iter().map(|waiting| waiting.frame.len() as u64).sum::<u64>(), self.held);
@@ -253,14 +254,14 @@ mod tests {
     #[test]
     fn a_place_that_comes_too_late_is_not_the_last_one() {
         let mut sending = Sending::new(Lane::CONTROL);
-        let place = |next| Place { lane: Lane::CONTROL, next, offset: next, limit: 100 };
-        sending.resume(&place(0)).expect("it begins");
+        let resume_point = |next| ResumePoint { lane: Lane::CONTROL, next, offset: next, limit: 100 };
+        sending.resume(&resume_point(0)).expect("it begins");
         for _ in 0..3 {
             sending.push(Time::default(), Bytes::from_static(b"x"));
             assert!(sending.write().is_some());
         }
-        assert_eq!(sending.resume(&place(1)), Ok(2), "as lost as it seems");
-        assert_eq!(sending.resume(&place(3)), Ok(0));
+        assert_eq!(sending.resume(&resume_point(1)), Ok(2), "as lost as it seems");
+        assert_eq!(sending.resume(&resume_point(3)), Ok(0));
         assert_eq!(sending.push(Time::default(), Bytes::from_static(b"x")), 3);
         assert_eq!(sending.write().map(|written| written.number), Some(3));
         sending.check_invariants();

@@ -26,7 +26,7 @@ const PING: u8 = 3;
 const PONG: u8 = 4;
 const RESUME: u8 = 5;
 
-const PLACE: usize = 25;
+const RESUME_POINT: usize = 25;
 
 /// One record, as it came.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,12 +35,12 @@ pub enum Record {
     Acknowledged { lane: Lane, next: u64, limit: u64 },
     Ping { time: Time },
     Pong { time: Time },
-    Resume { places: Vec<Place> },
+    Resume { resume_points: Vec<ResumePoint> },
 }
 
 /// How far a receiver is on a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ResumePoint {
     pub lane: Lane,
     /// The frame that it wants next.
     pub next: u64,
@@ -131,7 +131,10 @@ impl Header {
             FRAME => length <= FRAME_MAX,
             ACKNOWLEDGED => length == 16,
             PING | PONG => length == 8,
-            RESUME => (length as usize).is_multiple_of(PLACE) && length as usize <= PLACE * Lane::COUNT,
+            RESUME => {
+                (length as usize).is_multiple_of(RESUME_POINT)
+                    && length as usize <= RESUME_POINT * Lane::COUNT
+            }
             _ => return Err(PeerError::UnknownRecord { kind, lane }),
         };
         if !is_good {
@@ -160,14 +163,14 @@ impl Header {
             PING => Record::Ping { time: Time(bytes.get_u64_le()) },
             PONG => Record::Pong { time: Time(bytes.get_u64_le()) },
             RESUME => {
-                let mut places = Vec::with_capacity(bytes.len() / PLACE);
-                while bytes.len() >= PLACE {
+                let mut resume_points = Vec::with_capacity(bytes.len() / RESUME_POINT);
+                while bytes.len() >= RESUME_POINT {
                     let byte = bytes.get_u8();
                     let lane = Lane::of_byte(byte).ok_or(PeerError::UnknownRecord { kind, lane: byte })?;
                     let (next, offset, limit) = (bytes.get_u64_le(), bytes.get_u64_le(), bytes.get_u64_le());
-                    places.push(Place { lane, next, offset, limit });
+                    resume_points.push(ResumePoint { lane, next, offset, limit });
                 }
-                Record::Resume { places }
+                Record::Resume { resume_points }
             }
             _ => return Err(PeerError::UnknownRecord { kind, lane: lane.byte() }),
         })
@@ -204,11 +207,11 @@ pub fn put_pong(time: Time, out: &mut Output) {
     out.put(&time.0.to_le_bytes());
 }
 
-pub fn put_resume(places: &[Place], out: &mut Output) {
-    out.put(&header(RESUME, 0, (places.len() * PLACE) as u32, 0));
-    for place in places {
-        out.put(&[place.lane.byte()]);
-        for number in [place.next, place.offset, place.limit] {
+pub fn put_resume(resume_points: &[ResumePoint], out: &mut Output) {
+    out.put(&header(RESUME, 0, (resume_points.len() * RESUME_POINT) as u32, 0));
+    for resume_point in resume_points {
+        out.put(&[resume_point.lane.byte()]);
+        for number in [resume_point.next, resume_point.offset, resume_point.limit] {
             out.put(&number.to_le_bytes());
         }
     }
@@ -226,7 +229,7 @@ mod tests {
 
     fn all() -> Vec<(Record, Vec<u8>)> {
         let frame = Bytes::from_static(b"hello");
-        let place = Place { lane: Lane::ROUTES, next: 3, offset: 4, limit: 5 };
+        let resume_point = ResumePoint { lane: Lane::ROUTES, next: 3, offset: 4, limit: 5 };
         vec![
             (
                 Record::Frame { lane: Lane::assured(2), number: 7, frame: frame.clone() },
@@ -238,7 +241,10 @@ mod tests {
             ),
             (Record::Ping { time: Time(9) }, bytes_of(|out| put_ping(Time(9), out))),
             (Record::Pong { time: Time(9) }, bytes_of(|out| put_pong(Time(9), out))),
-            (Record::Resume { places: vec![place] }, bytes_of(|out| put_resume(&[place], out))),
+            (
+                Record::Resume { resume_points: vec![resume_point] },
+                bytes_of(|out| put_resume(&[resume_point], out)),
+            ),
         ]
     }
 

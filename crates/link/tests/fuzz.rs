@@ -45,8 +45,8 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
 }
 
 fn identity(name: &str) -> Identity {
-    let card = Bytes::from(format!("the card of {name}"));
-    Identity { name: name.into(), cluster: [1; 16], features: 3, card }
+    let descriptor = Bytes::from(format!("the card of {name}"));
+    Identity { name: name.into(), cluster: [1; 16], features: 3, descriptor }
 }
 
 #[test]
@@ -54,9 +54,10 @@ fn no_handshake_panics_and_none_without_the_secret_is_done() {
     for_a_while(|random| {
         let secret = Secret::new(b"secret");
         let mut hello = Output::default();
-        let stranger = Secret::new(b"another");
-        let place = if random.below(2) == 0 { (0, 2) } else { (0, 0) };
-        let mut dials = Handshake::dial(&identity("a"), stranger, LinkId(1), place, [3; 32], &mut hello);
+        let unauthenticated = Secret::new(b"another");
+        let channel_of_link = if random.below(2) == 0 { (0, 2) } else { (0, 0) };
+        let mut dials =
+            Handshake::dial(&identity("a"), unauthenticated, LinkId(1), channel_of_link, [3; 32], &mut hello);
         let mut accepts = Handshake::accept(&identity("b"), secret.clone(), [4; 32]);
         let mut bytes = hello.take().concat();
         mutate(random, &mut bytes);
@@ -66,7 +67,7 @@ fn no_handshake_panics_and_none_without_the_secret_is_done() {
             progress = accepts.answer(LinkId(2), &mut input, &mut out);
         }
         let mut rest: Vec<u8> = (0..random.below(80)).map(|_| random.next() as u8).collect();
-        while progress == Ok(Progress::Waits) && !rest.is_empty() {
+        while progress == Ok(Progress::NeedsMore) && !rest.is_empty() {
             let piece = rest.split_off(random.below(rest.len()));
             progress = accepts.input(&mut piece.into(), &mut out);
         }
@@ -90,7 +91,7 @@ fn good_stream(random: &mut Random) -> (Link, Vec<u8>) {
         features: 0,
         channel: 0,
         channels: 1,
-        card: Bytes::new(),
+        descriptor: Bytes::new(),
     };
     let now = Time(1);
     let (at_good, at_victim) = (good.attach(now, &of("b", 2)), victim.attach(now, &of("a", 1)));
@@ -127,7 +128,7 @@ fn whatever_a_peer_sends_a_link_stays_in_order() {
             features: 0,
             channel: 0,
             channels: 1,
-            card: Bytes::new(),
+            descriptor: Bytes::new(),
         };
         let channel = link.attach(now, &established);
         let mut rest = &stream[..];
@@ -165,7 +166,7 @@ fn mesh(name: &str, peer: &str, random: &mut Random) -> Mesh {
     let config = MeshConfig { connections: 1, introduces: true, ..MeshConfig::default() };
     let mut mesh = Mesh::new(identity(name), Secret::new(b"secret"), Box::new(bytes), config);
     if peer.is_empty() {
-        mesh.seek(Time(0), "there");
+        mesh.discover(Time(0), "there");
     } else {
         mesh.add_peer(Time(0), peer, "there");
     }
@@ -201,13 +202,13 @@ fn whatever_comes_over_a_connection_nobody_is_introduced_as_somebody_else() {
             if round == when {
                 mutate(random, &mut bytes);
             }
-            let (name, of) = (from.identity().name.clone(), from.identity().card.clone());
+            let (name, of) = (from.identity().name.clone(), from.identity().descriptor.clone());
             to.input(now, at, bytes.into());
             to.check_invariants();
             while let Some(event) = to.poll_event() {
-                if let MeshEvent::Introduced { name: found, card, address } = event {
+                if let MeshEvent::Introduced { name: found, descriptor, address } = event {
                     introduced += 1;
-                    assert_eq!((found, card), (name.clone(), of.clone()));
+                    assert_eq!((found, descriptor), (name.clone(), of.clone()));
                     assert_eq!(address.as_deref(), (round % 2 == 1).then_some("there"));
                 }
             }

@@ -78,12 +78,12 @@ fn whatever_the_network_does_frames_arrive_once_and_in_order() {
                     world.pass(pause as u64);
                     world.start(one);
                 }
-                91..94 => world.change_card(one),
+                91..94 => world.change_descriptor(one),
                 94..96 => {
-                    world.nodes[one].mesh.seek_no_more(&other.to_string());
+                    world.nodes[one].mesh.stop_discovery(&other.to_string());
                     if !seeks.is_empty() {
                         let now = world.now;
-                        world.nodes[one].mesh.seek(now, &other.to_string());
+                        world.nodes[one].mesh.discover(now, &other.to_string());
                     }
                 }
                 _ => {}
@@ -373,20 +373,20 @@ fn strangers_are_hung_up_on_and_cost_a_line_in_a_while() {
     let mut world = joined(specs(2, 2));
     let now = world.now;
     for _ in 0..1_000 {
-        assert_eq!(world.stranger(0, &[b"GET / HTTP/1.1\r\n\r\n"]), (true, Vec::new()));
-        assert!(world.stranger(0, &[b"MLNK\xff\xff"]).0);
-        assert!(world.stranger(0, &[b"MLNK\x05\x00\x63\x00\x63\x00\x00"]).0);
+        assert_eq!(world.unauthenticated(0, &[b"GET / HTTP/1.1\r\n\r\n"]), (true, Vec::new()));
+        assert!(world.unauthenticated(0, &[b"MLNK\xff\xff"]).0);
+        assert!(world.unauthenticated(0, &[b"MLNK\x05\x00\x63\x00\x63\x00\x00"]).0);
     }
     let lines = world.nodes[0].log.iter().filter(|(at, who, _)| *at >= now && who.starts_with("10.9.9.9"));
     assert_eq!(lines.count(), 3, "one for each reason");
     // Those who say nothing take the places there are, until others come or it is too late for them.
     for _ in 0..20 {
-        assert!(!world.stranger(0, &[]).0);
+        assert!(!world.unauthenticated(0, &[]).0);
     }
-    assert_eq!(world.nodes[0].mesh.counters().crowded, 12);
+    assert_eq!(world.nodes[0].mesh.counters().unauthenticated_closed, 12);
     assert!(world.is_joined(), "who is joined stays so");
     world.run(6_000);
-    assert!(!world.stranger(0, &[]).0, "there are places again");
+    assert!(!world.unauthenticated(0, &[]).0, "there are places again");
     assert_eq!(world.nodes[0].mesh.counters().late, 8);
     world.send(0, 1, Lane::CLAIMS, 50).expect("it is there");
     world.heal();
@@ -400,7 +400,7 @@ fn a_crowd_that_says_nothing_keeps_no_node_out() {
         let dialed = usize::from(world.id(0) < world.id(1));
         for round in 0..500_u32 {
             for number in 0..8 {
-                world.stranger_from(((round + number) % addresses) as u8, dialed, &[]);
+                world.unauthenticated_from(((round + number) % addresses) as u8, dialed, &[]);
             }
             world.run(10);
             if world.is_joined() {
@@ -408,7 +408,7 @@ fn a_crowd_that_says_nothing_keeps_no_node_out() {
             }
         }
         assert!(world.is_joined(), "{addresses} addresses keep two nodes apart");
-        assert!(world.nodes[dialed].mesh.counters().crowded > 0);
+        assert!(world.nodes[dialed].mesh.counters().unauthenticated_closed > 0);
     }
 }
 
@@ -418,14 +418,14 @@ fn a_crowd_is_told_of_once_in_a_while_with_how_many_made_room() {
     let lines = |world: &World| world.said(0, "made room");
     for at in [0_u8, 1] {
         // One more address comes, and has fewer places than the other.
-        (0..40).for_each(|number| drop(world.stranger_from(if number == 39 { 7 } else { 3 }, 0, &[])));
+        (0..40).for_each(|number| drop(world.unauthenticated_from(if number == 39 { 7 } else { 3 }, 0, &[])));
         assert_eq!(lines(&world), usize::from(at) + 1);
         world.run(61_000);
     }
     let told = world.nodes[0].log.iter().filter(|line| line.2.contains("made room"));
     let told: Vec<_> = told.map(|(_, who, what)| (who.as_str(), what.as_str())).collect();
     assert_eq!(told, [("10.9.9.3", "1 made room"), ("10.9.9.3", "32 made room")]);
-    assert_eq!(world.nodes[0].mesh.counters().crowded, 64);
+    assert_eq!(world.nodes[0].mesh.counters().unauthenticated_closed, 64);
 }
 
 #[test]
@@ -435,12 +435,12 @@ fn one_address_has_its_share_of_places() {
     let mut world = World::new(specs, 5);
     let before = world.nodes[0].mesh.connections();
     for _ in 0..10 {
-        world.stranger_from(1, 0, &[]);
+        world.unauthenticated_from(1, 0, &[]);
     }
     assert_eq!(world.nodes[0].mesh.connections() - before, 3);
-    (2..=6).for_each(|last| drop(world.stranger_from(last, 0, &[])));
+    (2..=6).for_each(|last| drop(world.unauthenticated_from(last, 0, &[])));
     assert_eq!(world.nodes[0].mesh.connections() - before, 8);
-    assert_eq!(world.nodes[0].mesh.counters().crowded, 7, "only those beyond the share");
+    assert_eq!(world.nodes[0].mesh.counters().unauthenticated_closed, 7, "only those beyond the share");
 }
 
 #[test]

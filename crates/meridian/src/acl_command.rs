@@ -37,7 +37,7 @@ pub struct AclCheckArgs {
     topic: String,
     /// What the client wants
     #[arg(short, long)]
-    action: Wish,
+    action: ActionArg,
     /// QoS to publish or subscribe with
     #[arg(short, long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
     qos: u8,
@@ -59,7 +59,7 @@ pub struct AclCheckArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Wish {
+enum ActionArg {
     Publish,
     Subscribe,
     /// To be delivered a message
@@ -92,9 +92,9 @@ impl AclCommand {
 
 impl AclCheckArgs {
     fn answer(&self, settings: &Auth) -> Result<Answer, String> {
-        let (action, topic) = self.wish()?;
+        let (action, topic) = self.action_and_topic()?;
         let attributes = self.attributes()?;
-        if self.action == Wish::Publish && (topic == "$SYS" || topic.starts_with("$SYS/")) {
+        if self.action == ActionArg::Publish && (topic == "$SYS" || topic.starts_with("$SYS/")) {
             let why = "the broker takes nothing on `$SYS` from clients, whatever the rules".to_owned();
             return Ok(Answer { allowed: false, why });
         }
@@ -122,25 +122,26 @@ impl AclCheckArgs {
             principal: Some(&principal),
         };
         let explanation = Authority::default().explain(&sources, who, action, topic);
-        let mut why = told(&explanation);
-        let asked: Vec<SourceName> = if sources.are_named() { sources.order().collect() } else { Vec::new() };
+        let mut why = describe(&explanation);
+        let remote_sources: Vec<SourceName> =
+            if sources.are_named() { sources.order().collect() } else { Vec::new() };
         for name in [SourceName::Database, SourceName::Http] {
-            if asked.contains(&name) {
+            if remote_sources.contains(&name) {
                 let name = name.as_str();
                 why.push_str(&format!(
                     "\n{name} is asked by a running node only: POST /api/v1/rules/test has its word"
                 ));
             }
         }
-        if explanation.allowed && self.action == Wish::Subscribe {
+        if explanation.allowed && self.action == ActionArg::Subscribe {
             why.push_str("\nmessages are checked again as they are delivered");
         }
         Ok(Answer { allowed: explanation.allowed, why })
     }
 
-    fn wish(&self) -> Result<(Action, &str), String> {
+    fn action_and_topic(&self) -> Result<(Action, &str), String> {
         let qos = QoS::from_bits(self.qos).ok_or("--qos is 0, 1 or 2")?;
-        if self.action == Wish::Subscribe {
+        if self.action == ActionArg::Subscribe {
             let subscription = Subscription::parse(&self.topic)
                 .map_err(|why| format!("`{}` is no Topic Filter: {why}", self.topic))?;
             // Rules speak of the filter only, not of `$share/group/`.
@@ -148,7 +149,7 @@ impl AclCheckArgs {
         }
         TopicName::parse(&self.topic).map_err(|why| format!("`{}` is no Topic Name: {why}", self.topic))?;
         match self.action {
-            Wish::Publish => Ok((Action::Publish { qos, retain: self.retain }, &self.topic)),
+            ActionArg::Publish => Ok((Action::Publish { qos, retain: self.retain }, &self.topic)),
             _ => Ok((Action::Receive, &self.topic)),
         }
     }
@@ -166,10 +167,10 @@ impl AclCheckArgs {
 type Attribute = (Box<str>, Box<str>);
 
 /// Who decides, on the first line; then what everybody else says that is asked.
-fn told(explanation: &Explanation) -> String {
+fn describe(explanation: &Explanation) -> String {
     let Explanation { steps, decided_by, .. } = explanation;
     let decisive = &steps[*decided_by];
-    let mut text = format!("{}: {}", decisive.by.name(), decisive.said);
+    let mut text = format!("{}: {}", decisive.by.name(), decisive.reason);
     for (index, step) in steps.iter().enumerate() {
         let opinion = match step.opinion {
             _ if index == *decided_by => continue,
@@ -180,7 +181,7 @@ fn told(explanation: &Explanation) -> String {
             Opinion::Failed => "cannot find out",
         };
         let place = if index < *decided_by { "before it" } else { "not asked" };
-        text.push_str(&format!("\n  {place}: {} says {opinion}: {}", step.by.name(), step.said));
+        text.push_str(&format!("\n  {place}: {} says {opinion}: {}", step.by.name(), step.reason));
     }
     text
 }
@@ -248,7 +249,7 @@ pattern deny devices/%c/private
     #[test]
     fn the_line_that_decides_is_shown() {
         let file = File::new("line");
-        let said = |allowed, text: &str| (allowed, format!("acl_file: {text}"));
+        let reason = |allowed, text: &str| (allowed, format!("acl_file: {text}"));
         let nobody = (
             false,
             "no_match: nobody speaks of it, so it is refused (auth.no_match)\n  before it: acl_file says nothing: ".to_owned(),
@@ -256,19 +257,19 @@ pattern deny devices/%c/private
         let nobody = |reason: &str| (nobody.0, format!("{}{reason}", nobody.1));
         assert_eq!(
             file.ask("--client c --topic public/a --action receive"),
-            said(true, "F:1: topic read public/#")
+            reason(true, "F:1: topic read public/#")
         );
         assert_eq!(
             file.ask("--user alice --client c --topic home/alice/a --action publish --qos 1 --retain"),
-            said(true, "F:4: topic home/alice/#")
+            reason(true, "F:4: topic home/alice/#")
         );
         assert_eq!(
             file.ask("--user alice --client c --topic home/alice/secret/a --action publish"),
-            said(false, "F:5: topic deny home/alice/secret/#")
+            reason(false, "F:5: topic deny home/alice/secret/#")
         );
         assert_eq!(
             file.ask("--user alice --client c --topic devices/c/state --action publish"),
-            said(true, "F:7: pattern write devices/%c/state")
+            reason(true, "F:7: pattern write devices/%c/state")
         );
         assert_eq!(
             file.ask("--client c --topic home/alice/a --action publish"),

@@ -341,7 +341,7 @@ impl ConfigArgs {
     ///
     /// # Errors
     /// As [`ConfigArgs::load`].
-    pub fn load_beside(&self, data_dir: &Path) -> Result<(Layers, Loaded<Config>), ConfigError> {
+    pub fn load_with_data_dir(&self, data_dir: &Path) -> Result<(Layers, Loaded<Config>), ConfigError> {
         self.with_runtime(self.layers()?, data_dir)
     }
 

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use api::{Keys, SettingProblem};
 use auth::PasswordFile;
 use clap::{Command, CommandFactory as _, Subcommand};
-use registry::{Ledger, LocalLedger};
+use configstore::{ConfigStore, LocalStore};
 
-use crate::agreed::AgreedSettings;
 use crate::cli::Cli;
 use crate::cluster;
 use crate::config::{Config, ConfigArgs, setting_of_flag};
 use crate::exposure;
 use crate::files::Files;
 use crate::import;
+use crate::replicated::ReplicatedSettings;
 use crate::running::Loading;
 use crate::secrets;
 use crate::system;
@@ -66,10 +66,11 @@ impl ConfigCommand {
 
 fn check(args: &ConfigArgs) -> Result<String, String> {
     let (layers, loaded) = args.load().map_err(|error| error.to_string())?;
-    let ledger = LocalLedger::read_only(&loaded.tree.node.data_dir).map_err(|error| error.to_string())?;
-    let ledger = Arc::new(ledger) as Arc<dyn Ledger>;
-    let agreed = agreed(&loaded.tree, &ledger)?;
-    let Loading { loaded, refused, .. } = Loading::join(layers, loaded, &agreed);
+    let config_store =
+        LocalStore::read_only(&loaded.tree.node.data_dir).map_err(|error| error.to_string())?;
+    let config_store = Arc::new(config_store) as Arc<dyn ConfigStore>;
+    let replicated = replicated(&loaded.tree, &config_store)?;
+    let Loading { loaded, refused, .. } = Loading::join(layers, loaded, &replicated);
     let config = loaded.tree;
     let name = config.node.name.clone().unwrap_or_else(system::host_name);
 
@@ -85,7 +86,7 @@ fn check(args: &ConfigArgs) -> Result<String, String> {
         }
         Err(error) => problems.push(error.to_string()),
     }
-    if let Err(more) = Files::read(&config, &name, &ledger) {
+    if let Err(more) = Files::read(&config, &name, &config_store) {
         problems.extend(more);
     }
     if !problems.is_empty() {
@@ -117,9 +118,10 @@ fn check(args: &ConfigArgs) -> Result<String, String> {
 
 fn show(args: &ConfigArgs) -> Result<String, String> {
     let (layers, loaded) = args.load().map_err(|error| error.to_string())?;
-    let ledger = LocalLedger::read_only(&loaded.tree.node.data_dir).map_err(|error| error.to_string())?;
-    let agreed = agreed(&loaded.tree, &(Arc::new(ledger) as Arc<dyn Ledger>))?;
-    let Loading { mut loaded, refused, .. } = Loading::join(layers, loaded, &agreed);
+    let config_store =
+        LocalStore::read_only(&loaded.tree.node.data_dir).map_err(|error| error.to_string())?;
+    let replicated = replicated(&loaded.tree, &(Arc::new(config_store) as Arc<dyn ConfigStore>))?;
+    let Loading { mut loaded, refused, .. } = Loading::join(layers, loaded, &replicated);
     let mut out = settings::show(&mut loaded);
     for SettingProblem { name, detail } in refused {
         let detail = detail.replace(char::is_control, " ");
@@ -129,9 +131,10 @@ fn show(args: &ConfigArgs) -> Result<String, String> {
 }
 
 /// What the node's data directory has of the settings that its cluster agrees on. A node that runs there is not disturbed.
-fn agreed(config: &Config, ledger: &Arc<dyn Ledger>) -> Result<AgreedSettings, String> {
-    let (agreed, _news) = AgreedSettings::open(config.cluster_nodes.is_empty().then(|| ledger.clone()))?;
-    Ok(agreed)
+fn replicated(config: &Config, config_store: &Arc<dyn ConfigStore>) -> Result<ReplicatedSettings, String> {
+    let (replicated, _news) =
+        ReplicatedSettings::open(config.cluster_nodes.is_empty().then(|| config_store.clone()))?;
+    Ok(replicated)
 }
 
 fn reference() -> String {
@@ -217,11 +220,11 @@ mod tests {
     fn data_dir(of: &[(&str, &str)]) -> PathBuf {
         let path = std::env::temp_dir().join(format!("meridian-config-show-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
-        let ledger = Arc::new(LocalLedger::open(&path).unwrap());
-        let (agreed, _news) = AgreedSettings::open(Some(ledger)).unwrap();
+        let config_store = Arc::new(LocalStore::open(&path).unwrap());
+        let (replicated, _news) = ReplicatedSettings::open(Some(config_store)).unwrap();
         let changes: Changes =
             of.iter().map(|(name, value)| ((*name).to_owned(), Some((*value).to_owned()))).collect();
-        agreed.propose(&changes, &Author::default()).unwrap();
+        replicated.propose(&changes, &Author::default()).unwrap();
         path
     }
 

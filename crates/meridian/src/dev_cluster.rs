@@ -30,7 +30,7 @@ const CLUSTER_PORT: u16 = 6000;
 const START: Duration = Duration::from_secs(60);
 /// Until a node that is asked to has ended.
 const STOP: Duration = Duration::from_secs(20);
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 impl FromStr for Size {
     type Err = String;
@@ -194,7 +194,7 @@ fn start(nodes: &mut [Node], signals: &Signals) -> Result<bool, String> {
     let (until, others) = (Instant::now() + START, nodes.len() - 1);
     let mut said = vec![false; nodes.len()];
     while !said.iter().all(|said| *said) {
-        if ends(signals, LOOK)? {
+        if ends(signals, POLL_INTERVAL)? {
             return Ok(false);
         }
         for (node, said) in nodes.iter_mut().zip(&mut said) {
@@ -248,7 +248,7 @@ fn quoted(argument: &str) -> String {
 /// Until somebody ends it, or the last node has ended.
 fn watch(nodes: &mut [Node], signals: &Signals) -> Result<(), String> {
     loop {
-        if ends(signals, LOOK)? {
+        if ends(signals, POLL_INTERVAL)? {
             return Ok(());
         }
         for node in nodes.iter_mut() {
@@ -292,7 +292,9 @@ fn stop(nodes: &mut [Node], signals: &Signals) {
         if nodes.iter().all(|node| node.process.is_none()) {
             return;
         }
-        if Instant::now() > until || !matches!(signals.wait_for(LOOK / 10), Ok(None | Some(Signal::Reload))) {
+        if Instant::now() > until
+            || !matches!(signals.wait_for(POLL_INTERVAL / 10), Ok(None | Some(Signal::Reload)))
+        {
             break;
         }
     }
@@ -350,7 +352,7 @@ impl Node {
 
     /// What its API answers: the status and the body.
     fn get(&self, path: &str) -> Option<(u16, String)> {
-        let mut stream = TcpStream::connect_timeout(&self.http, LOOK).ok()?;
+        let mut stream = TcpStream::connect_timeout(&self.http, POLL_INTERVAL).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
         write!(stream, "GET {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.http).ok()?;
         let mut answer = String::new();

@@ -118,7 +118,7 @@ pub fn check_http(http: &HttpSettings, keys: &Keys, data_dir: &Path) -> Result<(
         Listen::At(_) | Listen::Off => return Ok(()),
     };
     // One that is wanted is made as soon as the node runs; until then nobody is let in.
-    if keys.is_empty() && !KeyFile::in_directory(data_dir).wants_key() {
+    if keys.is_empty() && !KeyFile::in_directory(data_dir).has_pending_key() {
         return Err(HttpExposed::NoKey { address, data_dir: data_dir.to_owned() });
     }
     if http.tls_certificate.is_none() && !http.plain_text_allowed {
@@ -296,8 +296,8 @@ mod tests {
         std::fs::remove_dir_all(&directory).unwrap();
 
         // A node whose keys are a cluster's gets the one that is wanted when it runs.
-        let copy = registry::AgreedLedger::open(&directory, "a", 1).unwrap();
-        copy.take_nothing(7);
+        let copy = configstore::ReplicatedStore::open(&directory, "a", 1).unwrap();
+        copy.init_empty(7);
         drop(copy);
         let meant = || check_these(&HttpSettings { plain_text_allowed: true, ..http("0.0.0.0:0") });
         assert!(meant().is_err());

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use auth::{Acl, Bans, Guard, HttpServices, JwtLink, Link, PasswordFile, RuleSet, RuleTable, Users};
-use registry::Ledger;
+use configstore::ConfigStore;
 
 use crate::cluster;
 use crate::config::Config;
@@ -27,7 +27,11 @@ impl Files {
     ///
     /// # Errors
     /// Everything that cannot be used, one problem each.
-    pub fn read(config: &Config, name: &str, ledger: &Arc<dyn Ledger>) -> Result<Self, Vec<String>> {
+    pub fn read(
+        config: &Config,
+        name: &str,
+        config_store: &Arc<dyn ConfigStore>,
+    ) -> Result<Self, Vec<String>> {
         let mut problems = Problems::default();
         problems.keep(Otel::check(&config.otel));
         problems.keep(config.storage.check());
@@ -35,9 +39,11 @@ impl Files {
         problems.keep(api::Certificates::check(&config.http));
         problems.keep(cluster::check(config, name));
 
-        let users = problems.keep(Users::open(ledger.clone(), config.auth.users_max as usize).map(Arc::new));
-        let rules = problems.keep(RuleTable::open(ledger.clone()).map(Arc::new));
-        let bans = problems.keep(Bans::open(ledger.clone(), config.auth.bans_max as usize).map(Arc::new));
+        let users =
+            problems.keep(Users::open(config_store.clone(), config.auth.users_max as usize).map(Arc::new));
+        let rules = problems.keep(RuleTable::open(config_store.clone()).map(Arc::new));
+        let bans =
+            problems.keep(Bans::open(config_store.clone(), config.auth.bans_max as usize).map(Arc::new));
         let tokens = problems.keep(JwtLink::open(&config.jwt));
         let services = problems.keep(HttpServices::open(&config.http_auth, &config.http_acl));
         let mut links: Vec<Arc<dyn Link>> = Vec::new();

@@ -35,19 +35,19 @@ enum KeyCommand {
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         expires: Option<Duration>,
         #[command(flatten)]
-        place: Place,
+        location: Location,
     },
     /// List the keys
     List {
         #[command(flatten)]
-        place: Place,
+        location: Location,
     },
     /// Take a key away
     Remove {
         /// Name of the key
         name: String,
         #[command(flatten)]
-        place: Place,
+        location: Location,
     },
 }
 
@@ -73,7 +73,7 @@ impl From<KeyRole> for Role {
 
 /// Where the node keeps its data.
 #[derive(Args, Debug)]
-struct Place {
+struct Location {
     /// Where the node keeps its data [default: what the configuration says, or ./data]
     #[arg(long, value_name = "DIRECTORY")]
     data_dir: Option<PathBuf>,
@@ -82,7 +82,7 @@ struct Place {
     config: Option<PathBuf>,
 }
 
-impl Place {
+impl Location {
     fn file(&self) -> Result<KeyFile, String> {
         let directory = match &self.data_dir {
             Some(directory) => directory.clone(),
@@ -104,11 +104,11 @@ impl KeyArgs {
     /// Exits with 1 when it could not be done.
     pub fn run(self) -> ExitCode {
         let done = match self.command {
-            KeyCommand::Add { name, role, expires, place } => {
-                place.file().and_then(|file| add(&file, name, role, expires))
+            KeyCommand::Add { name, role, expires, location } => {
+                location.file().and_then(|file| add(&file, name, role, expires))
             }
-            KeyCommand::List { place } => place.file().and_then(|file| list(&file)),
-            KeyCommand::Remove { name, place } => place.file().and_then(|file| {
+            KeyCommand::List { location } => location.file().and_then(|file| list(&file)),
+            KeyCommand::Remove { name, location } => location.file().and_then(|file| {
                 let outcome = file.remove(&name).map_err(|error| error.to_string())?;
                 say_when(&outcome, "the key is not removed yet");
                 Ok(String::new())
@@ -144,7 +144,7 @@ fn add(file: &KeyFile, name: String, role: KeyRole, expires_in: Option<Duration>
 
 /// That it does not hold yet, if so, and what that takes.
 fn say_when(outcome: &Outcome, what: &str) {
-    let Outcome::Waits { path, runs } = outcome else { return };
+    let Outcome::Pending { path, runs } = outcome else { return };
     let path = path.display();
     match runs {
         true => eprintln!(

@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 mod acl_command;
-mod agreed;
 mod bench_command;
 mod cli;
 mod client;
@@ -27,6 +26,7 @@ mod log;
 mod node;
 mod otel;
 mod passwd;
+mod replicated;
 mod reread;
 mod running;
 mod secrets;

@@ -34,7 +34,7 @@ impl Node {
             broker: config.broker.clone(),
             access,
             version: format!("meridian {VERSION}"),
-            descriptors_kept: descriptors_kept(config, peers.is_some(), segments),
+            descriptors_reserved: descriptors_reserved(config, peers.is_some(), segments),
             store,
             peers,
         })?;
@@ -88,7 +88,7 @@ const SEGMENTS_KEPT: u64 = 64;
 const LINKS_KEPT: (usize, usize) = (32, 64);
 
 /// Descriptors for operators, other nodes and the log: clients must not take them.
-fn descriptors_kept(config: &Config, has_peers: bool, segments: u64) -> usize {
+fn descriptors_reserved(config: &Config, has_peers: bool, segments: u64) -> usize {
     let (nodes, handshakes) = LINKS_KEPT;
     let links = if has_peers { nodes * usize::from(config.cluster.connections) + handshakes } else { 0 };
     let http = if config.http.listen != api::settings::Listen::Off {

@@ -78,7 +78,7 @@ impl PasswdArgs {
             }
             let random = |error| format!("the system has no random bytes: {error}");
             let hash = if self.scram {
-                edit.keep_decoys().map_err(random)?;
+                edit.store_decoy_key().map_err(random)?;
                 let hash = PasswordHash::create_scram(&password, self.iterations);
                 hash.map_err(|error| error.to_string())?
             } else {
@@ -164,7 +164,7 @@ mod tests {
         let file = PasswordFile::read(&directory.0.join("users")).unwrap();
         assert!(knows(&file, "bob") && knows(&file, "carol"));
         assert!(!knows(&file, "alice"));
-        assert!(file.keeps_decoys(), "so that nobody is told from others by what a restart changes");
+        assert!(file.stores_decoy_key(), "so that nobody is told from others by what a restart changes");
         let error = PasswdArgs { scram: true, ..directory.args("bob", Some("\u{7}")) }.change().unwrap_err();
         assert!(error.contains("control characters"), "{error}");
         directory.args("bob", Some("b")).change().unwrap();

@@ -14,18 +14,18 @@ use api::{
 };
 use auth::{Guard, GuardChange, JwtChange, PolicyError, ServicesChange};
 use broker::admin::Admin;
-use carrier::Tls;
 use settings::{
     Layers, Loaded, Raw, Reload, Runtime, Source, Value as _, settings_of, take_reloadable,
     waiting_for_restart,
 };
+use transport::Tls;
 
-use crate::agreed::{self, AgreedSettings, News, setting_problem};
 use crate::config::{Config, ConfigArgs, ConfigError, LogLevel};
 use crate::expiry::TlsFiles;
 use crate::exposure;
 use crate::history::History;
 use crate::log::Log;
+use crate::replicated::{self, ReplicatedSettings, Updates, setting_problem};
 use crate::reread;
 
 /// The name of the file that keeps changes made at run time, in the data directory.
@@ -34,14 +34,14 @@ pub const RUNTIME_FILE: &str = "runtime.toml";
 /// Owns the configuration of a running node. SIGHUP, the API and the cluster change it here, one after the other.
 pub struct Running {
     args: ConfigArgs,
-    agreed: AgreedSettings,
+    replicated: ReplicatedSettings,
     shutdown_timeout: Duration,
     guard: Arc<Guard>,
     node: Handles,
     log: Arc<Log>,
     now: Mutex<Now>,
     /// Held by whoever is about to take up what the cluster agrees on; who has proposed it comes first, and knows best whose it is.
-    news: Mutex<()>,
+    updates: Mutex<()>,
     /// How many settings of the cluster are not in force here.
     refused: AtomicUsize,
 }
@@ -91,13 +91,13 @@ pub struct Loading {
 
 impl Loading {
     /// Puts what the cluster agrees on between the layers, as far as it holds here: a node that cannot take it up starts without it.
-    pub fn join(layers: Layers, loaded: Loaded<Config>, agreed: &AgreedSettings) -> Self {
-        let wanted = agreed.wanted();
+    pub fn join(layers: Layers, loaded: Loaded<Config>, replicated: &ReplicatedSettings) -> Self {
+        let wanted = replicated.wanted();
         let all = |why: String| {
             let names = wanted.values().keys();
             names.map(|name| SettingProblem { name: name.clone(), detail: why.clone() }).collect()
         };
-        let joined = agreed::fit(&layers, wanted.clone());
+        let joined = replicated::merge_replicated(&layers, wanted.clone());
         let refused = match joined {
             Ok((layers, loaded, refused)) => match exposure::check(&loaded.tree) {
                 Ok(()) => return Self { layers, loaded, refused },
@@ -115,7 +115,7 @@ impl Running {
     pub fn new(
         args: ConfigArgs,
         Loading { layers, loaded, refused }: Loading,
-        agreed: AgreedSettings,
+        replicated: ReplicatedSettings,
         guard: Arc<Guard>,
         node: Handles,
         log: Arc<Log>,
@@ -126,14 +126,14 @@ impl Running {
         refused.iter().for_each(warn_refused);
         Self {
             args,
-            agreed,
+            replicated,
             shutdown_timeout: config.node.shutdown_timeout,
             guard,
             node,
             log,
             refused: AtomicUsize::new(refused.len()),
             now: Mutex::new(Now { layers, loaded, config, history, refused }),
-            news: Mutex::default(),
+            updates: Mutex::default(),
         }
     }
 
@@ -141,35 +141,35 @@ impl Running {
     ///
     /// # Errors
     /// No thread.
-    pub fn follow_cluster(self: &Arc<Self>, news: News) -> std::io::Result<()> {
+    pub fn follow_cluster(self: &Arc<Self>, updates: Updates) -> std::io::Result<()> {
         let running = Arc::downgrade(self);
         let follow = move || {
-            while let (Ok(()), Some(running)) = (news.recv(), running.upgrade()) {
-                let _news = running.lock_news();
-                running.settle(&mut running.lock(), None);
+            while let (Ok(()), Some(running)) = (updates.recv(), running.upgrade()) {
+                let _updates = running.lock_updates();
+                running.apply_replicated(&mut running.lock(), None);
             }
         };
-        vital::spawn("settings", follow).map(drop)
+        critical::spawn("settings", follow).map(drop)
     }
 
     /// Takes up what the cluster agrees on, as far as this node can, and says what has changed. By `author`, if it is known better than
     /// from what there is.
-    fn settle(&self, now: &mut Now, author: Option<&Author>) -> Vec<Change> {
+    fn apply_replicated(&self, now: &mut Now, author: Option<&Author>) -> Vec<Change> {
         let before = now.layers.cluster.clone();
         let mut changed = Vec::new();
-        let mut refused = match agreed::fit(&now.layers, self.agreed.wanted()) {
+        let mut refused = match replicated::merge_replicated(&now.layers, self.replicated.wanted()) {
             Ok((layers, _, refused)) if layers.cluster == before => refused,
             Ok((layers, loaded, mut refused)) => {
                 let names = differing(&before, &layers.cluster);
                 match self.prepare(now, layers, loaded, false) {
                     Ok(prepared) => {
-                        changed = self.put_in_force(now, prepared);
+                        changed = self.apply_prepared(now, prepared);
                         let author = match author {
-                            Some(author) => agreed::for_all(&author.by, &author.comment),
-                            None => self.agreed.author(names.iter().map(String::as_str)),
+                            Some(author) => replicated::cluster_author(&author.by, &author.comment),
+                            None => self.replicated.author(names.iter().map(String::as_str)),
                         };
                         if !changed.is_empty() {
-                            self.remember(now, &author, &changed);
+                            self.record_history(now, &author, &changed);
                         }
                     }
                     Err(why) => {
@@ -197,11 +197,11 @@ impl Running {
         let _span = tracing::info_span!("reload").entered();
         let mut now = self.lock();
         let data_dir = now.config.node.data_dir.clone();
-        let (layers, _) = self.args.load_beside(&data_dir).map_err(failed)?;
-        let joined = agreed::fit(&layers, now.layers.cluster.clone());
+        let (layers, _) = self.args.load_with_data_dir(&data_dir).map_err(failed)?;
+        let joined = replicated::merge_replicated(&layers, now.layers.cluster.clone());
         let (layers, loaded, _) = joined.map_err(|problems| failed(ConfigError::Problems(problems)))?;
         let prepared = self.prepare(&now, layers, loaded, true)?;
-        let changed = self.put_in_force(&mut now, prepared);
+        let changed = self.apply_prepared(&mut now, prepared);
         let Now { loaded, config, .. } = &mut *now;
         let pending = waiting_for_restart(config, &mut loaded.tree);
         for name in &pending {
@@ -209,15 +209,15 @@ impl Running {
         }
         let author = Author { by: by.to_owned(), comment: "read again".to_owned() };
         if !changed.is_empty() {
-            self.remember(&mut now, &author, &changed);
+            self.record_history(&mut now, &author, &changed);
         }
         // What could not be taken up may be now: a file is there.
-        self.settle(&mut now, None);
+        self.apply_replicated(&mut now, None);
         let files = reread::files(&now.layers, &now.config, &self.node.files);
         Ok(Reloaded { changed, pending, files })
     }
 
-    /// Reads what the layers give with all files that belong to it. Nothing of it is in force before [`Self::put_in_force`].
+    /// Reads what the layers give with all files that belong to it. Nothing of it is in force before [`Self::apply_prepared`].
     ///
     /// # Errors
     /// What cannot be used.
@@ -259,7 +259,7 @@ impl Running {
     }
 
     /// Says what has changed. Nothing of it can fail.
-    fn put_in_force(&self, now: &mut Now, prepared: Prepared<'_>) -> Vec<Change> {
+    fn apply_prepared(&self, now: &mut Now, prepared: Prepared<'_>) -> Vec<Change> {
         let Prepared { layers, loaded, config, changed, listeners, https, links, tokens, services, policy } =
             prepared;
         let read_files = listeners.is_some();
@@ -309,49 +309,55 @@ impl Running {
     }
 
     /// Makes these changes of run time those of the node, and writes them down first.
-    fn adopt(&self, now: &mut Now, (layers, loaded): Planned, author: &Author) -> Result<Changed, Refused> {
+    fn apply_runtime(
+        &self,
+        now: &mut Now,
+        (layers, loaded): Planned,
+        author: &Author,
+    ) -> Result<Changed, Refused> {
         let prepared = self.prepare(now, layers, loaded, false)?;
         if let Some((path, runtime)) = &prepared.layers.runtime {
             durable::replace(path, runtime.to_toml().as_bytes())
                 .map_err(|error| Refused::Failed(format!("{}: {error}", path.display())))?;
         }
-        let changed = self.put_in_force(now, prepared);
-        self.remember(now, author, &changed);
-        Ok(Changed { version: now.history.current(), changed, held: Vec::new() })
+        let changed = self.apply_prepared(now, prepared);
+        self.record_history(now, author, &changed);
+        Ok(Changed { version: now.history.current(), changed, overridden: Vec::new() })
     }
 
     /// Has the cluster agree on these changes, once it is clear that this node can take them up; until then nothing of them is in force
     /// here either. Waits for other nodes.
-    fn change_for_all(&self, changes: &Changes, author: &Author) -> Result<Changed, Refused> {
-        let _news = self.lock_news();
+    fn change_cluster(&self, changes: &Changes, author: &Author) -> Result<Changed, Refused> {
+        let _updates = self.lock_updates();
         let now = self.lock();
-        self.agreed.ledger()?;
-        let (layers, loaded) = self.plan_for_all(&now, changes).map_err(Refused::Settings)?;
-        let held = changes.keys().filter_map(|name| {
-            let holder = loaded.holder_over_cluster(name)?;
-            let detail = format!("this node goes by {holder}, which goes over what the cluster agrees on");
+        self.replicated.config_store()?;
+        let (layers, loaded) = self.plan_cluster(&now, changes).map_err(Refused::Settings)?;
+        let overridden = changes.keys().filter_map(|name| {
+            let override_source = loaded.cluster_override(name)?;
+            let detail =
+                format!("this node goes by {override_source}, which goes over what the cluster agrees on");
             Some(SettingProblem { name: name.clone(), detail })
         });
-        let mut held: Vec<SettingProblem> = held.collect();
+        let mut overridden: Vec<SettingProblem> = overridden.collect();
         drop(self.prepare(&now, layers, loaded, false)?);
         drop(now);
-        self.agreed.propose(changes, author)?;
+        self.replicated.propose(changes, author)?;
         let mut now = self.lock();
-        let changed = self.settle(&mut now, Some(author));
+        let changed = self.apply_replicated(&mut now, Some(author));
         // A file may have gone meanwhile.
-        held.extend(now.refused.iter().filter(|one| changes.contains_key(&one.name)).cloned());
-        Ok(Changed { version: now.history.current(), changed, held })
+        overridden.extend(now.refused.iter().filter(|one| changes.contains_key(&one.name)).cloned());
+        Ok(Changed { version: now.history.current(), changed, overridden })
     }
 
     /// What the layers are with these changes of the cluster, and what they give.
     ///
     /// # Errors
     /// What is wrong with the changes.
-    fn plan_for_all(&self, now: &Now, changes: &Changes) -> Result<Planned, Vec<SettingProblem>> {
-        let mut wanted = self.agreed.wanted();
+    fn plan_cluster(&self, now: &Now, changes: &Changes) -> Result<Planned, Vec<SettingProblem>> {
+        let mut wanted = self.replicated.wanted();
         let mut problems = refusals(now, changes, Some(&wanted));
         changes.iter().for_each(|(name, value)| wanted.put(name, value.as_deref()));
-        match agreed::fit(&now.layers, wanted) {
+        match replicated::merge_replicated(&now.layers, wanted) {
             Err(more) => problems.extend(more.iter().map(setting_problem)),
             Ok((layers, loaded, unfit)) => {
                 problems.extend(unfit.into_iter().filter(|one| changes.contains_key(&one.name)));
@@ -363,7 +369,7 @@ impl Running {
         Err(problems)
     }
 
-    fn remember(&self, now: &mut Now, author: &Author, changes: &[Change]) {
+    fn record_history(&self, now: &mut Now, author: &Author, changes: &[Change]) {
         let runtime = runtime_of(&now.layers);
         if let Err(error) = now.history.add(author, changes.to_vec(), &runtime) {
             tracing::error!(%error, "the history of the configuration cannot be written");
@@ -374,8 +380,8 @@ impl Running {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_news(&self) -> MutexGuard<'_, ()> {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_updates(&self) -> MutexGuard<'_, ()> {
+        self.updates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How long a stop may take.
@@ -455,9 +461,9 @@ fn refusals(now: &Now, changes: &Changes, wanted: Option<&Runtime>) -> Vec<Setti
                     .to_owned(),
             );
         } else if wanted.is_none()
-            && let Some(holder) = now.loaded.holder(name)
+            && let Some(override_source) = now.loaded.override_source(name)
         {
-            refuse(format!("is held by {holder}, which goes over it: change that, and restart"));
+            refuse(format!("is held by {override_source}, which goes over it: change that, and restart"));
         }
     }
     problems
@@ -502,7 +508,7 @@ impl Configuration for Running {
                 range: field.range,
                 choices: (!field.choices.is_empty())
                     .then(|| field.choices.iter().map(|choice| choice.name).collect()),
-                cluster: self.agreed.value(&setting.name),
+                cluster: self.replicated.value(&setting.name),
                 reloadable: field.reload == Reload::OnReload,
                 pending: pending.map(|later| later.value.clone().unwrap_or_default()),
                 name: setting.name,
@@ -517,18 +523,18 @@ impl Configuration for Running {
         let now = self.lock();
         let planned = match scope {
             Scope::Node => plan(&now, changes),
-            Scope::Cluster => self.plan_for_all(&now, changes),
+            Scope::Cluster => self.plan_cluster(&now, changes),
         };
         planned.err().unwrap_or_default()
     }
 
     fn change(&self, scope: Scope, changes: &Changes, author: &Author) -> Result<Changed, Refused> {
         if scope == Scope::Cluster {
-            return self.change_for_all(changes, author);
+            return self.change_cluster(changes, author);
         }
         let mut now = self.lock();
         let planned = plan(&now, changes).map_err(Refused::Settings)?;
-        self.adopt(&mut now, planned, author)
+        self.apply_runtime(&mut now, planned, author)
     }
 
     fn rollback(&self, version: u64, author: &Author) -> Result<Changed, Refused> {
@@ -543,7 +549,7 @@ impl Configuration for Running {
             return Err(Refused::Settings(problems));
         }
         let planned = with_runtime(&now, runtime).map_err(Refused::Settings)?;
-        self.adopt(&mut now, planned, author)
+        self.apply_runtime(&mut now, planned, author)
     }
 
     fn reload(&self, by: &str) -> Result<Reloaded, Refused> {

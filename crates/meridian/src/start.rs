@@ -7,10 +7,9 @@ use std::time::Duration;
 use api::{Bound, Keys, Parts, Server};
 use broker::peers::Peers;
 use broker::settings::Durability;
-use registry::{AgreedLedger, Ledger, LocalLedger, Position};
+use configstore::{ConfigStore, LocalStore, Position, ReplicatedStore};
 use settings::{Layers, Loaded};
 
-use crate::agreed::AgreedSettings;
 use crate::cli::VERSION;
 use crate::cluster::{self, Cluster};
 use crate::config::{Config, ConfigArgs};
@@ -20,6 +19,7 @@ use crate::holder;
 use crate::log::Log;
 use crate::node::Node;
 use crate::otel::Otel;
+use crate::replicated::ReplicatedSettings;
 use crate::running::{Loading, Running};
 use crate::secrets;
 use crate::signals::{Signal, Signals};
@@ -40,8 +40,8 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
     };
     let config = &loaded.tree;
     let name = config.node.name.clone().unwrap_or_else(system::host_name);
-    let kept = match may_open(config, &name) {
-        Ok(kept) => kept,
+    let stores = match open_stores(config, &name) {
+        Ok(stores) => stores,
         Err(refusal) => {
             eprintln!("{refusal}");
             return ExitCode::FAILURE;
@@ -64,7 +64,7 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
         }
     };
     let log = Arc::new(Log::start(&config.log, &otel));
-    match serve(args, (layers, loaded), kept, signals, &name, &log) {
+    match serve(args, (layers, loaded), stores, signals, &name, &log) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
@@ -74,53 +74,53 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
 }
 
 /// What the data directory keeps, as far as it is looked at before the node starts.
-struct Kept {
-    ledger: Arc<dyn Ledger>,
+struct OpenStores {
+    config_store: Arc<dyn ConfigStore>,
     /// The same, where the cores agree on what is in it.
-    agreed: Option<Arc<AgreedLedger>>,
+    replicated: Option<Arc<ReplicatedStore>>,
     keys: Keys,
 }
 
-impl Kept {
+impl OpenStores {
     fn open(config: &Config, name: &str) -> Result<Self, String> {
         let data_dir = &config.node.data_dir;
-        let (ledger, agreed): (Arc<dyn Ledger>, _) = if Cluster::agrees_on_records(config) {
-            let mut life = [0; 8];
-            getrandom::fill(&mut life).map_err(|error| format!("no randomness: {error}"))?;
-            let ledger = AgreedLedger::open(data_dir, name, u64::from_le_bytes(life));
-            let ledger = Arc::new(ledger.map_err(|error| error.to_string())?);
-            (ledger.clone(), Some(ledger))
+        let (config_store, replicated): (Arc<dyn ConfigStore>, _) = if Cluster::replicates_records(config) {
+            let mut incarnation = [0; 8];
+            getrandom::fill(&mut incarnation).map_err(|error| format!("no randomness: {error}"))?;
+            let config_store = ReplicatedStore::open(data_dir, name, u64::from_le_bytes(incarnation));
+            let config_store = Arc::new(config_store.map_err(|error| error.to_string())?);
+            (config_store.clone(), Some(config_store))
         } else {
-            (Arc::new(LocalLedger::open_own(data_dir).map_err(|error| error.to_string())?), None)
+            (Arc::new(LocalStore::open_standalone(data_dir).map_err(|error| error.to_string())?), None)
         };
-        let keys = Keys::open(ledger.clone()).map_err(|error| error.to_string())?;
+        let keys = Keys::open(config_store.clone()).map_err(|error| error.to_string())?;
         keys.import(data_dir).map_err(|error| error.to_string())?;
-        Ok(Self { ledger, agreed, keys })
+        Ok(Self { config_store, replicated, keys })
     }
 }
 
 /// Whether the node may be reached as it is configured. With the API's keys, for they are a part of the answer.
-fn may_open(config: &Config, name: &str) -> Result<Kept, String> {
+fn open_stores(config: &Config, name: &str) -> Result<OpenStores, String> {
     let data_dir = &config.node.data_dir;
     exposure::check(config).map_err(|refusal| refusal.to_string())?;
     if config.storage.durability == Durability::LocalDisk {
         system::prepare_data_dir(data_dir)?;
     }
-    let kept = Kept::open(config, name)?;
-    exposure::check_http(&config.http, &kept.keys, data_dir).map_err(|refusal| refusal.to_string())?;
-    Ok(kept)
+    let stores = OpenStores::open(config, name)?;
+    exposure::check_http(&config.http, &stores.keys, data_dir).map_err(|refusal| refusal.to_string())?;
+    Ok(stores)
 }
 
 fn serve(
     args: &ConfigArgs,
     (layers, loaded): (Layers, Loaded<Config>),
-    Kept { ledger, agreed, keys }: Kept,
+    OpenStores { config_store, replicated, keys }: OpenStores,
     signals: Signals,
     name: &str,
     log: &Arc<Log>,
 ) -> Result<(), String> {
     let agrees = loaded.tree.cluster_nodes.is_empty();
-    let (agreed_settings, news) = AgreedSettings::open(agrees.then(|| ledger.clone()))?;
+    let (agreed_settings, updates) = ReplicatedSettings::open(agrees.then(|| config_store.clone()))?;
     let loading = Loading::join(layers, loaded, &agreed_settings);
     let config = loading.loaded.tree.clone();
     log.configure(&config.log);
@@ -136,9 +136,9 @@ fn serve(
         Ok(limit) => tracing::info!(limit = limit.now, was = limit.before, "file descriptors"),
         Err(error) => tracing::warn!(%error, "the limit of file descriptors stays what it was"),
     }
-    let read = Files::read(&config, name, &ledger).map_err(|problems| problems.join("\n"))?;
+    let read = Files::read(&config, name, &config_store).map_err(|problems| problems.join("\n"))?;
     let Files { guard, users, rules, bans, services, tokens } = read;
-    let torn = ledger.figures().torn_bytes;
+    let torn = config_store.figures().torn_bytes;
     if torn > 0 {
         tracing::warn!(
             bytes = torn,
@@ -171,34 +171,36 @@ fn serve(
         tracing::warn!("{warning}");
     }
     let http = Bound::bind(&config.http).map_err(|error| holder::of_http(error).to_string())?;
-    let (store, kept, meta) = match config.storage.durability {
+    let (store, broker_store, meta) = match config.storage.durability {
         Durability::LocalDisk => {
-            let (store, kept, meta) =
+            let (store, broker_store, meta) =
                 Store::open(&config.storage, &config.node.data_dir, Cluster::has_replica(&config))?;
-            (Some(store), Some(kept), Some(meta))
+            (Some(store), Some(broker_store), Some(meta))
         }
         Durability::Memory => (None, None, None),
     };
     let cluster = Cluster::prepare(&config, name, meta)?;
-    if let (Some(cluster), Some(ledger)) = (&cluster, &agreed) {
-        if ledger.position() == Position::default() {
+    if let (Some(cluster), Some(config_store)) = (&cluster, &replicated) {
+        if config_store.position() == Position::default() {
             guard.close();
             tracing::info!(
                 "clients are let in once this node has the users, rules, bans and keys of its cluster"
             );
         }
-        cluster.copy_records(ledger)?;
+        cluster.copy_records(config_store)?;
     }
     let peers = cluster.clone().map(|cluster| cluster as Arc<dyn Peers>);
     let segments = store.as_ref().map_or(0, Store::segments);
-    let node = Node::start(&config, guard.clone(), kept, peers, segments)
+    let node = Node::start(&config, guard.clone(), broker_store, peers, segments)
         .map_err(|error| holder::of_listener(error).to_string())?;
     let https = http.as_ref().map(Bound::certificates);
     let handles = node.handles(https, cluster.clone());
     let files = handles.files.clone();
     let running = Running::new(args.clone(), loading, agreed_settings, guard.clone(), handles, log.clone());
     let running = Arc::new(running);
-    running.follow_cluster(news).map_err(|error| format!("no thread for the cluster's settings: {error}"))?;
+    running
+        .follow_cluster(updates)
+        .map_err(|error| format!("no thread for the cluster's settings: {error}"))?;
     let http = match http {
         None => None,
         Some(bound) => {
@@ -234,7 +236,7 @@ fn serve(
         }
     };
     match &cluster {
-        Some(cluster) if agreed.is_some() => cluster.when_records_known(opened),
+        Some(cluster) if replicated.is_some() => cluster.when_records_known(opened),
         _ => opened(),
     }
     files.warn();

@@ -312,7 +312,7 @@ fn what_is_set_for_a_cluster_lies_between_the_file_and_the_nodes_own_changes() {
     assert_eq!(patch(&node, "node", json!({"queue.messages_max": "900"})).0, 200);
     let (status, changed) = patch(&node, "cluster", json!({"queue.messages_max": "850"}));
     assert_eq!((status, &changed["changed"]), (200, &json!([])), "{changed}");
-    assert!(changed["held"][0]["detail"].as_str().unwrap().contains("runtime.toml"), "{changed}");
+    assert!(changed["overridden"][0]["detail"].as_str().unwrap().contains("runtime.toml"), "{changed}");
     assert_eq!(node.setting("queue.messages_max")["value"], "900");
     assert_eq!(node.setting("queue.messages_max")["cluster"]["value"], "850");
     // Bad values change nothing, whoever else would take them.
@@ -346,11 +346,11 @@ fn what_is_set_for_a_cluster_lies_between_the_file_and_the_nodes_own_changes() {
 #[test]
 fn what_cannot_be_changed_is_refused_with_the_reason_and_nothing_changes() {
     let directory = Directory::new("refuse");
-    let node = Node::start(&directory, &["--set", "queue.wait=1s"]);
+    let node = Node::start(&directory, &["--set", "queue.full_wait=1s"]);
     let (status, problem) = node.change(json!({
         "queue.messages_max": "0",
         "queue.bytes_max": "2MiB",
-        "queue.wait": "2s",
+        "queue.full_wait": "2s",
         "mqtt.qos_max": "1",
         "queue.message_max": "1",
         "listener.0.backlog": "1",
@@ -364,7 +364,7 @@ fn what_cannot_be_changed_is_refused_with_the_reason_and_nothing_changes() {
     };
     for (name, text) in [
         ("queue.messages_max", "out of range"),
-        ("queue.wait", "--set queue.wait=1s"),
+        ("queue.full_wait", "--set queue.full_wait=1s"),
         ("mqtt.qos_max", "at the start"),
         ("listener.0.backlog", "at the start"),
         ("queue.message_max", "`queue.messages_max`"),

@@ -49,9 +49,9 @@ fn step(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
     match random.below(9) {
         0 => bytes[at] ^= 1 << random.below(8),
         1 => bytes[at] = random.byte(),
-        2 => bytes[at] = TELLING[random.below(TELLING.len())],
+        2 => bytes[at] = SIGNIFICANT_BYTES[random.below(SIGNIFICANT_BYTES.len())],
         3 => bytes[at] = bytes[at].wrapping_add(if random.below(2) == 0 { 1 } else { u8::MAX }),
-        4 => bytes.insert(at, TELLING[random.below(TELLING.len())]),
+        4 => bytes.insert(at, SIGNIFICANT_BYTES[random.below(SIGNIFICANT_BYTES.len())]),
         5 => {
             bytes.remove(at);
         }
@@ -84,7 +84,7 @@ pub fn fix_remaining_length(bytes: &mut Vec<u8>) {
 const LEN_MAX: usize = 4096;
 
 /// Bytes with a meaning: property identifiers, wildcards, ends of UTF-8 sequences, borders of lengths, Reason Codes.
-const TELLING: [u8; 48] = [
+const SIGNIFICANT_BYTES: [u8; 48] = [
     0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x08, 0x09, 0x0B, 0x10, 0x11, 0x12, 0x13, 0x15, 0x16, 0x17,
     0x18, 0x19, 0x1A, 0x1C, 0x1F, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x29, 0x2A, 0x2B, 0x2F,
     0x7E, 0x7F, 0x80, 0x81, 0x87, 0x8F, 0x92, 0x9F, 0xA2, 0xC0, 0xED, 0xF4, 0xFE, 0xFF,

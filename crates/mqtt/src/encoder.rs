@@ -53,7 +53,7 @@ pub(crate) fn put_string(out: &mut Vec<u8>, value: &str) -> bool {
 pub(crate) struct Encoder<'o> {
     out: &'o mut Vec<u8>,
     start: usize,
-    sayable: bool,
+    encodable: bool,
 }
 
 impl<'o> Encoder<'o> {
@@ -61,7 +61,7 @@ impl<'o> Encoder<'o> {
         let start = out.len();
         // The second byte is the place of the Remaining Length, which is nearly always one byte long.
         out.extend_from_slice(&[first_byte, 0]);
-        Encoder { out, start, sayable: true }
+        Encoder { out, start, encodable: true }
     }
 
     pub(crate) fn u8(&mut self, value: u8) -> &mut Self {
@@ -84,12 +84,12 @@ impl<'o> Encoder<'o> {
     }
 
     pub(crate) fn binary(&mut self, value: &[u8]) -> &mut Self {
-        self.sayable &= put_binary(self.out, value);
+        self.encodable &= put_binary(self.out, value);
         self
     }
 
     pub(crate) fn string(&mut self, value: &str) -> &mut Self {
-        self.sayable &= put_string(self.out, value);
+        self.encodable &= put_string(self.out, value);
         self
     }
 
@@ -102,7 +102,7 @@ impl<'o> Encoder<'o> {
                     put_variable_byte_integer(self.out, len);
                     self.out.extend_from_slice(bytes);
                 }
-                _ => self.sayable = false,
+                _ => self.encodable = false,
             }
         }
         self
@@ -113,11 +113,11 @@ impl<'o> Encoder<'o> {
         let body = self.start + 2;
         let len = u32::try_from(self.out.len() - body).ok();
         let (Some(len), Some(width)) = (len, len.and_then(variable_byte_integer_len)) else {
-            self.sayable = false;
+            self.encodable = false;
             self.out.truncate(self.start);
             return false;
         };
-        if !self.sayable {
+        if !self.encodable {
             self.out.truncate(self.start);
             return false;
         }

@@ -15,14 +15,14 @@ proptest! {
     #[test]
     fn round_trip(sample in sample(), version in select(&Version::ALL[..])) {
         let mut bytes = Vec::new();
-        let sayable = sample.with(|packet| packet.encode(version, &mut bytes));
-        match sample.as_said_in(version) {
+        let encodable = sample.with(|packet| packet.encode(version, &mut bytes));
+        match sample.as_encoded_in(version) {
             None => {
-                prop_assert!(!sayable);
+                prop_assert!(!encodable);
                 prop_assert!(bytes.is_empty());
             }
             Some(said) => {
-                prop_assert!(sayable);
+                prop_assert!(encodable);
                 prop_assert_eq!(frame(&bytes, u32::MAX), Ok(Some(bytes.len())));
                 let decoded = decode(version, &bytes);
                 said.with(|said| {
@@ -99,7 +99,7 @@ proptest! {
         let mut expected = Vec::new();
         for sample in &samples {
             if sample.with(|packet| packet.encode(version, &mut stream)) {
-                expected.push(sample.as_said_in(version).expect("encoded"));
+                expected.push(sample.as_encoded_in(version).expect("encoded"));
             }
         }
         for cut in 0..=stream.len() {

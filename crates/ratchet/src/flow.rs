@@ -24,7 +24,7 @@ pub const ALL: &[Flow] = &[
 const TOPIC: &str = "plant/7/temperature";
 const FILTER: &str = "plant/+/temperature";
 const PAYLOAD: usize = 256;
-const FAN: usize = 100;
+const FAN_OUT: usize = 100;
 /// What an absent client finds when it comes back.
 const WAITING: u32 = 100;
 
@@ -47,7 +47,7 @@ fn flow(broker: &mut Broker, subscriber: &mut Client, qos: u8, messages: u32) {
     let mut publish = Publish::new(qos, TOPIC, PAYLOAD);
     for message in 0..messages {
         broker.send(publisher.id, publish.number(message));
-        rest(broker, &mut [&mut publisher, subscriber]);
+        run_until_idle(broker, &mut [&mut publisher, subscriber]);
     }
     assert_eq!(subscriber.delivered, messages, "everything is delivered");
     assert_eq!(publisher.acknowledged, if qos > 0 { messages } else { 0 }, "everything is acknowledged");
@@ -55,7 +55,7 @@ fn flow(broker: &mut Broker, subscriber: &mut Client, qos: u8, messages: u32) {
 
 fn fan_out(messages: u32) {
     let mut broker = Broker::new();
-    for number in 0..FAN {
+    for number in 0..FAN_OUT {
         let subscriber = broker.connect(&format!("subscriber-{number}"), true);
         broker.subscribe(subscriber, FILTER, 0);
     }
@@ -64,7 +64,7 @@ fn fan_out(messages: u32) {
     for message in 0..messages {
         broker.send(publisher, publish.number(message));
         broker.turn();
-        assert_eq!(broker.receivers(), FAN, "all of them get it");
+        assert_eq!(broker.receivers(), FAN_OUT, "all of them get it");
     }
 }
 
@@ -88,11 +88,11 @@ fn absent(messages: u32) {
     let mut publish = Publish::new(1, TOPIC, PAYLOAD);
     for message in 0..messages {
         broker.send(publisher.id, publish.number(message));
-        rest(&mut broker, &mut [&mut publisher]);
+        run_until_idle(&mut broker, &mut [&mut publisher]);
         if (message + 1) % WAITING == 0 {
             subscriber.id = broker.connect("subscriber", false);
             subscriber.take(&broker);
-            rest(&mut broker, &mut [&mut subscriber]);
+            run_until_idle(&mut broker, &mut [&mut subscriber]);
             broker.disconnect(subscriber.id);
         }
     }
@@ -101,7 +101,7 @@ fn absent(messages: u32) {
 }
 
 /// Turns and answers until nobody has anything to say.
-fn rest(broker: &mut Broker, clients: &mut [&mut Client]) {
+fn run_until_idle(broker: &mut Broker, clients: &mut [&mut Client]) {
     for _ in 0..2 * WAITING {
         broker.turn();
         let mut said = false;

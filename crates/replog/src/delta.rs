@@ -17,13 +17,13 @@ pub struct Delta<V> {
     pub incarnation: Incarnation,
     pub after: Position,
     pub upto: Position,
-    pub copy: Copied,
+    pub copy: CopyPart,
     pub operations: Vec<Operation<V>>,
 }
 
 /// Whether a delta is of a whole copy, for a reader that has missed deletions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Copied {
+pub enum CopyPart {
     No,
     /// Of one that goes on.
     Part,
@@ -62,9 +62,9 @@ impl<V: Value> Delta<V> {
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(VERSION);
         out.push(match self.copy {
-            Copied::No => 0,
-            Copied::Part => 1,
-            Copied::End => 2,
+            CopyPart::No => 0,
+            CopyPart::Part => 1,
+            CopyPart::End => 2,
         });
         for number in [self.writer.0, self.incarnation.0, self.after.0] {
             out.extend(number.to_le_bytes());
@@ -92,9 +92,9 @@ impl<V: Value> Delta<V> {
     fn read(bytes: &mut &[u8]) -> Option<Self> {
         let [version, copy] = take(bytes)?;
         let copy = match (version, copy) {
-            (VERSION, 0) => Copied::No,
-            (VERSION, 1) => Copied::Part,
-            (VERSION, 2) => Copied::End,
+            (VERSION, 0) => CopyPart::No,
+            (VERSION, 1) => CopyPart::Part,
+            (VERSION, 2) => CopyPart::End,
             _ => return None,
         };
         let mut number = || Some(u64::from_le_bytes(take(bytes)?));
@@ -178,7 +178,7 @@ mod tests {
             incarnation: Incarnation(2),
             after: Position(100),
             upto: Position(500),
-            copy: Copied::Part,
+            copy: CopyPart::Part,
             operations: vec![operation(101, b"a/b", Some(7)), operation(400, b"c", None)],
         }
     }

@@ -1,9 +1,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::delta::{Copied, Delta, Operation, Value};
+use crate::delta::{CopyPart, Delta, Operation, Value};
 use crate::id::{Incarnation, Position, WriterId};
-use crate::replica::{Held, Replica};
+use crate::replica::{Replica, WriterState};
 
 /// What one peer is sent, while the link to it lasts. It sends at once when it has been quiet, and gathers otherwise; it never waits for
 /// an answer.
@@ -17,7 +17,7 @@ pub struct Feed {
     /// Whose turn it was.
     turn: WriterId,
     /// The revision of the replica at which there was nothing for the peer: nobody looks again before there is another.
-    nothing_at: Option<u64>,
+    idle_revision: Option<u64>,
 }
 
 /// How changes are gathered.
@@ -56,30 +56,30 @@ impl Feed {
     ) -> Self {
         let fed = |(writer, incarnation, upto)| (writer, Fed { incarnation, upto, copy: None });
         let fed = vector.into_iter().map(fed).collect();
-        Self { batching, fed, last: None, in_flight: 0, turn: WriterId(0), nothing_at: None }
+        Self { batching, fed, last: None, in_flight: 0, turn: WriterId(0), idle_revision: None }
     }
 
     /// The peer misses what comes after a position: it is sent again.
     pub fn rewind(&mut self, writer: WriterId, incarnation: Incarnation, upto: Position) {
         self.fed.insert(writer, Fed { incarnation, upto, copy: None });
-        self.nothing_at = None;
+        self.idle_revision = None;
     }
 
     /// The peer hears of other writers from this node than before: `wants` says something else from now on.
     pub fn wants_changed(&mut self) {
-        self.nothing_at = None;
+        self.idle_revision = None;
     }
 
     /// The last delta found no place on the way to the peer: it comes again.
     pub fn unsent<V: Value>(&mut self, replica: &Replica<V>, delta: &Delta<V>) {
         self.acknowledged(Self::cost(delta));
-        self.nothing_at = None;
+        self.idle_revision = None;
         if delta.after == Position::default() {
             // Nothing of this life has been sent, not even that there is one.
             self.fed.remove(&delta.writer);
             return;
         }
-        let copy = (delta.copy != Copied::No).then(|| replica.floor(delta.writer));
+        let copy = (delta.copy != CopyPart::No).then(|| replica.floor(delta.writer));
         self.fed.insert(delta.writer, Fed { incarnation: delta.incarnation, upto: delta.after, copy });
     }
 
@@ -92,22 +92,23 @@ impl Feed {
         replica: &Replica<V>,
         wants: impl Fn(WriterId) -> bool,
     ) -> Option<Delta<V>> {
-        let is_idle = self.nothing_at == Some(replica.revision());
+        let is_idle = self.idle_revision == Some(replica.revision());
         if is_idle || self.in_flight >= self.batching.in_flight_max || now < self.due() {
             return None;
         }
-        let is_fed = |(writer, held): &(WriterId, &Held<V>)| self.is_fed(replica, *writer, held, &wants);
+        let is_fed =
+            |(writer, held): &(WriterId, &WriterState<V>)| self.is_fed(replica, *writer, held, &wants);
         let all = || replica.held().filter(is_fed);
         let Some((writer, held)) = all().find(|(writer, _)| *writer > self.turn).or_else(|| all().next())
         else {
-            self.nothing_at = Some(replica.revision());
+            self.idle_revision = Some(replica.revision());
             return None;
         };
         self.turn = writer;
         let (delta, bytes) = self.next(writer, held);
         self.in_flight += bytes;
         // A copy is bounded by what is on its way, not by time.
-        if delta.copy == Copied::No && bytes < self.batching.bytes_max as u64 {
+        if delta.copy == CopyPart::No && bytes < self.batching.bytes_max as u64 {
             self.last = Some(now);
         }
         Some(delta)
@@ -132,7 +133,7 @@ impl Feed {
     /// When [`Self::poll`] is worth calling again, microseconds; `None` while the peer has heard of everything, or of as much as may be on
     /// its way.
     pub fn next_due<V: Value>(&self, replica: &Replica<V>, wants: impl Fn(WriterId) -> bool) -> Option<u64> {
-        if self.nothing_at == Some(replica.revision()) {
+        if self.idle_revision == Some(replica.revision()) {
             return None;
         }
         let is_fed = || replica.held().any(|(writer, held)| self.is_fed(replica, writer, held, &wants));
@@ -143,7 +144,7 @@ impl Feed {
         &self,
         replica: &Replica<V>,
         writer: WriterId,
-        held: &Held<V>,
+        held: &WriterState<V>,
         wants: impl Fn(WriterId) -> bool,
     ) -> bool {
         let is_begun = |fed: &Fed| fed.copy.is_some() && fed.incarnation == held.incarnation;
@@ -151,7 +152,7 @@ impl Feed {
             && self.is_behind(replica, writer, held)
     }
 
-    fn is_behind<V: Value>(&self, replica: &Replica<V>, writer: WriterId, held: &Held<V>) -> bool {
+    fn is_behind<V: Value>(&self, replica: &Replica<V>, writer: WriterId, held: &WriterState<V>) -> bool {
         match self.fed.get(&writer) {
             // What the peer knows of one that is over is worth nothing, and a writer knows best which of its lives goes on.
             Some(fed) if fed.incarnation > held.incarnation => {
@@ -165,7 +166,7 @@ impl Feed {
         }
     }
 
-    fn next<V: Value>(&mut self, writer: WriterId, held: &Held<V>) -> (Delta<V>, u64) {
+    fn next<V: Value>(&mut self, writer: WriterId, held: &WriterState<V>) -> (Delta<V>, u64) {
         let incarnation = held.incarnation;
         let new = Fed { incarnation, upto: Position::default(), copy: None };
         let mut fed =
@@ -189,9 +190,9 @@ impl Feed {
         }
         let is_end = upto == held.position;
         let copy = match (fed.copy.is_some(), is_end) {
-            (false, _) => Copied::No,
-            (true, false) => Copied::Part,
-            (true, true) => Copied::End,
+            (false, _) => CopyPart::No,
+            (true, false) => CopyPart::Part,
+            (true, true) => CopyPart::End,
         };
         self.fed.insert(writer, Fed { incarnation, upto, copy: fed.copy.filter(|_| !is_end) });
         (Delta { writer, incarnation, after, upto, copy, operations }, bytes)

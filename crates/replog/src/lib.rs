@@ -14,7 +14,7 @@ mod id;
 mod log;
 mod replica;
 
-pub use delta::{Copied, Delta, DeltaError, Operation, Value};
+pub use delta::{CopyPart, Delta, DeltaError, Operation, Value};
 pub use feed::{Batching, Feed};
 pub use id::{Incarnation, Position, WriterId};
 pub use replica::{Applied, Change, NotApplied, Replica, SourceId};

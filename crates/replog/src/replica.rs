@@ -2,22 +2,22 @@ use std::collections::BTreeMap;
 
 use foldhash::quality::FixedState;
 
-use crate::delta::{Copied, Delta, Operation, Value};
+use crate::delta::{CopyPart, Delta, Operation, Value};
 use crate::id::{Incarnation, Position, WriterId};
 use crate::log::{Log, NO_ROUND};
 
 /// Lives of a writer that are kept while what it has now is not complete.
-const LIVES_KEPT: usize = 3;
+const INCARNATIONS_KEPT: usize = 3;
 
 /// What one node holds of the maps of all writers: its own, complete, and others' as far as it has heard.
 #[derive(Debug)]
 pub struct Replica<V> {
-    writers: BTreeMap<WriterId, Held<V>>,
+    writers: BTreeMap<WriterId, WriterState<V>>,
     dead: BTreeMap<WriterId, Dead>,
     /// Logs of such, which are given up in portions.
-    dying: Vec<(WriterId, Log<V>)>,
-    /// Sources that were refused something ([`Self::poll_unheard`]).
-    unheard: Vec<SourceId>,
+    dropped: Vec<(WriterId, Log<V>)>,
+    /// Sources that were refused something ([`Self::poll_refused_source`]).
+    refused_sources: Vec<SourceId>,
     hasher: FixedState,
     tombstones_max: usize,
     /// Another one with each change of what the writers have.
@@ -25,7 +25,7 @@ pub struct Replica<V> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Held<V> {
+pub(crate) struct WriterState<V> {
     pub incarnation: Incarnation,
     pub log: Log<V>,
     /// Of all operations up to here it has heard, of those on the same key at least of the last.
@@ -41,7 +41,7 @@ pub(crate) struct Held<V> {
 #[derive(Debug, Default)]
 struct Dead {
     upto: Incarnation,
-    but: Option<Incarnation>,
+    except: Option<Incarnation>,
 }
 
 /// A whole copy that is coming.
@@ -85,7 +85,7 @@ pub enum NotApplied {
     /// Something before it is missing: to be asked for from here on.
     Gap { position: Position },
     /// Another source is sending a whole copy: when that has come, or is given up, this one has to be heard again
-    /// ([`Replica::poll_unheard`]).
+    /// ([`Replica::poll_refused_source`]).
     Copying,
 }
 
@@ -100,8 +100,8 @@ impl<V: Value> Replica<V> {
         Self {
             writers: BTreeMap::new(),
             dead: BTreeMap::new(),
-            dying: Vec::new(),
-            unheard: Vec::new(),
+            dropped: Vec::new(),
+            refused_sources: Vec::new(),
             hasher: FixedState::with_seed(hash_seed),
             tombstones_max,
             revision: 0,
@@ -110,14 +110,14 @@ impl<V: Value> Replica<V> {
 
     /// This node is a writer from now on, in a life of which nobody knows anything yet.
     pub fn own(&mut self, writer: WriterId, incarnation: Incarnation) {
-        let own = Held { is_own: true, ..self.fresh(incarnation) };
-        self.bury(writer);
+        let own = WriterState { is_own: true, ..self.fresh(incarnation) };
+        self.drop_writer(writer);
         self.writers.insert(writer, own);
         self.revision += 1;
     }
 
-    fn fresh(&self, incarnation: Incarnation) -> Held<V> {
-        Held {
+    fn fresh(&self, incarnation: Incarnation) -> WriterState<V> {
+        WriterState {
             incarnation,
             log: Log::new(self.hasher.clone()),
             position: Position::default(),
@@ -165,15 +165,15 @@ impl<V: Value> Replica<V> {
             Some(known) if known == incarnation => {}
             _ => {
                 // What an earlier life wrote is void.
-                self.bury(writer);
+                self.drop_writer(writer);
                 self.begin(writer, incarnation);
             }
         }
         let Some(held) = self.writers.get_mut(&writer) else { return Err(NotApplied::Dead) };
-        let begins = copy != Copied::No && after == Position::default();
+        let begins = copy != CopyPart::No && after == Position::default();
         let from = match &mut held.copying {
             // Whoever copies: nothing is missing before it.
-            _ if copy == Copied::No && after <= held.position => held.position,
+            _ if copy == CopyPart::No && after <= held.position => held.position,
             // Two copies of different times cannot be told from one without what was deleted between them.
             Some(copying) if copying.source != source && !begins => {
                 if !copying.refused.contains(&source) {
@@ -181,7 +181,7 @@ impl<V: Value> Replica<V> {
                 }
                 return Err(NotApplied::Copying);
             }
-            _ if copy == Copied::No => held.position,
+            _ if copy == CopyPart::No => held.position,
             Some(copying) if !begins => copying.upto,
             // One that begins takes the place of another, whose source may have stopped.
             _ => Position::default(),
@@ -193,7 +193,7 @@ impl<V: Value> Replica<V> {
             held.round += 1;
         }
         // A delta of another source may be older than the copy: what it brings is no sign that the copy mentioned it.
-        let round = if copy == Copied::No { NO_ROUND } else { held.round };
+        let round = if copy == CopyPart::No { NO_ROUND } else { held.round };
         let mut changes = 0;
         for Operation { position, key, value } in operations {
             // All up to here was heard of: what is not there any more was deleted, and the source has not heard of that.
@@ -208,15 +208,15 @@ impl<V: Value> Replica<V> {
             }
         }
         match copy {
-            Copied::No => held.position = held.position.max(upto),
-            Copied::Part => {
+            CopyPart::No => held.position = held.position.max(upto),
+            CopyPart::Part => {
                 let mut refused = held.copying.take().map_or(Vec::new(), |copying| copying.refused);
                 refused.retain(|other| *other != source);
                 held.copying = Some(Copying { source, upto: from.max(upto), refused });
             }
-            Copied::End => {
+            CopyPart::End => {
                 let refused = held.copying.take().map_or(Vec::new(), |copying| copying.refused);
-                self.unheard.extend(refused.into_iter().filter(|other| *other != source));
+                self.refused_sources.extend(refused.into_iter().filter(|other| *other != source));
                 for key in held.log.sweep(held.round, upto) {
                     changes += 1;
                     on_change(Change { writer, key: &key, value: None });
@@ -232,10 +232,10 @@ impl<V: Value> Replica<V> {
 
     /// Nothing more comes from a source: its copies are given up, and what they brought stays.
     pub fn lost(&mut self, source: SourceId) {
-        self.unheard.retain(|unheard| *unheard != source);
+        self.refused_sources.retain(|refused_sources| *refused_sources != source);
         for held in self.writers.values_mut() {
             if let Some(copying) = held.copying.take_if(|copying| copying.source == source) {
-                self.unheard.extend(copying.refused);
+                self.refused_sources.extend(copying.refused);
             }
             if let Some(copying) = &mut held.copying {
                 copying.refused.retain(|refused| *refused != source);
@@ -244,19 +244,19 @@ impl<V: Value> Replica<V> {
     }
 
     /// Nothing comes from a source at present. Its copies go on when that changes, but for those for which others were refused.
-    pub fn falls_silent(&mut self, source: SourceId) {
+    pub fn source_down(&mut self, source: SourceId) {
         for held in self.writers.values_mut() {
             let is_given_up = |copying: &mut Copying| copying.source == source && !copying.refused.is_empty();
             if let Some(copying) = held.copying.take_if(is_given_up) {
-                self.unheard.extend(copying.refused);
+                self.refused_sources.extend(copying.refused);
             }
         }
     }
 
     /// A source that was refused something for the copy of another one, which is no reason any more. It believes that this replica has
     /// heard it: its feed has to begin again with what the replica has now. The call of [`Self::lost`] by which it does takes it from here.
-    pub fn poll_unheard(&mut self) -> Option<SourceId> {
-        self.unheard.pop()
+    pub fn poll_refused_source(&mut self) -> Option<SourceId> {
+        self.refused_sources.pop()
     }
 
     /// An incarnation of a writer, and every one before it, is dead for good: its entries go ([`Self::forget_some`]), and what is still
@@ -264,16 +264,16 @@ impl<V: Value> Replica<V> {
     pub fn declare_dead(&mut self, writer: WriterId, incarnation: Incarnation) {
         let dead = self.dead.entry(writer).or_default();
         dead.upto = incarnation.max(dead.upto);
-        dead.but.take_if(|but| *but <= incarnation);
-        self.bury_if_dead(writer);
+        dead.except.take_if(|except| *except <= incarnation);
+        self.drop_if_dead(writer);
     }
 
     /// A life of a writer is not dead after all. Whether it counted as dead: then what was told of it was refused.
     pub fn revive(&mut self, writer: WriterId, incarnation: Incarnation) -> bool {
         let was_dead = self.is_dead(writer, incarnation);
         if let Some(dead) = self.dead.get_mut(&writer).filter(|_| was_dead) {
-            dead.but = Some(incarnation);
-            if self.bury_if_dead(writer) {
+            dead.except = Some(incarnation);
+            if self.drop_if_dead(writer) {
                 self.begin(writer, incarnation);
             }
         }
@@ -282,7 +282,7 @@ impl<V: Value> Replica<V> {
 
     /// A life of a writer goes on, and what was told of a later one is void, of which nothing more is taken. Whether there was such a life: then what was told of
     /// the one that goes on was refused.
-    pub fn void_later(&mut self, writer: WriterId, incarnation: Incarnation) -> bool {
+    pub fn discard_later(&mut self, writer: WriterId, incarnation: Incarnation) -> bool {
         let Some(held) =
             self.writers.get(&writer).filter(|held| held.incarnation > incarnation && !held.is_own)
         else {
@@ -290,8 +290,8 @@ impl<V: Value> Replica<V> {
         };
         let later = held.incarnation;
         let dead = self.dead.entry(writer).or_default();
-        *dead = Dead { upto: later.max(dead.upto), but: Some(incarnation) };
-        self.bury(writer);
+        *dead = Dead { upto: later.max(dead.upto), except: Some(incarnation) };
+        self.drop_writer(writer);
         self.begin(writer, incarnation);
         true
     }
@@ -303,7 +303,9 @@ impl<V: Value> Replica<V> {
 
     /// Whether a life of a writer was declared dead.
     pub fn is_dead(&self, writer: WriterId, incarnation: Incarnation) -> bool {
-        self.dead.get(&writer).is_some_and(|dead| incarnation <= dead.upto && dead.but != Some(incarnation))
+        self.dead
+            .get(&writer)
+            .is_some_and(|dead| incarnation <= dead.upto && dead.except != Some(incarnation))
     }
 
     /// A life of which nothing is known yet.
@@ -313,18 +315,18 @@ impl<V: Value> Replica<V> {
         self.revision += 1;
     }
 
-    fn bury_if_dead(&mut self, writer: WriterId) -> bool {
+    fn drop_if_dead(&mut self, writer: WriterId) -> bool {
         let held = self.writers.get(&writer).filter(|held| !held.is_own);
         let is_dead = held.is_some_and(|held| self.is_dead(writer, held.incarnation));
         if is_dead {
-            self.bury(writer);
+            self.drop_writer(writer);
         }
         is_dead
     }
 
-    fn bury(&mut self, writer: WriterId) {
+    fn drop_writer(&mut self, writer: WriterId) {
         if let Some(held) = self.writers.remove(&writer) {
-            self.dying.push((writer, held.log));
+            self.dropped.push((writer, held.log));
             self.revision += 1;
         }
     }
@@ -338,15 +340,15 @@ impl<V: Value> Replica<V> {
         mut on_change: impl FnMut(Change<'_, V>),
     ) -> bool {
         let Some(at) = self.next_to_forget(&may_go) else { return false };
-        let (writer, log) = &mut self.dying[at];
+        let (writer, log) = &mut self.dropped[at];
         let (writer, keys) = (*writer, log.drain(count));
         if keys.is_empty() {
-            self.dying.remove(at);
+            self.dropped.remove(at);
         }
         for key in keys {
             // A later life may have it, too.
             let is_held = self.writers.get(&writer).is_some_and(|held| held.log.get(&key).is_some());
-            let is_kept = || self.dying(writer).any(|(_, log)| log.get(&key).is_some());
+            let is_kept = || self.dropped(writer).any(|(_, log)| log.get(&key).is_some());
             if !is_held && !is_kept() {
                 on_change(Change { writer, key: &key, value: None });
             }
@@ -360,18 +362,18 @@ impl<V: Value> Replica<V> {
         may_go: impl Fn(WriterId, Option<(Incarnation, Position)>) -> bool,
     ) -> Option<usize> {
         let now = |writer| self.writers.get(&writer).map(|held| (held.incarnation, held.position));
-        self.dying
-            .iter()
-            .position(|(writer, _)| may_go(*writer, now(*writer)) || self.dying(*writer).count() > LIVES_KEPT)
+        self.dropped.iter().position(|(writer, _)| {
+            may_go(*writer, now(*writer)) || self.dropped(*writer).count() > INCARNATIONS_KEPT
+        })
     }
 
-    fn dying(&self, writer: WriterId) -> impl Iterator<Item = &(WriterId, Log<V>)> {
-        self.dying.iter().filter(move |(of, _)| *of == writer)
+    fn dropped(&self, writer: WriterId) -> impl Iterator<Item = &(WriterId, Log<V>)> {
+        self.dropped.iter().filter(move |(of, _)| *of == writer)
     }
 
     /// Entries of earlier lives of a writer that are not forgotten yet, those of the earliest first.
     pub fn remains(&self, writer: WriterId) -> impl Iterator<Item = (&[u8], &V)> {
-        self.dying(writer).flat_map(|(_, log)| log.iter())
+        self.dropped(writer).flat_map(|(_, log)| log.iter())
     }
 
     /// Nobody hears of a writer at present; its entries stay.
@@ -435,7 +437,7 @@ impl<V: Value> Replica<V> {
         self.writers.get(&writer).map_or(Position::default(), |held| held.log.floor())
     }
 
-    pub(crate) fn held(&self) -> impl Iterator<Item = (WriterId, &Held<V>)> {
+    pub(crate) fn held(&self) -> impl Iterator<Item = (WriterId, &WriterState<V>)> {
         self.writers.iter().map(|(writer, held)| (*writer, held))
     }
 

@@ -162,14 +162,14 @@ impl World {
         }
         let reader = self.wires[at].to;
         for wire in (0..self.wires.len()).filter(|wire| self.wires[*wire].is_silent) {
-            self.nodes[reader].replica.falls_silent(SourceId(wire as u64));
+            self.nodes[reader].replica.source_down(SourceId(wire as u64));
         }
-        self.hear_again(reader);
+        self.listen_again(reader);
     }
 
     /// Whoever could not be heard while another's copy came is asked anew.
-    fn hear_again(&mut self, reader: usize) {
-        while let Some(source) = self.nodes[reader].replica.poll_unheard() {
+    fn listen_again(&mut self, reader: usize) {
+        while let Some(source) = self.nodes[reader].replica.poll_refused_source() {
             self.count("heard again");
             self.reconnect(source.0 as usize);
         }
@@ -181,8 +181,8 @@ impl World {
         *is_silent = !*is_silent;
         if *is_silent {
             let reader = *to;
-            self.nodes[reader].replica.falls_silent(SourceId(at as u64));
-            self.hear_again(reader);
+            self.nodes[reader].replica.source_down(SourceId(at as u64));
+            self.listen_again(reader);
             self.count("silent");
         }
     }
@@ -436,7 +436,7 @@ fn reader_of_two() -> (Replica<Flags>, Delta<Flags>) {
     assert!(apply(B, &of_b[0]).is_ok(), "the other may have stopped");
     assert_eq!(apply(A, &of_a[1]), Err(NotApplied::Copying));
     assert_eq!(apply(A, &of_a[1]), Err(NotApplied::Copying));
-    assert_eq!(reader.poll_unheard(), None);
+    assert_eq!(reader.poll_refused_source(), None);
     reader.check_invariants();
     (reader, of_b[1].clone())
 }
@@ -449,19 +449,19 @@ fn who_was_refused_for_a_copy_is_heard_again_when_that_ends_or_is_given_up() {
             reader.apply(B, rest, |_| {}).expect("it is whole");
         },
         |reader, _| reader.lost(B),
-        |reader, _| reader.falls_silent(B),
+        |reader, _| reader.source_down(B),
     ];
     for end in ends {
         let (mut reader, rest) = reader_of_two();
         end(&mut reader, rest);
         assert!(!reader.is_copying());
-        assert_eq!(reader.poll_unheard(), Some(A));
-        assert_eq!(reader.poll_unheard(), None, "once");
+        assert_eq!(reader.poll_refused_source(), Some(A));
+        assert_eq!(reader.poll_refused_source(), None, "once");
     }
     let (mut reader, rest) = reader_of_two();
     reader.lost(A);
     reader.apply(B, rest, |_| {}).expect("it is whole");
-    assert_eq!(reader.poll_unheard(), None, "it has begun again meanwhile");
+    assert_eq!(reader.poll_refused_source(), None, "it has begun again meanwhile");
     assert_eq!(reader.size(WriterId(1)).0, 3);
 }
 
@@ -471,7 +471,7 @@ fn a_copy_that_keeps_nobody_out_survives_silence() {
     let (_, [of_a, _]) = two_copies();
     let mut reader = Replica::new(1, 0);
     reader.apply(A, of_a[0].clone(), |_| {}).expect("it begins");
-    reader.falls_silent(A);
+    reader.source_down(A);
     reader.apply(A, of_a[1].clone(), |_| {}).expect("it goes on");
     assert_eq!(reader.size(WriterId(1)).0, 3);
 }
@@ -529,14 +529,15 @@ fn that_there_is_nothing_in_a_new_life_is_said_again_when_it_finds_no_place() {
 #[test]
 fn a_life_with_a_smaller_number_is_taken_when_the_greater_one_is_over_and_the_greater_no_more() {
     let id = WriterId(1);
-    let life = |number: u64, key: &str| {
+    let incarnation = |number: u64, key: &str| {
         let mut writer = Replica::<Flags>::new(1, 4);
         writer.own(id, Incarnation(number));
         set(&mut writer, key, Some(1));
         let delta = Feed::new(batching(), []).poll(0, &writer, |_| true).expect("a change");
         (writer, delta)
     };
-    let ((_, ahead), (behind, delta), (_, next)) = (life(51, "a"), life(1, "b"), life(2, "c"));
+    let ((_, ahead), (behind, delta), (_, next)) =
+        (incarnation(51, "a"), incarnation(1, "b"), incarnation(2, "c"));
     let mut reader = Replica::<Flags>::new(1, 4);
     reader.apply(A, ahead.clone(), |_| {}).expect("the first");
     reader.declare_dead(id, Incarnation(51));
@@ -554,7 +555,7 @@ fn a_life_with_a_smaller_number_is_taken_when_the_greater_one_is_over_and_the_gr
     let mut other = Replica::<Flags>::new(1, 4);
     other.apply(B, ahead, |_| {}).expect("the first");
     assert_eq!(other.apply(A, delta.clone(), |_| {}), Err(NotApplied::Old { known: Incarnation(51) }));
-    assert!(other.void_later(id, Incarnation(1)) && !other.void_later(id, Incarnation(1)));
+    assert!(other.discard_later(id, Incarnation(1)) && !other.discard_later(id, Incarnation(1)));
     assert_eq!(other.vector().collect::<Vec<_>>(), [(id, Incarnation(1), Position(0))]);
     other.apply(A, delta, |_| {}).expect("it goes on");
     for mut replica in [reader, other] {

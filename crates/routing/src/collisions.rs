@@ -78,15 +78,15 @@ fn run(width: u32, tries_max: usize, seed: u64) -> usize {
     let mut all = BTreeMap::new();
     index.for_each(&reader, |name, id| assert_eq!(all.insert(name.to_owned(), id), None));
     assert_eq!(all, model);
-    index.strays.live()
+    index.unindexed.live()
 }
 
 #[test]
 fn filters_whose_hashes_collide_are_told_apart() {
     for (seed, width) in (0..).zip([4, 6, 8, 8, 10, 10, 12, 64]) {
         for tries_max in [0, usize::MAX] {
-            let strays = run(width, tries_max, seed);
-            assert_eq!(strays > 0, width < 64, "{strays} strays with {width} bits");
+            let unindexed = run(width, tries_max, seed);
+            assert_eq!(unindexed > 0, width < 64, "{unindexed} strays with {width} bits");
         }
     }
 }

@@ -9,8 +9,8 @@ use std::hash::Hash;
 use crate::epoch::Guard;
 use crate::hash::PathHasher;
 use crate::large::Large;
-use crate::limbo::{Bin, Garbage};
 use crate::pool::{FreeList, Pool, Tail};
+use crate::retired::{Bin, Garbage};
 use crate::slot::Member;
 use crate::strip::Strip;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -127,15 +127,15 @@ impl<D: Destination> Destinations<D> {
     }
 
     /// Whether one of those that `reference` leads to, read while the guard held, is as asked for.
-    pub fn any(&self, reference: u32, mut is_it: impl FnMut(&D) -> bool, _: &Guard<'_>) -> bool {
+    pub fn any(&self, reference: u32, mut predicate: impl FnMut(&D) -> bool, _: &Guard<'_>) -> bool {
         // SAFETY: written before the reference was published; the guard keeps the set and what it consists of.
         unsafe {
             match Reference::decode(reference) {
                 Reference::None => false,
-                Reference::Single(number) => is_it(&self.singles.entry(number).read()),
+                Reference::Single(number) => predicate(&self.singles.entry(number).read()),
                 Reference::Set(number) => match self.set(number) {
-                    Set::Small(block) => entries(block).iter().any(is_it),
-                    Set::Large(large) => large.any(is_it),
+                    Set::Small(block) => entries(block).iter().any(predicate),
+                    Set::Large(large) => large.any(predicate),
                 },
             }
         }

@@ -28,8 +28,8 @@ impl<D: Destination> Index<D> {
             }
         };
         report(b"#", self.root.below.load(Ordering::Acquire));
-        for stray in self.strays.iter() {
-            report(stray.filter.as_bytes(), stray.destinations.load(Ordering::Acquire));
+        for unindexed_filter in self.unindexed.iter() {
+            report(unindexed_filter.filter.as_bytes(), unindexed_filter.destinations.load(Ordering::Acquire));
         }
         self.exacts.view(guard).for_each(|slot| {
             // SAFETY: the view shows entries whose hash was seen, and the guard keeps them.
@@ -99,7 +99,7 @@ impl<D: Destination> Index<D> {
         assert_eq!(self.nodes.live(), live);
         filters += usize::from(self.root.below.load(Ordering::Relaxed) != 0);
         self.check_shapes(filters);
-        filters += self.strays.live();
+        filters += self.unindexed.live();
         let exacts = self.exacts.view(&inside.guard);
         let mut live = 0;
         exacts.for_each(|slot| live += usize::from(slot.is_live()));

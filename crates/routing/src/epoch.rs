@@ -1,7 +1,7 @@
 //! When memory that readers may still look at can be used again.
 //!
 //! Quiescent states: a writer takes something out of the index, so that nobody can newly find it, and puts it into
-//! [`Limbo`] with the current epoch. Every reader has a [`Seat`] that says in which epoch it last held nothing.
+//! [`RetiredList`] with the current epoch. Every reader has a [`Participant`] that says in which epoch it last held nothing.
 //! What was put away in an epoch is free once each seat shows a later one or is parked. Readers only ever store to
 //! their own seat: they wait for nobody, and a reader that stays away delays memory, never a thread.
 
@@ -15,14 +15,14 @@ use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, fence};
 pub struct Domain {
     /// Counts up from 1; changed only by who holds the limbo.
     epoch: AtomicU64,
-    seats: Mutex<Vec<Arc<Seat>>>,
+    participants: Mutex<Vec<Arc<Participant>>>,
     /// How much waits in the limbo; a hint for readers.
     pending: AtomicUsize,
 }
 
 /// One reader's place. On cache lines of its own, as its reader writes it at every turn.
 #[repr(align(128))]
-pub struct Seat {
+pub struct Participant {
     /// The epoch in which the reader last held nothing, or [`PARKED`].
     epoch: AtomicU64,
 }
@@ -30,7 +30,7 @@ pub struct Seat {
 const PARKED: u64 = 0;
 
 /// What was taken out and waits for the readers, oldest first.
-pub struct Limbo<T> {
+pub struct RetiredList<T> {
     queue: VecDeque<(u64, T)>,
 }
 
@@ -49,9 +49,9 @@ impl Guard<'_> {
     }
 }
 
-impl<T> Limbo<T> {
-    pub fn new() -> Limbo<T> {
-        Limbo { queue: VecDeque::new() }
+impl<T> RetiredList<T> {
+    pub fn new() -> RetiredList<T> {
+        RetiredList { queue: VecDeque::new() }
     }
 
     pub fn len(&self) -> usize {
@@ -70,28 +70,32 @@ impl<T> Limbo<T> {
 
 impl Domain {
     pub fn new() -> Domain {
-        Domain { epoch: AtomicU64::new(1), seats: Mutex::new(Vec::new()), pending: AtomicUsize::new(0) }
+        Domain {
+            epoch: AtomicU64::new(1),
+            participants: Mutex::new(Vec::new()),
+            pending: AtomicUsize::new(0),
+        }
     }
 
     /// A seat for a new reader, not parked.
-    pub fn join(&self) -> Arc<Seat> {
+    pub fn join(&self) -> Arc<Participant> {
         // The lock orders this with `collect`: either that sees the seat, or this reader sees all that it took out.
-        let mut seats = lock(&self.seats);
-        let seat = Arc::new(Seat { epoch: AtomicU64::new(self.epoch.load(Ordering::Acquire)) });
-        seats.push(seat.clone());
-        seat
+        let mut participants = lock(&self.participants);
+        let participant = Arc::new(Participant { epoch: AtomicU64::new(self.epoch.load(Ordering::Acquire)) });
+        participants.push(participant.clone());
+        participant
     }
 
     /// The reader holds nothing and never will again.
-    pub fn leave(&self, seat: &Arc<Seat>) {
-        seat.park();
-        lock(&self.seats).retain(|other| !Arc::ptr_eq(other, seat));
+    pub fn leave(&self, participant: &Arc<Participant>) {
+        participant.park();
+        lock(&self.participants).retain(|other| !Arc::ptr_eq(other, participant));
     }
 
     /// Puts away what readers can no longer find.
-    pub fn retire<T>(&self, limbo: &mut Limbo<T>, item: T) {
-        limbo.queue.push_back((self.epoch.load(Ordering::Relaxed), item));
-        self.pending.store(limbo.len(), Ordering::Relaxed);
+    pub fn retire<T>(&self, retired: &mut RetiredList<T>, item: T) {
+        retired.queue.push_back((self.epoch.load(Ordering::Relaxed), item));
+        self.pending.store(retired.len(), Ordering::Relaxed);
     }
 
     /// Whether something may be waiting.
@@ -101,38 +105,41 @@ impl Domain {
     }
 
     /// Begins a new epoch if something was put away in the current one.
-    pub fn advance<T>(&self, limbo: &mut Limbo<T>) {
+    pub fn advance<T>(&self, retired: &mut RetiredList<T>) {
         let epoch = self.epoch.load(Ordering::Relaxed);
-        if limbo.queue.back().is_some_and(|(at, _)| *at == epoch) {
+        if retired.queue.back().is_some_and(|(at, _)| *at == epoch) {
             // Release: a reader that sees the new epoch sees that what was put away before it is gone.
             self.epoch.store(epoch + 1, Ordering::Release);
         }
     }
 
     /// Hands `free` what no reader can hold any more, at most `at_most` items. Call `advance` first.
-    pub fn collect<T>(&self, limbo: &mut Limbo<T>, at_most: usize, mut free: impl FnMut(T)) {
-        if limbo.queue.is_empty() {
+    pub fn collect<T>(&self, retired: &mut RetiredList<T>, at_most: usize, mut free: impl FnMut(T)) {
+        if retired.queue.is_empty() {
             return;
         }
         // Pairs with the fence in `unpark`: a parked reader that this does not see awake does not see what is gone.
         fence(Ordering::SeqCst);
         let oldest = {
-            let seats = lock(&self.seats);
+            let participants = lock(&self.participants);
             // Acquire: what a reader did before it stored its epoch happened before what `free` does.
-            let held = seats.iter().map(|seat| seat.epoch.load(Ordering::Acquire)).filter(|at| *at != PARKED);
+            let held = participants
+                .iter()
+                .map(|participant| participant.epoch.load(Ordering::Acquire))
+                .filter(|at| *at != PARKED);
             held.min().unwrap_or_else(|| self.epoch.load(Ordering::Relaxed))
         };
         for _ in 0..at_most {
-            match limbo.queue.pop_front_if(|(at, _)| *at < oldest) {
+            match retired.queue.pop_front_if(|(at, _)| *at < oldest) {
                 Some((_, item)) => free(item),
                 None => break,
             }
         }
-        self.pending.store(limbo.len(), Ordering::Relaxed);
+        self.pending.store(retired.len(), Ordering::Relaxed);
     }
 }
 
-impl Seat {
+impl Participant {
     /// The reader holds nothing at this moment.
     #[inline]
     pub fn quiescent(&self, domain: &Domain) {
@@ -175,62 +182,62 @@ fn lock<T>(mutex: &Mutex<T>) -> loom::sync::MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    fn collected(domain: &Domain, limbo: &mut Limbo<u32>) -> Vec<u32> {
+    fn collected(domain: &Domain, retired: &mut RetiredList<u32>) -> Vec<u32> {
         let mut free = Vec::new();
-        domain.advance(limbo);
-        domain.collect(limbo, usize::MAX, |item| free.push(item));
+        domain.advance(retired);
+        domain.collect(retired, usize::MAX, |item| free.push(item));
         free
     }
 
     #[test]
     fn without_readers_everything_is_free_at_once() {
-        let (domain, mut limbo) = (Domain::new(), Limbo::new());
-        domain.retire(&mut limbo, 1);
-        domain.retire(&mut limbo, 2);
-        assert_eq!(collected(&domain, &mut limbo), [1, 2]);
+        let (domain, mut retired) = (Domain::new(), RetiredList::new());
+        domain.retire(&mut retired, 1);
+        domain.retire(&mut retired, 2);
+        assert_eq!(collected(&domain, &mut retired), [1, 2]);
         assert!(!domain.has_pending());
     }
 
     #[test]
     fn the_slowest_reader_decides() {
-        let (domain, mut limbo) = (Domain::new(), Limbo::new());
+        let (domain, mut retired) = (Domain::new(), RetiredList::new());
         let (a, b) = (domain.join(), domain.join());
-        domain.retire(&mut limbo, 1);
-        assert_eq!(collected(&domain, &mut limbo), []);
+        domain.retire(&mut retired, 1);
+        assert_eq!(collected(&domain, &mut retired), []);
         a.quiescent(&domain);
-        assert_eq!(collected(&domain, &mut limbo), []);
-        domain.retire(&mut limbo, 2);
+        assert_eq!(collected(&domain, &mut retired), []);
+        domain.retire(&mut retired, 2);
         b.quiescent(&domain);
-        assert_eq!(collected(&domain, &mut limbo), [1]);
+        assert_eq!(collected(&domain, &mut retired), [1]);
         a.quiescent(&domain);
         b.quiescent(&domain);
-        assert_eq!(collected(&domain, &mut limbo), [2]);
+        assert_eq!(collected(&domain, &mut retired), [2]);
     }
 
     #[test]
     fn a_parked_or_departed_reader_holds_nothing() {
-        let (domain, mut limbo) = (Domain::new(), Limbo::new());
+        let (domain, mut retired) = (Domain::new(), RetiredList::new());
         let (a, b) = (domain.join(), domain.join());
-        domain.retire(&mut limbo, 1);
+        domain.retire(&mut retired, 1);
         a.park();
-        assert_eq!(collected(&domain, &mut limbo), []);
+        assert_eq!(collected(&domain, &mut retired), []);
         domain.leave(&b);
-        assert_eq!(collected(&domain, &mut limbo), [1]);
+        assert_eq!(collected(&domain, &mut retired), [1]);
         a.unpark(&domain);
-        domain.retire(&mut limbo, 2);
-        assert_eq!(collected(&domain, &mut limbo), []);
+        domain.retire(&mut retired, 2);
+        assert_eq!(collected(&domain, &mut retired), []);
         a.quiescent(&domain);
-        assert_eq!(collected(&domain, &mut limbo), [2]);
+        assert_eq!(collected(&domain, &mut retired), [2]);
     }
 
     #[test]
     fn a_pass_frees_no_more_than_it_may() {
-        let (domain, mut limbo) = (Domain::new(), Limbo::new());
-        (0..5).for_each(|i| domain.retire(&mut limbo, i));
-        domain.advance(&mut limbo);
+        let (domain, mut retired) = (Domain::new(), RetiredList::new());
+        (0..5).for_each(|i| domain.retire(&mut retired, i));
+        domain.advance(&mut retired);
         let mut free = Vec::new();
-        domain.collect(&mut limbo, 2, |item| free.push(item));
-        assert_eq!((free, limbo.len()), (vec![0, 1], 3));
+        domain.collect(&mut retired, 2, |item| free.push(item));
+        assert_eq!((free, retired.len()), (vec![0, 1], 3));
         assert!(domain.has_pending());
     }
 }

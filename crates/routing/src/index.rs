@@ -5,16 +5,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use mqtt::TopicFilter;
 
 use crate::destinations::{Destinations, DestinationsTail};
-use crate::epoch::{Domain, Limbo};
+use crate::epoch::{Domain, RetiredList};
 use crate::hash::PathHasher;
-use crate::limbo::{Bin, Garbage};
 use crate::limits::LEVELS_MAX;
 use crate::names::{Names, NamesTail};
+use crate::retired::{Bin, Garbage};
 use crate::shapes::{ShapeCounts, Shapes};
 use crate::slot::{Children, Exact, Node};
-use crate::strays::Strays;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 use crate::table::Table;
+use crate::unindexed::UnindexedFilters;
 use crate::units::Units;
 use crate::writing::{Change, Tools, WriterScratch};
 use crate::{Destination, IndexFull, IndexLimits, Reader, ShapeOwners, ShapesFull};
@@ -55,7 +55,7 @@ pub struct Index<D: Destination> {
     pub(crate) names: Names,
     pub(crate) destinations: Destinations<D>,
     pub(crate) shapes: Shapes,
-    pub(crate) strays: Strays,
+    pub(crate) unindexed: UnindexedFilters,
     filters: AtomicUsize,
     pairs: AtomicUsize,
     writer: Mutex<Writer>,
@@ -70,7 +70,7 @@ pub(crate) struct Root {
 
 /// What only writers use.
 struct Writer {
-    limbo: Limbo<Garbage>,
+    retired: RetiredList<Garbage>,
     /// Sum of the weights of what is in the limbo.
     waiting: usize,
     names: NamesTail,
@@ -103,11 +103,11 @@ impl<D: Destination> Index<D> {
             names: Names::new(),
             destinations: Destinations::new(),
             shapes: Shapes::new(),
-            strays: Strays::default(),
+            unindexed: UnindexedFilters::default(),
             filters: AtomicUsize::new(0),
             pairs: AtomicUsize::new(0),
             writer: Mutex::new(Writer {
-                limbo: Limbo::new(),
+                retired: RetiredList::new(),
                 waiting: 0,
                 names: NamesTail::default(),
                 destinations: DestinationsTail::default(),
@@ -192,9 +192,9 @@ impl<D: Destination> Index<D> {
 
     /// Whether one of the destinations of this very filter is as asked for, whatever other filters match the same topics. Waits for
     /// writers, and looks at few when most are.
-    pub fn any_of(&self, filter: TopicFilter<'_>, is_it: impl FnMut(&D) -> bool) -> bool {
+    pub fn any_of(&self, filter: TopicFilter<'_>, predicate: impl FnMut(&D) -> bool) -> bool {
         let mut lock = self.lock();
-        self.change(&mut lock, filter).any(is_it)
+        self.change(&mut lock, filter).any(predicate)
     }
 
     /// A way in for the calling thread.
@@ -226,9 +226,9 @@ impl<D: Destination> Index<D> {
             + writer.names.bytes()
             + self.destinations.bytes(&writer.destinations)
             + Shapes::bytes(&writer.shapes)
-            + self.strays.bytes()
-            + writer.limbo.len() * size_of::<(u64, Garbage)>()
-            + writer.limbo.iter().map(Garbage::bytes).sum::<usize>()
+            + self.unindexed.bytes()
+            + writer.retired.len() * size_of::<(u64, Garbage)>()
+            + writer.retired.iter().map(Garbage::bytes).sum::<usize>()
             + writer.units.bytes()
     }
 
@@ -237,8 +237,8 @@ impl<D: Destination> Index<D> {
     }
 
     fn change<'a>(&'a self, writer: &'a mut Writer, filter: TopicFilter<'a>) -> Change<'a, D> {
-        let Writer { limbo, waiting, names, destinations, shapes, scratch, units } = writer;
-        let bin = Bin { domain: &self.domain, limbo, units, waiting };
+        let Writer { retired, waiting, names, destinations, shapes, scratch, units } = writer;
+        let bin = Bin { domain: &self.domain, retired, units, waiting };
         Change::new(self, Tools { bin, names, destinations, shapes }, scratch, filter)
     }
 
@@ -255,21 +255,21 @@ impl<D: Destination> Index<D> {
             Err(std::sync::TryLockError::Poisoned(lock)) => lock.into_inner(),
             Err(std::sync::TryLockError::WouldBlock) => return,
         };
-        self.domain.advance(&mut lock.limbo);
+        self.domain.advance(&mut lock.retired);
         quiescent();
         self.collect(&mut lock);
     }
 
     fn collect_if_many(&self, writer: &mut Writer) {
         if writer.waiting >= WAITING_MAX {
-            self.domain.advance(&mut writer.limbo);
+            self.domain.advance(&mut writer.retired);
             self.collect(writer);
         }
     }
 
     fn collect(&self, writer: &mut Writer) {
-        let Writer { limbo, waiting, names, destinations, units, .. } = writer;
-        self.domain.collect(limbo, COLLECT_MAX, |garbage| {
+        let Writer { retired, waiting, names, destinations, units, .. } = writer;
+        self.domain.collect(retired, COLLECT_MAX, |garbage| {
             *waiting -= garbage.weight();
             self.free(garbage, names, destinations, units);
         });
@@ -301,8 +301,8 @@ impl<D: Destination> Drop for Index<D> {
     fn drop(&mut self) {
         // Readers keep the index in an `Arc`, so there are none.
         let mut lock = self.lock();
-        let Writer { limbo, names, destinations, units, .. } = &mut *lock;
-        limbo.drain().for_each(|garbage| self.free(garbage, names, destinations, units));
+        let Writer { retired, names, destinations, units, .. } = &mut *lock;
+        retired.drain().for_each(|garbage| self.free(garbage, names, destinations, units));
         let tail = std::mem::take(destinations);
         drop(lock);
         self.destinations.clear(&tail);

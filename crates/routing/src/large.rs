@@ -7,7 +7,7 @@
 use crate::destinations::{BLOCK_MAX, Block, Destinations, Set, entries, push};
 use crate::epoch::Guard;
 use crate::hash::PathHasher;
-use crate::limbo::Bin;
+use crate::retired::Bin;
 use crate::slot::Member;
 use crate::strip::Strip;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering};
@@ -33,7 +33,7 @@ const SMALL: u32 = BLOCK_MAX as u32 / 2;
 /// Neighbours with no more than this together become one block.
 const SPARSE: usize = BLOCK_MAX / 2;
 /// Blocks looked at for room before a new one is made.
-const LOOKS: u32 = 4;
+const PROBES_MAX: u32 = 4;
 /// Every block of a large set has this capacity, and a place is a block's number times this plus a position.
 const BLOCK: usize = BLOCK_MAX;
 
@@ -93,12 +93,12 @@ impl<D: Destination> Large<D> {
     }
 
     /// The destination at a place that a member names.
-    unsafe fn at(self, place: u32) -> Option<D> {
+    unsafe fn at(self, location: u32) -> Option<D> {
         // SAFETY: checked here to be below the number of blocks.
         unsafe {
-            let number = place / BLOCK as u32;
+            let number = location / BLOCK as u32;
             let block = (number < self.blocks()).then(|| self.block(number))?;
-            entries(block).get(place as usize % BLOCK).copied()
+            entries(block).get(location as usize % BLOCK).copied()
         }
     }
 
@@ -114,9 +114,9 @@ impl<D: Destination> Large<D> {
     }
 
     /// Whether one of them is as asked for.
-    pub unsafe fn any(self, mut is_it: impl FnMut(&D) -> bool) -> bool {
+    pub unsafe fn any(self, mut predicate: impl FnMut(&D) -> bool) -> bool {
         // SAFETY: the caller's word.
-        unsafe { (0..self.blocks()).any(|number| entries(self.block(number)).iter().any(&mut is_it)) }
+        unsafe { (0..self.blocks()).any(|number| entries(self.block(number)).iter().any(&mut predicate)) }
     }
 
     /// Frees the list and its blocks.
@@ -162,8 +162,8 @@ impl<D: Destination> Destinations<D> {
             large.push_block(block);
             (now, large)
         };
-        for (place, destination) in now.iter().enumerate() {
-            self.add_member(set, destination.key(), place as u32, hasher, bin);
+        for (location, destination) in now.iter().enumerate() {
+            self.add_member(set, destination.key(), location as u32, hasher, bin);
         }
         self.put_set(set, Set::Large(large));
         large
@@ -178,13 +178,13 @@ impl<D: Destination> Destinations<D> {
         bin: &mut Bin<'_>,
     ) -> Inserted {
         let key = destination.key();
-        let Some(place) = self.with_member(set, large, key, hasher, |_, place| place) else {
+        let Some(location) = self.with_member(set, large, key, hasher, |_, location| location) else {
             self.push_large(set, large, destination, hasher, bin);
             return Inserted::Added;
         };
         // SAFETY: the set's own block.
         unsafe {
-            let (number, at) = (place / BLOCK as u32, place as usize % BLOCK);
+            let (number, at) = (location / BLOCK as u32, location as usize % BLOCK);
             let old = large.block(number);
             let now = entries(old);
             large.put_block(number, self.block(BLOCK, &[&now[..at], &[destination], &now[at + 1..]]));
@@ -203,7 +203,7 @@ impl<D: Destination> Destinations<D> {
         bin: &mut Bin<'_>,
     ) {
         // SAFETY: the set's own list and blocks.
-        let place = unsafe {
+        let location = unsafe {
             let number = self.room(large).unwrap_or_else(|| {
                 if large.blocks() as usize == large.list.capacity() {
                     large = self.copy_list(set, large, large.list.capacity() * 2, bin);
@@ -217,7 +217,7 @@ impl<D: Destination> Destinations<D> {
             large.counts().total.fetch_add(1, Ordering::Relaxed);
             number * BLOCK as u32 + at as u32
         };
-        self.add_member(set, destination.key(), place, hasher, bin);
+        self.add_member(set, destination.key(), location, hasher, bin);
     }
 
     /// The number of a block with room: the last or one of a few others.
@@ -232,7 +232,7 @@ impl<D: Destination> Destinations<D> {
             if has_room(blocks - 1) {
                 return Some(blocks - 1);
             }
-            for _ in 0..LOOKS.min(blocks) {
+            for _ in 0..PROBES_MAX.min(blocks) {
                 let number = cursor.load(Ordering::Relaxed) % blocks;
                 if has_room(number) {
                     return Some(number);
@@ -251,14 +251,14 @@ impl<D: Destination> Destinations<D> {
         hasher: &PathHasher,
         bin: &mut Bin<'_>,
     ) -> Removed {
-        let Some(place) = self.with_member(set, large, key, hasher, |member, place| {
+        let Some(location) = self.with_member(set, large, key, hasher, |member, location| {
             member.clear();
-            place
+            location
         }) else {
             return Removed::NotFound;
         };
         self.members.count_dead(hasher.member(set, &key), bin, |_, _| {});
-        let (number, at) = (place / BLOCK as u32, place as usize % BLOCK);
+        let (number, at) = (location / BLOCK as u32, location as usize % BLOCK);
         // SAFETY: the set's own list and blocks.
         unsafe {
             let old = large.block(number);
@@ -267,7 +267,7 @@ impl<D: Destination> Destinations<D> {
             let new = if at == last {
                 self.block(BLOCK, &[&now[..at]])
             } else {
-                self.move_member(set, now[last].key(), place - at as u32 + last as u32, place, hasher);
+                self.move_member(set, now[last].key(), location - at as u32 + last as u32, location, hasher);
                 self.block(BLOCK, &[&now[..at], &now[last..], &now[at + 1..last]])
             };
             large.put_block(number, new);
@@ -290,9 +290,10 @@ impl<D: Destination> Destinations<D> {
             large.extend(&mut all);
             for number in 0..large.blocks() {
                 for (at, destination) in entries(large.block(number)).iter().enumerate() {
-                    let place = number * BLOCK as u32 + at as u32;
+                    let location = number * BLOCK as u32 + at as u32;
                     let hash = hasher.member(set, &destination.key());
-                    let cleared = self.find_member(hash, |m| m.place_in(set) == Some(place), Member::clear);
+                    let cleared =
+                        self.find_member(hash, |m| m.location_in(set) == Some(location), Member::clear);
                     assert!(cleared.is_some(), "every destination of a large set is a member");
                     self.members.count_dead(hash, bin, |_, _| {});
                 }
@@ -334,14 +335,14 @@ impl<D: Destination> Destinations<D> {
                     number => large.block(number),
                 });
             }
-            let place = |number: u32, at: usize| number * BLOCK as u32 + at as u32;
+            let location = |number: u32, at: usize| number * BLOCK as u32 + at as u32;
             for (at, destination) in moved.iter().enumerate() {
-                let to = place(low, kept.len() + at);
-                self.move_member(set, destination.key(), place(high, at), to, hasher);
+                let to = location(low, kept.len() + at);
+                self.move_member(set, destination.key(), location(high, at), to, hasher);
             }
             if high != last {
                 for (at, destination) in entries(large.block(last)).iter().enumerate() {
-                    self.move_member(set, destination.key(), place(last, at), place(high, at), hasher);
+                    self.move_member(set, destination.key(), location(last, at), location(high, at), hasher);
                 }
             }
             self.put_set(set, Set::Large(new));
@@ -365,15 +366,15 @@ impl<D: Destination> Destinations<D> {
         }
     }
 
-    fn add_member(&self, set: u32, key: D::Key, place: u32, hasher: &PathHasher, bin: &mut Bin<'_>) {
+    fn add_member(&self, set: u32, key: D::Key, location: u32, hasher: &PathHasher, bin: &mut Bin<'_>) {
         let hash = hasher.member(set, &key);
-        self.members.insert(hash, bin, |_, _| {}, |member| member.publish(hash, set, place));
+        self.members.insert(hash, bin, |_, _| {}, |member| member.publish(hash, set, location));
         self.members.count_live(hash);
     }
 
     fn move_member(&self, set: u32, key: D::Key, from: u32, to: u32, hasher: &PathHasher) {
         let hash = hasher.member(set, &key);
-        let moved = self.find_member(hash, |m| m.place_in(set) == Some(from), |m| m.move_to(to));
+        let moved = self.find_member(hash, |m| m.location_in(set) == Some(from), |m| m.move_to(to));
         assert!(moved.is_some(), "every destination of a large set is a member");
     }
 
@@ -387,14 +388,14 @@ impl<D: Destination> Destinations<D> {
         f: impl FnOnce(&Member, u32) -> R,
     ) -> Option<R> {
         // SAFETY: the set's own list and blocks.
-        let is_it = |place| unsafe { large.at(place) }.is_some_and(|found| found.key() == key);
+        let predicate = |location| unsafe { large.at(location) }.is_some_and(|found| found.key() == key);
         let hash = hasher.member(set, &key);
         self.find_member(
             hash,
-            |member| member.place_in(set).is_some_and(is_it),
+            |member| member.location_in(set).is_some_and(predicate),
             |member| {
-                let place = member.place_in(set).expect("it was found by its place");
-                f(member, place)
+                let location = member.location_in(set).expect("it was found by its place");
+                f(member, location)
             },
         )
     }
@@ -402,11 +403,11 @@ impl<D: Destination> Destinations<D> {
     fn find_member<R>(
         &self,
         hash: u64,
-        is_it: impl FnMut(&Member) -> bool,
+        predicate: impl FnMut(&Member) -> bool,
         f: impl FnOnce(&Member) -> R,
     ) -> Option<R> {
         // SAFETY: this is the one writer, which frees nothing meanwhile.
         let guard = unsafe { Guard::new() };
-        self.members.view(&guard).find(hash, is_it).map(f)
+        self.members.view(&guard).find(hash, predicate).map(f)
     }
 }

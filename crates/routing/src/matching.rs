@@ -99,8 +99,8 @@ impl<D: Destination> Index<D> {
         {
             self.push(slot.destinations.load(Ordering::Acquire), found);
         }
-        if !self.strays.is_empty() {
-            self.strays.matching(topic).for_each(|reference| self.push(reference, found));
+        if !self.unindexed.is_empty() {
+            self.unindexed.matching(topic).for_each(|reference| self.push(reference, found));
         }
         found.iter().for_each(|reference| self.destinations.extend(*reference, out, guard));
         found.len()

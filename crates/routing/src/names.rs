@@ -146,33 +146,33 @@ impl Names {
     /// Stores a name that consists of these parts. The caller asked `has_room` before.
     pub fn store(&self, writer: &mut NamesTail, parts: &[&[u8]]) -> u32 {
         let count = run(parts.iter().map(|part| part.len()).sum());
-        let place = match writer.free.get_mut(&count).and_then(FreeList::pop) {
-            Some(place) => place,
+        let offset = match writer.free.get_mut(&count).and_then(FreeList::pop) {
+            Some(offset) => offset,
             None => self.units.allocate(&mut writer.tail, count).expect("room was asked for"),
         };
         // SAFETY: the run is this name's alone: new, or freed after every reader let go of it. It has room for all
         // bytes, and writing bytes needs no alignment.
         unsafe {
-            let mut target = self.units.entry(place).cast::<u8>();
+            let mut target = self.units.entry(offset).cast::<u8>();
             for part in parts {
                 target.copy_from_nonoverlapping(part.as_ptr(), part.len());
                 target = target.add(part.len());
             }
         }
-        place
+        offset
     }
 
     /// Takes back the run of a name of `bytes` bytes that nobody looks at any more.
-    pub fn free(&self, writer: &mut NamesTail, place: u32, bytes: usize) {
-        writer.free.entry(run(bytes)).or_default().push(place);
+    pub fn free(&self, writer: &mut NamesTail, offset: u32, bytes: usize) {
+        writer.free.entry(run(bytes)).or_default().push(offset);
     }
 
     /// # Safety
-    /// `place` and `bytes` are those of a `store` that has not been freed, and will not be during `'a`.
+    /// `offset` and `bytes` are those of a `store` that has not been freed, and will not be during `'a`.
     #[inline]
-    pub unsafe fn get<'a>(&self, place: u32, bytes: usize) -> &'a [u8] {
+    pub unsafe fn get<'a>(&self, offset: u32, bytes: usize) -> &'a [u8] {
         // SAFETY: the run was written by `store` before its place became known, and stays as it is.
-        unsafe { std::slice::from_raw_parts(self.units.entry(place).cast::<u8>(), bytes) }
+        unsafe { std::slice::from_raw_parts(self.units.entry(offset).cast::<u8>(), bytes) }
     }
 
     /// What an entry remembers of a level's name.
@@ -184,7 +184,7 @@ impl Names {
     }
 
     /// The arena's place and length of a packed name that has one.
-    pub fn place(packed: Packed) -> Option<(u32, usize)> {
+    pub fn offset(packed: Packed) -> Option<(u32, usize)> {
         packed.is_long().then(|| (packed.tail, packed.long_length()))
     }
 
@@ -206,9 +206,9 @@ impl Names {
     /// # Safety
     /// As for `is`.
     pub unsafe fn append(&self, packed: Packed, out: &mut Vec<u8>) {
-        match Names::place(packed) {
+        match Names::offset(packed) {
             // SAFETY: the caller's word.
-            Some((place, bytes)) => out.extend_from_slice(unsafe { self.get(place, bytes) }),
+            Some((offset, bytes)) => out.extend_from_slice(unsafe { self.get(offset, bytes) }),
             None => {
                 let length = (packed.head & 0xff) as usize;
                 let bytes = (u128::from(packed.head >> 8) | u128::from(packed.tail) << 56).to_le_bytes();
@@ -288,10 +288,10 @@ mod tests {
     #[test]
     fn a_freed_run_is_used_again() {
         let (names, mut tail) = (Names::new(), NamesTail::default());
-        let places: Vec<u32> = (0..100).map(|_| names.store(&mut tail, &[&[1; 20]])).collect();
+        let offsets: Vec<u32> = (0..100).map(|_| names.store(&mut tail, &[&[1; 20]])).collect();
         let used = tail.tail.used();
-        places.iter().for_each(|place| names.free(&mut tail, *place, 20));
-        (0..100).for_each(|_| assert!(places.contains(&names.store(&mut tail, &[&[2; 10], &[3; 8]]))));
+        offsets.iter().for_each(|offset| names.free(&mut tail, *offset, 20));
+        (0..100).for_each(|_| assert!(offsets.contains(&names.store(&mut tail, &[&[2; 10], &[3; 8]]))));
         assert_eq!(tail.tail.used(), used);
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mqtt::TopicName;
 
-use crate::epoch::{Guard, Seat};
+use crate::epoch::{Guard, Participant};
 use crate::matching::Scratch;
 use crate::{Destination, Index};
 
@@ -15,7 +15,7 @@ use crate::{Destination, Index};
 /// thread calls [`Reader::quiescent`] often and parks before it sleeps.
 pub struct Reader<D: Destination> {
     index: Arc<Index<D>>,
-    seat: Arc<Seat>,
+    participant: Arc<Participant>,
     /// The reader is inside a call that looks at the index, so it is not quiescent whatever a callback says.
     inside: Cell<bool>,
     scratch: RefCell<Scratch>,
@@ -23,8 +23,8 @@ pub struct Reader<D: Destination> {
 
 impl<D: Destination> Reader<D> {
     pub(crate) fn new(index: Arc<Index<D>>) -> Reader<D> {
-        let seat = index.domain().join();
-        Reader { index, seat, inside: Cell::new(false), scratch: RefCell::default() }
+        let participant = index.domain().join();
+        Reader { index, participant, inside: Cell::new(false), scratch: RefCell::default() }
     }
 
     /// Appends the destinations of every filter that matches `topic`; returns how many filters matched.
@@ -41,26 +41,26 @@ impl<D: Destination> Reader<D> {
     /// go of, unless a writer is at work at this moment.
     #[inline]
     pub fn quiescent(&self) {
-        if self.inside.get() || self.seat.is_parked() {
+        if self.inside.get() || self.participant.is_parked() {
             return;
         }
-        self.seat.quiescent(self.index.domain());
+        self.participant.quiescent(self.index.domain());
         if self.index.domain().has_pending() {
-            self.index.tidy(|| self.seat.quiescent(self.index.domain()));
+            self.index.tidy(|| self.participant.quiescent(self.index.domain()));
         }
     }
 
     /// The thread is about to sleep. A parked reader holds nothing of the index and delays no reclamation.
     pub fn park(&self) {
         if !self.inside.get() {
-            self.seat.park();
+            self.participant.park();
         }
     }
 
     /// The thread woke up.
     pub fn unpark(&self) {
-        if self.seat.is_parked() {
-            self.seat.unpark(self.index.domain());
+        if self.participant.is_parked() {
+            self.participant.unpark(self.index.domain());
         }
     }
 
@@ -70,9 +70,9 @@ impl<D: Destination> Reader<D> {
     }
 
     pub(crate) fn enter(&self) -> Inside<'_, D> {
-        let was_parked = self.seat.is_parked();
+        let was_parked = self.participant.is_parked();
         if was_parked {
-            self.seat.unpark(self.index.domain());
+            self.participant.unpark(self.index.domain());
         }
         let was_inside = self.inside.replace(true);
         // SAFETY: the seat is taken, and stays as it is while `inside` is set.
@@ -92,13 +92,13 @@ impl<D: Destination> Drop for Inside<'_, D> {
     fn drop(&mut self) {
         self.reader.inside.set(self.was_inside);
         if self.was_parked {
-            self.reader.seat.park();
+            self.reader.participant.park();
         }
     }
 }
 
 impl<D: Destination> Drop for Reader<D> {
     fn drop(&mut self) {
-        self.index.domain().leave(&self.seat);
+        self.index.domain().leave(&self.participant);
     }
 }

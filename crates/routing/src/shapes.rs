@@ -7,11 +7,11 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::epoch::Guard;
-use crate::limbo::Bin;
 use crate::limits::{
     EVERYDAY_LEVELS_MAX, EVERYDAY_PLUS_MAX, LEVELS_MAX, PLUS_LEVELS_MAX, ShapeOwners, ShapesFull,
 };
 use crate::names::{Level, Packed};
+use crate::retired::Bin;
 use crate::strip::Strip;
 use crate::sync::{AtomicPtr, Ordering};
 

@@ -182,36 +182,36 @@ impl Slot for Exact {
 pub struct Member {
     hash: AtomicU64,
     set: AtomicU32,
-    place: AtomicU32,
+    location: AtomicU32,
 }
 
 /// No place in any set.
-const GONE: u32 = u32::MAX;
+const NO_LOCATION: u32 = u32::MAX;
 
 impl Member {
-    pub fn publish(&self, hash: u64, set: u32, place: u32) {
+    pub fn publish(&self, hash: u64, set: u32, location: u32) {
         self.set.store(set, Ordering::Relaxed);
-        self.place.store(place, Ordering::Relaxed);
+        self.location.store(location, Ordering::Relaxed);
         self.hash.store(hash, Ordering::Release);
     }
 
-    pub fn place_in(&self, set: u32) -> Option<u32> {
-        let place = self.place.load(Ordering::Relaxed);
-        (place != GONE && self.set.load(Ordering::Relaxed) == set).then_some(place)
+    pub fn location_in(&self, set: u32) -> Option<u32> {
+        let location = self.location.load(Ordering::Relaxed);
+        (location != NO_LOCATION && self.set.load(Ordering::Relaxed) == set).then_some(location)
     }
 
-    pub fn move_to(&self, place: u32) {
-        self.place.store(place, Ordering::Relaxed);
+    pub fn move_to(&self, location: u32) {
+        self.location.store(location, Ordering::Relaxed);
     }
 
     pub fn clear(&self) {
-        self.place.store(GONE, Ordering::Relaxed);
+        self.location.store(NO_LOCATION, Ordering::Relaxed);
     }
 }
 
 impl Slot for Member {
     fn empty() -> Member {
-        Member { hash: AtomicU64::new(0), set: AtomicU32::new(0), place: AtomicU32::new(GONE) }
+        Member { hash: AtomicU64::new(0), set: AtomicU32::new(0), location: AtomicU32::new(NO_LOCATION) }
     }
 
     fn hash(&self) -> u64 {
@@ -219,11 +219,11 @@ impl Slot for Member {
     }
 
     fn is_live(&self) -> bool {
-        self.place.load(Ordering::Relaxed) != GONE
+        self.location.load(Ordering::Relaxed) != NO_LOCATION
     }
 
     fn copy(&self) -> Member {
-        Member { hash: copy64(&self.hash), set: copy32(&self.set), place: copy32(&self.place) }
+        Member { hash: copy64(&self.hash), set: copy32(&self.set), location: copy32(&self.location) }
     }
 }
 

@@ -10,7 +10,7 @@
 use std::marker::PhantomData;
 
 use crate::epoch::Guard;
-use crate::limbo::{Bin, Garbage};
+use crate::retired::{Bin, Garbage};
 use crate::slot::Slot;
 use crate::strip::Strip;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
@@ -162,9 +162,9 @@ impl<'g, S: Slot> View<'g, S> {
         crate::prefetch::read(at.wrapping_byte_add(64));
     }
 
-    /// The first entry with this hash that `is_it` accepts.
+    /// The first entry with this hash that `predicate` accepts.
     #[inline(always)]
-    pub fn find(&self, hash: u64, mut is_it: impl FnMut(&S) -> bool) -> Option<&'g S> {
+    pub fn find(&self, hash: u64, mut predicate: impl FnMut(&S) -> bool) -> Option<&'g S> {
         if hash == 0 {
             return None;
         }
@@ -175,7 +175,7 @@ impl<'g, S: Slot> View<'g, S> {
             // SAFETY: `at` is below the segment's capacity, all of which is initialised, and the guard keeps it.
             let slot = unsafe { &*segment.entries().add(at) };
             let found = slot.hash();
-            if found == hash && is_it(slot) {
+            if found == hash && predicate(slot) {
                 return Some(slot);
             }
             // A segment is never filled up, so that every search ends.

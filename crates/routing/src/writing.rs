@@ -7,8 +7,8 @@ use mqtt::TopicFilter;
 
 use crate::destinations::{Destinations, DestinationsTail};
 use crate::epoch::Guard;
-use crate::limbo::{Bin, Garbage};
 use crate::names::{Level, Names, NamesTail, Split};
+use crate::retired::{Bin, Garbage};
 use crate::shapes::{Shape, ShapeCounts};
 use crate::slot::{Exact, Node, Slot};
 use crate::sync::{AtomicU32, Ordering};
@@ -87,19 +87,19 @@ impl<'a, D: Destination> Change<'a, D> {
         if !self.filter.has_wildcard() {
             return Ok(self.insert_exact(destination));
         }
-        if let Some(stray) = index.strays.find(text) {
-            return Ok(self.put(&stray.destinations, destination));
+        if let Some(unindexed_filter) = index.unindexed.find(text) {
+            return Ok(self.put(&unindexed_filter.destinations, destination));
         }
         let depth = match self.survey() {
             Found::Levels(depth) => depth,
-            Found::Taken => return Ok(self.put(&index.strays.add(text).destinations, destination)),
+            Found::Taken => return Ok(self.put(&index.unindexed.add(text).destinations, destination)),
         };
         if depth == self.levels.len() && self.cell().load(Ordering::Relaxed) != 0 {
             return Ok(self.put(self.cell(), destination));
         }
         // A shape has a bit for the first levels only. A filter with a deeper `+` is matched one by one.
         let Some(shape) = Shape::of(self.levels, self.rest) else {
-            return Ok(self.put(&index.strays.add(text).destinations, destination));
+            return Ok(self.put(&index.unindexed.add(text).destinations, destination));
         };
         index.shapes.add(self.tools.shapes, shape, &mut self.tools.bin);
         self.grow(depth);
@@ -147,8 +147,8 @@ impl<'a, D: Destination> Change<'a, D> {
         if !self.filter.has_wildcard() {
             return self.remove_exact(key);
         }
-        if let Some(stray) = index.strays.find(self.filter.as_str()) {
-            return self.take(&stray.destinations, key);
+        if let Some(unindexed_filter) = index.unindexed.find(self.filter.as_str()) {
+            return self.take(&unindexed_filter.destinations, key);
         }
         match self.survey() {
             Found::Levels(depth) if depth == self.levels.len() => {}
@@ -165,15 +165,15 @@ impl<'a, D: Destination> Change<'a, D> {
     }
 
     /// Whether one of the filter's destinations is as asked for.
-    pub fn any(&self, is_it: impl FnMut(&D) -> bool) -> bool {
+    pub fn any(&self, predicate: impl FnMut(&D) -> bool) -> bool {
         let index = self.index;
         if !self.whole {
             return false;
         }
         let cell = if !self.filter.has_wildcard() {
             self.exact(self.exact_hash()).map(|slot| &slot.destinations)
-        } else if let Some(stray) = index.strays.find(self.filter.as_str()) {
-            Some(&stray.destinations)
+        } else if let Some(unindexed_filter) = index.unindexed.find(self.filter.as_str()) {
+            Some(&unindexed_filter.destinations)
         } else {
             match self.survey() {
                 Found::Levels(depth) if depth == self.levels.len() => Some(self.cell()),
@@ -183,7 +183,7 @@ impl<'a, D: Destination> Change<'a, D> {
         cell.is_some_and(|cell| {
             // SAFETY: this is the writer, and nothing is freed before it has let go of the lock.
             let guard = unsafe { Guard::new() };
-            index.destinations.any(cell.load(Ordering::Relaxed), is_it, &guard)
+            index.destinations.any(cell.load(Ordering::Relaxed), predicate, &guard)
         })
     }
 
@@ -206,10 +206,10 @@ impl<'a, D: Destination> Change<'a, D> {
             }
             let node = self.node(i + 1);
             // SAFETY: the arena is this index's, and only writers free.
-            let is_it =
+            let predicate =
                 |node: &Node| unsafe { self.index.names.is(node.name(), level, self.filter.as_str()) };
             match node {
-                Some(node) if !is_it(node) => return Found::Taken,
+                Some(node) if !predicate(node) => return Found::Taken,
                 Some(node) if node.is_live() => {}
                 // The path may even collide with itself.
                 None if self.paths[..i].contains(&self.paths[i]) => return Found::Taken,
@@ -288,8 +288,8 @@ impl<'a, D: Destination> Change<'a, D> {
         let guard = unsafe { Guard::new() };
         let text = self.filter.as_str().as_bytes();
         // SAFETY: the entry's hash was seen, and this is the writer.
-        let is_it = |slot: &Exact| unsafe { self.index.exact_name(slot) } == text;
-        let slot: *const Exact = self.index.exacts.view(&guard).find(hash, is_it)?;
+        let predicate = |slot: &Exact| unsafe { self.index.exact_name(slot) } == text;
+        let slot: *const Exact = self.index.exacts.view(&guard).find(hash, predicate)?;
         // SAFETY: as in `node`.
         Some(unsafe { &*slot })
     }
@@ -324,8 +324,8 @@ impl<'a, D: Destination> Change<'a, D> {
 
 /// A dead node is left out of a new segment.
 fn drop_node(node: &Node, bin: &mut Bin<'_>) {
-    if let Some((place, bytes)) = Names::place(node.name()) {
-        bin.retire(Garbage::Name(place, bytes));
+    if let Some((offset, bytes)) = Names::offset(node.name()) {
+        bin.retire(Garbage::Name(offset, bytes));
     }
 }
 

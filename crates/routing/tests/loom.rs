@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use loom::cell::UnsafeCell;
 use loom::thread;
-use routing::epoch::{Domain, Limbo};
+use routing::epoch::{Domain, RetiredList};
 use routing::slot::{Exact, Slot};
 use routing::sync::{AtomicU32, Ordering};
 
@@ -38,28 +38,28 @@ impl Tiny {
     }
 
     /// Puts `value` into a place that is free and refers to it; the other place is put away.
-    fn replace(&self, limbo: &mut Limbo<u32>, free: &mut Vec<u32>, value: u32) -> bool {
+    fn replace(&self, retired: &mut RetiredList<u32>, free: &mut Vec<u32>, value: u32) -> bool {
         let Some(number) = free.pop() else { return false };
         // SAFETY: see `Sync`.
         self.places[number as usize - 1].with_mut(|place| unsafe { *place = value });
         let old = self.reference.load(Ordering::Relaxed);
         self.reference.store(number, Ordering::Release);
-        self.domain.retire(limbo, old);
+        self.domain.retire(retired, old);
         true
     }
 
-    fn collect(&self, limbo: &mut Limbo<u32>, free: &mut Vec<u32>) {
-        self.domain.advance(limbo);
-        self.domain.collect(limbo, usize::MAX, |number| free.push(number));
+    fn collect(&self, retired: &mut RetiredList<u32>, free: &mut Vec<u32>) {
+        self.domain.advance(retired);
+        self.domain.collect(retired, usize::MAX, |number| free.push(number));
     }
 }
 
 /// A writer that uses each place again as soon as it may.
 fn write(tiny: &Tiny, values: &[u32]) {
-    let (mut limbo, mut free) = (Limbo::new(), vec![2]);
+    let (mut retired, mut free) = (RetiredList::new(), vec![2]);
     for value in values {
-        tiny.replace(&mut limbo, &mut free, *value);
-        tiny.collect(&mut limbo, &mut free);
+        tiny.replace(&mut retired, &mut free, *value);
+        tiny.collect(&mut retired, &mut free);
     }
 }
 
@@ -67,16 +67,16 @@ fn write(tiny: &Tiny, values: &[u32]) {
 fn a_reader_never_sees_a_place_that_is_written() {
     loom::model(|| {
         let tiny = Tiny::new();
-        let seat = tiny.domain.join();
+        let participant = tiny.domain.join();
         let reader = thread::spawn({
             let tiny = tiny.clone();
             move || {
                 for _ in 0..2 {
                     let value = tiny.read().expect("there is always one");
                     assert!([10, 11, 12].contains(&value));
-                    seat.quiescent(&tiny.domain);
+                    participant.quiescent(&tiny.domain);
                 }
-                tiny.domain.leave(&seat);
+                tiny.domain.leave(&participant);
             }
         });
         write(&tiny, &[11, 12]);
@@ -88,18 +88,18 @@ fn a_reader_never_sees_a_place_that_is_written() {
 fn a_reader_that_sleeps_and_wakes_is_as_safe() {
     loom::model(|| {
         let tiny = Tiny::new();
-        let seat = tiny.domain.join();
-        seat.park();
+        let participant = tiny.domain.join();
+        participant.park();
         let reader = thread::spawn({
             let tiny = tiny.clone();
             move || {
-                seat.unpark(&tiny.domain);
+                participant.unpark(&tiny.domain);
                 let value = tiny.read().expect("there is always one");
                 assert!([10, 11, 12].contains(&value));
-                seat.park();
-                seat.unpark(&tiny.domain);
+                participant.park();
+                participant.unpark(&tiny.domain);
                 tiny.read();
-                seat.park();
+                participant.park();
             }
         });
         write(&tiny, &[11, 12]);
@@ -114,9 +114,9 @@ fn a_reader_that_comes_while_something_is_put_away_is_as_safe() {
         let reader = thread::spawn({
             let tiny = tiny.clone();
             move || {
-                let seat = tiny.domain.join();
+                let participant = tiny.domain.join();
                 tiny.read();
-                tiny.domain.leave(&seat);
+                tiny.domain.leave(&participant);
             }
         });
         write(&tiny, &[11, 12]);
@@ -139,14 +139,14 @@ fn a_reader_may_free_at_the_end_of_its_turn() {
                 tiny.domain.leave(&theirs);
             }
         });
-        let (mut limbo, mut free) = (Limbo::new(), vec![2]);
+        let (mut retired, mut free) = (RetiredList::new(), vec![2]);
         for value in [11, 12] {
             tiny.read();
-            tiny.replace(&mut limbo, &mut free, value);
+            tiny.replace(&mut retired, &mut free, value);
             mine.quiescent(&tiny.domain);
-            tiny.domain.advance(&mut limbo);
+            tiny.domain.advance(&mut retired);
             mine.quiescent(&tiny.domain);
-            tiny.domain.collect(&mut limbo, usize::MAX, |number| free.push(number));
+            tiny.domain.collect(&mut retired, usize::MAX, |number| free.push(number));
         }
         other.join().unwrap();
     });

@@ -88,7 +88,7 @@ impl OutboundAliases {
     }
 
     /// Forgets the alias introduced last: the packet that was to introduce it does not leave.
-    pub fn take_back(&mut self) {
+    pub fn undo_introduce(&mut self) {
         self.topics.pop();
     }
 }

@@ -40,7 +40,7 @@ enum Phase {
 
 /// What became of an acknowledgement.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Settled<M> {
+pub enum AckOutcome<M> {
     /// The delivery is finished; what the owner gave for it comes back.
     Finished(Option<M>),
     /// No unfinished delivery has the identifier.
@@ -148,21 +148,21 @@ impl<M> Deliveries<M> {
     }
 
     /// PUBACK: finishes a QoS 1 delivery.
-    pub fn pub_ack(&mut self, id: PacketId) -> Settled<M> {
+    pub fn pub_ack(&mut self, id: PacketId) -> AckOutcome<M> {
         self.finish(id, Phase::AwaitPubAck)
     }
 
     /// PUBCOMP: finishes a QoS 2 delivery.
-    pub fn pub_comp(&mut self, id: PacketId) -> Settled<M> {
+    pub fn pub_comp(&mut self, id: PacketId) -> AckOutcome<M> {
         self.finish(id, Phase::AwaitPubComp)
     }
 
     pub fn pub_rec(&mut self, id: PacketId, refused: bool) -> PubRecOutcome<M> {
         if refused {
             return match self.finish(id, Phase::AwaitPubRec) {
-                Settled::Finished(payload) => PubRecOutcome::Refused(payload),
-                Settled::Unknown => PubRecOutcome::Unknown,
-                Settled::WrongKind => PubRecOutcome::WrongKind,
+                AckOutcome::Finished(payload) => PubRecOutcome::Refused(payload),
+                AckOutcome::Unknown => PubRecOutcome::Unknown,
+                AckOutcome::WrongKind => PubRecOutcome::WrongKind,
             };
         }
         match self.entry(id) {
@@ -254,12 +254,12 @@ impl<M> Deliveries<M> {
         self.open.get_mut((at + PACKET_IDS - first) % PACKET_IDS)
     }
 
-    fn finish(&mut self, id: PacketId, phase: Phase) -> Settled<M> {
+    fn finish(&mut self, id: PacketId, phase: Phase) -> AckOutcome<M> {
         let Some(entry) = self.entry(id).filter(|entry| entry.phase != Phase::Finished) else {
-            return Settled::Unknown;
+            return AckOutcome::Unknown;
         };
         if entry.phase != phase {
-            return Settled::WrongKind;
+            return AckOutcome::WrongKind;
         }
         entry.phase = Phase::Finished;
         let payload = entry.payload.take();
@@ -272,7 +272,7 @@ impl<M> Deliveries<M> {
         }
         self.unsent = self.unsent.max(self.first);
         self.pass_finished();
-        Settled::Finished(payload)
+        AckOutcome::Finished(payload)
     }
 
     /// What is finished need not be sent again, and holds nothing up behind it.
@@ -304,7 +304,7 @@ mod tests {
         let mut deliveries = Deliveries::<u32>::default();
         assert_eq!(deliveries.open(QoS::AtLeastOnce, None), id(1));
         assert_eq!(deliveries.open(QoS::AtLeastOnce, None), id(2));
-        assert_eq!(deliveries.pub_ack(id(2)), Settled::Finished(None));
+        assert_eq!(deliveries.pub_ack(id(2)), AckOutcome::Finished(None));
         assert_eq!(deliveries.open(QoS::AtLeastOnce, None), id(3));
         assert_eq!(deliveries.inflight(), 2);
         deliveries.check_invariants();
@@ -333,16 +333,16 @@ mod tests {
         let two = deliveries.open(QoS::ExactlyOnce, Some(2));
         assert_eq!(deliveries.pub_rec(one, false), PubRecOutcome::WrongKind);
         assert_eq!(deliveries.pub_rec(one, true), PubRecOutcome::WrongKind);
-        assert_eq!(deliveries.pub_comp(one), Settled::WrongKind);
-        assert_eq!(deliveries.pub_ack(two), Settled::WrongKind);
-        assert_eq!(deliveries.pub_comp(two), Settled::WrongKind);
-        assert_eq!(deliveries.pub_ack(id(3)), Settled::Unknown);
+        assert_eq!(deliveries.pub_comp(one), AckOutcome::WrongKind);
+        assert_eq!(deliveries.pub_ack(two), AckOutcome::WrongKind);
+        assert_eq!(deliveries.pub_comp(two), AckOutcome::WrongKind);
+        assert_eq!(deliveries.pub_ack(id(3)), AckOutcome::Unknown);
         assert_eq!(deliveries.pub_rec(two, false), PubRecOutcome::Release(Some(2)));
         assert_eq!(deliveries.pub_rec(two, false), PubRecOutcome::ReleaseAgain);
         assert_eq!(deliveries.pub_rec(two, true), PubRecOutcome::WrongKind);
-        assert_eq!(deliveries.pub_ack(two), Settled::WrongKind);
-        assert_eq!(deliveries.pub_comp(two), Settled::Finished(None));
-        assert_eq!(deliveries.pub_comp(two), Settled::Unknown);
+        assert_eq!(deliveries.pub_ack(two), AckOutcome::WrongKind);
+        assert_eq!(deliveries.pub_comp(two), AckOutcome::Finished(None));
+        assert_eq!(deliveries.pub_comp(two), AckOutcome::Unknown);
     }
 
     /// [MQTT-4.4.0-1]: PUBLISH with DUP and its identifier, PUBREL where PUBREC had come.

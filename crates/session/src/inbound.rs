@@ -41,7 +41,7 @@ struct Waiting {
     reason: ReasonCode,
     keep: Keep,
     shards: u16,
-    is_spread: bool,
+    may_be_partial: bool,
     losses: u32,
     /// PUBREL has come already.
     is_released: bool,
@@ -62,7 +62,7 @@ pub enum Keep {
     /// not wait until that is on a disk.
     Last { unsynced: bool },
     /// That is being done; it is one of the completions that are outstanding.
-    Asked,
+    Requested,
 }
 
 /// A QoS 2 message that was dispatched and whose identifier the session may not remember.
@@ -77,7 +77,7 @@ pub struct Dispatched {
 
 /// A QoS 2 identifier that is to be remembered now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Due {
+pub struct DueIdentifier {
     pub packet_id: PacketId,
     /// As [`Keep::Last`] said.
     pub unsynced: bool,
@@ -112,8 +112,8 @@ pub struct Completion {
     pub keep: Keep,
     /// Shards that have the message and know its identity, as bits.
     pub shards: u16,
-    /// As [`Inbound::last_is_spread`] said.
-    pub is_spread: bool,
+    /// As [`Inbound::mark_last_partial`] said.
+    pub may_be_partial: bool,
     /// As in [`Dispatched`].
     pub losses: u32,
     /// PUBREL has come already: to be released as soon as the acknowledgement has left.
@@ -244,7 +244,7 @@ impl Inbound {
         reason: ReasonCode,
         keep: Keep,
     ) {
-        let (is_spread, is_released) = (false, false);
+        let (may_be_partial, is_released) = (false, false);
         self.push(Waiting {
             packet_id,
             qos,
@@ -252,16 +252,16 @@ impl Inbound {
             reason,
             keep,
             shards,
-            is_spread,
+            may_be_partial,
             losses,
             is_released,
         });
     }
 
     /// The last PUBLISH went to several, of which one may have it and another not.
-    pub fn last_is_spread(&mut self) {
+    pub fn mark_last_partial(&mut self) {
         if let Some(waiting) = self.waiting.back_mut() {
-            waiting.is_spread = true;
+            waiting.may_be_partial = true;
         }
     }
 
@@ -272,7 +272,7 @@ impl Inbound {
 
     /// One thing that publish `sequence` waits for is done. `reason` replaces Success; the first error stays. Returns the
     /// identifier when it is now to be remembered, which is one more completion to come.
-    pub fn complete(&mut self, sequence: u32, reason: ReasonCode) -> Option<Due> {
+    pub fn complete(&mut self, sequence: u32, reason: ReasonCode) -> Option<DueIdentifier> {
         let at = sequence.wrapping_sub(self.first) as usize;
         let waiting = self.waiting.get_mut(at)?;
         waiting.outstanding = waiting.outstanding.saturating_sub(1);
@@ -282,16 +282,16 @@ impl Inbound {
         let Keep::Last { unsynced } = waiting.keep else { return None };
         let is_due = waiting.outstanding == 0 && !waiting.reason.is_error();
         is_due.then(|| {
-            waiting.keep = Keep::Asked;
+            waiting.keep = Keep::Requested;
             waiting.outstanding = 1;
-            Due { packet_id: waiting.packet_id, unsynced }
+            DueIdentifier { packet_id: waiting.packet_id, unsynced }
         })
     }
 
     /// The next acknowledgement that may leave.
     pub fn poll(&mut self) -> Option<Completion> {
         self.waiting.front().filter(|waiting| waiting.outstanding == 0)?;
-        let Waiting { packet_id, qos, reason, keep, shards, is_spread, losses, is_released, .. } =
+        let Waiting { packet_id, qos, reason, keep, shards, may_be_partial, losses, is_released, .. } =
             self.waiting.pop_front()?;
         self.early -= u32::from(is_released);
         self.first = self.first.wrapping_add(1);
@@ -303,7 +303,7 @@ impl Inbound {
             }
             QoS::AtMostOnce | QoS::ExactlyOnce => {}
         }
-        Some(Completion { packet_id, qos, reason, keep, shards, is_spread, losses, is_released })
+        Some(Completion { packet_id, qos, reason, keep, shards, may_be_partial, losses, is_released })
     }
 
     /// PUBREL: the identifier may be used for a new message from now on [MQTT-4.3.3-11].
@@ -410,12 +410,12 @@ mod tests {
         inbound.wait_and_keep(five, 2, ReasonCode::Success, Keep::Last { unsynced: true });
         let unfinished = [five];
         assert_eq!(inbound.complete(0, ReasonCode::Success), None);
-        let due = Due { packet_id: id(5), unsynced: true };
+        let due = DueIdentifier { packet_id: id(5), unsynced: true };
         assert_eq!(inbound.complete(0, ReasonCode::Success), Some(due));
         assert_eq!(polled(&mut inbound), []);
         assert!(inbound.unfinished().eq(unfinished));
         assert_eq!(inbound.complete(0, ReasonCode::Success), None);
-        assert_eq!(inbound.poll().map(|done| (done.keep, done.shards)), Some((Keep::Asked, 0b101)));
+        assert_eq!(inbound.poll().map(|done| (done.keep, done.shards)), Some((Keep::Requested, 0b101)));
         assert_eq!(inbound.unfinished().count(), 0);
         assert_eq!(inbound.receive(id(5)), Received::Repeated);
     }

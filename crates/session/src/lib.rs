@@ -11,6 +11,6 @@ mod inbound;
 mod toggles;
 
 pub use alias::{InboundAliases, OutboundAliases, TopicAlias};
-pub use deliveries::{Deliveries, PubRecOutcome, Resend, Settled};
-pub use inbound::{Completion, Dispatched, Due, Inbound, Keep, Received, Released};
+pub use deliveries::{AckOutcome, Deliveries, PubRecOutcome, Resend};
+pub use inbound::{Completion, Dispatched, DueIdentifier, Inbound, Keep, Received, Released};
 pub use toggles::Toggles;

@@ -31,12 +31,12 @@ impl Toggles {
     }
 
     pub fn get(&self, packet_id: PacketId) -> bool {
-        let (number, bit) = place(packet_id);
+        let (number, bit) = position(packet_id);
         self.find(number).is_ok_and(|at| self.pages[at].1 & bit != 0)
     }
 
     pub fn flip(&mut self, packet_id: PacketId) {
-        let (number, bit) = place(packet_id);
+        let (number, bit) = position(packet_id);
         match self.find(number) {
             Err(at) => self.pages.insert(at, (number, bit)),
             Ok(at) => {
@@ -53,7 +53,7 @@ impl Toggles {
     }
 }
 
-fn place(packet_id: PacketId) -> (u16, u64) {
+fn position(packet_id: PacketId) -> (u16, u64) {
     (packet_id.get() / 64, 1 << (packet_id.get() % 64))
 }
 

@@ -2,7 +2,7 @@
 
 use mqtt::{PacketId, QoS, ReasonCode};
 use proptest::prelude::*;
-use session::{Completion, Deliveries, Inbound, Keep, PubRecOutcome, Received, Released, Resend, Settled};
+use session::{AckOutcome, Completion, Deliveries, Inbound, Keep, PubRecOutcome, Received, Released, Resend};
 
 fn id(value: u16) -> PacketId {
     PacketId::new(value).expect("not 0")
@@ -153,9 +153,9 @@ fn deliver(steps: &[Delivering]) {
             Delivering::PubAck(offset) => {
                 let id = near(&client, offset.max(1));
                 let expected = match client.finish(id, Await::Ack) {
-                    Some(payload) => Settled::Finished(Some(payload)),
-                    None if client.is_used(id) => Settled::WrongKind,
-                    None => Settled::Unknown,
+                    Some(payload) => AckOutcome::Finished(Some(payload)),
+                    None if client.is_used(id) => AckOutcome::WrongKind,
+                    None => AckOutcome::Unknown,
                 };
                 assert_eq!(deliveries.pub_ack(id), expected);
             }
@@ -177,9 +177,9 @@ fn deliver(steps: &[Delivering]) {
                 let id = near(&client, offset.max(1));
                 let expected = match client.finish(id, Await::Comp) {
                     // PUBREC gave it back.
-                    Some(_) => Settled::Finished(None),
-                    None if client.is_used(id) => Settled::WrongKind,
-                    None => Settled::Unknown,
+                    Some(_) => AckOutcome::Finished(None),
+                    None if client.is_used(id) => AckOutcome::WrongKind,
+                    None => AckOutcome::Unknown,
                 };
                 assert_eq!(deliveries.pub_comp(id), expected);
             }
@@ -213,7 +213,7 @@ fn deliver(steps: &[Delivering]) {
                     }
                     let id = client.open(QoS::AtLeastOnce, 0);
                     assert_eq!(deliveries.open(QoS::AtLeastOnce, Some(0)), id);
-                    assert_eq!(deliveries.pub_ack(id), Settled::Finished(client.finish(id, Await::Ack)));
+                    assert_eq!(deliveries.pub_ack(id), AckOutcome::Finished(client.finish(id, Await::Ack)));
                 }
             }
         }
@@ -339,7 +339,7 @@ fn publish(steps: &[Publishing]) {
                         reason,
                         keep: Keep::Never,
                         shards: 0,
-                        is_spread: false,
+                        may_be_partial: false,
                         losses: 0,
                         is_released: client.released_early.contains(&sequence),
                     }

@@ -184,12 +184,12 @@ pub fn waiting_for_restart<T: Tree>(running: &mut T, new: &mut T) -> Vec<String>
 
 impl<T> Loaded<T> {
     /// What goes over a change made at run time: environment or command line.
-    pub fn holder(&self, name: &str) -> Option<&Source> {
-        self.holder_over_cluster(name).filter(|source| !matches!(source, Source::Runtime(_)))
+    pub fn override_source(&self, name: &str) -> Option<&Source> {
+        self.cluster_override(name).filter(|source| !matches!(source, Source::Runtime(_)))
     }
 
     /// What goes over what the cluster agrees on: changes made at run time, too.
-    pub fn holder_over_cluster(&self, name: &str) -> Option<&Source> {
+    pub fn cluster_override(&self, name: &str) -> Option<&Source> {
         match self.source(name) {
             Source::Default | Source::File { .. } | Source::Cluster => None,
             held => Some(held),
@@ -260,10 +260,12 @@ mod tests {
         assert_eq!((queue.messages_max, queue.owner.as_deref()), (3, None));
         assert_eq!(loaded.source("queue.owner").to_string(), "runtime.toml");
         assert_eq!(
-            loaded.holder("queue.messages_max").unwrap().to_string(),
+            loaded.override_source("queue.messages_max").unwrap().to_string(),
             "environment MERIDIAN__QUEUE__MESSAGES_MAX"
         );
-        assert!(loaded.holder("queue.owner").is_none() && loaded.holder("queue.pace").is_none());
+        assert!(
+            loaded.override_source("queue.owner").is_none() && loaded.override_source("queue.pace").is_none()
+        );
     }
 
     #[test]
@@ -276,9 +278,9 @@ mod tests {
         let queue = &loaded.tree.queue;
         assert_eq!((queue.messages_max, queue.owner.as_deref()), (2, Some("all")));
         assert_eq!(loaded.source("queue.owner"), &Source::Cluster);
-        assert!(loaded.holder("queue.messages_max").is_none());
-        assert!(matches!(loaded.holder_over_cluster("queue.messages_max"), Some(Source::Runtime(_))));
-        assert!(loaded.holder_over_cluster("queue.owner").is_none());
+        assert!(loaded.override_source("queue.messages_max").is_none());
+        assert!(matches!(loaded.cluster_override("queue.messages_max"), Some(Source::Runtime(_))));
+        assert!(loaded.cluster_override("queue.owner").is_none());
     }
 
     #[test]

@@ -15,12 +15,12 @@ use crate::message::NEVER;
 pub(crate) struct Bodies {
     /// How many entries need a message that several may. What one entry needs is not in here.
     shared: HashMap<MessageKey, u32, FixedState>,
-    sides: Slab<Side>,
+    all_details: Slab<EntryDetails>,
     live: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Side {
+pub(crate) struct EntryDetails {
     /// By its Message Expiry Interval or because it has waited too long; [`NEVER`] without either.
     pub expires: u64,
     pub ids: Ids,
@@ -55,7 +55,7 @@ impl Ids {
     }
 }
 
-impl Side {
+impl EntryDetails {
     fn is_empty(&self) -> bool {
         self.expires == NEVER && self.group.is_none() && self.ids == Ids::None
     }
@@ -63,7 +63,7 @@ impl Side {
 
 impl Bodies {
     pub fn new(hasher: FixedState) -> Self {
-        Self { shared: HashMap::with_hasher(hasher), sides: Slab::new(), live: 0 }
+        Self { shared: HashMap::with_hasher(hasher), all_details: Slab::new(), live: 0 }
     }
 
     /// Bytes of the messages that are needed.
@@ -72,20 +72,20 @@ impl Bodies {
     }
 
     /// An entry comes into being.
-    pub fn add(&mut self, entry: &mut Entry, side: Side) {
-        if !side.is_empty() {
-            let number = u32::try_from(self.sides.insert(side)).unwrap_or(u32::MAX - 1);
+    pub fn add(&mut self, entry: &mut Entry, details: EntryDetails) {
+        if !details.is_empty() {
+            let number = u32::try_from(self.all_details.insert(details)).unwrap_or(u32::MAX - 1);
             assert!(number < u32::MAX - 1, "fewer entries than memory would hold");
-            entry.side = number + 1;
+            entry.details = number + 1;
         }
         self.refer(entry);
     }
 
     /// An entry does not need its message any more.
     pub fn remove(&mut self, entry: &mut Entry) {
-        if entry.side != 0 {
-            self.sides.remove(entry.side as usize - 1);
-            entry.side = 0;
+        if entry.details != 0 {
+            self.all_details.remove(entry.details as usize - 1);
+            entry.details = 0;
         }
         self.unrefer(entry);
     }
@@ -123,13 +123,13 @@ impl Bodies {
         }
     }
 
-    pub fn side(&self, entry: &Entry) -> Option<&Side> {
-        self.sides.get((entry.side as usize).checked_sub(1)?)
+    pub fn details(&self, entry: &Entry) -> Option<&EntryDetails> {
+        self.all_details.get((entry.details as usize).checked_sub(1)?)
     }
 
     /// When the entry's message expires.
     pub fn expires(&self, entry: &Entry) -> u64 {
-        self.side(entry).map_or(NEVER, |side| side.expires)
+        self.details(entry).map_or(NEVER, |details| details.expires)
     }
 
     pub fn is_expired(&self, entry: &Entry, now: u64) -> bool {
@@ -141,10 +141,10 @@ impl Bodies {
     pub fn check_invariants<'a>(&self, entries: impl Iterator<Item = &'a Entry>) {
         let mut shared = HashMap::with_capacity_and_hasher(self.shared.len(), self.shared.hasher().clone());
         let mut alone = Vec::new();
-        let (mut live, mut sides) = (0, 0);
+        let (mut live, mut all_details) = (0, 0);
         for entry in entries {
-            sides += usize::from(entry.side != 0);
-            assert!(entry.side == 0 || self.side(entry).is_some_and(|side| !side.is_empty()));
+            all_details += usize::from(entry.details != 0);
+            assert!(entry.details == 0 || self.details(entry).is_some_and(|details| !details.is_empty()));
             assert_eq!(entry.is_shared(), self.shared.contains_key(&entry.key));
             let mut is_first = true;
             if entry.is_shared() {
@@ -158,7 +158,7 @@ impl Bodies {
         }
         alone.sort_unstable();
         assert!(alone.is_sorted_by(|one, next| one < next), "entries that share a message say so");
-        assert_eq!(sides, self.sides.len());
+        assert_eq!(all_details, self.all_details.len());
         assert_eq!(live, self.live);
         for (key, count) in &self.shared {
             assert_eq!(shared.get(key), Some(count));

@@ -10,8 +10,8 @@ pub(crate) struct Entry {
     pub key: MessageKey,
     /// Size of the message in units of 8 bytes, and the flags below.
     packed: u32,
-    /// Number of its [`Side`](crate::bodies::Side) plus 1; 0 without one.
-    pub side: u32,
+    /// Number of its [`EntryDetails`](crate::bodies::EntryDetails) plus 1; 0 without one.
+    pub details: u32,
 }
 
 const _: () = assert!(size_of::<Entry>() == 16);
@@ -56,12 +56,12 @@ impl Entry {
         if shared {
             packed |= SHARED;
         }
-        Self { key, packed, side: 0 }
+        Self { key, packed, details: 0 }
     }
 
     /// Takes the place of a delivery that was dropped before it was opened.
     pub fn finished() -> Self {
-        Self { key: MessageKey::from_u64(0), packed: PHASE, side: 0 }
+        Self { key: MessageKey::from_u64(0), packed: PHASE, details: 0 }
     }
 
     pub fn size(&self) -> u64 {
@@ -112,7 +112,7 @@ impl Entry {
     /// `None` for what [`Self::packed`] does not return.
     pub fn unpack(key: MessageKey, packed: u32) -> Option<Self> {
         let known = packed & !(PHASE | QOS2 | RETAIN | SHARED) < 1 << SIZE_BITS;
-        known.then_some(Self { key, packed, side: 0 })
+        known.then_some(Self { key, packed, details: 0 })
     }
 }
 

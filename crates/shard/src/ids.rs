@@ -26,7 +26,7 @@ impl SessionUid {
     }
 
     /// Where a listing of sessions meets it.
-    pub fn place(self) -> u32 {
+    pub fn list_index(self) -> u32 {
         self.slot()
     }
 

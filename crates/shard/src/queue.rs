@@ -294,7 +294,7 @@ impl Queue {
         assert!(self.next <= self.within && self.within <= self.end() && self.dup_below <= self.next);
         let within = self.waiting.iter().take((self.within - self.next) as usize).map(Entry::size);
         assert_eq!(within.sum::<u64>(), self.within_bytes);
-        let nothing = |entry: &Entry| entry.needs_body() || entry.side == 0;
+        let nothing = |entry: &Entry| entry.needs_body() || entry.details == 0;
         assert!(self.open.iter().all(nothing), "what is not needed holds nothing");
     }
 }

@@ -31,7 +31,7 @@ pub struct RetainedPage {
     /// The topic to go on after; `None` when there is no more.
     pub after: Option<Box<str>>,
     /// Messages that were looked at, whether or not they match.
-    pub looked: usize,
+    pub examined: usize,
 }
 
 /// Bytes of messages after which a page ends.
@@ -155,7 +155,7 @@ impl Retained {
         let Ok(filter) = TopicFilter::parse(filter) else { return page };
         if !filter.has_wildcard() {
             let message = self.messages.get(filter.as_str().as_bytes());
-            page.looked = 1;
+            page.examined = 1;
             page.messages
                 .extend(message.filter(|message| !message.view().is_expired(now)).map(|m| m.0.clone()));
             return page;
@@ -169,13 +169,13 @@ impl Retained {
         let range = self.messages.range::<[u8], _>((from, Bound::Unbounded));
         let mut bytes = 0;
         for message in range.take_while(|m| m.topic().starts_with(literal)) {
-            page.looked += 1;
+            page.examined += 1;
             let view = message.view();
             if TopicName::parse(view.topic).is_ok_and(|name| filter.matches(name)) && !view.is_expired(now) {
                 bytes += message.0.len();
                 page.messages.push(message.0.clone());
             }
-            if page.messages.len() >= limit || bytes >= PAGE_BYTES || page.looked >= PAGE_TOPICS {
+            if page.messages.len() >= limit || bytes >= PAGE_BYTES || page.examined >= PAGE_TOPICS {
                 page.after = Some(view.topic.into());
                 return page;
             }

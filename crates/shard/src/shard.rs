@@ -53,16 +53,16 @@ pub struct Shard {
     limits: Limits,
     sessions: Sessions,
     /// Sessions that ever began.
-    begun: u64,
+    sessions_created: u64,
     bodies: Bodies,
     retained: Retained,
     identities: BTreeSet<Identity>,
     /// Wills to be published.
     wills: BTreeMap<u64, Arc<[u8]>>,
-    wills_begun: u64,
+    wills_created: u64,
     /// Messages of shared subscriptions whose member is gone.
     orphans: BTreeMap<u64, Entry>,
-    orphans_begun: u64,
+    orphans_created: u64,
     /// Sessions to look at, by time and slot.
     deadlines: BTreeSet<Deadline>,
     /// Of the last `Started`.
@@ -122,14 +122,14 @@ impl Shard {
             now: 0,
             limits: Limits::default(),
             sessions: Sessions::new(hasher.clone()),
-            begun: 0,
+            sessions_created: 0,
             bodies: Bodies::new(hasher),
             retained: Retained::default(),
             identities: BTreeSet::new(),
             wills: BTreeMap::new(),
-            wills_begun: 0,
+            wills_created: 0,
             orphans: BTreeMap::new(),
-            orphans_begun: 0,
+            orphans_created: 0,
             deadlines: BTreeSet::new(),
             incarnation: 0,
             era: 0,
@@ -190,13 +190,13 @@ impl Shard {
             return Err(ApplyError::OutOfOrder { expected, index });
         }
         let batch = Batch::decode(index, batch, std::mem::take(&mut self.commands))?;
-        let begun = self.portion.take();
-        let mut at = begun.unwrap_or(Portion {
+        let resumed = self.portion.take();
+        let mut at = resumed.unwrap_or(Portion {
             before: self.now,
             retained: (self.retained.len(), self.retained.bytes()),
             ..Portion::default()
         });
-        if begun.is_none() {
+        if resumed.is_none() {
             self.touch(REST);
             self.applied = index;
             self.advance_clock(batch.now);

@@ -11,6 +11,6 @@ mod log;
 mod moment;
 mod restore;
 
-pub use log::{Events, META, MetaEvents, Reading, ShardLog, Told, group_of};
+pub use log::{EventForwarder, LogNotifier, META, MetaListener, ReadRequest, ShardLog, group_of};
 pub use moment::Moment;
-pub use restore::{life, records, restore, sort, take_meta};
+pub use restore::{incarnation, records, restore, sort, take_meta};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use broker::{Condition, Message, Node, ShardId, StoreEvent, StoreLog, Wanted};
 use shard::{Mutation, mutated};
-use storage::{GroupId, Lack, Log, LogEvents, Record, SegmentId, Vacate};
+use storage::{GroupId, Log, LogListener, Record, SegmentId, Shortage, Vacate};
 
 /// The groups of the node's replica of the meta group: its entries, and its votes.
 pub const META: [GroupId; 2] = [GroupId(0), GroupId(u16::MAX)];
@@ -20,8 +20,8 @@ fn shard_of(group: GroupId) -> ShardId {
 }
 
 /// Whoever the groups of [`META`] belong to.
-pub trait MetaEvents: Send + Sync {
-    /// As in [`LogEvents`].
+pub trait MetaListener: Send + Sync {
+    /// As in [`LogListener`].
     fn durable(&self, group: GroupId, index: u64);
     fn checkpoint_durable(&self, group: GroupId, index: u64);
     fn vacate(&self, vacate: Vacate);
@@ -30,43 +30,43 @@ pub trait MetaEvents: Send + Sync {
 
 /// What the log tells, and whom: nobody until the node is there.
 #[derive(Default)]
-pub struct Told {
+pub struct LogNotifier {
     node: OnceLock<Weak<Node>>,
-    meta: Mutex<Hearer>,
+    meta: Mutex<MetaSink>,
     condition: AtomicU8,
 }
 
 /// Who hears what is about the groups of [`META`].
-enum Hearer {
+enum MetaSink {
     /// Nobody yet: it is kept. A replica may write before anybody hears the log, and waits until that is on the disk.
-    Later(Vec<Tale>),
-    Now(Box<dyn MetaEvents>),
+    Buffered(Vec<MetaEvent>),
+    Attached(Box<dyn MetaListener>),
 }
 
-enum Tale {
+enum MetaEvent {
     Durable(GroupId, u64),
     Checkpointed(GroupId, u64),
     Vacate(Vacate),
     Failed,
 }
 
-impl Default for Hearer {
+impl Default for MetaSink {
     fn default() -> Self {
-        Self::Later(Vec::new())
+        Self::Buffered(Vec::new())
     }
 }
 
-impl Hearer {
-    fn hear(&mut self, tale: Tale) {
+impl MetaSink {
+    fn push(&mut self, event: MetaEvent) {
         match self {
-            Self::Later(tales) => tales.push(tale),
-            Self::Now(meta) => tale.tell(&**meta),
+            Self::Buffered(events) => events.push(event),
+            Self::Attached(meta) => event.deliver_to(&**meta),
         }
     }
 }
 
-impl Tale {
-    fn tell(self, meta: &dyn MetaEvents) {
+impl MetaEvent {
+    fn deliver_to(self, meta: &dyn MetaListener) {
         match self {
             Self::Durable(group, index) => meta.durable(group, index),
             Self::Checkpointed(group, index) => meta.checkpoint_durable(group, index),
@@ -76,23 +76,23 @@ impl Tale {
     }
 }
 
-impl Told {
-    fn tell(&self, node: &Arc<Node>) {
+impl LogNotifier {
+    fn deliver_to(&self, node: &Arc<Node>) {
         if self.node.set(Arc::downgrade(node)).is_err() {
             debug_assert!(false, "a log has one node");
         }
     }
 
     /// Somebody hears what is about the groups of [`META`], from the beginning on. The first call counts.
-    pub fn hear_meta(&self, meta: Box<dyn MetaEvents>) {
-        let mut hearer = self.meta();
-        if let Hearer::Later(tales) = &mut *hearer {
-            tales.drain(..).for_each(|tale| tale.tell(&*meta));
-            *hearer = Hearer::Now(meta);
+    pub fn set_meta_listener(&self, meta: Box<dyn MetaListener>) {
+        let mut sink = self.meta();
+        if let MetaSink::Buffered(events) = &mut *sink {
+            events.drain(..).for_each(|event| event.deliver_to(&*meta));
+            *sink = MetaSink::Attached(meta);
         }
     }
 
-    fn meta(&self) -> MutexGuard<'_, Hearer> {
+    fn meta(&self) -> MutexGuard<'_, MetaSink> {
         self.meta.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -115,12 +115,12 @@ impl Told {
 }
 
 /// The events of the log, passed on to the workers' mailboxes.
-pub struct Events(pub Arc<Told>);
+pub struct EventForwarder(pub Arc<LogNotifier>);
 
-impl LogEvents for Events {
+impl LogListener for EventForwarder {
     fn durable(&mut self, groups: &[(GroupId, u64)]) {
         for (group, index) in groups.iter().filter(|(group, _)| META.contains(group)) {
-            self.0.meta().hear(Tale::Durable(*group, *index));
+            self.0.meta().push(MetaEvent::Durable(*group, *index));
         }
         if let Some(node) = self.0.node() {
             let of_shards = groups.iter().filter(|(group, _)| !META.contains(group));
@@ -130,21 +130,21 @@ impl LogEvents for Events {
 
     fn checkpoint_durable(&mut self, group: GroupId, index: u64) {
         if META.contains(&group) {
-            return self.0.meta().hear(Tale::Checkpointed(group, index));
+            return self.0.meta().push(MetaEvent::Checkpointed(group, index));
         }
         self.0.event(shard_of(group), StoreEvent::Checkpointed(index));
     }
 
     fn vacate(&mut self, vacate: Vacate) {
         if META.contains(&vacate.group) {
-            return self.0.meta().hear(Tale::Vacate(vacate));
+            return self.0.meta().push(MetaEvent::Vacate(vacate));
         }
         let Vacate { group, segment, first, last } = vacate;
         self.0.event(shard_of(group), StoreEvent::Vacate { segment: segment.0, first, last });
     }
 
     /// The log itself tells operators, and not each time.
-    fn full(&mut self, _: Lack) {
+    fn full(&mut self, _: Shortage) {
         self.0.condition(Condition::Full);
     }
 
@@ -157,32 +157,36 @@ impl LogEvents for Events {
             %error,
             "the disk has failed: nothing is acknowledged any more that has to be kept. Look at the disk, then restart the node"
         );
-        self.0.meta().hear(Tale::Failed);
+        self.0.meta().push(MetaEvent::Failed);
         self.0.condition(Condition::Failed);
     }
 }
 
 /// Messages that a shard wants back.
 #[derive(Debug)]
-pub struct Reading {
+pub struct ReadRequest {
     shard: ShardId,
     wanted: Vec<Wanted>,
 }
 
 /// Has what shards want back read, some time and elsewhere: a disk may take long, and a reactor never waits.
-type ReadBy = Box<dyn Fn(Reading) + Send + Sync>;
+type ReadScheduler = Box<dyn Fn(ReadRequest) + Send + Sync>;
 
 /// A shard's side of the log.
 pub struct ShardLog {
     log: Log,
-    told: Arc<Told>,
-    read_by: ReadBy,
+    notifier: Arc<LogNotifier>,
+    schedule_read: ReadScheduler,
 }
 
 impl ShardLog {
-    /// `read_by` is called on reactors, and sees to it that [`Reading::run`] is called elsewhere.
-    pub fn new(log: Log, told: Arc<Told>, read_by: impl Fn(Reading) + Send + Sync + 'static) -> Arc<Self> {
-        Arc::new(Self { log, told, read_by: Box::new(read_by) })
+    /// `schedule_read` is called on reactors, and sees to it that [`ReadRequest::run`] is called elsewhere.
+    pub fn new(
+        log: Log,
+        notifier: Arc<LogNotifier>,
+        schedule_read: impl Fn(ReadRequest) + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self { log, notifier, schedule_read: Box::new(schedule_read) })
     }
 
     pub fn log(&self) -> &Log {
@@ -190,9 +194,9 @@ impl ShardLog {
     }
 }
 
-impl Reading {
+impl ReadRequest {
     /// Reads, and tells the shard. Waits for the disk.
-    pub fn run(self, log: &Log, told: &Told) {
+    pub fn run(self, log: &Log, notifier: &LogNotifier) {
         let Self { shard, wanted } = self;
         // Messages that were published together lie in one record.
         let mut records: HashMap<u64, Option<Arc<[u8]>>> = HashMap::new();
@@ -220,13 +224,13 @@ impl Reading {
         {
             std::mem::swap(first, last);
         }
-        told.event(shard, StoreEvent::Read(read));
+        notifier.event(shard, StoreEvent::Read(read));
     }
 
     /// As [`Self::run`], when the disk gives nothing: for the simulator.
-    pub fn fail(self, told: &Told) {
+    pub fn fail(self, notifier: &LogNotifier) {
         let read = self.wanted.into_iter().map(|wanted| (wanted, None)).collect();
-        told.event(self.shard, StoreEvent::Read(read));
+        notifier.event(self.shard, StoreEvent::Read(read));
     }
 
     /// Whether all of it is asked for the first time.
@@ -237,7 +241,7 @@ impl Reading {
 
 impl StoreLog for ShardLog {
     fn connect(&self, node: &Arc<Node>) {
-        self.told.tell(node);
+        self.notifier.deliver_to(node);
     }
 
     fn append(&self, shard: ShardId, index: u64, batch: Arc<Vec<u8>>) {
@@ -254,7 +258,7 @@ impl StoreLog for ShardLog {
     }
 
     fn read(&self, shard: ShardId, wanted: Vec<Wanted>) {
-        (self.read_by)(Reading { shard, wanted });
+        (self.schedule_read)(ReadRequest { shard, wanted });
     }
 
     fn vacated(&self, shard: ShardId, segment: u64) {
@@ -268,7 +272,7 @@ impl StoreLog for ShardLog {
     }
 
     fn condition(&self) -> Condition {
-        match self.told.condition.load(Ordering::Acquire) {
+        match self.notifier.condition.load(Ordering::Acquire) {
             0 => Condition::Good,
             1 => Condition::Full,
             _ => Condition::Failed,
@@ -281,9 +285,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Heard(Arc<Mutex<Vec<(GroupId, u64)>>>);
+    struct Recorder(Arc<Mutex<Vec<(GroupId, u64)>>>);
 
-    impl MetaEvents for Heard {
+    impl MetaListener for Recorder {
         fn durable(&self, group: GroupId, index: u64) {
             self.0.lock().unwrap().push((group, index));
         }
@@ -304,15 +308,15 @@ mod tests {
     /// A replica that votes alone does so when it begins, and the log may be faster than whoever is to hear it.
     #[test]
     fn what_is_written_before_somebody_hears_of_it_is_told_then_in_order() {
-        let told = Arc::new(Told::default());
-        let mut events = Events(told.clone());
+        let notifier = Arc::new(LogNotifier::default());
+        let mut events = EventForwarder(notifier.clone());
         let [entries, votes] = META;
         events.durable(&[(entries, 7), (GroupId(3), 1), (votes, 1)]);
         events.checkpoint_durable(entries, 7);
         events.vacate(Vacate { group: entries, segment: SegmentId(1), first: 1, last: 5 });
-        let heard = Heard::default();
-        let all = heard.0.clone();
-        told.hear_meta(Box::new(heard));
+        let recorder = Recorder::default();
+        let all = recorder.0.clone();
+        notifier.set_meta_listener(Box::new(recorder));
         let before = [(entries, 7), (votes, 1), (entries, 107), (entries, 5)];
         assert_eq!(*all.lock().unwrap(), before);
         events.durable(&[(votes, 2)]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use broker::{Life, SHARDS, ShardId, Time};
+use broker::{Incarnation, SHARDS, ShardId, Time};
 use shard::{Mutation, PartId, Shard, mutated};
 use storage::RecoveredGroup;
 
@@ -21,11 +21,11 @@ pub fn take_meta(groups: &mut Vec<RecoveredGroup>) -> Vec<RecoveredGroup> {
 pub fn sort(groups: Vec<RecoveredGroup>) -> Result<Vec<(u16, Option<RecoveredGroup>)>, String> {
     let mut found: Vec<Option<RecoveredGroup>> = (0..SHARDS).map(|_| None).collect();
     for group in groups {
-        let place = (0..SHARDS).find(|shard| group_of(ShardId(*shard)) == group.group);
-        let place = place.ok_or_else(|| {
+        let index = (0..SHARDS).find(|shard| group_of(ShardId(*shard)) == group.group);
+        let index = index.ok_or_else(|| {
             format!("the store has a group {} that this version does not know", group.group)
         })?;
-        found[usize::from(place)] = Some(group);
+        found[usize::from(index)] = Some(group);
     }
     Ok((0..SHARDS).zip(found).collect())
 }
@@ -87,9 +87,9 @@ fn restore_group(
     Ok(shard)
 }
 
-/// The life that begins with these shards. `noted` is the last moment that was written down, `now` what the clocks of the machine say.
-pub fn life(shards: &[Shard], noted: Option<&Moment>, now: &Moment) -> Life {
-    let stood = shards.iter().map(|shard| Duration::from_millis(shard.now())).max().unwrap_or_default();
-    let node = noted.map_or(stood, |noted| noted.node_at(now)).max(stood);
-    Life { began: Time(node.as_millis() as u64), incarnation: now.wall.as_millis() as u64 }
+/// The life that begins with these shards. `last_moment` is the last moment that was written down, `now` what the clocks of the machine say.
+pub fn incarnation(shards: &[Shard], last_moment: Option<&Moment>, now: &Moment) -> Incarnation {
+    let shard_time = shards.iter().map(|shard| Duration::from_millis(shard.now())).max().unwrap_or_default();
+    let node = last_moment.map_or(shard_time, |last_moment| last_moment.node_at(now)).max(shard_time);
+    Incarnation { began: Time(node.as_millis() as u64), number: now.wall.as_millis() as u64 }
 }

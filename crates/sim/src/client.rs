@@ -1,7 +1,7 @@
 //! A client that keeps to the rules: it keeps its session, sends again what was not acknowledged, and knows what it may expect.
 
-mod acts;
-mod takes;
+mod act;
+mod receive_packet;
 #[cfg(test)]
 mod tests;
 
@@ -29,12 +29,12 @@ pub struct Client {
     pub number: usize,
     name: String,
     kind: Kind,
-    line: Option<Line>,
+    connection: Option<Connection>,
     session: Option<Session>,
     /// Its last CONNECT with Clean Start was not answered: nobody knows what became of the session before.
     must_clean: bool,
     /// Connections with a Will.
-    willed: Vec<Link>,
+    with_will: Vec<Link>,
     /// Connections on which it was told that it is connected and that the node may still serve.
     pub served: Vec<Link>,
     /// When the node ended the last connection that had the session, its time: at the earliest and at the latest.
@@ -42,13 +42,13 @@ pub struct Client {
     /// A connection was lost before it was answered: it may have found the session expired, and begun another.
     in_doubt: bool,
     /// Connections given up before they were answered, that the node has not ended: their CONNECT may still arrive, after later ones.
-    strays: Vec<Link>,
+    abandoned_connections: Vec<Link>,
     /// Something came since somebody looked.
-    pub stirred: bool,
+    pub has_received: bool,
 }
 
 /// One connection.
-struct Line {
+struct Connection {
     link: Link,
     end: Endpoint,
     /// Session Expiry Interval.
@@ -119,15 +119,15 @@ impl Client {
             number,
             name: format!("client {number}"),
             kind,
-            line: None,
+            connection: None,
             session: None,
             must_clean: false,
-            willed: Vec::new(),
+            with_will: Vec::new(),
             served: Vec::new(),
             ended: None,
             in_doubt: false,
-            strays: Vec::new(),
-            stirred: false,
+            abandoned_connections: Vec::new(),
+            has_received: false,
         }
     }
 
@@ -136,40 +136,42 @@ impl Client {
     }
 
     pub fn is_on(&self, link: Link) -> bool {
-        self.line.as_ref().is_some_and(|line| line.link == link)
+        self.connection.as_ref().is_some_and(|connection| connection.link == link)
     }
 
     /// The connection it uses now.
     pub fn link(&self) -> Option<Link> {
-        self.line.as_ref().map(|line| line.link)
+        self.connection.as_ref().map(|connection| connection.link)
     }
 
     fn send(&mut self, scene: &mut Scene, packet: impl Into<Sent>) {
         let packet = packet.into();
-        let Some(line) = &mut self.line else { return };
-        scene.say_sent(&self.name, line.link, &packet);
+        let Some(connection) = &mut self.connection else { return };
+        scene.log_sent(&self.name, connection.link, &packet);
         let mut bytes = Vec::new();
-        line.end.write(&packet, &mut bytes);
-        line.sent += bytes.len() as u64;
-        scene.send(line.link, bytes);
+        connection.end.write(&packet, &mut bytes);
+        connection.sent += bytes.len() as u64;
+        scene.send(connection.link, bytes);
     }
 
     /// Bytes came on one of its connections.
     pub fn reads(&mut self, scene: &mut Scene, link: Link, bytes: &[u8]) {
-        let Some(line) = self.line.as_mut().filter(|line| line.link == link) else { return };
-        line.end.read(bytes);
-        for packet in line.end.received() {
-            scene.say_got(&self.name, link, &packet);
-            self.stirred = true;
-            self.takes(scene, packet);
+        let Some(connection) = self.connection.as_mut().filter(|connection| connection.link == link) else {
+            return;
+        };
+        connection.end.read(bytes);
+        for packet in connection.end.received() {
+            scene.log_received(&self.name, link, &packet);
+            self.has_received = true;
+            self.receive_packet(scene, packet);
         }
     }
 
     /// One of its connections is gone.
     pub fn loses_link(&mut self, scene: &mut Scene, link: Link) {
         if self.is_on(link) {
-            scene.cx.say(|| format!("{} finds {link} closed", self.name));
-            self.ends_line(scene);
+            scene.cx.log(|| format!("{} finds {link} closed", self.name));
+            self.end_connection(scene);
         }
     }
 
@@ -182,13 +184,13 @@ impl Client {
     /// The node has ended one of its connections.
     pub fn is_ended(&mut self, link: Link) {
         self.served.retain(|served| *served != link);
-        self.strays.retain(|stray| *stray != link);
+        self.abandoned_connections.retain(|abandoned| *abandoned != link);
     }
 
     /// The node has died, and with it its end of each connection.
     pub fn is_served_no_more(&mut self) {
         self.served.clear();
-        self.strays.clear();
+        self.abandoned_connections.clear();
     }
 
     /// The node has died. What it had done last may not be durable, so that the session's time begins with the next life.
@@ -202,22 +204,22 @@ impl Client {
         }
     }
 
-    fn ends_line(&mut self, scene: &mut Scene) {
-        let Some(line) = self.line.take() else { return };
-        if !line.accepted {
+    fn end_connection(&mut self, scene: &mut Scene) {
+        let Some(connection) = self.connection.take() else { return };
+        if !connection.accepted {
             self.in_doubt = true;
-            self.strays.push(line.link);
+            self.abandoned_connections.push(connection.link);
             return;
         }
         if let Some(session) = &self.session {
             scene.oracle.connection_ends(session.view);
         }
-        if line.expiry == 0 {
-            self.ends_session(scene);
+        if connection.expiry == 0 {
+            self.end_session(scene);
         }
     }
 
-    fn ends_session(&mut self, scene: &mut Scene) {
+    fn end_session(&mut self, scene: &mut Scene) {
         if let Some(session) = self.session.take() {
             scene.oracle.session_ends(session.view);
             for (_, number, _, what) in session.publishes {
@@ -229,21 +231,21 @@ impl Client {
     }
 
     /// Closes its end of the connection without a word.
-    fn hangs_up(&mut self, scene: &mut Scene) {
+    fn drop_connection(&mut self, scene: &mut Scene) {
         let Some(link) = self.link() else { return };
         if scene.cx.random.percent(50) {
             scene.net.lose(&mut scene.cx, link);
         } else {
             scene.net.close(&mut scene.cx, link, Direction::ToNode);
         }
-        self.ends_line(scene);
+        self.end_connection(scene);
     }
 
     /// Nothing that it sent is without an answer.
     pub fn check_all_answered(&self, scene: &mut Scene) {
-        if let Some(line) = &self.line {
-            assert!(line.accepted, "{} never heard whether it is connected", self.name);
-            assert!(line.asked.is_empty(), "{} waits for SUBACK or UNSUBACK", self.name);
+        if let Some(connection) = &self.connection {
+            assert!(connection.accepted, "{} never heard whether it is connected", self.name);
+            assert!(connection.asked.is_empty(), "{} waits for SUBACK or UNSUBACK", self.name);
             let publishes = self.session.iter().flat_map(|session| &session.publishes);
             let waiting: Vec<_> = publishes.map(|(id, number, _, what)| (id, number, what)).collect();
             assert!(waiting.is_empty(), "{} waits for acknowledgements of {waiting:?}", self.name);

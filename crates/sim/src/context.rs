@@ -34,7 +34,7 @@ impl Context {
         from + self.random.draw() % (to - from).max(1)
     }
 
-    pub fn say(&mut self, text: impl FnOnce() -> String) {
+    pub fn log(&mut self, text: impl FnOnce() -> String) {
         let now = self.now();
         self.trace.line(now, text);
     }

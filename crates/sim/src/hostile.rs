@@ -31,7 +31,7 @@ impl Hostile {
         }
     }
 
-    pub fn acts(&mut self, scene: &mut Scene) {
+    pub fn act(&mut self, scene: &mut Scene) {
         let Some(link) = self.link else { return self.connects(scene) };
         scene.cx.report.hostile += 1;
         let id = 1 + scene.cx.random.below(6) as u16;

@@ -8,10 +8,10 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod cluster;
 mod context;
 mod disk;
 mod endpoint;
-mod fleet;
 mod hostile;
 #[cfg(feature = "trial")]
 mod mutation;

@@ -20,7 +20,7 @@ pub enum Mutation {
 }
 
 /// Those of the log that a node's clients can feel; the others are for the log's own trials.
-const OF_LOG: [storage::Mutation; 9] = [
+const LOG_MUTATIONS: [storage::Mutation; 9] = [
     storage::Mutation::SkipSync,
     storage::Mutation::ReportBeforeSync,
     storage::Mutation::SkipDirectorySync,
@@ -33,15 +33,15 @@ const OF_LOG: [storage::Mutation; 9] = [
 ];
 
 /// Those of links that a cluster's clients can feel; the others are for the tests of `link`.
-const OF_LINK: [link::Mutation; 3] =
+const LINK_MUTATIONS: [link::Mutation; 3] =
     [link::Mutation::SkipLost, link::Mutation::NoBound, link::Mutation::SkipProof];
 
 impl Mutation {
     /// All of them.
     pub fn all() -> impl Iterator<Item = Self> {
-        let of_log = OF_LOG.into_iter().map(Self::Log);
+        let of_log = LOG_MUTATIONS.into_iter().map(Self::Log);
         let of_cluster = cluster::Mutation::ALL.into_iter().map(Self::Cluster);
-        let of_link = OF_LINK.into_iter().map(Self::Link);
+        let of_link = LINK_MUTATIONS.into_iter().map(Self::Link);
         let of_consensus = consensus::Mutation::ALL.into_iter().map(Self::Consensus);
         let of_node = shard::Mutation::ALL.into_iter().map(Self::Shard).chain(of_log);
         of_node.chain(of_cluster).chain(of_link).chain(of_consensus)
@@ -61,7 +61,8 @@ impl Mutation {
     /// How often each place was reached that a simulation of this shape can reach, by the name of what can be put in there.
     pub fn all_reached(shape: Shape) -> impl Iterator<Item = (Self, u64)> {
         let shape = if shape == Shape::FullCluster { Shape::Cluster } else { shape };
-        let of_tests = link::Mutation::ALL.into_iter().filter(|it| !OF_LINK.contains(it)).map(Self::Link);
+        let of_tests =
+            link::Mutation::ALL.into_iter().filter(|it| !LINK_MUTATIONS.contains(it)).map(Self::Link);
         let those = Self::all().chain(of_tests).filter(move |it| it.shape() == shape);
         those.filter_map(|it| Some((it, it.reached()?)))
     }
@@ -85,21 +86,21 @@ pub struct Trial {
 impl Trial {
     /// All of them.
     pub fn all() -> impl Iterator<Item = Self> {
-        let those = crate::fleet::TRIALS.into_iter();
+        let those = crate::cluster::TRIALS.into_iter();
         those.map(|(mutation, scenario)| Self { mutation: Mutation::Cluster(mutation), scenario })
     }
 
     /// Whether something is wrong in the scenario, with the fault or without it.
-    pub fn is_noticed(&self, with_fault: bool) -> bool {
-        put_in(with_fault.then_some(self.mutation));
+    pub fn is_detected(&self, with_fault: bool) -> bool {
+        activate(with_fault.then_some(self.mutation));
         let result = std::panic::catch_unwind(self.scenario);
-        put_in(None);
+        activate(None);
         result.is_err()
     }
 }
 
 /// Puts one in, for the whole process; those of the log are put into a log.
-pub fn put_in(mutation: Option<Mutation>) {
+pub fn activate(mutation: Option<Mutation>) {
     let (mut of_shard, mut of_cluster, mut of_link, mut of_consensus) = (None, None, None, None);
     match mutation {
         Some(Mutation::Shard(mutation)) => of_shard = Some(mutation),

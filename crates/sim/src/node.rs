@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use broker::settings::Settings;
-use broker::{Batch, Condition, Letter, StoreLog, Time, Worker, WorkerId};
-use shardlog::{Events, Moment, Reading, ShardLog, Told};
+use broker::{Batch, Condition, StoreLog, Time, Worker, WorkerCommand, WorkerId};
+use shardlog::{EventForwarder, LogNotifier, Moment, ReadRequest, ShardLog};
 use storage::{Commit, GroupId, Keeper, RecoveredGroup, Writer};
 
-use self::log::Tapped;
+use self::log::ObservedLog;
 use crate::context::Context;
 use crate::disk::Machine;
 use crate::net::Link;
@@ -61,7 +61,7 @@ impl Setup {
 }
 
 /// Why a node did not start.
-pub enum Refused {
+pub enum StartFailure {
     /// The power went meanwhile, or the disk failed: it is tried again.
     Disk,
     /// A later version has written what the cores agree on.
@@ -71,7 +71,7 @@ pub enum Refused {
 }
 
 /// Where a node's end of a connection is.
-struct Place {
+struct NodeConnection {
     worker: usize,
     slot: u32,
     /// Arrived, and not taken by the worker.
@@ -85,20 +85,20 @@ struct Place {
 }
 
 pub struct Node {
-    life: u32,
+    incarnation: u32,
     node: Arc<broker::Node>,
     workers: Vec<Worker>,
     began: Time,
     began_at: Micros,
     batches: BTreeMap<(usize, usize), VecDeque<Batch>>,
-    letters: Vec<VecDeque<Letter>>,
+    commands: Vec<VecDeque<WorkerCommand>>,
     /// Posted by what are threads elsewhere, and not yet on their way.
-    posted: Arc<Mutex<Vec<(WorkerId, Letter)>>>,
+    posted: Arc<Mutex<Vec<(WorkerId, WorkerCommand)>>>,
     /// When each worker's next turn comes by itself.
     wakes: Vec<Micros>,
     log: Arc<ShardLog>,
-    tapped: Arc<Tapped>,
-    told: Arc<Told>,
+    observed_log: Arc<ObservedLog>,
+    log_events: Arc<LogNotifier>,
     meta: Vec<RecoveredGroup>,
     writer: Writer,
     keeper: Keeper,
@@ -108,16 +108,16 @@ pub struct Node {
     /// That is tried again then.
     retry_at: Micros,
     keeping: bool,
-    asked: Arc<Mutex<Vec<Reading>>>,
-    readers: [VecDeque<Reading>; 2],
-    places: BTreeMap<Link, Place>,
+    pending_reads: Arc<Mutex<Vec<ReadRequest>>>,
+    readers: [VecDeque<ReadRequest>; 2],
+    connections: BTreeMap<Link, NodeConnection>,
     links: BTreeMap<(usize, u32), Link>,
     /// Connections that the node has ended since somebody looked.
     ended: Vec<(Link, u64)>,
     slots: Vec<u32>,
     turns: u64,
     /// The process stands still until then.
-    stands_until: Micros,
+    paused_until: Micros,
     /// It stood still, and what had come meanwhile is not read yet. Then: how many clients it had closed for silence before.
     unread: Option<u64>,
     setup: Setup,
@@ -129,72 +129,83 @@ impl Node {
     /// Starts the process, with what is on the disk.
     ///
     /// # Errors
-    /// [`Refused`].
-    pub fn start(cx: &mut Context, machine: &mut Machine, setup: Setup, life: u32) -> Result<Self, Refused> {
-        Self::start_in(cx, machine, setup, life, |_| ())
+    /// [`StartFailure`].
+    pub fn start(
+        cx: &mut Context,
+        machine: &mut Machine,
+        setup: Setup,
+        incarnation: u32,
+    ) -> Result<Self, StartFailure> {
+        Self::start_in(cx, machine, setup, incarnation, |_| ())
     }
 
     /// As [`Self::start`], in a cluster that the node joins by `join` before its reactors begin.
     ///
     /// # Errors
-    /// [`Refused`].
+    /// [`StartFailure`].
     pub fn start_in(
         cx: &mut Context,
         machine: &mut Machine,
         setup: Setup,
-        life: u32,
+        incarnation: u32,
         join: impl FnOnce(&Arc<broker::Node>),
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, StartFailure> {
         let moment = machine.moment(cx.now(), Duration::ZERO);
         let options = setup.options(&moment);
-        let told = Arc::new(Told::default());
-        let events = Box::new(Events(told.clone()));
+        let log_events = Arc::new(LogNotifier::default());
+        let events = Box::new(EventForwarder(log_events.clone()));
         let disk = Arc::new(machine.disk.clone());
         let mut opened = match storage::open(disk, options, events, &mut |_| ()) {
             Ok(opened) => opened,
-            Err(storage::Error::Corrupt(corrupt)) => return Err(Refused::Broken(corrupt.to_string())),
+            Err(storage::Error::Corrupt(corrupt)) => return Err(StartFailure::Broken(corrupt.to_string())),
             Err(error @ (storage::Error::Invalid(_) | storage::Error::NotFound { .. })) => {
-                return Err(Refused::Broken(error.to_string()));
+                return Err(StartFailure::Broken(error.to_string()));
             }
             Err(error) => {
-                cx.say(|| format!("node: does not start: {error}"));
-                return Err(Refused::Disk);
+                cx.log(|| format!("node: does not start: {error}"));
+                return Err(StartFailure::Disk);
             }
         };
         cx.report.tails_cut += u64::from(opened.recovery.report.cut_bytes > 0);
         let hash_key: [u8; 16] = opened.log.identity().secret[..16].try_into().unwrap_or_default();
         let meta = shardlog::take_meta(&mut opened.recovery.groups);
-        let groups = shardlog::sort(opened.recovery.groups).map_err(Refused::Broken)?;
+        let groups = shardlog::sort(opened.recovery.groups).map_err(StartFailure::Broken)?;
         let shards = groups.into_iter().map(|(id, group)| shardlog::restore(id, group, hash_key, &mut || ()));
-        let shards: Vec<_> = shards.collect::<Result<_, _>>().map_err(Refused::Broken)?;
+        let shards: Vec<_> = shards.collect::<Result<_, _>>().map_err(StartFailure::Broken)?;
         shards.iter().for_each(shard::Shard::check_invariants);
-        let life_of = shardlog::life(&shards, machine.noted(), &moment);
-        let asked = Arc::<Mutex<Vec<Reading>>>::default();
-        let ask = asked.clone();
-        let log = ShardLog::new(opened.log, told.clone(), move |reading| lock(&ask).push(reading));
-        let tapped = Tapped::new(log.clone(), setup.keeps_ahead);
-        let began = life_of.began;
-        let store = broker::Store { log: Some(tapped.clone()), shards, life: life_of, hash_key };
+        let broker_incarnation = shardlog::incarnation(&shards, machine.noted(), &moment);
+        let pending_reads = Arc::<Mutex<Vec<ReadRequest>>>::default();
+        let read_queue = pending_reads.clone();
+        let log =
+            ShardLog::new(opened.log, log_events.clone(), move |reading| lock(&read_queue).push(reading));
+        let observed_log = ObservedLog::new(log.clone(), setup.keeps_ahead);
+        let began = broker_incarnation.began;
+        let store = broker::Store {
+            log: Some(observed_log.clone()),
+            shards,
+            incarnation: broker_incarnation,
+            hash_key,
+        };
         let (settings, workers) = (setup.settings.clone(), setup.workers);
         let node = broker::Node::with_store(settings, setup.rules.clone(), "sim".into(), workers, store);
-        let posted = Arc::<Mutex<Vec<(WorkerId, Letter)>>>::default();
+        let posted = Arc::<Mutex<Vec<(WorkerId, WorkerCommand)>>>::default();
         let post = posted.clone();
-        node.deliver_letters_by(move |worker, letter| lock(&post).push((worker, letter)));
+        node.set_mailbox(move |worker, command| lock(&post).push((worker, command)));
         node.connect_log();
         join(&node);
         let mut this = Self {
-            life,
+            incarnation,
             workers: node.build_workers(),
             node,
             began,
             began_at: cx.now(),
             batches: BTreeMap::new(),
-            letters: (0..workers).map(|_| VecDeque::new()).collect(),
+            commands: (0..workers).map(|_| VecDeque::new()).collect(),
             posted,
             wakes: vec![Micros::MAX; usize::from(workers)],
             log,
-            tapped,
-            told,
+            observed_log,
+            log_events,
             meta,
             writer: opened.writer,
             keeper: opened.keeper,
@@ -202,14 +213,14 @@ impl Node {
             stalled: None,
             retry_at: 0,
             keeping: false,
-            asked,
+            pending_reads,
             readers: Default::default(),
-            places: BTreeMap::new(),
+            connections: BTreeMap::new(),
             links: BTreeMap::new(),
             ended: Vec::new(),
             slots: Vec::new(),
             turns: 0,
-            stands_until: 0,
+            paused_until: 0,
             unread: None,
             setup,
             failed: None,
@@ -220,12 +231,12 @@ impl Node {
             this.wake(cx, worker, 0);
         }
         this.keep_soon(cx);
-        cx.after(0, Event::Note { life });
+        cx.after(0, Event::Note { incarnation });
         Ok(this)
     }
 
-    pub fn life(&self) -> u32 {
-        self.life
+    pub fn incarnation(&self) -> u32 {
+        self.incarnation
     }
 
     /// The node's time.
@@ -244,12 +255,12 @@ impl Node {
     }
 
     /// What a replica of the meta group begins with: the log, whoever tells of it, and what there was, once.
-    pub fn take_meta(&mut self) -> (storage::Log, Arc<Told>, Vec<RecoveredGroup>) {
-        (self.log.log().clone(), self.told.clone(), std::mem::take(&mut self.meta))
+    pub fn take_meta(&mut self) -> (storage::Log, Arc<LogNotifier>, Vec<RecoveredGroup>) {
+        (self.log.log().clone(), self.log_events.clone(), std::mem::take(&mut self.meta))
     }
 
     /// The replica may have written something, which goes where other things find no room.
-    pub fn look_at_log(&mut self, cx: &mut Context) {
+    pub fn check_log_queue(&mut self, cx: &mut Context) {
         let records = self.log.log().queue_records();
         if self.stalled.is_some_and(|known| records > known) {
             self.stalled = None;
@@ -300,17 +311,17 @@ impl Node {
                 self.workers[to].take_batch(now, &mut batch);
                 self.finish_turn(cx, net, to);
             }
-            Event::Letter { worker, .. } => {
-                let Some(letter) = self.letters[worker].pop_front() else { return };
-                self.workers[worker].take_batch(now, &mut Batch::of(letter));
+            Event::WorkerCommand { worker, .. } => {
+                let Some(command) = self.commands[worker].pop_front() else { return };
+                self.workers[worker].take_batch(now, &mut Batch::of(command));
                 self.finish_turn(cx, net, worker);
             }
             Event::Commit { .. } => self.commit(cx),
             Event::Keep { .. } => self.keep(cx),
             Event::Read { reader, .. } => self.read(cx, reader),
-            Event::Note { life } => {
+            Event::Note { incarnation } => {
                 machine.note(machine.moment(cx.now(), Duration::from_millis(self.time(cx).0)));
-                cx.after(5 * SECOND, Event::Note { life });
+                cx.after(5 * SECOND, Event::Note { incarnation });
             }
             _ => {}
         }
@@ -333,12 +344,12 @@ impl Node {
                 self.stalled = Some(self.log.log().queue_records());
                 if self.retry_at <= cx.now() {
                     self.retry_at = cx.now() + SECOND;
-                    cx.at(self.retry_at, Event::Commit { life: self.life });
+                    cx.at(self.retry_at, Event::Commit { incarnation: self.incarnation });
                 }
             }
             Err(error) => {
                 if self.failed.is_none() {
-                    cx.say(|| format!("node: the log has failed: {error}"));
+                    cx.log(|| format!("node: the log has failed: {error}"));
                     self.failed = Some(cx.now());
                 }
             }
@@ -351,7 +362,7 @@ impl Node {
             self.committing = true;
             let slow = cx.random.percent(2);
             let time = if slow { cx.between(MILLI, SECOND) } else { cx.between(100, self.setup.sync_max) };
-            cx.after(time, Event::Commit { life: self.life });
+            cx.after(time, Event::Commit { incarnation: self.incarnation });
         }
     }
 
@@ -359,7 +370,7 @@ impl Node {
         if !self.keeping {
             self.keeping = true;
             let time = cx.between(100, 20 * MILLI);
-            cx.after(time, Event::Keep { life: self.life });
+            cx.after(time, Event::Keep { incarnation: self.incarnation });
         }
     }
 
@@ -374,7 +385,7 @@ impl Node {
             self.keep_soon(cx);
         } else {
             self.keeping = true;
-            cx.after(SECOND, Event::Keep { life: self.life });
+            cx.after(SECOND, Event::Keep { incarnation: self.incarnation });
         }
     }
 
@@ -383,9 +394,9 @@ impl Node {
             cx.report.reads += 1;
             if reading.is_first_try() && cx.random.percent(10) {
                 cx.report.reads_failed += 1;
-                reading.fail(&self.told);
+                reading.fail(&self.log_events);
             } else {
-                reading.run(self.log.log(), &self.told);
+                reading.run(self.log.log(), &self.log_events);
             }
             self.send_posted(cx);
         }
@@ -418,7 +429,7 @@ impl Node {
 
     /// Connections that the node serves.
     pub fn links(&self) -> impl Iterator<Item = Link> {
-        self.places.iter().filter(|(_, place)| !place.ended).map(|(link, _)| *link)
+        self.connections.iter().filter(|(_, connection)| !connection.ended).map(|(link, _)| *link)
     }
 }
 

@@ -26,7 +26,7 @@ pub struct Oracle {
     /// The node's time from which on no client may publish its Will.
     wills_denied: Option<u64>,
     /// When the node's process stood still, in its own time.
-    stood_still: (u64, u64),
+    paused: (u64, u64),
     /// The shared group has a member that stays.
     pub group_is_steady: bool,
     /// Queues are small: a durable session that is away loses messages by rule, and Wills are dropped.
@@ -85,7 +85,7 @@ pub struct View {
 }
 
 /// A PUBLISH that leaves its client.
-pub struct Leaving {
+pub struct OutgoingPublish {
     pub link: Link,
     pub topic: String,
     pub payload: String,
@@ -154,8 +154,8 @@ impl Oracle {
     }
 
     /// A PUBLISH leaves its client.
-    pub fn publish(&mut self, leaving: Leaving) -> usize {
-        let Leaving { link, topic, payload, qos, retain, expiry, at } = leaving;
+    pub fn publish(&mut self, outgoing: OutgoingPublish) -> usize {
+        let OutgoingPublish { link, topic, payload, qos, retain, expiry, at } = outgoing;
         let number = self.messages.len();
         let deletes = retain && payload.is_empty();
         // Without a payload it has no number to know it by.

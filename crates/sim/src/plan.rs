@@ -29,7 +29,7 @@ pub enum Fault {
     /// Somebody sets the wall clock.
     ClockJump,
     /// The process stands still for so long.
-    StandStill { time: Micros },
+    PauseProcess { time: Micros },
     /// No client may publish its Will any more.
     DenyWills,
     /// A client cannot be reached for so long.
@@ -60,8 +60,8 @@ impl Plan {
         settings.queue.messages_max = if tight { 3 } else { 1_000_000 };
         if seed % 16 == 15 {
             // Nobody loses patience.
-            settings.queue.wait = Duration::from_secs(100_000);
-            settings.queue.full_max = settings.queue.wait;
+            settings.queue.full_wait = Duration::from_secs(100_000);
+            settings.queue.full_wait_total = settings.queue.full_wait;
         }
         settings.queue.full = if random.percent(50) { QueueFull::DropOldest } else { QueueFull::DropNewest };
         if random.percent(30) {
@@ -95,12 +95,12 @@ impl Plan {
         }
         if seed % 2 == 1 && !tight {
             // A connection often ends before the retained messages of a subscription have come.
-            setup.settings.retained.looks_per_second = SLOW_LOOKS;
+            setup.settings.retained.scanned_per_second = SLOW_LOOKS;
         }
         if seed % 4 == 2 {
             // Longer than 1.5 keep alives.
             let time = (8 + random.below(8) as u64) * SECOND;
-            faults.push((random.draw() % length, Fault::StandStill { time }));
+            faults.push((random.draw() % length, Fault::PauseProcess { time }));
         }
         if seed % 4 == 1 {
             faults.push((random.draw() % length, Fault::DenyWills));
@@ -116,7 +116,7 @@ const SLOW_LOOKS: u32 = 20;
 impl Plan {
     /// Retained messages come so slowly that connections often end before all have come.
     pub fn is_slow_with_retained(&self) -> bool {
-        self.setup.settings.retained.looks_per_second == SLOW_LOOKS
+        self.setup.settings.retained.scanned_per_second == SLOW_LOOKS
     }
 }
 
@@ -130,7 +130,7 @@ impl Fault {
                 | Self::ClockJump
                 | Self::Partition { .. }
                 | Self::LoseConnection { .. }
-                | Self::StandStill { .. }
+                | Self::PauseProcess { .. }
                 | Self::DenyWills
         )
     }

@@ -51,7 +51,7 @@ report! {
     tails_cut,
     clock_jumps,
     /// Processes that stood still for longer than clients may be silent.
-    stands,
+    process_pauses,
     reboots,
     connections,
     connections_lost,
@@ -89,7 +89,7 @@ report! {
     check_retained_deleted,
     /// Retained messages that a subscription had to bring, and those subscriptions that went on to do so over another connection.
     check_retained_came,
-    retained_walks_resumed,
+    retained_scans_resumed,
     check_wills_came,
     check_wills_taken_back,
     check_wills_delayed,
@@ -97,7 +97,7 @@ report! {
     /// Wills of clients that lost the right to publish them before they were due.
     check_wills_denied,
     /// Packets that came while the process stood still: nobody is closed for silence before they are read.
-    check_read_after_stand,
+    check_read_after_pause,
     check_session_present,
     check_session_expired,
     check_groups,
@@ -139,174 +139,174 @@ report! {
     /// Topics on which nothing was retained, as the write may have been refused or deleted.
     excused_retained,
     /// Starts of a node of a cluster after the first.
-    fleet_restarts,
+    cluster_restarts,
     /// Groups of nodes that did not reach each other.
-    fleet_partitions,
+    cluster_partitions,
     /// Nodes that reached another and were not reached by it.
-    fleet_one_way,
+    cluster_one_way,
     /// Nodes that were cut off from all others until they ended.
-    fleet_cut_off,
+    cluster_cut_off,
     /// Nodes whose power went and was back before the others had noticed.
-    fleet_blinks,
-    fleet_slow,
-    fleet_flaps,
+    cluster_short_power_cuts,
+    cluster_slow,
+    cluster_flaps,
     /// Connections between nodes that were lost.
-    fleet_connections_lost,
+    cluster_connections_lost,
     /// What was under way on them and never arrived.
-    fleet_pieces_lost,
+    cluster_pieces_lost,
     /// Connections between nodes that carried nothing any more while an end took them for open.
-    fleet_half_open,
+    cluster_half_open,
     /// Times that a node could not write to another for the network's slowness.
-    fleet_full,
+    cluster_writes_blocked,
     /// Nodes that were started again because a sync of their disks had failed.
-    fleet_disks_failed,
+    cluster_disks_failed,
     /// Times that a node asked others for what they had retained while its disk was full.
-    fleet_lacked,
-    fleet_relayed,
+    cluster_retained_requests,
+    cluster_relayed,
     /// Frames that went again after a lost connection.
-    fleet_retransmitted,
+    cluster_retransmitted,
     /// What a client did that keeps to no rules.
-    fleet_hostile,
+    cluster_hostile,
     /// Clients that stopped for a while.
-    fleet_pauses,
+    cluster_client_pauses,
     /// Processes of nodes that stood still.
-    fleet_stops,
+    cluster_process_pauses,
     /// Strangers at cluster ports that found too many there, that said what a node had said before, and that went on although they could not
     /// prove themselves.
-    fleet_strangers_crowded,
-    fleet_strangers_replayed,
-    fleet_strangers_proving,
-    fleet_accepted,
+    cluster_unauthenticated_excess,
+    cluster_unauthenticated_replayed,
+    cluster_unauthenticated_wrong_proof,
+    cluster_accepted,
     /// Lives of nodes that cores agreed to be dead.
-    fleet_deaths,
+    cluster_nodes_declared_dead,
     /// SUBACKs to whom all nodes were to know of it.
-    fleet_subacks_region,
-    fleet_subacks_cluster,
+    cluster_subacks_region,
+    cluster_subacks_cluster,
     /// Messages that were acknowledged after more than a second.
-    fleet_waited,
+    cluster_slow_acknowledgements,
     /// Members that shared groups took in, and members that left them and stayed connected.
-    fleet_groups_joined,
-    fleet_groups_left,
-    fleet_retained,
-    fleet_retained_deleted,
+    cluster_groups_joined,
+    cluster_groups_left,
+    cluster_retained,
+    cluster_retained_deleted,
     /// Retained messages that came to those who subscribed.
-    fleet_retained_got,
+    cluster_retained_received,
     /// Messages that were owed to a session of the publisher's node and came.
-    fleet_check_delivered,
+    cluster_check_delivered,
     /// Of another node.
-    fleet_check_delivered_across,
+    cluster_check_delivered_across,
     /// Messages that a node had taken since it was cut off, and that only it had when it ended: none may be acknowledged.
-    fleet_check_cut_off,
+    cluster_check_cut_off,
     /// When nothing went wrong any more.
-    fleet_check_settled,
-    fleet_check_asked,
-    fleet_check_once,
-    fleet_check_order,
+    cluster_check_settled,
+    cluster_check_asked,
+    cluster_check_once,
+    cluster_check_order,
     /// Messages that a shared group had to get and got.
-    fleet_check_groups,
+    cluster_check_groups,
     /// Of these, those that a member on another node got.
-    fleet_check_groups_across,
+    cluster_check_groups_across,
     /// Of these, those that came although a member had gone meanwhile.
-    fleet_check_groups_handed_over,
+    cluster_check_groups_handed_over,
     /// When nothing went wrong any more: each of them once.
-    fleet_check_groups_settled,
+    cluster_check_groups_settled,
     /// QoS 2 messages of a group that came from another node.
-    fleet_check_groups_once,
+    cluster_check_groups_once,
     /// Nodes that had retained the same as another.
-    fleet_check_retained_same,
+    cluster_check_retained_same,
     /// Topics whose last write was what is retained, and those of which nothing is, as it was deleted.
-    fleet_check_retained_last,
-    fleet_check_retained_deleted,
+    cluster_check_retained_last,
+    cluster_check_retained_deleted,
     /// Clients that had stopped and found their connection again.
-    fleet_check_resumed,
+    cluster_check_resumed,
     /// Strangers that were turned away, by what they did.
-    fleet_check_garbage,
-    fleet_check_oversized,
-    fleet_check_wrong_secret,
-    fleet_check_wrong_cluster,
-    fleet_check_replay,
-    fleet_check_slow,
-    fleet_check_crowd,
+    cluster_check_garbage,
+    cluster_check_oversized,
+    cluster_check_wrong_secret,
+    cluster_check_wrong_cluster,
+    cluster_check_replay,
+    cluster_check_slow,
+    cluster_check_flood,
     /// Links of which both nodes, one or none could all that this version can; and those where one could what this version does not know.
-    fleet_check_features_both,
-    fleet_check_features_own,
-    fleet_check_features_theirs,
-    fleet_check_features_none,
-    fleet_check_features_later,
+    cluster_check_features_both,
+    cluster_check_features_own,
+    cluster_check_features_theirs,
+    cluster_check_features_none,
+    cluster_check_features_later,
     /// Links over which a clock was asked for that is right.
-    fleet_check_clocks,
+    cluster_check_clocks,
     /// Looks at a node that runs and is agreed to be dead: it may acknowledge nothing.
-    fleet_check_dead,
+    cluster_check_dead,
     /// Running leases that a node counted on and that the core had not forgotten; and those of nodes that were no members for the core any more.
-    fleet_check_leases,
-    fleet_check_leases_of_removed,
+    cluster_check_leases,
+    cluster_check_leases_of_removed,
     /// Acknowledged messages for durable sessions whose node had restarted before its peer suspected it: they may not be lost.
-    fleet_check_restarted,
+    cluster_check_restarted,
     /// Acknowledged messages that waited for a node that could not be reached, and are owed all the same.
-    fleet_check_waited,
+    cluster_check_waited,
     /// What the oracle excused. Acknowledged messages that were not owed any more: half of the cores or more had restarted since the SUBACK; the
     /// session's node had been removed, and its sessions were not known again; the publisher's node could not reach the session's; or that one's log
     /// had no room.
-    fleet_excused_cores_restarted,
-    fleet_excused_removed,
-    fleet_excused_unreached,
-    fleet_excused_no_room,
+    cluster_excused_cores_restarted,
+    cluster_excused_removed,
+    cluster_excused_unreached,
+    cluster_excused_no_room,
     /// Acknowledged messages that were lost with the publisher's node, which could not reach the session's.
-    fleet_excused_died,
+    cluster_excused_died,
     /// Messages that were not owed any more, as their subscription was about to change.
-    fleet_excused_unsubscribed,
+    cluster_excused_unsubscribed,
     /// Messages that were not owed, as the publisher's node had restarted and did not know what only its region knew.
-    fleet_excused_region_restarted,
+    cluster_excused_region_restarted,
     /// Messages at QoS 0 that had been sent over connections that ended.
-    fleet_excused_qos0,
+    cluster_excused_qos0,
     /// Messages that no member of a group had to get any more: its last witness had left; a node had died that had a member, or the message; or all
     /// members were unknown or unreached.
-    fleet_excused_groups_left,
-    fleet_excused_groups_died,
-    fleet_excused_groups_unreached,
+    cluster_excused_groups_left,
+    cluster_excused_groups_died,
+    cluster_excused_groups_unreached,
     /// Retained messages that were older than an acknowledged write, as a deletion may have come between; topics where nothing was retained though a
     /// write had been acknowledged, as it was deleted; and writes that only a node may have that is gone.
-    fleet_excused_retained_older,
-    fleet_excused_retained_deleted,
-    fleet_excused_retained_gone,
+    cluster_excused_retained_older,
+    cluster_excused_retained_deleted,
+    cluster_excused_retained_gone,
     /// Times that cores went by different sets of cores, of which no two had a majority each.
-    fleet_check_majorities,
+    cluster_check_majorities,
     /// What operators proposed, what was agreed upon and refused of it, and what nobody knows of.
-    fleet_proposed,
-    fleet_records_accepted,
-    fleet_records_refused,
-    fleet_records_unknown,
+    cluster_proposed,
+    cluster_records_accepted,
+    cluster_records_refused,
+    cluster_records_unknown,
     /// Cores that left, that were removed when they were dead, replicants that did one of the two, wishes that another core leads, and nodes that
     /// came back with an empty disk.
-    fleet_cores_left,
-    fleet_cores_removed,
-    fleet_replicants_out,
-    fleet_leads_moved,
-    fleet_disks_emptied,
+    cluster_cores_left,
+    cluster_cores_removed,
+    cluster_replicants_removed,
+    cluster_leader_transfers,
+    cluster_disks_emptied,
     /// Of these, with a clock that said less than before.
-    fleet_clocks_set_back,
+    cluster_clocks_set_back,
     /// Nodes without which the others got along, and which then came back.
-    fleet_check_gone,
+    cluster_check_long_outage,
     /// Copies of records that were told single changes, and the whole.
-    fleet_tails,
-    fleet_wholes,
+    cluster_records_incremental,
+    cluster_records_full,
     /// Changes that were agreed upon and found on every node, and those that were refused and found on none.
-    fleet_check_accepted,
-    fleet_check_refused,
+    cluster_check_accepted,
+    cluster_check_refused,
     /// Changes that were refused because some core would not have understood them.
-    fleet_check_unread,
+    cluster_check_unsupported,
     /// Cores of versions before that did not start from what was agreed upon, and looks at such that are no members.
-    fleet_outdated,
-    fleet_check_outdated,
+    cluster_outdated,
+    cluster_check_outdated,
     /// Routes of other nodes that were compared.
-    fleet_check_routes,
+    cluster_check_routes,
     /// Pairs of nodes that exchanged messages in the end.
-    fleet_check_pairs,
+    cluster_check_pairs,
     /// Sessions that were found again.
-    fleet_check_sessions,
-    fleet_check_memory,
+    cluster_check_sessions,
+    cluster_check_memory,
     /// Links that lost no connection and sent nothing twice.
-    fleet_check_sent_once,
+    cluster_check_sent_once,
     quorum_leaders,
     quorum_decided,
     /// Proposals whose fate was unknown, and those that were refused.
@@ -356,10 +356,10 @@ const RARE: [&str; 10] = [
     "excused_twice_not_durable",
     "excused_sent_again",
     "excused_wills_in_doubt",
-    "fleet_check_restarted",
-    "fleet_excused_no_room",
-    "fleet_excused_retained_older",
-    "fleet_excused_retained_gone",
+    "cluster_check_restarted",
+    "cluster_excused_no_room",
+    "cluster_excused_retained_older",
+    "cluster_excused_retained_gone",
 ];
 
 impl Report {
@@ -369,8 +369,8 @@ impl Report {
             ["seeds", "seconds", "events", "starts", "kills", "power_cuts", "clock_jumps", "disks_full"];
         let not_of_quorum = ["clock_jumps", "disks_full"];
         self.each().filter(move |(name, _)| match shape {
-            Shape::Node => !name.starts_with("fleet_") && !name.starts_with("quorum_"),
-            Shape::Cluster | Shape::FullCluster => name.starts_with("fleet_") || of_both.contains(name),
+            Shape::Node => !name.starts_with("cluster_") && !name.starts_with("quorum_"),
+            Shape::Cluster | Shape::FullCluster => name.starts_with("cluster_") || of_both.contains(name),
             Shape::Quorum => {
                 name.starts_with("quorum_") || of_both.contains(name) && !not_of_quorum.contains(name)
             }

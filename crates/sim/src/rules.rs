@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use broker::access::{Access, Action, AskAgain, AuthReply, Credentials, Identity, Permission, Verdict};
+use broker::access::{
+    Access, Action, AuthReply, AuthResult, Credentials, Identity, Permission, RetryAuthorize,
+};
 
 /// Topic of all Wills.
 pub const WILL_TOPIC: &str = "w/y";
@@ -25,8 +27,8 @@ impl Rules {
 }
 
 impl Access for Rules {
-    fn authenticate(&self, _: Credentials<'_>, _: &mut dyn FnMut() -> AuthReply) -> Option<Verdict> {
-        Some(Verdict::Allow)
+    fn authenticate(&self, _: Credentials<'_>, _: &mut dyn FnMut() -> AuthReply) -> Option<AuthResult> {
+        Some(AuthResult::Allow)
     }
 
     fn guards_topics(&self) -> bool {
@@ -38,7 +40,7 @@ impl Access for Rules {
         _: Identity<'_>,
         action: Action,
         topic: &str,
-        _: &mut dyn FnMut() -> AskAgain,
+        _: &mut dyn FnMut() -> RetryAuthorize,
     ) -> Option<Permission> {
         let is_denied = matches!(action, Action::Publish { .. }) && topic == WILL_TOPIC;
         Some(Permission { allowed: !(is_denied && self.deny_anything()), lasting: true })

@@ -17,7 +17,7 @@ pub struct Scene {
     pub node: Option<Node>,
     pub oracle: Oracle,
     /// The node's time when it died, or when it will at least begin.
-    pub stood: u64,
+    pub stopped_at: u64,
     /// Lives that are over: the first connection that was not theirs any more, and the node's time when they ended.
     pub past: Vec<(Link, u64)>,
     /// Bytes of connections up to the end of their DISCONNECT.
@@ -29,7 +29,7 @@ pub struct Scene {
 impl Scene {
     /// The node's time; while it does not run, when it stopped.
     pub fn time(&self) -> u64 {
-        self.node.as_ref().map_or(self.stood, |node| node.time(&self.cx).0)
+        self.node.as_ref().map_or(self.stopped_at, |node| node.time(&self.cx).0)
     }
 
     /// The node's time for what comes on a connection: of one that an earlier life had, when that ended. What is under way may
@@ -40,8 +40,8 @@ impl Scene {
     }
 
     /// The node's life is over, at this time of its own.
-    pub fn ends_life(&mut self, time: u64) {
-        self.stood = time;
+    pub fn end_incarnation(&mut self, time: u64) {
+        self.stopped_at = time;
         self.past.push((self.net.opened(), time));
     }
 
@@ -58,12 +58,12 @@ impl Scene {
         self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
     }
 
-    pub fn say_sent(&mut self, name: &str, link: Link, packet: &Sent) {
-        self.cx.say(|| format!("{name} on {link} sends {}", brief(packet)));
+    pub fn log_sent(&mut self, name: &str, link: Link, packet: &Sent) {
+        self.cx.log(|| format!("{name} on {link} sends {}", brief(packet)));
     }
 
-    pub fn say_got(&mut self, name: &str, link: Link, packet: &Sent) {
-        self.cx.say(|| format!("{name} on {link} gets {}", brief(packet)));
+    pub fn log_received(&mut self, name: &str, link: Link, packet: &Sent) {
+        self.cx.log(|| format!("{name} on {link} gets {}", brief(packet)));
     }
 }
 

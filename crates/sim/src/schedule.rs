@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use slab::Slab;
 
-use crate::fleet::Step;
+use crate::cluster::Step;
 use crate::net::{Direction, Link};
 
 /// Microseconds of virtual time.
@@ -20,19 +20,19 @@ pub enum Event {
     /// The node's process starts.
     Start,
     /// A reactor has something to do by itself.
-    Turn { life: u32, worker: usize },
+    Turn { incarnation: u32, worker: usize },
     /// The next batch from one reactor reaches another.
-    Batch { life: u32, from: usize, to: usize },
+    Batch { incarnation: u32, from: usize, to: usize },
     /// The next letter of the log reaches a reactor.
-    Letter { life: u32, worker: usize },
+    WorkerCommand { incarnation: u32, worker: usize },
     /// The log's thread writes what is queued.
-    Commit { life: u32 },
+    Commit { incarnation: u32 },
     /// The log's other thread makes room.
-    Keep { life: u32 },
+    Keep { incarnation: u32 },
     /// A reader of the log gets to its next request.
-    Read { life: u32, reader: usize },
+    Read { incarnation: u32, reader: usize },
     /// The node's time is written down.
-    Note { life: u32 },
+    Note { incarnation: u32 },
     /// The next piece arrives at one end of a connection.
     Arrive { link: Link, direction: Direction },
     /// One end learns that the connection is gone.
@@ -40,15 +40,15 @@ pub enum Event {
     /// A client does something.
     Act { client: usize },
     /// The node's process ends, one way or another.
-    End { life: u32 },
+    End { incarnation: u32 },
     /// The disk has room again.
     Room,
     /// A process that stood still has read what had come meanwhile.
-    ReadAll { life: u32 },
+    ReadAll { incarnation: u32 },
     /// The next fault of the plan.
     Fault { number: usize },
     /// What only happens where there are several nodes.
-    Fleet(Step),
+    SimCluster(Step),
     /// What only happens among replicas that agree.
     Quorum(crate::quorum::Step),
 }
@@ -57,13 +57,13 @@ impl Event {
     /// Incarnation of the node whose process handles the event itself; `None` for other events.
     pub fn incarnation(&self) -> Option<u32> {
         match self {
-            Self::Turn { life, .. }
-            | Self::Batch { life, .. }
-            | Self::Letter { life, .. }
-            | Self::Commit { life }
-            | Self::Keep { life }
-            | Self::Read { life, .. }
-            | Self::Note { life } => Some(*life),
+            Self::Turn { incarnation, .. }
+            | Self::Batch { incarnation, .. }
+            | Self::WorkerCommand { incarnation, .. }
+            | Self::Commit { incarnation }
+            | Self::Keep { incarnation }
+            | Self::Read { incarnation, .. }
+            | Self::Note { incarnation } => Some(*incarnation),
             _ => None,
         }
     }
@@ -102,10 +102,10 @@ impl Schedule {
         if at > until {
             return None;
         }
-        let Reverse((_, place)) = self.due.pop()?;
+        let Reverse((_, key)) = self.due.pop()?;
         self.now = at;
         self.handled += 1;
-        Some(self.events.remove(place))
+        Some(self.events.remove(key))
     }
 
     /// Nothing happens until then.

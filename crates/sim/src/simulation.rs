@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::fleet::Fleet;
+use crate::cluster::SimCluster;
 use crate::quorum::Quorum;
 use crate::report::Report;
 use crate::trace::Trace;
@@ -60,7 +60,7 @@ impl Simulation {
     pub fn run(&self) -> (Result<Report, Failure>, Vec<String>) {
         let trace = if self.trace { Trace::on() } else { Trace::default() };
         #[cfg(feature = "trial")]
-        crate::mutation::put_in(self.mutation);
+        crate::mutation::activate(self.mutation);
         match self.shape {
             Shape::Node => {
                 #[allow(unused_mut, reason = "only trials change it")]
@@ -72,13 +72,13 @@ impl Simulation {
                 self.run_one(world)
             }
             Shape::Cluster | Shape::FullCluster => {
-                self.run_one(Fleet::new(self.seed, self.shape == Shape::FullCluster, trace))
+                self.run_one(SimCluster::new(self.seed, self.shape == Shape::FullCluster, trace))
             }
             Shape::Quorum => self.run_one(Quorum::new(self.seed, trace)),
         }
     }
 
-    fn run_one<W: Runs>(&self, mut world: W) -> (Result<Report, Failure>, Vec<String>) {
+    fn run_one<W: Run>(&self, mut world: W) -> (Result<Report, Failure>, Vec<String>) {
         let result = catch_unwind(AssertUnwindSafe(|| world.run()));
         let lines = world.take_trace();
         let result = match result {
@@ -92,7 +92,7 @@ impl Simulation {
 }
 
 /// What a seed is run in.
-trait Runs {
+trait Run {
     fn run(&mut self);
     fn report(&self) -> Report;
     fn take_trace(&mut self) -> Vec<String>;
@@ -100,7 +100,7 @@ trait Runs {
 
 macro_rules! runs {
     ($($world:ty),+) => {
-        $(impl Runs for $world {
+        $(impl Run for $world {
             fn run(&mut self) {
                 self.run();
             }
@@ -116,7 +116,7 @@ macro_rules! runs {
     };
 }
 
-runs!(World, Fleet, Quorum);
+runs!(World, SimCluster, Quorum);
 
 fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -27,7 +27,7 @@ pub struct World {
     clients: Vec<Client>,
     hostile: Vec<Hostile>,
     /// Lives that began.
-    lives: u32,
+    incarnations: u32,
     /// Connections that the node had when it died, until it begins again.
     orphaned: Vec<(Link, Ending)>,
     /// Wills taken back, and when that was: durable some time later.
@@ -53,7 +53,7 @@ impl World {
         let mut random = Random::new(seed.wrapping_mul(0x9E37_79B9) ^ 0x51B);
         let plan = Plan::of(seed, &mut random);
         let machine = Machine::new(random.draw());
-        let oracle = Oracle::new(plan.tight, plan.setup.settings.queue.wait < Duration::from_secs(60));
+        let oracle = Oracle::new(plan.tight, plan.setup.settings.queue.full_wait < Duration::from_secs(60));
         let cx = Context {
             random,
             schedule: Schedule::default(),
@@ -67,7 +67,7 @@ impl World {
             machine,
             node: None,
             oracle,
-            stood: 0,
+            stopped_at: 0,
             past: Vec::new(),
             goodbyes: BTreeMap::new(),
             healing: false,
@@ -84,7 +84,7 @@ impl World {
             plan,
             clients,
             hostile,
-            lives: 0,
+            incarnations: 0,
             orphaned: Vec::new(),
             taken_back: VecDeque::new(),
             cut_at: None,
@@ -146,14 +146,14 @@ impl World {
     fn run_until(&mut self, until: Micros) {
         while let Some(event) = self.scene.cx.schedule.next(until) {
             self.happens(event);
-            self.look_around();
+            self.check_after_event();
         }
         self.scene.cx.schedule.pass_to(until);
     }
 
     fn happens(&mut self, event: Event) {
         if let Some(until) = self.waits_until(&event) {
-            self.scene.cx.report.check_read_after_stand +=
+            self.scene.cx.report.check_read_after_pause +=
                 u64::from(matches!(event, Event::Arrive { direction: Direction::ToNode, .. }));
             return self.scene.cx.at(until, event);
         }
@@ -162,14 +162,14 @@ impl World {
             Event::Start => self.start(),
             Event::Act { client } => self.act(client),
             Event::Fault { number } => self.fault(self.plan.faults[number].1),
-            Event::End { life } => self.end(life),
+            Event::End { incarnation } => self.end(incarnation),
             Event::Room => scene.machine.disk.set_capacity(None),
-            Event::ReadAll { life } => {
-                if let Some(node) = scene.node.as_mut().filter(|node| node.life() == life) {
+            Event::ReadAll { incarnation } => {
+                if let Some(node) = scene.node.as_mut().filter(|node| node.incarnation() == incarnation) {
                     node.has_read_all(&mut scene.cx, &mut scene.net);
                 }
             }
-            Event::Fleet(_) | Event::Quorum(_) => {}
+            Event::SimCluster(_) | Event::Quorum(_) => {}
             Event::Arrive { link, direction: Direction::ToNode } => {
                 let Some(piece) = scene.net.take(link, Direction::ToNode) else { return };
                 let Some(node) = &mut scene.node else { return };
@@ -198,14 +198,14 @@ impl World {
                 }
             }
             Event::Lost { link, direction: Direction::ToClient } => self.client_loses(link),
-            Event::Turn { life, .. }
-            | Event::Batch { life, .. }
-            | Event::Letter { life, .. }
-            | Event::Commit { life }
-            | Event::Keep { life }
-            | Event::Read { life, .. }
-            | Event::Note { life } => {
-                if let Some(node) = scene.node.as_mut().filter(|node| node.life() == life) {
+            Event::Turn { incarnation, .. }
+            | Event::Batch { incarnation, .. }
+            | Event::WorkerCommand { incarnation, .. }
+            | Event::Commit { incarnation }
+            | Event::Keep { incarnation }
+            | Event::Read { incarnation, .. }
+            | Event::Note { incarnation } => {
+                if let Some(node) = scene.node.as_mut().filter(|node| node.incarnation() == incarnation) {
                     node.handle(&mut scene.cx, &mut scene.net, &mut scene.machine, event);
                 }
             }
@@ -219,9 +219,9 @@ impl World {
             Event::Arrive { direction, .. } | Event::Lost { direction, .. } => {
                 *direction == Direction::ToNode
             }
-            _ => event.incarnation() == Some(node.life()),
+            _ => event.incarnation() == Some(node.incarnation()),
         };
-        node.stands_until(self.scene.cx.now()).filter(|_| is_for_it)
+        node.paused_until(self.scene.cx.now()).filter(|_| is_for_it)
     }
 
     fn client_loses(&mut self, link: Link) {
@@ -238,7 +238,7 @@ impl World {
                 if scene.healing {
                     client.heals(scene);
                 } else {
-                    client.acts(scene);
+                    client.act(scene);
                 }
                 client.pace(scene)
             }
@@ -246,7 +246,7 @@ impl World {
                 if scene.healing {
                     return;
                 }
-                self.hostile[number - self.clients.len()].acts(scene);
+                self.hostile[number - self.clients.len()].act(scene);
                 scene.cx.between(MILLI, SECOND)
             }
         };
@@ -254,7 +254,7 @@ impl World {
     }
 
     /// After each event: who was closed, whether the power is off, whether anybody is served twice.
-    fn look_around(&mut self) {
+    fn check_after_event(&mut self) {
         self.notice_failures();
         let Some(node) = &mut self.scene.node else { return };
         for (link, taken) in node.take_ended() {
@@ -280,7 +280,7 @@ impl World {
             client.served_until(time, time);
             client.is_ended(link);
         }
-        self.scene.cx.say(|| format!("node: ends {link} ({ending:?})"));
+        self.scene.cx.log(|| format!("node: ends {link} ({ending:?})"));
         self.scene.oracle.will_ends(link, ending, time);
         if ending == Ending::Goodbye {
             self.taken_back.push_back((self.scene.cx.now(), link));

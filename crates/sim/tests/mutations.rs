@@ -6,8 +6,8 @@ use sim::{Mutation, Simulation, Trial};
 #[test]
 fn faults_in_the_product_are_noticed() {
     for trial in Trial::all() {
-        assert!(trial.is_noticed(true), "{} is not noticed in its scenario", trial.mutation);
-        assert!(!trial.is_noticed(false), "something else is noticed in the scenario of {}", trial.mutation);
+        assert!(trial.is_detected(true), "{} is not noticed in its scenario", trial.mutation);
+        assert!(!trial.is_detected(false), "something else is noticed in the scenario of {}", trial.mutation);
     }
     let product = [
         shard::Mutation::AcknowledgeEarly,

@@ -19,7 +19,7 @@ fn some_clusters_find_nothing_wrong() {
         let (result, _) = Simulation { shape: Shape::Cluster, ..Simulation::of(seed) }.run();
         all.add(&result.unwrap_or_else(|failure| panic!("seed {seed}: {}", failure.why)));
     }
-    assert!(all.fleet_check_delivered_across > 0 && all.fleet_connections_lost > 0, "{all:?}");
+    assert!(all.cluster_check_delivered_across > 0 && all.cluster_connections_lost > 0, "{all:?}");
 }
 
 #[test]

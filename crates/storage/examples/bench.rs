@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use storage::{
-    Commit, Disk as _, Error, GroupId, LogEvents, LogThreads, Opened, Options, RealDisk, Record, Vacate,
+    Commit, Disk as _, Error, GroupId, LogListener, LogThreads, Opened, Options, RealDisk, Record, Vacate,
     open, spawn,
 };
 
@@ -19,9 +19,9 @@ Usage: bench [--dir DIR] [--seconds N] [--bytes N]
   --bytes N     payload of an entry, 256 if not given";
 
 /// Passes on what is durable.
-struct Told(SyncSender<u64>);
+struct EventRecorder(SyncSender<u64>);
 
-impl LogEvents for Told {
+impl LogListener for EventRecorder {
     fn durable(&mut self, groups: &[(GroupId, u64)]) {
         let [(_, index)] = groups else { return };
         // The receiver reads each before the next can come.
@@ -29,7 +29,7 @@ impl LogEvents for Told {
     }
     fn checkpoint_durable(&mut self, _: GroupId, _: u64) {}
     fn vacate(&mut self, _: Vacate) {}
-    fn full(&mut self, _: storage::Lack) {}
+    fn full(&mut self, _: storage::Shortage) {}
     fn room(&mut self) {}
     fn failed(&mut self, error: &Error) {
         eprintln!("{error}");
@@ -91,14 +91,14 @@ impl Bench {
     fn open(&self) -> Result<(Opened, Receiver<u64>), Error> {
         let (sender, receiver) = sync_channel(1024);
         let disk = Arc::new(RealDisk::open(&self.dir)?);
-        let opened = open(disk, Options::default(), Box::new(Told(sender)), &mut |_| {})?;
+        let opened = open(disk, Options::default(), Box::new(EventRecorder(sender)), &mut |_| {})?;
         Ok((opened, receiver))
     }
 
     /// Appends so many entries, waits until they are durable, and again.
     fn row(&self, batch: u64) -> Result<(), Error> {
         self.clear();
-        let (opened, told) = self.open()?;
+        let (opened, recorder) = self.open()?;
         let (log, threads) = (opened.log.clone(), start(opened));
         let payload: Arc<Vec<u8>> = vec![7; self.bytes].into();
         let (mut index, mut took) = (0, vec![]);
@@ -118,7 +118,7 @@ impl Bench {
             });
             log.append(records);
             index += batch;
-            while told.recv().is_ok_and(|durable| durable < index) {}
+            while recorder.recv().is_ok_and(|durable| durable < index) {}
             took.push(at.elapsed());
         }
         let seconds = started.elapsed().as_secs_f64();
@@ -162,8 +162,8 @@ impl Bench {
 
     fn recovery(&self) -> Result<(), Error> {
         self.clear();
-        let (mut opened, told) = self.open()?;
-        drop(told);
+        let (mut opened, recorder) = self.open()?;
+        drop(recorder);
         let payload: Arc<Vec<u8>> = vec![7; self.bytes].into();
         for index in 1..=1_000_000 {
             let payload = payload.clone();
@@ -173,7 +173,7 @@ impl Bench {
             }
         }
         drop(opened);
-        let (opened, _told) = self.open()?;
+        let (opened, _recorder) = self.open()?;
         let report = &opened.recovery.report;
         println!(
             "| {} entries, {} MiB in {} segments | {} ms |",

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use storage::Mutation;
-use storage::trial::{Scene, Tally, Trial};
+use storage::trial::{Scenario, Tally, Trial};
 
 const HELP: &str = "\
 Usage: crash [--seeds N] [--from N] [--cuts] [--mutations]
@@ -48,9 +48,9 @@ fn search(from: u64, seeds: u64, cuts: bool) -> ExitCode {
     for seed in from..from + seeds {
         let mut trials = vec![Trial::random(seed)];
         if cuts {
-            let whole = Trial { lives: 1, steps: 60, cut_at: Some(u64::MAX), ..Trial::random(seed) };
+            let whole = Trial { incarnations: 1, steps: 60, cut_at: Some(u64::MAX), ..Trial::random(seed) };
             let operations = whole.run().map_or(0, |tally| tally.operations);
-            trials.extend((1..=operations).map(|at| Trial { lives: 2, cut_at: Some(at), ..whole }));
+            trials.extend((1..=operations).map(|at| Trial { incarnations: 2, cut_at: Some(at), ..whole }));
         }
         for trial in trials {
             match trial.run() {
@@ -79,7 +79,7 @@ fn show_mutations(from: u64, seeds: u64) -> ExitCode {
     for mutation in Mutation::ALL {
         let found = (from..from + seeds)
             .find_map(|seed| Trial { mutation: Some(mutation), ..Trial::random(seed) }.run().err());
-        let directed = Scene::ALL.iter().find_map(|scene| scene.play(Some(mutation)).err());
+        let directed = Scenario::ALL.iter().find_map(|scenario| scenario.play(Some(mutation)).err());
         missed |= found.is_none() && directed.is_none();
         println!("{mutation:?}: {}", directed.or(found).unwrap_or_else(|| "NOT NOTICED".to_owned()));
     }

@@ -20,7 +20,7 @@ struct EntryRun {
 
 /// Where one entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct EntryPlace {
+pub(crate) struct EntryLocation {
     pub segment: SegmentId,
     pub offset: u64,
     pub term: u64,
@@ -63,14 +63,14 @@ impl Entries {
         }
     }
 
-    pub fn get(&self, index: u64) -> Option<EntryPlace> {
+    pub fn get(&self, index: u64) -> Option<EntryLocation> {
         let (first, run) = self.runs.range(..=index).next_back()?;
         let offset = *run.offsets.get((index - first) as usize)?;
-        Some(EntryPlace { segment: run.segment, offset: u64::from(offset) * 8, term: run.term, index })
+        Some(EntryLocation { segment: run.segment, offset: u64::from(offset) * 8, term: run.term, index })
     }
 
     /// The last entry.
-    pub fn last(&self) -> Option<EntryPlace> {
+    pub fn last(&self) -> Option<EntryLocation> {
         let (first, run) = self.runs.last_key_value()?;
         self.get(first + run.offsets.len() as u64 - 1)
     }

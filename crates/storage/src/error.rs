@@ -81,7 +81,7 @@ impl Error {
 
 /// What there is none of, so that there cannot be another segment. It can be waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Lack {
+pub enum Shortage {
     /// The disk, or the quota, is used up.
     #[default]
     Room,
@@ -91,7 +91,7 @@ pub enum Lack {
     Segment,
 }
 
-impl Lack {
+impl Shortage {
     pub(crate) fn of(error: &io::Error) -> Option<Self> {
         match error.raw_os_error() {
             Some(libc::EMFILE | libc::ENFILE) => Some(Self::Descriptors),
@@ -100,7 +100,7 @@ impl Lack {
     }
 }
 
-impl fmt::Display for Lack {
+impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(match self {
             Self::Room => "the disk is full",

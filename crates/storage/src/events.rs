@@ -1,12 +1,12 @@
 //! What the log tells its groups.
 
-use crate::error::{Error, Lack};
+use crate::error::{Error, Shortage};
 use crate::id::{GroupId, SegmentId};
 
 /// Called on the log's thread (by [`Writer::commit_once`](crate::Writer::commit_once)), between one commit and the next: while a call
 /// runs, nothing becomes durable for anybody. So an implementation passes the news on, to a mailbox of a reactor for instance, and
 /// returns; it never waits, and never calls back into the log except to [`append`](crate::Log::append).
-pub trait LogEvents: Send {
+pub trait LogListener: Send {
     /// Entries are durable: for each group named, all up to this index. One call for each commit, after its sync; each group once.
     fn durable(&mut self, groups: &[(GroupId, u64)]);
 
@@ -18,7 +18,7 @@ pub trait LogEvents: Send {
 
     /// There cannot be another spare segment, for lack of this. Propose only what frees space or is small, until [`room`](Self::room): it is
     /// written into what `storage.reserve` kept.
-    fn full(&mut self, lack: Lack);
+    fn full(&mut self, shortage: Shortage);
 
     /// There is room again.
     fn room(&mut self);
@@ -41,11 +41,11 @@ pub struct Vacate {
 }
 
 /// Nobody listens: for a log that is only looked at, or copied.
-impl LogEvents for () {
+impl LogListener for () {
     fn durable(&mut self, _: &[(GroupId, u64)]) {}
     fn checkpoint_durable(&mut self, _: GroupId, _: u64) {}
     fn vacate(&mut self, _: Vacate) {}
-    fn full(&mut self, _: Lack) {}
+    fn full(&mut self, _: Shortage) {}
     fn room(&mut self) {}
     fn failed(&mut self, _: &Error) {}
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Lack};
+use crate::error::{Error, Shortage};
 use crate::events::Vacate;
 use crate::id::{GroupId, SegmentId};
 use crate::options::mutated;
@@ -18,7 +18,7 @@ use crate::state::{Notice, Shared, State, read_record};
 pub struct Keeper {
     shared: Arc<Shared>,
     /// What was last complained of, so that the same is not said once a second.
-    complaint: Option<String>,
+    last_error: Option<String>,
     /// When there was last no room for another segment.
     full_at: Option<Instant>,
 }
@@ -40,7 +40,7 @@ enum Move {
 
 impl Keeper {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, complaint: None, full_at: None }
+        Self { shared, last_error: None, full_at: None }
     }
 
     pub(crate) fn wait(&self, limit: Duration) -> bool {
@@ -49,12 +49,12 @@ impl Keeper {
 
     /// One round: makes spares, chooses segments to free, moves parts out of them, gives back what is free. True when it did anything.
     pub fn keep(&mut self) -> bool {
-        let rounds = [Self::make_spares, Self::choose, Self::free, Self::give_back];
+        let rounds = [Self::make_spares, Self::choose, Self::free, Self::release_segments];
         let mut worked = false;
         for round in rounds {
             match round(self) {
                 Ok(did) => worked |= did,
-                Err(error) => self.complain(&error),
+                Err(error) => self.report_error(&error),
             }
         }
         if worked {
@@ -76,11 +76,11 @@ impl Keeper {
         }
     }
 
-    fn complain(&mut self, error: &Error) {
+    fn report_error(&mut self, error: &Error) {
         let text = error.to_string();
-        if self.complaint.as_ref() != Some(&text) {
+        if self.last_error.as_ref() != Some(&text) {
             tracing::error!(error = %text, "the log cannot be tidied up");
-            self.complaint = Some(text);
+            self.last_error = Some(text);
         }
         if error.is_damage() {
             self.shared.state().damage = Some(error.clone());
@@ -115,23 +115,24 @@ impl Keeper {
                 Ok(true)
             }
             Err(error) => {
-                let lack = Lack::of(&error);
+                let shortage = Shortage::of(&error);
                 let mut state = self.shared.state();
                 // Connections come and go: as long as some are ready, nothing is refused for that.
-                if lack == Some(Lack::Descriptors) && state.full.is_none() && !state.spares.is_empty() {
-                    let complaint = Lack::Descriptors.to_string();
-                    if self.complaint.as_ref() != Some(&complaint) {
-                        tracing::warn!("{complaint}: it goes on with the segments that are ready");
-                        self.complaint = Some(complaint);
+                if shortage == Some(Shortage::Descriptors) && state.full.is_none() && !state.spares.is_empty()
+                {
+                    let last_error = Shortage::Descriptors.to_string();
+                    if self.last_error.as_ref() != Some(&last_error) {
+                        tracing::warn!("{last_error}: it goes on with the segments that are ready");
+                        self.last_error = Some(last_error);
                     }
                     return Ok(false);
                 }
-                let changed = state.set_full(Some(lack.unwrap_or(Lack::Segment)));
+                let changed = state.set_full(Some(shortage.unwrap_or(Shortage::Segment)));
                 drop(state);
                 if changed {
                     self.shared.counters().full_count += 1;
                 }
-                if lack.is_some() {
+                if shortage.is_some() {
                     return Ok(changed);
                 }
                 if changed {
@@ -151,17 +152,17 @@ impl Keeper {
         // On a full disk the reserve is used up by what goes on, if nothing is freed.
         let least = if state.full.is_some() { 0 } else { SEGMENTS_MIN * self.shared.options.segment_bytes };
         let excess = state.total_bytes().saturating_sub(least.max(2 * state.live_bytes()));
-        let mut asked: u64 =
+        let mut requested: u64 =
             state.vacating.keys().filter_map(|id| state.segments.get(id)).map(|s| s.bytes).sum();
         let goal = excess.div_ceil(4);
         let mut victims = vec![];
         let open = state.open_segment().map(|s| s.id);
         for (id, segment) in &state.segments {
-            if asked >= goal || Some(*id) == open {
+            if requested >= goal || Some(*id) == open {
                 break;
             }
             if !state.vacating.contains_key(id) {
-                asked += segment.bytes;
+                requested += segment.bytes;
                 victims.push(*id);
             }
         }
@@ -189,7 +190,7 @@ impl Keeper {
             let Some((&oldest, segment)) = state.segments.first_key_value() else { return Ok(false) };
             let pin = segment.pin();
             if state.vacating.get(&oldest).is_none_or(|waiting| !waiting.is_empty())
-                || state.floor_asked > oldest.0
+                || state.floor_requested > oldest.0
                 || state.moving > 0
             {
                 return Ok(false);
@@ -200,7 +201,7 @@ impl Keeper {
                 if blocked {
                     return Ok(false);
                 }
-                state.floor_asked = oldest.0 + 1;
+                state.floor_requested = oldest.0 + 1;
                 drop(state);
                 self.shared.append([Item::Floor(oldest.next())].into_iter());
                 return Ok(true);
@@ -232,7 +233,7 @@ impl Keeper {
     }
 
     /// Gives back what is before the durable floor.
-    fn give_back(&mut self) -> Result<bool, Error> {
+    fn release_segments(&mut self) -> Result<bool, Error> {
         let disk = &*self.shared.disk;
         let mut worked = false;
         loop {
@@ -272,17 +273,17 @@ impl Keeper {
 fn live_in(state: &State, segment: SegmentId) -> (Vec<Move>, bool) {
     let (mut moves, mut blocked) = (vec![], false);
     for (group, known) in &state.groups {
-        let book = &known.book;
-        blocked |= book.pending_in(segment);
-        for (part, place) in book.live().filter(|(_, place)| place.segment == segment) {
-            if book.movable(part, place.version) {
-                let (version, offset) = (place.version, place.offset);
+        let part_index = &known.part_index;
+        blocked |= part_index.pending_in(segment);
+        for (part, location) in part_index.live().filter(|(_, location)| location.segment == segment) {
+            if part_index.movable(part, location.version) {
+                let (version, offset) = (location.version, location.offset);
                 moves.push(Move::Part { group: *group, part, version, offset });
             } else {
                 blocked = true;
             }
         }
-        if let (Some(done), Some(checkpoint)) = (book.done, book.checkpoint)
+        if let (Some(done), Some(checkpoint)) = (part_index.done, part_index.checkpoint)
             && done.segment == segment
         {
             moves.push(Move::Done { group: *group, checkpoint });

@@ -10,7 +10,6 @@
 
 #![forbid(unsafe_code)]
 
-mod book;
 mod disk;
 mod entries;
 mod error;
@@ -21,6 +20,7 @@ mod histogram;
 mod id;
 mod identity;
 mod keeper;
+mod layout;
 mod load;
 mod log;
 #[cfg(feature = "trial")]
@@ -28,7 +28,7 @@ mod mutation;
 pub mod offline;
 mod open;
 mod options;
-mod place;
+mod part_index;
 mod queue;
 mod record;
 mod recovery;
@@ -44,8 +44,8 @@ pub mod trial;
 mod writer;
 
 pub use disk::{Disk, DiskFile, LOCK_FILE, RealDisk};
-pub use error::{Corrupt, Error, Lack, Lost};
-pub use events::{LogEvents, Vacate};
+pub use error::{Corrupt, Error, Lost, Shortage};
+pub use events::{LogListener, Vacate};
 pub use histogram::Histogram;
 pub use id::{GroupId, SegmentId};
 pub use identity::{IDENTITY_FILE, Identity};

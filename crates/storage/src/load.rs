@@ -87,7 +87,7 @@ fn scan_open(segment: Arc<Segment>, options: &Options, report: &mut RecoveryRepo
         && !mutated!(*options, CutTooMuch)
     {
         let detail = format!("a record is bad here, and one of a later commit is whole at offset {offset}");
-        let lost = lost_behind(&mut scan, &whole, reached)?;
+        let lost = lost_between(&mut scan, &whole, reached)?;
         let file = segment.path.clone();
         return Err(Error::Corrupt(Box::new(Corrupt {
             file,
@@ -116,11 +116,11 @@ fn scan_open(segment: Arc<Segment>, options: &Options, report: &mut RecoveryRepo
 }
 
 /// Entries between what is whole before a bad place and what is whole behind it.
-fn lost_behind(scan: &mut Scan, before: &SegmentIndex, from: u64) -> Result<Vec<Lost>, Error> {
+fn lost_between(scan: &mut Scan, before: &SegmentIndex, from: u64) -> Result<Vec<Lost>, Error> {
     let last = |run: &crate::segment_index::Run| (run.group, run.first + run.offsets.len() as u64 - 1);
     let mut known: BTreeMap<_, u64> = before.runs.iter().map(last).collect();
     let (mut lost, mut at) = (vec![], from);
-    while let Some((found, header)) = scan.hunt(at)? {
+    while let Some((found, header)) = scan.find_valid(at)? {
         at = found + header.size();
         if header.kind == Kind::Entry
             && let Some(last) = known.remove(&header.group)

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::error::{Error, Lack};
+use crate::error::{Error, Shortage};
 use crate::id::{GroupId, SegmentId};
 use crate::identity::Identity;
 use crate::queue::{Item, Record};
@@ -41,7 +41,7 @@ impl std::error::Error for VacateRefused {}
 
 impl Log {
     /// Queues records, in this order, and returns at once: one short lock, no system call but to wake the log's thread.
-    /// [`LogEvents`](crate::LogEvents) says when each is durable. Entries of one group become durable in the order in which they were
+    /// [`LogListener`](crate::LogListener) says when each is durable. Entries of one group become durable in the order in which they were
     /// appended, and so do its parts of checkpoints; between the two there is no order. After a failure they are dropped.
     ///
     /// The queue has no bound of its own: who appends keeps what it has in flight bounded.
@@ -62,20 +62,20 @@ impl Log {
     /// [`Error::NotFound`]; [`Error::Corrupt`] when what is there is not what was written; [`Error::Io`].
     pub fn read(&self, group: GroupId, index: u64) -> Result<Arc<[u8]>, Error> {
         let not_found = Error::NotFound { group, index };
-        let (pin, place) = {
+        let (pin, location) = {
             let state = self.shared.state();
-            let Some(place) = state.groups.get(&group).and_then(|g| g.entries.get(index)) else {
+            let Some(location) = state.groups.get(&group).and_then(|g| g.entries.get(index)) else {
                 return Err(not_found);
             };
-            let Some(segment) = state.segments.get(&place.segment) else { return Err(not_found) };
-            if place.offset >= segment.end() {
+            let Some(segment) = state.segments.get(&location.segment) else { return Err(not_found) };
+            if location.offset >= segment.end() {
                 return Err(not_found);
             }
-            (segment.pin(), place)
+            (segment.pin(), location)
         };
-        let (header, payload) = read_record(&pin, place.offset)?;
+        let (header, payload) = read_record(&pin, location.offset)?;
         if header.kind != Kind::Entry || header.group != group || header.index != index {
-            return Err(pin.corrupt(place.offset, format!("this is not entry {index} of {group}")));
+            return Err(pin.corrupt(location.offset, format!("this is not entry {index} of {group}")));
         }
         Ok(payload)
     }
@@ -136,7 +136,7 @@ impl Log {
     }
 
     /// What operators are told that there is none of: the disk is full, or was within the last half minute.
-    pub fn reported_full(&self) -> Option<Lack> {
+    pub fn reported_full(&self) -> Option<Shortage> {
         let state = self.shared.state();
         state.full.or(state.reported)
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::disk::Disk;
 use crate::error::{Error, Lost};
-use crate::events::LogEvents;
+use crate::events::LogListener;
 use crate::id::SegmentId;
 use crate::identity::{Identity, random};
 use crate::keeper::Keeper;
@@ -44,7 +44,7 @@ pub struct Progress {
 }
 
 /// What the files of a directory hold, before anything is changed.
-pub(crate) struct Found {
+pub(crate) struct DirectoryContents {
     pub identity: Option<Identity>,
     pub state: State,
     /// The last segment.
@@ -53,7 +53,7 @@ pub(crate) struct Found {
     /// Files of segments before the floor.
     leftover: Vec<SegmentId>,
     /// Files that a crash left half-made.
-    rubbish: Vec<String>,
+    stale_files: Vec<String>,
 }
 
 /// Opens the log on the disk, or makes one where there is none. Reads the indexes of full segments and every record of the last one. A torn last commit is cut; anything else
@@ -67,12 +67,12 @@ pub(crate) struct Found {
 pub fn open(
     disk: Arc<dyn Disk>,
     options: Options,
-    events: Box<dyn LogEvents>,
+    events: Box<dyn LogListener>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Opened, Error> {
     let started = Instant::now();
     options.check()?;
-    let mut found = look(&*disk, &options, progress)?;
+    let mut found = inspect(&*disk, &options, progress)?;
     let created = found.identity.is_none();
     let identity = match found.identity.take() {
         Some(identity) => identity,
@@ -83,9 +83,9 @@ pub fn open(
         write_again(open, &options)?;
     }
     tidy(&*disk, &mut found)?;
-    let Found { mut state, open, mut report, .. } = found;
+    let DirectoryContents { mut state, open, mut report, .. } = found;
     for group in state.groups.values_mut() {
-        group.checkpoint_durable = group.book.checkpoint;
+        group.checkpoint_durable = group.part_index.checkpoint;
         group.silent = true;
     }
     let shared = Arc::new(Shared::new(disk.clone(), options, identity, state));
@@ -107,14 +107,14 @@ pub fn open(
     }
     shared.append([Item::Opened].into_iter());
     report.took = started.elapsed();
-    tell(&report);
+    log_report(&report);
     let log = Log { shared: shared.clone() };
     let recovery = Recovery::new(&shared, report);
     let keeper = Keeper::new(shared.clone());
     Ok(Opened { log, writer: Writer::new(shared, events, open), keeper, recovery })
 }
 
-fn tell(report: &RecoveryReport) {
+fn log_report(report: &RecoveryReport) {
     if report.cut_bytes > 0 {
         tracing::warn!(
             bytes = report.cut_bytes,
@@ -160,22 +160,22 @@ fn entropy(options: &Options) -> Result<[u8; 48], Error> {
 }
 
 /// Reads what is there and changes nothing.
-pub(crate) fn look(
+pub(crate) fn inspect(
     disk: &dyn Disk,
     options: &Options,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Found, Error> {
+) -> Result<DirectoryContents, Error> {
     let names = disk.list().map_err(Error::io(&disk.path(""), "list"))?;
     let identity = Identity::read(disk)?;
     let mut ids: Vec<SegmentId> = names.iter().filter_map(|name| SegmentId::of_file(name)).collect();
     ids.sort_unstable();
-    let mut found = Found {
+    let mut found = DirectoryContents {
         identity,
         state: State::default(),
         open: None,
         report: RecoveryReport { took: Duration::ZERO, ..RecoveryReport::default() },
         leftover: vec![],
-        rubbish: names.iter().filter(|name| name.ends_with(".new")).cloned().collect(),
+        stale_files: names.iter().filter(|name| name.ends_with(".new")).cloned().collect(),
     };
     for name in names.iter().filter(|name| name.starts_with(SPARE) && !name.ends_with(".new")) {
         let number = name[SPARE.len()..].parse().unwrap_or(0);
@@ -184,13 +184,13 @@ pub(crate) fn look(
             Ok(file) if file.len().is_ok_and(|length| length == options.segment_bytes) => {
                 found.state.spares.push_back(Spare::new(name.clone(), file, options.segment_bytes));
             }
-            _ => found.rubbish.push(name.clone()),
+            _ => found.stale_files.push(name.clone()),
         }
     }
     check_identity(disk, &found, &ids)?;
     let Some(&last) = ids.last() else { return Ok(found) };
     if found.identity.is_none() {
-        found.rubbish.push(last.file());
+        found.stale_files.push(last.file());
         return Ok(found);
     }
     let segment = open_segment(disk, options, last)?;
@@ -208,7 +208,7 @@ pub(crate) fn look(
     floor = floors.map(|o| SegmentId(o.index)).chain([floor]).max().unwrap_or(floor);
     found.leftover = ids.iter().copied().filter(|id| *id < floor).collect();
     found.state.floor = floor.0;
-    found.state.floor_asked = floor.0;
+    found.state.floor_requested = floor.0;
     let mut expected = floor;
     for loaded in loaded.into_iter().filter(|loaded| loaded.segment.id >= floor) {
         let id = loaded.segment.id;
@@ -221,7 +221,7 @@ pub(crate) fn look(
         found.state.segments.insert(id, loaded.segment.clone());
         if mutated!(*options, UnfinishedPartCounts) {
             for run in &loaded.index.others {
-                found.state.group(run.group).book.count_unfinished();
+                found.state.group(run.group).part_index.count_unfinished();
             }
         }
         if id == last {
@@ -260,7 +260,7 @@ fn missing_segment(disk: &dyn Disk, id: SegmentId) -> Error {
 }
 
 /// Identity and segments belong together.
-fn check_identity(disk: &dyn Disk, found: &Found, ids: &[SegmentId]) -> Result<(), Error> {
+fn check_identity(disk: &dyn Disk, found: &DirectoryContents, ids: &[SegmentId]) -> Result<(), Error> {
     match (&found.identity, ids) {
         (Some(_), []) => Err(Error::Missing {
             file: disk.path(&SegmentId(1).file()),
@@ -287,13 +287,15 @@ fn check_identity(disk: &dyn Disk, found: &Found, ids: &[SegmentId]) -> Result<(
 fn half_made(disk: &dyn Disk) -> Result<bool, Error> {
     let segment = Segment::open(disk, SegmentId(1))?;
     let mut scan = Scan::new(&segment);
-    Ok(scan.next()?.is_none() && scan.hunt(scan.position())?.is_none() && segment.read_index()?.is_none())
+    Ok(scan.next()?.is_none()
+        && scan.find_valid(scan.position())?.is_none()
+        && segment.read_index()?.is_none())
 }
 
 /// What each group needs has to be there.
 fn check_groups(disk: &dyn Disk, state: &State) -> Result<(), Error> {
     for (group, known) in &state.groups {
-        if !known.book.complete() {
+        if !known.part_index.complete() {
             return Err(Error::Missing {
                 file: format!("a part of the log in {}", disk.path("")),
                 detail: format!("parts of the checkpoint of {group} are not there"),
@@ -316,9 +318,9 @@ fn check_groups(disk: &dyn Disk, state: &State) -> Result<(), Error> {
 
 /// Indexes that are missing among the entries after the checkpoint, unless a repair said so.
 pub(crate) fn gaps(group: &crate::state::Group) -> Vec<(u64, u64)> {
-    let mut at = group.book.checkpoint.unwrap_or(0);
+    let mut at = group.part_index.checkpoint.unwrap_or(0);
     let mut gaps = vec![];
-    let lost: BTreeMap<u64, u64> = group.book.lost.iter().copied().collect();
+    let lost: BTreeMap<u64, u64> = group.part_index.lost.iter().copied().collect();
     while let Some(next) = group.entries.after(at) {
         if next != at + 1 {
             let known = lost.range(..=at + 1).next_back().is_some_and(|(_, last)| *last >= next - 1);
@@ -333,8 +335,8 @@ pub(crate) fn gaps(group: &crate::state::Group) -> Vec<(u64, u64)> {
 }
 
 /// Removes what a crash left, and what is before the floor.
-fn tidy(disk: &dyn Disk, found: &mut Found) -> Result<(), Error> {
-    for name in found.rubbish.drain(..) {
+fn tidy(disk: &dyn Disk, found: &mut DirectoryContents) -> Result<(), Error> {
+    for name in found.stale_files.drain(..) {
         disk.remove(&name).map_err(Error::io(&disk.path(&name), "remove"))?;
     }
     for id in found.leftover.drain(..) {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::book::Place;
 use crate::error::Error;
 use crate::id::GroupId;
+use crate::part_index::PartLocation;
 use crate::record::Kind;
 use crate::segment::Pin;
 use crate::state::{Shared, Window};
@@ -46,7 +46,7 @@ pub struct RecoveredGroup {
     pub last: u64,
     /// Entries that a repair could not save: first and last index. They are passed over.
     pub lost: Vec<(u64, u64)>,
-    parts: Vec<(u32, Place, Pin)>,
+    parts: Vec<(u32, PartLocation, Pin)>,
 }
 
 /// An entry as it was appended.
@@ -70,20 +70,22 @@ impl RecoveredGroup {
         let state = shared.state();
         let known = &state.groups[&group];
         let mut parts: Vec<_> = known
-            .book
+            .part_index
             .live()
-            .filter_map(|(part, place)| Some((part, place, state.segments.get(&place.segment)?.pin())))
+            .filter_map(|(part, location)| {
+                Some((part, location, state.segments.get(&location.segment)?.pin()))
+            })
             .collect();
         // As they are on the disk.
-        parts.sort_by_key(|(_, place, _)| (place.segment, place.offset));
+        parts.sort_by_key(|(_, location, _)| (location.segment, location.offset));
         let last = known.entries.last();
         Self {
             shared: shared.clone(),
             group,
             term: last.map_or(0, |entry| entry.term),
-            checkpoint: known.book.checkpoint,
-            last: last.map_or(0, |entry| entry.index).max(known.book.checkpoint.unwrap_or(0)),
-            lost: known.book.lost.clone(),
+            checkpoint: known.part_index.checkpoint,
+            last: last.map_or(0, |entry| entry.index).max(known.part_index.checkpoint.unwrap_or(0)),
+            lost: known.part_index.lost.clone(),
             parts,
         }
     }
@@ -97,18 +99,20 @@ impl RecoveredGroup {
     /// Bytes of the checkpoint's parts.
     #[must_use]
     pub fn parts_bytes(&self) -> u64 {
-        self.parts.iter().map(|(_, place, _)| u64::from(place.length)).sum()
+        self.parts.iter().map(|(_, location, _)| u64::from(location.length)).sum()
     }
 
     /// The parts of the checkpoint, in no order.
     pub fn parts(&self) -> impl Iterator<Item = Result<(u32, Arc<[u8]>), Error>> + '_ {
         let mut window = Window::for_many();
-        self.parts.iter().map(move |(part, place, pin)| {
-            let (header, payload) = window.read(pin, place.offset)?;
+        self.parts.iter().map(move |(part, location, pin)| {
+            let (header, payload) = window.read(pin, location.offset)?;
             let is = matches!(header.kind, Kind::Part | Kind::MovedPart)
-                && (header.group, header.part, header.index) == (self.group, *part, place.version);
+                && (header.group, header.part, header.index) == (self.group, *part, location.version);
             if !is {
-                return Err(pin.corrupt(place.offset, format!("this is not part {part} of {}", self.group)));
+                return Err(
+                    pin.corrupt(location.offset, format!("this is not part {part} of {}", self.group))
+                );
             }
             Ok((*part, payload))
         })
@@ -119,20 +123,21 @@ impl RecoveredGroup {
         let mut at = self.checkpoint.unwrap_or(0);
         let mut window = Window::for_many();
         std::iter::from_fn(move || {
-            let (place, pin) = {
+            let (location, pin) = {
                 let state = self.shared.state();
                 let entries = &state.groups.get(&self.group)?.entries;
-                let place = entries.get(entries.after(at)?)?;
-                if place.index > self.last {
+                let location = entries.get(entries.after(at)?)?;
+                if location.index > self.last {
                     return None;
                 }
-                at = place.index;
-                (place, state.segments.get(&place.segment)?.pin())
+                at = location.index;
+                (location, state.segments.get(&location.segment)?.pin())
             };
-            Some(window.read(&pin, place.offset).and_then(|(header, payload)| {
-                if header.kind != Kind::Entry || (header.group, header.index) != (self.group, place.index) {
-                    let detail = format!("this is not entry {} of {}", place.index, self.group);
-                    return Err(pin.corrupt(place.offset, detail));
+            Some(window.read(&pin, location.offset).and_then(|(header, payload)| {
+                if header.kind != Kind::Entry || (header.group, header.index) != (self.group, location.index)
+                {
+                    let detail = format!("this is not entry {} of {}", location.index, self.group);
+                    return Err(pin.corrupt(location.offset, detail));
                 }
                 Ok(RecoveredEntry { term: header.term, index: header.index, payload })
             }))

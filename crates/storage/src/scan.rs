@@ -25,7 +25,7 @@ pub(crate) struct Scan<'a> {
     chained: bool,
 }
 
-pub(crate) struct Found {
+pub(crate) struct FoundRecord {
     pub header: RecordHeader,
     pub offset: u64,
 }
@@ -110,7 +110,7 @@ impl<'a> Scan<'a> {
     }
 
     /// The next record that follows what came before; `None` at the end, or where something else stands.
-    pub fn next(&mut self) -> Result<Option<Found>, Error> {
+    pub fn next(&mut self) -> Result<Option<FoundRecord>, Error> {
         let at = self.position;
         let Some(header) = self.valid(at)? else { return Ok(None) };
         let follows = if self.complete { self.commit + 1 } else { self.commit };
@@ -124,17 +124,17 @@ impl<'a> Scan<'a> {
         self.complete = header.flags & LAST != 0;
         self.chain = header.crc;
         self.position = at + header.size();
-        Ok(Some(Found { header, offset: at }))
+        Ok(Some(FoundRecord { header, offset: at }))
     }
 
     /// Payload of a record that was found.
-    pub fn payload(&mut self, found: &Found) -> Result<&[u8], Error> {
+    pub fn payload(&mut self, found: &FoundRecord) -> Result<&[u8], Error> {
         let size = size(found.header.length as usize) as usize;
         Ok(&self.bytes(found.offset, size)?[HEADER..HEADER + found.header.length as usize])
     }
 
     /// The next valid record at or behind `from`, of whatever commit.
-    pub fn hunt(&mut self, from: u64) -> Result<Option<(u64, RecordHeader)>, Error> {
+    pub fn find_valid(&mut self, from: u64) -> Result<Option<(u64, RecordHeader)>, Error> {
         let mut at = from;
         while at + HEADER as u64 <= self.limit {
             // Segments are filled with zeros: a quick look saves most of the work.
@@ -154,7 +154,7 @@ impl<'a> Scan<'a> {
         let torn = if self.complete { self.commit + 1 } else { self.commit };
         let mut tail = Tail { cut, commit: torn, torn_end: self.position.max(cut), later: None };
         let mut at = self.position;
-        while let Some((found, header)) = self.hunt(at)? {
+        while let Some((found, header)) = self.find_valid(at)? {
             if header.commit > torn {
                 tail.later = Some(found);
                 break;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::disk::{Disk, DiskFile};
-use crate::error::{Error, Lack, is_full};
+use crate::error::{Error, Shortage, is_full};
 use crate::id::SegmentId;
 use crate::options::mutated;
 use crate::segment::{FOOTER, HEADER, Segment, SegmentHeader};
@@ -27,14 +27,14 @@ impl Spare {
 }
 
 /// One that is ready, or a new one; `None` when there is no room or no descriptor for it. So many of those that are ready stay on a full disk.
-pub(crate) fn take_spare(shared: &Shared, need: u64, stay: usize) -> Result<Option<Spare>, Error> {
+pub(crate) fn take_spare(shared: &Shared, need: u64, keep_min: usize) -> Result<Option<Spare>, Error> {
     let disk = &*shared.disk;
     let whole = (HEADER + FOOTER) as u64 + SegmentIndex::default().encoded_len() + need;
     let bytes = shared.options.segment_bytes.max(whole.next_multiple_of(512));
     let large = bytes > shared.options.segment_bytes;
     if !large {
         let mut state = shared.state();
-        let is_kept = state.full.is_some() && state.spares.len() <= stay;
+        let is_kept = state.full.is_some() && state.spares.len() <= keep_min;
         let ready = if is_kept { None } else { state.spares.pop_front() };
         if let Some(ready) = ready {
             let is_last = state.spares.is_empty();
@@ -44,27 +44,27 @@ pub(crate) fn take_spare(shared: &Shared, need: u64, stay: usize) -> Result<Opti
     let name = shared.state().spare_name();
     let mut made = make_spare(disk, &name, bytes);
     // A record that is larger than a segment may take the place of the reserve: it would hold up everything behind it.
-    while large && made.as_ref().is_err_and(is_full) && give_up_spare(shared, stay)? {
+    while large && made.as_ref().is_err_and(is_full) && release_spare(shared, keep_min)? {
         made = make_spare(disk, &name, bytes);
     }
-    let lack = made.as_ref().err().and_then(Lack::of);
+    let shortage = made.as_ref().err().and_then(Shortage::of);
     let mut state = shared.state();
-    state.starved = large && lack == Some(Lack::Room);
-    state.lack = lack.unwrap_or_default();
+    state.starved = large && shortage == Some(Shortage::Room);
+    state.shortage = shortage.unwrap_or_default();
     drop(state);
     match made {
         Ok(file) => Ok(Some(Spare::new(name, file, bytes))),
-        Err(_) if lack.is_some() => Ok(None),
+        Err(_) if shortage.is_some() => Ok(None),
         Err(error) => Err(Error::io(&disk.path(&name), "create")(error)),
     }
 }
 
-fn give_up_spare(shared: &Shared, stay: usize) -> Result<bool, Error> {
-    let given_up = {
+fn release_spare(shared: &Shared, keep_min: usize) -> Result<bool, Error> {
+    let released = {
         let mut state = shared.state();
-        if state.spares.len() <= stay { None } else { state.spares.pop_front() }
+        if state.spares.len() <= keep_min { None } else { state.spares.pop_front() }
     };
-    let Some(Spare { name, .. }) = given_up else { return Ok(false) };
+    let Some(Spare { name, .. }) = released else { return Ok(false) };
     shared.disk.remove(&name).map_err(Error::io(&shared.disk.path(&name), "remove"))?;
     Ok(true)
 }

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::book::Book;
 use crate::disk::Disk;
 use crate::entries::Entries;
-use crate::error::{Error, Lack};
+use crate::error::{Error, Shortage};
 use crate::events::Vacate;
 use crate::id::{GroupId, SegmentId};
 use crate::identity::Identity;
 use crate::options::Options;
+use crate::part_index::PartIndex;
 use crate::queue::{Item, Queue};
 use crate::record::{HEADER, RecordHeader};
 use crate::segment::{Pin, Segment};
@@ -55,19 +55,19 @@ pub(crate) struct State {
     /// For the writer to tell.
     pub notices: VecDeque<Notice>,
     /// What there is none of, so that there cannot be another spare.
-    pub full: Option<Lack>,
+    pub full: Option<Shortage>,
     /// The same since the keeper last reported, whether or not there is room again.
-    pub was_full: Option<Lack>,
+    pub was_full: Option<Shortage>,
     /// What operators are told that there is none of.
-    pub reported: Option<Lack>,
+    pub reported: Option<Shortage>,
     /// What there was none of when a segment was last needed and could not be made.
-    pub lack: Lack,
+    pub shortage: Shortage,
     /// A record larger than a segment waits for room: spares would only take it away.
     pub starved: bool,
     /// Moves that are queued.
     pub moving: usize,
     /// A floor that is queued.
-    pub floor_asked: SegmentId0,
+    pub floor_requested: SegmentId0,
     /// Damage that was found while running.
     pub damage: Option<Error>,
 }
@@ -77,7 +77,7 @@ pub(crate) type SegmentId0 = u64;
 
 #[derive(Default)]
 pub(crate) struct Group {
-    pub book: Book,
+    pub part_index: PartIndex,
     pub entries: Entries,
     /// The last checkpoint whose `Done` was synced; the book may be ahead by what is being written.
     pub checkpoint_durable: Option<u64>,
@@ -89,7 +89,7 @@ pub(crate) struct Group {
 
 pub(crate) enum Notice {
     Vacate(Vacate),
-    Full(Lack),
+    Full(Shortage),
     Room,
 }
 
@@ -111,9 +111,9 @@ impl State {
     pub fn apply_other(&mut self, segment: SegmentId, other: &crate::segment_index::Other) {
         use crate::record::Kind;
         match other.kind {
-            Kind::Opened => self.groups.values_mut().for_each(|g| g.book.apply(segment, other)),
+            Kind::Opened => self.groups.values_mut().for_each(|g| g.part_index.apply(segment, other)),
             Kind::Floor => {}
-            _ => self.group(other.group).book.apply(segment, other),
+            _ => self.group(other.group).part_index.apply(segment, other),
         }
     }
 
@@ -129,7 +129,7 @@ impl State {
 
     /// What would have to be kept if everything else went: as reported by the groups, and the parts of their checkpoints.
     pub fn live_bytes(&self) -> u64 {
-        self.groups.values().map(|g| g.live_bytes + g.book.live_bytes).sum()
+        self.groups.values().map(|g| g.live_bytes + g.part_index.live_bytes).sum()
     }
 
     pub fn group_stats(&self) -> Vec<GroupStats> {
@@ -137,23 +137,23 @@ impl State {
             group: *group,
             entries: known.entries.count(),
             last: known.entries.last().map_or(0, |e| e.index),
-            checkpoint: known.book.checkpoint,
-            parts: known.book.figures().0,
-            part_bytes: known.book.live_bytes,
+            checkpoint: known.part_index.checkpoint,
+            parts: known.part_index.figures().0,
+            part_bytes: known.part_index.live_bytes,
             live_bytes: known.live_bytes,
         };
         self.groups.iter().map(figures).collect()
     }
 
-    pub fn set_full(&mut self, full: Option<Lack>) -> bool {
+    pub fn set_full(&mut self, full: Option<Shortage>) -> bool {
         let changed = self.full != full;
         if changed {
             self.full = full;
             self.was_full = full.or(self.was_full);
-            if let Some(lack) = full.filter(|_| self.reported.is_none()) {
+            if let Some(shortage) = full.filter(|_| self.reported.is_none()) {
                 self.reported = full;
                 tracing::error!(
-                    "{lack}: messages for durable sessions are refused until that is over (other work goes on)"
+                    "{shortage}: messages for durable sessions are refused until that is over (other work goes on)"
                 );
             }
             self.notices.push_back(full.map_or(Notice::Room, Notice::Full));

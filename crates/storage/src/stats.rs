@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::Lack;
+use crate::error::Shortage;
 use crate::histogram::Histogram;
 use crate::id::GroupId;
 
@@ -40,7 +40,7 @@ pub struct Stats {
     /// How long each commit took: encoding, writing, syncing.
     pub commit: Histogram,
     /// What there is none of, so that there cannot be another spare.
-    pub full: Option<Lack>,
+    pub full: Option<Shortage>,
     /// Times that it became so.
     pub full_count: u64,
     /// Why the log stopped, if it did.

@@ -17,7 +17,7 @@ pub struct LogThreads {
 }
 
 /// How long a thread sleeps at most: what waits for room on the disk is tried again that often.
-const LOOK: Duration = Duration::from_secs(1);
+const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Runs the log on threads named `log` and `log-keeper`: while one commit is synced, the next one queues.
 ///
@@ -26,17 +26,17 @@ const LOOK: Duration = Duration::from_secs(1);
 pub fn spawn(mut writer: Writer, mut keeper: Keeper) -> io::Result<LogThreads> {
     let shared = writer.shared().clone();
     let mut threads = LogThreads { shared: shared.clone(), writer: None, keeper: None };
-    threads.writer = Some(vital::spawn("log", move || {
+    threads.writer = Some(critical::spawn("log", move || {
         loop {
             match writer.commit_once() {
                 Ok(Commit::Wrote { .. }) => {}
                 Ok(Commit::Idle) => {
-                    if !writer.wait(LOOK, false) {
+                    if !writer.wait(WAIT_MAX, false) {
                         return;
                     }
                 }
                 Ok(Commit::NoRoom) => {
-                    if !writer.wait(LOOK, true) {
+                    if !writer.wait(WAIT_MAX, true) {
                         return;
                     }
                 }
@@ -45,8 +45,8 @@ pub fn spawn(mut writer: Writer, mut keeper: Keeper) -> io::Result<LogThreads> {
             }
         }
     })?);
-    threads.keeper = Some(vital::spawn("log-keeper", move || {
-        while keeper.wait(LOOK) {
+    threads.keeper = Some(critical::spawn("log-keeper", move || {
+        while keeper.wait(WAIT_MAX) {
             keeper.keep();
             keeper.report(Instant::now());
         }

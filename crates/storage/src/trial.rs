@@ -2,14 +2,14 @@
 //! told. The same seed gives the same trial. For the crash tests and for the long form of them, `examples/crash.rs`.
 
 mod model;
-mod scenes;
-mod world;
+mod runner;
+mod scenarios;
 
-pub use scenes::Scene;
+pub use scenarios::Scenario;
 
 use crate::Mutation;
 use crate::fault::FaultCounts;
-use world::World;
+use runner::Runner;
 
 /// One trial.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub struct Trial {
     /// In the first life, the power goes at this operation of the disk; `None`: the seed decides what goes wrong.
     pub cut_at: Option<u64>,
     /// Lives of the process.
-    pub lives: u32,
+    pub incarnations: u32,
     /// Steps of a life, if nothing ends it before.
     pub steps: u32,
 }
@@ -115,7 +115,7 @@ impl Trial {
     /// A trial of which the seed decides everything.
     #[must_use]
     pub fn random(seed: u64) -> Self {
-        Self { seed, mutation: None, cut_at: None, lives: 6, steps: 120 }
+        Self { seed, mutation: None, cut_at: None, incarnations: 6, steps: 120 }
     }
 
     /// Runs it.
@@ -123,6 +123,6 @@ impl Trial {
     /// # Errors
     /// What is wrong, in a sentence, when the log broke its word.
     pub fn run(&self) -> Result<Tally, String> {
-        World::new(*self).run().map_err(|why| format!("seed {}: {why}", self.seed))
+        Runner::new(*self).run().map_err(|why| format!("seed {}: {why}", self.seed))
     }
 }

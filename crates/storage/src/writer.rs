@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use crate::disk::DiskFile;
 use crate::error::{Error, is_full};
-use crate::events::LogEvents;
+use crate::events::LogListener;
+use crate::layout::{Payload, Prepared, layout};
 use crate::options::mutated;
-use crate::place::{Payload, Prepared, place};
 use crate::queue::{Item, Queue, Record};
 use crate::record::{Kind, LAST, RecordHeader};
 use crate::segment::{FOOTER, Segment, SegmentFooter};
@@ -31,7 +31,7 @@ pub enum Commit {
 /// The only one who writes into segments.
 pub struct Writer {
     shared: Arc<Shared>,
-    events: Box<dyn LogEvents>,
+    events: Box<dyn LogListener>,
     open: OpenSegment,
     first: VecDeque<Item>,
     high: VecDeque<Item>,
@@ -75,7 +75,7 @@ enum Choice {
     /// The first one does not fit into the open segment, and so many of the spares are not for it.
     Roll {
         need: u64,
-        stay: usize,
+        keep_min: usize,
     },
 }
 
@@ -92,7 +92,7 @@ const MARGIN: u64 = 4;
 const BUFFER_MAX: usize = 16 << 20;
 
 impl Writer {
-    pub(crate) fn new(shared: Arc<Shared>, events: Box<dyn LogEvents>, open: OpenSegment) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, events: Box<dyn LogListener>, open: OpenSegment) -> Self {
         Self {
             shared,
             events,
@@ -128,9 +128,9 @@ impl Writer {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        self.tell_notices();
+        self.deliver_notices();
         let result = self.commit();
-        self.tell_notices();
+        self.deliver_notices();
         result.inspect_err(|error| self.fail(error))
     }
 
@@ -151,12 +151,12 @@ impl Writer {
         self.events.failed(error);
     }
 
-    fn tell_notices(&mut self) {
+    fn deliver_notices(&mut self) {
         loop {
             let notice = self.shared.state().notices.pop_front();
             match notice {
                 Some(Notice::Vacate(vacate)) => self.events.vacate(vacate),
-                Some(Notice::Full(lack)) => self.events.full(lack),
+                Some(Notice::Full(shortage)) => self.events.full(shortage),
                 Some(Notice::Room) => self.events.room(),
                 None => return,
             }
@@ -169,7 +169,7 @@ impl Writer {
             let items = match self.choose(Scope::All) {
                 Choice::Nothing => return Ok(Commit::Idle),
                 Choice::Items(items) => items,
-                Choice::Roll { need, stay } => match self.choose_after_roll(need, stay)? {
+                Choice::Roll { need, keep_min } => match self.choose_after_roll(need, keep_min)? {
                     Some(items) => items,
                     None => return Ok(self.no_room()),
                 },
@@ -180,15 +180,15 @@ impl Writer {
     }
 
     /// What goes into the next segment, or, if there is none for what comes first, what may overtake that.
-    fn choose_after_roll(&mut self, need: u64, stay: usize) -> Result<Option<Vec<Item>>, Error> {
+    fn choose_after_roll(&mut self, need: u64, keep_min: usize) -> Result<Option<Vec<Item>>, Error> {
         let mut scope = Scope::All;
-        if !self.roll(need, stay)? {
-            self.tell_full();
+        if !self.roll(need, keep_min)? {
+            self.notify_full();
             scope = Scope::WhatFrees;
         }
         let mut chosen = self.choose(scope);
-        if let Choice::Roll { need, stay: 0 } = chosen
-            && stay > 0
+        if let Choice::Roll { need, keep_min: 0 } = chosen
+            && keep_min > 0
             && self.roll(need, 0)?
         {
             chosen = self.choose(scope);
@@ -199,10 +199,10 @@ impl Writer {
         })
     }
 
-    fn tell_full(&self) {
+    fn notify_full(&self) {
         let mut state = self.shared.state();
-        let lack = state.lack;
-        let changed = state.set_full(Some(lack));
+        let shortage = state.shortage;
+        let changed = state.set_full(Some(shortage));
         drop(state);
         if changed {
             self.shared.counters().full_count += 1;
@@ -210,7 +210,7 @@ impl Writer {
     }
 
     fn no_room(&mut self) -> Commit {
-        self.tell_full();
+        self.notify_full();
         if mutated!(self.shared.options, DropWhenFull) {
             // A mutation: as if it had been written.
             let dropped: Vec<Item> = self.high.drain(..).chain(self.low.drain(..)).collect();
@@ -248,18 +248,18 @@ impl Writer {
         let (mut items, mut total, mut cost, mut waiting) = (vec![], 0, 0, Choice::Nothing);
         let kept = self.shared.options.spares_kept();
         let queues = [(&mut self.first, commit, 0), (&mut self.high, commit, kept), (&mut self.low, low, 0)];
-        for (place, (queue, limit, stay)) in queues.into_iter().enumerate() {
-            let margin = if is_kept && place > 0 { self.open.segment.bytes / MARGIN } else { 0 };
+        for (rank, (queue, limit, keep_min)) in queues.into_iter().enumerate() {
+            let margin = if is_kept && rank > 0 { self.open.segment.bytes / MARGIN } else { 0 };
             let mut bytes = 0;
             while let Some(item) = queue.front() {
                 let (size, more) = (item.size(), SegmentIndex::cost(item.kind()));
                 // Those in the first queue are urgent.
-                let is_usual = item.kind() == Kind::Entry && place > 0;
+                let is_usual = item.kind() == Kind::Entry && rank > 0;
                 if scope == Scope::WhatFrees && is_usual {
                     break;
                 }
                 if is_kept && is_usual {
-                    waiting = Choice::Roll { need: size + more, stay };
+                    waiting = Choice::Roll { need: size + more, keep_min };
                     break;
                 }
                 if bytes > 0 && bytes + size > limit {
@@ -267,7 +267,7 @@ impl Writer {
                 }
                 if !self.open.fits(total + size + margin, cost + more) {
                     if items.is_empty() {
-                        return Choice::Roll { need: size + more, stay };
+                        return Choice::Roll { need: size + more, keep_min };
                     }
                     break;
                 }
@@ -295,7 +295,7 @@ impl Writer {
                 prepared.records += 1;
                 prepared.queued_bytes += item.size();
                 if let Some((header, payload)) =
-                    place(&mut state, &self.open.segment, at, &item, &mut prepared, &shared.options)
+                    layout(&mut state, &self.open.segment, at, &item, &mut prepared, &shared.options)
                 {
                     self.open.index.push(&header, at, payload.bytes());
                     at += header.size();
@@ -388,8 +388,8 @@ impl Writer {
 
     /// Closes the open segment with its index and opens another one, in which a record of `need` bytes fits. False: there is no room, but for what
     /// has to stay.
-    fn roll(&mut self, need: u64, stay: usize) -> Result<bool, Error> {
-        let Some(spare) = take_spare(&self.shared, need, stay)? else { return Ok(false) };
+    fn roll(&mut self, need: u64, keep_min: usize) -> Result<bool, Error> {
+        let Some(spare) = take_spare(&self.shared, need, keep_min)? else { return Ok(false) };
         if !self.seal()? {
             if spare.bytes == self.shared.options.segment_bytes {
                 self.shared.state().spares.push_front(spare);

@@ -1,7 +1,7 @@
 //! Every crash point of seeded workloads, and random ones, within seconds. The long form: `cargo run -p storage --example crash -- --help`.
 
 use storage::Mutation;
-use storage::trial::{Scene, Tally, Trial};
+use storage::trial::{Scenario, Tally, Trial};
 
 #[test]
 fn random_trials_find_nothing_wrong_and_test_everything() {
@@ -15,11 +15,11 @@ fn random_trials_find_nothing_wrong_and_test_everything() {
 #[test]
 fn a_crash_at_each_operation_of_a_life_loses_nothing() {
     for seed in 1000..1003 {
-        let whole = Trial { lives: 1, steps: 60, cut_at: Some(u64::MAX), ..Trial::random(seed) };
+        let whole = Trial { incarnations: 1, steps: 60, cut_at: Some(u64::MAX), ..Trial::random(seed) };
         let operations = whole.run().unwrap_or_else(|why| panic!("{why}")).operations;
         assert!(operations > 40, "{operations}");
         for cut in 1..=operations {
-            let trial = Trial { lives: 2, cut_at: Some(cut), ..whole };
+            let trial = Trial { incarnations: 2, cut_at: Some(cut), ..whole };
             trial.run().unwrap_or_else(|why| panic!("the power goes at operation {cut}: {why}"));
         }
     }
@@ -27,8 +27,8 @@ fn a_crash_at_each_operation_of_a_life_loses_nothing() {
 
 #[test]
 fn the_log_survives_each_scene() {
-    for scene in Scene::ALL {
-        scene.play(None).unwrap_or_else(|why| panic!("{why}"));
+    for scenario in Scenario::ALL {
+        scenario.play(None).unwrap_or_else(|why| panic!("{why}"));
     }
 }
 
@@ -39,7 +39,8 @@ fn each_way_of_doing_it_wrong_is_noticed() {
         .into_iter()
         .filter(|mutation| {
             let noticed = |seed| Trial { mutation: Some(*mutation), ..Trial::random(seed) }.run().is_err();
-            !(0..400).any(noticed) && Scene::ALL.iter().all(|scene| scene.play(Some(*mutation)).is_ok())
+            !(0..400).any(noticed)
+                && Scenario::ALL.iter().all(|scenario| scenario.play(Some(*mutation)).is_ok())
         })
         .collect();
     assert_eq!(unnoticed, []);

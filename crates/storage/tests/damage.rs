@@ -1,12 +1,12 @@
 //! What a disk changes on its own is noticed: the last commit may be taken for a torn one, and nothing else.
 
-mod world;
+mod support;
 
 use std::time::{Duration, Instant};
 
 use storage::fault::{FaultDisk, FaultPlan};
-use storage::{Commit, Error, GroupId, Lack, Options, SegmentId};
-use world::{drain, entries, entry, open_on, options, settle, try_open};
+use storage::{Commit, Error, GroupId, Options, SegmentId, Shortage};
+use support::{drain, entries, entry, open_on, options, settle, try_open};
 
 /// Commits of two entries each, in one segment; returns where each commit ends.
 fn commits(disk: &FaultDisk, count: u64) -> Vec<usize> {
@@ -171,21 +171,21 @@ fn files_that_are_missing_short_or_of_another_log_are_refused() {
 #[test]
 fn after_a_failed_sync_nothing_is_told_any_more() {
     let disk = FaultDisk::new(5);
-    let (mut opened, told) = open_on(&disk);
+    let (mut opened, recorder) = open_on(&disk);
     drain(&mut opened);
     opened.log.append([entry(1, 1, b"one")]);
     disk.set_plan(FaultPlan { sync_fails_at: Some(0), ..FaultPlan::default() });
     assert!(matches!(opened.writer.commit_once(), Err(Error::Io { .. })));
     opened.log.append([entry(1, 2, b"two")]);
     assert!(matches!(opened.writer.commit_once(), Err(Error::Failed(_))));
-    assert_eq!((told.durable(1), told.0.lock().expect("news").failed), (0, 1));
+    assert_eq!((recorder.durable(1), recorder.0.lock().expect("news").failed), (0, 1));
     assert!(opened.log.stats().failed.is_some_and(|why| why.contains("sync")));
 }
 
 #[test]
 fn a_full_disk_stops_nothing_for_good() {
     let disk = FaultDisk::new(6);
-    let (mut opened, told) = open_on(&disk);
+    let (mut opened, recorder) = open_on(&disk);
     settle(&mut opened);
     disk.set_capacity(Some(disk.used()));
     let mut index = 0;
@@ -199,13 +199,13 @@ fn a_full_disk_stops_nothing_for_good() {
         };
         assert!(index < 100, "the disk is never full");
     };
-    let news = |what: &dyn Fn(&world::News) -> usize| what(&told.0.lock().expect("news"));
+    let news = |what: &dyn Fn(&support::RecordedEvents) -> usize| what(&recorder.0.lock().expect("news"));
     assert_eq!((news(&|n| n.full), news(&|n| n.room)), (1, 0));
     assert!(stuck > 8, "two spares were there: {stuck}");
-    assert_eq!(told.durable(1), stuck - 1);
+    assert_eq!(recorder.durable(1), stuck - 1);
     disk.set_capacity(None);
     settle(&mut opened);
-    assert_eq!(told.durable(1), stuck);
+    assert_eq!(recorder.durable(1), stuck);
     assert_eq!((news(&|n| n.full), news(&|n| n.room)), (1, 1));
     assert_eq!(entries(&open_on(&disk.crash()).0, 1).len() as u64, stuck);
 }
@@ -235,13 +235,13 @@ fn operators_hear_that_there_is_room_again_when_that_has_lasted() {
     };
     fill(&mut opened, &mut index);
     opened.keeper.report(after(1));
-    assert_eq!(opened.log.reported_full(), Some(Lack::Room));
+    assert_eq!(opened.log.reported_full(), Some(Shortage::Room));
     opened.keeper.report(after(20));
     // Full again for less than the keeper looks.
     fill(&mut opened, &mut index);
     opened.keeper.report(after(21));
     opened.keeper.report(after(50));
-    assert_eq!(opened.log.reported_full(), Some(Lack::Room), "29 s of room");
+    assert_eq!(opened.log.reported_full(), Some(Shortage::Room), "29 s of room");
     opened.keeper.report(after(51));
     assert_eq!(opened.log.reported_full(), None);
 }
@@ -249,13 +249,13 @@ fn operators_hear_that_there_is_room_again_when_that_has_lasted() {
 #[test]
 fn a_record_larger_than_a_segment_takes_the_place_of_the_reserve() {
     let disk = FaultDisk::new(7);
-    let (mut opened, told) = open_on(&disk);
+    let (mut opened, recorder) = open_on(&disk);
     settle(&mut opened);
     disk.set_capacity(Some(disk.used()));
     let large = vec![5; 7000];
     opened.log.append([entry(1, 1, &large), entry(1, 2, &large)]);
     while opened.writer.commit_once().expect("no failure") != Commit::NoRoom {}
-    assert_eq!(told.durable(1), 1);
+    assert_eq!(recorder.durable(1), 1);
     assert_eq!(entries(&open_on(&disk.crash()).0, 1), [(1, large)]);
 }
 
@@ -264,7 +264,7 @@ fn a_record_larger_than_a_segment_takes_the_place_of_the_reserve() {
 fn an_urgent_group_goes_on_when_a_full_disk_has_stopped_the_others() {
     let disk = FaultDisk::new(10);
     let options = Options { urgent: &[GroupId(7)], ..options() };
-    let (mut opened, told) = try_open(&disk, &options).expect("a new log");
+    let (mut opened, recorder) = try_open(&disk, &options).expect("a new log");
     settle(&mut opened);
     disk.set_capacity(Some(disk.used()));
     let mut index = 0;
@@ -289,11 +289,11 @@ fn an_urgent_group_goes_on_when_a_full_disk_has_stopped_the_others() {
             opened.writer.commit_once().expect("no failure");
             opened.keeper.keep();
         }
-        assert_eq!((told.durable(7), told.durable(1)), (urgent, stuck - 1));
+        assert_eq!((recorder.durable(7), recorder.durable(1)), (urgent, stuck - 1));
     }
     disk.set_capacity(None);
     settle(&mut opened);
-    assert_eq!((told.durable(7), told.durable(1)), (20, stuck + 20));
+    assert_eq!((recorder.durable(7), recorder.durable(1)), (20, stuck + 20));
     let again = try_open(&disk.crash(), &options).expect("what it wrote").0;
     assert_eq!((entries(&again, 7).len(), entries(&again, 1).len() as u64), (20, stuck + 20));
 }
@@ -303,20 +303,20 @@ fn an_urgent_group_goes_on_when_a_full_disk_has_stopped_the_others() {
 fn an_urgent_group_goes_on_when_checkpoints_have_taken_what_is_left_of_a_full_disk() {
     let disk = FaultDisk::new(11);
     let options = Options { urgent: &[GroupId(7)], ..options() };
-    let (mut opened, told) = try_open(&disk, &options).expect("a new log");
+    let (mut opened, recorder) = try_open(&disk, &options).expect("a new log");
     settle(&mut opened);
     opened.log.append([entry(1, 1, &[1; 900])]);
     settle(&mut opened);
     disk.set_capacity(Some(disk.used()));
-    let parts = (0..100).map(|part| world::part(1, part, 1, &[1; 300]));
-    opened.log.append(parts.chain([world::done(1, 1)]));
+    let parts = (0..100).map(|part| support::part(1, part, 1, &[1; 300]));
+    opened.log.append(parts.chain([support::done(1, 1)]));
     while opened.writer.commit_once().expect("no failure") != Commit::NoRoom {
         opened.keeper.keep();
     }
     for urgent in 1..=5 {
         opened.log.append([entry(7, urgent, &[7; 100])]);
         opened.writer.commit_once().expect("no failure");
-        assert_eq!(told.durable(7), urgent);
+        assert_eq!(recorder.durable(7), urgent);
     }
     disk.set_capacity(None);
     settle(&mut opened);
@@ -344,16 +344,16 @@ fn a_start_on_a_full_disk_whose_segment_is_full_keeps_no_checkpoint_waiting() {
     // Each start takes some of what is left of the segment.
     for _ in 0..60 {
         disk = disk.kill();
-        let (mut again, told) = try_open(&disk, &options).expect("what it wrote");
+        let (mut again, recorder) = try_open(&disk, &options).expect("what it wrote");
         again.keeper.keep();
-        assert_eq!(again.log.stats().full, Some(Lack::Room));
+        assert_eq!(again.log.stats().full, Some(Shortage::Room));
         let committed = again.writer.commit_once().expect("no failure");
         if committed != Commit::NoRoom && again.log.stats().spares > 0 {
             continue;
         }
-        again.log.append([world::part(1, 0, last, b"part"), world::done(1, last)]);
+        again.log.append([support::part(1, 0, last, b"part"), support::done(1, last)]);
         again.writer.commit_once().expect("no failure");
-        assert_eq!(told.checkpoint(1), Some(last));
+        assert_eq!(recorder.checkpoint(1), Some(last));
         return;
     }
     panic!("the segment is never full");
@@ -363,20 +363,20 @@ fn a_start_on_a_full_disk_whose_segment_is_full_keeps_no_checkpoint_waiting() {
 #[test]
 fn a_full_disk_frees_a_short_log_of_which_little_is_live() {
     let disk = FaultDisk::new(9);
-    let (mut opened, told) = open_on(&disk);
+    let (mut opened, recorder) = open_on(&disk);
     settle(&mut opened);
     disk.set_capacity(Some(disk.used()));
     let (mut asked, mut rounds) = (vec![], 0);
     for index in 1..=100 {
         opened.log.append([entry(1, index, &[1; 900])]);
-        while told.durable(1) < index {
+        while recorder.durable(1) < index {
             rounds += 1;
             assert!(rounds < 1000, "entry {index} finds no room: {:?}", opened.log.stats());
             opened.writer.commit_once().expect("no failure");
             opened.keeper.keep();
-            for vacate in told.vacates() {
-                let checkpoint = told.durable(1);
-                opened.log.append([world::part(1, 1, checkpoint, b"all"), world::done(1, checkpoint)]);
+            for vacate in recorder.vacates() {
+                let checkpoint = recorder.durable(1);
+                opened.log.append([support::part(1, 1, checkpoint, b"all"), support::done(1, checkpoint)]);
                 asked.push(vacate);
             }
             asked.retain(|vacate| opened.log.vacated(vacate.group, vacate.segment).is_err());
@@ -388,7 +388,7 @@ fn a_full_disk_frees_a_short_log_of_which_little_is_live() {
 #[test]
 fn a_full_disk_frees_itself_although_a_large_entry_waits() {
     let disk = FaultDisk::new(8);
-    let (mut opened, told) = open_on(&disk);
+    let (mut opened, recorder) = open_on(&disk);
     for index in 1..=30 {
         opened.log.append([entry(1, index, &[1; 800])]);
         drain(&mut opened);
@@ -398,10 +398,10 @@ fn a_full_disk_frees_itself_although_a_large_entry_waits() {
     while opened.writer.commit_once().expect("no failure") != Commit::NoRoom {}
     for _ in 0..100 {
         opened.keeper.keep();
-        for vacate in told.vacates() {
-            opened.log.append([world::part(1, 1, 30, b"all"), world::done(1, 30)]);
+        for vacate in recorder.vacates() {
+            opened.log.append([support::part(1, 1, 30, b"all"), support::done(1, 30)]);
             while opened.writer.commit_once().expect("no failure") != Commit::NoRoom {
-                if told.durable(1) == 31 {
+                if recorder.durable(1) == 31 {
                     break;
                 }
             }
@@ -409,23 +409,23 @@ fn a_full_disk_frees_itself_although_a_large_entry_waits() {
         }
         opened.writer.commit_once().expect("no failure");
     }
-    assert_eq!(told.durable(1), 31, "{:?}", opened.log.stats());
+    assert_eq!(recorder.durable(1), 31, "{:?}", opened.log.stats());
 }
 
 /// Clients may have all descriptors of the process. What is written goes into segments that are ready, and waits when there are none; nothing fails.
 #[test]
 fn a_lack_of_descriptors_delays_and_loses_nothing() {
     let disk = FaultDisk::new(12);
-    let (mut opened, told) = open_on(&disk);
+    let (mut opened, recorder) = open_on(&disk);
     settle(&mut opened);
     let news = || {
-        let news = told.0.lock().expect("news");
+        let news = recorder.0.lock().expect("news");
         (news.full, news.room, news.failed)
     };
     disk.set_no_descriptors(true);
     let mut last = 0;
     // Two segments are ready, beside the one that is open.
-    while told.durable(1) == last {
+    while recorder.durable(1) == last {
         last += 1;
         opened.log.append([entry(1, last, &[1; 1000])]);
         opened.keeper.keep();
@@ -438,14 +438,14 @@ fn a_lack_of_descriptors_delays_and_loses_nothing() {
     assert_eq!(news(), (1, 0, 0));
     disk.set_no_descriptors(false);
     settle(&mut opened);
-    assert_eq!((news(), told.durable(1)), ((1, 1, 0), last));
+    assert_eq!((news(), recorder.durable(1)), ((1, 1, 0), last));
     assert_eq!(entries(&try_open(&disk.crash(), &options()).expect("what it wrote").0, 1).len() as u64, last);
 }
 
 #[test]
 fn a_disk_that_fails_to_make_a_segment_is_not_said_to_be_full() {
     let disk = FaultDisk::new(13);
-    let (mut opened, told) = open_on(&disk);
+    let (mut opened, recorder) = open_on(&disk);
     settle(&mut opened);
     let segments = opened.log.stats().segments;
     let mut index = 0;
@@ -458,8 +458,8 @@ fn a_disk_that_fails_to_make_a_segment_is_not_said_to_be_full() {
     disk.set_plan(FaultPlan { sync_fails_at: Some(disk.operations()), ..FaultPlan::default() });
     opened.keeper.keep();
     let full = opened.log.stats().full;
-    assert_eq!(full, Some(Lack::Segment));
+    assert_eq!(full, Some(Shortage::Segment));
     assert!(!full.expect("a lack").to_string().contains("full"), "it is told as what it is");
     settle(&mut opened);
-    assert_eq!((opened.log.stats().full, told.durable(1)), (None, index));
+    assert_eq!((opened.log.stats().full, recorder.durable(1)), (None, index));
 }

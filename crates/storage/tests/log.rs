@@ -1,21 +1,21 @@
 //! The log on a disk in memory and in a directory: what is appended is durable when it is told, and read back as it was.
 
-mod world;
+mod support;
 
 use std::sync::Arc;
 
 use storage::fault::FaultDisk;
 use storage::{Commit, Disk as _, Error, GroupId, Options, RealDisk, open, spawn};
-use world::{Told, done, drain, entries, entry, open_on, options, part, parts, settle};
+use support::{EventRecorder, done, drain, entries, entry, open_on, options, part, parts, settle};
 
 #[test]
 fn what_was_told_durable_is_there_after_a_power_cut() {
     let disk = FaultDisk::new(1);
-    let (mut opened, told) = open_on(&disk);
+    let (mut opened, recorder) = open_on(&disk);
     opened.log.append([entry(1, 1, b"one"), entry(2, 1, b"other"), entry(1, 2, b"")]);
-    assert_eq!(told.durable(1), 0, "nothing is durable by being appended");
+    assert_eq!(recorder.durable(1), 0, "nothing is durable by being appended");
     drain(&mut opened);
-    assert_eq!((told.durable(1), told.durable(2)), (2, 1));
+    assert_eq!((recorder.durable(1), recorder.durable(2)), (2, 1));
     assert_eq!(opened.log.read(GroupId(1), 1).expect("an entry").as_ref(), b"one");
     let (opened, _) = open_on(&disk.crash());
     assert_eq!(entries(&opened, 1), [(1, b"one".to_vec()), (2, vec![])]);
@@ -62,11 +62,11 @@ fn a_record_larger_than_a_segment_gets_a_segment_of_its_size() {
 #[test]
 fn a_checkpoint_stands_for_the_entries_before_it() {
     let disk = FaultDisk::new(4);
-    let (mut opened, told) = open_on(&disk);
+    let (mut opened, recorder) = open_on(&disk);
     opened.log.append((1..=4).map(|index| entry(1, index, b"x")));
     opened.log.append([part(1, 0, 3, b"zero"), part(1, 7, 3, b"seven"), done(1, 3)]);
     drain(&mut opened);
-    assert_eq!(told.checkpoint(1), Some(3));
+    assert_eq!(recorder.checkpoint(1), Some(3));
     // The next one deletes a part and is not finished.
     opened.log.append([part(1, 0, 4, b""), part(1, 9, 4, b"nine")]);
     drain(&mut opened);
@@ -86,16 +86,16 @@ fn a_checkpoint_stands_for_the_entries_before_it() {
 #[test]
 fn entries_overtake_parts_which_come_a_mebibyte_at_a_time() {
     let disk = FaultDisk::new(5);
-    let (mut opened, told) =
-        world::try_open(&disk, &Options { segment_bytes: 8 << 20, ..options() }).expect("open");
+    let (mut opened, recorder) =
+        support::try_open(&disk, &Options { segment_bytes: 8 << 20, ..options() }).expect("open");
     opened.log.append((0..8).map(|n| part(1, n, 0, &[1; 300_000])));
     opened.log.append([done(1, 0), entry(1, 1, b"in a hurry")]);
     let Ok(Commit::Wrote { bytes, .. }) = opened.writer.commit_once() else { panic!("a commit") };
-    assert_eq!(told.durable(1), 1);
+    assert_eq!(recorder.durable(1), 1);
     assert!((900_000..1_100_000).contains(&bytes), "{bytes}");
-    assert_eq!(told.checkpoint(1), None);
+    assert_eq!(recorder.checkpoint(1), None);
     drain(&mut opened);
-    assert_eq!(told.checkpoint(1), Some(0));
+    assert_eq!(recorder.checkpoint(1), Some(0));
 }
 
 /// Space is freed by checkpoints, so they do not wait for entries of which there are more than a commit takes, or one too large for what is
@@ -106,20 +106,20 @@ fn a_checkpoint_goes_on_while_entries_wait_and_may_become_durable_before_them() 
     for (commit_bytes_max, sizes, first) in [(2000, more, 2), (8 << 20, larger, 3)] {
         let disk = FaultDisk::new(5);
         let options = Options { commit_bytes_max, ..options() };
-        let (mut opened, told) = world::try_open(&disk, &options).expect("open");
+        let (mut opened, recorder) = support::try_open(&disk, &options).expect("open");
         drain(&mut opened);
         let all = sizes.len() as u64;
         opened.log.append((1..).zip(sizes).map(|(index, size)| entry(1, index, &vec![1; *size])));
         opened.log.append([part(1, 0, all, b"part"), done(1, all)]);
         opened.writer.commit_once().expect("a commit");
-        assert_eq!((told.durable(1), told.checkpoint(1)), (first, Some(all)));
+        assert_eq!((recorder.durable(1), recorder.checkpoint(1)), (first, Some(all)));
         // The checkpoint stands for entries that the power has taken.
-        let (mut again, told_again) = world::try_open(&disk.crash(), &options).expect("open");
+        let (mut again, recorder_again) = support::try_open(&disk.crash(), &options).expect("open");
         assert_eq!(parts(&again, 1), [(0, b"part".to_vec())].into());
         assert_eq!((entries(&again, 1), again.recovery.groups[0].last), (vec![], all));
         again.log.append([entry(1, all + 1, b"next")]);
         drain(&mut again);
-        assert_eq!(told_again.durable(1), all + 1);
+        assert_eq!(recorder_again.durable(1), all + 1);
     }
 }
 
@@ -127,16 +127,16 @@ fn a_checkpoint_goes_on_while_entries_wait_and_may_become_durable_before_them() 
 #[test]
 fn old_segments_are_freed_when_the_groups_are_done_with_them() {
     let disk = FaultDisk::new(6);
-    let (mut opened, told) = open_on(&disk);
+    let (mut opened, recorder) = open_on(&disk);
     opened.log.append([part(1, 5, 0, b"kept without being asked"), done(1, 0)]);
     let mut index = 0;
     for _ in 0..300 {
         index += 1;
         opened.log.append([entry(1, index, &[3; 500])]);
         settle(&mut opened);
-        for vacate in told.vacates() {
+        for vacate in recorder.vacates() {
             assert!(vacate.last <= index && vacate.first <= vacate.last);
-            if told.checkpoint(1) < Some(vacate.last) {
+            if recorder.checkpoint(1) < Some(vacate.last) {
                 let early = opened.log.vacated(vacate.group, vacate.segment).expect_err("no checkpoint yet");
                 assert_eq!(early.last, vacate.last);
             }
@@ -160,9 +160,9 @@ fn old_segments_are_freed_when_the_groups_are_done_with_them() {
 fn a_directory_works_as_the_disk_in_memory_does_and_is_locked() {
     let directory = std::env::temp_dir().join(format!("meridian-storage-{}-log", std::process::id()));
     let options = Options { segment_bytes: 1 << 20, ..options() };
-    let told = Told::default();
+    let recorder = EventRecorder::default();
     let disk = Arc::new(RealDisk::open(&directory).expect("a directory"));
-    let opened = open(disk, options.clone(), Box::new(told.clone()), &mut |_| {}).expect("a log");
+    let opened = open(disk, options.clone(), Box::new(recorder.clone()), &mut |_| {}).expect("a log");
     let error = RealDisk::open(&directory).expect_err("locked").to_string();
     assert!(error.contains(&format!("in use by process {}", std::process::id())), "{error}");
     let log = opened.log.clone();
@@ -171,10 +171,10 @@ fn a_directory_works_as_the_disk_in_memory_does_and_is_locked() {
         log.append([entry(1, index, &[index as u8; 3000])]);
     }
     threads.stop();
-    assert_eq!(told.durable(1), 1000);
+    assert_eq!(recorder.durable(1), 1000);
     drop((log, opened.log, opened.recovery));
     let disk = Arc::new(RealDisk::open(&directory).expect("free again"));
-    let opened = open(disk, options, Box::new(told), &mut |_| {}).expect("a log");
+    let opened = open(disk, options, Box::new(recorder), &mut |_| {}).expect("a log");
     let found = entries(&opened, 1);
     assert_eq!(found.len(), 1000);
     assert!(found.iter().all(|(index, payload)| payload == &[*index as u8; 3000]));

@@ -1,13 +1,13 @@
 //! Looking at a log, copying it and saving what is whole of it.
 
-mod world;
+mod support;
 
 use std::sync::Arc;
 
 use storage::fault::FaultDisk;
 use storage::offline::{check, copy, repair, restore, stats};
 use storage::{Error, GroupId, SegmentId};
-use world::{done, drain, entries, entry, open_on, part, parts, settle};
+use support::{done, drain, entries, entry, open_on, part, parts, settle};
 
 /// Two groups over several segments, one with a checkpoint.
 fn filled() -> FaultDisk {

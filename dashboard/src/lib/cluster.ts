@@ -1,7 +1,7 @@
 // A cluster as its nodes tell of themselves, put together: who is there, who is only heard of, and how each link is.
 
 import { count, span } from './format';
-import type { AgreedMember, Membership, NodeInfo, NodeLink, NotJoined, Page } from './types';
+import type { MetaMember, Membership, NodeInfo, NodeLink, UnjoinedPeer, Page } from './types';
 
 export type Health = 'good' | 'warn' | 'bad';
 
@@ -14,7 +14,7 @@ export interface Member {
   /** Nodes of which nothing is heard there, or that hear nothing of it. */
   suspectedBy: string[];
   /** What the cores agree on of it; `null` where they agree on nothing, or not on this node. */
-  agreed: AgreedMember | null;
+  agreed: MetaMember | null;
   /** It leads the cores, and a majority of them is there. */
   leads: boolean;
   state: string;
@@ -48,7 +48,7 @@ export interface Look {
   /** `null`: the nodes are a list, or there is only one. */
   membership: Membership | null;
   /** As the node that is asked knows it. */
-  notJoined: NotJoined[];
+  unjoinedPeers: UnjoinedPeer[];
 }
 
 /** Percent of frames sent again, and seconds that frames have waited, from which on a link is looked at. */
@@ -68,9 +68,9 @@ export function members(now: Look, before: Look | null): Member[] {
     const member = heard(info.name, info.cluster?.role ?? 'core', info.cluster?.region ?? '');
     member.info = info;
     member.rates = rates(info, now.at, before);
-    const held = info.cluster?.fresh === false;
-    const off = (info.cluster?.clock_off_s ?? null) !== null;
-    member.state = info.state !== 'ready' ? info.state : held ? 'not fresh' : off ? 'wrong clock' : 'ready';
+    const held = info.cluster?.acknowledging === false;
+    const off = (info.cluster?.clock_offset_s ?? null) !== null;
+    member.state = info.state !== 'ready' ? info.state : held ? 'not acknowledging' : off ? 'wrong clock' : 'ready';
     member.health = member.state === 'ready' ? 'good' : 'warn';
   }
   for (const info of now.page.items) {
@@ -102,14 +102,14 @@ function rates(info: NodeInfo, at: number, before: Look | null): Member['rates']
 }
 
 /** What a member is to the agreement of the cores. */
-export function vote(member: AgreedMember, membership: Membership): string | null {
+export function vote(member: MetaMember, membership: Membership): string | null {
   if (member.leads) return membership.stale ? 'led' : 'leads';
   if (member.votes) return 'votes';
   return membership.replica !== null || member.role === 'replicant' ? 'no' : null;
 }
 
 /** What the cores agree on of a member's life. */
-export const life = (member: AgreedMember, membership: Membership) => (membership.stale && member.state === 'alive' ? 'was alive' : member.state);
+export const life = (member: MetaMember, membership: Membership) => (membership.stale && member.state === 'alive' ? 'was alive' : member.state);
 
 /** Whether a majority of cores agrees, as the node that is asked knows it; `null` where that is not known. */
 export function quorum(membership: Membership | null): { good: boolean; text: string } | null {
@@ -120,7 +120,7 @@ export function quorum(membership: Membership | null): { good: boolean; text: st
   if (!replica) return membership.stale ? { good: false, text: `No majority of cores: this node hears of none that lets it acknowledge, and publishers at QoS 1 and 2 wait. ${known}` } : null;
   if (replica.failure) return { good: false, text: `This core takes no part in what the others agree on: ${replica.failure}` };
   if (!replica.quorum) return { good: false, text: `No quorum: this core hears no majority of the ${replica.voters} that vote. Nodes neither join nor are given up. ${known}` };
-  const by = replica.leader_by === null ? '' : `, heard by way of ${replica.leader_by}`;
+  const by = replica.leader_via === null ? '' : `, heard by way of ${replica.leader_via}`;
   const leader = replica.leader === null ? 'nobody leads' : `${replica.leader} leads${by}`;
   return { good: true, text: `quorum of ${replica.voters} votes, ${leader}` };
 }
@@ -154,7 +154,7 @@ const CLOCKS_MAX = 3;
 
 /** Clocks that are wrong, a sentence each: of nodes that differ from most, and of two where nobody knows which it is. */
 export function clocks(page: Page<NodeInfo>, all: Seen[]): string[] {
-  const off = (info: NodeInfo) => info.cluster?.clock_off_s ?? null;
+  const off = (info: NodeInfo) => info.cluster?.clock_offset_s ?? null;
   const wrong = new Set(page.items.filter((info) => off(info) !== null).map((info) => info.name));
   const own = page.items.flatMap((info) => (off(info) === null ? [] : [`The clock of ${info.name} is ${apart(off(info)!)}${off(info)! < 0 ? '' : ' of'} those of most nodes.`]));
   const pairs = new Set<string>();

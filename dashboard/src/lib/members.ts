@@ -5,7 +5,7 @@ import { call, post, put, remove } from './api';
 import { dialogs, type Question } from './dialogs.svelte';
 import { session } from './session.svelte';
 import { attempt } from './toasts.svelte';
-import type { AgreedMember, Membership } from './types';
+import type { MetaMember, Membership } from './types';
 
 export type Action = 'lead' | 'leave' | 'remove';
 
@@ -13,7 +13,7 @@ const of = (sentence: string, node: string) => sentence.replaceAll('{node}', nod
 const begin = (sentence: string) => sentence.charAt(0).toUpperCase() + sentence.slice(1);
 
 /** What can be done to a member, by somebody who may. */
-export function actions(member: AgreedMember, membership: Membership): Action[] {
+export function actions(member: MetaMember, membership: Membership): Action[] {
   if (!session.can('admin')) return [];
   if (member.state === 'dead') return ['remove'];
   if (member.state !== 'alive') return [];
@@ -26,7 +26,7 @@ export const labels: Record<Action, string> = { lead: 'Lead', leave: 'Leave', re
 
 export const named = (action: Action, node: string) => ({ lead: `Have ${node} lead the cores`, leave: `Have ${node} leave the cluster`, remove: `Remove ${node}` })[action];
 
-function question(action: Action, member: AgreedMember, membership: Membership): Question {
+function question(action: Action, member: MetaMember, membership: Membership): Question {
   const { node } = member;
   const title = `${named(action, node)}?`;
   if (action === 'remove') return { title, text: of(sentences.remove.question, node), action: 'Remove', danger: true };
@@ -38,7 +38,7 @@ function question(action: Action, member: AgreedMember, membership: Membership):
 }
 
 /** Asks, does it, and says what has become of it; true when it was done. */
-export async function change(action: Action, member: AgreedMember, membership: Membership): Promise<boolean> {
+export async function change(action: Action, member: MetaMember, membership: Membership): Promise<boolean> {
   const { node } = member;
   const answer = await dialogs.ask(question(action, member, membership));
   if (!answer.yes) return false;

@@ -56,15 +56,15 @@ export interface NodeInfo {
   cluster: null | {
     role: 'core' | 'replicant';
     region: string;
-    fresh: boolean;
+    acknowledging: boolean;
     attached_to: string | null;
-    clock_off_s: number | null;
+    clock_offset_s: number | null;
     links: NodeLink[];
   };
 }
 
 /** Somebody who was met or sought, and is not joined. */
-export interface NotJoined {
+export interface UnjoinedPeer {
   address: string;
   name: string | null;
   reason: string;
@@ -77,21 +77,21 @@ export interface Membership {
   /** No majority of cores was heard lately: all of it is as it was last known. */
   stale: boolean;
   waits_for: string | null;
-  members: AgreedMember[];
+  members: MetaMember[];
   /** `null`: the node is a replicant, and does not know who votes. */
   replica: null | {
-    part: 'leader' | 'follower' | 'candidate' | 'learner' | 'stopped';
+    raft_state: 'leader' | 'follower' | 'candidate' | 'learner' | 'stopped';
     term: number;
     leader: string | null;
     /** The core that hands on what the two say to each other, where they do not reach each other. */
-    leader_by: string | null;
+    leader_via: string | null;
     quorum: boolean;
     voters: number;
     failure: string | null;
   };
 }
 
-export interface AgreedMember {
+export interface MetaMember {
   node: string;
   role: 'core' | 'replicant';
   region: string;
@@ -146,7 +146,7 @@ export interface Stats {
   subscriptions: number;
   routes: number;
   retained: { messages: number; bytes: number };
-  queued: { messages: number; bytes: number; absent_bytes: number; oldest_age_s: number | null };
+  queued: { messages: number; bytes: number; offline_bytes: number; oldest_age_s: number | null };
   received: Traffic;
   sent: Traffic;
   packets_received: Record<string, number>;
@@ -172,7 +172,7 @@ export interface HistoryFigures {
   dropped_per_s: number;
   queued_messages: number;
   queued_bytes: number;
-  absent_bytes: number;
+  offline_bytes: number;
   resident_bytes: number;
   cpus_busy: number;
   reactors: number;

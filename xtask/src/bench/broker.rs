@@ -1,7 +1,7 @@
 //! Brokers that are measured: started on a free port of 127.0.0.1, in a directory of their own.
 
 use super::child::{self, Guarded};
-use super::door::process::Cpu;
+use super::listener::process::Cpu;
 use super::recipe::{self, Recipe};
 use crate::repository::root;
 use anyhow::{Context, Result, bail};
@@ -67,7 +67,7 @@ const MOSQUITTO_CONFIG: &str = "allow_anonymous true\n\
 pub struct Broker {
     process: Guarded,
     #[expect(dead_code, reason = "held, and ended with the broker")]
-    beside: Option<Guarded>,
+    sidecar: Option<Guarded>,
     command: Command,
     directory: Directory,
     pub address: SocketAddr,
@@ -115,7 +115,7 @@ impl Broker {
         let arguments = start.arguments;
         let directory = Directory::within(start.within)?;
         let address = free_address()?;
-        let mut beside = None;
+        let mut sidecar = None;
         let command = match start.kind {
             Kind::Meridian => {
                 let mut command = Command::new(meridian());
@@ -137,8 +137,8 @@ impl Broker {
             }
             Kind::Peer(recipe) => {
                 let commands = recipe.commands(&directory.0, address)?;
-                beside =
-                    commands.beside.map(|mut command| Guarded::spawn(quiet(&mut command))).transpose()?;
+                sidecar =
+                    commands.sidecar.map(|mut command| Guarded::spawn(quiet(&mut command))).transpose()?;
                 commands.broker
             }
         };
@@ -146,7 +146,7 @@ impl Broker {
             Some(log) => under_strace(&command, log),
             None => command,
         };
-        Broker::spawn(command, beside, directory, address)
+        Broker::spawn(command, sidecar, directory, address)
     }
 
     /// With the configuration file that `config` writes for an address.
@@ -191,14 +191,14 @@ impl Broker {
 
     fn spawn(
         mut command: Command,
-        beside: Option<Guarded>,
+        sidecar: Option<Guarded>,
         directory: Directory,
         address: SocketAddr,
     ) -> Result<Broker> {
         let log = File::create(directory.0.join("log")).context("log")?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let process = Guarded::spawn(&mut command)?;
-        let mut broker = Broker { process, beside, command, directory, address };
+        let mut broker = Broker { process, sidecar, command, directory, address };
         broker.wait_for_port()?;
         Ok(broker)
     }

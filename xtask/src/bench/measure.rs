@@ -2,7 +2,7 @@
 
 use super::broker::Broker;
 use super::child::{Guarded, interrupted};
-use super::crowd::Crowd;
+use super::idle_clients::IdleClients;
 use super::table::number;
 use super::workload::{Purpose, Workload};
 use crate::repository::root;
@@ -44,14 +44,17 @@ pub struct Figures {
 /// # Errors
 /// When the generator does not end in time, cannot connect, or was interrupted.
 pub fn run(workload: &Workload, broker: &Broker, round: u32, rate: Option<f64>) -> Result<Figures> {
-    let crowd =
-        workload.crowd.as_ref().map(|arguments| Crowd::start(broker.address, arguments)).transpose()?;
+    let idle_clients = workload
+        .idle_clients
+        .as_ref()
+        .map(|arguments| IdleClients::start(broker.address, arguments))
+        .transpose()?;
     let mut arguments = workload.arguments.clone();
     if let Some(rate) = rate {
         arguments.extend(["-R".to_owned(), format!("{rate:.0}")]);
     }
     let report = generate(&arguments, broker, Duration::from_secs(workload.longest_s.into()))?;
-    drop(crowd);
+    drop(idle_clients);
     keep(workload, round, &report);
     if let Some(error) = report["error"].as_str() {
         bail!("{error}: {}", report["reasons"]);
@@ -121,7 +124,7 @@ fn figures(purpose: Purpose, report: &Value) -> Figures {
                 ..Figures::default()
             }
         }
-        Purpose::Throughput | Purpose::Latency | Purpose::Crowded | Purpose::Overload => {
+        Purpose::Throughput | Purpose::Latency | Purpose::WithIdleClients | Purpose::Overload => {
             let (asked, sent) = (figure("/rate_asked"), figure("/sent_per_s"));
             if let Some((asked, sent)) = asked.zip(sent).filter(|(asked, sent)| *sent < asked * 0.98) {
                 violations.push(format!("{sent:.0} messages/s were sent, not {asked:.0}"));

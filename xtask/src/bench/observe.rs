@@ -2,7 +2,7 @@
 
 use super::broker::{Broker, Kind, free_address};
 use super::child;
-use super::crowd::Crowd;
+use super::idle_clients::IdleClients;
 use super::measure::{self, Figures, cell};
 use super::workload;
 use anyhow::{Context, Result, bail, ensure};
@@ -30,22 +30,22 @@ const LOAD: &str = "latency";
 
 /// What an operator does meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Looking {
+enum Observer {
     Nobody,
     Scrape,
     List,
     Trace,
 }
 
-impl Looking {
-    const ALL: [Looking; 4] = [Looking::Nobody, Looking::Scrape, Looking::List, Looking::Trace];
+impl Observer {
+    const ALL: [Observer; 4] = [Observer::Nobody, Observer::Scrape, Observer::List, Observer::Trace];
 
     fn name(self) -> &'static str {
         match self {
-            Looking::Nobody => "nobody looks",
-            Looking::Scrape => "`/metrics` once a second",
-            Looking::List => "every client listed, again and again, 1,000 a page",
-            Looking::Trace => "a trace of every message (`#`)",
+            Observer::Nobody => "nobody looks",
+            Observer::Scrape => "`/metrics` once a second",
+            Observer::List => "every client listed, again and again, 1,000 a page",
+            Observer::Trace => "a trace of every message (`#`)",
         }
     }
 }
@@ -56,22 +56,22 @@ pub fn run(args: &Args) -> Result<()> {
     let http = free_address()?;
     let mut broker = Broker::start_with_http(http)?;
     // Clients that do nothing but be there.
-    let crowd = format!(
+    let idle_clients = format!(
         "sub -c {} -R 0 -T crowd/%i/# -q 1 -k 600 --bind 127.0.0.2,127.0.0.3 --setup-timeout 120 --hold 3600",
         args.connections
     );
-    let crowd = Crowd::start(broker.address, &workload::split(&crowd))?;
+    let idle_clients = IdleClients::start(broker.address, &workload::split(&idle_clients))?;
     let load = workload::all(args.seconds, 1).into_iter().find(|load| load.name == LOAD).context(LOAD)?;
-    let mut rows: Vec<(Looking, Vec<Figures>, u64)> =
-        Looking::ALL.map(|looking| (looking, Vec::new(), 0)).into();
+    let mut rows: Vec<(Observer, Vec<Figures>, u64)> =
+        Observer::ALL.map(|observer| (observer, Vec::new(), 0)).into();
     for round in 0..args.rounds {
         for at in 0..rows.len() {
-            let row = (at + round as usize) % Looking::ALL.len();
-            let (looking, runs, answers) = &mut rows[row];
-            eprintln!("round {}/{}: {}", round + 1, args.rounds, looking.name());
+            let row = (at + round as usize) % Observer::ALL.len();
+            let (observer, runs, answers) = &mut rows[row];
+            eprintln!("round {}/{}: {}", round + 1, args.rounds, observer.name());
             let stop = AtomicBool::new(false);
             let (figures, answered) = std::thread::scope(|scope| {
-                let watching = scope.spawn(|| look(*looking, http, &stop));
+                let watching = scope.spawn(|| look(*observer, http, &stop));
                 let figures = measure::run(&load, &broker, round, None);
                 stop.store(true, Relaxed);
                 (figures, watching.join().expect("the operator does not panic"))
@@ -84,19 +84,19 @@ pub fn run(args: &Args) -> Result<()> {
         }
     }
     ensure!(broker.alive(), "the broker ended by itself; its log ends with\n{}", broker.log_tail());
-    drop(crowd);
+    drop(idle_clients);
     print(args, &rows);
     Ok(())
 }
 
 /// Looks until it is told to stop; returns the answers (of a trace: bytes).
-fn look(looking: Looking, http: SocketAddr, stop: &AtomicBool) -> Result<u64> {
+fn look(observer: Observer, http: SocketAddr, stop: &AtomicBool) -> Result<u64> {
     let mut answers = 0;
     let mut cursor = String::new();
     while !stop.load(Relaxed) {
-        match looking {
-            Looking::Nobody => std::thread::sleep(Duration::from_millis(50)),
-            Looking::Scrape => {
+        match observer {
+            Observer::Nobody => std::thread::sleep(Duration::from_millis(50)),
+            Observer::Scrape => {
                 get(http, "/metrics")?;
                 answers += 1;
                 for _ in 0..20 {
@@ -105,14 +105,14 @@ fn look(looking: Looking, http: SocketAddr, stop: &AtomicBool) -> Result<u64> {
                     }
                 }
             }
-            Looking::List => {
+            Observer::List => {
                 let page = get(http, &format!("/api/v1/clients?limit=1000{cursor}"))?;
                 let page: Value = serde_json::from_slice(&page).context("a page")?;
                 let next = page["next"].as_str();
                 answers += u64::from(next.is_none());
                 cursor = next.map(|next| format!("&cursor={next}")).unwrap_or_default();
             }
-            Looking::Trace => return trace(http, stop),
+            Observer::Trace => return trace(http, stop),
         }
     }
     Ok(answers)
@@ -152,22 +152,22 @@ fn trace(http: SocketAddr, stop: &AtomicBool) -> Result<u64> {
     Ok(bytes)
 }
 
-fn print(args: &Args, rows: &[(Looking, Vec<Figures>, u64)]) {
+fn print(args: &Args, rows: &[(Observer, Vec<Figures>, u64)]) {
     let Args { connections, seconds, rounds } = args;
     println!(
         "`cargo xtask observe --connections {connections} --seconds {seconds} --rounds {rounds}`: 50 pairs, 2,000 messages/s, \
          QoS 1, beside {connections} idle clients; median (lowest-highest) of {rounds} rounds.\n"
     );
     println!("| meanwhile | p50 us | p99 us | lost | done |\n|---|---|---|---|---|");
-    for (looking, runs, answers) in rows {
+    for (observer, runs, answers) in rows {
         let lost: f64 = runs.iter().filter_map(|run| run.lost).sum();
-        let done = match looking {
-            Looking::Nobody => String::new(),
-            Looking::Scrape => format!("{answers} scrapes"),
-            Looking::List => format!("{answers} whole listings"),
-            Looking::Trace => format!("{answers} bytes of events"),
+        let done = match observer {
+            Observer::Nobody => String::new(),
+            Observer::Scrape => format!("{answers} scrapes"),
+            Observer::List => format!("{answers} whole listings"),
+            Observer::Trace => format!("{answers} bytes of events"),
         };
-        let name = looking.name();
+        let name = observer.name();
         println!(
             "| {name} | {} | {} | {lost:.0} | {done} |",
             cell(runs, 0, |run| run.p50_us),

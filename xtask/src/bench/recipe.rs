@@ -21,7 +21,7 @@ pub struct Recipe {
     needs: Vec<String>,
     hint: String,
     /// A program that runs as long as the broker does, with its arguments.
-    beside: Vec<String>,
+    sidecar: Vec<String>,
     files: BTreeMap<String, String>,
     environment: BTreeMap<String, String>,
 }
@@ -47,7 +47,7 @@ pub fn parse(text: &str) -> Result<Vec<Recipe>> {
 
 fn recipe(name: &str, value: &toml::Value) -> Result<Recipe> {
     const KEYS: [&str; 9] =
-        ["program", "arguments", "version", "install", "needs", "hint", "beside", "files", "environment"];
+        ["program", "arguments", "version", "install", "needs", "hint", "sidecar", "files", "environment"];
     let table = value.as_table().context("is a table with a `program` in it")?;
     if let Some(unknown) = table.keys().find(|key| !KEYS.contains(&&key[..])) {
         bail!("`{unknown}` is no key: there are {}", KEYS.join(", "));
@@ -78,7 +78,7 @@ fn recipe(name: &str, value: &toml::Value) -> Result<Recipe> {
         install: list("install")?,
         needs: list("needs")?,
         hint: text("hint")?,
-        beside: list("beside")?,
+        sidecar: list("sidecar")?,
         files: map("files")?,
         environment: map("environment")?,
     };
@@ -89,7 +89,7 @@ fn recipe(name: &str, value: &toml::Value) -> Result<Recipe> {
 }
 
 /// What stands for the placeholders of one start.
-struct Place<'a> {
+struct Placeholders<'a> {
     address: Option<SocketAddr>,
     /// For what else it listens on.
     more_ports: [u16; 2],
@@ -100,10 +100,10 @@ struct Place<'a> {
 pub struct Commands {
     pub broker: Command,
     /// Before it, and until its end.
-    pub beside: Option<Command>,
+    pub sidecar: Option<Command>,
 }
 
-impl Place<'_> {
+impl Placeholders<'_> {
     fn fill(&self, text: &str) -> String {
         let mut text = text
             .replace("{peers}", &peers().display().to_string())
@@ -164,13 +164,13 @@ impl Recipe {
         eprintln!("installing {}: this can take minutes", self.name);
         let directory = peers();
         std::fs::create_dir_all(&directory)?;
-        let place = Place { address: None, more_ports: [0; 2], directory: &directory };
+        let placeholders = Placeholders { address: None, more_ports: [0; 2], directory: &directory };
         let log = directory.join(format!("{}.log", self.name));
         let mut command = Command::new(&self.install[0]);
         command
-            .args(self.install[1..].iter().map(|argument| place.fill(argument)))
+            .args(self.install[1..].iter().map(|argument| placeholders.fill(argument)))
             .current_dir(std::env::temp_dir());
-        command.envs(self.environment.iter().map(|(name, value)| (name, place.fill(value))));
+        command.envs(self.environment.iter().map(|(name, value)| (name, placeholders.fill(value))));
         let output = std::fs::File::create(&log)?;
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let ended = Guarded::spawn(&mut command)?.wait(INSTALL_LONGEST);
@@ -187,22 +187,22 @@ impl Recipe {
     /// The commands that start it, once its files are written.
     pub fn commands(&self, directory: &Path, address: SocketAddr) -> Result<Commands> {
         let more_ports = [free_address()?.port(), free_address()?.port()];
-        let place = Place { address: Some(address), more_ports, directory };
+        let placeholders = Placeholders { address: Some(address), more_ports, directory };
         for (name, text) in &self.files {
-            std::fs::write(directory.join(name), place.fill(text)).with_context(|| name.clone())?;
+            std::fs::write(directory.join(name), placeholders.fill(text)).with_context(|| name.clone())?;
         }
         let filled = |program: &str, arguments: &[String]| {
             let found = find(program).with_context(|| format!("{program} is not there"))?;
             let mut command = Command::new(found);
-            command.args(arguments.iter().map(|argument| place.fill(argument))).current_dir(directory);
-            command.envs(self.environment.iter().map(|(name, value)| (name, place.fill(value))));
+            command.args(arguments.iter().map(|argument| placeholders.fill(argument))).current_dir(directory);
+            command.envs(self.environment.iter().map(|(name, value)| (name, placeholders.fill(value))));
             anyhow::Ok(command)
         };
-        let beside = match self.beside.split_first() {
+        let sidecar = match self.sidecar.split_first() {
             Some((program, arguments)) => Some(filled(program, arguments)?),
             None => None,
         };
-        Ok(Commands { broker: filled(&self.program, &self.arguments)?, beside })
+        Ok(Commands { broker: filled(&self.program, &self.arguments)?, sidecar })
     }
 
     /// The first line in which it says its version, or its name.
@@ -247,7 +247,7 @@ mod tests {
         let directory = super::super::broker::Directory::new().unwrap();
         let at = directory.join("");
         let commands = recipe.commands(&at, "127.0.0.1:2345".parse().unwrap()).unwrap();
-        assert!(commands.beside.is_none());
+        assert!(commands.sidecar.is_none());
         let command = commands.broker;
         let arguments: Vec<String> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
         assert_eq!(arguments, ["-p", "2345", &format!("{}/c", at.display())]);

@@ -51,7 +51,7 @@ fn columns(purpose: Purpose) -> Vec<Column> {
             column("anonymous bytes a connection", |f| f.anonymous, 0, Some(Less)),
             column("resident bytes a connection", |f| f.resident, 0, Some(Less)),
         ],
-        Purpose::Crowded => {
+        Purpose::WithIdleClients => {
             vec![p50, p99, cpu, column("resident bytes a client", |f| f.resident, 0, Some(Less)), lost]
         }
         Purpose::Overload => vec![
@@ -235,7 +235,7 @@ pub fn markdown(
         Purpose::Latency,
         Purpose::Connect,
         Purpose::Memory,
-        Purpose::Crowded,
+        Purpose::WithIdleClients,
         Purpose::Overload,
     ] {
         let these: Vec<&Workload> = workloads.iter().filter(|w| w.purpose == purpose).collect();

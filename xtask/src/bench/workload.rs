@@ -12,7 +12,7 @@ pub enum Purpose {
     /// Memory of the broker for each connection.
     Memory,
     /// Many clients, few messages: latency, and all that a client costs.
-    Crowded,
+    WithIdleClients,
     /// More than the subscriber takes: who is lost, dropped, and what it costs in memory.
     Overload,
 }
@@ -25,7 +25,7 @@ pub struct Workload {
     /// mqload's command and arguments, without the broker's address and process id.
     pub arguments: Vec<String>,
     /// Arguments of an mqload whose clients are there meanwhile and do nothing.
-    pub crowd: Option<Vec<String>>,
+    pub idle_clients: Option<Vec<String>>,
     /// The rate is half of the deliveries a second of the load of this name.
     pub half_of: Option<&'static str>,
     /// Seconds that it usually takes, and after which something must be wrong.
@@ -73,7 +73,7 @@ pub fn all(seconds: u32, connections: u32) -> Vec<Workload> {
         title: title.to_owned(),
         purpose,
         arguments: split(&arguments),
-        crowd: None,
+        idle_clients: None,
         half_of: None,
         usual_s: seconds + 2,
         longest_s: seconds + 90,
@@ -143,7 +143,7 @@ pub fn all(seconds: u32, connections: u32) -> Vec<Workload> {
         ));
     }
     loads.push(Workload {
-        crowd: Some(split("sub -c 1000 -R 0 -T wild/+/c%i/%n/+/# --per-conn 100 -q 1 -k 600 --hold 3600")),
+        idle_clients: Some(split("sub -c 1000 -R 0 -T wild/+/c%i/%n/+/# --per-conn 100 -q 1 -k 600 --hold 3600")),
         usual_s: seconds + 6,
         ..saturated(
             "wildcards",
@@ -194,7 +194,7 @@ pub fn all(seconds: u32, connections: u32) -> Vec<Workload> {
             &format!(
                 "{pairs} subscribers, then {pairs} publishers, then {rate} messages/s: one in 9 s from each, QoS 1, 256 B"
             ),
-            Crowded,
+            WithIdleClients,
             PAYLOAD,
             &format!(
                 "-p {pairs} -s {pairs} -q 1 -R {rate} --pub-topic bench/%i/test --sub-topic bench/%i/# --connect-rate 0 {sources}"
@@ -257,13 +257,13 @@ pub fn split(arguments: &str) -> Vec<String> {
 
 impl Workload {
     /// One that stands in no table by itself.
-    pub fn unnamed(name: &str, purpose: Purpose, arguments: &str, crowd: Option<&str>) -> Workload {
+    pub fn unnamed(name: &str, purpose: Purpose, arguments: &str, idle_clients: Option<&str>) -> Workload {
         Workload {
             name: name.to_owned(),
             title: name.to_owned(),
             purpose,
             arguments: split(arguments),
-            crowd: crowd.map(split),
+            idle_clients: idle_clients.map(split),
             half_of: None,
             usual_s: 0,
             longest_s: 300,
@@ -278,13 +278,13 @@ impl Workload {
                 |a: &String| if a.contains(['#', '%', '*', '$']) { format!("'{a}'") } else { a.clone() };
             arguments.iter().map(quote).collect::<Vec<_>>().join(" ")
         };
-        let crowd = self
-            .crowd
+        let idle_clients = self
+            .idle_clients
             .as_ref()
             .map(|c| format!("mqload {} -H 127.0.0.1:1883 & ", quoted(c)))
             .unwrap_or_default();
         let rate = if self.half_of.is_some() { " -R $HALF" } else { "" };
-        format!("{crowd}mqload {}{rate} -H 127.0.0.1:1883 --broker-pid $PID", quoted(&self.arguments))
+        format!("{idle_clients}mqload {}{rate} -H 127.0.0.1:1883 --broker-pid $PID", quoted(&self.arguments))
     }
 }
 

@@ -1,12 +1,12 @@
 //! `cargo xtask chaos --cluster`: five nodes whose cores agree on the members, clients on all of them, and one fault after the other. What was lost is
 //! `meridian bench ha`'s to say; this does the faults, and says how long it took until the cluster had come to terms with each. Disks that are full are
-//! those of a cluster of their own, and twenty nodes that start at once are another one ([`Ground`]).
+//! those of a cluster of their own, and twenty nodes that start at once are another one ([`ClusterSetup`]).
 
 mod all_cores;
 mod disks;
-mod fleet;
 mod full;
 mod storm;
+mod test_cluster;
 mod views;
 
 use super::Args;
@@ -16,50 +16,51 @@ use crate::bench::child::{self, until};
 use crate::cluster::client::Client;
 use crate::repository::root;
 use anyhow::{Context, Result, bail, ensure};
-use fleet::{Fleet, Plan};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use test_cluster::{Plan, TestCluster};
 
 /// What happens to one node, or to each in turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    Kill(Who),
+    Kill(TargetRole),
     /// SIGSTOP for so long.
-    Stop(Who, Duration),
+    Stop(TargetRole, Duration),
     /// SIGTERM to each, one after the other.
     Roll,
     /// SIGKILL of all cores at the same moment.
     KillCores,
     /// Its disk has no room.
-    Fill(Who),
+    Fill(TargetRole),
     /// All replicants of many are killed at once and begin at once.
     JoinStorm,
 }
 
 impl Fault {
-    fn ground(self) -> Ground {
+    fn setup(self) -> ClusterSetup {
         match self {
-            Self::Kill(_) | Self::Stop(..) | Self::Roll | Self::KillCores => Ground::Five,
-            Self::Fill(_) => Ground::SmallDisks,
-            Self::JoinStorm => Ground::Twenty,
+            Self::Kill(_) | Self::Stop(..) | Self::Roll | Self::KillCores => ClusterSetup::Five,
+            Self::Fill(_) => ClusterSetup::SmallDisks,
+            Self::JoinStorm => ClusterSetup::Twenty,
         }
     }
 }
 
 /// The cluster that a fault is done to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Ground {
+enum ClusterSetup {
     Five,
     /// The same; each core has a small disk, and a log that is soon full.
     SmallDisks,
     Twenty,
 }
 
-const GROUNDS: [Ground; 3] = [Ground::Five, Ground::SmallDisks, Ground::Twenty];
+const CLUSTER_SETUPS: [ClusterSetup; 3] =
+    [ClusterSetup::Five, ClusterSetup::SmallDisks, ClusterSetup::Twenty];
 
-impl Ground {
+impl ClusterSetup {
     fn plan(self) -> Plan {
         let five = Plan { name: "five", cores: 3, replicants: 2, disk_mib: None, settings: &[] };
         match self {
@@ -76,7 +77,7 @@ impl Ground {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Who {
+enum TargetRole {
     Leader,
     OtherCore,
     Replicant,
@@ -84,17 +85,17 @@ enum Who {
 
 /// In this order, by the names of `--fault`.
 const FAULTS: [(&str, Fault); 12] = [
-    ("kill-core", Fault::Kill(Who::OtherCore)),
-    (SHORT, Fault::Kill(Who::Leader)),
-    ("kill-replicant", Fault::Kill(Who::Replicant)),
-    ("stall-core", Fault::Stop(Who::OtherCore, SHORT_STOP)),
-    ("stall-leader", Fault::Stop(Who::Leader, SHORT_STOP)),
-    ("stop-core", Fault::Stop(Who::OtherCore, LONG_STOP)),
-    ("stop-leader", Fault::Stop(Who::Leader, LONG_STOP)),
+    ("kill-core", Fault::Kill(TargetRole::OtherCore)),
+    (SHORT, Fault::Kill(TargetRole::Leader)),
+    ("kill-replicant", Fault::Kill(TargetRole::Replicant)),
+    ("stall-core", Fault::Stop(TargetRole::OtherCore, SHORT_STOP)),
+    ("stall-leader", Fault::Stop(TargetRole::Leader, SHORT_STOP)),
+    ("stop-core", Fault::Stop(TargetRole::OtherCore, LONG_STOP)),
+    ("stop-leader", Fault::Stop(TargetRole::Leader, LONG_STOP)),
     ("kill-cores", Fault::KillCores),
     ("roll", Fault::Roll),
-    ("fill-core", Fault::Fill(Who::OtherCore)),
-    ("fill-leader", Fault::Fill(Who::Leader)),
+    ("fill-core", Fault::Fill(TargetRole::OtherCore)),
+    ("fill-leader", Fault::Fill(TargetRole::Leader)),
     ("join-storm", Fault::JoinStorm),
 ];
 /// What `--short` is.
@@ -128,12 +129,12 @@ struct Clients {
 
 /// What was found.
 #[derive(Default)]
-struct Found {
+struct CheckResults {
     passed: usize,
     failed: Vec<String>,
 }
 
-impl Found {
+impl CheckResults {
     fn check(&mut self, is_so: bool, what: impl FnOnce() -> String) {
         if is_so {
             self.passed += 1;
@@ -159,57 +160,57 @@ pub fn run(args: &Args) -> Result<()> {
         None => root().join("target/chaos-cluster"),
     };
     let begun = Instant::now();
-    let mut found = Found::default();
+    let mut results = CheckResults::default();
     let is_wanted = |name: &str| match &args.fault[..] {
         [] => !args.short || name == SHORT,
         some => some.iter().any(|wanted| wanted == name),
     };
-    for ground in GROUNDS {
-        let faults = FAULTS.into_iter().filter(|(name, fault)| fault.ground() == ground && is_wanted(name));
+    for setup in CLUSTER_SETUPS {
+        let faults = FAULTS.into_iter().filter(|(name, fault)| fault.setup() == setup && is_wanted(name));
         let faults: Vec<_> = faults.collect();
         let names: Vec<&str> = faults.iter().map(|(name, _)| *name).collect();
         if faults.is_empty() {
             continue;
         }
-        if ground == Ground::SmallDisks
-            && let Err(error) = disks::apart()
+        if setup == ClusterSetup::SmallDisks
+            && let Err(error) = disks::enter_mount_namespace()
         {
             println!("skipped: {}: only root can give a core a disk of its own ({error})", names.join(", "));
             continue;
         }
-        let directory = directory.join(ground.plan().name);
-        on(args, (&program, &directory), ground, &faults, &mut found)?;
+        let directory = directory.join(setup.plan().name);
+        run_faults(args, (&program, &directory), setup, &faults, &mut results)?;
     }
     println!("{:.1} s", begun.elapsed().as_secs_f64());
-    for what in &found.failed {
+    for what in &results.failed {
         println!("failed: {what}");
     }
-    println!("{} passed, {} failed", found.passed, found.failed.len());
-    ensure!(found.failed.is_empty(), "see {}", directory.display());
+    println!("{} passed, {} failed", results.passed, results.failed.len());
+    ensure!(results.failed.is_empty(), "see {}", directory.display());
     Ok(())
 }
 
 /// One fault after the other, to one cluster.
-fn on(
+fn run_faults(
     args: &Args,
     (program, directory): (&Path, &Path),
-    ground: Ground,
+    setup: ClusterSetup,
     faults: &[(&str, Fault)],
-    found: &mut Found,
+    results: &mut CheckResults,
 ) -> Result<()> {
-    let plan = ground.plan();
+    let plan = setup.plan();
     let begun = Instant::now();
-    let mut fleet = Fleet::start(program, directory, args.port, &plan)?;
-    fleet.wait_until_whole()?;
+    let mut test_cluster = TestCluster::start(program, directory, args.port, &plan)?;
+    test_cluster.wait_until_whole()?;
     let (nodes, seconds) = (plan.cores + plan.replicants, begun.elapsed().as_secs_f64());
     println!("{nodes} nodes reach each other {seconds:.1} s after they were started at once");
     for fault in faults {
         let suffered = match fault.1 {
-            Fault::JoinStorm => storm::suffer(&mut fleet, found),
-            _ => suffer(args, (program, directory), &mut fleet, *fault, found),
+            Fault::JoinStorm => storm::apply_fault(&mut test_cluster, results),
+            _ => apply_fault(args, (program, directory), &mut test_cluster, *fault, results),
         };
         if let Err(error) = suffered {
-            found.check(false, || format!("{}: {error:#}", fault.0));
+            results.check(false, || format!("{}: {error:#}", fault.0));
             // The next fault would be another one than is said.
             break;
         }
@@ -218,19 +219,21 @@ fn on(
 }
 
 /// One fault beside clients with sessions that last and others whose sessions end with their connections. What `bench ha` said is in the directory.
-fn suffer(
+fn apply_fault(
     args: &Args,
     (program, directory): (&Path, &Path),
-    fleet: &mut Fleet,
+    test_cluster: &mut TestCluster,
     (fault_name, fault): (&str, Fault),
-    found: &mut Found,
+    results: &mut CheckResults,
 ) -> Result<()> {
     let victim = match fault {
         Fault::Roll | Fault::KillCores | Fault::JoinStorm => None,
-        Fault::Kill(who) | Fault::Stop(who, _) | Fault::Fill(who) => Some(pick(fleet, who)?),
+        Fault::Kill(target_role) | Fault::Stop(target_role, _) | Fault::Fill(target_role) => {
+            Some(pick(test_cluster, target_role)?)
+        }
     };
-    println!("{}", said(fleet, fault, victim));
-    let hosts: Vec<String> = fleet.nodes.iter().map(|node| node.mqtt.to_string()).collect();
+    println!("{}", describe(test_cluster, fault, victim));
+    let hosts: Vec<String> = test_cluster.nodes.iter().map(|node| node.mqtt.to_string()).collect();
     let mut clients = Vec::new();
     for (name, expiry) in [("lasting", 3600), ("ephemeral", 0)] {
         let mut command = Command::new(program);
@@ -247,153 +250,176 @@ fn suffer(
         clients.load.wait_until_publishing(PATIENCE)?;
     }
     child::until(CALM, || None::<()>);
-    let mut away = away(fleet, fault, victim);
+    let mut away = away(test_cluster, fault, victim);
     match (fault, victim) {
-        (Fault::Kill(who), Some(victim)) => kill(fleet, who, victim, found)?,
-        (Fault::Stop(who, time), Some(victim)) => stop(fleet, (who, time), victim, found)?,
-        (Fault::Fill(_), Some(victim)) => away.extend(full::suffer(fleet, victim, found)?),
-        (Fault::KillCores, _) => all_cores::suffer(fleet, found)?,
-        _ => roll(fleet, found)?,
+        (Fault::Kill(target_role), Some(victim)) => kill(test_cluster, target_role, victim, results)?,
+        (Fault::Stop(target_role, time), Some(victim)) => {
+            stop(test_cluster, (target_role, time), victim, results)?
+        }
+        (Fault::Fill(_), Some(victim)) => away.extend(full::apply_fault(test_cluster, victim, results)?),
+        (Fault::KillCores, _) => all_cores::apply_fault(test_cluster, results)?,
+        _ => roll(test_cluster, results)?,
     }
     child::until(CALM, || None::<()>);
-    exchange(fleet, found)?;
+    exchange(test_cluster, results)?;
     for clients in clients {
         let (name, expiry) = (clients.name, clients.expiry);
         let (verdict, _) = clients.load.finish(Duration::ZERO)?;
         std::fs::write(directory.join(format!("{fault_name}-{name}.json")), verdict.to_string())?;
-        judge(fault, (name, expiry), &away, &verdict, found);
+        judge(fault, (name, expiry), &away, &verdict, results);
     }
     ensure!(!child::interrupted(), "interrupted");
     Ok(())
 }
 
 /// The nodes that are not there for so long that others give them up.
-fn away(fleet: &Fleet, fault: Fault, victim: Option<usize>) -> Vec<usize> {
-    let all = 0..fleet.nodes.len();
+fn away(test_cluster: &TestCluster, fault: Fault, victim: Option<usize>) -> Vec<usize> {
+    let all = 0..test_cluster.nodes.len();
     match fault {
         Fault::Kill(_) => victim.into_iter().collect(),
         Fault::Stop(_, time) if time > SHORT_STOP => victim.into_iter().collect(),
         Fault::Stop(..) | Fault::Fill(_) => Vec::new(),
-        Fault::KillCores => all.filter(|at| fleet.nodes[*at].is_core).collect(),
+        Fault::KillCores => all.filter(|at| test_cluster.nodes[*at].is_core).collect(),
         Fault::Roll | Fault::JoinStorm => all.collect(),
     }
 }
 
-fn pick(fleet: &Fleet, who: Who) -> Result<usize> {
-    let leader = fleet.leader()?;
-    let is_it = |at: &usize| match who {
-        Who::Leader => *at == leader,
-        Who::OtherCore => *at != leader && fleet.nodes[*at].is_core,
-        Who::Replicant => !fleet.nodes[*at].is_core,
+fn pick(test_cluster: &TestCluster, target_role: TargetRole) -> Result<usize> {
+    let leader = test_cluster.leader()?;
+    let is_it = |at: &usize| match target_role {
+        TargetRole::Leader => *at == leader,
+        TargetRole::OtherCore => *at != leader && test_cluster.nodes[*at].is_core,
+        TargetRole::Replicant => !test_cluster.nodes[*at].is_core,
     };
-    (0..fleet.nodes.len()).find(is_it).context("there is no such node")
+    (0..test_cluster.nodes.len()).find(is_it).context("there is no such node")
 }
 
-fn said(fleet: &Fleet, fault: Fault, victim: Option<usize>) -> String {
-    let name = victim.map_or("", |at| &fleet.nodes[at].name);
-    let who = |who: Who| match who {
-        Who::Leader => "the core that leads",
-        Who::OtherCore => "a core that does not lead",
-        Who::Replicant => "a replicant",
+fn describe(test_cluster: &TestCluster, fault: Fault, victim: Option<usize>) -> String {
+    let name = victim.map_or("", |at| &test_cluster.nodes[at].name);
+    let target_role = |target_role: TargetRole| match target_role {
+        TargetRole::Leader => "the core that leads",
+        TargetRole::OtherCore => "a core that does not lead",
+        TargetRole::Replicant => "a replicant",
     };
     match fault {
-        Fault::Kill(it) => format!("SIGKILL of {}, {name}", who(it)),
-        Fault::Stop(it, time) => format!("SIGSTOP of {}, {name}, for {} s", who(it), time.as_secs()),
+        Fault::Kill(it) => format!("SIGKILL of {}, {name}", target_role(it)),
+        Fault::Stop(it, time) => format!("SIGSTOP of {}, {name}, for {} s", target_role(it), time.as_secs()),
         Fault::Roll => "SIGTERM and a start of each node in turn".to_owned(),
         Fault::KillCores => "SIGKILL of all cores at once".to_owned(),
-        Fault::Fill(it) => format!("no room on the disk of {}, {name}", who(it)),
+        Fault::Fill(it) => format!("no room on the disk of {}, {name}", target_role(it)),
         Fault::JoinStorm => "SIGKILL of all replicants at once, and a start".to_owned(),
     }
 }
 
 /// `name`, how long something took after `begun`.
-fn timed<T>(name: &str, begun: Instant, is_so: impl FnMut() -> Option<T>, found: &mut Found) -> Result<T> {
+fn timed<T>(
+    name: &str,
+    begun: Instant,
+    is_so: impl FnMut() -> Option<T>,
+    results: &mut CheckResults,
+) -> Result<T> {
     let Some(answer) = until(PATIENCE, is_so) else {
-        found.check(false, || format!("not in {} s: {name}", PATIENCE.as_secs()));
+        results.check(false, || format!("not in {} s: {name}", PATIENCE.as_secs()));
         bail!("not in {} s: {name}", PATIENCE.as_secs());
     };
     println!("  {:5.1} s     {name}", begun.elapsed().as_secs_f64());
-    found.check(true, String::new);
+    results.check(true, String::new);
     Ok(answer)
 }
 
-fn kill(fleet: &mut Fleet, who: Who, victim: usize, found: &mut Found) -> Result<()> {
-    fleet.nodes[victim].end(libc::SIGKILL)?;
+fn kill(
+    test_cluster: &mut TestCluster,
+    target_role: TargetRole,
+    victim: usize,
+    results: &mut CheckResults,
+) -> Result<()> {
+    test_cluster.nodes[victim].end(libc::SIGKILL)?;
     let begun = Instant::now();
-    is_given_up(fleet, who, victim, begun, found)?;
+    check_declared_dead(test_cluster, target_role, victim, begun, results)?;
     // Whoever knows of the death wants nothing more for the clients that were connected there.
-    let settled = || fleet.views(Some(victim)).know_the_same().then_some(());
-    timed("the others know the same routes", begun, settled, found)?;
+    let settled = || test_cluster.views(Some(victim)).know_the_same().then_some(());
+    timed("the others know the same routes", begun, settled, results)?;
     let begun = Instant::now();
-    fleet.start_again(victim)?;
-    fleet.wait_until_whole()?;
+    test_cluster.start_again(victim)?;
+    test_cluster.wait_until_whole()?;
     println!("  {:5.1} s     from its start until all is as it was", begun.elapsed().as_secs_f64());
     Ok(())
 }
 
 /// Until another leads, if it did, and all others agree that it is dead.
-fn is_given_up(fleet: &Fleet, who: Who, victim: usize, begun: Instant, found: &mut Found) -> Result<()> {
-    let name = &fleet.nodes[victim].name;
-    if who == Who::Leader {
-        let led = || fleet.views(Some(victim)).leader().filter(|leader| leader != name);
-        let leader = timed("another core leads, as the other two say", begun, led, found)?;
+fn check_declared_dead(
+    test_cluster: &TestCluster,
+    target_role: TargetRole,
+    victim: usize,
+    begun: Instant,
+    results: &mut CheckResults,
+) -> Result<()> {
+    let name = &test_cluster.nodes[victim].name;
+    if target_role == TargetRole::Leader {
+        let led = || test_cluster.views(Some(victim)).leader().filter(|leader| leader != name);
+        let leader = timed("another core leads, as the other two say", begun, led, results)?;
         println!("              it is {leader}");
     }
-    let dead = || fleet.views(Some(victim)).agree(name, "dead").then_some(());
-    timed("all others know it to be dead", begun, dead, found)
+    let dead = || test_cluster.views(Some(victim)).agree(name, "dead").then_some(());
+    timed("all others know it to be dead", begun, dead, results)
 }
 
-fn stop(fleet: &mut Fleet, (who, time): (Who, Duration), victim: usize, found: &mut Found) -> Result<()> {
-    let name = fleet.nodes[victim].name.clone();
+fn stop(
+    test_cluster: &mut TestCluster,
+    (target_role, time): (TargetRole, Duration),
+    victim: usize,
+    results: &mut CheckResults,
+) -> Result<()> {
+    let name = test_cluster.nodes[victim].name.clone();
     let begun = Instant::now();
-    fleet.nodes[victim].signal(libc::SIGSTOP);
+    test_cluster.nodes[victim].signal(libc::SIGSTOP);
     let mut dies = false;
     let outcome = if time > SHORT_STOP {
-        is_given_up(fleet, who, victim, begun, found)
+        check_declared_dead(test_cluster, target_role, victim, begun, results)
     } else {
         // Nobody is asked anything else meanwhile: a look takes longer than the fault where it is slow.
         while begun.elapsed() < time && !child::interrupted() {
-            dies |= fleet.views(Some(victim)).any_says(&name, "dead");
+            dies |= test_cluster.views(Some(victim)).any_says(&name, "dead");
         }
         Ok(())
     };
     until(time.saturating_sub(begun.elapsed()), || None::<()>);
-    fleet.nodes[victim].signal(libc::SIGCONT);
+    test_cluster.nodes[victim].signal(libc::SIGCONT);
     outcome?;
     let begun = Instant::now();
-    fleet.wait_until_whole()?;
+    test_cluster.wait_until_whole()?;
     println!("  {:5.1} s     from its going on until all is as it was", begun.elapsed().as_secs_f64());
-    found.check(!dies, || format!("{name} was taken to be dead after less than {} s", time.as_secs()));
+    results.check(!dies, || format!("{name} was taken to be dead after less than {} s", time.as_secs()));
     Ok(())
 }
 
-fn roll(fleet: &mut Fleet, found: &mut Found) -> Result<()> {
-    for at in 0..fleet.nodes.len() {
-        let name = fleet.nodes[at].name.clone();
-        let ended = fleet.nodes[at].end(libc::SIGTERM)?;
+fn roll(test_cluster: &mut TestCluster, results: &mut CheckResults) -> Result<()> {
+    for at in 0..test_cluster.nodes.len() {
+        let name = test_cluster.nodes[at].name.clone();
+        let ended = test_cluster.nodes[at].end(libc::SIGTERM)?;
         let begun = Instant::now();
-        fleet.start_again(at)?;
-        fleet.wait_until_whole()?;
+        test_cluster.start_again(at)?;
+        test_cluster.wait_until_whole()?;
         println!(
             "  {:5.1} s     until {name} has ended, {:.1} s from its start until all is as it was",
             ended.as_secs_f64(),
             begun.elapsed().as_secs_f64()
         );
-        found.check(true, String::new);
+        results.check(true, String::new);
     }
     Ok(())
 }
 
 /// From each node to each, at each QoS.
-fn exchange(fleet: &Fleet, found: &mut Found) -> Result<()> {
+fn exchange(test_cluster: &TestCluster, results: &mut CheckResults) -> Result<()> {
     let mut receivers = Vec::new();
-    for node in &fleet.nodes {
+    for node in &test_cluster.nodes {
         let mut client = Client::connect(node.mqtt, &format!("chaos-to-{}", node.name))?;
         client.subscribe("chaos-exchange/+", 2, "cluster")?;
         receivers.push((node, client));
     }
     let mut missing = Vec::new();
-    for from in &fleet.nodes {
+    for from in &test_cluster.nodes {
         let mut client = Client::connect(from.mqtt, &format!("chaos-from-{}", from.name))?;
         for qos in 0..=2 {
             let payload = format!("{} {qos}", from.name);
@@ -406,12 +432,18 @@ fn exchange(fleet: &Fleet, found: &mut Found) -> Result<()> {
             }
         }
     }
-    found.check(missing.is_empty(), || format!("did not come afterwards: {}", missing.join(", ")));
+    results.check(missing.is_empty(), || format!("did not come afterwards: {}", missing.join(", ")));
     Ok(())
 }
 
 /// What of a verdict of `bench ha` was promised not to be.
-fn judge(fault: Fault, (name, expiry): (&str, u32), away: &[usize], verdict: &Value, found: &mut Found) {
+fn judge(
+    fault: Fault,
+    (name, expiry): (&str, u32),
+    away: &[usize],
+    verdict: &Value,
+    results: &mut CheckResults,
+) {
     let number = |key: &str| verdict[key].as_u64().unwrap_or(0);
     let losses = verdict["losses"].as_array().cloned().unwrap_or_default();
     let place = |loss: &Value, key: &str| loss[key].as_u64().map_or(0, |number| number as usize % CLIENTS);
@@ -439,7 +471,7 @@ fn judge(fault: Fault, (name, expiry): (&str, u32), away: &[usize], verdict: &Va
         sessions_lost(verdict),
         verdict["longest_silence_ms"]
     );
-    found.check(promised == 0, || {
+    results.check(promised == 0, || {
         let which: Vec<String> = losses
             .iter()
             .map(|it| {
@@ -451,25 +483,25 @@ fn judge(fault: Fault, (name, expiry): (&str, u32), away: &[usize], verdict: &Va
             .collect();
         format!("{fault:?}, {name}: {promised} acknowledged messages did not come: {}", which.join(", "))
     });
-    found.check(number("acknowledged") > 0, || format!("{fault:?}, {name}: nothing was acknowledged"));
+    results.check(number("acknowledged") > 0, || format!("{fault:?}, {name}: nothing was acknowledged"));
     let (clients, up) = (number("clients"), number("up_at_end"));
-    found.check(clients == up, || {
+    results.check(clients == up, || {
         format!("{fault:?}, {name}: {up} of {clients} clients are connected at the end")
     });
     for wrong in
         ["unacknowledged", "phantom", "foreign", "corrupt", "changed", "unexpected", "protocol_errors"]
     {
-        found.check(number(wrong) == 0, || format!("{fault:?}, {name}: {} {wrong}", number(wrong)));
+        results.check(number(wrong) == 0, || format!("{fault:?}, {name}: {} {wrong}", number(wrong)));
     }
-    found.check(number("out_of_order") == 0, || {
+    results.check(number("out_of_order") == 0, || {
         format!("{fault:?}, {name}: {} messages out of order", number("out_of_order"))
     });
     let lost = sessions_lost(verdict);
-    found.check(expiry == 0 || lost == 0, || format!("{fault:?}, {name}: {lost} sessions were lost"));
+    results.check(expiry == 0 || lost == 0, || format!("{fault:?}, {name}: {lost} sessions were lost"));
 }
 
 fn sessions_lost(verdict: &Value) -> u64 {
-    let of = |who: &str| verdict["sessions_lost"][who].as_u64().unwrap_or(0);
+    let of = |target_role: &str| verdict["sessions_lost"][target_role].as_u64().unwrap_or(0);
     of("publishers") + of("subscribers")
 }
 
@@ -482,17 +514,17 @@ mod tests {
         let verdict = json!({
             "acknowledged": 5, "clients": 1, "up_at_end": 1, "losses": [{ "lost": 2, "publisher": 0, "subscriber": subscriber, "qos": 1 }],
         });
-        let mut found = Found::default();
-        judge(fault, ("lasting", 3600), away, &verdict, &mut found);
-        found.failed.len()
+        let mut results = CheckResults::default();
+        judge(fault, ("lasting", 3600), away, &verdict, &mut results);
+        results.failed.len()
     }
 
     #[test]
     fn only_who_was_on_a_node_that_was_away_may_miss_something() {
-        assert_eq!(failures(Fault::Kill(Who::Leader), &[2], 2), 0);
-        assert_eq!(failures(Fault::Kill(Who::Leader), &[2], 1), 1);
+        assert_eq!(failures(Fault::Kill(TargetRole::Leader), &[2], 2), 0);
+        assert_eq!(failures(Fault::Kill(TargetRole::Leader), &[2], 1), 1);
         assert_eq!(failures(Fault::KillCores, &[0, 1, 2], 3), 1, "a replicant was there");
-        assert_eq!(failures(Fault::Fill(Who::Leader), &[], 2), 1, "a full disk gives nobody up");
+        assert_eq!(failures(Fault::Fill(TargetRole::Leader), &[], 2), 1, "a full disk gives nobody up");
         assert_eq!(failures(Fault::Roll, &[0, 1, 2, 3, 4], 4), 0);
     }
 }

@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use super::bench::{Args, bytes_between, start, wait_until};
 use super::client::Client;
-use super::fabric::{Args, bytes_between, start, wait_until};
 use super::nodes::Nodes;
 use crate::bench::child::Guarded;
 
@@ -27,39 +27,39 @@ type Waited = (Instant, Duration);
 pub fn run(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     let cluster = start(args, programs, SHAPE)?;
     let nodes = cluster.nodes.len() as u32;
-    let share = args.crowd / nodes;
-    let mut crowds = Vec::new();
+    let share = args.disconnecting_clients / nodes;
+    let mut generators = Vec::new();
     for (at, node) in cluster.nodes.iter().enumerate() {
-        crowds.push(crowd(programs, node.mqtt, at, share)?);
+        generators.push(disconnecting_clients(programs, node.mqtt, at, share)?);
     }
     let count = u64::from(share * nodes);
     wait_until(|| known(&cluster, |filters| filters >= count))?;
     let (stop, asked) = (AtomicBool::new(false), cluster.nodes[1].mqtt);
-    let (waited, gone) = std::thread::scope(|scope| -> Result<_> {
+    let (waited, figures) = std::thread::scope(|scope| -> Result<_> {
         let asking = scope.spawn(|| ask(asked, &stop));
-        let gone = leave(&cluster, &mut crowds);
+        let figures = leave(&cluster, &mut generators);
         stop.store(true, Relaxed);
         let waited = asking.join().expect("does not panic")?;
-        Ok((waited, gone?))
+        Ok((waited, figures?))
     })?;
-    let before = spread(&waited, gone.quiet, gone.begun)?;
-    let during = spread(&waited, gone.begun, gone.begun + gone.took)?;
+    let before = spread(&waited, figures.quiet, figures.begun)?;
+    let during = spread(&waited, figures.begun, figures.begun + figures.took)?;
     writeln!(page, "\n{count} clients on 3+3 nodes, a filter each, killed at once\n")?;
     writeln!(page, "| what | figure |")?;
     writeln!(page, "|---|---|")?;
     writeln!(
         page,
         "| their processes had ended | {:.2} s after the first signal |",
-        gone.ended.as_secs_f64()
+        figures.ended.as_secs_f64()
     )?;
-    writeln!(page, "| no node knew a route of them | {:.2} s after it |", gone.took.as_secs_f64())?;
+    writeln!(page, "| no node knew a route of them | {:.2} s after it |", figures.took.as_secs_f64())?;
     writeln!(
         page,
         "| bytes between nodes | {:.1} MB, {:.0} a client; {:.1} MB in the {:.1} s before |",
-        gone.bytes as f64 / 1e6,
-        gone.bytes as f64 / count as f64,
-        gone.quiet_bytes as f64 / 1e6,
-        gone.quiet_s
+        figures.bytes as f64 / 1e6,
+        figures.bytes as f64 / count as f64,
+        figures.quiet_bytes as f64 / 1e6,
+        figures.quiet_s
     )?;
     for (when, (subacks, p50, p99, longest)) in [("before", before), ("meanwhile", during)] {
         writeln!(
@@ -71,7 +71,7 @@ pub fn run(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
 }
 
 /// One process with clients of one node.
-fn crowd(programs: &Path, mqtt: SocketAddr, at: usize, count: u32) -> Result<Guarded> {
+fn disconnecting_clients(programs: &Path, mqtt: SocketAddr, at: usize, count: u32) -> Result<Guarded> {
     let mut command = Command::new(programs.join("mqload"));
     command.args(["sub", "-c", &count.to_string(), "-R", "0", "-k", "900", "--hold", "3600", "--quiet"]);
     command.args(["-T", &format!("crowd/{at}/%i/#"), "-I", &format!("crowd-{at}-")]);
@@ -94,7 +94,7 @@ fn known(cluster: &Nodes, is_so: impl Fn(u64) -> bool) -> Result<bool> {
 }
 
 /// The crowd's end.
-struct Gone {
+struct DisconnectFigures {
     quiet: Instant,
     quiet_s: f64,
     quiet_bytes: u64,
@@ -104,18 +104,18 @@ struct Gone {
     bytes: u64,
 }
 
-fn leave(cluster: &Nodes, crowds: &mut Vec<Guarded>) -> Result<Gone> {
+fn leave(cluster: &Nodes, generators: &mut Vec<Guarded>) -> Result<DisconnectFigures> {
     let first = bytes_between(cluster)?;
     let quiet = Instant::now();
     std::thread::sleep(QUIET);
     let before = bytes_between(cluster)?;
     let begun = Instant::now();
-    for crowd in crowds.iter_mut() {
-        ensure!(crowd.ended().is_none(), "a load generator ended by itself");
-        crowd.child().kill()?;
+    for disconnecting_clients in generators.iter_mut() {
+        ensure!(disconnecting_clients.ended().is_none(), "a load generator ended by itself");
+        disconnecting_clients.child().kill()?;
     }
-    for mut crowd in crowds.drain(..) {
-        crowd.child().wait()?;
+    for mut disconnecting_clients in generators.drain(..) {
+        disconnecting_clients.child().wait()?;
     }
     let ended = begun.elapsed();
     // What is left is the one route of who asks.
@@ -123,7 +123,7 @@ fn leave(cluster: &Nodes, crowds: &mut Vec<Guarded>) -> Result<Gone> {
     let took = begun.elapsed();
     let bytes = bytes_between(cluster)? - before;
     let quiet_s = begun.duration_since(quiet).as_secs_f64();
-    Ok(Gone { quiet, quiet_s, quiet_bytes: before - first, begun, ended, took, bytes })
+    Ok(DisconnectFigures { quiet, quiet_s, quiet_bytes: before - first, begun, ended, took, bytes })
 }
 
 /// Subscribes to something new again and again.

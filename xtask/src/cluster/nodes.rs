@@ -25,7 +25,7 @@ pub struct Nodes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Members {
     /// The cores agree on them.
-    Agreed,
+    MetaGroup,
     /// All have the same list in their configuration.
     List,
 }
@@ -68,7 +68,7 @@ impl Nodes {
                     )?;
                     flags.push(Vec::new());
                 }
-                Members::Agreed => {
+                Members::MetaGroup => {
                     let mut words =
                         vec!["--cluster-listen".to_owned(), address, "--role".to_owned(), role.to_owned()];
                     // A core alone begins a cluster when it is told of nobody.
@@ -206,7 +206,7 @@ pub fn is_joined(view: &serde_json::Value, wanted: usize) -> bool {
             .count()
     });
     let known = view["routes"].as_array().map_or(0, Vec::len);
-    links == wanted && known == wanted + 1 && view["fresh"] == true
+    links == wanted && known == wanted + 1 && view["acknowledging"] == true
 }
 
 fn host(number: usize) -> Ipv4Addr {

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use super::fabric::{Args, median, mqload, start};
+use super::bench::{Args, median, mqload, start};
 use super::nodes::Nodes;
 use crate::bench::broker::Kind;
 use crate::bench::child::interrupted;
@@ -107,12 +107,12 @@ fn clusters(args: &Args, programs: &Path) -> Result<Vec<Cluster>> {
         _processes: Processes::Ours(nodes),
     }];
     for name in others::NAMES {
-        if !args.beside.is_empty() && !args.beside.iter().any(|wanted| wanted == name) {
+        if !args.brokers.is_empty() && !args.brokers.iter().any(|wanted| wanted == name) {
             continue;
         }
         match Others::start(name, args.port + 100).and_then(|others| reached(programs, others)) {
             Ok(cluster) => clusters.push(cluster),
-            Err(error) if args.beside.is_empty() => eprintln!("left out: {name}: {error:#}"),
+            Err(error) if args.brokers.is_empty() => eprintln!("left out: {name}: {error:#}"),
             Err(error) => return Err(error.context(name)),
         }
         ensure!(!interrupted(), "interrupted");

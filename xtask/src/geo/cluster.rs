@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::bench::child::{Guarded, interrupted};
-use crate::bench::door::process::Cpu;
+use crate::bench::listener::process::Cpu;
 use crate::cluster::nodes::{ask, document, is_joined, is_ready, view};
 
 pub const MQTT: u16 = 1883;
@@ -39,7 +39,7 @@ pub struct Plan<'a> {
     /// `routing.batch_sync`.
     pub batch_sync: &'a str,
     /// Whether the nodes find each other and the cores agree on the members; else all have a list.
-    pub is_agreed: bool,
+    pub has_meta_group: bool,
 }
 
 pub struct Cluster<'a> {
@@ -88,7 +88,7 @@ impl<'a> Cluster<'a> {
         let join = join?.join(",");
         for (host, role) in &hosts {
             let address = address(host)?.to_string();
-            if plan.is_agreed {
+            if plan.has_meta_group {
                 let (region, expect) = (region(host), format!("cluster.expect={}", plan.cores.len()));
                 let who = ["--cluster-listen", &address, "--role", role, "--region", region];
                 let words = who.into_iter().chain(["--join", &join, "--set", &expect]);
@@ -156,7 +156,7 @@ impl<'a> Cluster<'a> {
         command.args(["--set", "auth.allow_anonymous=true", "--set", "auth.no_match=allow"]);
         command.arg("--data-dir").arg(self.directory.join(host));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(self.log(host))?);
-        self.lab.place(host, &mut command)?;
+        self.lab.enter_host(host, &mut command)?;
         Guarded::spawn(&mut command)
     }
 

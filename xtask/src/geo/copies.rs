@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::cluster::{Cluster, MQTT, Plan};
 use super::start;
-use crate::bench::door::process::{Cpu, anonymous};
+use crate::bench::listener::process::{Cpu, anonymous};
 use crate::cluster::copies::{Copy, Writers, bytes_received, ensure_same, linked_for, publish_when_served};
 
 /// Round trips between the two.
@@ -22,7 +22,7 @@ pub fn run(
     program: &Path,
     directory: &Path,
     (counts, rounds): (&[u32], u32),
-    is_agreed: bool,
+    has_meta_group: bool,
     (passed, failed): (&mut usize, &mut Vec<String>),
 ) -> Result<()> {
     println!(
@@ -37,7 +37,7 @@ pub fn run(
     );
     println!("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     for count in counts {
-        match one((program, directory), *count, rounds, is_agreed) {
+        match one((program, directory), *count, rounds, has_meta_group) {
             Ok(rows) => {
                 rows.iter().for_each(|row| println!("{row}"));
                 *passed += 1;
@@ -56,12 +56,12 @@ fn one(
     (program, directory): (&Path, &Path),
     count: u32,
     rounds: u32,
-    is_agreed: bool,
+    has_meta_group: bool,
 ) -> Result<Vec<String>> {
     let lab = start()?;
     lab.set(("fra", "hkg"), "rtt", TRIPS[0])?;
     let plan =
-        Plan { cores: &[CORE], replicants: &[REPLICANT], level: "core", batch_sync: "auto", is_agreed };
+        Plan { cores: &[CORE], replicants: &[REPLICANT], level: "core", batch_sync: "auto", has_meta_group };
     let mut cluster = Cluster::start(&lab, program, directory, &plan)?;
     let mqtt = (lab.address(CORE)?, MQTT).into();
     let mut writers = lab.within(CORE, || Writers::subscribe(mqtt, count))??;

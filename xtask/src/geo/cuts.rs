@@ -51,7 +51,7 @@ pub fn run(
     println!("Cuts between nodes whose cores agree on the members, three continents and Mumbai.\n");
     for (name, cores, replicants, case) in CASES {
         let lab = start()?;
-        let plan = Plan { cores, replicants, level: "cluster", batch_sync: "auto", is_agreed: true };
+        let plan = Plan { cores, replicants, level: "cluster", batch_sync: "auto", has_meta_group: true };
         let done = Cluster::start(&lab, program, directory, &plan).and_then(|mut cluster| {
             let said = case(&mut cluster)?;
             lab.heal()?;
@@ -121,7 +121,7 @@ fn lost_leader(cluster: &Cluster, leader: &str, others: &[&str]) -> Result<Strin
 fn leads(cluster: &Cluster, host: &str) -> bool {
     let view = cluster.view(host).unwrap_or_default();
     let replica = &view["membership"]["replica"];
-    replica["part"] == "leader" && replica["quorum"] == true
+    replica["raft_state"] == "leader" && replica["quorum"] == true
 }
 
 fn flapping(cluster: &mut Cluster) -> Result<String> {
@@ -160,7 +160,7 @@ fn relayed(cluster: &mut Cluster) -> Result<String> {
     ensure!(now.as_ref() == Some(&leader), "{leader} led, which a majority reaches, and now it is {now:?}");
     for host in CORES.iter().chain([&REPLICANT]) {
         let view = cluster.view(host)?;
-        ensure!(view["fresh"] == true, "{host} is not fresh");
+        ensure!(view["acknowledging"] == true, "{host} is not acknowledging");
         let members = view["membership"]["members"].as_array().cloned().unwrap_or_default();
         let alive = members.iter().filter(|member| member["state"] == "alive").count();
         ensure!(alive == CORES.len() + 1, "for {host} {alive} nodes are alive");
@@ -190,7 +190,7 @@ fn relayed(cluster: &mut Cluster) -> Result<String> {
 fn hears_by(cluster: &Cluster, host: &str, by: &str) -> bool {
     let view = cluster.view(host).unwrap_or_default();
     let replica = &view["membership"]["replica"];
-    replica["leader_by"] == by && replica["quorum"] == true
+    replica["leader_via"] == by && replica["quorum"] == true
 }
 
 /// Whether one of some messages that are acknowledged comes.
@@ -217,7 +217,7 @@ fn replicant(cluster: &mut Cluster) -> Result<String> {
         cluster.lab().cut(core, REPLICANT)?;
     }
     std::thread::sleep(LEASE);
-    ensure!(cluster.view(REPLICANT)?["fresh"] == false, "it says that it is fresh");
+    ensure!(cluster.view(REPLICANT)?["acknowledging"] == false, "it says that it is acknowledging");
     connect(cluster, REPLICANT, "publisher")?.publish("cuts/here", "QoS 0", 0, false)?;
     let came = subscriber.receive(ARRIVAL)?;
     ensure!(
@@ -242,7 +242,7 @@ fn even_split(cluster: &mut Cluster) -> Result<String> {
     // Until links that carry nothing are known to.
     std::thread::sleep(LEASE + Duration::from_secs(5));
     for core in FOUR {
-        ensure!(cluster.view(core)?["fresh"] == false, "{core} says that it is fresh");
+        ensure!(cluster.view(core)?["acknowledging"] == false, "{core} says that it is acknowledging");
         ensure!(!acknowledges(cluster, core)?, "{core} acknowledges and reaches half of the cores");
     }
     Ok("no half acknowledged".to_owned())

@@ -20,7 +20,7 @@ impl Generator {
         let mut command = Command::new(program);
         command.arg("bench").args(arguments).args(["--json", "--quiet"]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        lab.place(host, &mut command)?;
+        lab.enter_host(host, &mut command)?;
         Ok(Self(Guarded::spawn(&mut command)?))
     }
 

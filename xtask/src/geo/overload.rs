@@ -98,7 +98,7 @@ fn load(program: &Path, directory: &Path, qos: &str, (times, seconds): (u32, u32
         replicants: &[],
         level: "cluster",
         batch_sync: "auto",
-        is_agreed: false,
+        has_meta_group: false,
     };
     let cluster = Cluster::start(&lab, program, directory, &plan)?;
     cluster.settle()?;

@@ -70,18 +70,18 @@ pub fn selected(only: &[String]) -> Vec<&'static Case> {
 }
 
 /// What is wanted of each case.
-pub struct Asked<'a> {
+pub struct SubscribeOptions<'a> {
     /// `routing.suback`, each in a cluster of its own.
     pub levels: &'a [String],
     /// Per cent of the packets between places, beside none.
     pub losses: &'a [f64],
     pub rounds: u32,
-    pub is_agreed: bool,
+    pub has_meta_group: bool,
 }
 
 pub fn run(
     cases: &[&Case],
-    asked: &Asked,
+    options: &SubscribeOptions,
     (program, directory): (&Path, &Path),
     (passed, failed): (&mut usize, &mut Vec<String>),
 ) -> Result<()> {
@@ -93,19 +93,19 @@ pub fn run(
     );
     println!(
         "to the last SUBACK: median (lowest-highest) of {} rounds in one cluster; the times beside it are the median's. CONNECT",
-        asked.rounds
+        options.rounds
     );
     println!(
         "asks nobody else: ownership of clients across nodes is not there yet. SUBACK `local` waits for no other node: what it"
     );
     println!("takes is this machine's share of the other rows.");
-    if !asked.losses.is_empty() {
+    if !options.losses.is_empty() {
         println!(
             "With losses run those in which SUBACK waits for another place. `lost` is how many packets were in all rounds and between them."
         );
     }
     println!();
-    let of_losses = |cell: fn(&f64) -> String| asked.losses.iter().map(cell).collect::<String>();
+    let of_losses = |cell: fn(&f64) -> String| options.losses.iter().map(cell).collect::<String>();
     println!(
         "| run | clients | SUBACK | batch_sync | CONNECT p50 / p99 | SUBSCRIBE p50 / p99 | all |{} article | budget | start-up |",
         of_losses(|loss| format!(" {loss} %: SUBSCRIBE p50 / p99 | all | lost |"))
@@ -115,8 +115,8 @@ pub fn run(
         of_losses(|_| " ---: | ---: | ---: |".to_owned())
     );
     for case in cases {
-        for level in asked.levels {
-            match measure(case, level, asked, (program, directory)) {
+        for level in options.levels {
+            match measure(case, level, options, (program, directory)) {
                 Ok(row) => {
                     println!("{row}");
                     *passed += 1;
@@ -129,25 +129,36 @@ pub fn run(
     Ok(())
 }
 
-fn measure(case: &Case, level: &str, asked: &Asked, (program, directory): (&Path, &Path)) -> Result<String> {
+fn measure(
+    case: &Case,
+    level: &str,
+    options: &SubscribeOptions,
+    (program, directory): (&Path, &Path),
+) -> Result<String> {
     let lab = start()?;
     let (cores, replicants): (&[&str], &[&str]) = match case.shape {
         Shape::Spread => (&["euc1", "ape1", "afs1"], &[]),
         Shape::Replicants => (&["aps1", "aps2", "aps3"], &["euc1", "ape1", "afs1"]),
     };
-    let plan = Plan { cores, replicants, level, batch_sync: case.batch_sync, is_agreed: asked.is_agreed };
+    let plan = Plan {
+        cores,
+        replicants,
+        level,
+        batch_sync: case.batch_sync,
+        has_meta_group: options.has_meta_group,
+    };
     let cluster = Cluster::start(&lab, program, directory, &plan)?;
     let file = |loss: f64| directory.join(format!("{}-{level}-{loss}.json", case.name));
-    let whole = rounds(case, &cluster, (program, &file(0.0)), RUN, asked.rounds)?;
+    let whole = rounds(case, &cluster, (program, &file(0.0)), RUN, options.rounds)?;
     let mut lossy = String::new();
-    for loss in asked.losses {
+    for loss in options.losses {
         if !case.shape.waits_elsewhere(level) {
             lossy += " - | - | - |";
             continue;
         }
         lose(&lab, *loss)?;
         let before = lab.counters()?.lost;
-        let found = rounds(case, &cluster, (program, &file(*loss)), LOSSY_RUN, asked.rounds)
+        let found = rounds(case, &cluster, (program, &file(*loss)), LOSSY_RUN, options.rounds)
             .with_context(|| format!("with {loss} % lost"))?;
         let lost = lab.counters()?.lost - before;
         write!(lossy, " {} | {} | {lost} |", found.suback, found.all)?;

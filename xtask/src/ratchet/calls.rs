@@ -4,7 +4,7 @@
 use super::Measured;
 use crate::bench::broker::{Broker, Directory, Kind};
 use crate::bench::child::{self, Guarded};
-use crate::bench::door::client::{Client, Door};
+use crate::bench::listener::client::{Client, ListenerKind};
 use anyhow::{Context, Result, ensure};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -103,7 +103,7 @@ struct Pair {
 
 impl Pair {
     fn connect(broker: &Broker, qos: u8) -> Result<Pair> {
-        let mut subscriber = Client::connect(broker.address, Door::Plain, None, "subscriber")?;
+        let mut subscriber = Client::connect(broker.address, ListenerKind::Plain, None, "subscriber")?;
         let mut subscribe = vec![0x82, 5 + TOPIC.len() as u8, 0, 1, 0, TOPIC.len() as u8];
         subscribe.extend(TOPIC.bytes());
         subscribe.push(qos);
@@ -117,7 +117,7 @@ impl Pair {
         }
         publish.extend([0x55; 64]);
         publish[1] = publish.len() as u8 - 2;
-        let publisher = Client::connect(broker.address, Door::Plain, None, "publisher")?;
+        let publisher = Client::connect(broker.address, ListenerKind::Plain, None, "publisher")?;
         Ok(Pair { publisher, subscriber, publish, qos })
     }
 

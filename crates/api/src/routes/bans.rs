@@ -76,7 +76,7 @@ struct PageQuery {
 )]
 async fn list(state: State, Query(query): Query<PageQuery>) -> Result<Json<Page<BanItem>>, Problem> {
     let limit = paging::limit(query.limit)?;
-    let after = listing::place::<u64>(&state.admin, LISTING, query.cursor.as_deref())?.map(BanId);
+    let after = listing::position::<u64>(&state.admin, LISTING, query.cursor.as_deref())?.map(BanId);
     let (page, more) = state.guard.bans().list(after, limit, SystemTime::now());
     let next = page.last().filter(|_| more).map(|last| listing::next(&state.admin, LISTING, last.id.0));
     Ok(Json(Page::new(page.iter().map(|ban| BanItem::from(&**ban)).collect(), next)))

@@ -17,7 +17,7 @@ use utoipa_axum::routes;
 use super::listing::{self, Budget};
 use crate::ask::ask;
 use crate::extract::{Path, Query};
-use crate::paging::{self, Page, Place};
+use crate::paging::{self, ListingCursor, Page};
 use crate::problem::Problem;
 use crate::role::{Caller, Role};
 use crate::state::State;
@@ -88,9 +88,9 @@ pub struct Connection {
     /// Bytes that it makes the node hold for its session (`quota.client_bytes_max`): Topic Filters, Will and Client Identifier.
     pub session_bytes: usize,
     /// What all clients of its user have of the node together; null without a user name.
-    pub of_user: Option<Holdings>,
+    pub user_usage: Option<ResourceUsage>,
     /// What all clients behind its mountpoint have together; null without one.
-    pub of_mountpoint: Option<Holdings>,
+    pub mountpoint_usage: Option<ResourceUsage>,
     /// Whether a PUBLISH of its waits for room in a queue.
     pub publisher_blocked: bool,
     pub has_will: bool,
@@ -100,7 +100,7 @@ pub struct Connection {
 
 /// What a user, or a mountpoint, has of the node: that is what its quota bounds (`quota`).
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Holdings {
+pub struct ResourceUsage {
     pub connections: u64,
     /// Sessions that outlive their connection, whether connected or not.
     pub sessions: u64,
@@ -113,9 +113,9 @@ pub struct Holdings {
     pub retained_bytes: u64,
 }
 
-impl From<broker::admin::Holdings> for Holdings {
-    fn from(holdings: broker::admin::Holdings) -> Self {
-        let broker::admin::Holdings {
+impl From<broker::admin::ResourceUsage> for ResourceUsage {
+    fn from(holdings: broker::admin::ResourceUsage) -> Self {
+        let broker::admin::ResourceUsage {
             connections,
             sessions,
             session_bytes,
@@ -212,7 +212,7 @@ async fn list(state: State, Query(query): Query<ClientsQuery>) -> Result<Json<Pa
     let limit = paging::limit(query.limit)?;
     let filter = Arc::new(query.filter()?);
     let admin = &state.admin;
-    let begin = listing::place::<Place>(admin, LISTING, query.cursor.as_deref())?;
+    let begin = listing::position::<ListingCursor>(admin, LISTING, query.cursor.as_deref())?;
     let _turn = listing::turn().await?;
     let (mut items, mut next, mut budget) =
         (Vec::new(), Some(begin.unwrap_or_default().into()), Budget::begin());
@@ -225,7 +225,7 @@ async fn list(state: State, Query(query): Query<ClientsQuery>) -> Result<Json<Pa
             break;
         }
     }
-    let next = next.map(|next| listing::next(admin, LISTING, Place::from(next)));
+    let next = next.map(|next| listing::next(admin, LISTING, ListingCursor::from(next)));
     Ok(Json(Page::new(items, next)))
 }
 
@@ -402,8 +402,8 @@ impl Client {
             last_packet_ms: milliseconds(connection.silent),
             unsent_bytes: connection.unsent_bytes,
             session_bytes: connection.session_bytes,
-            of_user: connection.of_user.map(Into::into),
-            of_mountpoint: connection.of_mountpoint.map(Into::into),
+            user_usage: connection.user_usage.map(Into::into),
+            mountpoint_usage: connection.mountpoint_usage.map(Into::into),
             publisher_blocked: connection.publisher_blocked,
             has_will: connection.has_will,
             oldest_unacknowledged_ms: connection.oldest_unacknowledged.map(milliseconds),

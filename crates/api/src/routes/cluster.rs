@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::cluster::{Cluster, ClusterView, Disobeyed, MemberView, MembershipView, Order};
+use crate::cluster::{Cluster, ClusterView, MemberView, MembershipView, Order, OrderError};
 use crate::extract::{Body, Path};
 use crate::problem::Problem;
 use crate::role::Caller;
@@ -29,7 +29,7 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 }
 
 /// The cores give up before; this is for a node that ends meanwhile.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(60);
 /// What the cores have agreed on is in this node's own answers after this, unless it is cut off.
 const SHOWN_WITHIN: Duration = Duration::from_secs(5);
 const SHOWN_EVERY: Duration = Duration::from_millis(10);
@@ -71,9 +71,9 @@ async fn remove(state: State, caller: Caller, Path(name): Path<String>) -> Resul
     caller.note(|| name.clone());
     let (cluster, view) = part(&state)?;
     let incarnation = may_go(&view, &name)?;
-    let removed = obey(&*cluster, Order::Remove { node: name.clone(), incarnation }).await.map_err(|disobeyed| match disobeyed {
-        Disobeyed::Refused(why) => Problem::conflict(format!("node `{name}` was not removed: {why}")),
-        Disobeyed::Unknown(why) => Problem::unavailable(format!(
+    let removed = execute(&*cluster, Order::Remove { node: name.clone(), incarnation }).await.map_err(|disobeyed| match disobeyed {
+        OrderError::Refused(why) => Problem::conflict(format!("node `{name}` was not removed: {why}")),
+        OrderError::Unknown(why) => Problem::unavailable(format!(
             "the cores did not agree to remove `{name}`: {why}. They may do so still: `meridian ctl cluster` says who is a member"
         )),
     })?;
@@ -95,13 +95,13 @@ async fn shown(cluster: &dyn Cluster, is_shown: impl Fn(&MembershipView) -> bool
 }
 
 /// Waits until an order is carried out.
-async fn obey(cluster: &dyn Cluster, order: Order) -> Result<StatusCode, Disobeyed> {
+async fn execute(cluster: &dyn Cluster, order: Order) -> Result<StatusCode, OrderError> {
     let (sender, receiver) = oneshot::channel();
     // Nobody waits any more when the request was given up meanwhile.
     cluster.order(order, Box::new(move |obeyed| drop(sender.send(obeyed))));
-    match tokio::time::timeout(PATIENCE, receiver).await {
+    match tokio::time::timeout(ORDER_TIMEOUT, receiver).await {
         Ok(Ok(obeyed)) => obeyed.map(|()| StatusCode::NO_CONTENT),
-        Ok(Err(_)) | Err(_) => Err(Disobeyed::Unknown("this node is stopping".to_owned())),
+        Ok(Err(_)) | Err(_) => Err(OrderError::Unknown("this node is stopping".to_owned())),
     }
 }
 
@@ -122,9 +122,9 @@ struct Leader {
 async fn lead(state: State, caller: Caller, Body(body): Body<Leader>) -> Result<StatusCode, Problem> {
     caller.note(|| body.node.clone());
     let (cluster, view) = part(&state)?;
-    let membership = agreed(&view, "nobody leads its cores")?;
+    let membership = replicated(&view, "nobody leads its cores")?;
     may_lead(membership, &body.node)?;
-    let led = obey(&*cluster, Order::Lead(body.node.clone())).await.map_err(|why| {
+    let led = execute(&*cluster, Order::Lead(body.node.clone())).await.map_err(|why| {
         Problem::unavailable(format!(
             "`{}` did not take the lead: {why}. `meridian ctl cluster` on a core says who leads, and who votes",
             body.node
@@ -146,7 +146,7 @@ async fn lead(state: State, caller: Caller, Body(body): Body<Leader>) -> Result<
 )]
 async fn balance(state: State) -> Result<StatusCode, Problem> {
     let (cluster, _) = part(&state)?;
-    obey(&*cluster, Order::Balance).await.map_err(|why| Problem::unavailable(why.to_string()))
+    execute(&*cluster, Order::Balance).await.map_err(|why| Problem::unavailable(why.to_string()))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -181,7 +181,7 @@ async fn join(state: State, caller: Caller, Body(body): Body<Join>) -> Result<St
         })?;
         addresses.push(address.as_str().to_owned());
     }
-    obey(&*cluster, Order::JoinAt(addresses)).await.map_err(|why| Problem::unavailable(why.to_string()))
+    execute(&*cluster, Order::JoinAt(addresses)).await.map_err(|why| Problem::unavailable(why.to_string()))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -209,7 +209,7 @@ async fn leave(state: State, Body(body): Body<Leave>) -> Result<StatusCode, Prob
         return Err(stays("it has begun to stop"));
     }
     let (cluster, view) = part(&state)?;
-    let membership = agreed(&view, "a node does not leave it")?;
+    let membership = replicated(&view, "a node does not leave it")?;
     may_leave(&view, membership)?;
     let sessions = state.admin.figures().total(|worker| worker.sessions);
     if sessions > 0 && !body.discard_sessions {
@@ -218,10 +218,10 @@ async fn leave(state: State, Body(body): Body<Leave>) -> Result<StatusCode, Prob
              that they may be lost (discard_sessions, `--discard-sessions`), or disconnect them elsewhere first"
         )));
     }
-    match obey(&*cluster, Order::Leave).await {
+    match execute(&*cluster, Order::Leave).await {
         Ok(_) => Ok(StatusCode::ACCEPTED),
-        Err(Disobeyed::Refused(why)) => Err(stays(&why)),
-        Err(Disobeyed::Unknown(why)) => Err(Problem::unavailable(why)),
+        Err(OrderError::Refused(why)) => Err(stays(&why)),
+        Err(OrderError::Unknown(why)) => Err(Problem::unavailable(why)),
     }
 }
 
@@ -233,7 +233,7 @@ fn stays(why: &str) -> Problem {
 }
 
 /// What the cores agree on.
-fn agreed<'a>(view: &'a ClusterView, so: &str) -> Result<&'a MembershipView, Problem> {
+fn replicated<'a>(view: &'a ClusterView, so: &str) -> Result<&'a MembershipView, Problem> {
     view.membership.as_ref().ok_or_else(|| {
         Problem::conflict(format!(
             "the members of this cluster are those of the [[cluster_node]] lists: {so}. Change the list on every node, and restart them \
@@ -255,7 +255,7 @@ fn may_lead(membership: &MembershipView, name: &str) -> Result<(), Problem> {
 
 /// A node of one cluster does not become one of another by an address.
 fn may_join(view: &ClusterView) -> Result<(), Problem> {
-    let membership = agreed(view, "nobody joins it by an address")?;
+    let membership = replicated(view, "nobody joins it by an address")?;
     if membership.waits_for.is_some() || membership.members.is_empty() {
         return Ok(());
     }
@@ -297,7 +297,7 @@ fn member<'a>(membership: &'a MembershipView, name: &str) -> Result<&'a crate::c
 
 /// The life that is to go. Only what is dead is removed: a node that runs would join again, and what it has acknowledged could be lost meanwhile.
 fn may_go(view: &ClusterView, name: &str) -> Result<u64, Problem> {
-    let member = member(agreed(view, "a node that is on it is a member")?, name)?;
+    let member = member(replicated(view, "a node that is on it is a member")?, name)?;
     match member.state {
         "dead" => Ok(member.incarnation),
         "alive" => Err(Problem::conflict(format!(

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::ask::{change_node, off_runtime, propose};
+use crate::ask::{change_node, propose, run_blocking};
 use crate::configuration::{
     Author, Change, Changed, Changes, ConfigView, Reloaded, Scope, SettingProblem, Version,
 };
@@ -48,7 +48,7 @@ struct Validated {
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct Patch {
+struct ConfigPatch {
     /// Values by name of the setting, written as in the environment; `null` takes a change back.
     changes: Changes,
     /// `node` unless said.
@@ -73,7 +73,7 @@ struct Rollback {
 #[utoipa::path(get, path = "/api/v1/config", tag = "configuration", operation_id = "config",
     security(("token" = ["viewer"])), responses((status = 200, body = ConfigView)))]
 async fn view(state: State, caller: Caller) -> Result<Json<ConfigView>, Problem> {
-    let view = off_runtime(move || state.configuration.view()).await?;
+    let view = run_blocking(move || state.configuration.view()).await?;
     Ok(Json(if caller.role == Role::Admin { view } else { view.without_secrets() }))
 }
 
@@ -82,7 +82,7 @@ async fn view(state: State, caller: Caller) -> Result<Json<ConfigView>, Problem>
     security(("token" = ["operator"])), request_body = Validate, responses((status = 200, body = Validated)))]
 async fn validate(state: State, Body(body): Body<Validate>) -> Result<Json<Validated>, Problem> {
     bounded(&body.changes)?;
-    let problems = off_runtime(move || state.configuration.validate(body.scope, &body.changes)).await?;
+    let problems = run_blocking(move || state.configuration.validate(body.scope, &body.changes)).await?;
     Ok(Json(Validated { valid: problems.is_empty(), problems }))
 }
 
@@ -90,9 +90,13 @@ async fn validate(state: State, Body(body): Body<Validate>) -> Result<Json<Valid
 /// over the configuration file. Those of `cluster` are agreed upon by its cores and in force on all nodes, as soon as each has heard; they go
 /// over the file too, and `runtime.toml` goes over them.
 #[utoipa::path(patch, path = "/api/v1/config", tag = "configuration", operation_id = "config_change",
-    security(("token" = ["admin"])), request_body = Patch, responses((status = 200, body = Changed)))]
-async fn change(state: State, caller: Caller, Body(body): Body<Patch>) -> Result<Json<Changed>, Problem> {
-    let Patch { changes, scope, comment } = body;
+    security(("token" = ["admin"])), request_body = ConfigPatch, responses((status = 200, body = Changed)))]
+async fn change(
+    state: State,
+    caller: Caller,
+    Body(body): Body<ConfigPatch>,
+) -> Result<Json<Changed>, Problem> {
+    let ConfigPatch { changes, scope, comment } = body;
     bounded(&changes)?;
     let author = author(&caller, comment)?;
     let change = move |state: &State| state.configuration.change(scope, &changes, &author);
@@ -100,7 +104,7 @@ async fn change(state: State, caller: Caller, Body(body): Body<Patch>) -> Result
         Scope::Node => change_node(&state, &caller, change).await??,
         Scope::Cluster => propose(&state, &caller, change).await??,
     };
-    caller.note(|| told(&changed.changed));
+    caller.note(|| describe_changes(&changed.changed));
     Ok(Json(changed))
 }
 
@@ -108,7 +112,7 @@ async fn change(state: State, caller: Caller, Body(body): Body<Patch>) -> Result
 #[utoipa::path(get, path = "/api/v1/config/history", tag = "configuration", operation_id = "config_history",
     security(("token" = ["viewer"])), responses((status = 200, body = Page<Version>)))]
 async fn history(state: State, caller: Caller) -> Result<Json<Page<Version>>, Problem> {
-    let mut versions = off_runtime(move || state.configuration.history()).await?;
+    let mut versions = run_blocking(move || state.configuration.history()).await?;
     if caller.role != Role::Admin {
         versions = versions.into_iter().map(Version::without_secrets).collect();
     }
@@ -129,7 +133,7 @@ async fn rollback(
     let author = author(&caller, comment)?;
     let rollback = move |state: &State| state.configuration.rollback(version, &author);
     let changed = change_node(&state, &caller, rollback).await??;
-    caller.note(|| format!("version {version}: {}", told(&changed.changed)));
+    caller.note(|| format!("version {version}: {}", describe_changes(&changed.changed)));
     Ok(Json(changed))
 }
 
@@ -140,11 +144,13 @@ async fn rollback(
 async fn reload(state: State, caller: Caller) -> Result<Json<Reloaded>, Problem> {
     let by = caller.by().to_owned();
     let reloaded = change_node(&state, &caller, move |state| {
-        state.keys.look();
+        state.keys.refresh();
         state.configuration.reload(&by)
     })
     .await??;
-    caller.note(|| format!("{}; read again: {}", told(&reloaded.changed), reloaded.files.join(", ")));
+    caller.note(|| {
+        format!("{}; read again: {}", describe_changes(&reloaded.changed), reloaded.files.join(", "))
+    });
     Ok(Json(reloaded))
 }
 
@@ -167,7 +173,7 @@ fn author(caller: &Caller, comment: String) -> Result<Author, Problem> {
 }
 
 /// For the audit log.
-fn told(changes: &[Change]) -> String {
+fn describe_changes(changes: &[Change]) -> String {
     let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "unset".to_owned());
     let one =
         |change: &Change| format!("{} {} -> {}", change.name, value(&change.before), value(&change.after));

@@ -24,7 +24,7 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 /// A question to the access rules.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct QuestionBody {
+struct RuleTestBody {
     client_id: String,
     /// Of a client that is connected, `username` and `address` are what it has when they are left out.
     username: Option<String>,
@@ -77,7 +77,7 @@ struct DecisionStep {
 impl From<Explanation> for DecisionItem {
     fn from(explanation: Explanation) -> Self {
         let Explanation { allowed, steps, decided_by } = explanation;
-        let (by, reason) = (steps[decided_by].by.name(), steps[decided_by].said.clone());
+        let (by, reason) = (steps[decided_by].by.name(), steps[decided_by].reason.clone());
         let step = |step: auth::Step| DecisionStep {
             by: step.by.name(),
             opinion: match step.opinion {
@@ -87,15 +87,15 @@ impl From<Explanation> for DecisionItem {
                 Opinion::Later => "later",
                 Opinion::Failed => "failed",
             },
-            reason: step.said,
+            reason: step.reason,
         };
         Self { allowed, decided_by: by, reason, steps: steps.into_iter().map(step).collect() }
     }
 }
 
-impl QuestionBody {
+impl RuleTestBody {
     /// What is wanted, and the topic as rules see it.
-    fn wish(&self) -> Result<(Action, &str), Problem> {
+    fn action_and_topic(&self) -> Result<(Action, &str), Problem> {
         let qos = QoS::from_bits(self.qos).ok_or_else(|| Problem::invalid("qos", "expected 0, 1 or 2"))?;
         if self.action == "subscribe" {
             let subscription = Subscription::parse(&self.topic)
@@ -119,11 +119,11 @@ impl QuestionBody {
 #[utoipa::path(
     post, path = "/api/v1/rules/test", tag = "rules", operation_id = "test_rules",
     security(("token" = ["operator"])),
-    request_body = QuestionBody,
+    request_body = RuleTestBody,
     responses((status = 200, body = DecisionItem)),
 )]
-async fn test(state: State, Body(body): Body<QuestionBody>) -> Result<Json<DecisionItem>, Problem> {
-    let (action, topic) = body.wish()?;
+async fn test(state: State, Body(body): Body<RuleTestBody>) -> Result<Json<DecisionItem>, Problem> {
+    let (action, topic) = body.action_and_topic()?;
     let to_sys = topic == "$SYS" || topic.starts_with("$SYS/");
     if to_sys && matches!(action, Action::Publish { .. }) {
         let reason = "the broker takes nothing on `$SYS` from clients, whatever the rules".to_owned();

@@ -85,7 +85,7 @@ async fn storage(state: State) -> (StatusCode, Json<Health>) {
     (status, Json(Health { status: condition.map_or("memory", StorageCondition::name), detail }))
 }
 
-/// Whether this node is a member of its cluster, acknowledges messages of QoS 1 and 2 (`fresh` of `GET /cluster`) and, as a core, hears that a majority of those that vote agrees; 503 with the reason, and the cores that it does not
+/// Whether this node is a member of its cluster, acknowledges messages of QoS 1 and 2 (`acknowledging` of `GET /cluster`) and, as a core, hears that a majority of those that vote agrees; 503 with the reason, and the cores that it does not
 /// reach, otherwise, and while the thread that carries its links is not heard of for 5 seconds. A node without a cluster needs nobody.
 #[utoipa::path(get, path = "/health/quorum", tag = "health", operation_id = "health_quorum", security(()),
     responses((status = 200, body = Health), (status = 503, body = Health)))]
@@ -128,14 +128,14 @@ fn lacks_quorum(view: &ClusterView) -> Option<(&'static str, String)> {
             None if !replica.quorum => format!(
                 "this core hears no majority of the {} that vote, or not the one that leads: members neither join nor die as far as it knows{}",
                 replica.voters,
-                if view.fresh { "" } else { ", and publishers of QoS 1 and 2 wait" }
+                if view.acknowledging { "" } else { ", and publishers of QoS 1 and 2 wait" }
             ),
-            None if view.fresh => return None,
+            None if view.acknowledging => return None,
             None => "no majority of all cores, those without a vote among them, lets this core acknowledge: publishers of QoS 1 and 2 wait. Start those that \
                      are gone, or remove them when they are dead (meridian ctl cluster remove NAME)"
                 .to_owned(),
         },
-        None if view.fresh => return None,
+        None if view.acknowledging => return None,
         None => "no majority of cores lets this node acknowledge: publishers of QoS 1 and 2 wait".to_owned(),
     };
     let unreached = unreached(view);

@@ -55,7 +55,7 @@ struct AddKey {
 
 /// A new key with its token, which is not shown again.
 #[derive(Serialize, ToSchema)]
-struct Added {
+struct CreatedKey {
     #[serde(flatten)]
     key: KeyView,
     token: String,
@@ -70,12 +70,12 @@ async fn list(state: State) -> Json<Page<KeyView>> {
 
 /// Makes a key. With the first one, every request needs a token; it has to be an admin's.
 #[utoipa::path(post, path = "/api/v1/keys", tag = "access", operation_id = "key_add", security(("token" = ["admin"])),
-    request_body = AddKey, responses((status = 201, body = Added)))]
+    request_body = AddKey, responses((status = 201, body = CreatedKey)))]
 async fn add(
     state: State,
     caller: Caller,
     Body(body): Body<AddKey>,
-) -> Result<(StatusCode, Json<Added>), Problem> {
+) -> Result<(StatusCode, Json<CreatedKey>), Problem> {
     if body.expires_in_s == Some(0) {
         return Err(Problem::invalid("expires_in_s", "expected at least 1"));
     }
@@ -83,7 +83,7 @@ async fn add(
     let new =
         NewKey { name: body.name, role: body.role, expires_in: body.expires_in_s.map(Duration::from_secs) };
     let (key, token) = propose(&state, &caller, move |state| state.keys.add(&new)).await??;
-    Ok((StatusCode::CREATED, Json(Added { key: KeyView::of(key, None), token })))
+    Ok((StatusCode::CREATED, Json(CreatedKey { key: KeyView::of(key, None), token })))
 }
 
 /// Takes a key away; its token is refused from now on.
@@ -102,16 +102,16 @@ impl From<KeyError> for Problem {
         match error {
             KeyError::BadName => Self::invalid("name", detail),
             KeyError::Unknown(_) => Self::not_found(detail),
-            KeyError::Exists(_) | KeyError::TooMany | KeyError::LastAdmin | KeyError::Waits(_) => {
+            KeyError::Exists(_) | KeyError::TooMany | KeyError::LastAdmin | KeyError::Pending(_) => {
                 Self::conflict(detail)
             }
             KeyError::Write(error) => error.into(),
             KeyError::Unreadable { .. }
             | KeyError::NotUnderstood { .. }
-            | KeyError::NotWanted { .. }
+            | KeyError::InvalidRequest { .. }
             | KeyError::OtherUser { .. }
-            | KeyError::NotDone
-            | KeyError::Registry(_)
+            | KeyError::NotApplied
+            | KeyError::ConfigStore(_)
             | KeyError::Random(_) => Self::internal(detail),
         }
     }

@@ -59,13 +59,13 @@ async fn turn_among(listings: &Semaphore, within: Duration) -> Result<SemaphoreP
 
 /// A place in one kind of listing, of one run of the node: elsewhere it would skip or repeat items without a word.
 #[derive(Debug, Serialize, Deserialize)]
-struct Mark<T> {
+struct ListingMark<T> {
     #[serde(rename = "l")]
     listing: String,
     #[serde(rename = "r")]
     run: u64,
     #[serde(rename = "p")]
-    place: T,
+    position: T,
 }
 
 fn run(admin: &Admin) -> u64 {
@@ -73,27 +73,27 @@ fn run(admin: &Admin) -> u64 {
 }
 
 /// The text of `next`.
-pub(super) fn next<T: Serialize>(admin: &Admin, listing: &str, place: T) -> String {
-    paging::encode(&Mark { listing: listing.to_owned(), run: run(admin), place })
+pub(super) fn next<T: Serialize>(admin: &Admin, listing: &str, position: T) -> String {
+    paging::encode(&ListingMark { listing: listing.to_owned(), run: run(admin), position })
 }
 
 /// Reads `?cursor=`; `None` when it was not given.
 ///
 /// # Errors
 /// 400 when it is of another listing, or from before the node's last start.
-pub(super) fn place<T: DeserializeOwned>(
+pub(super) fn position<T: DeserializeOwned>(
     admin: &Admin,
     listing: &str,
     cursor: Option<&str>,
 ) -> Result<Option<T>, Problem> {
-    let Some(mark) = paging::decode::<Mark<T>>(cursor)? else { return Ok(None) };
+    let Some(mark) = paging::decode::<ListingMark<T>>(cursor)? else { return Ok(None) };
     if mark.listing != listing {
         return Err(Problem::bad_request("cursor: it belongs to another listing; begin without one"));
     }
     if mark.run != run(admin) {
         return Err(Problem::bad_request("cursor: the node was started again since; begin without one"));
     }
-    Ok(Some(mark.place))
+    Ok(Some(mark.position))
 }
 
 #[cfg(test)]

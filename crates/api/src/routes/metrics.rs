@@ -14,7 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::stats::{oldest_s, packet_name};
-use crate::ask::off_runtime;
+use crate::ask::run_blocking;
 use crate::metrics::{BOUNDS, Kind, Text};
 use crate::problem::Problem;
 use crate::process::{ProcessFigures, unix_seconds};
@@ -31,9 +31,9 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 async fn metrics(state: State) -> Result<impl IntoResponse, Problem> {
     // Whoever changes the registry may be waiting for the disk.
     let shared = state.clone();
-    let kept = off_runtime(move || shared.keys.registry()).await?;
+    let kept = run_blocking(move || shared.keys.configstore()).await?;
     let shared = state.clone();
-    let stored = off_runtime(move || shared.storage.as_ref().map(|storage| storage.view())).await?;
+    let stored = run_blocking(move || shared.storage.as_ref().map(|storage| storage.view())).await?;
     let figures = state.admin.figures();
     let mut text = Text::default();
     let build = [("version", state.node.version), ("commit", state.node.commit)];
@@ -51,9 +51,9 @@ async fn metrics(state: State) -> Result<impl IntoResponse, Problem> {
     tokens(&mut text, &state);
     protection(&mut text, &state);
     services(&mut text, &state);
-    registry(&mut text, &kept);
+    configstore(&mut text, &kept);
     let help = "Settings that the cluster agrees on and this node cannot take up.";
-    text.one("meridian_config_refused", Kind::Gauge, help, state.configuration.refused() as f64);
+    text.one("meridian_config_settings_refused", Kind::Gauge, help, state.configuration.refused() as f64);
     if let Some(stored) = &stored {
         storage(&mut text, stored);
     }
@@ -97,11 +97,11 @@ fn gauges(text: &mut Text, figures: &Figures) {
     gauge("meridian_queue_oldest_age_seconds", "For how long the oldest of them has waited.", oldest);
     gauge("meridian_traces_active", "Traces that run.", figures.traces as f64);
     gauge("meridian_slow_subscribers", "Clients with slow deliveries of late.", total(|worker| worker.slow));
-    let (all, absent) = (total(|worker| worker.queued_bytes), total(|worker| worker.absent_bytes));
+    let (all, absent) = (total(|worker| worker.queued_bytes), total(|worker| worker.offline_bytes));
     let help = "Bytes of messages that wait, in flight to durable sessions included.";
     let mut family = text.family("meridian_queued_bytes", Kind::Gauge, help);
     family.sample(&[("for", "connected")], (all - absent).max(0.0));
-    family.sample(&[("for", "absent")], absent);
+    family.sample(&[("for", "offline")], absent);
     let help = "Events of traces that were not handed on because there were too many.";
     text.one("meridian_trace_events_lost_total", Kind::Counter, help, figures.trace_events_lost as f64);
 }
@@ -211,17 +211,18 @@ fn reactors(text: &mut Text, figures: &Figures) {
 }
 
 fn doors(text: &mut Text, figures: &Figures) {
-    let sum =
-        |of: fn(&broker::admin::DoorFigures) -> u64| figures.total(|worker| of(&worker.reactor.door)) as f64;
+    let sum = |of: fn(&broker::admin::AcceptFigures) -> u64| {
+        figures.total(|worker| of(&worker.reactor.door)) as f64
+    };
     let help = "Connections that have not come through CONNECT.";
-    text.one("meridian_half_open_connections", Kind::Gauge, help, sum(|door| door.half_open));
+    text.one("meridian_unauthenticated_connections", Kind::Gauge, help, sum(|door| door.half_open));
     let help = "Half-open connections that were closed, by reason.";
-    let mut family = text.family("meridian_half_open_closed_total", Kind::Counter, help);
+    let mut family = text.family("meridian_unauthenticated_closed_total", Kind::Counter, help);
     family.sample(&[("reason", "address")], sum(|door| door.closed_address));
     family.sample(&[("reason", "timeout")], sum(|door| door.closed_timeout));
     let help = "Times that no connections were accepted for a while, by reason.";
     let mut family = text.family("meridian_accept_pauses_total", Kind::Counter, help);
-    family.sample(&[("reason", "half_open")], sum(|door| door.waits_half_open));
+    family.sample(&[("reason", "unauthenticated")], sum(|door| door.waits_half_open));
     family.sample(&[("reason", "rate")], sum(|door| door.waits_rate));
     family.sample(&[("reason", "overload")], sum(|door| door.waits_overload));
     let help = "Times that a connection was not read for a second because it sent most while the node was overloaded.";
@@ -254,7 +255,7 @@ fn authentications(text: &mut Text, state: &State) {
     let mut family = text.family("meridian_authentications_total", Kind::Counter, help);
     for (result, value) in [
         ("accepted", figures.accepted),
-        ("remembered", figures.remembered),
+        ("cached", figures.remembered),
         ("refused", figures.refused),
         ("busy", figures.busy),
         ("anonymous_refused", figures.anonymous_refused),
@@ -284,7 +285,7 @@ fn authorizations(text: &mut Text, state: &State) {
 fn links(text: &mut Text, state: &State) {
     let links = state.guard.link_figures();
     let help = "Answers of the links of the authentication chain.";
-    let mut family = text.family("meridian_auth_link_outcomes_total", Kind::Counter, help);
+    let mut family = text.family("meridian_authenticator_outcomes_total", Kind::Counter, help);
     for link in &links {
         for (outcome, value) in [
             ("accepted", link.accepted),
@@ -294,21 +295,25 @@ fn links(text: &mut Text, state: &State) {
             ("timed_out", link.timed_out),
             ("busy", link.busy),
         ] {
-            family.sample(&[("link", link.name), ("outcome", outcome)], value as f64);
+            family.sample(&[("authenticator", link.name), ("outcome", outcome)], value as f64);
         }
     }
     let help = "Clients that wait for a link of the authentication chain or its threads.";
-    let mut family = text.family("meridian_auth_link_waiting", Kind::Gauge, help);
-    links.iter().for_each(|link| family.sample(&[("link", link.name)], link.waiting as f64));
+    let mut family = text.family("meridian_authenticator_waiting", Kind::Gauge, help);
+    links.iter().for_each(|link| family.sample(&[("authenticator", link.name)], link.waiting as f64));
     let help = "How often a link could not answer at once.";
-    let mut family = text.family("meridian_auth_link_works_total", Kind::Counter, help);
-    links.iter().for_each(|link| family.sample(&[("link", link.name)], link.works as f64));
+    let mut family = text.family("meridian_authenticator_deferred_total", Kind::Counter, help);
+    links.iter().for_each(|link| family.sample(&[("authenticator", link.name)], link.works as f64));
     let help = "Seconds that a link worked for its answers in all.";
-    let mut family = text.family("meridian_auth_link_seconds_total", Kind::Counter, help);
-    links.iter().for_each(|link| family.sample(&[("link", link.name)], link.duration_sum.as_secs_f64()));
+    let mut family = text.family("meridian_authenticator_seconds_total", Kind::Counter, help);
+    links
+        .iter()
+        .for_each(|link| family.sample(&[("authenticator", link.name)], link.duration_sum.as_secs_f64()));
     let help = "Longest that a link worked for an answer since the start, in seconds.";
-    let mut family = text.family("meridian_auth_link_seconds_max", Kind::Gauge, help);
-    links.iter().for_each(|link| family.sample(&[("link", link.name)], link.duration_max.as_secs_f64()));
+    let mut family = text.family("meridian_authenticator_seconds_max", Kind::Gauge, help);
+    links
+        .iter()
+        .for_each(|link| family.sample(&[("authenticator", link.name)], link.duration_max.as_secs_f64()));
 }
 
 /// Zeros where no tokens are configured, or their keys are not in a JWK Set.
@@ -377,15 +382,17 @@ fn services(text: &mut Text, state: &State) {
     let help = "Questions to HTTP services that were answered from memory.";
     simple("meridian_http_service_cached_total", Kind::Counter, help, |figures| figures.cached as f64);
     let help = "Questions to HTTP services that waited for the answer of an equal one.";
-    simple("meridian_http_service_joined_total", Kind::Counter, help, |figures| figures.joined as f64);
+    simple("meridian_http_service_coalesced_total", Kind::Counter, help, |figures| figures.joined as f64);
     let help = "Questions that no HTTP service was asked, as a name cannot be said in its template; refused.";
-    simple("meridian_http_service_unaskable_total", Kind::Counter, help, |figures| figures.unaskable as f64);
+    simple("meridian_http_service_unsendable_total", Kind::Counter, help, |figures| figures.unaskable as f64);
     let help = "Requests to HTTP services right now.";
     simple("meridian_http_service_in_flight", Kind::Gauge, help, |figures| figures.in_flight as f64);
     let help = "Answers of HTTP services in memory.";
-    simple("meridian_http_service_remembered", Kind::Gauge, help, |figures| figures.remembered as f64);
+    simple("meridian_http_service_cache_entries", Kind::Gauge, help, |figures| figures.remembered as f64);
     let help = "Times that the circuit to an HTTP service opened.";
-    simple("meridian_http_service_opened_total", Kind::Counter, help, |figures| figures.opened as f64);
+    simple("meridian_http_service_circuit_opened_total", Kind::Counter, help, |figures| {
+        figures.opened as f64
+    });
     let help = "The circuit to an HTTP service: 0 closed, 1 half-open, 2 open (not asked).";
     simple("meridian_http_service_circuit", Kind::Gauge, help, |figures| figures.circuit as u8 as f64);
     let help = "Time that requests to HTTP services took, in all.";
@@ -412,25 +419,25 @@ fn services(text: &mut Text, state: &State) {
 }
 
 /// Users, access rules, bans, API keys and settings of the cluster, and the file that they are in.
-fn registry(text: &mut Text, figures: &registry::Figures) {
+fn configstore(text: &mut Text, figures: &configstore::Figures) {
     let help = "Records of the registry: users, access rules, bans, API keys and settings of the cluster.";
-    let mut family = text.family("meridian_registry_records", Kind::Gauge, help);
+    let mut family = text.family("meridian_config_store_records", Kind::Gauge, help);
     figures.records.iter().for_each(|(table, records)| family.sample(&[("table", table)], *records as f64));
     let help = "Changes that made the registry what it is: the same on all nodes of a cluster that have heard of everything.";
-    text.one("meridian_registry_revision", Kind::Gauge, help, figures.revision as f64);
+    text.one("meridian_config_store_revision", Kind::Gauge, help, figures.revision as f64);
     let help = "Bytes of the registry's file.";
-    text.one("meridian_registry_bytes", Kind::Gauge, help, figures.journal_bytes as f64);
+    text.one("meridian_config_store_bytes", Kind::Gauge, help, figures.wal_bytes as f64);
     let help = "Changes of the registry, by result.";
-    let mut family = text.family("meridian_registry_changes_total", Kind::Counter, help);
+    let mut family = text.family("meridian_config_store_changes_total", Kind::Counter, help);
     family.sample(&[("result", "accepted")], figures.accepted as f64);
     family.sample(&[("result", "refused")], figures.refused as f64);
     family.sample(&[("result", "failed")], figures.failed as f64);
     let help = "How often the registry was forced to the disk.";
-    text.one("meridian_registry_syncs_total", Kind::Counter, help, figures.syncs as f64);
+    text.one("meridian_config_store_syncs_total", Kind::Counter, help, figures.syncs as f64);
     let help = "How often the registry's file was written anew without what is dead.";
-    text.one("meridian_registry_compactions_total", Kind::Counter, help, figures.compactions as f64);
+    text.one("meridian_config_store_compactions_total", Kind::Counter, help, figures.compactions as f64);
     let help = "Bytes of half-written changes that were cut off the registry's file.";
-    text.one("meridian_registry_torn_bytes_total", Kind::Counter, help, figures.torn_bytes as f64);
+    text.one("meridian_config_store_torn_bytes_total", Kind::Counter, help, figures.torn_bytes as f64);
 }
 
 /// Left out where nothing is kept on disk.
@@ -480,7 +487,12 @@ fn storage(text: &mut Text, view: &StorageView) {
     family.sample(&[("part", "read")], view.recovery.read_s);
     family.sample(&[("part", "restored")], view.recovery.restored_s);
     let help = "Bytes of a last commit that was not complete, which the last start cut off.";
-    text.one("meridian_storage_recovery_cut_bytes", Kind::Gauge, help, view.recovery.cut_bytes as f64);
+    text.one(
+        "meridian_storage_recovery_truncated_bytes",
+        Kind::Gauge,
+        help,
+        view.recovery.truncated_bytes as f64,
+    );
 }
 
 /// Only filters that an operator chose, of which there are 64 at most.

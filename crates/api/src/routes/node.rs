@@ -59,29 +59,29 @@ struct Node {
     /// Messages by the broker to clients, since the start.
     messages_sent: u64,
     /// Null where it belongs to no cluster, and until it takes its part.
-    cluster: Option<Part>,
+    cluster: Option<ClusterSummary>,
 }
 
 /// A node's part in its cluster, in short; `/cluster` says more.
 #[derive(Serialize, ToSchema)]
-#[schema(as = NodePart)]
-struct Part {
+#[schema(as = NodeClusterView)]
+struct ClusterSummary {
     /// `core` or `replicant`.
     role: &'static str,
     region: String,
     /// Whether it acknowledges messages of QoS 1 and 2.
-    fresh: bool,
+    acknowledging: bool,
     /// The core that this replicant hears from.
     attached_to: Option<String>,
     /// By how much its clock is ahead of those of most nodes, or behind when it is less than 0; null while it agrees with them to two seconds.
-    clock_off_s: Option<f64>,
-    links: Vec<PartLink>,
+    clock_offset_s: Option<f64>,
+    links: Vec<LinkSummary>,
 }
 
 /// A node's link to another one, in short.
 #[derive(Serialize, ToSchema)]
 #[schema(as = NodeLink)]
-struct PartLink {
+struct LinkSummary {
     node: String,
     role: &'static str,
     region: String,
@@ -106,9 +106,9 @@ struct PartLink {
     last_error: Option<String>,
 }
 
-impl Part {
+impl ClusterSummary {
     fn of(view: ClusterView) -> Self {
-        let links = view.links.into_iter().map(|link| PartLink {
+        let links = view.links.into_iter().map(|link| LinkSummary {
             waiting_bytes: link.lanes.iter().map(|lane| lane.waiting_bytes).sum(),
             waiting_frames: link.lanes.iter().map(|lane| lane.waiting_frames).sum(),
             oldest_s: link.lanes.iter().map(|lane| lane.oldest_s).fold(0.0, f64::max),
@@ -128,9 +128,9 @@ impl Part {
         Self {
             role: view.role,
             region: view.region,
-            fresh: view.fresh,
+            acknowledging: view.acknowledging,
             attached_to: view.attached_to,
-            clock_off_s: view.clock_off_s,
+            clock_offset_s: view.clock_offset_s,
             links: links.collect(),
         }
     }
@@ -181,7 +181,7 @@ impl Node {
             subscriptions: figures.subscriptions(),
             messages_received: counters.received_qos0 + counters.received_qos1 + counters.received_qos2,
             messages_sent: counters.sent_qos0 + counters.sent_qos1 + counters.sent_qos2,
-            cluster: state.cluster.as_ref().and_then(|cluster| cluster.view()).map(Part::of),
+            cluster: state.cluster.as_ref().and_then(|cluster| cluster.view()).map(ClusterSummary::of),
         }
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 const BATCH_MAX: usize = 1000;
 /// Messages of a batch that wait for their acknowledgement at one time.
 const UNDER_WAY_MAX: usize = 64;
-/// For one message. Queues that are full make it wait as a client would, `queue.wait` by default 5 s.
+/// For one message. Queues that are full make it wait as a client would, `queue.full_wait` by default 5 s.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// For a whole batch; what was not sent by then is not sent any more.
 const BATCH_TIMEOUT: Duration = Duration::from_secs(20);
@@ -211,13 +211,13 @@ struct Sent(oneshot::Receiver<ReasonCode>);
 /// Hands a message to its reactor; those of one topic go to the same one, so they keep their order.
 fn send(admin: &Admin, message: MessageBody) -> Result<Sent, Problem> {
     let publication = message.publication()?;
-    let (tell, told) = oneshot::channel();
+    let (reply_sender, reply_receiver) = oneshot::channel();
     let reply = move |code| {
         // Nobody waits any more when the request was given up meanwhile.
-        let _ = tell.send(code);
+        let _ = reply_sender.send(code);
     };
     admin.publish(&publication, Box::new(reply))?;
-    Ok(Sent(told))
+    Ok(Sent(reply_receiver))
 }
 
 impl Sent {

@@ -63,9 +63,9 @@ struct RetainedQuery {
 }
 
 /// The shard to go on in, and the topic behind which.
-type RetainedPlace = (u16, Option<String>);
+type RetainedPosition = (u16, Option<String>);
 
-fn from_place((shard, after): RetainedPlace) -> (ShardId, Option<Box<str>>) {
+fn from_position((shard, after): RetainedPosition) -> (ShardId, Option<Box<str>>) {
     (ShardId(shard), after.map(Into::into))
 }
 
@@ -79,7 +79,8 @@ fn from_place((shard, after): RetainedPlace) -> (ShardId, Option<Box<str>>) {
 async fn list(state: State, Query(query): Query<RetainedQuery>) -> Result<Json<Page<RetainedItem>>, Problem> {
     let limit = paging::limit(query.limit)?;
     let (admin, filter) = (&state.admin, query.filter.as_deref().unwrap_or("#"));
-    let mut from = listing::place::<RetainedPlace>(admin, LISTING, query.cursor.as_deref())?.map(from_place);
+    let mut from =
+        listing::position::<RetainedPosition>(admin, LISTING, query.cursor.as_deref())?.map(from_position);
     let _turn = listing::turn().await?;
     let (mut items, mut budget) = (Vec::new(), Budget::begin());
     let next = loop {
@@ -92,8 +93,8 @@ async fn list(state: State, Query(query): Query<RetainedQuery>) -> Result<Json<P
         from = page.next;
     };
     let next = next.map(|(shard, after)| {
-        let place: RetainedPlace = (shard.0, after.map(Into::into));
-        listing::next(admin, LISTING, place)
+        let position: RetainedPosition = (shard.0, after.map(Into::into));
+        listing::next(admin, LISTING, position)
     });
     Ok(Json(Page::new(items, next)))
 }
@@ -205,14 +206,14 @@ async fn delete(
 
 async fn delete_topics(state: &State, topics: &[Box<str>]) -> Result<usize, Problem> {
     // As large as there can be answers, so that none is turned away; one for each worker.
-    let (tell, mut told) = mpsc::channel(state.admin.workers().count().max(1));
+    let (reply_sender, mut reply_receiver) = mpsc::channel(state.admin.workers().count().max(1));
     let answers = state.admin.delete_retained(topics, move |count| {
         // Nobody waits any more when the request was given up meanwhile.
-        let _ = tell.try_send(count);
+        let _ = reply_sender.try_send(count);
     });
     let mut deleted = 0;
     for _ in 0..answers {
-        match tokio::time::timeout(ANSWER_TIMEOUT, told.recv()).await {
+        match tokio::time::timeout(ANSWER_TIMEOUT, reply_receiver.recv()).await {
             Ok(Some(count)) => deleted += count,
             Ok(None) => return Err(Problem::unavailable("the node is stopping")),
             Err(_) => {

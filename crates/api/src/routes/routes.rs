@@ -7,14 +7,14 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::ask::{ask, off_runtime};
+use crate::ask::{ask, run_blocking};
 use crate::extract::Query;
 use crate::paging;
 use crate::problem::Problem;
 use crate::state::State;
 
 pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(who_would_get))
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(find_receivers))
 }
 
 /// One at a time: each goes through the whole index.
@@ -78,7 +78,7 @@ async fn list(state: State, Query(query): Query<RoutesQuery>) -> Result<Json<Rou
         ));
     };
     let admin = state.admin.clone();
-    let listed = off_runtime(move || {
+    let listed = run_blocking(move || {
         // Held to the end, also when the request is given up before.
         let _turn = turn;
         let prefix = query.prefix.unwrap_or_default();
@@ -152,10 +152,10 @@ struct Receiver {
     params(MatchQuery),
     responses((status = 200, body = Receivers)),
 )]
-async fn who_would_get(state: State, Query(query): Query<MatchQuery>) -> Result<Json<Receivers>, Problem> {
+async fn find_receivers(state: State, Query(query): Query<MatchQuery>) -> Result<Json<Receivers>, Problem> {
     let limit = paging::limit(query.limit)?;
     let _turn = super::listing::turn().await?;
-    let matches = ask(|reply| state.admin.who_would_get(&query.topic, limit, reply)).await?;
+    let matches = ask(|reply| state.admin.find_receivers(&query.topic, limit, reply)).await?;
     let receivers: Vec<_> = matches
         .receivers
         .into_iter()

@@ -21,7 +21,7 @@ pub(super) fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new()
         .routes(routes!(list, add, replace_all))
         .routes(routes!(get, replace, remove))
-        .routes(routes!(place))
+        .routes(routes!(move_rule))
 }
 
 const LISTING: &str = "rules";
@@ -139,7 +139,7 @@ fn authorship(caller: &Caller) -> Authorship {
 )]
 async fn list(state: State, Query(query): Query<PageQuery>) -> Result<Json<Page<RuleItem>>, Problem> {
     let limit = paging::limit(query.limit)?;
-    let from = listing::place::<usize>(&state.admin, LISTING, query.cursor.as_deref())?.unwrap_or(0);
+    let from = listing::position::<usize>(&state.admin, LISTING, query.cursor.as_deref())?.unwrap_or(0);
     let rules = state.rules.list();
     let page = rules.iter().zip(1..).skip(from).take(limit);
     let items: Vec<_> = page.map(|(rule, position)| RuleItem::of(position, rule)).collect();
@@ -203,7 +203,7 @@ async fn replace(
     security(("token" = ["admin"])), params(("id" = String, Path)), request_body = RulePosition,
     responses((status = 200, body = RuleItem)),
 )]
-async fn place(
+async fn move_rule(
     state: State,
     caller: Caller,
     Path(id): Path<String>,
@@ -287,7 +287,7 @@ impl From<RuleTableError> for Problem {
             | RuleTableError::Blank
             | RuleTableError::Lines
             | RuleTableError::Long => Self::invalid("rule", detail),
-            RuleTableError::Registry(error) => error.into(),
+            RuleTableError::ConfigStore(error) => error.into(),
         }
     }
 }

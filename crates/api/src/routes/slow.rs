@@ -10,7 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::ask::{ask, off_runtime};
+use crate::ask::{ask, run_blocking};
 use crate::extract::Query;
 use crate::paging;
 use crate::problem::Problem;
@@ -91,7 +91,7 @@ async fn forget(state: State) -> StatusCode {
 /// `monitor.slow_threshold` in force.
 async fn threshold(state: &State) -> Result<u64, Problem> {
     let configuration = state.configuration.clone();
-    let view = off_runtime(move || configuration.view()).await?;
+    let view = run_blocking(move || configuration.view()).await?;
     let setting = view.settings.into_iter().find(|setting| setting.name == "monitor.slow_threshold");
     let value = setting.and_then(|setting| Duration::from_raw(&Raw::Text(setting.value?)).ok());
     Ok(value.unwrap_or_else(|| broker::settings::Monitor::default().slow_threshold).as_millis() as u64)

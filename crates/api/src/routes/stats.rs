@@ -65,7 +65,7 @@ struct Queued {
     /// In flight to durable sessions included.
     bytes: u64,
     /// Of these, for clients that are away.
-    absent_bytes: u64,
+    offline_bytes: u64,
     /// For how long the oldest message has waited.
     oldest_age_s: f64,
 }
@@ -90,7 +90,7 @@ struct Dropped {
 #[schema(as = AuthFigures)]
 struct Auth {
     accepted: u64,
-    remembered: u64,
+    cached: u64,
     refused: u64,
     busy: u64,
     anonymous_refused: u64,
@@ -142,7 +142,7 @@ async fn stats(state: State) -> Json<Stats> {
         queued: Queued {
             messages: figures.total(|worker| worker.waiting_messages),
             bytes: figures.total(|worker| worker.queued_bytes),
-            absent_bytes: figures.total(|worker| worker.absent_bytes),
+            offline_bytes: figures.total(|worker| worker.offline_bytes),
             oldest_age_s: oldest_s(&figures),
         },
         received: traffic(
@@ -156,7 +156,7 @@ async fn stats(state: State) -> Json<Stats> {
         counters: summed(&each),
         auth: Auth {
             accepted: auth.accepted,
-            remembered: auth.remembered,
+            cached: auth.remembered,
             refused: auth.refused,
             busy: auth.busy,
             anonymous_refused: auth.anonymous_refused,
@@ -214,8 +214,8 @@ fn summed(each: &[Figure]) -> BTreeMap<&'static str, u64> {
 
 fn workers(state: &State, figures: &Figures) -> Vec<Worker> {
     let reactors: Vec<_> = figures.workers.iter().map(|worker| &worker.reactor).collect();
-    let lately = state.turns.lately(Instant::now(), &reactors);
-    let rows = figures.workers.iter().zip(lately).enumerate();
+    let recent = state.turns.recent(Instant::now(), &reactors);
+    let rows = figures.workers.iter().zip(recent).enumerate();
     rows.map(|(index, (worker, turns))| Worker {
         worker: index,
         connections: worker.connections,

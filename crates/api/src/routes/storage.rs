@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::ask::{change_node, off_runtime};
+use crate::ask::{change_node, run_blocking};
 use crate::extract::Body;
 use crate::problem::{FieldProblem, Problem};
 use crate::role::Caller;
@@ -32,7 +32,7 @@ struct Storage {
     responses((status = 200, body = Storage)))]
 async fn storage(state: State) -> Result<Json<Storage>, Problem> {
     let log = match state.storage.clone() {
-        Some(storage) => Some(off_runtime(move || storage.view()).await?),
+        Some(storage) => Some(run_blocking(move || storage.view()).await?),
         None => None,
     };
     let durability = if log.is_some() { "local-disk" } else { "memory" };

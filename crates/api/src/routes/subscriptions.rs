@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::http::StatusCode;
-use broker::admin::{Invalid, NewSubscription, SubscriptionFilter, SubscriptionInfo, Unable};
+use broker::admin::{ClientActionError, Invalid, NewSubscription, SubscriptionFilter, SubscriptionInfo};
 use mqtt::{QoS, ReasonCode, RetainHandling, Subscription, TopicFilter, TopicName};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -15,7 +15,7 @@ use super::clients::unknown;
 use super::listing::{self, Budget};
 use crate::ask::ask;
 use crate::extract::{Body, Path, Query};
-use crate::paging::{self, Page, Place};
+use crate::paging::{self, ListingCursor, Page};
 use crate::problem::{FieldProblem, Problem};
 use crate::role::Caller;
 use crate::state::State;
@@ -46,7 +46,7 @@ struct ClientSubscription {
 
 /// A subscription and whose it is.
 #[derive(Debug, Serialize, ToSchema)]
-struct AnySubscription {
+struct SubscriptionItem {
     #[serde(flatten)]
     subscription: ClientSubscription,
     client_id: String,
@@ -93,19 +93,19 @@ impl SubscriptionsQuery {
     get, path = "/api/v1/subscriptions", tag = "subscriptions", operation_id = "list_subscriptions",
     security(("token" = ["viewer"])),
     params(SubscriptionsQuery),
-    responses((status = 200, body = Page<AnySubscription>)),
+    responses((status = 200, body = Page<SubscriptionItem>)),
 )]
 async fn list(
     state: State,
     Query(query): Query<SubscriptionsQuery>,
-) -> Result<Json<Page<AnySubscription>>, Problem> {
+) -> Result<Json<Page<SubscriptionItem>>, Problem> {
     let limit = paging::limit(query.limit)?;
     let filter = query.filter()?;
     if let Some(client_id) = &query.client_id {
         return list_one(&state, client_id, &filter, limit, query.cursor.as_deref()).await;
     }
     let (admin, filter) = (&state.admin, Arc::new(filter));
-    let begin = listing::place::<Place>(admin, LISTING, query.cursor.as_deref())?;
+    let begin = listing::position::<ListingCursor>(admin, LISTING, query.cursor.as_deref())?;
     let _turn = listing::turn().await?;
     let (mut items, mut budget) = (Vec::new(), Budget::begin());
     let mut next = Some(begin.unwrap_or_default().into());
@@ -114,14 +114,19 @@ async fn list(
         let page = ask(|reply| admin.subscriptions(from, left, filter.clone(), reply)).await?;
         items.extend(page.items.into_iter().map(|info| {
             let (client_id, connected) = (info.client_id.to_string(), info.connected);
-            AnySubscription { subscription: info.into(), client_id, connected, node: state.node.name.clone() }
+            SubscriptionItem {
+                subscription: info.into(),
+                client_id,
+                connected,
+                node: state.node.name.clone(),
+            }
         }));
         next = page.next;
         if items.len() >= limit || !budget.step() {
             break;
         }
     }
-    let next = next.map(|next| listing::next(admin, LISTING, Place::from(next)));
+    let next = next.map(|next| listing::next(admin, LISTING, ListingCursor::from(next)));
     Ok(Json(Page::new(items, next)))
 }
 
@@ -132,9 +137,9 @@ async fn list_one(
     filter: &SubscriptionFilter,
     limit: usize,
     cursor: Option<&str>,
-) -> Result<Json<Page<AnySubscription>>, Problem> {
+) -> Result<Json<Page<SubscriptionItem>>, Problem> {
     let admin = &state.admin;
-    let begin = listing::place::<usize>(admin, LISTING_OF_CLIENT, cursor)?;
+    let begin = listing::position::<usize>(admin, LISTING_OF_CLIENT, cursor)?;
     let _turn = listing::turn().await?;
     let (mut items, mut budget) = (Vec::new(), Budget::begin());
     let mut next = Some(begin.unwrap_or_default());
@@ -149,7 +154,7 @@ async fn list_one(
                 break;
             }
             let connected = info.connected;
-            items.push(AnySubscription {
+            items.push(SubscriptionItem {
                 subscription: info.into(),
                 client_id: client_id.to_owned(),
                 connected,
@@ -199,7 +204,7 @@ async fn list_of_client(
     let limit = paging::limit(query.limit)?;
     let admin = &state.admin;
     let from =
-        listing::place::<usize>(admin, LISTING_OF_CLIENT, query.cursor.as_deref())?.unwrap_or_default();
+        listing::position::<usize>(admin, LISTING_OF_CLIENT, query.cursor.as_deref())?.unwrap_or_default();
     let step = ask(|reply| admin.client_subscriptions(&client_id, from, limit, reply)).await?;
     let (found, behind) = step.ok_or_else(|| unknown(&client_id))?;
     let next = behind.map(|next| listing::next(admin, LISTING_OF_CLIENT, next));
@@ -209,7 +214,7 @@ async fn list_of_client(
 /// A subscription to make for a client.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct Wanted {
+struct SubscribeBody {
     /// With `$share/NAME/` for a shared subscription.
     #[schema(examples("sensors/+/temperature"))]
     filter: String,
@@ -234,7 +239,7 @@ fn one() -> u8 {
     1
 }
 
-impl Wanted {
+impl SubscribeBody {
     /// Says everything that is wrong at once.
     fn check(self) -> Result<NewSubscription, Problem> {
         let mut errors = Vec::new();
@@ -286,7 +291,7 @@ const SUBSCRIPTION_ID_MAX: u32 = 268_435_455;
 
 /// What came of it.
 #[derive(Debug, Serialize, ToSchema)]
-struct Outcome {
+struct SubscribeResult {
     filter: String,
     /// That of SUBACK or UNSUBACK.
     reason_code: u8,
@@ -299,16 +304,16 @@ struct Outcome {
     post, path = "/api/v1/clients/{client_id}/subscriptions", tag = "clients", operation_id = "subscribe_client",
     security(("token" = ["operator"])),
     params(("client_id" = String, Path)),
-    request_body = Wanted,
-    responses((status = 201, body = Outcome)),
+    request_body = SubscribeBody,
+    responses((status = 201, body = SubscribeResult)),
 )]
 async fn subscribe(
     state: State,
     caller: Caller,
     Path(client_id): Path<String>,
-    Body(wanted): Body<Wanted>,
-) -> Result<(StatusCode, Json<Outcome>), Problem> {
-    let new = wanted.check()?;
+    Body(requested): Body<SubscribeBody>,
+) -> Result<(StatusCode, Json<SubscribeResult>), Problem> {
+    let new = requested.check()?;
     let filter = new.filter.clone();
     caller.note(|| format!("filter {filter}"));
     let done = ask(|reply| state.admin.subscribe(&client_id, new, reply)).await?;
@@ -328,14 +333,14 @@ struct UnsubscribeQuery {
     delete, path = "/api/v1/clients/{client_id}/subscriptions", tag = "clients", operation_id = "unsubscribe_client",
     security(("token" = ["operator"])),
     params(("client_id" = String, Path), UnsubscribeQuery),
-    responses((status = 200, body = Outcome)),
+    responses((status = 200, body = SubscribeResult)),
 )]
 async fn unsubscribe(
     state: State,
     caller: Caller,
     Path(client_id): Path<String>,
     Query(query): Query<UnsubscribeQuery>,
-) -> Result<Json<Outcome>, Problem> {
+) -> Result<Json<SubscribeResult>, Problem> {
     let filter = query.filter;
     caller.note(|| format!("filter {filter}"));
     let done = ask(|reply| state.admin.unsubscribe(&client_id, &filter, reply)).await?;
@@ -351,18 +356,18 @@ enum Done {
 fn outcome(
     client_id: &str,
     filter: String,
-    done: Result<ReasonCode, Unable>,
+    done: Result<ReasonCode, ClientActionError>,
     what: Done,
-) -> Result<Outcome, Problem> {
+) -> Result<SubscribeResult, Problem> {
     let code = match done {
         Ok(code) => code,
-        Err(Unable::Unknown) => return Err(unknown(client_id)),
-        Err(Unable::NotConnected) => {
+        Err(ClientActionError::Unknown) => return Err(unknown(client_id)),
+        Err(ClientActionError::NotConnected) => {
             return Err(Problem::conflict(format!(
                 "the client `{client_id}` is not connected; subscriptions of a session change when its client is there"
             )));
         }
-        Err(Unable::Gone) => {
+        Err(ClientActionError::Gone) => {
             return Err(Problem::conflict(format!(
                 "the client `{client_id}` went while this was done; look again"
             )));
@@ -376,9 +381,9 @@ fn outcome(
             Err(Problem::invalid("filter", format!("refused with 0x{:02X} {}", code.as_u8(), code.name())))
         }
         ReasonCode::Success if what == Done::Subscribed => {
-            Ok(Outcome { filter, reason_code: 0, reason: "granted QoS 0".to_owned() })
+            Ok(SubscribeResult { filter, reason_code: 0, reason: "granted QoS 0".to_owned() })
         }
-        code => Ok(Outcome { filter, reason_code: code.as_u8(), reason: reason(code) }),
+        code => Ok(SubscribeResult { filter, reason_code: code.as_u8(), reason: reason(code) }),
     }
 }
 

@@ -25,22 +25,22 @@ struct TopicMetrics {
     filter: String,
     since_at: Timestamp,
     /// From clients and operators.
-    received: Counted,
+    received: MessageCount,
     /// To clients.
-    sent: Counted,
+    sent: MessageCount,
     /// Deliveries that came to nothing.
     dropped: u64,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-struct Counted {
+struct MessageCount {
     messages: u64,
     by_qos: [u64; 3],
     /// Of payloads.
     bytes: u64,
 }
 
-impl From<Traffic> for Counted {
+impl From<Traffic> for MessageCount {
     fn from(traffic: Traffic) -> Self {
         Self { messages: traffic.messages(), by_qos: traffic.by_qos, bytes: traffic.bytes }
     }

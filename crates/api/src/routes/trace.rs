@@ -178,7 +178,7 @@ impl TraceItem {
 async fn trace(state: State, Query(query): Query<TraceQuery>) -> Result<Response, Problem> {
     let Plan { subject, payload, time, events, kinds } = query.plan()?;
     let (sink, stream) = state.streams.open::<TraceEvent>()?;
-    let losses = Arc::new(Losses { sink, of_sink: AtomicU64::new(0), told: AtomicU64::new(0) });
+    let losses = Arc::new(Losses { sink, of_sink: AtomicU64::new(0), reported: AtomicU64::new(0) });
     let at_source = losses.clone();
     let on_event = move |event: TraceEvent| {
         // What was not asked for is not lost either.
@@ -210,17 +210,17 @@ struct Losses {
     sink: Sink<TraceEvent>,
     of_sink: AtomicU64,
     /// Of the others, those that the reader was told of.
-    told: AtomicU64,
+    reported: AtomicU64,
 }
 
 impl Losses {
     fn tell(&self, trace: &Weak<Trace>) {
         let Some(trace) = trace.upgrade() else { return };
-        let known = self.of_sink.load(Ordering::Relaxed) + self.told.load(Ordering::Relaxed);
+        let known = self.of_sink.load(Ordering::Relaxed) + self.reported.load(Ordering::Relaxed);
         let more = trace.lost().saturating_sub(known);
         if more > 0 {
             self.sink.lose(more);
-            self.told.fetch_add(more, Ordering::Relaxed);
+            self.reported.fetch_add(more, Ordering::Relaxed);
         }
     }
 }

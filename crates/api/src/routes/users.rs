@@ -13,11 +13,11 @@ mod csv;
 mod item;
 mod secret;
 
-use body::{Hashed, Patch, UserBody, hashed};
+use body::{Hashed, UserBody, UserPatch, hashed};
 use item::UserItem;
 
 use super::listing;
-use crate::ask::{off_runtime, propose};
+use crate::ask::{propose, run_blocking};
 use crate::extract::{Body, Path, Query};
 use crate::paging::{self, Page};
 use crate::problem::{FieldProblem, Problem};
@@ -71,10 +71,10 @@ impl ChangeQuery {
 )]
 async fn list(state: State, Query(query): Query<ListQuery>) -> Result<Json<Page<UserItem>>, Problem> {
     let limit = paging::limit(query.limit)?;
-    let after = listing::place::<String>(&state.admin, LISTING, query.cursor.as_deref())?;
+    let after = listing::position::<String>(&state.admin, LISTING, query.cursor.as_deref())?;
     let search = query.search.filter(|text| !text.is_empty()).map(|text| text.to_ascii_lowercase());
     let shared = state.clone();
-    let (items, last) = off_runtime(move || page(&shared.users, after, limit, search.as_deref())).await?;
+    let (items, last) = run_blocking(move || page(&shared.users, after, limit, search.as_deref())).await?;
     let next = last.map(|last| listing::next(&state.admin, LISTING, last));
     Ok(Json(Page::new(items, next)))
 }
@@ -118,7 +118,7 @@ fn page(
     responses((status = 200, body = UserItem)),
 )]
 async fn get(state: State, Path(name): Path<String>) -> Result<Json<UserItem>, Problem> {
-    let found = off_runtime(move || {
+    let found = run_blocking(move || {
         let record = state.users.get(&name)?.ok_or_else(|| UserError::Unknown(name.clone()))?;
         Ok::<_, UserError>(UserItem::of(&name, &record))
     });
@@ -172,7 +172,7 @@ async fn replace(
 /// Changes a user's password, or whether it may get in. The user's connections are closed within seconds, in a cluster on every node.
 #[utoipa::path(
     patch, path = "/api/v1/users/{name}", tag = "users", operation_id = "user_patch",
-    security(("token" = ["admin"])), params(("name" = String, Path), ChangeQuery), request_body = Patch,
+    security(("token" = ["admin"])), params(("name" = String, Path), ChangeQuery), request_body = UserPatch,
     responses((status = 200, body = UserItem)),
 )]
 async fn patch(
@@ -180,7 +180,7 @@ async fn patch(
     caller: Caller,
     Path(name): Path<String>,
     Query(query): Query<ChangeQuery>,
-    Body(body): Body<Patch>,
+    Body(body): Body<UserPatch>,
 ) -> Result<Json<UserItem>, Problem> {
     caller.note(|| body.note());
     known(&state, &name).await?;
@@ -308,7 +308,7 @@ async fn change(
 /// Before a password is hashed for nobody.
 async fn known(state: &State, name: &str) -> Result<(), Problem> {
     let (state, name) = (state.clone(), name.to_owned());
-    off_runtime(move || match state.users.get(&name)? {
+    run_blocking(move || match state.users.get(&name)? {
         Some(_) => Ok(()),
         None => Err(UserError::Unknown(name)),
     })
@@ -337,9 +337,9 @@ impl From<UserError> for Problem {
                 Self::not_found(detail + "; `GET /api/v1/users?search=` finds those there are")
             }
             UserError::Exists(_) | UserError::TooMany { .. } => Self::conflict(detail),
-            UserError::Registry(error) => error.into(),
+            UserError::ConfigStore(error) => error.into(),
             UserError::Of { error, .. } => match *error {
-                UserError::Registry(error) => Self::new(Self::from(error).kind(), detail),
+                UserError::ConfigStore(error) => Self::new(Self::from(error).kind(), detail),
                 _ => Self::invalid("users", detail),
             },
             UserError::Twice(_) => Self::invalid("users", detail),

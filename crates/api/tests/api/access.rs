@@ -88,7 +88,7 @@ fn strangers_are_refused_faster_when_there_are_many_and_friends_are_not() {
     assert!(answers.iter().all(|status| [401, 429].contains(status)));
     with(&server, &[("Authorization", &token)]).is(200);
     let metrics = server.request("GET", "/metrics", &[("Authorization", &token)], None);
-    let held = answers.iter().filter(|status| **status == 429).count();
-    assert!(metrics.text().contains(&format!("meridian_http_rejected_total{{reason=\"rate\"}} {held}\n")));
+    let refused = answers.iter().filter(|status| **status == 429).count();
+    assert!(metrics.text().contains(&format!("meridian_http_rejected_total{{reason=\"rate\"}} {refused}\n")));
     assert!(metrics.text().contains("meridian_http_rejected_total{reason=\"token\"} 200\n"));
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::{ClusterView, MembershipView, NotJoinedView, Role};
+use api::{ClusterView, MembershipView, Role, UnjoinedPeerView};
 use serde_json::Value;
 
 use crate::cluster::{agreed, view};
@@ -66,10 +66,10 @@ fn dead_nodes_unreachable_nodes_and_nodes_that_have_not_joined_are_each_named_on
     let lines = of(view.clone());
     has(&lines, "error dead b is dead", "meridian ctl cluster remove b");
     has_not(&lines, "nothing is heard of it");
-    has(&lines, "warning not_joined 10.0.0.7 (z): another secret", "(12 times, last 2s ago)");
+    has(&lines, "warning unjoined_peers 10.0.0.7 (z): another secret", "(12 times, last 2s ago)");
     // Anybody who reaches the port may claim any name.
-    view.not_joined[0].name = Some("z\n! n8".to_owned());
-    has(&of(view), "warning not_joined 10.0.0.7 (z\\n! n8)", "");
+    view.unjoined_peers[0].name = Some("z\n! n8".to_owned());
+    has(&of(view), "warning unjoined_peers 10.0.0.7 (z\\n! n8)", "");
 
     let mut view = crate::cluster::view();
     view.links[0].last_error = Some("no route".to_owned());
@@ -79,7 +79,7 @@ fn dead_nodes_unreachable_nodes_and_nodes_that_have_not_joined_are_each_named_on
         "error link b (127.0.0.1:7883): nothing is heard of it for 12s; 3s ago: no route",
         "firewall",
     );
-    view.not_joined = vec![NotJoinedView {
+    view.unjoined_peers = vec![UnjoinedPeerView {
         address: "127.0.0.1:7883".to_owned(),
         name: Some("b".to_owned()),
         reason: "no route".to_owned(),
@@ -89,7 +89,7 @@ fn dead_nodes_unreachable_nodes_and_nodes_that_have_not_joined_are_each_named_on
     let lines = of(view);
     has_not(&lines, "nothing is heard of it");
     assert_eq!(lines.iter().filter(|line| line.contains("no route")).count(), 1, "{lines:#?}");
-    has(&lines, "warning not_joined", "(once, last 2s ago)");
+    has(&lines, "warning unjoined_peers", "(once, last 2s ago)");
 }
 
 #[test]
@@ -105,19 +105,27 @@ fn a_node_without_quorum_says_so_and_one_that_is_no_member_yet_says_what_it_wait
     has(&failed, "error quorum", "disk on fire. Look at its disk and restart it");
     let waiting = but(|it| it.waits_for = Some("2 of 3 cores have met".to_owned()));
     has(&waiting, "error membership no member yet: 2 of 3", "");
-    has_not(&waiting, "not fresh");
-    has(&of(view()), "error fresh not fresh, though a majority", "publishers of QoS 1 and 2 wait");
+    has_not(&waiting, "not acknowledging");
+    has(
+        &of(view()),
+        "error acknowledging not acknowledging, though a majority",
+        "publishers of QoS 1 and 2 wait",
+    );
     let alone = ClusterView { links: view().links[..1].to_vec(), ..view() };
-    has(&of(alone), "error fresh not fresh: no majority of cores is reached", "without_quorum");
+    has(
+        &of(alone),
+        "error acknowledging not acknowledging: no majority of cores is reached",
+        "without_quorum",
+    );
     let replicant = ClusterView { role: "replicant", ..view() };
-    has(&of(replicant), "error fresh attached to no core", "");
+    has(&of(replicant), "error acknowledging attached to no core", "");
 }
 
 #[test]
 fn clocks_that_differ_are_named_with_what_sets_them() {
     let with = |own: Option<f64>, c: f64, differs: bool| {
         let mut view = view();
-        view.clock_off_s = own;
+        view.clock_offset_s = own;
         view.links[1].clock_ahead_s = Some(c);
         view.links[1].clock_differs = differs;
         of(view)
@@ -141,13 +149,13 @@ fn clocks_that_differ_are_named_with_what_sets_them() {
 #[test]
 fn unrouted_filters_are_an_error_and_slow_links_a_warning() {
     let mut view = view();
-    view.unrouted = 1;
+    view.routes_unindexed = 1;
     view.refused = 1;
-    view.carrier.bbr = false;
+    view.transport.bbr = false;
     view.links[1].lanes[0].oldest_s = 6.0;
     view.links[1].connections = 1;
     let lines = of(view);
-    has(&lines, "error unrouted", "publishers of QoS 1 and 2 wait here");
+    has(&lines, "error routes_unindexed", "publishers of QoS 1 and 2 wait here");
     has(&lines, "notice refused", "cluster.buffer_max");
     has(&lines, "warning link c: frames have waited for 6s", "");
     has(&lines, "warning link c: 1 of 4 connections", "");

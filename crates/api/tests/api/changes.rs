@@ -25,7 +25,7 @@ struct Now {
 }
 
 impl Held {
-    fn let_go(&self) {
+    fn release(&self) {
         self.now.lock().unwrap_or_else(PoisonError::into_inner).is_let_go = true;
         self.changed.notify_all();
     }
@@ -41,11 +41,11 @@ impl Held {
 }
 
 /// Lets go of what a test holds, however that ends: a server waits for its threads.
-struct LetsGo(Arc<Held>);
+struct ReleaseOnDrop(Arc<Held>);
 
-impl Drop for LetsGo {
+impl Drop for ReleaseOnDrop {
     fn drop(&mut self) {
-        self.0.let_go();
+        self.0.release();
     }
 }
 
@@ -66,7 +66,7 @@ impl Configuration for Held {
         self.changed.notify_all();
         drop(self.changed.wait_while(now, |now| !now.is_let_go).unwrap());
         let change = Change { name: author.comment.clone(), before: None, after: Some("7".to_owned()) };
-        Ok(Changed { version: 2, changed: vec![change], held: Vec::new() })
+        Ok(Changed { version: 2, changed: vec![change], overridden: Vec::new() })
     }
 
     fn rollback(&self, version: u64, _: &Author) -> Result<Changed, Refused> {
@@ -96,9 +96,9 @@ impl Configuration for Held {
     fn revert_log_level(&self, _: u64) {}
 }
 
-fn held(change: impl FnOnce(&mut api::settings::HttpSettings)) -> (Server, LetsGo) {
+fn held(change: impl FnOnce(&mut api::settings::HttpSettings)) -> (Server, ReleaseOnDrop) {
     let held = Arc::<Held>::default();
-    (Server::configured(held.clone(), change), LetsGo(held))
+    (Server::configured(held.clone(), change), ReleaseOnDrop(held))
 }
 
 /// Asks for a change of the node and does not wait for the answer.
@@ -145,7 +145,7 @@ fn what_a_client_that_has_gone_wanted_is_in_the_audit_log() {
     held.0.begun(1);
     drop(client);
     until_connected(&server, 1);
-    held.0.let_go();
+    held.0.release();
     assert_eq!(audit(&server, 1), [(200, "one unset -> 7".to_owned())]);
 }
 
@@ -154,7 +154,7 @@ fn what_took_longer_than_a_request_may_is_in_the_audit_log() {
     let (server, held) = held(|settings| settings.request_timeout = Duration::from_millis(100));
     let detail = ask(&server, "one").answer("PATCH").problem(503, "unavailable");
     assert!(detail.contains("the audit log will say"), "{detail}");
-    held.0.let_go();
+    held.0.release();
     assert_eq!(audit(&server, 1), [(200, "one unset -> 7".to_owned())]);
 }
 
@@ -202,7 +202,7 @@ fn there_are_as_many_changes_at_once_as_there_may_be_connections() {
     let answer = ask(&server, "one more").answer("PATCH");
     assert_eq!(answer.header("retry-after"), Some("1"));
     assert!(answer.problem(503, "unavailable").contains("http.connections_max"));
-    held.0.let_go();
+    held.0.release();
     let statuses: Vec<_> = audit(&server, 3).into_iter().map(|(status, _)| status).collect();
     assert_eq!(statuses, [503, 200, 200]);
 }
@@ -217,7 +217,7 @@ fn changes_that_wait_for_the_cluster_hold_up_nothing_else() {
     }
     let node = ask(&server, "of the node");
     assert!(held.0.begun(2).contains(&"of the node".to_owned()));
-    held.0.let_go();
+    held.0.release();
     for mut client in clients.into_iter().chain([node]) {
         client.answer("PATCH").is(200);
     }
@@ -233,7 +233,7 @@ fn what_was_not_begun_when_its_client_went_is_not_begun_and_said_so() {
     drop(given_up);
     until_connected(&server, 2);
     let mut last = ask_for(&server, "cluster", "last");
-    held.0.let_go();
+    held.0.release();
     first.answer("PATCH").is(200);
     last.answer("PATCH").is(200);
     assert_eq!(held.0.begun(2), ["first", "last"]);

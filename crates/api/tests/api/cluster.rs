@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use api::{
-    CarrierView, ClusterView, GrantView, LaneView, LinkView, MemberView, MembershipView, NodeRoutes,
-    NotJoinedView, ReplicaView, Role,
+    ClusterView, GrantView, LaneView, LinkView, MemberView, MembershipView, NodeRoutes, ReplicaView, Role,
+    TransportView, UnjoinedPeerView,
 };
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ pub fn view() -> ClusterView {
         digest: "00000000000000ff".to_owned(),
         suspect,
     };
-    let carrier = CarrierView {
+    let transport = TransportView {
         connections: 4,
         accepted: 4,
         accept_errors: 0,
@@ -36,7 +36,7 @@ pub fn view() -> ClusterView {
         blocked: 1,
         turns: 100,
         wakeups: 50,
-        letters: 60,
+        commands: 60,
         bbr: true,
     };
     ClusterView {
@@ -45,39 +45,39 @@ pub fn view() -> ClusterView {
         region: "north".to_owned(),
         incarnation: 9,
         attached_to: None,
-        fresh: false,
-        fresh_s: Some(0.0),
-        granted_by: Vec::new(),
-        grants: vec![GrantView { node: "c".to_owned(), left_s: 1.5 }],
-        clock_off_s: None,
+        acknowledging: false,
+        lease_s: Some(0.0),
+        lease_granted_by: Vec::new(),
+        leases_granted: vec![GrantView { node: "c".to_owned(), left_s: 1.5 }],
+        clock_offset_s: None,
         subacks_waiting_core: 2,
         subacks_waiting_region: 3,
         subacks_waiting_cluster: 5,
         subacks_overdue: 1,
         routes_applied: 8,
         routes_refused: 0,
-        unrouted: 0,
+        routes_unindexed: 0,
         dropped_qos0: 0,
         dropped_suspect: 0,
         refused: 0,
         malformed: 0,
-        crowded: 7,
-        asks: 6,
-        asks_unanswered: 1,
-        asked: 4,
-        asked_refused: 0,
+        unauthenticated_closed: 7,
+        requests_sent: 6,
+        requests_unanswered: 1,
+        requests_received: 4,
+        requests_refused: 0,
         compressed_before_bytes: 900,
         compressed_after_bytes: 300,
         routes: vec![routes("a", false), routes("b", true), routes("c", false)],
         links: vec![link("b", "suspect", None), link("c", "up", Some(1.5))],
-        not_joined: vec![NotJoinedView {
+        unjoined_peers: vec![UnjoinedPeerView {
             address: "10.0.0.7".to_owned(),
             name: Some("z".to_owned()),
             reason: "another secret: check its file".to_owned(),
             last_s: 2.0,
             count: 12,
         }],
-        carrier,
+        transport,
         membership: None,
     }
 }
@@ -95,12 +95,12 @@ pub fn agreed() -> ClusterView {
         leads,
     };
     let replica = ReplicaView {
-        part: "leader",
+        raft_state: "leader",
         term: 3,
         leader: Some("a".to_owned()),
-        leader_by: None,
-        last: 41,
-        applied: 40,
+        leader_via: None,
+        last_index: 41,
+        applied_index: 40,
         quorum: true,
         voters: 3,
         learners: 0,
@@ -108,7 +108,7 @@ pub fn agreed() -> ClusterView {
     };
     let membership = MembershipView {
         stale: false,
-        founded: Some("00ff".to_owned()),
+        cluster_uid: Some("00ff".to_owned()),
         index: 40,
         waits_for: None,
         members: vec![
@@ -168,7 +168,7 @@ fn link(node: &str, state: &'static str, round_trip_ms: Option<f64>) -> LinkView
         bytes_sent: 9000,
         bytes_received: 8000,
         connected: 4,
-        silent: 0,
+        timeouts: 0,
         restarts: 0,
         unconsumed_bytes: 0,
         unconfirmed: 3,
@@ -183,23 +183,23 @@ fn link(node: &str, state: &'static str, round_trip_ms: Option<f64>) -> LinkView
 fn a_node_shows_its_links_and_what_it_knows_of_each_node() {
     let server = Server::in_cluster(Some(view()));
     let shown = server.get("/api/v1/cluster").is(200);
-    assert_eq!((&shown["node"], &shown["fresh"]), (&"a".into(), &false.into()));
+    assert_eq!((&shown["node"], &shown["acknowledging"]), (&"a".into(), &false.into()));
     assert_eq!((&shown["links"][0]["node"], &shown["links"][0]["state"]), (&"b".into(), &"suspect".into()));
     assert_eq!(shown["links"][1]["lanes"][0]["class"], "assured");
-    let apart = &shown["not_joined"][0];
+    let apart = &shown["unjoined_peers"][0];
     assert_eq!(
         (&apart["address"], &apart["name"], &apart["count"]),
         (&"10.0.0.7".into(), &"z".into(), &12.into())
     );
-    assert_eq!((&shown["grants"][0]["node"], &shown["fresh_s"]), (&"c".into(), &0.0.into()));
-    assert_eq!((&shown["links"][0]["clock_ahead_s"], &shown["clock_off_s"]), (&Value::Null, &Value::Null));
+    assert_eq!((&shown["leases_granted"][0]["node"], &shown["lease_s"]), (&"c".into(), &0.0.into()));
+    assert_eq!((&shown["links"][0]["clock_ahead_s"], &shown["clock_offset_s"]), (&Value::Null, &Value::Null));
     let c = &shown["links"][1];
     assert_eq!((&c["clock_ahead_s"], &c["clock_differs"]), (&(-3600.5).into(), &true.into()));
     let nodes = server.get("/api/v1/nodes").is(200);
     let part = &nodes["items"][0]["cluster"];
     let c = &part["links"][1];
     assert_eq!((&c["clock_ahead_s"], &c["clock_differs"]), (&(-3600.5).into(), &true.into()));
-    assert_eq!((&part["links"][0]["clock_ahead_s"], &part["clock_off_s"]), (&Value::Null, &Value::Null));
+    assert_eq!((&part["links"][0]["clock_ahead_s"], &part["clock_offset_s"]), (&Value::Null, &Value::Null));
     assert_eq!(
         (&shown["routes"][1]["suspect"], &shown["routes"][1]["digest"]),
         (&true.into(), &"00000000000000ff".into())
@@ -369,7 +369,7 @@ fn quorum(server: &Server, code: u16, status: &str, part: &str) {
 
 #[test]
 fn health_says_whether_a_majority_of_cores_carries_the_node() {
-    let node = |view: ClusterView| Server::in_cluster(Some(ClusterView { fresh: true, ..view }));
+    let node = |view: ClusterView| Server::in_cluster(Some(ClusterView { acknowledging: true, ..view }));
     quorum(&node(agreed()), 200, "quorum", "");
     quorum(&Server::in_cluster(Some(agreed())), 503, "no_quorum", "those without a vote among them");
     let cut_off = agreed_but(|it| it.replica.as_mut().unwrap().quorum = false);
@@ -413,9 +413,9 @@ fn where_nothing_is_agreed_upon_health_goes_by_whether_the_node_acknowledges() {
     quorum(&Server::in_cluster(None), 503, "starting", "yet");
     let replicant = || agreed_but(|it| it.replica = None);
     for mut view in [view(), replicant()] {
-        view.fresh = true;
+        view.acknowledging = true;
         quorum(&Server::in_cluster(Some(view.clone())), 200, "quorum", "");
-        view.fresh = false;
+        view.acknowledging = false;
         quorum(&Server::in_cluster(Some(view)), 503, "no_quorum", "no majority");
     }
 }
@@ -424,7 +424,7 @@ fn where_nothing_is_agreed_upon_health_goes_by_whether_the_node_acknowledges() {
 fn a_thread_of_links_that_is_not_heard_of_is_no_good_health() {
     let silent = |silence| {
         Server::in_silent_cluster(
-            Some(ClusterView { fresh: true, ..agreed() }),
+            Some(ClusterView { acknowledging: true, ..agreed() }),
             Duration::from_millis(silence),
         )
     };

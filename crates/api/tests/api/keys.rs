@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use api::{KeyError, KeyFile, NewKey, Outcome, Role};
-use registry::{Change, Ledger as _, Table};
+use configstore::{Change, ConfigStore as _, Table};
 use serde_json::json;
 
 use crate::support::{Answer, Server};
@@ -61,12 +61,12 @@ fn a_bad_key_is_refused_with_what_to_do() {
 #[test]
 fn an_expired_key_is_told_so_and_does_not_open_the_server() {
     let server = Server::with_keys(|_| ());
-    let ledger = registry::LocalLedger::open(&server.directory).unwrap();
+    let config_store = configstore::LocalStore::open(&server.directory).unwrap();
     for role in Role::ALL {
-        let stored = ledger.read(KEYS, role.name()).unwrap();
+        let stored = config_store.read(KEYS, role.name()).unwrap();
         let mut key: serde_json::Value = serde_json::from_str(&stored.value).unwrap();
         key["expires_at"] = "2020-01-01T00:00:00Z".into();
-        ledger.propose(vec![Change::put(KEYS, role.name(), &key).unwrap()]).unwrap();
+        config_store.propose(vec![Change::put(KEYS, role.name(), &key).unwrap()]).unwrap();
     }
     // Seen within a second or so.
     let detail = loop {

@@ -1,7 +1,6 @@
 //! The server on a free port of loopback, asked by a client that is written here.
 
 mod access;
-mod across;
 mod alarms;
 mod assets;
 mod audit;
@@ -9,6 +8,7 @@ mod bad_input;
 mod changes;
 mod cluster;
 mod document;
+mod fanout;
 mod hostile;
 mod keys;
 mod metrics;

@@ -13,7 +13,7 @@ fn the_disk_is_shown_and_its_trouble_is_health() {
     let shown = server.get("/api/v1/storage").json();
     assert_eq!(shown["durability"], "local-disk");
     assert_eq!((&shown["log"]["state"], &shown["log"]["sync"]["p99_us"]), (&json!("full"), &json!(1024)));
-    assert_eq!(shown["log"]["recovery"]["cut_bytes"], 48);
+    assert_eq!(shown["log"]["recovery"]["truncated_bytes"], 48);
     assert_eq!(server.get("/api/v1/node").json()["storage"], "full");
     let health = server.get("/health/storage");
     assert_eq!((health.status, health.json()["status"].as_str()), (503, Some("full")));

@@ -144,7 +144,7 @@ impl Server {
             version: "test".to_owned(),
             store: None,
             peers: None,
-            descriptors_kept: 0,
+            descriptors_reserved: 0,
         })
         .unwrap();
         let listeners = node.listeners().iter().cloned().map(|bound| ListenerFacts {
@@ -163,14 +163,14 @@ impl Server {
             expiries: Box::new(expiries),
         };
         let log = LogRing::default();
-        let ledger = Arc::new(registry::LocalLedger::open(&directory).unwrap());
+        let config_store = Arc::new(configstore::LocalStore::open(&directory).unwrap());
         let parts = Parts {
             admin: node.admin(),
             guard,
             configuration,
-            keys: Keys::open(ledger.clone()).unwrap(),
-            users: Arc::new(auth::Users::open(ledger.clone(), 50).unwrap()),
-            rules: Arc::new(auth::RuleTable::open(ledger).unwrap()),
+            keys: Keys::open(config_store.clone()).unwrap(),
+            users: Arc::new(auth::Users::open(config_store.clone(), 50).unwrap()),
+            rules: Arc::new(auth::RuleTable::open(config_store).unwrap()),
             log: log.clone(),
             node: facts,
             storage: Some(Arc::new(Disk(directory.clone()))),
@@ -412,7 +412,7 @@ impl Configuration for Fixed {
     fn change(&self, scope: Scope, changes: &Changes, _: &Author) -> Result<Changed, Refused> {
         match self.validate(scope, changes) {
             problems if problems.is_empty() => {
-                Ok(Changed { version: 1, changed: Vec::new(), held: Vec::new() })
+                Ok(Changed { version: 1, changed: Vec::new(), overridden: Vec::new() })
             }
             problems => Err(Refused::Settings(problems)),
         }
@@ -420,7 +420,7 @@ impl Configuration for Fixed {
 
     fn rollback(&self, version: u64, _: &Author) -> Result<Changed, Refused> {
         match version {
-            1 => Ok(Changed { version: 1, changed: Vec::new(), held: Vec::new() }),
+            1 => Ok(Changed { version: 1, changed: Vec::new(), overridden: Vec::new() }),
             other => Err(Refused::NoVersion(other)),
         }
     }
@@ -493,22 +493,22 @@ impl api::Cluster for Part {
         self.silence
     }
 
-    fn ask(&self, _: &str, _: Vec<u8>, told: api::Told) {
-        told(Err("there is nobody".to_owned()));
+    fn ask(&self, _: &str, _: Vec<u8>, callback: api::AnswerCallback) {
+        callback(Err("there is nobody".to_owned()));
     }
 
-    fn answer_by(&self, _: Arc<dyn api::Answerer>) {}
+    fn set_request_handler(&self, _: Arc<dyn api::RequestHandler>) {}
 
-    fn order(&self, order: api::Order, told: api::Obeyed) {
+    fn order(&self, order: api::Order, callback: api::OrderCallback) {
         let obeyed = match &order {
             api::Order::Remove { node, .. } if node == "stuck" => {
-                Err(api::Disobeyed::Unknown("nobody leads".to_owned()))
+                Err(api::OrderError::Unknown("nobody leads".to_owned()))
             }
             api::Order::Remove { incarnation, .. } if *incarnation != 9 => {
-                Err(api::Disobeyed::Refused("it has joined again meanwhile, in life 9".to_owned()))
+                Err(api::OrderError::Refused("it has joined again meanwhile, in life 9".to_owned()))
             }
             api::Order::Leave if self.leaves.swap(true, Ordering::Relaxed) => {
-                Err(api::Disobeyed::Unknown("it leaves twice".to_owned()))
+                Err(api::OrderError::Unknown("it leaves twice".to_owned()))
             }
             _ => Ok(()),
         };
@@ -530,7 +530,7 @@ impl api::Cluster for Part {
         if let Some(view) = view.filter(|_| is_changed && obeyed.is_ok()) {
             *self.next.lock().unwrap() = Some((3, view));
         }
-        told(obeyed);
+        callback(obeyed);
     }
 
     fn is_leaving(&self) -> bool {
@@ -577,7 +577,12 @@ impl Storage for Disk {
             full_count: 1,
             sync: durations.clone(),
             commit: durations,
-            recovery: RecoveryView { segments: 3, cut_bytes: 48, read_s: 0.5, ..RecoveryView::default() },
+            recovery: RecoveryView {
+                segments: 3,
+                truncated_bytes: 48,
+                read_s: 0.5,
+                ..RecoveryView::default()
+            },
             backup_dir: Some("/backups".to_owned()),
             backup: None,
         }

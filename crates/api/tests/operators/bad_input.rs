@@ -2,18 +2,18 @@
 
 use serde_json::{Value, json};
 
-use crate::world::World;
+use crate::fixture::Fixture;
 
 #[track_caller]
-fn refused(world: &World, path: &str, status: u16, says: &str) {
-    let detail = world.get(&format!("/api/v1/{path}")).problem(status);
+fn refused(fixture: &Fixture, path: &str, status: u16, says: &str) {
+    let detail = fixture.get(&format!("/api/v1/{path}")).problem(status);
     assert!(detail.contains(says), "{path}: {detail}");
 }
 
 #[test]
 fn queries_that_make_no_sense_are_refused() {
-    let world = World::start();
-    let refused = |path: &str, says: &str| refused(&world, path, 400, says);
+    let fixture = Fixture::start();
+    let refused = |path: &str, says: &str| refused(&fixture, path, 400, says);
     for listing in ["clients", "subscriptions", "retained", "bans", "routes", "clients/c/queue"] {
         for limit in ["0", "1001", "-1", "x", "1.5", "18446744073709551616"] {
             refused(&format!("{listing}?limit={limit}"), "");
@@ -36,22 +36,23 @@ fn queries_that_make_no_sense_are_refused() {
 
 #[test]
 fn topics_and_filters_that_are_none_are_refused() {
-    let world = World::start();
-    let refused = |path: &str| refused(&world, path, 422, "");
+    let fixture = Fixture::start();
+    let refused = |path: &str| refused(&fixture, path, 422, "");
     refused("subscriptions?filter=a/%23/b");
     refused("subscriptions?match=a/%23");
     refused("retained?filter=%23/a");
     refused("retained?filter=");
     refused("routes/match?topic=%2B");
-    world.delete("/api/v1/retained?filter=%23a").problem(422);
-    world.delete("/api/v1/retained").problem(400);
-    world.delete("/api/v1/retained?topic=a&filter=a").problem(400);
+    fixture.delete("/api/v1/retained?filter=%23a").problem(422);
+    fixture.delete("/api/v1/retained").problem(400);
+    fixture.delete("/api/v1/retained?topic=a&filter=a").problem(400);
 }
 
 #[test]
 fn traces_that_make_no_sense_are_refused() {
-    let world = World::start();
-    let refused = |query: &str, status, says: &str| refused(&world, &format!("trace?{query}"), status, says);
+    let fixture = Fixture::start();
+    let refused =
+        |query: &str, status, says: &str| refused(&fixture, &format!("trace?{query}"), status, says);
     refused("", 400, "one of");
     refused("client_id=a&topic=b", 400, "one of");
     refused("topic=a/%23/b", 422, "Topic Filter");
@@ -64,20 +65,20 @@ fn traces_that_make_no_sense_are_refused() {
     refused("topic=a&kind=puback", 400, "publish_in");
     // None of these has kept a place.
     for _ in 0..3 {
-        world.stream("/api/v1/trace?topic=a");
+        fixture.stream("/api/v1/trace?topic=a");
     }
 }
 
 #[test]
 fn messages_that_nobody_could_send_are_refused() {
-    let world = World::start();
+    let fixture = Fixture::start();
     #[track_caller]
-    fn refused(world: &World, message: Value, status: u16, field: &str) {
-        let answer = world.post("/api/v1/publish", message);
+    fn refused(fixture: &Fixture, message: Value, status: u16, field: &str) {
+        let answer = fixture.post("/api/v1/publish", message);
         assert!(answer.body.contains(field), "{}", answer.body);
         answer.problem(status);
     }
-    let refused = |message, status, field: &str| refused(&world, message, status, field);
+    let refused = |message, status, field: &str| refused(&fixture, message, status, field);
     refused(json!({"topic": ""}), 422, "topic");
     refused(json!({"topic": "a/+"}), 422, "topic");
     refused(json!({"topic": "$SYS/broker/uptime"}), 422, "topic");
@@ -103,25 +104,25 @@ fn messages_that_nobody_could_send_are_refused() {
     refused(json!({"topic": "a", "properties": {"content_type": "a\u{0}"}}), 422, "properties");
     refused(json!({"topic": "a", "payload": "x".repeat(1_100_000)}), 413, "packet_size_max");
     refused(json!([]), 422, "");
-    world.http().send("POST", "/api/v1/publish", "").problem(400);
-    world.http().send("POST", "/api/v1/publish", "{").problem(400);
-    world.http().send("POST", "/api/v1/publish", "{\"topic\":\"a\"} x").problem(400);
+    fixture.http().send("POST", "/api/v1/publish", "").problem(400);
+    fixture.http().send("POST", "/api/v1/publish", "{").problem(400);
+    fixture.http().send("POST", "/api/v1/publish", "{\"topic\":\"a\"} x").problem(400);
 }
 
 /// Refused by what it says of its length; it does not have to be sent to be refused.
 #[test]
 fn a_body_that_is_too_large_is_refused_whole() {
-    let world = World::start();
-    let detail = world.http().announce("POST", "/api/v1/publish/batch", 5 << 20).problem(413);
+    let fixture = Fixture::start();
+    let detail = fixture.http().announce("POST", "/api/v1/publish/batch", 5 << 20).problem(413);
     assert!(detail.contains("http.body_max"), "{detail}");
 }
 
 #[test]
 fn subscriptions_that_no_client_could_make_are_refused_with_all_that_is_wrong() {
-    let world = World::start();
-    let _client = world.client("c");
+    let fixture = Fixture::start();
+    let _client = fixture.client("c");
     let wanted = json!({"filter": "a/#/b", "qos": 3, "retain_handling": 3, "subscription_id": 0});
-    let answer = world.post("/api/v1/clients/c/subscriptions", wanted).expect(422);
+    let answer = fixture.post("/api/v1/clients/c/subscriptions", wanted).expect(422);
     let names: Vec<_> =
         answer["errors"].as_array().unwrap().iter().map(|error| error["name"].clone()).collect();
     assert_eq!(names, ["filter", "qos", "retain_handling", "subscription_id"]);
@@ -133,19 +134,19 @@ fn subscriptions_that_no_client_could_make_are_refused_with_all_that_is_wrong() 
         json!({"filter": "a", "nl": true}),
         json!({}),
     ] {
-        world.post("/api/v1/clients/c/subscriptions", wanted).problem(422);
+        fixture.post("/api/v1/clients/c/subscriptions", wanted).problem(422);
     }
-    world.delete("/api/v1/clients/c/subscriptions").problem(400);
-    world.delete("/api/v1/clients/c/subscriptions?filter=a/%23/b").problem(422);
-    assert_eq!(world.all("/api/v1/clients/c/subscriptions", 10).len(), 0);
+    fixture.delete("/api/v1/clients/c/subscriptions").problem(400);
+    fixture.delete("/api/v1/clients/c/subscriptions?filter=a/%23/b").problem(422);
+    assert_eq!(fixture.all("/api/v1/clients/c/subscriptions", 10).len(), 0);
 }
 
 /// Nothing above has hurt the node.
 #[test]
 fn filters_that_match_everything_are_answered_page_by_page() {
-    let world = World::start();
-    let _clients: Vec<_> = (0..50).map(|number| world.client(&format!("c-{number}"))).collect();
+    let fixture = Fixture::start();
+    let _clients: Vec<_> = (0..50).map(|number| fixture.client(&format!("c-{number}"))).collect();
     for path in ["clients?address=0.0.0.0/0", "clients?search=c", "clients?min_queued=0", "clients"] {
-        assert_eq!(world.all(&format!("/api/v1/{path}"), 1).len(), 50, "{path}");
+        assert_eq!(fixture.all(&format!("/api/v1/{path}"), 1).len(), 50, "{path}");
     }
 }

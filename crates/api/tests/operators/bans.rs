@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Got, With};
 use crate::eventually;
-use crate::world::World;
+use crate::fixture::Fixture;
 
 fn username(username: &'static str) -> With {
     With { username: Some(username), ..With::default() }
@@ -22,10 +22,10 @@ fn a_ban_sends_away_whom_it_means_and_keeps_them_out() {
         ("address", "127.0.0.0/8"),
         ("address", "::ffff:127.0.0.1"),
     ] {
-        let world = World::start();
-        let mut eve = world.client_with("eve-1", username("eve"));
+        let fixture = Fixture::start();
+        let mut eve = fixture.client_with("eve-1", username("eve"));
         let made =
-            world.post("/api/v1/bans", json!({"kind": kind, "value": value, "reason": "loud"})).expect(201);
+            fixture.post("/api/v1/bans", json!({"kind": kind, "value": value, "reason": "loud"})).expect(201);
         assert_eq!(made["kind"], kind, "{value}");
         assert_eq!(
             (&made["reason"], &made["by"], &made["until"]),
@@ -33,26 +33,26 @@ fn a_ban_sends_away_whom_it_means_and_keeps_them_out() {
         );
         assert_eq!(eve.next(), Got::Disconnect(ReasonCode::AdministrativeAction), "{value}");
         assert_eq!(eve.next(), Got::End);
-        assert_eq!(world.try_client("eve-1", username("eve")).err(), Some(ReasonCode::Banned));
+        assert_eq!(fixture.try_client("eve-1", username("eve")).err(), Some(ReasonCode::Banned));
         let old = With { version: Version::V3_1_1, ..username("eve") };
         assert_eq!(
-            world.try_client("eve-1", old).err(),
+            fixture.try_client("eve-1", old).err(),
             Some(ReasonCode::NotAuthorized),
             "3.1.1 has no 0x8A"
         );
 
         let id = made["id"].as_str().unwrap();
-        assert_eq!(world.get("/api/v1/bans").expect(200)["items"][0]["id"], id);
-        assert_eq!(world.delete(&format!("/api/v1/bans/{id}")).status, 204);
-        world.client_with("eve-1", username("eve"));
-        world.delete(&format!("/api/v1/bans/{id}")).problem(404);
+        assert_eq!(fixture.get("/api/v1/bans").expect(200)["items"][0]["id"], id);
+        assert_eq!(fixture.delete(&format!("/api/v1/bans/{id}")).status, 204);
+        fixture.client_with("eve-1", username("eve"));
+        fixture.delete(&format!("/api/v1/bans/{id}")).problem(404);
     }
 }
 
 #[test]
 fn those_whom_it_does_not_mean_stay() {
-    let world = World::start();
-    let mut adam = world.client_with("adam", username("adam"));
+    let fixture = Fixture::start();
+    let mut adam = fixture.client_with("adam", username("adam"));
     for (kind, value) in [
         ("client_id", "ada"),
         ("client_id", "adamant*"),
@@ -61,23 +61,23 @@ fn those_whom_it_does_not_mean_stay() {
         ("address", "10.0.0.0/8"),
         ("address", "::/0"),
     ] {
-        world.post("/api/v1/bans", json!({"kind": kind, "value": value})).expect(201);
+        fixture.post("/api/v1/bans", json!({"kind": kind, "value": value})).expect(201);
     }
     // Once all have been looked at.
-    let mut eve = world.client_with("probe", username("eve"));
-    world.post("/api/v1/bans", json!({"kind": "username", "value": "eve"})).expect(201);
+    let mut eve = fixture.client_with("probe", username("eve"));
+    fixture.post("/api/v1/bans", json!({"kind": "username", "value": "eve"})).expect(201);
     assert_eq!(eve.next(), Got::Disconnect(ReasonCode::AdministrativeAction));
     adam.ping();
-    world.client_with("other", username("other"));
-    assert_eq!(world.all("/api/v1/bans", 2).len(), 7);
+    fixture.client_with("other", username("other"));
+    assert_eq!(fixture.all("/api/v1/bans", 2).len(), 7);
 }
 
 #[test]
 fn many_clients_are_sent_away() {
-    let world = World::start();
-    let mut clients: Vec<_> = (0..200).map(|number| world.client(&format!("bot-{number}"))).collect();
-    let mut bystander = world.client("human");
-    world.post("/api/v1/bans", json!({"kind": "client_id", "value": "bot-*"})).expect(201);
+    let fixture = Fixture::start();
+    let mut clients: Vec<_> = (0..200).map(|number| fixture.client(&format!("bot-{number}"))).collect();
+    let mut bystander = fixture.client("human");
+    fixture.post("/api/v1/bans", json!({"kind": "client_id", "value": "bot-*"})).expect(201);
     for client in &mut clients {
         assert_eq!(client.next(), Got::Disconnect(ReasonCode::AdministrativeAction));
     }
@@ -86,32 +86,33 @@ fn many_clients_are_sent_away() {
 
 #[test]
 fn a_ban_ends_at_its_time() {
-    let world = World::start();
-    let made = world.post("/api/v1/bans", json!({"kind": "client_id", "value": "c", "for_s": 1})).expect(201);
+    let fixture = Fixture::start();
+    let made =
+        fixture.post("/api/v1/bans", json!({"kind": "client_id", "value": "c", "for_s": 1})).expect(201);
     assert!(made["until"].as_str().unwrap() > made["created_at"].as_str().unwrap());
-    assert_eq!(world.try_client("c", With::default()).err(), Some(ReasonCode::Banned));
-    eventually("the ban is over", || world.try_client("c", With::default()).ok());
-    assert_eq!(world.get("/api/v1/bans").expect(200)["items"], json!([]));
+    assert_eq!(fixture.try_client("c", With::default()).err(), Some(ReasonCode::Banned));
+    eventually("the ban is over", || fixture.try_client("c", With::default()).ok());
+    assert_eq!(fixture.get("/api/v1/bans").expect(200)["items"], json!([]));
 }
 
 #[test]
 fn a_ban_is_written_down_before_it_is_answered() {
-    let world = World::start();
-    world.post("/api/v1/bans", json!({"kind": "client_id", "value": "c"})).expect(201);
-    let ledger = registry::LocalLedger::read_only(world.data_dir()).unwrap();
-    let again = auth::Bans::open(std::sync::Arc::new(ledger), 10).unwrap();
+    let fixture = Fixture::start();
+    fixture.post("/api/v1/bans", json!({"kind": "client_id", "value": "c"})).expect(201);
+    let config_store = configstore::LocalStore::read_only(fixture.data_dir()).unwrap();
+    let again = auth::Bans::open(std::sync::Arc::new(config_store), 10).unwrap();
     assert_eq!(again.len(), 1);
 }
 
 #[test]
 fn what_cannot_be_banned_is_said_with_the_fix() {
-    let world = World::start();
+    let fixture = Fixture::start();
     #[track_caller]
-    fn refused(world: &World, body: Value, status: u16, says: &str) {
-        let detail = world.post("/api/v1/bans", body).problem(status);
+    fn refused(fixture: &Fixture, body: Value, status: u16, says: &str) {
+        let detail = fixture.post("/api/v1/bans", body).problem(status);
         assert!(detail.contains(says), "{detail}");
     }
-    let refused = |body, status, says: &str| refused(&world, body, status, says);
+    let refused = |body, status, says: &str| refused(&fixture, body, status, says);
     refused(json!({"kind": "nick", "value": "x"}), 422, "expected client_id, username or address");
     refused(json!({"kind": "client_id", "value": ""}), 422, "empty");
     refused(json!({"kind": "username", "value": "*"}), 422, "everybody");
@@ -122,13 +123,13 @@ fn what_cannot_be_banned_is_said_with_the_fix() {
     refused(json!({"kind": "client_id", "value": "c", "reason": "x".repeat(1025)}), 422, "1024");
     refused(json!({"kind": "client_id", "value": "c", "ids": 1}), 422, "unknown field");
     refused(json!({"kind": "client_id"}), 422, "value");
-    world.post("/api/v1/bans", json!({"kind": "client_id", "value": "c"})).expect(201);
+    fixture.post("/api/v1/bans", json!({"kind": "client_id", "value": "c"})).expect(201);
     refused(json!({"kind": "client_id", "value": "c"}), 409, "says the same");
     for number in 1..100 {
-        world.post("/api/v1/bans", json!({"kind": "client_id", "value": format!("c{number}")})).expect(201);
+        fixture.post("/api/v1/bans", json!({"kind": "client_id", "value": format!("c{number}")})).expect(201);
     }
     refused(json!({"kind": "client_id", "value": "d"}), 422, "auth.bans_max");
-    world.delete("/api/v1/bans/nonsense").problem(404);
-    world.delete("/api/v1/bans/-1").problem(404);
-    assert_eq!(world.all("/api/v1/bans", 7).len(), 100);
+    fixture.delete("/api/v1/bans/nonsense").problem(404);
+    fixture.delete("/api/v1/bans/-1").problem(404);
+    assert_eq!(fixture.all("/api/v1/bans", 7).len(), 100);
 }

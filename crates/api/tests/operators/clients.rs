@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Got, With};
 use crate::eventually;
-use crate::world::World;
+use crate::fixture::Fixture;
 
 fn names(items: &[Value]) -> Vec<&str> {
     let mut names: Vec<_> = items.iter().map(|item| item["client_id"].as_str().unwrap()).collect();
@@ -15,13 +15,13 @@ fn names(items: &[Value]) -> Vec<&str> {
 
 #[test]
 fn a_connected_client_is_listed_as_what_it_is() {
-    let world = World::start();
-    let mut client =
-        world.client_with("sensor-1", With { username: Some("ops"), receive_maximum: 20, ..With::default() });
+    let fixture = Fixture::start();
+    let mut client = fixture
+        .client_with("sensor-1", With { username: Some("ops"), receive_maximum: 20, ..With::default() });
     client.subscribe("a/#", QoS::AtLeastOnce);
     client.publish("b", b"x", QoS::AtMostOnce);
     client.ping();
-    let page = world.get("/api/v1/clients").expect(200);
+    let page = fixture.get("/api/v1/clients").expect(200);
     assert_eq!(page["next"], Value::Null);
     let item = &page["items"][0];
     assert_eq!(item["client_id"], "sensor-1");
@@ -40,7 +40,7 @@ fn a_connected_client_is_listed_as_what_it_is() {
     assert_eq!((&item["messages_received"], &item["messages_sent"]), (&json!(1), &json!(0)));
     assert_eq!(item["node"], "node-1");
 
-    let detail = world.get("/api/v1/clients/sensor-1").expect(200);
+    let detail = fixture.get("/api/v1/clients/sensor-1").expect(200);
     assert_eq!(detail["client_id"], "sensor-1");
     assert_eq!(detail["session"], Value::Null);
     let connection = &detail["connection"];
@@ -53,12 +53,14 @@ fn a_connected_client_is_listed_as_what_it_is() {
 
 #[test]
 fn a_session_whose_client_is_away_is_listed_with_what_waits_for_it() {
-    let world = World::start();
-    world.absent("away", &["a/#"]);
+    let fixture = Fixture::start();
+    fixture.absent("away", &["a/#"]);
     for number in 0..3 {
-        world.post("/api/v1/publish", json!({"topic": "a/b", "payload": "four", "qos": number})).expect(200);
+        fixture
+            .post("/api/v1/publish", json!({"topic": "a/b", "payload": "four", "qos": number}))
+            .expect(200);
     }
-    let page = world.get("/api/v1/clients?connected=false").expect(200);
+    let page = fixture.get("/api/v1/clients?connected=false").expect(200);
     let item = &page["items"][0];
     assert_eq!(
         (&item["client_id"], &item["connected"], &item["durable"]),
@@ -70,7 +72,7 @@ fn a_session_whose_client_is_away_is_listed_with_what_waits_for_it() {
     assert_eq!(item["queued_messages"], 2, "QoS 0 does not wait");
     assert!(item["queued_bytes"].as_u64().unwrap() >= 8);
 
-    let detail = world.get("/api/v1/clients/away").expect(200);
+    let detail = fixture.get("/api/v1/clients/away").expect(200);
     assert_eq!(detail["connection"], Value::Null);
     let session = &detail["session"];
     assert_eq!(session["expiry_s"], 3600);
@@ -79,57 +81,57 @@ fn a_session_whose_client_is_away_is_listed_with_what_waits_for_it() {
     assert!(session["oldest_queued_age_s"].is_u64());
     assert_eq!(session["will_due_at"], Value::Null);
 
-    let queue = world.get("/api/v1/clients/away/queue?payload=true").expect(200);
+    let queue = fixture.get("/api/v1/clients/away/queue?payload=true").expect(200);
     let items = queue["items"].as_array().unwrap();
     assert_eq!(items.len(), 2);
     assert_eq!((&items[0]["state"], &items[0]["topic"]), (&json!("waiting"), &json!("a/b")));
     assert_eq!((&items[0]["qos"], &items[1]["qos"]), (&json!(1), &json!(2)));
     assert_eq!((&items[0]["payload_bytes"], &items[0]["payload"]), (&json!(4), &json!("Zm91cg==")));
     assert_eq!(queue["truncated"], false);
-    let queue = world.get("/api/v1/clients/away/queue?limit=1").expect(200);
+    let queue = fixture.get("/api/v1/clients/away/queue?limit=1").expect(200);
     assert_eq!((queue["items"].as_array().unwrap().len(), &queue["truncated"]), (1, &json!(true)));
     assert_eq!(queue["items"][0].get("payload"), None, "only when asked for");
 }
 
 #[test]
 fn deliveries_in_flight_of_a_session_are_shown_as_such() {
-    let world = World::start();
-    let mut client = world.client_with("slow", With { expiry: 60, receive_maximum: 1, ..With::default() });
+    let fixture = Fixture::start();
+    let mut client = fixture.client_with("slow", With { expiry: 60, receive_maximum: 1, ..With::default() });
     client.subscribe("a", QoS::AtLeastOnce);
     // The first is sent and acknowledged late, the second waits for that.
     for payload in ["first", "second"] {
-        world.post("/api/v1/publish", json!({"topic": "a", "payload": payload, "qos": 1})).expect(200);
+        fixture.post("/api/v1/publish", json!({"topic": "a", "payload": payload, "qos": 1})).expect(200);
     }
     let first = client.message();
-    let item = world.get("/api/v1/clients").expect(200)["items"][0].clone();
+    let item = fixture.get("/api/v1/clients").expect(200)["items"][0].clone();
     assert_eq!((&item["inflight"], &item["queued_messages"]), (&json!(1), &json!(1)));
-    let queue = world.get("/api/v1/clients/slow/queue").expect(200);
+    let queue = fixture.get("/api/v1/clients/slow/queue").expect(200);
     let states: Vec<_> =
         queue["items"].as_array().unwrap().iter().map(|item| item["state"].clone()).collect();
     assert_eq!(states, ["inflight", "waiting"]);
-    assert_eq!(world.all("/api/v1/clients?min_queued=1&min_inflight=1", 10).len(), 1);
-    assert_eq!(world.all("/api/v1/clients?min_queued=2", 10).len(), 0);
-    assert_eq!(world.all("/api/v1/clients?min_inflight=2", 10).len(), 0);
+    assert_eq!(fixture.all("/api/v1/clients?min_queued=1&min_inflight=1", 10).len(), 1);
+    assert_eq!(fixture.all("/api/v1/clients?min_queued=2", 10).len(), 0);
+    assert_eq!(fixture.all("/api/v1/clients?min_inflight=2", 10).len(), 0);
     client.acknowledge(&first);
     let second = client.message();
     assert_eq!(second.payload, b"second");
     client.acknowledge(&second);
     client.ping();
-    assert_eq!(world.get("/api/v1/clients/slow").expect(200)["session"]["inflight"], 0);
+    assert_eq!(fixture.get("/api/v1/clients/slow").expect(200)["session"]["inflight"], 0);
 }
 
 #[test]
 fn filters_choose_clients() {
-    let world = World::start();
-    let _five = world.client_with("thing-five", With { username: Some("alice"), ..With::default() });
-    let _three = world.client_with("thing-three", With { version: Version::V3_1_1, ..With::default() });
-    world.absent("thing-away", &[]);
+    let fixture = Fixture::start();
+    let _five = fixture.client_with("thing-five", With { username: Some("alice"), ..With::default() });
+    let _three = fixture.client_with("thing-three", With { version: Version::V3_1_1, ..With::default() });
+    fixture.absent("thing-away", &[]);
     #[track_caller]
-    fn chosen(world: &World, query: &str, expected: &[&str]) {
-        let items = world.all(&format!("/api/v1/clients?{query}"), 2);
+    fn chosen(fixture: &Fixture, query: &str, expected: &[&str]) {
+        let items = fixture.all(&format!("/api/v1/clients?{query}"), 2);
         assert_eq!(names(&items), expected, "{query}");
     }
-    let chosen = |query: &str, expected: &[&str]| chosen(&world, query, expected);
+    let chosen = |query: &str, expected: &[&str]| chosen(&fixture, query, expected);
     chosen("search=thing", &["thing-away", "thing-five", "thing-three"]);
     chosen("search=five", &["thing-five"]);
     chosen("search=FIVE", &[]);
@@ -151,7 +153,7 @@ fn filters_choose_clients() {
 /// Everything that MQTT lets a Client Identifier be.
 #[test]
 fn client_identifiers_of_all_kinds_stand_in_paths() {
-    let world = World::start();
+    let fixture = Fixture::start();
     for name in [
         "a/b",
         "/",
@@ -168,17 +170,17 @@ fn client_identifiers_of_all_kinds_stand_in_paths() {
         "..x",
         "~",
     ] {
-        let mut client = world.client(name);
+        let mut client = fixture.client(name);
         client.subscribe("x", QoS::AtMostOnce);
         let path = format!("/api/v1/clients/{}", percent_encoded(name));
-        assert_eq!(world.get(&path).expect(200)["client_id"], name);
-        assert_eq!(world.get(&format!("{path}/subscriptions")).expect(200)["items"][0]["filter"], "x");
-        assert_eq!(world.get(&format!("{path}/queue")).expect(200)["items"], json!([]));
+        assert_eq!(fixture.get(&path).expect(200)["client_id"], name);
+        assert_eq!(fixture.get(&format!("{path}/subscriptions")).expect(200)["items"][0]["filter"], "x");
+        assert_eq!(fixture.get(&format!("{path}/queue")).expect(200)["items"], json!([]));
         let search = format!("/api/v1/clients?search={}", percent_encoded(name));
-        assert_eq!(names(&world.all(&search, 10)), [name]);
-        assert_eq!(world.delete(&path).expect(200)["connection_closed"], true, "{name}");
+        assert_eq!(names(&fixture.all(&search, 10)), [name]);
+        assert_eq!(fixture.delete(&path).expect(200)["connection_closed"], true, "{name}");
         assert_eq!(client.next(), Got::Disconnect(ReasonCode::AdministrativeAction));
-        eventually("it is gone", || (world.get(&path).status == 404).then_some(()));
+        eventually("it is gone", || (fixture.get(&path).status == 404).then_some(()));
     }
 }
 
@@ -194,51 +196,51 @@ pub fn percent_encoded(text: &str) -> String {
 
 #[test]
 fn who_is_not_there_is_not_found() {
-    let world = World::start();
+    let fixture = Fixture::start();
     let found = |answer: crate::http::Answer| {
         let detail = answer.problem(404);
         assert!(detail.contains("`nobody`"), "{detail}");
     };
-    found(world.get("/api/v1/clients/nobody"));
-    found(world.get("/api/v1/clients/nobody/queue"));
-    found(world.get("/api/v1/clients/nobody/subscriptions"));
-    found(world.delete("/api/v1/clients/nobody"));
-    found(world.delete("/api/v1/clients/nobody?session=true"));
-    found(world.delete("/api/v1/clients/nobody/subscriptions?filter=a"));
-    found(world.post("/api/v1/clients/nobody/subscriptions", json!({"filter": "a"})));
+    found(fixture.get("/api/v1/clients/nobody"));
+    found(fixture.get("/api/v1/clients/nobody/queue"));
+    found(fixture.get("/api/v1/clients/nobody/subscriptions"));
+    found(fixture.delete("/api/v1/clients/nobody"));
+    found(fixture.delete("/api/v1/clients/nobody?session=true"));
+    found(fixture.delete("/api/v1/clients/nobody/subscriptions?filter=a"));
+    found(fixture.post("/api/v1/clients/nobody/subscriptions", json!({"filter": "a"})));
 }
 
 #[test]
 fn a_kick_closes_the_connection_and_leaves_the_session() {
-    let world = World::start();
-    let mut client = world.client_with("c", With { expiry: 600, ..With::default() });
+    let fixture = Fixture::start();
+    let mut client = fixture.client_with("c", With { expiry: 600, ..With::default() });
     client.subscribe("a", QoS::AtLeastOnce);
-    let kicked = world.delete("/api/v1/clients/c").expect(200);
+    let kicked = fixture.delete("/api/v1/clients/c").expect(200);
     assert_eq!(kicked, json!({"connection_closed": true, "session_ended": false, "nodes": ["node-1"]}));
     assert_eq!(client.next(), Got::Disconnect(ReasonCode::AdministrativeAction));
     assert_eq!(client.next(), Got::End);
     eventually("it is away", || {
-        (world.get("/api/v1/clients/c").expect(200)["connected"] == false).then_some(())
+        (fixture.get("/api/v1/clients/c").expect(200)["connected"] == false).then_some(())
     });
-    assert_eq!(world.all("/api/v1/clients/c/subscriptions", 10).len(), 1);
+    assert_eq!(fixture.all("/api/v1/clients/c/subscriptions", 10).len(), 1);
 
-    let again = world.delete("/api/v1/clients/c").expect(200);
+    let again = fixture.delete("/api/v1/clients/c").expect(200);
     assert_eq!(
         again,
         json!({"connection_closed": false, "session_ended": false, "nodes": ["node-1"]}),
         "there is nothing to close"
     );
-    let ended = world.delete("/api/v1/clients/c?session=true").expect(200);
+    let ended = fixture.delete("/api/v1/clients/c?session=true").expect(200);
     assert_eq!(ended, json!({"connection_closed": false, "session_ended": true, "nodes": ["node-1"]}));
-    world.get("/api/v1/clients/c").problem(404);
+    fixture.get("/api/v1/clients/c").problem(404);
 }
 
 #[test]
 fn a_kick_ends_the_session_of_a_connected_client_when_asked_to() {
-    let world = World::start();
-    let mut client = world.client_with("c", With { expiry: 600, ..With::default() });
-    let kicked = world.delete("/api/v1/clients/c?session=true").expect(200);
+    let fixture = Fixture::start();
+    let mut client = fixture.client_with("c", With { expiry: 600, ..With::default() });
+    let kicked = fixture.delete("/api/v1/clients/c?session=true").expect(200);
     assert_eq!(kicked, json!({"connection_closed": true, "session_ended": true, "nodes": ["node-1"]}));
     assert_eq!(client.next(), Got::Disconnect(ReasonCode::AdministrativeAction));
-    eventually("it is gone", || (world.get("/api/v1/clients/c").status == 404).then_some(()));
+    eventually("it is gone", || (fixture.get("/api/v1/clients/c").status == 404).then_some(()));
 }

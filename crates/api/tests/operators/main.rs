@@ -5,17 +5,17 @@ mod bans;
 mod client;
 mod clients;
 mod decisions;
+mod fixture;
 mod http;
 mod messages;
 mod metrics;
+mod no_quorum;
 mod paging;
 mod roles;
 mod rules;
 mod subscriptions;
 mod trace;
-mod unagreed;
 mod users;
-mod world;
 
 use std::time::{Duration, Instant};
 

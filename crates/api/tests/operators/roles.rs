@@ -3,13 +3,13 @@
 use api::Role;
 use serde_json::json;
 
-use crate::world::World;
+use crate::fixture::Fixture;
 
 #[test]
 fn a_viewer_sees_and_an_operator_acts() {
-    let (world, tokens) = World::with_keys(&[Role::Viewer, Role::Operator]);
-    let (viewer, operator) = (world.as_key(&tokens[0]), world.as_key(&tokens[1]));
-    world.absent("c", &["a"]);
+    let (fixture, tokens) = Fixture::with_keys(&[Role::Viewer, Role::Operator]);
+    let (viewer, operator) = (fixture.as_key(&tokens[0]), fixture.as_key(&tokens[1]));
+    fixture.absent("c", &["a"]);
     let see = [
         "clients",
         "clients/c",
@@ -28,7 +28,7 @@ fn a_viewer_sees_and_an_operator_acts() {
     ];
     for path in see {
         let path = format!("/api/v1/{path}");
-        world.http().request("GET", &path, None).problem(401);
+        fixture.http().request("GET", &path, None).problem(401);
         viewer.request("GET", &path, None).expect(200);
         operator.request("GET", &path, None).expect(200);
     }
@@ -61,8 +61,8 @@ fn a_viewer_sees_and_an_operator_acts() {
 
 #[test]
 fn only_an_admin_changes_users_and_rules() {
-    let (world, tokens) = World::with_keys(&[Role::Operator, Role::Admin]);
-    let (operator, admin) = (world.as_key(&tokens[0]), world.as_key(&tokens[1]));
+    let (fixture, tokens) = Fixture::with_keys(&[Role::Operator, Role::Admin]);
+    let (operator, admin) = (fixture.as_key(&tokens[0]), fixture.as_key(&tokens[1]));
     let act = [
         ("POST", "users", json!({"name": "a"}), 201),
         ("PUT", "users/a", json!({}), 200),
@@ -85,8 +85,8 @@ fn only_an_admin_changes_users_and_rules() {
 
 #[test]
 fn a_ban_names_who_made_it() {
-    let (world, tokens) = World::with_keys(&[Role::Operator]);
-    let operator = world.as_key(&tokens[0]);
+    let (fixture, tokens) = Fixture::with_keys(&[Role::Operator]);
+    let operator = fixture.as_key(&tokens[0]);
     let body = json!({"kind": "client_id", "value": "x"});
     assert_eq!(operator.request("POST", "/api/v1/bans", Some(body)).expect(201)["by"], "operator");
 }

@@ -5,17 +5,17 @@ use serde_json::{Value, json};
 
 use crate::client::With;
 use crate::eventually;
-use crate::world::World;
+use crate::fixture::Fixture;
 
-fn rules(world: &World) -> Vec<String> {
-    world.all("/api/v1/rules", 2).iter().map(|rule| rule["rule"].as_str().unwrap().to_owned()).collect()
+fn rules(fixture: &Fixture) -> Vec<String> {
+    fixture.all("/api/v1/rules", 2).iter().map(|rule| rule["rule"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
 fn rules_are_added_moved_changed_and_removed_by_place_and_id() {
-    let world = World::start();
+    let fixture = Fixture::start();
     let add = |topic: &str, position: Value| {
-        world.post(
+        fixture.post(
             "/api/v1/rules",
             json!({"rule": format!("deny everyone publish {topic}"), "position": position}),
         )
@@ -29,30 +29,30 @@ fn rules_are_added_moved_changed_and_removed_by_place_and_id() {
     let third = add("b", json!(2)).expect(201);
     assert_eq!(third["position"], 2);
     let id = third["id"].as_str().unwrap();
-    let put = |path: &str, body| world.http().request("PUT", path, Some(body));
+    let put = |path: &str, body| fixture.http().request("PUT", path, Some(body));
     assert_eq!(
         put(&format!("/api/v1/rules/{id}/position"), json!({"position": 9})).expect(200)["position"],
         3
     );
     assert_eq!(
-        rules(&world),
+        rules(&fixture),
         ["deny everyone publish a", "deny everyone publish c", "deny everyone publish b"]
     );
     let changed =
         put(&format!("/api/v1/rules/{id}"), json!({"rule": "allow everyone publish z", "enabled": false}));
     assert_eq!(changed.expect(200)["position"], 3);
-    assert_eq!(world.get(&format!("/api/v1/rules/{id}")).expect(200)["enabled"], false);
-    assert_eq!(world.delete(&format!("/api/v1/rules/{id}")).status, 204);
-    world.delete(&format!("/api/v1/rules/{id}")).problem(404);
+    assert_eq!(fixture.get(&format!("/api/v1/rules/{id}")).expect(200)["enabled"], false);
+    assert_eq!(fixture.delete(&format!("/api/v1/rules/{id}")).status, 204);
+    fixture.delete(&format!("/api/v1/rules/{id}")).problem(404);
     let all = json!({"rules": [{"rule": "allow everyone subscribe x"}, {"rule": "deny everyone all #"}]});
     assert_eq!(put("/api/v1/rules", all).expect(200), json!({"rules": 2}));
-    assert_eq!(rules(&world), ["allow everyone subscribe x", "deny everyone all #"]);
+    assert_eq!(rules(&fixture), ["allow everyone subscribe x", "deny everyone all #"]);
 }
 
 #[test]
 fn what_is_no_rule_is_refused_with_the_fix() {
-    let world = World::start();
-    let refused = |body| world.post("/api/v1/rules", body).problem(422);
+    let fixture = Fixture::start();
+    let refused = |body| fixture.post("/api/v1/rules", body).problem(422);
     assert!(refused(json!({"rule": "permit everyone publish a"})).contains("allow"));
     assert!(refused(json!({"rule": "# nothing"})).contains("says nothing"));
     assert!(
@@ -60,26 +60,26 @@ fn what_is_no_rule_is_refused_with_the_fix() {
     );
     assert!(refused(json!({"rule": "allow everyone publish a", "position": 0})).contains("from 1"));
     let all = json!({"rules": [{"rule": "allow everyone publish a"}, {"rule": "x"}]});
-    assert!(world.http().request("PUT", "/api/v1/rules", Some(all)).problem(422).contains("rule 2: "));
-    world.get("/api/v1/rules/nonsense").problem(404);
-    assert_eq!(rules(&world), [""; 0]);
+    assert!(fixture.http().request("PUT", "/api/v1/rules", Some(all)).problem(422).contains("rule 2: "));
+    fixture.get("/api/v1/rules/nonsense").problem(404);
+    assert_eq!(rules(&fixture), [""; 0]);
 }
 
 /// Without any rule everything is allowed here; the first one changes that for those who are connected.
 #[test]
 fn a_rule_holds_for_those_who_are_connected() {
-    let world = World::start();
-    let (mut hears, mut says) = (world.client("hears"), world.client_with("says", With::default()));
+    let fixture = Fixture::start();
+    let (mut hears, mut says) = (fixture.client("hears"), fixture.client_with("says", With::default()));
     hears.subscribe("secret/a", QoS::AtMostOnce);
     says.publish("secret/a", b"1", QoS::AtMostOnce);
     assert_eq!(hears.message().payload, b"1");
     let all =
         json!({"rules": [{"rule": "deny everyone subscribe secret/#"}, {"rule": "allow everyone all #"}]});
-    world.http().request("PUT", "/api/v1/rules", Some(all)).expect(200);
+    fixture.http().request("PUT", "/api/v1/rules", Some(all)).expect(200);
     eventually("the subscription is gone", || {
-        let answer = world.get("/api/v1/clients/hears/subscriptions").expect(200);
+        let answer = fixture.get("/api/v1/clients/hears/subscriptions").expect(200);
         answer["items"].as_array().unwrap().is_empty().then_some(())
     });
-    world.http().request("PUT", "/api/v1/rules", Some(json!({"rules": []}))).expect(200);
+    fixture.http().request("PUT", "/api/v1/rules", Some(json!({"rules": []}))).expect(200);
     hears.subscribe("secret/a", QoS::AtMostOnce);
 }

@@ -5,19 +5,19 @@ use serde_json::{Value, json};
 
 use crate::client::With;
 use crate::eventually;
-use crate::world::World;
+use crate::fixture::Fixture;
 
 #[test]
 fn a_client_is_followed_from_connect_to_the_end_of_its_connection() {
-    let world = World::start();
-    let mut events = world.stream("/api/v1/trace?client_id=c&payload=3&seconds=20");
-    let mut client = world.client("c");
-    let _other = world.client("other");
+    let fixture = Fixture::start();
+    let mut events = fixture.stream("/api/v1/trace?client_id=c&payload=3&seconds=20");
+    let mut client = fixture.client("c");
+    let _other = fixture.client("other");
     client.subscribe("a", QoS::AtLeastOnce);
     client.publish("a", b"12345", QoS::AtMostOnce);
     client.message();
     client.ping();
-    world.delete("/api/v1/clients/c").expect(200);
+    fixture.delete("/api/v1/clients/c").expect(200);
     let mut kinds = Vec::new();
     let mut publish = Value::Null;
     while kinds.last().is_none_or(|last| last != "disconnect") {
@@ -46,12 +46,12 @@ fn a_client_is_followed_from_connect_to_the_end_of_its_connection() {
 
 #[test]
 fn a_topic_is_followed_in_and_out_and_payloads_stay_hidden() {
-    let world = World::start();
-    let mut client = world.client("c");
+    let fixture = Fixture::start();
+    let mut client = fixture.client("c");
     client.subscribe("a/#", QoS::AtMostOnce);
-    let mut events = world.stream("/api/v1/trace?topic=a/%2B&events=2");
-    world.post("/api/v1/publish", json!({"topic": "b", "payload": "x"})).expect(200);
-    world.post("/api/v1/publish", json!({"topic": "a/b", "payload": "x"})).expect(200);
+    let mut events = fixture.stream("/api/v1/trace?topic=a/%2B&events=2");
+    fixture.post("/api/v1/publish", json!({"topic": "b", "payload": "x"})).expect(200);
+    fixture.post("/api/v1/publish", json!({"topic": "a/b", "payload": "x"})).expect(200);
     let (first, second) = (events.traced(), events.traced());
     assert_eq!(
         (&first["kind"], &first["client_id"]),
@@ -66,12 +66,12 @@ fn a_topic_is_followed_in_and_out_and_payloads_stay_hidden() {
 
 #[test]
 fn only_the_kinds_that_are_asked_for_come() {
-    let world = World::start();
-    let mut client = world.client("c");
+    let fixture = Fixture::start();
+    let mut client = fixture.client("c");
     client.subscribe("a", QoS::AtMostOnce);
-    let mut events = world.stream("/api/v1/trace?topic=%23&kind=publish_out&kind=dropped&events=3");
+    let mut events = fixture.stream("/api/v1/trace?topic=%23&kind=publish_out&kind=dropped&events=3");
     for _ in 0..3 {
-        world.post("/api/v1/publish", json!({"topic": "a"})).expect(200);
+        fixture.post("/api/v1/publish", json!({"topic": "a"})).expect(200);
         assert_eq!(events.traced()["kind"], "publish_out");
     }
     assert_eq!(events.next().unwrap().0, "end");
@@ -79,10 +79,10 @@ fn only_the_kinds_that_are_asked_for_come() {
 
 #[test]
 fn a_network_is_followed() {
-    let world = World::start();
-    let mut elsewhere = world.stream("/api/v1/trace?address=10.0.0.0/8&seconds=1");
-    let mut here = world.stream("/api/v1/trace?address=127.0.0.0/8&events=1");
-    world.client("c");
+    let fixture = Fixture::start();
+    let mut elsewhere = fixture.stream("/api/v1/trace?address=10.0.0.0/8&seconds=1");
+    let mut here = fixture.stream("/api/v1/trace?address=127.0.0.0/8&events=1");
+    fixture.client("c");
     assert_eq!(here.traced()["client_id"], "c");
     assert_eq!(elsewhere.next(), Some(("end".into(), json!({"reason": "time"}))), "nobody comes from there");
 }
@@ -91,10 +91,10 @@ fn a_network_is_followed() {
 #[test]
 fn a_trace_of_everything_under_load_loses_visibly_and_holds_nobody_up() {
     const MESSAGES: u64 = 50_000;
-    let world = World::start();
+    let fixture = Fixture::start();
     let mut events =
-        world.stream("/api/v1/trace?topic=%23&events=100000&seconds=3600&payload=4096&kind=publish_in");
-    let mut publisher = world.client("p");
+        fixture.stream("/api/v1/trace?topic=%23&events=100000&seconds=3600&payload=4096&kind=publish_in");
+    let mut publisher = fixture.client("p");
     let payload = vec![b'x'; 4096];
     for _ in 0..MESSAGES {
         publisher.publish("a", &payload, QoS::AtMostOnce);
@@ -116,7 +116,7 @@ fn a_trace_of_everything_under_load_loses_visibly_and_holds_nobody_up() {
     });
     let mut marks = 0;
     while !reader.is_finished() {
-        world.post("/api/v1/publish", json!({"topic": "mark"})).expect(200);
+        fixture.post("/api/v1/publish", json!({"topic": "mark"})).expect(200);
         marks += 1;
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
@@ -134,14 +134,14 @@ fn a_trace_of_everything_under_load_loses_visibly_and_holds_nobody_up() {
 
 #[test]
 fn there_are_at_most_eight_traces_and_one_that_is_left_makes_room() {
-    let world = World::start();
-    let mut streams: Vec<_> = (0..8).map(|_| world.stream("/api/v1/trace?topic=a")).collect();
-    let answer = world.get("/api/v1/trace?topic=a");
+    let fixture = Fixture::start();
+    let mut streams: Vec<_> = (0..8).map(|_| fixture.stream("/api/v1/trace?topic=a")).collect();
+    let answer = fixture.get("/api/v1/trace?topic=a");
     assert!(answer.head.contains("retry-after"), "{}", answer.head);
     answer.problem(429);
     streams.pop();
     let mut again = eventually("its place is free", || {
-        let answer = world.get("/api/v1/trace?topic=a&seconds=1");
+        let answer = fixture.get("/api/v1/trace?topic=a&seconds=1");
         (answer.status == 200).then_some(answer)
     });
     assert!(again.body.split_off(again.body.len() / 2).contains("time"), "it ran to its end");
@@ -149,11 +149,11 @@ fn there_are_at_most_eight_traces_and_one_that_is_left_makes_room() {
 
 #[test]
 fn a_trace_ends_with_the_server() {
-    let mut world = World::start();
-    let mut events = world.stream("/api/v1/trace?client_id=c");
-    let _client = world.client_with("c", With::default());
+    let mut fixture = Fixture::start();
+    let mut events = fixture.stream("/api/v1/trace?client_id=c");
+    let _client = fixture.client_with("c", With::default());
     assert_eq!(events.traced()["kind"], "connect");
-    world.stop_http();
+    fixture.stop_http();
     loop {
         match events.next() {
             Some((event, data)) if event == "end" => break assert_eq!(data, json!({"reason": "stopping"})),

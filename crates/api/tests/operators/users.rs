@@ -4,7 +4,7 @@ use mqtt::ReasonCode;
 use serde_json::{Value, json};
 
 use crate::client::{Got, With};
-use crate::world::World;
+use crate::fixture::Fixture;
 
 const HASH: &str = "$argon2id$v=19$m=64,t=1,p=1$MDEyMzQ1Njc4OWFiY2RlZg$MDEyMzQ1Njc4OWFiY2RlZg";
 
@@ -14,13 +14,13 @@ fn alice() -> With {
 
 #[test]
 fn a_user_is_made_shown_changed_and_removed_and_the_password_is_never_seen() {
-    let world = World::start();
+    let fixture = Fixture::start();
     let body = json!({
         "name": "alice", "password": "hunter2", "scram_iterations": 4096, "tenant": "acme",
         "attributes": {"class": "gold"}, "rates": {"messages_per_second": 5},
         "rules": ["allow everyone publish a/#"], "description": "the first"
     });
-    let made = world.post("/api/v1/users", body.clone()).expect(201);
+    let made = fixture.post("/api/v1/users", body.clone()).expect(201);
     assert_eq!(
         (&made["has_password"], &made["has_scram"], &made["enabled"]),
         (&json!(true), &json!(true), &json!(true))
@@ -30,17 +30,17 @@ fn a_user_is_made_shown_changed_and_removed_and_the_password_is_never_seen() {
         made["rates"],
         json!({"messages_per_second": 5, "messages_burst": 0, "bytes_per_second": 0, "bytes_burst": 0})
     );
-    world.post("/api/v1/users", body).problem(409);
-    let shown = world.get("/api/v1/users/alice").expect(200);
+    fixture.post("/api/v1/users", body).problem(409);
+    let shown = fixture.get("/api/v1/users/alice").expect(200);
     assert_eq!(shown, made);
-    let journal = std::fs::read_to_string(world.data_dir().join("registry.log")).unwrap();
+    let journal = std::fs::read_to_string(fixture.data_dir().join("registry.log")).unwrap();
     for text in [shown.to_string(), journal] {
         assert!(!text.contains("hunter2"), "{text}");
     }
     assert!(!shown.to_string().contains("argon2"), "{shown}");
 
     let replaced = json!({"superuser": true, "description": "still"});
-    let put = world.http().request("PUT", "/api/v1/users/alice", Some(replaced)).expect(200);
+    let put = fixture.http().request("PUT", "/api/v1/users/alice", Some(replaced)).expect(200);
     assert_eq!(
         (&put["superuser"], &put["tenant"], &put["attributes"]),
         (&json!(true), &Value::Null, &json!({}))
@@ -50,17 +50,19 @@ fn a_user_is_made_shown_changed_and_removed_and_the_password_is_never_seen() {
         (&json!(true), &made["created_at"]),
         "what is not sent stays"
     );
-    let patched =
-        world.http().request("PATCH", "/api/v1/users/alice", Some(json!({"password": "other"}))).expect(200);
+    let patched = fixture
+        .http()
+        .request("PATCH", "/api/v1/users/alice", Some(json!({"password": "other"})))
+        .expect(200);
     assert_eq!(
         (&patched["superuser"], &patched["has_scram"]),
         (&json!(true), &json!(false)),
         "its keys were the old one's"
     );
-    assert_eq!(world.delete("/api/v1/users/alice").status, 204);
-    world.get("/api/v1/users/alice").problem(404);
-    world.delete("/api/v1/users/alice").problem(404);
-    let audit = world.get("/api/v1/audit").expect(200).to_string();
+    assert_eq!(fixture.delete("/api/v1/users/alice").status, 204);
+    fixture.get("/api/v1/users/alice").problem(404);
+    fixture.delete("/api/v1/users/alice").problem(404);
+    let audit = fixture.get("/api/v1/audit").expect(200).to_string();
     assert!(audit.contains("alice") && !audit.contains("hunter2"), "{audit}");
 }
 
@@ -77,21 +79,21 @@ fn a_change_sends_away_whom_it_is_about() {
         ("DELETE", "", Value::Null, true),
     ];
     for (method, query, body, goes) in changes {
-        let world = World::start();
+        let fixture = Fixture::start();
         for name in ["alice", "bob"] {
-            world.post("/api/v1/users", json!({"name": name, "password": "secret"})).expect(201);
+            fixture.post("/api/v1/users", json!({"name": name, "password": "secret"})).expect(201);
         }
-        let (mut hers, mut other) = (world.client_with("a", alice()), world.client("b"));
-        let mut bobs = world.client_with("c", With { username: Some("bob"), ..alice() });
+        let (mut hers, mut other) = (fixture.client_with("a", alice()), fixture.client("b"));
+        let mut bobs = fixture.client_with("c", With { username: Some("bob"), ..alice() });
         let body = (!body.is_null()).then_some(body);
         let status = if method == "DELETE" { 204 } else { 200 };
-        let answer = world.http().request(method, &format!("/api/v1/users/alice{query}"), body);
+        let answer = fixture.http().request(method, &format!("/api/v1/users/alice{query}"), body);
         assert_eq!(answer.status, status, "{method}{query}");
         if goes {
             assert_eq!(hers.next(), Got::Disconnect(ReasonCode::AdministrativeAction), "{method}{query}");
         }
         // Once all have been looked at.
-        assert_eq!(world.delete("/api/v1/users/bob").status, 204);
+        assert_eq!(fixture.delete("/api/v1/users/bob").status, 204);
         assert_eq!(bobs.next(), Got::Disconnect(ReasonCode::AdministrativeAction));
         if !goes {
             hers.ping();
@@ -102,26 +104,26 @@ fn a_change_sends_away_whom_it_is_about() {
 
 #[test]
 fn users_are_listed_in_pages_and_found_by_a_part() {
-    let world = World::start();
+    let fixture = Fixture::start();
     for n in 0..7 {
         let body = json!({"name": format!("sensor-{n}"), "description": if n == 3 { "Cellar" } else { "" }});
-        world.post("/api/v1/users", body).expect(201);
+        fixture.post("/api/v1/users", body).expect(201);
     }
-    world.post("/api/v1/users", json!({"name": "adam", "tenant": "cellars"})).expect(201);
+    fixture.post("/api/v1/users", json!({"name": "adam", "tenant": "cellars"})).expect(201);
     let names = |path: &str, limit| -> Vec<String> {
-        world.all(path, limit).iter().map(|user| user["name"].as_str().unwrap().to_owned()).collect()
+        fixture.all(path, limit).iter().map(|user| user["name"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(names("/api/v1/users", 3).len(), 8);
     assert_eq!(names("/api/v1/users", 1)[..2], ["adam", "sensor-0"]);
     assert_eq!(names("/api/v1/users?search=cellar", 1), ["adam", "sensor-3"]);
     assert_eq!(names("/api/v1/users?search=SOR-5", 9), ["sensor-5"]);
-    world.get("/api/v1/users?cursor=x").problem(400);
+    fixture.get("/api/v1/users?cursor=x").problem(400);
 }
 
 #[test]
 fn many_users_are_brought_in_as_json_or_csv() {
-    let world = World::start();
-    let import = |body| world.post("/api/v1/users/import", body);
+    let fixture = Fixture::start();
+    let import = |body| fixture.post("/api/v1/users/import", body);
     let users =
         json!([{"name": "a", "password": "secret"}, {"name": "b", "password": "x", "superuser": true}]);
     let done = import(json!({"users": users})).expect(200);
@@ -132,14 +134,15 @@ fn many_users_are_brought_in_as_json_or_csv() {
     let csv = csv.replace(&format!("a,{HASH}"), &format!("a,\"{HASH}\""));
     let done = import(json!({"csv": csv, "existing": "keep"})).expect(200);
     assert_eq!((&done["added"], &done["kept"]), (&json!(1), &json!(1)));
-    let mut b = world.client_with("x", With { username: Some("b"), password: Some("x"), ..With::default() });
+    let mut b =
+        fixture.client_with("x", With { username: Some("b"), password: Some("x"), ..With::default() });
     let mut a =
-        world.client_with("y", With { username: Some("a"), password: Some("secret"), ..With::default() });
+        fixture.client_with("y", With { username: Some("a"), password: Some("secret"), ..With::default() });
     let done = import(json!({"csv": csv, "existing": "replace"})).expect(200);
     assert_eq!(done, json!({"added": 0, "replaced": 2, "kept": 0}));
     assert_eq!(a.next(), Got::Disconnect(ReasonCode::AdministrativeAction));
     b.ping();
-    assert_eq!(world.get("/api/v1/users/a").expect(200)["description"], "one, two");
+    assert_eq!(fixture.get("/api/v1/users/a").expect(200)["description"], "one, two");
     let says = |body, expected: &str| {
         let detail = import(body).problem(422);
         assert!(detail.contains(expected), "{detail}");
@@ -150,18 +153,18 @@ fn many_users_are_brought_in_as_json_or_csv() {
     says(json!({"users": [{"name": "z", "tenant": "#"}]}), "user `z`: tenant");
     let many: Vec<Value> = (0..201).map(|n| json!({"name": format!("m{n}"), "password": "x"})).collect();
     says(json!({"users": many}), "200 passwords");
-    world.get("/api/v1/users/z").problem(404);
+    fixture.get("/api/v1/users/z").problem(404);
 }
 
 #[test]
 fn what_is_wrong_with_a_user_is_said_and_a_password_is_not_repeated() {
-    let world = World::start();
+    let fixture = Fixture::start();
     #[track_caller]
-    fn refused(world: &World, body: Value, says: &str) {
-        let detail = world.post("/api/v1/users", body).problem(422);
+    fn refused(fixture: &Fixture, body: Value, says: &str) {
+        let detail = fixture.post("/api/v1/users", body).problem(422);
         assert!(detail.contains(says) && !detail.contains("hunter2"), "{detail}");
     }
-    let refused = |body, says: &str| refused(&world, body, says);
+    let refused = |body, says: &str| refused(&fixture, body, says);
     refused(json!({"password": "hunter2"}), "name: it is missing");
     refused(json!({"name": ""}), "name: it is empty");
     refused(json!({"name": "a", "password": ["hunter2"]}), "expected a text");
@@ -178,11 +181,11 @@ fn what_is_wrong_with_a_user_is_said_and_a_password_is_not_repeated() {
     refused(json!({"name": "a", "admin": true}), "unknown field");
     refused(json!({"name": "a", "rates": {"messages": 1}}), "unknown field");
     for n in 0..50 {
-        world.post("/api/v1/users", json!({"name": format!("u{n}")})).expect(201);
+        fixture.post("/api/v1/users", json!({"name": format!("u{n}")})).expect(201);
     }
-    let detail = world.post("/api/v1/users", json!({"name": "one more"})).problem(409);
+    let detail = fixture.post("/api/v1/users", json!({"name": "one more"})).problem(409);
     assert!(detail.contains("auth.users_max"), "{detail}");
-    let renamed = world.http().request("PUT", "/api/v1/users/u1", Some(json!({"name": "u2"})));
+    let renamed = fixture.http().request("PUT", "/api/v1/users/u1", Some(json!({"name": "u2"})));
     assert!(renamed.problem(422).contains("renamed"));
-    world.http().request("PATCH", "/api/v1/users/nobody", Some(json!({"password": "x"}))).problem(404);
+    fixture.http().request("PATCH", "/api/v1/users/nobody", Some(json!({"password": "x"}))).problem(404);
 }

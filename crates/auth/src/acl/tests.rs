@@ -137,8 +137,8 @@ fn errors_name_file_and_line() {
 
 fn rule() -> impl Strategy<Value = String> {
     let access = prop_oneof![Just("read"), Just("write"), Just("deny"), Just("readwrite")];
-    let place = prop_oneof![Just("topic"), Just("pattern")];
-    (place, access, filter()).prop_map(|(place, access, filter)| format!("{place} {access} {filter}\n"))
+    let kind = prop_oneof![Just("topic"), Just("pattern")];
+    (kind, access, filter()).prop_map(|(kind, access, filter)| format!("{kind} {access} {filter}\n"))
 }
 
 fn filter() -> impl Strategy<Value = String> {

@@ -1,11 +1,11 @@
 //! Why a question has its answer.
 
-use broker::access::{Action, AskAgain, Identity};
+use broker::access::{Action, Identity, RetryAuthorize};
 
-use super::{Authority, Decider, NoMatch, SourceName, Sources, is_sys_read, own};
+use super::{Authority, Decider, NoMatch, SourceName, Sources, decision_of_identity, is_sys_read};
 use crate::acl::Why;
 use crate::opinion::Opinion;
-use crate::rules::{Ground, Place, RuleSet};
+use crate::rules::{RuleLocation, RuleSet, RulingReason};
 
 /// An answer, and what everybody who is asked said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Step {
     pub by: Decider,
     pub opinion: Opinion,
     /// For people: the rule, where it is written, and why it holds when that is not plain.
-    pub said: String,
+    pub reason: String,
 }
 
 impl Authority {
@@ -38,39 +38,39 @@ impl Authority {
         topic: &str,
     ) -> Explanation {
         let mut steps = Vec::new();
-        if let Some((by, allowed)) = own(identity, action, topic) {
-            let said = match by {
+        if let Some((by, allowed)) = decision_of_identity(identity, action, topic) {
+            let reason = match by {
                 Decider::Superuser => "a superuser may do everything",
                 _ => "a rule that came with the client speaks of it",
             };
-            steps.push(Step { by, opinion: of(allowed), said: said.to_owned() });
+            steps.push(Step { by, opinion: of(allowed), reason: reason.to_owned() });
         }
-        for name in sources.order().filter(|name| self.asks(sources, *name)) {
-            let (opinion, said) = match name {
+        for name in sources.order().filter(|name| self.is_enabled(sources, *name)) {
+            let (opinion, reason) = match name {
                 SourceName::Rules => {
-                    let place = sources.rules_path().map(|path| path.display().to_string());
-                    ruled(sources.rules(), &place.unwrap_or_default(), identity, action, topic)
+                    let location = sources.rules_path().map(|path| path.display().to_string());
+                    opinion_of_rules(sources.rules(), &location.unwrap_or_default(), identity, action, topic)
                 }
                 SourceName::Database => {
-                    ruled(self.database.load().as_deref(), "rule", identity, action, topic)
+                    opinion_of_rules(self.database.load().as_deref(), "rule", identity, action, topic)
                 }
                 SourceName::AclFile => acl(sources, identity, action, topic),
                 SourceName::Http => {
-                    let mut later = || AskAgain::new(|| {});
+                    let mut later = || RetryAuthorize::new(|| {});
                     let opinion = self.opinion(sources, name, identity, action, topic, &mut later);
-                    let said = match opinion {
+                    let reason = match opinion {
                         Opinion::Allow | Opinion::Deny | Opinion::None => "as the service answered",
                         Opinion::Later => "the service is being asked; ask again",
                         Opinion::Failed => "the service cannot be asked, so the answer is no",
                     };
-                    (opinion, said.to_owned())
+                    (opinion, reason.to_owned())
                 }
             };
-            steps.push(Step { by: Decider::Source(name), opinion, said });
+            steps.push(Step { by: Decider::Source(name), opinion, reason });
         }
         let allowed = self.no_match(sources, identity, action, topic);
-        let said = match sources.no_match() {
-            _ if action == Action::Receive && self.was_asked_before(sources) => {
+        let reason = match sources.no_match() {
+            _ if action == Action::Receive && self.was_asked_at_subscribe(sources) => {
                 "no rule speaks of it, and the service was asked about the subscription: what was granted is delivered"
             }
             Some(NoMatch::Allow) if is_sys_read(action, topic) => {
@@ -83,7 +83,7 @@ impl Authority {
             }
             None => "nobody speaks of it, so it is refused (auth.no_match)",
         };
-        steps.push(Step { by: Decider::NoMatch, opinion: of(allowed), said: said.to_owned() });
+        steps.push(Step { by: Decider::NoMatch, opinion: of(allowed), reason: reason.to_owned() });
         let decided_by = steps.iter().position(|step| step.opinion != Opinion::None).unwrap_or(0);
         Explanation { allowed: steps[decided_by].opinion == Opinion::Allow, steps, decided_by }
     }
@@ -93,30 +93,30 @@ fn of(allowed: bool) -> Opinion {
     if allowed { Opinion::Allow } else { Opinion::Deny }
 }
 
-/// `place` is the file of the rules, or what their ids are called.
-fn ruled(
+/// `location` is the file of the rules, or what their ids are called.
+fn opinion_of_rules(
     rules: Option<&RuleSet>,
-    place: &str,
+    location: &str,
     identity: Identity<'_>,
     action: Action,
     topic: &str,
 ) -> (Opinion, String) {
     let Some(rules) = rules else { return (Opinion::None, "it has no rules".to_owned()) };
     let Some(ruling) = rules.ruling(identity, action, topic) else {
-        let said = match action {
+        let reason = match action {
             Action::Subscribe { .. } => "no single rule allows reading everything that the filter matches",
             Action::Publish { .. } | Action::Receive => "no rule speaks of it",
         };
-        return (Opinion::None, said.to_owned());
+        return (Opinion::None, reason.to_owned());
     };
-    let mut said = match ruling.place {
-        Place::Line(line) => format!("{place}:{line}: {}", ruling.rule),
-        Place::Id(id) => format!("{place} {id}: {}", ruling.rule),
+    let mut reason = match ruling.location {
+        RuleLocation::Line(line) => format!("{location}:{line}: {}", ruling.rule),
+        RuleLocation::Id(id) => format!("{location} {id}: {}", ruling.rule),
     };
-    if ruling.ground == Ground::DangerousName {
-        said.push_str(DANGEROUS);
+    if ruling.ruling_reason == RulingReason::DangerousName {
+        reason.push_str(DANGEROUS);
     }
-    (of(ruling.allowed), said)
+    (of(ruling.allowed), reason)
 }
 
 fn acl(sources: &Sources, identity: Identity<'_>, action: Action, topic: &str) -> (Opinion, String) {
@@ -126,7 +126,7 @@ fn acl(sources: &Sources, identity: Identity<'_>, action: Action, topic: &str) -
     let rule = |line: u32| {
         format!("{file}:{line}: {}", sources.acl().and_then(|acl| acl.text(line)).unwrap_or_default())
     };
-    let said = match why {
+    let reason = match why {
         Why::Line(line) => rule(line),
         Why::DangerousName(line) => rule(line) + DANGEROUS,
         Why::NoRule if matches!(action, Action::Subscribe { .. }) => {
@@ -137,7 +137,7 @@ fn acl(sources: &Sources, identity: Identity<'_>, action: Action, topic: &str) -
             "auth.acl_subscribe is \"always\"; what may not be received is not delivered".to_owned()
         }
     };
-    (opinion, said)
+    (opinion, reason)
 }
 
 const DANGEROUS: &str = "\na name with `+`, `#` or `/`, or a `$` at its beginning, could mean other topics than its own here, so this \

@@ -59,7 +59,7 @@ impl Sources {
         self.named.is_some()
     }
 
-    pub(super) fn asks(&self, name: SourceName) -> bool {
+    pub(super) fn is_enabled(&self, name: SourceName) -> bool {
         self.order().any(|asked| asked == name)
     }
 

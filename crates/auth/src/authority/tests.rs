@@ -11,10 +11,16 @@ const SUBSCRIBE: Action = Action::Subscribe { qos: QoS::AtMostOnce };
 
 /// Says the same to everything.
 #[derive(Debug)]
-struct Says(Opinion);
+struct FixedSource(Opinion);
 
-impl Source for Says {
-    fn opinion(&self, _: Identity<'_>, _: Action, _: &str, later: &mut dyn FnMut() -> AskAgain) -> Opinion {
+impl Source for FixedSource {
+    fn opinion(
+        &self,
+        _: Identity<'_>,
+        _: Action,
+        _: &str,
+        later: &mut dyn FnMut() -> RetryAuthorize,
+    ) -> Opinion {
         if self.0 == Opinion::Later {
             drop(later());
         }
@@ -62,7 +68,7 @@ impl Files {
     }
 
     fn http(self, opinion: Opinion) -> Self {
-        self.authority.set_http(Some(Box::new(Says(opinion))));
+        self.authority.set_http(Some(Box::new(FixedSource(opinion))));
         self
     }
 
@@ -79,7 +85,7 @@ impl Files {
     #[track_caller]
     fn ask(&self, who: Identity<'_>, action: Action, topic: &str) -> Option<(bool, bool)> {
         let sources = self.sources();
-        let decided = self.authority.decide(&sources, who, action, topic, &mut || AskAgain::new(|| {}));
+        let decided = self.authority.decide(&sources, who, action, topic, &mut || RetryAuthorize::new(|| {}));
         let explained = self.authority.explain(&sources, who, action, topic);
         assert_eq!(explained.allowed, decided.is_some_and(|permission| permission.allowed), "{explained:?}");
         decided.map(|Permission { allowed, lasting }| (allowed, lasting))
@@ -88,7 +94,7 @@ impl Files {
     fn decided_by(&self, who: Identity<'_>, action: Action, topic: &str) -> (Decider, String) {
         let explanation = self.authority.explain(&self.sources(), who, action, topic);
         let step = &explanation.steps[explanation.decided_by];
-        (step.by, step.said.replace(&*self.directory.to_string_lossy(), "D"))
+        (step.by, step.reason.replace(&*self.directory.to_string_lossy(), "D"))
     }
 }
 
@@ -212,7 +218,7 @@ fn what_every_subscription_is_granted_for_has_to_be_allowed_by_the_acl_file() {
     files.settings.acl_subscribe = crate::acl::SubscribeRule::Always;
     let files = files.order(&[SourceName::AclFile, SourceName::Http]);
     assert_eq!(files.ask(alice(), SUBSCRIBE, "#"), YES);
-    files.authority.set_http(Some(Box::new(Says(Opinion::None))));
+    files.authority.set_http(Some(Box::new(FixedSource(Opinion::None))));
     assert_eq!(files.ask(alice(), Action::Receive, "a"), YES);
     assert_eq!(files.ask(alice(), Action::Receive, "b"), NO);
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use registry::ProposeError;
+use configstore::ProposeError;
 use serde::Deserialize;
 
 use super::record;
@@ -140,7 +140,7 @@ fn parse(text: &[u8]) -> Result<(Vec<Arc<Ban>>, u64), BansFault> {
 #[derive(Debug)]
 pub enum BansImportError {
     File(BansFileError),
-    Registry(ProposeError),
+    ConfigStore(ProposeError),
     /// What was taken over cannot be renamed.
     Rename {
         path: PathBuf,
@@ -152,7 +152,7 @@ impl std::fmt::Display for BansImportError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::File(error) => error.fmt(f),
-            Self::Registry(error) => write!(f, "the registry does not take the bans of {FILE}: {error}"),
+            Self::ConfigStore(error) => write!(f, "the registry does not take the bans of {FILE}: {error}"),
             Self::Rename { path, error } => {
                 write!(f, "{} is taken over, and cannot be renamed: {error}; move it away", path.display())
             }
@@ -170,10 +170,10 @@ pub(super) fn import(bans: &Bans, data_dir: &Path) -> Result<usize, BansImportEr
     }
     let (theirs, next) = read(&path).map_err(BansImportError::File)?;
     let (targets, ids): (HashSet<BanTarget>, HashSet<BanId>) = {
-        let known = bans.known.snapshot();
-        known.all().iter().map(|ban| (ban.target.clone(), ban.id)).unzip()
+        let view = bans.view.snapshot();
+        view.all().iter().map(|ban| (ban.target.clone(), ban.id)).unzip()
     };
-    let (BanId(mut free), _) = super::next_id(&*bans.ledger, next);
+    let (BanId(mut free), _) = super::next_id(&*bans.config_store, next);
     let mut changes = Vec::new();
     for ban in theirs.iter().filter(|ban| !targets.contains(&ban.target)) {
         let mut ban = Ban::clone(ban);
@@ -182,15 +182,16 @@ pub(super) fn import(bans: &Bans, data_dir: &Path) -> Result<usize, BansImportEr
             free += 1;
         }
         let put = record::put(&ban).map_err(|error| ProposeError::Broken { why: error.to_string() });
-        changes.push(put.map_err(BansImportError::Registry)?);
+        changes.push(put.map_err(BansImportError::ConfigStore)?);
     }
     let count = changes.len();
     // The ids first: whatever happens between two batches, none of them is given to another ban.
-    let counted = super::counter(free, bans.ledger.read(COUNTERS, COUNTER).map(|stored| stored.revision));
-    bans.ledger.propose(vec![counted]).map_err(BansImportError::Registry)?;
+    let counted =
+        super::counter(free, bans.config_store.read(COUNTERS, COUNTER).map(|stored| stored.revision));
+    bans.config_store.propose(vec![counted]).map_err(BansImportError::ConfigStore)?;
     while !changes.is_empty() {
         let batch = changes.split_off(changes.len().saturating_sub(BATCH_MAX));
-        bans.ledger.propose(batch).map_err(BansImportError::Registry)?;
+        bans.config_store.propose(batch).map_err(BansImportError::ConfigStore)?;
     }
     let imported = data_dir.join(format!("{FILE}.imported"));
     let renamed = std::fs::rename(&path, imported).and_then(|()| std::fs::File::open(data_dir)?.sync_all());

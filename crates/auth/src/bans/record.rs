@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use registry::Change;
+use configstore::Change;
 use serde::{Deserialize, Serialize};
 
 use super::target::{BanKind, BanTarget};

@@ -37,8 +37,8 @@ impl DataDir {
     }
 
     fn open(&self) -> Result<Bans, String> {
-        let ledger = LocalLedger::open(&self.0).map_err(|error| error.to_string())?;
-        let bans = Bans::open(Arc::new(ledger), 10)?;
+        let config_store = LocalStore::open(&self.0).map_err(|error| error.to_string())?;
+        let bans = Bans::open(Arc::new(config_store), 10)?;
         bans.import(&self.0).map_err(|error| error.to_string())?;
         Ok(bans)
     }
@@ -128,7 +128,7 @@ fn a_removed_ban_holds_no_more_and_its_id_is_not_used_again() {
 #[test]
 fn a_ban_that_comes_into_force_is_a_reason_to_look_at_who_is_here() {
     let bans = Bans::in_memory(10);
-    let elsewhere = Bans::open(bans.ledger.clone(), 10).unwrap();
+    let elsewhere = Bans::open(bans.config_store.clone(), 10).unwrap();
     let looks = || (bans.revocations(), elsewhere.revocations());
     assert_eq!(looks(), (0, 0));
     bans.add(client("c"), at(0)).unwrap();
@@ -139,7 +139,7 @@ fn a_ban_that_comes_into_force_is_a_reason_to_look_at_who_is_here() {
     elsewhere.add(client("d"), at(0)).unwrap();
     assert_eq!(looks(), (2, 2));
     // A whole copy at once.
-    assert_eq!(Bans::open(bans.ledger.clone(), 10).unwrap().revocations(), 1);
+    assert_eq!(Bans::open(bans.config_store.clone(), 10).unwrap().revocations(), 1);
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn those_that_are_over_go_with_the_next_change() {
     bans.add(new(BanKind::ClientId, "c", Some(10)), at(0)).unwrap();
     bans.add(client("d"), at(10)).unwrap();
     assert_eq!(bans.len(), 1);
-    assert_eq!(bans.ledger.figures().records, [("bans".into(), 1), ("counters".into(), 1)]);
+    assert_eq!(bans.config_store.figures().records, [("bans".into(), 1), ("counters".into(), 1)]);
 }
 
 #[test]
@@ -222,8 +222,8 @@ fn what_cannot_be_used_is_an_error() {
     assert!(error.contains("bans.json") && error.contains("move it away"), "{error}");
     assert!(data.file().exists());
     std::fs::remove_file(data.file()).unwrap();
-    let ledger = LocalLedger::open(&data.0).unwrap();
-    ledger.propose(vec![Change::put(TABLE, record::key(BanId(1)), &"who?").unwrap()]).unwrap();
+    let config_store = LocalStore::open(&data.0).unwrap();
+    config_store.propose(vec![Change::put(TABLE, record::key(BanId(1)), &"who?").unwrap()]).unwrap();
     let error = data.open().unwrap_err();
     assert!(error.contains("ban 00000000000000000001"), "{error}");
 }
@@ -233,7 +233,7 @@ fn what_cannot_be_written_is_not_in_force() {
     let data = DataDir::new("unwritable");
     let bans = data.open().unwrap();
     bans.add(client("c"), at(0)).unwrap();
-    let journal = data.0.join(registry::FILE);
+    let journal = data.0.join(configstore::FILE);
     std::fs::remove_file(&journal).unwrap();
     // A directory in the place of the file cannot be replaced by one, whoever asks.
     std::fs::create_dir_all(journal.join("x")).unwrap();

@@ -49,7 +49,7 @@ impl Deadlines {
     pub fn start() -> std::io::Result<Self> {
         let inner = Arc::new(Inner::default());
         let watch = inner.clone();
-        vital::spawn("auth-clock", move || watch.run())?;
+        critical::spawn("auth-clock", move || watch.run())?;
         Ok(Self(inner))
     }
 
@@ -151,7 +151,7 @@ impl Inner {
             let due = state.take(ticket);
             drop(state);
             match due {
-                Some(Due::Start(run)) => run.start_late(),
+                Some(Due::Start(run)) => run.start_delayed(),
                 Some(Due::Expire(run)) => run.expire(),
                 None => {}
             }

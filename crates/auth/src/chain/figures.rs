@@ -40,7 +40,7 @@ pub struct LinkCounters {
     micros: AtomicU64,
     micros_max: AtomicU64,
     /// When a failure was last logged.
-    complained: Mutex<Option<Instant>>,
+    failure_logged_at: Mutex<Option<Instant>>,
 }
 
 impl LinkCounters {
@@ -54,17 +54,17 @@ impl LinkCounters {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn took(&self, time: Duration) {
+    pub fn record_duration(&self, time: Duration) {
         let micros = time.as_micros().try_into().unwrap_or(u64::MAX);
         self.works.fetch_add(1, Ordering::Relaxed);
         self.micros.fetch_add(micros, Ordering::Relaxed);
         self.micros_max.fetch_max(micros, Ordering::Relaxed);
     }
 
-    /// Whether a failure is worth a line in the log: one in [`COMPLAINT_EVERY`] is, as a service that is down fails for every client.
-    pub fn may_complain(&self, now: Instant) -> bool {
-        let mut last = self.complained.lock().unwrap_or_else(PoisonError::into_inner);
-        let may = last.is_none_or(|last| now.saturating_duration_since(last) >= COMPLAINT_EVERY);
+    /// Whether a failure is worth a line in the log: one in [`FAILURE_LOG_INTERVAL`] is, as a service that is down fails for every client.
+    pub fn may_log_failure(&self, now: Instant) -> bool {
+        let mut last = self.failure_logged_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let may = last.is_none_or(|last| now.saturating_duration_since(last) >= FAILURE_LOG_INTERVAL);
         if may {
             *last = Some(now);
         }
@@ -91,9 +91,9 @@ impl LinkCounters {
 
 /// The counters of all links that there ever were: a reload makes new links, and goes on counting.
 #[derive(Debug, Default)]
-pub struct Book(Mutex<BTreeMap<&'static str, Arc<LinkCounters>>>);
+pub struct LinkCounterTable(Mutex<BTreeMap<&'static str, Arc<LinkCounters>>>);
 
-impl Book {
+impl LinkCounterTable {
     pub fn of(&self, name: &'static str) -> Arc<LinkCounters> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default().clone()
     }
@@ -104,4 +104,4 @@ impl Book {
     }
 }
 
-const COMPLAINT_EVERY: Duration = Duration::from_secs(10);
+const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(10);

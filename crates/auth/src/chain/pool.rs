@@ -75,7 +75,7 @@ impl Pool {
         let runs = Arc::new(Mutex::new(runs));
         for index in 0..self.size.threads {
             let runs = runs.clone();
-            vital::spawn(format!("{}-{index}", self.name), move || serve(&runs, threads))?;
+            critical::spawn(format!("{}-{index}", self.name), move || serve(&runs, threads))?;
         }
         // Two that start it at once both succeed; the threads of one of them end, as nobody sends to them.
         self.queue.get_or_init(|| queue);

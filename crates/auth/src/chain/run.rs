@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use broker::access::{AuthReply, Credentials, Verdict};
+use broker::access::{AuthReply, AuthResult, Credentials};
 use mqtt::ReasonCode;
 
 use super::Member;
 use super::deadlines::{Ticket, TooMany};
 use crate::guard::{Decision, Policy, Shared};
-use crate::link::{Attempt, Memory, Outcome, Threads};
+use crate::link::{Attempt, CacheKey, Outcome, Threads};
 use crate::recent::Fingerprint;
 use crate::settings::OnFailure;
 
@@ -30,7 +30,7 @@ impl std::fmt::Debug for Run {
 struct State {
     policy: Arc<Policy>,
     task: Task,
-    way: Way,
+    progress: ChainProgress,
     /// `None` once the client was answered.
     reply: Option<AuthReply>,
     ticket: Option<Ticket>,
@@ -47,7 +47,7 @@ pub enum Task {
 
 /// What a client met so far.
 #[derive(Clone, Debug, Default)]
-pub struct Way {
+pub struct ChainProgress {
     /// A link failed, and the next one was asked.
     failed: bool,
     worked: bool,
@@ -57,25 +57,25 @@ pub struct Way {
 
 /// Where a client stands.
 #[derive(Debug)]
-pub enum Stand {
+pub enum NextStep {
     Work(Task),
     Done(Decision),
 }
 
-impl Way {
+impl ChainProgress {
     /// Asks the links from `from` on, as far as they answer at once.
-    pub fn walk(
+    pub fn advance(
         &mut self,
         shared: &Shared,
         policy: &Policy,
         credentials: Credentials<'_>,
         from: usize,
-    ) -> Stand {
+    ) -> NextStep {
         let now = Instant::now();
         let backs_off = || shared.protection().backs_off(&credentials, now);
         let mut at = from;
         while let Some(member) = policy.chain.at(at) {
-            let outcome = member.at_once(credentials);
+            let outcome = member.check_immediately(credentials);
             if outcome.is_none() {
                 let fingerprint = *self
                     .fingerprint
@@ -83,30 +83,30 @@ impl Way {
                 if !self.worked
                     && let Some(admission) = shared.recent().get(&fingerprint, now)
                 {
-                    return Stand::Done(Decision::Remembered(Box::new(admission)));
+                    return NextStep::Done(Decision::Remembered(Box::new(admission)));
                 }
             }
             let is_asked = !matches!(outcome, Some(Outcome::NotMine | Outcome::Failed(_)));
             if is_asked && member.link.guessable() && backs_off() {
-                return Stand::Done(Decision::BacksOff);
+                return NextStep::Done(Decision::BacksOff);
             }
-            let Some(outcome) = outcome else { return Stand::Work(Task::Ask(at)) };
-            if let Some(decision) = self.meet(policy, member, outcome) {
-                return Stand::Done(decision);
+            let Some(outcome) = outcome else { return NextStep::Work(Task::Ask(at)) };
+            if let Some(decision) = self.apply_outcome(policy, member, outcome) {
+                return NextStep::Done(decision);
             }
             at += 1;
         }
-        self.nobody(policy, credentials, backs_off)
+        self.no_link_matched(policy, credentials, backs_off)
     }
 
     /// What follows from a link's answer; `None`: the next one is asked.
-    fn meet(&mut self, policy: &Policy, member: &Member, outcome: Outcome) -> Option<Decision> {
+    fn apply_outcome(&mut self, policy: &Policy, member: &Member, outcome: Outcome) -> Option<Decision> {
         match outcome {
             Outcome::Admit(admission) => Some(Decision::Admit(admission)),
             Outcome::Refuse(reason) => Some(Decision::Refuse(reason)),
             Outcome::NotMine => None,
             Outcome::Failed(why) => {
-                if member.counters.may_complain(Instant::now()) {
+                if member.counters.may_log_failure(Instant::now()) {
                     tracing::warn!(
                         link = member.link.name(),
                         why,
@@ -122,23 +122,28 @@ impl Way {
         }
     }
 
-    fn nobody(&self, policy: &Policy, credentials: Credentials<'_>, backs_off: impl Fn() -> bool) -> Stand {
-        let shows_nothing = credentials.username.is_none() && credentials.password.is_none();
+    fn no_link_matched(
+        &self,
+        policy: &Policy,
+        credentials: Credentials<'_>,
+        backs_off: impl Fn() -> bool,
+    ) -> NextStep {
+        let has_no_credentials = credentials.username.is_none() && credentials.password.is_none();
         if self.failed {
             // Whoever failed might have known the client.
-            return Stand::Done(Decision::Failed);
+            return NextStep::Done(Decision::Failed);
         }
-        if !shows_nothing && !policy.chain.is_empty() {
+        if !has_no_credentials && !policy.chain.is_empty() {
             if backs_off() {
-                return Stand::Done(Decision::BacksOff);
+                return NextStep::Done(Decision::BacksOff);
             }
             if let Some(at) = policy.chain.decoy()
                 && !self.worked
             {
-                return Stand::Work(Task::Decoy(at));
+                return NextStep::Work(Task::Decoy(at));
             }
         }
-        Stand::Done(Decision::Unknown)
+        NextStep::Done(Decision::Unknown)
     }
 }
 
@@ -148,7 +153,7 @@ impl Run {
         shared: &Arc<Shared>,
         policy: Arc<Policy>,
         credentials: Credentials<'_>,
-        (task, way): (Task, Way),
+        (task, progress): (Task, ChainProgress),
         reply: AuthReply,
     ) {
         let Some(threads) = task.threads(&policy) else { return };
@@ -156,7 +161,7 @@ impl Run {
         let delay = shared.protection().delay(&credentials, now);
         let begins = now + delay.map_or(Duration::ZERO, |delay| delay.time);
         let deadline = begins + policy.timeout;
-        let state = State { policy, task, way, reply: Some(reply), ticket: None };
+        let state = State { policy, task, progress, reply: Some(reply), ticket: None };
         let run = Arc::new(Self {
             shared: shared.clone(),
             attempt: Attempt::of(credentials),
@@ -173,12 +178,12 @@ impl Run {
         };
         run.answer(|_| {
             counter.fetch_add(1, Ordering::Relaxed);
-            Verdict::Deny(reason)
+            AuthResult::Deny(reason)
         });
     }
 
     /// The run was delayed, and has waited.
-    pub fn start_late(self: Arc<Self>) {
+    pub fn start_delayed(self: Arc<Self>) {
         let threads = {
             let state = self.lock();
             state.task.threads(&state.policy)
@@ -199,7 +204,7 @@ impl Run {
             }
             run.answer(|_| {
                 shared.counters().busy.fetch_add(1, Ordering::Relaxed);
-                Verdict::Deny(ReasonCode::ServerBusy)
+                AuthResult::Deny(ReasonCode::ServerBusy)
             });
         }
     }
@@ -212,20 +217,20 @@ impl Run {
     /// What is to be done, on a thread of this kind, until another kind has to go on or the client is answered.
     pub fn work(self: Arc<Self>, here: Threads) {
         loop {
-            let (policy, task, mut way, is_waited_for) = {
+            let (policy, task, mut progress, client_waits) = {
                 let state = self.lock();
-                (state.policy.clone(), state.task, state.way.clone(), state.reply.is_some())
+                (state.policy.clone(), state.task, state.progress.clone(), state.reply.is_some())
             };
             let Some(member) = policy.chain.at(task.at()) else { return };
-            let stand = is_waited_for.then(|| self.step(&policy, member, task, &mut way));
+            let next_step = client_waits.then(|| self.step(&policy, member, task, &mut progress));
             member.counters.waiting.fetch_sub(1, Ordering::Relaxed);
-            let next = match stand {
+            let next = match next_step {
                 None => return,
-                Some(Stand::Done(decision)) => match self.end(&policy, &mut way, decision) {
+                Some(NextStep::Done(decision)) => match self.end(&policy, &mut progress, decision) {
                     Some(next) => next,
                     None => return,
                 },
-                Some(Stand::Work(task)) => (policy, task),
+                Some(NextStep::Work(task)) => (policy, task),
             };
             let (policy, task) = next;
             let Some(threads) = task.threads(&policy) else { return };
@@ -235,7 +240,7 @@ impl Run {
             }
             {
                 let mut state = self.lock();
-                (state.policy, state.task, state.way) = (policy, task, way);
+                (state.policy, state.task, state.progress) = (policy, task, progress);
             }
             if !stays {
                 return self.submit(threads);
@@ -243,26 +248,31 @@ impl Run {
         }
     }
 
-    fn step(&self, policy: &Policy, member: &Member, task: Task, way: &mut Way) -> Stand {
+    fn step(&self, policy: &Policy, member: &Member, task: Task, progress: &mut ChainProgress) -> NextStep {
         let at = match task {
             Task::Ask(at) => at,
             Task::Decoy(_) => {
-                member.work_in_vain(&self.attempt);
-                return Stand::Done(Decision::Unknown);
+                member.work_decoy(&self.attempt);
+                return NextStep::Done(Decision::Unknown);
             }
         };
         let credentials = self.attempt.credentials();
         let outcome = member.work(&self.attempt);
-        way.worked = true;
-        way.forgettable |= member.link.memory(credentials) == Memory::Nothing;
-        match way.meet(policy, member, outcome) {
-            Some(decision) => Stand::Done(decision),
-            None => way.walk(&self.shared, policy, credentials, at + 1),
+        progress.worked = true;
+        progress.forgettable |= member.link.cache_key(credentials) == CacheKey::Nothing;
+        match progress.apply_outcome(policy, member, outcome) {
+            Some(decision) => NextStep::Done(decision),
+            None => progress.advance(&self.shared, policy, credentials, at + 1),
         }
     }
 
     /// Answers the client. What was found by settings that are no longer in force is found out again, by those that are.
-    fn end(&self, policy: &Arc<Policy>, way: &mut Way, decision: Decision) -> Option<(Arc<Policy>, Task)> {
+    fn end(
+        &self,
+        policy: &Arc<Policy>,
+        progress: &mut ChainProgress,
+        decision: Decision,
+    ) -> Option<(Arc<Policy>, Task)> {
         let credentials = self.attempt.credentials();
         let mut decision = decision;
         let mut policy = policy.clone();
@@ -270,15 +280,15 @@ impl Run {
             && !Arc::ptr_eq(&now, &policy)
         {
             policy = now;
-            *way = Way::default();
-            match way.walk(&self.shared, &policy, credentials, 0) {
-                Stand::Work(task) => return Some((policy, task)),
-                Stand::Done(other) => decision = other,
+            *progress = ChainProgress::default();
+            match progress.advance(&self.shared, &policy, credentials, 0) {
+                NextStep::Work(task) => return Some((policy, task)),
+                NextStep::Done(other) => decision = other,
             }
         }
         if let (Decision::Admit(admission), Some(fingerprint), false) =
-            (&decision, way.fingerprint, way.forgettable)
-            && way.worked
+            (&decision, progress.fingerprint, progress.forgettable)
+            && progress.worked
         {
             // Also when the client is no longer there: it will come again.
             self.shared.recent().insert(fingerprint, admission, Instant::now());
@@ -296,11 +306,11 @@ impl Run {
             }
             shared.counters().timed_out.fetch_add(1, Ordering::Relaxed);
             tracing::debug!(attempt = ?self.attempt, "authentication took longer than `auth.timeout`");
-            Verdict::Deny(ReasonCode::ServerUnavailable)
+            AuthResult::Deny(ReasonCode::ServerUnavailable)
         });
     }
 
-    fn answer(&self, verdict: impl FnOnce(&Shared) -> Verdict) {
+    fn answer(&self, verdict: impl FnOnce(&Shared) -> AuthResult) {
         let (reply, ticket) = {
             let mut state = self.lock();
             (state.reply.take(), state.ticket.take())

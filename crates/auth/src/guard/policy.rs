@@ -9,7 +9,7 @@ use settings::{Invalid, Raw, Value};
 
 use crate::authority::Sources;
 use crate::certificate::{Certificate, CertificateName};
-use crate::chain::{Book, Chain, LinkName};
+use crate::chain::{Chain, LinkCounterTable, LinkName};
 use crate::error::FileError;
 use crate::link::{Link, ScramSource};
 use crate::mountpoint::Template;
@@ -78,13 +78,17 @@ impl From<FileError> for PolicyError {
 }
 
 impl Policy {
-    /// `given` are links that do not come from settings.
-    pub fn read(settings: &Auth, given: &[Arc<dyn Link>], book: &Book) -> Result<Self, PolicyError> {
-        let links = links(settings, given)?;
+    /// `extra_links` are links that do not come from settings.
+    pub fn read(
+        settings: &Auth,
+        extra_links: &[Arc<dyn Link>],
+        link_counters: &LinkCounterTable,
+    ) -> Result<Self, PolicyError> {
+        let links = links(settings, extra_links)?;
         let sources = Sources::read(settings)?;
         let anonymous_listeners = settings.anonymous_listeners.clone();
         Ok(Self {
-            chain: Chain::new(links, book),
+            chain: Chain::new(links, link_counters),
             on_failure: settings.on_failure,
             timeout: settings.timeout,
             certificate_client_id: settings.certificate_client_id,
@@ -99,23 +103,23 @@ impl Policy {
     /// Whether this client may come in without having shown who it is.
     pub fn admits_anonymous(&self, credentials: &Credentials<'_>) -> bool {
         // A name or a password that no link knows is wrong, not anonymous. Without links it proves nothing, so it is as good as none.
-        let shows_nothing = credentials.username.is_none() && credentials.password.is_none();
+        let has_no_credentials = credentials.username.is_none() && credentials.password.is_none();
         let is_open_here =
             || self.anonymous_listeners.0.iter().any(|listener| **listener == *credentials.listener);
-        let has_no_way = self.has_no_way();
-        let is_open = || self.anonymous.unwrap_or(has_no_way && self.anonymous_listeners.0.is_empty());
-        (shows_nothing || has_no_way) && (is_open() || is_open_here())
+        let has_no_method = self.has_no_method();
+        let is_open = || self.anonymous.unwrap_or(has_no_method && self.anonymous_listeners.0.is_empty());
+        (has_no_credentials || has_no_method) && (is_open() || is_open_here())
     }
 
     /// Whether there is no way to authenticate. A database without users is none before its first one.
-    fn has_no_way(&self) -> bool {
+    fn has_no_method(&self) -> bool {
         self.chain.is_empty() || !self.is_named && self.chain.links().all(|link| link.is_idle())
     }
 
     /// Whether clients come in without a login only because the user database has nobody: its first user ends that.
     pub fn is_open_until_first_user(&self) -> bool {
-        let is_unsaid = self.anonymous.is_none() && self.anonymous_listeners.0.is_empty();
-        is_unsaid && !self.chain.is_empty() && self.has_no_way()
+        let is_unset = self.anonymous.is_none() && self.anonymous_listeners.0.is_empty();
+        is_unset && !self.chain.is_empty() && self.has_no_method()
     }
 
     pub fn scram_sources(&self) -> impl Iterator<Item = &dyn ScramSource> {
@@ -124,17 +128,19 @@ impl Policy {
 }
 
 /// The links of the chain, in order.
-fn links(settings: &Auth, given: &[Arc<dyn Link>]) -> Result<Vec<Arc<dyn Link>>, PolicyError> {
+fn links(settings: &Auth, extra_links: &[Arc<dyn Link>]) -> Result<Vec<Arc<dyn Link>>, PolicyError> {
     let mut links = Vec::new();
     match &settings.chain {
         Some(names) => {
             for name in &names.0 {
-                links.push(link(*name, settings, given, true)?.ok_or(PolicyError::NotConfigured(*name))?);
+                links.push(
+                    link(*name, settings, extra_links, true)?.ok_or(PolicyError::NotConfigured(*name))?,
+                );
             }
         }
         None => {
             for name in LinkName::ALL {
-                links.extend(link(name, settings, given, false)?);
+                links.extend(link(name, settings, extra_links, false)?);
             }
         }
     }
@@ -145,10 +151,10 @@ fn links(settings: &Auth, given: &[Arc<dyn Link>]) -> Result<Vec<Arc<dyn Link>>,
 fn link(
     name: LinkName,
     settings: &Auth,
-    given: &[Arc<dyn Link>],
+    extra_links: &[Arc<dyn Link>],
     is_named: bool,
 ) -> Result<Option<Arc<dyn Link>>, PolicyError> {
-    if let Some(link) = given.iter().find(|link| link.name() == name.as_str()) {
+    if let Some(link) = extra_links.iter().find(|link| link.name() == name.as_str()) {
         return Ok(Some(link.clone()));
     }
     Ok(match name {
@@ -165,7 +171,7 @@ fn link(
 fn password_file(settings: &Auth) -> Result<Option<PasswordFile>, FileError> {
     let Some(path) = &settings.password_file else { return Ok(None) };
     let file = PasswordFile::read(path)?;
-    if file.has_scram() && !file.keeps_decoys() {
+    if file.has_scram() && !file.stores_decoy_key() {
         tracing::warn!(
             file = %path.display(),
             "made-up salts for users that there are not change at each start and reload, which tells them from \

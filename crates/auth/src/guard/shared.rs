@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use broker::access::{Action, Admission, Credentials, Grants, Identity, Principal, Verdict};
+use broker::access::{Action, Admission, AuthResult, Credentials, Grants, Identity, Principal};
 use mqtt::ReasonCode;
 
 use super::figures::Counters;
 use super::policy::Policy;
 use crate::bans::Bans;
-use crate::chain::{Book, Deadlines, Pools};
+use crate::chain::{Deadlines, LinkCounterTable, Pools};
 use crate::mountpoint::{self, MountpointError};
 use crate::protection::Protection;
 use crate::recent::Recent;
@@ -26,7 +26,7 @@ pub struct Shared {
     pub(super) protection: Protection,
     pub(super) pools: Pools,
     pub(super) deadlines: Deadlines,
-    pub(super) book: Book,
+    pub(super) link_counters: LinkCounterTable,
     pub(super) counters: Counters,
 }
 
@@ -72,23 +72,25 @@ impl Shared {
     }
 
     /// The answer to a client of which this was found out.
-    pub fn conclude(&self, policy: &Policy, credentials: &Credentials<'_>, decision: Decision) -> Verdict {
+    pub fn conclude(&self, policy: &Policy, credentials: &Credentials<'_>, decision: Decision) -> AuthResult {
         let counters = &self.counters;
         let (counter, admission) = match decision {
             Decision::Admit(admission) => (&counters.accepted, admission),
             Decision::Remembered(admission) => (&counters.remembered, admission),
-            Decision::Refuse(reason) => return self.wrong(credentials, reason),
+            Decision::Refuse(reason) => return self.refuse_wrong(credentials, reason),
             Decision::Unknown if policy.admits_anonymous(credentials) => {
-                return self.admit(policy, credentials, Box::default()).map_or_else(Verdict::Deny, verdict);
+                return self
+                    .admit(policy, credentials, Box::default())
+                    .map_or_else(AuthResult::Deny, verdict);
             }
-            Decision::Unknown => return self.unknown(policy, credentials),
+            Decision::Unknown => return self.refuse_unknown(policy, credentials),
             Decision::Failed => {
                 count(&counters.failed);
-                return Verdict::Deny(ReasonCode::ServerUnavailable);
+                return AuthResult::Deny(ReasonCode::ServerUnavailable);
             }
             Decision::BacksOff => {
                 count(&counters.backed_off);
-                return Verdict::Deny(ReasonCode::ConnectionRateExceeded);
+                return AuthResult::Deny(ReasonCode::ConnectionRateExceeded);
             }
         };
         match self.admit(policy, credentials, admission) {
@@ -96,20 +98,20 @@ impl Shared {
                 count(counter);
                 verdict(admission)
             }
-            Err(reason) => Verdict::Deny(reason),
+            Err(reason) => AuthResult::Deny(reason),
         }
     }
 
-    fn unknown(&self, policy: &Policy, credentials: &Credentials<'_>) -> Verdict {
-        let shows_something = credentials.username.is_some() || credentials.password.is_some();
-        if policy.chain.is_empty() || !shows_something {
+    fn refuse_unknown(&self, policy: &Policy, credentials: &Credentials<'_>) -> AuthResult {
+        let has_credentials = credentials.username.is_some() || credentials.password.is_some();
+        if policy.chain.is_empty() || !has_credentials {
             count(&self.counters.anonymous_refused);
-            return Verdict::Deny(ReasonCode::NotAuthorized);
+            return AuthResult::Deny(ReasonCode::NotAuthorized);
         }
-        self.wrong(credentials, ReasonCode::BadUserNameOrPassword)
+        self.refuse_wrong(credentials, ReasonCode::BadUserNameOrPassword)
     }
 
-    fn wrong(&self, credentials: &Credentials<'_>, reason: ReasonCode) -> Verdict {
+    fn refuse_wrong(&self, credentials: &Credentials<'_>, reason: ReasonCode) -> AuthResult {
         count(&self.counters.refused);
         tracing::debug!(
             client = credentials.client_id,
@@ -120,7 +122,7 @@ impl Shared {
         if matches!(reason, ReasonCode::BadUserNameOrPassword | ReasonCode::NotAuthorized) {
             self.protection.failed(credentials, Instant::now());
         }
-        Verdict::Deny(sayable(reason))
+        AuthResult::Deny(allowed_reason_code(reason))
     }
 
     /// What holds for whoever is let in, by whatever means. The admission with everything that the node adds.
@@ -148,15 +150,16 @@ impl Shared {
         if self.is_banned(&effective) {
             return Err(ReasonCode::Banned);
         }
-        let principal = mounted(policy, &effective, admission.principal.as_ref()).map_err(|error| {
-            count(&self.counters.mountpoint_refused);
-            tracing::warn!(
-                client = effective.client_id,
-                username = effective.username,
-                "a client is refused: {error}"
-            );
-            ReasonCode::NotAuthorized
-        })?;
+        let principal =
+            with_mountpoint(policy, &effective, admission.principal.as_ref()).map_err(|error| {
+                count(&self.counters.mountpoint_refused);
+                tracing::warn!(
+                    client = effective.client_id,
+                    username = effective.username,
+                    "a client is refused: {error}"
+                );
+                ReasonCode::NotAuthorized
+            })?;
         if self.protection.flaps(effective.client_id, &self.bans, Instant::now()) {
             count(&self.counters.rate_limited);
             return Err(ReasonCode::Banned);
@@ -181,12 +184,12 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-fn verdict(admission: Box<Admission>) -> Verdict {
-    if *admission == Admission::default() { Verdict::Allow } else { Verdict::Admit(admission) }
+fn verdict(admission: Box<Admission>) -> AuthResult {
+    if *admission == Admission::default() { AuthResult::Allow } else { AuthResult::Admit(admission) }
 }
 
-/// The Reason Codes that [`Verdict::Deny`] takes.
-fn sayable(reason: ReasonCode) -> ReasonCode {
+/// The Reason Codes that [`AuthResult::Deny`] takes.
+fn allowed_reason_code(reason: ReasonCode) -> ReasonCode {
     match reason {
         ReasonCode::BadUserNameOrPassword
         | ReasonCode::NotAuthorized
@@ -200,7 +203,7 @@ fn sayable(reason: ReasonCode) -> ReasonCode {
 }
 
 /// The principal with its mountpoint; `None` when there is nothing to change.
-fn mounted(
+fn with_mountpoint(
     policy: &Policy,
     credentials: &Credentials<'_>,
     principal: Option<&Arc<Principal>>,
@@ -222,21 +225,21 @@ fn mounted(
         superuser: principal.superuser,
         mountpoint: Some(mountpoint),
         attributes: principal.attributes.clone(),
-        grants: grants.map(|_| Box::new(Lent(principal.clone())) as Box<dyn Grants>),
+        grants: grants.map(|_| Box::new(SharedGrants(principal.clone())) as Box<dyn Grants>),
         rates: principal.rates,
     })))
 }
 
 /// The grants of another principal, which may be remembered and in use elsewhere.
-struct Lent(Arc<Principal>);
+struct SharedGrants(Arc<Principal>);
 
-impl Grants for Lent {
+impl Grants for SharedGrants {
     fn decide(&self, identity: Identity<'_>, action: Action, topic: &str) -> Option<bool> {
         self.0.grants.as_ref()?.decide(identity, action, topic)
     }
 }
 
-impl fmt::Debug for Lent {
+impl fmt::Debug for SharedGrants {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.grants.fmt(f)
     }

@@ -10,8 +10,8 @@ use crate::password_file::PasswordFileEdit;
 use crate::password_hash::PasswordHash;
 use crate::settings::{ChainNames, LinkName};
 
+mod admission;
 mod chain;
-mod door;
 
 /// alice:wonderland and bob:pass:word, written by mosquitto_passwd 2.0.11.
 const USERS: &str = "\
@@ -62,30 +62,30 @@ impl Drop for Files {
     }
 }
 
-const BAD: Verdict = Verdict::Deny(ReasonCode::BadUserNameOrPassword);
-const NOT_AUTHORIZED: Verdict = Verdict::Deny(ReasonCode::NotAuthorized);
+const BAD: AuthResult = AuthResult::Deny(ReasonCode::BadUserNameOrPassword);
+const NOT_AUTHORIZED: AuthResult = AuthResult::Deny(ReasonCode::NotAuthorized);
 
 fn ask(
     guard: &Guard,
     username: Option<&str>,
     password: Option<&str>,
-) -> (Option<Verdict>, Receiver<Verdict>) {
+) -> (Option<AuthResult>, Receiver<AuthResult>) {
     let (send, receive) = channel();
     let password = password.map(str::as_bytes);
     let credentials = Credentials { client_id: "c", username, password, ..Default::default() };
-    let at_once = guard.authenticate(credentials, &mut || {
+    let immediate = guard.authenticate(credentials, &mut || {
         let send = send.clone();
         // A test that has seen enough has dropped the receiver.
         AuthReply::new(move |verdict| {
             let _ = send.send(verdict);
         })
     });
-    (at_once, receive)
+    (immediate, receive)
 }
 
-fn login(guard: &Guard, username: &str, password: &str) -> Verdict {
-    let (at_once, later) = ask(guard, Some(username), Some(password));
-    at_once.unwrap_or_else(|| later.recv_timeout(Duration::from_secs(60)).unwrap())
+fn login(guard: &Guard, username: &str, password: &str) -> AuthResult {
+    let (immediate, later) = ask(guard, Some(username), Some(password));
+    immediate.unwrap_or_else(|| later.recv_timeout(Duration::from_secs(60)).unwrap())
 }
 
 fn may(guard: &Guard, identity: Identity<'_>, action: Action) -> bool {
@@ -96,8 +96,8 @@ fn may(guard: &Guard, identity: Identity<'_>, action: Action) -> bool {
 fn without_files_everybody_may_do_everything() {
     let files = Files::new("open");
     let guard = files.open();
-    assert_eq!(ask(&guard, None, None).0, Some(Verdict::Allow));
-    assert_eq!(ask(&guard, Some("x"), Some("y")).0, Some(Verdict::Allow));
+    assert_eq!(ask(&guard, None, None).0, Some(AuthResult::Allow));
+    assert_eq!(ask(&guard, Some("x"), Some("y")).0, Some(AuthResult::Allow));
     assert!(!guard.guards_topics());
     assert_eq!(ask(&files.anonymous(false).open(), Some("x"), Some("y")).0, Some(NOT_AUTHORIZED));
 }
@@ -106,14 +106,14 @@ fn without_files_everybody_may_do_everything() {
 /// By which WebSocket listeners go when a web page comes.
 #[test]
 fn a_listener_says_whether_it_lets_in_without_a_login() {
-    assert!(Guard::open(&Auth::default()).unwrap().lets_in_without_login("a"));
+    assert!(Guard::open(&Auth::default()).unwrap().allows_anonymous("a"));
     let files = Files::new("listener-open").users(USERS);
-    assert!(!files.open().lets_in_without_login("a"));
-    assert!(files.anonymous(true).open().lets_in_without_login("a"));
+    assert!(!files.open().allows_anonymous("a"));
+    assert!(files.anonymous(true).open().allows_anonymous("a"));
     let mut files = Files::new("listener-anonymous").users(USERS);
     files.settings.anonymous_listeners = ListenerNames(vec!["b".into()]);
     let guard = files.open();
-    assert_eq!((guard.lets_in_without_login("a"), guard.lets_in_without_login("b")), (false, true));
+    assert_eq!((guard.allows_anonymous("a"), guard.allows_anonymous("b")), (false, true));
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_database_is_a_way_to_authenticate_from_its_first_user_on() {
         Guard::open_with(settings, &Default::default(), vec![users.clone() as Arc<dyn crate::Link>]).unwrap()
     };
     let guard = open(&files.settings);
-    assert_eq!(ask(&guard, Some("x"), Some("y")).0, Some(Verdict::Allow));
+    assert_eq!(ask(&guard, Some("x"), Some("y")).0, Some(AuthResult::Allow));
     assert!(guard.is_open_until_first_user());
     for allowed in [true, false] {
         let said = open(&Auth { allow_anonymous: Some(allowed), ..files.settings.clone() });
@@ -162,7 +162,7 @@ fn a_database_is_a_way_to_authenticate_from_its_first_user_on() {
     assert!(!guard.is_open_until_first_user());
     assert_eq!(login(&guard, "x", "y"), BAD);
     for _ in 0..2 {
-        let Verdict::Admit(admission) = login(&guard, "alice", "secret") else { panic!("she is refused") };
+        let AuthResult::Admit(admission) = login(&guard, "alice", "secret") else { panic!("she is refused") };
         assert!(admission.principal.is_some_and(|principal| principal.superuser));
     }
     assert_eq!(guard.figures().remembered, 1);
@@ -171,18 +171,18 @@ fn a_database_is_a_way_to_authenticate_from_its_first_user_on() {
     assert_eq!(guard.revocations(), before + 1);
     assert_eq!(login(&guard, "alice", "secret"), BAD, "what was remembered is forgotten");
     users.remove("alice", Connected::Close).unwrap();
-    assert_eq!(ask(&guard, None, None).0, Some(Verdict::Allow));
+    assert_eq!(ask(&guard, None, None).0, Some(AuthResult::Allow));
 }
 
 #[test]
 fn users_of_mosquitto_log_in_with_their_password() {
     let guard = Files::new("login").users(USERS).open();
-    assert_eq!(login(&guard, "alice", "wonderland"), Verdict::Allow);
-    assert_eq!(login(&guard, "bob", "pass:word"), Verdict::Allow);
+    assert_eq!(login(&guard, "alice", "wonderland"), AuthResult::Allow);
+    assert_eq!(login(&guard, "bob", "pass:word"), AuthResult::Allow);
     assert_eq!(login(&guard, "alice", "pass:word"), BAD);
     assert_eq!(login(&guard, "eve", "wonderland"), BAD);
-    let (at_once, later) = ask(&guard, Some("alice"), None);
-    assert_eq!((at_once, later.recv()), (None, Ok(BAD)));
+    let (immediate, later) = ask(&guard, Some("alice"), None);
+    assert_eq!((immediate, later.recv()), (None, Ok(BAD)));
     assert_eq!(guard.figures(), Figures { accepted: 2, refused: 3, ..Figures::default() });
 }
 
@@ -193,7 +193,7 @@ fn with_a_password_file_clients_need_a_name_unless_said_otherwise() {
     assert_eq!(ask(&guard, None, None).0, Some(NOT_AUTHORIZED));
     assert_eq!(guard.figures().anonymous_refused, 1);
     let guard = files.anonymous(true).open();
-    assert_eq!(ask(&guard, None, None).0, Some(Verdict::Allow));
+    assert_eq!(ask(&guard, None, None).0, Some(AuthResult::Allow));
     assert_eq!(login(&guard, "alice", "wrong"), BAD, "a wrong password is not anonymous");
 }
 
@@ -210,8 +210,8 @@ fn an_unknown_user_is_worked_for_like_a_known_one() {
 fn a_password_is_hashed_once_and_then_remembered() {
     let files = Files::new("remember").users(USERS);
     let guard = files.open();
-    assert_eq!(login(&guard, "alice", "wonderland"), Verdict::Allow);
-    assert_eq!(ask(&guard, Some("alice"), Some("wonderland")).0, Some(Verdict::Allow));
+    assert_eq!(login(&guard, "alice", "wonderland"), AuthResult::Allow);
+    assert_eq!(ask(&guard, Some("alice"), Some("wonderland")).0, Some(AuthResult::Allow));
     assert_eq!(ask(&guard, Some("alice"), Some("wrong")).0, None, "wrong ones are never remembered");
     assert_eq!(guard.figures().remembered, 1);
     guard.read(&files.settings).unwrap().apply();
@@ -244,7 +244,7 @@ fn too_many_waiting_clients_are_told_that_the_server_is_busy() {
     at_work.recv().unwrap();
     let (_, second) = ask(&guard, Some("alice"), Some("x"));
     let (_, third) = ask(&guard, Some("alice"), Some("y"));
-    assert_eq!(third.recv(), Ok(Verdict::Deny(ReasonCode::ServerBusy)));
+    assert_eq!(third.recv(), Ok(AuthResult::Deny(ReasonCode::ServerBusy)));
     assert_eq!(guard.figures().busy, 1);
     go.send(()).unwrap();
     assert_eq!(second.recv(), Ok(BAD));
@@ -269,7 +269,7 @@ fn a_reload_brings_new_users_and_rules_and_a_new_generation() {
     guard.read(&files.settings).unwrap().apply();
     assert!(guard.generation() > before);
     assert!(!may(&guard, alice, Action::Receive) && may(&guard, alice, publish));
-    assert_eq!(login(&guard, "carol", "new"), Verdict::Allow);
+    assert_eq!(login(&guard, "carol", "new"), AuthResult::Allow);
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn a_bad_file_changes_nothing() {
     let error = guard.read(&files.settings).map(drop).unwrap_err().to_string();
     assert!(error.contains("acl:2: unknown access `raed`"), "{error}");
     assert_eq!(guard.generation(), 0);
-    assert_eq!(login(&guard, "alice", "wonderland"), Verdict::Allow);
+    assert_eq!(login(&guard, "alice", "wonderland"), AuthResult::Allow);
     assert!(Guard::open(&files.settings).is_err());
 }
 
@@ -327,14 +327,14 @@ fn a_banned_client_is_refused_before_anything_else_is_asked() {
     let target = BanTarget::parse(BanKind::Username, "alice").unwrap();
     let ban = NewBan { target, reason: String::new(), by: String::new(), until: None };
     let ban = bans.add(ban, SystemTime::now()).unwrap();
-    const BANNED: Verdict = Verdict::Deny(ReasonCode::Banned);
+    const BANNED: AuthResult = AuthResult::Deny(ReasonCode::Banned);
     assert_eq!(ask(&guard, Some("alice"), Some("wonderland")).0, Some(BANNED));
     assert_eq!(guard.figures(), Figures { banned: 1, ..Figures::default() });
-    assert_eq!(login(&guard, "bob", "pass:word"), Verdict::Allow);
+    assert_eq!(login(&guard, "bob", "pass:word"), AuthResult::Allow);
     guard.read(&files.settings).unwrap().apply();
     assert_eq!(ask(&guard, Some("alice"), Some("wonderland")).0, Some(BANNED), "a reload keeps bans");
     bans.remove(ban.id, SystemTime::now()).unwrap();
-    assert_eq!(login(&guard, "alice", "wonderland"), Verdict::Allow);
+    assert_eq!(login(&guard, "alice", "wonderland"), AuthResult::Allow);
 }
 
 #[test]
@@ -373,6 +373,6 @@ fn a_ban_that_is_made_while_a_password_waits_holds_for_it() {
     let ban = NewBan { target, reason: String::new(), by: String::new(), until: None };
     guard.bans().add(ban, SystemTime::now()).unwrap();
     go.send(()).unwrap();
-    assert_eq!(bob.recv(), Ok(Verdict::Deny(ReasonCode::Banned)));
+    assert_eq!(bob.recv(), Ok(AuthResult::Deny(ReasonCode::Banned)));
     assert_eq!(guard.figures().banned, 1);
 }

@@ -121,7 +121,7 @@ impl ClaimRules {
             grants: self.grants(claims)?,
             rates: None,
         };
-        let says_nothing = !principal.superuser
+        let is_default = !principal.superuser
             && principal.mountpoint.is_none()
             && principal.attributes.is_empty()
             && principal.grants.is_none();
@@ -129,8 +129,8 @@ impl ClaimRules {
             client_id: None,
             username: Some(username.into()),
             lifetime,
-            principal: (!says_nothing).then(|| principal.into()),
-            standing: None,
+            principal: (!is_default).then(|| principal.into()),
+            validity: None,
         })
     }
 

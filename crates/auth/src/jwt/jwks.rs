@@ -56,7 +56,7 @@ pub enum Refetched {
 
 /// Where a set is, and how it is kept.
 #[derive(Debug)]
-pub struct Terms {
+pub struct FetchSettings {
     origin: Origin,
     refresh: Duration,
     pause: Duration,
@@ -64,7 +64,7 @@ pub struct Terms {
     stale_max: Duration,
 }
 
-impl Terms {
+impl FetchSettings {
     /// `None` when neither a file nor a server of keys is configured. Authorities are read.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl Terms {
 
 #[derive(Debug)]
 struct Shared {
-    terms: ArcSwap<Terms>,
+    fetch_settings: ArcSwap<FetchSettings>,
     current: ArcSwapOption<Current>,
     state: Mutex<State>,
     /// The thread waits for it.
@@ -140,10 +140,10 @@ impl Jwks {
     ///
     /// # Errors
     /// A file without a set; a system without threads.
-    pub fn start(terms: Terms) -> Result<Self, JwtError> {
-        let is_file = terms.origin.is_file();
+    pub fn start(fetch_settings: FetchSettings) -> Result<Self, JwtError> {
+        let is_file = fetch_settings.origin.is_file();
         let shared = Arc::new(Shared {
-            terms: ArcSwap::from_pointee(terms),
+            fetch_settings: ArcSwap::from_pointee(fetch_settings),
             current: ArcSwapOption::empty(),
             state: Mutex::default(),
             wanted: Condvar::new(),
@@ -162,7 +162,7 @@ impl Jwks {
             Duration::ZERO
         };
         let run = shared.clone();
-        vital::spawn("jwks", move || run.run(first)).map_err(JwtError::System)?;
+        critical::spawn("jwks", move || run.run(first)).map_err(JwtError::System)?;
         Ok(Self(shared))
     }
 
@@ -173,9 +173,9 @@ impl Jwks {
         let age = current.confirmed.elapsed();
         let failing = self.0.state().last.is_some_and(|(_, well)| !well);
         // A thread that fetches no more is a failure too, though it never says so.
-        let terms = self.0.terms.load();
-        let next_at_latest = terms.refresh.max(terms.pause) + terms.timeout * 2;
-        if (failing && age > terms.stale_max) || age > terms.stale_max + next_at_latest {
+        let fetch_settings = self.0.fetch_settings.load();
+        let next_at_latest = fetch_settings.refresh.max(fetch_settings.pause) + fetch_settings.timeout * 2;
+        if (failing && age > fetch_settings.stale_max) || age > fetch_settings.stale_max + next_at_latest {
             return None;
         }
         if failing {
@@ -189,8 +189,8 @@ impl Jwks {
     pub fn refetch(&self, wait: Wait) -> Refetched {
         let shared = &*self.0;
         let (pause, timeout) = {
-            let terms = shared.terms.load();
-            (terms.pause, terms.timeout)
+            let fetch_settings = shared.fetch_settings.load();
+            (fetch_settings.pause, fetch_settings.timeout)
         };
         let mut state = shared.state();
         let under_way = state.started > state.finished;
@@ -225,8 +225,8 @@ impl Jwks {
     }
 
     /// Keeps the set by these terms from now on, and fetches soon.
-    pub fn change(&self, terms: Arc<Terms>) {
-        self.0.terms.store(terms);
+    pub fn change(&self, fetch_settings: Arc<FetchSettings>) {
+        self.0.fetch_settings.store(fetch_settings);
         self.0.state().wanted = true;
         self.0.wanted.notify_one();
     }
@@ -276,7 +276,7 @@ impl Shared {
                 Err(why) => {
                     tracing::warn!("the keys of tokens could not be fetched: {why}");
                     failures = failures.saturating_add(1);
-                    let Terms { pause, refresh, .. } = **self.terms.load();
+                    let FetchSettings { pause, refresh, .. } = **self.fetch_settings.load();
                     pause.saturating_mul(1 << (failures - 1).min(16)).min(refresh).max(pause)
                 }
             };
@@ -303,17 +303,22 @@ impl Shared {
     fn fetch(&self) -> Result<Duration, String> {
         let before = self.current.load_full();
         let etag = before.as_ref().and_then(|current| current.etag.as_deref());
-        let terms = self.terms.load_full();
-        let fetched = terms.origin.fetch(etag);
-        fetched.and_then(|fetched| self.take(&terms, fetched, before.as_deref()))
+        let fetch_settings = self.fetch_settings.load_full();
+        let fetched = fetch_settings.origin.fetch(etag);
+        fetched.and_then(|fetched| self.take(&fetch_settings, fetched, before.as_deref()))
     }
 
-    fn take(&self, terms: &Terms, fetched: Fetched, before: Option<&Current>) -> Result<Duration, String> {
+    fn take(
+        &self,
+        fetch_settings: &FetchSettings,
+        fetched: Fetched,
+        before: Option<&Current>,
+    ) -> Result<Duration, String> {
         let keys = match (&fetched.document, before) {
             (None, Some(before)) => before.keys.clone(),
             (None, None) => return Err("the server says that nothing has changed since never".to_owned()),
             (Some(document), _) => {
-                let set = terms.parse(document)?;
+                let set = fetch_settings.parse(document)?;
                 if set.keys.is_empty() {
                     tracing::warn!(
                         skipped = set.skipped,
@@ -325,7 +330,11 @@ impl Shared {
         };
         let current = Current { keys, etag: fetched.etag, confirmed: Instant::now() };
         self.current.store(Some(Arc::new(current)));
-        Ok(fetched.max_age.unwrap_or(terms.refresh).min(terms.refresh).max(terms.pause))
+        Ok(fetched
+            .max_age
+            .unwrap_or(fetch_settings.refresh)
+            .min(fetch_settings.refresh)
+            .max(fetch_settings.pause))
     }
 
     fn end_of_fetch(&self, well: bool) {

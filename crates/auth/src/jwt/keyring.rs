@@ -10,7 +10,7 @@ use super::algorithm::{Algorithm, KeyKind};
 use super::der;
 use super::error::JwtError;
 use super::jwk::JWKS_MAX;
-use super::jwks::{Jwks, Terms};
+use super::jwks::{FetchSettings, Jwks};
 use super::key::{Key, Material};
 use super::refusal::Refusal;
 use super::settings::{Jwt, SecretEncoding};
@@ -79,8 +79,8 @@ impl Keyring {
         if let Some(path) = &settings.public_key_file {
             return Ok(Some(Self::PublicKeys(public_keys(path)?)));
         }
-        match Terms::of(settings)? {
-            Some(terms) => Ok(Some(Self::Set(Arc::new(Jwks::start(terms)?)))),
+        match FetchSettings::of(settings)? {
+            Some(fetch_settings) => Ok(Some(Self::Set(Arc::new(Jwks::start(fetch_settings)?)))),
             None => Ok(None),
         }
     }
@@ -89,12 +89,13 @@ impl Keyring {
     ///
     /// # Errors
     /// A file that cannot be used.
-    pub fn read(&self, settings: &Jwt) -> Result<(Self, Option<Arc<Terms>>), JwtError> {
+    pub fn read(&self, settings: &Jwt) -> Result<(Self, Option<Arc<FetchSettings>>), JwtError> {
         match self {
             Self::Set(jwks) => {
-                let terms = Terms::of(settings)?.ok_or_else(|| moved("jwt.jwks_file or jwt.jwks_url"))?;
-                terms.check_file()?;
-                Ok((Self::Set(jwks.clone()), Some(Arc::new(terms))))
+                let fetch_settings =
+                    FetchSettings::of(settings)?.ok_or_else(|| moved("jwt.jwks_file or jwt.jwks_url"))?;
+                fetch_settings.check_file()?;
+                Ok((Self::Set(jwks.clone()), Some(Arc::new(fetch_settings))))
             }
             Self::Secret(_) => {
                 let path = settings.secret_file.as_deref().ok_or_else(|| moved("jwt.secret_file"))?;

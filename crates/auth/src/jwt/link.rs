@@ -10,24 +10,24 @@ use broker::access::{Admission, Credentials, Mechanism};
 use super::algorithm::Algorithm;
 use super::claims::{Bearer, ClaimRules};
 use super::error::JwtError;
-use super::jwks::{JwksFigures, Refetched, Terms, Wait};
+use super::jwks::{FetchSettings, JwksFigures, Refetched, Wait};
 use super::keyring::{Keyring, Keys};
 use super::mechanism::TokenMechanism;
 use super::refusal::{Refusal, RefusalKind};
 use super::settings::{Jwt, TokenField};
 use super::token::{TOKEN_MAX, Token};
-use crate::link::{Attempt, Link, Memory, Outcome};
+use crate::link::{Attempt, CacheKey, Link, Outcome};
 
 /// Verifies the tokens of CONNECT, and of the Authentication Method `JWT`.
 #[derive(Debug)]
 pub struct JwtLink {
-    desk: ArcSwap<Desk>,
+    verifier: ArcSwap<Verifier>,
     counters: Counters,
 }
 
 /// What settings and files say at one time.
 #[derive(Debug)]
-struct Desk {
+struct Verifier {
     from: TokenField,
     algorithms: Vec<Algorithm>,
     keyring: Keyring,
@@ -38,9 +38,9 @@ struct Desk {
 #[derive(Debug)]
 pub struct JwtChange<'a> {
     link: &'a JwtLink,
-    desk: Arc<Desk>,
+    verifier: Arc<Verifier>,
     /// Of a JWK Set.
-    terms: Option<Arc<Terms>>,
+    fetch_settings: Option<Arc<FetchSettings>>,
 }
 
 /// What became of tokens so far.
@@ -84,8 +84,8 @@ impl JwtLink {
     pub fn open(settings: &Jwt) -> Result<Option<Arc<Self>>, JwtError> {
         let claims = ClaimRules::new(settings).map_err(JwtError::Settings)?;
         let Some(keyring) = Keyring::open(settings)? else { return Ok(None) };
-        let desk = ArcSwap::from_pointee(Desk::new(settings, keyring, claims)?);
-        Ok(Some(Arc::new(Self { desk, counters: Counters::default() })))
+        let verifier = ArcSwap::from_pointee(Verifier::new(settings, keyring, claims)?);
+        Ok(Some(Arc::new(Self { verifier, counters: Counters::default() })))
     }
 
     /// Reads secrets and keys again, for these settings. Where the keys come from cannot be changed: such settings are passed over.
@@ -94,8 +94,12 @@ impl JwtLink {
     /// As [`Self::open`].
     pub fn read(&self, settings: &Jwt) -> Result<JwtChange<'_>, JwtError> {
         let claims = ClaimRules::new(settings).map_err(JwtError::Settings)?;
-        let (keyring, terms) = self.desk.load().keyring.read(settings)?;
-        Ok(JwtChange { link: self, desk: Arc::new(Desk::new(settings, keyring, claims)?), terms })
+        let (keyring, fetch_settings) = self.verifier.load().keyring.read(settings)?;
+        Ok(JwtChange {
+            link: self,
+            verifier: Arc::new(Verifier::new(settings, keyring, claims)?),
+            fetch_settings,
+        })
     }
 
     pub fn figures(&self) -> JwtFigures {
@@ -111,7 +115,7 @@ impl JwtLink {
             time: value(time),
             claims: value(claims),
             unavailable: value(unavailable),
-            jwks: match &self.desk.load().keyring {
+            jwks: match &self.verifier.load().keyring {
                 Keyring::Set(jwks) => Some(jwks.figures()),
                 Keyring::Secret(_) | Keyring::PublicKeys(_) => None,
             },
@@ -119,13 +123,19 @@ impl JwtLink {
     }
 
     /// As what the bearer of this token is let in. Waits for nothing. Counted.
-    pub(super) fn admit_at_once(&self, token: &str, bearer: Bearer<'_>) -> Result<Admission, Refusal> {
-        self.admit(&self.desk.load(), token, bearer, Wait::No)
+    pub(super) fn admit_immediately(&self, token: &str, bearer: Bearer<'_>) -> Result<Admission, Refusal> {
+        self.admit(&self.verifier.load(), token, bearer, Wait::No)
     }
 
     /// As what the bearer of this token is let in. Counted.
-    fn admit(&self, desk: &Desk, token: &str, bearer: Bearer<'_>, wait: Wait) -> Result<Admission, Refusal> {
-        let admission = desk.verify(token, bearer, wait);
+    fn admit(
+        &self,
+        verifier: &Verifier,
+        token: &str,
+        bearer: Bearer<'_>,
+        wait: Wait,
+    ) -> Result<Admission, Refusal> {
+        let admission = verifier.verify(token, bearer, wait);
         let Counters { accepted, malformed, algorithm, key, signature, time, claims, unavailable } =
             &self.counters;
         let counter = match &admission {
@@ -151,15 +161,15 @@ impl JwtLink {
 impl JwtChange<'_> {
     /// Puts it in force.
     pub fn apply(self) {
-        let Self { link, desk, terms } = self;
-        let before = link.desk.swap(desk);
-        if let (Keyring::Set(jwks), Some(terms)) = (&before.keyring, terms) {
-            jwks.change(terms);
+        let Self { link, verifier, fetch_settings } = self;
+        let before = link.verifier.swap(verifier);
+        if let (Keyring::Set(jwks), Some(fetch_settings)) = (&before.keyring, fetch_settings) {
+            jwks.change(fetch_settings);
         }
     }
 }
 
-impl Desk {
+impl Verifier {
     fn new(settings: &Jwt, keyring: Keyring, claims: ClaimRules) -> Result<Self, JwtError> {
         let algorithms = keyring.algorithms(&settings.algorithms)?;
         Ok(Self { from: settings.from, algorithms, keyring, claims })
@@ -211,9 +221,9 @@ impl Link for JwtLink {
         "jwt"
     }
 
-    fn at_once(&self, credentials: Credentials<'_>) -> Option<Outcome> {
-        let desk = self.desk.load();
-        let Some(token) = desk.token_of(credentials) else { return Some(Outcome::NotMine) };
+    fn check_immediately(&self, credentials: Credentials<'_>) -> Option<Outcome> {
+        let verifier = self.verifier.load();
+        let Some(token) = verifier.token_of(credentials) else { return Some(Outcome::NotMine) };
         if token.len() <= TOKEN_MAX {
             return None;
         }
@@ -224,16 +234,16 @@ impl Link for JwtLink {
 
     fn work(&self, attempt: &Attempt) -> Outcome {
         let credentials = attempt.credentials();
-        let desk = self.desk.load_full();
+        let verifier = self.verifier.load_full();
         // All its bytes are letters of base64url, so it is text.
-        let token = desk.token_of(credentials).and_then(|token| std::str::from_utf8(token).ok());
+        let token = verifier.token_of(credentials).and_then(|token| std::str::from_utf8(token).ok());
         let Some(token) = token else { return Outcome::NotMine };
-        let username = match desk.from {
+        let username = match verifier.from {
             TokenField::Password => credentials.username,
             TokenField::Username => None,
         };
         let bearer = Bearer { client_id: credentials.client_id, username };
-        match self.admit(&desk, token, bearer, Wait::ForFetch) {
+        match self.admit(&verifier, token, bearer, Wait::ForFetch) {
             Ok(admission) => Outcome::Admit(Box::new(admission)),
             Err(refusal) if refusal.kind() == RefusalKind::Unavailable => {
                 Outcome::Failed(refusal.to_string())
@@ -248,8 +258,8 @@ impl Link for JwtLink {
     }
 
     /// A token expires, and costs little to look at again.
-    fn memory(&self, _: Credentials<'_>) -> Memory {
-        Memory::Nothing
+    fn cache_key(&self, _: Credentials<'_>) -> CacheKey {
+        CacheKey::Nothing
     }
 
     fn mechanism(self: Arc<Self>, method: &str, credentials: Credentials<'_>) -> Option<Box<dyn Mechanism>> {

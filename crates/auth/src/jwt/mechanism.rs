@@ -40,7 +40,7 @@ impl Mechanism for TokenMechanism {
         };
         // Nobody becomes another by a new token.
         let bearer = Bearer { client_id: &self.client_id, username: self.username.as_deref() };
-        match self.link.admit_at_once(token, bearer) {
+        match self.link.admit_immediately(token, bearer) {
             Ok(admission) => Step::Success(None, Box::new(admission)),
             // DISCONNECT has no Server unavailable (0x88), and no 0x86.
             Err(refusal) if refusal.kind() == RefusalKind::Unavailable => {

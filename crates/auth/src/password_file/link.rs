@@ -4,7 +4,7 @@ use broker::access::{Admission, Credentials};
 use mqtt::ReasonCode;
 
 use super::{Candidate, PasswordFile};
-use crate::link::{Attempt, Decoy, Link, Memory, Outcome, ScramRecord, ScramSource, Threads};
+use crate::link::{Attempt, CacheKey, Decoy, Link, Outcome, ScramRecord, ScramSource, Threads};
 use crate::password_hash::ScramKeys;
 
 impl Link for PasswordFile {
@@ -12,7 +12,7 @@ impl Link for PasswordFile {
         "password_file"
     }
 
-    fn at_once(&self, credentials: Credentials<'_>) -> Option<Outcome> {
+    fn check_immediately(&self, credentials: Credentials<'_>) -> Option<Outcome> {
         let known = credentials.username.is_some_and(|username| self.users.contains_key(username));
         (!known).then_some(Outcome::NotMine)
     }
@@ -31,9 +31,9 @@ impl Link for PasswordFile {
         Threads::Hashing
     }
 
-    fn memory(&self, credentials: Credentials<'_>) -> Memory {
+    fn cache_key(&self, credentials: Credentials<'_>) -> CacheKey {
         let stored = credentials.username.and_then(|username| self.users.get(username));
-        Memory::Password(stored.map(|at| self.hashes[*at].as_str().into()).unwrap_or_default())
+        CacheKey::Password(stored.map(|at| self.hashes[*at].as_str().into()).unwrap_or_default())
     }
 
     fn decoy(&self) -> Option<&dyn Decoy> {
@@ -62,14 +62,14 @@ impl ScramSource for PasswordFile {
 
     fn scram(&self, username: &str) -> ScramRecord {
         match self.users.get(username).map(|at| self.hashes[*at].scram()) {
-            None => ScramRecord::Stranger,
-            Some(None) => ScramRecord::Without,
+            None => ScramRecord::UnknownUser,
+            Some(None) => ScramRecord::NoScramKeys,
             Some(Some(keys)) => ScramRecord::Keys(keys),
         }
     }
 
-    fn made_up(&self, username: &str) -> Option<ScramKeys> {
-        self.make_up(username)
+    fn decoy_keys(&self, username: &str) -> Option<ScramKeys> {
+        self.decoy_keys_of(username)
     }
 
     fn admission(&self, _username: &str) -> Admission {

@@ -13,7 +13,7 @@ use crate::bans::{BanError, BanKind, BanTarget, Bans, NewBan, Pattern};
 #[derive(Debug)]
 pub struct Flapping {
     connects: Table<Connects>,
-    queue: OnceLock<SyncSender<Order>>,
+    queue: OnceLock<SyncSender<BanRequest>>,
     counters: Arc<Counters>,
 }
 
@@ -23,7 +23,7 @@ struct Counters {
     failed: AtomicU64,
 }
 
-struct Order {
+struct BanRequest {
     bans: Arc<Bans>,
     ban: NewBan,
 }
@@ -78,7 +78,7 @@ impl Flapping {
         };
         let is_queued = self.queue().is_some_and(|queue| {
             // When too many are banned at once, the next connect of this one tries again.
-            queue.try_send(Order { bans: bans.clone(), ban }).is_ok()
+            queue.try_send(BanRequest { bans: bans.clone(), ban }).is_ok()
         });
         if !is_queued {
             self.counters.failed.fetch_add(1, Ordering::Relaxed);
@@ -96,13 +96,13 @@ impl Flapping {
     }
 
     /// The thread is started by the first one who flaps, which most nodes never meet.
-    fn queue(&self) -> Option<&SyncSender<Order>> {
+    fn queue(&self) -> Option<&SyncSender<BanRequest>> {
         if let Some(queue) = self.queue.get() {
             return Some(queue);
         }
-        let (queue, orders) = sync_channel(ORDERS_MAX);
+        let (queue, requests) = sync_channel(BAN_REQUESTS_MAX);
         let counters = self.counters.clone();
-        if let Err(error) = vital::spawn("auth-bans", move || make_bans(&orders, &counters)) {
+        if let Err(error) = critical::spawn("auth-bans", move || process_ban_requests(&requests, &counters)) {
             tracing::error!(%error, "clients that flap are refused, but not banned");
             return None;
         }
@@ -110,8 +110,8 @@ impl Flapping {
     }
 }
 
-fn make_bans(orders: &Receiver<Order>, counters: &Counters) {
-    while let Ok(Order { bans, ban }) = orders.recv() {
+fn process_ban_requests(requests: &Receiver<BanRequest>, counters: &Counters) {
+    while let Ok(BanRequest { bans, ban }) = requests.recv() {
         let target = ban.target.clone();
         match bans.add(ban, SystemTime::now()) {
             Ok(ban) => {
@@ -128,4 +128,4 @@ fn make_bans(orders: &Receiver<Order>, counters: &Counters) {
     }
 }
 
-const ORDERS_MAX: usize = 256;
+const BAN_REQUESTS_MAX: usize = 256;

@@ -11,7 +11,7 @@ section! {
     [protection]
     pub struct Protection {
         /// Wrong logins of one address for one user name within `failures_window`; further ones of this address for this name are refused
-        /// unchecked with 0x9F (Connection rate exceeded). Who got in a short while ago (`auth.remembered_time`) still gets in. As many for
+        /// unchecked with 0x9F (Connection rate exceeded). Who got in a short while ago (`auth.cache_ttl`) still gets in. As many for
         /// one user name from all addresses together delay each login for it by `failures_delay`. 0 is no limit, also none for addresses.
         pub failures_max: u32 = "10" in "0..=1000000", on reload;
         /// Wrong logins of one address within `failures_window`, whatever the user names; further ones of this address are refused unchecked

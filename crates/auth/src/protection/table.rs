@@ -43,7 +43,7 @@ impl<V: Default> Table<V> {
     }
 
     /// Looks at the entry when there is one.
-    pub fn look<T>(&self, key: &impl Hash, use_it: impl FnOnce(&V) -> T) -> Option<T> {
+    pub fn get<T>(&self, key: &impl Hash, use_it: impl FnOnce(&V) -> T) -> Option<T> {
         let hash = self.hasher.hash_one(key);
         self.shard(hash).lock().unwrap_or_else(PoisonError::into_inner).entries.get(&hash).map(use_it)
     }
@@ -93,8 +93,8 @@ mod tests {
         }
         let figures = table.figures();
         assert!(figures.entries <= 32 && figures.evicted == 1_000 - figures.entries, "{figures:?}");
-        assert_eq!(table.look(&999_u32, |value| *value), Some(999), "the last one is there");
-        assert_eq!(table.look(&0_u32, |value| *value), None);
+        assert_eq!(table.get(&999_u32, |value| *value), Some(999), "the last one is there");
+        assert_eq!(table.get(&0_u32, |value| *value), None);
     }
 
     #[test]
@@ -103,7 +103,7 @@ mod tests {
         for key in ["a", "a", "a"] {
             table.with(&key, |value| *value += 1);
         }
-        assert_eq!(table.look(&"a", |value| *value), Some(3));
+        assert_eq!(table.get(&"a", |value| *value), Some(3));
         assert_eq!(table.figures(), TableFigures { entries: 1, evicted: 0 });
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use registry::ProposeError;
+use configstore::ProposeError;
 
 use super::{RuleId, STORED_RULES_MAX, TEXT_MAX};
 
@@ -22,7 +22,7 @@ pub enum RuleTableError {
         number: usize,
         error: Box<RuleTableError>,
     },
-    Registry(ProposeError),
+    ConfigStore(ProposeError),
 }
 
 impl fmt::Display for RuleTableError {
@@ -37,7 +37,7 @@ impl fmt::Display for RuleTableError {
             Self::Lines => f.write_str("a rule is one line"),
             Self::Long => write!(f, "a rule and its description may have {TEXT_MAX} bytes each"),
             Self::Of { number, error } => write!(f, "rule {number}: {error}"),
-            Self::Registry(error) => error.fmt(f),
+            Self::ConfigStore(error) => error.fmt(f),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A rule as the registry keeps it.
 
-use registry::{Change, ProposeError};
+use configstore::{Change, ProposeError};
 use serde::{Deserialize, Serialize};
 
 use super::{RuleId, RuleTableError, StoredRule, TABLE};
@@ -28,7 +28,7 @@ impl Record {
         let StoredRule { id, text, enabled, description, author, changed_ms, rank } = rule.clone();
         let record = Self { rank, text, enabled, description, author, changed_ms };
         Change::put(TABLE, key(id), &record)
-            .map_err(|error| RuleTableError::Registry(ProposeError::Broken { why: error.to_string() }))
+            .map_err(|error| RuleTableError::ConfigStore(ProposeError::Broken { why: error.to_string() }))
     }
 
     /// # Errors

@@ -62,8 +62,8 @@ fn what_is_no_rule_is_refused_with_the_reason() {
 
 #[test]
 fn whoever_decides_hears_of_every_change_and_of_enabled_rules_only() {
-    let ledger: Arc<dyn Ledger> = Arc::new(LocalLedger::in_memory());
-    let table = RuleTable::open(ledger.clone()).unwrap();
+    let config_store: Arc<dyn ConfigStore> = Arc::new(LocalStore::in_memory());
+    let table = RuleTable::open(config_store.clone()).unwrap();
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hears = heard.clone();
     table.on_change(move |rules| hears.lock().unwrap().push(rules.len()));
@@ -74,15 +74,15 @@ fn whoever_decides_hears_of_every_change_and_of_enabled_rules_only() {
     table.replace(id, &NewRule { enabled: false, ..rule("allow everyone publish a") }, &by()).unwrap();
     assert_eq!(*heard.lock().unwrap(), [0, 1, 2, 1]);
     // Another writer's nonsense changes nothing.
-    ledger.propose(vec![Change::put(TABLE, record::key(RuleId(99)), &"nonsense").unwrap()]).unwrap();
+    config_store.propose(vec![Change::put(TABLE, record::key(RuleId(99)), &"nonsense").unwrap()]).unwrap();
     assert_eq!(table.list().len(), 2);
-    assert!(RuleTable::open(ledger).is_err(), "and does not start a node without them");
+    assert!(RuleTable::open(config_store).is_err(), "and does not start a node without them");
 }
 
 #[test]
 fn rules_outlive_the_process() {
     let directory = std::env::temp_dir().join(format!("meridian-rule-table-{}", std::process::id()));
-    let open = || RuleTable::open(Arc::new(LocalLedger::open(&directory).unwrap())).unwrap();
+    let open = || RuleTable::open(Arc::new(LocalStore::open(&directory).unwrap())).unwrap();
     let table = open();
     let all: Vec<_> = ["a", "b", "c"].map(|topic| rule(&format!("deny everyone publish {topic}"))).to_vec();
     table.replace_all(&all, &by()).unwrap();

@@ -6,7 +6,7 @@ use broker::access::{Action, ClientCertificate, Identity};
 use mqtt::QoS;
 
 use super::glob::Glob;
-use super::words;
+use super::tokens;
 use crate::bans::Net;
 use crate::rule::{Fit, RuleFilter};
 
@@ -70,7 +70,7 @@ pub(super) struct QosSet(u8);
 
 /// Why a rule decides a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ground {
+pub enum RulingReason {
     /// It speaks of the topic.
     Topic,
     /// It is a `deny` with a placeholder, and the client's name has a `+`, `#` or `/`, or a `$` where the topic begins: what it
@@ -80,15 +80,15 @@ pub enum Ground {
 
 impl AccessRule {
     /// Whether the rule decides this, and why. Does not allocate.
-    pub(super) fn decides(&self, who: Identity<'_>, action: Action, topic: &str) -> Option<Ground> {
+    pub(super) fn decides(&self, who: Identity<'_>, action: Action, topic: &str) -> Option<RulingReason> {
         if !self.speaks_of(action) || !self.who.iter().all(|condition| condition.holds(who)) {
             return None;
         }
         self.topics.iter().find_map(|about| match about.filter.fit(who) {
             Fit::NoName => None,
-            Fit::Dangerous => (!self.allows).then_some(Ground::DangerousName),
-            Fit::Usable if self.allows => about.allows(who, action, topic).then_some(Ground::Topic),
-            Fit::Usable => about.denies(who, action, topic).then_some(Ground::Topic),
+            Fit::Dangerous => (!self.allows).then_some(RulingReason::DangerousName),
+            Fit::Usable if self.allows => about.allows(who, action, topic).then_some(RulingReason::Topic),
+            Fit::Usable => about.denies(who, action, topic).then_some(RulingReason::Topic),
         })
     }
 
@@ -246,7 +246,7 @@ impl fmt::Display for AccessRule {
         for (index, topic) in self.topics.iter().enumerate() {
             f.write_str(if index > 0 { ", " } else { "" })?;
             f.write_str(if topic.eq { "eq " } else { "" })?;
-            words::write(f, &topic.text)?;
+            tokens::write(f, &topic.text)?;
         }
         if self.qos != QosSet::ALL {
             let named = (0..=2).filter(|qos| self.qos.0 & 1 << qos != 0).map(|qos: u8| qos.to_string());
@@ -263,8 +263,8 @@ impl fmt::Display for AccessRule {
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.negated { "not " } else { "" })?;
-        let list = |f: &mut fmt::Formatter<'_>, word: &str, globs: &[Glob], field: &str| {
-            f.write_str(word)?;
+        let list = |f: &mut fmt::Formatter<'_>, token: &str, globs: &[Glob], field: &str| {
+            f.write_str(token)?;
             for (index, glob) in globs.iter().enumerate() {
                 f.write_str(if index > 0 { ", " } else { " " })?;
                 glob.write(f, if index > 0 { "" } else { field })?;

@@ -38,7 +38,7 @@ pub enum RuleFault {
     },
     /// A topic that begins with `$share/`.
     Share {
-        behind: String,
+        filter: String,
     },
     Placeholder(String),
     /// `#` beside other topics.
@@ -77,9 +77,9 @@ impl std::error::Error for RuleError {}
 impl fmt::Display for RuleFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Decision(word) => write!(
+            Self::Decision(token) => write!(
                 f,
-                "a rule begins with allow or deny, not `{word}`; such as: allow user alice publish sensors/+/temp"
+                "a rule begins with allow or deny, not `{token}`; such as: allow user alice publish sensors/+/temp"
             ),
             Self::Expected { what, found: None } => {
                 write!(f, "the line ends where {what} is expected")
@@ -104,10 +104,10 @@ impl fmt::Display for RuleFault {
                 }
                 Ok(())
             }
-            Self::Share { behind } => {
+            Self::Share { filter } => {
                 write!(
                     f,
-                    "rules hold for shared subscriptions as for others: write the filter alone, `{behind}`"
+                    "rules hold for shared subscriptions as for others: write the filter alone, `{filter}`"
                 )
             }
             Self::Placeholder(name) => write!(
@@ -136,7 +136,7 @@ impl fmt::Display for RuleFault {
             Self::Qos(text) => {
                 write!(f, "`{text}` is no QoS; write 0, 1 or 2, several as in 0,1, or a range as in 0..1")
             }
-            Self::Twice(word) => write!(f, "{word} is said twice; leave out one of them"),
+            Self::Twice(token) => write!(f, "{token} is said twice; leave out one of them"),
             Self::RetainSubscribe => f.write_str(
                 "retain is about publishing: leave it out, or write publish instead of subscribe or all",
             ),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::words::{self, Word};
+use super::tokens::{self, Token};
 
 /// Matches a whole text; each `*` stands for any number of characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,16 +13,16 @@ pub struct Glob {
 
 impl Glob {
     /// The whole word, from this byte on.
-    pub(super) fn of(word: &Word, from: usize) -> Self {
+    pub(super) fn of(token: &Token, from: usize) -> Self {
         let mut pieces = vec![];
         let mut begins = from;
-        for (at, _) in word.text.match_indices('*') {
-            if at >= from && !word.stars.contains(&at) {
-                pieces.push(word.text[begins..at].into());
+        for (at, _) in token.text.match_indices('*') {
+            if at >= from && !token.stars.contains(&at) {
+                pieces.push(token.text[begins..at].into());
                 begins = at + 1;
             }
         }
-        pieces.push(word.text[begins..].into());
+        pieces.push(token.text[begins..].into());
         Self { pieces: pieces.into() }
     }
 
@@ -60,7 +60,7 @@ impl Glob {
             stars.extend(piece.match_indices('*').map(|(at, _)| text.len() + at));
             text.push_str(piece);
         }
-        if stars.is_empty() { words::write(f, &text) } else { words::write_quoted(f, &text, &stars) }
+        if stars.is_empty() { tokens::write(f, &text) } else { tokens::write_quoted(f, &text, &stars) }
     }
 }
 
@@ -70,7 +70,7 @@ mod tests {
 
     #[track_caller]
     fn check(glob: &str, yes: &[&str], no: &[&str]) {
-        let glob = Glob::of(&words::split(glob).unwrap()[0], 0);
+        let glob = Glob::of(&tokens::split(glob).unwrap()[0], 0);
         for text in yes {
             assert!(glob.matches(text), "{text}");
         }

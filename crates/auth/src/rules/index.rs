@@ -67,8 +67,8 @@ impl Index {
                     if first.as_ref().is_some_and(|(found, _)| *found <= number) {
                         break;
                     }
-                    if let Some(said) = decides(number) {
-                        first = Some((number, said));
+                    if let Some(decision) = decides(number) {
+                        first = Some((number, decision));
                         break;
                     }
                 }
@@ -112,18 +112,18 @@ impl Group {
             return visit(&self.all);
         }
         visit(&self.any);
-        let mut look = |map: &'a HashMap<Box<str>, List>, key: &str| {
+        let mut add_list = |map: &'a HashMap<Box<str>, List>, key: &str| {
             if let Some(list) = map.get(key) {
                 visit(list);
             }
         };
         match second {
-            Some((level, _)) if wildcard(level) => look(&self.below, first),
+            Some((level, _)) if wildcard(level) => add_list(&self.below, first),
             Some((_, both)) => {
-                look(&self.one, first);
-                look(&self.two, both);
+                add_list(&self.one, first);
+                add_list(&self.two, both);
             }
-            None => look(&self.one, first),
+            None => add_list(&self.one, first),
         }
     }
 }

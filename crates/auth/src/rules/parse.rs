@@ -3,21 +3,21 @@
 use super::access_rule::{AccessRule, CertField, Condition, QosSet, Test, Topic};
 use super::fault::{RuleError, RuleFault};
 use super::glob::Glob;
-use super::words::{self, Word};
+use super::tokens::{self, Token};
 use crate::bans::Net;
 use crate::rule::{RuleFilter, TemplateError};
 
 /// Reads one line. `None` when it is blank or a comment.
 pub fn line(text: &str) -> Result<Option<AccessRule>, RuleError> {
-    let words = words::split(text)?;
-    let Some(first) = words.first() else { return Ok(None) };
+    let tokens = tokens::split(text)?;
+    let Some(first) = tokens.first() else { return Ok(None) };
     let allows = match () {
         () if first.is("allow") => true,
         () if first.is("deny") => false,
         () => return Err(RuleError::new(first.column, RuleFault::Decision(first.text.clone()))),
     };
     let end = text.chars().count() as u32 + 1;
-    let mut reader = Reader { words: &words, next: 1, end };
+    let mut reader = Reader { tokens: &tokens, next: 1, end };
     let who = reader.who()?;
     let (publish, subscribe) = reader.actions()?;
     let topics = reader.topics(subscribe)?;
@@ -26,7 +26,7 @@ pub fn line(text: &str) -> Result<Option<AccessRule>, RuleError> {
 }
 
 struct Reader<'a> {
-    words: &'a [Word],
+    tokens: &'a [Token],
     next: usize,
     /// The column behind the line.
     end: u32,
@@ -35,30 +35,30 @@ struct Reader<'a> {
 type Parsed<T> = Result<T, RuleError>;
 
 impl<'a> Reader<'a> {
-    fn peek(&self) -> Option<&'a Word> {
-        self.words.get(self.next)
+    fn peek(&self) -> Option<&'a Token> {
+        self.tokens.get(self.next)
     }
 
-    fn take_if(&mut self, holds: impl Fn(&Word) -> bool) -> Option<&'a Word> {
-        let word = self.peek().filter(|word| holds(word))?;
+    fn take_if(&mut self, holds: impl Fn(&Token) -> bool) -> Option<&'a Token> {
+        let token = self.peek().filter(|token| holds(token))?;
         self.next += 1;
-        Some(word)
+        Some(token)
     }
 
-    fn take(&mut self, keyword: &str) -> Option<&'a Word> {
-        self.take_if(|word| word.is(keyword))
+    fn take(&mut self, keyword: &str) -> Option<&'a Token> {
+        self.take_if(|token| token.is(keyword))
     }
 
-    fn take_comma(&mut self) -> bool {
-        self.take_if(|word| word.comma).is_some()
+    fn next_comma(&mut self) -> bool {
+        self.take_if(|token| token.comma).is_some()
     }
 
     fn column(&self) -> u32 {
-        self.peek().map_or(self.end, |word| word.column)
+        self.peek().map_or(self.end, |token| token.column)
     }
 
     fn expected<T>(&self, what: &'static str) -> Parsed<T> {
-        let found = self.peek().map(|word| word.text.clone()).map(|text| match &*text {
+        let found = self.peek().map(|token| token.text.clone()).map(|text| match &*text {
             "" => ",".to_owned(),
             _ => text,
         });
@@ -66,15 +66,15 @@ impl<'a> Reader<'a> {
     }
 
     /// A word that is nobody's keyword.
-    fn value(&mut self, what: &'static str) -> Parsed<&'a Word> {
+    fn value(&mut self, what: &'static str) -> Parsed<&'a Token> {
         match self.peek() {
-            Some(word) if word.is_keyword() => {
-                let found = word.text.clone();
-                Err(RuleError::new(word.column, RuleFault::Keyword { what, found }))
+            Some(token) if token.is_keyword() => {
+                let found = token.text.clone();
+                Err(RuleError::new(token.column, RuleFault::Keyword { what, found }))
             }
-            Some(word) if !word.comma => {
+            Some(token) if !token.comma => {
                 self.next += 1;
-                Ok(word)
+                Ok(token)
             }
             _ => self.expected(what),
         }
@@ -83,7 +83,7 @@ impl<'a> Reader<'a> {
     /// What is between commas, at least one.
     fn list<T>(&mut self, mut one: impl FnMut(&mut Self) -> Parsed<T>) -> Parsed<Box<[T]>> {
         let mut list = vec![one(self)?];
-        while self.take_comma() {
+        while self.next_comma() {
             list.push(one(self)?);
         }
         Ok(list.into())
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
     fn who(&mut self) -> Parsed<Box<[Condition]>> {
         if self.take("everyone").is_some() {
             return match self.peek() {
-                Some(word) if word.is("and") => Err(RuleError::new(word.column, RuleFault::EveryoneAlone)),
+                Some(token) if token.is("and") => Err(RuleError::new(token.column, RuleFault::EveryoneAlone)),
                 _ => Ok(Box::default()),
             };
         }
@@ -105,18 +105,18 @@ impl<'a> Reader<'a> {
 
     fn condition(&mut self) -> Parsed<Condition> {
         let negated = self.take("not").is_some();
-        let Some(word) = self.peek() else { return self.expected(WHO) };
-        if word.is("everyone") {
-            return Err(RuleError::new(word.column, RuleFault::EveryoneAlone));
+        let Some(token) = self.peek() else { return self.expected(WHO) };
+        if token.is("everyone") {
+            return Err(RuleError::new(token.column, RuleFault::EveryoneAlone));
         }
-        let singular = match &*word.text {
+        let singular = match &*token.text {
             "users" => "user",
             "clients" => "client",
             "listeners" => "listener",
             "addresses" => "address",
             text => text,
         };
-        if word.quoted || word.comma {
+        if token.quoted || token.comma {
             return self.expected(WHO);
         }
         let test = match singular {
@@ -147,44 +147,44 @@ impl<'a> Reader<'a> {
     /// The word that says of what, then names.
     fn globs(&mut self, what: &'static str) -> Parsed<Box<[Glob]>> {
         self.next += 1;
-        self.list(|reader| reader.value(what).map(|word| Glob::of(word, 0)))
+        self.list(|reader| reader.value(what).map(|token| Glob::of(token, 0)))
     }
 
     fn net(&mut self) -> Parsed<Net> {
-        let word = self.value("an address")?;
-        Net::parse(&word.text)
-            .map_err(|why| RuleError::new(word.column, RuleFault::Address { text: word.text.clone(), why }))
+        let token = self.value("an address")?;
+        Net::parse(&token.text)
+            .map_err(|why| RuleError::new(token.column, RuleFault::Address { text: token.text.clone(), why }))
     }
 
     /// `FIELD=VALUE`, then more values.
     fn cert(&mut self) -> Parsed<Test> {
-        let word = self.value("FIELD=VALUE such as cn=gateway-*")?;
-        let unknown = || RuleError::new(word.column, RuleFault::CertField(word.text.clone()));
-        let (name, _) = word.text.split_once('=').ok_or_else(unknown)?;
+        let token = self.value("FIELD=VALUE such as cn=gateway-*")?;
+        let unknown = || RuleError::new(token.column, RuleFault::CertField(token.text.clone()));
+        let (name, _) = token.text.split_once('=').ok_or_else(unknown)?;
         let from = name.len() + 1;
         if name == "fingerprint" {
-            let mut known = vec![fingerprint(word, from)?];
-            while self.take_comma() {
+            let mut known = vec![fingerprint(token, from)?];
+            while self.next_comma() {
                 known.push(fingerprint(self.value("a fingerprint")?, 0)?);
             }
             return Ok(Test::Fingerprint(known.into()));
         }
         let (_, field) = CertField::ALL.into_iter().find(|(known, _)| *known == name).ok_or_else(unknown)?;
-        Ok(Test::Cert(field, self.more_globs(word, from)?))
+        Ok(Test::Cert(field, self.more_globs(token, from)?))
     }
 
     fn attribute(&mut self) -> Parsed<Test> {
-        let word = self.value("NAME=VALUE such as role=admin")?;
-        let name = word.text.split_once('=').map_or("", |(name, _)| name);
+        let token = self.value("NAME=VALUE such as role=admin")?;
+        let name = token.text.split_once('=').map_or("", |(name, _)| name);
         if !is_attribute_name(name) {
-            return Err(RuleError::new(word.column, RuleFault::AttributeName(word.text.clone())));
+            return Err(RuleError::new(token.column, RuleFault::AttributeName(token.text.clone())));
         }
-        Ok(Test::Attribute(name.into(), self.more_globs(word, name.len() + 1)?))
+        Ok(Test::Attribute(name.into(), self.more_globs(token, name.len() + 1)?))
     }
 
-    fn more_globs(&mut self, first: &Word, from: usize) -> Parsed<Box<[Glob]>> {
+    fn more_globs(&mut self, first: &Token, from: usize) -> Parsed<Box<[Glob]>> {
         let mut globs = vec![Glob::of(first, from)];
-        while self.take_comma() {
+        while self.next_comma() {
             globs.push(Glob::of(self.value("another value")?, 0));
         }
         Ok(globs.into())
@@ -200,7 +200,7 @@ impl<'a> Reader<'a> {
                 () if self.take("all").is_some() => (publish, subscribe) = (true, true),
                 () => return self.expected("publish, subscribe or all"),
             }
-            if !self.take_comma() {
+            if !self.next_comma() {
                 return Ok((publish, subscribe));
             }
         }
@@ -215,8 +215,8 @@ impl<'a> Reader<'a> {
             if topics.len() > 1 && topics.iter().any(|topic| !topic.eq && &*topic.text == "#") {
                 return Err(RuleError::new(column, RuleFault::AllTopicsBeside));
             }
-            let ends = self.peek().is_none_or(|word| word.is("qos") || word.is("retain"));
-            if !self.take_comma() && ends {
+            let ends = self.peek().is_none_or(|token| token.is("qos") || token.is("retain"));
+            if !self.next_comma() && ends {
                 return Ok(topics.into());
             }
         }
@@ -224,11 +224,11 @@ impl<'a> Reader<'a> {
 
     fn topic(&mut self, subscribe: bool) -> Parsed<Topic> {
         let eq = self.take("eq");
-        let word = self.value("a topic")?;
-        let failed = |fault: RuleFault| RuleError::new(word.column, fault);
-        let text = &*word.text;
-        if let Some((_, behind)) = text.strip_prefix("$share/").and_then(|rest| rest.split_once('/')) {
-            return Err(failed(RuleFault::Share { behind: behind.to_owned() }));
+        let token = self.value("a topic")?;
+        let failed = |fault: RuleFault| RuleError::new(token.column, fault);
+        let text = &*token.text;
+        if let Some((_, filter)) = text.strip_prefix("$share/").and_then(|rest| rest.split_once('/')) {
+            return Err(failed(RuleFault::Share { filter: filter.to_owned() }));
         }
         let filter = RuleFilter::template(text).map_err(|error| {
             failed(match error {
@@ -250,23 +250,23 @@ impl<'a> Reader<'a> {
 
     fn limits(&mut self, subscribe: bool) -> Parsed<(QosSet, Option<bool>)> {
         let (mut qos, mut retain) = (None, None);
-        while let Some(word) = self.peek() {
+        while let Some(token) = self.peek() {
             if self.take("qos").is_some() {
                 let set = self.qos()?;
                 if qos.replace(set).is_some() {
-                    return Err(RuleError::new(word.column, RuleFault::Twice("qos")));
+                    return Err(RuleError::new(token.column, RuleFault::Twice("qos")));
                 }
             } else if self.take("retain").is_some() {
                 if subscribe {
-                    return Err(RuleError::new(word.column, RuleFault::RetainSubscribe));
+                    return Err(RuleError::new(token.column, RuleFault::RetainSubscribe));
                 }
                 let meant = match () {
-                    () if self.take_if(|word| word.text == "yes").is_some() => true,
-                    () if self.take_if(|word| word.text == "no").is_some() => false,
+                    () if self.take_if(|token| token.text == "yes").is_some() => true,
+                    () if self.take_if(|token| token.text == "no").is_some() => false,
                     () => return self.expected("yes or no"),
                 };
                 if retain.replace(meant).is_some() {
-                    return Err(RuleError::new(word.column, RuleFault::Twice("retain")));
+                    return Err(RuleError::new(token.column, RuleFault::Twice("retain")));
                 }
             } else {
                 return self.expected("qos, retain or the end of the rule");
@@ -279,9 +279,9 @@ impl<'a> Reader<'a> {
     fn qos(&mut self) -> Parsed<QosSet> {
         let mut set = QosSet::NONE;
         for range in self.list(|reader| {
-            let word = reader.value("0, 1 or 2")?;
-            let wrong = || RuleError::new(word.column, RuleFault::Qos(word.text.clone()));
-            let (from, to) = word.text.split_once("..").unwrap_or((&word.text, &word.text));
+            let token = reader.value("0, 1 or 2")?;
+            let wrong = || RuleError::new(token.column, RuleFault::Qos(token.text.clone()));
+            let (from, to) = token.text.split_once("..").unwrap_or((&token.text, &token.text));
             let number = |text: &str| match text {
                 "0" => Some(0),
                 "1" => Some(1),
@@ -302,9 +302,9 @@ fn is_attribute_name(name: &str) -> bool {
 }
 
 /// What stands in the word from this byte on.
-fn fingerprint(word: &Word, from: usize) -> Parsed<[u8; 32]> {
-    let text = &word.text[from..];
-    let wrong = || RuleError::new(word.column, RuleFault::Fingerprint(text.to_owned()));
+fn fingerprint(token: &Token, from: usize) -> Parsed<[u8; 32]> {
+    let text = &token.text[from..];
+    let wrong = || RuleError::new(token.column, RuleFault::Fingerprint(text.to_owned()));
     let mut digits = text.chars().filter(|character| *character != ':');
     let mut bytes = [0; 32];
     for byte in &mut bytes {

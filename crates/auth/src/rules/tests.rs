@@ -21,11 +21,11 @@ fn rules(text: &str) -> RuleSet {
 #[track_caller]
 fn check(text: &str, who: Identity<'_>, action: Action, topic: &str, expected: Option<(bool, u32)>) {
     let set = rules(text);
-    let said = set.ruling(who, action, topic).map(|ruling| match ruling.place {
-        Place::Line(line) => (ruling.allowed, *line),
-        Place::Id(id) => panic!("{id}"),
+    let decision = set.ruling(who, action, topic).map(|ruling| match ruling.location {
+        RuleLocation::Line(line) => (ruling.allowed, *line),
+        RuleLocation::Id(id) => panic!("{id}"),
     });
-    assert_eq!(said, expected, "{action:?} {topic} under\n{text}");
+    assert_eq!(decision, expected, "{action:?} {topic} under\n{text}");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn names_with_wildcards_in_them_widen_nothing() {
     check(deny, named("#", None), PUBLISH, "x", Some((false, 1)));
     let set = rules(deny);
     let ruling = set.ruling(named("#", None), PUBLISH, "x").unwrap();
-    assert_eq!(ruling.ground, Ground::DangerousName);
+    assert_eq!(ruling.ruling_reason, RulingReason::DangerousName);
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn quotation_marks_make_a_name_of_anything() {
 fn a_rule_with_an_id_is_told_by_it() {
     let set = RuleSet::parse_lines([("a", "deny user bob all #"), ("b", "allow everyone all #")]).unwrap();
     let ruling = set.ruling(alice(), PUBLISH, "t").unwrap();
-    assert_eq!((ruling.place, ruling.allowed), (&Place::Id("b".into()), true));
+    assert_eq!((ruling.location, ruling.allowed), (&RuleLocation::Id("b".into()), true));
     assert_eq!(Grants::decide(&set, alice(), PUBLISH, "$SYS/x"), None);
     assert_eq!(
         Grants::decide(&set, Identity { username: Some("bob"), ..alice() }, PUBLISH, "t"),
@@ -380,11 +380,11 @@ fn who() -> impl Strategy<Value = (&'static str, Option<&'static str>)> {
 }
 
 /// What the rules say, each looked at in its order.
-fn linear(set: &RuleSet, who: Identity<'_>, action: Action, topic: &str) -> Option<(u32, Ground)> {
+fn linear(set: &RuleSet, who: Identity<'_>, action: Action, topic: &str) -> Option<(u32, RulingReason)> {
     (0..).zip(&set.rules).find_map(|(number, rule)| Some((number, rule.decides(who, action, topic)?)))
 }
 
-fn ask(set: &RuleSet, who: Identity<'_>, action: Action, topic: &str) -> Option<(u32, Ground)> {
+fn ask(set: &RuleSet, who: Identity<'_>, action: Action, topic: &str) -> Option<(u32, RulingReason)> {
     set.index.first(who, action, topic, |number| set.rules[number as usize].decides(who, action, topic))
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use registry::ProposeError;
+use configstore::ProposeError;
 
 /// Why a user is not changed. No variant holds a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum UserError {
         name: String,
         why: String,
     },
-    Registry(ProposeError),
+    ConfigStore(ProposeError),
     /// Of one of many.
     Of {
         name: String,
@@ -40,7 +40,7 @@ impl UserError {
 
 impl From<ProposeError> for UserError {
     fn from(error: ProposeError) -> Self {
-        Self::Registry(error)
+        Self::ConfigStore(error)
     }
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for UserError {
                     "what the registry says of `{name}` cannot be used: {why}; remove the user and make it anew"
                 )
             }
-            Self::Registry(error) => error.fmt(f),
+            Self::ConfigStore(error) => error.fmt(f),
             Self::Of { name, error } => write!(f, "user `{name}`: {error}"),
             Self::System(why) => f.write_str(why),
         }

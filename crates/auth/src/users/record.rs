@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use broker::access::Rates;
-use registry::{Change, Stored};
+use configstore::{Change, Stored};
 use serde::{Deserialize, Serialize};
 
 use super::{TABLE, UserError};
@@ -41,7 +41,7 @@ pub struct UserRecord {
     pub description: String,
     pub created_ms: u64,
     pub changed_ms: u64,
-    /// The [`era`](Self::era) that goes on: whoever came in it stays connected. A change begins another one without this.
+    /// The [`epoch`](Self::epoch) that goes on: whoever came in it stays connected. A change begins another one without this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keeps_ms: Option<u64>,
     /// The batch that writes this removes the user, whose clients stay connected.
@@ -94,7 +94,7 @@ impl UserRecord {
     }
 
     /// Of the clients that come by this record: when another begins, they go.
-    pub fn era(&self) -> u64 {
+    pub fn epoch(&self) -> u64 {
         self.keeps_ms.unwrap_or(self.changed_ms)
     }
 

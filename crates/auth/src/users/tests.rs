@@ -1,9 +1,9 @@
-use broker::access::{Action, Credentials, Identity, Rates, Standing};
+use broker::access::{Action, Credentials, Identity, Rates, Validity};
+use configstore::{Applied, View};
 use mqtt::{QoS, ReasonCode};
-use registry::{Applied, View};
 
 use super::*;
-use crate::link::{Attempt, Link, Memory, Outcome, ScramRecord, ScramSource};
+use crate::link::{Attempt, CacheKey, Link, Outcome, ScramRecord, ScramSource};
 
 /// `secret`, cheaply.
 const HASH: &str = "$argon2id$v=19$m=64,t=1,p=1$MDEyMzQ1Njc4OWFiY2RlZg$MDEyMzQ1Njc4OWFiY2RlZg";
@@ -20,7 +20,7 @@ fn credentials<'a>(username: &'a str, password: &'a str) -> Credentials<'a> {
 
 fn ask(users: &Users, username: &str, password: &str) -> Outcome {
     let credentials = credentials(username, password);
-    users.at_once(credentials).unwrap_or_else(|| Link::work(users, &Attempt::of(credentials)))
+    users.check_immediately(credentials).unwrap_or_else(|| Link::work(users, &Attempt::of(credentials)))
 }
 
 const WRONG: Outcome = Outcome::Refuse(ReasonCode::BadUserNameOrPassword);
@@ -51,7 +51,7 @@ fn a_user_gets_in_with_the_password_and_as_the_record_says() {
     assert_eq!(ask(&users, "alice", "wrong"), WRONG);
     assert_eq!(ask(&users, "alice", ""), WRONG);
     assert_eq!(ask(&users, "eve", "secret"), Outcome::NotMine);
-    assert_eq!(users.at_once(Credentials::default()), Some(Outcome::NotMine));
+    assert_eq!(users.check_immediately(Credentials::default()), Some(Outcome::NotMine));
 }
 
 #[test]
@@ -62,12 +62,12 @@ fn who_is_disabled_or_has_no_password_is_refused_and_no_other_link_is_asked() {
     users.add("none", &UserRecord::new(1)).unwrap();
     users.add("scram", &UserRecord { scram, ..UserRecord::new(1) }).unwrap();
     assert_eq!(ask(&users, "off", "secret"), WRONG);
-    assert_eq!(ScramSource::scram(&users, "off"), ScramRecord::Without);
+    assert_eq!(ScramSource::scram(&users, "off"), ScramRecord::NoScramKeys);
     assert_eq!(ask(&users, "none", ""), WRONG);
     let plain = ask(&users, "scram", "secret");
     assert!(matches!(plain, Outcome::Admit(_)), "its keys tell a plain password too: {plain:?}");
     assert!(matches!(ScramSource::scram(&users, "scram"), ScramRecord::Keys(_)));
-    assert_eq!(ScramSource::scram(&users, "nobody"), ScramRecord::Stranger);
+    assert_eq!(ScramSource::scram(&users, "nobody"), ScramRecord::UnknownUser);
 }
 
 /// Else a success that is remembered outlives what it rested on.
@@ -75,28 +75,28 @@ fn who_is_disabled_or_has_no_password_is_refused_and_no_other_link_is_asked() {
 fn every_change_of_a_user_forgets_what_is_remembered() {
     let users = Users::in_memory(10).unwrap();
     users.add("alice", &with(HASH)).unwrap();
-    let memory = || users.memory(credentials("alice", "secret"));
-    let mut seen = vec![memory()];
+    let cache_key = || users.cache_key(credentials("alice", "secret"));
+    let mut seen = vec![cache_key()];
     users.change("alice", Connected::Close, |record| UserRecord { superuser: true, ..record }).unwrap();
-    seen.push(memory());
+    seen.push(cache_key());
     users.change("alice", Connected::Close, |record| UserRecord { enabled: false, ..record }).unwrap();
-    seen.push(memory());
+    seen.push(cache_key());
     users.remove("alice", Connected::Close).unwrap();
-    seen.push(memory());
-    assert_eq!(seen[3], Memory::Password(Vec::new()));
+    seen.push(cache_key());
+    assert_eq!(seen[3], CacheKey::Password(Vec::new()));
     assert!((0..4).all(|a| (0..a).all(|b| seen[a] != seen[b])), "{seen:?}");
 }
 
 #[test]
 fn unknown_users_cost_as_much_as_known_ones() {
     let users = Users::in_memory(100).unwrap();
-    assert!(users.decoy().is_none() && users.made_up("eve").is_none());
+    assert!(users.decoy().is_none() && users.decoy_keys("eve").is_none());
     for n in 0..9 {
         users.add(&format!("a{n}"), &with(if n < 6 { HASH } else { PBKDF2 })).unwrap();
     }
     let decoy = |name: &str| {
-        let kinds = users.known.kinds();
-        kinds.decoy(users.known.number(name)).unwrap().as_str().to_owned()
+        let kinds = users.view.kinds();
+        kinds.decoy(users.view.number(name)).unwrap().as_str().to_owned()
     };
     assert_eq!(decoy("eve"), decoy("eve"));
     let cheap = (0..900).filter(|n| decoy(&format!("eve{n}")) == PBKDF2).count();
@@ -110,14 +110,14 @@ fn unknown_users_cost_as_much_as_known_ones() {
 
 #[test]
 fn scram_tells_unknown_users_what_it_tells_known_ones_and_the_same_after_a_restart() {
-    let ledger: Arc<dyn Ledger> = Arc::new(LocalLedger::in_memory());
-    let users = Users::open(ledger.clone(), 10).unwrap();
+    let config_store: Arc<dyn ConfigStore> = Arc::new(LocalStore::in_memory());
+    let users = Users::open(config_store.clone(), 10).unwrap();
     users.add("carol", &UserRecord { scram: Some(SCRAM.into()), ..UserRecord::new(1) }).unwrap();
-    let made_up = users.made_up("eve").unwrap();
-    assert_eq!((made_up.iterations, made_up.salt.len()), (4096, 16));
-    assert_ne!(users.made_up("eva").unwrap().salt, made_up.salt);
+    let decoy_keys = users.decoy_keys("eve").unwrap();
+    assert_eq!((decoy_keys.iterations, decoy_keys.salt.len()), (4096, 16));
+    assert_ne!(users.decoy_keys("eva").unwrap().salt, decoy_keys.salt);
     users.add("dave", &with(SCRAM)).unwrap();
-    assert_eq!(Users::open(ledger, 10).unwrap().made_up("eve"), Some(made_up));
+    assert_eq!(Users::open(config_store, 10).unwrap().decoy_keys("eve"), Some(decoy_keys));
 }
 
 #[test]
@@ -155,15 +155,15 @@ fn what_is_wrong_with_a_user_is_said_field_by_field() {
 /// Tenant `a` reads everything below `a/`.
 #[test]
 fn a_tenant_within_another_is_kept_and_never_made() {
-    let ledger = Arc::new(registry::LocalLedger::in_memory());
+    let config_store = Arc::new(configstore::LocalStore::in_memory());
     let old = UserRecord { tenant: Some("a/b".into()), ..with(HASH) };
-    ledger.propose(vec![old.put("old").unwrap()]).unwrap();
-    let users = Users::open(ledger, 10).unwrap();
+    config_store.propose(vec![old.put("old").unwrap()]).unwrap();
+    let users = Users::open(config_store, 10).unwrap();
     assert!(users.admission("old").principal.unwrap().mountpoint.as_deref() == Some("a/b/"));
     let describe = |record| UserRecord { description: "x".into(), ..record };
     users.change("old", Connected::Keep, describe).unwrap();
-    let elsewhere = |record| UserRecord { tenant: Some("a/c".into()), ..record };
-    let error = users.change("old", Connected::Keep, elsewhere).unwrap_err().to_string();
+    let other = |record| UserRecord { tenant: Some("a/c".into()), ..record };
+    let error = users.change("old", Connected::Keep, other).unwrap_err().to_string();
     assert!(error.contains("tenant: "), "{error}");
     let error =
         users.import(&[("new".into(), old)], Existing::Keep, Connected::Close).unwrap_err().to_string();
@@ -210,12 +210,12 @@ fn many_are_brought_in_at_once_or_none() {
 
 #[test]
 fn a_record_that_makes_no_sense_lets_nobody_in() {
-    let ledger: Arc<dyn Ledger> = Arc::new(LocalLedger::in_memory());
-    ledger.propose(vec![Change::put(TABLE, "eve", &"superuser").unwrap()]).unwrap();
+    let config_store: Arc<dyn ConfigStore> = Arc::new(LocalStore::in_memory());
+    config_store.propose(vec![Change::put(TABLE, "eve", &"superuser").unwrap()]).unwrap();
     let mut record = with(HASH);
     record.rules = vec!["from a later version".into()];
-    ledger.propose(vec![record.put("adam").unwrap()]).unwrap();
-    let users = Users::open(ledger, 10).unwrap();
+    config_store.propose(vec![record.put("adam").unwrap()]).unwrap();
+    let users = Users::open(config_store, 10).unwrap();
     for name in ["eve", "adam"] {
         assert_eq!(ask(&users, name, "secret"), WRONG, "{name}");
     }
@@ -229,8 +229,8 @@ fn neither_debug_nor_errors_show_a_hash() {
 }
 
 /// Of who comes as this user.
-fn standing(users: &Users, name: &str) -> Arc<Standing> {
-    users.admission(name).standing.expect("there is such a user")
+fn validity(users: &Users, name: &str) -> Arc<Validity> {
+    users.admission(name).validity.expect("there is such a user")
 }
 
 /// What a change does to those who came before it, on the node that is asked and on another one.
@@ -239,13 +239,13 @@ fn ends<T>(expected: bool, change: impl Fn(&Users) -> T) {
     let users = Users::in_memory(10).unwrap();
     users.add("alice", &with(HASH)).unwrap();
     users.add("bob", &with(HASH)).unwrap();
-    let elsewhere = Users::open(users.ledger.clone(), 10).unwrap();
-    let nodes = [&users, &elsewhere];
-    let [hers, his] = ["alice", "bob"].map(|name| nodes.map(|node| standing(node, name)));
+    let other = Users::open(users.config_store.clone(), 10).unwrap();
+    let nodes = [&users, &other];
+    let [hers, his] = ["alice", "bob"].map(|name| nodes.map(|node| validity(node, name)));
     change(&users);
-    assert_eq!(hers.map(|standing| standing.has_ended()), [expected; 2]);
+    assert_eq!(hers.map(|validity| validity.has_ended()), [expected; 2]);
     assert_eq!(nodes.map(Users::revocations), [u64::from(expected); 2]);
-    assert!(!his.iter().any(|standing| standing.has_ended()), "he has nothing to do with it");
+    assert!(!his.iter().any(|validity| validity.has_ended()), "he has nothing to do with it");
 }
 
 #[test]
@@ -266,34 +266,34 @@ fn whoever_came_as_a_user_goes_on_every_node_when_that_is_another_or_none() {
     ends(false, |users| users.import(&again(), Existing::Keep, Close).unwrap());
     // An earlier version leaves out what it does not know, and a later one may write what makes no sense here.
     let earlier = UserRecord { changed_ms: 2, ..with(HASH) };
-    ends(true, |users| users.ledger.propose(vec![earlier.put("alice").unwrap()]).unwrap());
+    ends(true, |users| users.config_store.propose(vec![earlier.put("alice").unwrap()]).unwrap());
     let nonsense = || Change::put(TABLE, "alice", &"superuser").unwrap();
-    ends(true, |users| users.ledger.propose(vec![nonsense()]).unwrap());
+    ends(true, |users| users.config_store.propose(vec![nonsense()]).unwrap());
 }
 
 #[test]
 fn who_was_kept_once_goes_with_the_next_change_that_keeps_nobody() {
     let users = Users::in_memory(10).unwrap();
     users.add("alice", &with(HASH)).unwrap();
-    let first = standing(&users, "alice");
+    let first = validity(&users, "alice");
     users.change("alice", Connected::Keep, |record| UserRecord { superuser: true, ..record }).unwrap();
-    let second = standing(&users, "alice");
+    let second = validity(&users, "alice");
     users.change("alice", Connected::Keep, |record| UserRecord { superuser: false, ..record }).unwrap();
     assert!(!first.has_ended() && !second.has_ended());
     users.change("alice", Connected::Close, |record| UserRecord { enabled: false, ..record }).unwrap();
-    assert!(first.has_ended() && second.has_ended() && !standing(&users, "alice").has_ended());
+    assert!(first.has_ended() && second.has_ended() && !validity(&users, "alice").has_ended());
     // What is gone leaves nothing behind, whoever stays.
     users.remove("alice", Connected::Keep).unwrap();
     assert_eq!(users.get("alice"), Ok(None));
-    assert_eq!(users.ledger.figures().records, [("users".into(), 0)]);
+    assert_eq!(users.config_store.figures().records, [("users".into(), 0)]);
 }
 
 #[test]
 fn who_was_left_here_goes_with_the_next_user_of_that_name() {
     use Connected::{Close, Keep};
     let users = Users::in_memory(10).unwrap();
-    let elsewhere = Users::open(users.ledger.clone(), 10).unwrap();
-    let nodes = [&users, &elsewhere];
+    let other = Users::open(users.config_store.clone(), 10).unwrap();
+    let nodes = [&users, &other];
     let superuser = |record| UserRecord { superuser: true, ..record };
     let ends: [fn(&Users); 2] = [
         |users| users.remove("alice", Close).unwrap(),
@@ -302,16 +302,16 @@ fn who_was_left_here_goes_with_the_next_user_of_that_name() {
     for end in ends {
         drop(users.remove("alice", Close));
         users.add("alice", &with(HASH)).unwrap();
-        let before = nodes.map(|node| standing(node, "alice"));
+        let before = nodes.map(|node| validity(node, "alice"));
         for _ in 0..2 {
             users.remove("alice", Keep).unwrap();
             users.add("alice", &with(PBKDF2)).unwrap();
         }
         users.change("alice", Keep, superuser).unwrap();
-        let since = nodes.map(|node| standing(node, "alice"));
-        assert!(before.iter().chain(&since).all(|standing| !standing.has_ended()));
+        let since = nodes.map(|node| validity(node, "alice"));
+        assert!(before.iter().chain(&since).all(|validity| !validity.has_ended()));
         end(&users);
-        assert!(before.iter().chain(&since).all(|standing| standing.has_ended()));
+        assert!(before.iter().chain(&since).all(|validity| validity.has_ended()));
     }
 }
 
@@ -321,9 +321,9 @@ fn a_whole_copy_ends_what_the_changes_would_have_ended() {
     let users = Users::in_memory(10).unwrap();
     let names = ["changed", "kept", "other", "removed"];
     names.iter().for_each(|name| users.add(name, &with(HASH)).unwrap());
-    let behind = known::Known::default();
+    let lagging = view::UserView::default();
     let catch_up = || {
-        let records = users.ledger.page(TABLE, None, 10);
+        let records = users.config_store.page(TABLE, None, 10);
         let of = |(key, stored): &(Box<str>, Stored)| (key.clone(), stored.value.clone(), stored.revision);
         let records: Vec<_> = records.iter().map(of).collect();
         let applied = records.iter().map(|(key, value, revision)| Applied {
@@ -331,26 +331,26 @@ fn a_whole_copy_ends_what_the_changes_would_have_ended() {
             value: Some(value),
             revision: *revision,
         });
-        behind.reset(&mut { applied }).unwrap();
+        lagging.reset(&mut { applied }).unwrap();
     };
     catch_up();
-    assert_eq!(behind.revocations(), 0);
-    let standings = names.map(|name| behind.get(name).unwrap().admission().standing.unwrap());
+    assert_eq!(lagging.revocations(), 0);
+    let standings = names.map(|name| lagging.get(name).unwrap().admission().validity.unwrap());
     let disabled = |record| UserRecord { enabled: false, ..record };
     users.change("changed", Connected::Close, disabled).unwrap();
     users.change("kept", Connected::Keep, disabled).unwrap();
     users.remove("removed", Connected::Close).unwrap();
     catch_up();
-    assert_eq!(standings.each_ref().map(|standing| standing.has_ended()), [true, false, false, true]);
-    assert_eq!(behind.revocations(), 1);
+    assert_eq!(standings.each_ref().map(|validity| validity.has_ended()), [true, false, false, true]);
+    assert_eq!(lagging.revocations(), 1);
     catch_up();
-    assert_eq!(behind.revocations(), 1);
+    assert_eq!(lagging.revocations(), 1);
     // Who was left here, and would go with a user who has come and gone meanwhile, goes in any case.
     let [_, kept, ..] = standings;
     let left = UserRecord { leaves_clients: true, ..users.get("kept").unwrap().unwrap() };
     let left = serde_json::to_string(&left).unwrap();
     let batch = [Some(&*left), None].map(|value| Applied { key: "kept", value, revision: Revision(9) });
-    behind.apply(&batch);
+    lagging.apply(&batch);
     assert!(!kept.has_ended());
     users.remove("kept", Connected::Close).unwrap();
     catch_up();

@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use broker::access::{Action, AskAgain, Identity};
+use broker::access::{Action, Identity, RetryAuthorize};
 
 use crate::opinion::Opinion;
-use crate::web::answers::{Answers, Found, Joined, QuestionKey};
+use crate::web::answers::{Answers, JoinResult, Lookup, QuestionKey};
 use crate::web::figures::{Counters, ServiceFigures};
 use crate::web::question::{Kind, Question};
 use crate::web::reply::opinion;
@@ -20,25 +20,25 @@ use crate::web::template::Rendered;
 /// Asks what clients may do. Answers from memory, or when it has asked, on threads of its own.
 #[derive(Debug)]
 pub struct HttpAcl {
-    office: ArcSwap<Office>,
+    workers: ArcSwap<ServiceWorkers>,
     counters: Arc<Counters>,
 }
 
 /// Settings and files that were read and can be used, and are not in force yet.
 pub struct AclChange<'a> {
     acl: &'a HttpAcl,
-    office: Office,
+    workers: ServiceWorkers,
 }
 
 /// What the settings gave. Its threads end when it is dropped and what is queued is done.
-struct Office {
-    desk: Arc<Desk>,
+struct ServiceWorkers {
+    state: Arc<ServiceState>,
     queue: SyncSender<Job>,
 }
 
-struct Desk {
+struct ServiceState {
     service: Service,
-    answers: Answers<Opinion, AskAgain>,
+    answers: Answers<Opinion, RetryAuthorize>,
     allow: Duration,
     deny: Duration,
     timeout: Duration,
@@ -57,8 +57,8 @@ impl HttpAcl {
     /// The setting that cannot be used.
     pub fn open(settings: &HttpAclSettings) -> Result<Option<Self>, ServiceError> {
         let counters = Arc::<Counters>::default();
-        let Some(office) = Office::open(settings, &counters)? else { return Ok(None) };
-        Ok(Some(Self { office: ArcSwap::from_pointee(office), counters }))
+        let Some(workers) = ServiceWorkers::open(settings, &counters)? else { return Ok(None) };
+        Ok(Some(Self { workers: ArcSwap::from_pointee(workers), counters }))
     }
 
     /// Reads other settings, with the headers and certificates that are in their files now. `None` when there is no URL any more: then
@@ -67,8 +67,8 @@ impl HttpAcl {
     /// # Errors
     /// The setting that cannot be used.
     pub fn read(&self, settings: &HttpAclSettings) -> Result<Option<AclChange<'_>>, ServiceError> {
-        let office = Office::open(settings, &self.counters)?;
-        Ok(office.map(|office| AclChange { acl: self, office }))
+        let workers = ServiceWorkers::open(settings, &self.counters)?;
+        Ok(workers.map(|workers| AclChange { acl: self, workers }))
     }
 
     /// Never waits. With [`Opinion::Later`] it took what `later` returns, and drops it when the answer is there; the answer then
@@ -79,35 +79,37 @@ impl HttpAcl {
         identity: Identity<'_>,
         action: Action,
         topic: &str,
-        later: &mut dyn FnMut() -> AskAgain,
+        later: &mut dyn FnMut() -> RetryAuthorize,
     ) -> Opinion {
-        let Some(question) = Question::what(identity, action, topic) else { return Opinion::None };
-        let office = self.office.load();
-        let Office { desk, queue } = &**office;
-        let key = desk.answers.key(desk.service.fields(), &question);
+        let Some(question) = Question::for_authorization(identity, action, topic) else {
+            return Opinion::None;
+        };
+        let workers = self.workers.load();
+        let ServiceWorkers { state, queue } = &**workers;
+        let key = state.answers.key(state.service.fields(), &question);
         let now = Instant::now();
-        let found = desk.answers.find(&key, now);
-        if let Found::Known(opinion) = found {
+        let found = state.answers.find(&key, now);
+        if let Lookup::Cached(opinion) = found {
             Counters::add(&self.counters.cached);
             return opinion;
         }
-        if found == Found::Unknown && desk.service.refuses(now) {
+        if found == Lookup::Unknown && state.service.refuses(now) {
             self.counters.failed(&Fault::CircuitOpen);
             return Opinion::Failed;
         }
-        if desk.answers.full() {
+        if state.answers.full() {
             self.counters.failed(&Fault::Busy);
             return Opinion::Failed;
         }
-        let Ok(request) = desk.service.render(&question) else { return Opinion::Deny };
-        match desk.answers.join(&key, now, later()) {
+        let Ok(request) = state.service.render(&question) else { return Opinion::Deny };
+        match state.answers.join(&key, now, later()) {
             // It came in between; what `later` returned is dropped, and the question is asked again.
-            Joined::Known(_) => {}
-            Joined::Waits => Counters::add(&self.counters.joined),
-            Joined::Asks => {
+            JoinResult::Cached(_) => {}
+            JoinResult::Waiting => Counters::add(&self.counters.joined),
+            JoinResult::MustAsk => {
                 if queue.try_send(Job { key, request, queued: now }).is_err() {
                     self.counters.failed(&Fault::Busy);
-                    desk.finish(&key, Opinion::Failed);
+                    state.finish(&key, Opinion::Failed);
                 }
             }
         }
@@ -115,19 +117,19 @@ impl HttpAcl {
     }
 
     pub fn figures(&self) -> ServiceFigures {
-        let office = self.office.load();
-        self.counters.figures(office.desk.service.circuit(), office.desk.answers.len())
+        let workers = self.workers.load();
+        self.counters.figures(workers.state.service.circuit(), workers.state.answers.len())
     }
 }
 
 impl AclChange<'_> {
     /// Puts it in force. Nothing is remembered from before.
     pub fn apply(self) {
-        self.acl.office.store(Arc::new(self.office));
+        self.acl.workers.store(Arc::new(self.workers));
     }
 }
 
-impl Office {
+impl ServiceWorkers {
     fn open(settings: &HttpAclSettings, counters: &Arc<Counters>) -> Result<Option<Self>, ServiceError> {
         let Some(settings) = settings.service() else { return Ok(None) };
         let system = |error: std::io::Error| ServiceError::system(settings.section, error);
@@ -135,83 +137,83 @@ impl Office {
         // Answers have to be there when they are fetched.
         let answers = Answers::new((settings.cache_max as usize).max(CACHE_MIN), waiting_max)
             .map_err(|error| ServiceError::system(settings.section, error))?;
-        let desk = Arc::new(Desk {
+        let state = Arc::new(ServiceState {
             service: Service::open(Kind::Authorisation, &settings, counters.clone())?,
             answers,
-            allow: settings.cache_ttl_allow.max(KEPT_MIN),
-            deny: settings.cache_ttl_deny.max(KEPT_MIN),
+            allow: settings.cache_ttl_allow.max(CACHE_TTL_MIN),
+            deny: settings.cache_ttl_deny.max(CACHE_TTL_MIN),
             timeout: settings.timeout,
         });
         let (queue, jobs) = sync_channel(waiting_max);
         let jobs = Arc::new(Mutex::new(jobs));
         for index in 0..settings.connections_max {
-            let (desk, jobs) = (desk.clone(), jobs.clone());
-            vital::spawn(format!("http-acl-{index}"), move || run(&desk, &jobs)).map_err(system)?;
+            let (state, jobs) = (state.clone(), jobs.clone());
+            critical::spawn(format!("http-acl-{index}"), move || run(&state, &jobs)).map_err(system)?;
         }
-        Ok(Some(Self { desk, queue }))
+        Ok(Some(Self { state, queue }))
     }
 }
 
-fn run(desk: &Desk, jobs: &Mutex<Receiver<Job>>) {
+fn run(state: &ServiceState, jobs: &Mutex<Receiver<Job>>) {
     loop {
         // The lock is held while waiting for a job, not while working on it.
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(Job { key, request, queued }) = job else { return };
-        let asking = Asking { desk, key };
-        if queued.elapsed() >= desk.timeout {
+        let pending = PendingAnswer { state, key };
+        if queued.elapsed() >= state.timeout {
             // Its client has waited for as long as a whole answer may take, and many wait behind it.
-            desk.service.counters.failed(&Fault::Timeout);
+            state.service.counters.failed(&Fault::Timeout);
             continue;
         }
-        let Ok(opinion) = desk.service.ask(&request, opinion) else { continue };
-        let counters = &desk.service.counters;
+        let Ok(opinion) = state.service.ask(&request, opinion) else { continue };
+        let counters = &state.service.counters;
         Counters::add(match opinion {
             Opinion::Allow => &counters.allowed,
             Opinion::Deny => &counters.denied,
             Opinion::None | Opinion::Later | Opinion::Failed => &counters.ignored,
         });
-        asking.done(opinion);
+        pending.done(opinion);
     }
 }
 
 /// A question that has failed unless it is done.
-struct Asking<'a> {
-    desk: &'a Desk,
+struct PendingAnswer<'a> {
+    state: &'a ServiceState,
     key: QuestionKey,
 }
 
-impl Asking<'_> {
+impl PendingAnswer<'_> {
     fn done(self, opinion: Opinion) {
-        self.desk.finish(&self.key, opinion);
+        self.state.finish(&self.key, opinion);
         std::mem::forget(self);
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for PendingAnswer<'_> {
     fn drop(&mut self) {
-        self.desk.finish(&self.key, Opinion::Failed);
+        self.state.finish(&self.key, Opinion::Failed);
     }
 }
 
-impl Desk {
+impl ServiceState {
     fn finish(&self, key: &QuestionKey, opinion: Opinion) {
         let time = match opinion {
             Opinion::Allow => self.allow,
             Opinion::Deny | Opinion::None => self.deny,
-            Opinion::Failed | Opinion::Later => KEPT_MIN,
+            Opinion::Failed | Opinion::Later => CACHE_TTL_MIN,
         };
         // Dropped here, which wakes those who wait.
         drop(self.answers.finish(key, opinion, Instant::now(), time));
     }
 }
 
-impl std::fmt::Debug for Office {
+impl std::fmt::Debug for ServiceWorkers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Office").field("service", &self.desk.service).finish_non_exhaustive()
+        f.debug_struct("ServiceWorkers").field("service", &self.state.service).finish_non_exhaustive()
     }
 }
 
 /// How long an answer is kept at least, so that whoever waited for it finds it.
-const KEPT_MIN: Duration = Duration::from_secs(1);
+const CACHE_TTL_MIN: Duration = Duration::from_secs(1);
 /// As many are kept at least.
 const CACHE_MIN: usize = 1024;

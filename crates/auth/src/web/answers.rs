@@ -25,35 +25,35 @@ pub struct Answers<A, W> {
 }
 
 struct Shard<A, W> {
-    known: HashMap<QuestionKey, Known<A>>,
-    /// In order of arrival, each once, those in `known` and no others.
+    cached: HashMap<QuestionKey, Cached<A>>,
+    /// In order of arrival, each once, those in `cached` and no others.
     order: VecDeque<QuestionKey>,
-    flights: HashMap<QuestionKey, Vec<W>>,
+    pending: HashMap<QuestionKey, Vec<W>>,
 }
 
-struct Known<A> {
+struct Cached<A> {
     answer: A,
     until: Instant,
 }
 
 /// What there is about a question.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Found<A> {
-    Known(A),
+pub enum Lookup<A> {
+    Cached(A),
     /// Somebody is asking.
-    Asked,
+    Pending,
     Unknown,
 }
 
 /// What became of somebody who wants an answer.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Joined<A> {
+pub enum JoinResult<A> {
     /// It is there meanwhile: there is nothing to wait for.
-    Known(A),
+    Cached(A),
     /// Somebody asks already; this one waits for the same answer.
-    Waits,
+    Waiting,
     /// Nobody asks: this one has to, and to call [`Answers::finish`].
-    Asks,
+    MustAsk,
 }
 
 impl<A: Clone, W> Answers<A, W> {
@@ -95,7 +95,7 @@ impl<A: Clone, W> Answers<A, W> {
         QuestionKey(mac.finalize().into_bytes().into())
     }
 
-    pub fn find(&self, key: &QuestionKey, now: Instant) -> Found<A> {
+    pub fn find(&self, key: &QuestionKey, now: Instant) -> Lookup<A> {
         self.shard(key).find(key, now)
     }
 
@@ -105,21 +105,21 @@ impl<A: Clone, W> Answers<A, W> {
     }
 
     /// `waiter` is kept until [`Answers::finish`], also of the one who asks, unless the answer is there.
-    pub fn join(&self, key: &QuestionKey, now: Instant, waiter: W) -> Joined<A> {
+    pub fn join(&self, key: &QuestionKey, now: Instant, waiter: W) -> JoinResult<A> {
         let mut shard = self.shard(key);
         match shard.find(key, now) {
-            Found::Known(answer) => return Joined::Known(answer),
-            Found::Asked | Found::Unknown => {}
+            Lookup::Cached(answer) => return JoinResult::Cached(answer),
+            Lookup::Pending | Lookup::Unknown => {}
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        match shard.flights.get_mut(key) {
+        match shard.pending.get_mut(key) {
             Some(waiters) => {
                 waiters.push(waiter);
-                Joined::Waits
+                JoinResult::Waiting
             }
             None => {
-                shard.flights.insert(*key, vec![waiter]);
-                Joined::Asks
+                shard.pending.insert(*key, vec![waiter]);
+                JoinResult::MustAsk
             }
         }
     }
@@ -128,53 +128,53 @@ impl<A: Clone, W> Answers<A, W> {
     pub fn finish(&self, key: &QuestionKey, answer: A, now: Instant, time: Duration) -> Vec<W> {
         let mut shard = self.shard(key);
         if !time.is_zero() {
-            shard.keep(*key, Known { answer, until: now + time }, self.shard_max);
+            shard.keep(*key, Cached { answer, until: now + time }, self.shard_max);
         }
-        let waiters = shard.flights.remove(key).unwrap_or_default();
+        let waiters = shard.pending.remove(key).unwrap_or_default();
         self.waiting.fetch_sub(waiters.len(), Ordering::Relaxed);
         waiters
     }
 
     /// Answers that are kept, also those whose time is over and that nobody has asked for since.
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| locked(shard).known.len()).sum()
+        self.shards.iter().map(|shard| lock(shard).cached.len()).sum()
     }
 
     fn shard(&self, key: &QuestionKey) -> MutexGuard<'_, Shard<A, W>> {
-        locked(&self.shards[usize::from(key.0[0]) % SHARDS])
+        lock(&self.shards[usize::from(key.0[0]) % SHARDS])
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<A, W> Default for Shard<A, W> {
     fn default() -> Self {
-        Self { known: HashMap::new(), order: VecDeque::new(), flights: HashMap::new() }
+        Self { cached: HashMap::new(), order: VecDeque::new(), pending: HashMap::new() }
     }
 }
 
 impl<A: Clone, W> Shard<A, W> {
-    fn find(&self, key: &QuestionKey, now: Instant) -> Found<A> {
-        match self.known.get(key) {
-            Some(known) if now < known.until => Found::Known(known.answer.clone()),
-            _ if self.flights.contains_key(key) => Found::Asked,
-            _ => Found::Unknown,
+    fn find(&self, key: &QuestionKey, now: Instant) -> Lookup<A> {
+        match self.cached.get(key) {
+            Some(cached) if now < cached.until => Lookup::Cached(cached.answer.clone()),
+            _ if self.pending.contains_key(key) => Lookup::Pending,
+            _ => Lookup::Unknown,
         }
     }
 
-    fn keep(&mut self, key: QuestionKey, known: Known<A>, max: usize) {
+    fn keep(&mut self, key: QuestionKey, cached: Cached<A>, max: usize) {
         if max == 0 {
             return;
         }
-        if self.known.insert(key, known).is_none() {
+        if self.cached.insert(key, cached).is_none() {
             self.order.push_back(key);
         }
         if self.order.len() > max
             && let Some(oldest) = self.order.pop_front()
         {
-            self.known.remove(&oldest);
+            self.cached.remove(&oldest);
         }
     }
 }
@@ -200,21 +200,21 @@ mod tests {
     #[test]
     fn equal_questions_are_asked_once_and_all_get_the_answer() {
         let (answers, now) = (answers(16), Instant::now());
-        assert_eq!(answers.find(&key(1), now), Found::Unknown);
-        assert_eq!(answers.join(&key(1), now, 'a'), Joined::Asks);
-        assert_eq!(answers.find(&key(1), now), Found::Asked);
-        assert_eq!(answers.join(&key(1), now, 'b'), Joined::Waits);
-        assert_eq!(answers.join(&key(2), now, 'c'), Joined::Asks);
+        assert_eq!(answers.find(&key(1), now), Lookup::Unknown);
+        assert_eq!(answers.join(&key(1), now, 'a'), JoinResult::MustAsk);
+        assert_eq!(answers.find(&key(1), now), Lookup::Pending);
+        assert_eq!(answers.join(&key(1), now, 'b'), JoinResult::Waiting);
+        assert_eq!(answers.join(&key(2), now, 'c'), JoinResult::MustAsk);
         assert!(answers.full());
         assert_eq!(answers.finish(&key(1), 7, now, TIME), ['a', 'b']);
         assert!(!answers.full());
-        assert_eq!(answers.join(&key(1), now, 'd'), Joined::Known(7));
-        assert_eq!(answers.find(&key(1), now + TIME), Found::Unknown);
-        assert_eq!(answers.join(&key(1), now + TIME, 'e'), Joined::Asks);
+        assert_eq!(answers.join(&key(1), now, 'd'), JoinResult::Cached(7));
+        assert_eq!(answers.find(&key(1), now + TIME), Lookup::Unknown);
+        assert_eq!(answers.join(&key(1), now + TIME, 'e'), JoinResult::MustAsk);
         assert_eq!(answers.finish(&key(1), 8, now, Duration::ZERO), ['e']);
-        assert_eq!(answers.find(&key(1), now), Found::Known(7), "the older one still has its time");
+        assert_eq!(answers.find(&key(1), now), Lookup::Cached(7), "the older one still has its time");
         assert_eq!(answers.finish(&key(2), 8, now, Duration::ZERO), ['c']);
-        assert_eq!(answers.find(&key(2), now), Found::Unknown);
+        assert_eq!(answers.find(&key(2), now), Lookup::Unknown);
     }
 
     #[test]
@@ -224,7 +224,7 @@ mod tests {
             answers.join(&key(n), now, 'x');
             answers.finish(&key(n), n, now, TIME);
         }
-        let kept: Vec<u8> = (0..100).filter(|n| answers.find(&key(*n), now) == Found::Known(*n)).collect();
+        let kept: Vec<u8> = (0..100).filter(|n| answers.find(&key(*n), now) == Lookup::Cached(*n)).collect();
         assert_eq!((kept, answers.len()), (vec![98, 99], 2));
         let none = Answers::<u8, char>::new(0, 3).unwrap();
         none.finish(&key(1), 1, now, TIME);
@@ -241,7 +241,7 @@ mod tests {
             peer: None,
             listener: "l",
             certificate: None,
-            wish: None,
+            requested: None,
         };
         let fields = [Field::ClientId, Field::Username, Field::Password];
         let of = |question: Question<'_>| answers.key(&fields, &question).0;

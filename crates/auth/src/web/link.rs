@@ -8,35 +8,35 @@ use arc_swap::ArcSwap;
 use broker::access::Credentials;
 use mqtt::ReasonCode;
 
-use crate::link::{Attempt, Link, Memory, Outcome};
-use crate::web::answers::{Answers, Found, Joined, QuestionKey};
+use crate::link::{Attempt, CacheKey, Link, Outcome};
+use crate::web::answers::{Answers, JoinResult, Lookup, QuestionKey};
 use crate::web::figures::{Counters, ServiceFigures};
 use crate::web::question::{Kind, Question};
-use crate::web::reply::Entry;
+use crate::web::reply::AuthenticationAnswer;
 use crate::web::service::{Fault, Service, ServiceError};
 use crate::web::settings::HttpAuthSettings;
 
 /// Asks an HTTP service who may connect.
 #[derive(Debug)]
 pub struct HttpLink {
-    desk: ArcSwap<Desk>,
+    state: ArcSwap<ServiceState>,
     counters: Arc<Counters>,
 }
 
 /// Settings and files that were read and can be used, and are not in force yet.
 pub struct LinkChange<'a> {
     link: &'a HttpLink,
-    desk: Desk,
+    state: ServiceState,
 }
 
 /// What the settings gave.
-struct Desk {
+struct ServiceState {
     service: Service,
-    answers: Answers<Entry, SyncSender<Entry>>,
+    answers: Answers<AuthenticationAnswer, SyncSender<AuthenticationAnswer>>,
     allow: Duration,
     deny: Duration,
     /// How long one who waits for the answer of another does so: that one waits for a connection first.
-    patience: Duration,
+    wait_timeout: Duration,
 }
 
 impl HttpLink {
@@ -46,8 +46,8 @@ impl HttpLink {
     /// The setting that cannot be used.
     pub fn open(settings: &HttpAuthSettings) -> Result<Option<Self>, ServiceError> {
         let counters = Arc::<Counters>::default();
-        let Some(desk) = Desk::open(settings, &counters)? else { return Ok(None) };
-        Ok(Some(Self { desk: ArcSwap::from_pointee(desk), counters }))
+        let Some(state) = ServiceState::open(settings, &counters)? else { return Ok(None) };
+        Ok(Some(Self { state: ArcSwap::from_pointee(state), counters }))
     }
 
     /// Reads other settings, with the headers and certificates that are in their files now. `None` when there is no URL any more: then
@@ -56,24 +56,24 @@ impl HttpLink {
     /// # Errors
     /// The setting that cannot be used.
     pub fn read(&self, settings: &HttpAuthSettings) -> Result<Option<LinkChange<'_>>, ServiceError> {
-        let desk = Desk::open(settings, &self.counters)?;
-        Ok(desk.map(|desk| LinkChange { link: self, desk }))
+        let state = ServiceState::open(settings, &self.counters)?;
+        Ok(state.map(|state| LinkChange { link: self, state }))
     }
 
     pub fn figures(&self) -> ServiceFigures {
-        let desk = self.desk.load();
-        self.counters.figures(desk.service.circuit(), desk.answers.len())
+        let state = self.state.load();
+        self.counters.figures(state.service.circuit(), state.answers.len())
     }
 }
 
 impl LinkChange<'_> {
     /// Puts it in force. Nothing is remembered from before.
     pub fn apply(self) {
-        self.link.desk.store(Arc::new(self.desk));
+        self.link.state.store(Arc::new(self.state));
     }
 }
 
-impl Desk {
+impl ServiceState {
     fn open(settings: &HttpAuthSettings, counters: &Arc<Counters>) -> Result<Option<Self>, ServiceError> {
         let Some(settings) = settings.service() else { return Ok(None) };
         let answers = Answers::new(settings.cache_max as usize, settings.waiting_max as usize)
@@ -83,17 +83,17 @@ impl Desk {
             answers,
             allow: settings.cache_ttl_allow,
             deny: settings.cache_ttl_deny,
-            patience: settings.timeout * 3,
+            wait_timeout: settings.timeout * 3,
         }))
     }
 
-    fn known(&self, key: &QuestionKey) -> Option<Entry> {
+    fn cached(&self, key: &QuestionKey) -> Option<AuthenticationAnswer> {
         match self.answers.find(key, Instant::now()) {
-            Found::Known(entry) => {
+            Lookup::Cached(answer) => {
                 Counters::add(&self.service.counters.cached);
-                Some(entry)
+                Some(answer)
             }
-            Found::Asked | Found::Unknown => None,
+            Lookup::Pending | Lookup::Unknown => None,
         }
     }
 
@@ -101,73 +101,77 @@ impl Desk {
         self.answers.key(self.service.fields(), question)
     }
 
-    fn find_out(&self, question: &Question<'_>) -> Entry {
+    fn authenticate(&self, question: &Question<'_>) -> AuthenticationAnswer {
         let key = self.key(question);
-        if let Some(entry) = self.known(&key) {
-            return entry;
+        if let Some(answer) = self.cached(&key) {
+            return answer;
         }
         if self.answers.full() {
             return self.failed(Fault::Busy);
         }
         let Ok(request) = self.service.render(question) else {
             // The service is one of text, so this is no client of its.
-            return Entry::Refuse(ReasonCode::BadUserNameOrPassword);
+            return AuthenticationAnswer::Refuse(ReasonCode::BadUserNameOrPassword);
         };
         let (sender, answer) = sync_channel(1);
         match self.answers.join(&key, Instant::now(), sender) {
-            Joined::Known(entry) => entry,
-            Joined::Waits => {
+            JoinResult::Cached(answer) => answer,
+            JoinResult::Waiting => {
                 Counters::add(&self.service.counters.joined);
-                match answer.recv_timeout(self.patience) {
-                    Ok(entry) => entry,
+                match answer.recv_timeout(self.wait_timeout) {
+                    Ok(answer) => answer,
                     Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                         self.failed(Fault::Timeout)
                     }
                 }
             }
-            Joined::Asks => {
-                let mut asking = Asking { desk: self, key, entry: Entry::Failed(Fault::Timeout) };
-                asking.entry = self.service.ask(&request, Entry::read).unwrap_or_else(Entry::Failed);
-                self.count(&asking.entry);
-                asking.entry.clone()
+            JoinResult::MustAsk => {
+                let mut pending =
+                    PendingAnswer { state: self, key, answer: AuthenticationAnswer::Failed(Fault::Timeout) };
+                pending.answer = self
+                    .service
+                    .ask(&request, AuthenticationAnswer::read)
+                    .unwrap_or_else(AuthenticationAnswer::Failed);
+                self.count(&pending.answer);
+                pending.answer.clone()
             }
         }
     }
 
-    fn failed(&self, fault: Fault) -> Entry {
+    fn failed(&self, fault: Fault) -> AuthenticationAnswer {
         self.service.counters.failed(&fault);
-        Entry::Failed(fault)
+        AuthenticationAnswer::Failed(fault)
     }
 
-    fn count(&self, entry: &Entry) {
+    fn count(&self, answer: &AuthenticationAnswer) {
         let counters = &self.service.counters;
-        match entry {
-            Entry::Admit(_) => Counters::add(&counters.allowed),
-            Entry::Refuse(_) => Counters::add(&counters.denied),
-            Entry::NotMine => Counters::add(&counters.ignored),
+        match answer {
+            AuthenticationAnswer::Admit(_) => Counters::add(&counters.allowed),
+            AuthenticationAnswer::Refuse(_) => Counters::add(&counters.denied),
+            AuthenticationAnswer::NotMine => Counters::add(&counters.ignored),
             // Where it happened.
-            Entry::Failed(_) => {}
+            AuthenticationAnswer::Failed(_) => {}
         }
     }
 }
 
 /// Hands the answer to those who wait, whatever becomes of the one who asks.
-struct Asking<'a> {
-    desk: &'a Desk,
+struct PendingAnswer<'a> {
+    state: &'a ServiceState,
     key: QuestionKey,
-    entry: Entry,
+    answer: AuthenticationAnswer,
 }
 
-impl Drop for Asking<'_> {
+impl Drop for PendingAnswer<'_> {
     fn drop(&mut self) {
-        let time = match self.entry {
-            Entry::Admit(_) => self.desk.allow,
-            Entry::Refuse(_) | Entry::NotMine => self.desk.deny,
-            Entry::Failed(_) => Duration::ZERO,
+        let time = match self.answer {
+            AuthenticationAnswer::Admit(_) => self.state.allow,
+            AuthenticationAnswer::Refuse(_) | AuthenticationAnswer::NotMine => self.state.deny,
+            AuthenticationAnswer::Failed(_) => Duration::ZERO,
         };
-        for waiter in self.desk.answers.finish(&self.key, self.entry.clone(), Instant::now(), time) {
+        for waiter in self.state.answers.finish(&self.key, self.answer.clone(), Instant::now(), time) {
             // The one who asks is among them and does not listen; another may have lost patience.
-            let _ = waiter.try_send(self.entry.clone());
+            let _ = waiter.try_send(self.answer.clone());
         }
     }
 }
@@ -177,30 +181,31 @@ impl Link for HttpLink {
         "http"
     }
 
-    fn at_once(&self, credentials: Credentials<'_>) -> Option<Outcome> {
-        let desk = self.desk.load();
-        let known = desk.known(&desk.key(&Question::who(credentials)));
-        if let Some(entry) = known {
-            return Some(entry.outcome(SystemTime::now()));
+    fn check_immediately(&self, credentials: Credentials<'_>) -> Option<Outcome> {
+        let state = self.state.load();
+        let cached = state.cached(&state.key(&Question::for_authentication(credentials)));
+        if let Some(answer) = cached {
+            return Some(answer.outcome(SystemTime::now()));
         }
-        desk.service
+        state
+            .service
             .refuses(Instant::now())
-            .then(|| desk.failed(Fault::CircuitOpen).outcome(SystemTime::now()))
+            .then(|| state.failed(Fault::CircuitOpen).outcome(SystemTime::now()))
     }
 
     fn work(&self, attempt: &Attempt) -> Outcome {
         // Not a guard: a reload meanwhile is not to wait for it.
-        let desk = self.desk.load_full();
-        desk.find_out(&Question::who(attempt.credentials())).outcome(SystemTime::now())
+        let state = self.state.load_full();
+        state.authenticate(&Question::for_authentication(attempt.credentials())).outcome(SystemTime::now())
     }
 
     /// It remembers by itself, for as long as its settings say.
-    fn memory(&self, _: Credentials<'_>) -> Memory {
-        Memory::Nothing
+    fn cache_key(&self, _: Credentials<'_>) -> CacheKey {
+        CacheKey::Nothing
     }
 }
 
-impl std::fmt::Debug for Desk {
+impl std::fmt::Debug for ServiceState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Desk").field("service", &self.service).finish_non_exhaustive()
     }

@@ -16,12 +16,12 @@ pub struct Question<'a> {
     pub listener: &'a str,
     pub certificate: Option<&'a ClientCertificate>,
     /// `None` when it is asked who may connect.
-    pub wish: Option<Wish<'a>>,
+    pub requested: Option<RequestedAccess<'a>>,
 }
 
 /// What a client wants to do.
 #[derive(Clone, Copy)]
-pub struct Wish<'a> {
+pub struct RequestedAccess<'a> {
     pub action: &'static str,
     pub topic: &'a str,
     pub qos: u8,
@@ -29,7 +29,7 @@ pub struct Wish<'a> {
 }
 
 impl<'a> Question<'a> {
-    pub fn who(credentials: Credentials<'a>) -> Self {
+    pub fn for_authentication(credentials: Credentials<'a>) -> Self {
         Self {
             client_id: credentials.client_id,
             username: credentials.username,
@@ -37,15 +37,19 @@ impl<'a> Question<'a> {
             peer: credentials.peer,
             listener: credentials.listener,
             certificate: credentials.certificate.map(|certificate| &**certificate),
-            wish: None,
+            requested: None,
         }
     }
 
     /// `None` for what no service is asked.
-    pub fn what(identity: Identity<'a>, action: Action, topic: &'a str) -> Option<Self> {
-        let wish = match action {
-            Action::Publish { qos, retain } => Wish { action: "publish", topic, qos: qos as u8, retain },
-            Action::Subscribe { qos } => Wish { action: "subscribe", topic, qos: qos as u8, retain: false },
+    pub fn for_authorization(identity: Identity<'a>, action: Action, topic: &'a str) -> Option<Self> {
+        let requested = match action {
+            Action::Publish { qos, retain } => {
+                RequestedAccess { action: "publish", topic, qos: qos as u8, retain }
+            }
+            Action::Subscribe { qos } => {
+                RequestedAccess { action: "subscribe", topic, qos: qos as u8, retain: false }
+            }
             Action::Receive => return None,
         };
         Some(Self {
@@ -55,7 +59,7 @@ impl<'a> Question<'a> {
             peer: identity.peer,
             listener: identity.listener,
             certificate: identity.certificate,
-            wish: Some(wish),
+            requested: Some(requested),
         })
     }
 
@@ -73,10 +77,10 @@ impl<'a> Question<'a> {
             Field::Listener => text(Some(self.listener)),
             Field::CertCn => text(self.certificate.and_then(|found| found.common_name.as_deref())),
             Field::CertSubject => text(self.certificate.map(|found| &*found.subject)),
-            Field::Action => text(self.wish.map(|wish| wish.action)),
-            Field::Topic => text(self.wish.map(|wish| wish.topic)),
-            Field::Qos => self.wish.map_or(Value::Absent, |wish| Value::Number(wish.qos)),
-            Field::Retain => self.wish.map_or(Value::Absent, |wish| Value::Flag(wish.retain)),
+            Field::Action => text(self.requested.map(|requested| requested.action)),
+            Field::Topic => text(self.requested.map(|requested| requested.topic)),
+            Field::Qos => self.requested.map_or(Value::Absent, |requested| Value::Number(requested.qos)),
+            Field::Retain => self.requested.map_or(Value::Absent, |requested| Value::Flag(requested.retain)),
         }
     }
 }

@@ -17,8 +17,8 @@ use crate::web::service::Fault;
 
 /// An answer to "may it connect", as it is remembered.
 #[derive(Clone, Debug)]
-pub enum Entry {
-    Admit(Arc<Entrant>),
+pub enum AuthenticationAnswer {
+    Admit(Arc<AdmittedClient>),
     Refuse(ReasonCode),
     NotMine,
     Failed(Fault),
@@ -26,7 +26,7 @@ pub enum Entry {
 
 /// As what a client may come in.
 #[derive(Debug, Default)]
-pub struct Entrant {
+pub struct AdmittedClient {
     client_id: Option<Arc<str>>,
     username: Option<Box<str>>,
     expire_at: Option<Duration>,
@@ -35,7 +35,7 @@ pub struct Entrant {
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Word {
+enum ServiceDecision {
     Allow,
     Deny,
     Ignore,
@@ -44,7 +44,7 @@ enum Word {
 /// Members that are not known are passed over: a service may say more than this version reads.
 #[derive(Deserialize)]
 struct Document {
-    result: Word,
+    result: ServiceDecision,
     #[serde(default)]
     is_superuser: bool,
     username: Option<String>,
@@ -68,7 +68,7 @@ struct RatesDocument {
     bytes_burst: u64,
 }
 
-impl Entry {
+impl AuthenticationAnswer {
     /// # Errors
     /// What is wrong with the answer.
     pub fn read(reply: Reply) -> Result<Self, Fault> {
@@ -82,12 +82,12 @@ impl Entry {
         }
         let mut document: Document = read(&reply.body)?;
         match document.result {
-            Word::Deny => Ok(Self::Refuse(ReasonCode::NotAuthorized)),
-            Word::Ignore => Ok(Self::NotMine),
-            Word::Allow => {
+            ServiceDecision::Deny => Ok(Self::Refuse(ReasonCode::NotAuthorized)),
+            ServiceDecision::Ignore => Ok(Self::NotMine),
+            ServiceDecision::Allow => {
                 let acl = document.acl.take();
                 let grants = acl.map(|acl| ClientGrants::parse(&acl)).transpose().map_err(Fault::Rules)?;
-                Ok(Self::Admit(Arc::new(Entrant::of(document, grants).map_err(Fault::Body)?)))
+                Ok(Self::Admit(Arc::new(AdmittedClient::of(document, grants).map_err(Fault::Body)?)))
             }
         }
     }
@@ -95,7 +95,7 @@ impl Entry {
     /// What the chain is told of it at this time.
     pub fn outcome(&self, now: SystemTime) -> Outcome {
         match self {
-            Self::Admit(entrant) => match entrant.admission(now) {
+            Self::Admit(client) => match client.admission(now) {
                 Some(admission) => Outcome::Admit(Box::new(admission)),
                 None => Outcome::Refuse(ReasonCode::NotAuthorized),
             },
@@ -106,7 +106,7 @@ impl Entry {
     }
 }
 
-impl Entrant {
+impl AdmittedClient {
     fn of(document: Document, grants: Option<ClientGrants>) -> Result<Self, &'static str> {
         let client_id = document.client_id.map(name).transpose()?;
         let username = document.username.map(name).transpose()?;
@@ -122,7 +122,7 @@ impl Entrant {
                 bytes_burst: rates.bytes_burst,
             }),
         };
-        let says_nothing = !principal.superuser
+        let is_default = !principal.superuser
             && principal.mountpoint.is_none()
             && principal.attributes.is_empty()
             && principal.grants.is_none()
@@ -131,7 +131,7 @@ impl Entrant {
             client_id: client_id.map(Into::into),
             username: username.map(Into::into),
             expire_at: document.expire_at.map(Duration::from_secs),
-            principal: (!says_nothing).then(|| Arc::new(principal)),
+            principal: (!is_default).then(|| Arc::new(principal)),
         })
     }
 
@@ -151,7 +151,7 @@ impl Entrant {
             username: username.clone(),
             lifetime,
             principal: principal.clone(),
-            standing: None,
+            validity: None,
         })
     }
 }
@@ -208,19 +208,19 @@ fn attributes(members: BTreeMap<String, serde_json::Value>) -> Result<Attributes
 pub fn opinion(reply: Reply) -> Result<Opinion, Fault> {
     #[derive(Deserialize)]
     struct Document {
-        result: Word,
+        result: ServiceDecision,
     }
     let word = match reply.status {
         200 => read::<Document>(&reply.body)?.result,
-        204 => Word::Allow,
-        403 => Word::Deny,
-        404 => Word::Ignore,
+        204 => ServiceDecision::Allow,
+        403 => ServiceDecision::Deny,
+        404 => ServiceDecision::Ignore,
         status => return Err(Fault::Status(status)),
     };
     Ok(match word {
-        Word::Allow => Opinion::Allow,
-        Word::Deny => Opinion::Deny,
-        Word::Ignore => Opinion::None,
+        ServiceDecision::Allow => Opinion::Allow,
+        ServiceDecision::Deny => Opinion::Deny,
+        ServiceDecision::Ignore => Opinion::None,
     })
 }
 
@@ -249,7 +249,7 @@ mod tests {
 
     fn outcome(body: &str) -> Result<Outcome, Fault> {
         let reply = Reply { status: 200, body: body.as_bytes().to_vec() };
-        Ok(Entry::read(reply)?.outcome(SystemTime::UNIX_EPOCH + NOW))
+        Ok(AuthenticationAnswer::read(reply)?.outcome(SystemTime::UNIX_EPOCH + NOW))
     }
 
     fn admitted(body: &str) -> Admission {
@@ -340,14 +340,16 @@ mod tests {
 
     #[test]
     fn a_status_may_be_the_whole_answer() {
-        let entry =
-            |status| Entry::read(Reply { status, body: Vec::new() }).map(|e| e.outcome(SystemTime::now()));
-        assert_eq!(entry(204), Ok(Outcome::Admit(Box::default())));
-        assert_eq!(entry(401), Ok(Outcome::Refuse(ReasonCode::BadUserNameOrPassword)));
-        assert_eq!(entry(403), Ok(Outcome::Refuse(ReasonCode::NotAuthorized)));
-        assert_eq!(entry(404), Ok(Outcome::NotMine));
-        assert!(entry(200).is_err());
-        assert_eq!(entry(500), Err(Fault::Status(500)));
+        let answer = |status| {
+            AuthenticationAnswer::read(Reply { status, body: Vec::new() })
+                .map(|e| e.outcome(SystemTime::now()))
+        };
+        assert_eq!(answer(204), Ok(Outcome::Admit(Box::default())));
+        assert_eq!(answer(401), Ok(Outcome::Refuse(ReasonCode::BadUserNameOrPassword)));
+        assert_eq!(answer(403), Ok(Outcome::Refuse(ReasonCode::NotAuthorized)));
+        assert_eq!(answer(404), Ok(Outcome::NotMine));
+        assert!(answer(200).is_err());
+        assert_eq!(answer(500), Err(Fault::Status(500)));
         let opinion = |status| opinion(Reply { status, body: Vec::new() });
         assert_eq!(opinion(204), Ok(Opinion::Allow));
         assert_eq!(opinion(403), Ok(Opinion::Deny));

@@ -110,11 +110,11 @@ impl Service {
 
     /// Whether a question would fail at once.
     pub fn refuses(&self, now: Instant) -> bool {
-        locked(&self.breaker).refuses(now)
+        lock(&self.breaker).refuses(now)
     }
 
     pub fn circuit(&self) -> Circuit {
-        locked(&self.breaker).circuit()
+        lock(&self.breaker).circuit()
     }
 
     /// Waits for a connection, asks, and waits for the answer, each no longer than the service's time-out. `read` makes sense of it.
@@ -135,16 +135,16 @@ impl Service {
     fn reply<T>(&self, request: &Rendered, read: impl FnOnce(Reply) -> Result<T, Fault>) -> Result<T, Fault> {
         let _connection = self.connection()?;
         let began = Instant::now();
-        let Some(pass) = locked(&self.breaker).admit(began) else { return Err(Fault::CircuitOpen) };
+        let Some(pass) = lock(&self.breaker).admit(began) else { return Err(Fault::CircuitOpen) };
         Counters::add(&self.counters.requests);
         let answer = {
-            let _flight = Flight::begin(&self.counters);
+            let _flight = RequestInFlight::begin(&self.counters);
             self.client.ask(request).and_then(read)
         };
         let now = Instant::now();
         self.counters.took(now - began);
         let change = {
-            let mut breaker = locked(&self.breaker);
+            let mut breaker = lock(&self.breaker);
             match &answer {
                 Err(fault) if fault.outage() => breaker.failed(pass, now),
                 _ => breaker.answered(pass, now),
@@ -162,7 +162,7 @@ impl Service {
     }
 
     fn connection(&self) -> Result<Connection<'_>, Fault> {
-        let free = locked(&self.free);
+        let free = lock(&self.free);
         let (mut free, waited) = self
             .freed
             .wait_timeout_while(free, self.timeout, |free| *free == 0)
@@ -180,28 +180,28 @@ struct Connection<'a>(&'a Service);
 
 impl Drop for Connection<'_> {
     fn drop(&mut self) {
-        *locked(&self.0.free) += 1;
+        *lock(&self.0.free) += 1;
         self.0.freed.notify_one();
     }
 }
 
 /// A request on its way.
-struct Flight<'a>(&'a Counters);
+struct RequestInFlight<'a>(&'a Counters);
 
-impl<'a> Flight<'a> {
+impl<'a> RequestInFlight<'a> {
     fn begin(counters: &'a Counters) -> Self {
         Counters::add(&counters.in_flight);
         Self(counters)
     }
 }
 
-impl Drop for Flight<'_> {
+impl Drop for RequestInFlight<'_> {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

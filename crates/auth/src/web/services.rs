@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use broker::access::{Action, AskAgain, Identity};
+use broker::access::{Action, Identity, RetryAuthorize};
 
 use crate::authority::Source;
 use crate::opinion::Opinion;
@@ -84,7 +84,7 @@ impl Source for Arc<HttpAcl> {
         identity: Identity<'_>,
         action: Action,
         topic: &str,
-        later: &mut dyn FnMut() -> AskAgain,
+        later: &mut dyn FnMut() -> RetryAuthorize,
     ) -> Opinion {
         self.decide(identity, action, topic, later)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use auth::settings::HttpAclSettings;
 use auth::{Circuit, HttpAcl, Opinion};
-use broker::access::{Action, AskAgain, Identity};
+use broker::access::{Action, Identity, RetryAuthorize};
 use mqtt::QoS;
 use serde_json::json;
 
@@ -44,7 +44,7 @@ impl Asker {
         acl.decide(WHO, action, topic, &mut || {
             self.taken.fetch_add(1, Ordering::Relaxed);
             let woken = self.woken.clone();
-            AskAgain::new(move || {
+            RetryAuthorize::new(move || {
                 woken.fetch_add(1, Ordering::Relaxed);
             })
         })
@@ -245,12 +245,12 @@ fn what_a_subscription_was_granted_is_delivered() {
     let guard = Guard::open(&Auth::default()).unwrap();
     assert!(!guard.guards_topics());
     guard.set_http_services(services);
-    assert!(guard.guards_topics() && guard.asks_others());
+    assert!(guard.guards_topics() && guard.may_answer_later());
     let asker = Asker::default();
     let ask = |action, topic| {
         guard.authorize(WHO, action, topic, &mut || {
             let woken = asker.woken.clone();
-            AskAgain::new(move || {
+            RetryAuthorize::new(move || {
                 woken.fetch_add(1, Ordering::Relaxed);
             })
         })

@@ -83,7 +83,7 @@ fn the_service_decides_by_body_or_by_status() {
         ("pass", Outcome::NotMine),
         ("other", Outcome::NotMine),
     ] {
-        assert_eq!(link.at_once(named(client_id).credentials()), None);
+        assert_eq!(link.check_immediately(named(client_id).credentials()), None);
         assert_eq!(link.work(&named(client_id)), outcome, "{client_id}");
     }
     let Outcome::Admit(admission) = link.work(&named("known")) else { panic!("it is admitted") };
@@ -245,10 +245,10 @@ fn an_outage_opens_the_circuit_and_recovery_closes_it() {
         ..forgetful(server.url("/"))
     });
     for _ in 0..5 {
-        assert_eq!(link.at_once(alice().credentials()), None);
+        assert_eq!(link.check_immediately(alice().credentials()), None);
         assert!(why(link.work(&alice())).contains("503"));
     }
-    let refused = link.at_once(alice().credentials()).expect("it is known at once");
+    let refused = link.check_immediately(alice().credentials()).expect("it is known at once");
     assert!(why(refused).contains("failed too often"));
     assert!(
         why(link.work(&alice())).contains("failed too often"),
@@ -266,7 +266,7 @@ fn an_outage_opens_the_circuit_and_recovery_closes_it() {
     link.read(&short).unwrap().unwrap().apply();
     assert!(why(link.work(&alice())).contains("503"));
     down.store(false, Ordering::Relaxed);
-    until("it tries again", || link.at_once(alice().credentials()).is_none());
+    until("it tries again", || link.check_immediately(alice().credentials()).is_none());
     assert_eq!(link.work(&alice()), admit());
     assert_eq!((link.figures().circuit, link.figures().opened), (Circuit::Closed, 2));
 }
@@ -301,14 +301,14 @@ fn answers_are_remembered_for_these_credentials_only() {
     for _ in 0..3 {
         assert_eq!(link.work(&alice()), admit());
         assert_eq!(link.work(&wrong), deny);
-        assert_eq!(link.at_once(alice().credentials()), Some(admit()));
-        assert_eq!(link.at_once(wrong.credentials()), Some(deny.clone()));
-        assert_eq!(link.at_once(named("c2").credentials()), None);
+        assert_eq!(link.check_immediately(alice().credentials()), Some(admit()));
+        assert_eq!(link.check_immediately(wrong.credentials()), Some(deny.clone()));
+        assert_eq!(link.check_immediately(named("c2").credentials()), None);
     }
     let figures = link.figures();
     assert_eq!((figures.requests, figures.cached, figures.remembered), (2, 10, 2));
     link.read(&settings).unwrap().unwrap().apply();
-    assert_eq!(link.at_once(alice().credentials()), None, "nothing is remembered from before");
+    assert_eq!(link.check_immediately(alice().credentials()), None, "nothing is remembered from before");
     assert_eq!(link.figures().remembered, 0);
 }
 
@@ -322,8 +322,8 @@ fn no_more_is_remembered_than_may_be() {
     }
     assert!((1..=16).contains(&link.figures().remembered), "{}", link.figures().remembered);
     assert!(
-        link.at_once(named("c199").credentials()).is_some()
-            && link.at_once(named("c0").credentials()).is_none()
+        link.check_immediately(named("c199").credentials()).is_some()
+            && link.check_immediately(named("c0").credentials()).is_none()
     );
 }
 
@@ -343,7 +343,7 @@ fn an_outage_does_not_take_away_what_is_remembered() {
     down.store(true, Ordering::Relaxed);
     why(link.work(&named("c2")));
     assert_eq!(link.figures().circuit, Circuit::Open);
-    assert_eq!(link.at_once(alice().credentials()), Some(admit()));
+    assert_eq!(link.check_immediately(alice().credentials()), Some(admit()));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! JSON Web Tokens: what is accepted, the attacks that are not, and where the keys come from.
 
-mod door;
+mod guard;
 mod jwks;
 #[path = "../support/mod.rs"]
 mod support;

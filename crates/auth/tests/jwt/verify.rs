@@ -399,7 +399,7 @@ fn a_token_may_be_the_user_name() {
     let link = open(&Jwt { from: TokenField::Username, ..with_secret() });
     let token = token_of(json!({}));
     let attempt = with(Some(&token), None);
-    assert_eq!(link.at_once(attempt.credentials()), None);
+    assert_eq!(link.check_immediately(attempt.credentials()), None);
     match link.work(&attempt) {
         Outcome::Admit(admission) => assert_eq!(admission.username.as_deref(), Some("alice")),
         outcome => panic!("{outcome:?}"),
@@ -485,9 +485,9 @@ fn what_is_no_token_is_left_to_the_next_link() {
         assert_eq!(link.work(&attempt(None, password)), Outcome::NotMine, "{password}");
     }
     let without = with(Some("alice"), None);
-    assert_eq!(link.at_once(without.credentials()), Some(Outcome::NotMine));
+    assert_eq!(link.check_immediately(without.credentials()), Some(Outcome::NotMine));
     let bytes = with(None, Some(b"ey\xff..".as_slice().into()));
-    assert_eq!(link.at_once(bytes.credentials()), Some(Outcome::NotMine));
+    assert_eq!(link.check_immediately(bytes.credentials()), Some(Outcome::NotMine));
     assert!(JwtLink::open(&Jwt::default()).unwrap().is_none(), "without keys there is no link");
 }
 
@@ -496,7 +496,7 @@ fn a_token_that_is_too_long_is_refused_without_work() {
     let link = open(&with_secret());
     let long = token_of(json!({"more": "x".repeat(20_000)}));
     let attempt = attempt(None, &long);
-    assert_eq!(link.at_once(attempt.credentials()), Some(BAD));
+    assert_eq!(link.check_immediately(attempt.credentials()), Some(BAD));
     assert_eq!(link.work(&attempt), BAD);
     assert_eq!(link.figures().malformed, 2);
 }

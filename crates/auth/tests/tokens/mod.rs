@@ -99,7 +99,7 @@ pub fn attempt(username: Option<&str>, password: &str) -> Attempt {
 /// What the link says in the end of a token as password, of a client without a user name.
 pub fn ask(link: &JwtLink, token: &str) -> Outcome {
     let attempt = attempt(None, token);
-    link.at_once(attempt.credentials()).unwrap_or_else(|| link.work(&attempt))
+    link.check_immediately(attempt.credentials()).unwrap_or_else(|| link.work(&attempt))
 }
 
 pub fn admission(link: &JwtLink, token: &str) -> Admission {

@@ -6,7 +6,7 @@ use crate::config::SetupError;
 use crate::config::from_args::with_port;
 use crate::plan::Plan;
 use crate::run::members::Members;
-use crate::run::share::{self, Said, Told};
+use crate::run::share::{self, ControllerMessage, MemberMessage};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufReader, Write};
@@ -65,13 +65,13 @@ pub fn connect(agents: &Agents, plans: &[Plan], members: &mut Members) -> Result
 fn greet(stream: TcpStream, secret: &Shared) -> Result<(BufReader<From>, To), String> {
     let text = |error: io::Error| error.to_string();
     let Sealed { from, mut to } = Sealed::new(stream, End::Controller, secret.bytes()).map_err(text)?;
-    let hello = serde_json::to_string(&Told::Alive).map_err(|error| error.to_string())? + "\n";
+    let hello = serde_json::to_string(&ControllerMessage::Alive).map_err(|error| error.to_string())? + "\n";
     to.write_all(hello.as_bytes()).and_then(|()| to.flush()).map_err(text)?;
     let mut from = BufReader::new(from);
     let line = share::line(&mut from).map_err(text)?.ok_or("it closed the connection")?;
     match serde_json::from_str(&line) {
-        Ok(Said::Alive) => Ok((from, to)),
-        Ok(Said::Failed(why)) => Err(why),
+        Ok(MemberMessage::Alive) => Ok((from, to)),
+        Ok(MemberMessage::Failed(why)) => Err(why),
         _ => Err("what it said could not be understood".to_owned()),
     }
 }

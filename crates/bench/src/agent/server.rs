@@ -4,8 +4,8 @@ use super::sealed::{End, From, Sealed, To};
 use super::secret::Shared;
 use crate::config::SetupError;
 use crate::process;
-use crate::progress::say;
-use crate::run::share::{self, Said};
+use crate::progress::print_status;
+use crate::run::share::{self, MemberMessage};
 use crate::run::{interrupted, nap};
 use clap::Args;
 use std::io::{self, BufReader, Write};
@@ -32,14 +32,14 @@ pub struct Options {
 }
 
 /// Connections that are looked at at one time; more are closed at once.
-const STRANGERS_MAX: usize = 16;
+const UNAUTHENTICATED_MAX: usize = 16;
 
 struct Agent {
     secret: Shared,
     quiet: bool,
     /// A run is under way.
     busy: AtomicBool,
-    strangers: AtomicUsize,
+    unauthenticated: AtomicUsize,
     runs: AtomicUsize,
 }
 
@@ -60,12 +60,12 @@ pub fn run(options: &Options) -> Result<i32, SetupError> {
     let listener = TcpListener::bind(options.listen).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    say(options.quiet, format_args!("agent on {address}"));
+    print_status(options.quiet, format_args!("agent on {address}"));
     let agent = Arc::new(Agent {
         secret,
         quiet: options.quiet,
         busy: AtomicBool::new(false),
-        strangers: AtomicUsize::new(0),
+        unauthenticated: AtomicUsize::new(0),
         runs: AtomicUsize::new(0),
     });
     loop {
@@ -74,10 +74,10 @@ pub fn run(options: &Options) -> Result<i32, SetupError> {
             return Ok(0);
         }
         match listener.accept() {
-            Ok((stream, peer)) if agent.strangers.load(SeqCst) < STRANGERS_MAX => {
-                agent.strangers.fetch_add(1, SeqCst);
+            Ok((stream, peer)) if agent.unauthenticated.load(SeqCst) < UNAUTHENTICATED_MAX => {
+                agent.unauthenticated.fetch_add(1, SeqCst);
                 let agent = agent.clone();
-                std::thread::spawn(move || agent.meet(stream, peer));
+                std::thread::spawn(move || agent.handle_connection(stream, peer));
             }
             // Dropped.
             Ok(_) => {}
@@ -88,19 +88,21 @@ pub fn run(options: &Options) -> Result<i32, SetupError> {
 
 impl Agent {
     /// One connection, from its first byte to its end.
-    fn meet(&self, stream: TcpStream, peer: SocketAddr) {
-        let met = stream
+    fn handle_connection(&self, stream: TcpStream, peer: SocketAddr) {
+        let authenticated = stream
             .set_nonblocking(false)
             .and_then(|()| Sealed::new(stream, End::Agent, self.secret.bytes()))
             .and_then(|sealed| self.greet(sealed));
-        self.strangers.fetch_sub(1, SeqCst);
-        match met {
-            Ok(None) => say(self.quiet, format_args!("{peer}: turned away, another run is under way")),
-            Err(error) => say(self.quiet, format_args!("{peer}: turned away: {error}")),
+        self.unauthenticated.fetch_sub(1, SeqCst);
+        match authenticated {
+            Ok(None) => {
+                print_status(self.quiet, format_args!("{peer}: turned away, another run is under way"))
+            }
+            Err(error) => print_status(self.quiet, format_args!("{peer}: turned away: {error}")),
             Ok(Some((from, to))) => {
-                say(self.quiet, format_args!("{peer}: a run begins"));
+                print_status(self.quiet, format_args!("{peer}: a run begins"));
                 let code = share::run(from, to);
-                say(self.quiet, format_args!("{peer}: the run is over, code {code}"));
+                print_status(self.quiet, format_args!("{peer}: the run is over, code {code}"));
                 self.runs.fetch_add(1, SeqCst);
                 self.busy.store(false, SeqCst);
             }
@@ -111,19 +113,19 @@ impl Agent {
     fn greet(&self, sealed: Sealed) -> io::Result<Option<(BufReader<From>, To)>> {
         let Sealed { from, mut to } = sealed;
         let mut from = BufReader::new(from);
-        let heard = share::line(&mut from);
-        let taken = heard.is_ok() && self.busy.compare_exchange(false, true, SeqCst, SeqCst).is_ok();
-        let said = match taken {
-            true => Said::Alive,
-            false => Said::Failed("another run is under way there".to_owned()),
+        let request = share::line(&mut from);
+        let taken = request.is_ok() && self.busy.compare_exchange(false, true, SeqCst, SeqCst).is_ok();
+        let message = match taken {
+            true => MemberMessage::Alive,
+            false => MemberMessage::Failed("another run is under way there".to_owned()),
         };
         // Who has another secret cannot read this, and learns that from it.
         let answered =
-            to.write_all((serde_json::to_string(&said)? + "\n").as_bytes()).and_then(|()| to.flush());
+            to.write_all((serde_json::to_string(&message)? + "\n").as_bytes()).and_then(|()| to.flush());
         if taken && answered.is_err() {
             self.busy.store(false, SeqCst);
         }
-        heard.and(answered)?;
+        request.and(answered)?;
         Ok(taken.then_some((from, to)))
     }
 }

@@ -3,13 +3,13 @@
 use super::familiar::{Limit, Qos, no_wildcard, rate, some_clients};
 use super::reports::{Reports, listen_on};
 use super::unsupported::{self, EMQTT};
-use super::{Asked, Refused, answer, random};
+use super::{Invocation, UsageError, answer, random};
 use crate::login::Login;
 use crate::pace::Pace;
 use crate::plain::Headers;
 use crate::plan::{Kind, Message, Output, Plan, Tls, with_ports};
 use crate::scenario::Options;
-use crate::template::{Places, Template};
+use crate::template::{Placeholders, Template};
 use clap::{ArgAction, Args, Parser, Subcommand};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -224,9 +224,9 @@ struct Pub {
 /// A day.
 const RETRY_MAX_S: u64 = 86_400;
 
-pub fn parse(words: &[String]) -> Result<Asked, Refused> {
+pub fn parse(words: &[String]) -> Result<Invocation, UsageError> {
     if let Some(refusal) = unsupported::refuse(words, EMQTT) {
-        return Err(Refused(refusal));
+        return Err(UsageError(refusal));
     }
     let words = words.iter().map(String::as_str);
     // `--scenario FILE` in front is the command of that name.
@@ -241,7 +241,7 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
     let program = std::iter::once("meridian bench").chain(words);
     let cli = match answer(Cli::try_parse_from(program))? {
         Ok(cli) => cli,
-        Err(asked) => return Ok(asked),
+        Err(invocation) => return Ok(invocation),
     };
     let plan = match cli.command {
         Command::Conn(a) => a.clients.plan(Kind::Conn),
@@ -254,29 +254,29 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
         Command::Scenario(a) => {
             let output = a.reports.output()?;
             if output.duration.is_some() {
-                return Err(Refused(
+                return Err(UsageError(
                     "error: --duration: the stages say how long a scenario goes on".to_owned(),
                 ));
             }
-            return Ok(Asked::Scenario(Box::new(Options {
+            return Ok(Invocation::Scenario(Box::new(Options {
                 file: a.file,
                 hosts: a.host,
                 check: a.check,
                 output,
             })));
         }
-        Command::Agent(options) => return Ok(Asked::Agent(options)),
-        Command::Size(options) => return Ok(Asked::Size(options)),
-        Command::TxRx(options) => return Ok(Asked::TxRx(Box::new(options))),
-        Command::Ha(options) => return Ok(Asked::Ha(Box::new(options))),
+        Command::Agent(options) => return Ok(Invocation::Agent(options)),
+        Command::Size(options) => return Ok(Invocation::Size(options)),
+        Command::TxRx(options) => return Ok(Invocation::TxRx(Box::new(options))),
+        Command::Ha(options) => return Ok(Invocation::Ha(Box::new(options))),
     }?;
-    Ok(Asked::Run(Box::new(plan)))
+    Ok(Invocation::Run(Box::new(plan)))
 }
 
 impl Clients {
-    fn plan(&self, kind: Kind) -> Result<Plan, Refused> {
+    fn plan(&self, kind: Kind) -> Result<Plan, UsageError> {
         if !(3..=5).contains(&self.version) {
-            return Err(Refused(format!(
+            return Err(UsageError(format!(
                 "error: there is no MQTT version {}: -V is 3, 4 or 5",
                 self.version
             )));
@@ -320,18 +320,18 @@ impl Clients {
 }
 
 impl Clients {
-    fn tls(&self) -> Result<Option<Tls>, Refused> {
+    fn tls(&self) -> Result<Option<Tls>, UsageError> {
         let version = match self.ssl_version.as_deref() {
             None => None,
             Some("tlsv1.2") => Some(12),
             Some("tlsv1.3" | "tlsv1.3_nocompat") => Some(13),
             Some(other) => {
-                return Err(Refused(format!("error: --ssl-version {other}: it is tlsv1.2 or tlsv1.3")));
+                return Err(UsageError(format!("error: --ssl-version {other}: it is tlsv1.2 or tlsv1.3")));
             }
         };
         let wanted = self.ssl || version.is_some();
         if !wanted && (self.cacertfile.is_some() || self.certfile.is_some() || self.insecure) {
-            return Err(Refused("error: certificates without TLS: add -S".to_owned()));
+            return Err(UsageError("error: certificates without TLS: add -S".to_owned()));
         }
         Ok(wanted.then(|| Tls {
             ca: self.cacertfile.clone(),
@@ -345,18 +345,18 @@ impl Clients {
 }
 
 impl Pub {
-    fn plan(self, kind: Kind) -> Result<Plan, Refused> {
+    fn plan(self, kind: Kind) -> Result<Plan, UsageError> {
         if self.retry_interval > 0 && self.clients.version == 5 {
-            return Err(Refused(
+            return Err(UsageError(
                 "error: --retry-interval: MQTT 5.0 lets a client send again after a reconnect only; use -V 4, or \
                  --reconnect N"
                     .into(),
             ));
         }
-        let own = ["%s", "%rand_"].iter().any(|place| self.topic.contains(place));
+        let own = ["%s", "%rand_"].iter().any(|placeholder| self.topic.contains(placeholder));
         let shaped = self.message.is_some() || self.payload_hdrs.len() > 0 || self.retain || own;
         if kind == Kind::Pubsub && (shaped || self.max_random_wait > 0) {
-            return Err(Refused(
+            return Err(UsageError(
                 "error: pubsub makes its own payloads and schedule, and so takes no -m, --payload-hdrs, -r, %s, %rand or \
                  random waits: use `sub` and `pub`"
                     .into(),
@@ -384,11 +384,13 @@ impl Pub {
 }
 
 /// The text, or what is made of the file that it names.
-fn message(text: String, size: usize) -> Result<Message, Refused> {
+fn message(text: String, size: usize) -> Result<Message, UsageError> {
     let Some(path) = text.strip_prefix("template://") else { return Ok(Message::Fixed(text.into_bytes())) };
     let template = std::fs::read_to_string(path).map_err(|error| error.to_string());
-    let template = template.and_then(|text| Template::parse(&text, Places::Emqtt { size }));
-    template.map(Message::Made).map_err(|error| Refused(format!("error: -m template://{path}: {error}")))
+    let template = template.and_then(|text| Template::parse(&text, Placeholders::Emqtt { size }));
+    template
+        .map(Message::Generated)
+        .map_err(|error| UsageError(format!("error: -m template://{path}: {error}")))
 }
 
 fn hostname() -> String {

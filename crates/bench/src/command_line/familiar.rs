@@ -1,6 +1,6 @@
 //! What the command lines of both tools have in common.
 
-use super::Refused;
+use super::UsageError;
 use crate::pace::Pace;
 use crate::plan::{Message, Plan};
 use clap::Args;
@@ -23,7 +23,7 @@ pub struct Limit {
 
 /// How MQTTX publishes.
 #[derive(Args, Debug)]
-pub struct Sending {
+pub struct SendArgs {
     #[command(flatten)]
     qos: Qos,
     #[arg(long, short = 'r')]
@@ -35,8 +35,8 @@ pub struct Sending {
     limit: Limit,
 }
 
-impl Sending {
-    pub fn plan(&self, clients: Plan, topic: String, message: Message) -> Result<Plan, Refused> {
+impl SendArgs {
+    pub fn plan(&self, clients: Plan, topic: String, message: Message) -> Result<Plan, UsageError> {
         Ok(Plan {
             topics: vec![no_wildcard(topic)?],
             message: Some(message),
@@ -52,16 +52,16 @@ impl Sending {
 }
 
 /// A Topic Name as it is given.
-pub fn no_wildcard(topic: String) -> Result<String, Refused> {
+pub fn no_wildcard(topic: String) -> Result<String, UsageError> {
     match topic.contains(['#', '+']) {
-        true => Err(Refused(format!("error: -t {topic}: nobody can publish to a wildcard"))),
+        true => Err(UsageError(format!("error: -t {topic}: nobody can publish to a wildcard"))),
         false => Ok(topic),
     }
 }
 
-pub fn some_clients(count: usize) -> Result<usize, Refused> {
+pub fn some_clients(count: usize) -> Result<usize, UsageError> {
     match count {
-        0 => Err(Refused("error: -c 0 asks for no clients: use 1 or more".to_owned())),
+        0 => Err(UsageError("error: -c 0 asks for no clients: use 1 or more".to_owned())),
         count => Ok(count),
     }
 }

@@ -1,13 +1,13 @@
 //! What MQTTX says of MQTT 5.0: properties, and Wills, which older versions have as well.
 
-use super::Refused;
+use super::UsageError;
 use crate::properties::{ConnectProperties, Properties, Will, pair};
 use clap::Args;
 
 /// Properties of CONNECT.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "MQTT 5.0: CONNECT")]
-pub struct AskedOfBroker {
+pub struct ConnectPropertyArgs {
     /// QoS 1 and 2 messages that a client takes before it has acknowledged some
     #[arg(long, alias = "rcv-max", value_parser = clap::value_parser!(u16).range(1..))]
     receive_maximum: Option<u16>,
@@ -25,7 +25,7 @@ pub struct AskedOfBroker {
     conn_user_properties: Vec<(String, String)>,
 }
 
-impl AskedOfBroker {
+impl ConnectPropertyArgs {
     pub fn properties(&self) -> ConnectProperties {
         ConnectProperties {
             receive_maximum: self.receive_maximum.unwrap_or(0),
@@ -40,7 +40,7 @@ impl AskedOfBroker {
 /// Properties of each PUBLISH.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "MQTT 5.0: messages")]
-pub struct OfMessages {
+pub struct MessagePropertyArgs {
     /// The payload is UTF-8 (-pf)
     #[arg(long)]
     payload_format_indicator: bool,
@@ -64,7 +64,7 @@ pub struct OfMessages {
     content_type: Option<String>,
 }
 
-impl OfMessages {
+impl MessagePropertyArgs {
     pub fn properties(&self) -> Properties {
         Properties {
             utf8: self.payload_format_indicator,
@@ -81,7 +81,7 @@ impl OfMessages {
 /// The Will of every client.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Will")]
-pub struct LastWill {
+pub struct WillArgs {
     /// Topic of the Will (-Wt), with %i, %c and %u
     #[arg(long)]
     will_topic: Option<String>,
@@ -117,10 +117,10 @@ pub struct LastWill {
     will_user_properties: Vec<(String, String)>,
 }
 
-impl LastWill {
+impl WillArgs {
     /// # Errors
     /// A Will that cannot be.
-    pub fn will(&self) -> Result<Option<Will>, Refused> {
+    pub fn will(&self) -> Result<Option<Will>, UsageError> {
         let Some(topic) = self.will_topic.clone() else { return Ok(None) };
         let will = Will {
             topic,
@@ -138,7 +138,7 @@ impl LastWill {
                 user: self.will_user_properties.clone(),
             },
         };
-        will.check().map_err(|why| Refused(format!("error: {why}")))?;
+        will.check().map_err(|why| UsageError(format!("error: {why}")))?;
         Ok(Some(will))
     }
 }

@@ -1,11 +1,11 @@
 //! The options and defaults of `mqttx bench`.
 
-use super::familiar::{Qos, Sending, rate, some_clients};
-use super::mqtt5::{AskedOfBroker, LastWill, OfMessages};
+use super::familiar::{Qos, SendArgs, rate, some_clients};
+use super::mqtt5::{ConnectPropertyArgs, MessagePropertyArgs, WillArgs};
 use super::reports::Reports;
 use super::simulate::Simulate;
 use super::unsupported::{self, MQTTX};
-use super::{Asked, Refused, answer, random};
+use super::{Invocation, UsageError, answer, random};
 use crate::layer::check_headers;
 use crate::login::Login;
 use crate::plan::{Kind, Message, Plan, Tls, with_ports};
@@ -124,9 +124,9 @@ pub struct Clients {
     #[arg(long, num_args = 1.., value_name = "HEADER", value_parser = header)]
     ws_headers: Vec<(String, Secret)>,
     #[command(flatten)]
-    asked: AskedOfBroker,
+    asked: ConnectPropertyArgs,
     #[command(flatten)]
-    will: LastWill,
+    will: WillArgs,
     #[command(flatten)]
     reports: Reports,
 }
@@ -158,9 +158,9 @@ struct Pub {
     #[arg(long)]
     file_read: Option<PathBuf>,
     #[command(flatten)]
-    properties: OfMessages,
+    properties: MessagePropertyArgs,
     #[command(flatten)]
-    sending: Sending,
+    sending: SendArgs,
 }
 
 const HELLO: &str = "Hello From MQTTX CLI";
@@ -208,9 +208,9 @@ const PAIRS: [(&str, &str); 22] = [
 /// One that means the name of a scenario, or, of `ls`, all of them.
 const SCENARIO: &str = "-sc";
 
-pub fn parse(words: &[String]) -> Result<Asked, Refused> {
+pub fn parse(words: &[String]) -> Result<Invocation, UsageError> {
     if let Some(refusal) = unsupported::refuse(words, MQTTX) {
-        return Err(Refused(refusal));
+        return Err(UsageError(refusal));
     }
     let list = words.first().is_some_and(|word| word == "ls");
     let full = |word: &String| {
@@ -227,9 +227,11 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
     };
     let command = match cli.command {
         Top::Bench(command) => command,
-        Top::Simulate(a) => return Ok(Asked::Run(Box::new(a.plan()?))),
-        Top::Ls { scenarios: true } => return Ok(Asked::Help(super::simulate::names().join("\n") + "\n")),
-        Top::Ls { .. } => return Err(Refused("error: `ls` lists scenarios: ls -sc".to_owned())),
+        Top::Simulate(a) => return Ok(Invocation::Run(Box::new(a.plan()?))),
+        Top::Ls { scenarios: true } => {
+            return Ok(Invocation::Help(super::simulate::names().join("\n") + "\n"));
+        }
+        Top::Ls { .. } => return Err(UsageError("error: `ls` lists scenarios: ls -sc".to_owned())),
     };
     let plan = match command {
         Command::Conn(a) => {
@@ -241,7 +243,7 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
         Command::Pub(a) => {
             let message = match (&a.file_read, a.payload_size) {
                 (Some(path), _) => std::fs::read(path)
-                    .map_err(|error| Refused(format!("error: --file-read {}: {error}", path.display())))?,
+                    .map_err(|error| UsageError(format!("error: --file-read {}: {error}", path.display())))?,
                 (None, Some(bytes)) if a.message == HELLO => noise(bytes),
                 _ => a.message.into_bytes(),
             };
@@ -249,7 +251,7 @@ pub fn parse(words: &[String]) -> Result<Asked, Refused> {
             Plan { properties: a.properties.properties(), ..plan }
         }
     };
-    Ok(Asked::Run(Box::new(plan)))
+    Ok(Invocation::Run(Box::new(plan)))
 }
 
 /// A header; its value may be a secret.
@@ -258,23 +260,23 @@ fn header(text: &str) -> Result<(String, Secret), String> {
 }
 
 impl Clients {
-    fn headers(&self, websocket: bool) -> Result<Vec<(String, Secret)>, Refused> {
+    fn headers(&self, websocket: bool) -> Result<Vec<(String, Secret)>, UsageError> {
         if !websocket && !self.ws_headers.is_empty() {
-            return Err(Refused("error: -wh without a WebSocket: add -l ws or -l wss".to_owned()));
+            return Err(UsageError("error: -wh without a WebSocket: add -l ws or -l wss".to_owned()));
         }
         let plain: Vec<(String, String)> =
             self.ws_headers.iter().map(|(name, value)| (name.clone(), value.0.clone())).collect();
-        check_headers(&plain).map_err(|why| Refused(format!("error: -wh: {why}")))?;
+        check_headers(&plain).map_err(|why| UsageError(format!("error: -wh: {why}")))?;
         Ok(self.ws_headers.clone())
     }
 
-    pub fn plan(&self, kind: Kind) -> Result<Plan, Refused> {
+    pub fn plan(&self, kind: Kind) -> Result<Plan, UsageError> {
         let version = match self.mqtt_version.as_str() {
             "5.0" | "5" => 5,
             "3.1.1" | "4" => 4,
             "3.1" | "3" => 3,
             other => {
-                return Err(Refused(format!("error: there is no MQTT {other}: -V is 5.0, 3.1.1 or 3.1")));
+                return Err(UsageError(format!("error: there is no MQTT {other}: -V is 5.0, 3.1.1 or 3.1")));
             }
         };
         let (tls, websocket) = match self.protocol.as_str() {
@@ -282,10 +284,10 @@ impl Clients {
             "mqtts" => (true, false),
             "ws" => (false, true),
             "wss" => (true, true),
-            other => return Err(Refused(format!("error: -l {other}: it is mqtt, mqtts, ws or wss"))),
+            other => return Err(UsageError(format!("error: -l {other}: it is mqtt, mqtts, ws or wss"))),
         };
         if !tls && !self.alpn.is_empty() {
-            return Err(Refused("error: --alpn without TLS: add -l mqtts or -l wss".to_owned()));
+            return Err(UsageError("error: --alpn without TLS: add -l mqtts or -l wss".to_owned()));
         }
         let again = if self.reconnect_period == 0 { 0 } else { self.maximum_reconnect_times };
         let client_id = match &self.client_id {

@@ -1,6 +1,6 @@
 //! Options that are ours in every style: how long a run goes on, and what is said of it.
 
-use super::Refused;
+use super::UsageError;
 use crate::agent::Agents;
 use crate::plan::Output;
 use clap::Args;
@@ -53,15 +53,15 @@ pub struct Reports {
 }
 
 impl Reports {
-    pub fn output(&self) -> Result<Output, Refused> {
+    pub fn output(&self) -> Result<Output, UsageError> {
         if !(self.duration >= 0.0 && self.duration < 1e9) {
-            return Err(Refused(format!("error: --duration {} is no time", self.duration)));
+            return Err(UsageError(format!("error: --duration {} is no time", self.duration)));
         }
         if self.broker_metrics.as_ref().is_some_and(|url| !url.starts_with("http://")) {
-            return Err(Refused("error: --broker-metrics takes an http:// URL".to_owned()));
+            return Err(UsageError("error: --broker-metrics takes an http:// URL".to_owned()));
         }
         if self.processes > 1 && !self.agents.agents.is_empty() {
-            return Err(Refused(
+            return Err(UsageError(
                 "error: --processes with --agents: start as many agents as there are to be processes"
                     .to_owned(),
             ));
@@ -99,10 +99,12 @@ const COUNTERS: [&str; 5] = [
 ];
 
 /// An address with its port, or a port on all addresses, as emqtt-bench's --restapi has it.
-pub fn listen_on(text: &str) -> Result<SocketAddr, Refused> {
+pub fn listen_on(text: &str) -> Result<SocketAddr, UsageError> {
     let whole = if text.contains(':') { text.to_owned() } else { format!("0.0.0.0:{text}") };
     whole.parse().map_err(|_| {
-        Refused(format!("error: `{text}` is no address to listen on: use IP:PORT, or PORT for all addresses"))
+        UsageError(format!(
+            "error: `{text}` is no address to listen on: use IP:PORT, or PORT for all addresses"
+        ))
     })
 }
 

@@ -1,11 +1,11 @@
 //! `mqttx simulate`: devices that send JSON. The names are MQTTX's; what is in the messages is our own.
 
-use super::Refused;
-use super::familiar::Sending;
-use super::mqtt5::OfMessages;
+use super::UsageError;
+use super::familiar::SendArgs;
+use super::mqtt5::MessagePropertyArgs;
 use super::mqttx::Clients;
 use crate::plan::{Kind, Message, Plan};
-use crate::template::{Places, Template};
+use crate::template::{Placeholders, Template};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -23,9 +23,9 @@ pub struct Simulate {
     #[arg(long, short = 't', default_value = "mqttx/simulate/%sc/%c")]
     topic: String,
     #[command(flatten)]
-    properties: OfMessages,
+    properties: MessagePropertyArgs,
     #[command(flatten)]
-    sending: Sending,
+    sending: SendArgs,
 }
 
 /// Names and payloads.
@@ -49,9 +49,9 @@ const SCENARIOS: [(&str, &str); 4] = [
 ];
 
 impl Simulate {
-    pub fn plan(self) -> Result<Plan, Refused> {
+    pub fn plan(self) -> Result<Plan, UsageError> {
         if self.file.is_some() {
-            return Err(Refused(
+            return Err(UsageError(
                 "error: -f is not supported, scripts are not run: use `meridian bench --scenario FILE` with a payload \
                  template, or -sc with a scenario that is built in"
                     .to_owned(),
@@ -59,11 +59,11 @@ impl Simulate {
         }
         let wanted = self.scenario.unwrap_or_default();
         let Some((name, payload)) = SCENARIOS.iter().find(|(name, _)| *name == wanted) else {
-            return Err(Refused(format!("error: -sc `{wanted}`: it is one of {}", names().join(", "))));
+            return Err(UsageError(format!("error: -sc `{wanted}`: it is one of {}", names().join(", "))));
         };
         let topic = self.topic.replace("%sc", name);
-        let template = Template::parse(payload, Places::All { size: 0 });
-        let message = Message::Made(template.map_err(|why| Refused(format!("error: {why}")))?);
+        let template = Template::parse(payload, Placeholders::All { size: 0 });
+        let message = Message::Generated(template.map_err(|why| UsageError(format!("error: {why}")))?);
         let plan = self.sending.plan(self.clients.plan(Kind::Pub)?, topic, message)?;
         Ok(Plan { properties: self.properties.properties(), ..plan })
     }
@@ -79,16 +79,20 @@ mod tests {
     use super::*;
     use crate::plain::Stamp;
     use crate::random::Random;
-    use crate::template::Of;
+    use crate::template::TemplateContext;
 
     #[test]
     fn every_message_is_json_and_another_one() {
         for (name, payload) in SCENARIOS {
-            let template = Template::parse(payload, Places::All { size: 0 }).unwrap();
+            let template = Template::parse(payload, Placeholders::All { size: 0 }).unwrap();
             let message = |seq| {
                 let mut out = vec![];
-                let of =
-                    Of { number: 1, client_id: "c1", username: "", message: Stamp { seq, wall: 5_000_000 } };
+                let of = TemplateContext {
+                    number: 1,
+                    client_id: "c1",
+                    username: "",
+                    message: Stamp { seq, wall: 5_000_000 },
+                };
                 template.fill(of, &mut Random::of([1, 1, seq]), &mut out);
                 serde_json::from_slice::<serde_json::Value>(&out)
                     .unwrap_or_else(|error| panic!("{name}: {error}: {}", String::from_utf8_lossy(&out)))

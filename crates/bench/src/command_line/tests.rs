@@ -5,7 +5,7 @@ use crate::plan::{Kind, Message};
 use crate::properties::{ConnectProperties, Properties};
 use std::time::Duration;
 
-fn parsed(line: &str) -> Result<Asked, String> {
+fn parsed(line: &str) -> Result<Invocation, String> {
     let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
     parse(&words).map_err(|refused| refused.0)
 }
@@ -13,13 +13,13 @@ fn parsed(line: &str) -> Result<Asked, String> {
 #[track_caller]
 fn plan(line: &str) -> Plan {
     match parsed(line) {
-        Ok(Asked::Run(plan)) => *plan,
-        Ok(Asked::Help(text)) => panic!("{line}: help\n{text}"),
-        Ok(Asked::TxRx(options)) => panic!("{line}: {options:?}"),
-        Ok(Asked::Ha(options)) => panic!("{line}: {options:?}"),
-        Ok(Asked::Size(options)) => panic!("{line}: {options:?}"),
-        Ok(Asked::Scenario(options)) => panic!("{line}: {options:?}"),
-        Ok(Asked::Agent(options)) => panic!("{line}: {options:?}"),
+        Ok(Invocation::Run(plan)) => *plan,
+        Ok(Invocation::Help(text)) => panic!("{line}: help\n{text}"),
+        Ok(Invocation::TxRx(options)) => panic!("{line}: {options:?}"),
+        Ok(Invocation::Ha(options)) => panic!("{line}: {options:?}"),
+        Ok(Invocation::Size(options)) => panic!("{line}: {options:?}"),
+        Ok(Invocation::Scenario(options)) => panic!("{line}: {options:?}"),
+        Ok(Invocation::Agent(options)) => panic!("{line}: {options:?}"),
         Err(text) => panic!("{line}: {text}"),
     }
 }
@@ -106,7 +106,7 @@ fn simulated_devices_have_the_defaults_of_the_other_tool() {
     assert_eq!((p.count, p.limit), (3, 9));
     assert_eq!(p.config().unwrap().topic_of_pub(0), "w/weather/1");
     assert!(
-        matches!(parsed("--as mqttx ls -sc"), Ok(Asked::Help(text)) if text == "tesla\nIEM\nsmart_home\nweather\n")
+        matches!(parsed("--as mqttx ls -sc"), Ok(Invocation::Help(text)) if text == "tesla\nIEM\nsmart_home\nweather\n")
     );
 }
 
@@ -265,6 +265,6 @@ fn headers_of_the_websocket_are_secrets() {
 #[test]
 fn help_is_an_answer() {
     for line in ["--help", "sub --help", "size --help", "--as mqttx bench pub --help"] {
-        assert!(matches!(parsed(line), Ok(Asked::Help(text)) if text.contains("Usage")), "{line}");
+        assert!(matches!(parsed(line), Ok(Invocation::Help(text)) if text.contains("Usage")), "{line}");
     }
 }

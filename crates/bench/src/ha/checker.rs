@@ -17,7 +17,7 @@ pub struct Shape {
 
 impl Shape {
     /// Whether a subscriber has to get what a publisher sends.
-    pub fn heard(&self, publisher: usize, subscriber: usize) -> bool {
+    pub fn expects(&self, publisher: usize, subscriber: usize) -> bool {
         !self.dealt || publisher % self.subscribers == subscriber
     }
 
@@ -163,7 +163,7 @@ impl Checker {
     pub fn delivered(&mut self, of: Lane, number: u64, subscriber: usize) -> Delivery {
         let known = of.publisher < self.shape.publishers
             && of.lane < self.shape.lanes.len()
-            && self.shape.heard(of.publisher, subscriber)
+            && self.shape.expects(of.publisher, subscriber)
             && number < self.lane(of).next;
         if !known {
             self.tally.phantom += 1;
@@ -214,7 +214,7 @@ impl Checker {
             for (lane, qos) in self.shape.lanes.iter().enumerate() {
                 let of = Lane { publisher, lane };
                 let acknowledged = &self.sent[publisher * self.shape.lanes.len() + lane].acknowledged;
-                for subscriber in (0..self.shape.subscribers).filter(|s| self.shape.heard(publisher, *s)) {
+                for subscriber in (0..self.shape.subscribers).filter(|s| self.shape.expects(publisher, *s)) {
                     let mut samples = vec![];
                     let seen = &self.streams[self.stream(of, subscriber)].seen;
                     let lost = acknowledged.without(seen, SAMPLES, &mut samples);

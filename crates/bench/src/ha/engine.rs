@@ -5,13 +5,13 @@ mod sockets;
 
 use super::checker::{Checker, Tally};
 use super::connection::{Connection, OUT_MAX, Role, Stage};
-use super::found::{Counts, Event, Found};
 use super::message::Payloads;
 use super::plan::Plan;
 use super::publisher::{Publisher, Topic};
+use super::run_result::{Counts, Event, RunResult};
 use super::silence::Silence;
 use crate::net::{self, Epoll};
-use crate::progress::say;
+use crate::progress::print_status;
 use crate::{latency, process, run};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
@@ -110,7 +110,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    pub fn run(mut self) -> Found {
+    pub fn run(mut self) -> RunResult {
         process::set_timer_slack(50_000);
         let begin = self.now;
         let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; 512];
@@ -160,7 +160,7 @@ impl<'a> Engine<'a> {
             self.stop = self.now + self.plan.duration.as_nanos() as u64;
             self.silence = Silence::from(self.now);
             self.silences = vec![Silence::from(self.now); self.plan.shape.subscribers];
-            say(
+            print_status(
                 self.plan.quiet,
                 format_args!(
                     "{} publishers and {} subscribers are connected: publishing",
@@ -255,7 +255,7 @@ impl<'a> Engine<'a> {
             Phase::Publish => ((self.now - self.began) as f64 / 1e9, "publishing"),
             Phase::Drain => ((self.now - self.began) as f64 / 1e9, "waiting for the rest"),
         };
-        say(
+        print_status(
             self.plan.quiet,
             format_args!(
                 "[{seconds:6.1}s {phase}] sent/s {} acknowledged/s {} delivered/s {} unacknowledged {} missing {} up {}/{} \
@@ -324,8 +324,8 @@ impl<'a> Engine<'a> {
 }
 
 /// When the message of a place in the common schedule is due.
-fn due(began: u64, place: u64, rate: u64) -> u64 {
-    began + (u128::from(place) * u128::from(SECOND) / u128::from(rate)) as u64
+fn due(began: u64, position: u64, rate: u64) -> u64 {
+    began + (u128::from(position) * u128::from(SECOND) / u128::from(rate)) as u64
 }
 
 #[cfg(test)]

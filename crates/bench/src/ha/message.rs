@@ -23,7 +23,7 @@ pub struct Message {
 
 /// Why a payload is none of this run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Strange {
+pub enum InvalidPayload {
     /// Of another run, or of no run at all.
     Foreign,
     /// Of this run, and changed.
@@ -59,24 +59,24 @@ impl Payloads {
 
     /// # Errors
     /// What is not a payload of this run, byte for byte.
-    pub fn read(&self, payload: &[u8]) -> Result<Message, Strange> {
-        let (run, rest) = payload.split_first_chunk::<4>().ok_or(Strange::Foreign)?;
+    pub fn read(&self, payload: &[u8]) -> Result<Message, InvalidPayload> {
+        let (run, rest) = payload.split_first_chunk::<4>().ok_or(InvalidPayload::Foreign)?;
         if u32::from_be_bytes(*run) != self.run {
-            return Err(Strange::Foreign);
+            return Err(InvalidPayload::Foreign);
         }
         if payload.len() != self.size {
-            return Err(Strange::Corrupt);
+            return Err(InvalidPayload::Corrupt);
         }
-        let (publisher, rest) = rest.split_first_chunk::<4>().ok_or(Strange::Corrupt)?;
-        let (lane, rest) = rest.split_first_chunk::<4>().ok_or(Strange::Corrupt)?;
-        let (number, rest) = rest.split_first_chunk::<8>().ok_or(Strange::Corrupt)?;
-        let (due, body) = rest.split_first_chunk::<8>().ok_or(Strange::Corrupt)?;
+        let (publisher, rest) = rest.split_first_chunk::<4>().ok_or(InvalidPayload::Corrupt)?;
+        let (lane, rest) = rest.split_first_chunk::<4>().ok_or(InvalidPayload::Corrupt)?;
+        let (number, rest) = rest.split_first_chunk::<8>().ok_or(InvalidPayload::Corrupt)?;
+        let (due, body) = rest.split_first_chunk::<8>().ok_or(InvalidPayload::Corrupt)?;
         let of = Lane {
             publisher: u32::from_be_bytes(*publisher) as usize,
             lane: u32::from_be_bytes(*lane) as usize,
         };
         let message = Message { of, number: u64::from_be_bytes(*number), due: u64::from_be_bytes(*due) };
-        if body == self.body(&message) { Ok(message) } else { Err(Strange::Corrupt) }
+        if body == self.body(&message) { Ok(message) } else { Err(InvalidPayload::Corrupt) }
     }
 }
 
@@ -92,11 +92,11 @@ mod tests {
             let mut bytes = vec![];
             payloads.put(&mut bytes, &message);
             assert_eq!((bytes.len(), payloads.read(&bytes)), (size.max(HEADER), Ok(message)));
-            assert_eq!(Payloads::new(8, size).read(&bytes), Err(Strange::Foreign));
+            assert_eq!(Payloads::new(8, size).read(&bytes), Err(InvalidPayload::Foreign));
             bytes.pop();
-            assert_eq!(payloads.read(&bytes), Err(Strange::Corrupt));
+            assert_eq!(payloads.read(&bytes), Err(InvalidPayload::Corrupt));
         }
-        assert_eq!(Payloads::new(7, 100).read(b"abc"), Err(Strange::Foreign));
+        assert_eq!(Payloads::new(7, 100).read(b"abc"), Err(InvalidPayload::Foreign));
     }
 
     #[test]
@@ -106,6 +106,6 @@ mod tests {
         let mut bytes = vec![];
         payloads.put(&mut bytes, &message);
         *bytes.last_mut().unwrap() ^= 1;
-        assert_eq!(payloads.read(&bytes), Err(Strange::Corrupt));
+        assert_eq!(payloads.read(&bytes), Err(InvalidPayload::Corrupt));
     }
 }

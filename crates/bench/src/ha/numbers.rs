@@ -50,15 +50,15 @@ impl Numbers {
         }
     }
 
-    /// How many are here and not in `other`; the lowest `samples` of them are put into `found`.
-    pub fn without(&self, other: &Numbers, samples: usize, found: &mut Vec<u64>) -> u64 {
+    /// How many are here and not in `other`; the lowest `samples` of them are put into `samples_found`.
+    pub fn without(&self, other: &Numbers, samples: usize, samples_found: &mut Vec<u64>) -> u64 {
         let mut missing = 0;
         // Below `other.full` there is nothing that it lacks.
         for index in other.full..self.full + self.words.len() as u64 {
             let mut word = self.word(index) & !other.word(index);
             missing += u64::from(word.count_ones());
-            while word != 0 && found.len() < samples {
-                found.push(index * BITS + u64::from(word.trailing_zeros()));
+            while word != 0 && samples_found.len() < samples {
+                samples_found.push(index * BITS + u64::from(word.trailing_zeros()));
                 word &= word - 1;
             }
         }
@@ -99,11 +99,11 @@ mod tests {
     #[test]
     fn differences_are_found() {
         let (all, some) = (of(0..1000), of((0..1000).filter(|number| number % 100 != 37)));
-        let mut found = vec![];
-        assert_eq!(all.without(&some, 3, &mut found), 10);
-        assert_eq!(found, [37, 137, 237]);
-        assert_eq!(some.without(&all, 3, &mut found), 0);
-        assert_eq!(all.without(&Numbers::default(), 0, &mut found), 1000);
+        let mut samples_found = vec![];
+        assert_eq!(all.without(&some, 3, &mut samples_found), 10);
+        assert_eq!(samples_found, [37, 137, 237]);
+        assert_eq!(some.without(&all, 3, &mut samples_found), 0);
+        assert_eq!(all.without(&Numbers::default(), 0, &mut samples_found), 1000);
     }
 
     #[test]
@@ -122,10 +122,10 @@ mod tests {
                 let (which, number) = (random(2) as usize, random(300));
                 assert_eq!(sets[which].insert(number), models[which].insert(number));
             }
-            let mut found = vec![];
+            let mut samples_found = vec![];
             let expected: Vec<u64> = models[0].difference(&models[1]).copied().collect();
-            assert_eq!(sets[0].without(&sets[1], usize::MAX, &mut found), expected.len() as u64);
-            assert_eq!(found, expected);
+            assert_eq!(sets[0].without(&sets[1], usize::MAX, &mut samples_found), expected.len() as u64);
+            assert_eq!(samples_found, expected);
             assert_eq!(sets[0].count(), models[0].len() as u64);
         }
     }

@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused_with_advice() {
-        for (line, said) in [
+        for (line, expected) in [
             ("-q 0", "possible values: 1, 2, mixed"),
             ("-V 3", "4..=5"),
             ("-h 127.0.0.1 --prefix a/#", "without + and #"),
@@ -243,7 +243,7 @@ mod tests {
             ("--window 0", "1..=20000"),
         ] {
             let text = plan(line).err().unwrap_or_default();
-            assert!(text.contains(said), "{line}: {text}");
+            assert!(text.contains(expected), "{line}: {text}");
         }
     }
 

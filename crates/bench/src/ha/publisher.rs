@@ -28,7 +28,7 @@ pub struct Publisher {
     pub resent: u64,
     pub releases_resent: u64,
     /// Acknowledgements of what is not in flight.
-    pub strays: u64,
+    pub unexpected_acks: u64,
 }
 
 /// Where a lane's messages go.
@@ -43,7 +43,7 @@ struct Flight {
     due: u64,
     state: State,
     /// It went out in this session.
-    again: bool,
+    was_sent: bool,
     /// It takes room of the Receive Maximum on this connection.
     open: bool,
 }
@@ -87,7 +87,7 @@ impl Publisher {
             unfinished: 0,
             resent: 0,
             releases_resent: 0,
-            strays: 0,
+            unexpected_acks: 0,
         }
     }
 
@@ -108,21 +108,21 @@ impl Publisher {
 
     /// A connection has its CONNACK and the session is a new one. What the broker had not taken becomes new messages with
     /// new Packet Identifiers. What it had taken by PUBREC was acknowledged by that, and cannot be said again.
-    pub fn began_anew(&mut self, receive_maximum: u16, checker: &mut Checker) {
+    pub fn session_lost(&mut self, receive_maximum: u16, checker: &mut Checker) {
         self.resumed(receive_maximum);
         // The identifiers of the old session are not used again soon, so that a late answer is told apart.
         self.front = identifier(self.front, self.flights.len());
         for flight in &mut self.flights {
             let of = Lane { publisher: self.number, lane: flight.lane };
             match flight.state {
-                State::Waits if flight.again => checker.renewed(of, flight.number),
+                State::Waits if flight.was_sent => checker.renewed(of, flight.number),
                 State::Taken => {
                     checker.acknowledged(of, flight.number);
                     self.unfinished -= 1;
                 }
                 _ => {}
             }
-            flight.again = false;
+            flight.was_sent = false;
         }
         self.flights.retain(|flight| flight.state == State::Waits);
     }
@@ -153,7 +153,7 @@ impl Publisher {
                     number,
                     due,
                     state: State::Waits,
-                    again: false,
+                    was_sent: false,
                     open: false,
                 });
             }
@@ -180,12 +180,12 @@ impl Publisher {
                 let topic = &self.lanes[flight.lane];
                 let head =
                     codec::publish_head(self.v5.then_some(&[]), topic.qos, &topic.name, payloads.size());
-                let flags = if flight.again { codec::DUP } else { 0 };
+                let flags = if flight.was_sent { codec::DUP } else { 0 };
                 codec::publish_start(out, self.v5.then_some(&[]), topic.qos, flags, &head, id);
                 let of = Lane { publisher: self.number, lane: flight.lane };
                 payloads.put(out, &Message { of, number: flight.number, due: flight.due });
-                self.resent += u64::from(flight.again);
-                flight.again = true;
+                self.resent += u64::from(flight.was_sent);
+                flight.was_sent = true;
                 flight.open = true;
                 self.open += 1;
             }
@@ -204,15 +204,15 @@ impl Publisher {
     ) -> Settled {
         let at = (usize::from(id) + IDENTIFIERS - usize::from(self.front)) % IDENTIFIERS;
         let Some(flight) = self.flights.get_mut(at) else {
-            self.strays += 1;
+            self.unexpected_acks += 1;
             return Settled::Nothing;
         };
         let (qos, failed) = (self.lanes[flight.lane].qos, reason >= 0x80);
         // What was never sent in this session cannot be acknowledged in it.
         match (kind, flight.state, qos) {
-            (codec::PUBACK, State::Waits, 1) if flight.again => {}
-            (codec::PUBREC, State::Waits, 2) if flight.again && failed => {}
-            (codec::PUBREC, State::Waits, 2) if flight.again => {
+            (codec::PUBACK, State::Waits, 1) if flight.was_sent => {}
+            (codec::PUBREC, State::Waits, 2) if flight.was_sent && failed => {}
+            (codec::PUBREC, State::Waits, 2) if flight.was_sent => {
                 flight.state = State::Taken;
                 codec::ack(out, codec::PUBREL, id);
                 return Settled::Nothing;
@@ -223,7 +223,7 @@ impl Publisher {
             }
             (codec::PUBCOMP, State::Taken, 2) => {}
             _ => {
-                self.strays += 1;
+                self.unexpected_acks += 1;
                 return Settled::Nothing;
             }
         }
@@ -249,8 +249,8 @@ impl Publisher {
 }
 
 /// The Packet Identifier that is so many places after another; never 0.
-fn identifier(front: u16, places: usize) -> u16 {
-    ((usize::from(front) - 1 + places) % IDENTIFIERS) as u16 + 1
+fn identifier(front: u16, offset: usize) -> u16 {
+    ((usize::from(front) - 1 + offset) % IDENTIFIERS) as u16 + 1
 }
 
 #[cfg(test)]

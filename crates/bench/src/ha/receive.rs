@@ -3,7 +3,7 @@
 use super::checker::Delivery;
 use super::connection::{Role, Stage};
 use super::engine::Engine;
-use super::message::Strange;
+use super::message::InvalidPayload;
 use crate::codec::{self, Frame, Packet};
 use crate::latency;
 use crate::net;
@@ -137,14 +137,14 @@ impl Engine<'_> {
                 if present {
                     publisher.resumed(maximum);
                 } else {
-                    publisher.began_anew(maximum, &mut self.checker);
+                    publisher.session_lost(maximum, &mut self.checker);
                 }
                 self.counts.lost_publishers += u64::from(lost);
                 self.ready(at);
             }
             Role::Subscriber(subscriber) => {
                 if !present {
-                    subscriber.began_anew();
+                    subscriber.session_lost();
                 }
                 self.counts.lost_subscribers += u64::from(lost);
                 if subscriber.subscribed {
@@ -192,17 +192,17 @@ impl Engine<'_> {
             return;
         }
         let number = connection.number;
-        self.silence.heard(self.now);
+        self.silence.record_delivery(self.now);
         if let Some(silence) = self.silences.get_mut(number) {
-            silence.heard(self.now);
+            silence.record_delivery(self.now);
         }
         let message = match self.payloads.read(payload) {
             Ok(message) => message,
-            Err(Strange::Foreign) => {
+            Err(InvalidPayload::Foreign) => {
                 self.counts.foreign += 1;
                 return;
             }
-            Err(Strange::Corrupt) => {
+            Err(InvalidPayload::Corrupt) => {
                 self.counts.corrupt += 1;
                 return;
             }

@@ -1,7 +1,7 @@
 //! The verdict, and how it is said.
 
-use super::found::Found;
 use super::plan::Plan;
+use super::run_result::RunResult;
 use crate::report::{lat, reasons_json, round};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -14,14 +14,14 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn new(plan: &Plan, found: &Found) -> Report {
-        let violations = violations(found);
-        let exit_code = match (&found.never_began, violations.is_empty()) {
+    pub fn new(plan: &Plan, run_result: &RunResult) -> Report {
+        let violations = violations(run_result);
+        let exit_code = match (&run_result.never_began, violations.is_empty()) {
             (Some(_), _) => 2,
             (None, true) => 0,
             (None, false) => 1,
         };
-        Report { json: json(plan, found, &violations), exit_code }
+        Report { json: json(plan, run_result, &violations), exit_code }
     }
 
     /// 0 clean, 1 something was violated, 2 nothing could begin.
@@ -38,13 +38,13 @@ impl Report {
 }
 
 /// What a broker must not do, and what keeps a run from proving that it does not.
-fn violations(found: &Found) -> Vec<String> {
-    let (tally, counts) = (found.checker.tally(), found.counts);
-    if found.never_began.is_some() {
+fn violations(run_result: &RunResult) -> Vec<String> {
+    let (tally, counts) = (run_result.checker.tally(), run_result.counts);
+    if run_result.never_began.is_some() {
         return vec![];
     }
     let mut violations: Vec<String> = [
-        (found.lost, "acknowledged messages LOST: a subscriber that should have them never got them"),
+        (run_result.lost, "acknowledged messages LOST: a subscriber that should have them never got them"),
         (tally.duplicated[1], "duplicates at QoS 2"),
         (tally.out_of_order, "messages out of order"),
         (counts.lost_publishers, "publishers' sessions lost by the broker"),
@@ -55,53 +55,53 @@ fn violations(found: &Found) -> Vec<String> {
         (counts.changed, "deliveries with another topic or QoS than they were sent with, or with RETAIN"),
         (counts.unexpected, "deliveries to clients that had not subscribed"),
         (counts.protocol_errors, "protocol errors of the broker"),
-        (found.unacknowledged, "messages never acknowledged, although there was time to"),
+        (run_result.unacknowledged, "messages never acknowledged, although there was time to"),
     ]
     .into_iter()
     .filter(|(count, _)| *count > 0)
     .map(|(count, what)| format!("{count} {what}"))
     .collect();
-    if found.up == 0 {
-        let since = found.away_since.map_or(String::new(), |ns| format!(" in {:.1} s", ns as f64 / 1e9));
+    if run_result.up == 0 {
+        let since = run_result.away_since.map_or(String::new(), |ns| format!(" in {:.1} s", ns as f64 / 1e9));
         violations.push(format!("the broker never came back{since}: nobody was connected at the end"));
-    } else if found.up < found.clients {
+    } else if run_result.up < run_result.clients {
         violations.push(format!(
             "{} of {} clients were not connected at the end",
-            found.clients - found.up,
-            found.clients
+            run_result.clients - run_result.up,
+            run_result.clients
         ));
     }
     if tally.acknowledged == 0 {
         violations.push("nothing was acknowledged, so nothing was proven".to_owned());
     }
-    violations.extend(found.ended_early.filter(|why| *why != "interrupted").map(str::to_owned));
+    violations.extend(run_result.ended_early.filter(|why| *why != "interrupted").map(str::to_owned));
     violations
 }
 
-fn json(plan: &Plan, found: &Found, violations: &[String]) -> Value {
-    let (tally, counts) = (found.checker.tally(), found.counts);
+fn json(plan: &Plan, run_result: &RunResult, violations: &[String]) -> Value {
+    let (tally, counts) = (run_result.checker.tally(), run_result.counts);
     let ms = |ns: u64| round(ns as f64 / 1e6, 1);
     let seconds = |ns: u64| round(ns as f64 / 1e9, 3);
-    let (silence, silence_at) = found.silence;
-    let (silence_of_one, silence_of_one_at, silent) = found.silence_of_one;
-    let losses = found.losses.iter().map(|loss| {
+    let (silence, silence_at) = run_result.silence;
+    let (silence_of_one, silence_of_one_at, silent) = run_result.silence_of_one;
+    let losses = run_result.losses.iter().map(|loss| {
         json!({
             "publisher": loss.publisher, "qos": loss.qos, "subscriber": loss.subscriber, "lost": loss.lost,
             "numbers": loss.samples,
         })
     });
-    let events = found.events.iter().map(|event| json!([seconds(event.at), event.client, event.what]));
+    let events = run_result.events.iter().map(|event| json!([seconds(event.at), event.client, event.what]));
     json!({
         "command": "ha", "hosts": plan.hosts.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "version": if plan.v5 { 5 } else { 4 }, "publishers": plan.shape.publishers, "subscribers": plan.shape.subscribers,
         "qos": plan.shape.lanes, "topology": if plan.shape.dealt { "dealt" } else { "all" }, "rate_asked": plan.rate,
         "size": plan.size.max(super::message::HEADER), "window": plan.window,
-        "error": found.never_began, "ended_early": found.ended_early,
-        "seconds": seconds(found.published_for), "drain_s": seconds(found.drained_for),
-        "sent": tally.sent, "unsent": found.unsent, "acknowledged": tally.acknowledged,
-        "unacknowledged": found.unacknowledged, "refused": tally.refused, "delivered": tally.delivered,
-        "acknowledged_per_s": round(tally.acknowledged as f64 / (found.published_for.max(1) as f64 / 1e9), 1),
-        "lost": found.lost, "losses": losses.collect::<Vec<_>>(),
+        "error": run_result.never_began, "ended_early": run_result.ended_early,
+        "seconds": seconds(run_result.published_for), "drain_s": seconds(run_result.drained_for),
+        "sent": tally.sent, "unsent": run_result.unsent, "acknowledged": tally.acknowledged,
+        "unacknowledged": run_result.unacknowledged, "refused": tally.refused, "delivered": tally.delivered,
+        "acknowledged_per_s": round(tally.acknowledged as f64 / (run_result.published_for.max(1) as f64 / 1e9), 1),
+        "lost": run_result.lost, "losses": losses.collect::<Vec<_>>(),
         "duplicated_qos1": tally.duplicated[0], "duplicated_qos2": tally.duplicated[1],
         "repeated_after_lost_session": tally.repeated, "out_of_order": tally.out_of_order,
         "sessions_lost": { "publishers": counts.lost_publishers, "subscribers": counts.lost_subscribers },
@@ -110,13 +110,13 @@ fn json(plan: &Plan, found: &Found, violations: &[String]) -> Value {
         "longest_silence_of_one_ms": ms(silence_of_one), "longest_silence_of_one_began_s": seconds(silence_of_one_at),
         "longest_silence_of": silent,
         "disconnects": counts.disconnects, "reconnects": counts.reconnects, "failed_attempts": counts.failed_attempts,
-        "reconnect_us": lat(&found.reconnect), "latency_us": lat(&found.latency),
-        "resent": found.resent, "resent_pubrels": found.releases_resent, "qos2_repetitions_hidden": found.hidden,
-        "stray_acknowledgements": found.strays, "pings": counts.pings,
+        "reconnect_us": lat(&run_result.reconnect), "latency_us": lat(&run_result.latency),
+        "resent": run_result.resent, "resent_pubrels": run_result.releases_resent, "qos2_repetitions_hidden": run_result.hidden,
+        "unexpected_acknowledgements": run_result.unexpected_acks, "pings": counts.pings,
         "phantom": tally.phantom, "foreign": counts.foreign, "corrupt": counts.corrupt, "changed": counts.changed,
         "unexpected": counts.unexpected, "protocol_errors": counts.protocol_errors,
-        "session_expiry_granted": found.expiry, "session_expiry_asked": if plan.v5 { Some(plan.expiry) } else { None },
-        "clients": found.clients, "up_at_end": found.up, "reasons": reasons_json(&found.reasons),
+        "session_expiry_granted": run_result.expiry, "session_expiry_asked": if plan.v5 { Some(plan.expiry) } else { None },
+        "clients": run_result.clients, "up_at_end": run_result.up, "reasons": reasons_json(&run_result.reasons),
         "events": events.collect::<Vec<_>>(), "violations": violations,
     })
 }

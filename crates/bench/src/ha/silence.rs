@@ -14,7 +14,7 @@ impl Silence {
     }
 
     /// Something came.
-    pub fn heard(&mut self, now: u64) {
+    pub fn record_delivery(&mut self, now: u64) {
         let silence = now.saturating_sub(self.last);
         if silence > self.longest {
             self.longest = silence;
@@ -26,7 +26,7 @@ impl Silence {
     /// The longest silence and when it began, if the time ends at `end`.
     pub fn longest(mut self, end: u64) -> (u64, u64) {
         if end > self.last {
-            self.heard(end);
+            self.record_delivery(end);
         }
         (self.longest, self.began)
     }
@@ -39,9 +39,9 @@ mod tests {
     #[test]
     fn the_last_silence_lasts_until_the_end() {
         let mut silence = Silence::from(100);
-        silence.heard(110);
-        silence.heard(150);
-        silence.heard(155);
+        silence.record_delivery(110);
+        silence.record_delivery(150);
+        silence.record_delivery(155);
         assert_eq!(silence.longest(160), (40, 110));
         assert_eq!(silence.longest(300), (145, 155));
         assert_eq!(silence.longest(0), (40, 110), "what came after the end counts to when it came");

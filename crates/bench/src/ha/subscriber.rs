@@ -14,7 +14,7 @@ pub struct Subscriber {
 }
 
 impl Subscriber {
-    pub fn began_anew(&mut self) {
+    pub fn session_lost(&mut self) {
         self.subscribed = false;
         self.held.clear();
     }
@@ -62,7 +62,7 @@ mod tests {
     fn a_lost_session_hides_nothing() {
         let (mut subscriber, mut out) = (Subscriber { subscribed: true, ..Subscriber::default() }, vec![]);
         subscriber.take(2, 7, &mut out);
-        subscriber.began_anew();
+        subscriber.session_lost();
         assert!(!subscriber.subscribed && subscriber.take(2, 7, &mut out));
     }
 

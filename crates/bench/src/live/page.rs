@@ -64,7 +64,7 @@ fn charts(rows: &[Row], output: &Output, hists: &Hists) -> Vec<String> {
         name: name.to_owned(),
         values: rows.iter().map(of).collect(),
     };
-    let latency = |name, place: usize| series(name, &|row| row.latency.map(|ms| ms[place]));
+    let latency = |name, index: usize| series(name, &|row| row.latency.map(|ms| ms[index]));
     let mut figures = vec![];
     let mut rates = vec![];
     for (name, of) in [
@@ -105,12 +105,12 @@ fn charts(rows: &[Row], output: &Output, hists: &Hists) -> Vec<String> {
         let memory = [series("broker", &|row| row.broker.map(|(_, rss)| rss as f64 / f64::from(1 << 20)))];
         figures.push(lines("Memory", "MiB", &at, &memory, Scale::Linear));
     }
-    for (place, name) in output.broker_counter.iter().enumerate() {
+    for (index, name) in output.broker_counter.iter().enumerate() {
         // A counter is worth seeing by how it grows, a gauge as it is.
         let counter = name.ends_with("_total");
         let mut before: Option<f64> = None;
         let values = rows.iter().map(|row| {
-            let now = row.figures.get(place).copied()?;
+            let now = row.figures.get(index).copied()?;
             let grown = before.replace(now).map(|before| now - before);
             if counter { grown } else { Some(now) }
         });

@@ -96,10 +96,10 @@ impl Scraper {
         let first = source.ask().map_err(|why| SetupError::NoFigures { url: url.to_owned(), why })?;
         let state = State { latest: first, changed: Instant::now(), failures: 0, end: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), news: Condvar::new() });
-        let (asked, told) = (source.clone(), shared.clone());
+        let (target, worker) = (source.clone(), shared.clone());
         std::thread::Builder::new()
             .name("broker-metrics".into())
-            .spawn(move || told.ask(&asked, EVERY))
+            .spawn(move || worker.ask(&target, EVERY))
             .map_err(|error| SetupError::NoFigures { url: url.to_owned(), why: error.to_string() })?;
         Ok(Scraper { source, shared })
     }
@@ -178,13 +178,13 @@ fn read(text: &str, names: &[String]) -> Vec<f64> {
     let mut sums = vec![f64::NAN; names.len()];
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let end = line.find(['{', ' ']).unwrap_or(line.len());
-        let Some(place) = names.iter().position(|name| *name == line[..end]) else { continue };
+        let Some(index) = names.iter().position(|name| *name == line[..end]) else { continue };
         let value = match line.rfind('}') {
             Some(labels) => &line[labels + 1..],
             None => &line[end..],
         };
         if let Some(Ok(value)) = value.split_whitespace().next().map(str::parse::<f64>) {
-            sums[place] = value + if sums[place].is_nan() { 0.0 } else { sums[place] };
+            sums[index] = value + if sums[index].is_nan() { 0.0 } else { sums[index] };
         }
     }
     sums

@@ -22,7 +22,7 @@ pub fn run(name: &str, a: &ConnectionsArgs, cfg: Config) -> Result<Report, Setup
     let complete = wait_setup(&cfg, &shared, a.common.setup_timeout, a.common.quiet, &ws);
     let at_ready = process::stats(&pids, false);
     let c1 = shared.sum();
-    say(a.common.quiet, format_args!("ready {} failed {}", c1.ready_subs, c1.failed));
+    print_status(a.common.quiet, format_args!("ready {} failed {}", c1.ready_subs, c1.failed));
     // let the broker settle, then read its memory while everything is connected
     if !pids.is_empty() {
         nap(500);
@@ -31,13 +31,13 @@ pub fn run(name: &str, a: &ConnectionsArgs, cfg: Config) -> Result<Report, Setup
     let tcp_after = process::tcp_mem();
     let hold_from = net::now();
     let cpu_h0 = process::stats(&pids, false);
-    let mut said = hold_from;
+    let mut last_report = hold_from;
     while net::now() - hold_from < (a.hold * 1e9) as u64 && !interrupted() {
         nap(20);
-        if net::now() - said > 5_000_000_000 {
-            said = net::now();
+        if net::now() - last_report > 5_000_000_000 {
+            last_report = net::now();
             let c = shared.sum();
-            say(
+            print_status(
                 a.common.quiet,
                 format_args!("hold: up {} disconnects {} pings {}", c.up, c.disconnects, c.pings),
             );

@@ -58,7 +58,7 @@ pub fn drive(plan: &Plan, host: &mut dyn Host) -> Result<Done, SetupError> {
     if let Some(t0) = joined {
         watch.publish_from(t0);
     }
-    let seen = watch.until_the_end();
+    let observed = watch.until_the_end();
     watch.last_tick();
     let rss = process::stat(std::process::id(), false).rss_anon.saturating_sub(rss_before);
     if cfg.plain.is_none() {
@@ -67,8 +67,8 @@ pub fn drive(plan: &Plan, host: &mut dyn Host) -> Result<Done, SetupError> {
     }
     shared.phase.store(P_END, Release);
     let mut m = merge(join(workers));
-    let checked = (cfg.plain.is_none() && !seen.aborted).then(|| {
-        let verdict = judge(&cfg, &mut m, seen.t0, seen.ended);
+    let checked = (cfg.plain.is_none() && !observed.aborted).then(|| {
+        let verdict = judge(&cfg, &mut m, observed.t0, observed.ended);
         Checked {
             lost: verdict.lost,
             lost_acked: verdict.lost_acked,
@@ -78,30 +78,30 @@ pub fn drive(plan: &Plan, host: &mut dyn Host) -> Result<Done, SetupError> {
         }
     });
     let seconds = |from: u64, to: u64| to.saturating_sub(from).max(1) as f64 / 1e9;
-    let flow_s = seconds(seen.flow.0, seen.flow.1);
+    let flow_s = seconds(observed.flow.0, observed.flow.1);
     // A limit of messages ends the time of sending and of receiving at its last one.
     let until = |last: u64| match cfg.messages {
-        1.. if last > seen.flow.0 => seconds(seen.flow.0, last),
+        1.. if last > observed.flow.0 => seconds(observed.flow.0, last),
         _ => flow_s,
     };
-    let counted = if cfg.messages > 0 { &m.c } else { &seen.at_stop };
+    let counted = if cfg.messages > 0 { &m.c } else { &observed.at_stop };
     Ok(Done {
         clients: (cfg.n_sub + cfg.n_pub) as u64,
         sent_per_s: counted.sent as f64 / until(shared.times.last_send.load(Relaxed)),
         received_per_s: counted.recv as f64 / until(shared.times.last_recv.load(Relaxed)),
         counts: m.c,
-        last: seen.last,
+        last: observed.last,
         hists: m.h,
         reasons: m.reasons,
-        seconds: seconds(seen.began, seen.ended),
+        seconds: seconds(observed.began, observed.ended),
         ready_s: ready_seconds(&shared),
         flow_s,
-        interrupted: seen.interrupted,
-        deserted: seen.deserted,
-        aborted: seen.aborted,
+        interrupted: observed.interrupted,
+        deserted: observed.deserted,
+        aborted: observed.aborted,
         checked,
         // Groups of a scenario share a process: each has what its own threads used.
-        cpu_s: if plan.span.is_some() { m.cpu_ns as f64 / 1e9 } else { seen.cpu_s },
+        cpu_s: if plan.span.is_some() { m.cpu_ns as f64 / 1e9 } else { observed.cpu_s },
         rss: if plan.span.is_some() { 0 } else { rss },
         threads: cfg.threads as u64,
         processes: 1,
@@ -128,7 +128,7 @@ fn wait_to_join(join: Duration, host: &mut dyn Host) -> Option<u64> {
 }
 
 /// What the main thread saw.
-struct Seen {
+struct Observed {
     began: u64,
     ended: u64,
     /// When publishing began, where it did.
@@ -156,7 +156,7 @@ struct Watch<'a> {
     t0: Option<u64>,
     cpu_before: f64,
     /// When the pulses of this second were asked for.
-    asked: Option<u64>,
+    pulse_requested_at: Option<u64>,
     next_tick: u64,
 }
 
@@ -172,10 +172,22 @@ impl<'a> Watch<'a> {
         let total = (cfg.n_sub + cfg.n_pub) as u64;
         let next_tick = began + SECOND;
         let cpu_before = own_cpu();
-        Watch { plan, cfg, shared, workers, host, total, began, t0: None, cpu_before, asked: None, next_tick }
+        Watch {
+            plan,
+            cfg,
+            shared,
+            workers,
+            host,
+            total,
+            began,
+            t0: None,
+            cpu_before,
+            pulse_requested_at: None,
+            next_tick,
+        }
     }
 
-    fn until_the_end(&mut self) -> Seen {
+    fn until_the_end(&mut self) -> Observed {
         let checked = self.cfg.plain.is_none();
         let together = self.plan.together || checked || self.plan.span.is_some();
         if !together {
@@ -202,7 +214,7 @@ impl<'a> Watch<'a> {
                     None if checked => self.t0.unwrap_or(self.began),
                     None => self.began,
                 };
-                return Seen {
+                return Observed {
                     began: self.began,
                     ended: now,
                     t0: self.t0.unwrap_or(now),
@@ -295,10 +307,10 @@ impl<'a> Watch<'a> {
 
     /// Once a second: asks the workers for what they measured, and a moment later hands it on.
     fn beat(&mut self, now: u64) {
-        if self.asked.is_none() && now >= self.next_tick {
-            self.asked = Some(now);
+        if self.pulse_requested_at.is_none() && now >= self.next_tick {
+            self.pulse_requested_at = Some(now);
             self.shared.beat.fetch_add(1, Relaxed);
-        } else if self.asked.is_some() {
+        } else if self.pulse_requested_at.is_some() {
             self.tick(now, false);
         }
     }
@@ -315,15 +327,16 @@ impl<'a> Watch<'a> {
 
     fn answered(&self) -> bool {
         let beat = self.shared.beat.load(Relaxed);
-        let heard = |slot: &std::sync::Mutex<crate::pulse::Pulse>| {
+        let has_pulse = |slot: &std::sync::Mutex<crate::pulse::Pulse>| {
             slot.lock().unwrap_or_else(PoisonError::into_inner).beat == beat
         };
-        self.shared.pulses.iter().all(heard)
+        self.shared.pulses.iter().all(has_pulse)
     }
 
     /// Hands on the second's figures when all workers have answered, or are too slow to, or it is the `last` chance.
     fn tick(&mut self, now: u64, last: bool) {
-        let late = self.asked.is_some_and(|asked| now > asked + SECOND / 10);
+        let late =
+            self.pulse_requested_at.is_some_and(|pulse_requested_at| now > pulse_requested_at + SECOND / 10);
         if !self.answered() && !late && !last {
             return;
         }
@@ -342,7 +355,7 @@ impl<'a> Watch<'a> {
             tick.pulse.add(&pulse);
             pulse.clear();
         }
-        self.asked = None;
+        self.pulse_requested_at = None;
         self.next_tick = (self.next_tick + SECOND).max(now + SECOND / 2);
         self.host.tick(tick);
     }

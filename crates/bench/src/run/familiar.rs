@@ -41,7 +41,7 @@ pub fn run(plan: &Plan) -> Result<i32, SetupError> {
         0 | 1 if !away => drive(plan, &mut Screen(&mut live))?,
         _ => {
             let (members, _children) = processes::gather(std::slice::from_ref(plan), &plan.output, split)?;
-            let mut done = members.conduct(&mut live, &mut |_, _, _| {})?;
+            let mut done = members.run_until_done(&mut live, &mut |_, _, _| {})?;
             done.pop().unwrap_or_else(Done::nothing)
         }
     };
@@ -145,7 +145,7 @@ pub fn report(about: &About, done: &Done, live: &mut Live) -> (Value, i32) {
 fn payload(plan: &Plan) -> Option<usize> {
     match &plan.message {
         Some(Message::Fixed(message)) => Some(message.len() + plan.headers.len()),
-        Some(Message::Made(_)) => None,
+        Some(Message::Generated(_)) => None,
         None if plan.kind == Kind::Pubsub => Some(plan.size.max(crate::tag::LONG)),
         None => Some(plan.size),
     }

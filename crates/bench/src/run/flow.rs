@@ -212,7 +212,7 @@ impl Ticker {
         let (sent, acked, recv) = (rate(c.sent, p.sent), rate(c.acked, p.acked), rate(c.recv, p.recv));
         self.timeline.push(json!([round(at, 2), sent, acked, recv, c.up]));
         let open = c.expected as i64 - c.uniq as i64;
-        say(
+        print_status(
             quiet,
             format_args!(
                 "[{at:6.1}s {phase}] sent/s {sent} acked/s {acked} recv/s {recv} outstanding {open} up {} disconnects {}",

@@ -1,7 +1,7 @@
 //! The processes of a run, wherever they are: each drives its share of the clients, and this one joins what they say.
 
 use super::done::Done;
-use super::share::{Said, Told, line};
+use super::share::{ControllerMessage, MemberMessage, line};
 use super::{interrupted, nap};
 use crate::config::SetupError;
 use crate::counters::Counts;
@@ -17,7 +17,7 @@ pub struct Member {
     to: Box<dyn Write + Send>,
     parts: Vec<Part>,
     over: bool,
-    told_stop: bool,
+    stop_sent: bool,
     /// It ended by itself what it was to go on with.
     quit: bool,
     /// Why it is not there any more, where that is known.
@@ -35,7 +35,7 @@ struct Part {
 }
 
 /// What comes from a member: nothing is its end, with a reason.
-type Line = (usize, Result<Said, String>);
+type Line = (usize, Result<MemberMessage, String>);
 
 /// Lines that wait to be joined; beyond it the processes wait.
 const LINES_MAX: usize = 1024;
@@ -69,7 +69,7 @@ impl Members {
     ) -> std::io::Result<()> {
         let parts = plans.iter().map(|_| Part::default()).collect();
         let mut member =
-            Member { name, to, parts, over: false, told_stop: false, quit: false, why: String::new() };
+            Member { name, to, parts, over: false, stop_sent: false, quit: false, why: String::new() };
         member.send(&serde_json::to_string(plans).expect("plans are JSON"))?;
         listen(self.all.len(), from, self.sender.clone());
         self.all.push(member);
@@ -81,7 +81,7 @@ impl Members {
     ///
     /// # Errors
     /// A member that could not begin.
-    pub fn conduct(
+    pub fn run_until_done(
         self,
         live: &mut Live,
         each: &mut dyn FnMut(usize, &Tick, &Counts),
@@ -89,29 +89,29 @@ impl Members {
         let Members { all: mut members, sender, receiver } = self;
         drop(sender);
         let (mut begun, mut stopped) = (false, false);
-        let (mut next_tick, mut next_word) = (net::now() + SECOND, net::now() + ALIVE_EVERY);
+        let (mut next_tick, mut next_keep_alive) = (net::now() + SECOND, net::now() + ALIVE_EVERY);
         loop {
             match receiver.try_recv() {
-                Ok((index, said)) => members[index].hear(said, each)?,
+                Ok((index, message)) => members[index].handle_message(message, each)?,
                 Err(TryRecvError::Empty) => nap(5),
                 Err(TryRecvError::Disconnected) => break,
             }
             let over = members.iter().all(|member| member.over);
             if !begun && members.iter().all(Member::is_settled) {
                 begun = true;
-                members.iter_mut().for_each(|member| member.tell(Told::Begin));
+                members.iter_mut().for_each(|member| member.notify(ControllerMessage::Begin));
             }
             let crippled = members.iter().any(|member| member.quit || member.over && !member.is_done());
             if !stopped && (interrupted() || crippled) {
                 stopped = true;
-                members.iter_mut().for_each(|member| member.tell(Told::Stop));
+                members.iter_mut().for_each(|member| member.notify(ControllerMessage::Stop));
             }
             let now = net::now();
-            if now >= next_word {
-                next_word = now + ALIVE_EVERY;
-                members.iter_mut().for_each(|member| member.tell(Told::Alive));
+            if now >= next_keep_alive {
+                next_keep_alive = now + ALIVE_EVERY;
+                members.iter_mut().for_each(|member| member.notify(ControllerMessage::Alive));
             }
-            if over || now >= next_tick && members.iter().all(|member| member.over || member.has_said()) {
+            if over || now >= next_tick && members.iter().all(|member| member.over || member.has_reported()) {
                 next_tick = now + SECOND;
                 show(&mut members, live);
             }
@@ -127,11 +127,11 @@ impl Members {
                 let Some(part) = member.parts.get_mut(number) else { continue };
                 match part.done.take() {
                     Some(part) => done.add(part),
-                    None => done.add(part.remains()),
+                    None => done.add(part.partial_result()),
                 }
             }
             if lost && let Some(first) = all.first_mut() {
-                first.problems.push(member.obituary());
+                first.problems.push(member.failure_message());
             }
         }
         Ok(all)
@@ -142,13 +142,13 @@ impl Members {
 fn listen(index: usize, mut from: impl BufRead + Send + 'static, to: SyncSender<Line>) {
     std::thread::spawn(move || {
         let why = loop {
-            let said = match line(&mut from) {
-                Ok(Some(line)) => serde_json::from_str::<Said>(&line),
+            let message = match line(&mut from) {
+                Ok(Some(line)) => serde_json::from_str::<MemberMessage>(&line),
                 Ok(None) => break String::new(),
                 Err(error) => break error.to_string(),
             };
-            let Ok(said) = said else { break "what it said could not be understood".to_owned() };
-            if to.send((index, Ok(said))).is_err() {
+            let Ok(message) = message else { break "what it said could not be understood".to_owned() };
+            if to.send((index, Ok(message))).is_err() {
                 return;
             }
         };
@@ -164,16 +164,16 @@ impl Member {
     }
 
     /// A member that is gone is noticed by its silence.
-    fn tell(&mut self, told: Told) {
-        self.told_stop |= told == Told::Stop;
+    fn notify(&mut self, message: ControllerMessage) {
+        self.stop_sent |= message == ControllerMessage::Stop;
         if !self.over {
-            let _ = self.send(&serde_json::to_string(&told).expect("a word is JSON"));
+            let _ = self.send(&serde_json::to_string(&message).expect("a word is JSON"));
         }
     }
 
-    fn hear(
+    fn handle_message(
         &mut self,
-        said: Result<Said, String>,
+        message: Result<MemberMessage, String>,
         each: &mut dyn FnMut(usize, &Tick, &Counts),
     ) -> Result<(), SetupError> {
         let beyond = || {
@@ -181,8 +181,8 @@ impl Member {
                 "another process of this run answered for a plan that it does not have".into(),
             )
         };
-        match said {
-            Ok(Said::Tick(number, tick)) => {
+        match message {
+            Ok(MemberMessage::Tick(number, tick)) => {
                 let part = self.parts.get_mut(number).ok_or_else(beyond)?;
                 let nothing = Counts::default();
                 each(number, &tick, part.latest.as_ref().map_or(&nothing, |latest| &latest.counts));
@@ -191,9 +191,11 @@ impl Member {
                 // A second's worth, and few of them: the main thread shows them each second.
                 part.fresh.push(*tick);
             }
-            Ok(Said::Settled(number)) => self.parts.get_mut(number).ok_or_else(beyond)?.settled = true,
-            Ok(Said::Done(number, mut done)) => {
-                if done.interrupted && !self.told_stop && !self.quit && !interrupted() {
+            Ok(MemberMessage::Settled(number)) => {
+                self.parts.get_mut(number).ok_or_else(beyond)?.settled = true
+            }
+            Ok(MemberMessage::Done(number, mut done)) => {
+                if done.interrupted && !self.stop_sent && !self.quit && !interrupted() {
                     self.quit = true;
                     let text = format!("{} was stopped before the end, and the run with it", self.name);
                     done.problems.push(text);
@@ -201,13 +203,13 @@ impl Member {
                 self.parts.get_mut(number).ok_or_else(beyond)?.done = Some(*done);
                 self.over |= self.is_done();
             }
-            Ok(Said::Failed(text)) => {
+            Ok(MemberMessage::Failed(text)) => {
                 return Err(SetupError::Elsewhere(match self.name.starts_with("process") {
                     true => text,
                     false => format!("{}: {text}", self.name),
                 }));
             }
-            Ok(Said::Alive) => {}
+            Ok(MemberMessage::Alive) => {}
             Err(why) => {
                 self.over = true;
                 self.why = why;
@@ -224,11 +226,11 @@ impl Member {
         self.parts.iter().all(|part| part.done.is_some())
     }
 
-    fn has_said(&self) -> bool {
+    fn has_reported(&self) -> bool {
         self.parts.iter().any(|part| part.latest.is_some())
     }
 
-    fn obituary(&self) -> String {
+    fn failure_message(&self) -> String {
         let why = if self.why.is_empty() { String::new() } else { format!(" ({})", self.why) };
         format!(
             "{} died before the end{why}: its last seconds are missing, and the run was stopped",
@@ -239,7 +241,7 @@ impl Member {
 
 impl Part {
     /// What is known of a plan whose member went away: what it said last.
-    fn remains(&self) -> Done {
+    fn partial_result(&self) -> Done {
         let mut done = Done { processes: 1, ..Done::nothing() };
         if let Some(tick) = &self.latest {
             done.clients = tick.counts.ready_subs + tick.counts.ready_pubs + tick.counts.failed;

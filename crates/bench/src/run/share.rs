@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// What a share says. Numbers are those of its plans.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Said {
+pub enum MemberMessage {
     Tick(usize, Box<Tick>),
     /// All clients of the beginning are connected or have failed.
     Settled(usize),
@@ -31,7 +31,7 @@ pub enum Said {
 /// What a share is told after its plans.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Told {
+pub enum ControllerMessage {
     /// Publish.
     Begin,
     Stop,
@@ -65,8 +65,8 @@ struct Joiner<W> {
 
 impl<W: Write> Joiner<W> {
     /// Whoever does not read any more ends the run.
-    fn say(&self, said: &Said) {
-        let line = serde_json::to_string(said).expect("figures are JSON") + "\n";
+    fn send(&self, message: &MemberMessage) {
+        let line = serde_json::to_string(message).expect("figures are JSON") + "\n";
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
         if to.write_all(line.as_bytes()).and_then(|()| to.flush()).is_err() {
             self.stop.store(true, Relaxed);
@@ -78,18 +78,18 @@ impl<W: Write> Joiner<W> {
 struct Part<'a, W> {
     joiner: &'a Joiner<W>,
     number: usize,
-    said_settled: bool,
+    settled_sent: bool,
 }
 
 impl<W: Write> Host for Part<'_, W> {
     fn tick(&mut self, tick: Tick) {
-        self.joiner.say(&Said::Tick(self.number, Box::new(tick)));
+        self.joiner.send(&MemberMessage::Tick(self.number, Box::new(tick)));
     }
 
     fn may_publish(&mut self) -> bool {
-        if !self.said_settled {
-            self.said_settled = true;
-            self.joiner.say(&Said::Settled(self.number));
+        if !self.settled_sent {
+            self.settled_sent = true;
+            self.joiner.send(&MemberMessage::Settled(self.number));
         }
         self.joiner.begin.load(Relaxed)
     }
@@ -108,37 +108,37 @@ pub fn run(mut from: impl BufRead + Send + 'static, to: impl Write + Send + 'sta
     let plans = match plans {
         Ok(plans) => plans,
         Err(error) => {
-            joiner.say(&Said::Failed(format!("no plan came: {error}")));
+            joiner.send(&MemberMessage::Failed(format!("no plan came: {error}")));
             return 2;
         }
     };
-    let heard = joiner.clone();
+    let reader = joiner.clone();
     // Not waited for: it ends with the process, or when nobody says anything any more.
     std::thread::spawn(move || {
         while let Ok(Some(line)) = line(&mut from) {
             match serde_json::from_str(&line) {
-                Ok(Told::Begin) => heard.begin.store(true, Relaxed),
-                Ok(Told::Stop) => heard.stop.store(true, Relaxed),
+                Ok(ControllerMessage::Begin) => reader.begin.store(true, Relaxed),
+                Ok(ControllerMessage::Stop) => reader.stop.store(true, Relaxed),
                 // Whoever hears it answers it: both ends know that the other is there.
-                Ok(Told::Alive) => heard.say(&Said::Alive),
+                Ok(ControllerMessage::Alive) => reader.send(&MemberMessage::Alive),
                 Err(_) => {}
             }
         }
-        heard.stop.store(true, Relaxed);
+        reader.stop.store(true, Relaxed);
     });
     if let Err(error) = check_limits(&plans) {
-        joiner.say(&Said::Failed(error.to_string()));
+        joiner.send(&MemberMessage::Failed(error.to_string()));
         return 2;
     }
     let drive_one = |(number, plan): (usize, &Plan)| {
-        let mut part = Part { joiner: &joiner, number, said_settled: false };
+        let mut part = Part { joiner: &joiner, number, settled_sent: false };
         match drive(plan, &mut part) {
             Ok(done) => {
-                joiner.say(&Said::Done(number, Box::new(done)));
+                joiner.send(&MemberMessage::Done(number, Box::new(done)));
                 0
             }
             Err(error) => {
-                joiner.say(&Said::Failed(error.to_string()));
+                joiner.send(&MemberMessage::Failed(error.to_string()));
                 2
             }
         }

@@ -12,7 +12,7 @@ pub fn print(report: &Value, json: bool) {
 }
 
 /// Lines on standard output.
-pub fn say_lines(lines: &[String]) {
+pub fn print_lines(lines: &[String]) {
     // Nobody to read them is no failure.
     let _ = std::io::stdout().write_all((lines.join("\n") + "\n").as_bytes());
 }
@@ -91,12 +91,12 @@ pub fn tables(r: &Value) -> Vec<Table> {
 
 impl Table {
     fn write(&self, out: &mut String) {
-        let cells = |place: usize| self.rows.iter().map(move |row| row[place].chars().count());
+        let cells = |index: usize| self.rows.iter().map(move |row| row[index].chars().count());
         let widths: Vec<usize> = (0..self.columns.len())
-            .map(|place| cells(place).chain([self.columns[place].len()]).max().unwrap_or(0))
+            .map(|index| cells(index).chain([self.columns[index].len()]).max().unwrap_or(0))
             .collect();
         let mut line = |cells: &mut dyn Iterator<Item = &str>| {
-            let cells = cells.zip(&widths).enumerate().map(|(place, (cell, width))| match place {
+            let cells = cells.zip(&widths).enumerate().map(|(index, (cell, width))| match index {
                 0 => format!("{cell:<width$}"),
                 _ => format!("  {cell:>width$}"),
             });

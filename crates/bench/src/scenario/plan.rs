@@ -8,7 +8,7 @@ use crate::plain::Headers;
 use crate::plan::{Churn, Kind, Message, Output, Plan, Span, Tls, with_ports};
 use crate::properties::{Properties, Will};
 use crate::secret::Secret;
-use crate::template::{Places, Template};
+use crate::template::{Placeholders, Template};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub struct Group {
     pub name: String,
     pub plan: Plan,
     /// Messages a second that each stage asks for, where a rate says so.
-    pub asked: Vec<Option<f64>>,
+    pub target_rates: Vec<Option<f64>>,
 }
 
 const STAGES_MAX: usize = 32;
@@ -33,7 +33,7 @@ const CLIENTS_MAX: usize = 1_000_000;
 const SECONDS_MAX: u64 = 604_800;
 
 /// What the command line says of a scenario.
-pub struct Said {
+pub struct CommandLineOverrides {
     /// Instead of the file's.
     pub hosts: Vec<String>,
     pub output: Output,
@@ -44,15 +44,15 @@ impl Scenario {
     ///
     /// # Errors
     /// A file that cannot be read or makes no sense, with what is wrong in it.
-    pub fn read(path: &Path, said: &Said) -> Result<Scenario, SetupError> {
+    pub fn read(path: &Path, overrides: &CommandLineOverrides) -> Result<Scenario, SetupError> {
         let text = std::fs::read_to_string(path).map_err(|error| SetupError::file(path, &error))?;
         let wrong = |why: String| SetupError::Scenario(format!("{}: {why}", path.display()));
         let file: File = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         let here = path.parent().unwrap_or(Path::new("."));
-        Scenario::new(file, here, said).map_err(wrong)
+        Scenario::new(file, here, overrides).map_err(wrong)
     }
 
-    fn new(file: File, here: &Path, said: &Said) -> Result<Scenario, String> {
+    fn new(file: File, here: &Path, overrides: &CommandLineOverrides) -> Result<Scenario, String> {
         if !(1..=STAGES_MAX).contains(&file.stage.len()) || !(1..=GROUPS_MAX).contains(&file.group.len()) {
             return Err(format!(
                 "it has {} [[stage]] and {} [[group]]: 1 to {STAGES_MAX} and 1 to {GROUPS_MAX} are needed",
@@ -71,8 +71,8 @@ impl Scenario {
         let mut groups = vec![];
         for (number, group) in file.group.iter().enumerate() {
             let seed = seed.wrapping_add(number as u64);
-            let read =
-                one(&file, group, here, said, seed).map_err(|why| format!("group {}: {why}", group.name))?;
+            let read = one(&file, group, here, overrides, seed)
+                .map_err(|why| format!("group {}: {why}", group.name))?;
             groups.push(read);
         }
         let title = file.title.unwrap_or_else(|| "scenario".to_owned());
@@ -101,7 +101,13 @@ fn unique<'a>(names: impl Iterator<Item = &'a String>, what: &str) -> Result<(),
     Ok(())
 }
 
-fn one(file: &File, group: &GroupFile, here: &Path, said: &Said, seed: u64) -> Result<Group, String> {
+fn one(
+    file: &File,
+    group: &GroupFile,
+    here: &Path,
+    overrides: &CommandLineOverrides,
+    seed: u64,
+) -> Result<Group, String> {
     if !(1..=CLIENTS_MAX).contains(&group.clients) {
         return Err(format!("clients is 1 to {CLIENTS_MAX}"));
     }
@@ -120,9 +126,9 @@ fn one(file: &File, group: &GroupFile, here: &Path, said: &Said, seed: u64) -> R
     let (qos, also_qos) = (qos(group.qos)?, qos(group.subscribe_qos)?);
     let headers = Headers::parse(group.headers.as_deref().unwrap_or("tsns"))?;
     let stages = Stages::new(&file.stage, group)?;
-    let (pace, asked) = stages.pace(group)?;
+    let (pace, target_rates) = stages.pace(group)?;
     let mut plan = Plan {
-        hosts: hosts(file, group, said),
+        hosts: hosts(file, group, overrides),
         version,
         count: group.clients,
         rate: group.connect_rate.unwrap_or(0.0),
@@ -155,7 +161,7 @@ fn one(file: &File, group: &GroupFile, here: &Path, said: &Said, seed: u64) -> R
         churn: churn(group)?,
         vanish: group.vanish,
         will: group.will.as_ref().map(will),
-        output: Output { threads: said.output.threads, processes: 1, quiet: true, ..Output::default() },
+        output: Output { threads: overrides.output.threads, processes: 1, quiet: true, ..Output::default() },
         ..Plan::base(kind)
     };
     match &group.publish {
@@ -187,13 +193,13 @@ fn one(file: &File, group: &GroupFile, here: &Path, said: &Said, seed: u64) -> R
     }
     // What can be wrong with topics and payloads is said before anybody connects.
     plan.config().map_err(|error| error.to_string())?;
-    Ok(Group { name: group.name.clone(), plan, asked })
+    Ok(Group { name: group.name.clone(), plan, target_rates })
 }
 
-fn hosts(file: &File, group: &GroupFile, said: &Said) -> Vec<String> {
-    let hosts = match (&group.hosts, said.hosts.is_empty()) {
+fn hosts(file: &File, group: &GroupFile, overrides: &CommandLineOverrides) -> Vec<String> {
+    let hosts = match (&group.hosts, overrides.hosts.is_empty()) {
         (Some(hosts), true) => hosts.clone(),
-        (_, false) => said.hosts.clone(),
+        (_, false) => overrides.hosts.clone(),
         (None, true) if file.hosts.is_empty() => vec!["localhost".to_owned()],
         (None, true) => file.hosts.clone(),
     };
@@ -256,7 +262,7 @@ fn message(group: &GroupFile, here: &Path, size: usize) -> Result<Option<Message
                 .map_err(|error| format!("payload_file {}: {error}", path.display()))?
         }
     };
-    Template::parse(&text, Places::All { size }).map(|template| Some(Message::Made(template)))
+    Template::parse(&text, Placeholders::All { size }).map(|template| Some(Message::Generated(template)))
 }
 
 /// The stages of one group.
@@ -269,11 +275,11 @@ struct Stages<'a> {
 
 impl Stages<'_> {
     fn new<'a>(all: &'a [StageFile], group: &GroupFile) -> Result<Stages<'a>, String> {
-        let place = |name: &Option<String>, other| match name {
+        let stage_index = |name: &Option<String>, other| match name {
             None => Ok(other),
             Some(name) => find(all, name),
         };
-        let (join, leave) = (place(&group.join, 0)?, place(&group.leave, all.len() - 1)?);
+        let (join, leave) = (stage_index(&group.join, 0)?, stage_index(&group.leave, all.len() - 1)?);
         if join > leave {
             return Err("it leaves before it joins".to_owned());
         }
@@ -301,7 +307,7 @@ impl Stages<'_> {
                     stages.keys().try_for_each(|name| find(self.all, name).map(|_| ()))?;
                 }
                 let mut curve = Curve::default();
-                let mut asked = vec![];
+                let mut target_rates = vec![];
                 for (number, stage) in self.all.iter().enumerate() {
                     let load = match rate {
                         _ if number < self.join || number > self.leave => Load(0.0, 0.0),
@@ -310,9 +316,9 @@ impl Stages<'_> {
                     };
                     let each = 1.0 / group.clients as f64;
                     curve.then(stage.seconds as f64, (load.0 * each, load.1 * each));
-                    asked.push(Some((load.0 + load.1) / 2.0));
+                    target_rates.push(Some((load.0 + load.1) / 2.0));
                 }
-                Ok((Pace::Curve(curve), asked))
+                Ok((Pace::Curve(curve), target_rates))
             }
         }
     }
@@ -333,7 +339,11 @@ mod tests {
         let stages = "[[stage]]\nname = \"one\"\nseconds = 10\n[[stage]]\nname = \"two\"\nseconds = 20\n";
         let file: File =
             toml::from_str(&format!("hosts = [\"127.0.0.1\"]\nseed = 1\n{stages}{groups}")).unwrap();
-        Scenario::new(file, Path::new("."), &Said { hosts: vec![], output: Output::default() })
+        Scenario::new(
+            file,
+            Path::new("."),
+            &CommandLineOverrides { hosts: vec![], output: Output::default() },
+        )
     }
 
     const SENSORS: &str = "[[group]]\nname = \"sensors\"\nclients = 4\npublish = \"a/%i\"\n";
@@ -350,7 +360,7 @@ mod tests {
         let group = |rest: &str| scenario(&format!("{SENSORS}{rest}")).unwrap().groups.remove(0);
         let staged = group("rate = { one = 100, two = \"0..100\" }");
         assert_eq!((due(&staged, 10.0), due(&staged, 30.0)), (1000.0, 2000.0));
-        assert_eq!(staged.asked, [Some(100.0), Some(50.0)]);
+        assert_eq!(staged.target_rates, [Some(100.0), Some(50.0)]);
         let late = group("rate = 8\njoin = \"two\"");
         assert_eq!((due(&late, 10.0), due(&late, 30.0)), (0.0, 160.0));
         let seconds = Duration::from_secs;

@@ -63,7 +63,7 @@ impl Stages {
                 let per_s = |count: u64| round(count as f64 / stage.seconds as f64, 1);
                 json!({
                     "stage": stage.name, "seconds": stage.seconds, "connected": cell.up.max(0),
-                    "asked_per_s": scenario.groups[group].asked[number].map(|rate| round(rate, 3)),
+                    "asked_per_s": scenario.groups[group].target_rates[number].map(|rate| round(rate, 3)),
                     "sent": cell.sent, "sent_per_s": per_s(cell.sent), "acked": cell.acked,
                     "received": cell.received, "received_per_s": per_s(cell.received),
                     "latency_us": lat(&cell.e2e), "ack_us": lat(&cell.ack), "errors": cell.errors,

@@ -136,8 +136,8 @@ mod tests {
         let figures =
             Figures::of(&json!({ "violations": ["3 acknowledged messages lost"], "interrupted": true }), 100);
         let problems = figures.problems(&ends(), 100, 1).join("\n");
-        for said in ["3 acknowledged messages lost", "did not end in time", "nothing arrived"] {
-            assert!(problems.contains(said), "{problems}");
+        for expected in ["3 acknowledged messages lost", "did not end in time", "nothing arrived"] {
+            assert!(problems.contains(expected), "{problems}");
         }
     }
 

@@ -5,7 +5,7 @@ use super::options::{Ends, Plan};
 use crate::args::PubsubArgs;
 use crate::config::{Config, SetupError};
 use crate::net;
-use crate::progress::say;
+use crate::progress::print_status;
 use crate::run::flow::{self, Flow};
 use clap::Parser;
 use serde_json::Value;
@@ -22,7 +22,7 @@ struct Defaults {
 /// # Errors
 /// When nothing could begin.
 pub fn run(plan: &Plan, ends: &Ends, size: usize, qos: u8) -> Result<Result<Figures, String>, SetupError> {
-    say(plan.quiet, format_args!("{size} B, QoS {qos}, {ends}"));
+    print_status(plan.quiet, format_args!("{size} B, QoS {qos}, {ends}"));
     let mut args = Defaults::parse_from(["pubsub"]).pubsub;
     args.flow.warmup = 0.0;
     args.common.quiet = true;

@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused_with_advice() {
-        for (line, said) in [
+        for (line, expected) in [
             ("-h 127.0.0.1,127.0.0.2,127.0.0.3", "one host or two"),
             ("-s 15", "between 16 B"),
             ("-s 5GB", "use B, KiB or MiB"),
@@ -186,7 +186,7 @@ mod tests {
             ("-V 3", "4..=5"),
         ] {
             let text = plan(line).err().unwrap_or_default();
-            assert!(text.contains(said), "{line}: {text}");
+            assert!(text.contains(expected), "{line}: {text}");
         }
     }
 }

@@ -54,7 +54,7 @@ impl Worker {
         c.last_rx = self.now;
         c.last_tx = self.now;
         if cfg.layers.are_plain() {
-            return self.say_connect(s);
+            return self.send_connect(s);
         }
         c.st = Stage::Layer;
         let number = c.host;
@@ -69,7 +69,7 @@ impl Worker {
         }
     }
 
-    pub(super) fn say_connect(&mut self, s: usize) {
+    pub(super) fn send_connect(&mut self, s: usize) {
         let id = self.cfg.client_id(self.is_pub(s), self.conns[s].id);
         let user = self.cfg.username(self.conns[s].id);
         let cfg = self.cfg.clone();
@@ -170,12 +170,12 @@ impl Worker {
         let buffer = std::mem::take(&mut c.wbuf);
         c.left = vec![];
         c.sub_wait = 0;
-        self.give_back(buffer);
+        self.recycle_buffer(buffer);
         self.conns[s].st
     }
 
     /// Connected clients whose time is over say goodbye, and come back after a while.
-    pub(super) fn let_leave(&mut self) {
+    pub(super) fn close_leaving(&mut self) {
         let Some(churn) = self.cfg.churn else { return };
         while let Some(&Reverse((at, s, generation))) = self.leaves.peek() {
             if at > self.now {
@@ -209,7 +209,7 @@ impl Worker {
         }
     }
 
-    fn give_back(&mut self, buffer: Vec<u8>) {
+    fn recycle_buffer(&mut self, buffer: Vec<u8>) {
         if buffer.capacity() > 0 && self.pool.len() < POOL_MAX {
             self.pool.push(buffer);
         }

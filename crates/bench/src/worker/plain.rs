@@ -176,14 +176,14 @@ impl Worker {
         self.last_recv = self.now;
         let cfg = self.cfg.clone();
         let Some(plain) = cfg.plain.as_ref().filter(|plain| plain.headers.len() > 0) else { return };
-        let Some(found) = plain.headers.find(payload) else {
+        let Some(values) = plain.headers.find(payload) else {
             self.counts.no_header += 1;
             return;
         };
-        if let Some(at) = found.time {
+        if let Some(at) = values.time {
             record(&mut self.pulse.e2e, self.now.wrapping_add(self.wall_offset).saturating_sub(at));
         }
-        let Some(count) = found.count else { return };
+        let Some(count) = values.count else { return };
         let full = self.counted.len() >= COUNTED_MAX;
         // One allocation for each message; the map borrows no tuples.
         match self.counted.entry((s, topic.to_vec())) {

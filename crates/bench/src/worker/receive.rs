@@ -143,7 +143,7 @@ impl Worker {
                     self.close(s, &why);
                 }
             }
-            Ok(()) if open && c.st == Stage::Layer => self.say_connect(s),
+            Ok(()) if open && c.st == Stage::Layer => self.send_connect(s),
             Ok(()) => {}
         }
     }

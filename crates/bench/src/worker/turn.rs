@@ -71,7 +71,7 @@ impl Worker {
                     self.start(s);
                 }
             }
-            self.let_leave();
+            self.close_leaving();
             if let Some(&std::cmp::Reverse((t, ..))) = self.leaves.peek() {
                 timeout = timeout.min(t.saturating_sub(self.now).max(1));
             }

@@ -84,8 +84,8 @@ pub struct ConnectionDetail {
     /// Bytes that it makes the node hold for its session: Topic Filters, Will and Client Identifier.
     pub session_bytes: usize,
     /// What its user has, and what all behind its mountpoint have.
-    pub of_user: Option<Holdings>,
-    pub of_mountpoint: Option<Holdings>,
+    pub user_usage: Option<ResourceUsage>,
+    pub mountpoint_usage: Option<ResourceUsage>,
     /// Whether a PUBLISH of its has to wait.
     pub publisher_blocked: bool,
     pub has_will: bool,
@@ -95,7 +95,7 @@ pub struct ConnectionDetail {
 
 /// What a user, or a mountpoint, has of the node: that is what its quota bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Holdings {
+pub struct ResourceUsage {
     pub connections: u64,
     /// Sessions that outlive their connection.
     pub sessions: u64,
@@ -309,11 +309,11 @@ pub(super) fn routes(node: &Arc<Node>, prefix: &str, limit: usize) -> (Vec<Filte
             return;
         }
         let (kind, worker, shard) = match route.kind {
-            RouteKind::Connection => ("client", Some(route.place), None),
-            RouteKind::ConnectionQos0 => ("session_qos0", Some(route.place), None),
-            RouteKind::Shard => ("shard", None, Some(route.place)),
-            RouteKind::ShardGroups => ("shard_groups", None, Some(route.place)),
-            RouteKind::Node => ("node", None, Some(route.place)),
+            RouteKind::Connection => ("client", Some(route.index), None),
+            RouteKind::ConnectionQos0 => ("session_qos0", Some(route.index), None),
+            RouteKind::Shard => ("shard", None, Some(route.index)),
+            RouteKind::ShardGroups => ("shard_groups", None, Some(route.index)),
+            RouteKind::Node => ("node", None, Some(route.index)),
             RouteKind::Session | RouteKind::Group => return,
         };
         let info = RouteInfo { kind, worker, shard };

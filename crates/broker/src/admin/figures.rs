@@ -38,7 +38,7 @@ pub struct WorkerFigures {
     /// Bytes of messages that wait, in flight to durable sessions included.
     pub queued_bytes: u64,
     /// Of these, for durable sessions that are away.
-    pub absent_bytes: u64,
+    pub offline_bytes: u64,
     /// Messages that wait for clients that are connected.
     pub waiting_messages: u64,
     /// For how long the oldest of them has waited.
@@ -61,12 +61,12 @@ pub struct ReactorFigures {
     /// Weight of what waits in its mailbox.
     pub mailbox_bytes: u64,
     pub accept_errors: AcceptErrors,
-    pub door: DoorFigures,
+    pub door: AcceptFigures,
 }
 
 /// Connections on their way to CONNECT.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DoorFigures {
+pub struct AcceptFigures {
     /// Of the whole node, told by its first reactor.
     pub half_open: u64,
     /// Times that accepting paused because so many were half open.
@@ -160,7 +160,7 @@ impl WorkerFigures {
             retained_messages: published.retained_messages.load(Relaxed),
             retained_bytes: published.retained_bytes.load(Relaxed),
             queued_bytes: published.queued_bytes.load(Relaxed),
-            absent_bytes: published.absent_bytes.load(Relaxed),
+            offline_bytes: published.offline_bytes.load(Relaxed),
             waiting_messages: published.waiting_messages.load(Relaxed),
             oldest: Duration::from_millis(published.oldest_ms.load(Relaxed)),
             slow: published.slow.load(Relaxed),

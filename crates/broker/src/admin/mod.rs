@@ -4,9 +4,9 @@
 //! thread. **Invariant:** one question costs its worker a bounded piece of work; what needs more is asked in steps, each with
 //! the [`Cursor`] of the one before. A reply that is dropped uncalled means that the node stops.
 
-mod ask;
 mod client;
 mod figures;
+mod request;
 mod slow;
 mod top;
 mod trace;
@@ -17,21 +17,21 @@ use std::time::{Duration, SystemTime};
 
 use mqtt::{PropertiesBuf, Property, QoS, ReasonCode, RetainHandling, TopicFilter, TopicName};
 
-pub use ask::Question;
-pub(crate) use ask::{Ask, Known, Travelling};
 pub use client::{
-    ClientDetail, ClientFilter, ClientInfo, ClientPage, ConnectionDetail, Holdings, Kicked, Matches,
-    QueuePage, QueueState, Queued, Receiver, SessionDetail, SubscriptionFilter, SubscriptionInfo,
+    ClientDetail, ClientFilter, ClientInfo, ClientPage, ConnectionDetail, Kicked, Matches, QueuePage,
+    QueueState, Queued, Receiver, ResourceUsage, SessionDetail, SubscriptionFilter, SubscriptionInfo,
     SubscriptionPage, is_within,
 };
 pub(crate) use client::{SessionFigures, queued};
-pub use figures::{AcceptErrors, DoorFigures, Figures, ReactorFigures, TURN_BUCKETS, WorkerFigures};
+pub use figures::{AcceptErrors, AcceptFigures, Figures, ReactorFigures, TURN_BUCKETS, WorkerFigures};
+pub use request::AdminCommand;
+pub(crate) use request::{AdminRequest, ClientLocation, ReceiverSearch};
 pub use slow::SlowDelivery;
 pub(crate) use slow::SlowTable;
 pub(crate) use top::Sampler;
 pub use top::{Busy, Top};
-pub(crate) use trace::{About, Traces, Tracing};
 pub use trace::{Direction, Trace, TraceEvent, TraceKind, TraceSubject};
+pub(crate) use trace::{EventContext, Traces, Tracing};
 pub use watch::{Traffic, Watched};
 pub(crate) use watch::{Watch, Watches};
 
@@ -60,7 +60,7 @@ pub struct Cursor {
 #[derive(Clone)]
 pub struct Admin {
     node: Arc<Node>,
-    /// The wall clock when the node started, at [`Life::began`](crate::Life::began).
+    /// The wall clock when the node started, at [`Incarnation::began`](crate::Incarnation::began).
     started: SystemTime,
     clock: std::time::Instant,
 }
@@ -122,7 +122,7 @@ pub struct NewSubscription {
 
 /// Why something cannot be done for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unable {
+pub enum ClientActionError {
     /// There is no such client, nor a session of it.
     Unknown,
     /// There is a session, but the client is not connected.
@@ -196,12 +196,12 @@ impl Admin {
     }
 
     pub fn now(&self) -> Time {
-        self.node.life.began.after(self.clock.elapsed())
+        self.node.incarnation.began.after(self.clock.elapsed())
     }
 
     /// A point of the node's time by the wall clock.
     pub fn wall(&self, time: Time) -> SystemTime {
-        let began = self.node.life.began;
+        let began = self.node.incarnation.began;
         if time < began {
             self.started.checked_sub(began.since(time)).unwrap_or(SystemTime::UNIX_EPOCH)
         } else {
@@ -219,21 +219,21 @@ impl Admin {
         self.node.settings()
     }
 
-    fn ask(&self, worker: WorkerId, ask: Ask) {
-        self.node.post(worker, ask.into());
+    fn send(&self, worker: WorkerId, request: AdminRequest) {
+        self.node.post(worker, request.into());
     }
 
     /// One step of listing clients: those connected, then sessions without a connection.
     pub fn clients(&self, from: Cursor, limit: usize, filter: Arc<ClientFilter>, reply: Reply<ClientPage>) {
-        let (worker, from) = match self.place(from) {
-            Some(place) => place,
+        let (worker, from) = match self.resolve_cursor(from) {
+            Some(at) => at,
             None => return reply(ClientPage { items: Vec::new(), next: None }),
         };
-        self.ask(worker, Ask::Clients { from, limit, filter, reply });
+        self.send(worker, AdminRequest::Clients { from, limit, filter, reply });
     }
 
     /// The worker that a cursor is at.
-    fn place(&self, cursor: Cursor) -> Option<(WorkerId, Cursor)> {
+    fn resolve_cursor(&self, cursor: Cursor) -> Option<(WorkerId, Cursor)> {
         let worker = self.node.stage_host(cursor.stage)?;
         Some((worker, cursor))
     }
@@ -241,7 +241,10 @@ impl Admin {
     /// Everything about one client. `None`: there is no such client, nor a session of it.
     pub fn client(&self, client_id: &str, reply: Reply<Option<Box<ClientDetail>>>) {
         let shard = client_shard(client_hash(client_id));
-        self.ask(self.node.shard_host(shard), Ask::Client { shard, client_id: client_id.into(), reply });
+        self.send(
+            self.node.shard_host(shard),
+            AdminRequest::Client { shard, client_id: client_id.into(), reply },
+        );
     }
 
     /// Some of a client's subscriptions, from the `from`th on. `None`: unknown.
@@ -253,22 +256,23 @@ impl Admin {
         reply: Reply<Option<(Vec<SubscriptionInfo>, Option<usize>)>>,
     ) {
         let shard = client_shard(client_hash(client_id));
-        let ask = Ask::ClientSubscriptions { shard, client_id: client_id.into(), from, limit, reply };
-        self.ask(self.node.shard_host(shard), ask);
+        let request =
+            AdminRequest::ClientSubscriptions { shard, client_id: client_id.into(), from, limit, reply };
+        self.send(self.node.shard_host(shard), request);
     }
 
     /// What waits for a client or is in flight to it, at most `limit`, each with up to `payload` bytes of its payload.
     pub fn queue(&self, client_id: &str, limit: usize, payload: usize, reply: Reply<Option<QueuePage>>) {
         let shard = client_shard(client_hash(client_id));
-        let ask = Ask::Queue { shard, client_id: client_id.into(), limit, payload, reply };
-        self.ask(self.node.shard_host(shard), ask);
+        let request = AdminRequest::Queue { shard, client_id: client_id.into(), limit, payload, reply };
+        self.send(self.node.shard_host(shard), request);
     }
 
     /// Closes a client's connection with 0x98, and ends its durable session if asked to. `None`: unknown.
     pub fn kick(&self, client_id: &str, end_session: bool, reply: Reply<Option<Kicked>>) {
         let shard = client_shard(client_hash(client_id));
-        let ask = Ask::Kick { shard, client_id: client_id.into(), end_session, reply };
-        self.ask(self.node.shard_host(shard), ask);
+        let request = AdminRequest::Kick { shard, client_id: client_id.into(), end_session, reply };
+        self.send(self.node.shard_host(shard), request);
     }
 
     /// One step of listing subscriptions: of connected clients, then of sessions without a connection.
@@ -279,10 +283,10 @@ impl Admin {
         filter: Arc<SubscriptionFilter>,
         reply: Reply<SubscriptionPage>,
     ) {
-        let Some((worker, from)) = self.place(from) else {
+        let Some((worker, from)) = self.resolve_cursor(from) else {
             return reply(SubscriptionPage { items: Vec::new(), next: None });
         };
-        self.ask(worker, Ask::Subscriptions { from, limit, filter, reply });
+        self.send(worker, AdminRequest::Subscriptions { from, limit, filter, reply });
     }
 
     /// Subscribes a connected client, as if it had sent SUBSCRIBE; answered with the Reason Code of its SUBACK. The access rules are
@@ -294,12 +298,12 @@ impl Admin {
         &self,
         client_id: &str,
         subscription: NewSubscription,
-        reply: Reply<Result<ReasonCode, Unable>>,
+        reply: Reply<Result<ReasonCode, ClientActionError>>,
     ) -> Result<(), Invalid> {
         mqtt::Subscription::parse(&subscription.filter).map_err(|_| Invalid::Filter)?;
         let shard = client_shard(client_hash(client_id));
-        let ask = Ask::Subscribe { shard, client_id: client_id.into(), subscription, reply };
-        self.ask(self.node.shard_host(shard), ask);
+        let request = AdminRequest::Subscribe { shard, client_id: client_id.into(), subscription, reply };
+        self.send(self.node.shard_host(shard), request);
         Ok(())
     }
 
@@ -311,12 +315,13 @@ impl Admin {
         &self,
         client_id: &str,
         filter: &str,
-        reply: Reply<Result<ReasonCode, Unable>>,
+        reply: Reply<Result<ReasonCode, ClientActionError>>,
     ) -> Result<(), Invalid> {
         mqtt::Subscription::parse(filter).map_err(|_| Invalid::Filter)?;
         let shard = client_shard(client_hash(client_id));
-        let ask = Ask::Unsubscribe { shard, client_id: client_id.into(), filter: filter.into(), reply };
-        self.ask(self.node.shard_host(shard), ask);
+        let request =
+            AdminRequest::Unsubscribe { shard, client_id: client_id.into(), filter: filter.into(), reply };
+        self.send(self.node.shard_host(shard), request);
         Ok(())
     }
 
@@ -328,7 +333,7 @@ impl Admin {
         let message = self.message(publication)?;
         let worker =
             WorkerId((crate::ids::hash(publication.topic.as_bytes()) % u32::from(self.node.workers)) as u16);
-        self.ask(worker, Ask::Publish { message, reply });
+        self.send(worker, AdminRequest::Publish { message, reply });
         Ok(())
     }
 
@@ -385,20 +390,20 @@ impl Admin {
         reply: Reply<RetainedPage>,
     ) -> Result<(), Invalid> {
         TopicFilter::parse(filter).map_err(|_| Invalid::Filter)?;
-        let (first, last) = retained::places(filter);
-        let (place, after) = from.unwrap_or((first, None));
-        if place > last || place < first {
+        let (first, last) = retained::shard_range(filter);
+        let (shard, after) = from.unwrap_or((first, None));
+        if shard > last || shard < first {
             reply(RetainedPage { items: Vec::new(), next: None });
             return Ok(());
         }
-        let host = self.node.retained_host(place);
-        self.ask(host, Ask::Retained { place, last, filter: filter.into(), after, limit, reply });
+        let host = self.node.retained_host(shard);
+        self.send(host, AdminRequest::Retained { shard, last, filter: filter.into(), after, limit, reply });
         Ok(())
     }
 
     pub fn retained_message(&self, topic: &str, reply: Reply<Option<Box<RetainedMessage>>>) {
-        let host = self.node.retained_host(retained::place(topic));
-        self.ask(host, Ask::RetainedMessage { topic: topic.into(), reply });
+        let host = self.node.retained_host(retained::shard_of(topic));
+        self.send(host, AdminRequest::RetainedMessage { topic: topic.into(), reply });
     }
 
     /// Deletes the retained messages of these topics; nobody is sent anything. Answered once for each worker that was asked, with how
@@ -410,29 +415,34 @@ impl Admin {
     ) -> usize {
         let mut by_host: Vec<Vec<Box<str>>> = vec![Vec::new(); usize::from(self.node.workers)];
         for topic in topics {
-            let host = self.node.retained_host(retained::place(topic));
+            let host = self.node.retained_host(retained::shard_of(topic));
             by_host[host.index()].push(topic.clone());
         }
-        let mut asked = 0;
+        let mut requested = 0;
         for (host, topics) in self.workers().zip(by_host) {
             if !topics.is_empty() {
-                asked += 1;
-                self.ask(host, Ask::DeleteRetained { topics, reply: Box::new(reply.clone()) });
+                requested += 1;
+                self.send(host, AdminRequest::DeleteRetained { topics, reply: Box::new(reply.clone()) });
             }
         }
-        asked
+        requested
     }
 
     /// Who would get a message on this topic, up to `limit` receivers; of shared groups all members.
     ///
     /// # Errors
     /// A topic that is none.
-    pub fn who_would_get(&self, topic: &str, limit: usize, reply: Reply<Matches>) -> Result<(), Invalid> {
+    pub fn find_receivers(&self, topic: &str, limit: usize, reply: Reply<Matches>) -> Result<(), Invalid> {
         TopicName::parse(topic).map_err(|_| Invalid::Topic)?;
         let matches = Matches::default();
-        self.ask(
+        self.send(
             WorkerId(0),
-            Ask::WhoWouldGet(Box::new(Travelling { topic: topic.into(), limit, matches, reply })),
+            AdminRequest::FindReceivers(Box::new(ReceiverSearch {
+                topic: topic.into(),
+                limit,
+                matches,
+                reply,
+            })),
         );
         Ok(())
     }
@@ -449,14 +459,14 @@ impl Admin {
     /// A filter that is none, or is watched already; more than 64.
     pub fn watch(&self, filter: &str) -> Result<Watched, Invalid> {
         self.node.watches.add(filter, self.now(), self.node.workers)?;
-        self.tell_watches();
+        self.send_watches();
         self.watched().into_iter().find(|watched| *watched.filter == *filter).ok_or(Invalid::Filter)
     }
 
     /// False when it was not watched.
     pub fn unwatch(&self, filter: &str) -> bool {
         let known = self.node.watches.remove(filter);
-        self.tell_watches();
+        self.send_watches();
         known
     }
 
@@ -464,27 +474,27 @@ impl Admin {
         self.node.watches.list()
     }
 
-    fn tell_watches(&self) {
+    fn send_watches(&self) {
         for worker in self.workers() {
-            self.ask(worker, Ask::Watches(self.node.watches.current()));
+            self.send(worker, AdminRequest::Watches(self.node.watches.current()));
         }
     }
 
     /// The slowest deliveries of one worker's clients.
     pub fn slow(&self, worker: WorkerId, reply: Reply<Vec<SlowDelivery>>) {
-        self.ask(worker, Ask::Slow { reply });
+        self.send(worker, AdminRequest::Slow { reply });
     }
 
     /// Forgets them.
     pub fn forget_slow(&self) {
         for worker in self.workers() {
-            self.ask(worker, Ask::ForgetSlow);
+            self.send(worker, AdminRequest::ForgetSlow);
         }
     }
 
     /// The busiest clients and topics of one worker, by sampling.
     pub fn top(&self, worker: WorkerId, reply: Reply<Top>) {
-        self.ask(worker, Ask::Top { reply });
+        self.send(worker, AdminRequest::Top { reply });
     }
 
     /// Begins a trace on all workers. It goes on until the returned [`Trace`] is dropped.
@@ -503,17 +513,17 @@ impl Admin {
             TopicFilter::parse(filter).map_err(|_| Invalid::Filter)?;
         }
         let trace = self.node.traces.begin(subject, payload_max, Box::new(sink)).ok_or(Invalid::TooMany)?;
-        self.tell_traces();
+        self.send_traces();
         let admin = self.clone();
         Ok(Trace::new(trace, move |id| {
             admin.node.traces.end(id);
-            admin.tell_traces();
+            admin.send_traces();
         }))
     }
 
-    fn tell_traces(&self) {
+    fn send_traces(&self) {
         for worker in self.workers() {
-            self.ask(worker, Ask::Traces(self.node.traces.current()));
+            self.send(worker, AdminRequest::Traces(self.node.traces.current()));
         }
     }
 
@@ -522,7 +532,7 @@ impl Admin {
     pub fn set_settings(&self, settings: Settings) {
         let settings = Arc::new(settings);
         for worker in self.workers() {
-            self.ask(worker, Ask::Settings(settings.clone()));
+            self.send(worker, AdminRequest::Settings(settings.clone()));
         }
     }
 }

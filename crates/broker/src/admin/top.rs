@@ -9,7 +9,7 @@ use crate::ids::Time;
 /// One message of so many is looked at, on average.
 pub(crate) const SAMPLE: u64 = 16;
 /// Names counted at one time. Whoever has more than one in so many messages is among them.
-const PLACES: usize = 64;
+const COUNTERS: usize = 64;
 /// Counting begins anew after so long.
 const WINDOW: Duration = Duration::from_secs(10);
 
@@ -35,8 +35,8 @@ pub struct Busy {
 #[derive(Debug, Default)]
 pub(crate) struct Sampler {
     hasher: RandomState,
-    received: Chance,
-    sent: Chance,
+    received: RandomSampler,
+    sent: RandomSampler,
     publishers: Sketch,
     subscribers: Sketch,
     topics: Sketch,
@@ -85,18 +85,18 @@ impl Sampler {
 
 /// Chooses one of [`SAMPLE`], by steps of random length: traffic that repeats itself is not met in step.
 #[derive(Debug)]
-struct Chance {
+struct RandomSampler {
     left: u32,
     state: u64,
 }
 
-impl Default for Chance {
+impl Default for RandomSampler {
     fn default() -> Self {
         Self { left: 1, state: 0x9e37_79b9_7f4a_7c15 }
     }
 }
 
-impl Chance {
+impl RandomSampler {
     #[inline]
     fn is_next(&mut self) -> bool {
         self.left -= 1;
@@ -117,11 +117,11 @@ impl Chance {
 #[derive(Debug, Default)]
 struct Sketch {
     hashes: Vec<u64>,
-    places: Vec<Place>,
+    counters: Vec<Counter>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct Counter {
     name: Arc<str>,
     messages: u64,
     bytes: u64,
@@ -132,32 +132,34 @@ struct Place {
 impl Sketch {
     fn count(&mut self, hash: u64, bytes: usize, name: impl FnOnce() -> Arc<str>) {
         if let Some(at) = self.hashes.iter().position(|known| *known == hash) {
-            self.places[at].messages += 1;
-            self.places[at].bytes += bytes as u64;
+            self.counters[at].messages += 1;
+            self.counters[at].bytes += bytes as u64;
             return;
         }
-        let mut place = Place { name: name(), messages: 1, bytes: bytes as u64, inherited: 0 };
-        if self.places.len() < PLACES {
+        let mut counter = Counter { name: name(), messages: 1, bytes: bytes as u64, inherited: 0 };
+        if self.counters.len() < COUNTERS {
             self.hashes.push(hash);
-            self.places.push(place);
+            self.counters.push(counter);
             return;
         }
-        if let Some((at, least)) = self.places.iter().enumerate().min_by_key(|(_, place)| place.messages) {
-            place.messages += least.messages;
-            place.inherited = least.messages;
+        if let Some((at, least)) =
+            self.counters.iter().enumerate().min_by_key(|(_, counter)| counter.messages)
+        {
+            counter.messages += least.messages;
+            counter.inherited = least.messages;
             self.hashes[at] = hash;
-            self.places[at] = place;
+            self.counters[at] = counter;
         }
     }
 
     fn take(&mut self) -> Vec<Busy> {
         self.hashes.clear();
-        let sure = |place: Place| Busy {
-            name: place.name,
-            messages: (place.messages - place.inherited) * SAMPLE,
-            bytes: place.bytes * SAMPLE,
+        let sure = |counter: Counter| Busy {
+            name: counter.name,
+            messages: (counter.messages - counter.inherited) * SAMPLE,
+            bytes: counter.bytes * SAMPLE,
         };
-        let mut all: Vec<_> = self.places.drain(..).map(sure).collect();
+        let mut all: Vec<_> = self.counters.drain(..).map(sure).collect();
         all.sort_by_key(|busy| std::cmp::Reverse(busy.messages));
         all
     }
@@ -185,7 +187,7 @@ mod tests {
         assert!((40_000..56_000).contains(&top.publishers[0].messages), "{:?}", top.publishers[0]);
         assert_eq!(top.publishers[0].bytes, top.publishers[0].messages * 100);
         assert_eq!(&*top.topics[0].name, "a/quiet");
-        assert!(top.publishers.len() <= PLACES);
+        assert!(top.publishers.len() <= COUNTERS);
         sampler.tick(Time(15_000));
         assert_eq!(
             sampler.last().publishers.len(),

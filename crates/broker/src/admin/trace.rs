@@ -165,7 +165,7 @@ struct Budget {
 
 /// Whom or what an event is about.
 #[derive(Clone, Copy)]
-pub(crate) struct About<'a> {
+pub(crate) struct EventContext<'a> {
     pub client_id: &'a Arc<str>,
     pub address: Option<SocketAddr>,
     /// Of a PUBLISH or a delivery.
@@ -179,7 +179,7 @@ impl Tracing {
     }
 
     /// Hands an event to all traces that it concerns; `event` is given how much payload to show.
-    pub fn note(&mut self, now: Time, about: About<'_>, event: impl Fn(usize) -> TraceEvent) {
+    pub fn note(&mut self, now: Time, about: EventContext<'_>, event: impl Fn(usize) -> TraceEvent) {
         for (trace, budget) in &mut self.traces {
             if !trace.concerns(about) {
                 continue;
@@ -197,7 +197,7 @@ impl Tracing {
 }
 
 impl Running {
-    fn concerns(&self, about: About<'_>) -> bool {
+    fn concerns(&self, about: EventContext<'_>) -> bool {
         match &self.subject {
             TraceSubject::Client(client_id) => **about.client_id == **client_id,
             TraceSubject::Topic(filter) => about.topic.is_some_and(|topic| {

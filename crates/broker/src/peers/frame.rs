@@ -54,7 +54,7 @@ impl std::error::Error for FrameError {}
 
 /// What a message is, beside being for those who want it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Beside<'a> {
+pub(crate) struct FrameExtras<'a> {
     /// It is for a member of this shared group, `$share/{ShareName}/{filter}`.
     pub group: Option<&'a str>,
     /// It is retained as of then; 0 when it is not.
@@ -64,8 +64,8 @@ pub(crate) struct Beside<'a> {
 }
 
 /// Appends a message.
-pub(crate) fn encode(view: &MessageView<'_>, beside: Beside<'_>, now: Time, out: &mut Vec<u8>) {
-    let Beside { group, stamp, is_copy } = beside;
+pub(crate) fn encode(view: &MessageView<'_>, extras: FrameExtras<'_>, now: Time, out: &mut Vec<u8>) {
+    let FrameExtras { group, stamp, is_copy } = extras;
     let expires = view.expires != Time::NEVER;
     let mut flags = view.qos as u8;
     flags |= if view.retain { RETAIN } else { 0 };
@@ -180,7 +180,7 @@ mod tests {
 
     fn encoded() -> Vec<u8> {
         let mut bytes = Vec::new();
-        encode(&view(), Beside::default(), Time(1000), &mut bytes);
+        encode(&view(), FrameExtras::default(), Time(1000), &mut bytes);
         bytes
     }
 
@@ -235,8 +235,8 @@ mod tests {
     #[test]
     fn a_message_may_be_for_a_group_or_for_keeping() {
         let mut bytes = Vec::new();
-        let beside = Beside { group: Some("$share/g/a/+"), stamp: 77, is_copy: true };
-        encode(&view(), beside, Time(1000), &mut bytes);
+        let extras = FrameExtras { group: Some("$share/g/a/+"), stamp: 77, is_copy: true };
+        encode(&view(), extras, Time(1000), &mut bytes);
         let found = decode(&bytes, Time(0)).expect("a frame");
         assert_eq!((found.group, found.stamp, found.is_copy), (Some("$share/g/a/+"), 77, true));
         for length in 0..bytes.len() - view().payload.len() {

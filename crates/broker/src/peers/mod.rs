@@ -5,17 +5,19 @@
 //!
 //! **Invariant:** a message that comes from another node is for this node's clients only: it goes to no third node.
 
+mod batch;
 mod frame;
-mod mail;
 mod share;
 mod wants;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-pub(crate) use frame::{Beside, encode};
+pub use batch::{
+    Announce, Copies, Forward, Forwarded, Inbound, Outbound, PeerTicket, PropagatedCopy, SubackLevel,
+};
 pub use frame::{FrameError, Framed, as_copy, decode};
-pub use mail::{Announce, Copies, Forward, Forwarded, Inbound, Learned, Outbound, PeerTicket, SubackLevel};
+pub(crate) use frame::{FrameExtras, encode};
 pub use share::Members;
 pub use wants::Wants;
 
@@ -23,7 +25,7 @@ use crate::node::Node;
 
 /// Another node of the cluster, by the number that this one has given it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodePlace(pub u16);
+pub struct NodeIndex(pub u16);
 
 /// Whoever joins this node to the others.
 pub trait Peers: Send + Sync {

@@ -190,7 +190,7 @@ impl GroupMember {
 mod tests {
     use super::*;
     use crate::ids::{Time, WorkerId};
-    use crate::peers::NodePlace;
+    use crate::peers::NodeIndex;
 
     fn member(slot: u32, connected: bool) -> GroupMember {
         let connection = ConnectionId { worker: WorkerId((slot % 2) as u16), slot, generation: 0 };
@@ -293,7 +293,7 @@ mod tests {
     }
 
     fn on_another_node(count: u32) -> GroupMember {
-        let (member, options) = (Member::Node(NodePlace(0)), Options::default().with_qos(QoS::ExactlyOnce));
+        let (member, options) = (Member::Node(NodeIndex(0)), Options::default().with_qos(QoS::ExactlyOnce));
         GroupMember {
             member,
             weight: count,

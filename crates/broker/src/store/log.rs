@@ -7,7 +7,7 @@ use crate::message::Message;
 use crate::node::Node;
 
 /// The log of a node, on threads of its own. Nothing here blocks: a reactor calls it. What comes of it is told by
-/// [`Letter::Store`](crate::Letter::Store) to the worker that hosts the shard.
+/// [`WorkerCommand::Store`](crate::WorkerCommand::Store) to the worker that hosts the shard.
 ///
 /// **Invariant:** batches of one shard become durable in the order of their indexes, and [`StoreEvent::Durable`] says so only when
 /// they are.
@@ -70,7 +70,7 @@ pub enum Purpose {
     /// To be given to another member of its shared group.
     Orphan { id: u64 },
     /// To be shown to an operator, as entry `at` of a page.
-    Look { ticket: usize, at: usize },
+    QueuePageRead { ticket: usize, at: usize },
     /// To be moved out of a segment that is given back.
     Rewrite,
 }
@@ -96,7 +96,7 @@ pub struct Store {
     pub log: Option<Arc<dyn StoreLog>>,
     /// Shards as they were found; those that are missing are empty.
     pub shards: Vec<shard::Shard>,
-    pub life: Life,
+    pub incarnation: Incarnation,
     /// Secret randomness: keys of hash tables, assigned identifiers, choices in shared groups, and who owns a session. With a log it is
     /// the same in every life.
     pub hash_key: [u8; 16],
@@ -104,9 +104,9 @@ pub struct Store {
 
 /// One life of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Life {
+pub struct Incarnation {
     /// The node's time as it begins: later than anything in the shards.
     pub began: Time,
     /// A number that no earlier life had.
-    pub incarnation: u64,
+    pub number: u64,
 }

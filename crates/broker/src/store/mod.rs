@@ -19,14 +19,14 @@ use shard::SessionUid;
 
 pub use host::ShardOutput;
 pub(crate) use host::{Offer, SUBSCRIPTIONS_AT_ONCE, ShardHost, is_kept};
-pub use log::{Condition, Life, Purpose, Store, StoreEvent, StoreLog, Wanted};
+pub use log::{Condition, Incarnation, Purpose, Store, StoreEvent, StoreLog, Wanted};
 
+use crate::batch::{Claimed, SessionDelivery, SubscriptionIds, Token};
 use crate::durability::Durability;
 use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, Ticket, hash};
-use crate::mail::{Claimed, SessionDelivery, SubscriptionIds, Token};
 use crate::message::Message;
 use crate::node::OwnerKey;
-use crate::peers::{Members, NodePlace};
+use crate::peers::{Members, NodeIndex};
 use crate::quota::Payers;
 use crate::route::Options;
 use crate::will::WillOwner;
@@ -88,7 +88,7 @@ pub enum Request {
         /// When it was retained, among several nodes; 0 on a node without others.
         stamp: u64,
         /// The node that has sent a copy of what it has.
-        copied_by: Option<NodePlace>,
+        copied_by: Option<NodeIndex>,
         /// As that of [`Request::Append`].
         refusal: Option<ReasonCode>,
         token: Option<Token>,
@@ -113,10 +113,10 @@ pub enum Request {
         session: SessionId,
         entries: Vec<Enqueue>,
         /// On behalf of a shared group.
-        group: Option<Box<OfGroup>>,
+        group: Option<Box<EnqueueForGroup>>,
         token: Option<Token>,
         /// They are a page of retained messages. Answered by [`Completion::RoomForPage`] when there is room for another one.
-        page: Option<Box<OfPage>>,
+        page: Option<Box<EnqueueForPage>>,
     },
     /// Whether the queue of a session has room for a page of retained messages. Answered by [`Completion::RoomForPage`], when it has.
     AskRoomForPage {
@@ -167,11 +167,11 @@ pub enum Request {
     /// A shared subscription group has these members on another node.
     JoinNode {
         group: Box<GroupName>,
-        node: NodePlace,
+        node: NodeIndex,
         members: Members,
     },
     /// A message of another node for a member on this one.
-    GiveHere {
+    DeliverLocally {
         group: Box<GroupName>,
         message: Message,
         /// As that of [`Request::Append`].
@@ -179,7 +179,7 @@ pub enum Request {
         token: Option<Token>,
     },
     /// A message for members on another node has its place there, or has none.
-    Given {
+    Offered {
         key: u32,
         reason: ReasonCode,
     },
@@ -192,7 +192,7 @@ pub enum Request {
         token: Option<Token>,
     },
     /// A message that a session has left behind unfinished, for another member of the group.
-    GiveOrphan {
+    DeliverOrphan {
         group: Box<GroupName>,
         message: Message,
         identity: Identity,
@@ -200,7 +200,7 @@ pub enum Request {
     },
     /// Whether messages that sessions of the asking shard have left behind were given to a session here before the process died. Answered by
     /// [`Request::OrphansKnown`].
-    WhoKnowsOrphans {
+    FindOrphans {
         asker: ShardId,
         orphans: Arc<[u64]>,
     },
@@ -208,8 +208,8 @@ pub enum Request {
         by: ShardId,
         orphans: Vec<u64>,
     },
-    /// This shard remembers the identity of what somebody waits for; [`Request::Taken`] follows.
-    TakenBy {
+    /// This shard remembers the identity of what somebody waits for; [`Request::Accepted`] follows.
+    AcceptedBy {
         key: u32,
         by: ShardId,
     },
@@ -220,7 +220,7 @@ pub enum Request {
         shards: u16,
     },
     /// All members that had to take a message have it.
-    Taken {
+    Accepted {
         key: u32,
         reason: ReasonCode,
     },
@@ -286,7 +286,7 @@ pub enum Completion {
     Joined {
         connection: ConnectionId,
         ticket: Ticket,
-        place: u32,
+        index: u32,
         reason: ReasonCode,
     },
     /// A shared group has let a member go; UNSUBACK may leave.
@@ -338,7 +338,7 @@ pub struct Claim {
 
 /// What becomes of the Will of a [`Claim`] when its connection is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WillThen {
+pub enum WillDisposition {
     /// The client took it back [MQTT-3.14.4-3], or it has none.
     Discard,
     /// It is due after its delay, or when the session ends if that is earlier [MQTT-3.1.3-9].
@@ -364,13 +364,13 @@ pub struct Release {
     pub connection: ConnectionId,
     /// A new Session Expiry Interval, from DISCONNECT [MQTT-3.14.2-2].
     pub expiry: Option<u32>,
-    pub will: WillThen,
+    pub will: WillDisposition,
     /// The client that leaves a Will, when there is one.
     pub will_owner: Option<Arc<WillOwner>>,
     /// QoS 2 messages of the client that were dispatched and that the session may not remember, for [`Resume`]; `None` from a
     /// connection that was closed before it had heard of any.
     ///
-    /// [`Resume`]: crate::mail::Resume
+    /// [`Resume`]: crate::batch::Resume
     pub dispatched: Option<Vec<Dispatched>>,
     /// Shards that may know other messages of the session by their identities, as bits: they are told to forget them when it
     /// ends.
@@ -442,7 +442,7 @@ pub struct Enqueue {
 
 /// A shared group gives a durable session a message.
 #[derive(Debug)]
-pub struct OfGroup {
+pub struct EnqueueForGroup {
     pub name: GroupName,
     /// It takes the session for connected: one that is not gives the message back, for another member may be there.
     pub is_connected: bool,
@@ -452,16 +452,16 @@ pub struct OfGroup {
 
 /// A page of retained messages for a subscription of a durable session.
 #[derive(Debug)]
-pub struct OfPage {
+pub struct EnqueueForPage {
     pub connection: ConnectionId,
     pub filter: Box<str>,
     /// How far the walk has come with this page; `None` at its end. What is before is in the queue, or will be with this page.
-    pub reached: Option<Reached>,
+    pub progress: Option<WalkProgress>,
 }
 
 /// How far a walk over retained messages has come, whichever workers host the shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reached {
+pub struct WalkProgress {
     /// Shards that have no more, as bits.
     pub done: u16,
     /// In another one it goes on behind this topic.
@@ -530,7 +530,7 @@ pub enum Member {
     Connection(ConnectionId),
     Session(SessionId),
     /// All members on another node.
-    Node(NodePlace),
+    Node(NodeIndex),
 }
 
 #[derive(Debug)]

@@ -4,9 +4,9 @@ use mqtt::{QoS, ReasonCode, TopicName};
 
 use super::Worker;
 use crate::admin::{
-    Ask, ClientDetail, ClientFilter, ClientInfo, ClientPage, ConnectionDetail, Cursor, Kicked, Known,
-    Matches, QueuePage, QueueState, Queued, Receiver, Reply, SubscriptionFilter, SubscriptionInfo,
-    SubscriptionPage, Tracing, Travelling, Unable, queued,
+    AdminRequest, ClientActionError, ClientDetail, ClientFilter, ClientInfo, ClientLocation, ClientPage,
+    ConnectionDetail, Cursor, Kicked, Matches, QueuePage, QueueState, Queued, Receiver, ReceiverSearch,
+    Reply, SubscriptionFilter, SubscriptionInfo, SubscriptionPage, Tracing, queued,
 };
 use crate::connection::{Connection, Phase};
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
@@ -17,99 +17,110 @@ use crate::store::{Member, SUBSCRIPTIONS_AT_ONCE, ShardHost};
 const CONNECTIONS_AT_ONCE: u32 = 512;
 
 impl Worker {
-    pub(super) fn asked(&mut self, ask: Ask) {
-        match ask {
-            Ask::Clients { from, limit, filter, reply } => {
+    pub(super) fn admin_request(&mut self, request: AdminRequest) {
+        match request {
+            AdminRequest::Clients { from, limit, filter, reply } => {
                 let page = self.clients_page(from, limit, &filter);
                 self.fill_in_sessions(page, filter, reply);
             }
-            Ask::ClientSessions { page, filter, reply } => self.fill_in_sessions(page, filter, reply),
-            Ask::Client { shard, client_id, reply } => self.client(shard, &client_id, reply),
-            Ask::ClientConnection { connection, session, reply } => {
+            AdminRequest::ClientSessions { page, filter, reply } => {
+                self.fill_in_sessions(page, filter, reply)
+            }
+            AdminRequest::Client { shard, client_id, reply } => self.client(shard, &client_id, reply),
+            AdminRequest::ClientConnection { connection, session, reply } => {
                 reply(self.client_connection(connection, session));
             }
-            Ask::ClientSubscriptions { shard, client_id, from, limit, reply } => {
-                match self.known(shard, &client_id) {
-                    Some(Known { session: Some(session), .. }) => {
+            AdminRequest::ClientSubscriptions { shard, client_id, from, limit, reply } => {
+                match self.locate(shard, &client_id) {
+                    Some(ClientLocation { session: Some(session), .. }) => {
                         reply(
                             self.shard(shard).and_then(|shard| shard.subscriptions_of(session, from, limit)),
                         );
                     }
-                    Some(Known { owner: Some(connection), session: None }) => {
-                        let ask = Ask::ConnectionSubscriptions { connection, from, limit, reply };
-                        self.post(connection.worker, ask.into());
+                    Some(ClientLocation { owner: Some(connection), session: None }) => {
+                        let request =
+                            AdminRequest::ConnectionSubscriptions { connection, from, limit, reply };
+                        self.post(connection.worker, request.into());
                     }
                     _ => reply(None),
                 }
             }
-            Ask::ConnectionSubscriptions { connection, from, limit, reply } => {
+            AdminRequest::ConnectionSubscriptions { connection, from, limit, reply } => {
                 reply(self.subscriptions_of(connection, from, limit));
             }
-            Ask::Queue { shard, client_id, limit, payload, reply } => match self.known(shard, &client_id) {
-                Some(Known { session: Some(session), .. }) => {
+            AdminRequest::Queue { shard, client_id, limit, payload, reply } => match self
+                .locate(shard, &client_id)
+            {
+                Some(ClientLocation { session: Some(session), .. }) => {
                     match self.shards.iter_mut().find(|(id, _)| *id == shard) {
-                        Some((_, shard)) => shard.look_into_queue(self.now, session, limit, payload, reply),
+                        Some((_, shard)) => shard.read_queue_page(self.now, session, limit, payload, reply),
                         None => reply(None),
                     }
                 }
-                Some(Known { owner: Some(connection), session: None }) => {
-                    let ask = Ask::ConnectionQueue { connection, limit, payload, reply };
-                    self.post(connection.worker, ask.into());
+                Some(ClientLocation { owner: Some(connection), session: None }) => {
+                    let request = AdminRequest::ConnectionQueue { connection, limit, payload, reply };
+                    self.post(connection.worker, request.into());
                 }
                 _ => reply(None),
             },
-            Ask::ConnectionQueue { connection, limit, payload, reply } => {
+            AdminRequest::ConnectionQueue { connection, limit, payload, reply } => {
                 reply(self.queue_of(connection, limit, payload));
             }
-            Ask::Kick { shard, client_id, end_session, reply } => {
+            AdminRequest::Kick { shard, client_id, end_session, reply } => {
                 self.kick(shard, &client_id, end_session, reply)
             }
-            Ask::KickConnection { connection, end_session, durable, reply } => {
+            AdminRequest::KickConnection { connection, end_session, durable, reply } => {
                 let connection_closed =
                     self.kick_connection(connection, ReasonCode::AdministrativeAction, end_session);
                 let session_ended = connection_closed && end_session && durable;
                 reply(Some(Kicked { connection_closed, session_ended }));
             }
-            Ask::KickAll { from, reason, reply } => reply(self.kick_all(from, reason)),
-            Ask::Subscriptions { from, limit, filter, reply } => {
+            AdminRequest::KickAll { from, reason, reply } => reply(self.kick_all(from, reason)),
+            AdminRequest::Subscriptions { from, limit, filter, reply } => {
                 reply(self.subscriptions_page(from, limit, &filter));
             }
-            Ask::Subscribe { shard, client_id, subscription, reply } => match self.owner(shard, &client_id) {
-                Ok(connection) => {
-                    let ask = Ask::SubscribeConnection { connection, subscription, reply };
-                    self.post(connection.worker, ask.into());
+            AdminRequest::Subscribe { shard, client_id, subscription, reply } => {
+                match self.owner(shard, &client_id) {
+                    Ok(connection) => {
+                        let request = AdminRequest::SubscribeConnection { connection, subscription, reply };
+                        self.post(connection.worker, request.into());
+                    }
+                    Err(unable) => reply(Err(unable)),
                 }
-                Err(unable) => reply(Err(unable)),
-            },
-            Ask::SubscribeConnection { connection, subscription, reply } => {
+            }
+            AdminRequest::SubscribeConnection { connection, subscription, reply } => {
                 self.subscribe_for_operator(connection, &subscription, reply);
             }
-            Ask::Unsubscribe { shard, client_id, filter, reply } => match self.owner(shard, &client_id) {
-                Ok(connection) => {
-                    let ask = Ask::UnsubscribeConnection { connection, filter, reply };
-                    self.post(connection.worker, ask.into());
+            AdminRequest::Unsubscribe { shard, client_id, filter, reply } => {
+                match self.owner(shard, &client_id) {
+                    Ok(connection) => {
+                        let request = AdminRequest::UnsubscribeConnection { connection, filter, reply };
+                        self.post(connection.worker, request.into());
+                    }
+                    Err(unable) => reply(Err(unable)),
                 }
-                Err(unable) => reply(Err(unable)),
-            },
-            Ask::UnsubscribeConnection { connection, filter, reply } => {
+            }
+            AdminRequest::UnsubscribeConnection { connection, filter, reply } => {
                 self.unsubscribe_for_operator(connection, &filter, reply);
             }
-            Ask::Publish { message, reply } => self.publish_for_operator(&message, reply),
-            Ask::Retained { place, last, filter, after, limit, reply } => {
-                reply(self.retained_list((place, last), &filter, after.as_deref(), limit));
+            AdminRequest::Publish { message, reply } => self.publish_for_operator(&message, reply),
+            AdminRequest::Retained { shard, last, filter, after, limit, reply } => {
+                reply(self.retained_list((shard, last), &filter, after.as_deref(), limit));
             }
-            Ask::RetainedMessage { topic, reply } => reply(self.retained_message(&topic).map(Box::new)),
-            Ask::DeleteRetained { topics, reply } => self.delete_for_operator(topics, reply),
-            Ask::WhoWouldGet(travelling) => self.who_would_get(travelling),
-            Ask::NameMembers(travelling) => self.name_members(travelling),
-            Ask::Watches(list) => self.watched.set(list),
-            Ask::Traces(list) => self.tracing = Tracing::of(&list),
-            Ask::Settings(settings) => {
+            AdminRequest::RetainedMessage { topic, reply } => {
+                reply(self.retained_message(&topic).map(Box::new))
+            }
+            AdminRequest::DeleteRetained { topics, reply } => self.delete_for_operator(topics, reply),
+            AdminRequest::FindReceivers(search) => self.find_receivers(search),
+            AdminRequest::NameMembers(search) => self.name_members(search),
+            AdminRequest::Watches(list) => self.watched.set(list),
+            AdminRequest::Traces(list) => self.tracing = Tracing::of(&list),
+            AdminRequest::Settings(settings) => {
                 let mut output = std::mem::take(&mut self.shard_output);
                 for (_, shard) in &mut self.shards {
                     shard.set_settings(self.now, settings.clone(), &mut output);
                 }
-                self.carry_out(&mut output);
+                self.apply_output(&mut output);
                 self.shard_output = output;
                 if self.id == WorkerId(0) {
                     let interval = settings.sys.interval;
@@ -119,9 +130,9 @@ impl Worker {
                 }
                 self.settings = settings;
             }
-            Ask::Slow { reply } => reply(self.slow.list(self.now)),
-            Ask::ForgetSlow => self.slow.clear(),
-            Ask::Top { reply } => reply(self.sampler.last()),
+            AdminRequest::Slow { reply } => reply(self.slow.list(self.now)),
+            AdminRequest::ForgetSlow => self.slow.clear(),
+            AdminRequest::Top { reply } => reply(self.sampler.last()),
         }
     }
 
@@ -129,15 +140,15 @@ impl Worker {
         self.shards.iter().find(|(shard, _)| *shard == id).map(|(_, shard)| shard)
     }
 
-    fn known(&self, shard: ShardId, client_id: &str) -> Option<Known> {
-        self.shard(shard)?.known(client_id)
+    fn locate(&self, shard: ShardId, client_id: &str) -> Option<ClientLocation> {
+        self.shard(shard)?.locate(client_id)
     }
 
-    fn owner(&self, shard: ShardId, client_id: &str) -> Result<ConnectionId, Unable> {
-        match self.known(shard, client_id) {
-            None => Err(Unable::Unknown),
-            Some(Known { owner: None, .. }) => Err(Unable::NotConnected),
-            Some(Known { owner: Some(connection), .. }) => Ok(connection),
+    fn owner(&self, shard: ShardId, client_id: &str) -> Result<ConnectionId, ClientActionError> {
+        match self.locate(shard, client_id) {
+            None => Err(ClientActionError::Unknown),
+            Some(ClientLocation { owner: None, .. }) => Err(ClientActionError::NotConnected),
+            Some(ClientLocation { owner: Some(connection), .. }) => Ok(connection),
         }
     }
 
@@ -218,21 +229,23 @@ impl Worker {
             }
         }
         if let Some(host) = elsewhere {
-            let ask = Ask::ClientSessions { page, filter, reply };
-            return self.post(host, ask.into());
+            let request = AdminRequest::ClientSessions { page, filter, reply };
+            return self.post(host, request.into());
         }
         page.items.retain(|item| filter.wants_queue(item));
         reply(page);
     }
 
     fn client(&mut self, shard: ShardId, client_id: &str, reply: Reply<Option<Box<ClientDetail>>>) {
-        let Some(Known { owner, session }) = self.known(shard, client_id) else { return reply(None) };
+        let Some(ClientLocation { owner, session }) = self.locate(shard, client_id) else {
+            return reply(None);
+        };
         let now = self.now;
         let session = session.and_then(|id| self.shard(shard)?.client_detail(now, id)).map(Box::new);
         match owner {
             Some(connection) => {
-                let ask = Ask::ClientConnection { connection, session, reply };
-                self.post(connection.worker, ask.into());
+                let request = AdminRequest::ClientConnection { connection, session, reply };
+                self.post(connection.worker, request.into());
             }
             None => reply(session),
         }
@@ -271,8 +284,8 @@ impl Worker {
             silent: self.now.since(connection.last_packet),
             unsent_bytes: connection.out.len(),
             session_bytes: connection.session_bytes(),
-            of_user: payers.and_then(|payers| payers.user()).map(|user| user.holdings()),
-            of_mountpoint: payers.and_then(|payers| payers.mountpoint()).map(|all| all.holdings()),
+            user_usage: payers.and_then(|payers| payers.user()).map(|user| user.holdings()),
+            mountpoint_usage: payers.and_then(|payers| payers.mountpoint()).map(|all| all.holdings()),
             publisher_blocked: flow.is_some_and(|flow| flow.blocked.is_some()),
             has_will: connection.extra.as_ref().is_some_and(|extra| extra.will.is_some()),
             oldest_unacknowledged: probe.map(|flow| self.now.since(flow.probe.since)),
@@ -302,12 +315,12 @@ impl Worker {
         limit: usize,
         filter: &SubscriptionFilter,
     ) -> SubscriptionPage {
-        let place = (from.slot, from.within);
+        let start = (from.slot, from.within);
         let (items, next) = match self.stage_shard(from.stage) {
-            None => self.connected_subscriptions(place, limit, filter),
+            None => self.connected_subscriptions(start, limit, filter),
             Some(shard) => self
                 .shard(shard)
-                .map(|shard| shard.absent_subscriptions(place, limit, filter))
+                .map(|shard| shard.absent_subscriptions(start, limit, filter))
                 .unwrap_or_default(),
         };
         let next = match next {
@@ -324,9 +337,9 @@ impl Worker {
         filter: &SubscriptionFilter,
     ) -> (Vec<SubscriptionInfo>, Option<(u32, u32)>) {
         let mut found = Vec::new();
-        let mut looked = 0;
+        let mut examined = 0;
         for slot in from..self.connections.slots() {
-            if looked >= SUBSCRIPTIONS_AT_ONCE || slot - from >= CONNECTIONS_AT_ONCE {
+            if examined >= SUBSCRIPTIONS_AT_ONCE || slot - from >= CONNECTIONS_AT_ONCE {
                 return (found, Some((slot, 0)));
             }
             let skip = std::mem::take(&mut within) as usize;
@@ -334,11 +347,11 @@ impl Worker {
             if connection.phase != Phase::Open {
                 continue;
             }
-            for (place, (text, options, id)) in connection.subscriptions.iter().enumerate().skip(skip) {
-                if found.len() >= limit || looked >= SUBSCRIPTIONS_AT_ONCE {
-                    return (found, Some((slot, place as u32)));
+            for (index, (text, options, id)) in connection.subscriptions.iter().enumerate().skip(skip) {
+                if found.len() >= limit || examined >= SUBSCRIPTIONS_AT_ONCE {
+                    return (found, Some((slot, index as u32)));
                 }
-                looked += 1;
+                examined += 1;
                 if filter.wants(text) {
                     found.push(SubscriptionInfo::new(&connection.client_id, true, text, options, id));
                 }
@@ -363,11 +376,13 @@ impl Worker {
     }
 
     fn kick(&mut self, shard: ShardId, client_id: &str, end_session: bool, reply: Reply<Option<Kicked>>) {
-        let Some(Known { owner, session }) = self.known(shard, client_id) else { return reply(None) };
+        let Some(ClientLocation { owner, session }) = self.locate(shard, client_id) else {
+            return reply(None);
+        };
         if let Some(connection) = owner {
             let durable = session.is_some();
-            let ask = Ask::KickConnection { connection, end_session, durable, reply };
-            return self.post(connection.worker, ask.into());
+            let request = AdminRequest::KickConnection { connection, end_session, durable, reply };
+            return self.post(connection.worker, request.into());
         }
         let mut output = std::mem::take(&mut self.shard_output);
         let host = self.shards.iter_mut().find(|(id, _)| *id == shard);
@@ -377,32 +392,32 @@ impl Worker {
             }
             _ => false,
         };
-        self.carry_out(&mut output);
+        self.apply_output(&mut output);
         self.shard_output = output;
         reply(Some(Kicked { connection_closed: false, session_ended }));
     }
 
     /// Adds this worker's connections and the sessions and groups that it hosts, then asks the next worker.
-    fn who_would_get(&mut self, mut travelling: Box<Travelling>) {
-        let Travelling { topic, limit, matches, .. } = &mut *travelling;
+    fn find_receivers(&mut self, mut search: Box<ReceiverSearch>) {
+        let ReceiverSearch { topic, limit, matches, .. } = &mut *search;
         if let Ok(name) = TopicName::parse(topic) {
-            self.connections_would_get(name, *limit, matches);
+            self.find_connections(name, *limit, matches);
             for (_, shard) in &mut self.shards {
-                shard.who_would_get(name, *limit, matches);
+                shard.find_receivers(name, *limit, matches);
             }
         }
         let next = self.id.0 + 1;
         if next < self.node.workers {
-            return self.post(WorkerId(next), Ask::WhoWouldGet(travelling).into());
+            return self.post(WorkerId(next), AdminRequest::FindReceivers(search).into());
         }
-        self.name_members(travelling);
+        self.name_members(search);
     }
 
-    fn connections_would_get(&mut self, topic: TopicName<'_>, limit: usize, matches: &mut Matches) {
+    fn find_connections(&mut self, topic: TopicName<'_>, limit: usize, matches: &mut Matches) {
         let mut routes = std::mem::take(&mut self.scratch.routes);
         routes.clear();
         self.reader.matches(topic, &mut routes);
-        routes.retain(|route| route.kind == RouteKind::Connection && route.place == self.id.0);
+        routes.retain(|route| route.kind == RouteKind::Connection && route.index == self.id.0);
         routes.sort_unstable_by_key(|route| (route.slot, route.generation));
         routes.dedup_by_key(|route| (route.slot, route.generation));
         for route in &routes {
@@ -416,9 +431,9 @@ impl Worker {
     }
 
     /// Names members of shared groups that live here, and sends the list to where others do; the last one answers.
-    fn name_members(&mut self, mut travelling: Box<Travelling>) {
+    fn name_members(&mut self, mut search: Box<ReceiverSearch>) {
         let mut elsewhere = None;
-        for receiver in &mut travelling.matches.receivers {
+        for receiver in &mut search.matches.receivers {
             let name = match receiver.unnamed {
                 None => continue,
                 Some(Member::Connection(id)) if id.worker == self.id => self
@@ -445,11 +460,11 @@ impl Worker {
             }
         }
         if let Some(worker) = elsewhere {
-            return self.post(worker, Ask::NameMembers(travelling).into());
+            return self.post(worker, AdminRequest::NameMembers(search).into());
         }
         // Whoever has no name is gone.
-        travelling.matches.receivers.retain(|receiver| !receiver.client_id.is_empty());
-        (travelling.reply)(travelling.matches);
+        search.matches.receivers.retain(|receiver| !receiver.client_id.is_empty());
+        (search.reply)(search.matches);
     }
 }
 

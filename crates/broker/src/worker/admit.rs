@@ -7,10 +7,10 @@ use shard::{Mutation, mutated};
 
 use super::Worker;
 use super::publish::is_reserved;
-use crate::access::{Action, Admission, AskAgain, Principal, Standing, Verdict};
+use crate::access::{Action, Admission, AuthResult, Principal, RetryAuthorize, Validity};
+use crate::batch::AuthorizeSubject;
 use crate::connection::{Connection, Phase};
 use crate::ids::{ConnectionId, client_key, fold};
-use crate::mail::About;
 use crate::message::{Message, MessageView};
 use crate::mount::mounted;
 use crate::quota::Resource;
@@ -24,19 +24,19 @@ pub(super) const ASKS_MAX: u8 = 4;
 
 impl Worker {
     /// The answer of access control.
-    pub(super) fn verdict(&mut self, id: ConnectionId, verdict: Verdict) {
+    pub(super) fn authenticated(&mut self, id: ConnectionId, result: AuthResult) {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         if connection.phase != Phase::Authenticating {
             return;
         }
         let version = connection.version;
-        let admitted = match verdict {
-            Verdict::Deny(reason) => Err(reason),
-            Verdict::Allow => Ok(()),
-            Verdict::Admit(admission) => self.admit(id.slot, *admission),
+        let admission = match result {
+            AuthResult::Deny(reason) => Err(reason),
+            AuthResult::Allow => Ok(()),
+            AuthResult::Admit(admission) => self.admit(id.slot, *admission),
         };
-        match admitted {
-            Ok(()) => self.admitted(id.slot),
+        match admission {
+            Ok(()) => self.claim_client_id(id.slot),
             Err(reason) => self.refuse_connect(id.slot, version, reason),
         }
     }
@@ -45,7 +45,7 @@ impl Worker {
     fn admit(&mut self, slot: u32, admission: Admission) -> Result<(), ReasonCode> {
         let now = self.now;
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
-        let Admission { client_id, username, lifetime, principal, standing } = admission;
+        let Admission { client_id, username, lifetime, principal, validity } = admission;
         let named = client_id.is_some();
         let client_id = client_id.unwrap_or_else(|| connection.client_id.clone());
         if client_id.is_empty() {
@@ -70,7 +70,7 @@ impl Worker {
         if let Some(lifetime) = lifetime {
             connection.extra().expires = Some(now.after(lifetime));
         }
-        connection.take(principal, standing);
+        connection.take(principal, validity);
         // By the names it has now, and since the answer was on its way meanwhile.
         match self.revoked(slot) {
             Some(reason) => Err(reason),
@@ -79,7 +79,7 @@ impl Worker {
     }
 
     /// The client may come in if it may publish its Will; then its Client Identifier is claimed.
-    pub(super) fn admitted(&mut self, slot: u32) {
+    pub(super) fn claim_client_id(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant_ref(slot) else { return };
         let version = connection.version;
         // Read first: rules that change during the check must not count as checked.
@@ -102,8 +102,8 @@ impl Worker {
                 let connecting = connection.connecting.as_mut();
                 // Goes on when the answer is there.
                 let is_patient = connecting.is_some_and(|connecting| {
-                    connecting.asked += 1;
-                    connecting.asked < ASKS_MAX
+                    connecting.attempts += 1;
+                    connecting.attempts < ASKS_MAX
                 });
                 if is_patient {
                     return;
@@ -170,7 +170,7 @@ impl Worker {
         let view = will.view();
         let Some(topic) = view.topic.strip_prefix(owner.mountpoint()) else { return false };
         let action = Action::Publish { qos: view.qos, retain: view.retain };
-        let mut later = || AskAgain::new(|| {});
+        let mut later = || RetryAuthorize::new(|| {});
         access.authorize(identity, action, topic, &mut later).is_none_or(|permission| permission.allowed)
     }
 
@@ -241,18 +241,22 @@ impl Worker {
             return Some(true);
         }
         let action = Action::Publish { qos: view.qos, retain: view.retain };
-        let about = if connection.phase == Phase::Open { About::Subscription } else { About::Will };
-        self.ask(connection, action, topic, about).map(|permission| permission.allowed)
+        let about = if connection.phase == Phase::Open {
+            AuthorizeSubject::Subscription
+        } else {
+            AuthorizeSubject::Will
+        };
+        self.authorize(connection, action, topic, about).map(|permission| permission.allowed)
     }
 
     /// The client has authenticated again, and is the same as before.
     ///
     /// # Errors
     /// It is somebody else, whose session and subscriptions these are not.
-    pub(super) fn admit_again(&mut self, slot: u32, admission: Admission) -> Result<(), ReasonCode> {
+    pub(super) fn readmit(&mut self, slot: u32, admission: Admission) -> Result<(), ReasonCode> {
         let now = self.now;
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
-        let Admission { client_id, username, lifetime, principal, standing } = admission;
+        let Admission { client_id, username, lifetime, principal, validity } = admission;
         let mountpoint = principal.as_ref().and_then(|principal| principal.mountpoint.as_deref());
         let is_same = client_id.is_none_or(|client_id| *client_id == *connection.own_client_id())
             && username.is_none_or(|username| connection.username() == Some(&*username))
@@ -262,7 +266,7 @@ impl Worker {
         }
         let (id, expires) = (connection.id, lifetime.map(|lifetime| now.after(lifetime)));
         connection.extra().expires = expires;
-        connection.take(principal, standing);
+        connection.take(principal, validity);
         if let Some(flow) = connection.flow.as_mut() {
             flow.permissions.forget();
         }
@@ -280,11 +284,11 @@ impl Worker {
 }
 
 impl Connection {
-    fn take(&mut self, principal: Option<Arc<Principal>>, standing: Option<Arc<Standing>>) {
+    fn take(&mut self, principal: Option<Arc<Principal>>, validity: Option<Arc<Validity>>) {
         self.marks.paced = principal.as_ref().is_some_and(|principal| principal.rates.is_some());
-        if principal.is_some() || standing.is_some() || self.extra.is_some() {
+        if principal.is_some() || validity.is_some() || self.extra.is_some() {
             let extra = self.extra();
-            (extra.principal, extra.standing) = (principal, standing);
+            (extra.principal, extra.validity) = (principal, validity);
         }
     }
 }

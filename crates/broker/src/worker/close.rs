@@ -11,7 +11,7 @@ use crate::ids::{ConnectionId, Time, fold};
 use crate::message::Message;
 use crate::quota::Resource;
 use crate::route::RouteKind;
-use crate::store::{GroupName, Member, Release, Request, WillThen, client_shard};
+use crate::store::{GroupName, Member, Release, Request, WillDisposition, client_shard};
 use crate::wheel::TimerKind;
 use crate::will::WillOwner;
 
@@ -163,11 +163,11 @@ impl Worker {
         let will = will.filter(may_still);
         self.counters.wills_denied += u64::from(had_will && will.is_none());
         let will_owner = owner.filter(|_| will.is_some() && session.is_some());
-        let mut will_then = WillThen::Discard;
+        let mut will_then = WillDisposition::Discard;
         match will {
             // With the connection ends the session, and a Will is not delayed beyond that [MQTT-3.1.3-9].
             Some((will, _)) if session.is_none() => self.publish_will(&will, payers),
-            Some(_) => will_then = WillThen::Arm, // The store has it from the Claim.
+            Some(_) => will_then = WillDisposition::Arm, // The store has it from the Claim.
             None => {}
         }
         if claimed {
@@ -225,7 +225,7 @@ impl Worker {
             }
         }
         for key in keys {
-            self.found_a_place(key);
+            self.receiver_done(key);
         }
     }
 }

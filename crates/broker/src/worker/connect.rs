@@ -13,10 +13,10 @@ use super::dispatch::{self, Publishing};
 use super::publish::{OVERLOAD_RETRY_MS, is_beyond_limits, is_reserved};
 use super::{Worker, refusals};
 use crate::access::AuthReply;
+use crate::batch::{Claimed, Token, WorkerCommand};
 use crate::connection::{Connecting, Enhanced, Phase};
 use crate::durability::Durability;
 use crate::ids::{ConnectionId, Time, client_key};
-use crate::mail::{Claimed, Letter, Token};
 use crate::message::{Message, MessageView};
 use crate::quota::Payers;
 use crate::route::{Options, Route, RouteKind};
@@ -35,7 +35,7 @@ impl Worker {
         if let Err(reason) = self.check_connect(connect) {
             return self.refuse_connect(slot, connect.version, reason);
         }
-        if self.is_door_closed {
+        if self.refuses_clients {
             self.counters.connects_shed += 1;
             return self.refuse_connect(slot, connect.version, ReasonCode::ServerBusy);
         }
@@ -54,8 +54,8 @@ impl Worker {
         connection.version = connect.version;
         connection.marks.bridge = connect.bridge;
         // A 3.x client cannot be told Server Keep Alive; it keeps its own [MQTT-3.2.2-21].
-        let told = connect.version.has_properties();
-        connection.keep_alive = if told { keep_alive } else { connect.keep_alive };
+        let has_properties = connect.version.has_properties();
+        connection.keep_alive = if has_properties { keep_alive } else { connect.keep_alive };
         connection.client_key = client_key(&client_id);
         connection.client_id = client_id;
         connection.window = connect.receive_maximum().unwrap_or(u16::MAX).min(mqtt.inflight_max);
@@ -84,8 +84,8 @@ impl Worker {
             asked_expiry: connect.session_expiry(),
             assigned,
             response_information: connect.properties.request_response_information(),
-            server_keep_alive: told && keep_alive != connect.keep_alive,
-            asked: 0,
+            server_keep_alive: has_properties && keep_alive != connect.keep_alive,
+            attempts: 0,
             authentication_data: None,
         }));
         if let Some(method) = connect.properties.authentication_method() {
@@ -95,11 +95,11 @@ impl Worker {
         let credentials = connection.credentials(connect.password, &node);
         let mut later = || {
             let node = node.clone();
-            AuthReply::new(move |verdict| node.post(id.worker, Letter::Verdict(id, verdict)))
+            AuthReply::new(move |result| node.post(id.worker, WorkerCommand::AuthResult(id, result)))
         };
-        let verdict = self.node.access.authenticate(credentials, &mut later);
-        if let Some(verdict) = verdict {
-            self.verdict(id, verdict);
+        let result = self.node.access.authenticate(credentials, &mut later);
+        if let Some(result) = result {
+            self.authenticated(id, result);
         }
     }
 
@@ -159,7 +159,7 @@ impl Worker {
         if !full_queues.is_empty() {
             let (client, source) = (&connection.client_id, connection.source(&self.node));
             connection.marks.drops =
-                full_queues.is_known(client, source, self.now, self.settings.queue.remember);
+                full_queues.is_known(client, source, self.now, self.settings.queue.full_penalty);
         }
         if connection.keep_alive > 0 {
             let silence_max = u64::from(connection.keep_alive) * 1500;
@@ -182,7 +182,7 @@ impl Worker {
         self.report_connected(id.slot, session_present);
         // The rules may have changed while the client was away. Another server is not asked again for each client that comes back.
         let access = &self.node.access;
-        let is_due = !subscriptions.is_empty() && access.guards_topics() && !access.asks_others();
+        let is_due = !subscriptions.is_empty() && access.guards_topics() && !access.may_answer_later();
         for (text, options, subscription_id) in subscriptions {
             self.insert_durable(id, text, options, subscription_id);
         }
@@ -237,7 +237,7 @@ impl Worker {
                 slot: id.slot,
                 generation: id.generation,
                 subscription_id,
-                place: id.worker.0,
+                index: id.worker.0,
                 options,
                 kind,
             };
@@ -368,7 +368,7 @@ impl Worker {
     }
 
     /// Publishes a Will of a durable session, as soon as this node knows what others want: at its start it does not.
-    pub(super) fn will_came(&mut self, will: DueWill) {
+    pub(super) fn receive_will(&mut self, will: DueWill) {
         if self.waiting_wills.is_empty() && !self.node.is_stale(self.now) {
             return self.publish_due(will);
         }

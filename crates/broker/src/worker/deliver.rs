@@ -6,21 +6,23 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use mqtt::{Ack, Packet, PacketId, PacketType, QoS, ReasonCode, Version};
-use session::{OutboundAliases, PubRecOutcome, Settled, TopicAlias};
+use session::{AckOutcome, OutboundAliases, PubRecOutcome, TopicAlias};
 use shard::{Mutation, mutated};
 
-use super::trace::Passing;
+use super::trace::TracedPublish;
 use super::{Pending, Worker};
 use crate::access::Action;
 use crate::admin::Direction;
+use crate::batch::{
+    FlushWaiter, MemberDelivery, SessionDelivery, SubscriptionIds, Target, Token, WorkerCommand,
+};
 use crate::connection::{Connection, Overflow, Phase, RetainedJob, queued};
 use crate::ids::{ConnectionId, GroupId, Time, WorkerId};
-use crate::mail::{Letter, MemberDelivery, Passer, SessionDelivery, SubscriptionIds, Target, Token};
 use crate::message::{Expired, Message, MessageView, Shared};
 use crate::overload::Level;
 use crate::retained::{self, Page, Scan};
 use crate::route::{Options, Route};
-use crate::store::{Acknowledgement, Completion, Enqueue, OfPage, Reached, Request, is_kept};
+use crate::store::{Acknowledgement, Completion, Enqueue, EnqueueForPage, Request, WalkProgress, is_kept};
 use crate::wheel::{Timer, TimerKind};
 
 /// Generation of the rules for a message that no rule was asked about.
@@ -107,8 +109,8 @@ impl EncodeOnce {
         if let Some(id) = packet.packet_id.filter(|_| packet.qos > QoS::AtMostOnce) {
             // Fixed header, Topic Name with its length, Packet Identifier [MQTT-2.2.1-2].
             let length_bytes = out[at + 1..].iter().take_while(|byte| **byte & 0x80 != 0).count() + 1;
-            let place = at + 1 + length_bytes + 2 + packet.topic.len();
-            out[place..place + 2].copy_from_slice(&id.get().to_be_bytes());
+            let offset = at + 1 + length_bytes + 2 + packet.topic.len();
+            out[offset..offset + 2].copy_from_slice(&id.get().to_be_bytes());
         }
     }
 }
@@ -125,7 +127,7 @@ enum WhenFull {
 }
 
 /// How one message looks to one receiver.
-struct Look<'a> {
+struct DeliveryParams<'a> {
     qos: QoS,
     retain: bool,
     dup: bool,
@@ -204,13 +206,13 @@ impl Worker {
                     "the node is overloaded, and the client does not read",
                 );
             }
-            if connection.out.len() as u64 > queue.out_bytes_max.bytes() {
+            if connection.out.len() as u64 > queue.unsent_bytes_max.bytes() {
                 self.counters.dropped_slow_qos0 += 1;
                 self.note_slow(slot);
                 return self.dropped(slot, &shared.view, "the client does not read fast enough");
             }
-            let look = Look { qos, retain, dup: false, packet_id: None, ids, expiry };
-            return self.write(slot, shared, &look, once);
+            let params = DeliveryParams { qos, retain, dup: false, packet_id: None, ids, expiry };
+            return self.write(slot, shared, &params, once);
         }
         let room = connection.out.len() < OUT_FULL;
         let window = connection.window;
@@ -228,8 +230,8 @@ impl Worker {
                 connection.hold(entry.message.size());
             }
             let packet_id = Some(connection.flow().deliveries.open(qos, kept));
-            let look = Look { qos, retain, dup: false, packet_id, ids, expiry };
-            return self.write(slot, shared, &look, once);
+            let params = DeliveryParams { qos, retain, dup: false, packet_id, ids, expiry };
+            return self.write(slot, shared, &params, once);
         }
         let entry = queued(shared.message(), qos, retain, ids, group);
         let size = entry.message.size();
@@ -241,7 +243,7 @@ impl Worker {
             if flow.deliveries.waiting() == 0 {
                 flow.waiting_rules = rules;
                 flow.place_freed = self.now;
-                flow.waits_anew(self.now);
+                flow.restart_wait(self.now);
             }
             flow.deliveries.wait(qos, entry);
             return self.note_backlog(slot);
@@ -270,9 +272,10 @@ impl Worker {
         if !is_behind {
             flow.becomes_full(self.now);
         }
-        let deadline = self.now.after(if drops { Duration::ZERO } else { queue.wait.min(queue.full_max) });
+        let deadline =
+            self.now.after(if drops { Duration::ZERO } else { queue.full_wait.min(queue.full_wait_total) });
         if key.is_some() && !std::mem::replace(&mut flow.wait_timed, true) {
-            let deadline = deadline.min(flow.full.due(queue.full_max));
+            let deadline = deadline.min(flow.full.due(queue.full_wait_total));
             self.wheel.arm(deadline, slot, generation, TimerKind::QueueWait);
         }
         self.queued_bytes += size as u64;
@@ -288,11 +291,11 @@ impl Worker {
         }
         let (client, source) = (connection.client_id.clone(), connection.source(&self.node));
         let queue = &self.settings.queue;
-        if self.node.load.full_queues.note(&client, source, self.now, queue.remember) {
+        if self.node.load.full_queues.note(&client, source, self.now, queue.full_penalty) {
             tracing::warn!(
                 client = &*client,
                 user = connection.username(),
-                "queue full for too long: the client acknowledges too little; for queue.remember its queue drops what it has no room for, \
+                "queue full for too long: the client acknowledges too little; for queue.full_penalty its queue drops what it has no room for, \
                  and no publisher waits"
             );
         }
@@ -324,9 +327,9 @@ impl Worker {
             return;
         };
         let latency = self.now.since(flow.probe.since);
-        if latency >= threshold && flow.probe.told < self.now {
+        if latency >= threshold && flow.probe.report_after < self.now {
             // Once a second is enough while it lasts.
-            flow.probe.told = Time(self.now.0 + 1000);
+            flow.probe.report_after = Time(self.now.0 + 1000);
             let max = self.settings.monitor.slow_max as usize;
             self.slow.record(&connection.client_id, &flow.probe.topic, latency, false, self.now, max);
         }
@@ -357,7 +360,13 @@ impl Worker {
     }
 
     /// Appends a PUBLISH to a connection's output.
-    fn write(&mut self, slot: u32, shared: &mut Shared<'_>, look: &Look<'_>, once: &mut EncodeOnce) {
+    fn write(
+        &mut self,
+        slot: u32,
+        shared: &mut Shared<'_>,
+        params: &DeliveryParams<'_>,
+        once: &mut EncodeOnce,
+    ) {
         let view = shared.view;
         let Some(connection) = self.connections.occupant(slot) else { return };
         let Some(topic) = connection.unmounted(view.topic) else {
@@ -366,14 +375,14 @@ impl Worker {
         };
         let version = connection.version;
         let mut packet = mqtt::Outgoing {
-            dup: look.dup,
-            qos: look.qos,
-            retain: look.retain,
-            packet_id: look.packet_id,
+            dup: params.dup,
+            qos: params.qos,
+            retain: params.retain,
+            packet_id: params.packet_id,
             topic,
             topic_alias: None,
-            message_expiry: look.expiry,
-            subscription_ids: look.ids,
+            message_expiry: params.expiry,
+            subscription_ids: params.ids,
             properties: view.properties,
             payload: view.payload,
         };
@@ -391,7 +400,7 @@ impl Worker {
                     packet.topic_alias = Some(alias);
                     // The client must not miss the packet that introduces an alias.
                     if is_oversized(&packet) {
-                        aliases.take_back();
+                        aliases.undo_introduce();
                         packet.topic_alias = None;
                     }
                 }
@@ -400,7 +409,7 @@ impl Worker {
         }
         if is_oversized(&packet) {
             self.counters.dropped_packet_size += 1;
-            self.finish_unsent(slot, look);
+            self.finish_unsent(slot, params);
             return self.dropped(slot, &view, "larger than the client's Maximum Packet Size");
         }
         let before = connection.out.len();
@@ -412,19 +421,19 @@ impl Worker {
         }
         let size = connection.out.len() - before;
         connection.messages_sent = connection.messages_sent.wrapping_add(1);
-        if let Some(packet_id) = look.packet_id {
+        if let Some(packet_id) = params.packet_id {
             connection.watch_delivery(packet_id, &view);
         }
         self.counters.bytes_sent += size as u64;
-        self.counters.count_sent(look.qos);
+        self.counters.count_sent(params.qos);
         self.packets.sent(PacketType::Publish);
         self.sampler.sent(&connection.client_id, size);
-        self.watched.sent(self.id, view.topic, look.qos, view.payload.len());
+        self.watched.sent(self.id, view.topic, params.qos, view.payload.len());
         if self.is_traced() {
-            let Look { qos, retain, dup, .. } = *look;
-            let packet_id = look.packet_id.map(PacketId::get);
-            let passing = Passing { qos, retain, dup, packet_id, ..Passing::of(&view) };
-            self.trace_publish(slot, Direction::Out, &passing);
+            let DeliveryParams { qos, retain, dup, .. } = *params;
+            let packet_id = params.packet_id.map(PacketId::get);
+            let traced_publish = TracedPublish { qos, retain, dup, packet_id, ..TracedPublish::of(&view) };
+            self.trace_publish(slot, Direction::Out, &traced_publish);
         }
         self.mark_dirty(slot);
     }
@@ -437,19 +446,19 @@ impl Worker {
 
     /// A message that the client may not get, or that is larger than it takes, is done with as if it had been sent
     /// [MQTT-3.1.2-25].
-    fn finish_unsent(&mut self, slot: u32, look: &Look<'_>) {
-        let Some(packet_id) = look.packet_id else { return };
+    fn finish_unsent(&mut self, slot: u32, params: &DeliveryParams<'_>) {
+        let Some(packet_id) = params.packet_id else { return };
         let Some(connection) = self.connections.occupant(slot) else { return };
         if let Some(session) = connection.session {
             let id = connection.id;
             let kind = crate::store::Acknowledgement::PubRec { refused: true };
             let kind =
-                if look.qos == QoS::ExactlyOnce { kind } else { crate::store::Acknowledgement::PubAck };
+                if params.qos == QoS::ExactlyOnce { kind } else { crate::store::Acknowledgement::PubAck };
             return self
                 .request(session.shard, Request::Acknowledge { session, connection: id, packet_id, kind });
         }
         let deliveries = &mut connection.flow().deliveries;
-        let kept = match look.qos {
+        let kept = match params.qos {
             QoS::ExactlyOnce => match deliveries.pub_rec(packet_id, true) {
                 PubRecOutcome::Refused(kept) => kept,
                 PubRecOutcome::Release(_)
@@ -458,8 +467,8 @@ impl Worker {
                 | PubRecOutcome::WrongKind => None,
             },
             QoS::AtMostOnce | QoS::AtLeastOnce => match deliveries.pub_ack(packet_id) {
-                Settled::Finished(kept) => kept,
-                Settled::Unknown | Settled::WrongKind => None,
+                AckOutcome::Finished(kept) => kept,
+                AckOutcome::Unknown | AckOutcome::WrongKind => None,
             },
         };
         self.release_held(slot, kept.map_or(0, |entry| entry.message.size()));
@@ -488,9 +497,9 @@ impl Worker {
                     // The store skips what expired before it was pinned; from then on it is sent, with what is left.
                     let expiry = shared.view.remaining_expiry(self.now).unwrap_or(Some(0));
                     let ids = subscription_ids.as_slice();
-                    let look = Look { qos, retain, dup, packet_id: Some(packet_id), ids, expiry };
+                    let params = DeliveryParams { qos, retain, dup, packet_id: Some(packet_id), ids, expiry };
                     if connection.unmounted(shared.view.topic).is_none() {
-                        self.finish_unsent(slot, &look);
+                        self.finish_unsent(slot, &params);
                         continue;
                     }
                     // The rules may have changed since it was queued, or sent for the first time.
@@ -500,12 +509,12 @@ impl Worker {
                             // The client may have received it: PUBREL follows, so that both sides release the Packet Identifier.
                             self.acknowledge(slot, packet_id, Acknowledgement::PubRec { refused: false });
                         } else {
-                            self.finish_unsent(slot, &look);
+                            self.finish_unsent(slot, &params);
                         }
                         self.dropped(slot, &shared.view, NOT_READABLE);
                         continue;
                     }
-                    self.write(slot, &mut shared, &look, &mut EncodeOnce::for_receivers(1));
+                    self.write(slot, &mut shared, &params, &mut EncodeOnce::for_receivers(1));
                 }
             }
         }
@@ -523,7 +532,7 @@ impl Worker {
                 if flow.overflow.is_empty() {
                     return;
                 }
-                self.let_publishers_in(slot);
+                self.drain_overflow(slot);
                 if self.has_waiting(slot) {
                     continue;
                 }
@@ -537,7 +546,7 @@ impl Worker {
                     self.skip_waiting(slot);
                     self.counters.dropped_not_readable += 1;
                     self.dropped(slot, &message.view(), NOT_READABLE);
-                    self.let_publishers_in(slot);
+                    self.drain_overflow(slot);
                     continue;
                 }
             }
@@ -561,7 +570,7 @@ impl Worker {
                         self.queued_bytes -= entry.message.size() as u64;
                     }
                     let ids = entry.subscription_ids.as_slice();
-                    let look = Look {
+                    let params = DeliveryParams {
                         qos,
                         retain: entry.retain,
                         dup: false,
@@ -572,12 +581,12 @@ impl Worker {
                     self.write(
                         slot,
                         &mut Shared::from(&entry.message),
-                        &look,
+                        &params,
                         &mut EncodeOnce::for_receivers(1),
                     );
                 }
             }
-            self.let_publishers_in(slot);
+            self.drain_overflow(slot);
         }
     }
 
@@ -598,7 +607,7 @@ impl Worker {
     }
 
     /// Moves messages from the overflow to places that are free again, and tells their publishers.
-    fn let_publishers_in(&mut self, slot: u32) {
+    fn drain_overflow(&mut self, slot: u32) {
         while let Some(connection) = self.connections.occupant(slot)
             && connection.flow.as_ref().is_some_and(|flow| !flow.overflow.is_empty())
             && connection.has_queue_room(self.node.load.queue_share(&self.settings), &self.settings.queue)
@@ -611,13 +620,13 @@ impl Worker {
                 flow.full.ends(self.now);
             }
             if let Some(pending) = pending {
-                self.found_a_place(pending);
+                self.receiver_done(pending);
             }
         }
     }
 
     /// One of the receivers that a message waits for has a place, or is gone.
-    pub(super) fn found_a_place(&mut self, key: u32) {
+    pub(super) fn receiver_done(&mut self, key: u32) {
         let Some(pending) = self.pending.get_mut(key as usize) else { return };
         pending.remaining -= 1;
         if pending.remaining == 0 {
@@ -627,14 +636,14 @@ impl Worker {
         }
     }
 
-    /// Closes a client that freed no place for `queue.wait`, or for whom publishers have waited for `queue.full_max` and which has not taken
+    /// Closes a client that freed no place for `queue.full_wait`, or for whom publishers have waited for `queue.full_wait_total` and which has not taken
     /// what waited when its queue became full. Its publishers go on.
     pub(super) fn check_queue_wait(&mut self, timer: Timer) {
         if self.connections.get_mut(timer.slot, timer.generation).is_none() {
             return;
         }
         // There may be room because others have less.
-        self.let_publishers_in(timer.slot);
+        self.drain_overflow(timer.slot);
         let Some(connection) = self.connections.get_mut(timer.slot, timer.generation) else { return };
         let drops = connection.marks.drops;
         let Some(flow) = connection.flow.as_mut() else { return };
@@ -645,7 +654,7 @@ impl Worker {
         let queue = &self.settings.queue;
         let mut at = oldest.deadline;
         if !drops {
-            at = at.max(flow.place_freed.after(queue.wait)).min(flow.full.due(queue.full_max));
+            at = at.max(flow.place_freed.after(queue.full_wait)).min(flow.full.due(queue.full_wait_total));
         }
         if at > self.judged {
             flow.wait_timed = true;
@@ -665,13 +674,13 @@ impl Worker {
     }
 
     /// While the memory for queues is short, closes connections that hold more than an equal share of it and have taken nothing for
-    /// `queue.wait`, or too little for `queue.full_max`. Whether a publisher waits does not matter: memory that nobody frees is missing
+    /// `queue.full_wait`, or too little for `queue.full_wait_total`. Whether a publisher waits does not matter: memory that nobody frees is missing
     /// for everybody.
     pub(super) fn close_hoarders(&mut self) {
         if !self.node.load.hoarders_give_way.load(Ordering::Relaxed) {
             return;
         }
-        let (share, wait) = (self.node.equal_share(), self.settings.queue.wait);
+        let (share, wait) = (self.node.equal_share(), self.settings.queue.full_wait);
         let mut to_free =
             self.node.waiting_bytes().saturating_sub(self.settings.limits.memory_queued_max.bytes() / 2);
         let mut hoarders = Vec::new();
@@ -683,7 +692,7 @@ impl Worker {
             };
             let held = flow.held_bytes as u64;
             let is_stuck = flow.place_freed.after(wait) <= self.judged
-                || flow.waiting_since.after(self.settings.queue.full_max) <= self.judged;
+                || flow.waiting_since.after(self.settings.queue.full_wait_total) <= self.judged;
             if to_free > 0 && held >= share.max(1) && is_stuck {
                 to_free = to_free.saturating_sub(held);
                 hoarders.push(slot);
@@ -693,8 +702,8 @@ impl Worker {
         for at in 0..self.shards.len() {
             for connection in self.shards[at].1.hoarders(self.judged, share, &mut to_free) {
                 let worker = connection.worker;
-                let letter = Letter::Completion(Completion::QueueFull { connection });
-                self.post(worker, letter);
+                let command = WorkerCommand::Completion(Completion::QueueFull { connection });
+                self.post(worker, command);
             }
         }
     }
@@ -786,16 +795,16 @@ impl Worker {
         options: Options,
         subscription_id: u32,
     ) -> bool {
-        self.go_on_with_retained(slot, filter, (options, subscription_id), Reached::default())
+        self.resume_retained(slot, filter, (options, subscription_id), WalkProgress::default())
     }
 
     /// The same for those that a durable session has not got yet.
-    pub(super) fn go_on_with_retained(
+    pub(super) fn resume_retained(
         &mut self,
         slot: u32,
         filter: &str,
         (options, subscription_id): (Options, u32),
-        reached: Reached,
+        progress: WalkProgress,
     ) -> bool {
         let (first, last) = self.retained_workers(filter);
         let sys = filter.starts_with(retained::SYS);
@@ -808,9 +817,9 @@ impl Worker {
             subscription_id,
             worker,
             last_worker: last.0,
-            done: reached.done,
-            from: reached.after.map(|after| (retained::place(&after), after)),
-            passes: 0,
+            done: progress.done,
+            from: progress.after.map(|after| (retained::shard_of(&after), after)),
+            pending_flushes: 0,
             since: 0,
         });
         true
@@ -831,21 +840,22 @@ impl Worker {
             job.since = ticket;
         }
         if let Some(job) = flow.retained.get_mut(first) {
-            job.passes = others;
+            job.pending_flushes = others;
         }
         let own = self.id;
         for worker in (0..=others).map(WorkerId).filter(|worker| *worker != own) {
-            self.post(worker, Letter::PassBy(Passer::Connection(id, ticket)));
+            self.post(worker, WorkerCommand::Flush(FlushWaiter::Connection(id, ticket)));
         }
         self.ask_for_page(slot);
     }
 
     /// Another worker has nothing from before some subscriptions any more.
-    pub(super) fn passed(&mut self, id: ConnectionId, ticket: u32) {
+    pub(super) fn flushed(&mut self, id: ConnectionId, ticket: u32) {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         let Some(flow) = connection.flow.as_mut() else { return };
-        if let Some(job) = flow.retained.iter_mut().find(|job| job.since == ticket && job.passes > 0) {
-            job.passes -= 1;
+        if let Some(job) = flow.retained.iter_mut().find(|job| job.since == ticket && job.pending_flushes > 0)
+        {
+            job.pending_flushes -= 1;
             self.ask_for_page(id.slot);
         }
     }
@@ -881,22 +891,22 @@ impl Worker {
     }
 
     /// A durable session is served again: it gets the retained messages that it had yet to get when its last connection ended.
-    pub(super) fn resume_walks(&mut self, slot: u32, walks: Vec<(Box<str>, Reached)>) {
+    pub(super) fn resume_walks(&mut self, slot: u32, walks: Vec<(Box<str>, WalkProgress)>) {
         if mutated(Mutation::ForgetWalks) {
             return;
         }
         let mut jobs = 0;
-        for (filter, reached) in walks {
+        for (filter, progress) in walks {
             let Some(connection) = self.connections.occupant_ref(slot) else { return };
             let found = connection.subscriptions.get(&filter);
-            let begun = found.is_some_and(|found| self.go_on_with_retained(slot, &filter, found, reached));
+            let begun = found.is_some_and(|found| self.resume_retained(slot, &filter, found, progress));
             jobs += usize::from(begun);
             if !begun && let Some(session) = self.connections.occupant_ref(slot).and_then(|it| it.session) {
                 self.request(session.shard, Request::EndWalk { session, filter });
             }
         }
         if jobs > 0 {
-            self.counters.retained_walks_resumed += jobs as u64;
+            self.counters.retained_scans_resumed += jobs as u64;
             self.begin_retained(slot, jobs);
         }
     }
@@ -916,11 +926,11 @@ impl Worker {
         if flow.page_asked || !room || full || flow.ready.len() > queue_max {
             return;
         }
-        let Some(job) = flow.retained.front_mut().filter(|job| job.passes == 0) else { return };
+        let Some(job) = flow.retained.front_mut().filter(|job| job.pending_flushes == 0) else { return };
         let at = flow.pace.next();
         if at > now {
             if !std::mem::replace(&mut flow.pace.timed, true) {
-                self.counters.retained_paced += 1;
+                self.counters.retained_throttled += 1;
                 self.wheel.arm(at, slot, id.generation, TimerKind::Retained);
             }
             return;
@@ -934,11 +944,11 @@ impl Worker {
         let (filter, done, from) = (job.filter.clone(), job.done, job.from.clone());
         let scan = Scan { connection: id, filter, done, from, limit: queue_max.max(1) };
         let worker = WorkerId(job.worker);
-        self.post(worker, Letter::Scan(Box::new(scan)));
+        self.post(worker, WorkerCommand::Scan(Box::new(scan)));
     }
 
     /// A pause between two pages is over.
-    pub(super) fn look_on(&mut self, slot: u32) {
+    pub(super) fn continue_retained(&mut self, slot: u32) {
         if let Some(flow) = self.connections.occupant(slot).and_then(|connection| connection.flow.as_mut()) {
             flow.pace.timed = false;
             self.ask_for_page(slot);
@@ -947,13 +957,13 @@ impl Worker {
 
     /// A page of retained messages for the subscription whose turn it is [MQTT-3.3.1-8].
     pub(super) fn page(&mut self, page: Page) {
-        let Page { connection: id, mut messages, looked, next } = page;
-        self.counters.retained_looked += looked as u64;
-        let per_second = self.settings.retained.looks_per_second;
+        let Page { connection: id, mut messages, examined, next } = page;
+        self.counters.retained_scanned += examined as u64;
+        let per_second = self.settings.retained.scanned_per_second;
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         let session = connection.session;
         let Some(flow) = connection.flow.as_mut() else { return };
-        flow.pace.spend(self.now, looked, per_second);
+        flow.pace.spend(self.now, examined, per_second);
         let Some(job) = flow.retained.front_mut() else { return };
         let (options, subscription_id) = (job.options, job.subscription_id);
         if !connection.subscriptions.contains(&job.filter) {
@@ -967,12 +977,12 @@ impl Worker {
         let overtaken =
             |message: &Message| flow.overtaken.get(message.view().topic).is_some_and(|step| *step > since);
         messages.retain(|message| !overtaken(message));
-        job.done |= self.node.retained_places(WorkerId(job.worker), next.as_ref().map(|(place, _)| *place));
+        job.done |= self.node.retained_shards(WorkerId(job.worker), next.as_ref().map(|(shard, _)| *shard));
         let is_last = next.is_none() && job.worker >= job.last_worker;
         job.worker += u16::from(next.is_none());
-        job.from = next.or(job.from.take()).filter(|(place, _)| !retained::is_in(job.done, *place));
+        job.from = next.or(job.from.take()).filter(|(shard, _)| !retained::is_in(job.done, *shard));
         let after = job.from.as_ref().map(|(_, after)| after.clone()).filter(|after| !after.is_empty());
-        let reached = (!is_last).then_some(Reached { done: job.done, after });
+        let progress = (!is_last).then_some(WalkProgress { done: job.done, after });
         let filter = job.filter.clone();
         if is_last {
             flow.end_retained();
@@ -994,7 +1004,7 @@ impl Worker {
         }
         match session.filter(|_| is_kept(&filter, options)) {
             Some(session) => {
-                let page = Some(Box::new(OfPage { connection: id, filter, reached }));
+                let page = Some(Box::new(EnqueueForPage { connection: id, filter, progress }));
                 self.request(
                     session.shard,
                     Request::Enqueue { session, entries, group: None, token: None, page },

@@ -6,10 +6,10 @@ use mqtt::{QoS, ReasonCode, TopicName};
 
 use super::Worker;
 use super::deliver::EncodeOnce;
+use crate::batch::{BatchDelivery, Body, Target, Token, WorkerCommand};
 use crate::ids::{ConnectionId, ShardId, WorkerId};
-use crate::mail::{BatchDelivery, Body, Letter, Target, Token};
 use crate::message::{MessageView, Shared};
-use crate::peers::{NodePlace, Wants};
+use crate::peers::{NodeIndex, Wants};
 use crate::quota::Payers;
 use crate::retained;
 use crate::route::{Route, RouteKind};
@@ -30,7 +30,7 @@ pub(super) struct Publishing {
     pub identity: Option<Identity>,
     /// An earlier connection has dispatched it, when other nodes had lost so often what was on its way to them: whoever is connected has it, the store
     /// may not, nor may a node that has lost something since.
-    pub again: Option<u32>,
+    pub previous_losses: Option<u32>,
     /// It comes from another node: it is for clients of this one.
     pub is_forwarded: bool,
     /// When it was retained elsewhere; 0 when it comes from a client of this node.
@@ -59,7 +59,7 @@ pub(super) struct Dispatched {
     /// Nobody has it, for the log takes none.
     pub refused: Option<ReasonCode>,
     /// It went to a shared group, whose member may not get it, and to others.
-    pub is_spread: bool,
+    pub may_be_partial: bool,
 }
 
 impl Worker {
@@ -91,7 +91,7 @@ impl Worker {
         let refusal = if needs_log { self.node.refusal() } else { None };
         if refusal.is_some() && view.retain {
             // Other nodes keep it, one of QoS 0 of this node's own clients, too.
-            self.node.misses_retained();
+            self.node.note_retained_missing();
         }
         if refusal.is_some() && publishing.is_refusable() && needs_places(rest, &view, &publishing) {
             self.refused_by_log += 1;
@@ -105,7 +105,7 @@ impl Worker {
         let token = publishing.token.filter(|_| view.qos > QoS::AtMostOnce);
         let (mut for_sessions, mut for_groups) = (0_u16, 0_u16);
         let mut forwarded = 0;
-        let is_kept = view.retain && retained::place(view.topic) != retained::OWN;
+        let is_kept = view.retain && retained::shard_of(view.topic) != retained::OWN_TOPICS;
         let stamp = match publishing.stamp {
             0 if is_kept => self.node.stamp(self.now),
             stamp => stamp,
@@ -120,40 +120,41 @@ impl Worker {
                     let same = same_receiver(rest);
                     let (routes, after) = rest.split_at(same);
                     rest = after;
-                    if publishing.again.is_some() {
+                    if publishing.previous_losses.is_some() {
                         continue;
                     }
-                    if first.place == self.id.0 {
+                    if first.index == self.id.0 {
                         merge(routes, &view, &mut local);
                     } else {
-                        result.outstanding += self.batch_targets(first.place, routes, &mut shared, token);
+                        result.outstanding += self.batch_targets(first.index, routes, &mut shared, token);
                     }
                 }
                 RouteKind::Shard => {
                     rest = &rest[1..];
-                    for_sessions |= if view.qos > QoS::AtMostOnce { 1 << first.place } else { 0 };
+                    for_sessions |= if view.qos > QoS::AtMostOnce { 1 << first.index } else { 0 };
                 }
                 RouteKind::ShardGroups => {
                     rest = &rest[1..];
                     self.fan_out += GROUP_FAN_OUT * u64::from(first.subscription_id);
                     // The node that it comes from has chosen the members.
-                    for_groups |= if publishing.is_forwarded { 0 } else { 1 << first.place };
+                    for_groups |= if publishing.is_forwarded { 0 } else { 1 << first.index };
                 }
                 RouteKind::Node => {
                     let same = same_receiver(rest);
                     let (routes, after) = rest.split_at(same);
                     rest = after;
                     // What an earlier connection has sent there arrives, unless the node has lost it.
-                    let place = NodePlace(first.place);
-                    let is_sent =
-                        publishing.again.is_some_and(|losses| !self.node.routes.may_have_lost(place, losses));
+                    let node = NodeIndex(first.index);
+                    let is_sent = publishing
+                        .previous_losses
+                        .is_some_and(|losses| !self.node.routes.may_have_lost(node, losses));
                     let is_stored = routes.iter().any(|route| route.wants().includes(Wants::STORED));
                     if !publishing.is_forwarded && !is_sent && stamp == 0 {
                         let completions = self.forward(routes, &view, &mut frame, token);
                         forwarded += completions;
                         result.stored |= completions > 0 && is_stored;
                     } else if !publishing.is_forwarded && stamp != 0 && is_stored {
-                        self.retained_is_owed(place);
+                        self.retained_is_for_durable(node);
                     }
                 }
                 // A shard's own index has these; the node's has not.
@@ -165,7 +166,7 @@ impl Worker {
         if for_groups != 0 {
             let stored = for_groups.count_ones() + for_sessions.count_ones();
             let others = !local.is_empty() || is_kept;
-            result.is_spread = stored + result.outstanding + forwarded + u32::from(others) > 1;
+            result.may_be_partial = stored + result.outstanding + forwarded + u32::from(others) > 1;
         }
         let is_alone = forwarded == 1 && result.outstanding == 0 && shards == 0 && local.is_empty();
         if is_alone && !view.retain && !publishing.repeated {
@@ -264,9 +265,9 @@ impl Worker {
     /// Says that there are retained messages on the topic's host, before anybody looks who has subscribed: whoever subscribes and
     /// does not see this is seen.
     pub(super) fn announce_retained(&self, topic: &str) {
-        let place = retained::place(topic);
-        let used = &self.node.published[self.node.retained_host(place).index()].retained_used;
-        if place != retained::OWN && !used.load(Ordering::Relaxed) {
+        let shard = retained::shard_of(topic);
+        let used = &self.node.published[self.node.retained_host(shard).index()].retained_used;
+        if shard != retained::OWN_TOPICS && !used.load(Ordering::Relaxed) {
             used.store(true, Ordering::Release);
             fence(Ordering::SeqCst); // Paired with that in `first_used`.
         }
@@ -279,14 +280,14 @@ impl Worker {
         refusal: Option<ReasonCode>,
         token: Option<Token>,
     ) -> u32 {
-        let place = retained::place(shared.view.topic);
+        let shard = retained::shard_of(shared.view.topic);
         let message = shared.message();
-        if place == retained::OWN {
+        if shard == retained::OWN_TOPICS {
             self.retain_own(message);
             return 0;
         }
         let payers = self.payers_of(shared.view.publisher);
-        self.request(place, Request::Retain { message, stamp, copied_by: None, refusal, token, payers });
+        self.request(shard, Request::Retain { message, stamp, copied_by: None, refusal, token, payers });
         u32::from(token.is_some())
     }
 
@@ -321,9 +322,9 @@ impl Worker {
             }
             Token::Operator { worker, key } if worker == self.id => self.completed_for_operator(key, reason),
             Token::Operator { worker, .. } => self.outbox[worker.index()].acknowledged.push((token, reason)),
-            Token::Append { shard, key } => self.request(shard, Request::Taken { key, reason }),
-            Token::Given { shard, key } => self.request(shard, Request::Given { key, reason }),
-            Token::Copy { worker, key } if worker == self.id => self.copy_goes_on(key),
+            Token::Append { shard, key } => self.request(shard, Request::Accepted { key, reason }),
+            Token::Offered { shard, key } => self.request(shard, Request::Offered { key, reason }),
+            Token::Copy { worker, key } if worker == self.id => self.continue_copy(key),
             Token::Copy { worker, .. } => self.outbox[worker.index()].acknowledged.push((token, reason)),
             Token::Forwarded { worker, key } if worker == self.id => self.has_arrived(key, reason),
             Token::Forwarded { worker, .. } => self.outbox[worker.index()].acknowledged.push((token, reason)),
@@ -331,13 +332,13 @@ impl Worker {
     }
 
     /// The worker's list of what it has for another.
-    pub(super) fn post(&mut self, to: WorkerId, letter: Letter) {
-        self.outbox[to.index()].letters.push(letter);
+    pub(super) fn post(&mut self, to: WorkerId, command: WorkerCommand) {
+        self.outbox[to.index()].commands.push(command);
     }
 
     pub(super) fn request(&mut self, shard: ShardId, request: Request) {
         let host = self.node.shard_host(shard);
-        self.post(host, Letter::Request(shard, request));
+        self.post(host, WorkerCommand::Request(shard, request));
     }
 }
 
@@ -348,11 +349,11 @@ fn routes_of<'r>(
     routes: &'r mut Vec<Route>,
 ) -> &'r [Route] {
     if reader.matches(name, routes) > 1 {
-        routes.sort_unstable_by_key(|route| (route.kind, route.place, route.slot, route.generation));
+        routes.sort_unstable_by_key(|route| (route.kind, route.index, route.slot, route.generation));
         // A shard is told once, however many of its filters match.
         routes.dedup_by(|a, b| {
             let is_same = a.kind == b.kind
-                && a.place == b.place
+                && a.index == b.index
                 && matches!(a.kind, RouteKind::Shard | RouteKind::ShardGroups);
             if is_same {
                 b.subscription_id = b.subscription_id.saturating_add(a.subscription_id);
@@ -371,12 +372,12 @@ fn needs_places(routes: &[Route], view: &MessageView<'_>, publishing: &Publishin
         RouteKind::ShardGroups => publishing.repeated && publishing.identity.is_some(),
         _ => false,
     };
-    let retained = view.retain && retained::place(view.topic) != retained::OWN;
+    let retained = view.retain && retained::shard_of(view.topic) != retained::OWN_TOPICS;
     view.qos > QoS::AtMostOnce && (retained || routes.iter().any(needs))
 }
 
 fn same_receiver(routes: &[Route]) -> usize {
-    let key = |route: &Route| (route.kind, route.place, route.slot, route.generation);
+    let key = |route: &Route| (route.kind, route.index, route.slot, route.generation);
     routes.iter().take_while(|route| key(route) == key(&routes[0])).count()
 }
 
@@ -388,7 +389,7 @@ fn merge(routes: &[Route], view: &MessageView<'_>, targets: &mut Vec<Target>) {
         // [MQTT-3.8.3-3]
         let own = || {
             view.publisher.is_some_and(|id| {
-                (id.worker.0, id.slot, id.generation) == (route.place, route.slot, route.generation)
+                (id.worker.0, id.slot, id.generation) == (route.index, route.slot, route.generation)
             })
         };
         if route.options.no_local() && own() {
@@ -438,10 +439,10 @@ mod tests {
             publisher_key: 0,
             durability: crate::settings::Durability::default(),
         };
-        let merged = |place, slot, generation, no_local| {
+        let merged = |index, slot, generation, no_local| {
             let options = Options::from(SubscriptionOptions { no_local, ..SubscriptionOptions::default() });
             let kind = RouteKind::Connection;
-            let route = Route { slot, generation, subscription_id: 0, place, options, kind };
+            let route = Route { slot, generation, subscription_id: 0, index, options, kind };
             let mut targets = Vec::new();
             merge(&[route], &view, &mut targets);
             targets.len()

@@ -3,7 +3,7 @@
 use mqtt::{Auth, Connect, Packet, PropertiesBuf, Property, ReasonCode};
 
 use super::Worker;
-use crate::access::{Step, Verdict};
+use crate::access::{AuthResult, Step};
 use crate::connection::{Enhanced, Phase};
 
 impl Worker {
@@ -23,7 +23,7 @@ impl Worker {
     }
 
     /// AUTH while the connection is being made.
-    pub(super) fn exchange(&mut self, slot: u32, auth: &Auth<'_>) -> Result<(), ReasonCode> {
+    pub(super) fn continue_exchange(&mut self, slot: u32, auth: &Auth<'_>) -> Result<(), ReasonCode> {
         if auth.reason != ReasonCode::ContinueAuthentication {
             return Err(ReasonCode::ProtocolError); // [MQTT-4.12.0-3]
         }
@@ -73,9 +73,9 @@ impl Worker {
         match step {
             Step::Continue(data) => self.send_auth(slot, ReasonCode::ContinueAuthentication, Some(&data)),
             Step::Success(data, admission) => {
-                self.end_run(slot);
+                self.end_exchange(slot);
                 if phase == Phase::Open {
-                    return match self.admit_again(slot, *admission) {
+                    return match self.readmit(slot, *admission) {
                         Ok(()) => self.send_auth(slot, ReasonCode::Success, data.as_deref()),
                         Err(reason) => self.close(slot, reason),
                     };
@@ -85,14 +85,14 @@ impl Worker {
                 if let Some(connecting) = connection.connecting.as_mut() {
                     connecting.authentication_data = data;
                 }
-                self.verdict(id, Verdict::Admit(admission));
+                self.authenticated(id, AuthResult::Admit(admission));
             }
             Step::Failure(reason) if phase == Phase::Open => self.close(slot, reason), // [MQTT-4.12.1-2]
             Step::Failure(reason) => self.refuse_connect(slot, version, reason),
         }
     }
 
-    fn end_run(&mut self, slot: u32) {
+    fn end_exchange(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         if let Some(enhanced) = connection.extra.as_mut().and_then(|extra| extra.enhanced.as_mut()) {
             enhanced.run = None;

@@ -2,7 +2,7 @@
 
 /// What a connection begins with instead of CONNECT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Foreign {
+pub enum ForeignProtocol {
     /// A record of a TLS handshake.
     Tls,
     /// A request of HTTP.
@@ -16,7 +16,7 @@ const BODY: &str = "This port speaks MQTT, not HTTP.\n\
                     MQTT over WebSocket needs a listener with transport = \"websocket\", usually port 8083.\n\
                     The dashboard and the API are at the address of http.listen, usually port 18083.\n";
 
-impl Foreign {
+impl ForeignProtocol {
     /// `None` for what may be MQTT.
     pub fn of(bytes: &[u8]) -> Option<Self> {
         // CONNECT begins with 0x10; the type of the first packet and its flags have no other value (2.1.3).
@@ -57,12 +57,12 @@ mod tests {
     #[test]
     fn what_is_not_mqtt_is_recognized_by_its_first_bytes() {
         let client_hello = [0x16, 3, 1, 2, 0, 1];
-        assert_eq!(Foreign::of(&client_hello), Some(Foreign::Tls));
+        assert_eq!(ForeignProtocol::of(&client_hello), Some(ForeignProtocol::Tls));
         for request in ["GET / HTTP/1.1\r\n", "POST /x HTTP/1.0\r\n", "PRI * HTTP/2.0\r\n"] {
-            assert_eq!(Foreign::of(request.as_bytes()), Some(Foreign::Http), "{request}");
+            assert_eq!(ForeignProtocol::of(request.as_bytes()), Some(ForeignProtocol::Http), "{request}");
         }
         for unknown in [&[][..], &[0x16], &[0x10, 3], b"GET", b"GETTING", b"\xF0GET "] {
-            assert_eq!(Foreign::of(unknown), None, "{unknown:?}");
+            assert_eq!(ForeignProtocol::of(unknown), None, "{unknown:?}");
         }
     }
 }

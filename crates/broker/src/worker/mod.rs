@@ -22,7 +22,7 @@ mod publish;
 mod receive;
 mod recheck;
 mod refusals;
-pub(crate) use refusals::Beyond;
+pub(crate) use refusals::ExceededLimits;
 mod report;
 mod retained;
 mod review;
@@ -47,14 +47,14 @@ pub use receive::{Received, Then};
 use crate::access::{Access, ClientCertificate};
 use crate::admin::{Sampler, SlowTable, Tracing};
 use crate::backlog::{Backlog, Waiting};
+use crate::batch::{Batch, FlushWaiter, Token, WorkerCommand};
 use crate::connection::{Connection, Marks, Phase};
 use crate::counters::{Counters, PacketCounters, Published, StoreCounters};
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
-use crate::mail::{Batch, Letter, Passer, Token};
 use crate::node::{NO_LISTENER, Node};
 use crate::out::{Out, Pool};
 use crate::overload::{Level, Load, Overload};
-use crate::peers::{Copies, NodePlace, Outbound};
+use crate::peers::{Copies, NodeIndex, Outbound};
 use crate::quota::Payers;
 use crate::retained::RetainedShard;
 use crate::route::Route;
@@ -79,7 +79,7 @@ pub struct Worker {
     /// For other nodes of the cluster.
     outbound: Outbound,
     /// Copies of what is retained here that are under way: to whom, and where to go on.
-    copies: slab::Slab<(NodePlace, Copies, (ShardId, Box<str>))>,
+    copies: slab::Slab<(NodeIndex, Copies, (ShardId, Box<str>))>,
     /// Messages of other nodes that wait for their places here.
     arrivals: slab::Slab<peers::Arrival>,
     wheel: Wheel,
@@ -94,9 +94,9 @@ pub struct Worker {
     /// Asked for before what they should hold is durable, with the batches they wait for.
     waiting_scans: Vec<(Vec<(ShardId, u64)>, retained::Awaiting)>,
     /// Copies that wait until workers have passed on what they had published before.
-    asked_copies: slab::Slab<retained::AskedCopies>,
+    pending_copies: slab::Slab<retained::PendingCopies>,
     /// Who wants to know when this turn is over.
-    passing: Vec<Passer>,
+    flush_waiters: Vec<FlushWaiter>,
     /// Wills of durable sessions that wait until this node knows what others want: no more than there are sessions.
     waiting_wills: VecDeque<DueWill>,
     /// When they are looked at.
@@ -127,8 +127,8 @@ pub struct Worker {
     stopping: bool,
     overload: Overload,
     /// The same without what waits in queues, which is no reason to refuse clients.
-    door: Overload,
-    is_door_closed: bool,
+    connect_overload: Overload,
+    refuses_clients: bool,
     /// Clients are judged by this time: everything that they had sent until then was read. The present time where nobody says so.
     judged: Time,
     /// [`Self::has_read_until`] was called.
@@ -179,8 +179,8 @@ impl Worker {
             store_events: VecDeque::new(),
             own_retained: RetainedShard::default(),
             waiting_scans: Vec::new(),
-            asked_copies: slab::Slab::new(),
-            passing: Vec::new(),
+            pending_copies: slab::Slab::new(),
+            flush_waiters: Vec::new(),
             waiting_wills: VecDeque::new(),
             wills_due: Time::NEVER,
             will_payers: None,
@@ -202,8 +202,8 @@ impl Worker {
             operators: operators::Operators::default(),
             stopping: false,
             overload: Overload::default(),
-            door: Overload::default(),
-            is_door_closed: false,
+            connect_overload: Overload::default(),
+            refuses_clients: false,
             judged: node.began(),
             reads_sockets: false,
             overload_level: Level::default(),
@@ -224,7 +224,7 @@ impl Worker {
     pub(crate) fn recall(&mut self) {
         let mut output = std::mem::take(&mut self.shard_output);
         self.shards.iter_mut().for_each(|(_, shard)| shard.recall(&mut output));
-        self.carry_out(&mut output);
+        self.apply_output(&mut output);
         self.shard_output = output;
     }
 
@@ -232,11 +232,11 @@ impl Worker {
     /// the subscriptions and groups of all workers have to be in place.
     pub(crate) fn start_shards(&mut self) {
         let mut output = std::mem::take(&mut self.shard_output);
-        let (now, life) = (self.now, self.node.life);
+        let (now, incarnation) = (self.now, self.node.incarnation);
         for (_, shard) in &mut self.shards {
-            shard.start(now, life, &mut output);
+            shard.start(now, incarnation, &mut output);
         }
-        self.carry_out(&mut output);
+        self.apply_output(&mut output);
         self.shard_output = output;
         self.has_started = true;
         if self.shards.iter().any(|(_, shard)| shard.retained_len() > 0) {
@@ -342,7 +342,7 @@ impl Worker {
         self.now = now;
         let Some(connection) = self.connections.occupant(slot) else { return };
         if connection.out.is_empty() {
-            connection.out.give_back(&mut self.pool);
+            connection.out.return_buffer(&mut self.pool);
         }
         if connection.marks.held && connection.phase == Phase::Open {
             connection.marks.held = false;
@@ -356,7 +356,7 @@ impl Worker {
     /// A turn of the reactor took so long, and ends now.
     pub fn turn_took(&mut self, now: Time, took: Duration) {
         self.overload.turn(now, took);
-        self.door.turn(now, took);
+        self.connect_overload.turn(now, took);
     }
 
     /// Looks at what there is to do, several times a second, and says how much the node has to give up until the next time.
@@ -364,18 +364,19 @@ impl Worker {
         let waiting_max = self.settings.limits.memory_queued_max.bytes();
         let load = Load { mailbox_bytes, waiting_bytes: self.node.waiting_bytes(), waiting_max };
         let own = self.overload.assess(now, load, &self.settings.overload);
-        let door = self.door.assess(now, Load { waiting_bytes: 0, ..load }, &self.settings.overload);
+        let connect_overload =
+            self.connect_overload.assess(now, Load { waiting_bytes: 0, ..load }, &self.settings.overload);
         self.published().overload.store(own.number(), Relaxed);
-        self.published().door_closed.store(door >= Level::Busy, Relaxed);
-        self.is_door_closed = self.node.published.iter().any(|worker| worker.door_closed.load(Relaxed));
+        self.published().refuses_clients.store(connect_overload >= Level::Busy, Relaxed);
+        self.refuses_clients = self.node.published.iter().any(|worker| worker.refuses_clients.load(Relaxed));
         let levels = self.node.published.iter().map(|worker| worker.overload.load(Relaxed));
         self.overload_level = Level::of(levels.max().unwrap_or_default());
         self.overload_level
     }
 
     /// Whether no new clients are accepted, as of the last look.
-    pub fn is_door_closed(&self) -> bool {
-        self.is_door_closed
+    pub fn refuses_clients(&self) -> bool {
+        self.refuses_clients
     }
 
     /// Everything that clients had sent until `at` was read. From the first call on, no client is judged by a later time than this
@@ -488,7 +489,7 @@ impl Worker {
             self.start_shards();
         }
         if !self.store_events.is_empty() {
-            self.hear_the_log();
+            self.process_store_events();
         }
         self.resume_paused();
         let mut due = std::mem::take(&mut self.due);
@@ -501,7 +502,7 @@ impl Worker {
             if self.shards[at].1.next_deadline() <= now {
                 let mut output = std::mem::take(&mut self.shard_output);
                 self.shards[at].1.tick(now, self.judged, &mut output);
-                self.carry_out(&mut output);
+                self.apply_output(&mut output);
                 self.shard_output = output;
             }
         }
@@ -511,7 +512,7 @@ impl Worker {
         if self.housekeeping_due <= now {
             self.housekeeping_due = Time(now.0 + 1000);
             self.tend_retained();
-            self.ask_for_missed_retained();
+            self.request_missing_retained();
             self.shards.iter().for_each(|(_, shard)| shard.report_live());
             self.publish_figures();
             // Two workers that weigh at once may leave the older result behind.
@@ -529,8 +530,8 @@ impl Worker {
     /// The end of a turn, whose batches have been sent: nothing of the shared index is held any more.
     pub fn end_turn(&mut self) {
         self.reader.quiescent();
-        for passer in self.passing.drain(..) {
-            self.outbox[passer.worker().index()].letters.push(Letter::Passed(passer));
+        for waiter in self.flush_waiters.drain(..) {
+            self.outbox[waiter.worker().index()].commands.push(WorkerCommand::Flushed(waiter));
         }
         if self.node.log.is_some() {
             // Those that can wait go together, for one sync.
@@ -543,10 +544,10 @@ impl Worker {
         let (connected, absent) = held.fold((self.queued_bytes, 0), |(connected, absent), held| {
             (connected + held.for_connected, absent + held.for_absent)
         });
-        let is = (published.queued_bytes.load(Relaxed), published.absent_bytes.load(Relaxed));
+        let is = (published.queued_bytes.load(Relaxed), published.offline_bytes.load(Relaxed));
         if is != (connected + absent, absent) {
             published.queued_bytes.store(connected + absent, Relaxed);
-            published.absent_bytes.store(absent, Relaxed);
+            published.offline_bytes.store(absent, Relaxed);
             self.node.weigh(self.now);
         }
     }
@@ -590,7 +591,7 @@ impl Worker {
             }
             TimerKind::KeepAlive => self.check_keep_alive(timer),
             TimerKind::Packet => self.check_packet_timeout(timer),
-            TimerKind::Retained => self.look_on(slot),
+            TimerKind::Retained => self.continue_retained(slot),
             TimerKind::QueueWait => self.check_queue_wait(timer),
             TimerKind::Expiry => self.check_expiry(slot),
             TimerKind::Unblock => self.unblock(slot),

@@ -7,10 +7,10 @@ use super::Worker;
 use super::dispatch::Dispatched;
 use super::peers::deletion;
 use super::retained::deleted;
-use crate::admin::{NewSubscription, Reply, Unable};
+use crate::admin::{ClientActionError, NewSubscription, Reply};
+use crate::batch::Token;
 use crate::connection::Phase;
 use crate::ids::{ConnectionId, Ticket};
-use crate::mail::Token;
 use crate::message::Message;
 use crate::retained;
 
@@ -20,7 +20,7 @@ pub(super) struct Operators {
     /// By the key of [`Token::Operator`].
     waiting: Slab<Waiting>,
     /// By the operator's number in the ticket.
-    subscribing: Slab<(ConnectionId, Reply<Result<ReasonCode, Unable>>)>,
+    subscribing: Slab<(ConnectionId, Reply<Result<ReasonCode, ClientActionError>>)>,
 }
 
 struct Publish {
@@ -93,7 +93,8 @@ impl Worker {
     /// Other nodes keep the message no longer.
     fn delete_elsewhere(&mut self, topic: &str) {
         let stamp = self.node.stamp(self.now);
-        if stamp == 0 || retained::place(topic) == retained::OWN || TopicName::parse(topic).is_err() {
+        if stamp == 0 || retained::shard_of(topic) == retained::OWN_TOPICS || TopicName::parse(topic).is_err()
+        {
             return;
         }
         let view = deletion(topic, self.now);
@@ -130,7 +131,7 @@ impl Worker {
         &mut self,
         id: ConnectionId,
         subscription: &NewSubscription,
-        reply: Reply<Result<ReasonCode, Unable>>,
+        reply: Reply<Result<ReasonCode, ClientActionError>>,
     ) {
         let Some((slot, ticket)) = self.operator_ticket(id, reply) else { return };
         let NewSubscription { filter, qos, no_local, retain_as_published, retain_handling, subscription_id } =
@@ -156,7 +157,7 @@ impl Worker {
         &mut self,
         id: ConnectionId,
         filter: &str,
-        reply: Reply<Result<ReasonCode, Unable>>,
+        reply: Reply<Result<ReasonCode, ClientActionError>>,
     ) {
         if let Some((slot, ticket)) = self.operator_ticket(id, reply) {
             self.unsubscribe_from(slot, ticket, std::iter::once(filter));
@@ -166,11 +167,11 @@ impl Worker {
     fn operator_ticket(
         &mut self,
         id: ConnectionId,
-        reply: Reply<Result<ReasonCode, Unable>>,
+        reply: Reply<Result<ReasonCode, ClientActionError>>,
     ) -> Option<(u32, Ticket)> {
         let open = self.connections.get(id.slot, id.generation).is_some_and(|it| it.phase == Phase::Open);
         if !open {
-            reply(Err(Unable::Gone));
+            reply(Err(ClientActionError::Gone));
             return None;
         }
         if self.operators.subscribing.len() >= WAITING_MAX {
@@ -197,7 +198,7 @@ impl Worker {
         let waiting = self.operators.subscribing.iter().filter(|(_, (of, _))| *of == id);
         for key in waiting.map(|(key, _)| key).collect::<Vec<_>>() {
             let (_, reply) = self.operators.subscribing.remove(key);
-            reply(Err(Unable::Gone));
+            reply(Err(ClientActionError::Gone));
         }
     }
 

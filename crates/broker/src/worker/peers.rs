@@ -6,14 +6,14 @@ use mqtt::{Properties, QoS, ReasonCode};
 
 use super::Worker;
 use super::dispatch::Publishing;
+use crate::batch::Token;
 use crate::connection::{AckKind, PendingAck};
 use crate::durability::Durability;
 use crate::ids::{ConnectionId, ShardId, Time, hash};
-use crate::mail::Token;
 use crate::message::{Message, MessageView};
 use crate::peers::{
-    Announce, Beside, Copies, Forward, Forwarded, Framed, Inbound, Learned, NodePlace, Outbound, PeerTicket,
-    SubackLevel, Wants, encode,
+    Announce, Copies, Forward, Forwarded, FrameExtras, Framed, Inbound, NodeIndex, Outbound, PeerTicket,
+    PropagatedCopy, SubackLevel, Wants, encode,
 };
 use crate::quota::Payers;
 use crate::retained::{self, Scan};
@@ -22,7 +22,7 @@ use crate::store::{GroupName, Offer, Request};
 
 /// The User Property of a SUBSCRIBE that says who is to know of it before SUBACK.
 const SUBACK_PROPERTY: &str = "suback";
-/// Why a connection ends whose SUBACK would have had to wait for longer than `cluster.suback_wait`.
+/// Why a connection ends whose SUBACK would have had to wait for longer than `cluster.suback_timeout`.
 const UNKNOWN_ELSEWHERE: &str = "Server busy: other nodes of the cluster have not said in time that they know the subscription; subscribe again";
 
 /// A message that is forwarded in this turn: where it is in the frames, and the hash of its topic.
@@ -66,16 +66,16 @@ impl Worker {
         if !wants.takes(view.qos) {
             return 0;
         }
-        let (frame, topic_hash) = self.frame(framed, view, Beside::default());
+        let (frame, topic_hash) = self.frame(framed, view, FrameExtras::default());
         let stored = wants.includes(Wants::STORED);
-        let (to, qos) = (NodePlace(routes[0].place), view.qos);
+        let (to, qos) = (NodeIndex(routes[0].index), view.qos);
         let forward = Forward {
             to,
             frame,
             topic_hash,
             qos,
             stored,
-            is_owed: stored,
+            is_for_durable: stored,
             is_kept: false,
             for_group: false,
             waits: false,
@@ -88,10 +88,10 @@ impl Worker {
     }
 
     /// A durable session on a node wants the retained message that was forwarded last, to all nodes.
-    pub(super) fn retained_is_owed(&mut self, to: NodePlace) {
+    pub(super) fn retained_is_for_durable(&mut self, to: NodeIndex) {
         let others = usize::from(self.node.others());
         let last = self.outbound.forwards.iter_mut().rev().take(others);
-        last.filter(|forward| forward.to == to).for_each(|forward| forward.is_owed = true);
+        last.filter(|forward| forward.to == to).for_each(|forward| forward.is_for_durable = true);
     }
 
     /// What was forwarded last goes to nobody else.
@@ -110,8 +110,9 @@ impl Worker {
     ) -> u32 {
         let others = self.node.others();
         let mut framed = None;
-        for to in (0..others).map(NodePlace) {
-            let (frame, topic_hash) = self.frame(&mut framed, view, Beside { stamp, is_copy, group: None });
+        for to in (0..others).map(NodeIndex) {
+            let (frame, topic_hash) =
+                self.frame(&mut framed, view, FrameExtras { stamp, is_copy, group: None });
             // A node that forgets it on the way has not kept it.
             let (qos, stored) = (view.qos, true);
             let forward = Forward {
@@ -120,7 +121,7 @@ impl Worker {
                 topic_hash,
                 qos,
                 stored,
-                is_owed: false,
+                is_for_durable: false,
                 is_kept: true,
                 for_group: false,
                 waits: false,
@@ -138,30 +139,30 @@ impl Worker {
         &mut self,
         framed: &mut InFrames,
         view: &MessageView<'_>,
-        beside: Beside<'_>,
+        extras: FrameExtras<'_>,
     ) -> (Range<usize>, u32) {
         let frames = &mut self.outbound.frames;
-        let place = framed.get_or_insert_with(|| {
+        let location = framed.get_or_insert_with(|| {
             let start = frames.len();
-            encode(view, beside, self.now, frames);
+            encode(view, extras, self.now, frames);
             (start..frames.len(), hash(view.topic.as_bytes()))
         });
-        place.clone()
+        location.clone()
     }
 
     /// A shared group's message for a member on another node.
     pub(super) fn forward_to_group(&mut self, offer: &Offer) {
         let view = offer.message.view();
         let text = offer.group.text();
-        let beside = Beside { group: Some(&text), ..Beside::default() };
-        let (frame, topic_hash) = self.frame(&mut None, &view, beside);
+        let extras = FrameExtras { group: Some(&text), ..FrameExtras::default() };
+        let (frame, topic_hash) = self.frame(&mut None, &view, extras);
         let forward = Forward {
             to: offer.to,
             frame,
             topic_hash,
             qos: view.qos,
             stored: false,
-            is_owed: false,
+            is_for_durable: false,
             is_kept: false,
             for_group: true,
             waits: offer.waits,
@@ -241,7 +242,7 @@ impl Worker {
             }
             Ok(framed) if framed.is_copy => self.keep_copy(&framed, ticket.map(|ticket| ticket.from), key),
             Ok(Framed { name, view, stamp, .. }) => {
-                self.node.saw_stamp(stamp);
+                self.node.observe_stamp(stamp);
                 self.counters.forwarded_received += 1;
                 self.watched.received(self.id, view.topic, view.qos, view.payload.len());
                 let token = key.map(|key| Token::Forwarded { worker: self.id, key });
@@ -267,15 +268,15 @@ impl Worker {
         }
         let token = key.map(|key| Token::Forwarded { worker: self.id, key });
         let (shard, message, refusal) = (group.shard(), framed.view.to_message(), self.node.refusal());
-        self.request(shard, Request::GiveHere { group: Box::new(group), message, refusal, token });
+        self.request(shard, Request::DeliverLocally { group: Box::new(group), message, refusal, token });
     }
 
     /// What another node has retained and this one may have missed.
-    fn keep_copy(&mut self, framed: &Framed<'_>, copied_by: Option<NodePlace>, key: Option<u32>) {
+    fn keep_copy(&mut self, framed: &Framed<'_>, copied_by: Option<NodeIndex>, key: Option<u32>) {
         let Framed { view, stamp, .. } = *framed;
-        self.node.saw_stamp(stamp);
-        let place = retained::place(view.topic);
-        if place == retained::OWN {
+        self.node.observe_stamp(stamp);
+        let shard = retained::shard_of(view.topic);
+        if shard == retained::OWN_TOPICS {
             return;
         }
         self.announce_retained(view.topic);
@@ -285,28 +286,28 @@ impl Worker {
         let token = key.map(|key| Token::Forwarded { worker: self.id, key });
         let (message, refusal) = (view.to_message(), self.node.refusal());
         if refusal.is_some() {
-            self.node.misses_retained();
+            self.node.note_retained_missing();
         }
         let stamp = stamp.max(1);
         let payers = Payers::default();
-        self.request(place, Request::Retain { message, stamp, copied_by, refusal, token, payers });
+        self.request(shard, Request::Retain { message, stamp, copied_by, refusal, token, payers });
     }
 
     /// Whoever has all copies from here gets what this node learns later, too.
-    pub(super) fn tell_on(&mut self, from: NodePlace, message: &Message, stamp: u64) {
-        let beside = Beside { stamp, is_copy: true, group: None };
-        let (frame, topic_hash) = self.frame(&mut None, &message.view(), beside);
+    pub(super) fn propagate(&mut self, from: NodeIndex, message: &Message, stamp: u64) {
+        let extras = FrameExtras { stamp, is_copy: true, group: None };
+        let (frame, topic_hash) = self.frame(&mut None, &message.view(), extras);
         let is_own = self.node.is_own_stamp(stamp);
-        self.outbound.learned.push(Learned { from, frame, topic_hash, is_own });
+        self.outbound.propagated.push(PropagatedCopy { from, frame, topic_hash, is_own });
     }
 
     /// About once a second. Of the workers one asks for what all have missed.
-    pub(super) fn ask_for_missed_retained(&mut self) {
-        self.outbound.lacks_retained |= self.id.index() == 0 && self.node.takes_missed_retained();
+    pub(super) fn request_missing_retained(&mut self) {
+        self.outbound.retained_missing |= self.id.index() == 0 && self.node.take_retained_missing();
     }
 
     /// Tells another node what was deleted here: it may have missed that.
-    pub(super) fn copy_deletions(&mut self, to: NodePlace, which: Copies) {
+    pub(super) fn copy_deletions(&mut self, to: NodeIndex, which: Copies) {
         let known = self.shards.iter().flat_map(|(_, shard)| shard.retained_deletions());
         let wanted: Vec<(Box<str>, u64)> = known
             .filter(|(_, at)| self.is_copied(which, *at))
@@ -318,21 +319,21 @@ impl Worker {
     }
 
     /// Nothing is retained on a topic any more, as of then: for a node that does not know it, and tells others if it has not known it.
-    pub(super) fn tell_deletion(&mut self, to: NodePlace, topic: &str, stamp: u64) {
+    pub(super) fn send_deletion(&mut self, to: NodeIndex, topic: &str, stamp: u64) {
         self.send_copy(to, &MessageView { retain: false, ..deletion(topic, self.now) }, stamp, None);
     }
 
     /// Something that was retained or deleted, for a node that may have missed it.
-    fn send_copy(&mut self, to: NodePlace, view: &MessageView<'_>, stamp: u64, token: Option<Token>) {
-        let beside = Beside { stamp, is_copy: true, group: None };
-        let (frame, topic_hash) = self.frame(&mut None, view, beside);
+    fn send_copy(&mut self, to: NodeIndex, view: &MessageView<'_>, stamp: u64, token: Option<Token>) {
+        let extras = FrameExtras { stamp, is_copy: true, group: None };
+        let (frame, topic_hash) = self.frame(&mut None, view, extras);
         self.outbound.forwards.push(Forward {
             to,
             frame,
             topic_hash,
             qos: QoS::AtLeastOnce,
             stored: false,
-            is_owed: false,
+            is_for_durable: false,
             is_kept: true,
             for_group: false,
             waits: false,
@@ -342,9 +343,9 @@ impl Worker {
     }
 
     /// Sends the next page of what this worker's shards have retained to another node, and the one after it when that has arrived.
-    pub(super) fn copy_retained(&mut self, to: NodePlace, which: Copies, from: Option<(ShardId, Box<str>)>) {
+    pub(super) fn copy_retained(&mut self, to: NodeIndex, which: Copies, from: Option<(ShardId, Box<str>)>) {
         let connection = ConnectionId { worker: self.id, slot: 0, generation: 0 };
-        let done = from.as_ref().map_or(0, |(place, _)| self.node.retained_places(self.id, Some(*place)));
+        let done = from.as_ref().map_or(0, |(shard, _)| self.node.retained_shards(self.id, Some(*shard)));
         let page = self.retained_page(Scan { connection, filter: "#".into(), done, from, limit: usize::MAX });
         let is_wanted = |message: &&Message| self.is_copied(which, message.view().publisher_key);
         let messages: Vec<Message> = page.messages.iter().filter(is_wanted).cloned().collect();
@@ -373,12 +374,12 @@ impl Worker {
         }
     }
 
-    fn copy_token(&mut self, to: NodePlace, which: Copies, from: (ShardId, Box<str>)) -> Token {
+    fn copy_token(&mut self, to: NodeIndex, which: Copies, from: (ShardId, Box<str>)) -> Token {
         Token::Copy { worker: self.id, key: self.copies.insert((to, which, from)) as u32 }
     }
 
     /// A page has arrived.
-    pub(super) fn copy_goes_on(&mut self, key: u32) {
+    pub(super) fn continue_copy(&mut self, key: u32) {
         if let Some((to, which, from)) = self.copies.try_remove(key as usize) {
             self.copy_retained(to, which, Some(from));
         }

@@ -5,31 +5,31 @@ use mqtt::{Publish, ReasonCode, Subscribe, Subscription};
 use super::Worker;
 use super::admit::ASKS_MAX;
 use super::publish::is_reserved;
-use crate::access::{Action, AskAgain, Permission};
+use crate::access::{Action, Permission, RetryAuthorize};
+use crate::batch::{AuthorizeSubject, WorkerCommand};
 use crate::connection::{Connection, Phase};
 use crate::ids::ConnectionId;
-use crate::mail::{About, Letter};
 
 impl Worker {
-    /// `None` when it is not known yet: then [`Letter::AskAgain`] follows.
-    pub(super) fn ask(
+    /// `None` when it is not known yet: then [`WorkerCommand::RetryAuthorize`] follows.
+    pub(super) fn authorize(
         &self,
         connection: &Connection,
         action: Action,
         topic: &str,
-        about: About,
+        about: AuthorizeSubject,
     ) -> Option<Permission> {
         let (node, id) = (&self.node, connection.id);
         let mut later = || {
             let node = node.clone();
-            AskAgain::new(move || node.post(id.worker, Letter::AskAgain(id, about)))
+            RetryAuthorize::new(move || node.post(id.worker, WorkerCommand::RetryAuthorize(id, about)))
         };
         node.access.authorize(connection.identity(node), action, topic, &mut later)
     }
 
     /// Whether a client may do this, as far as is known now.
     pub(super) fn permits(&self, connection: &Connection, action: Action, topic: &str) -> bool {
-        let mut later = || AskAgain::new(|| {});
+        let mut later = || RetryAuthorize::new(|| {});
         let permission =
             self.node.access.authorize(connection.identity(&self.node), action, topic, &mut later);
         permission.is_some_and(|permission| permission.allowed)
@@ -59,7 +59,7 @@ impl Worker {
         // Read before the question: an answer of older rules must not be remembered as one of newer rules.
         let generation = self.node.access.generation();
         let connection = self.connections.occupant_ref(slot)?;
-        let permission = self.ask(connection, action, topic, About::Packet)?;
+        let permission = self.authorize(connection, action, topic, AuthorizeSubject::Packet)?;
         let connection = self.connections.occupant(slot)?;
         connection.flow().permissions.remember(generation, action, topic, permission);
         Some(permission)
@@ -103,7 +103,8 @@ impl Worker {
         for (text, asked) in subscribe.filters.iter() {
             let Ok(subscription) = Subscription::parse(text) else { continue };
             let action = Action::Subscribe { qos: asked.qos };
-            let permission = self.ask(connection, action, subscription.filter.as_str(), About::Packet);
+            let permission =
+                self.authorize(connection, action, subscription.filter.as_str(), AuthorizeSubject::Packet);
             unknown += u32::from(permission.is_none());
         }
         self.await_answers(slot, unknown)
@@ -116,30 +117,30 @@ impl Worker {
             return false;
         }
         let flow = connection.flow();
-        if questions == 0 || flow.asked >= ASKS_MAX {
+        if questions == 0 || flow.attempts >= ASKS_MAX {
             // Answers that are still to come are for nobody.
-            flow.asked = 0;
+            flow.attempts = 0;
             return false;
         }
-        flow.asked += 1;
+        flow.attempts += 1;
         flow.questions = questions;
         self.counters.permissions_awaited += 1;
         true
     }
 
     /// What was not known is known now.
-    pub(super) fn ask_again(&mut self, id: ConnectionId, about: About) {
+    pub(super) fn retry_authorize(&mut self, id: ConnectionId, about: AuthorizeSubject) {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         match (about, connection.phase) {
-            (About::Will, Phase::Authenticating) => self.admitted(id.slot),
-            (About::Packet, Phase::Open) => {
+            (AuthorizeSubject::Will, Phase::Authenticating) => self.claim_client_id(id.slot),
+            (AuthorizeSubject::Packet, Phase::Open) => {
                 let Some(flow) = connection.flow.as_mut() else { return };
                 flow.questions = flow.questions.saturating_sub(1);
                 if flow.questions == 0 {
                     self.unblock(id.slot);
                 }
             }
-            (About::Subscription, Phase::Open) => self.recheck_again(),
+            (AuthorizeSubject::Subscription, Phase::Open) => self.recheck_again(),
             _ => {}
         }
     }

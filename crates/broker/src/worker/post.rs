@@ -3,10 +3,10 @@
 use mqtt::ReasonCode;
 
 use super::Worker;
+use crate::batch::{Batch, BatchDelivery, Body, FlushWaiter, Token, WorkerCommand};
 use crate::ids::Time;
-use crate::mail::{Batch, BatchDelivery, Body, Letter, Passer, Token};
 use crate::message::{MessageView, Shared};
-use crate::peers::NodePlace;
+use crate::peers::NodeIndex;
 use crate::store::{Completion, ShardOutput};
 
 /// What the log makes of batches in one turn, about.
@@ -29,8 +29,8 @@ impl Worker {
                 self.answer(token, ReasonCode::Success);
             }
         }
-        for letter in batch.letters.drain(..) {
-            self.letter(letter);
+        for command in batch.commands.drain(..) {
+            self.handle_command(command);
         }
         for (token, reason) in batch.acknowledged.drain(..) {
             // For a publisher here, or for one elsewhere that a connection of ours has kept waiting.
@@ -38,41 +38,43 @@ impl Worker {
         }
     }
 
-    fn letter(&mut self, letter: Letter) {
-        match letter {
-            Letter::Request(shard, request) => {
+    fn handle_command(&mut self, command: WorkerCommand) {
+        match command {
+            WorkerCommand::Request(shard, request) => {
                 let Some((_, host)) = self.shards.iter_mut().find(|(id, _)| *id == shard) else {
                     debug_assert!(false, "a request for a shard that is hosted elsewhere");
                     return;
                 };
                 let mut output = std::mem::take(&mut self.shard_output);
                 host.apply(self.now, request, &mut output);
-                self.carry_out(&mut output);
+                self.apply_output(&mut output);
                 self.shard_output = output;
             }
-            Letter::Completion(completion) => self.completion(completion),
+            WorkerCommand::Completion(completion) => self.completion(completion),
             // Answered after this turn's batches have left.
-            Letter::PassBy(passer) => self.passing.push(passer),
-            Letter::Passed(Passer::Connection(connection, ticket)) => self.passed(connection, ticket),
-            Letter::Passed(Passer::Copies { key, .. }) => self.copies_passed(key),
-            Letter::Store(events) => {
-                self.store_events.extend(events);
-                self.hear_the_log();
+            WorkerCommand::Flush(waiter) => self.flush_waiters.push(waiter),
+            WorkerCommand::Flushed(FlushWaiter::Connection(connection, ticket)) => {
+                self.flushed(connection, ticket)
             }
-            Letter::Scan(scan) => self.scan(*scan),
-            Letter::Page(page) => self.page(*page),
-            Letter::Member(delivery) => self.member_delivery(*delivery),
-            Letter::Verdict(connection, verdict) => self.verdict(connection, verdict),
-            Letter::AskAgain(connection, about) => self.ask_again(connection, about),
-            Letter::Will(will) => self.will_came(*will),
-            Letter::Ask(question) => self.asked(*question.0),
-            Letter::Peers(inbound) => self.take_inbound(*inbound),
+            WorkerCommand::Flushed(FlushWaiter::Copies { key, .. }) => self.copies_flushed(key),
+            WorkerCommand::Store(events) => {
+                self.store_events.extend(events);
+                self.process_store_events();
+            }
+            WorkerCommand::Scan(scan) => self.scan(*scan),
+            WorkerCommand::Page(page) => self.page(*page),
+            WorkerCommand::Member(delivery) => self.member_delivery(*delivery),
+            WorkerCommand::AuthResult(connection, result) => self.authenticated(connection, result),
+            WorkerCommand::RetryAuthorize(connection, about) => self.retry_authorize(connection, about),
+            WorkerCommand::Will(will) => self.receive_will(*will),
+            WorkerCommand::AdminRequest(request) => self.admin_request(*request.0),
+            WorkerCommand::Peers(inbound) => self.take_inbound(*inbound),
         }
     }
 
     /// The log has something to say to shards of this worker. One message may be for very many sessions: after [`EFFECTS_AT_ONCE`] the
     /// rest is left for the next turn.
-    pub(super) fn hear_the_log(&mut self) {
+    pub(super) fn process_store_events(&mut self) {
         let mut output = std::mem::take(&mut self.shard_output);
         let mut effects = 0;
         while effects < EFFECTS_AT_ONCE
@@ -86,9 +88,9 @@ impl Worker {
                 }
             }
         }
-        self.carry_out(&mut output);
+        self.apply_output(&mut output);
         self.shard_output = output;
-        self.scans_go_on();
+        self.resume_scans();
     }
 
     fn completion(&mut self, completion: Completion) {
@@ -113,17 +115,17 @@ impl Worker {
             Completion::Complete { connection, packet_id } => self.complete_release(connection, packet_id),
             Completion::RoomForPage { connection } => self.room_for_page(connection),
             Completion::RoomToRetain { connection, is_there } => self.room_to_retain(connection, is_there),
-            Completion::Joined { connection, ticket, place, reason } => {
-                self.joined(connection, ticket, place, reason);
+            Completion::Joined { connection, ticket, index, reason } => {
+                self.joined(connection, ticket, index, reason);
             }
             Completion::Left { connection, ticket } => self.left(connection, ticket),
         }
     }
 
     /// Sends on what a shard of this worker has decided.
-    pub(super) fn carry_out(&mut self, output: &mut ShardOutput) {
-        for (worker, letter) in output.letters.drain(..) {
-            self.post(worker, letter);
+    pub(super) fn apply_output(&mut self, output: &mut ShardOutput) {
+        for (worker, command) in output.commands.drain(..) {
+            self.post(worker, command);
         }
         for (shard, request) in output.requests.drain(..) {
             self.request(shard, request);
@@ -141,21 +143,21 @@ impl Worker {
                 Token::Forwarded { worker, .. } | Token::Copy { worker, .. } => {
                     self.outbox[worker.index()].acknowledged.push((token, reason))
                 }
-                Token::Append { .. } | Token::Given { .. } => self.answer(token, reason),
+                Token::Append { .. } | Token::Offered { .. } => self.answer(token, reason),
             }
         }
-        for offer in output.given.drain(..) {
+        for offer in output.offered.drain(..) {
             self.forward_to_group(&offer);
         }
         for (node, topic, stamp) in output.deleted.drain(..) {
-            let all = (0..self.node.others()).map(NodePlace).filter(|_| node.is_none());
-            node.into_iter().chain(all).for_each(|node| self.tell_deletion(node, &topic, stamp));
+            let all = (0..self.node.others()).map(NodeIndex).filter(|_| node.is_none());
+            node.into_iter().chain(all).for_each(|node| self.send_deletion(node, &topic, stamp));
         }
-        for (from, message, stamp) in output.learned.drain(..) {
-            self.tell_on(from, &message, stamp);
+        for (from, message, stamp) in output.propagated.drain(..) {
+            self.propagate(from, &message, stamp);
         }
         for will in output.wills.drain(..) {
-            self.post(own, Letter::Will(Box::new(will)));
+            self.post(own, WorkerCommand::Will(Box::new(will)));
         }
     }
 }

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use mqtt::{Packet, PacketId, Publish, QoS, ReasonCode, TopicName};
-use session::{Due, Inbound, Keep, Received};
+use session::{DueIdentifier, Inbound, Keep, Received};
 
 use super::Worker;
 use super::dispatch::{Dispatched, Publishing};
 use super::receive::Step;
-use super::trace::Passing;
+use super::trace::TracedPublish;
 use crate::access::Rates;
 use crate::admin::Direction;
-use crate::connection::{Flow, Room};
+use crate::batch::Token;
+use crate::connection::{Flow, RetainRoom};
 use crate::durability::Durability;
 use crate::ids::{ConnectionId, SessionId, Time};
-use crate::mail::Token;
 use crate::message::MessageView;
 use crate::mount::mounted;
 use crate::retained;
@@ -26,7 +26,7 @@ pub(super) const OVERLOAD_RETRY_MS: u64 = 100;
 
 impl Worker {
     pub(super) fn publish_packet(&mut self, slot: u32, publish: &Publish<'_>, size: usize) -> Step {
-        if self.node.access.asks_others() && self.awaits_permission(slot, publish) {
+        if self.node.access.may_answer_later() && self.awaits_permission(slot, publish) {
             return Step::Blocked;
         }
         if publish.retain && self.awaits_room(slot, publish, size) {
@@ -105,29 +105,29 @@ impl Worker {
         }
         let flow = connection.flow();
         match flow.room {
-            Room::Unasked => {}
-            Room::Asked => return true,
-            Room::Is(_) => return false,
+            RetainRoom::NotRequested => {}
+            RetainRoom::Requested => return true,
+            RetainRoom::Known(_) => return false,
         }
         let alias = publish.properties.topic_alias().filter(|_| publish.topic.is_empty());
         let aliased =
             alias.and_then(|alias| flow.aliases_in.resolve(alias, self.settings.mqtt.topic_alias_max).ok());
         let topic = aliased.as_deref().unwrap_or(publish.topic);
         let topic = format!("{}{topic}", connection.mountpoint());
-        let place = retained::place(&topic);
-        if TopicName::parse(&topic).is_err() || place == retained::OWN {
+        let shard = retained::shard_of(&topic);
+        if TopicName::parse(&topic).is_err() || shard == retained::OWN_TOPICS {
             return false;
         }
-        connection.flow().room = Room::Asked;
+        connection.flow().room = RetainRoom::Requested;
         let payers = connection.extra.as_ref().map(|extra| extra.payers.clone()).unwrap_or_default();
         let (connection, topic) = (connection.id, topic.into());
-        self.request(place, Request::AskRoomToRetain { topic, size: size as u64, connection, payers });
+        self.request(shard, Request::AskRoomToRetain { topic, size: size as u64, connection, payers });
         true
     }
 
     pub(super) fn room_to_retain(&mut self, id: ConnectionId, is_there: bool) {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
-        connection.flow().room = Room::Is(is_there);
+        connection.flow().room = RetainRoom::Known(is_there);
         self.unblock(id.slot);
     }
 
@@ -234,8 +234,8 @@ impl Worker {
         self.watched.received(self.id, topic, publish.qos, publish.payload.len());
         if self.is_traced() {
             let packet_id = publish.packet_id.map(PacketId::get);
-            let passing = Passing { dup: publish.dup, packet_id, ..Passing::of(&view) };
-            self.trace_publish(slot, Direction::In, &passing);
+            let traced_publish = TracedPublish { dup: publish.dup, packet_id, ..TracedPublish::of(&view) };
+            self.trace_publish(slot, Direction::In, &traced_publish);
         }
         if publish.retain && self.has_no_room(slot) {
             self.refuse_retained(slot, publish);
@@ -266,20 +266,20 @@ impl Worker {
             return self.publish_and_keep(slot, name, view, (session, packet_id, publish.dup), token);
         }
         let publishing = Publishing { token: Some(token), repeated: publish.dup, ..Publishing::default() };
-        let Dispatched { outstanding, matched, refused, is_spread, .. } =
+        let Dispatched { outstanding, matched, refused, may_be_partial, .. } =
             self.dispatch_as(name, view, publishing);
         if let Some(reason) = refused {
             return self.refuse_untaken(slot, (packet_id, publish.qos, publish.dup), reason);
         }
         self.await_completions(slot, publish, outstanding, reason_of(matched));
-        if is_spread {
-            self.last_is_spread(slot);
+        if may_be_partial {
+            self.mark_last_partial(slot);
         }
     }
 
-    fn last_is_spread(&mut self, slot: u32) {
+    fn mark_last_partial(&mut self, slot: u32) {
         if let Some(flow) = self.connections.occupant(slot).and_then(|connection| connection.flow.as_mut()) {
-            flow.inbound.last_is_spread();
+            flow.inbound.mark_last_partial();
         }
     }
 
@@ -297,25 +297,25 @@ impl Worker {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let inbound = &mut connection.flow().inbound;
         let identity = Identity::of_publish(session, packet_id, inbound.toggles.get(packet_id));
-        let again = inbound.dispatched(packet_id).map(|earlier| earlier.losses);
-        let repeated = again.is_some() || dup;
+        let previous_losses = inbound.dispatched(packet_id).map(|earlier| earlier.losses);
+        let repeated = previous_losses.is_some() || dup;
         // Before it is sent: what is lost from now on may be this.
         let losses = self.node.routes.losses();
         let publishing = Publishing {
             token: Some(token),
             identity: Some(identity),
-            again,
+            previous_losses,
             repeated,
             ..Publishing::default()
         };
-        let Dispatched { mut outstanding, matched, shards, stored, refused, is_spread } =
+        let Dispatched { mut outstanding, matched, shards, stored, refused, may_be_partial } =
             self.dispatch_as(name, view, publishing);
         if let Some(reason) = refused {
             return self.refuse_untaken(slot, (packet_id, QoS::ExactlyOnce, repeated), reason);
         }
         let mut keep = Keep::Last { unsynced: durability == Durability::Memory };
         if !stored {
-            keep = Keep::Asked;
+            keep = Keep::Requested;
             outstanding += 1;
             self.request(session.shard, Request::Receive { session, packet_id, durability, token });
         }
@@ -328,8 +328,8 @@ impl Worker {
             let dispatched = session::Dispatched { packet_id, shards, losses };
             inbound.wait_and_keep(dispatched, outstanding, reason_of(matched), keep);
         }
-        if is_spread {
-            self.last_is_spread(slot);
+        if may_be_partial {
+            self.mark_last_partial(slot);
         }
     }
 
@@ -396,15 +396,15 @@ impl Worker {
     /// What was asked for this retained message.
     fn has_no_room(&mut self, slot: u32) -> bool {
         let flow = self.connections.occupant(slot).and_then(|connection| connection.flow.as_mut());
-        flow.is_some_and(|flow| std::mem::take(&mut flow.room) == Room::Is(false))
+        flow.is_some_and(|flow| std::mem::take(&mut flow.room) == RetainRoom::Known(false))
     }
 
     fn refuse_retained(&mut self, slot: u32, publish: &Publish<'_>) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let Some(packet_id) = publish.packet_id else { return };
-        let again = connection.flow().inbound.dispatched(packet_id).is_some();
+        let was_dispatched = connection.flow().inbound.dispatched(packet_id).is_some();
         // At QoS 1 a message that is sent again is another, of which nobody has anything.
-        let repeated = publish.qos == QoS::ExactlyOnce && (publish.dup || again);
+        let repeated = publish.qos == QoS::ExactlyOnce && (publish.dup || was_dispatched);
         self.refuse_untaken(slot, (packet_id, publish.qos, repeated), ReasonCode::QuotaExceeded);
     }
 
@@ -443,7 +443,7 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(slot, generation) else { return };
         let Some(flow) = connection.flow.as_mut() else { return };
         let due = flow.inbound.complete(sequence, reason);
-        if let (Some(Due { packet_id, unsynced }), Some(session)) = (due, connection.session) {
+        if let (Some(DueIdentifier { packet_id, unsynced }), Some(session)) = (due, connection.session) {
             let token = Token::Publish { connection: connection.id, sequence };
             let durability = if unsynced { Durability::Memory } else { Durability::LocalDisk };
             return self.request(session.shard, Request::Receive { session, packet_id, durability, token });
@@ -473,7 +473,7 @@ impl Worker {
                 let is_taken = done.reason == ReasonCode::ImplementationSpecificError
                     && done.keep != Keep::Never
                     || done.reason == ReasonCode::UnspecifiedError
-                    || done.is_spread && is_failure(done.reason);
+                    || done.may_be_partial && is_failure(done.reason);
                 if cannot_refuse || is_taken {
                     flow.inbound.leave_unfinished(&done);
                     return self.close(slot, done.reason);

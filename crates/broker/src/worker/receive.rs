@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 use mqtt::{
     Ack, DecodeError, Packet, PacketId, PacketType, PropertiesBuf, Property, QoS, ReasonCode, Version,
 };
-use session::{PubRecOutcome, Released, Settled};
+use session::{AckOutcome, PubRecOutcome, Released};
 
-use super::foreign::Foreign;
+use super::foreign::ForeignProtocol;
 use super::subscribe::ACK_FRAME;
 use super::{Worker, refusals};
+use crate::batch::SessionDelivery;
 use crate::connection::{Blocked, Flow, Phase, Unfinished};
 use crate::ids::{ConnectionId, Time};
-use crate::mail::SessionDelivery;
 use crate::overload::Level;
 use crate::store::{Acknowledgement, Request};
 use crate::wheel::{Timer, TimerKind};
@@ -48,7 +48,7 @@ pub(super) enum Step {
 
 /// Bytes of packets kept behind a PUBLISH that waits.
 const PARKED_MAX: usize = 64 * 1024;
-/// Unsent bytes beyond `queue.out_bytes_max` at which a client that does not read is not read from either.
+/// Unsent bytes beyond `queue.unsent_bytes_max` at which a client that does not read is not read from either.
 const ANSWERS_MAX: usize = 64 * 1024;
 
 /// Deliveries that one client's packets may cause before the next connection has its turn. With 1,000 receivers it is 65 messages.
@@ -89,7 +89,7 @@ impl Worker {
                 }
                 Phase::Closing => return Received { consumed: bytes.len(), then: Then::Close },
             }
-            let unread_max = self.settings.queue.out_bytes_max.bytes() as usize + ANSWERS_MAX;
+            let unread_max = self.settings.queue.unsent_bytes_max.bytes() as usize + ANSWERS_MAX;
             let unanswered = connection.flow.as_ref().map_or(0, |flow| flow.acknowledging.len());
             if connection.out.len() > unread_max || unanswered >= UNANSWERED_MAX {
                 connection.marks.held = true;
@@ -99,7 +99,7 @@ impl Worker {
             let mqtt = &self.settings.mqtt;
             let size_max = match connection.phase {
                 Phase::Open => mqtt.packet_size_max,
-                Phase::AwaitConnect if let Some(foreign) = Foreign::of(rest) => {
+                Phase::AwaitConnect if let Some(foreign) = ForeignProtocol::of(rest) => {
                     self.refuse_foreign(slot, foreign);
                     continue;
                 }
@@ -246,7 +246,7 @@ impl Worker {
             }
             Ok(Packet::Subscribe(subscribe))
                 if phase == Phase::Open
-                    && self.node.access.asks_others()
+                    && self.node.access.may_answer_later()
                     && self.awaits_permissions(slot, &subscribe) =>
             {
                 return Step::Blocked;
@@ -261,7 +261,7 @@ impl Worker {
                 self.close_silently(slot);
                 Ok(())
             }
-            Ok(Packet::Auth(auth)) if phase == Phase::Exchanging => self.exchange(slot, &auth),
+            Ok(Packet::Auth(auth)) if phase == Phase::Exchanging => self.continue_exchange(slot, &auth),
             Ok(Packet::Disconnect(_)) if phase == Phase::Exchanging => {
                 self.close_silently(slot);
                 Ok(())
@@ -311,10 +311,10 @@ impl Worker {
         }
         if let Some(flow) = connection.flow.as_mut() {
             match flow.deliveries.pub_ack(ack.packet_id) {
-                Settled::Finished(Some(entry)) => self.release_held(slot, entry.message.size()),
+                AckOutcome::Finished(Some(entry)) => self.release_held(slot, entry.message.size()),
                 // An unknown identifier is a late answer to something finished: nothing to do [MQTT-4.3.2-5].
-                Settled::Finished(None) | Settled::Unknown => {}
-                Settled::WrongKind => return Err(WRONG_KIND),
+                AckOutcome::Finished(None) | AckOutcome::Unknown => {}
+                AckOutcome::WrongKind => return Err(WRONG_KIND),
             }
             self.pump(slot);
         }
@@ -359,8 +359,8 @@ impl Worker {
         }
         if let Some(flow) = connection.flow.as_mut() {
             match flow.deliveries.pub_comp(ack.packet_id) {
-                Settled::Finished(_) | Settled::Unknown => {}
-                Settled::WrongKind => return Err(WRONG_KIND),
+                AckOutcome::Finished(_) | AckOutcome::Unknown => {}
+                AckOutcome::WrongKind => return Err(WRONG_KIND),
             }
             self.pump(slot);
         }
@@ -471,7 +471,7 @@ impl Worker {
 
     /// The client speaks something else, and is told so where it can read that.
     #[cold]
-    fn refuse_foreign(&mut self, slot: u32, foreign: Foreign) {
+    fn refuse_foreign(&mut self, slot: u32, foreign: ForeignProtocol) {
         self.counters.protocol_errors += 1;
         self.report_foreign(slot, foreign.what());
         let Some(connection) = self.connections.occupant(slot) else { return };

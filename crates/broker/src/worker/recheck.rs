@@ -4,9 +4,9 @@ use mqtt::Subscription;
 
 use super::Worker;
 use crate::access::Action;
+use crate::batch::AuthorizeSubject;
 use crate::connection::Phase;
 use crate::ids::Time;
-use crate::mail::About;
 use crate::route::Options;
 use crate::store::Request;
 
@@ -24,7 +24,7 @@ pub(super) struct Recheck {
     /// Only connections that are marked for it.
     marked_only: bool,
     /// Answers have come that were not known.
-    again: bool,
+    retry: bool,
 }
 
 impl Worker {
@@ -35,7 +35,7 @@ impl Worker {
             self.recheck.generation = generation;
             self.recheck.from = self.node.access.guards_topics().then_some(0);
             self.recheck.marked_only = false;
-        } else if self.recheck.from.is_none() && std::mem::take(&mut self.recheck.again) {
+        } else if self.recheck.from.is_none() && std::mem::take(&mut self.recheck.retry) {
             (self.recheck.from, self.recheck.marked_only) = (Some(0), true);
         }
         let from = self.recheck.from?;
@@ -53,7 +53,7 @@ impl Worker {
 
     /// Connections whose subscriptions could not be judged yet are looked at again, in a second at the earliest.
     pub(super) fn recheck_again(&mut self) {
-        self.recheck.again = true;
+        self.recheck.retry = true;
     }
 
     pub(super) fn recheck_connection(&mut self, slot: u32) {
@@ -95,7 +95,7 @@ impl Worker {
         let Ok(subscription) = Subscription::parse(text) else { return Some(true) };
         let Some(filter) = connection.unmounted(subscription.filter.as_str()) else { return Some(false) };
         let action = Action::Subscribe { qos: options.qos() };
-        let permission = self.ask(connection, action, filter, About::Subscription);
+        let permission = self.authorize(connection, action, filter, AuthorizeSubject::Subscription);
         permission.map(|permission| permission.allowed)
     }
 }

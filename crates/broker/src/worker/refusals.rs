@@ -4,7 +4,7 @@ use mqtt::ReasonCode;
 
 /// Limits that filters of one SUBSCRIBE were beyond and that are not those for the number of subscriptions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Beyond {
+pub struct ExceededLimits {
     /// Of unusual arrangements of wildcards, `routing.shapes_max` and its relatives.
     pub shapes: bool,
     /// Of bytes that the node holds, `quota.client_bytes_max` and `quota.user_bytes_max`.
@@ -14,34 +14,34 @@ pub struct Beyond {
 }
 
 /// Topic Filters that one packet says something about, at most; the Reason Codes say the rest.
-const TOLD_MAX: usize = 4;
+const FILTERS_NAMED_MAX: usize = 4;
 
 /// A Reason String for the Reason Codes of a SUBACK or UNSUBACK; `None` when nothing was refused.
-pub fn told(reasons: &[u8], beyond: Beyond) -> Option<String> {
+pub fn reason_string(reasons: &[u8], exceeded: ExceededLimits) -> Option<String> {
     let refused = reasons.iter().enumerate().filter_map(|(index, byte)| {
         let reason = ReasonCode::try_from(*byte).ok().filter(|reason| reason.is_error())?;
         Some(if reasons.len() == 1 {
-            why(reason, beyond)
+            why(reason, exceeded)
         } else {
-            format!("Topic Filter {}: {}", index + 1, why(reason, beyond))
+            format!("Topic Filter {}: {}", index + 1, why(reason, exceeded))
         })
     });
-    let told: Vec<String> = refused.take(TOLD_MAX).collect();
-    (!told.is_empty()).then(|| told.join("; "))
+    let reasons: Vec<String> = refused.take(FILTERS_NAMED_MAX).collect();
+    (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
-fn why(reason: ReasonCode, beyond: Beyond) -> String {
+fn why(reason: ReasonCode, exceeded: ExceededLimits) -> String {
     let more = match reason {
         ReasonCode::NotAuthorized => "access control does not allow it",
         ReasonCode::TopicFilterInvalid => "it is malformed, too long or has too many levels",
-        ReasonCode::QuotaExceeded if beyond.shapes => {
+        ReasonCode::QuotaExceeded if exceeded.shapes => {
             "there are too many different arrangements of wildcards, of this client or of all; use at most two + in at most 16 levels, which \
              is never refused for this"
         }
-        ReasonCode::QuotaExceeded if beyond.bytes => {
+        ReasonCode::QuotaExceeded if exceeded.bytes => {
             "this client, or its user, has as many bytes of Topic Filters as it may have"
         }
-        ReasonCode::QuotaExceeded if beyond.shared => {
+        ReasonCode::QuotaExceeded if exceeded.shared => {
             "this client has as many shared subscriptions as it may have"
         }
         ReasonCode::QuotaExceeded => {
@@ -88,18 +88,22 @@ mod tests {
 
     #[test]
     fn a_refusal_says_why_and_of_several_which() {
-        let told = |reasons: &[u8]| told(reasons, Beyond::default());
-        assert_eq!(told(&[0, 1, 2]), None);
-        assert_eq!(told(&[0x87]).as_deref(), Some("Not authorized: access control does not allow it"));
-        let several = told(&[0, 0x9E, 1, 0xA2]).expect("two");
+        let reason_string = |reasons: &[u8]| reason_string(reasons, ExceededLimits::default());
+        assert_eq!(reason_string(&[0, 1, 2]), None);
+        assert_eq!(
+            reason_string(&[0x87]).as_deref(),
+            Some("Not authorized: access control does not allow it")
+        );
+        let several = reason_string(&[0, 0x9E, 1, 0xA2]).expect("two");
         let both = "Topic Filter 2: Shared Subscriptions not supported; Topic Filter 4: Wildcard Subscriptions not supported";
         assert_eq!(several, both);
-        assert_eq!(told(&[0x80; 100]).expect("some").matches(';').count(), TOLD_MAX - 1);
+        assert_eq!(reason_string(&[0x80; 100]).expect("some").matches(';').count(), FILTERS_NAMED_MAX - 1);
     }
 
     #[test]
     fn a_refusal_for_wildcards_says_that() {
-        let shapes = told(&[0x97], Beyond { shapes: true, ..Beyond::default() }).expect("refused");
+        let shapes = reason_string(&[0x97], ExceededLimits { shapes: true, ..ExceededLimits::default() })
+            .expect("refused");
         assert!(shapes.contains("arrangements of wildcards"), "{shapes}");
     }
 }

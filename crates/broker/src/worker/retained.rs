@@ -6,25 +6,25 @@ use mqtt::ReasonCode;
 
 use super::Worker;
 use crate::admin::{RetainedMessage, RetainedPage};
+use crate::batch::{FlushWaiter, Token, WorkerCommand};
 use crate::ids::{ShardId, WorkerId};
-use crate::mail::{Letter, Passer, Token};
 use crate::message::Message;
-use crate::peers::{Copies, NodePlace};
-use crate::retained::{self, OWN, Page, PageBudget, Scan};
+use crate::peers::{Copies, NodeIndex};
+use crate::retained::{self, OWN_TOPICS, Page, PageBudget, Scan};
 use crate::store::{Request, SHARDS};
 
 /// What waits until all that was retained before is durable.
 #[derive(Debug)]
 pub(super) enum Awaiting {
     Scan(Scan),
-    Copy(NodePlace, Copies),
+    Copy(NodeIndex, Copies),
 }
 
 /// Copies for other nodes, which wait until so many workers have passed on what they had published before.
 #[derive(Debug)]
-pub(super) struct AskedCopies {
-    copies: Vec<(NodePlace, Copies)>,
-    passes: u16,
+pub(super) struct PendingCopies {
+    copies: Vec<(NodeIndex, Copies)>,
+    pending_flushes: u16,
 }
 
 impl Worker {
@@ -39,44 +39,48 @@ impl Worker {
 
     /// A page is asked for. Who asks sees everything that was sent here before: it waits until that is durable.
     pub(super) fn scan(&mut self, scan: Scan) {
-        let (first, last) = retained::places(&scan.filter);
+        let (first, last) = retained::shard_range(&scan.filter);
         self.when_durable(first..=last, Awaiting::Scan(scan));
     }
 
     /// Other nodes are to get what is retained here. What was dispatched before they had places, or went to an earlier life of theirs, comes to them by
     /// these copies alone, and may still be on its way from the worker that dispatched it to the one that hosts its shard: all workers, this one too, say
     /// first that what they have dispatched before is where it is to be retained.
-    pub(super) fn copy_all(&mut self, copies: Vec<(NodePlace, Copies)>) {
+    pub(super) fn copy_all(&mut self, copies: Vec<(NodeIndex, Copies)>) {
         if copies.is_empty() {
             return;
         }
         let workers = self.node.workers;
-        let key = self.asked_copies.insert(AskedCopies { copies, passes: workers }) as u32;
+        let key = self.pending_copies.insert(PendingCopies { copies, pending_flushes: workers }) as u32;
         for worker in (0..workers).map(WorkerId) {
-            self.post(worker, Letter::PassBy(Passer::Copies { worker: self.id, key }));
+            self.post(worker, WorkerCommand::Flush(FlushWaiter::Copies { worker: self.id, key }));
         }
     }
 
     /// A worker has nothing from before some copies were asked for any more: when none has, what is not durable yet is waited for.
-    pub(super) fn copies_passed(&mut self, key: u32) {
-        let Some(asked) = self.asked_copies.get_mut(key as usize) else { return };
-        asked.passes -= 1;
-        if asked.passes > 0 {
+    pub(super) fn copies_flushed(&mut self, key: u32) {
+        let Some(pending) = self.pending_copies.get_mut(key as usize) else { return };
+        pending.pending_flushes -= 1;
+        if pending.pending_flushes > 0 {
             return;
         }
-        for (to, which) in self.asked_copies.remove(key as usize).copies {
+        for (to, which) in self.pending_copies.remove(key as usize).copies {
             self.when_durable(ShardId(0)..=ShardId(SHARDS - 1), Awaiting::Copy(to, which));
         }
     }
 
-    fn when_durable(&mut self, places: RangeInclusive<ShardId>, waiting: Awaiting) {
-        let here = self.retained_here(places);
-        let barrier = |place| Some((place, self.shard(place)?.retained_barrier()?));
+    fn when_durable(&mut self, shard_ids: RangeInclusive<ShardId>, waiting: Awaiting) {
+        let here = self.retained_here(shard_ids);
+        let barrier = |shard_id| Some((shard_id, self.shard(shard_id)?.retained_barrier()?));
         let barriers: Vec<(ShardId, u64)> = here.filter_map(barrier).collect();
-        if barriers.is_empty() { self.goes_on(waiting) } else { self.waiting_scans.push((barriers, waiting)) }
+        if barriers.is_empty() {
+            self.resume_awaiting(waiting)
+        } else {
+            self.waiting_scans.push((barriers, waiting))
+        }
     }
 
-    fn goes_on(&mut self, waiting: Awaiting) {
+    fn resume_awaiting(&mut self, waiting: Awaiting) {
         match waiting {
             Awaiting::Scan(scan) => self.answer_scan(scan),
             Awaiting::Copy(to, which) => {
@@ -88,23 +92,23 @@ impl Worker {
 
     fn answer_scan(&mut self, scan: Scan) {
         let page = self.retained_page(scan);
-        self.post(page.connection.worker, Letter::Page(Box::new(page)));
+        self.post(page.connection.worker, WorkerCommand::Page(Box::new(page)));
     }
 
     /// Something has become durable: pages that waited for it are answered.
-    pub(super) fn scans_go_on(&mut self) {
+    pub(super) fn resume_scans(&mut self) {
         if self.waiting_scans.is_empty() {
             return;
         }
         let mut waiting = std::mem::take(&mut self.waiting_scans);
-        let applied = |(place, index): &(ShardId, u64)| {
-            self.shard(*place).is_none_or(|shard| shard.has_applied(*index))
+        let applied = |(shard_id, index): &(ShardId, u64)| {
+            self.shard(*shard_id).is_none_or(|shard| shard.has_applied(*index))
         };
         let ready = |(barriers, _): &mut (Vec<(ShardId, u64)>, Awaiting)| barriers.iter().all(applied);
         let ready: Vec<_> = waiting.extract_if(.., ready).collect();
         self.waiting_scans = waiting;
         for (_, waiting) in ready {
-            self.goes_on(waiting);
+            self.resume_awaiting(waiting);
         }
     }
 
@@ -112,33 +116,34 @@ impl Worker {
     pub(super) fn retained_page(&self, scan: Scan) -> Page {
         let Scan { connection, filter, done, from, limit } = scan;
         let (mut budget, mut messages) = (PageBudget::of_messages(limit), Vec::new());
-        let (first, last) = retained::places(&filter);
+        let (first, last) = retained::shard_range(&filter);
         let mut next = None;
-        for place in self.retained_here(first..=last).filter(|place| !retained::is_in(done, *place)) {
+        for shard_id in self.retained_here(first..=last).filter(|shard_id| !retained::is_in(done, *shard_id))
+        {
             if budget.is_spent() {
-                next = Some((place, Box::default()));
+                next = Some((shard_id, Box::default()));
                 break;
             }
             // Of one shard only the rest, of the others all.
-            let after = from.as_ref().filter(|(at, after)| *at == place && !after.is_empty());
+            let after = from.as_ref().filter(|(at, after)| *at == shard_id && !after.is_empty());
             let (after, found) = (after.map(|(_, after)| &**after), &mut messages);
-            let more = if place == OWN {
+            let more = if shard_id == OWN_TOPICS {
                 self.own_retained.page(self.now, &filter, after, &mut budget, found)
             } else {
-                let shard = self.shard(place);
+                let shard = self.shard(shard_id);
                 shard.and_then(|shard| shard.retained_page(self.now, &filter, after, &mut budget, found))
             };
             if let Some(topic) = more {
-                next = Some((place, topic));
+                next = Some((shard_id, topic));
                 break;
             }
         }
-        Page { connection, messages, looked: budget.looked(), next }
+        Page { connection, messages, examined: budget.examined(), next }
     }
 
     /// The workers, first to last, that may have retained messages of a filter.
     pub(super) fn retained_workers(&self, filter: &str) -> (WorkerId, WorkerId) {
-        match retained::places(filter) {
+        match retained::shard_range(filter) {
             (first, last) if first == last => {
                 let host = self.node.retained_host(first);
                 (host, host)
@@ -148,32 +153,32 @@ impl Worker {
     }
 
     /// Those of the places that are here.
-    fn retained_here(&self, places: RangeInclusive<ShardId>) -> impl Iterator<Item = ShardId> {
-        let (first, last) = places.into_inner();
-        let here = |place: &ShardId| self.node.retained_host(*place) == self.id;
+    fn retained_here(&self, shard_ids: RangeInclusive<ShardId>) -> impl Iterator<Item = ShardId> {
+        let (first, last) = shard_ids.into_inner();
+        let here = |shard_id: &ShardId| self.node.retained_host(*shard_id) == self.id;
         (first.0..=last.0).map(ShardId).filter(here)
     }
 
     pub(super) fn retained_list(
         &self,
-        (place, last): (ShardId, ShardId),
+        (shard_id, last): (ShardId, ShardId),
         filter: &str,
         after: Option<&str>,
         limit: usize,
     ) -> RetainedPage {
-        let (items, after) = match self.shard(place) {
+        let (items, after) = match self.shard(shard_id) {
             Some(shard) => shard.retained_list(self.now, filter, after, limit),
             None => self.own_retained.list(self.now, filter, after, limit),
         };
         let next = match after {
-            Some(after) => Some((place, Some(after))),
-            None => (place < last).then(|| (ShardId(place.0 + 1), None)),
+            Some(after) => Some((shard_id, Some(after))),
+            None => (shard_id < last).then(|| (ShardId(shard_id.0 + 1), None)),
         };
         RetainedPage { items, next }
     }
 
     pub(super) fn retained_message(&self, topic: &str) -> Option<RetainedMessage> {
-        match self.shard(retained::place(topic)) {
+        match self.shard(retained::shard_of(topic)) {
             Some(shard) => shard.retained_whole(self.now, topic),
             None => self.own_retained.whole(self.now, topic),
         }
@@ -182,11 +187,11 @@ impl Worker {
     /// Deletes a topic's retained message for an operator. `Ok` when that will be answered to `token`, as requests are;
     /// otherwise it is done, and the number says how many there were.
     pub(super) fn delete_retained(&mut self, topic: Box<str>, token: Token) -> Result<(), usize> {
-        let place = retained::place(&topic);
-        if place == OWN {
+        let shard_id = retained::shard_of(&topic);
+        if shard_id == OWN_TOPICS {
             return Err(usize::from(self.own_retained.delete(&topic)));
         }
-        self.request(place, Request::DeleteRetained { topic, token });
+        self.request(shard_id, Request::DeleteRetained { topic, token });
         Ok(())
     }
 

@@ -65,8 +65,8 @@ impl Worker {
     /// Why whoever has this connection may not be here.
     pub(super) fn revoked(&self, slot: u32) -> Option<ReasonCode> {
         let connection = self.connections.occupant_ref(slot)?;
-        let standing = connection.extra.as_ref().and_then(|extra| extra.standing.as_ref());
-        match standing.is_some_and(|standing| standing.has_ended()) {
+        let validity = connection.extra.as_ref().and_then(|extra| extra.validity.as_ref());
+        match validity.is_some_and(|validity| validity.has_ended()) {
             false => self.node.access.revoked(connection.identity(&self.node)),
             true if connection.phase == Phase::Open => Some(ReasonCode::AdministrativeAction),
             // Whether it comes in as things are now it may find out by trying again.

@@ -9,7 +9,7 @@ use routing::PLUS_LEVELS_MAX;
 use super::Worker;
 use super::connect::granted_qos;
 use super::publish::is_beyond_limits;
-use super::refusals::{self, Beyond};
+use super::refusals::{self, ExceededLimits};
 use crate::access::Action;
 use crate::connection::{AckKind, PendingAck, PendingFilter};
 use crate::ids::{ConnectionId, Ticket};
@@ -65,7 +65,7 @@ impl Worker {
             outstanding: 0,
             reasons: Vec::with_capacity(filters.size_hint().0),
             filters: Vec::new(),
-            beyond: Beyond::default(),
+            exceeded: ExceededLimits::default(),
             bytes: 0,
             shared: 0,
         };
@@ -84,19 +84,19 @@ impl Worker {
                 }
                 Err(Refusal::Shapes) => {
                     self.counters.subscribe_shapes_refused += 1;
-                    pending.beyond.shapes = true;
+                    pending.exceeded.shapes = true;
                     pending.reasons.push(ReasonCode::QuotaExceeded.as_u8());
                     continue;
                 }
                 Err(Refusal::Shared) => {
                     self.counters.subscribe_shared_refused += 1;
-                    pending.beyond.shared = true;
+                    pending.exceeded.shared = true;
                     pending.reasons.push(ReasonCode::QuotaExceeded.as_u8());
                     continue;
                 }
                 Err(Refusal::Bytes) => {
                     self.counters.quota_session_bytes += 1;
-                    pending.beyond.bytes = true;
+                    pending.exceeded.bytes = true;
                     pending.reasons.push(ReasonCode::QuotaExceeded.as_u8());
                     continue;
                 }
@@ -262,7 +262,7 @@ impl Worker {
                 slot: id.slot,
                 generation: id.generation,
                 subscription_id,
-                place: id.worker.0,
+                index: id.worker.0,
                 options,
                 kind,
             };
@@ -308,7 +308,7 @@ impl Worker {
             outstanding: 0,
             reasons: Vec::new(),
             filters: Vec::new(),
-            beyond: Beyond::default(),
+            exceeded: ExceededLimits::default(),
             bytes: 0,
             shared: 0,
         };
@@ -441,10 +441,10 @@ impl Worker {
     }
 
     /// A shared group has taken a member in, or has no room for it.
-    pub(super) fn joined(&mut self, id: ConnectionId, ticket: Ticket, place: u32, reason: ReasonCode) {
+    pub(super) fn joined(&mut self, id: ConnectionId, ticket: Ticket, index: u32, reason: ReasonCode) {
         if reason.is_error()
             && let Some(pending) = self.pending_ack(id, ticket, AckKind::Sub)
-            && let Some(filter) = pending.filters.get(place as usize)
+            && let Some(filter) = pending.filters.get(index as usize)
         {
             pending.reasons[filter.index as usize] = reason.as_u8();
             let text = filter.text.clone();
@@ -515,7 +515,7 @@ impl Worker {
 
     /// SUBACK or UNSUBACK, then the retained messages of new subscriptions [MQTT-3.8.4-1] [MQTT-3.10.4-4].
     fn finish_ack(&mut self, slot: u32, pending: PendingAck) {
-        let why = self.refusal(slot, &pending.reasons, pending.beyond);
+        let why = self.refusal(slot, &pending.reasons, pending.exceeded);
         let properties = PropertiesBuf::from_iter(why.as_deref().map(Property::ReasonString));
         // Under the packet's identifier [MQTT3-2.3.1-7].
         let ack = |packet_id| SubAck {
@@ -555,13 +555,13 @@ impl Worker {
 
     /// The Reason String of a SUBACK or UNSUBACK: for clients that want to know [MQTT-3.1.2-29], where it makes the packet no larger than they
     /// take [MQTT-3.9.2-1] [MQTT-3.11.2-1]. There are no User Properties that could [MQTT-3.9.2-2] [MQTT-3.11.2-2].
-    fn refusal(&self, slot: u32, reasons: &[u8], beyond: Beyond) -> Option<String> {
+    fn refusal(&self, slot: u32, reasons: &[u8], exceeded: ExceededLimits) -> Option<String> {
         let connection = self.connections.occupant_ref(slot)?;
         if !connection.version.has_properties() || !connection.marks.problem_information {
             return None;
         }
         let room = (connection.packet_size_max as usize).saturating_sub(ACK_FRAME + reasons.len());
-        refusals::told(reasons, beyond).filter(|why| why.len() <= room)
+        refusals::reason_string(reasons, exceeded).filter(|why| why.len() <= room)
     }
 }
 

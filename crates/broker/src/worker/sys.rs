@@ -53,7 +53,10 @@ impl Worker {
             ("store/messages/bytes", store.queued_bytes),
         ];
         self.sys_message("version", &node.version);
-        self.sys_message("uptime", &format!("{} seconds", self.now.since(self.node.life.began).as_secs()));
+        self.sys_message(
+            "uptime",
+            &format!("{} seconds", self.now.since(self.node.incarnation.began).as_secs()),
+        );
         for (name, value) in figures {
             self.sys_message(name, &value.to_string());
         }

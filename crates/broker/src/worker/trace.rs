@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use mqtt::{Packet, ReasonCode};
 
 use super::Worker;
-use crate::admin::{About, Direction, TraceEvent, TraceKind, Tracing};
+use crate::admin::{Direction, EventContext, TraceEvent, TraceKind, Tracing};
 use crate::connection::Connection;
 use crate::message::MessageView;
 
 /// A PUBLISH on its way, as traces show it.
-pub(super) struct Passing<'a> {
+pub(super) struct TracedPublish<'a> {
     pub topic: &'a str,
     pub payload: &'a [u8],
     pub qos: mqtt::QoS,
@@ -19,7 +19,7 @@ pub(super) struct Passing<'a> {
     pub packet_id: Option<u16>,
 }
 
-impl<'a> Passing<'a> {
+impl<'a> TracedPublish<'a> {
     pub fn of(view: &MessageView<'a>) -> Self {
         let MessageView { topic, payload, qos, retain, .. } = *view;
         Self { topic, payload, qos, retain, dup: false, packet_id: None }
@@ -34,7 +34,7 @@ impl Worker {
     }
 
     #[cold]
-    pub(super) fn trace_publish(&mut self, slot: u32, direction: Direction, publish: &Passing<'_>) {
+    pub(super) fn trace_publish(&mut self, slot: u32, direction: Direction, publish: &TracedPublish<'_>) {
         let Some((tracing, connection)) = traced(&mut self.tracing, self.connections.occupant_ref(slot))
         else {
             return;
@@ -58,10 +58,10 @@ impl Worker {
     fn trace_operator_now(&mut self, view: &MessageView<'_>) {
         let (now, worker, nobody) = (self.now, self.id, self.scratch.nobody.clone());
         let Some(tracing) = &mut self.tracing else { return };
-        let about = About { client_id: &nobody, address: None, topic: Some(view.topic) };
+        let about = EventContext { client_id: &nobody, address: None, topic: Some(view.topic) };
         let event = || TraceEvent { client_id: nobody.clone(), ..blank(now, worker) };
         tracing.note(now, about, |payload_max| {
-            publish_event(event(), Direction::In, &Passing::of(view), payload_max)
+            publish_event(event(), Direction::In, &TracedPublish::of(view), payload_max)
         });
     }
 
@@ -73,7 +73,8 @@ impl Worker {
         };
         let now = self.now;
         tracing.note(now, about(connection, Some(view.topic)), |payload_max| {
-            let event = publish_event(base(now, connection), Direction::Out, &Passing::of(view), payload_max);
+            let event =
+                publish_event(base(now, connection), Direction::Out, &TracedPublish::of(view), payload_max);
             let detail = format!("not delivered: {why} ({})", event.detail);
             TraceEvent { kind: TraceKind::Dropped, detail, ..event }
         });
@@ -115,7 +116,7 @@ impl Worker {
             return;
         };
         let client_id = client_id.map_or_else(|| connection.client_id.clone(), Into::into);
-        let about = About { client_id: &client_id, ..about(connection, None) };
+        let about = EventContext { client_id: &client_id, ..about(connection, None) };
         let now = self.now;
         tracing.note(now, about, |_| TraceEvent {
             kind,
@@ -149,8 +150,8 @@ fn traced<'w>(
     Some((tracing.as_deref_mut()?, connection?))
 }
 
-fn about<'a>(connection: &'a Connection, topic: Option<&'a str>) -> About<'a> {
-    About { client_id: &connection.client_id, address: connection.peer(), topic }
+fn about<'a>(connection: &'a Connection, topic: Option<&'a str>) -> EventContext<'a> {
+    EventContext { client_id: &connection.client_id, address: connection.peer(), topic }
 }
 
 fn base(now: crate::ids::Time, connection: &Connection) -> TraceEvent {
@@ -182,10 +183,10 @@ fn blank(at: crate::ids::Time, worker: crate::ids::WorkerId) -> TraceEvent {
 fn publish_event(
     event: TraceEvent,
     direction: Direction,
-    publish: &Passing<'_>,
+    publish: &TracedPublish<'_>,
     payload_max: usize,
 ) -> TraceEvent {
-    let Passing { topic, payload, qos, retain, dup, packet_id } = publish;
+    let TracedPublish { topic, payload, qos, retain, dup, packet_id } = publish;
     let mut detail = format!("PUBLISH {topic} QoS {}, {} bytes", *qos as u8, payload.len());
     for (flag, name) in [(*retain, ", RETAIN"), (*dup, ", DUP")] {
         detail.push_str(if flag { name } else { "" });

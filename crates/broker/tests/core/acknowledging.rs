@@ -32,7 +32,7 @@ fn connack_leaves_when_the_claim_is_granted() {
                 // What follows CONNECT in the same segment waits too.
                 net.send(client, Sent::PingReq);
                 assert_eq!(net.received(client), []);
-                net.let_go();
+                net.release_held();
                 assert_eq!(net.received(client), [connack(false), Sent::PingResp]);
             });
         }
@@ -68,7 +68,7 @@ fn suback_leaves_when_the_store_has_the_subscriptions() {
                 );
                 net.send(client, Sent::PingReq);
                 assert_eq!(net.received(client), [Sent::PingResp]);
-                net.let_go();
+                net.release_held();
                 assert_eq!(net.received(client), [suback(7, &[ExactlyOnce, AtMostOnce, AtLeastOnce])]);
             });
         }
@@ -85,7 +85,7 @@ fn suback_leaves_when_the_group_has_its_member() {
                 net.store.hold(&[held]);
                 net.send(client, subscribe(7).to("$share/g/a", AtLeastOnce).to("a", AtMostOnce));
                 assert_eq!(net.received(client), []);
-                net.let_go();
+                net.release_held();
                 assert_eq!(net.received(client), [suback(7, &[AtLeastOnce, AtMostOnce])]);
             });
         }
@@ -103,7 +103,7 @@ fn unsuback_leaves_when_the_store_has_forgotten() {
                 net.store.hold(&[held]);
                 net.send(client, unsubscribe(8, &["$share/g/a", "a", "b"]));
                 assert_eq!(net.received(client), []);
-                net.let_go();
+                net.release_held();
                 let reasons = [ReasonCode::Success, ReasonCode::Success, ReasonCode::NoSubscriptionExisted];
                 assert_eq!(net.received(client), [unsuback(version, 8, &reasons)]);
                 net.publish(client, "a", "for nobody");
@@ -154,7 +154,7 @@ fn publishes_wait_for(net: &mut Net, publisher: Peer, held: Kind) -> (Vec<Sent>,
         net.send(publisher, message("t", id).qos1(id));
     }
     let before = net.received(publisher);
-    net.let_go();
+    net.release_held();
     (before, net.received(publisher))
 }
 
@@ -184,7 +184,7 @@ fn pubacks_leave_in_the_order_of_the_publishes_whatever_completes_first() {
         net.send(publisher, message("t", "slow").qos1(9));
         net.send(publisher, message("t", "next").qos1(3));
         net.send(publisher, message("t", "last").qos2(7));
-        net.let_go_last_first();
+        net.release_last_first();
         assert_eq!(net.received(publisher), [puback(9), puback(3), pubrec(7)]);
     });
 }
@@ -199,13 +199,13 @@ fn pubrec_and_pubcomp_leave_when_the_store_remembers_and_forgets_the_identifier(
             net.store.hold(&[Kind::Receive]);
             net.send(publisher, message("t", "x").qos2(5));
             assert_eq!(net.received(publisher), []);
-            net.let_go();
+            net.release_held();
             let reason = if version == V5 { ReasonCode::NoMatchingSubscribers } else { ReasonCode::Success };
             assert_eq!(net.received(publisher), [Sent::PubRec(5, reason)]);
             net.store.hold(&[Kind::PubComp]);
             net.send(publisher, pubrel(5));
             assert_eq!(net.received(publisher), []);
-            net.let_go();
+            net.release_held();
             assert_eq!(net.received(publisher), [pubcomp(5)]);
         });
     }
@@ -224,7 +224,7 @@ fn pubrel_leaves_when_the_store_remembers_the_pubrec() {
             net.store.hold(&[held]);
             net.send(client, pubrec(1));
             assert_eq!(net.received(client), []);
-            net.let_go();
+            net.release_held();
             assert_eq!(net.received(client), [pubrel(1)]);
             net.send(client, pubcomp(1));
         });
@@ -284,7 +284,7 @@ fn completions_of_different_sessions_come_in_any_order() {
         net.store.hold(&[Kind::Claimed, Kind::Subscribed]);
         let names: Vec<String> = (0..8).map(|n| format!("client {n}")).collect();
         let clients: Vec<_> = (0..8).map(|n| net.connecting(n, durable(Version::V5, &names[n]))).collect();
-        net.let_go_last_first();
+        net.release_last_first();
         for client in &clients {
             assert_eq!(net.received(*client), [connack(false)]);
         }
@@ -292,7 +292,7 @@ fn completions_of_different_sessions_come_in_any_order() {
         for client in &clients {
             net.send(*client, subscribe(1).to("t", AtLeastOnce));
         }
-        net.let_go_last_first();
+        net.release_last_first();
         for client in &clients {
             assert_eq!(net.received(*client), [suback(1, &[AtLeastOnce])]);
         }

@@ -12,7 +12,7 @@ use sim::Random;
 use sim::packets::*;
 
 /// What all actors share.
-pub struct World {
+pub struct Simulation {
     pub net: Net,
     pub random: Random,
     pub oracle: Oracle,
@@ -32,7 +32,7 @@ pub struct Actor {
     /// Its last CONNECT with Clean Start was not answered: nobody knows what became of the session before.
     must_clean: bool,
     /// Where it connected last.
-    place: usize,
+    index: usize,
 }
 
 /// One connection.
@@ -73,7 +73,7 @@ const PUBLISHES_MAX: usize = 12;
 const TOPICS: [&str; 6] = ["t/0", "t/1", "t/2/x", "s/0", "s/1", "w/x"];
 const FILTERS: [&str; 8] = ["t/0", "t/1", "t/#", "t/+", "t/+/x", "w/#", "r/#", "t/2/#"];
 
-impl World {
+impl Simulation {
     pub fn new(net: Net, random: Random, oracle: Oracle) -> Self {
         Self {
             net,
@@ -128,77 +128,77 @@ impl Actor {
             link: None,
             session: None,
             must_clean: false,
-            place: 0,
+            index: 0,
         }
     }
 
     /// Does one thing.
-    pub fn acts(&mut self, world: &mut World) {
-        self.listens(world);
-        let Some(link) = &self.link else { return self.connects(world) };
+    pub fn acts(&mut self, simulation: &mut Simulation) {
+        self.listens(simulation);
+        let Some(link) = &self.link else { return self.connects(simulation) };
         if !link.accepted && link.clean {
             return; // Whoever asks for a clean start waits to hear of it.
         }
         if !link.accepted {
             // CONNACK takes long: it may give up, or try elsewhere.
-            return match world.random.below(10) {
-                0 => self.loses(world),
-                1 => self.connects(world),
+            return match simulation.random.below(10) {
+                0 => self.loses(simulation),
+                1 => self.connects(simulation),
                 _ => {}
             };
         }
-        match world.random.below(100) {
-            0..=3 => self.loses(world),
-            4..=5 => self.says_goodbye(world),
-            6..=8 => self.connects(world),
-            9..=20 => self.subscribes(world),
-            21..=24 => self.unsubscribes(world),
+        match simulation.random.below(100) {
+            0..=3 => self.loses(simulation),
+            4..=5 => self.says_goodbye(simulation),
+            6..=8 => self.connects(simulation),
+            9..=20 => self.subscribes(simulation),
+            21..=24 => self.unsubscribes(simulation),
             25..=27 => {
                 let peer = link.peer;
-                match world.random.percent(50) {
-                    true => world.net.stop_reading(peer),
-                    false => world.net.go_on_reading_without_running(peer),
+                match simulation.random.percent(50) {
+                    true => simulation.net.stop_reading(peer),
+                    false => simulation.net.go_on_reading_without_running(peer),
                 }
             }
-            28..=70 => self.publishes(world),
+            28..=70 => self.publishes(simulation),
             _ => {
-                let count = world.random.below(8);
-                self.answers(world, count);
+                let count = simulation.random.below(8);
+                self.answers(simulation, count);
             }
         }
     }
 
     /// Everything that came is taken.
-    pub fn listens(&mut self, world: &mut World) {
+    pub fn listens(&mut self, simulation: &mut Simulation) {
         let Some(link) = &self.link else { return };
         let peer = link.peer;
-        for packet in world.net.received(peer) {
-            if world.traces {
+        for packet in simulation.net.received(peer) {
+            if simulation.traces {
                 eprintln!("{} on {} gets {packet:?}", self.name, peer.0);
             }
-            self.takes(world, packet);
+            self.takes(simulation, packet);
         }
     }
 
     /// Does what is left to do; false when that is nothing.
-    pub fn heals(&mut self, world: &mut World) -> bool {
+    pub fn heals(&mut self, simulation: &mut Simulation) -> bool {
         match &self.link {
             // Also whoever may have a session it no longer wants: what waits there is for others.
             None => {
                 let durable = self.session.as_ref().is_some_and(|session| session.durable);
                 let connects = self.steady || self.must_clean || durable;
                 if connects {
-                    self.connects(world);
+                    self.connects(simulation);
                 }
                 connects
             }
             Some(link) => {
                 let peer = link.peer;
-                world.net.go_on_reading_without_running(peer);
-                let before = world.net.client(peer).arrived();
-                self.listens(world);
+                simulation.net.go_on_reading_without_running(peer);
+                let before = simulation.net.client(peer).arrived();
+                self.listens(simulation);
                 let idle = self.link.as_ref().is_some_and(|link| link.to_send.is_empty());
-                self.answers(world, usize::MAX);
+                self.answers(simulation, usize::MAX);
                 !idle || before > 0
             }
         }
@@ -215,25 +215,25 @@ impl Actor {
         assert!(waiting.is_empty(), "{} waits for the acknowledgement of {waiting:?}", self.name);
     }
 
-    fn connects(&mut self, world: &mut World) {
+    fn connects(&mut self, simulation: &mut Simulation) {
         let taken_over = self.link.take();
         if let Some(link) = &taken_over {
             // It leaves the old connection to the server, and looks at it no more.
-            self.connection_ends(world, link);
+            self.connection_ends(simulation, link);
         }
         let resumes = self.session.as_ref().is_some_and(|session| session.durable) && !self.must_clean;
         let waits = taken_over.as_ref().is_some_and(|link| !link.accepted);
         let may_clean = !self.steady && !waits;
-        let clean = may_clean && (!resumes || world.random.percent(20));
-        let durable = !clean || world.random.percent(50);
+        let clean = may_clean && (!resumes || simulation.random.percent(20));
+        let durable = !clean || simulation.random.percent(50);
         if clean {
             if !self.must_clean {
-                self.place = world.random.below(3);
+                self.index = simulation.random.below(3);
             }
             self.must_clean = true;
-            self.session_ends(world);
+            self.session_ends(simulation);
         }
-        let version = if world.random.percent(50) { V5 } else { V3_1_1 };
+        let version = if simulation.random.percent(50) { V5 } else { V3_1_1 };
         let connecting = v5(&self.name);
         let mut connecting = Connecting { version, clean_start: clean, ..connecting };
         if version == V3_1_1 {
@@ -244,22 +244,23 @@ impl Actor {
         }
         if connecting.version == V5 {
             connecting.expiry = durable.then_some(DAY);
-            connecting.receive_max = world.random.percent(60).then(|| 1 + world.random.below(4) as u16);
-            connecting.alias_max = world.random.percent(30).then_some(2);
+            connecting.receive_max =
+                simulation.random.percent(60).then(|| 1 + simulation.random.below(4) as u16);
+            connecting.alias_max = simulation.random.percent(30).then_some(2);
         }
-        world.connections += 1;
-        let number = world.connections;
+        simulation.connections += 1;
+        let number = simulation.connections;
         let mut will = None;
-        if world.random.percent(50) {
-            let of_will = world.oracle.will(number, "w/y", ExactlyOnce);
+        if simulation.random.percent(50) {
+            let of_will = simulation.oracle.will(number, "w/y", ExactlyOnce);
             connecting = connecting.will(message("w/y", of_will).qos(ExactlyOnce));
             will = Some(of_will);
         }
         // What a CONNECT with Clean Start without an answer leads to comes before what another leads to on the same worker.
-        let place = if self.must_clean { self.place } else { world.random.below(3) };
-        self.place = place;
-        let peer = world.net.open(place, connecting.version);
-        world.send(peer, connecting);
+        let index = if self.must_clean { self.index } else { simulation.random.below(3) };
+        self.index = index;
+        let peer = simulation.net.open(index, connecting.version);
+        simulation.send(peer, connecting);
         self.link = Some(Link {
             peer,
             number,
@@ -272,52 +273,52 @@ impl Actor {
         });
     }
 
-    fn session_ends(&mut self, world: &mut World) {
+    fn session_ends(&mut self, simulation: &mut Simulation) {
         if let Some(session) = self.session.take() {
-            world.oracle.session_ends(session.view);
+            simulation.oracle.session_ends(session.view);
             for (_, number, _, what) in session.publishes {
                 if what != Await::Comp {
-                    world.oracle.abandoned(number);
+                    simulation.oracle.abandoned(number);
                 }
             }
         }
     }
 
-    fn connection_ends(&mut self, world: &mut World, link: &Link) {
+    fn connection_ends(&mut self, simulation: &mut Simulation, link: &Link) {
         if !link.accepted {
             return;
         }
         if let Some(session) = &self.session {
-            world.oracle.connection_ends(session.view);
+            simulation.oracle.connection_ends(session.view);
         }
         if !link.durable {
-            self.session_ends(world);
+            self.session_ends(simulation);
         }
     }
 
-    fn loses(&mut self, world: &mut World) {
+    fn loses(&mut self, simulation: &mut Simulation) {
         let Some(link) = self.link.take() else { return };
         // Unless the server has closed it before: then its Will was published some time ago.
-        let is_due = link.accepted && !world.net.is_over(link.peer);
-        world.net.lose_without_running(link.peer);
-        self.connection_ends(world, &link);
+        let is_due = link.accepted && !simulation.net.is_over(link.peer);
+        simulation.net.lose_without_running(link.peer);
+        self.connection_ends(simulation, &link);
         if let Some(will) = link.will.filter(|_| is_due) {
-            world.oracle.will_is_due(will);
+            simulation.oracle.will_is_due(will);
         }
     }
 
-    fn says_goodbye(&mut self, world: &mut World) {
+    fn says_goodbye(&mut self, simulation: &mut Simulation) {
         let Some(link) = self.link.take() else { return };
-        let open = !world.net.is_over(link.peer);
-        world.send(link.peer, goodbye());
-        let taken = open && world.net.client(link.peer).unsent.is_empty();
+        let open = !simulation.net.is_over(link.peer);
+        simulation.send(link.peer, goodbye());
+        let taken = open && simulation.net.client(link.peer).unsent.is_empty();
         if let Some(will) = link.will.filter(|_| taken) {
-            world.oracle.must_never_arrive(will);
+            simulation.oracle.must_never_arrive(will);
         }
-        self.connection_ends(world, &link);
+        self.connection_ends(simulation, &link);
     }
 
-    fn subscribes(&mut self, world: &mut World) {
+    fn subscribes(&mut self, simulation: &mut Simulation) {
         let (Some(link), Some(session)) = (&mut self.link, &mut self.session) else { return };
         if link.asked.len() > 3 {
             return;
@@ -326,66 +327,66 @@ impl Actor {
         // Apart from those of publishes.
         let id = 61_000 + session.next_id % 4_000;
         let mut filters = Vec::new();
-        for _ in 0..1 + world.random.below(2) {
-            let filter = (*world.random.pick(&FILTERS)).to_owned();
-            let qos = *world.random.pick(&[AtMostOnce, AtLeastOnce, ExactlyOnce]);
+        for _ in 0..1 + simulation.random.below(2) {
+            let filter = (*simulation.random.pick(&FILTERS)).to_owned();
+            let qos = *simulation.random.pick(&[AtMostOnce, AtLeastOnce, ExactlyOnce]);
             filters.push((filter, qos));
         }
-        if self.steady || world.random.percent(20) {
-            let qos = *world.random.pick(&[AtLeastOnce, ExactlyOnce]);
+        if self.steady || simulation.random.percent(20) {
+            let qos = *simulation.random.pick(&[AtLeastOnce, ExactlyOnce]);
             filters.push((format!("{SHARE}s/#"), qos));
         }
         let mut packet = subscribe(id);
         for (filter, qos) in &filters {
             // Until it is granted again, what it is owed at is unknown.
-            world.oracle.unsubscribes(session.view, filter);
+            simulation.oracle.unsubscribes(session.view, filter);
             let earlier = link.asked.iter_mut().flat_map(|(_, asked)| asked);
             earlier.filter(|(other, _)| other == filter).for_each(|(other, _)| other.clear());
             packet = packet.to(filter, *qos);
         }
         link.asked.push((id, filters));
-        world.send(link.peer, packet);
+        simulation.send(link.peer, packet);
     }
 
-    fn unsubscribes(&mut self, world: &mut World) {
+    fn unsubscribes(&mut self, simulation: &mut Simulation) {
         let (Some(link), Some(session)) = (&mut self.link, &mut self.session) else { return };
         if !link.asked.is_empty() {
             return;
         }
-        let granted: Vec<String> = world.oracle.session(session.view).granted.keys().cloned().collect();
+        let granted: Vec<String> = simulation.oracle.session(session.view).granted.keys().cloned().collect();
         if granted.is_empty() {
             return;
         }
-        let filter = world.random.pick(&granted).clone();
+        let filter = simulation.random.pick(&granted).clone();
         if self.steady && filter.starts_with(SHARE) {
             return;
         }
         session.next_id = session.next_id % 60_000 + 1;
         let id = 61_000 + session.next_id % 4_000;
-        world.oracle.unsubscribes(session.view, &filter);
+        simulation.oracle.unsubscribes(session.view, &filter);
         link.asked.push((id, Vec::new()));
-        world.send(link.peer, unsubscribe(id, &[&filter]));
+        simulation.send(link.peer, unsubscribe(id, &[&filter]));
     }
 
-    fn publishes(&mut self, world: &mut World) {
+    fn publishes(&mut self, simulation: &mut Simulation) {
         let (Some(link), Some(session)) = (&mut self.link, &mut self.session) else { return };
-        let mut qos = *world.random.pick(&[AtMostOnce, AtLeastOnce, ExactlyOnce]);
-        if world.oracle.flaky {
+        let mut qos = *simulation.random.pick(&[AtMostOnce, AtLeastOnce, ExactlyOnce]);
+        if simulation.oracle.flaky {
             // An identifier is remembered apart from its message, so one can fail without the other.
             qos = qos.min(AtLeastOnce);
         }
         if qos > AtMostOnce && session.publishes.len() >= PUBLISHES_MAX {
             return;
         }
-        let retains = world.random.percent(10);
+        let retains = simulation.random.percent(10);
         let own = format!("r/{}", self.name);
-        let topic = if retains { own.as_str() } else { world.random.pick(&TOPICS) };
-        let number = world.oracle.publish(link.number, topic, qos);
+        let topic = if retains { own.as_str() } else { simulation.random.pick(&TOPICS) };
+        let number = simulation.oracle.publish(link.number, topic, qos);
         if retains {
-            world.oracle.retains(number);
+            simulation.oracle.retains(number);
         }
         // Now and then one that is too large to be copied for each receiver.
-        let width = if world.random.percent(4) { 20_000 } else { 1 };
+        let width = if simulation.random.percent(4) { 20_000 } else { 1 };
         let mut packet = message(topic, format!("{number:0width$}"));
         packet.retain = retains;
         if qos > AtMostOnce {
@@ -394,30 +395,30 @@ impl Actor {
             let what = if qos == ExactlyOnce { Await::Rec } else { Await::Ack };
             session.publishes.push((session.next_id, number, packet.clone(), what));
         }
-        world.send(link.peer, packet);
+        simulation.send(link.peer, packet);
     }
 
-    fn answers(&mut self, world: &mut World, count: usize) {
+    fn answers(&mut self, simulation: &mut Simulation, count: usize) {
         let Some(link) = &mut self.link else { return };
         for _ in 0..count {
             let Some(packet) = link.to_send.pop_front() else { return };
-            world.send(link.peer, packet);
+            simulation.send(link.peer, packet);
         }
     }
 
-    fn takes(&mut self, world: &mut World, packet: Sent) {
+    fn takes(&mut self, simulation: &mut Simulation, packet: Sent) {
         let Some(link) = &mut self.link else { return };
         if let Sent::ConnAck { session_present, reason } = packet {
             if reason != ReasonCode::Success {
                 return; // Overtaken by another of its own connections; the end of this one follows.
             }
-            return self.is_accepted(world, session_present);
+            return self.is_accepted(simulation, session_present);
         }
         if packet == Sent::Closed || matches!(packet, Sent::Disconnect { .. }) {
             if packet == Sent::Closed
                 && let Some(link) = self.link.take()
             {
-                self.connection_ends(world, &link);
+                self.connection_ends(simulation, &link);
             }
             return;
         }
@@ -425,15 +426,15 @@ impl Actor {
         match packet {
             Sent::PubAck(id, reason) => {
                 let number = session.settle(id, Await::Ack, None).expect("PUBACK of a publish");
-                assert!(!reason.is_error() || world.oracle.flaky);
+                assert!(!reason.is_error() || simulation.oracle.flaky);
                 if !reason.is_error() {
-                    world.oracle.acknowledged(number);
+                    simulation.oracle.acknowledged(number);
                 }
             }
             Sent::PubRec(id, reason) => {
                 assert!(!reason.is_error());
                 if let Some(number) = session.settle(id, Await::Rec, Some(Await::Comp)) {
-                    world.oracle.acknowledged(number);
+                    simulation.oracle.acknowledged(number);
                 }
                 link.to_send.push_back(pubrel(id));
             }
@@ -459,7 +460,7 @@ impl Actor {
                     _ => true,
                 };
                 if new && !message.retain {
-                    world.oracle.arrives(session.view, number, message.qos);
+                    simulation.oracle.arrives(session.view, number, message.qos);
                 }
             }
             Sent::SubAck(id, reasons) => {
@@ -468,10 +469,10 @@ impl Actor {
                 let (_, filters) = link.asked.remove(at);
                 assert_eq!(reasons.len(), filters.len());
                 for ((filter, qos), reason) in filters.into_iter().zip(reasons) {
-                    assert!(!reason.is_error() || world.oracle.flaky);
+                    assert!(!reason.is_error() || simulation.oracle.flaky);
                     if !filter.is_empty() && !reason.is_error() {
-                        world.oracle.group_is_steady |= self.steady && filter.starts_with(SHARE);
-                        world.oracle.session(session.view).granted.insert(filter, qos);
+                        simulation.oracle.group_is_steady |= self.steady && filter.starts_with(SHARE);
+                        simulation.oracle.session(session.view).granted.insert(filter, qos);
                     }
                 }
             }
@@ -483,10 +484,10 @@ impl Actor {
         }
     }
 
-    fn is_accepted(&mut self, world: &mut World, session_present: bool) {
+    fn is_accepted(&mut self, simulation: &mut Simulation, session_present: bool) {
         let Some(link) = &mut self.link else { return };
         link.accepted = true;
-        world.served.entry(self.name.clone()).or_default().push(link.peer);
+        simulation.served.entry(self.name.clone()).or_default().push(link.peer);
         assert!(!(link.clean && session_present), "Clean Start finds a session");
         if link.clean {
             self.must_clean = false;
@@ -494,24 +495,24 @@ impl Actor {
         match &mut self.session {
             Some(session) => {
                 assert!(session_present, "the session of {} is lost", self.name);
-                world.oracle.session(session.view).connected = true;
+                simulation.oracle.session(session.view).connected = true;
                 // [MQTT-4.4.0-1]
                 for (id, number, message, what) in &session.publishes {
                     if *what == Await::Comp {
                         link.to_send.push_back(pubrel(*id));
                     } else {
-                        world.oracle.repeat(*number, link.number);
+                        simulation.oracle.repeat(*number, link.number);
                         link.to_send.push_back(message.clone().dup().into());
                     }
                 }
                 // New publishes come after these.
                 while let Some(packet) = link.to_send.pop_front() {
-                    world.send(link.peer, packet);
+                    simulation.send(link.peer, packet);
                 }
             }
             None => {
-                let view = world.oracle.new_session(link.durable);
-                if world.traces {
+                let view = simulation.oracle.new_session(link.durable);
+                if simulation.traces {
                     eprintln!("{} has session {view}", self.name);
                 }
                 self.session = Some(Session { view, durable: link.durable, ..Session::default() });

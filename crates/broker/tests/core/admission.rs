@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use broker::access::{
-    Access, Action, Admission, AskAgain, AuthReply, Credentials, Identity, Permission, Principal, Rates,
-    Standing, Verdict,
+    Access, Action, Admission, AuthReply, AuthResult, Credentials, Identity, Permission, Principal, Rates,
+    RetryAuthorize, Validity,
 };
 use broker::admin::{Admin, NewSubscription};
 use broker::settings::{PublishDenied, SessionOwner, Settings};
@@ -22,13 +22,13 @@ use sim::packets::*;
 #[derive(Default)]
 struct Desk {
     known: Mutex<HashMap<String, bool>>,
-    waiting: Mutex<Vec<(String, AskAgain)>>,
+    waiting: Mutex<Vec<(String, RetryAuthorize)>>,
     asked: Mutex<Vec<(String, String)>>,
     generation: Mutex<u64>,
     /// Client Identifiers that may not be here.
     gone: Mutex<Vec<&'static str>>,
     /// Of those who come as members.
-    membership: Arc<Standing>,
+    membership: Arc<Validity>,
 }
 
 impl Access for Desk {
@@ -36,8 +36,8 @@ impl Access for Desk {
         &self,
         credentials: Credentials<'_>,
         _: &mut dyn FnMut() -> AuthReply,
-    ) -> Option<Verdict> {
-        let Some(username) = credentials.username else { return Some(Verdict::Allow) };
+    ) -> Option<AuthResult> {
+        let Some(username) = credentials.username else { return Some(AuthResult::Allow) };
         let mut admission = Admission::default();
         let mut principal = Principal::default();
         for word in username.split(' ') {
@@ -52,19 +52,19 @@ impl Access for Desk {
                 }
                 Some(("id", id)) => admission.client_id = Some(id.into()),
                 Some(("user", user)) => admission.username = Some(user.into()),
-                None if word == "member" => admission.standing = Some(self.membership.clone()),
+                None if word == "member" => admission.validity = Some(self.membership.clone()),
                 _ => {}
             }
         }
         admission.principal = Some(Arc::new(principal));
-        Some(Verdict::Admit(Box::new(admission)))
+        Some(AuthResult::Admit(Box::new(admission)))
     }
 
     fn guards_topics(&self) -> bool {
         true
     }
 
-    fn asks_others(&self) -> bool {
+    fn may_answer_later(&self) -> bool {
         true
     }
 
@@ -73,7 +73,7 @@ impl Access for Desk {
         identity: Identity<'_>,
         action: Action,
         topic: &str,
-        later: &mut dyn FnMut() -> AskAgain,
+        later: &mut dyn FnMut() -> RetryAuthorize,
     ) -> Option<Permission> {
         if action != Action::Receive {
             self.asked.lock().unwrap().push((identity.client_id.into(), topic.into()));
@@ -645,7 +645,7 @@ impl Denied {
 }
 
 impl Access for Denied {
-    fn authenticate(&self, of: Credentials<'_>, later: &mut dyn FnMut() -> AuthReply) -> Option<Verdict> {
+    fn authenticate(&self, of: Credentials<'_>, later: &mut dyn FnMut() -> AuthReply) -> Option<AuthResult> {
         Desk::default().authenticate(of, later)
     }
 
@@ -658,7 +658,7 @@ impl Access for Denied {
         identity: Identity<'_>,
         action: Action,
         _: &str,
-        _: &mut dyn FnMut() -> AskAgain,
+        _: &mut dyn FnMut() -> RetryAuthorize,
     ) -> Option<Permission> {
         let name = format!("{}/{}", identity.username.unwrap_or_default(), identity.client_id);
         let list = match action {

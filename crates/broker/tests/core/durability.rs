@@ -29,8 +29,8 @@ fn everywhere(settings: impl Fn() -> Settings, scenario: impl Fn(&mut Net, &Log)
     }
 }
 
-fn connect(net: &mut Net, log: &Log, place: usize, connecting: Connecting) -> Peer {
-    let peer = net.connecting(place, connecting);
+fn connect(net: &mut Net, log: &Log, index: usize, connecting: Connecting) -> Peer {
+    let peer = net.connecting(index, connecting);
     net.sync(log);
     assert!(matches!(net.client(peer).next(), Some(Sent::ConnAck { .. })));
     peer
@@ -398,7 +398,7 @@ fn what_was_begun_is_not_refused() {
         net.send(publisher, message("t", "begun").qos1(1));
         log.becomes(Condition::Full);
         net.run();
-        net.let_go();
+        net.release_held();
         net.sync(log);
         assert_eq!(net.received(publisher), [puback(1)]);
         for name in names {
@@ -417,8 +417,8 @@ fn what_a_member_leaves_behind_comes_once_whenever_the_process_dies() {
             net.send(publisher, message("t", "once").qos2(1));
             net.sync(log);
             assert_eq!(net.received(publisher), [pubrec(1)]);
-            for (place, name) in [(0, "a"), (1, "b"), (2, "c")] {
-                let staying = connect(net, log, place, durable(V5, name));
+            for (index, name) in [(0, "a"), (1, "b"), (2, "c")] {
+                let staying = connect(net, log, index, durable(V5, name));
                 net.send(staying, subscribe(1).to("$share/g/t", ExactlyOnce));
                 net.sync(log);
             }

@@ -45,7 +45,7 @@ fn a_publish_repeated_after_a_resume_is_answered_when_it_is_kept() {
             let publisher = net.resume(1, durable(version, "p"));
             net.send(publisher, message("t/1", "once").qos2(7).dup());
             assert_eq!(net.received(publisher), [], "not before the store has it");
-            net.let_go();
+            net.release_held();
             assert_eq!(net.received(publisher), [pubrec(7)]);
             net.send(publisher, pubrel(7));
             assert_eq!(net.received(publisher), [pubcomp(7)]);
@@ -72,7 +72,7 @@ fn a_publish_that_was_kept_but_not_remembered_is_not_kept_twice() {
             net.send(publisher, message("t/1", "once").qos2(7));
             assert_eq!(net.received(publisher), []);
             net.lose(publisher);
-            net.let_go();
+            net.release_held();
             let publisher = net.resume(1, durable(version, "p"));
             net.send(publisher, message("t/1", "once").qos2(7).dup());
             assert_eq!(net.received(publisher), [pubrec(7)]);
@@ -114,13 +114,13 @@ fn an_identifier_that_was_released_is_another_messages() {
             absent_subscribers(net);
             let mut publisher = net.connect(0, durable(version, "p"));
             net.store.fail(Kind::ForgetIdentity, ReasonCode::UnspecifiedError);
-            for (place, payload) in ["1", "2", "3", "4"].into_iter().enumerate() {
+            for (index, payload) in ["1", "2", "3", "4"].into_iter().enumerate() {
                 net.send(publisher, message("t/1", payload).qos2(7));
                 net.send(publisher, pubrel(7));
                 assert_eq!(net.received(publisher), [pubrec(7), pubcomp(7)]);
-                if place % 2 == 1 {
+                if index % 2 == 1 {
                     net.lose(publisher);
-                    publisher = net.resume(place, durable(version, "p"));
+                    publisher = net.resume(index, durable(version, "p"));
                 }
             }
             check_found(net, &["1", "2", "3", "4"]);
@@ -156,7 +156,7 @@ fn a_session_that_ends_takes_the_identities_of_its_messages_along() {
         net.store.hold(&[Kind::Receive]);
         net.send(publisher, message("t/1", "kept").qos2(7));
         net.lose(publisher);
-        net.let_go();
+        net.release_held();
         assert!(net.identities() > 0);
         net.connect(1, v5("p"));
         assert_eq!(net.identities(), 0);

@@ -89,7 +89,7 @@ fn a_connect_that_does_not_come_in_time_closes_the_connection() {
                 assert_eq!(net.received(client), [Sent::Closed]);
             }
             assert_eq!(net.counter(|counters| counters.connect_timeouts), 3);
-            net.let_go();
+            net.release_held();
             // The claim that was granted too late was given back.
             net.resume(0, durable(V5, "claiming"));
         },
@@ -265,7 +265,7 @@ fn the_last_bytes_of_a_closed_connection_have_two_seconds() {
 fn after_a_pause_clients_are_heard_before_they_are_judged() {
     let change = |settings: &mut Settings| {
         settings.queue.messages_max = 1;
-        settings.queue.wait = Duration::from_secs(5);
+        settings.queue.full_wait = Duration::from_secs(5);
     };
     for reading in [v5("reader"), durable(V5, "reader")] {
         everywhere_with(change, |net| {

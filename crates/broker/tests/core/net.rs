@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use broker::access::{Access, AllowAll};
 use broker::admin::{Admin, Reply};
 use broker::settings::Settings;
-use broker::{Batch, Letter, Level, Node, OUT_SLICES_MAX, Published, Then, Time, Worker, WorkerId};
+use broker::{Batch, Level, Node, OUT_SLICES_MAX, Published, Then, Time, Worker, WorkerCommand, WorkerId};
 use mqtt::{ReasonCode, Version};
 
 use crate::client::Client;
@@ -24,13 +24,13 @@ pub struct Net {
     workers: Vec<Worker>,
     now: Time,
     clients: Vec<Client>,
-    places: HashMap<(usize, u32), Peer>,
+    peers_by_slot: HashMap<(usize, u32), Peer>,
     wires: BTreeMap<(usize, usize), VecDeque<(u64, Batch)>>,
     sent: u64,
     shuffle: Option<Random>,
     slots: Vec<u32>,
     /// From threads that are no workers.
-    post: Arc<Mutex<Vec<(WorkerId, Letter)>>>,
+    post: Arc<Mutex<Vec<(WorkerId, WorkerCommand)>>>,
 }
 
 const HASH_KEY: [u8; 16] = *b"0123456789abcdef";
@@ -145,8 +145,8 @@ impl Net {
         (log, shards): (Arc<Log>, Vec<shard::Shard>),
         travel: Travel,
     ) -> (Self, Arc<Log>) {
-        let life = broker::Life::default();
-        let store = broker::Store { log: Some(log.clone()), shards, life, hash_key: HASH_KEY };
+        let incarnation = broker::Incarnation::default();
+        let store = broker::Store { log: Some(log.clone()), shards, incarnation, hash_key: HASH_KEY };
         let node = Node::with_store(settings, access, "test".into(), workers, store);
         let net = Self::around(node, travel);
         net.node.connect_log();
@@ -167,9 +167,7 @@ impl Net {
     fn around(node: Arc<Node>, travel: Travel) -> Self {
         let post = Arc::<Mutex<Vec<_>>>::default();
         let posted = post.clone();
-        node.deliver_letters_by(move |worker, letter| {
-            posted.lock().expect("one thread").push((worker, letter))
-        });
+        node.set_mailbox(move |worker, command| posted.lock().expect("one thread").push((worker, command)));
         Self {
             post,
             workers: node.build_workers(),
@@ -177,7 +175,7 @@ impl Net {
             store: Store::default(),
             now: Time(0),
             clients: Vec::new(),
-            places: HashMap::new(),
+            peers_by_slot: HashMap::new(),
             wires: BTreeMap::new(),
             sent: 0,
             shuffle: match travel {
@@ -227,13 +225,13 @@ impl Net {
         self.node.published.iter().map(|published| Published::get(&published.queued_bytes)).sum()
     }
 
-    /// A network connection to worker `place`, counted around, on which nothing was said yet.
-    pub fn open(&mut self, place: usize, version: Version) -> Peer {
-        let worker = place % self.workers.len();
+    /// A network connection to worker `index`, counted around, on which nothing was said yet.
+    pub fn open(&mut self, index: usize, version: Version) -> Peer {
+        let worker = index % self.workers.len();
         let id = self.workers[worker].open(self.now, None);
         let peer = Peer(self.clients.len());
         self.clients.push(Client::new(worker, id.slot, version));
-        self.places.insert((worker, id.slot), peer);
+        self.peers_by_slot.insert((worker, id.slot), peer);
         peer
     }
 
@@ -257,22 +255,22 @@ impl Net {
     }
 
     /// Opens a connection and sends CONNECT; what comes back is left for the test.
-    pub fn connecting(&mut self, place: usize, connecting: Connecting) -> Peer {
-        let peer = self.open(place, connecting.version);
+    pub fn connecting(&mut self, index: usize, connecting: Connecting) -> Peer {
+        let peer = self.open(index, connecting.version);
         self.send(peer, connecting);
         peer
     }
 
     /// A client that is connected, with a new session.
-    pub fn connect(&mut self, place: usize, connecting: Connecting) -> Peer {
-        let peer = self.connecting(place, connecting);
+    pub fn connect(&mut self, index: usize, connecting: Connecting) -> Peer {
+        let peer = self.connecting(index, connecting);
         assert_eq!(self.received(peer), [connack(false)]);
         peer
     }
 
     /// A client that is connected, with a new session, from this address.
-    pub fn connect_from(&mut self, place: usize, from: std::net::SocketAddr, connecting: Connecting) -> Peer {
-        let peer = self.open(place, connecting.version);
+    pub fn connect_from(&mut self, index: usize, from: std::net::SocketAddr, connecting: Connecting) -> Peer {
+        let peer = self.open(index, connecting.version);
         let Client { worker, slot, .. } = self.clients[peer.0];
         self.workers[worker].set_peer(slot, from);
         self.send(peer, connecting);
@@ -281,8 +279,8 @@ impl Net {
     }
 
     /// A client that is connected and finds its session.
-    pub fn resume(&mut self, place: usize, connecting: Connecting) -> Peer {
-        let peer = self.connecting(place, connecting);
+    pub fn resume(&mut self, index: usize, connecting: Connecting) -> Peer {
+        let peer = self.connecting(index, connecting);
         assert_eq!(self.client(peer).next(), Some(connack(true)));
         peer
     }
@@ -364,14 +362,14 @@ impl Net {
     }
 
     /// Lets the store's letters go and works through what follows.
-    pub fn let_go(&mut self) {
+    pub fn release_held(&mut self) {
         let parcels = self.store.all();
         self.forward(parcels);
         self.run();
     }
 
     /// The same, the last session's first.
-    pub fn let_go_last_first(&mut self) {
+    pub fn release_last_first(&mut self) {
         let parcels = self.store.last_first();
         self.forward(parcels);
         self.run();
@@ -441,7 +439,7 @@ impl Net {
     pub fn step(&mut self, random: Option<&mut Random>) -> bool {
         self.end_turns();
         let posted = std::mem::take(&mut *self.post.lock().expect("one thread"));
-        let posted = posted.into_iter().map(|(to, letter)| (to.index(), to.index(), Batch::of(letter)));
+        let posted = posted.into_iter().map(|(to, command)| (to.index(), to.index(), Batch::of(command)));
         self.forward(posted);
         if let Some(random) = random
             && (self.wires.is_empty() || random.percent(30))
@@ -497,7 +495,7 @@ impl Net {
             self.workers[worker].take_dirty(&mut slots);
             let any = !slots.is_empty();
             for slot in slots.drain(..) {
-                if let Some(peer) = self.places.get(&(worker, slot)).copied() {
+                if let Some(peer) = self.peers_by_slot.get(&(worker, slot)).copied() {
                     let bytes = if self.client(peer).reads { usize::MAX } else { 0 };
                     self.take_output(peer, bytes);
                 }
@@ -505,7 +503,7 @@ impl Net {
             self.workers[worker].take_woken(&mut slots);
             let woken = !slots.is_empty();
             for slot in slots.drain(..) {
-                if let Some(peer) = self.places.get(&(worker, slot)).copied() {
+                if let Some(peer) = self.peers_by_slot.get(&(worker, slot)).copied() {
                     self.client(peer).held = false;
                     self.offer(peer);
                 }
@@ -588,13 +586,13 @@ impl Net {
         client.close();
         let (worker, slot) = (client.worker, client.slot);
         self.workers[worker].vacate(slot);
-        self.places.remove(&(worker, slot));
+        self.peers_by_slot.remove(&(worker, slot));
     }
 
     /// All clients leave and all sessions end; then nothing may be left.
     pub fn end(&mut self) {
         self.store.heal();
-        self.let_go();
+        self.release_held();
         for peer in 0..self.clients.len() {
             self.lose(Peer(peer));
         }

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use broker::WorkerId;
 use broker::admin::{
-    Admin, ClientFilter, ClientInfo, Cursor, Direction, Invalid, Kicked, Matches, NewSubscription,
-    Publication, QueueState, Reply, SubscriptionFilter, TraceEvent, TraceKind, TraceSubject, Traffic, Unable,
+    Admin, ClientActionError, ClientFilter, ClientInfo, Cursor, Direction, Invalid, Kicked, Matches,
+    NewSubscription, Publication, QueueState, Reply, SubscriptionFilter, TraceEvent, TraceKind, TraceSubject,
+    Traffic,
 };
 use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
 use mqtt::Version::{V3_1_1, V5};
@@ -103,8 +104,8 @@ fn every_client_is_listed_once_whatever_the_page() {
 fn queues_are_told_of_ephemeral_and_durable_clients() {
     everywhere(|net| {
         let mut peers = Vec::new();
-        for (place, connecting) in [v5("e"), durable(V5, "d")].into_iter().enumerate() {
-            let peer = net.connect(place, connecting.receive_max(2));
+        for (index, connecting) in [v5("e"), durable(V5, "d")].into_iter().enumerate() {
+            let peer = net.connect(index, connecting.receive_max(2));
             net.subscribe(peer, "t", AtLeastOnce);
             peers.push(peer);
         }
@@ -207,11 +208,11 @@ fn a_kick_closes_the_connection_and_ends_the_session_if_asked() {
     });
 }
 
-fn subscribe(net: &mut Net, name: &str, new: NewSubscription) -> Result<ReasonCode, Unable> {
+fn subscribe(net: &mut Net, name: &str, new: NewSubscription) -> Result<ReasonCode, ClientActionError> {
     net.ask(|admin, reply| admin.subscribe(name, new, reply).expect("valid")).expect("an answer")
 }
 
-fn unsubscribe(net: &mut Net, name: &str, filter: &str) -> Result<ReasonCode, Unable> {
+fn unsubscribe(net: &mut Net, name: &str, filter: &str) -> Result<ReasonCode, ClientActionError> {
     net.ask(|admin, reply| admin.unsubscribe(name, filter, reply).expect("valid")).expect("an answer")
 }
 
@@ -220,9 +221,9 @@ fn an_operator_subscribes_for_a_client() {
     everywhere(|net| {
         let publisher = net.connect(2, v5("p"));
         net.send(publisher, message("t/r", "retained").retain());
-        for (place, connecting) in [v5("e"), durable(V5, "d")].into_iter().enumerate() {
+        for (index, connecting) in [v5("e"), durable(V5, "d")].into_iter().enumerate() {
             let name = connecting.client_id.clone();
-            let peer = net.connect(place, connecting);
+            let peer = net.connect(index, connecting);
             let new = NewSubscription { subscription_id: Some(7), ..subscription("t/#", AtLeastOnce) };
             assert_eq!(subscribe(net, &name, new), Ok(ReasonCode::GrantedQoS1));
             assert_eq!(net.payloads(peer), ["retained"], "as after SUBSCRIBE, without a SUBACK");
@@ -253,8 +254,8 @@ fn an_operator_subscribes_for_a_client() {
             assert_eq!(net.received(peer), []);
             net.lose(peer);
         }
-        assert_eq!(subscribe(net, "d", subscription("t", AtMostOnce)), Err(Unable::NotConnected));
-        assert_eq!(subscribe(net, "nobody", subscription("t", AtMostOnce)), Err(Unable::Unknown));
+        assert_eq!(subscribe(net, "d", subscription("t", AtMostOnce)), Err(ClientActionError::NotConnected));
+        assert_eq!(subscribe(net, "nobody", subscription("t", AtMostOnce)), Err(ClientActionError::Unknown));
         let no_local = NewSubscription { no_local: true, ..subscription("$share/g/s", AtMostOnce) };
         assert_eq!(subscribe(net, "p", no_local), Ok(ReasonCode::ProtocolError)); // [MQTT-3.8.3-4]
         let bad =
@@ -269,7 +270,7 @@ fn an_operators_subscription_waits_for_the_store_and_hears_of_the_end() {
     everywhere(|net| {
         let peer = net.connect(0, durable(V5, "d"));
         let ask = |net: &mut Net, filter: &'static str| {
-            let answer = Arc::<Mutex<Option<Result<ReasonCode, Unable>>>>::default();
+            let answer = Arc::<Mutex<Option<Result<ReasonCode, ClientActionError>>>>::default();
             let answered = answer.clone();
             let reply: Reply<_> = Box::new(move |value| *answered.lock().expect("one thread") = Some(value));
             net.admin().subscribe("d", subscription(filter, AtLeastOnce), reply).expect("valid");
@@ -283,7 +284,7 @@ fn an_operators_subscription_waits_for_the_store_and_hears_of_the_end() {
         for id in 1..=3 {
             net.send(peer, subscribe_packet(id, "b"));
         }
-        net.let_go();
+        net.release_held();
         assert_eq!(*first.lock().expect("one thread"), Some(Ok(ReasonCode::GrantedQoS1)));
         let acks: Vec<_> =
             net.received(peer).into_iter().filter(|packet| matches!(packet, Sent::SubAck(..))).collect();
@@ -291,8 +292,8 @@ fn an_operators_subscription_waits_for_the_store_and_hears_of_the_end() {
         net.store.hold(&[Kind::Subscribed]);
         let second = ask(net, "c");
         net.lose(peer);
-        assert_eq!(*second.lock().expect("one thread"), Some(Err(Unable::Gone)));
-        net.let_go();
+        assert_eq!(*second.lock().expect("one thread"), Some(Err(ClientActionError::Gone)));
+        net.release_held();
     });
 }
 
@@ -372,12 +373,12 @@ fn who_would_get_a_topic_is_told_by_name() {
         let durable_one = net.connect(1, durable(V5, "d"));
         net.subscribe(durable_one, "t/+", AtLeastOnce);
         net.lose(durable_one);
-        for (place, connecting) in [v5("m1"), durable(V5, "m2")].into_iter().enumerate() {
-            let member = net.connect(place, connecting);
+        for (index, connecting) in [v5("m1"), durable(V5, "m2")].into_iter().enumerate() {
+            let member = net.connect(index, connecting);
             net.subscribe(member, "$share/g/t/x", AtLeastOnce);
         }
         let ask = |net: &mut Net, topic: &'static str, limit| -> Matches {
-            net.ask(|admin, reply| admin.who_would_get(topic, limit, reply).expect("valid"))
+            net.ask(|admin, reply| admin.find_receivers(topic, limit, reply).expect("valid"))
                 .expect("an answer")
         };
         let matches = ask(net, "t/x", 100);
@@ -412,7 +413,7 @@ fn who_would_get_a_topic_is_told_by_name() {
         let few = ask(net, "t/x", 2);
         assert_eq!((few.receivers.len(), few.total), (2, 4));
         assert_eq!(ask(net, "u", 2).total, 0);
-        let bad = net.admin().who_would_get("t/#", 1, Box::new(|_| panic!("no answer")));
+        let bad = net.admin().find_receivers("t/#", 1, Box::new(|_| panic!("no answer")));
         assert_eq!(bad, Err(Invalid::Topic));
     });
 }
@@ -435,7 +436,7 @@ fn an_operators_message_is_answered_when_everybody_has_it() {
         }
         net.store.hold(&[Kind::Append]);
         assert_eq!(publish(net, publication("t", "x", 1)), None, "the store has not taken it");
-        net.let_go();
+        net.release_held();
         let all = Publication {
             message_expiry: Some(30),
             content_type: Some("text/plain".into()),

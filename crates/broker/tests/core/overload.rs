@@ -17,7 +17,7 @@ const BUSY: u64 = 1024;
 fn everywhere(scenario: impl Fn(&mut Net)) {
     let change = |settings: &mut broker::settings::Settings| {
         settings.overload.mailbox_bytes = ByteSize::kib(1);
-        settings.overload.hold = Duration::ZERO;
+        settings.overload.cooldown = Duration::ZERO;
     };
     everywhere_with(change, scenario);
 }
@@ -30,8 +30,8 @@ fn a_busy_node_refuses_clients_that_are_not_in_yet() {
         assert_eq!(net.assess_load(BUSY - 1), Level::Calm);
         net.connect(1, v5("in time"));
         assert_eq!(net.assess_load(BUSY), Level::Busy);
-        for place in 0..3 {
-            let refused_one = net.connecting(place, v5(&format!("late {place}")));
+        for index in 0..3 {
+            let refused_one = net.connecting(index, v5(&format!("late {index}")));
             assert_eq!(net.received(refused_one), [refused(ReasonCode::ServerBusy), Sent::Closed]);
         }
         assert_eq!(net.counter(|counters| counters.connects_shed), 3);

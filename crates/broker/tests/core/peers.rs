@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use broker::peers::{Copies, Inbound, Members, NodePlace, Outbound, Peers, Wants, decode};
+use broker::peers::{Copies, Inbound, Members, NodeIndex, Outbound, Peers, Wants, decode};
 use broker::settings::SharedStrategy;
 use broker::{Node, Time, WorkerId};
 use mqtt::QoS::{AtLeastOnce, ExactlyOnce};
@@ -42,8 +42,8 @@ fn joined_wanting(net: &Net, count: u16, wants: Wants) -> Arc<Others> {
     let others = Arc::<Others>::default();
     net.node.join_cluster(others.clone(), Instant::now()).expect("joined");
     let filter = TopicFilter::parse("a/#").expect("a filter");
-    for place in 0..count {
-        net.node.routes.set_peer(filter, NodePlace(place), wants).expect("room");
+    for index in 0..count {
+        net.node.routes.set_peer(filter, NodeIndex(index), wants).expect("room");
     }
     others
 }
@@ -51,8 +51,8 @@ fn joined_wanting(net: &Net, count: u16, wants: Wants) -> Arc<Others> {
 /// They want it no more.
 fn leave(net: &Net, count: u16) {
     let filter = TopicFilter::parse("a/#").expect("a filter");
-    for place in 0..count {
-        net.node.routes.set_peer(filter, NodePlace(place), Wants::NOTHING).expect("room");
+    for index in 0..count {
+        net.node.routes.set_peer(filter, NodeIndex(index), Wants::NOTHING).expect("room");
     }
 }
 
@@ -152,7 +152,7 @@ fn a_qos_2_message_that_a_node_has_lost_goes_there_again_and_to_no_other() {
             let publisher = net.connect(0, durable(V5, "p"));
             let others = joined_wanting(net, 2, Wants::STORED);
             net.send(publisher, message("a/1", "once").qos2(7));
-            net.node.routes.has_lost(NodePlace(1));
+            net.node.routes.has_lost(NodeIndex(1));
             assert_eq!(answer(net, &others, ReasonCode::UnspecifiedError).len(), 2);
             assert!(net.received(publisher).contains(&Sent::Closed));
             for again in [1, 0] {
@@ -187,9 +187,9 @@ fn a_node_that_has_refused_a_groups_message_is_not_offered_it_again() {
         everywhere_with(of_strategy, |net| {
             let others = joined(net, 0);
             let members = |net: &mut Net, count| {
-                for place in (0..NODES).map(NodePlace) {
-                    net.node.routes.set_up(place, count > 0);
-                    net.node.members_of_peer(GROUP, place, Members { count, are_connected: count > 0 });
+                for index in (0..NODES).map(NodeIndex) {
+                    net.node.routes.set_reachable(index, count > 0);
+                    net.node.members_of_peer(GROUP, index, Members { count, are_connected: count > 0 });
                 }
                 net.run();
             };
@@ -239,12 +239,12 @@ fn what_is_on_its_way_to_be_retained_when_another_node_comes_is_copied_to_it() {
         net.node.join_cluster(others.clone(), Instant::now()).expect("joined");
         net.node.stamp_retained(1, 0, 0);
         let topics: Vec<String> = (0..16).map(|number| format!("r/{number}")).collect();
-        let publishers = [0, 1, 2].map(|place| net.connect(place, v5(&format!("p{place}"))));
+        let publishers = [0, 1, 2].map(|index| net.connect(index, v5(&format!("p{index}"))));
         for (topic, publisher) in topics.iter().zip(publishers.iter().cycle()) {
             net.send_without_running(*publisher, message(topic, 1).retain());
         }
-        let joined = NodePlace(1);
-        net.node.set_others(2);
+        let joined = NodeIndex(1);
+        net.node.set_other_nodes(2);
         for worker in (0..net.node.workers).map(WorkerId) {
             let copies = vec![(joined, Copies::All)];
             net.node.post_inbound(worker, Inbound { copies, ..Inbound::default() });

@@ -59,7 +59,7 @@ fn beyond_it_an_older_client_waits_and_its_acknowledgements_do_not() {
             net.send_all(client, publishes.into_iter().chain([subscribe(9).to("x", AtMostOnce).into()]));
             net.send_all(client, [puback(2), pubrec(1), pubcomp(1), Sent::PingReq]);
             assert_eq!(net.received(client), [pubrel(1), Sent::PingResp]);
-            net.let_go();
+            net.release_held();
             let mut answers = net.received(client);
             assert!(answers.contains(&suback(9, &[AtMostOnce])));
             answers.retain(|packet| matches!(packet, Sent::PubAck(..)));
@@ -104,7 +104,7 @@ fn what_is_kept_behind_a_publish_that_waits_is_bounded() {
             assert!(net.client(client).held);
             let kept = net.client(client).unsent.len();
             assert!((500_000 - 100_000..500_000).contains(&kept), "{kept}");
-            net.let_go();
+            net.release_held();
             assert!(net.received(client).into_iter().eq((1..=50).map(puback)));
             assert!(!net.client(client).held);
             assert_eq!(found(net).len(), 50);
@@ -134,7 +134,7 @@ fn nothing_behind_the_end_of_a_connection_is_worked_through() {
                 ];
                 net.send_all(client, packets);
                 let goes = net.received(client);
-                net.let_go();
+                net.release_held();
                 let received = net.received(client);
                 assert!(goes.iter().chain(&received).any(|packet| *packet == Sent::Closed), "{received:?}");
                 assert_eq!(net.received(witness), []);
@@ -256,7 +256,7 @@ fn a_repeated_qos_2_publish_is_answered_and_not_published_again() {
             net.send(client, message("t", "once").qos2(1));
             net.send(client, message("t", "once").qos2(1).dup());
             assert_eq!(net.received(client), [], "the first PUBREC answers both");
-            net.let_go();
+            net.release_held();
             assert_eq!(net.received(client), [pubrec(1)]);
             net.send(client, message("t", "once").qos2(1).dup());
             assert_eq!(net.received(client), [pubrec(1)]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use broker::admin::Holdings;
+use broker::admin::ResourceUsage;
 use broker::settings::Settings;
 use mqtt::QoS::{AtLeastOnce, AtMostOnce};
 use mqtt::ReasonCode;
@@ -61,7 +61,7 @@ fn who_hoards_queues_stops_no_publisher_of_others() {
         everywhere_with(little_memory, |net| {
             if durable_ones {
                 hoarders(net, 8, |name| durable(V5, name));
-                // Without a log all of it is in memory: they are closed when they have taken nothing for `queue.wait`.
+                // Without a log all of it is in memory: they are closed when they have taken nothing for `queue.full_wait`.
                 net.pass(12_000);
             } else {
                 hoarders(net, 8, v5);
@@ -104,7 +104,7 @@ fn full_queues_do_not_close_the_door() {
 fn more_than_an_equal_share_is_given_up_by_who_acknowledges_nothing() {
     let change = |settings: &mut Settings| {
         little_memory(settings);
-        settings.queue.wait = Duration::from_secs(5);
+        settings.queue.full_wait = Duration::from_secs(5);
     };
     everywhere_with(change, |net| {
         let readers: Vec<_> = (0..4)
@@ -163,8 +163,8 @@ fn a_client_of_a_user_that_has_too_much_goes_on_with_one_message_after_the_other
 fn more_than_an_equal_share_is_given_up_by_who_acknowledges_a_message_now_and_then() {
     let change = |settings: &mut Settings| {
         little_memory(settings);
-        settings.queue.wait = Duration::from_secs(5);
-        settings.queue.full_max = Duration::from_secs(10);
+        settings.queue.full_wait = Duration::from_secs(5);
+        settings.queue.full_wait_total = Duration::from_secs(10);
     };
     everywhere_with(change, |net| {
         let readers: Vec<_> = (0..3)
@@ -207,8 +207,8 @@ fn more_than_an_equal_share_is_given_up_by_who_acknowledges_a_message_now_and_th
 fn a_client_that_was_closed_for_a_full_queue_delays_nobody_when_it_comes_back() {
     let change = |settings: &mut Settings| {
         settings.queue.messages_max = 2;
-        settings.queue.wait = Duration::from_secs(5);
-        settings.queue.remember = Duration::from_secs(600);
+        settings.queue.full_wait = Duration::from_secs(5);
+        settings.queue.full_penalty = Duration::from_secs(600);
     };
     everywhere_with(change, |net| {
         let publisher = net.connect(0, v5("publisher"));
@@ -248,7 +248,7 @@ fn a_client_that_was_closed_for_a_full_queue_delays_nobody_when_it_comes_back() 
 fn a_durable_reader_whose_queue_was_full_for_too_long_delays_nobody_again() {
     let change = |settings: &mut Settings| {
         settings.queue.messages_max = 2;
-        settings.queue.wait = Duration::from_secs(5);
+        settings.queue.full_wait = Duration::from_secs(5);
     };
     everywhere_with(change, |net| {
         let publisher = net.connect(0, v5("publisher"));
@@ -281,7 +281,7 @@ fn a_durable_reader_whose_queue_was_full_for_too_long_delays_nobody_again() {
 fn a_reader_that_takes_one_message_now_and_then_is_no_longer_waited_for() {
     let change = |settings: &mut Settings| {
         settings.queue.messages_max = 50;
-        settings.queue.full_max = Duration::from_secs(10);
+        settings.queue.full_wait_total = Duration::from_secs(10);
     };
     for connecting in [v5("reader"), durable(V5, "reader")] {
         let is_durable = connecting != v5("reader");
@@ -315,7 +315,7 @@ fn a_reader_that_takes_one_message_now_and_then_is_no_longer_waited_for() {
 fn a_publisher_with_one_message_at_a_time_does_not_wait_without_end_either() {
     let change = |settings: &mut Settings| {
         settings.queue.messages_max = 50;
-        settings.queue.full_max = Duration::from_secs(10);
+        settings.queue.full_wait_total = Duration::from_secs(10);
     };
     for connecting in [v5("reader"), durable(V5, "reader")] {
         let is_durable = connecting != v5("reader");
@@ -350,12 +350,12 @@ fn a_publisher_with_one_message_at_a_time_does_not_wait_without_end_either() {
     }
 }
 
-/// A reader that takes a queue's worth within `queue.full_max` works, however long its queue is full.
+/// A reader that takes a queue's worth within `queue.full_wait_total` works, however long its queue is full.
 #[test]
 fn a_reader_that_takes_its_queue_in_time_is_slow_and_stays() {
     let change = |settings: &mut Settings| {
         settings.queue.messages_max = 8;
-        settings.queue.full_max = Duration::from_secs(10);
+        settings.queue.full_wait_total = Duration::from_secs(10);
     };
     for connecting in [v5("reader"), durable(V5, "reader")] {
         for at_a_time in [1, 60] {
@@ -393,7 +393,7 @@ fn a_reader_that_takes_its_queue_in_time_is_slow_and_stays() {
 fn a_reader_is_not_charged_for_time_in_which_nobody_waits() {
     let change = |settings: &mut Settings| {
         settings.queue.messages_max = 20;
-        settings.queue.full_max = Duration::from_secs(10);
+        settings.queue.full_wait_total = Duration::from_secs(10);
     };
     for connecting in [v5("reader"), durable(V5, "reader")] {
         everywhere_with(change, |net| {
@@ -423,7 +423,7 @@ fn a_reader_is_not_charged_for_time_in_which_nobody_waits() {
 fn slow_clients_without_a_user_do_not_mark_others_of_their_address() {
     let change = |settings: &mut Settings| {
         settings.queue.messages_max = 2;
-        settings.queue.wait = Duration::from_secs(5);
+        settings.queue.full_wait = Duration::from_secs(5);
     };
     for user in [None, Some("fleet")] {
         everywhere_with(change, |net| {
@@ -468,10 +468,10 @@ fn store_counter(net: &mut Net, counter: impl Fn(&broker::StoreCounters) -> u64)
 }
 
 /// What the user of a client has of the node.
-fn of_user(net: &mut Net, client: &str) -> Holdings {
+fn user_usage(net: &mut Net, client: &str) -> ResourceUsage {
     let client = client.to_owned();
     let shown = net.ask(move |admin, reply| admin.client(&client, reply)).flatten().expect("it is there");
-    shown.connection.expect("connected").of_user.expect("it has a user")
+    shown.connection.expect("connected").user_usage.expect("it has a user")
 }
 
 /// Sessions that outlive their connection: `quota.user_percent` of `session.sessions_max`.
@@ -485,7 +485,7 @@ fn one_user_leaves_sessions_to_others() {
         let greedy = |name: &str| durable(V5, name).username("greedy");
         let own: Vec<_> =
             (0..4).map(|number| net.connect(number, greedy(&format!("greedy {number}")))).collect();
-        assert_eq!(of_user(net, "greedy 0").sessions, 4);
+        assert_eq!(user_usage(net, "greedy 0").sessions, 4);
         // They count whether their clients are there or not.
         for away in [false, true] {
             if away {
@@ -503,7 +503,7 @@ fn one_user_leaves_sessions_to_others() {
         net.connect(0, durable(V5, "nameless"));
         // A session with Clean Start replaces the previous one.
         net.connect(1, greedy("greedy 1").starts_clean());
-        assert_eq!(of_user(net, "greedy 1").sessions, 4);
+        assert_eq!(user_usage(net, "greedy 1").sessions, 4);
         // One that ends makes room.
         let last = net.connect(0, v5("greedy 1").username("greedy").starts_clean());
         net.lose(last);
@@ -532,7 +532,7 @@ fn sessions_are_charged_to_their_users_after_a_restart() {
         net.sync(&log);
         assert_eq!(net.received(known), [connack(true)]);
     }
-    assert_eq!(of_user(&mut net, "greedy 0").sessions, 4);
+    assert_eq!(user_usage(&mut net, "greedy 0").sessions, 4);
     let other = net.connecting(1, durable(V5, "other").username("other"));
     net.sync(&log);
     assert_eq!(net.received(other), [connack(false)]);
@@ -558,7 +558,7 @@ fn one_user_leaves_retained_messages_to_others() {
         for topic in ["a", "b", "c", "d"] {
             assert!(!retain(net, greedy, topic, "one").is_error());
         }
-        assert_eq!(of_user(net, "greedy").retained_messages, 4);
+        assert_eq!(user_usage(net, "greedy").retained_messages, 4);
         assert_eq!(retain(net, greedy, "e", "one"), full);
         // At QoS 0 it cannot be refused: it is not retained.
         net.send(greedy, message("e", "one").retain());
@@ -566,11 +566,11 @@ fn one_user_leaves_retained_messages_to_others() {
         assert_eq!(store_counter(net, |counters| counters.retained_refused), 0);
         // What is there is replaced, and counts once.
         assert!(!retain(net, greedy, "a", "another").is_error());
-        assert_eq!(of_user(net, "greedy").retained_messages, 4);
+        assert_eq!(user_usage(net, "greedy").retained_messages, 4);
         // Who replaces another's message pays for it.
         assert!(!retain(net, other, "b", "one").is_error());
         assert_eq!(
-            (of_user(net, "greedy").retained_messages, of_user(net, "other").retained_messages),
+            (user_usage(net, "greedy").retained_messages, user_usage(net, "other").retained_messages),
             (3, 1)
         );
         assert!(!retain(net, greedy, "e", "one").is_error());
@@ -580,7 +580,7 @@ fn one_user_leaves_retained_messages_to_others() {
         assert!(!retain(net, greedy, "f", "one").is_error());
         net.admin().delete_retained(&["f".into()], |_| {});
         net.run();
-        assert_eq!(of_user(net, "greedy").retained_messages, 3);
+        assert_eq!(user_usage(net, "greedy").retained_messages, 3);
         let nameless = net.connect(2, v5("nameless"));
         for topic in ["g", "h"] {
             assert!(!retain(net, nameless, topic, "one").is_error());
@@ -588,11 +588,11 @@ fn one_user_leaves_retained_messages_to_others() {
         // A Will, too, is paid for by the user of its client.
         let leaving = net.connect(2, v5("leaving").username("greedy").will(message("w", "gone").retain()));
         net.lose(leaving);
-        assert_eq!(of_user(net, "greedy").retained_messages, 4);
+        assert_eq!(user_usage(net, "greedy").retained_messages, 4);
         for topic in ["w", "c", "d", "e"] {
             assert!(!retain(net, greedy, topic, "").is_error());
         }
-        let none = of_user(net, "greedy");
+        let none = user_usage(net, "greedy");
         assert_eq!((none.retained_messages, none.retained_bytes), (0, 0));
     });
 }
@@ -603,9 +603,9 @@ fn a_retained_message_that_expires_is_charged_to_nobody() {
         let user = net.connect(0, v5("c").username("user"));
         net.send(user, message("t", "for a minute").retain().qos1(1).expiry(60));
         net.received(user);
-        assert_eq!(of_user(net, "c").retained_messages, 1);
+        assert_eq!(user_usage(net, "c").retained_messages, 1);
         net.pass(61_000);
-        let none = of_user(net, "c");
+        let none = user_usage(net, "c");
         assert_eq!((none.retained_messages, none.retained_bytes), (0, 0));
     });
 }

@@ -32,14 +32,14 @@ fn publishers_wait_for_a_place_and_nobody_else_does() {
                 net.subscribe(reader, "t", AtLeastOnce);
                 let quick = net.connect(1, v5("quick"));
                 net.subscribe(quick, "u", AtLeastOnce);
-                for place in 0..3 {
-                    let publisher = net.connect(place, v5(&format!("p{place}")));
-                    let places = if place == 0 { 5 } else { 0 };
-                    assert_eq!(publish(net, publisher, 6), places);
+                for index in 0..3 {
+                    let publisher = net.connect(index, v5(&format!("p{index}")));
+                    let receivers = if index == 0 { 5 } else { 0 };
+                    assert_eq!(publish(net, publisher, 6), receivers);
                     net.send(publisher, message("u", "elsewhere").qos1(9));
                     // [MQTT-4.6.0-2]: it is delivered, its PUBACK waits behind the others.
                     assert_eq!(net.payloads(quick), ["elsewhere"]);
-                    net.send(quick, puback(place as u16 + 1));
+                    net.send(quick, puback(index as u16 + 1));
                 }
                 let other = net.connect(2, v5("other"));
                 net.send(other, message("u", "not slowed").qos1(1));
@@ -101,7 +101,7 @@ fn a_reader_that_frees_places_now_and_then_stays() {
         everywhere_with(
             |settings| {
                 settings.queue.messages_max = 1;
-                settings.queue.wait = Duration::from_secs(5);
+                settings.queue.full_wait = Duration::from_secs(5);
             },
             |net| {
                 let reader = net.connect(0, reader.clone().receive_max(1));
@@ -119,13 +119,13 @@ fn a_reader_that_frees_places_now_and_then_stays() {
     }
 }
 
-/// One that frees no place in `queue.wait` is closed, and its publishers go on.
+/// One that frees no place in `queue.full_wait` is closed, and its publishers go on.
 #[test]
 fn a_reader_that_frees_no_place_is_closed_and_its_publishers_go_on() {
     everywhere_with(
         |settings| {
             settings.queue.messages_max = 1;
-            settings.queue.wait = Duration::from_secs(5);
+            settings.queue.full_wait = Duration::from_secs(5);
         },
         |net| {
             let reader = net.connect(0, v5("reader").receive_max(1));
@@ -148,7 +148,7 @@ fn a_durable_reader_that_frees_no_place_gives_up_its_oldest() {
     everywhere_with(
         |settings| {
             settings.queue.messages_max = 2;
-            settings.queue.wait = Duration::from_secs(5);
+            settings.queue.full_wait = Duration::from_secs(5);
         },
         |net| {
             let reader = net.connect(0, durable(V5, "reader").receive_max(1));
@@ -237,11 +237,11 @@ fn messages_that_expire_in_the_queue_do_not_hold_up_those_behind() {
     }
 }
 
-/// QoS 0 waits for nobody: beyond `queue.out_bytes_max` unsent bytes it is dropped and counted.
+/// QoS 0 waits for nobody: beyond `queue.unsent_bytes_max` unsent bytes it is dropped and counted.
 #[test]
 fn qos_0_is_dropped_for_a_reader_that_does_not_read() {
     everywhere_with(
-        |settings| settings.queue.out_bytes_max = ByteSize::kib(10),
+        |settings| settings.queue.unsent_bytes_max = ByteSize::kib(10),
         |net| {
             let reader = net.connect(0, v5("reader"));
             net.subscribe(reader, "t", AtMostOnce);
@@ -292,7 +292,7 @@ fn qos_1_waits_in_the_queue_of_a_reader_that_does_not_read() {
 #[test]
 fn a_client_that_reads_no_answers_is_not_read_from() {
     everywhere_with(
-        |settings| settings.queue.out_bytes_max = ByteSize::kib(1),
+        |settings| settings.queue.unsent_bytes_max = ByteSize::kib(1),
         |net| {
             let client = net.connect(0, v5("c"));
             net.stop_reading(client);

@@ -247,7 +247,7 @@ fn ten_thousand_come_to_a_reader_with_a_small_window() {
                         break;
                     }
                     all.extend(numbers(received));
-                    // It takes its time: longer in all than `queue.wait`.
+                    // It takes its time: longer in all than `queue.full_wait`.
                     net.pass(10);
                     net.send_all(client, acks);
                     assert!(net.queued_bytes() < 200_000);
@@ -317,7 +317,7 @@ fn a_retained_message_is_acknowledged_when_the_store_has_it() {
         net.send(publisher, message("r/0", "").qos1(2).retain());
         net.send(publisher, message("r/1", 1).qos1(3).retain());
         assert_eq!(net.received(publisher), []);
-        net.let_go();
+        net.release_held();
         assert_eq!(net.received(publisher), [unmatched(1), unmatched(2), unmatched(3)]);
         net.store.fail(Kind::Retain, ReasonCode::QuotaExceeded);
         net.send(publisher, message("r/2", 2).qos1(4).retain());
@@ -344,7 +344,7 @@ fn a_deletion_is_answered_when_the_store_has_done_it() {
             admin.delete_retained(&topics, move |count| told.lock().expect("one thread").push(count));
         net.run();
         assert!(sum.lock().expect("one thread").is_empty());
-        net.let_go();
+        net.release_held();
         let counts = sum.lock().expect("one thread").clone();
         assert_eq!((counts.len(), counts.iter().sum::<usize>()), (answers, 20));
         let client = net.connect(1, v5("c"));
@@ -389,8 +389,8 @@ fn retained_messages_that_a_durable_session_has_yet_to_get_come_after_it_is_back
                 let client = net.connect(1, connecting());
                 net.send(client, subscribe(1).to("r/#", AtLeastOnce));
                 let mut found = Vec::new();
-                for place in 0..5 {
-                    let client = if place == 0 { client } else { net.resume(place, connecting()) };
+                for index in 0..5 {
+                    let client = if index == 0 { client } else { net.resume(index, connecting()) };
                     let received = net.received(client);
                     let first: Vec<_> =
                         received.into_iter().filter(|sent| matches!(sent, Sent::Publish(_))).collect();
@@ -409,7 +409,7 @@ fn retained_messages_that_a_durable_session_has_yet_to_get_come_after_it_is_back
                 let client = net.resume(2, connecting());
                 found.extend(take_all(net, None, client));
                 all_of(found, 1500);
-                assert!(net.counter(|counters| counters.retained_walks_resumed) > 0);
+                assert!(net.counter(|counters| counters.retained_scans_resumed) > 0);
                 // Nothing is left to come.
                 net.lose(client);
                 let client = net.resume(0, connecting());
@@ -459,15 +459,15 @@ fn the_end_of_a_subscription_ends_its_walk() {
         let client = net.resume(0, durable(V5, "c").receive_max(10));
         let found = take_all(net, None, client);
         assert!(found.len() < 800, "{}", found.len());
-        assert_eq!(net.counter(|counters| counters.retained_walks_resumed), 0);
+        assert_eq!(net.counter(|counters| counters.retained_scans_resumed), 0);
     });
 }
 
-/// `retained.looks_per_second`: who subscribes to very much gets what it asks for, slowly, and others at once.
+/// `retained.scanned_per_second`: who subscribes to very much gets what it asks for, slowly, and others at once.
 #[test]
 fn retained_messages_are_looked_at_for_each_client_at_a_bounded_pace() {
     everywhere_with(
-        |settings| settings.retained.looks_per_second = 1000,
+        |settings| settings.retained.scanned_per_second = 1000,
         |net| {
             retain(net, 300, AtLeastOnce);
             let greedy = net.connect(1, v5("greedy"));
@@ -475,7 +475,7 @@ fn retained_messages_are_looked_at_for_each_client_at_a_bounded_pace() {
                 (0..100).fold(subscribe(1), |all, number| all.to(&format!("r/+/x{number}"), AtMostOnce));
             net.send(greedy, all.to("r/#", AtMostOnce));
             assert!(numbers(net.received(greedy)).is_empty());
-            let looked = |net: &Net| net.counter(|counters| counters.retained_looked);
+            let looked = |net: &Net| net.counter(|counters| counters.retained_scanned);
             let at_once = looked(net);
             assert!(at_once <= 3 * 2048, "a second's worth and what is under way: {at_once}");
             let other = net.connect(1, v5("other"));

@@ -331,7 +331,7 @@ fn a_late_subscribe_of_a_lost_connection_belongs_to_the_session() {
         net.store.hold(&[Kind::Subscribe]);
         net.send(client, subscribe(1).to("t", AtLeastOnce).to("$share/g/t", AtLeastOnce));
         net.lose(client);
-        net.let_go();
+        net.release_held();
         let client = net.resume(1, durable(V5, "c"));
         net.send(client, message("t", "x").qos1(1));
         let received = net.received(client);

@@ -1,6 +1,6 @@
 //! Unusual arrangements of wildcards: each owner has a share of them, and what was granted is routed.
 
-use broker::peers::{Members, NodePlace, Wants};
+use broker::peers::{Members, NodeIndex, Wants};
 use broker::settings::Settings;
 use mqtt::QoS::AtLeastOnce;
 use mqtt::Version::V5;
@@ -69,7 +69,7 @@ fn subscriptions_on_their_way_to_the_store_count() {
         let next = net.connect(0, v5("d").username("u"));
         assert_eq!(asks(net, next, "a", 2..4), [GRANTED, QUOTA]);
         net.store.hold(&[]);
-        net.let_go();
+        net.release_held();
         assert_eq!(asks(net, next, "a", 3..4), [QUOTA]);
     });
 }
@@ -105,9 +105,9 @@ fn filters_and_groups_of_other_nodes_are_routed_when_the_node_takes_no_more() {
         let (filter, group) = ("plant/+/+/+/+/+/+/+/+/state", "$share/g/line/+/+/+/+/+/+/+/+/+/state");
         net.node
             .routes
-            .set_peer(TopicFilter::parse(filter).expect("a filter"), NodePlace(0), Wants::ALL)
+            .set_peer(TopicFilter::parse(filter).expect("a filter"), NodeIndex(0), Wants::ALL)
             .expect("room");
-        net.node.members_of_peer(group, NodePlace(0), Members { count: 1, are_connected: true });
+        net.node.members_of_peer(group, NodeIndex(0), Members { count: 1, are_connected: true });
         net.run();
         let publisher = net.connect(0, v5("p"));
         for (id, topic) in [(1, "plant/1/2/3/4/5/6/7/8/state"), (2, "line/1/2/3/4/5/6/7/8/9/state")] {
@@ -119,9 +119,9 @@ fn filters_and_groups_of_other_nodes_are_routed_when_the_node_takes_no_more() {
         assert_eq!(net.node.routes.unrouted(), 0);
         net.node
             .routes
-            .set_peer(TopicFilter::parse(filter).expect("a filter"), NodePlace(0), Wants::NOTHING)
+            .set_peer(TopicFilter::parse(filter).expect("a filter"), NodeIndex(0), Wants::NOTHING)
             .expect("room");
-        net.node.members_of_peer(group, NodePlace(0), Members::NONE);
+        net.node.members_of_peer(group, NodeIndex(0), Members::NONE);
         net.run();
     });
 }
@@ -134,11 +134,11 @@ fn what_a_node_cannot_route_it_knows_until_that_is_wanted_no_more() {
             let beyond = "/".repeat(routing::LEVELS_MAX);
             let filter = TopicFilter::parse(&beyond).expect("a filter");
             let routes = &net.node.routes;
-            assert!(routes.set_peer(filter, NodePlace(0), Wants::ALL).is_err());
-            assert!(routes.set_peer(filter, NodePlace(1), Wants::ALL).is_err());
-            assert_eq!((routes.unrouted(), routes.an_unrouted().as_deref()), (2, Some(&*beyond)));
-            routes.set_peer(filter, NodePlace(0), Wants::NOTHING).expect("nothing to route");
-            routes.set_peer(filter, NodePlace(1), Wants::NOTHING).expect("nothing to route");
+            assert!(routes.set_peer(filter, NodeIndex(0), Wants::ALL).is_err());
+            assert!(routes.set_peer(filter, NodeIndex(1), Wants::ALL).is_err());
+            assert_eq!((routes.unrouted(), routes.any_unrouted().as_deref()), (2, Some(&*beyond)));
+            routes.set_peer(filter, NodeIndex(0), Wants::NOTHING).expect("nothing to route");
+            routes.set_peer(filter, NodeIndex(1), Wants::NOTHING).expect("nothing to route");
             assert_eq!(routes.unrouted(), 0);
         },
     );

@@ -12,8 +12,8 @@ use sim::packets::*;
 
 const GROUP: &str = "$share/g/t/#";
 
-fn member(net: &mut Net, place: usize, connecting: Connecting, qos: QoS) -> Peer {
-    let member = net.connect(place, connecting);
+fn member(net: &mut Net, index: usize, connecting: Connecting, qos: QoS) -> Peer {
+    let member = net.connect(index, connecting);
     net.subscribe(member, GROUP, qos);
     member
 }
@@ -254,7 +254,7 @@ fn members_get_their_subscriptions_identifier_and_retain_flag() {
 /// The store's words to a group come late; nothing is delivered twice or lost for that.
 #[test]
 fn groups_that_hear_late_of_members_lose_nothing() {
-    for held in [Kind::Join, Kind::Leave, Kind::Bounce, Kind::Taken, Kind::Enqueue] {
+    for held in [Kind::Join, Kind::Leave, Kind::Bounce, Kind::Accepted, Kind::Enqueue] {
         everywhere(|net| {
             let first = member(net, 0, durable(V5, "first"), AtLeastOnce);
             let second = member(net, 1, v5("second"), AtLeastOnce);
@@ -265,7 +265,7 @@ fn groups_that_hear_late_of_members_lose_nothing() {
             }
             let mut all = net.payloads(second);
             net.lose(second);
-            net.let_go();
+            net.release_held();
             assert_eq!(net.received(publisher), (1..=6).map(puback).collect::<Vec<_>>());
             net.lose(first);
             let first = net.resume(2, durable(V5, "first"));

@@ -10,7 +10,7 @@ use broker::access::AllowAll;
 use broker::settings::SharedStrategy::{HashClientId, HashTopic, Local, RoundRobin, Sticky};
 use mqtt::QoS;
 
-use crate::actor::{Actor, World};
+use crate::actor::{Actor, Simulation};
 use crate::net::{Net, Travel, settings};
 use crate::oracle::Oracle;
 use sim::Random;
@@ -53,8 +53,8 @@ fn run(seed: u64) {
     let mut settings = settings();
     if tight {
         settings.queue.messages_max = 3;
-        settings.queue.wait = Duration::from_secs(100_000);
-        settings.queue.full_max = settings.queue.wait;
+        settings.queue.full_wait = Duration::from_secs(100_000);
+        settings.queue.full_wait_total = settings.queue.full_wait;
     } else {
         settings.queue.messages_max = 1_000_000;
     }
@@ -69,38 +69,38 @@ fn run(seed: u64) {
         net.store.flaky(seed, 5);
     }
     let oracle = Oracle::new(tight, flaky);
-    let mut world = World::new(net, random, oracle);
+    let mut simulation = Simulation::new(net, random, oracle);
     let mut actors: Vec<_> = (0..ACTORS).map(Actor::new).collect();
     for _ in 0..ACTIONS {
-        let at = world.random.below(ACTORS);
-        actors[at].acts(&mut world);
-        for _ in 0..world.random.below(6) {
-            world.step();
+        let at = simulation.random.below(ACTORS);
+        actors[at].acts(&mut simulation);
+        for _ in 0..simulation.random.below(6) {
+            simulation.step();
             for actor in &mut actors {
-                actor.listens(&mut world);
+                actor.listens(&mut simulation);
             }
         }
-        if world.random.percent(3) {
-            let milliseconds = world.random.below(3_000) as u64;
-            world.net.tick_without_running(milliseconds);
+        if simulation.random.percent(3) {
+            let milliseconds = simulation.random.below(3_000) as u64;
+            simulation.net.tick_without_running(milliseconds);
         }
-        world.check_one_connection_each();
+        simulation.check_one_connection_each();
     }
-    heal(&mut world, &mut actors);
-    world.oracle.check_all_arrived();
-    check_retained(&mut world);
-    world.net.end();
+    heal(&mut simulation, &mut actors);
+    simulation.oracle.check_all_arrived();
+    check_retained(&mut simulation);
+    simulation.net.end();
 }
 
 /// No more harm: every letter arrives, everybody is there, reads and acknowledges.
-fn heal(world: &mut World, actors: &mut [Actor]) {
-    world.net.store.heal();
-    world.net.let_go();
+fn heal(simulation: &mut Simulation, actors: &mut [Actor]) {
+    simulation.net.store.heal();
+    simulation.net.release_held();
     for _ in 0..2_000 {
-        world.net.run();
+        simulation.net.run();
         let mut busy = false;
         for actor in actors.iter_mut() {
-            busy |= actor.heals(world);
+            busy |= actor.heals(simulation);
         }
         if !busy {
             break;
@@ -109,12 +109,12 @@ fn heal(world: &mut World, actors: &mut [Actor]) {
     for actor in actors {
         actor.check_all_answered();
     }
-    world.check_one_connection_each();
+    simulation.check_one_connection_each();
 }
 
-fn check_retained(world: &mut World) {
-    let net = &mut world.net;
-    let reader = net.connecting(0, if world.random.percent(50) { v3("reader") } else { v5("reader") });
+fn check_retained(simulation: &mut Simulation) {
+    let net = &mut simulation.net;
+    let reader = net.connecting(0, if simulation.random.percent(50) { v3("reader") } else { v5("reader") });
     net.send(reader, subscribe(1).to("r/#", QoS::AtMostOnce));
     let mut found = BTreeMap::new();
     for packet in net.received(reader) {
@@ -124,5 +124,5 @@ fn check_retained(world: &mut World) {
             assert!(found.insert(message.topic, number).is_none(), "one retained message a topic");
         }
     }
-    world.oracle.check_retained(&found);
+    simulation.oracle.check_retained(&found);
 }

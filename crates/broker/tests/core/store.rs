@@ -1,6 +1,6 @@
 //! A hand on what workers and the session store say to each other: late, out of order between sessions, or failing.
 
-use broker::{Batch, Completion, ConnectionId, Letter, Request, ShardId, Token};
+use broker::{Batch, Completion, ConnectionId, Request, ShardId, Token, WorkerCommand};
 use mqtt::ReasonCode;
 
 use sim::Random;
@@ -26,7 +26,7 @@ pub enum Kind {
     Join,
     Leave,
     Bounce,
-    Taken,
+    Accepted,
     WillDispatched,
     Claimed,
     ClaimRefused,
@@ -62,7 +62,7 @@ struct Held {
 }
 
 enum What {
-    Letter(Letter),
+    WorkerCommand(WorkerCommand),
     Acknowledged(Token, ReasonCode),
 }
 
@@ -109,28 +109,28 @@ impl Store {
     /// Takes out of a batch what is held back and what fails; adds the answers to the latter to `parcels`.
     pub fn pass(&mut self, from: usize, to: usize, batch: &mut Batch, parcels: &mut Vec<Parcel>) {
         let mut passed = Vec::new();
-        for letter in batch.letters.drain(..) {
-            let (kind, order) = match &letter {
-                Letter::Request(shard, request) => (of_request(request), Order::Shard(from, *shard)),
-                Letter::Completion(completion) => {
+        for command in batch.commands.drain(..) {
+            let (kind, order) = match &command {
+                WorkerCommand::Request(shard, request) => (of_request(request), Order::Shard(from, *shard)),
+                WorkerCommand::Completion(completion) => {
                     (of_completion(completion), Order::Connection(completion.connection()))
                 }
                 _ => {
-                    passed.push(letter);
+                    passed.push(command);
                     continue;
                 }
             };
             if let Some(reason) = self.fails(kind)
-                && let Letter::Request(_, request) = letter
+                && let WorkerCommand::Request(_, request) = command
             {
                 parcels.extend(failed(to, request, reason).and_then(|parcel| self.behind(parcel)));
             } else if self.keeps(kind, order) {
-                self.held.push(Held { from, to, order, what: What::Letter(letter) });
+                self.held.push(Held { from, to, order, what: What::WorkerCommand(command) });
             } else {
-                passed.push(letter);
+                passed.push(command);
             }
         }
-        batch.letters = passed;
+        batch.commands = passed;
         let mut passed = Vec::new();
         for (token, reason) in batch.acknowledged.drain(..) {
             if self.keeps(Kind::Acknowledged, Order::None) {
@@ -155,11 +155,16 @@ impl Store {
 
     /// A completion stays behind what is held for the same connection; the rest may go.
     fn behind(&mut self, (from, to, mut batch): Parcel) -> Option<Parcel> {
-        if let Some(Letter::Completion(completion)) = batch.letters.first() {
+        if let Some(WorkerCommand::Completion(completion)) = batch.commands.first() {
             let order = Order::Connection(completion.connection());
             if self.held.iter().any(|held| held.order == order) {
-                let held = batch.letters.drain(..);
-                self.held.extend(held.map(|letter| Held { from, to, order, what: What::Letter(letter) }));
+                let held = batch.commands.drain(..);
+                self.held.extend(held.map(|command| Held {
+                    from,
+                    to,
+                    order,
+                    what: What::WorkerCommand(command),
+                }));
                 return None;
             }
         }
@@ -213,7 +218,7 @@ impl Held {
     fn parcel(self) -> Parcel {
         let mut batch = Batch::default();
         match self.what {
-            What::Letter(letter) => batch.letters.push(letter),
+            What::WorkerCommand(command) => batch.commands.push(command),
             What::Acknowledged(token, reason) => batch.acknowledged.push((token, reason)),
         }
         (self.from, self.to, batch)
@@ -244,7 +249,7 @@ fn failed(host: usize, request: Request, reason: ReasonCode) -> Option<Parcel> {
         other => panic!("no failure is known for {other:?}"),
     };
     let to = completion.connection().worker.index();
-    Some((host, to, Batch::of(Letter::Completion(completion))))
+    Some((host, to, Batch::of(WorkerCommand::Completion(completion))))
 }
 
 fn acknowledged(host: usize, token: Token, reason: ReasonCode) -> Option<Parcel> {
@@ -254,7 +259,7 @@ fn acknowledged(host: usize, token: Token, reason: ReasonCode) -> Option<Parcel>
             worker.index()
         }
         // Any worker hands it on to the shard.
-        Token::Append { .. } | Token::Given { .. } => host,
+        Token::Append { .. } | Token::Offered { .. } => host,
     };
     let mut batch = Batch::default();
     batch.acknowledged.push((token, reason));
@@ -281,11 +286,11 @@ fn of_request(request: &Request) -> Kind {
         Request::Join(_) => Kind::Join,
         Request::Leave { .. } | Request::JoinNode { .. } => Kind::Leave,
         Request::Bounce { .. }
-        | Request::GiveOrphan { .. }
-        | Request::GiveHere { .. }
-        | Request::WhoKnowsOrphans { .. }
+        | Request::DeliverOrphan { .. }
+        | Request::DeliverLocally { .. }
+        | Request::FindOrphans { .. }
         | Request::OrphansKnown { .. } => Kind::Bounce,
-        Request::Taken { .. } | Request::TakenBy { .. } | Request::Given { .. } => Kind::Taken,
+        Request::Accepted { .. } | Request::AcceptedBy { .. } | Request::Offered { .. } => Kind::Accepted,
         Request::WillDispatched { .. } => Kind::WillDispatched,
     }
 }

@@ -11,9 +11,9 @@ use sim::packets::*;
 /// [MQTT-3.1.4-3] [MQTT3-3.1.4-2]
 #[test]
 fn the_old_connection_is_told_and_closed() {
-    for place in 0..3 {
+    for index in 0..3 {
         everywhere(|net| {
-            let (old, older) = (net.connect(place, v5("c")), net.connect(place, v3("d")));
+            let (old, older) = (net.connect(index, v5("c")), net.connect(index, v3("d")));
             let new = net.connecting(1, v5("c"));
             let newer = net.connecting(2, v3("d"));
             assert_eq!(net.received(old), [disconnect(SessionTakenOver), Sent::Closed]);
@@ -38,7 +38,7 @@ fn connack_waits_until_the_old_connection_has_let_go() {
                 net.send(old, Sent::PingReq);
                 assert_eq!(net.received(old), [Sent::PingResp], "nobody told it yet");
             }
-            net.let_go();
+            net.release_held();
             assert_eq!(net.received(old), [disconnect(SessionTakenOver), Sent::Closed]);
             assert_eq!(net.received(new), [connack(false)]);
         });
@@ -56,7 +56,7 @@ fn of_three_claimants_the_last_one_stays() {
         let third = net.connecting(2, durable(V3_1_1, "c"));
         assert_eq!(net.received(second), [refused(ReasonCode::UnspecifiedError), Sent::Closed]);
         assert_eq!(net.received(third), []);
-        net.let_go();
+        net.release_held();
         assert_eq!(net.received(first), [disconnect(SessionTakenOver), Sent::Closed]);
         assert_eq!(net.received(third), [connack(true)]);
     });
@@ -90,7 +90,7 @@ fn a_claimant_that_dies_while_it_waits_leaves_the_identifier_to_others() {
         net.store.hold(&[Kind::Revoke, Kind::Release]);
         let dying = net.connecting(1, durable(V5, "c").will(message("w", "dying")));
         net.lose(dying);
-        net.let_go();
+        net.release_held();
         assert_eq!(net.received(old), [disconnect(SessionTakenOver), Sent::Closed]);
         assert_eq!(net.payloads(witness), ["old"], "who was never accepted has no Will");
         net.resume(2, durable(V5, "c"));
@@ -105,7 +105,7 @@ fn an_owner_that_dies_while_it_is_revoked_makes_way_all_the_same() {
         let new = net.connecting(1, durable(V5, "c"));
         net.lose(old);
         assert_eq!(net.received(new), [connack(true)]);
-        net.let_go();
+        net.release_held();
         net.send(new, Sent::PingReq);
         assert_eq!(net.received(new), [Sent::PingResp], "a late revocation of the old one is not for it");
     });
@@ -204,7 +204,7 @@ fn what_was_under_way_goes_on_with_the_new_connection() {
         let new = net.connecting(2, durable(V5, "c"));
         // A last acknowledgement of the old one still counts.
         net.send(old, puback(1));
-        net.let_go();
+        net.release_held();
         let three = message("t", 3).qos1(3).dup();
         assert_eq!(net.received(new), [connack(true), three.into()]);
     });

@@ -173,11 +173,11 @@ fn a_will_is_known_until_everybody_has_it() {
             net.lose(subscriber);
         }
         let witness = witness(net);
-        for late in [Kind::Append, Kind::WillDispatched, Kind::Taken] {
+        for late in [Kind::Append, Kind::WillDispatched, Kind::Accepted] {
             let client = net.connect(0, durable(V5, "client").will(will().qos(ExactlyOnce).retain()));
             net.store.hold(&[late]);
             net.lose(client);
-            net.let_go();
+            net.release_held();
             assert_eq!(net.payloads(witness), ["gone"], "{late:?}");
             assert_eq!(net.identities(), 0, "{late:?}");
             net.resume(2, durable(V5, "client"));

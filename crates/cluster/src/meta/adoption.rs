@@ -13,9 +13,9 @@ use crate::features::LOG;
 use crate::mutation::{Mutation, mutated};
 
 /// What is made of a wish.
-pub enum Form {
+pub enum CompatibleForm {
     Command(Command),
-    Is(Answer),
+    Answered(Answer),
 }
 
 impl Meta {
@@ -30,7 +30,7 @@ impl Meta {
             return Some(self.config.features & LOG);
         }
         let linked = self.features.get(&node).copied();
-        linked.or_else(|| self.ways.features(now, node)).map(|features| features & LOG)
+        linked.or_else(|| self.relays.features(now, node)).map(|features| features & LOG)
     }
 
     pub(super) fn has_features(&self, now: Time, node: NodeId, wanted: u64) -> bool {
@@ -57,31 +57,40 @@ impl Meta {
     }
 
     /// How a wish of a node is proposed, so that all cores understand it; `None`: it is not known yet.
-    pub(super) fn form(&mut self, now: Time, from: NodeId, command: Command) -> Option<Form> {
+    pub(super) fn compatible_form(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        command: Command,
+    ) -> Option<CompatibleForm> {
         if let Command::Join { replica: Some(_), .. } = &command {
             let lacking = self.adopted()? & !self.understands(now, from)?;
             if lacking != 0 {
                 self.turned_away.push_back(from);
-                return Some(Form::Is(Answer::Unread(
+                return Some(CompatibleForm::Answered(Answer::Unread(
                     "this core runs too old a version for its cluster: update it".into(),
                 )));
             }
         }
         if let Command::Adopt(_) = command {
             // Nobody but the core that leads knows.
-            return Some(Form::Is(Answer::Refused));
+            return Some(CompatibleForm::Answered(Answer::Refused));
         }
         let asked_for = command.asks_for();
         if self.may_ask_for(asked_for) {
-            return Some(Form::Command(command));
+            return Some(CompatibleForm::Command(command));
         }
         match command {
-            Command::Remove(id, Some(life)) => Some(match self.roster.members.get(&id) {
-                Some(member) if member.incarnation != life => Form::Is(Answer::Old(member.incarnation)),
-                _ => Form::Command(Command::Remove(id, None)),
+            Command::Remove(id, Some(incarnation)) => Some(match self.roster.members.get(&id) {
+                Some(member) if member.incarnation != incarnation => {
+                    CompatibleForm::Answered(Answer::Old(member.incarnation))
+                }
+                _ => CompatibleForm::Command(Command::Remove(id, None)),
             }),
             _ if !self.knows_all(now) => None,
-            _ => self.who_lacks(now, asked_for).map(|why| Form::Is(Answer::Unread(why.into()))),
+            _ => {
+                self.who_lacks(now, asked_for).map(|why| CompatibleForm::Answered(Answer::Unread(why.into())))
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use replog::Incarnation;
 
 use super::reader::{Reader, put_text};
 use crate::config::{NodeInfo, Role};
-use crate::features::{LIVES, RECORDS};
+use crate::features::{INCARNATIONS, RECORDS};
 
 /// A change of the roster. One that does not fit what is so when it is applied changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,9 +20,9 @@ pub enum Command {
     /// Nobody hears of that life of the node.
     Suspect(NodeId, Incarnation),
     /// Somebody hears of it again.
-    Trust(NodeId, Incarnation),
+    ClearSuspicion(NodeId, Incarnation),
     /// No core lets it acknowledge anything, and no grant of one holds any more: it is over.
-    Bury(NodeId, Incarnation),
+    DeclareDead(NodeId, Incarnation),
     /// That life wants to be a member no more. A core votes until others can do without it.
     Leave(NodeId, Incarnation),
     /// That core is to lead. Whoever leads does it at once: it is never in the log.
@@ -33,7 +33,7 @@ pub enum Command {
     Adopt(u64),
 }
 
-/// An encoded batch of [`registry`]'s.
+/// An encoded batch of [`configstore`]'s.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RecordBatch(pub Vec<u8>);
 
@@ -52,7 +52,7 @@ pub enum Answer {
     Old(Incarnation),
     /// There is no cluster, or no place in it, or another node's name has the same number.
     Refused,
-    /// What the records say to a batch ([`registry::Answer`]).
+    /// What the records say to a batch ([`configstore::Answer`]).
     Records(Vec<u8>),
     /// Not all cores are known to understand it: which ones, and what to do, for people.
     Unread(Box<str>),
@@ -63,24 +63,24 @@ impl Command {
     pub fn asks_for(&self) -> u64 {
         match self {
             Self::Records(_) => RECORDS,
-            Self::Remove(_, Some(_)) => LIVES,
+            Self::Remove(_, Some(_)) => INCARNATIONS,
             _ => 0,
         }
     }
 
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        let mut life = |kind: u8, id: &NodeId, incarnation: &Incarnation| {
+        let mut put_incarnation = |kind: u8, id: &NodeId, incarnation: &Incarnation| {
             out.push(kind);
             out.extend(id.0.to_le_bytes());
             out.extend(incarnation.0.to_le_bytes());
         };
         match self {
-            Self::Suspect(id, incarnation) => life(4, id, incarnation),
-            Self::Trust(id, incarnation) => life(5, id, incarnation),
-            Self::Bury(id, incarnation) => life(6, id, incarnation),
-            Self::Leave(id, incarnation) => life(8, id, incarnation),
-            Self::Remove(id, Some(incarnation)) => life(10, id, incarnation),
+            Self::Suspect(id, incarnation) => put_incarnation(4, id, incarnation),
+            Self::ClearSuspicion(id, incarnation) => put_incarnation(5, id, incarnation),
+            Self::DeclareDead(id, incarnation) => put_incarnation(6, id, incarnation),
+            Self::Leave(id, incarnation) => put_incarnation(8, id, incarnation),
+            Self::Remove(id, Some(incarnation)) => put_incarnation(10, id, incarnation),
             Self::Found(id) => {
                 out.push(1);
                 out.extend(id.to_le_bytes());
@@ -122,13 +122,13 @@ impl Command {
             3 => Self::Remove(NodeId(reader.u64()?), None),
             9 => Self::Lead(NodeId(reader.u64()?)),
             4..=6 | 8 | 10 => {
-                let (id, life) = (NodeId(reader.u64()?), Incarnation(reader.u64()?));
+                let (id, incarnation) = (NodeId(reader.u64()?), Incarnation(reader.u64()?));
                 match kind {
-                    4 => Self::Suspect(id, life),
-                    5 => Self::Trust(id, life),
-                    6 => Self::Bury(id, life),
-                    8 => Self::Leave(id, life),
-                    _ => Self::Remove(id, Some(life)),
+                    4 => Self::Suspect(id, incarnation),
+                    5 => Self::ClearSuspicion(id, incarnation),
+                    6 => Self::DeclareDead(id, incarnation),
+                    8 => Self::Leave(id, incarnation),
+                    _ => Self::Remove(id, Some(incarnation)),
                 }
             }
             7 => Self::Records(RecordBatch(reader.rest().into())),
@@ -206,18 +206,18 @@ mod tests {
     fn commands_and_answers_have_these_bytes() {
         let info =
             NodeInfo { name: "a".into(), role: Role::Core, region: "eu".into(), address: "h:1".into() };
-        let (id, life) = (NodeId(2), Incarnation(3));
-        let join = Command::Join { info, incarnation: life, replica: Some(ReplicaId(4)) };
+        let (id, incarnation) = (NodeId(2), Incarnation(3));
+        let join = Command::Join { info, incarnation, replica: Some(ReplicaId(4)) };
         let both = "02000000000000000300000000000000";
         let cases = [
             (Command::Found(5), "0105000000000000000000000000000000".to_owned()),
             (join, "020003000000000000000400000000000000016102657503683a31".to_owned()),
             (Command::Remove(id, None), "030200000000000000".to_owned()),
-            (Command::Remove(id, Some(life)), format!("0a{both}")),
-            (Command::Suspect(id, life), format!("04{both}")),
-            (Command::Trust(id, life), format!("05{both}")),
-            (Command::Bury(id, life), format!("06{both}")),
-            (Command::Leave(id, life), format!("08{both}")),
+            (Command::Remove(id, Some(incarnation)), format!("0a{both}")),
+            (Command::Suspect(id, incarnation), format!("04{both}")),
+            (Command::ClearSuspicion(id, incarnation), format!("05{both}")),
+            (Command::DeclareDead(id, incarnation), format!("06{both}")),
+            (Command::Leave(id, incarnation), format!("08{both}")),
             (Command::Lead(id), "090200000000000000".to_owned()),
             (Command::Records(RecordBatch(b"ab".into())), "076162".to_owned()),
             (Command::Adopt(24), "0b1800000000000000".to_owned()),

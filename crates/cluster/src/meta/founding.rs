@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use link::NodeId;
 
-use super::card::{Card, hash_of};
+use super::descriptor::{NodeDescriptor, hash_of};
 use crate::config::{NodeInfo, Role};
 use crate::mutation::{Mutation, mutated};
 
@@ -31,7 +31,7 @@ pub struct Founding {
     /// Cores of a new cluster, this one among them, at least.
     expect: usize,
     /// The last card of each other core.
-    cards: BTreeMap<NodeId, Card>,
+    descriptors: BTreeMap<NodeId, NodeDescriptor>,
 }
 
 impl Founding {
@@ -39,32 +39,32 @@ impl Founding {
         let is_alone = join.is_empty();
         let join = join.iter().map(|address| (address.clone(), None)).collect();
         let (role, address) = (info.role, info.address.clone());
-        Self { own, role, address, is_alone, join, expect, cards: BTreeMap::new() }
+        Self { own, role, address, is_alone, join, expect, descriptors: BTreeMap::new() }
     }
 
     /// A node has been met, perhaps at an address that was sought, and perhaps this one itself.
-    pub fn met(&mut self, node: NodeId, card: &Card, address: Option<&str>) {
-        if let Some(met) = address.and_then(|address| self.join.get_mut(address)) {
-            *met = Some(node);
+    pub fn introduced(&mut self, node: NodeId, descriptor: &NodeDescriptor, address: Option<&str>) {
+        if let Some(introduced) = address.and_then(|address| self.join.get_mut(address)) {
+            *introduced = Some(node);
         }
-        let has_place = self.cards.len() < KNOWN_MAX || self.cards.contains_key(&node);
-        if node == self.own || card.role != Role::Core || !has_place {
+        let has_room = self.descriptors.len() < KNOWN_MAX || self.descriptors.contains_key(&node);
+        if node == self.own || descriptor.role != Role::Core || !has_room {
             return;
         }
-        self.cards.insert(node, card.clone());
-        if card.founded != 0 || self.role != Role::Core {
+        self.descriptors.insert(node, descriptor.clone());
+        if descriptor.founded != 0 || self.role != Role::Core {
             return;
         }
         // Of all who are about to begin, each has to meet each.
-        for other in &card.others {
-            if *other != self.address && self.join.len() < ADDRESSES_MAX && !self.is_met_at(other) {
+        for other in &descriptor.others {
+            if *other != self.address && self.join.len() < ADDRESSES_MAX && !self.is_introduced_at(other) {
                 self.join.entry(other.clone()).or_insert(None);
             }
         }
     }
 
-    fn is_met_at(&self, address: &str) -> bool {
-        self.cards.values().any(|card| *card.address == *address)
+    fn is_introduced_at(&self, address: &str) -> bool {
+        self.descriptors.values().any(|descriptor| *descriptor.address == *address)
     }
 
     /// Where others are to be met.
@@ -74,13 +74,13 @@ impl Founding {
 
     /// Where this one has met others that are about to begin a cluster.
     pub fn others(&self) -> Vec<Box<str>> {
-        let founding = self.cards.values().filter(|card| card.founded == 0);
-        founding.map(|card| card.address.clone()).collect()
+        let founding = self.descriptors.values().filter(|descriptor| descriptor.founded == 0);
+        founding.map(|descriptor| descriptor.address.clone()).collect()
     }
 
     /// All cores that this one has ever met, and itself: nothing is taken away, whatever they become.
     fn known(&self) -> BTreeSet<NodeId> {
-        self.cards.keys().copied().chain([self.own]).collect()
+        self.descriptors.keys().copied().chain([self.own]).collect()
     }
 
     /// What this node's card says of them.
@@ -97,7 +97,8 @@ impl Founding {
             return true;
         }
         let (known, hash) = (self.known(), self.hash());
-        let agree = self.cards.values().all(|card| card.founded == 0 && card.known == hash);
+        let agree =
+            self.descriptors.values().all(|descriptor| descriptor.founded == 0 && descriptor.known == hash);
         known.first() == Some(&self.own)
             && known.len() >= self.expect
             && self.join.values().all(Option::is_some)
@@ -106,13 +107,17 @@ impl Founding {
 
     /// Whether a core is known that is about to join the new cluster.
     pub fn awaits_core(&self, is_member: impl Fn(NodeId) -> bool) -> bool {
-        self.cards.keys().any(|core| !is_member(*core))
+        self.descriptors.keys().any(|core| !is_member(*core))
     }
 
     /// What this node waits for before there is a cluster.
     pub fn waits_for(&self) -> String {
-        let unmet: Vec<&str> =
-            self.join.iter().filter(|(_, met)| met.is_none()).map(|(address, _)| &**address).collect();
+        let unmet: Vec<&str> = self
+            .join
+            .iter()
+            .filter(|(_, introduced)| introduced.is_none())
+            .map(|(address, _)| &**address)
+            .collect();
         if !unmet.is_empty() {
             return format!(
                 "no node was met yet at {}: it does not answer there, or refuses this one (meridian ctl cluster says which)",
@@ -120,7 +125,7 @@ impl Founding {
             );
         }
         let known = self.known();
-        if self.cards.values().any(|card| card.founded != 0) {
+        if self.descriptors.values().any(|descriptor| descriptor.founded != 0) {
             return "a cluster is there: it has not let this node in yet".to_owned();
         }
         if known.len() < self.expect {
@@ -139,8 +144,8 @@ mod tests {
         format!("h{node}").into()
     }
 
-    fn card_of(founding: &Founding, founded: u128) -> Card {
-        Card {
+    fn descriptor_of(founding: &Founding, founded: u128) -> NodeDescriptor {
+        NodeDescriptor {
             role: Role::Core,
             region: "".into(),
             address: founding.address.clone(),
@@ -165,11 +170,11 @@ mod tests {
 
     /// `who` meets `whom` at its address; that one meets it in turn.
     fn meet(all: &mut [Founding], who: usize, whom: usize, founded: &[u128]) {
-        let (a, b) = (card_of(&all[who], founded[who]), card_of(&all[whom], founded[whom]));
+        let (a, b) = (descriptor_of(&all[who], founded[who]), descriptor_of(&all[whom], founded[whom]));
         let (a_id, b_id) = (all[who].own, all[whom].own);
-        all[who].met(b_id, &b, Some(&address(b_id.0)));
+        all[who].introduced(b_id, &b, Some(&address(b_id.0)));
         if who != whom {
-            all[whom].met(a_id, &a, None);
+            all[whom].introduced(a_id, &a, None);
         }
     }
 
@@ -179,7 +184,7 @@ mod tests {
         assert!(!Founding::new(NodeId(1), &info(1, Role::Replicant), &[], 1).founds());
         let mut second = Founding::new(NodeId(2), &info(2, Role::Core), &[address(1)], 1);
         let first = Founding::new(NodeId(7), &info(7, Role::Core), &[], 1);
-        second.met(NodeId(7), &card_of(&first, 0), Some("h1"));
+        second.introduced(NodeId(7), &descriptor_of(&first, 0), Some("h1"));
         assert!(!second.founds(), "the other founds alone");
     }
 

@@ -3,18 +3,18 @@
 //! Read [`Meta`] first. The state that is agreed upon is a [`Roster`]; a core has a replica of it, and tells it to everybody it is linked to.
 
 mod adoption;
-mod agreed;
-mod card;
 mod command;
-mod courier;
+mod descriptor;
+mod failure_detector;
 mod founding;
+mod leader_state;
+mod meta_state;
+mod proposals;
 mod reader;
+mod record_sync;
 mod records;
+mod relays;
 mod roster;
-mod tending;
-mod watch;
-mod ways;
-mod wishes;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -25,21 +25,21 @@ use link::{NodeId, Time};
 use replog::Incarnation;
 use storage::{GroupId, Vacate};
 
-pub use agreed::Agreed;
-pub use card::Card;
 pub use command::{Answer, Command, RecordBatch};
-pub use courier::CourierConfig;
+pub use descriptor::NodeDescriptor;
+pub use meta_state::MetaState;
+pub use record_sync::RecordSyncConfig;
 pub use roster::{Member, NODES_MAX, Roster, State};
 
 use crate::config::{NodeInfo, Role};
 use crate::features::RECORDS;
 use crate::mutation::{Mutation, mutated};
-use courier::Courier;
+use failure_detector::{FailureDetector, Reachability};
 use founding::Founding;
-use tending::{Course, Tending};
-use watch::{Sight, Watch};
-use ways::Ways;
-use wishes::{Reply, Wishes};
+use leader_state::{LeaderState, Submission};
+use proposals::{Proposals, Reply};
+use record_sync::RecordSync;
+use relays::Relays;
 
 /// How a node takes part in what is agreed upon.
 #[derive(Clone, Debug)]
@@ -54,14 +54,14 @@ pub struct MetaConfig {
     pub lease: Duration,
     /// Random: what a cluster is called that this node founds.
     pub founding: u128,
-    pub courier: CourierConfig,
+    pub record_sync: RecordSyncConfig,
     /// What this node understands, as its handshakes say.
     pub features: u64,
 }
 
 /// What the log of the node tells a replica.
 #[derive(Debug)]
-pub enum LogNews {
+pub enum MetaLogEvent {
     Durable(GroupId, u64),
     Checkpointed(GroupId, u64),
     Vacate(Vacate),
@@ -70,11 +70,11 @@ pub enum LogNews {
 
 /// What an operator has asked for, until its answer comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct WishId(pub u64);
+pub struct ProposalId(pub u64);
 
 /// A word between nodes about what is agreed upon.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MetaWord<'a> {
+pub enum MetaMessage<'a> {
     /// A frame of the meta group's replicas.
     Replica(&'a [u8]),
     /// What the sender knows to be agreed upon.
@@ -84,50 +84,50 @@ pub enum MetaWord<'a> {
     /// What became of it; empty: this node does not lead, but perhaps `leader` does.
     Proposed { number: u64, leader: u64, answer: &'a [u8] },
     /// A core tells the one that leads whom it does not hear, and all where it knows of none that does.
-    Sight(&'a [u8]),
+    Reachability(&'a [u8]),
     /// How far the sender's copy of the records is, and what it asks for.
     Copied(&'a [u8]),
     /// What a copy lacks.
     Records(&'a [u8]),
     /// A word between two nodes that are not linked, which the receiver is to hand on, or for which it was handed on. `features` are those of `from`. Only to peers with
     /// [`RELAYS`](crate::features::RELAYS).
-    Relay { from: NodeId, to: NodeId, features: u64, word: &'a [u8] },
+    Relay { from: NodeId, to: NodeId, features: u64, message: &'a [u8] },
 }
 
 /// Something for another node.
 #[derive(Debug)]
 pub struct MetaFrame {
     pub to: NodeId,
-    pub word: OwnedWord,
+    pub message: OwnedMetaMessage,
 }
 
-/// A [`MetaWord`] on its way out.
+/// A [`MetaMessage`] on its way out.
 #[derive(Debug)]
-pub enum OwnedWord {
+pub enum OwnedMetaMessage {
     Replica(Vec<u8>),
     Roster(Arc<[u8]>),
     Propose(u64, Vec<u8>),
     Proposed(u64, u64, Vec<u8>),
-    Sight(Vec<u8>),
+    Reachability(Vec<u8>),
     Copied(Vec<u8>),
     Records(Vec<u8>),
-    Relay { from: NodeId, to: NodeId, features: u64, word: Vec<u8> },
+    Relay { from: NodeId, to: NodeId, features: u64, message: Vec<u8> },
 }
 
-impl OwnedWord {
-    pub fn word(&self) -> MetaWord<'_> {
+impl OwnedMetaMessage {
+    pub fn message(&self) -> MetaMessage<'_> {
         match self {
-            Self::Replica(frame) => MetaWord::Replica(frame),
-            Self::Roster(roster) => MetaWord::Roster(roster),
-            Self::Propose(number, command) => MetaWord::Propose { number: *number, command },
+            Self::Replica(frame) => MetaMessage::Replica(frame),
+            Self::Roster(roster) => MetaMessage::Roster(roster),
+            Self::Propose(number, command) => MetaMessage::Propose { number: *number, command },
             Self::Proposed(number, leader, answer) => {
-                MetaWord::Proposed { number: *number, leader: *leader, answer }
+                MetaMessage::Proposed { number: *number, leader: *leader, answer }
             }
-            Self::Sight(sight) => MetaWord::Sight(sight),
-            Self::Copied(ask) => MetaWord::Copied(ask),
-            Self::Records(told) => MetaWord::Records(told),
-            Self::Relay { from, to, features, word } => {
-                MetaWord::Relay { from: *from, to: *to, features: *features, word }
+            Self::Reachability(reachability) => MetaMessage::Reachability(reachability),
+            Self::Copied(ask) => MetaMessage::Copied(ask),
+            Self::Records(reported) => MetaMessage::Records(reported),
+            Self::Relay { from, to, features, message } => {
+                MetaMessage::Relay { from: *from, to: *to, features: *features, message }
             }
         }
     }
@@ -135,7 +135,7 @@ impl OwnedWord {
 
 /// How this node sees another one, which the fabric tells in each turn.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct LinkStatus {
     pub id: NodeId,
     pub is_up: bool,
     /// What this core has granted it may hold still.
@@ -146,11 +146,11 @@ pub struct Seen {
 
 /// Who asked the group for something.
 #[derive(Debug)]
-enum Asker {
+enum RequestOrigin {
     /// This node, for a wish of its own.
     Own(u64),
     Other(NodeId, u64),
-    Tending,
+    Leader,
     Barrier,
 }
 
@@ -161,36 +161,36 @@ pub struct Meta {
     incarnation: Incarnation,
     config: MetaConfig,
     /// Of a core.
-    group: Option<Group<Agreed>>,
+    group: Option<Group<MetaState>>,
     roster: Arc<Roster>,
     /// This life has been a member.
     was_member: bool,
     encoded: Arc<[u8]>,
     founding: Founding,
-    wishes: Wishes,
-    tending: Tending,
-    watch: Watch,
-    ways: Ways,
-    courier: Courier,
+    proposals: Proposals,
+    leader_state: LeaderState,
+    failure_detector: FailureDetector,
+    relays: Relays,
+    record_sync: RecordSync,
     /// What the group was asked for.
-    asked: BTreeMap<RequestId, Asker>,
+    asked: BTreeMap<RequestId, RequestOrigin>,
     /// This core's state has everything that was agreed upon before its life began.
     is_caught_up: bool,
     barrier_at: Time,
     /// The index that each linked node was told last.
-    told: BTreeMap<NodeId, u64>,
+    reported: BTreeMap<NodeId, u64>,
     /// What linked nodes understand.
     features: BTreeMap<NodeId, u64>,
     out: VecDeque<MetaFrame>,
-    answered: VecDeque<(WishId, Result<Answer, String>)>,
+    answered: VecDeque<(ProposalId, Result<Answer, String>)>,
     /// Cores that were not let in, as their versions are too old.
     turned_away: VecDeque<NodeId>,
-    said_waiting: Option<(Time, String)>,
-    has_said_stopped: bool,
+    logged_waiting: Option<(Time, String)>,
+    has_logged_stopped: bool,
     /// This life's number is too small: the least that may join.
     refused: Option<Incarnation>,
     /// Why the cores do not let this node in.
-    kept_out: Option<Box<str>>,
+    rejection: Option<Box<str>>,
     leaving: Option<Leaving>,
     /// The leader's replica has said something, then.
     leader_heard: Option<(NodeId, Time)>,
@@ -201,7 +201,7 @@ pub struct Meta {
 #[derive(Debug)]
 struct Leaving {
     /// Who waits for it.
-    waiting: Option<WishId>,
+    waiting: Option<ProposalId>,
     deadline: Time,
 }
 
@@ -220,7 +220,7 @@ const ADDRESSES_MAX: usize = 64;
 /// From one look at what should be so to the next.
 const PAUSE: Duration = Duration::from_millis(250);
 /// From one word on what is waited for to the next of the same.
-const SAY_AGAIN: Duration = Duration::from_secs(30);
+const LOG_INTERVAL: Duration = Duration::from_secs(30);
 
 impl Meta {
     /// `group` is there when the node is a core.
@@ -229,18 +229,18 @@ impl Meta {
         own: NodeInfo,
         incarnation: Incarnation,
         config: MetaConfig,
-        group: Option<Group<Agreed>>,
+        group: Option<Group<MetaState>>,
     ) -> Self {
         let id = NodeId::of_name(&own.name);
         debug_assert_eq!(group.is_some(), own.role == Role::Core);
         let roster = Arc::new(group.as_ref().map(|group| group.state().roster.clone()).unwrap_or_default());
         Self {
             founding: Founding::new(id, &own, &config.join, config.expect),
-            wishes: Wishes::new(incarnation),
-            tending: Tending::new(now),
-            watch: Watch::default(),
-            ways: Ways::default(),
-            courier: Courier::new(config.courier),
+            proposals: Proposals::new(incarnation),
+            leader_state: LeaderState::new(now),
+            failure_detector: FailureDetector::default(),
+            relays: Relays::default(),
+            record_sync: RecordSync::new(config.record_sync),
             encoded: roster.encode().into(),
             roster,
             was_member: false,
@@ -252,15 +252,15 @@ impl Meta {
             asked: BTreeMap::new(),
             is_caught_up: false,
             barrier_at: Time::default(),
-            told: BTreeMap::new(),
+            reported: BTreeMap::new(),
             features: BTreeMap::new(),
             out: VecDeque::new(),
             answered: VecDeque::new(),
             turned_away: VecDeque::new(),
-            said_waiting: None,
+            logged_waiting: None,
             refused: None,
-            kept_out: None,
-            has_said_stopped: false,
+            rejection: None,
+            has_logged_stopped: false,
             leaving: None,
             leader_heard: None,
             due: now,
@@ -274,7 +274,7 @@ impl Meta {
 
     /// Where other nodes are to be met: where the configuration and other nodes say, and all cores of the cluster that this node has heard of. It may have
     /// been told of one that does not lead, and the one that does lets it in.
-    pub fn met_at(&self) -> impl Iterator<Item = &str> {
+    pub fn join_addresses(&self) -> impl Iterator<Item = &str> {
         let cores = self.roster.cores().filter(|(id, _)| *id != self.id).map(|(_, core)| &*core.info.address);
         let join = self.config.join.iter().map(|address| &**address);
         join.chain(self.founding.addresses()).chain(cores)
@@ -295,8 +295,8 @@ impl Meta {
     }
 
     /// Words that this core has handed on between nodes that do not reach each other.
-    pub fn handed_on(&self) -> u64 {
-        self.ways.handed_on
+    pub fn relayed_count(&self) -> u64 {
+        self.relays.relayed_count
     }
 
     pub fn incarnation(&self) -> Incarnation {
@@ -318,7 +318,7 @@ impl Meta {
     pub fn is_over(&self) -> bool {
         let is_dead = self.roster.members.get(&self.id).is_some_and(|member| {
             member.incarnation == self.incarnation && member.state == State::Dead
-                || member.incarnation > self.incarnation && !mutated(Mutation::OldLivesJoin)
+                || member.incarnation > self.incarnation && !mutated(Mutation::OldIncarnationsJoin)
         });
         let is_removed = self.was_member && !self.roster.members.contains_key(&self.id) && !self.is_leaving();
         is_dead || is_removed || self.refused.is_some()
@@ -330,17 +330,18 @@ impl Meta {
     }
 
     /// Whether a node may be let acknowledge by this core.
-    pub fn may_be_granted(&self, node: NodeId, life: Option<Incarnation>) -> bool {
+    pub fn may_be_granted(&self, node: NodeId, incarnation: Option<Incarnation>) -> bool {
         let member = self.roster.members.get(&node);
         member.is_some_and(|member| {
             let is_suspect = matches!(member.state, State::Suspect(_)) && mutated(Mutation::GrantSuspects);
-            (member.state == State::Alive || is_suspect) && life.is_none_or(|life| life == member.incarnation)
+            (member.state == State::Alive || is_suspect)
+                && incarnation.is_none_or(|incarnation| incarnation == member.incarnation)
         })
     }
 
     /// What this node says to those that it meets.
-    pub fn card(&self) -> Card {
-        Card {
+    pub fn descriptor(&self) -> NodeDescriptor {
+        NodeDescriptor {
             role: self.own.role,
             region: self.own.region.clone(),
             address: self.own.address.clone(),
@@ -366,7 +367,7 @@ impl Meta {
         if self.is_member() {
             return None;
         }
-        Some(if let Some(why) = &self.kept_out {
+        Some(if let Some(why) = &self.rejection {
             why.to_string()
         } else if self.roster.founded == 0 {
             self.founding.waits_for()
@@ -376,50 +377,50 @@ impl Meta {
     }
 
     /// Another node was met. Whether it is to be linked: it may become a member, or let this node become one.
-    pub fn met(&mut self, node: NodeId, card: &Card, address: Option<&str>) -> bool {
-        self.founding.met(node, card, address);
+    pub fn introduced(&mut self, node: NodeId, descriptor: &NodeDescriptor, address: Option<&str>) -> bool {
+        self.founding.introduced(node, descriptor, address);
         self.due = Time::default();
         if node == self.id || self.roster.members.contains_key(&node) {
             return false;
         }
         let ours = self.roster.founded;
-        let is_other = ours != 0 && card.founded != 0 && card.founded != ours;
+        let is_other = ours != 0 && descriptor.founded != 0 && descriptor.founded != ours;
         // A replicant can let nobody in. A core will, once there is a cluster: the link is there then.
-        !is_other && (card.role == Role::Core || self.own.role == Role::Core || ours != 0)
+        !is_other && (descriptor.role == Role::Core || self.own.role == Role::Core || ours != 0)
     }
 
-    pub fn log_news(&mut self, news: LogNews) {
+    pub fn handle_log_event(&mut self, news: MetaLogEvent) {
         let Some(group) = &mut self.group else { return };
         match news {
-            LogNews::Durable(place, index) => group.durable(place, index),
-            LogNews::Checkpointed(place, index) => group.checkpoint_durable(place, index),
-            LogNews::Vacate(vacate) => group.vacate(vacate),
-            LogNews::Failed => group.fail("the disk has failed"),
+            MetaLogEvent::Durable(group_id, index) => group.durable(group_id, index),
+            MetaLogEvent::Checkpointed(group_id, index) => group.checkpoint_durable(group_id, index),
+            MetaLogEvent::Vacate(vacate) => group.vacate(vacate),
+            MetaLogEvent::Failed => group.fail("the disk has failed"),
         }
         self.due = Time::default();
     }
 
     /// A node is linked, or cut off.
     pub fn link_changed(&mut self, node: NodeId, is_up: bool) {
-        self.told.remove(&node);
+        self.reported.remove(&node);
         self.features.remove(&node);
-        self.ways.changed(node);
+        self.relays.changed(node);
         if !is_up {
             if let Some(group) = &mut self.group {
                 group.lost(node);
             }
-            self.watch.lost(node);
-            self.wishes.lost(node);
-            self.courier.lost(node);
+            self.failure_detector.lost(node);
+            self.proposals.lost(node);
+            self.record_sync.lost(node);
         }
         self.due = Time::default();
     }
 
     /// False for what is no word of this version.
-    pub fn heard(&mut self, now: Time, from: NodeId, word: &MetaWord<'_>) -> bool {
+    pub fn handle_message(&mut self, now: Time, from: NodeId, message: &MetaMessage<'_>) -> bool {
         self.due = Time::default();
-        match word {
-            MetaWord::Replica(frame) => {
+        match message {
+            MetaMessage::Replica(frame) => {
                 if let Some(group) = &mut self.group {
                     group.receive(from, frame);
                     if self.leader() == Some(from) {
@@ -428,38 +429,40 @@ impl Meta {
                 }
                 true
             }
-            MetaWord::Roster(bytes) => match Roster::decode(bytes) {
+            MetaMessage::Roster(bytes) => match Roster::decode(bytes) {
                 Some(roster) => {
                     self.learn(roster);
                     true
                 }
                 None => false,
             },
-            MetaWord::Propose { number, command } => {
+            MetaMessage::Propose { number, command } => {
                 self.propose_for(now, from, *number, command);
                 true
             }
-            MetaWord::Proposed { number, leader, answer } => {
+            MetaMessage::Proposed { number, leader, answer } => {
                 if answer.is_empty() {
-                    self.wishes.not_leader(now, from, *number, NodeId(*leader));
+                    self.proposals.not_leader(now, from, *number, NodeId(*leader));
                     return true;
                 }
-                let answer = Answer::decode(answer).map(|answer| self.came_of(*number, answer));
+                let answer = Answer::decode(answer).map(|answer| self.handle_outcome(*number, answer));
                 answer.is_some()
             }
-            MetaWord::Sight(bytes) => match Sight::decode(bytes) {
-                Some(sight) => {
+            MetaMessage::Reachability(bytes) => match Reachability::decode(bytes) {
+                Some(reachability) => {
                     if self.roster.members.get(&from).is_some_and(Member::is_core) {
-                        self.watch.told(now, from, sight);
+                        self.failure_detector.report(now, from, reachability);
                     }
                     true
                 }
                 None => false,
             },
-            MetaWord::Copied(ask) => self.asked_for_records(now, from, ask),
-            MetaWord::Records(told) => self.courier.told(now, from, self.roster.founded, told),
-            MetaWord::Relay { from: of, to, features, word } => {
-                self.relayed(now, from, (*of, *to, *features), word)
+            MetaMessage::Copied(ask) => self.records_requested(now, from, ask),
+            MetaMessage::Records(reported) => {
+                self.record_sync.answered(now, from, self.roster.founded, reported)
+            }
+            MetaMessage::Relay { from: of, to, features, message } => {
+                self.relayed(now, from, (*of, *to, *features), message)
             }
         }
     }
@@ -476,15 +479,15 @@ impl Meta {
     }
 
     /// An operator wants something to be agreed upon.
-    pub fn wish(&mut self, now: Time, id: WishId, command: &Command) {
-        if !self.wishes.push(now.after(LIMIT), Reply::Operator(id), command.encode()) {
+    pub fn propose(&mut self, now: Time, id: ProposalId, command: &Command) {
+        if !self.proposals.push(now.after(LIMIT), Reply::Operator(id), command.encode()) {
             self.answered.push_back((id, Err("too many such requests wait already".to_owned())));
         }
         self.due = Time::default();
     }
 
     /// What came of an operator's wish.
-    pub fn poll_answered(&mut self) -> Option<(WishId, Result<Answer, String>)> {
+    pub fn poll_answered(&mut self) -> Option<(ProposalId, Result<Answer, String>)> {
         self.answered.pop_front()
     }
 
@@ -502,7 +505,7 @@ impl Meta {
         self.group.as_ref().map_or(Time::NEVER, |group| group.timeout()).min(self.due)
     }
 
-    pub fn turn(&mut self, now: Time, seen: &[Seen]) {
+    pub fn turn(&mut self, now: Time, link_status: &[LinkStatus]) {
         if let Some(group) = &mut self.group {
             group.turn(now);
         }
@@ -510,20 +513,24 @@ impl Meta {
         self.learn_own();
         if now >= self.due {
             self.due = now.after(PAUSE);
-            self.features = seen.iter().filter_map(|seen| Some((seen.id, seen.features?))).collect();
-            self.look(now, seen);
+            self.features = link_status
+                .iter()
+                .filter_map(|link_status| Some((link_status.id, link_status.features?)))
+                .collect();
+            self.update(now, link_status);
             if let Some(group) = &mut self.group {
                 group.turn(now);
             }
             self.take_outcomes(now);
             self.learn_own();
         }
-        self.tell_roster(seen);
-        self.carry_records(now, seen);
+        self.send_roster(link_status);
+        self.sync_records(now, link_status);
         while let Some(transmit) = self.group.as_mut().and_then(|group| group.poll_transmit()) {
-            self.out.push_back(MetaFrame { to: transmit.to, word: OwnedWord::Replica(transmit.frame) });
+            self.out
+                .push_back(MetaFrame { to: transmit.to, message: OwnedMetaMessage::Replica(transmit.frame) });
         }
-        self.find_ways(now, seen);
+        self.route_via_relays(now, link_status);
     }
 
     /// Takes up what this core's replica has applied.
@@ -538,15 +545,15 @@ impl Meta {
     }
 
     /// Compares what is with what should be.
-    fn look(&mut self, now: Time, seen: &[Seen]) {
+    fn update(&mut self, now: Time, link_status: &[LinkStatus]) {
         self.found_or_join(now);
-        self.say_waiting(now);
+        self.log_waiting(now);
         let status = self.status(now);
-        self.say_stopped(status.as_ref());
-        self.say_forgetful();
+        self.log_stopped(status.as_ref());
+        self.log_forgetful();
         self.ask_barrier(now, status.as_ref());
-        self.tend(now, status.as_ref(), seen);
-        self.make_wishes(now, status.as_ref(), seen);
+        self.run_leader(now, status.as_ref(), link_status);
+        self.submit_proposals(now, status.as_ref(), link_status);
     }
 
     fn found_or_join(&mut self, now: Time) {
@@ -564,10 +571,10 @@ impl Meta {
                     tracing::info!(node = %self.own.name, "founding a cluster: no node that was asked belongs to one");
                     let own = (group.id(), consensus::Member { node: self.id });
                     let request = group.initialize([own].into());
-                    self.asked.insert(request, Asker::Tending);
+                    self.asked.insert(request, RequestOrigin::Leader);
                 } else if leads {
                     let request = group.propose(Command::Found(self.config.founding).encode(), LIMIT);
-                    self.asked.insert(request, Asker::Tending);
+                    self.asked.insert(request, RequestOrigin::Leader);
                 }
             }
             return;
@@ -576,15 +583,15 @@ impl Meta {
             (&known.info, known.incarnation, known.replica)
                 == (&self.own, self.incarnation, self.replica_of_own())
         });
-        if !is_told && !self.is_over() && !self.wishes.has_own() {
+        if !is_told && !self.is_over() && !self.proposals.has_own() {
             let (info, incarnation) = (self.own.clone(), self.incarnation);
             let join = Command::Join { info, incarnation, replica: self.replica_of_own() };
-            self.wishes.push(now.after(LIMIT), Reply::Own, join.encode());
+            self.proposals.push(now.after(LIMIT), Reply::Own, join.encode());
         }
     }
 
     /// This node wants to be no member any more, and never again in this process: [`Self::poll_answered`] tells when it is none.
-    pub fn leave(&mut self, now: Time, id: WishId) {
+    pub fn leave(&mut self, now: Time, id: ProposalId) {
         let has_other = self.roster.cores().any(|(id, core)| id != self.id && !core.leaves);
         if self.own.role == Role::Core && !has_other {
             let why = "it is the last core of its cluster, which would end with it";
@@ -592,7 +599,7 @@ impl Meta {
             return;
         }
         self.leaving = Some(Leaving { waiting: Some(id), deadline: now.after(LEAVING_MAX) });
-        self.wishes.forget_own();
+        self.proposals.forget_own();
         self.resign(now);
         self.due = Time::default();
     }
@@ -610,9 +617,9 @@ impl Meta {
                 Err("no majority of the cores has agreed in time that it leaves".to_owned())
             }
             Some(own) => {
-                if !own.leaves && leaving.waiting.is_some() && !self.wishes.has_own() {
+                if !own.leaves && leaving.waiting.is_some() && !self.proposals.has_own() {
                     let command = Command::Leave(self.id, self.incarnation);
-                    self.wishes.push(now.after(LIMIT), Reply::Own, command.encode());
+                    self.proposals.push(now.after(LIMIT), Reply::Own, command.encode());
                 }
                 return;
             }
@@ -625,35 +632,35 @@ impl Meta {
     }
 
     /// Another life of this node begins: its last is over.
-    pub fn begin_anew(&mut self) -> Incarnation {
+    pub fn restart_incarnation(&mut self) -> Incarnation {
         let known = self.roster.members.get(&self.id).map_or(Incarnation(0), |member| member.incarnation);
         let next = Incarnation(known.max(self.incarnation).0.saturating_add(1));
         self.incarnation = self.refused.take().map_or(next, |refused| refused.max(next));
         self.was_member = false;
-        self.wishes.forget_own();
+        self.proposals.forget_own();
         self.due = Time::default();
         self.incarnation
     }
 
-    fn say_waiting(&mut self, now: Time) {
+    fn log_waiting(&mut self, now: Time) {
         let waits = self.waits_for().filter(|_| !self.is_leaving());
-        let (Some(what), last) = (waits, &self.said_waiting) else {
-            if self.said_waiting.take().is_some() {
+        let (Some(what), last) = (waits, &self.logged_waiting) else {
+            if self.logged_waiting.take().is_some() {
                 let members = self.roster.members.len();
                 tracing::info!(node = %self.own.name, members, "this node belongs to the cluster");
             }
             return;
         };
-        if last.as_ref().is_some_and(|(at, said)| *said == what && at.after(SAY_AGAIN) > now) {
+        if last.as_ref().is_some_and(|(at, logged)| *logged == what && at.after(LOG_INTERVAL) > now) {
             return;
         }
         tracing::info!(node = %self.own.name, "not yet a member of the cluster: {what}");
-        self.said_waiting = Some((now, what));
+        self.logged_waiting = Some((now, what));
     }
 
-    fn say_forgetful(&mut self) {
+    fn log_forgetful(&mut self) {
         let Some(group) = &mut self.group else { return };
-        while let Some(replica) = group.poll_forgetful() {
+        while let Some(replica) = group.poll_regressed() {
             let core = self.roster.cores().find(|(_, core)| core.replica == Some(replica));
             let name = core.map_or_else(|| replica.to_string(), |(_, core)| core.info.name.to_string());
             tracing::error!(
@@ -664,11 +671,11 @@ impl Meta {
         }
     }
 
-    fn say_stopped(&mut self, status: Option<&Status>) {
+    fn log_stopped(&mut self, status: Option<&Status>) {
         let failure = status.and_then(|status| status.failure.as_ref());
-        if let Some(why) = failure.filter(|_| !self.has_said_stopped) {
+        if let Some(why) = failure.filter(|_| !self.has_logged_stopped) {
             tracing::error!(node = %self.own.name, "this core takes no part in what the cores agree on any more: {why}");
-            self.has_said_stopped = true;
+            self.has_logged_stopped = true;
         }
     }
 
@@ -681,7 +688,7 @@ impl Meta {
         match status.role {
             consensus::Role::Leader => {
                 let request = group.read_barrier(LIMIT);
-                self.asked.insert(request, Asker::Barrier);
+                self.asked.insert(request, RequestOrigin::Barrier);
                 self.barrier_at = now;
             }
             // What this life's own Join is behind, it has when it has that.
@@ -705,15 +712,15 @@ impl Meta {
                 _ => None,
             };
             match asker {
-                Some(Asker::Own(number)) => match (answer, &event.outcome) {
-                    (Some(answer), _) => self.came_of(number, answer),
-                    _ => self.wishes.again(now, number),
+                Some(RequestOrigin::Own(number)) => match (answer, &event.outcome) {
+                    (Some(answer), _) => self.handle_outcome(number, answer),
+                    _ => self.proposals.retry(now, number),
                 },
-                Some(Asker::Other(from, number)) => {
-                    self.tell_outcome(from, number, answer.map(|answer| answer.encode()).unwrap_or_default());
+                Some(RequestOrigin::Other(from, number)) => {
+                    self.send_outcome(from, number, answer.map(|answer| answer.encode()).unwrap_or_default());
                 }
-                Some(Asker::Tending) => self.tending.done(now, &event.outcome),
-                Some(Asker::Barrier) => self.is_caught_up |= event.outcome == Ok(Outcome::Readable),
+                Some(RequestOrigin::Leader) => self.leader_state.done(now, &event.outcome),
+                Some(RequestOrigin::Barrier) => self.is_caught_up |= event.outcome == Ok(Outcome::Readable),
                 None => {}
             }
             self.due = Time::default();
@@ -750,37 +757,37 @@ impl Meta {
 
     fn propose_for(&mut self, now: Time, from: NodeId, number: u64, command: &[u8]) {
         let is_asked = self.leader() == Some(self.id);
-        let answer = match is_asked.then(|| self.fulfil(now, from, command.to_vec())).flatten() {
-            Some(Course::Asked(request)) => {
-                self.asked.insert(request, Asker::Other(from, number));
+        let answer = match is_asked.then(|| self.submit(now, from, command.to_vec())).flatten() {
+            Some(Submission::Submitted(request)) => {
+                self.asked.insert(request, RequestOrigin::Other(from, number));
                 return;
             }
             // Versions before records know no such answer. Whoever lacks something later does.
-            Some(Course::Is(Answer::Unread(_))) if !self.has_features(now, from, RECORDS) => {
+            Some(Submission::Answered(Answer::Unread(_))) if !self.has_features(now, from, RECORDS) => {
                 Answer::Refused.encode()
             }
-            Some(Course::Is(answer)) => answer.encode(),
+            Some(Submission::Answered(answer)) => answer.encode(),
             None => Vec::new(),
         };
-        self.tell_outcome(from, number, answer);
+        self.send_outcome(from, number, answer);
     }
 
-    fn tell_outcome(&mut self, to: NodeId, number: u64, answer: Vec<u8>) {
+    fn send_outcome(&mut self, to: NodeId, number: u64, answer: Vec<u8>) {
         let leader = self.leader().unwrap_or(NodeId(0));
-        self.out.push_back(MetaFrame { to, word: OwnedWord::Proposed(number, leader.0, answer) });
+        self.out.push_back(MetaFrame { to, message: OwnedMetaMessage::Proposed(number, leader.0, answer) });
     }
 
-    pub(super) fn came_of(&mut self, number: u64, answer: Answer) {
+    pub(super) fn handle_outcome(&mut self, number: u64, answer: Answer) {
         // Of a wish whose time is over nobody waits to hear.
-        let Some((reply, is_doubtful)) = self.wishes.done(number) else { return };
+        let Some((reply, may_be_applied)) = self.proposals.done(number) else { return };
         if let Reply::Operator(id) = reply {
             let is_refused_for_now = matches!(answer, Answer::Unread(_));
             let outcome =
-                if is_doubtful && is_refused_for_now { Err(NOT_KNOWN.to_owned()) } else { Ok(answer) };
+                if may_be_applied && is_refused_for_now { Err(NOT_KNOWN.to_owned()) } else { Ok(answer) };
             return self.answered.push_back((id, outcome));
         }
         if let Answer::Unread(why) = &answer {
-            self.kept_out = Some(why.clone());
+            self.rejection = Some(why.clone());
         }
         if let Answer::Old(next) = answer
             && next > self.incarnation
@@ -809,7 +816,7 @@ mod tests {
             patience: Duration::from_secs(1),
             lease: Duration::from_secs(5),
             founding: 1,
-            courier: CourierConfig::default(),
+            record_sync: RecordSyncConfig::default(),
             features: u64::MAX,
         };
         let mut meta = Meta::new(Time(0), info("r", Role::Replicant), Incarnation(5), config, None);
@@ -821,21 +828,22 @@ mod tests {
             replica: Some(ReplicaId(1)),
         };
         let roster = Roster { founded: 1, index: 1, members: [(core, member)].into() };
-        assert!(meta.heard(Time(0), core, &MetaWord::Roster(&roster.encode())));
+        assert!(meta.handle_message(Time(0), core, &MetaMessage::Roster(&roster.encode())));
         meta
     }
 
     /// The numbers of the wishes that it asks the core for: those of operators, and its own.
     fn asked(meta: &mut Meta, now: Time, core: NodeId) -> (Vec<u64>, Vec<u64>) {
-        meta.turn(now, &[Seen { id: core, is_up: true, holds_grant: false, features: Some(u64::MAX) }]);
-        let words = std::iter::from_fn(|| meta.poll_frame());
-        let wishes = words.filter_map(|frame| match frame.word {
-            OwnedWord::Propose(number, command) => Some((number, Command::decode(&command)?)),
+        meta.turn(now, &[LinkStatus { id: core, is_up: true, holds_grant: false, features: Some(u64::MAX) }]);
+        let messages = std::iter::from_fn(|| meta.poll_frame());
+        let proposals = messages.filter_map(|frame| match frame.message {
+            OwnedMetaMessage::Propose(number, command) => Some((number, Command::decode(&command)?)),
             _ => None,
         });
         let (own, others): (Vec<_>, _) =
-            wishes.partition(|(_, command)| matches!(command, Command::Join { .. }));
-        let numbers = |wishes: Vec<(u64, Command)>| wishes.into_iter().map(|(number, _)| number).collect();
+            proposals.partition(|(_, command)| matches!(command, Command::Join { .. }));
+        let numbers =
+            |proposals: Vec<(u64, Command)>| proposals.into_iter().map(|(number, _)| number).collect();
         (numbers(others), numbers(own))
     }
 
@@ -844,24 +852,24 @@ mod tests {
         let core = NodeId::of_name("c");
         let mut meta = replicant(core);
         let remove = Command::Remove(NodeId::of_name("x"), Some(Incarnation(1000)));
-        meta.wish(Time(0), WishId(1), &remove);
+        meta.propose(Time(0), ProposalId(1), &remove);
         let (operators, own) = asked(&mut meta, Time(0), core);
         let ([operators], [own]) = (operators.as_slice(), own.as_slice()) else {
             panic!("asked for {operators:?} and {own:?}")
         };
         let late = Time(0).after(LIMIT);
         assert_eq!(asked(&mut meta, late, core), (Vec::new(), Vec::new()));
-        assert!(matches!(meta.poll_answered(), Some((WishId(1), Err(_)))), "the operator is told");
+        assert!(matches!(meta.poll_answered(), Some((ProposalId(1), Err(_)))), "the operator is told");
         let answer = Answer::Old(Incarnation(2000)).encode();
-        let told = |number| MetaWord::Proposed { number, leader: core.0, answer: &answer };
+        let reported = |number| MetaMessage::Proposed { number, leader: core.0, answer: &answer };
         for number in [*operators, *own, 1] {
-            assert!(meta.heard(late, core, &told(number)));
+            assert!(meta.handle_message(late, core, &reported(number)));
             assert!(!meta.is_over(), "{number}");
         }
-        let (_, again) = asked(&mut meta, late.after(PAUSE), core);
-        assert_eq!(again.len(), 1, "it still wants to join");
-        assert!(meta.heard(late, core, &told(again[0])));
+        let (_, retry) = asked(&mut meta, late.after(PAUSE), core);
+        assert_eq!(retry.len(), 1, "it still wants to join");
+        assert!(meta.handle_message(late, core, &reported(retry[0])));
         assert!(meta.is_over());
-        assert_eq!(meta.begin_anew(), Incarnation(2000));
+        assert_eq!(meta.restart_incarnation(), Incarnation(2000));
     }
 }

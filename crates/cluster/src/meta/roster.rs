@@ -71,20 +71,20 @@ impl Roster {
                 Some(_) => drop(self.members.remove(&id)),
                 None => return Answer::Done,
             },
-            Command::Suspect(id, life) => match self.state_of(id, life) {
+            Command::Suspect(id, incarnation) => match self.state_of(id, incarnation) {
                 Some(state @ State::Alive) => *state = State::Suspect(index),
                 _ => return Answer::Done,
             },
-            Command::Trust(id, life) => match self.state_of(id, life) {
+            Command::ClearSuspicion(id, incarnation) => match self.state_of(id, incarnation) {
                 Some(state @ State::Suspect(_)) => *state = State::Alive,
                 _ => return Answer::Done,
             },
-            Command::Bury(id, life) => match self.state_of(id, life) {
+            Command::DeclareDead(id, incarnation) => match self.state_of(id, incarnation) {
                 Some(state @ State::Suspect(_)) => *state = State::Dead,
                 _ => return Answer::Done,
             },
-            Command::Leave(id, life) => match self.members.get_mut(&id) {
-                Some(member) if member.incarnation == life && !member.leaves => member.leaves = true,
+            Command::Leave(id, incarnation) => match self.members.get_mut(&id) {
+                Some(member) if member.incarnation == incarnation && !member.leaves => member.leaves = true,
                 _ => return Answer::Done,
             },
             Command::Lead(_) | Command::Records(_) | Command::Adopt(_) => return Answer::Refused,
@@ -94,9 +94,9 @@ impl Roster {
     }
 
     /// Of exactly that life.
-    fn state_of(&mut self, id: NodeId, life: Incarnation) -> Option<&mut State> {
+    fn state_of(&mut self, id: NodeId, incarnation: Incarnation) -> Option<&mut State> {
         let member = self.members.get_mut(&id)?;
-        (member.incarnation == life).then_some(&mut member.state)
+        (member.incarnation == incarnation).then_some(&mut member.state)
     }
 
     fn join(
@@ -120,7 +120,7 @@ impl Roster {
                     return Answer::Done;
                 }
             }
-            Some(known) if known.incarnation >= incarnation && !mutated(Mutation::OldLivesJoin) => {
+            Some(known) if known.incarnation >= incarnation && !mutated(Mutation::OldIncarnationsJoin) => {
                 return Answer::Old(Incarnation(known.incarnation.0.saturating_add(1)));
             }
             None if self.members.len() >= NODES_MAX => return Answer::Refused,
@@ -191,9 +191,9 @@ mod tests {
         NodeInfo { name: name.into(), role, region: "eu".into(), address: format!("{name}:7883").into() }
     }
 
-    fn join(name: &str, life: u64) -> Command {
+    fn join(name: &str, incarnation: u64) -> Command {
         let replica = Some(ReplicaId(7));
-        Command::Join { info: info(name, Role::Core), incarnation: Incarnation(life), replica }
+        Command::Join { info: info(name, Role::Core), incarnation: Incarnation(incarnation), replica }
     }
 
     fn apply(roster: &mut Roster, index: u64, command: &Command) -> Answer {
@@ -224,24 +224,24 @@ mod tests {
 
     #[test]
     fn a_life_dies_once_by_way_of_suspicion_and_only_another_one_comes_back() {
-        let (id, life) = (NodeId::of_name("a"), Incarnation(5));
+        let (id, incarnation) = (NodeId::of_name("a"), Incarnation(5));
         let mut roster = Roster { founded: 1, ..Roster::default() };
         let state = |roster: &Roster| roster.members[&id].state;
         apply(&mut roster, 1, &join("a", 5));
-        apply(&mut roster, 2, &Command::Bury(id, life));
+        apply(&mut roster, 2, &Command::DeclareDead(id, incarnation));
         assert_eq!(state(&roster), State::Alive, "nobody had suspected it");
         apply(&mut roster, 3, &Command::Suspect(id, Incarnation(4)));
         assert_eq!(state(&roster), State::Alive, "that was an earlier life");
-        apply(&mut roster, 4, &Command::Suspect(id, life));
+        apply(&mut roster, 4, &Command::Suspect(id, incarnation));
         assert_eq!(state(&roster), State::Suspect(4));
-        apply(&mut roster, 5, &Command::Suspect(id, life));
+        apply(&mut roster, 5, &Command::Suspect(id, incarnation));
         assert_eq!(state(&roster), State::Suspect(4));
-        apply(&mut roster, 6, &Command::Trust(id, life));
+        apply(&mut roster, 6, &Command::ClearSuspicion(id, incarnation));
         assert_eq!(state(&roster), State::Alive);
-        apply(&mut roster, 7, &Command::Suspect(id, life));
-        apply(&mut roster, 8, &Command::Bury(id, life));
+        apply(&mut roster, 7, &Command::Suspect(id, incarnation));
+        apply(&mut roster, 8, &Command::DeclareDead(id, incarnation));
         assert_eq!(state(&roster), State::Dead);
-        apply(&mut roster, 9, &Command::Trust(id, life));
+        apply(&mut roster, 9, &Command::ClearSuspicion(id, incarnation));
         assert_eq!((state(&roster), roster.index), (State::Dead, 8));
         assert_eq!(apply(&mut roster, 10, &join("a", 5)), Answer::Old(Incarnation(6)));
         assert_eq!(apply(&mut roster, 11, &join("a", 6)), Answer::Done);
@@ -252,12 +252,13 @@ mod tests {
 
     #[test]
     fn only_the_life_that_is_meant_is_removed() {
-        let (id, remove) =
-            (NodeId::of_name("a"), |life| Command::Remove(NodeId::of_name("a"), Some(Incarnation(life))));
+        let (id, remove) = (NodeId::of_name("a"), |incarnation| {
+            Command::Remove(NodeId::of_name("a"), Some(Incarnation(incarnation)))
+        });
         let mut roster = Roster { founded: 1, ..Roster::default() };
         apply(&mut roster, 1, &join("a", 5));
         apply(&mut roster, 2, &Command::Suspect(id, Incarnation(5)));
-        apply(&mut roster, 3, &Command::Bury(id, Incarnation(5)));
+        apply(&mut roster, 3, &Command::DeclareDead(id, Incarnation(5)));
         apply(&mut roster, 4, &join("a", 6));
         for meant in [5, 7] {
             assert_eq!(apply(&mut roster, 5, &remove(meant)), Answer::Old(Incarnation(6)));

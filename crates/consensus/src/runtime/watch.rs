@@ -17,11 +17,11 @@ pub struct Watched;
 struct Shared<T> {
     value: RwLock<T>,
     version: AtomicU64,
-    ends: Mutex<Ends>,
+    endpoints: Mutex<Endpoints>,
 }
 
 #[derive(Default)]
-struct Ends {
+struct Endpoints {
     senders: usize,
     receivers: usize,
     count: u64,
@@ -52,7 +52,7 @@ impl<T> Shared<T> {
     }
 
     fn wake(&self) {
-        let waiting = std::mem::take(&mut lock(&self.ends).waiting);
+        let waiting = std::mem::take(&mut lock(&self.endpoints).waiting);
         waiting.into_values().for_each(Waker::wake);
     }
 
@@ -63,7 +63,7 @@ impl<T> Shared<T> {
 
 impl<T> Sender<T> {
     fn new(shared: Arc<Shared<T>>) -> Self {
-        lock(&shared.ends).senders += 1;
+        lock(&shared.endpoints).senders += 1;
         Self(shared)
     }
 }
@@ -71,10 +71,10 @@ impl<T> Sender<T> {
 impl<T> Receiver<T> {
     fn new(shared: Arc<Shared<T>>, seen: u64) -> Self {
         let number = {
-            let mut ends = lock(&shared.ends);
-            ends.receivers += 1;
-            ends.count += 1;
-            ends.count
+            let mut endpoints = lock(&shared.endpoints);
+            endpoints.receivers += 1;
+            endpoints.count += 1;
+            endpoints.count
         };
         Self { shared, number, seen }
     }
@@ -95,9 +95,9 @@ impl<T> Clone for Receiver<T> {
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         let is_last = {
-            let mut ends = lock(&self.0.ends);
-            ends.senders -= 1;
-            ends.senders == 0
+            let mut endpoints = lock(&self.0.endpoints);
+            endpoints.senders -= 1;
+            endpoints.senders == 0
         };
         if is_last {
             self.0.wake();
@@ -107,9 +107,9 @@ impl<T> Drop for Sender<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        let mut ends = lock(&self.shared.ends);
-        ends.receivers -= 1;
-        ends.waiting.remove(&self.number);
+        let mut endpoints = lock(&self.shared.endpoints);
+        endpoints.receivers -= 1;
+        endpoints.waiting.remove(&self.number);
     }
 }
 
@@ -119,7 +119,8 @@ impl Watch for Watched {
     type Ref<'a, T: Send + 'a> = RwLockReadGuard<'a, T>;
 
     fn channel<T: Send + Sync>(init: T) -> (Sender<T>, Receiver<T>) {
-        let shared = Shared { value: RwLock::new(init), version: AtomicU64::new(0), ends: Mutex::default() };
+        let shared =
+            Shared { value: RwLock::new(init), version: AtomicU64::new(0), endpoints: Mutex::default() };
         let shared = Arc::new(shared);
         (Sender::new(shared.clone()), Receiver::new(shared, 0))
     }
@@ -127,7 +128,7 @@ impl Watch for Watched {
 
 impl<T: Send + Sync> WatchSender<Watched, T> for Sender<T> {
     fn send(&self, value: T) -> Result<(), SendError<T>> {
-        if lock(&self.0.ends).receivers == 0 {
+        if lock(&self.0.endpoints).receivers == 0 {
             return Err(SendError(value));
         }
         self.0.change(|current| {
@@ -158,11 +159,11 @@ impl<T: Send + Sync> WatchReceiver<Watched, T> for Receiver<T> {
                 self.seen = version;
                 return Poll::Ready(Ok(()));
             }
-            let mut ends = lock(&self.shared.ends);
-            if ends.senders == 0 {
+            let mut endpoints = lock(&self.shared.endpoints);
+            if endpoints.senders == 0 {
                 return Poll::Ready(Err(RecvError(())));
             }
-            ends.waiting.insert(self.number, context.waker().clone());
+            endpoints.waiting.insert(self.number, context.waker().clone());
             Poll::Pending
         })
         .await

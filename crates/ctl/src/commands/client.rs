@@ -337,8 +337,8 @@ fn connection(connection: &Value) -> Vec<(&'static str, String)> {
         ("topic alias max", connection.text("topic_alias_max")),
         ("unsent", there("unsent_bytes", connection.bytes_cell("unsent_bytes"))),
         ("held for session", there("session_bytes", connection.bytes_cell("session_bytes"))),
-        ("its user has", there("of_user", holdings(connection, "of_user"))),
-        ("its mountpoint has", there("of_mountpoint", holdings(connection, "of_mountpoint"))),
+        ("its user has", there("user_usage", holdings(connection, "user_usage"))),
+        ("its mountpoint has", there("mountpoint_usage", holdings(connection, "mountpoint_usage"))),
         (
             "unacknowledged",
             there(

@@ -26,7 +26,7 @@ use crate::table::{Column, Table, left, right};
 #[command(after_help = "\
 Examples:
   meridian ctl cluster
-  meridian ctl cluster --json | jq .fresh
+  meridian ctl cluster --json | jq .acknowledging
   meridian ctl cluster nodes        what each node serves, and from which core a replicant hears
   meridian ctl cluster leave        stop the node that is asked for good: it is no member any more
   meridian ctl cluster remove n3    a node that is dead and does not come back
@@ -124,7 +124,7 @@ fn status(console: &mut Console) -> Result<(), Failure> {
     let members = view.list("membership.members");
     if !members.is_empty() {
         console.line("")?;
-        let known = Known {
+        let known = Knowledge {
             votes: !view.field("membership.replica").is_null(),
             is_stale: view.truth("membership.stale"),
         };
@@ -137,7 +137,7 @@ fn status(console: &mut Console) -> Result<(), Failure> {
 
 /// What the node that is asked knows of the members.
 #[derive(Clone, Copy)]
-struct Known {
+struct Knowledge {
     votes: bool,
     /// It hears no majority of cores.
     is_stale: bool,
@@ -146,7 +146,7 @@ struct Known {
 /// Behind what was so when it was last known.
 const STALE: &str = " (as last known)";
 
-fn row(member: &Value, known: Known) -> Vec<String> {
+fn row(member: &Value, known: Knowledge) -> Vec<String> {
     let vote = match (member.truth("leads"), member.truth("votes")) {
         (true, _) if known.is_stale => "led (as last known)",
         (true, _) => "leads",
@@ -232,8 +232,8 @@ pub fn view(client: &Client) -> Result<Option<Value>, Failure> {
 
 /// In a line, for `ctl status`.
 pub fn line(view: &Value) -> String {
-    let fresh = if view.truth("fresh") { "fresh" } else { "NOT fresh" };
-    format!("{}; nodes: {}; {fresh}", view.cell("role"), nodes(view))
+    let acknowledging = if view.truth("acknowledging") { "acknowledging" } else { "NOT acknowledging" };
+    format!("{}; nodes: {}; {acknowledging}", view.cell("role"), nodes(view))
 }
 
 fn about(view: &Value) -> Vec<(&'static str, String)> {
@@ -247,12 +247,12 @@ fn about(view: &Value) -> Vec<(&'static str, String)> {
         ("replicant", core) => format!("core {core}"),
         _ => String::new(),
     };
-    let fresh = if view.truth("fresh") {
+    let acknowledging = if view.truth("acknowledging") {
         let by = match view.text("role") == "core" {
-            true => iter::once("itself".to_owned()).chain(names(view, "granted_by")).collect(),
-            false => names(view, "granted_by"),
+            true => iter::once("itself".to_owned()).chain(names(view, "lease_granted_by")).collect(),
+            false => names(view, "lease_granted_by"),
         };
-        let until = match view.number("fresh_s") {
+        let until = match view.number("lease_s") {
             Some(left) if left > 0.0 => format!(
                 " by the word of {}, for {} or until they say it again",
                 by.join(", "),
@@ -269,8 +269,8 @@ fn about(view: &Value) -> Vec<(&'static str, String)> {
     vec![
         ("node", format!("{} ({}{region})", view.cell("node"), view.cell("role"))),
         ("attached to", attached),
-        ("fresh", fresh),
-        ("grants to", names(view, "grants").join(", ")),
+        ("acknowledging", acknowledging),
+        ("grants to", names(view, "leases_granted").join(", ")),
         ("waits for", view.text("membership.waits_for")),
         ("nodes", nodes(view)),
         ("cores", cores(view)),
@@ -349,10 +349,10 @@ fn quorum(view: &Value) -> String {
     }
     let voters = replica.whole("voters").unwrap_or(0);
     let leads = if replica.truth("quorum") { "leads" } else { "led, as last known," };
-    let leader = match (&replica.text("part")[..], replica.text("leader")) {
+    let leader = match (&replica.text("raft_state")[..], replica.text("leader")) {
         ("leader", _) => format!("this node {leads}"),
         (_, leader) if leader.is_empty() => "nobody leads".to_owned(),
-        (_, leader) => match replica.text("leader_by") {
+        (_, leader) => match replica.text("leader_via") {
             by if by.is_empty() => format!("{leader} {leads}"),
             by => format!("{leader} {leads}, which this node hears by way of {by}"),
         },
@@ -362,8 +362,8 @@ fn quorum(view: &Value) -> String {
         "{has}: {leader} since term {}; {voters} vote, a majority is {}; change {} of {} taken in",
         replica.count_cell("term"),
         voters / 2 + 1,
-        replica.count_cell("applied"),
-        replica.count_cell("last")
+        replica.count_cell("applied_index"),
+        replica.count_cell("last_index")
     )
 }
 
@@ -394,7 +394,7 @@ fn cores(view: &Value) -> String {
 }
 
 /// How far two clocks are apart, which is not known to the millisecond.
-pub fn apart(ahead: f64) -> String {
+pub fn clock_difference(ahead: f64) -> String {
     let seconds = ahead.abs();
     human::seconds(if seconds < 10.0 { seconds } else { seconds.round() })
 }

@@ -119,7 +119,7 @@ impl Command for ConfigArgs {
             None => show(console, None, Only::Changed),
             Some(Verb::Show { name, changed, cluster }) => {
                 let only = match (changed, cluster) {
-                    (_, true) => Only::Agreed,
+                    (_, true) => Only::Replicated,
                     (true, false) => Only::Changed,
                     (false, false) => Only::Named,
                 };
@@ -162,13 +162,13 @@ enum Only {
     /// Those that are not their default.
     Changed,
     /// Those that the cluster agrees on.
-    Agreed,
+    Replicated,
 }
 
 fn show(console: &mut Console, name: Option<&str>, only: Only) -> Result<(), Failure> {
     let mut config = console.client.get(CONFIG, &Query::new())?;
     let Value::Array(mut settings) = take(&mut config, "settings") else {
-        return Err(console.client.stranger("the configuration has no settings".to_owned()));
+        return Err(console.client.not_meridian("the configuration has no settings".to_owned()));
     };
     if let Some(name) = name {
         let known: Vec<String> = settings.iter().map(|setting| setting.text("name")).collect();
@@ -189,7 +189,7 @@ fn show(console: &mut Console, name: Option<&str>, only: Only) -> Result<(), Fai
                 || matches!(setting.text("source").as_str(), "runtime" | "cluster")
                 || !setting.field("pending").is_null()
         }
-        Only::Agreed => !setting.field("cluster").is_null(),
+        Only::Replicated => !setting.field("cluster").is_null(),
     });
     if console.json {
         config["settings"] = settings.into();
@@ -199,8 +199,8 @@ fn show(console: &mut Console, name: Option<&str>, only: Only) -> Result<(), Fai
         explain(console, setting)?;
         return warn(console, &config);
     }
-    if only == Only::Agreed {
-        agreed(console, &settings)?;
+    if only == Only::Replicated {
+        replicated(console, &settings)?;
         return warn(console, &config);
     }
     let mut table = Table::new(&[left("SETTING"), left("VALUE"), left("FROM"), left("")]);
@@ -221,7 +221,7 @@ fn show(console: &mut Console, name: Option<&str>, only: Only) -> Result<(), Fai
 }
 
 /// What the nodes agree on, beside what this one goes by.
-fn agreed(console: &mut Console, settings: &[Value]) -> Result<(), Failure> {
+fn replicated(console: &mut Console, settings: &[Value]) -> Result<(), Failure> {
     let columns = [left("SETTING"), left("CLUSTER"), left("HERE"), left("FROM"), left("BY"), left("AT")];
     let mut table = Table::new(&columns);
     for setting in settings {
@@ -296,7 +296,7 @@ fn changed(console: &mut Console, answer: &Value) -> Result<(), Failure> {
     }
     let is_same = answer.list("changed").is_empty();
     let files: Vec<&str> = answer.list("files").iter().filter_map(Value::as_str).collect();
-    match (files.is_empty(), answer.list("held").is_empty()) {
+    match (files.is_empty(), answer.list("overridden").is_empty()) {
         (false, _) if is_same => console.line("no setting changed")?,
         (true, false) if is_same => console.line("nothing changes on this node")?,
         (true, true) if is_same => console.line("nothing changed")?,
@@ -305,7 +305,7 @@ fn changed(console: &mut Console, answer: &Value) -> Result<(), Failure> {
     if !files.is_empty() {
         console.line(&format!("read again: {}", files.join(", ")))?;
     }
-    for held in answer.list("held") {
+    for held in answer.list("overridden") {
         console.line(&format!("{}: {}", held.cell("name"), held.cell("detail")))?;
     }
     let pending: Vec<&str> = answer.list("pending").iter().filter_map(Value::as_str).collect();

@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::Command;
-use super::cluster::{CLUSTER, apart};
+use super::cluster::{CLUSTER, clock_difference};
 use crate::alarms;
 use crate::console::Console;
 use crate::failure::Failure;
@@ -50,7 +50,7 @@ impl Command for LinksArgs {
         show_whole(console, &listed, "links", &columns, row)?;
         if !console.json {
             alarms::note(console, |alarm| {
-                matches!(&alarm.text("code")[..], "link" | "not_joined" | "dead" | "clock")
+                matches!(&alarm.text("code")[..], "link" | "unjoined_peers" | "dead" | "clock")
             })?;
         }
         Ok(())
@@ -91,7 +91,7 @@ fn clock(link: &Value) -> String {
         || NOTHING.to_owned(),
         |ahead| {
             let sign = if ahead < 0.0 { "-" } else { "+" };
-            format!("{sign}{}", apart(ahead))
+            format!("{sign}{}", clock_difference(ahead))
         },
     )
 }

@@ -136,7 +136,7 @@ impl Command for ShowArgs {
             match stream.next()? {
                 Next::Event { name, data } if name == "log" => {
                     match both.iter().position(|event| *event == data) {
-                        Some(place) => drop(both.remove(place)),
+                        Some(index) => drop(both.remove(index)),
                         None => show(console, "log", data)?,
                     }
                 }

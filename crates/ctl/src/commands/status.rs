@@ -104,7 +104,7 @@ fn about_work(node: &Value, stats: &Value) -> Vec<(&'static str, String)> {
                 "{}, {} ({} for absent clients), oldest {}",
                 count("queued.messages"),
                 stats.bytes_cell("queued.bytes"),
-                stats.bytes_cell("queued.absent_bytes"),
+                stats.bytes_cell("queued.offline_bytes"),
                 stats.seconds_cell("queued.oldest_age_s")
             ),
         ),
@@ -154,8 +154,8 @@ pub(super) fn members(console: &mut Console, nodes: &Value) -> Result<(), Failur
         right("UP"),
     ]);
     for node in nodes.list("items") {
-        let state = match node.field("cluster.fresh").as_bool() {
-            Some(false) => "not fresh".to_owned(),
+        let state = match node.field("cluster.acknowledging").as_bool() {
+            Some(false) => "not acknowledging".to_owned(),
             _ => node.cell("state"),
         };
         let region = match node.text("cluster.region") {

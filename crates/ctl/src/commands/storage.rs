@@ -45,7 +45,7 @@ enum Verb {
 
 const STORAGE: &str = "/api/v1/storage";
 /// Between two looks, of which the rate of commits is told.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a backup is asked for.
 const ASK: Duration = Duration::from_millis(200);
 
@@ -68,7 +68,7 @@ fn show(console: &mut Console) -> Result<(), Failure> {
             .line("memory: nothing is kept on disk, and a restart begins empty (storage.durability)");
     }
     let began = Instant::now();
-    thread::park_timeout(LOOK);
+    thread::park_timeout(POLL_INTERVAL);
     let answer = console.client.get(STORAGE, &Query::new())?;
     let log = answer.field("log");
     let since =
@@ -145,7 +145,7 @@ fn about(log: &Value, commits_per_second: Option<f64>) -> Vec<(&'static str, Str
             "repaired then",
             format!(
                 "{} of an unfinished commit cut, {} indexes made again",
-                bytes("recovery.cut_bytes"),
+                bytes("recovery.truncated_bytes"),
                 count("recovery.indexes_rebuilt")
             ),
         ),

@@ -9,14 +9,14 @@ use crate::client::Client;
 
 /// What came of asking.
 #[derive(Debug)]
-pub enum News {
+pub enum Update {
     Snapshot(Box<Snapshot>),
     Trouble(String),
 }
 
 /// The thread ends when this is dropped, or with the process.
 pub struct Feed {
-    news: Receiver<News>,
+    update: Receiver<Update>,
     interval: SyncSender<Option<Duration>>,
 }
 
@@ -26,10 +26,10 @@ const CHANGES_MAX: usize = 64;
 impl Feed {
     /// Asks for the first time after `interval`.
     pub fn start(client: Client, interval: Duration) -> Self {
-        let (tell, news) = sync_channel(2);
+        let (sender, update) = sync_channel(2);
         let (change, changes) = sync_channel(CHANGES_MAX);
-        thread::spawn(move || run(&client, interval, &changes, &tell));
-        Self { news, interval: change }
+        thread::spawn(move || run(&client, interval, &changes, &sender));
+        Self { update, interval: change }
     }
 
     /// `None`: do not ask until there is an interval again.
@@ -42,9 +42,9 @@ impl Feed {
     }
 
     /// What came since the last time. `Err` when the thread is gone, which is a mistake of ours.
-    pub fn take(&self) -> Result<Option<News>, ()> {
-        match self.news.try_recv() {
-            Ok(news) => Ok(Some(news)),
+    pub fn take(&self) -> Result<Option<Update>, ()> {
+        match self.update.try_recv() {
+            Ok(update) => Ok(Some(update)),
             Err(std::sync::mpsc::TryRecvError::Empty) => Ok(None),
             Err(std::sync::mpsc::TryRecvError::Disconnected) => Err(()),
         }
@@ -54,7 +54,12 @@ impl Feed {
 /// How long a paused feed sleeps at a time.
 const PAUSE: Duration = Duration::from_secs(3_600);
 
-fn run(client: &Client, interval: Duration, changes: &Receiver<Option<Duration>>, tell: &SyncSender<News>) {
+fn run(
+    client: &Client,
+    interval: Duration,
+    changes: &Receiver<Option<Duration>>,
+    sender: &SyncSender<Update>,
+) {
     let mut interval = Some(interval);
     loop {
         match changes.recv_timeout(interval.unwrap_or(PAUSE)) {
@@ -66,12 +71,14 @@ fn run(client: &Client, interval: Duration, changes: &Receiver<Option<Duration>>
             Err(RecvTimeoutError::Timeout) if interval.is_none() => continue,
             Err(RecvTimeoutError::Timeout) => {}
         }
-        let news = match Answers::ask(client) {
-            Ok(answers) => News::Snapshot(Box::new(Snapshot::read(&answers))),
+        let update = match Answers::ask(client) {
+            Ok(answers) => Update::Snapshot(Box::new(Snapshot::read(&answers))),
             // The first line says what is wrong, the others what to do at a command line.
-            Err(failure) => News::Trouble(failure.to_string().lines().next().unwrap_or_default().to_owned()),
+            Err(failure) => {
+                Update::Trouble(failure.to_string().lines().next().unwrap_or_default().to_owned())
+            }
         };
-        if tell.send(news).is_err() {
+        if sender.send(update).is_err() {
             return;
         }
     }

@@ -68,8 +68,9 @@ fn grid(area: Rect, focus: Panel, columns: usize) -> Vec<(Panel, Rect)> {
         let (top, bottom) = part(area.height, i, fit);
         for (j, panel) in row.iter().enumerate() {
             let (left, right) = part(area.width, j, row.len());
-            let place = Rect { x: area.x + left, y: area.y + top, width: right - left, height: bottom - top };
-            panels.push((*panel, place));
+            let panel_area =
+                Rect { x: area.x + left, y: area.y + top, width: right - left, height: bottom - top };
+            panels.push((*panel, panel_area));
         }
     }
     panels
@@ -90,7 +91,10 @@ mod tests {
     fn a_usual_terminal_has_two_columns_and_three_rows() {
         let layout = Layout::of(Rect::new(0, 0, 80, 24), Panel::Traffic, false, 9);
         assert_eq!(layout.panels.len(), 6);
-        assert!(layout.panels.iter().all(|(_, place)| place.width == 40 && place.height >= 6), "{layout:?}");
+        assert!(
+            layout.panels.iter().all(|(_, panel_area)| panel_area.width == 40 && panel_area.height >= 6),
+            "{layout:?}"
+        );
     }
 
     proptest! {
@@ -102,11 +106,11 @@ mod tests {
             let (screen, focus) = (Rect::new(0, 0, width, height), Panel::ALL[focus]);
             let layout = Layout::of(screen, focus, alone, alarms);
             prop_assert!(layout.panels.iter().any(|(panel, _)| *panel == focus));
-            let mut places: Vec<Rect> = layout.panels.iter().map(|(_, place)| *place).collect();
-            places.extend([layout.header, layout.alarms, layout.footer]);
-            for (i, a) in places.iter().enumerate() {
+            let mut areas: Vec<Rect> = layout.panels.iter().map(|(_, panel_area)| *panel_area).collect();
+            areas.extend([layout.header, layout.alarms, layout.footer]);
+            for (i, a) in areas.iter().enumerate() {
                 prop_assert!(a.right() <= width && a.bottom() <= height, "{layout:?}");
-                for b in places.iter().skip(i + 1) {
+                for b in areas.iter().skip(i + 1) {
                     prop_assert!(a.is_empty() || b.is_empty() || !a.intersects(*b), "{layout:?}");
                 }
             }

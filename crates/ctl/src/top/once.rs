@@ -20,13 +20,13 @@ use crate::table::Table;
 pub fn run(console: &mut Console, interval: Duration) -> Result<(), Failure> {
     let mut state = State::new(console.client.url(), interval);
     let began = Instant::now();
-    state.see(Snapshot::read(&Answers::ask(&console.client)?));
+    state.accept_snapshot(Snapshot::read(&Answers::ask(&console.client)?));
     while let Some(left) = interval.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
         // Nobody unparks this thread.
         thread::park_timeout(left);
     }
     let answers = Answers::ask(&console.client)?;
-    state.see(Snapshot::read(&answers));
+    state.accept_snapshot(Snapshot::read(&answers));
     if console.json {
         let rates = state.rates.as_ref().map(|rates| rates.json(&state.snapshot));
         let Answers { node, stats, top, slow, alarms } = answers;

@@ -248,7 +248,7 @@ fn queues(now: &Snapshot) -> Content {
         rows: vec![
             row("queued messages", human::count(now.queued.messages)),
             row("queued bytes", human::bytes(now.queued.bytes)),
-            row("of them for absent clients", human::bytes(now.queued.absent_bytes)),
+            row("of them for absent clients", human::bytes(now.queued.offline_bytes)),
             row("oldest", human::seconds(now.queued.oldest_age_s)),
             row("held by reactors", human::bytes(by_reactors)),
             row("retained messages", human::count(now.retained.0)),

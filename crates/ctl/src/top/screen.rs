@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use crossterm::event::{self, Event, KeyEventKind};
 
-use super::feed::{Feed, News};
+use super::feed::{Feed, Update};
 use super::layout;
 use super::snapshot::{Answers, Snapshot};
-use super::state::{State, Wish};
+use super::state::{State, UserAction};
 use super::theme::Theme;
 use super::view;
 use crate::client::Client;
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 
 /// Longest wait for a key before signals and news are looked at.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The clock of a node that does not answer moves.
 const REDRAW: Duration = Duration::from_secs(1);
 
@@ -33,7 +33,7 @@ impl Drop for Restore {
 /// Those of the first answer: a URL that is wrong should not fill a screen. And those of the terminal.
 pub fn run(client: Client, interval: Duration) -> Result<(), Failure> {
     let mut state = State::new(client.url(), interval);
-    state.see(Snapshot::read(&Answers::ask(&client)?));
+    state.accept_snapshot(Snapshot::read(&Answers::ask(&client)?));
     let interrupt = Interrupt::watch();
     let restore = Restore;
     let mut terminal = ratatui::try_init().map_err(trouble)?;
@@ -43,7 +43,7 @@ pub fn run(client: Client, interval: Duration) -> Result<(), Failure> {
     drop(restore);
     match outcome {
         // The terminal was closed while we ran: there is nobody to tell.
-        Err(Failure::Output(error)) if gone(&error) || is_closed(0) => Ok(()),
+        Err(Failure::Output(error)) if is_hangup(&error) || is_closed(0) => Ok(()),
         other => other,
     }
 }
@@ -75,7 +75,7 @@ fn trouble(error: io::Error) -> Failure {
     Failure::Local(format!("the terminal cannot be used: {error}"))
 }
 
-fn gone(error: &io::Error) -> bool {
+fn is_hangup(error: &io::Error) -> bool {
     const EIO: i32 = 5;
     error.raw_os_error() == Some(EIO)
         || matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof)
@@ -94,21 +94,21 @@ fn turn(
             return Ok(());
         }
         let now = Instant::now();
-        while let Some(news) =
+        while let Some(update) =
             feed.take().map_err(|()| Failure::Failed("asking the node ended".to_owned()))?
         {
             drawn = None;
-            match news {
+            match update {
                 _ if state.paused => {}
-                News::Snapshot(snapshot) => state.see(*snapshot),
-                News::Trouble(what) => state.miss(what, now),
+                Update::Snapshot(snapshot) => state.accept_snapshot(*snapshot),
+                Update::Trouble(what) => state.record_failure(what, now),
             }
         }
         if drawn.is_none_or(|at| now.duration_since(at) >= REDRAW) {
             terminal.draw(|frame| view::draw(frame, state, theme, now))?;
             drawn = Some(now);
         }
-        match event::poll(LOOK) {
+        match event::poll(POLL_INTERVAL) {
             Ok(false) => continue,
             Ok(true) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -120,8 +120,8 @@ fn turn(
         {
             let columns = layout::columns(terminal.size()?.width);
             match state.press(key, columns) {
-                Some(Wish::Quit) => return Ok(()),
-                Some(Wish::Interval(interval)) => feed.set_interval(interval),
+                Some(UserAction::Quit) => return Ok(()),
+                Some(UserAction::Interval(interval)) => feed.set_interval(interval),
                 None => {}
             }
         }

@@ -83,7 +83,7 @@ pub struct Alarm {
 pub struct Queued {
     pub messages: u64,
     pub bytes: u64,
-    pub absent_bytes: u64,
+    pub offline_bytes: u64,
     pub oldest_age_s: f64,
 }
 
@@ -149,7 +149,7 @@ impl Snapshot {
             queued: Queued {
                 messages: whole("queued.messages"),
                 bytes: whole("queued.bytes"),
-                absent_bytes: whole("queued.absent_bytes"),
+                offline_bytes: whole("queued.offline_bytes"),
                 oldest_age_s: stats.number("queued.oldest_age_s").unwrap_or(0.0),
             },
             received: counted("received"),

@@ -48,7 +48,7 @@ impl History {
 
 /// What a key asks of the outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum UserAction {
     Quit,
     /// Ask the node this often from now on; `None`: do not ask.
     Interval(Option<Duration>),
@@ -101,7 +101,7 @@ impl State {
     }
 
     /// The node answered.
-    pub fn see(&mut self, snapshot: Snapshot) {
+    pub fn accept_snapshot(&mut self, snapshot: Snapshot) {
         self.trouble = None;
         if snapshot.started_at != self.snapshot.started_at {
             self.earlier.clear();
@@ -132,15 +132,15 @@ impl State {
     }
 
     /// The node did not.
-    pub fn miss(&mut self, what: String, now: Instant) {
+    pub fn record_failure(&mut self, what: String, now: Instant) {
         let since = self.trouble.as_ref().map_or(now, |trouble| trouble.since);
         self.trouble = Some(Trouble { since, what });
     }
 
     /// `columns`: panels side by side, for the arrows.
-    pub fn press(&mut self, key: KeyEvent, columns: usize) -> Option<Wish> {
+    pub fn press(&mut self, key: KeyEvent, columns: usize) -> Option<UserAction> {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
-            return matches!(key.code, KeyCode::Char('c' | 'd' | 'q')).then_some(Wish::Quit);
+            return matches!(key.code, KeyCode::Char('c' | 'd' | 'q')).then_some(UserAction::Quit);
         }
         if self.help && !matches!(key.code, KeyCode::Char('q')) {
             self.help = false;
@@ -148,7 +148,7 @@ impl State {
         }
         let columns = if self.alone { 1 } else { columns as isize };
         match key.code {
-            KeyCode::Char('q') => return Some(Wish::Quit),
+            KeyCode::Char('q') => return Some(UserAction::Quit),
             KeyCode::Esc => (self.alone, self.scroll) = (false, 0),
             KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.help = true,
             KeyCode::Char('p' | ' ') => {
@@ -181,11 +181,11 @@ impl State {
         self.sort[panel.index()]
     }
 
-    fn asking(&self) -> Wish {
-        Wish::Interval((!self.paused).then_some(self.interval))
+    fn asking(&self) -> UserAction {
+        UserAction::Interval((!self.paused).then_some(self.interval))
     }
 
-    fn every(&mut self, interval: Duration) -> Wish {
+    fn every(&mut self, interval: Duration) -> UserAction {
         self.interval = interval.clamp(INTERVAL_MIN, INTERVAL_MAX);
         self.asking()
     }

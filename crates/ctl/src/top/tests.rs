@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::panel::Panel;
 use super::rates::Rates;
 use super::snapshot::{Answers, Snapshot};
-use super::state::{State, Wish};
+use super::state::{State, UserAction};
 use super::theme::Theme;
 use super::{once, view};
 use crate::client::Client;
@@ -26,7 +26,7 @@ fn answers(seconds: u64) -> Answers {
         node: json!({"name": "n1", "version": "0.1.0", "state": "ready", "started_at": "2026-01-31T12:00:00Z", "connections_max": 50_000}),
         stats: json!({
             "at": format!("2026-01-31T12:00:{seconds:02}.000Z"), "uptime_s": seconds, "connections": 1234, "sessions": 12, "subscriptions": 1300, "routes": 900,
-            "retained": {"messages": 7, "bytes": 2048}, "queued": {"messages": 42, "bytes": 4096, "absent_bytes": 1024, "oldest_age_s": 90},
+            "retained": {"messages": 7, "bytes": 2048}, "queued": {"messages": 42, "bytes": 4096, "offline_bytes": 1024, "oldest_age_s": 90},
             "received": {"messages": seconds * 1000, "bytes": seconds * 65_536}, "sent": {"messages": seconds * 5000, "bytes": seconds * 1_048_576},
             "dropped": {"total": seconds * 200, "by_reason": {"slow_reader": seconds * 150, "queue_full": seconds * 50, "expired": 0}},
             "workers": [
@@ -46,7 +46,7 @@ fn answers(seconds: u64) -> Answers {
 fn state() -> State {
     let mut state = State::new("http://127.0.0.1:18083", Duration::from_secs(2));
     for seconds in [2, 4, 6] {
-        state.see(Snapshot::read(&answers(seconds)));
+        state.accept_snapshot(Snapshot::read(&answers(seconds)));
     }
     state
 }
@@ -66,7 +66,7 @@ fn drawn(state: &State, width: u16, height: u16) -> Vec<String> {
         .collect()
 }
 
-fn press(state: &mut State, code: KeyCode) -> Option<Wish> {
+fn press(state: &mut State, code: KeyCode) -> Option<UserAction> {
     state.press(KeyEvent::new(code, KeyModifiers::NONE), 2)
 }
 
@@ -104,7 +104,7 @@ fn alarmed(texts: &[(&str, &str)]) -> Answers {
 #[test]
 fn alarms_stand_below_the_header_and_take_no_panel_away() {
     let mut state = state();
-    state.see(Snapshot::read(&alarmed(&[
+    state.accept_snapshot(Snapshot::read(&alarmed(&[
         ("error", "the disk of /data is full"),
         ("error", "n3 is \u{1b}dead"),
         ("warning", "there is no API key"),
@@ -170,7 +170,7 @@ fn a_node_that_was_started_anew_has_no_rates_at_first() {
     let mut state = state();
     let mut again = answers(1);
     again.node["started_at"] = "2026-01-31T12:30:00Z".into();
-    state.see(Snapshot::read(&again));
+    state.accept_snapshot(Snapshot::read(&again));
     assert_eq!(state.rates, None);
     assert!(drawn(&state, 80, 24).join("\n").contains(".."));
 }
@@ -179,7 +179,7 @@ fn a_node_that_was_started_anew_has_no_rates_at_first() {
 fn a_snapshot_of_the_same_moment_changes_no_rate() {
     let mut state = state();
     let points = state.history.messages_in.len();
-    state.see(Snapshot::read(&answers(6)));
+    state.accept_snapshot(Snapshot::read(&answers(6)));
     assert!(state.rates.is_some());
     assert_eq!(state.history.messages_in.len(), points);
 }
@@ -191,7 +191,7 @@ fn looking_often_does_not_make_rates_jump() {
     for half in 0..20_u64 {
         let mut answers = answers(half / 2);
         answers.stats["at"] = format!("2026-01-31T12:00:{:02}.{}Z", half / 2, half % 2 * 5).into();
-        state.see(Snapshot::read(&answers));
+        state.accept_snapshot(Snapshot::read(&answers));
         if half > 4 {
             assert_eq!(state.rates.as_ref().unwrap().messages_in, 1000.0);
         }
@@ -202,24 +202,33 @@ fn looking_often_does_not_make_rates_jump() {
 fn a_node_that_goes_away_is_said_to_be_gone_and_comes_back() {
     let mut state = state();
     let now = Instant::now();
-    state.miss("no node answers at \u{1b}x".to_owned(), now);
+    state.record_failure("no node answers at \u{1b}x".to_owned(), now);
     for size in [(80, 24), (80, 5)] {
         let all = drawn(&state, size.0, size.1).join("\n");
         assert!(all.contains("NO ANSWER") && !all.contains('\u{1b}'), "{all}");
     }
-    state.see(Snapshot::read(&answers(8)));
+    state.accept_snapshot(Snapshot::read(&answers(8)));
     assert!(!drawn(&state, 80, 24).join("\n").contains("NO ANSWER"));
 }
 
 #[test]
 fn keys_do_what_the_help_says() {
     let mut state = state();
-    assert_eq!(press(&mut state, KeyCode::Char('+')), Some(Wish::Interval(Some(Duration::from_secs(4)))));
-    assert_eq!(press(&mut state, KeyCode::Char('-')), Some(Wish::Interval(Some(Duration::from_secs(2)))));
-    assert_eq!(press(&mut state, KeyCode::Char('p')), Some(Wish::Interval(None)));
+    assert_eq!(
+        press(&mut state, KeyCode::Char('+')),
+        Some(UserAction::Interval(Some(Duration::from_secs(4))))
+    );
+    assert_eq!(
+        press(&mut state, KeyCode::Char('-')),
+        Some(UserAction::Interval(Some(Duration::from_secs(2))))
+    );
+    assert_eq!(press(&mut state, KeyCode::Char('p')), Some(UserAction::Interval(None)));
     assert!(drawn(&state, 80, 24).join("\n").contains("PAUSED"));
-    assert_eq!(press(&mut state, KeyCode::Char('+')), Some(Wish::Interval(None)));
-    assert_eq!(press(&mut state, KeyCode::Char('p')), Some(Wish::Interval(Some(Duration::from_secs(4)))));
+    assert_eq!(press(&mut state, KeyCode::Char('+')), Some(UserAction::Interval(None)));
+    assert_eq!(
+        press(&mut state, KeyCode::Char('p')),
+        Some(UserAction::Interval(Some(Duration::from_secs(4))))
+    );
     press(&mut state, KeyCode::Tab);
     assert_eq!(state.focus, Panel::Reactors);
     press(&mut state, KeyCode::Down);
@@ -230,8 +239,11 @@ fn keys_do_what_the_help_says() {
     assert!(drawn(&state, 80, 24).join("\n").contains("quit"));
     assert_eq!(press(&mut state, KeyCode::Char('p')), None, "any key closes the help");
     assert!(!state.help && !state.paused);
-    assert_eq!(state.press(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL), 2), Some(Wish::Quit));
-    assert_eq!(press(&mut state, KeyCode::Char('q')), Some(Wish::Quit));
+    assert_eq!(
+        state.press(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL), 2),
+        Some(UserAction::Quit)
+    );
+    assert_eq!(press(&mut state, KeyCode::Char('q')), Some(UserAction::Quit));
 }
 
 #[test]
@@ -376,7 +388,7 @@ proptest! {
     ) {
         let mut state = state();
         for (node, stats, top, slow, alarms) in said {
-            state.see(Snapshot::read(&Answers { node, stats, top, slow, alarms }));
+            state.accept_snapshot(Snapshot::read(&Answers { node, stats, top, slow, alarms }));
             for key in &keys {
                 press(&mut state, *key);
             }

@@ -21,8 +21,8 @@ pub fn draw(frame: &mut Frame, state: &State, theme: Theme, now: Instant) {
     let layout = Layout::of(frame.area(), state.focus, state.alone, state.snapshot.alarms.len());
     header(frame, layout.header, state, theme, now);
     alarms(frame, layout.alarms, state, theme);
-    for (panel, place) in &layout.panels {
-        draw_panel(frame, *place, *panel, state, theme);
+    for (panel, panel_area) in &layout.panels {
+        draw_panel(frame, *panel_area, *panel, state, theme);
     }
     footer(frame, layout.footer, state, theme);
     if state.help {
@@ -172,10 +172,10 @@ fn traffic(frame: &mut Frame, area: Rect, content: &Content, state: &State, them
         let per_s = format!("{:<9} {:>10}", cells[0], format!("{}/s", cells[1]));
         frame.render_widget(Paragraph::new(Line::styled(per_s, theme.style(*level))), label);
         if area.width > LABEL + 1 {
-            let place = Rect { x: area.x + LABEL, width: area.width - LABEL, ..row };
+            let panel_area = Rect { x: area.x + LABEL, width: area.width - LABEL, ..row };
             let style =
                 if line.iter().any(|n| *n > 0) { theme.style(*level) } else { theme.style(Level::Quiet) };
-            sparkline(frame, place, line, style);
+            sparkline(frame, panel_area, line, style);
         }
     }
 }
@@ -183,9 +183,9 @@ fn traffic(frame: &mut Frame, area: Rect, content: &Content, state: &State, them
 /// The newest point is at the right.
 fn sparkline(frame: &mut Frame, area: Rect, line: &VecDeque<u64>, style: Style) {
     let points = line.len().min(usize::from(area.width));
-    let place = Rect { x: area.right() - points as u16, width: points as u16, ..area };
+    let panel_area = Rect { x: area.right() - points as u16, width: points as u16, ..area };
     let newest: Vec<u64> = line.iter().skip(line.len() - points).copied().collect();
-    frame.render_widget(Sparkline::default().data(newest).style(style), place);
+    frame.render_widget(Sparkline::default().data(newest).style(style), panel_area);
 }
 
 /// Numbers keep their columns; the first column that is text takes what is left, or gives what is missing.
@@ -272,16 +272,16 @@ const HELP: [&str; 12] = [
 fn help(frame: &mut Frame, theme: Theme) {
     let screen = frame.area();
     let (width, height) = (48.min(screen.width), (HELP.len() as u16 + 2).min(screen.height));
-    let place = Rect {
+    let panel_area = Rect {
         x: screen.x + (screen.width - width) / 2,
         y: screen.y + (screen.height - height) / 2,
         width,
         height,
     };
-    frame.render_widget(Clear, place);
+    frame.render_widget(Clear, panel_area);
     let block = Block::bordered().title(" Keys ").border_style(theme.style(Level::Focus));
     let lines: Vec<Line> = HELP.iter().map(|line| Line::raw(*line)).collect();
-    frame.render_widget(Paragraph::new(lines).block(block), place);
+    frame.render_widget(Paragraph::new(lines).block(block), panel_area);
 }
 
 #[cfg(test)]

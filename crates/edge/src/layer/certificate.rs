@@ -10,7 +10,7 @@ use x509_parser::x509::X509Name;
 
 /// What is known of the one who shows a certificate.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct PeerCertificate {
     pub certificate: ClientCertificate,
     /// Unix time in seconds from which on it is valid, and up to which.
     pub valid: (i64, i64),
@@ -18,7 +18,7 @@ pub(crate) struct Shown {
 
 /// Reads a certificate (DER); `None` when it is none, or when a name in it cannot be told from another: bytes that are no text, or a
 /// NUL, at which others would stop reading.
-pub(crate) fn read(der: &[u8]) -> Option<Shown> {
+pub(crate) fn read(der: &[u8]) -> Option<PeerCertificate> {
     let (rest, parsed) = X509Certificate::from_der(der).ok()?;
     if !rest.is_empty() {
         return None;
@@ -46,7 +46,7 @@ pub(crate) fn read(der: &[u8]) -> Option<Shown> {
         list.push((*name).into());
     }
     let valid = parsed.validity();
-    Some(Shown { certificate, valid: (valid.not_before.timestamp(), valid.not_after.timestamp()) })
+    Some(PeerCertificate { certificate, valid: (valid.not_before.timestamp(), valid.not_after.timestamp()) })
 }
 
 /// The last of a subject's common names, which is the most particular one.
@@ -187,7 +187,7 @@ mod tests {
                 SanType::DnsName(name("b.example")),
             ],
         );
-        let Shown { certificate, valid } = read(&der).expect("a certificate");
+        let PeerCertificate { certificate, valid } = read(&der).expect("a certificate");
         assert_eq!(certificate.common_name.as_deref(), Some(" #sensor "));
         assert_eq!(&*certificate.subject, r#"CN=\ #sensor\ ,O=Widgets\, \"Inc\" \+1,C=DE"#);
         assert_eq!(certificate.issuer, certificate.subject, "self-signed");
@@ -206,7 +206,7 @@ mod tests {
             &[(DnType::CommonName, bmp), (DnType::CustomDnType(vec![2, 5, 4, 12]), utf8("Dr"))],
             Vec::new(),
         );
-        let Shown { certificate, .. } = read(&der).expect("a certificate");
+        let PeerCertificate { certificate, .. } = read(&der).expect("a certificate");
         assert_eq!(certificate.common_name.as_deref(), Some("Gerät"));
         assert_eq!(&*certificate.subject, "2.5.4.12=#0C024472,CN=Gerät");
         let nameless = read(&issue(&[], Vec::new())).expect("a certificate").certificate;
@@ -232,8 +232,12 @@ mod tests {
             for bit in 0..8 {
                 let mut damaged = der.clone();
                 damaged[at] ^= 1 << bit;
-                let fingerprint = read(&damaged).map(|shown| shown.certificate.fingerprint);
-                assert_ne!(fingerprint, read(&der).map(|shown| shown.certificate.fingerprint));
+                let fingerprint =
+                    read(&damaged).map(|peer_certificate| peer_certificate.certificate.fingerprint);
+                assert_ne!(
+                    fingerprint,
+                    read(&der).map(|peer_certificate| peer_certificate.certificate.fingerprint)
+                );
             }
         }
     }

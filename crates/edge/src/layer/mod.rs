@@ -45,7 +45,7 @@ pub(crate) struct Layers {
 
 /// What bytes from the socket have brought. It counts also when they end the connection.
 #[derive(Default)]
-pub(crate) struct Arrived {
+pub(crate) struct Decoded {
     /// MQTT's bytes.
     pub plain: Vec<u8>,
     /// Whom a balancer speaks for. Told once, before any of MQTT's bytes.
@@ -112,28 +112,28 @@ impl LayerRules {
 }
 
 impl Layers {
-    /// Bytes came from the socket: adds what they say to `arrived`.
+    /// Bytes came from the socket: adds what they say to `decoded`.
     ///
     /// # Errors
     /// The end of the connection. What is in [`Self::wire`] is still to be sent.
-    pub fn receive(&mut self, bytes: &[u8], arrived: &mut Arrived) -> Result<(), LayerError> {
+    pub fn receive(&mut self, bytes: &[u8], decoded: &mut Decoded) -> Result<(), LayerError> {
         let mut bytes = bytes;
         if let Some(header) = &mut self.proxy {
             let Some(Proxied { source, used }) = header.receive(bytes)? else { return Ok(()) };
-            arrived.source = source;
+            decoded.source = source;
             self.proxy = None;
             bytes = &bytes[used..];
         }
         let Some(tls) = &mut self.tls else {
-            return self.receive_framed(bytes, &mut arrived.plain);
+            return self.receive_framed(bytes, &mut decoded.plain);
         };
         if self.websocket.is_none() {
-            return tls.receive(bytes, arrived, &mut self.wire);
+            return tls.receive(bytes, decoded, &mut self.wire);
         }
-        let mut decrypted = Arrived::default();
+        let mut decrypted = Decoded::default();
         let received = tls.receive(bytes, &mut decrypted, &mut self.wire);
-        arrived.certificate = decrypted.certificate;
-        self.receive_framed(&decrypted.plain, &mut arrived.plain)?;
+        decoded.certificate = decrypted.certificate;
+        self.receive_framed(&decrypted.plain, &mut decoded.plain)?;
         received
     }
 
@@ -217,7 +217,7 @@ impl Layers {
         if self.sent >= self.wire.len() {
             self.sent = 0;
             self.wire.clear();
-            if self.wire.capacity() > KEPT {
+            if self.wire.capacity() > BUFFER_KEPT_MAX {
                 self.wire = Vec::new();
             }
         }
@@ -232,4 +232,4 @@ impl Layers {
 }
 
 /// Bytes of an empty buffer that may stay for the next message of the same turn.
-const KEPT: usize = 16 * 1024;
+const BUFFER_KEPT_MAX: usize = 16 * 1024;

@@ -7,7 +7,7 @@ use super::LayerError;
 /// The header of one connection, until it is whole.
 #[derive(Debug, Default)]
 pub(crate) struct ProxyHeader {
-    kept: Vec<u8>,
+    buffered: Vec<u8>,
 }
 
 /// Longest header that is read: version 2 allows 16 bytes and 65,535 of addresses and extras; nobody sends as much.
@@ -30,16 +30,16 @@ impl ProxyHeader {
     /// # Errors
     /// Something else than a header.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<Proxied>, LayerError> {
-        let before = self.kept.len();
+        let before = self.buffered.len();
         let taken = bytes.len().min(HEADER_MAX - before);
-        self.kept.extend_from_slice(&bytes[..taken]);
-        let parsed = match self.kept.first() {
-            Some(b'\r') => v2(&self.kept),
-            _ => v1(&self.kept),
+        self.buffered.extend_from_slice(&bytes[..taken]);
+        let parsed = match self.buffered.first() {
+            Some(b'\r') => v2(&self.buffered),
+            _ => v1(&self.buffered),
         };
         match parsed {
             Parsed::Whole { source, length } => Ok(Some(Proxied { source, used: length - before })),
-            Parsed::Partial if self.kept.len() < HEADER_MAX => Ok(None),
+            Parsed::Partial if self.buffered.len() < HEADER_MAX => Ok(None),
             Parsed::Partial | Parsed::Wrong => {
                 Err(LayerError::Refused("the connection does not begin with a PROXY header"))
             }

@@ -10,7 +10,7 @@ use rustls::unbuffered::{
 };
 use rustls::{HandshakeKind, ServerConfig};
 
-use super::{Arrived, LayerError, certificate};
+use super::{Decoded, LayerError, certificate};
 
 /// One connection.
 pub(crate) struct Tls {
@@ -58,21 +58,21 @@ impl Tls {
         Some(kind == HandshakeKind::Resumed)
     }
 
-    /// Bytes came: adds what they say to `arrived`, and what is to be answered to `wire`.
+    /// Bytes came: adds what they say to `decoded`, and what is to be answered to `wire`.
     ///
     /// # Errors
     /// A peer that breaks the protocol or ends it, `wire` then holds the alert; or whose certificate does not hold.
     pub fn receive(
         &mut self,
         bytes: &[u8],
-        arrived: &mut Arrived,
+        decoded: &mut Decoded,
         wire: &mut Vec<u8>,
     ) -> Result<(), LayerError> {
         if self.failed {
             return Err(LayerError::Closed);
         }
         self.incoming.extend_from_slice(bytes);
-        let result = match self.drive(&mut arrived.plain, wire, |_, _| Ok(())) {
+        let result = match self.drive(&mut decoded.plain, wire, |_, _| Ok(())) {
             Err(LayerError::Tls(error)) => {
                 self.alert(wire);
                 Err(LayerError::Tls(error))
@@ -86,13 +86,13 @@ impl Tls {
             self.incoming = Vec::new();
         }
         // Bytes may have come through, and the connection ended behind them: nobody hears them before this is known.
-        if (self.established || !arrived.plain.is_empty())
+        if (self.established || !decoded.plain.is_empty())
             && let Some(config) = self.config.take()
         {
-            match self.shown(&config) {
-                Ok(certificate) => arrived.certificate = certificate,
+            match self.peer_certificate(&config) {
+                Ok(certificate) => decoded.certificate = certificate,
                 Err(error) => {
-                    arrived.plain.clear();
+                    decoded.plain.clear();
                     return Err(error);
                 }
             }
@@ -102,15 +102,15 @@ impl Tls {
 
     /// The certificate that the client has shown now, or when it began the session that it resumes. The latter has not been verified
     /// again: that it has not ended meanwhile is seen to here.
-    fn shown(&self, config: &ServerConfig) -> Result<Option<Arc<ClientCertificate>>, LayerError> {
-        let Some([shown, ..]) = self.connection.peer_certificates() else { return Ok(None) };
-        let shown = certificate::read(shown)
+    fn peer_certificate(&self, config: &ServerConfig) -> Result<Option<Arc<ClientCertificate>>, LayerError> {
+        let Some([peer_certificate, ..]) = self.connection.peer_certificates() else { return Ok(None) };
+        let peer_certificate = certificate::read(peer_certificate)
             .ok_or(LayerError::Refused("a name in the certificate cannot be read"))?;
         let now = config.time_provider.current_time().and_then(|now| i64::try_from(now.as_secs()).ok());
-        if !now.is_some_and(|now| (shown.valid.0..=shown.valid.1).contains(&now)) {
+        if !now.is_some_and(|now| (peer_certificate.valid.0..=peer_certificate.valid.1).contains(&now)) {
             return Err(LayerError::Refused("the certificate of a resumed session has ended"));
         }
-        Ok(Some(Arc::new(shown.certificate)))
+        Ok(Some(Arc::new(peer_certificate.certificate)))
     }
 
     /// What rustls has to say to a peer that broke the protocol: the next thing that it would send. It is asked once, because it
@@ -316,7 +316,7 @@ mod tests {
         let (server, _) = configurations();
         let foreign = |bytes: &[u8]| {
             let mut tls = Tls::new(server.clone()).expect("a server");
-            let result = tls.receive(bytes, &mut Arrived::default(), &mut Vec::new());
+            let result = tls.receive(bytes, &mut Decoded::default(), &mut Vec::new());
             result.expect_err("it is no handshake").foreign()
         };
         for bytes in [&b"\x10\x0C\0\x04MQTT\x04\x02\0\0\0\0"[..], b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"] {
@@ -334,9 +334,9 @@ mod tests {
         let mut tls = Tls::new(server.clone()).expect("a server");
         let name = ServerName::try_from("localhost").expect("a name");
         let mut peer = ClientConnection::new(client.clone(), name).expect("a client");
-        let (mut arrived, mut answer) = (Arrived::default(), Vec::new());
-        let said: Vec<u8> = (0..40_000_u32).map(|at| at as u8).collect();
-        std::io::Write::write_all(&mut peer.writer(), &said).expect("buffered");
+        let (mut decoded, mut answer) = (Decoded::default(), Vec::new());
+        let plaintext: Vec<u8> = (0..40_000_u32).map(|at| at as u8).collect();
+        std::io::Write::write_all(&mut peer.writer(), &plaintext).expect("buffered");
         for _ in 0..20 {
             let mut sent = Vec::new();
             while peer.wants_write() {
@@ -346,7 +346,7 @@ mod tests {
             let mut rest = &sent[..];
             while !rest.is_empty() {
                 let (piece, after) = rest.split_at(1 + random.below(rest.len()));
-                if tls.receive(piece, &mut arrived, &mut answer).is_err() {
+                if tls.receive(piece, &mut decoded, &mut answer).is_err() {
                     return false;
                 }
                 rest = after;
@@ -362,7 +362,7 @@ mod tests {
             }
             answer.clear();
         }
-        arrived.plain == said && tls.incoming.capacity() == 0
+        decoded.plain == plaintext && tls.incoming.capacity() == 0
     }
 
     #[test]
@@ -403,7 +403,7 @@ mod tests {
         let name = ServerName::try_from("localhost").expect("a name");
         let mut peer = ClientConnection::new(client, name).expect("a client");
         let mut tls = Tls::new(server).expect("a server");
-        let (mut arrived, mut answer) = (Arrived::default(), Vec::new());
+        let (mut decoded, mut answer) = (Decoded::default(), Vec::new());
         let output = |peer: &mut ClientConnection| {
             let mut wire = Vec::new();
             while peer.wants_write() {
@@ -412,7 +412,7 @@ mod tests {
             wire
         };
         for _ in 0..3 {
-            tls.receive(&output(&mut peer), &mut arrived, &mut answer).expect("a handshake");
+            tls.receive(&output(&mut peer), &mut decoded, &mut answer).expect("a handshake");
             let mut unread = &answer[..];
             while !unread.is_empty() {
                 assert_ne!(peer.read_tls(&mut unread).expect("from memory"), 0);
@@ -424,11 +424,11 @@ mod tests {
         peer.send_close_notify();
         let mut wire = output(&mut peer);
         wire.extend([0; 8_000]);
-        assert_eq!(tls.receive(&wire, &mut arrived, &mut answer), Err(LayerError::Closed));
-        assert_eq!(arrived.plain, b"data", "what was said before the end counts");
+        assert_eq!(tls.receive(&wire, &mut decoded, &mut answer), Err(LayerError::Closed));
+        assert_eq!(decoded.plain, b"data", "what was said before the end counts");
         // More of it is bounded, and says nothing.
         let more =
-            (0..100).take_while(|_| tls.receive(&[0; 8_000], &mut arrived, &mut answer).is_ok()).count();
-        assert!(more < 100 && arrived.plain == b"data");
+            (0..100).take_while(|_| tls.receive(&[0; 8_000], &mut decoded, &mut answer).is_ok()).count();
+        assert!(more < 100 && decoded.plain == b"data");
     }
 }

@@ -36,7 +36,7 @@ pub(crate) struct WebSocket {
     state: State,
     pages: PageRule,
     /// The beginning of a request, a frame's header, or a control frame's payload.
-    kept: Vec<u8>,
+    buffered: Vec<u8>,
     /// A message is being sent in fragments.
     in_message: bool,
     /// A close frame was sent.
@@ -74,7 +74,7 @@ const UNSUPPORTED_DATA: u16 = 1003;
 
 impl WebSocket {
     pub fn new(pages: PageRule) -> Self {
-        Self { state: State::Upgrading, pages, kept: Vec::new(), in_message: false, closed: false }
+        Self { state: State::Upgrading, pages, buffered: Vec::new(), in_message: false, closed: false }
     }
 
     /// Whether MQTT may be sent.
@@ -111,11 +111,11 @@ impl WebSocket {
                 }
                 State::Control { opcode, left, mask } => {
                     let count = left.min(bytes.len());
-                    self.kept.extend_from_slice(&bytes[..count]);
+                    self.buffered.extend_from_slice(&bytes[..count]);
                     self.state = State::Control { opcode, left: left - count, mask };
                     if left == count {
                         self.state = State::Header;
-                        let mut payload = std::mem::take(&mut self.kept);
+                        let mut payload = std::mem::take(&mut self.buffered);
                         unmask(&mut payload, mask, 0);
                         self.control(opcode, &payload, answer)?;
                     }
@@ -151,23 +151,23 @@ impl WebSocket {
         bytes: &[u8],
         answer: &mut Vec<u8>,
     ) -> Result<usize, LayerError> {
-        let before = self.kept.len();
+        let before = self.buffered.len();
         // No further than a request may be long, so that what is copied is bounded.
         let taken = bytes.len().min(REQUEST_MAX + 1 - before);
-        self.kept.extend_from_slice(&bytes[..taken]);
+        self.buffered.extend_from_slice(&bytes[..taken]);
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
-        let refused = match request.parse(&self.kept) {
+        let refused = match request.parse(&self.buffered) {
             Ok(httparse::Status::Complete(length)) => match check(rules, self.pages, &request) {
                 Ok(accept) => {
                     answer.extend_from_slice(&accept);
-                    self.kept = Vec::new();
+                    self.buffered = Vec::new();
                     self.state = State::Header;
                     return Ok(length - before);
                 }
                 Err(refusal) => refusal,
             },
-            Ok(httparse::Status::Partial) if self.kept.len() <= REQUEST_MAX => return Ok(taken),
+            Ok(httparse::Status::Partial) if self.buffered.len() <= REQUEST_MAX => return Ok(taken),
             Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => Refusal {
                 status: "431 Request Header Fields Too Large",
                 headers: "",
@@ -182,19 +182,19 @@ impl WebSocket {
 
     /// Looks for a whole header of a frame; returns how many of `bytes` it took.
     fn header(&mut self, bytes: &[u8], answer: &mut Vec<u8>) -> Result<usize, LayerError> {
-        let before = self.kept.len();
+        let before = self.buffered.len();
         let taken = bytes.len().min(HEADER_MAX - before);
-        self.kept.extend_from_slice(&bytes[..taken]);
-        let Some((length, header)) = parse_header(&self.kept) else {
-            return match self.kept.len() {
+        self.buffered.extend_from_slice(&bytes[..taken]);
+        let Some((length, header)) = parse_header(&self.buffered) else {
+            return match self.buffered.len() {
                 // An opcode or mask that cannot be is refused at once, not after a whole header.
                 0 | 1 => Ok(taken),
-                _ => self.check_beginning(self.kept[0], self.kept[1], answer).map(|()| taken),
+                _ => self.check_beginning(self.buffered[0], self.buffered[1], answer).map(|()| taken),
             };
         };
-        self.check_beginning(self.kept[0], self.kept[1], answer)?;
+        self.check_beginning(self.buffered[0], self.buffered[1], answer)?;
         let Header { fin, opcode, mask, payload } = header;
-        self.kept.clear();
+        self.buffered.clear();
         match opcode {
             CLOSE | PING | PONG => {
                 self.state = State::Control { opcode, left: payload as usize, mask };

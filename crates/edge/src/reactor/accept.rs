@@ -7,10 +7,10 @@ use broker::Time;
 use mio::Token;
 
 use super::{Peer, PeerMarks, Reactor};
-use crate::doors::HalfOpen;
+use crate::connection_counts::HalfOpen;
 use crate::layer::Layers;
-use crate::listener::{ListenerSocket, Place};
-use crate::mailbox::Mail;
+use crate::listener::{ConnectionPermit, ListenerSocket};
+use crate::mailbox::ReactorCommand;
 use crate::node::canonical;
 use crate::stream::Stream;
 
@@ -36,24 +36,24 @@ impl Reactor {
         let settings = self.worker.settings().clone();
         let limits = &settings.limits;
         for _ in 0..ACCEPT_BATCH {
-            if self.worker.is_door_closed() {
+            if self.worker.refuses_clients() {
                 self.figures.door.waits_overload += 1;
                 self.accepting[at].not_before = Time(self.now.0 + OVERLOAD_PAUSE_MS);
                 return;
             }
-            if self.doors.half_open() >= limits.half_open_max as usize {
+            if self.connection_counts.half_open() >= limits.unauthenticated_max as usize {
                 // The others wait in the backlog until some of these are through or their time is up.
                 self.figures.door.waits_half_open += 1;
                 self.accepting[at].not_before = Time(self.now.0 + HALF_OPEN_PAUSE_MS);
                 return;
             }
             let listener = &self.listeners[at];
-            let taken = self.doors.pace.take(self.now, limits.connect_rate).and_then(|()| {
+            let taken = self.connection_counts.pace.take(self.now, limits.connect_rate).and_then(|()| {
                 listener
                     .shared
                     .pace
                     .take(self.now, listener.shared.connect_rate)
-                    .inspect_err(|_| self.doors.pace.give_back(limits.connect_rate))
+                    .inspect_err(|_| self.connection_counts.pace.refund(limits.connect_rate))
             });
             if let Err(from) = taken {
                 self.figures.door.waits_rate += 1;
@@ -69,11 +69,11 @@ impl Reactor {
                 }
             };
             if accepted.is_err() {
-                self.doors.pace.give_back(limits.connect_rate);
-                listener.shared.pace.give_back(listener.shared.connect_rate);
+                self.connection_counts.pace.refund(limits.connect_rate);
+                listener.shared.pace.refund(listener.shared.connect_rate);
             }
             match accepted {
-                Ok((stream, peer)) => self.accepted(at, stream, peer, limits.half_open_per_address),
+                Ok((stream, peer)) => self.accepted(at, stream, peer, limits.unauthenticated_per_address),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.accepting[at].pending = false;
                     return;
@@ -100,17 +100,19 @@ impl Reactor {
 
     fn accepted(&mut self, at: usize, stream: Stream, peer: Option<SocketAddr>, per_address: u32) {
         let listener = &self.listeners[at];
-        let Some(place) = Place::take(&listener.shared, &self.doors, self.connections_max) else {
+        let Some(permit) =
+            ConnectionPermit::take(&listener.shared, &self.connection_counts, self.connections_max)
+        else {
             let name = listener.shared.name.clone();
             self.figures.accept_errors.limit += 1;
             return self
                 .complain(&format!("connection refused: listener {name} or the node has as many as it may"));
         };
-        let place = Box::new(place);
-        let mut half_open = self.doors.enter();
+        let permit = Box::new(permit);
+        let mut half_open = self.connection_counts.enter();
         // A balancer is many clients: they are told apart when it has said whom it speaks for.
         if let Some(peer) = peer
-            && !listener.shared.entrance.load().expects_proxy(Some(peer))
+            && !listener.shared.listener_layers.load().expects_proxy(Some(peer))
             && !half_open.count_from(peer.ip(), per_address)
         {
             self.figures.door.closed_address += 1;
@@ -119,17 +121,17 @@ impl Reactor {
         if listener.deals_out {
             self.deal_to = (self.deal_to + 1) % self.mailboxes.len();
             if self.deal_to != usize::from(self.index) {
-                let adopted = Mail::Adopt { stream, peer, place, half_open };
+                let adopted = ReactorCommand::Adopt { stream, peer, permit, half_open };
                 return self.mailboxes[self.deal_to].send(adopted);
             }
         }
-        self.adopt(stream, peer, place, half_open);
+        self.adopt(stream, peer, permit, half_open);
     }
 
     /// Counts a half-open connection among those from `address`. False when there are as many as there may be.
     pub(super) fn count_half_open(&mut self, slot: u32, address: IpAddr) -> bool {
-        let max = self.worker.settings().limits.half_open_per_address;
-        let Some(half_open) = self.entering.half_open(slot) else { return true };
+        let max = self.worker.settings().limits.unauthenticated_per_address;
+        let Some(half_open) = self.half_open_connections.half_open(slot) else { return true };
         let room = half_open.count_from(address, max);
         self.figures.door.closed_address += u64::from(!room);
         room
@@ -139,15 +141,15 @@ impl Reactor {
         &mut self,
         mut stream: Stream,
         peer: Option<SocketAddr>,
-        place: Box<Place>,
+        permit: Box<ConnectionPermit>,
         half_open: HalfOpen,
     ) {
         if self.stopping.is_some() {
             return;
         }
-        let listener = place.listener();
-        let is_open = || self.worker.access().lets_in_without_login(&listener.name);
-        let layers = match listener.entrance.load().layers(peer, is_open) {
+        let listener = permit.listener();
+        let is_open = || self.worker.access().allows_anonymous(&listener.name);
+        let layers = match listener.listener_layers.load().layers(peer, is_open) {
             Ok(layers) => layers,
             Err(error) => {
                 self.figures.accept_errors.other += 1;
@@ -162,9 +164,9 @@ impl Reactor {
         }
         self.worker.set_listener(id.slot, listener.index);
         let through_by = layers.is_some().then(|| self.now.after(listener.handshake_timeout));
-        self.entering.enter(id.slot, half_open, through_by);
+        self.half_open_connections.enter(id.slot, half_open, through_by);
         let marks = PeerMarks { half_open: true, ..PeerMarks::default() };
-        self.add_peer(id.slot, stream, layers, Some(place), marks);
+        self.add_peer(id.slot, stream, layers, Some(permit), marks);
     }
 
     pub(super) fn add_peer(
@@ -172,14 +174,15 @@ impl Reactor {
         slot: u32,
         stream: Stream,
         layers: Option<Box<Layers>>,
-        place: Option<Box<Place>>,
+        permit: Option<Box<ConnectionPermit>>,
         marks: PeerMarks,
     ) {
         let at = slot as usize;
         if self.peers.len() <= at {
             self.peers.resize_with(at + 1, || None);
         }
-        self.peers[at] = Some(Peer { stream, layers, kept: Vec::new(), packet_len: 0, marks, _place: place });
+        self.peers[at] =
+            Some(Peer { stream, layers, unprocessed: Vec::new(), packet_len: 0, marks, _permit: permit });
     }
 
     /// Logs at most once a second.

@@ -6,11 +6,11 @@ use std::collections::{BinaryHeap, HashMap};
 use broker::Time;
 
 use super::Reactor;
-use crate::doors::HalfOpen;
+use crate::connection_counts::HalfOpen;
 
 /// A reactor's half-open connections.
 #[derive(Default)]
-pub(super) struct Entering {
+pub(super) struct HalfOpenConnections {
     by_slot: HashMap<u32, Entry>,
     /// When those with layers have to be through them: time, serial number, slot. Those that are through stay until then.
     deadlines: BinaryHeap<Reverse<(Time, u64, u32)>>,
@@ -22,7 +22,7 @@ struct Entry {
     serial: u64,
 }
 
-impl Entering {
+impl HalfOpenConnections {
     /// `through_by`: when it has to be through its layers, if it has any.
     pub fn enter(&mut self, slot: u32, half_open: HalfOpen, through_by: Option<Time>) {
         self.serial += 1;
@@ -61,11 +61,11 @@ impl Entering {
 impl Reactor {
     /// Closes connections that are not through their layers in time.
     pub(super) fn reap_half_open(&mut self) {
-        while let Some(slot) = self.entering.overdue(self.judged) {
+        while let Some(slot) = self.half_open_connections.overdue(self.read_until) {
             let layers = self.peers[slot as usize].as_ref().and_then(|peer| peer.layers.as_ref());
             if layers.is_some_and(|layers| !layers.is_through()) {
                 self.figures.door.closed_timeout += 1;
-                self.lose(slot);
+                self.drop_connection(slot);
             }
         }
     }
@@ -77,7 +77,7 @@ impl Reactor {
             && self.worker.is_open(slot)
         {
             peer.marks.half_open = false;
-            self.entering.leave(slot);
+            self.half_open_connections.leave(slot);
         }
     }
 }

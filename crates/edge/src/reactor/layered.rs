@@ -3,7 +3,7 @@
 use std::io;
 
 use super::Reactor;
-use crate::layer::{Arrived, CHUNK, LayerError};
+use crate::layer::{CHUNK, Decoded, LayerError};
 use crate::node::canonical;
 
 impl Reactor {
@@ -12,21 +12,21 @@ impl Reactor {
         let Some(peer) = self.peers[slot as usize].as_mut() else { return };
         let Some(layers) = peer.layers.as_mut() else { return };
         let count = match peer.stream.read(&mut self.scratch) {
-            Ok(0) => return self.lose(slot),
+            Ok(0) => return self.drop_connection(slot),
             Ok(count) => count,
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock if !peer.marks.write_failed => return,
                 io::ErrorKind::Interrupted => return self.mark_ready(slot),
-                _ => return self.lose(slot),
+                _ => return self.drop_connection(slot),
             },
         };
-        self.noise.count(slot, count);
+        self.heavy_senders.count(slot, count);
         let more = count == self.scratch.len() || peer.marks.read_closed || peer.marks.write_failed;
         let mut plain = std::mem::take(&mut self.plain);
         plain.clear();
-        let mut arrived = Arrived { plain, ..Arrived::default() };
+        let mut decoded = Decoded { plain, ..Decoded::default() };
         let shaking = layers.is_shaking_hands();
-        let received = layers.receive(&self.scratch[..count], &mut arrived);
+        let received = layers.receive(&self.scratch[..count], &mut decoded);
         if shaking && let Some(resumed) = layers.is_resumed() {
             let door = &mut self.figures.door;
             *(if resumed { &mut door.handshakes_resumed } else { &mut door.handshakes_full }) += 1;
@@ -34,13 +34,13 @@ impl Reactor {
         if !layers.wire().is_empty() {
             self.dirty.push(slot);
         }
-        let Arrived { mut plain, source, certificate } = arrived;
+        let Decoded { mut plain, source, certificate } = decoded;
         if let Some(source) = source {
             let source = canonical(source);
             self.worker.set_peer(slot, source);
             if !self.count_half_open(slot, source.ip()) {
                 self.plain = plain;
-                return self.lose(slot);
+                return self.drop_connection(slot);
             }
         }
         if let Some(certificate) = certificate {

@@ -7,7 +7,7 @@ use broker::Then;
 use super::Reactor;
 
 /// Kept bytes up to which they are copied before what is read next; beyond, reading appends to them.
-const KEPT_COPIED: usize = 4 * 1024;
+const UNPROCESSED_COPY_MAX: usize = 4 * 1024;
 /// Bytes waiting in another reactor's mailbox, or on the way to other nodes, at which this one stops reading from its sockets.
 const MAILBOX_FULL: usize = 16 * 1024 * 1024;
 
@@ -58,7 +58,7 @@ impl Reactor {
             }
             peer.marks.ready = false;
             // It is marked again when its pause is over.
-            if !self.noise.is_paused(slot) {
+            if !self.heavy_senders.is_paused(slot) {
                 self.read(slot);
             }
         }
@@ -83,45 +83,45 @@ impl Reactor {
             return self.read_layered(slot);
         }
         // What follows the beginning of a small packet is read behind a copy of it; what follows that of a large one is appended.
-        let large = peer.kept.len() > KEPT_COPIED;
-        let kept = if large { 0 } else { peer.kept.len() };
-        self.scratch[..kept].copy_from_slice(&peer.kept[..kept]);
-        let room = self.scratch.len() - kept;
-        let result = peer.stream.read(&mut self.scratch[kept..]);
+        let large = peer.unprocessed.len() > UNPROCESSED_COPY_MAX;
+        let unprocessed = if large { 0 } else { peer.unprocessed.len() };
+        self.scratch[..unprocessed].copy_from_slice(&peer.unprocessed[..unprocessed]);
+        let room = self.scratch.len() - unprocessed;
+        let result = peer.stream.read(&mut self.scratch[unprocessed..]);
         let read = *result.as_ref().unwrap_or(&0);
-        self.noise.count(slot, read);
+        self.heavy_senders.count(slot, read);
         match result {
             // Half a connection is none: who has shut down its sending side cannot acknowledge or ping any more.
-            Ok(0) => return self.lose(slot),
+            Ok(0) => return self.drop_connection(slot),
             Ok(_) => {}
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock if !peer.marks.write_failed => return,
                 io::ErrorKind::Interrupted => return self.mark_ready(slot),
-                _ => return self.lose(slot),
+                _ => return self.drop_connection(slot),
             },
         }
         // A short read has emptied the socket; more will raise an edge. After the peer's end only an empty read is the end.
         let more = read == room || peer.marks.read_closed || peer.marks.write_failed;
         if large {
             let packet_len = peer.packet_len as usize;
-            append(&mut peer.kept, &self.scratch[..read], packet_len);
+            append(&mut peer.unprocessed, &self.scratch[..read], packet_len);
             // Until it is complete there is nothing for the worker to see, however small the pieces.
-            if peer.kept.len() >= packet_len {
-                let bytes = std::mem::take(&mut peer.kept);
+            if peer.unprocessed.len() >= packet_len {
+                let bytes = std::mem::take(&mut peer.unprocessed);
                 let consumed = self.offer(slot, &bytes);
                 self.keep(slot, bytes, consumed);
             } else {
-                let len = peer.kept.len();
+                let len = peer.unprocessed.len();
                 self.worker.receives(self.now, slot, len);
             }
         } else {
             let scratch = std::mem::take(&mut self.scratch);
-            let consumed = self.offer(slot, &scratch[..kept + read]);
+            let consumed = self.offer(slot, &scratch[..unprocessed + read]);
             if let Some(peer) = self.peers[slot as usize].as_mut() {
-                peer.kept.clear();
-                peer.kept.extend_from_slice(&scratch[consumed..kept + read]);
-                if peer.kept.is_empty() {
-                    peer.kept = Vec::new();
+                peer.unprocessed.clear();
+                peer.unprocessed.extend_from_slice(&scratch[consumed..unprocessed + read]);
+                if peer.unprocessed.is_empty() {
+                    peer.unprocessed = Vec::new();
                 }
             }
             self.scratch = scratch;
@@ -134,7 +134,7 @@ impl Reactor {
     pub(super) fn keep(&mut self, slot: u32, mut bytes: Vec<u8>, consumed: usize) {
         if let Some(peer) = self.peers[slot as usize].as_mut() {
             bytes.drain(..consumed);
-            peer.kept = if bytes.is_empty() { Vec::new() } else { bytes };
+            peer.unprocessed = if bytes.is_empty() { Vec::new() } else { bytes };
         }
     }
 
@@ -163,7 +163,7 @@ impl Reactor {
             if !std::mem::take(&mut peer.marks.held) {
                 continue;
             }
-            let bytes = std::mem::take(&mut peer.kept);
+            let bytes = std::mem::take(&mut peer.unprocessed);
             if !bytes.is_empty() {
                 let consumed = self.offer(slot, &bytes);
                 self.keep(slot, bytes, consumed);
@@ -176,11 +176,11 @@ impl Reactor {
 }
 
 /// Appends to the beginning of a packet of `packet_len` bytes; its memory grows with what arrives, not with what is promised.
-fn append(kept: &mut Vec<u8>, bytes: &[u8], packet_len: usize) {
-    let len = kept.len() + bytes.len();
-    if kept.capacity() < len {
-        let wanted = (2 * kept.len()).min(packet_len).max(len);
-        kept.reserve_exact(wanted - kept.len());
+fn append(unprocessed: &mut Vec<u8>, bytes: &[u8], packet_len: usize) {
+    let len = unprocessed.len() + bytes.len();
+    if unprocessed.capacity() < len {
+        let wanted = (2 * unprocessed.len()).min(packet_len).max(len);
+        unprocessed.reserve_exact(wanted - unprocessed.len());
     }
-    kept.extend_from_slice(bytes);
+    unprocessed.extend_from_slice(bytes);
 }

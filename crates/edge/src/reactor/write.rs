@@ -84,7 +84,7 @@ impl Reactor {
     pub(super) fn write_failed(&mut self, slot: u32) {
         let Some(peer) = self.peers[slot as usize].as_mut() else { return };
         if peer.marks.held || self.worker.is_closing(slot) {
-            return self.lose(slot);
+            return self.drop_connection(slot);
         }
         peer.marks.write_failed = true;
         self.mark_ready(slot);
@@ -98,7 +98,7 @@ impl Reactor {
         }
         peer.marks.draining = true;
         peer.marks.held = false;
-        peer.kept = Vec::new();
+        peer.unprocessed = Vec::new();
         self.drain(slot);
     }
 
@@ -139,7 +139,7 @@ impl Reactor {
     }
 
     /// The peer is gone.
-    pub(super) fn lose(&mut self, slot: u32) {
+    pub(super) fn drop_connection(&mut self, slot: u32) {
         self.worker.lost(self.now, slot);
         self.remove(slot);
     }
@@ -147,7 +147,7 @@ impl Reactor {
     fn remove(&mut self, slot: u32) {
         // Closing the descriptor takes it out of the poll.
         if self.peers[slot as usize].take().is_some_and(|peer| peer.marks.half_open) {
-            self.entering.leave(slot);
+            self.half_open_connections.leave(slot);
         }
         self.worker.vacate(slot);
     }

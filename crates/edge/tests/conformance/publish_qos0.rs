@@ -93,7 +93,7 @@ fn a_payload_of_two_mebibytes_arrives() {
     v5_with(
         |settings| {
             settings.mqtt.packet_size_max = settings::ByteSize::mib(4);
-            settings.queue.out_bytes_max = settings::ByteSize::mib(16);
+            settings.queue.unsent_bytes_max = settings::ByteSize::mib(16);
         },
         |b| {
             let topic = b.topic("t");

@@ -267,7 +267,7 @@ fn connections_may_come_and_go_quickly() {
 #[test]
 fn a_slow_reader_loses_qos_0() {
     v5_with(
-        |settings| settings.queue.out_bytes_max = settings::ByteSize::kib(64),
+        |settings| settings.queue.unsent_bytes_max = settings::ByteSize::kib(64),
         |b| {
             const COUNT: u32 = 6000;
             let topic = b.topic("t");
@@ -339,14 +339,14 @@ fn a_slow_reader_of_qos_1_sets_the_pace() {
     );
 }
 
-/// QoS 1 to a subscriber that never acknowledges: after `queue.wait` it is closed, and the publisher goes on.
+/// QoS 1 to a subscriber that never acknowledges: after `queue.full_wait` it is closed, and the publisher goes on.
 #[test]
 fn a_stuck_reader_of_qos_1_is_closed() {
     v5_with(
         |settings| {
             settings.queue.messages_max = 5;
             settings.mqtt.inflight_max = 5;
-            settings.queue.wait = Duration::from_secs(1);
+            settings.queue.full_wait = Duration::from_secs(1);
         },
         |b| {
             const COUNT: u16 = 40;

@@ -2,9 +2,9 @@
 //! the PROXY protocol; with one worker and with three.
 
 mod client;
-mod crowd;
 mod proxy;
 mod secure;
+mod unauthenticated;
 mod websocket;
 
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use broker::access::{
-    Access, Action, AskAgain, AuthReply, ClientCertificate, Credentials, Identity, Permission, Verdict,
+    Access, Action, AuthReply, AuthResult, ClientCertificate, Credentials, Identity, Permission,
+    RetryAuthorize,
 };
 use broker::admin::ClientDetail;
 use broker::settings::Settings;
@@ -26,18 +27,18 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Node {
     node: edge::Node,
     edge: EdgeSettings,
-    shown: Arc<Shown>,
+    seen_identity: Arc<RecordingAccess>,
 }
 
 /// Lets everybody in, and remembers what they have shown: Client Identifier, listener, certificate.
 #[derive(Default)]
-struct Shown(Mutex<Option<Introduction>>);
+struct RecordingAccess(Mutex<Option<Introduction>>);
 
 type Introduction = (String, String, Option<ClientCertificate>);
 
-impl Access for Shown {
-    fn authenticate(&self, _: Credentials<'_>, _: &mut dyn FnMut() -> AuthReply) -> Option<Verdict> {
-        Some(Verdict::Allow)
+impl Access for RecordingAccess {
+    fn authenticate(&self, _: Credentials<'_>, _: &mut dyn FnMut() -> AuthReply) -> Option<AuthResult> {
+        Some(AuthResult::Allow)
     }
 
     fn guards_topics(&self) -> bool {
@@ -46,13 +47,16 @@ impl Access for Shown {
 
     fn authorize(
         &self,
-        shown: Identity<'_>,
+        seen_identity: Identity<'_>,
         _: Action,
         _: &str,
-        _: &mut dyn FnMut() -> AskAgain,
+        _: &mut dyn FnMut() -> RetryAuthorize,
     ) -> Option<Permission> {
-        let introduction =
-            (shown.client_id.to_owned(), shown.listener.to_owned(), shown.certificate.cloned());
+        let introduction = (
+            seen_identity.client_id.to_owned(),
+            seen_identity.listener.to_owned(),
+            seen_identity.certificate.cloned(),
+        );
         *self.0.lock().expect("whole") = Some(introduction);
         Some(Permission { allowed: true, lasting: true })
     }
@@ -74,8 +78,8 @@ impl Node {
         settings(&mut broker);
         let listener = Listener { address: "127.0.0.1:0".into(), ..listener };
         let edge = EdgeSettings { workers, listeners: vec![listener], ..Default::default() };
-        let shown = Arc::new(Shown::default());
-        let access = shown.clone();
+        let seen_identity = Arc::new(RecordingAccess::default());
+        let access = seen_identity.clone();
         let node = edge::start(Options {
             edge: edge.clone(),
             broker,
@@ -83,9 +87,9 @@ impl Node {
             version: "entrance".into(),
             store: None,
             peers: None,
-            descriptors_kept: 0,
+            descriptors_reserved: 0,
         })?;
-        Ok(Node { node, edge, shown })
+        Ok(Node { node, edge, seen_identity })
     }
 
     fn address(&self) -> SocketAddr {
@@ -114,7 +118,7 @@ impl Node {
 
     /// What the client that published last has shown.
     fn last_shown(&self) -> Introduction {
-        self.shown.0.lock().expect("whole").take().expect("a client")
+        self.seen_identity.0.lock().expect("whole").take().expect("a client")
     }
 
     fn stop(self) {

@@ -5,9 +5,9 @@
 //! connection, and nothing that has no way to answer can be served (`gone.rs`).
 
 mod client;
-mod crowds;
 mod gone;
 mod listening;
+mod many_clients;
 mod pressure;
 mod stopping;
 
@@ -51,7 +51,7 @@ impl Node {
             version: "robustness".into(),
             store: None,
             peers: None,
-            descriptors_kept: 0,
+            descriptors_reserved: 0,
         })
         .map(Node)
     }

@@ -32,7 +32,7 @@ fn a_large_packet_arrives_in_tiny_pieces() {
 #[test]
 fn a_flood_whose_answers_nobody_reads_stops_by_itself() {
     with_1_and_3_workers(|workers| {
-        let node = Node::with(workers, |settings, _| settings.queue.out_bytes_max = ByteSize::kib(64));
+        let node = Node::with(workers, |settings, _| settings.queue.unsent_bytes_max = ByteSize::kib(64));
         let mut flood = node.client("flood");
         let mut other = node.client("other");
         flood.stream.set_nonblocking(true).expect("a socket");
@@ -102,7 +102,7 @@ fn a_slow_reader_of_large_messages_loses_nothing() {
 #[test]
 fn large_messages_for_readers_that_do_not_read_are_dropped() {
     with_1_and_3_workers(|workers| {
-        let node = Node::with(workers, |settings, _| settings.queue.out_bytes_max = ByteSize::mib(1));
+        let node = Node::with(workers, |settings, _| settings.queue.unsent_bytes_max = ByteSize::mib(1));
         let mut stuck: Vec<Client> = (0..10).map(|_| node.client("")).collect();
         for client in &mut stuck {
             client.subscribe("#", QoS::AtMostOnce);

@@ -1,7 +1,7 @@
 use super::*;
 
 fn identity(name: &str) -> Identity {
-    Identity { name: name.into(), cluster: [7; 16], features: 0b110, card: Bytes::new() }
+    Identity { name: name.into(), cluster: [7; 16], features: 0b110, descriptor: Bytes::new() }
 }
 
 fn said(out: &mut Output) -> Bytes {
@@ -16,16 +16,16 @@ fn talk(dialer: (&Identity, &[u8]), acceptor: (&Identity, &[u8]), step: usize) -
 }
 
 fn talk_of(
-    place: (u8, u8),
+    channel_of_link: (u8, u8),
     dialer: (&Identity, &[u8]),
     acceptor: (&Identity, &[u8]),
     step: usize,
 ) -> (Ended, Ended) {
     let (mut to_acceptor, mut to_dialer) = (Output::default(), Output::default());
     let secret = Secret::new(dialer.1);
-    let mut dials = Handshake::dial(dialer.0, secret, LinkId(11), place, [1; 32], &mut to_acceptor);
+    let mut dials = Handshake::dial(dialer.0, secret, LinkId(11), channel_of_link, [1; 32], &mut to_acceptor);
     let mut accepts = Handshake::accept(acceptor.0, Secret::new(acceptor.1), [2; 32]);
-    let (mut one, mut other) = (Ok(Progress::Waits), Ok(Progress::Waits));
+    let (mut one, mut other) = (Ok(Progress::NeedsMore), Ok(Progress::NeedsMore));
     for _ in 0..1000 {
         for piece in said(&mut to_acceptor).chunks(step) {
             let mut piece = Bytes::copy_from_slice(piece);
@@ -38,7 +38,7 @@ fn talk_of(
         }
         for piece in said(&mut to_dialer).chunks(step) {
             let mut piece = Bytes::copy_from_slice(piece);
-            if matches!(one, Ok(Progress::Waits)) {
+            if matches!(one, Ok(Progress::NeedsMore)) {
                 one = dials.input(&mut piece, &mut to_acceptor);
             }
         }
@@ -48,8 +48,8 @@ fn talk_of(
 
 #[test]
 fn two_nodes_with_the_same_secret_learn_who_they_are() {
-    let a = Identity { card: vec![5; CARD_MAX].into(), ..identity("a") };
-    let b = Identity { features: 0b011, card: "b's".into(), ..identity(&"b".repeat(255)) };
+    let a = Identity { descriptor: vec![5; DESCRIPTOR_MAX].into(), ..identity("a") };
+    let b = Identity { features: 0b011, descriptor: "b's".into(), ..identity(&"b".repeat(255)) };
     for step in [1, 7, 4096] {
         let (one, other) = talk((&a, b"secret"), (&b, b"secret"), step);
         let established = |of: &Identity, link| {
@@ -60,7 +60,7 @@ fn two_nodes_with_the_same_secret_learn_who_they_are() {
                 features: 0b010,
                 channel: 1,
                 channels: 3,
-                card: of.card.clone(),
+                descriptor: of.descriptor.clone(),
             })))
         };
         assert_eq!(one, established(&b, LinkId(22)));
@@ -71,13 +71,13 @@ fn two_nodes_with_the_same_secret_learn_who_they_are() {
 #[test]
 fn an_introduction_is_of_no_channel_and_may_be_to_oneself() {
     for names in [("a", "b"), ("a", "a")] {
-        let dialer = Identity { card: "of the dialer".into(), ..identity(names.0) };
-        let acceptor = Identity { card: "of the acceptor".into(), ..identity(names.1) };
+        let dialer = Identity { descriptor: "of the dialer".into(), ..identity(names.0) };
+        let acceptor = Identity { descriptor: "of the acceptor".into(), ..identity(names.1) };
         let (one, other) = talk_of((0, 0), (&dialer, b"secret"), (&acceptor, b"secret"), 9);
         for (found, of) in [(one, acceptor), (other, dialer)] {
             let Ok(Progress::Done(found)) = found else { panic!("{found:?}") };
             assert!(found.is_introduction());
-            assert_eq!((found.name, found.card), (of.name, of.card));
+            assert_eq!((found.name, found.descriptor), (of.name, of.descriptor));
         }
     }
     let (one, other) = talk_of((0, 0), (&identity("a"), b"guess"), (&identity("a"), b"secret"), 9);
@@ -103,7 +103,7 @@ fn a_proof_of_somebody_else_is_refused() {
     let mut accepts = Handshake::accept(&identity("b"), Secret::new(b"secret"), [2; 32]);
     let mut input = said(&mut out);
     assert_eq!(accepts.input(&mut input, &mut answer), Ok(Progress::Named("a".into())));
-    assert_eq!(accepts.answer(LinkId(2), &mut input, &mut answer), Ok(Progress::Waits));
+    assert_eq!(accepts.answer(LinkId(2), &mut input, &mut answer), Ok(Progress::NeedsMore));
     // The acceptor's own proof sent back is no proof of the dialer.
     let answer = said(&mut answer);
     let mut reflected = answer.slice(answer.len() - PROOF..);
@@ -119,9 +119,11 @@ fn those_who_do_not_belong_together_are_told_so() {
     };
     check(Identity { cluster: [8; 16], ..identity("a") }, Refusal::Cluster);
     check(identity("b"), Refusal::OwnName);
-    let of_no_place = |place| talk_of(place, (&identity("a"), b"secret"), (&identity("b"), b"secret"), 9);
-    for place in [(1, 0), (3, 3), (0, CHANNELS_MAX + 1)] {
-        assert_eq!(of_no_place(place).0, Err(PeerError::RefusedBy { reason: Refusal::Channel }));
+    let of_no_channel = |channel_of_link| {
+        talk_of(channel_of_link, (&identity("a"), b"secret"), (&identity("b"), b"secret"), 9)
+    };
+    for channel_of_link in [(1, 0), (3, 3), (0, CHANNELS_MAX + 1)] {
+        assert_eq!(of_no_channel(channel_of_link).0, Err(PeerError::RefusedBy { reason: Refusal::Channel }));
     }
 }
 
@@ -209,23 +211,23 @@ fn unhex(text: &str) -> Vec<u8> {
 }
 
 /// What n1 says to n2, and n2 to n1 with its proof.
-fn hellos(cards: (&'static str, &'static str)) -> (Bytes, Bytes) {
+fn hellos(descriptors: (&'static str, &'static str)) -> (Bytes, Bytes) {
     let (mut hello, mut answer) = (Output::default(), Output::default());
-    let n1 = Identity { card: cards.0.into(), ..identity("n1") };
-    let n2 = Identity { card: cards.1.into(), ..identity("n2") };
+    let n1 = Identity { descriptor: descriptors.0.into(), ..identity("n1") };
+    let n2 = Identity { descriptor: descriptors.1.into(), ..identity("n2") };
     Handshake::dial(&n1, Secret::new(b"s"), LinkId(0x0102), (1, 3), [9; 32], &mut hello);
     let hello = said(&mut hello);
     let mut accepts = Handshake::accept(&n2, Secret::new(b"s"), [8; 32]);
     let mut input = hello.clone();
     assert_eq!(accepts.input(&mut input, &mut answer), Ok(Progress::Named("n1".into())));
-    assert_eq!(accepts.answer(LinkId(0x0304), &mut input, &mut answer), Ok(Progress::Waits));
+    assert_eq!(accepts.answer(LinkId(0x0304), &mut input, &mut answer), Ok(Progress::NeedsMore));
     (hello, said(&mut answer))
 }
 
 #[test]
 fn hellos_have_these_bytes() {
-    let check = |found: &[u8], length: &str, golden: [&str; 7], card: &str| {
-        assert_eq!(hex(found), ["4d4c4e4b", length, &golden.concat(), card].concat());
+    let check = |found: &[u8], length: &str, golden: [&str; 7], descriptor: &str| {
+        assert_eq!(hex(found), ["4d4c4e4b", length, &golden.concat(), descriptor].concat());
     };
     let (hello, answer) = hellos(("", "core"));
     check(&hello, "5300", GOLDEN_DIALER, "0000");
@@ -239,29 +241,33 @@ fn a_node_that_knows_of_no_cards_is_understood() {
     let secret = || Secret::new(b"s");
     let whole = |golden: [&str; 7]| message(&unhex(&golden.concat()));
     // As acceptor, and as dialer.
-    let n2 = Identity { card: "n2".into(), ..identity("n2") };
+    let n2 = Identity { descriptor: "n2".into(), ..identity("n2") };
     let mut accepts = Handshake::accept(&n2, secret(), [8; 32]);
     let mut out = Output::default();
     assert_eq!(accepts.input(&mut whole(GOLDEN_DIALER), &mut out), Ok(Progress::Named("n1".into())));
-    assert_eq!(accepts.named().map(|it| it.card.clone()), Some(Bytes::new()));
-    let n1 = Identity { card: "n1".into(), ..identity("n1") };
+    assert_eq!(accepts.named().map(|it| it.descriptor.clone()), Some(Bytes::new()));
+    let n1 = Identity { descriptor: "n1".into(), ..identity("n1") };
     let mut dials = Handshake::dial(&n1, secret(), LinkId(0x0102), (1, 3), [9; 32], &mut out);
     let said = [said(&mut out), whole(GOLDEN_ACCEPTOR)];
     let proof = dials.proof(b"acceptor", &said.concat());
     let mut answer = Bytes::from([&said[1][..], proof.as_ref()].concat());
     let Ok(Progress::Done(found)) = dials.input(&mut answer, &mut out) else { panic!("it is understood") };
-    assert_eq!((&*found.name, found.card), ("n2", Bytes::new()));
+    assert_eq!((&*found.name, found.descriptor), ("n2", Bytes::new()));
 }
 
 #[test]
 fn a_card_that_cannot_be_is_refused() {
-    let hello = |card: &[u8]| message(&[&unhex(&GOLDEN_DIALER.concat()), card].concat());
+    let hello = |descriptor: &[u8]| message(&[&unhex(&GOLDEN_DIALER.concat()), descriptor].concat());
     let accept = |mut hello| {
         let mut accepts = Handshake::accept(&identity("n2"), Secret::new(b"s"), [8; 32]);
         accepts.input(&mut hello, &mut Output::default())
     };
-    for card in [&[1][..], &[1, 0], &[0, 2], &[2, 0, 7]] {
-        assert_eq!(accept(hello(card)), Err(PeerError::BadHandshake { what: "too little" }), "{card:?}");
+    for descriptor in [&[1][..], &[1, 0], &[0, 2], &[2, 0, 7]] {
+        assert_eq!(
+            accept(hello(descriptor)),
+            Err(PeerError::BadHandshake { what: "too little" }),
+            "{descriptor:?}"
+        );
     }
     let longer = PeerError::BadHandshake { what: "a card longer than any can be" };
     assert_eq!(accept(hello(&[&[1, 2][..], &[0; 513]].concat())), Err(longer));

@@ -17,7 +17,7 @@ pub struct MeshConfig {
     pub dial_first: Duration,
     pub dial_max: Duration,
     /// From an introduction at a sought address to the next one there.
-    pub seek_pause: Duration,
+    pub discovery_interval: Duration,
     /// Whether those who know the secret and are no peers are told who this node is, and are heard of. Others are refused.
     pub introduces: bool,
     /// Connections from others whose handshake is not done. With more, those that have said nothing make room.
@@ -26,7 +26,7 @@ pub struct MeshConfig {
     /// connections.
     pub handshakes_per_address: usize,
     /// The same complaint about the same peer comes again only after this.
-    pub complaint_pause: Duration,
+    pub warning_interval: Duration,
     /// What people call the cluster, whose number the identity has: for complaints. They name none when it is empty.
     pub cluster: Box<str>,
 }
@@ -39,11 +39,11 @@ impl Default for MeshConfig {
             handshake_max: Duration::from_secs(5),
             dial_first: Duration::from_millis(100),
             dial_max: Duration::from_secs(1),
-            seek_pause: Duration::from_secs(2),
+            discovery_interval: Duration::from_secs(2),
             introduces: false,
             handshakes_max: 64,
             handshakes_per_address: 32,
-            complaint_pause: Duration::from_secs(60),
+            warning_interval: Duration::from_secs(60),
             cluster: Box::default(),
         }
     }

@@ -1,6 +1,6 @@
 use bytes::Bytes;
 
-use super::crowd::Network;
+use super::half_open_connections::Network;
 use crate::error::Refusal;
 use crate::handshake::{Handshake, LinkId, refusal};
 use crate::link::ChannelId;
@@ -20,7 +20,7 @@ pub struct Connection {
     pub origin: Origin,
     pub stage: Stage,
     /// The name that somebody who dialed has said, proved or not.
-    pub says: Option<Box<str>>,
+    pub claimed_name: Option<Box<str>>,
     /// Where somebody who dialed is reached, if that is known.
     pub reached: Option<Box<str>>,
     /// One of the two has not heard of the other yet, and will.
@@ -39,7 +39,7 @@ pub enum Origin {
     /// This node dials a peer: which of the link's connections it is.
     Slot(u8),
     /// This node dials a sought address.
-    Sought,
+    Discovery,
 }
 
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub enum Stage {
     Dialing {
         by: Time,
     },
-    Shaking {
+    Handshaking {
         handshake: Box<Handshake>,
         by: Time,
         own: LinkId,
@@ -67,7 +67,7 @@ impl Connection {
             network: None,
             origin,
             stage,
-            says: None,
+            claimed_name: None,
             reached: None,
             is_early: false,
             out: Output::default(),
@@ -79,7 +79,7 @@ impl Connection {
     pub fn slot(&self) -> Option<u8> {
         match self.origin {
             Origin::Slot(slot) => Some(slot),
-            Origin::Accepted | Origin::Sought => None,
+            Origin::Accepted | Origin::Discovery => None,
         }
     }
 
@@ -93,8 +93,8 @@ impl Connection {
     }
 
     /// What is left to say when this node gives it up for that reason: to whoever waits for a proof.
-    pub fn farewell(&mut self, reason: Refusal) -> Bytes {
-        if !self.is_dialed() || !matches!(self.stage, Stage::Shaking { .. }) {
+    pub fn closing_bytes(&mut self, reason: Refusal) -> Bytes {
+        if !self.is_dialed() || !matches!(self.stage, Stage::Handshaking { .. }) {
             return Bytes::new();
         }
         self.out.put(&refusal(reason));
@@ -102,20 +102,20 @@ impl Connection {
     }
 
     /// Where it leads to; of somebody who has dialed the host, as the port is another every time, unless it is known where that one is reached.
-    pub fn place(&self) -> &str {
+    pub fn peer_address(&self) -> &str {
         match (self.origin, &self.reached) {
             (Origin::Accepted, Some(reached)) => reached,
             (Origin::Accepted, None) => {
                 self.address.rsplit_once(':').map_or(&*self.address, |(host, _)| host)
             }
-            (Origin::Slot(_) | Origin::Sought, _) => &self.address,
+            (Origin::Slot(_) | Origin::Discovery, _) => &self.address,
         }
     }
 
     /// When it is closed unless it is a channel by then.
     pub fn deadline(&self) -> Time {
         match self.stage {
-            Stage::Dialing { by } | Stage::Shaking { by, .. } => by,
+            Stage::Dialing { by } | Stage::Handshaking { by, .. } => by,
             Stage::Channel { .. } => Time::NEVER,
         }
     }

@@ -8,7 +8,7 @@ pub struct MeshCounters {
     /// Connections of others that were taken in.
     pub accepted: u64,
     /// Connections of others that were closed because too many handshakes went on: those that made room, and those that found none.
-    pub crowded: u64,
+    pub unauthenticated_closed: u64,
     /// Handshakes that were refused, by either side.
     pub refused: u64,
     /// Of them, those of another process with the name of a peer that is connected.

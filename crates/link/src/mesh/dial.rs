@@ -48,8 +48,8 @@ impl Mesh {
             let idle = peer.slots.iter().take(count).filter(|slot| slot.connection.is_none());
             idle.map(|slot| slot.due)
         });
-        let idle = self.sought.values().filter(|sought| sought.connection.is_none());
-        let seeks = idle.map(|sought| sought.due);
+        let idle = self.discovery.values().filter(|discovery| discovery.connection.is_none());
+        let seeks = idle.map(|discovery| discovery.due);
         deadlines.chain(links).chain(dials).chain(seeks).min().unwrap_or(Time::NEVER)
     }
 }

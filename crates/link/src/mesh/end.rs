@@ -9,37 +9,37 @@ use crate::node::NodeId;
 use crate::time::Time;
 
 /// What is wrong with whom.
-pub(super) struct Complaint<'a> {
+pub(super) struct Problem<'a> {
     /// Where it is dialed, or the host that it comes from.
     pub address: &'a str,
     pub name: Option<&'a str>,
     pub reason: &'a str,
     /// Nobody has to do anything.
-    pub passes: bool,
+    pub is_transient: bool,
 }
 
 impl Mesh {
     /// A connection has ended, or could not be made, as `why` says.
     pub fn closed(&mut self, now: Time, id: ConnectionId, why: &str) {
         let Some(mut connection) = self.remove(now, id) else { return };
-        let reason = match (&connection.stage, &connection.says) {
+        let reason = match (&connection.stage, &connection.claimed_name) {
             (Stage::Dialing { .. }, _) => {
-                format!("it cannot be reached: {why}; {}", checks(connection.origin))
+                format!("it cannot be reached: {why}; {}", dial_hint(connection.origin))
             }
-            (Stage::Shaking { .. }, _) if connection.origin == Origin::Sought => format!(
+            (Stage::Handshaking { .. }, _) if connection.origin == Origin::Discovery => format!(
                 "the connection ended before the handshake was done: {why}; check that the address is that of a node's cluster port, and \
                  the log of the node"
             ),
-            (Stage::Shaking { .. }, _) if connection.is_dialed() => {
+            (Stage::Handshaking { .. }, _) if connection.is_dialed() => {
                 format!("the connection ended before the handshake was done: {why}")
             }
             // Who has something against this node says it, so it was stopped, or does not know how to say it.
-            (Stage::Shaking { .. }, Some(_)) => {
+            (Stage::Handshaking { .. }, Some(_)) => {
                 connection.is_early = true;
                 format!("it ended the connection before the handshake was done ({why}): its log says why")
             }
             // Whoever has not said its name may be a probe of the port.
-            (Stage::Shaking { .. }, None) => return,
+            (Stage::Handshaking { .. }, None) => return,
             (Stage::Channel { .. }, _) => {
                 if let Some(peer) = connection.peer.and_then(|node| self.peers.get_mut(&node)) {
                     peer.last_error = Some((now, why.into()));
@@ -47,19 +47,19 @@ impl Mesh {
                 return;
             }
         };
-        self.accuse(now, &connection, &reason);
+        self.report_failure(now, &connection, &reason);
     }
 
     /// A connection has ended for what its peer did below the mesh, such as in TLS: as [`Self::closed`], but `why` says all before the handshake
     /// is done, and is said of strangers too.
     pub fn broken(&mut self, now: Time, id: ConnectionId, why: &str) {
         let stage = self.connections.get(&id).map(|connection| &connection.stage);
-        if !matches!(stage, Some(Stage::Shaking { .. })) {
+        if !matches!(stage, Some(Stage::Handshaking { .. })) {
             return self.closed(now, id, why);
         }
         if let Some(connection) = self.remove(now, id) {
             self.counters.refused += u64::from(connection.origin == Origin::Accepted);
-            self.accuse(now, &connection, why);
+            self.report_failure(now, &connection, why);
         }
     }
 
@@ -70,13 +70,13 @@ impl Mesh {
         self.half_open -= usize::from(connection.is_half_open());
         self.counters.dials_failed += u64::from(connection.is_dialed() && !is_channel);
         let MeshConfig { dial_first, dial_max, .. } = self.config;
-        if connection.origin == Origin::Sought
-            && let Some(sought) = self.sought.get_mut(&connection.address)
+        if connection.origin == Origin::Discovery
+            && let Some(discovery) = self.discovery.get_mut(&connection.address)
         {
-            sought.connection = None;
-            sought.due = now.after(some_of(sought.pause, &mut self.random));
-            sought.pause = (sought.pause * 2).min(dial_max);
-            self.due = sought.due.min(self.due);
+            discovery.connection = None;
+            discovery.due = now.after(jittered(discovery.pause, &mut self.random));
+            discovery.pause = (discovery.pause * 2).min(dial_max);
+            self.due = discovery.due.min(self.due);
         }
         let Some(peer) = connection.peer.and_then(|node| self.peers.get_mut(&node)) else {
             return Some(connection);
@@ -86,10 +86,10 @@ impl Mesh {
             lasted = since.after(dial_max) <= now;
             peer.link.detach(channel);
             let index = usize::from(channel.index());
-            if let Some(place) = peer.channels.get_mut(index)
-                && *place == Some(id)
+            if let Some(known) = peer.channels.get_mut(index)
+                && *known == Some(id)
             {
-                *place = None;
+                *known = None;
                 peer.queued &= !(1 << index);
             }
         }
@@ -100,12 +100,12 @@ impl Mesh {
             if lasted {
                 slot.pause = dial_first;
             }
-            slot.due = now.after(some_of(slot.pause, &mut self.random));
+            slot.due = now.after(jittered(slot.pause, &mut self.random));
             slot.pause = (slot.pause * 2).min(dial_max);
             self.due = slot.due.min(self.due);
         }
         if let Some(node) = connection.peer {
-            self.look(now, node);
+            self.update_peer(now, node);
         }
         Some(connection)
     }
@@ -113,7 +113,7 @@ impl Mesh {
     /// Ends a connection that nobody is to blame for.
     pub(super) fn close(&mut self, now: Time, id: ConnectionId, reason: &str) {
         if let Some(mut connection) = self.remove(now, id) {
-            let last = connection.farewell(Refusal::Withdrawn);
+            let last = connection.closing_bytes(Refusal::Withdrawn);
             self.demands.push_back(Demand::Close { connection: id, last, reason: reason.into() });
         }
     }
@@ -122,36 +122,36 @@ impl Mesh {
     pub(super) fn fail(&mut self, now: Time, id: ConnectionId, reason: &str, why: Option<Refusal>) {
         let Some(mut connection) = self.remove(now, id) else { return };
         let last = match why {
-            Some(why) => connection.farewell(why),
+            Some(why) => connection.closing_bytes(why),
             // What of the handshake did not leave.
             None => connection.out.take().concat().into(),
         };
         self.demands.push_back(Demand::Close { connection: id, last, reason: reason.into() });
-        self.accuse(now, &connection, reason);
+        self.report_failure(now, &connection, reason);
     }
 
     /// Says what is wrong with a connection: to the log, and to those who look at the peer.
-    fn accuse(&mut self, now: Time, connection: &Connection, reason: &str) {
+    fn report_failure(&mut self, now: Time, connection: &Connection, reason: &str) {
         let peer = connection.peer.and_then(|node| self.peers.get_mut(&node));
         let name = peer.map(|peer| {
             peer.last_error = Some((now, reason.into()));
             peer.name.clone()
         });
-        let name = name.as_deref().or(connection.says.as_deref());
-        let (address, passes) = (connection.place(), connection.is_early);
-        self.complain(now, Complaint { address, name, reason, passes });
+        let name = name.as_deref().or(connection.claimed_name.as_deref());
+        let (address, is_transient) = (connection.peer_address(), connection.is_early);
+        self.report(now, Problem { address, name, reason, is_transient });
     }
 
     /// What the owner of the mesh finds wrong with a node. It comes back as [`MeshEvent::Refused`], like what the mesh finds.
-    pub fn complain_of(&mut self, now: Time, name: &str, address: &str, reason: &str) {
-        self.complain(now, Complaint { address, name: Some(name), reason, passes: false });
+    pub fn report_problem(&mut self, now: Time, name: &str, address: &str, reason: &str) {
+        self.report(now, Problem { address, name: Some(name), reason, is_transient: false });
     }
 
-    pub(super) fn complain(&mut self, now: Time, complaint: Complaint<'_>) {
-        let Complaint { address, name, reason, passes } = complaint;
-        let said = self.complaints.complain(now, address, name, reason);
+    pub(super) fn report(&mut self, now: Time, problem: Problem<'_>) {
+        let Problem { address, name, reason, is_transient } = problem;
+        let suppressed = self.warning_limiter.report(now, address, name, reason);
         let (address, name, reason) = (address.into(), name.map(Into::into), reason.into());
-        self.events.push_back(MeshEvent::Refused { address, name, reason, said, passes });
+        self.events.push_back(MeshEvent::Refused { address, name, reason, suppressed, is_transient });
     }
 
     /// Ends the connections whose channels the link has dropped.
@@ -172,20 +172,20 @@ impl Mesh {
 }
 
 /// What to look at when nobody answers.
-pub(super) fn checks(origin: Origin) -> &'static str {
+pub(super) fn dial_hint(origin: Origin) -> &'static str {
     match origin {
         Origin::Slot(_) => {
             "check that the node runs, the address that others are to reach it at (its cluster.advertise, or cluster.listen) and the firewalls \
              between"
         }
-        Origin::Accepted | Origin::Sought => {
+        Origin::Accepted | Origin::Discovery => {
             "check that the node runs, its address and the firewalls between"
         }
     }
 }
 
 /// Half of a pause to all of it, by chance: nodes that fail together do not try again together.
-fn some_of(pause: Duration, random: &mut Random) -> Duration {
+fn jittered(pause: Duration, random: &mut Random) -> Duration {
     let mut chance = [0; 2];
     random(&mut chance);
     let half = pause / 2;

@@ -31,15 +31,21 @@ pub enum Demand {
 pub enum MeshEvent {
     /// Something happened to the link to a peer. [`Event::Silent`] does not come: its connection is closed instead.
     Link { peer: NodeId, event: Event },
-    /// A node that knows the secret says who it is, be it a peer, unknown, or this one. `card` is its
-    /// [`Identity::card`](crate::Identity::card); `address` the sought one at which it was found, `None` when it has found this node.
+    /// A node that knows the secret says who it is, be it a peer, unknown, or this one. `descriptor` is its
+    /// [`Identity::descriptor`](crate::Identity::descriptor); `address` the sought one at which it was found, `None` when it has found this node.
     /// At most 256 wait: then the oldest gives way.
-    Introduced { name: Box<str>, card: Bytes, address: Option<Box<str>> },
+    Introduced { name: Box<str>, descriptor: Bytes, address: Option<Box<str>> },
     /// Somebody was refused or cannot be joined. `address` is where it is dialed, or the host that it comes from; `name` that of a peer, or
-    /// what somebody says, proved or not; `reason` says what to do. `said` is `None` when the same was said a while ago, and else how often it was
-    /// not said since then: the log has it then. `passes`: nobody has to do anything.
-    Refused { address: Box<str>, name: Option<Box<str>>, reason: Box<str>, said: Option<u64>, passes: bool },
+    /// what somebody says, proved or not; `reason` says what to do. `suppressed` is `None` when the same was said a while ago, and else how often it was
+    /// not said since then: the log has it then. `is_transient`: nobody has to do anything.
+    Refused {
+        address: Box<str>,
+        name: Option<Box<str>>,
+        reason: Box<str>,
+        suppressed: Option<u64>,
+        is_transient: bool,
+    },
     /// For the log: all places for handshakes of others, or all of one address, are taken, most of them by `address` or its network. It
     /// comes again after a while only; `closed` is how many connections were closed for it since the last time, this one included.
-    Crowded { address: IpAddr, closed: u64 },
+    UnauthenticatedLimit { address: IpAddr, closed: u64 },
 }

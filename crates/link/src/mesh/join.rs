@@ -23,12 +23,13 @@ struct Joined {
 
 impl Mesh {
     /// Bytes of a handshake have come.
-    pub(super) fn shake(&mut self, now: Time, id: ConnectionId, mut input: Bytes) {
+    pub(super) fn continue_handshake(&mut self, now: Time, id: ConnectionId, mut input: Bytes) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let Stage::Shaking { handshake, own, .. } = &mut connection.stage else { return };
+        let Stage::Handshaking { handshake, own, .. } = &mut connection.stage else { return };
         let mut reply = Output::default();
         let mut progress = handshake.input(&mut input, &mut reply);
-        connection.says = connection.says.take().or_else(|| handshake.says().map(Into::into));
+        connection.claimed_name =
+            connection.claimed_name.take().or_else(|| handshake.claimed_name().map(Into::into));
         if let Ok(Progress::Named(name)) = &progress
             && let Some((theirs, is_introduction)) =
                 handshake.named().map(|it| (it.link, it.is_introduction()))
@@ -37,7 +38,7 @@ impl Mesh {
             let peer = self.peers.get(&node);
             let namesake = peer.and_then(|peer| peer.namesake(now));
             let is_namesake = namesake.is_some_and(|it| {
-                is_introduction && handshake.named().is_some_and(|who| who.card == it.card)
+                is_introduction && handshake.named().is_some_and(|who| who.descriptor == it.descriptor)
             });
             let is_taken = match is_introduction {
                 true => is_namesake,
@@ -71,7 +72,7 @@ impl Mesh {
             }
         };
         match established {
-            Ok(Progress::Waits | Progress::Named(_)) => self.queue(id),
+            Ok(Progress::NeedsMore | Progress::Named(_)) => self.queue(id),
             Ok(Progress::Done(established)) => self.introduced(now, id, &established),
             Err(PeerError::RefusedBy { reason: Refusal::Withdrawn }) => {
                 self.close(now, id, "who has dialed gives it up");
@@ -91,13 +92,13 @@ impl Mesh {
                 | PeerError::RefusedBy { reason: Refusal::Unknown }
         );
         // Who finds the others by introductions hears of all of them, if not in the same order.
-        connection.is_early = is_unknown && self.config.introduces && connection.origin != Origin::Sought;
+        connection.is_early = is_unknown && self.config.introduces && connection.origin != Origin::Discovery;
         let is_other = matches!(
             error,
             PeerError::Refuses { reason: Refusal::Cluster }
                 | PeerError::RefusedBy { reason: Refusal::Cluster }
         );
-        let peer = connection.says.as_deref().and_then(|name| self.peers.get(&NodeId::of_name(name)));
+        let peer = connection.claimed_name.as_deref().and_then(|name| self.peers.get(&NodeId::of_name(name)));
         let reason = match connection.origin {
             _ if is_taken => peer.map_or_else(|| error.to_string(), |peer| taken(error, peer)),
             Origin::Accepted if connection.is_early => {
@@ -110,7 +111,7 @@ impl Mesh {
             _ if is_other && !self.config.cluster.is_empty() => {
                 format!("{error}. The cluster.id of this node is {:?}", self.config.cluster)
             }
-            Origin::Sought => refused_introduction(error),
+            Origin::Discovery => refused_introduction(error),
             Origin::Accepted | Origin::Slot(_) => error.to_string(),
         };
         self.fail(now, id, &reason, None);
@@ -120,7 +121,7 @@ impl Mesh {
     fn join(&mut self, now: Time, id: ConnectionId, joined: Joined) {
         let Joined { established, mut proof, rest } = joined;
         let Some(connection) = self.connections.get(&id) else { return };
-        let Stage::Shaking { own, .. } = connection.stage else { return };
+        let Stage::Handshaking { own, .. } = connection.stage else { return };
         let (is_dialed, expected) = (connection.is_dialed(), connection.peer);
         let node = NodeId::of_name(&established.name);
         if is_dialed && expected != Some(node) {
@@ -143,13 +144,13 @@ impl Mesh {
             // The state of the link goes with the life of the peer that it was about. The id by which this node has just called itself
             // stands for that state.
             let fresh = self.link_id();
-            self.begin_anew(now, node, fresh);
-            return self.dial_anew(now, id);
+            self.restart_link(now, node, fresh);
+            return self.redial(now, id);
         }
         if is_news && own == answered {
-            self.begin_anew(now, node, answered);
+            self.restart_link(now, node, answered);
         } else if own != answered {
-            return self.dial_anew(now, id);
+            return self.redial(now, id);
         }
         // Only now: who has it takes the connection for one of the link.
         if let Some(connection) = self.connections.get_mut(&id) {
@@ -165,7 +166,7 @@ impl Mesh {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         let channel = peer.link.attach(now, established);
         (peer.version, peer.features) = (established.version, established.features);
-        peer.card = established.card.clone();
+        peer.descriptor = established.descriptor.clone();
         // Connections that were there before, of this channel and of others when their number has changed.
         self.sweep(now, node, "a newer connection took its place");
         let (Some(peer), Some(connection)) = (self.peers.get_mut(&node), self.connections.get_mut(&id))
@@ -174,7 +175,7 @@ impl Mesh {
         };
         self.half_open -= usize::from(connection.is_half_open());
         if let Some(slot) = connection.slot().and_then(|slot| peer.slots.get_mut(usize::from(slot))) {
-            slot.is_anew = false;
+            slot.is_redialed = false;
         }
         connection.peer = Some(node);
         peer.network = connection.network.or(peer.network);
@@ -187,27 +188,27 @@ impl Mesh {
             self.due = now.min(self.due);
         }
         self.queue(id);
-        self.look(now, node);
+        self.update_peer(now, node);
     }
 
     /// The peer has forgotten this node, or was another process: this node forgets too.
-    fn begin_anew(&mut self, now: Time, node: NodeId, id: LinkId) {
+    fn restart_link(&mut self, now: Time, node: NodeId, id: LinkId) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.link.forget(id);
         }
         self.sweep(now, node, "the peer has begun anew");
-        self.look(now, node);
+        self.update_peer(now, node);
     }
 
     /// The ids that were said are not those of the link any more.
-    fn dial_anew(&mut self, now: Time, id: ConnectionId) {
-        let place =
+    fn redial(&mut self, now: Time, id: ConnectionId) {
+        let slot_of_peer =
             self.connections.get(&id).and_then(|connection| Some((connection.peer?, connection.slot()?)));
         self.close(now, id, "the link has begun anew");
         // At once, however often the peer was dialed in vain before: it is there. But not for a peer with which this happens again and again.
-        if let Some((node, slot)) = place
+        if let Some((node, slot)) = slot_of_peer
             && let Some(slot) = self.peers.get_mut(&node).and_then(|it| it.slots.get_mut(usize::from(slot)))
-            && !std::mem::replace(&mut slot.is_anew, true)
+            && !std::mem::replace(&mut slot.is_redialed, true)
         {
             slot.due = now;
             self.due = now.min(self.due);

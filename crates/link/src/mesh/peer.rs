@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::crowd::Network;
 use super::event::ConnectionId;
+use super::half_open_connections::Network;
 use crate::lane::Class;
 use crate::link::Link;
 use crate::node::NodeId;
@@ -24,7 +24,7 @@ pub struct Peer {
     /// Bits of the channels whose connections are among those that may have output.
     pub queued: u32,
     /// Among those whose links have events.
-    pub is_noisy: bool,
+    pub has_queued_events: bool,
     pub is_up: bool,
     pub since: Time,
     /// As of the last handshake.
@@ -32,7 +32,7 @@ pub struct Peer {
     pub features: u64,
     pub last_error: Option<(Time, Box<str>)>,
     /// What it said of itself as its last connection was made.
-    pub card: Bytes,
+    pub descriptor: Bytes,
     /// While the link is up or down as it is.
     pub namesake: Option<Namesake>,
 }
@@ -40,7 +40,7 @@ pub struct Peer {
 /// Another process that goes by the name of a peer, as it has introduced itself.
 #[derive(Debug)]
 pub struct Namesake {
-    pub card: Bytes,
+    pub descriptor: Bytes,
     pub address: Box<str>,
     /// It is looked at anew then.
     pub until: Time,
@@ -55,7 +55,7 @@ pub struct Slot {
     /// What the next attempt waits for at most, if this one fails.
     pub pause: Duration,
     /// The link had begun anew when it was last dialed: it was, or is, dialed again at once.
-    pub is_anew: bool,
+    pub is_redialed: bool,
 }
 
 /// A peer, as an operator sees it.
@@ -77,8 +77,8 @@ pub struct PeerStatus<'a> {
     pub features: u64,
     /// What went wrong last, and when.
     pub last_error: Option<(Time, &'a str)>,
-    /// Its [`Identity::card`](crate::Identity::card) as of the last handshake.
-    pub card: &'a Bytes,
+    /// Its [`Identity::descriptor`](crate::Identity::descriptor) as of the last handshake.
+    pub descriptor: &'a Bytes,
     /// Its counters, round trip and what waits: [`Link::counters`], [`Link::round_trip`], [`Link::waiting`], [`Link::unconsumed`].
     pub link: &'a Link,
 }
@@ -105,13 +105,13 @@ impl Peer {
             slots,
             channels: Vec::new(),
             queued: 0,
-            is_noisy: false,
+            has_queued_events: false,
             is_up: false,
             since: now,
             version: 0,
             features: 0,
             last_error: None,
-            card: Bytes::new(),
+            descriptor: Bytes::new(),
             namesake: None,
         }
     }
@@ -143,12 +143,12 @@ impl Peer {
             version: self.version,
             features: self.features,
             last_error: self.last_error.as_ref().map(|(at, reason)| (*at, &**reason)),
-            card: &self.card,
+            descriptor: &self.descriptor,
             link: &self.link,
         }
     }
 }
 
 fn is_alive(now: Time, link: &Link) -> bool {
-    link.heard().is_some_and(|heard| heard.after(2 * link.config().heartbeat) > now)
+    link.last_received().is_some_and(|last_received| last_received.after(2 * link.config().heartbeat) > now)
 }

@@ -7,7 +7,7 @@ use link::{
 };
 
 /// Nodes without peers, of which each seeks all addresses and lets itself be found.
-fn strangers(count: usize) -> Vec<Spec> {
+fn unauthenticated_nodes(count: usize) -> Vec<Spec> {
     let mut specs = specs(count, 2);
     for spec in &mut specs {
         spec.peers.clear();
@@ -19,7 +19,7 @@ fn strangers(count: usize) -> Vec<Spec> {
 
 /// The first seeks the second, which lets itself be found.
 fn seeker_and_sought() -> Vec<Spec> {
-    let mut specs = strangers(2);
+    let mut specs = unauthenticated_nodes(2);
     specs[0].seeks = vec![1];
     specs[1].seeks.clear();
     specs
@@ -35,7 +35,7 @@ fn two_strangers_are_introduced_again_and_again() {
     world.run(2_000);
     assert_eq!(heard(&world, 0), [("n1", Some(1))]);
     assert_eq!(heard(&world, 1), [("n0", None)]);
-    (0..2).for_each(|node| world.change_card(node));
+    (0..2).for_each(|node| world.change_descriptor(node));
     world.run(18_000);
     assert_eq!(world.heard_of(0, 1, Some(1)), Some(world.nodes[1].edition), "of the other's new card");
     assert_eq!(world.heard_of(1, 0, None), Some(world.nodes[0].edition));
@@ -51,7 +51,7 @@ fn two_strangers_are_introduced_again_and_again() {
 
 #[test]
 fn all_find_all_and_each_finds_itself() {
-    let mut world = World::new(strangers(3), 2);
+    let mut world = World::new(unauthenticated_nodes(3), 2);
     world.run(20_000);
     for one in 0..3 {
         for other in 0..3 {
@@ -164,7 +164,9 @@ fn complaints(world: &mut World, at: usize) -> Vec<String> {
     while let Some(event) = world.nodes[at].mesh.poll_event() {
         match event {
             MeshEvent::Refused { reason, .. } => reasons.push(reason.into()),
-            MeshEvent::Crowded { address, closed } => reasons.push(format!("{closed} of {address}")),
+            MeshEvent::UnauthenticatedLimit { address, closed } => {
+                reasons.push(format!("{closed} of {address}"))
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -201,21 +203,21 @@ fn an_address_that_is_sought_no_more_is_left_alone() {
     let mut world = World::new(seeker_and_sought(), 7);
     let id = dial(&mut world, 0);
     let now = world.now;
-    world.nodes[0].mesh.seek(now, "1");
+    world.nodes[0].mesh.discover(now, "1");
     world.nodes[0].mesh.check_invariants();
-    assert_eq!(world.nodes[0].mesh.sought().collect::<Vec<_>>(), ["1"], "once, whoever says it again");
-    world.nodes[0].mesh.seek_no_more("1");
-    world.nodes[0].mesh.seek_no_more("nobody's");
+    assert_eq!(world.nodes[0].mesh.discovery().collect::<Vec<_>>(), ["1"], "once, whoever says it again");
+    world.nodes[0].mesh.stop_discovery("1");
+    world.nodes[0].mesh.stop_discovery("nobody's");
     world.nodes[0].mesh.check_invariants();
     let demand = world.nodes[0].mesh.poll_demand();
     assert!(matches!(demand, Some(Demand::Close { connection, .. }) if connection == id));
-    assert_eq!((world.nodes[0].mesh.sought().count(), world.nodes[0].mesh.connections()), (0, 0));
+    assert_eq!((world.nodes[0].mesh.discovery().count(), world.nodes[0].mesh.connections()), (0, 0));
     world.run(10_000);
     assert_eq!(world.nodes[0].mesh.counters().dialed, 1);
     // And again from where it began.
     let now = world.now;
-    world.nodes[0].mesh.seek(now, "1");
-    world.nodes[0].mesh.seek(now, "1");
+    world.nodes[0].mesh.discover(now, "1");
+    world.nodes[0].mesh.discover(now, "1");
     world.run(1_000);
     assert_eq!(heard(&world, 0), [("n1", Some(1))]);
 }
@@ -225,13 +227,13 @@ fn addresses_that_are_sought_have_a_bound() {
     let mut world = World::new(seeker_and_sought(), 8);
     let (now, mesh) = (world.now, &mut world.nodes[0].mesh);
     for address in 1..=300 {
-        mesh.seek(now, &address.to_string());
+        mesh.discover(now, &address.to_string());
     }
     mesh.check_invariants();
-    assert_eq!(mesh.sought().count(), 256);
-    mesh.seek_no_more("7");
-    mesh.seek(now, "300");
-    assert_eq!(mesh.sought().count(), 256);
+    assert_eq!(mesh.discovery().count(), 256);
+    mesh.stop_discovery("7");
+    mesh.discover(now, "300");
+    assert_eq!(mesh.discovery().count(), 256);
     let said = complaints(&mut world, 0);
     assert!(said.iter().any(|reason| reason.contains("256 addresses are sought already")), "{said:?}");
 }
@@ -249,10 +251,10 @@ fn another_process_that_goes_by_the_name_of_a_peer_hears_why_it_is_refused() {
     assert!(world.is_joined());
     let impostor = Spec { peers: Vec::new(), seeks: vec![0], ..specs[1].clone() };
     let impostor = World::new(vec![impostor], 9).nodes.remove(0);
-    let card = impostor.mesh.identity().card.clone();
+    let descriptor = impostor.mesh.identity().descriptor.clone();
     world.nodes.push(impostor);
     let (owner, now) = (world.id(1), world.now);
-    world.nodes[0].mesh.refuse_namesake(now, owner, card, "2");
+    world.nodes[0].mesh.refuse_namesake(now, owner, descriptor, "2");
     world.run(10_000);
     let taken = "another process with this name is connected and alive: give each node a name of its own";
     assert_eq!((world.said(2, taken), world.said(2, "the peer refuses this node")), (1, 1));
@@ -270,8 +272,8 @@ fn another_process_that_goes_by_the_name_of_a_peer_hears_why_it_is_refused() {
     assert!(heard(&world) > 0);
     // And it is not refused when the other one is gone.
     world.stop(1, true);
-    let (now, card) = (world.now, world.nodes[2].mesh.identity().card.clone());
-    world.nodes[0].mesh.refuse_namesake(now, owner, card, "2");
+    let (now, descriptor) = (world.now, world.nodes[2].mesh.identity().descriptor.clone());
+    world.nodes[0].mesh.refuse_namesake(now, owner, descriptor, "2");
     let before = heard(&world);
     world.run(10_000);
     assert!(heard(&world) > before);
@@ -306,7 +308,7 @@ fn introduce_from(
 }
 
 fn named(name: &str) -> Identity {
-    Identity { name: name.into(), cluster: [1; 16], features: 0, card: format!("of {name}").into() }
+    Identity { name: name.into(), cluster: [1; 16], features: 0, descriptor: format!("of {name}").into() }
 }
 
 #[test]
@@ -319,8 +321,8 @@ fn introductions_that_nobody_asks_for_have_a_bound() {
     assert_eq!((mesh.counters().introduced, mesh.counters().introductions_dropped), (300, 44));
     assert_eq!(mesh.connections(), 0);
     for number in 44..300 {
-        let (name, card) = (format!("x{number}"), format!("of x{number}").into());
-        let expected = MeshEvent::Introduced { name: name.into(), card, address: None };
+        let (name, descriptor) = (format!("x{number}"), format!("of x{number}").into());
+        let expected = MeshEvent::Introduced { name: name.into(), descriptor, address: None };
         assert_eq!(mesh.poll_event(), Some(expected), "the latest are left, in order");
     }
     assert_eq!(mesh.poll_event(), None);
@@ -330,7 +332,7 @@ fn introductions_that_nobody_asks_for_have_a_bound() {
 #[test]
 fn introductions_without_a_proof_count_as_handshakes_and_end() {
     let mut world = World::new(seeker_and_sought(), 10);
-    world.nodes[0].mesh.seek_no_more("1");
+    world.nodes[0].mesh.stop_discovery("1");
     for _ in 0..8 {
         let found = introduce(&mut world, 1, &named("x"), false);
         let Some(Progress::Done(found)) = found else {
@@ -339,7 +341,7 @@ fn introductions_without_a_proof_count_as_handshakes_and_end() {
         assert_eq!(*found.name, *"n1");
     }
     assert_eq!(introduce(&mut world, 1, &named("x"), false), None);
-    assert_eq!(world.nodes[1].mesh.counters().crowded, 1);
+    assert_eq!(world.nodes[1].mesh.counters().unauthenticated_closed, 1);
     assert_eq!(complaints(&mut world, 1), ["1 of 10.9.9.9"]);
     world.run(6_000);
     assert_eq!((world.nodes[1].mesh.counters().late, world.nodes[1].mesh.connections()), (8, 0));
@@ -369,7 +371,7 @@ fn who_comes_from_where_a_peer_is_finds_a_place_whatever_strangers_have_said() {
     for last in 0..20 {
         assert_eq!(mesh.accepted(now, ([10, 9, 8, last], 99).into()), None, "it keeps its place");
     }
-    assert_eq!((mesh.connections() - before, mesh.counters().crowded), (8, 22));
+    assert_eq!((mesh.connections() - before, mesh.counters().unauthenticated_closed), (8, 22));
     mesh.check_invariants();
 }
 
@@ -395,11 +397,11 @@ fn an_introduction_that_is_said_again_is_not_believed() {
     }
     world.run(10);
     assert_eq!((heard(&world, 0).len(), heard(&world, 1).len()), (1, 1));
-    let (is_closed, _) = world.stranger(1, &[&spoken[0], &spoken[2]]);
+    let (is_closed, _) = world.unauthenticated(1, &[&spoken[0], &spoken[2]]);
     assert!(is_closed && world.said(1, "does not know the cluster's secret") == 1);
     // Nor is what the acceptor has said of itself the proof of a dialer.
     let proof = &spoken[1][spoken[1].len() - 32..];
-    assert!(world.stranger(1, &[&spoken[0], proof]).0);
+    assert!(world.unauthenticated(1, &[&spoken[0], proof]).0);
     assert_eq!(heard(&world, 1).len(), 1);
 }
 

@@ -36,7 +36,7 @@ struct End {
     /// With the life of the link and the bytes that each of them is for.
     credits: VecDeque<(u32, u64, Credit)>,
     /// How often the peer has forgotten the link.
-    life: u32,
+    epoch: u32,
     /// Bytes that came in this life and were not consumed.
     unconsumed: u64,
     /// By connection, what had been written before the peer was expected to restart.
@@ -82,7 +82,7 @@ impl End {
             received: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
             credits: VecDeque::new(),
-            life: 0,
+            epoch: 0,
             unconsumed: 0,
             written_before: Vec::new(),
             arrivals: Vec::new(),
@@ -103,7 +103,7 @@ impl End {
         });
         self.received.clear();
         self.acknowledged.clear();
-        self.life += 1;
+        self.epoch += 1;
         self.unconsumed = 0;
     }
 }
@@ -251,8 +251,8 @@ impl Pair {
     /// Gives credit back for up to `count` frames.
     pub fn consume(&mut self, side: Side, count: usize) {
         let end = &mut self.ends[side as usize];
-        for (life, bytes, credit) in end.credits.drain(..count.min(end.credits.len())) {
-            let is_stale = life != end.life;
+        for (epoch, bytes, credit) in end.credits.drain(..count.min(end.credits.len())) {
+            let is_stale = epoch != end.epoch;
             self.stale_credits += u64::from(is_stale);
             end.unconsumed -= if is_stale { 0 } else { bytes };
             end.link.consume(credit);
@@ -282,8 +282,8 @@ impl Pair {
         if self.connections[index].is_some() {
             return;
         }
-        let place = (index as u8, self.connections.len() as u8);
-        let (to_b, to_a) = self.shake_hands(place, random);
+        let channel_of_link = (index as u8, self.connections.len() as u8);
+        let (to_b, to_a) = self.shake_hands(channel_of_link, random);
         // The acceptor first: it knew the dialer before the dialer knew that.
         let at_b = self.ends[1].link.attach(self.now, &to_a);
         let at_a = self.ends[0].link.attach(self.now, &to_b);
@@ -294,19 +294,24 @@ impl Pair {
         self.settle();
     }
 
-    fn shake_hands(&mut self, place: (u8, u8), random: &mut Random) -> (Established, Established) {
-        let identity =
-            |name: &str| Identity { name: name.into(), cluster: [1; 16], features: 0, card: Bytes::new() };
+    fn shake_hands(&mut self, channel_of_link: (u8, u8), random: &mut Random) -> (Established, Established) {
+        let identity = |name: &str| Identity {
+            name: name.into(),
+            cluster: [1; 16],
+            features: 0,
+            descriptor: Bytes::new(),
+        };
         let secret = Secret::new(b"secret");
         let nonce = [random.next() as u8; 32];
         let (mut a_says, mut b_says) = (Output::default(), Output::default());
         let ids = [self.ends[0].link.id(), self.ends[1].link.id()];
-        let mut a = Handshake::dial(&identity("a"), secret.clone(), ids[0], place, nonce, &mut a_says);
+        let mut a =
+            Handshake::dial(&identity("a"), secret.clone(), ids[0], channel_of_link, nonce, &mut a_says);
         let mut b = Handshake::accept(&identity("b"), secret, nonce);
         let bytes = |output: &mut Output| Bytes::from(output.take().concat());
         let mut hello = bytes(&mut a_says);
         assert_eq!(b.input(&mut hello, &mut b_says), Ok(Progress::Named("a".into())));
-        assert_eq!(b.answer(ids[1], &mut hello, &mut b_says), Ok(Progress::Waits));
+        assert_eq!(b.answer(ids[1], &mut hello, &mut b_says), Ok(Progress::NeedsMore));
         let Ok(Progress::Done(of_b)) = a.input(&mut bytes(&mut b_says), &mut a_says) else {
             panic!("the dialer knows the acceptor")
         };
@@ -335,13 +340,13 @@ impl Pair {
             }
         }
         self.settle();
-        self.check_next_life(side);
+        self.check_next_incarnation(side);
         self.retransmitted_before += self.retransmitted_of(side);
         self.ends[side as usize] = End::new(Link::new(link_id(random), self.config.clone()));
     }
 
     /// A side dies: it was given nothing that goes to its next life.
-    fn check_next_life(&self, side: Side) {
+    fn check_next_incarnation(&self, side: Side) {
         let (end, other) = (&self.ends[side as usize], &self.ends[side.other() as usize]);
         let is_about = |one: &End, other: &End| one.link.peer() == Some(other.link.id());
         let Some(expected) = other.expected.as_ref().filter(|_| is_about(end, other) && is_about(other, end))
@@ -451,7 +456,7 @@ impl Pair {
                 }
                 received.push(id);
                 end.arrivals.push(lane);
-                end.credits.push_back((end.life, frame.len() as u64, credit));
+                end.credits.push_back((end.epoch, frame.len() as u64, credit));
                 end.unconsumed += frame.len() as u64;
             }
             Event::Acknowledged { lane, next } => {
@@ -472,7 +477,7 @@ impl Pair {
                     }
                 }
             }
-            Event::GoesOn => {
+            Event::Continued => {
                 end.expected = None;
                 self.gone_on += 1;
                 let connections = self.connections.iter().zip(&end.written_before);

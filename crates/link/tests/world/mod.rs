@@ -90,7 +90,7 @@ pub fn config(connections: u8) -> MeshConfig {
         link: Config { window: 3_000, buffer_max, ..Config::default() },
         connections,
         dial_max: Duration::from_secs(2),
-        seek_pause: Duration::from_secs(3),
+        discovery_interval: Duration::from_secs(3),
         handshakes_max: 8,
         ..MeshConfig::default()
     }
@@ -110,7 +110,7 @@ pub fn specs(count: usize, connections: u8) -> Vec<Spec> {
     (0..count).map(spec).collect()
 }
 
-fn card(name: &str, edition: u64) -> Bytes {
+fn descriptor(name: &str, edition: u64) -> Bytes {
     format!("{edition} of {name}").into()
 }
 
@@ -146,8 +146,8 @@ impl World {
     fn node(&mut self, spec: Spec) -> Node {
         let name = spec.name.as_str().into();
         self.tags += 1;
-        let (edition, card) = (self.tags, card(&spec.name, self.tags));
-        let identity = Identity { name, cluster: [spec.cluster; 16], features: 3, card };
+        let (edition, descriptor) = (self.tags, descriptor(&spec.name, self.tags));
+        let identity = Identity { name, cluster: [spec.cluster; 16], features: 3, descriptor };
         let mut random = Random::new(self.random.next());
         let bytes =
             move |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = (random.next() >> 40) as u8);
@@ -160,18 +160,18 @@ impl World {
             peers.insert(NodeId::of_name(name), Peer { tag: self.tags, ..Peer::default() });
         }
         for address in &spec.seeks {
-            mesh.seek(self.now, &address.to_string());
+            mesh.discover(self.now, &address.to_string());
         }
         let (log, introduced) = (Vec::new(), Vec::new());
         Node { spec, mesh, is_running: true, peers, log, dials: 0, wakeups: 0, edition, introduced }
     }
 
     /// A node says something else of itself from now on.
-    pub fn change_card(&mut self, at: usize) {
+    pub fn change_descriptor(&mut self, at: usize) {
         self.tags += 1;
         let node = &mut self.nodes[at];
         node.edition = self.tags;
-        node.mesh.set_card(self.now, card(&node.spec.name, node.edition));
+        node.mesh.set_descriptor(self.now, descriptor(&node.spec.name, node.edition));
     }
 
     /// Holds who was introduced against who there is.
@@ -184,7 +184,7 @@ impl World {
         };
         let (found, own) = (found.expect("it is there by that name"), &self.nodes[at].spec);
         assert_eq!((&found.spec.secret, found.spec.cluster), (&own.secret, own.cluster));
-        let edition = (1..=found.edition).rev().find(|edition| *said == card(name, *edition));
+        let edition = (1..=found.edition).rev().find(|edition| *said == descriptor(name, *edition));
         let edition = edition.expect("it is what that node says, or has said");
         self.nodes[at].introduced.push((self.now, name.into(), edition, address));
     }
@@ -328,29 +328,31 @@ impl World {
         }
         while let Some(event) = self.nodes[at].mesh.poll_event() {
             match event {
-                MeshEvent::Refused { address, reason, said, passes, .. } => {
+                MeshEvent::Refused { address, reason, suppressed, is_transient, .. } => {
                     assert!(
                         !reason.is_empty()
                             && !address.is_empty()
-                            && said.is_none_or(|unsaid| unsaid < 100_000)
+                            && suppressed.is_none_or(|count| count < 100_000)
                     );
                     let is_nothing =
                         reason.contains("waits to hear") || reason.contains("it ended the connection");
-                    assert_eq!(passes, is_nothing, "{reason}");
-                    if said.is_some() {
+                    assert_eq!(is_transient, is_nothing, "{reason}");
+                    if suppressed.is_some() {
                         self.nodes[at].log.push((self.now, address.into(), reason.into()));
                     }
                 }
-                MeshEvent::Crowded { address, closed } => self.crowded(at, address, closed),
+                MeshEvent::UnauthenticatedLimit { address, closed } => {
+                    self.unauthenticated_closed(at, address, closed)
+                }
                 MeshEvent::Link { peer, event } => self.happened(at, peer, event),
-                MeshEvent::Introduced { name, card, address } => {
-                    self.introduced(at, &name, &card, address.as_deref());
+                MeshEvent::Introduced { name, descriptor, address } => {
+                    self.introduced(at, &name, &descriptor, address.as_deref());
                 }
             }
         }
     }
 
-    fn crowded(&mut self, at: usize, address: IpAddr, closed: u64) {
+    fn unauthenticated_closed(&mut self, at: usize, address: IpAddr, closed: u64) {
         self.nodes[at].log.push((self.now, address.to_string(), format!("{closed} made room")));
     }
 
@@ -436,7 +438,7 @@ impl World {
             }
             Event::Up => peer.ups += 1,
             Event::Suspect => peer.suspects += 1,
-            Event::GoesOn => panic!("nobody expected anything else"),
+            Event::Continued => panic!("nobody expected anything else"),
             Event::Silent { .. } => panic!("that is between the mesh and its links"),
         }
     }
@@ -457,11 +459,11 @@ impl World {
     /// From now on nothing arrives over a connection, one way or both, and nobody is told.
     pub fn swallow(&mut self) {
         let Some(wire) = self.some_wire() else { return };
-        let ways = [[true, true], [true, false], [false, true]][self.random.below(3)];
-        for (way, swallows) in ways.into_iter().enumerate() {
-            self.wires[wire].swallows[way] |= swallows;
+        let directions = [[true, true], [true, false], [false, true]][self.random.below(3)];
+        for (direction, swallows) in directions.into_iter().enumerate() {
+            self.wires[wire].swallows[direction] |= swallows;
             if swallows {
-                self.wires[wire].bytes[way].clear();
+                self.wires[wire].bytes[direction].clear();
             }
         }
     }
@@ -549,12 +551,12 @@ impl World {
     }
 
     /// A stranger connects to a node and sends bytes; returns whether it was hung up on, and what it was told.
-    pub fn stranger(&mut self, to: usize, pieces: &[&[u8]]) -> (bool, Vec<u8>) {
-        self.stranger_from(9, to, pieces)
+    pub fn unauthenticated(&mut self, to: usize, pieces: &[&[u8]]) -> (bool, Vec<u8>) {
+        self.unauthenticated_from(9, to, pieces)
     }
 
     /// The same, from the address 10.9.9.`last`.
-    pub fn stranger_from(&mut self, last: u8, to: usize, pieces: &[&[u8]]) -> (bool, Vec<u8>) {
+    pub fn unauthenticated_from(&mut self, last: u8, to: usize, pieces: &[&[u8]]) -> (bool, Vec<u8>) {
         let now = self.now;
         let from = ([10, 9, 9, last], 99).into();
         let Some(id) = self.nodes[to].mesh.accepted(now, from) else { return (true, Vec::new()) };
@@ -579,14 +581,16 @@ impl World {
         }
         while let Some(event) = self.nodes[to].mesh.poll_event() {
             match event {
-                MeshEvent::Refused { address, reason, said: Some(_), .. } => {
+                MeshEvent::Refused { address, reason, suppressed: Some(_), .. } => {
                     self.nodes[to].log.push((now, address.into(), reason.into()));
                 }
                 MeshEvent::Refused { .. } => {}
-                MeshEvent::Crowded { address, closed } => self.crowded(to, address, closed),
+                MeshEvent::UnauthenticatedLimit { address, closed } => {
+                    self.unauthenticated_closed(to, address, closed)
+                }
                 MeshEvent::Link { peer, event } => self.happened(to, peer, event),
-                MeshEvent::Introduced { name, card, address } => {
-                    self.introduced(to, &name, &card, address.as_deref());
+                MeshEvent::Introduced { name, descriptor, address } => {
+                    self.introduced(to, &name, &descriptor, address.as_deref());
                 }
             }
         }

@@ -139,7 +139,7 @@ enum End {
 
 /// What a Packet Identifier waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Awaits {
+enum PendingAck {
     /// PUBACK
     Acknowledgement,
     /// PUBREC
@@ -155,7 +155,7 @@ struct Publisher<'a> {
     properties: PropertiesBuf,
     aliased: Option<PropertiesBuf>,
     alias_known: bool,
-    inflight: HashMap<u16, Awaits>,
+    inflight: HashMap<u16, PendingAck>,
     inflight_max: usize,
     packet_id: u16,
     until: Option<Instant>,
@@ -281,9 +281,12 @@ impl<'a> Publisher<'a> {
         }))?;
         self.alias_known = self.aliased.is_some();
         if let Some(packet_id) = packet_id {
-            let awaits =
-                if self.args.qos == QoS::AtLeastOnce { Awaits::Acknowledgement } else { Awaits::Receipt };
-            self.inflight.insert(packet_id.get(), awaits);
+            let pending_ack = if self.args.qos == QoS::AtLeastOnce {
+                PendingAck::Acknowledgement
+            } else {
+                PendingAck::Receipt
+            };
+            self.inflight.insert(packet_id.get(), pending_ack);
         }
         Ok(None)
     }
@@ -327,23 +330,27 @@ impl<'a> Publisher<'a> {
 
     fn handle(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         match self.connection.decode(bytes)? {
-            Packet::PubAck(ack) if self.awaits(&ack) == Some(Awaits::Acknowledgement) => self.finish(&ack),
-            Packet::PubRec(ack) if self.awaits(&ack) == Some(Awaits::Receipt) => {
+            Packet::PubAck(ack) if self.pending_ack(&ack) == Some(PendingAck::Acknowledgement) => {
+                self.finish(&ack)
+            }
+            Packet::PubRec(ack) if self.pending_ack(&ack) == Some(PendingAck::Receipt) => {
                 if ack.reason.is_error() {
                     self.finish(&ack);
                 } else {
-                    self.inflight.insert(ack.packet_id.get(), Awaits::Completion);
+                    self.inflight.insert(ack.packet_id.get(), PendingAck::Completion);
                     self.release(ack.packet_id)?;
                 }
             }
-            Packet::PubComp(ack) if self.awaits(&ack) == Some(Awaits::Completion) => self.finish(&ack),
+            Packet::PubComp(ack) if self.pending_ack(&ack) == Some(PendingAck::Completion) => {
+                self.finish(&ack)
+            }
             // Of a session that another client left behind: it is that client's to acknowledge and to take.
             _ => {}
         }
         Ok(())
     }
 
-    fn awaits(&self, ack: &Ack<'_>) -> Option<Awaits> {
+    fn pending_ack(&self, ack: &Ack<'_>) -> Option<PendingAck> {
         self.inflight.get(&ack.packet_id.get()).copied()
     }
 

@@ -81,16 +81,16 @@ impl FromStr for Target {
         let known = Scheme::ALL.into_iter().find(|(known, _)| name.eq_ignore_ascii_case(known));
         let (_, scheme) = known.ok_or_else(|| format!("`{name}` is no scheme of MQTT; {FORM}"))?;
         let (authority, rest) = after.split_once('/').unwrap_or((after, ""));
-        let (user, place) = match authority.rsplit_once('@') {
-            Some((user, place)) => (Some(user), place),
+        let (user, host_port) = match authority.rsplit_once('@') {
+            Some((user, host_port)) => (Some(user), host_port),
             None => (None, authority),
         };
-        let (host, port) = match place.rsplit_once(':') {
+        let (host, port) = match host_port.rsplit_once(':') {
             Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
                 let port = port.parse().ok().filter(|port| *port > 0);
                 (host, Some(port.ok_or_else(|| format!("the port is a number from 1 to 65535; {FORM}"))?))
             }
-            _ => (place, None),
+            _ => (host_port, None),
         };
         if bare(host).is_empty() {
             return Err(format!("there is no host in it; {FORM}"));

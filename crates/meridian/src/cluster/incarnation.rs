@@ -10,7 +10,7 @@ use replog::Incarnation;
 const FILE: &str = "incarnation";
 /// From one start to the next at least. A node that finds itself declared dead takes the next number without writing it down: after a start that
 /// comes by a clock that was set back, others must not take the new life for that one.
-const NUMBERS_OF_A_LIFE: u64 = 1_000;
+const INCARNATION_STEP: u64 = 1_000;
 
 /// Begins a life: greater than all that a life may have had that the data directory knows of, and not less than the milliseconds of the clock, so that it grows
 /// when the directory was lost, too.
@@ -26,7 +26,7 @@ pub fn next(data_dir: &Path) -> Result<Incarnation, String> {
         Err(error) => return Err(failed("cannot be read", &error)),
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-    let next = now.max(last.saturating_add(NUMBERS_OF_A_LIFE));
+    let next = now.max(last.saturating_add(INCARNATION_STEP));
     api::durable::replace(&path, format!("{next}\n").as_bytes())
         .map_err(|error| failed("cannot be written", &error))?;
     Ok(Incarnation(next))
@@ -44,7 +44,7 @@ mod tests {
         assert!(next(&directory).expect("a number") > first);
         let far = u64::MAX / 2;
         fs::write(directory.join(FILE), far.to_string()).expect("written");
-        assert_eq!(next(&directory), Ok(Incarnation(far + NUMBERS_OF_A_LIFE)), "a clock that was set back");
+        assert_eq!(next(&directory), Ok(Incarnation(far + INCARNATION_STEP)), "a clock that was set back");
         fs::write(directory.join(FILE), "x").expect("written");
         assert!(next(&directory).expect_err("is damaged").contains("incarnation"));
         fs::remove_dir_all(&directory).expect("removed");

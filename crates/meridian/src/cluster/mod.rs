@@ -1,12 +1,12 @@
 //! The node's part in a cluster: from the configuration to the thread that carries its links.
 
-mod copies;
-mod ending;
 mod incarnation;
-mod questions;
+mod peer_requests;
+mod proposals;
+mod record_copies;
 mod settings;
+mod shutdown;
 mod view;
-mod wishes;
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
@@ -22,23 +22,23 @@ use api::Order;
 use broker::Node;
 use broker::peers::{Outbound, Peers};
 use broker::settings::Durability;
-use carrier::{CarrierConfig, Core, Handle, Names, Sender, Tls, TlsFiles};
-use cluster::meta::{Agreed, Command, LogNews, Meta, MetaConfig};
-use cluster::{Fabric, Letter, Role, View};
-use consensus::{Group, LogGroup, Places, ReplicaId, StartError};
+use cluster::meta::{Command, Meta, MetaConfig, MetaLogEvent, MetaState};
+use cluster::{ClusterRouter, Role, RouterCommand, View};
+use configstore::ReplicatedStore;
+use consensus::{Group, LogGroup, ReplicaId, StartError, StorageGroups};
 use link::{BufferMax, Config as LinkConfig, Identity, Mesh, MeshConfig, NodeId, Secret, Time};
-use registry::AgreedLedger;
 use replog::Incarnation;
 use ring::digest;
-use shardlog::{MetaEvents, Told};
+use shardlog::{LogNotifier, MetaListener};
 use storage::{GroupId, Vacate};
+use transport::{Handle, Handler, Names, Sender, Tls, TlsFiles, TransportConfig};
 
 pub use settings::{ClusterNode, ClusterSettings};
 
-use self::copies::Copies;
-use self::ending::Ending;
-use self::questions::Questions;
-use self::wishes::Wishes;
+use self::peer_requests::PeerRequests;
+use self::proposals::Proposals;
+use self::record_copies::RecordCopies;
+use self::shutdown::Shutdown;
 use crate::config::Config;
 use crate::signals;
 use crate::store::MetaLog;
@@ -48,26 +48,26 @@ const SECRET_MIN: usize = 16;
 /// The fabric waits as long as a minute.
 const LEAVING_MAX: Duration = Duration::from_secs(70);
 /// From one look at the fabric for operators to the next, and how much later that may be while nothing else is to be done.
-const LOOK: Duration = Duration::from_millis(500);
-const LOOK_LATE: Duration = Duration::from_millis(150);
+const VIEW_INTERVAL: Duration = Duration::from_millis(500);
+const VIEW_DELAY_MAX: Duration = Duration::from_millis(150);
 
 /// What joins the node to the others of its cluster.
 pub struct Cluster {
     /// Until the node is there.
     prepared: Mutex<Option<Prepared>>,
-    handle: Mutex<Option<Handle<Letter>>>,
+    handle: Mutex<Option<Handle<RouterCommand>>>,
     shared: Arc<Shared>,
     /// The certificates of links that are in use.
     tls: Mutex<Option<Tls>>,
     /// How long another node's answer is waited for.
-    answer_wait: Duration,
-    ending: Ending,
+    request_timeout: Duration,
+    shutdown: Shutdown,
 }
 
 struct Prepared {
     config: cluster::Config,
     mesh: Mesh,
-    carrier: CarrierConfig,
+    transport: TransportConfig,
     hash_seed: u64,
     /// Where the cores agree on the members.
     meta: Option<PreparedMeta>,
@@ -82,10 +82,10 @@ struct PreparedMeta {
 
 impl PreparedMeta {
     /// Who tells of the log is to be heard once somebody can hear it.
-    fn start(self, now: Time, config: &cluster::Config) -> Result<(Meta, Option<Arc<Told>>), String> {
+    fn start(self, now: Time, config: &cluster::Config) -> Result<(Meta, Option<Arc<LogNotifier>>), String> {
         let own = config.own.clone();
-        let (group, told) = match self.log {
-            Some(MetaLog { log, told, recovered }) => {
+        let (group, notifier) = match self.log {
+            Some(MetaLog { log, notifier, recovered }) => {
                 // Another log, or another copy of it, is another replica: what this one has promised, that one does not know.
                 let identity = log.identity();
                 let first = identity.log.first_chunk().map_or(1, |first| u64::from_le_bytes(*first));
@@ -93,72 +93,73 @@ impl PreparedMeta {
                 let member = consensus::Member { node: NodeId::of_name(&own.name) };
                 let of_group = consensus::Config::new(LogGroup(0), ReplicaId(id), member, self.seed);
                 let [entries, votes] = shardlog::META;
-                let places = Places { entries, votes };
-                let group = Group::start(now, of_group, log, places, &recovered, Agreed::default());
+                let storage_groups = StorageGroups { entries, votes };
+                let group =
+                    Group::start(now, of_group, log, storage_groups, &recovered, MetaState::default());
                 let group = group.map_err(|error| match error {
-                    StartError::Later => error.to_string(),
+                    StartError::UnsupportedVersion => error.to_string(),
                     _ => format!(
                         "what the cores have agreed on cannot be read: {error}. Restore a backup, or move the data directory away and start the \
                          node with an empty one: either way it takes its place anew"
                     ),
                 })?;
-                (Some(group), Some(told))
+                (Some(group), Some(notifier))
             }
             None => (None, None),
         };
-        Ok((Meta::new(now, own, config.incarnation, self.config, group), told))
+        Ok((Meta::new(now, own, config.incarnation, self.config, group), notifier))
     }
 }
 
 /// Passes on what the log says to the replica.
-struct LogHeard(Sender<Letter>);
+struct MetaLogListener(Sender<RouterCommand>);
 
-impl LogHeard {
-    fn tell(&self, news: LogNews) {
-        let _ = self.0.send(Letter::Log(news));
+impl MetaLogListener {
+    fn send_event(&self, news: MetaLogEvent) {
+        let _ = self.0.send(RouterCommand::Log(news));
     }
 }
 
-impl MetaEvents for LogHeard {
+impl MetaListener for MetaLogListener {
     fn durable(&self, group: GroupId, index: u64) {
-        self.tell(LogNews::Durable(group, index));
+        self.send_event(MetaLogEvent::Durable(group, index));
     }
 
     fn checkpoint_durable(&self, group: GroupId, index: u64) {
-        self.tell(LogNews::Checkpointed(group, index));
+        self.send_event(MetaLogEvent::Checkpointed(group, index));
     }
 
     fn vacate(&self, vacate: Vacate) {
-        self.tell(LogNews::Vacate(vacate));
+        self.send_event(MetaLogEvent::Vacate(vacate));
     }
 
     fn failed(&self) {
-        self.tell(LogNews::Failed);
+        self.send_event(MetaLogEvent::Failed);
     }
 }
 
 #[derive(Default)]
 struct Shared {
-    sender: OnceLock<Sender<Letter>>,
-    seen: Mutex<Seen>,
-    questions: Questions,
-    wishes: Wishes,
-    copies: Copies,
+    sender: OnceLock<Sender<RouterCommand>>,
+    last_view: Mutex<LastView>,
+    peer_requests: PeerRequests,
+    proposals: Proposals,
+    record_copies: RecordCopies,
     /// Bytes of letters that the fabric has not seen yet.
     backlog: AtomicUsize,
 }
 
 /// What the fabric's thread has said of itself.
 #[derive(Default)]
-struct Seen {
+struct LastView {
     view: Option<Arc<View>>,
     /// When it was heard of last; its start counts.
     at: Option<Instant>,
 }
 
 impl Shared {
-    fn lock_seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_last_view(&self) -> MutexGuard<'_, LastView> {
+        self.last_view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -167,7 +168,7 @@ impl Shared {
 /// # Errors
 /// What is wrong with the configuration or its files, with what to do about it.
 pub fn check(config: &Config, name: &str) -> Result<usize, String> {
-    if belongs(config) {
+    if is_clustered(config) {
         checked(config, name)?;
     }
     Ok(config.cluster_nodes.len())
@@ -175,9 +176,10 @@ pub fn check(config: &Config, name: &str) -> Result<usize, String> {
 
 /// What is better otherwise about the cluster, though it holds.
 pub fn advice(config: &Config) -> Vec<String> {
-    match belongs(config) {
+    match is_clustered(config) {
         true => {
-            let ports = named(config).filter_map(|(setting, address)| other_port(config, &setting, address));
+            let ports =
+                peer_addresses(config).filter_map(|(setting, address)| other_port(config, &setting, address));
             settings::advice(&config.cluster, &config.cluster_nodes).into_iter().chain(ports).collect()
         }
         false => settings::unused(&config.cluster).into_iter().collect(),
@@ -185,14 +187,14 @@ pub fn advice(config: &Config) -> Vec<String> {
 }
 
 /// Whether the node belongs to a cluster.
-fn belongs(config: &Config) -> bool {
+fn is_clustered(config: &Config) -> bool {
     let settings = &config.cluster;
     !config.cluster_nodes.is_empty() || settings.listen.is_some() || settings.join.is_some()
 }
 
 fn checked(config: &Config, name: &str) -> Result<(Secret, Option<Tls>), String> {
     if config.cluster_nodes.is_empty() {
-        settings::check_agreed(&config.cluster, name)?;
+        settings::check_dynamic(&config.cluster, name)?;
         let is_core = config.cluster.role == settings::RoleSetting::Core;
         if is_core && config.storage.durability == Durability::Memory {
             return Err("a core keeps on disk what the cores agree on: set storage.durability = \"local-disk\", or cluster.role = \"replicant\""
@@ -200,10 +202,10 @@ fn checked(config: &Config, name: &str) -> Result<(Secret, Option<Tls>), String>
         }
     } else {
         settings::check(&config.cluster_nodes, name)?;
-        settings::check_listed(&config.cluster, &config.cluster_nodes, name)?;
+        settings::check_static(&config.cluster, &config.cluster_nodes, name)?;
     }
-    check_apart(config, name)?;
-    check_named(config)?;
+    check_listen_conflict(config, name)?;
+    check_peer_addresses(config)?;
     Ok((secret(&config.cluster)?, tls(&config.cluster)?))
 }
 
@@ -214,9 +216,9 @@ fn listens_at<'a>(config: &'a Config, name: &str) -> Option<&'a HostPort> {
 }
 
 /// Whether nobody else is to listen where other nodes connect.
-fn check_apart(config: &Config, name: &str) -> Result<(), String> {
+fn check_listen_conflict(config: &Config, name: &str) -> Result<(), String> {
     let Some(listen) = listens_at(config, name) else { return Ok(()) };
-    match doors(config).find(|(_, address)| address.overlaps(listen)) {
+    match client_addresses(config).find(|(_, address)| address.overlaps(listen)) {
         Some((setting, address)) => Err(format!(
             "other nodes connect to {listen} (cluster.listen), and {setting} is {address}: they need ports of their own, such as 7883 for nodes"
         )),
@@ -226,38 +228,42 @@ fn check_apart(config: &Config, name: &str) -> Result<(), String> {
 
 /// Where clients and operators connect to this node, with the settings that say it. What is no address with a port of its own, such as `off`, is
 /// none.
-fn doors(config: &Config) -> impl Iterator<Item = (String, HostPort)> {
+fn client_addresses(config: &Config) -> impl Iterator<Item = (String, HostPort)> {
     let clients = config.edge.listeners.iter().enumerate();
     let clients =
-        clients.map(|(place, listener)| (format!("listener.{place}.address"), listener.address.to_string()));
+        clients.map(|(index, listener)| (format!("listener.{index}.address"), listener.address.to_string()));
     let http = ("http.listen".to_owned(), config.http.listen.to_string());
     clients.chain([http]).filter_map(|(setting, address)| Some((setting, address.parse().ok()?)))
 }
 
 /// Where the configuration says that nodes are, with the settings that say it.
-fn named(config: &Config) -> impl Iterator<Item = (String, &HostPort)> {
+fn peer_addresses(config: &Config) -> impl Iterator<Item = (String, &HostPort)> {
     let join = config.cluster.join.iter().flat_map(|join| &join.0);
     let listed = config.cluster_nodes.iter().enumerate();
     let listed =
-        listed.filter_map(|(place, node)| Some((format!("cluster_node.{place}"), node.address.as_ref()?)));
+        listed.filter_map(|(index, node)| Some((format!("cluster_node.{index}"), node.address.as_ref()?)));
     join.map(|address| ("cluster.join".to_owned(), address)).chain(listed)
 }
 
 /// Whether a client's or an operator's port of this node is taken for that of a node.
-fn check_named(config: &Config) -> Result<(), String> {
+fn check_peer_addresses(config: &Config) -> Result<(), String> {
     let cluster = &config.cluster;
     // All addresses of a machine are its own, of which this one is known.
     let is_own = |address: &HostPort| {
         let known = [&cluster.listen, &cluster.advertise].into_iter().flatten();
         address.is_loopback() || known.into_iter().any(|own| own.host().eq_ignore_ascii_case(address.host()))
     };
-    for (setting, address) in named(config) {
-        let is_it = |door: &HostPort| door.is_same(address) || door.overlaps(address) && is_own(address);
-        if let Some((of_door, door)) = doors(config).find(|(_, door)| is_it(door)) {
+    for (setting, address) in peer_addresses(config) {
+        let is_it = |client_address: &HostPort| {
+            client_address.is_same(address) || client_address.overlaps(address) && is_own(address)
+        };
+        if let Some((client_setting, client_address)) =
+            client_addresses(config).find(|(_, client_address)| is_it(client_address))
+        {
             return Err(format!(
-                "{setting}: {address} is no port for nodes: {of_door} of this node is {door}. Name the cluster ports of nodes, their \
+                "{setting}: {address} is no port for nodes: {client_setting} of this node is {client_address}. Name the cluster ports of nodes, their \
                  cluster.listen or cluster.advertise{}",
-                such_as(config)
+                example_port(config)
             ));
         }
     }
@@ -268,17 +274,17 @@ fn check_named(config: &Config) -> Result<(), String> {
 fn other_port(config: &Config, setting: &str, address: &HostPort) -> Option<String> {
     let is_cluster_port =
         config.cluster.listen.as_ref().is_some_and(|listen| listen.port() == address.port());
-    let (of_door, door) =
-        doors(config).find(|(_, door)| door.port() == address.port() && !is_cluster_port)?;
+    let (client_setting, client_address) = client_addresses(config)
+        .find(|(_, client_address)| client_address.port() == address.port() && !is_cluster_port)?;
     Some(format!(
-        "{setting}: {address} has the port of {of_door} ({door}): check that it is the cluster port of that node, its cluster.listen or \
+        "{setting}: {address} has the port of {client_setting} ({client_address}): check that it is the cluster port of that node, its cluster.listen or \
          cluster.advertise{}",
-        such_as(config)
+        example_port(config)
     ))
 }
 
 /// An example of a cluster port, where this node has one.
-fn such_as(config: &Config) -> String {
+fn example_port(config: &Config) -> String {
     let listen = config.cluster.listen.as_ref();
     listen.map(|listen| format!(", here {listen}")).unwrap_or_default()
 }
@@ -290,27 +296,27 @@ impl Cluster {
     /// What is wrong with the configuration or its files, with what to do about it.
     pub fn prepare(config: &Config, name: &str, log: Option<MetaLog>) -> Result<Option<Arc<Self>>, String> {
         let (settings, nodes) = (&config.cluster, &config.cluster_nodes);
-        if !belongs(config) {
+        if !is_clustered(config) {
             return Ok(None);
         }
-        let is_agreed = nodes.is_empty();
+        let is_replicated = nodes.is_empty();
         let (secret, tls) = checked(config, name)?;
         warn_of_the_future(settings);
         let listen = listens_at(config, name).map(resolve).transpose()?.unwrap_or_default();
         let batches = config.broker.routing.batch_sync == broker::settings::BatchSync::Auto;
         let incarnation = incarnation::next(&config.node.data_dir)?;
-        let of_cluster = if is_agreed {
-            settings::agreed_config(settings, name, batches, incarnation)
+        let cluster_config = if is_replicated {
+            settings::dynamic_config(settings, name, batches, incarnation)
         } else {
             match settings::config(settings, nodes, name, batches, incarnation) {
-                Some(of_cluster) => of_cluster,
+                Some(cluster_config) => cluster_config,
                 None => return Ok(None),
             }
         };
-        let packs = if of_cluster.packs { cluster::PACKS } else { 0 };
+        let packs = if cluster_config.packs { cluster::PACKS } else { 0 };
         let features = cluster::FEATURES & !cluster::PACKS | packs;
-        let (id, card) = (cluster_id(&settings.id), Default::default());
-        let identity = Identity { name: name.into(), cluster: id, features, card };
+        let (id, descriptor) = (cluster_id(&settings.id), Default::default());
+        let identity = Identity { name: name.into(), cluster: id, features, descriptor };
         let assured = settings.buffer_max.bytes();
         let buffer_max = BufferMax { assured, best_effort: assured / 4, ..LinkConfig::default().buffer_max };
         let silence_max = settings.silence_max;
@@ -319,7 +325,7 @@ impl Cluster {
         let mesh_config = MeshConfig {
             link,
             connections: settings.connections,
-            introduces: is_agreed,
+            introduces: is_replicated,
             cluster: settings.id.as_str().into(),
             ..MeshConfig::default()
         };
@@ -327,46 +333,52 @@ impl Cluster {
         getrandom::fill(&mut seed).map_err(|error| format!("no randomness: {error}"))?;
         let [a, b, c, d] =
             [0, 8, 16, 24].map(|at| seed[at..].first_chunk().map_or(0, |it| u64::from_le_bytes(*it)));
-        let meta = is_agreed.then(|| PreparedMeta {
+        let meta = is_replicated.then(|| PreparedMeta {
             config: settings::meta_config(settings, u128::from(a) << 64 | u128::from(b).max(1)),
-            log: log.filter(|_| of_cluster.own.role == Role::Core),
+            log: log.filter(|_| cluster_config.own.role == Role::Core),
             seed: c,
         });
         let mesh = Mesh::new(identity, secret, Box::new(fill), mesh_config);
         let in_use = Mutex::new(tls.clone());
-        let carrier = CarrierConfig { listen, tls, ..CarrierConfig::default() };
+        let transport = TransportConfig { listen, tls, ..TransportConfig::default() };
         Ok(Some(Arc::new(Self {
-            prepared: Mutex::new(Some(Prepared { config: of_cluster, mesh, carrier, hash_seed: d, meta })),
+            prepared: Mutex::new(Some(Prepared {
+                config: cluster_config,
+                mesh,
+                transport,
+                hash_seed: d,
+                meta,
+            })),
             handle: Mutex::default(),
             shared: Arc::default(),
             tls: in_use,
-            answer_wait: settings.answer_wait,
-            ending: Ending::default(),
+            request_timeout: settings.request_timeout,
+            shutdown: Shutdown::default(),
         })))
     }
 
-    /// Whether the cores agree on the records ([`registry`]) too: not where the list of nodes is in the configuration.
-    pub fn agrees_on_records(config: &Config) -> bool {
-        belongs(config) && config.cluster_nodes.is_empty()
+    /// Whether the cores agree on the records ([`configstore`]) too: not where the list of nodes is in the configuration.
+    pub fn replicates_records(config: &Config) -> bool {
+        is_clustered(config) && config.cluster_nodes.is_empty()
     }
 
     /// Whether this node is one of the cores that agree.
     pub fn has_replica(config: &Config) -> bool {
-        Self::agrees_on_records(config) && config.cluster.role == settings::RoleSetting::Core
+        Self::replicates_records(config) && config.cluster.role == settings::RoleSetting::Core
     }
 
     /// The records that the cores agree on are copied into this ledger from now on, and changes of it are proposed to them.
     ///
     /// # Errors
     /// No thread.
-    pub fn copy_records(&self, ledger: &Arc<AgreedLedger>) -> Result<(), String> {
-        copies::start(&self.shared, ledger.clone())
+    pub fn copy_records(&self, config_store: &Arc<ReplicatedStore>) -> Result<(), String> {
+        record_copies::start(&self.shared, config_store.clone())
     }
 
     /// Calls it as soon as this node knows which users, rules, bans and keys hold: it has a copy of the cluster's, or that has none. Only where
     /// the cores agree on them.
     pub fn when_records_known(&self, call: impl FnOnce() + Send + 'static) {
-        self.shared.copies.when_known(Box::new(call));
+        self.shared.record_copies.when_known(Box::new(call));
     }
 
     /// Why the node takes no part, though it should.
@@ -375,27 +387,27 @@ impl Cluster {
     /// An address that cannot be had, or no thread.
     pub fn start(&self, node: &Arc<Node>, clock: Instant) -> Result<(), String> {
         let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Prepared { config, mesh, carrier, hash_seed, meta }) = prepared else { return Ok(()) };
+        let Some(Prepared { config, mesh, transport, hash_seed, meta }) = prepared else { return Ok(()) };
         let elapsed = clock.elapsed();
         let now = Time(elapsed.as_micros() as u64);
         let began = SystemTime::now().checked_sub(elapsed).map_or(0, since_1970);
-        let config = cluster::Config { world: began, ..config };
+        let config = cluster::Config { wall_ms: began, ..config };
         let meta = meta.map(|meta| meta.start(now, &config)).transpose()?;
-        let mut fabric = Fabric::new(now, config, node.clone(), mesh, hash_seed);
-        let mut of_log = None;
-        if let Some((meta, told)) = meta {
-            fabric.join_cluster(now, meta);
-            of_log = told;
+        let mut router = ClusterRouter::new(now, config, node.clone(), mesh, hash_seed);
+        let mut meta_events = None;
+        if let Some((meta, notifier)) = meta {
+            router.join_cluster(now, meta);
+            meta_events = notifier;
         }
-        self.shared.lock_seen().at = Some(Instant::now());
-        let served = Served { fabric, shared: self.shared.clone(), looked: None };
-        let handle =
-            carrier::spawn(served, CarrierConfig { clock, ..carrier }).map_err(|error| error.to_string())?;
+        self.shared.lock_last_view().at = Some(Instant::now());
+        let served = RouterThread { router, shared: self.shared.clone(), viewed_at: None };
+        let handle = transport::spawn(served, TransportConfig { clock, ..transport })
+            .map_err(|error| error.to_string())?;
         for address in handle.addresses() {
             tracing::info!(%address, "listening for other nodes of the cluster");
         }
-        if let Some(told) = of_log {
-            told.hear_meta(Box::new(LogHeard(handle.sender())));
+        if let Some(notifier) = meta_events {
+            notifier.set_meta_listener(Box::new(MetaLogListener(handle.sender())));
         }
         let _ = self.shared.sender.set(handle.sender());
         *self.lock_handle() = Some(handle);
@@ -435,9 +447,9 @@ impl Cluster {
     /// The node stops, and is not told to leave any more: another core leads, if this one did. Whether an operator wants the node to be
     /// a member no more once it has stopped.
     pub fn stopping(&self) -> bool {
-        self.ending.stop();
-        self.send(Letter::Resign);
-        self.ending.leaves()
+        self.shutdown.stop();
+        self.send(RouterCommand::Resign);
+        self.shutdown.leaves()
     }
 
     /// Waits until the node is a member no more: its clients are gone. At most as long as the cores wait for each other.
@@ -446,7 +458,9 @@ impl Cluster {
     /// Why it still is one.
     pub fn leave(&self) -> Result<(), String> {
         let (left, leaves) = mpsc::sync_channel(1);
-        self.shared.wishes.leave(self.shared.sender.get(), Box::new(move |outcome| drop(left.send(outcome))));
+        self.shared
+            .proposals
+            .leave(self.shared.sender.get(), Box::new(move |outcome| drop(left.send(outcome))));
         // The fabric bounds it; this is for one that has ended.
         match leaves.recv_timeout(LEAVING_MAX) {
             Ok(outcome) => outcome.map_err(|why| why.to_string()),
@@ -458,18 +472,18 @@ impl Cluster {
     pub fn stop(&self, within: Duration) -> bool {
         // Not held while the thread is waited for: the API looks at it meanwhile.
         let handle = self.lock_handle().take();
-        self.shared.lock_seen().at = None;
+        self.shared.lock_last_view().at = None;
         handle.is_none_or(|handle| handle.stop_within(within))
     }
 
-    fn lock_handle(&self) -> MutexGuard<'_, Option<Handle<Letter>>> {
+    fn lock_handle(&self) -> MutexGuard<'_, Option<Handle<RouterCommand>>> {
         self.handle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn send(&self, letter: Letter) {
+    fn send(&self, command: RouterCommand) {
         // After the end of the thread nobody waits for an answer any more.
         if let Some(sender) = self.shared.sender.get() {
-            let _ = sender.send(letter);
+            let _ = sender.send(command);
         }
     }
 }
@@ -477,46 +491,46 @@ impl Cluster {
 impl api::Cluster for Cluster {
     fn view(&self) -> Option<api::ClusterView> {
         let figures = self.lock_handle().as_ref()?.figures();
-        let view = self.shared.lock_seen().view.clone()?;
+        let view = self.shared.lock_last_view().view.clone()?;
         Some(view::of(&view, &figures))
     }
 
     fn silence(&self) -> Duration {
-        self.shared.lock_seen().at.map_or(Duration::ZERO, |at| at.elapsed())
+        self.shared.lock_last_view().at.map_or(Duration::ZERO, |at| at.elapsed())
     }
 
-    fn ask(&self, node: &str, question: Vec<u8>, told: api::Told) {
-        let Shared { sender, questions, .. } = &*self.shared;
-        questions.ask(sender.get(), node, question, self.answer_wait, told);
+    fn ask(&self, node: &str, question: Vec<u8>, callback: api::AnswerCallback) {
+        let Shared { sender, peer_requests, .. } = &*self.shared;
+        peer_requests.ask(sender.get(), node, question, self.request_timeout, callback);
     }
 
-    fn answer_by(&self, answerer: Arc<dyn api::Answerer>) {
-        self.shared.questions.answer_by(answerer);
+    fn set_request_handler(&self, request_handler: Arc<dyn api::RequestHandler>) {
+        self.shared.peer_requests.set_request_handler(request_handler);
     }
 
-    fn order(&self, order: Order, told: api::Obeyed) {
-        let Shared { sender, wishes, .. } = &*self.shared;
+    fn order(&self, order: Order, callback: api::OrderCallback) {
+        let Shared { sender, proposals, .. } = &*self.shared;
         let sender = sender.get();
         match order {
             Order::Remove { node, incarnation } => {
-                let life = Some(Incarnation(incarnation));
-                wishes.wish(sender, Command::Remove(NodeId::of_name(&node), life), told);
+                let incarnation = Some(Incarnation(incarnation));
+                proposals.propose(sender, Command::Remove(NodeId::of_name(&node), incarnation), callback);
             }
-            Order::Lead(node) => wishes.wish(sender, Command::Lead(NodeId::of_name(&node)), told),
+            Order::Lead(node) => proposals.propose(sender, Command::Lead(NodeId::of_name(&node)), callback),
             Order::Balance => {
-                self.send(Letter::Balance);
-                told(Ok(()));
+                self.send(RouterCommand::Balance);
+                callback(Ok(()));
             }
             Order::JoinAt(addresses) => {
-                self.send(Letter::JoinAt(addresses.into_iter().map(Into::into).collect()));
-                told(Ok(()));
+                self.send(RouterCommand::JoinAt(addresses.into_iter().map(Into::into).collect()));
+                callback(Ok(()));
             }
-            Order::Leave => told(self.ending.leave(signals::stop_this_process)),
+            Order::Leave => callback(self.shutdown.leave(signals::stop_this_process)),
         }
     }
 
     fn is_leaving(&self) -> bool {
-        self.ending.leaves()
+        self.shutdown.leaves()
     }
 }
 
@@ -527,7 +541,7 @@ impl Peers for Cluster {
 
     fn submit(&self, outbound: Outbound) {
         self.shared.backlog.fetch_add(outbound.weight(), Relaxed);
-        self.send(Letter::Outbound(outbound));
+        self.send(RouterCommand::Outbound(outbound));
     }
 
     fn backlog(&self) -> usize {
@@ -535,48 +549,50 @@ impl Peers for Cluster {
     }
 
     fn routes_changed(&self) {
-        self.send(Letter::RoutesChanged);
+        self.send(RouterCommand::RoutesChanged);
     }
 }
 
 /// The fabric on its thread.
-struct Served {
-    fabric: Fabric,
+struct RouterThread {
+    router: ClusterRouter,
     shared: Arc<Shared>,
-    looked: Option<Time>,
+    viewed_at: Option<Time>,
 }
 
-impl Core for Served {
-    type Letter = Letter;
+impl Handler for RouterThread {
+    type Command = RouterCommand;
 
-    fn letter(&mut self, now: Time, letter: Letter) {
-        if let Letter::Outbound(outbound) = &letter {
+    fn handle_command(&mut self, now: Time, command: RouterCommand) {
+        if let RouterCommand::Outbound(outbound) = &command {
             self.shared.backlog.fetch_sub(outbound.weight(), Relaxed);
         }
-        self.fabric.letter(now, letter);
+        self.router.handle_command(now, command);
     }
 
     fn mesh(&mut self) -> &mut Mesh {
-        self.fabric.mesh()
+        self.router.mesh()
     }
 
     fn turn(&mut self, now: Time) {
-        self.fabric.turn(now);
-        self.shared.questions.tend(&mut self.fabric, self.shared.sender.get());
-        self.shared.wishes.tend(&mut self.fabric);
-        self.shared.copies.tend(now, &mut self.fabric);
-        if self.looked.is_none_or(|looked| looked.after(LOOK) <= now) {
-            self.looked = Some(now);
+        self.router.turn(now);
+        self.shared.peer_requests.poll(&mut self.router, self.shared.sender.get());
+        self.shared.proposals.poll(&mut self.router);
+        self.shared.record_copies.poll(now, &mut self.router);
+        if self.viewed_at.is_none_or(|viewed_at| viewed_at.after(VIEW_INTERVAL) <= now) {
+            self.viewed_at = Some(now);
             // NTP may have set it.
-            self.fabric.set_world(now, since_1970(SystemTime::now()));
-            let view = Arc::new(self.fabric.view(now));
-            *self.shared.lock_seen() = Seen { view: Some(view), at: Some(Instant::now()) };
+            self.router.set_wall_clock(now, since_1970(SystemTime::now()));
+            let view = Arc::new(self.router.view(now));
+            *self.shared.lock_last_view() = LastView { view: Some(view), at: Some(Instant::now()) };
         }
     }
 
     fn timeout(&self) -> Time {
-        let look = self.looked.map_or(Time::default(), |looked| looked.after(LOOK + LOOK_LATE));
-        self.fabric.timeout().min(look)
+        let look = self
+            .viewed_at
+            .map_or(Time::default(), |viewed_at| viewed_at.after(VIEW_INTERVAL + VIEW_DELAY_MAX));
+        self.router.timeout().min(look)
     }
 }
 
@@ -707,10 +723,10 @@ mod tests {
     /// It does nothing more from its first letter until the other end of the channel is dropped.
     struct Stuck(Mesh, Receiver<()>);
 
-    impl Core for Stuck {
-        type Letter = Letter;
+    impl Handler for Stuck {
+        type Command = RouterCommand;
 
-        fn letter(&mut self, _: Time, _: Letter) {
+        fn handle_command(&mut self, _: Time, _: RouterCommand) {
             // Nothing ever comes.
             let _ = self.1.recv();
         }
@@ -728,20 +744,21 @@ mod tests {
 
     /// A node's part in a cluster whose thread is stuck until the channel's end is dropped.
     fn stuck() -> (Cluster, mpsc::Sender<()>) {
-        let identity = Identity { name: "a".into(), cluster: [1; 16], features: 0, card: Default::default() };
+        let identity =
+            Identity { name: "a".into(), cluster: [1; 16], features: 0, descriptor: Default::default() };
         let mesh = Mesh::new(identity, Secret::new(b"secret"), Box::new(fill), MeshConfig::default());
         let (resume, until) = channel();
-        let handle = carrier::spawn(Stuck(mesh, until), CarrierConfig::default()).expect("a thread");
+        let handle = transport::spawn(Stuck(mesh, until), TransportConfig::default()).expect("a thread");
         let cluster = Cluster {
             prepared: Mutex::default(),
             handle: Mutex::new(Some(handle)),
             shared: Arc::default(),
             tls: Mutex::default(),
-            answer_wait: Duration::ZERO,
-            ending: Ending::default(),
+            request_timeout: Duration::ZERO,
+            shutdown: Shutdown::default(),
         };
         let sender = cluster.lock_handle().as_ref().map(Handle::sender).expect("it runs");
-        assert!(sender.send(Letter::Resign).is_ok());
+        assert!(sender.send(RouterCommand::Resign).is_ok());
         (cluster, resume)
     }
 

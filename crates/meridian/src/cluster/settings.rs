@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cluster::meta::{CourierConfig, MetaConfig};
+use cluster::meta::{MetaConfig, RecordSyncConfig};
 use cluster::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};
 use replog::{Batching, Incarnation};
 use settings::{ByteSize, HostPort, HostPorts, choices, section};
@@ -49,14 +49,14 @@ section! {
         pub without_quorum: WithoutQuorumSetting = "hold", at start;
         /// Maximum time for which SUBACK waits for other nodes. After that, SUBACK of level `core` is sent. For `region` and `cluster` the
         /// connection is closed instead; with `without_quorum = "serve"` SUBACK of level `region` is sent, too.
-        pub suback_wait: Duration = "10s" in "100ms..=5m", at start;
+        pub suback_timeout: Duration = "10s" in "100ms..=5m", at start;
         /// Time for which other nodes go on sending messages of QoS 0 for a durable session that is away. A client that comes back
         /// within it misses none of those that are published on other nodes right after its CONNACK; `0s` saves the traffic meanwhile.
         pub qos0_linger: Duration = "1m" in "0s..=1h", at start;
         /// Whether what goes to nodes of other regions is made smaller.
         pub compression: CompressionSetting = "between_regions", at start;
         /// How long the API and `ctl` wait for the answer of another node; whoever does not answer in time is named in theirs.
-        pub answer_wait: Duration = "3s" in "100ms..=1m", at start;
+        pub request_timeout: Duration = "3s" in "100ms..=1m", at start;
         /// Bytes of filters in one piece of a copy of all routes, for a node that has none.
         pub bootstrap_batch: ByteSize = "64KiB" in "1KiB..=4MiB", at start;
         /// Routes that are gone are remembered for nodes that are behind: so many of each node. Who is further behind gets a copy.
@@ -121,40 +121,40 @@ choices! {
 
 /// What is wrong with the list of nodes, with what to do about it.
 pub fn check(nodes: &[ClusterNode], own: &str) -> Result<(), String> {
-    for (place, node) in nodes.iter().enumerate() {
+    for (index, node) in nodes.iter().enumerate() {
         if node.name.is_empty() || node.name.len() > 255 {
-            return Err(format!("cluster_node.{place}: a name of 1 to 255 bytes is needed"));
+            return Err(format!("cluster_node.{index}: a name of 1 to 255 bytes is needed"));
         }
         let Some(address) = &node.address else {
             return Err(format!(
-                "cluster_node.{place}: it says not where {:?} is reached: add its address, such as address = \"10.0.0.1:7883\"",
+                "cluster_node.{index}: it says not where {:?} is reached: add its address, such as address = \"10.0.0.1:7883\"",
                 node.name
             ));
         };
         if address.is_unspecified() {
             return Err(format!(
-                "cluster_node.{place}: nobody can be reached at {address}: name an address of that node, and set its cluster.listen to this one"
+                "cluster_node.{index}: nobody can be reached at {address}: name an address of that node, and set its cluster.listen to this one"
             ));
         }
         let is_same = |earlier: &ClusterNode| earlier.address.as_ref().is_some_and(|it| it.is_same(address));
-        if let Some(earlier) = nodes[..place].iter().find(|earlier| is_same(earlier)) {
+        if let Some(earlier) = nodes[..index].iter().find(|earlier| is_same(earlier)) {
             return Err(format!(
-                "cluster_node.{place}: {address} is the address of {:?} too: each node needs one of its own",
+                "cluster_node.{index}: {address} is the address of {:?} too: each node needs one of its own",
                 earlier.name
             ));
         }
-        if nodes[..place].iter().any(|earlier| earlier.name == node.name) {
+        if nodes[..index].iter().any(|earlier| earlier.name == node.name) {
             return Err(format!(
-                "cluster_node.{place}: there is another node {:?}: each needs a name of its own",
+                "cluster_node.{index}: there is another node {:?}: each needs a name of its own",
                 node.name
             ));
         }
     }
     let here = nodes.iter().position(|node| node.address.as_ref().is_some_and(HostPort::is_loopback));
     let has_elsewhere = nodes.iter().filter_map(|node| node.address.as_ref()).any(is_elsewhere);
-    if let Some(place) = here.filter(|_| has_elsewhere) {
+    if let Some(index) = here.filter(|_| has_elsewhere) {
         return Err(format!(
-            "cluster_node.{place}: its address is reached from the same machine only, and other nodes are on other machines: write an address at \
+            "cluster_node.{index}: its address is reached from the same machine only, and other nodes are on other machines: write an address at \
              which they reach it"
         ));
     }
@@ -173,7 +173,7 @@ pub fn check(nodes: &[ClusterNode], own: &str) -> Result<(), String> {
 }
 
 /// Settings of this node that its place in the list of nodes contradicts, with what to do about it.
-pub fn check_listed(cluster: &ClusterSettings, nodes: &[ClusterNode], own: &str) -> Result<(), String> {
+pub fn check_static(cluster: &ClusterSettings, nodes: &[ClusterNode], own: &str) -> Result<(), String> {
     let role = nodes.iter().find(|node| node.name == own).map(|node| node.role);
     let wrong = if cluster.join.is_some() {
         "cluster.join and [[cluster_node]] are two ways to say who the other nodes are: take one of them away"
@@ -250,7 +250,7 @@ pub fn unused(cluster: &ClusterSettings) -> Option<String> {
 }
 
 /// What is wrong with how a node is to find a cluster whose cores agree on its members, with what to do about it.
-pub fn check_agreed(cluster: &ClusterSettings, own: &str) -> Result<(), String> {
+pub fn check_dynamic(cluster: &ClusterSettings, own: &str) -> Result<(), String> {
     if own.is_empty() || own.len() > 255 {
         return Err("a node of a cluster needs a name of 1 to 255 bytes, which no other node has: set node.name (--name)".to_owned());
     }
@@ -331,13 +331,13 @@ pub fn meta_config(cluster: &ClusterSettings, founding: u128) -> MetaConfig {
         patience: Duration::ZERO,
         lease: cluster.lease,
         founding,
-        courier: CourierConfig::default(),
+        record_sync: RecordSyncConfig::default(),
         features: cluster::FEATURES,
     }
 }
 
 /// What the cluster's core is told of a node that finds the others by itself.
-pub fn agreed_config(
+pub fn dynamic_config(
     cluster: &ClusterSettings,
     own: &str,
     batches: bool,
@@ -392,14 +392,14 @@ fn of(
         own,
         others,
         incarnation,
-        world: 0,
+        wall_ms: 0,
         batching: if batches { gathered } else { single },
         tombstones_max: cluster.tombstones_max as usize,
         forward_ack: match cluster.forward_ack {
             ForwardAckSetting::Received => ForwardAck::Received,
             ForwardAckSetting::Sent => ForwardAck::Sent,
         },
-        suback_wait: cluster.suback_wait,
+        suback_timeout: cluster.suback_timeout,
         qos0_linger: cluster.qos0_linger,
         lease: cluster.lease,
         packs: cluster.compression == CompressionSetting::BetweenRegions,
@@ -458,7 +458,7 @@ mod tests {
         let of = |change: &dyn Fn(&mut ClusterSettings)| {
             let mut settings = ClusterSettings::default();
             change(&mut settings);
-            check_listed(&settings, &nodes, "a").map_err(|why| why.split_once(' ').unwrap().0.to_owned())
+            check_static(&settings, &nodes, "a").map_err(|why| why.split_once(' ').unwrap().0.to_owned())
         };
         assert_eq!(of(&|_| ()), Ok(()));
         assert_eq!(of(&|settings| settings.join = joined("h:1")), Err("cluster.join".into()));
@@ -526,7 +526,7 @@ mod tests {
             ..ClusterSettings::default()
         };
         let core = settings("10.0.0.1:7883", " a:1 ,b:2,", RoleSetting::Core);
-        assert_eq!(check_agreed(&core, "n"), Ok(()));
+        assert_eq!(check_dynamic(&core, "n"), Ok(()));
         let meta = meta_config(&core, 7);
         assert_eq!((meta.join, meta.expect, meta.founding), (vec!["a:1".into(), "b:2".into()], 2, 7));
         assert_eq!(meta_config(&ClusterSettings { expect: 3, ..core.clone() }, 7).expect, 3);
@@ -550,12 +550,12 @@ mod tests {
             (settings("h:1", "a:1,b:2,A:1", RoleSetting::Core), "n", "A:1 is there twice"),
             (ClusterSettings { region: "x".repeat(64), ..core }, "n", "cluster.region"),
         ] {
-            let error = check_agreed(&settings, own).expect_err("is wrong");
+            let error = check_dynamic(&settings, own).expect_err("is wrong");
             assert!(error.contains(says), "{error}");
         }
         let open = settings("0.0.0.0:7883", "", RoleSetting::Core);
         let advertise = at("10.0.0.1:7883");
-        assert_eq!(check_agreed(&ClusterSettings { advertise, ..open }, "n"), Ok(()));
+        assert_eq!(check_dynamic(&ClusterSettings { advertise, ..open }, "n"), Ok(()));
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! A node's part in its cluster, as the API shows it.
 
 use api::{
-    CarrierView, ClusterView, GrantView, LaneView, LinkView, MemberView, MembershipView, NodeRoutes,
-    NotJoinedView, ReplicaView,
+    ClusterView, GrantView, LaneView, LinkView, MemberView, MembershipView, NodeRoutes, ReplicaView,
+    TransportView, UnjoinedPeerView,
 };
-use carrier::Figures;
 use cluster::meta::State;
 use cluster::{ClassView, Link, Membership, NotJoined, Replica, Role, Routes, View};
 use link::Class;
+use transport::Figures;
 
 pub fn of(view: &View, figures: &Figures) -> ClusterView {
     let counters = view.counters;
@@ -17,33 +17,33 @@ pub fn of(view: &View, figures: &Figures) -> ClusterView {
         region: view.own.region.to_string(),
         incarnation: view.incarnation,
         attached_to: view.attached.as_ref().map(ToString::to_string),
-        fresh: view.is_fresh,
-        fresh_s: view.fresh_for.map(seconds),
-        granted_by: view.granted_by.iter().map(grant).collect(),
-        grants: view.grants.iter().map(grant).collect(),
-        clock_off_s: view.clock_off.map(of_clocks),
+        acknowledging: view.is_fresh,
+        lease_s: view.fresh_for.map(seconds),
+        lease_granted_by: view.granted_by.iter().map(grant).collect(),
+        leases_granted: view.grants.iter().map(grant).collect(),
+        clock_offset_s: view.clock_off.map(of_clocks),
         subacks_waiting_core: view.subacks_waiting.core,
         subacks_waiting_region: view.subacks_waiting.region,
         subacks_waiting_cluster: view.subacks_waiting.cluster,
         subacks_overdue: counters.subacks_overdue,
         routes_applied: counters.routes_applied,
         routes_refused: counters.routes_refused,
-        unrouted: view.unrouted,
+        routes_unindexed: view.unrouted,
         dropped_qos0: counters.dropped_qos0,
         dropped_suspect: counters.dropped_suspect,
         refused: counters.refused,
         malformed: counters.malformed,
-        crowded: view.crowded,
-        asks: counters.asks,
-        asks_unanswered: counters.asks_unanswered,
-        asked: counters.asked,
-        asked_refused: counters.asked_refused,
+        unauthenticated_closed: view.unauthenticated_closed,
+        requests_sent: counters.requests_sent,
+        requests_unanswered: counters.requests_unanswered,
+        requests_received: counters.requests_received,
+        requests_refused: counters.requests_refused,
         compressed_before_bytes: counters.packed_before,
         compressed_after_bytes: counters.packed_after,
         routes: view.routes.iter().map(routes).collect(),
         links: view.links.iter().map(link).collect(),
-        not_joined: view.not_joined.iter().map(not_joined).collect(),
-        carrier: carrier(figures),
+        unjoined_peers: view.not_joined.iter().map(not_joined).collect(),
+        transport: transport(figures),
         membership: view.membership.as_ref().map(membership),
     }
 }
@@ -52,8 +52,8 @@ fn grant((node, left): &(Box<str>, u64)) -> GrantView {
     GrantView { node: node.to_string(), left_s: seconds(*left) }
 }
 
-fn not_joined(one: &NotJoined) -> NotJoinedView {
-    NotJoinedView {
+fn not_joined(one: &NotJoined) -> UnjoinedPeerView {
+    UnjoinedPeerView {
         address: one.address.to_string(),
         name: one.name.as_ref().map(ToString::to_string),
         reason: one.reason.to_string(),
@@ -65,7 +65,7 @@ fn not_joined(one: &NotJoined) -> NotJoinedView {
 fn membership(membership: &Membership) -> MembershipView {
     MembershipView {
         stale: membership.is_stale,
-        founded: (membership.founded != 0).then(|| format!("{:032x}", membership.founded)),
+        cluster_uid: (membership.founded != 0).then(|| format!("{:032x}", membership.founded)),
         index: membership.index,
         waits_for: membership.waits_for.clone(),
         members: membership.members.iter().map(member).collect(),
@@ -93,7 +93,7 @@ fn member(member: &cluster::MemberView) -> MemberView {
 
 fn replica(replica: &Replica) -> ReplicaView {
     ReplicaView {
-        part: match replica.part {
+        raft_state: match replica.part {
             consensus::Role::Learner => "learner",
             consensus::Role::Follower => "follower",
             consensus::Role::Candidate => "candidate",
@@ -102,9 +102,9 @@ fn replica(replica: &Replica) -> ReplicaView {
         },
         term: replica.term,
         leader: replica.leader.as_ref().map(ToString::to_string),
-        leader_by: replica.leader_by.as_ref().map(ToString::to_string),
-        last: replica.last,
-        applied: replica.applied,
+        leader_via: replica.leader_via.as_ref().map(ToString::to_string),
+        last_index: replica.last,
+        applied_index: replica.applied,
         quorum: replica.has_quorum,
         voters: replica.voters,
         learners: replica.learners,
@@ -158,7 +158,7 @@ fn link(link: &Link) -> LinkView {
         bytes_sent: link.bytes_sent,
         bytes_received: link.bytes_received,
         connected: link.attached,
-        silent: link.silent,
+        timeouts: link.silent,
         restarts: link.restarts,
         unconsumed_bytes: link.unconsumed,
         unconfirmed: link.unconfirmed,
@@ -192,8 +192,8 @@ fn lane(class: &ClassView) -> LaneView {
     }
 }
 
-fn carrier(figures: &Figures) -> CarrierView {
-    CarrierView {
+fn transport(figures: &Figures) -> TransportView {
+    TransportView {
         connections: figures.connections,
         accepted: figures.accepted,
         accept_errors: figures.accept_errors,
@@ -206,7 +206,7 @@ fn carrier(figures: &Figures) -> CarrierView {
         blocked: figures.blocked,
         turns: figures.turns,
         wakeups: figures.wakeups,
-        letters: figures.letters,
+        commands: figures.commands,
         bbr: !figures.is_congestion_refused,
     }
 }

@@ -36,7 +36,7 @@ impl Export {
             .build();
         let client = Client::new(settings.timeout);
         let queue = usize::try_from(settings.queue_max).unwrap_or(usize::MAX);
-        let told =
+        let build_error =
             |error: opentelemetry_otlp::ExporterBuildError| format!("otel.endpoint {endpoint}: {error}");
 
         let exporter = LogExporter::builder()
@@ -46,7 +46,7 @@ impl Export {
             .with_timeout(settings.timeout)
             .with_endpoint(format!("{endpoint}/v1/logs"))
             .build()
-            .map_err(told)?;
+            .map_err(build_error)?;
         let batch = LogBatch::default().with_max_queue_size(queue).build();
         let processor = BatchLogProcessor::builder(exporter).with_batch_config(batch).build();
         let logs = SdkLoggerProvider::builder()
@@ -61,7 +61,7 @@ impl Export {
             .with_timeout(settings.timeout)
             .with_endpoint(format!("{endpoint}/v1/traces"))
             .build()
-            .map_err(told)?;
+            .map_err(build_error)?;
         let batch = SpanBatch::default().with_max_queue_size(queue).build();
         let processor = BatchSpanProcessor::builder(exporter).with_batch_config(batch).build();
         let spans =

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use api::RecoveryView;
 use broker::settings::Durability;
 use settings::{ByteSize, section};
-use shardlog::{Events, ShardLog, Told};
+use shardlog::{EventForwarder, LogNotifier, ShardLog};
 use storage::{LogThreads, RealDisk, RecoveredGroup};
 
 use crate::storage::DIRECTORY;
@@ -75,7 +75,7 @@ pub struct Store {
 /// What of the log a replica of the cluster's meta group needs.
 pub struct MetaLog {
     pub log: storage::Log,
-    pub told: Arc<Told>,
+    pub notifier: Arc<LogNotifier>,
     pub recovered: Vec<RecoveredGroup>,
 }
 
@@ -109,7 +109,7 @@ impl Store {
             now_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64),
             ..storage::Options::default()
         };
-        let told = Arc::new(Told::default());
+        let notifier = Arc::new(LogNotifier::default());
         let mut shown = Instant::now();
         let mut progress = |progress: storage::Progress| {
             if shown.elapsed() >= SHOWN_EVERY {
@@ -118,7 +118,7 @@ impl Store {
                 tracing::info!(segments, of = segments_all, records, "reading the store");
             }
         };
-        let events = Box::new(Events(told.clone()));
+        let events = Box::new(EventForwarder(notifier.clone()));
         let mut opened = storage::open(Arc::new(disk), options, events, &mut progress)
             .map_err(|error| error.to_string())?;
         let report = &opened.recovery.report;
@@ -137,7 +137,7 @@ impl Store {
             segments: report.segments as u64,
             records: report.records,
             bytes: report.bytes,
-            cut_bytes: report.cut_bytes,
+            truncated_bytes: report.cut_bytes,
             indexes_rebuilt: report.indexes_rebuilt as u64,
             sessions,
             read_s: report.took.as_secs_f64(),
@@ -145,17 +145,17 @@ impl Store {
         };
         let clock = ClockFile::of(&directory);
         let (now, noted) = (clock::now(Duration::ZERO), clock.read());
-        let life = shardlog::life(&shards, noted.as_ref(), &now);
-        let node = Duration::from_millis(life.began.0);
+        let incarnation = shardlog::incarnation(&shards, noted.as_ref(), &now);
+        let node = Duration::from_millis(incarnation.began.0);
         let threads = storage::spawn(opened.writer, opened.keeper).map_err(|error| error.to_string())?;
-        let (readers, read_by) = Readers::start(&opened.log, &told).map_err(|error| error.to_string())?;
-        let meta = MetaLog { log: opened.log.clone(), told: told.clone(), recovered: meta };
-        let log = ShardLog::new(opened.log, told, read_by);
+        let (readers, read_by) = Readers::start(&opened.log, &notifier).map_err(|error| error.to_string())?;
+        let meta = MetaLog { log: opened.log.clone(), notifier: notifier.clone(), recovered: meta };
+        let log = ShardLog::new(opened.log, notifier, read_by);
         let clock = note_time(clock, node).map_err(|error| error.to_string())?;
         let (reserve, backup_dir) = (settings.reserve.bytes(), settings.backup_dir.clone());
         let operator = Operator::new(log.clone(), directory, reserve, recovery, backup_dir);
         let store = Self { log: log.clone(), operator, threads, readers, clock };
-        Ok((store, broker::Store { log: Some(log), shards, life, hash_key }, meta))
+        Ok((store, broker::Store { log: Some(log), shards, incarnation, hash_key }, meta))
     }
 
     /// What operators see of it.
@@ -205,5 +205,5 @@ fn note_time(file: ClockFile, began: Duration) -> std::io::Result<(SyncSender<()
         // Once more: a stop may take long.
         let _ = file.write(&clock::now(began + started.elapsed()));
     };
-    Ok((end, vital::spawn("clock", run)?))
+    Ok((end, critical::spawn("clock", run)?))
 }

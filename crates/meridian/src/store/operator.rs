@@ -106,15 +106,15 @@ impl Storage for Operator {
             ended_at: None,
             error: None,
         };
-        let (log, told) = (self.log.clone(), self.backup.clone());
+        let (log, progress) = (self.log.clone(), self.backup.clone());
         let run = move || {
-            let copied = copy(&log, &path, &told);
+            let copied = copy(&log, &path, &progress);
             if copied.is_err()
                 && let Err(error) = fs::remove_dir_all(&path)
             {
                 tracing::warn!(%error, path = %path.display(), "half a backup stays: remove it");
             }
-            ended(&told, copied);
+            ended(&progress, copied);
         };
         // tidy: allow(thread): the node does without a backup.
         let spawned = thread::Builder::new().name("backup".to_owned()).spawn(run);
@@ -139,18 +139,18 @@ fn make_directory(path: &Path) -> Result<(), BackupRefused> {
     })
 }
 
-fn copy(log: &ShardLog, path: &Path, told: &Mutex<Option<Backup>>) -> Result<CopyReport, storage::Error> {
+fn copy(log: &ShardLog, path: &Path, progress: &Mutex<Option<Backup>>) -> Result<CopyReport, storage::Error> {
     let to = RealDisk::open(path)?;
     log.log().backup(&to, &mut |done, all| {
-        if let Some(backup) = &mut *told.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(backup) = &mut *progress.lock().unwrap_or_else(PoisonError::into_inner) {
             (backup.segments_done, backup.segments) = (done as u64, all as u64);
         }
     })
 }
 
-fn ended(told: &Mutex<Option<Backup>>, copied: Result<CopyReport, storage::Error>) {
-    let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(backup) = &mut *told else { return };
+fn ended(progress: &Mutex<Option<Backup>>, copied: Result<CopyReport, storage::Error>) {
+    let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(backup) = &mut *progress else { return };
     backup.ended_at = Some(Timestamp::now());
     match copied {
         Ok(CopyReport { segments, bytes }) => {

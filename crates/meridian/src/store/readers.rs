@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use shardlog::{Reading, Told};
+use shardlog::{LogNotifier, ReadRequest};
 use storage::Log;
 
 /// How many: a reactor never waits for a disk, nor one session for the reads of another.
@@ -12,7 +12,7 @@ const READERS: usize = 2;
 
 pub struct Readers {
     /// `None` when the node stops.
-    reads: Arc<Mutex<Option<Sender<Reading>>>>,
+    reads: Arc<Mutex<Option<Sender<ReadRequest>>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -21,13 +21,16 @@ impl Readers {
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub fn start(log: &Log, told: &Arc<Told>) -> std::io::Result<(Self, impl Fn(Reading) + use<>)> {
+    pub fn start(
+        log: &Log,
+        notifier: &Arc<LogNotifier>,
+    ) -> std::io::Result<(Self, impl Fn(ReadRequest) + use<>)> {
         // tidy: allow(unbounded-channel): a session with a connection has one read under way, so do a segment and a group
         let (reads, asked) = channel();
         let asked = Arc::new(Mutex::new(asked));
         let threads = (0..READERS).map(|number| {
-            let (log, told, asked) = (log.clone(), told.clone(), asked.clone());
-            vital::spawn(format!("log-reader-{number}"), move || read_all(&log, &told, &asked))
+            let (log, notifier, asked) = (log.clone(), notifier.clone(), asked.clone());
+            critical::spawn(format!("log-reader-{number}"), move || read_all(&log, &notifier, &asked))
         });
         let threads = threads.collect::<Result<_, _>>()?;
         let reads = Arc::new(Mutex::new(Some(reads)));
@@ -50,10 +53,10 @@ impl Readers {
     }
 }
 
-fn read_all(log: &Log, told: &Told, asked: &Mutex<Receiver<Reading>>) {
+fn read_all(log: &Log, notifier: &LogNotifier, asked: &Mutex<Receiver<ReadRequest>>) {
     loop {
         let next = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(reading) = next else { return };
-        reading.run(log, told);
+        reading.run(log, notifier);
     }
 }

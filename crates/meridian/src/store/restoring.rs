@@ -19,7 +19,7 @@ struct Progress {
 }
 
 /// So many records of a thread between two looks at the clock.
-const LOOK_EVERY: u64 = 64;
+const PROGRESS_INTERVAL: u64 = 64;
 
 impl Progress {
     fn more(&self, records: u64) {
@@ -48,8 +48,8 @@ pub fn restore(groups: Vec<RecoveredGroup>, hash_key: [u8; 16]) -> Result<Vec<Sh
             let mut read = 0;
             let mut more = || {
                 read += 1;
-                if read % LOOK_EVERY == 0 {
-                    progress.more(LOOK_EVERY);
+                if read % PROGRESS_INTERVAL == 0 {
+                    progress.more(PROGRESS_INTERVAL);
                 }
             };
             done.push(shardlog::restore(id, group, hash_key, &mut more)?);

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::Version::*;
     use crate::packet::Packet;
-    use crate::packet::check::{block, cannot_say, packet, reads, refuses, same, writes};
+    use crate::packet::check::{block, cannot_encode, packet, reads, refuses, same, writes};
     use crate::properties::buf::PropertiesBuf;
     use crate::properties::id::PropertyId;
     use crate::properties::property::Property;
@@ -137,7 +137,7 @@ mod tests {
             let (packet_type, reason) =
                 (wrap(ack(ReasonCode::Success)).packet_type(), ReasonCode::KeepAliveTimeout);
             refuses(V5, &[first, 3, 1, 2, 0x8D], DecodeError::ReasonCodeNotAllowed { packet_type, reason });
-            cannot_say(V5, wrap(ack(ReasonCode::GrantedQoS2)));
+            cannot_encode(V5, wrap(ack(ReasonCode::GrantedQoS2)));
         }
         writes(V5, Packet::PubAck(ack(ReasonCode::TopicAliasInvalid)), &[0x40, 3, 1, 2, 0x80]);
         same(V5, &[0x40, 3, 1, 2, 0x10], Packet::PubAck(ack(ReasonCode::NoMatchingSubscribers)));

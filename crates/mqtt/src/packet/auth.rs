@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use crate::Version::*;
     use crate::packet::Packet;
-    use crate::packet::check::{block, cannot_say, packet, reads, refuses, same};
+    use crate::packet::check::{block, cannot_encode, packet, reads, refuses, same};
     use crate::properties::buf::PropertiesBuf;
     use crate::properties::id::PropertyId;
     use crate::properties::property::Property;
@@ -77,7 +77,7 @@ mod tests {
             for version in [V3_1, V3_1_1] {
                 let error = DecodeError::PacketTypeNotInVersion { packet_type: PacketType::Auth, version };
                 refuses(version, &bytes, error);
-                cannot_say(version, auth);
+                cannot_encode(version, auth);
             }
         }
     }
@@ -98,7 +98,7 @@ mod tests {
         let (packet_type, reason) = (PacketType::Auth, ReasonCode::NotAuthorized);
         refuses(V5, &[0xF0, 2, 0x87, 0], DecodeError::ReasonCodeNotAllowed { packet_type, reason });
         refuses(V5, &[0xF0, 2, 0x17, 0], DecodeError::ReasonCodeUnknown { byte: 0x17 });
-        cannot_say(V5, Packet::Auth(Auth { reason, properties: Properties::EMPTY }));
+        cannot_encode(V5, Packet::Auth(Auth { reason, properties: Properties::EMPTY }));
         // (3.15.2.2.2)
         refuses(V5, &[0xF0, 2, 0x18, 0], DecodeError::AuthenticationMethodMissing);
         let reason_string = packet(0xF0, &[&[0], &block(&[b"\x1F\0\x01r"])]);

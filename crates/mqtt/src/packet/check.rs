@@ -33,7 +33,7 @@ pub(crate) fn refuses(version: Version, bytes: &[u8], error: DecodeError) {
 
 /// The version has no words for `packet`.
 #[track_caller]
-pub(crate) fn cannot_say(version: Version, packet: Packet<'_>) {
+pub(crate) fn cannot_encode(version: Version, packet: Packet<'_>) {
     let mut out = vec![0xAA];
     assert!(!packet.encode(version, &mut out), "MQTT {version} {packet:?}");
     assert_eq!(out, [0xAA], "nothing is appended");

@@ -65,7 +65,7 @@ mod tests {
     use crate::Version::*;
     use crate::packet::Packet;
     use crate::packet::check::{
-        block, cannot_say, packet, reads, refuses, refuses_every_prefix, same, writes,
+        block, cannot_encode, packet, reads, refuses, refuses_every_prefix, same, writes,
     };
     use crate::properties::buf::PropertiesBuf;
     use crate::properties::property::Property;
@@ -124,8 +124,8 @@ mod tests {
         });
         refuses(V5, &[0x20, 3, 0, 0x03, 0], DecodeError::ReasonCodeUnknown { byte: 3 });
         // [MQTT3-3.2.2-6]
-        cannot_say(V3_1_1, Packet::ConnAck(connack(false, ReasonCode::ProtocolError)));
-        cannot_say(V5, Packet::ConnAck(connack(false, ReasonCode::ContinueAuthentication)));
+        cannot_encode(V3_1_1, Packet::ConnAck(connack(false, ReasonCode::ProtocolError)));
+        cannot_encode(V5, Packet::ConnAck(connack(false, ReasonCode::ContinueAuthentication)));
     }
 
     /// [MQTT-3.2.2-6] [MQTT3-3.2.2-4]

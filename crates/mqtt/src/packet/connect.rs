@@ -219,7 +219,7 @@ impl Flags {
 mod tests {
     use super::*;
     use crate::packet::Packet;
-    use crate::packet::check::{block, cannot_say, packet, reads, refuses, refuses_every_prefix, same};
+    use crate::packet::check::{block, cannot_encode, packet, reads, refuses, refuses_every_prefix, same};
     use crate::properties::buf::PropertiesBuf;
     use crate::properties::id::PropertyId;
     use crate::properties::property::Property;
@@ -472,7 +472,7 @@ mod tests {
         for version in [V3_1, V3_1_1] {
             let bytes = connect(version, 0b0100_0010, &[ID, b"\0\x01p"]);
             refuses(version, &bytes, DecodeError::PasswordWithoutUserName);
-            cannot_say(version, Packet::Connect(Connect { password: Some(b"p"), ..bare(version) }));
+            cannot_encode(version, Packet::Connect(Connect { password: Some(b"p"), ..bare(version) }));
         }
         let alone = Connect { password: Some(b"p"), ..bare(V5) };
         same(V5, &connect(V5, 0b0100_0010, &[ID, b"\0\x01p"]), Packet::Connect(alone));
@@ -538,9 +538,9 @@ mod tests {
     #[test]
     fn fields_that_no_packet_can_hold() {
         let long = "x".repeat(65_536);
-        cannot_say(V5, Packet::Connect(Connect { client_id: &long, ..bare(V5) }));
-        cannot_say(V5, Packet::Connect(Connect { username: Some("a\0"), ..bare(V5) }));
-        cannot_say(V5, Packet::Connect(Connect { password: Some(long.as_bytes()), ..bare(V5) }));
+        cannot_encode(V5, Packet::Connect(Connect { client_id: &long, ..bare(V5) }));
+        cannot_encode(V5, Packet::Connect(Connect { username: Some("a\0"), ..bare(V5) }));
+        cannot_encode(V5, Packet::Connect(Connect { password: Some(long.as_bytes()), ..bare(V5) }));
     }
 
     #[test]

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
     use crate::Version::*;
     use crate::packet::Packet;
-    use crate::packet::check::{block, cannot_say, packet, reads, refuses, same};
+    use crate::packet::check::{block, cannot_encode, packet, reads, refuses, same};
     use crate::properties::buf::PropertiesBuf;
     use crate::properties::id::PropertyId;
     use crate::properties::property::Property;
@@ -81,7 +81,7 @@ mod tests {
             reads(V5, &[0xE0, 1, reason.as_u8()], packet);
             for version in [V3_1, V3_1_1] {
                 // Before 5.0 a server just closes the connection.
-                cannot_say(version, packet);
+                cannot_encode(version, packet);
                 refuses(version, &[0xE0, 1, reason.as_u8()], DecodeError::TrailingBytes { count: 1 });
             }
         }
@@ -89,7 +89,7 @@ mod tests {
         refuses(V5, &[0xE0, 1, 0x03], DecodeError::ReasonCodeUnknown { byte: 3 });
         let (packet_type, reason) = (PacketType::Disconnect, ReasonCode::Banned);
         refuses(V5, &[0xE0, 1, 0x8A], DecodeError::ReasonCodeNotAllowed { packet_type, reason });
-        cannot_say(V5, Packet::Disconnect(disconnect(ReasonCode::GrantedQoS1)));
+        cannot_encode(V5, Packet::Disconnect(disconnect(ReasonCode::GrantedQoS1)));
     }
 
     #[test]

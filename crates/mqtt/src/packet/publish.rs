@@ -109,7 +109,7 @@ mod tests {
     use crate::ReasonCode;
     use crate::Version::*;
     use crate::packet::Packet;
-    use crate::packet::check::{block, cannot_say, packet, reads, refuses, same, writes};
+    use crate::packet::check::{block, cannot_encode, packet, reads, refuses, same, writes};
     use crate::properties::buf::PropertiesBuf;
     use crate::properties::property::Property;
 
@@ -192,7 +192,7 @@ mod tests {
             refuses(version, &packet(0x30, &[b"\0\x03a/"]), DecodeError::Truncated);
             refuses(version, &packet(0x30, &[b"\0"]), DecodeError::Truncated);
             for topic in ["", "a/+", "#", "a\0b"] {
-                cannot_say(version, Packet::Publish(Publish { topic, ..PLAIN }));
+                cannot_encode(version, Packet::Publish(Publish { topic, ..PLAIN }));
             }
             reads(
                 version,
@@ -208,7 +208,7 @@ mod tests {
         let alias = PropertiesBuf::from_iter([Property::TopicAlias(7)]);
         let publish = Publish { topic: "", properties: alias.as_properties(), ..PLAIN };
         same(V5, &packet(0x30, &[b"\0\0", &block(&[&[0x23, 0, 7]]), b"hi"]), Packet::Publish(publish));
-        cannot_say(V3_1_1, Packet::Publish(publish));
+        cannot_encode(V3_1_1, Packet::Publish(publish));
         // [MQTT-3.3.2-8]
         let zero = packet(0x30, &[b"\0\0", &block(&[&[0x23, 0, 0]])]);
         refuses(V5, &zero, DecodeError::TopicAliasZero);
@@ -235,7 +235,7 @@ mod tests {
     /// [MQTT-2.2.1-2] [MQTT3-2.3.1-5]
     #[test]
     fn the_packet_identifier_goes_with_the_qos() {
-        cannot_say(V5, Packet::Publish(Publish { qos: QoS::AtLeastOnce, ..PLAIN }));
+        cannot_encode(V5, Packet::Publish(Publish { qos: QoS::AtLeastOnce, ..PLAIN }));
         let superfluous = Publish { dup: true, packet_id: PacketId::new(1), ..PLAIN };
         writes(V3_1_1, Packet::Publish(superfluous), &packet(0x30, &[b"\0\x03a/b", b"hi"]));
     }

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
     use crate::Version::*;
     use crate::packet::Packet;
-    use crate::packet::check::{block, cannot_say, packet, refuses, same, writes};
+    use crate::packet::check::{block, cannot_encode, packet, refuses, same, writes};
     use crate::properties::buf::PropertiesBuf;
     use crate::properties::property::Property;
     use crate::reason_code::ReasonCode;
@@ -121,10 +121,10 @@ mod tests {
             refuses(version, &packet(0x90, &[&[0, 0], none, &[0]]), DecodeError::PacketIdentifierZero);
             refuses(version, &packet(0xB0, &[&[0, 0], none, &[0]]), DecodeError::PacketIdentifierZero);
             refuses(version, &packet(0x90, &[&[0]]), DecodeError::Truncated);
-            cannot_say(version, Packet::SubAck(suback(&[])));
+            cannot_encode(version, Packet::SubAck(suback(&[])));
         }
         refuses(V5, &[0xB0, 3, 0, 10, 0], DecodeError::NoReasonCodes);
-        cannot_say(V5, Packet::UnsubAck(suback(&[])));
+        cannot_encode(V5, Packet::UnsubAck(suback(&[])));
     }
 
     #[test]

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use crate::Version::*;
     use crate::packet::Packet;
-    use crate::packet::check::{block, cannot_say, packet, reads, refuses, same, writes};
+    use crate::packet::check::{block, cannot_encode, packet, reads, refuses, same, writes};
     use crate::packet::subscription_options::RetainHandling;
     use crate::properties::buf::PropertiesBuf;
     use crate::properties::id::PropertyId;
@@ -255,7 +255,7 @@ mod tests {
         for version in Version::ALL {
             // [MQTT-3.8.3-2] [MQTT3-3.8.3-3]
             refuses(version, &packet(0x82, &[&[0, 10], none(version)]), DecodeError::NoTopicFilters);
-            cannot_say(version, Packet::Subscribe(subscribe(&SubscribeFiltersBuf::default())));
+            cannot_encode(version, Packet::Subscribe(subscribe(&SubscribeFiltersBuf::default())));
         }
     }
 

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::Version::*;
     use crate::packet::Packet;
-    use crate::packet::check::{block, cannot_say, packet, reads, refuses, same};
+    use crate::packet::check::{block, cannot_encode, packet, reads, refuses, same};
     use crate::properties::buf::PropertiesBuf;
     use crate::properties::id::PropertyId;
     use crate::properties::property::Property;
@@ -160,7 +160,7 @@ mod tests {
             refuses(version, &with(b"\0\x01a\0"), DecodeError::Truncated);
             // [MQTT-3.10.3-2] [MQTT3-3.10.3-2]
             refuses(version, &with(b""), DecodeError::NoTopicFilters);
-            cannot_say(version, Packet::Unsubscribe(unsubscribe(&UnsubscribeFiltersBuf::default())));
+            cannot_encode(version, Packet::Unsubscribe(unsubscribe(&UnsubscribeFiltersBuf::default())));
             // [MQTT-2.2.1-3] [MQTT3-2.3.1-1]
             let zero = packet(0xA2, &[&[0, 0], none(version), b"\0\x01a"]);
             refuses(version, &zero, DecodeError::PacketIdentifierZero);

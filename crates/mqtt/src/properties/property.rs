@@ -149,7 +149,7 @@ impl<'a> Property<'a> {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) -> bool {
         let start = out.len();
         out.push(self.id() as u8);
-        let sayable = match self.value() {
+        let encodable = match self.value() {
             Value::Byte(value) => {
                 out.push(value);
                 true
@@ -163,20 +163,20 @@ impl<'a> Property<'a> {
                 true
             }
             Value::VariableByteInteger(value) => {
-                let sayable = variable_byte_integer_len(value).is_some();
-                if sayable {
+                let encodable = variable_byte_integer_len(value).is_some();
+                if encodable {
                     put_variable_byte_integer(out, value);
                 }
-                sayable
+                encodable
             }
             Value::Utf8String(value) => put_string(out, value),
             Value::Utf8StringPair(name, value) => put_string(out, name) && put_string(out, value),
             Value::BinaryData(value) => put_binary(out, value),
         };
-        if !sayable {
+        if !encodable {
             out.truncate(start);
         }
-        sayable
+        encodable
     }
 }
 

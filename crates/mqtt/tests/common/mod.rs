@@ -192,7 +192,7 @@ impl Sample {
 
     /// What arrives when this is sent in `version`; `None` for what the version cannot say. The samples are such that
     /// 5.0 loses nothing.
-    pub fn as_said_in(&self, version: Version) -> Option<Sample> {
+    pub fn as_encoded_in(&self, version: Version) -> Option<Sample> {
         let version = match self {
             Sample::Connect { version, .. } => *version,
             _ => version,

@@ -58,9 +58,9 @@ impl Tree for Config {
 }
 
 #[derive(Default)]
-struct World(Layers);
+struct Fixture(Layers);
 
-impl World {
+impl Fixture {
     fn file(mut self, text: &str) -> Self {
         self.0.file = Some(("m.toml".into(), text.to_owned()));
         self
@@ -97,89 +97,89 @@ impl World {
 
 #[test]
 fn each_layer_goes_over_the_ones_before_it() {
-    let mut world = World::default();
-    assert_eq!(world.load().tree.mqtt.qos_max, 2);
-    world = world.file("[mqtt]\nqos_max = 1");
-    assert_eq!(world.load().tree.mqtt.qos_max, 1);
-    world = world.env("MERIDIAN__MQTT__QOS_MAX", "0");
-    assert_eq!(world.load().tree.mqtt.qos_max, 0);
-    world = world.set("mqtt.qos_max=2");
-    assert_eq!(world.load().tree.mqtt.qos_max, 2);
-    world.0.flags.push(Flag::Value("--qos", "mqtt.qos_max", "1".into()));
-    assert_eq!(world.load().tree.mqtt.qos_max, 1);
+    let mut fixture = Fixture::default();
+    assert_eq!(fixture.load().tree.mqtt.qos_max, 2);
+    fixture = fixture.file("[mqtt]\nqos_max = 1");
+    assert_eq!(fixture.load().tree.mqtt.qos_max, 1);
+    fixture = fixture.env("MERIDIAN__MQTT__QOS_MAX", "0");
+    assert_eq!(fixture.load().tree.mqtt.qos_max, 0);
+    fixture = fixture.set("mqtt.qos_max=2");
+    assert_eq!(fixture.load().tree.mqtt.qos_max, 2);
+    fixture.0.flags.push(Flag::Value("--qos", "mqtt.qos_max", "1".into()));
+    assert_eq!(fixture.load().tree.mqtt.qos_max, 1);
 }
 
 #[test]
 fn the_last_of_equal_ones_holds() {
-    let world = World::default().set("mqtt.qos_max=0").set("mqtt.qos_max=1");
-    assert_eq!(world.load().tree.mqtt.qos_max, 1);
+    let fixture = Fixture::default().set("mqtt.qos_max=0").set("mqtt.qos_max=1");
+    assert_eq!(fixture.load().tree.mqtt.qos_max, 1);
 }
 
 #[test]
 fn every_value_knows_where_it_came_from() {
-    let world = World::default()
+    let fixture = Fixture::default()
         .file("\n[mqtt]\nqos_max = 1\n")
         .env("MERIDIAN__SESSION__EXPIRY_MAX", "1h")
         .set("session.owner=me");
-    let loaded = world.load();
+    let loaded = fixture.load();
     assert_eq!(loaded.source("mqtt.qos_max").to_string(), "m.toml:3");
     assert_eq!(loaded.source("session.expiry_max").to_string(), "environment MERIDIAN__SESSION__EXPIRY_MAX");
     assert_eq!(loaded.source("session.owner").to_string(), "--set session.owner=me");
     assert_eq!(loaded.source("mqtt.packet_size_max"), &Source::Default);
-    assert_eq!(world.listen(&["[::1]:1"]).load().source("listener.0.address").to_string(), "--listen");
+    assert_eq!(fixture.listen(&["[::1]:1"]).load().source("listener.0.address").to_string(), "--listen");
 }
 
 #[test]
 fn other_variables_are_none_of_our_business() {
-    World::default().env("MERIDIAN_HOME", "x").env("PATH", "y").load();
+    Fixture::default().env("MERIDIAN_HOME", "x").env("PATH", "y").load();
 }
 
 #[test]
 fn an_unknown_key_names_the_nearest_and_its_place() {
-    let check = |world: World, expected: &str| assert_eq!(world.problems(), [expected]);
+    let check = |fixture: Fixture, expected: &str| assert_eq!(fixture.problems(), [expected]);
     check(
-        World::default().file("[mqtt]\nqos_mx = 1"),
+        Fixture::default().file("[mqtt]\nqos_mx = 1"),
         "m.toml:2: unknown setting `mqtt.qos_mx`; the nearest known one is `mqtt.qos_max`",
     );
     check(
-        World::default().file("[mqt]\nqos_max = 1"),
+        Fixture::default().file("[mqt]\nqos_max = 1"),
         "m.toml:2: unknown setting `mqt.qos_max`; the nearest known one is `mqtt.qos_max`",
     );
     check(
-        World::default().file("[session]\npacket_size_max = 1"),
+        Fixture::default().file("[session]\npacket_size_max = 1"),
         "m.toml:2: unknown setting `session.packet_size_max`; the nearest known one is `mqtt.packet_size_max`",
     );
     check(
-        World::default().file("qos_max = 1"),
+        Fixture::default().file("qos_max = 1"),
         "m.toml:1: unknown setting `qos_max`; the nearest known one is `mqtt.qos_max`",
     );
     check(
-        World::default().env("MERIDIAN__MQTT__QOSMAX", "1"),
+        Fixture::default().env("MERIDIAN__MQTT__QOSMAX", "1"),
         "environment MERIDIAN__MQTT__QOSMAX: unknown setting `mqtt.qosmax`; the nearest known one is `mqtt.qos_max`",
     );
     check(
-        World::default().set("listener.0.adress=x"),
+        Fixture::default().set("listener.0.adress=x"),
         "--set listener.0.adress=x: unknown setting `listener.0.adress`; the nearest known one is `listener.0.address`",
     );
     check(
-        World::default().set("listner.0.address=x"),
+        Fixture::default().set("listner.0.address=x"),
         "--set listner.0.address=x: unknown setting `listner.0.address`; the nearest known one is `listener.0.address`",
     );
     check(
-        World::default().set("owner=x"),
+        Fixture::default().set("owner=x"),
         "--set owner=x: unknown setting `owner`; the nearest known one is `session.owner`",
     );
 }
 
 #[test]
 fn wrong_values_say_what_is_right() {
-    let world = World::default()
+    let fixture = Fixture::default()
         .file("[mqtt]\nqos_max = \"one\"\npacket_size_max = 1.5\n[session]\nexpiry_max = 7")
         .env("MERIDIAN__MQTT__PACKET_SIZE_MAX", "1GiB")
         .set("mqtt.qos_max=3")
         .set("mqtt.qos_max");
     assert_eq!(
-        world.problems(),
+        fixture.problems(),
         [
             "m.toml:2: mqtt.qos_max: expected a whole number from 0 to 255, found the string \"one\"",
             "m.toml:3: mqtt.packet_size_max: expected a size such as 512B, 64KiB, 1MiB or 2GiB, found a number with a fraction",
@@ -193,20 +193,20 @@ fn wrong_values_say_what_is_right() {
 
 #[test]
 fn a_file_with_listeners_replaces_the_default_one() {
-    assert_eq!(World::default().addresses(), ["127.0.0.1:1883"]);
-    let world = World::default().file("[[listener]]\naddress = \"a\"\n[[listener]]\naddress = \"b\"");
-    assert_eq!(world.addresses(), ["a", "b"]);
+    assert_eq!(Fixture::default().addresses(), ["127.0.0.1:1883"]);
+    let fixture = Fixture::default().file("[[listener]]\naddress = \"a\"\n[[listener]]\naddress = \"b\"");
+    assert_eq!(fixture.addresses(), ["a", "b"]);
 }
 
 #[test]
 fn environment_and_set_change_listeners_and_add_to_them() {
-    let world = World::default().file("[[listener]]\naddress = \"a\"");
-    let world = world.env("MERIDIAN__LISTENER__0__BACKLOG", "7");
-    assert_eq!(world.load().tree.listeners[0], Listener { address: "a".into(), backlog: 7 });
-    let world = world.env("MERIDIAN__LISTENER__1__ADDRESS", "b").set("listener.2.address=c");
-    assert_eq!(world.addresses(), ["a", "b", "c"]);
+    let fixture = Fixture::default().file("[[listener]]\naddress = \"a\"");
+    let fixture = fixture.env("MERIDIAN__LISTENER__0__BACKLOG", "7");
+    assert_eq!(fixture.load().tree.listeners[0], Listener { address: "a".into(), backlog: 7 });
+    let fixture = fixture.env("MERIDIAN__LISTENER__1__ADDRESS", "b").set("listener.2.address=c");
+    assert_eq!(fixture.addresses(), ["a", "b", "c"]);
     assert_eq!(
-        world.set("listener.5.address=e").problems(),
+        fixture.set("listener.5.address=e").problems(),
         ["--set listener.5.address=e: `listener.5` leaves a gap: the next new entry is `listener.3`"]
     );
 }
@@ -214,27 +214,27 @@ fn environment_and_set_change_listeners_and_add_to_them() {
 /// "10" sorts before "2" as text, and an entry before its predecessor would be a gap.
 #[test]
 fn entries_from_the_environment_are_taken_by_number() {
-    let mut world = World::default();
+    let mut fixture = Fixture::default();
     for index in (0..12).rev() {
-        world = world.env(&format!("MERIDIAN__LISTENER__{index}__ADDRESS"), &index.to_string());
+        fixture = fixture.env(&format!("MERIDIAN__LISTENER__{index}__ADDRESS"), &index.to_string());
     }
     let expected: Vec<_> = (0..12).map(|index| index.to_string()).collect();
-    assert_eq!(world.addresses(), expected);
+    assert_eq!(fixture.addresses(), expected);
 }
 
 #[test]
 fn the_listen_flag_replaces_and_set_refines() {
-    let world = World::default()
+    let fixture = Fixture::default()
         .file("[[listener]]\naddress = \"a\"\nbacklog = 1\n[[listener]]\naddress = \"b\"")
         .listen(&["c"])
         .set("listener.0.backlog=9");
-    assert_eq!(world.load().tree.listeners, [Listener { address: "c".into(), backlog: 9 }]);
-    assert_eq!(world.load().source("listener.0.backlog").to_string(), "--set listener.0.backlog=9");
+    assert_eq!(fixture.load().tree.listeners, [Listener { address: "c".into(), backlog: 9 }]);
+    assert_eq!(fixture.load().source("listener.0.backlog").to_string(), "--set listener.0.backlog=9");
 }
 
 #[test]
 fn lists_and_sections_are_not_mistaken_for_each_other() {
-    let problems = |text: &str| World::default().file(text).problems();
+    let problems = |text: &str| Fixture::default().file(text).problems();
     assert_eq!(
         problems("[listener]\naddress = \"a\""),
         ["m.toml:2: `listener` can be repeated, it is written [[listener]]"]
@@ -246,15 +246,15 @@ fn lists_and_sections_are_not_mistaken_for_each_other() {
 
 #[test]
 fn a_key_twice_in_the_file_is_an_error() {
-    let problems = World::default().file("[mqtt]\nqos_max = 1\nqos_max = 1").problems();
+    let problems = Fixture::default().file("[mqtt]\nqos_max = 1\nqos_max = 1").problems();
     assert!(problems[0].starts_with("m.toml:3: "), "{problems:?}");
 }
 
 #[test]
 fn an_empty_text_unsets_what_a_lower_layer_set() {
-    let world = World::default().file("[session]\nowner = \"me\"");
-    assert_eq!(world.load().tree.session.owner.as_deref(), Some("me"));
-    assert_eq!(world.set("session.owner=").load().tree.session.owner, None);
+    let fixture = Fixture::default().file("[session]\nowner = \"me\"");
+    assert_eq!(fixture.load().tree.session.owner.as_deref(), Some("me"));
+    assert_eq!(fixture.set("session.owner=").load().tree.session.owner, None);
 }
 
 proptest::proptest! {
@@ -264,8 +264,8 @@ proptest::proptest! {
         variable in "[A-Z0-9_]{0,30}",
         set in "[a-z0-9_.=]{0,30}",
     ) {
-        let world = World::default().file(&file).env(&format!("MERIDIAN__{variable}"), "1").set(&set);
-        if let Err(problems) = load::<Config>(&world.0) {
+        let fixture = Fixture::default().file(&file).env(&format!("MERIDIAN__{variable}"), "1").set(&set);
+        if let Err(problems) = load::<Config>(&fixture.0) {
             proptest::prop_assert!(!problems.is_empty());
         }
     }

@@ -118,7 +118,7 @@ fn body(command: &Command<'_>, out: &mut Vec<u8>) -> Option<usize> {
         Command::Publish { message, wait, identity } => {
             encode_identity(*identity, out);
             out.bool(*wait);
-            return Some(place(message, out));
+            return Some(put_message(message, out));
         }
         Command::Forget(Identity { origin, number }) => {
             out.u64(*origin);
@@ -156,7 +156,7 @@ fn body(command: &Command<'_>, out: &mut Vec<u8>) -> Option<usize> {
             out.text(filter);
             out.text(after);
         }
-        Command::Retain { message } => return Some(place(message, out)),
+        Command::Retain { message } => return Some(put_message(message, out)),
         Command::Rewrite(rewrite) => return Some(encode_rewrite(rewrite, out)),
     }
     None
@@ -170,7 +170,7 @@ fn encode_claim(claim: &Claim<'_>, out: &mut Vec<u8>) -> Option<usize> {
     out.bool(claim.clean_start);
     out.bool(claim.will.is_some());
     out.u32(claim.will.map_or(0, |will| will.delay_s));
-    let message = claim.will.map(|will| place(&will.message, out));
+    let message = claim.will.map(|will| put_message(&will.message, out));
     out.text(claim.client_id);
     message
 }
@@ -181,7 +181,7 @@ fn encode_enqueue(enqueue: &Enqueue<'_>, out: &mut Vec<u8>) -> usize {
     out.u8(enqueue.qos as u8);
     out.bool(enqueue.retain);
     out.bool(enqueue.group.is_some());
-    let message = place(&enqueue.message, out);
+    let message = put_message(&enqueue.message, out);
     out.u32(enqueue.ids.len() as u32);
     enqueue.ids.iter().for_each(|id| out.u32(*id));
     out.text(enqueue.group.unwrap_or_default());
@@ -190,7 +190,7 @@ fn encode_enqueue(enqueue: &Enqueue<'_>, out: &mut Vec<u8>) -> usize {
 
 fn encode_rewrite(rewrite: &Rewrite<'_>, out: &mut Vec<u8>) -> usize {
     out.u64(rewrite.from.as_u64());
-    let message = place(&rewrite.message, out);
+    let message = put_message(&rewrite.message, out);
     out.u32(rewrite.entries.len() as u32);
     for (session, n) in &rewrite.entries {
         out.u64(session.as_u64());
@@ -217,7 +217,7 @@ fn owner(session: SessionUid, epoch: u32, out: &mut Vec<u8>) {
 }
 
 /// Puts the message at the next place where one may be.
-fn place(message: &MessageView<'_>, out: &mut Vec<u8>) -> usize {
+fn put_message(message: &MessageView<'_>, out: &mut Vec<u8>) -> usize {
     pad(out);
     let at = out.len();
     message.encode(out);

@@ -33,9 +33,9 @@ impl Shard {
             | (Acknowledgement::Skip, Phase::Pinned, _) => {}
             (Acknowledgement::PubRec, Phase::Pinned, QoS::ExactlyOnce) => {
                 let mut body = *entry;
-                entry.side = 0;
+                entry.details = 0;
                 queue.receive(n);
-                self.let_go(&mut body, true);
+                self.release_entry(&mut body, true);
                 // The message is not needed any more [MQTT-4.3.3-4], so its bytes may make room for another.
                 self.pump(slot, effects);
                 return Answer::Release { n, again: false };
@@ -45,10 +45,10 @@ impl Shard {
             _ => return Answer::WrongKind,
         }
         let mut body = *entry;
-        entry.side = 0;
+        entry.details = 0;
         queue.finish(n);
         if phase == Phase::Pinned {
-            self.let_go(&mut body, true);
+            self.release_entry(&mut body, true);
         }
         self.counts.skipped += u64::from(kind == Acknowledgement::Skip);
         self.pump(slot, effects);

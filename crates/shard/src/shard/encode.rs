@@ -66,14 +66,14 @@ impl Shard {
             out.u32(*era);
             out.u64(*at);
         }
-        out.u64(self.begun);
-        out.u64(self.wills_begun);
+        out.u64(self.sessions_created);
+        out.u64(self.wills_created);
         out.u32(self.wills.len() as u32);
         for (id, message) in &self.wills {
             out.u64(*id);
             out.blob(message);
         }
-        out.u64(self.orphans_begun);
+        out.u64(self.orphans_created);
         out.u32(self.orphans.len() as u32);
         for (id, entry) in &self.orphans {
             out.u64(*id);
@@ -155,15 +155,15 @@ fn encode_queue(session: &Session, bodies: &Bodies, out: &mut Vec<u8>) {
 fn encode_entry(entry: &Entry, bodies: &Bodies, out: &mut Vec<u8>) {
     out.u64(entry.key.as_u64());
     out.u32(entry.packed());
-    let side = bodies.side(entry);
-    out.bool(side.is_some());
-    let Some(side) = side else { return };
-    out.u64(side.expires);
-    let ids = side.ids.as_slice();
+    let details = bodies.details(entry);
+    out.bool(details.is_some());
+    let Some(details) = details else { return };
+    out.u64(details.expires);
+    let ids = details.ids.as_slice();
     out.u32(ids.len() as u32);
     ids.iter().for_each(|id| out.u32(*id));
-    out.bool(side.group.is_some());
-    if let Some(group) = &side.group {
+    out.bool(details.group.is_some());
+    if let Some(group) = &details.group {
         out.text(group);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::bodies::{Ids, Side};
+use crate::bodies::{EntryDetails, Ids};
 use crate::command::Enqueue;
 use crate::effect::{Answer, DropReason, Effect};
 use crate::entry::{Entry, message_size};
@@ -17,7 +17,7 @@ pub(super) struct Arrival {
     /// Of its command.
     pub ordinal: u32,
     pub entry: Entry,
-    pub side: Side,
+    pub details: EntryDetails,
     pub when_full: WhenFull,
 }
 
@@ -50,8 +50,8 @@ impl Shard {
         let view = &enqueue.message;
         let entry = Entry::new(key, message_size(view.encoded_len()), enqueue.qos, enqueue.retain, false);
         let group = enqueue.group.map(|group| self.group_name(slot, group));
-        let side = Side { expires: view.expires, ids: Ids::of(&enqueue.ids), group };
-        self.enqueue(slot, Arrival { ordinal, entry, side, when_full: WhenFull::GoOver }, effects);
+        let details = EntryDetails { expires: view.expires, ids: Ids::of(&enqueue.ids), group };
+        self.enqueue(slot, Arrival { ordinal, entry, details, when_full: WhenFull::GoOver }, effects);
         Answer::Done
     }
 
@@ -59,13 +59,13 @@ impl Shard {
     fn group_name(&self, slot: u32, group: &str) -> Arc<str> {
         let queue = self.sessions.queue(slot);
         let last = queue.and_then(|queue| queue.get(queue.end().checked_sub(1)?));
-        let name = last.and_then(|entry| self.bodies.side(entry)?.group.as_ref());
+        let name = last.and_then(|entry| self.bodies.details(entry)?.group.as_ref());
         name.filter(|name| ***name == *group).cloned().unwrap_or_else(|| group.into())
     }
 
     /// Gives a message its place. The session's part was touched and the session is settled.
     pub(super) fn enqueue(&mut self, slot: u32, arrival: Arrival, effects: &mut Vec<Effect>) {
-        let Arrival { ordinal, mut entry, mut side, when_full } = arrival;
+        let Arrival { ordinal, mut entry, mut details, when_full } = arrival;
         let size = entry.size();
         let Some(session) = self.sessions.at_mut(slot) else { return };
         let owned = session.has_owner;
@@ -81,9 +81,9 @@ impl Shard {
             self.counts.dropped_queue_full += 1;
             return effects.push(Effect::NotQueued { ordinal, session: uid });
         }
-        side.expires = side.expires.min(self.now.saturating_add(self.limits.queue_age_max_ms));
-        let expires = side.expires;
-        self.bodies.add(&mut entry, side);
+        details.expires = details.expires.min(self.now.saturating_add(self.limits.queue_age_max_ms));
+        let expires = details.expires;
+        self.bodies.add(&mut entry, details);
         self.counts.enqueued += 1;
         self.counts.queued_messages += 1;
         self.counts.queued_bytes += size;
@@ -125,7 +125,7 @@ impl Shard {
                 break false;
             }
         };
-        self.tell_dropped(slot, dropped, effects);
+        self.report_dropped(slot, dropped, effects);
         room
     }
 
@@ -146,7 +146,7 @@ impl Shard {
             }
             QueueFull::DropNewest => while self.drop_over(slot, &mut dropped) {},
         }
-        self.tell_dropped(slot, dropped, effects);
+        self.report_dropped(slot, dropped, effects);
         if let Some(session) = self.sessions.at(slot) {
             effects.push(Effect::Room { session: session.uid, before: end });
         }
@@ -172,7 +172,7 @@ impl Shard {
             queue.is_some_and(|queue| queue.waiting_bytes() > max)
         };
         while waits_too_much(self) && self.drop_oldest(slot, &mut dropped) {}
-        self.tell_dropped(slot, dropped, effects);
+        self.report_dropped(slot, dropped, effects);
     }
 
     /// Drops the oldest message that waits; false when there is none.
@@ -201,17 +201,17 @@ impl Shard {
         let owned = self.sessions.at(slot).is_some_and(|session| self.is_owned(session));
         self.counts.queued_messages -= 1;
         self.counts.queued_bytes -= entry.size();
-        self.let_go(&mut entry, owned);
+        self.release_entry(&mut entry, owned);
     }
 
     /// A message is held for a session no longer.
-    pub(super) fn let_go(&mut self, entry: &mut Entry, owned: bool) {
+    pub(super) fn release_entry(&mut self, entry: &mut Entry, owned: bool) {
         self.counts.held_bytes -= entry.size();
         self.counts.held_absent_bytes -= if owned { 0 } else { entry.size() };
         self.bodies.remove(entry);
     }
 
-    fn tell_dropped(&self, slot: u32, dropped: Dropped, effects: &mut Vec<Effect>) {
+    fn report_dropped(&self, slot: u32, dropped: Dropped, effects: &mut Vec<Effect>) {
         if let (Some((from, to)), Some(session)) = (dropped.0, self.sessions.at(slot)) {
             let reason = DropReason::QueueFull;
             effects.push(Effect::Dropped { session: session.uid, from, to, reason });

@@ -107,8 +107,8 @@ impl Shard {
     }
 
     /// Up to `limit` sessions from a place on, which is 0 at first, and the place to go on at.
-    pub fn sessions_from(&self, place: u32, limit: usize) -> (Vec<SessionUid>, Option<u32>) {
-        let some: Vec<_> = self.sessions.from(place).take(limit).map(|session| session.uid).collect();
+    pub fn sessions_from(&self, list_index: u32, limit: usize) -> (Vec<SessionUid>, Option<u32>) {
+        let some: Vec<_> = self.sessions.from(list_index).take(limit).map(|session| session.uid).collect();
         let next = some.last().map(|uid| uid.slot() + 1);
         let next = next.filter(|next| some.len() == limit && self.sessions.from(*next).next().is_some());
         (some, next)
@@ -155,8 +155,8 @@ impl Shard {
     }
 
     fn orphan_view(&self, entry: &Entry) -> Orphan<'_> {
-        let side = self.bodies.side(entry);
-        let group = side.and_then(|side| side.group.as_deref()).unwrap_or_default();
+        let details = self.bodies.details(entry);
+        let group = details.and_then(|details| details.group.as_deref()).unwrap_or_default();
         Orphan { key: entry.key, size: entry.size(), expires: self.bodies.expires(entry), group }
     }
 
@@ -265,7 +265,7 @@ impl<'a> SessionView<'a> {
     }
 
     fn entry_view(self, n: u64, queue: &Queue, entry: &Entry) -> EntryView<'a> {
-        let side = self.bodies.side(entry);
+        let details = self.bodies.details(entry);
         EntryView {
             key: entry.key,
             size: entry.size(),
@@ -273,9 +273,9 @@ impl<'a> SessionView<'a> {
             retain: entry.retain(),
             dup: n < queue.dup_below,
             phase: entry.phase(),
-            expires: side.map_or(NEVER, |side| side.expires),
-            ids: side.map_or(&[], |side| side.ids.as_slice()),
-            group: side.and_then(|side| side.group.as_deref()),
+            expires: details.map_or(NEVER, |details| details.expires),
+            ids: details.map_or(&[], |details| details.ids.as_slice()),
+            group: details.and_then(|details| details.group.as_deref()),
         }
     }
 

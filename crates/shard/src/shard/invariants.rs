@@ -21,7 +21,7 @@ impl Shard {
         let mut armed = 0;
         for session in self.sessions.from(0) {
             let (uid, owned) = (session.uid, self.is_owned(session));
-            assert!(uid.count() <= self.begun && session.epoch > 0 && session.era <= self.era);
+            assert!(uid.count() <= self.sessions_created && session.epoch > 0 && session.era <= self.era);
             counts.sessions += 1;
             counts.owned += u64::from(owned);
             counts.subscriptions += session.subscriptions.len() as u64;
@@ -56,11 +56,11 @@ impl Shard {
         assert_eq!(levels(&counts), levels(&self.counts));
         let orphans_are = |entry: &crate::entry::Entry| {
             entry.phase() == Phase::Waiting
-                && self.bodies.side(entry).is_some_and(|side| side.group.is_some())
+                && self.bodies.details(entry).is_some_and(|details| details.group.is_some())
         };
         assert!(self.orphans.values().all(orphans_are));
-        assert!(self.orphans.keys().all(|id| *id <= self.orphans_begun));
-        assert!(self.wills.keys().all(|id| *id <= self.wills_begun));
+        assert!(self.orphans.keys().all(|id| *id <= self.orphans_created));
+        assert!(self.wills.keys().all(|id| *id <= self.wills_created));
         let queued = self.sessions.from(0).filter_map(|session| session.queue.as_ref());
         let queued = queued.flat_map(|queue| queue.from(0).map(|(_, entry)| entry));
         let needed = queued.chain(self.orphans.values()).filter(|entry| entry.needs_body());

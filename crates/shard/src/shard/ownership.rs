@@ -22,7 +22,7 @@ impl Shard {
         self.touch(bucket);
         let mut existing = self.sessions.slot_of(claim.client_id);
         if let Some(slot) = existing {
-            existing = self.make_way(slot, claim.clean_start, effects);
+            existing = self.evict_owner(slot, claim.clean_start, effects);
         }
         let present = existing.is_some();
         let slot = match existing {
@@ -40,13 +40,13 @@ impl Shard {
         let session = self.session_at(slot);
         let answer = Answer::Claimed { session: Some(session.uid), epoch: session.epoch, present };
         effects.push(Effect::Answer { ordinal, answer });
-        self.tell_open(slot, effects);
+        self.report_open(slot, effects);
         self.pump(slot, effects);
         self.rearm(slot);
     }
 
     /// The owner of a session that is claimed has gone, or goes by this. Returns the session unless that is over.
-    fn make_way(&mut self, slot: u32, clean_start: bool, effects: &mut Vec<Effect>) -> Option<u32> {
+    fn evict_owner(&mut self, slot: u32, clean_start: bool, effects: &mut Vec<Effect>) -> Option<u32> {
         self.settle(slot, effects);
         if self.sessions.at(slot)?.has_owner {
             self.release_slot(slot, self.now, None, WillFate::Arm, effects);
@@ -69,11 +69,11 @@ impl Shard {
 
     fn begin_session(&mut self, client_id: &str, bucket: u16) -> Option<u32> {
         let slot = self.sessions.next_slot()?;
-        self.begun += 1;
+        self.sessions_created += 1;
         self.counts.sessions += 1;
         self.sessions.insert(Session {
             client_id: client_id.into(),
-            uid: SessionUid::new(self.begun, slot),
+            uid: SessionUid::new(self.sessions_created, slot),
             connection: 0,
             ends: NEVER,
             next: 0,
@@ -117,7 +117,7 @@ impl Shard {
     }
 
     /// Everything that is open is sent again, in order [MQTT-4.4.0-1] [MQTT-4.6.0-1].
-    fn tell_open(&self, slot: u32, effects: &mut Vec<Effect>) {
+    fn report_open(&self, slot: u32, effects: &mut Vec<Effect>) {
         let Some(session) = self.sessions.at(slot) else { return };
         let Some(queue) = &session.queue else { return };
         let open = queue.open_range();
@@ -150,11 +150,11 @@ impl Shard {
         }
     }
 
-    /// The connection went at `gone_at`, which is now or the end of a node's last life.
+    /// The connection went at `disconnected_at`, which is now or the end of a node's last life.
     pub(super) fn release_slot(
         &mut self,
         slot: u32,
-        gone_at: u64,
+        disconnected_at: u64,
         expiry_s: Option<u32>,
         fate: WillFate,
         effects: &mut Vec<Effect>,
@@ -166,11 +166,11 @@ impl Shard {
         let session = self.session_at(slot);
         session.has_owner = false;
         session.expiry_s = expiry_s.unwrap_or(session.expiry_s);
-        session.ends = after(gone_at, session.expiry_s);
+        session.ends = after(disconnected_at, session.expiry_s);
         let (ends, will) = (session.ends, session.take_will());
         if let Some(mut will) = will.filter(|_| fate == WillFate::Arm) {
             // Due after its delay or when the session ends, whichever comes first [MQTT-3.1.3-9].
-            will.due = after(gone_at, will.delay_s).min(ends);
+            will.due = after(disconnected_at, will.delay_s).min(ends);
             session.set_will(will);
         }
         let is_due = session.will().is_some_and(|will| will.due <= now);
@@ -186,7 +186,7 @@ impl Shard {
         self.settle_over(slot, effects);
         self.trim(slot, effects);
         if ends <= now {
-            let reason = if ends == gone_at { EndReason::Released } else { EndReason::Expired };
+            let reason = if ends == disconnected_at { EndReason::Released } else { EndReason::Expired };
             return self.end_slot(slot, reason, effects);
         }
         self.session_at(slot).shrink();
@@ -197,9 +197,9 @@ impl Shard {
         let session = self.session_at(slot);
         if let Some(will) = session.take_will() {
             let session = session.uid;
-            self.wills_begun += 1;
-            self.wills.insert(self.wills_begun, will.message);
-            effects.push(Effect::WillDue { id: self.wills_begun, session });
+            self.wills_created += 1;
+            self.wills.insert(self.wills_created, will.message);
+            effects.push(Effect::WillDue { id: self.wills_created, session });
         }
     }
 
@@ -257,19 +257,19 @@ impl Shard {
         if !entry.needs_body() {
             return;
         }
-        let in_group = self.bodies.side(&entry).is_some_and(|side| side.group.is_some());
+        let in_group = self.bodies.details(&entry).is_some_and(|details| details.group.is_some());
         let may_go = entry.phase() == Phase::Waiting || entry.qos() == QoS::AtLeastOnce;
         if in_group && may_go {
             self.counts.held_bytes -= entry.size();
             self.counts.held_absent_bytes -= if owned { 0 } else { entry.size() };
             entry.set_phase(Phase::Waiting);
-            self.orphans_begun += 1;
-            self.orphans.insert(self.orphans_begun, entry);
-            let id = self.orphans_begun;
+            self.orphans_created += 1;
+            self.orphans.insert(self.orphans_created, entry);
+            let id = self.orphans_created;
             return effects.push(Effect::Orphaned { id, key: entry.key, session, n });
         }
         self.counts.dropped_session_ended += 1;
-        self.let_go(&mut entry, owned);
+        self.release_entry(&mut entry, owned);
     }
 
     /// A session that is known to be there.

@@ -2,7 +2,7 @@
 
 use mqtt::{QoS, TopicName};
 
-use crate::bodies::{Ids, Side};
+use crate::bodies::{EntryDetails, Ids};
 use crate::effect::{Answer, Effect};
 use crate::entry::{Entry, message_size};
 use crate::ids::{Identity, MessageKey, SessionUid, fnv64};
@@ -110,8 +110,8 @@ impl Shard {
             return false;
         }
         let entry = Entry::new(key, size, qos, view.retain && options.retain_as_published(), shared);
-        let side = Side { expires: view.expires, ids: Ids::of(&self.ids), group: None };
-        self.enqueue(slot, Arrival { ordinal, entry, side, when_full }, effects);
+        let details = EntryDetails { expires: view.expires, ids: Ids::of(&self.ids), group: None };
+        self.enqueue(slot, Arrival { ordinal, entry, details, when_full }, effects);
         true
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mqtt::Subscription;
 use routing::Inserted;
 
-use crate::bodies::{Ids, Side};
+use crate::bodies::{EntryDetails, Ids};
 use crate::deadline::Deadline;
 use crate::entry::{Entry, Phase};
 use crate::error::{Malformed, RestoreError, malformed};
@@ -206,15 +206,15 @@ impl Shard {
         if !entry.needs_body() {
             return if has_side { malformed("entry") } else { Ok(entry) };
         }
-        let mut side = Side { expires: NEVER, ids: Ids::None, group: None };
+        let mut details = EntryDetails { expires: NEVER, ids: Ids::None, group: None };
         if has_side {
-            side.expires = reader.u64()?;
+            details.expires = reader.u64()?;
             let count = reader.count(4)?;
             let ids: Result<Vec<u32>, Malformed> = (0..count).map(|_| reader.u32()).collect();
-            side.ids = Ids::of(&ids?);
-            side.group = if reader.bool()? { Some(reader.text()?.into()) } else { None };
+            details.ids = Ids::of(&ids?);
+            details.group = if reader.bool()? { Some(reader.text()?.into()) } else { None };
         }
-        self.bodies.add(&mut entry, side);
+        self.bodies.add(&mut entry, details);
         Ok(entry)
     }
 
@@ -230,18 +230,18 @@ impl Shard {
         for _ in 0..reader.u32()? {
             self.ended_eras.insert(reader.u32()?, reader.u64()?);
         }
-        self.begun = reader.u64()?;
-        self.wills_begun = reader.u64()?;
+        self.sessions_created = reader.u64()?;
+        self.wills_created = reader.u64()?;
         for _ in 0..reader.u32()? {
             let id = reader.u64()?;
             let message: Arc<[u8]> = decode_message(reader)?.to_bytes().into();
             self.wills.insert(id, message);
         }
-        self.orphans_begun = reader.u64()?;
+        self.orphans_created = reader.u64()?;
         for _ in 0..reader.u32()? {
             let id = reader.u64()?;
             let entry = self.decode_entry(reader)?;
-            let in_group = self.bodies.side(&entry).is_some_and(|side| side.group.is_some());
+            let in_group = self.bodies.details(&entry).is_some_and(|details| details.group.is_some());
             if entry.phase() != Phase::Waiting || !in_group || self.orphans.insert(id, entry).is_some() {
                 return malformed("orphan");
             }
@@ -265,12 +265,15 @@ impl Shard {
         }
         self.applied = index;
         self.sessions.find_free();
-        if [self.begun, self.wills_begun, self.orphans_begun].iter().any(|count| *count >= COUNT_MAX) {
+        if [self.sessions_created, self.wills_created, self.orphans_created]
+            .iter()
+            .any(|count| *count >= COUNT_MAX)
+        {
             return Err(RestoreError::Inconsistent { what: "a count that nothing reaches" });
         }
         let mut counts = self.counts;
         for session in self.sessions.from(0) {
-            let future = session.uid.count() > self.begun || session.era > self.era;
+            let future = session.uid.count() > self.sessions_created || session.era > self.era;
             if future {
                 return Err(RestoreError::Inconsistent { what: "a session newer than the state" });
             }

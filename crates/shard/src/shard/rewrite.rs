@@ -64,23 +64,23 @@ impl Shard {
     pub fn entries_between(&self, first: u64, last: u64, from: Cursor, budget: usize) -> Found {
         let mut found = Found::default();
         let wanted = |entry: &Entry| entry.needs_body() && (first..=last).contains(&entry.key.index());
-        let mut looked = 0;
+        let mut examined = 0;
         if from.slot != ORPHANS {
             for session in self.sessions.from(from.slot) {
                 let slot = session.uid.slot();
-                looked += 1;
+                examined += 1;
                 let start = if slot == from.slot { from.n } else { 0 };
                 for (n, entry) in session.queue.iter().flat_map(|queue| queue.from(start)) {
-                    if looked > budget.max(1) {
+                    if examined > budget.max(1) {
                         found.cursor = Some(Cursor { slot, n });
                         return found;
                     }
-                    looked += 1;
+                    examined += 1;
                     if wanted(entry) {
                         found.entries.push((entry.key, session.uid, n));
                     }
                 }
-                if looked > budget {
+                if examined > budget {
                     found.cursor = Some(Cursor { slot: slot + 1, n: 0 });
                     return found;
                 }
@@ -88,11 +88,11 @@ impl Shard {
         }
         let start = if from.slot == ORPHANS { from.n } else { 0 };
         for (id, entry) in self.orphans.range(start..) {
-            if looked > budget {
+            if examined > budget {
                 found.cursor = Some(Cursor { slot: ORPHANS, n: *id });
                 return found;
             }
-            looked += 1;
+            examined += 1;
             if wanted(entry) {
                 found.orphans.push((entry.key, *id));
             }

@@ -58,9 +58,9 @@ impl Shard {
         if !session.has_owner || session.era == self.era {
             return;
         }
-        let gone_at = self.ended_eras.get(&session.era).copied().unwrap_or(self.now);
+        let disconnected_at = self.ended_eras.get(&session.era).copied().unwrap_or(self.now);
         let fate = if mutated(Mutation::ForgetWills) { WillFate::Discard } else { WillFate::Arm };
-        self.release_slot(slot, gone_at, None, fate, effects);
+        self.release_slot(slot, disconnected_at, None, fate, effects);
     }
 
     pub(super) fn touch_slot(&mut self, slot: u32) {

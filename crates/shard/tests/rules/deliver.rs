@@ -14,12 +14,12 @@ fn host(options: u8) -> (Host, (shard::SessionUid, u32)) {
 #[test]
 fn the_window_of_the_connection_opens_what_waits_in_order() {
     let (mut host, owner) = host(1);
-    assert_eq!(told(&host.publish("a")), ["queued 0 pinned"]);
-    assert_eq!(told(&host.publish("b")), ["queued 1 pinned"]);
-    assert_eq!(told(&host.publish("c")), ["queued 2"]);
-    assert_eq!(told(&host.publish("d")), ["queued 3"]);
+    assert_eq!(describe(&host.publish("a")), ["queued 0 pinned"]);
+    assert_eq!(describe(&host.publish("b")), ["queued 1 pinned"]);
+    assert_eq!(describe(&host.publish("c")), ["queued 2"]);
+    assert_eq!(describe(&host.publish("d")), ["queued 3"]);
     let (answer, effects) = host.ack_effects(owner, 2, PubAck);
-    assert_eq!((answer, told(&effects)), (Answer::Finished { n: 1 }, vec!["pinned 2..3".to_owned()]));
+    assert_eq!((answer, describe(&effects)), (Answer::Finished { n: 1 }, vec!["pinned 2..3".to_owned()]));
     assert_eq!(host.queue(owner.0), ["a", "c", "d"]);
     assert_eq!(host.ack(owner, 2, PubAck), Answer::Unknown, "once");
     assert_eq!(host.ack(owner, 4, PubAck), Answer::Unknown, "never sent");
@@ -61,9 +61,9 @@ fn a_resumed_session_is_told_of_everything_that_is_open() {
     }
     host.ack(owner, 1, PubRec);
     host.release(owner);
-    let (answer, effects) = host.tell(&Command::Claim(shard::Claim { window: 3, ..claim("c") }));
+    let (answer, effects) = host.submit(&Command::Claim(shard::Claim { window: 3, ..claim("c") }));
     assert_eq!(answer, Answer::Claimed { session: Some(owner.0), epoch: 2, present: true });
-    assert_eq!(told(&effects), ["pinned 0..2", "pinned 2..3"]);
+    assert_eq!(describe(&effects), ["pinned 0..2", "pinned 2..3"]);
     let session = host.shard.session(owner.0).expect("is there");
     let dup = |n| session.entry(n).map(|entry| (entry.phase, entry.dup));
     assert_eq!(dup(0), Some((Phase::Received, true)));
@@ -81,7 +81,7 @@ fn what_is_finished_is_not_told_again() {
     }
     host.ack(owner_3, 2, PubAck);
     let effects = host.effects(&Command::Claim(claim("c")));
-    assert_eq!(told(&effects), ["pinned 0..1", "pinned 2..3"]);
+    assert_eq!(describe(&effects), ["pinned 0..1", "pinned 2..3"]);
 }
 
 /// Who is not the owner any more changes nothing, and neither does who never was.
@@ -110,7 +110,7 @@ fn an_expired_message_is_dropped_at_its_turn_and_counted() {
     host.publish("e");
     host.now = 5_000;
     let (_, effects) = host.ack_effects(owner, 1, PubAck);
-    assert_eq!(told(&effects), ["dropped 2..4 Expired", "pinned 4..5"]);
+    assert_eq!(describe(&effects), ["dropped 2..4 Expired", "pinned 4..5"]);
     assert_eq!(host.shard.counts().dropped_expired, 2);
     assert_eq!(host.ack(owner, 3, PubAck), Answer::Unknown, "its identifier was never used");
     assert_eq!(host.ack(owner, 5, PubAck), Answer::Finished { n: 4 });
@@ -122,7 +122,7 @@ fn a_message_that_has_expired_when_it_comes_takes_no_place_for_long() {
     host.tick(5_000);
     let message = MessageView { expires: 5_000, ..view("a") };
     let effects = host.effects(&Command::Publish { message, wait: true, identity: None });
-    assert_eq!(told(&effects), ["queued 0", "dropped 0..1 Expired"]);
+    assert_eq!(describe(&effects), ["queued 0", "dropped 0..1 Expired"]);
     assert!(host.queue(owner.0).is_empty());
 }
 
@@ -151,10 +151,10 @@ fn many_expired_messages_are_dropped_in_portions() {
     host.apply(&vec![one; 9_000]);
     host.publish("b");
     host.now = 2_000;
-    let first = told(&host.effects(&Command::Claim(claim("c"))));
+    let first = describe(&host.effects(&Command::Claim(claim("c"))));
     assert_eq!(first, ["dropped 0..4096 Expired"]);
     assert_eq!(host.shard.next_deadline(), 0);
     host.tick(2_000);
-    assert_eq!(told(&host.tick(2_000)), ["dropped 8192..9000 Expired", "pinned 9000..9001"]);
+    assert_eq!(describe(&host.tick(2_000)), ["dropped 8192..9000 Expired", "pinned 9000..9001"]);
     assert!(host.shard.next_deadline() > 2_000);
 }

@@ -21,14 +21,14 @@ fn full(queue_full: QueueFull) -> (Host, (SessionUid, u32)) {
 #[test]
 fn a_connected_clients_queue_goes_over_and_its_publishers_wait_for_room() {
     let (mut host, owner) = full(QueueFull::DropOldest);
-    assert_eq!(told(&host.publish("3")), ["queued 3 over"]);
-    assert_eq!(told(&host.publish("4")), ["queued 4 over"]);
+    assert_eq!(describe(&host.publish("3")), ["queued 3 over"]);
+    assert_eq!(describe(&host.publish("4")), ["queued 4 over"]);
     let (_, effects) = host.ack_effects(owner, 1, PubAck);
-    assert_eq!(told(&effects), ["pinned 1..2", "room 4"]);
+    assert_eq!(describe(&effects), ["pinned 1..2", "room 4"]);
     let (_, effects) = host.ack_effects(owner, 2, PubAck);
-    assert_eq!(told(&effects), ["pinned 2..3", "room 5"]);
+    assert_eq!(describe(&effects), ["pinned 2..3", "room 5"]);
     let (_, effects) = host.ack_effects(owner, 3, PubAck);
-    assert_eq!(told(&effects), ["pinned 3..4"]);
+    assert_eq!(describe(&effects), ["pinned 3..4"]);
 }
 
 #[test]
@@ -36,7 +36,11 @@ fn a_publisher_hears_of_room_although_its_message_is_opened_at_once() {
     let (mut host, owner) = full(QueueFull::DropOldest);
     host.publish("3");
     let effects = host.effects(&Command::Claim(shard::Claim { window: 9, ..claim("c") }));
-    assert_eq!(told(&effects)[..2], ["dropped 1..2 QueueFull", "room 4"], "the connection before is gone");
+    assert_eq!(
+        describe(&effects)[..2],
+        ["dropped 1..2 QueueFull", "room 4"],
+        "the connection before is gone"
+    );
     let (mut host, _) = full(QueueFull::DropOldest);
     for topic in ["3", "4"] {
         let message = shard::MessageView { expires: 10, ..view(topic) };
@@ -45,9 +49,9 @@ fn a_publisher_hears_of_room_although_its_message_is_opened_at_once() {
     host.now = 10;
     host.ack_effects(owner, 1, PubAck);
     let (_, effects) = host.ack_effects(owner, 2, PubAck);
-    assert_eq!(told(&effects), ["pinned 2..3", "room 5"]);
+    assert_eq!(describe(&effects), ["pinned 2..3", "room 5"]);
     let (_, effects) = host.ack_effects(owner, 3, PubAck);
-    assert_eq!(told(&effects), ["dropped 3..5 Expired"]);
+    assert_eq!(describe(&effects), ["dropped 3..5 Expired"]);
 }
 
 /// Nobody waits for what the node itself sends, such as Wills.
@@ -55,7 +59,7 @@ fn a_publisher_hears_of_room_although_its_message_is_opened_at_once() {
 fn what_nobody_waits_for_is_not_taken_by_a_full_queue() {
     let (mut host, owner) = full(QueueFull::DropOldest);
     let effects = host.effects(&Command::Publish { message: view("3"), wait: false, identity: None });
-    assert_eq!(told(&effects), ["not queued"]);
+    assert_eq!(describe(&effects), ["not queued"]);
     assert_eq!((host.queue(owner.0).len(), host.shard.counts().dropped_queue_full), (3, 1));
 }
 
@@ -65,12 +69,12 @@ fn overdue_publishers_are_let_in_at_the_cost_of_the_oldest() {
     host.publish("3");
     host.publish("4");
     let effects = host.effects(&Command::Overdue { session: owner.0 });
-    assert_eq!(told(&effects), ["dropped 1..3 QueueFull", "room 5"]);
+    assert_eq!(describe(&effects), ["dropped 1..3 QueueFull", "room 5"]);
     assert_eq!(host.queue(owner.0), ["0", "3", "4"]);
     assert_eq!(host.shard.counts().dropped_queue_full, 2);
     // The identifiers of those that were dropped are passed over.
     let (_, effects) = host.ack_effects(owner, 1, PubAck);
-    assert_eq!(told(&effects), ["pinned 3..4"]);
+    assert_eq!(describe(&effects), ["pinned 3..4"]);
     assert_eq!(host.ack(owner, 4, PubAck), Answer::Finished { n: 3 });
 }
 
@@ -80,16 +84,20 @@ fn or_lose_what_they_sent() {
     host.publish("3");
     host.publish("4");
     let effects = host.effects(&Command::Overdue { session: owner.0 });
-    assert_eq!(told(&effects), ["dropped 3..5 QueueFull", "room 5"]);
+    assert_eq!(describe(&effects), ["dropped 3..5 QueueFull", "room 5"]);
     assert_eq!(host.queue(owner.0), ["0", "1", "2"]);
-    assert_eq!(told(&host.publish("5")), ["queued 3 over"], "a number that was never opened is given again");
+    assert_eq!(
+        describe(&host.publish("5")),
+        ["queued 3 over"],
+        "a number that was never opened is given again"
+    );
 }
 
 #[test]
 fn a_queue_is_settled_when_its_client_goes() {
     let (mut host, owner) = full(QueueFull::DropOldest);
     host.publish("3");
-    assert_eq!(told(&host.release(owner)), ["dropped 1..2 QueueFull", "room 4"]);
+    assert_eq!(describe(&host.release(owner)), ["dropped 1..2 QueueFull", "room 4"]);
     assert_eq!(host.queue(owner.0), ["0", "2", "3"]);
 }
 
@@ -97,7 +105,7 @@ fn a_queue_is_settled_when_its_client_goes() {
 fn an_absent_clients_queue_loses_the_oldest() {
     let (mut host, owner) = full(QueueFull::DropOldest);
     host.release(owner);
-    assert_eq!(told(&host.publish("3")), ["dropped 1..2 QueueFull", "queued 3"]);
+    assert_eq!(describe(&host.publish("3")), ["dropped 1..2 QueueFull", "queued 3"]);
     assert_eq!(host.queue(owner.0), ["0", "2", "3"], "what was open stays");
 }
 
@@ -105,7 +113,7 @@ fn an_absent_clients_queue_loses_the_oldest() {
 fn or_the_newest() {
     let (mut host, owner) = full(QueueFull::DropNewest);
     host.release(owner);
-    assert_eq!(told(&host.publish("3")), ["not queued"]);
+    assert_eq!(describe(&host.publish("3")), ["not queued"]);
     assert_eq!(host.queue(owner.0), ["0", "1", "2"]);
 }
 
@@ -115,9 +123,9 @@ fn bytes_are_limited_as_messages_are() {
     let mut host = Host::with(Limits { queue_bytes_max: 2 * size, ..limits(QueueFull::DropOldest) });
     let owner = host.claim_as(&shard::Claim { window: 100, ..claim("c") });
     host.subscribe(owner, "#", 1);
-    assert_eq!(told(&host.publish("0")), ["queued 0 pinned"]);
-    assert_eq!(told(&host.publish("1")), ["queued 1 pinned"]);
-    assert_eq!(told(&host.publish("2")), ["queued 2"], "what is pinned is limited too");
+    assert_eq!(describe(&host.publish("0")), ["queued 0 pinned"]);
+    assert_eq!(describe(&host.publish("1")), ["queued 1 pinned"]);
+    assert_eq!(describe(&host.publish("2")), ["queued 2"], "what is pinned is limited too");
     host.ack(owner, 1, PubAck);
     assert_eq!(host.shard.session(owner.0).map(|session| session.waiting()), Some(3..3));
 }
@@ -133,7 +141,7 @@ fn a_message_waits_no_longer_than_it_may() {
     host.now = 4_999;
     host.publish("2");
     host.now = 5_000;
-    let effects = told(&host.effects(&Command::Claim(claim("c"))));
+    let effects = describe(&host.effects(&Command::Claim(claim("c"))));
     assert_eq!(effects, ["pinned 0..1", "dropped 1..2 Expired", "pinned 2..3"], "what was open stays");
 }
 
@@ -143,8 +151,8 @@ fn absent_clients_give_way() {
     let size = view("0").encoded_len().next_multiple_of(8) as u64;
     let (mut host, owner) = full(QueueFull::DropOldest);
     host.answer(&Command::Configure(Limits { absent_bytes_max: size, ..limits(QueueFull::DropOldest) }));
-    assert_eq!(told(&host.release(owner)), ["dropped 1..2 QueueFull"]);
-    assert_eq!(told(&host.publish("3")), ["dropped 2..3 QueueFull", "queued 3"]);
+    assert_eq!(describe(&host.release(owner)), ["dropped 1..2 QueueFull"]);
+    assert_eq!(describe(&host.publish("3")), ["dropped 2..3 QueueFull", "queued 3"]);
     host.answer(&Command::Configure(Limits { absent_bytes_max: size - 1, ..limits(QueueFull::DropOldest) }));
-    assert_eq!(told(&host.publish("4")), ["dropped 3..4 QueueFull", "not queued"]);
+    assert_eq!(describe(&host.publish("4")), ["dropped 3..4 QueueFull", "not queued"]);
 }

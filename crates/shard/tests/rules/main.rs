@@ -6,7 +6,7 @@ mod support;
 mod deliver;
 mod full;
 mod inbound;
-mod life;
+mod incarnation;
 mod log;
 mod publish;
 mod retained;

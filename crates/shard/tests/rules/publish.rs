@@ -84,14 +84,14 @@ fn filters_are_told_when_the_first_has_them_and_when_the_last_leaves() {
     let mut host = Host::default();
     let one = host.claim("one");
     let two = host.claim("two");
-    assert_eq!(told(&host.subscribe(one, "a", 1)), ["added a"]);
-    assert_eq!(told(&host.subscribe(two, "a", 1)), [""; 0]);
-    assert_eq!(told(&host.subscribe(one, "a", 2)), [""; 0]);
+    assert_eq!(describe(&host.subscribe(one, "a", 1)), ["added a"]);
+    assert_eq!(describe(&host.subscribe(two, "a", 1)), [""; 0]);
+    assert_eq!(describe(&host.subscribe(one, "a", 2)), [""; 0]);
     let filters = vec!["a", "b"];
-    let (answer, effects) = host.tell(&Command::Unsubscribe { session: one.0, epoch: one.1, filters });
+    let (answer, effects) = host.submit(&Command::Unsubscribe { session: one.0, epoch: one.1, filters });
     let results = [ReasonCode::Success, ReasonCode::NoSubscriptionExisted].into();
-    assert_eq!((answer, told(&effects)), (Answer::Unsubscribed { results }, vec![]));
-    assert_eq!(told(&host.effects(&Command::End { session: two.0 })), ["removed a", "ended two Ended"]);
+    assert_eq!((answer, describe(&effects)), (Answer::Unsubscribed { results }, vec![]));
+    assert_eq!(describe(&host.effects(&Command::End { session: two.0 })), ["removed a", "ended two Ended"]);
     assert!(host.shard.filters().is_empty());
 }
 

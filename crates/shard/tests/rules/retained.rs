@@ -12,16 +12,16 @@ fn retain<'a>(topic: &'a str, payload: &'a [u8], expires: u64) -> Command<'a> {
 fn a_topic_has_its_last_message_until_an_empty_one_comes() {
     let mut host = Host::default();
     let never = shard::NEVER;
-    let (answer, effects) = host.tell(&retain("t", b"one", never));
+    let (answer, effects) = host.submit(&retain("t", b"one", never));
     assert_eq!(
-        (answer, told(&effects)),
+        (answer, describe(&effects)),
         (Answer::Retained { replaced: false }, vec!["retained 1".to_owned()])
     );
     assert_eq!(host.answer(&retain("t", b"other", never)), Answer::Retained { replaced: true });
     let stored = host.shard.retained("t").expect("is there");
     assert_eq!(MessageView::decode(stored).map(|message| message.payload), Ok(&b"other"[..]));
     assert_eq!(host.shard.retained_page("+", None, 9).messages.len(), 1);
-    assert_eq!(told(&host.effects(&retain("t", b"", never))), ["retained 0"]);
+    assert_eq!(describe(&host.effects(&retain("t", b"", never))), ["retained 0"]);
     assert_eq!(host.answer(&retain("t", b"", never)), Answer::Retained { replaced: false });
 }
 

@@ -13,14 +13,14 @@ fn host(delay_s: u32) -> (Host, (shard::SessionUid, u32)) {
 #[test]
 fn a_will_is_due_when_the_connection_is_lost_and_is_there_until_it_is_done() {
     let (mut host, owner) = host(0);
-    assert_eq!(told(&host.release(owner)), ["will 1"]);
+    assert_eq!(describe(&host.release(owner)), ["will 1"]);
     let message = host.shard.due_will(1).expect("is there");
     assert_eq!(MessageView::decode(message).map(|message| message.topic), Ok("w"));
     assert_eq!(host.shard.due_wills().count(), 1);
     host.answer(&Command::WillDone { id: 1 });
     assert_eq!(host.shard.due_wills().count(), 0);
     host.claim("c");
-    assert_eq!(told(&host.effects(&Command::End { session: owner.0 })), ["ended c Ended"], "once");
+    assert_eq!(describe(&host.effects(&Command::End { session: owner.0 })), ["ended c Ended"], "once");
 }
 
 /// [MQTT-3.1.2-10] [MQTT-3.14.4-3]
@@ -29,7 +29,7 @@ fn a_client_takes_its_will_back_by_disconnecting() {
     let (mut host, (session, epoch)) = host(0);
     let release = Command::Release { session, epoch, expiry_s: None, will: WillFate::Discard };
     assert_eq!(host.effects(&release), []);
-    assert_eq!(told(&host.tick(100_000)), ["ended c Expired"]);
+    assert_eq!(describe(&host.tick(100_000)), ["ended c Expired"]);
 }
 
 /// [MQTT-3.1.3-9]: none when the session is resumed before it is due.
@@ -47,7 +47,7 @@ fn a_delayed_will_is_due_after_its_delay_though_no_tick_came() {
     let (mut host, owner) = host(10);
     host.release(owner);
     host.now = 10_000;
-    assert_eq!(told(&host.effects(&Command::Claim(claim("c")))), ["will 1"]);
+    assert_eq!(describe(&host.effects(&Command::Claim(claim("c")))), ["will 1"]);
 }
 
 /// [MQTT-3.1.3-9]: after its delay or when the session ends, whichever comes first.
@@ -55,11 +55,11 @@ fn a_delayed_will_is_due_after_its_delay_though_no_tick_came() {
 fn a_will_is_due_when_the_session_ends_before_its_delay_is_over() {
     let (mut host, owner) = host(1_000);
     host.release(owner);
-    assert_eq!(told(&host.tick(100_000)), ["will 1", "ended c Expired"]);
+    assert_eq!(describe(&host.tick(100_000)), ["will 1", "ended c Expired"]);
     let (mut host, owner) = self::host(u32::MAX);
     host.release(owner);
     let clean = Command::Claim(Claim { clean_start: true, ..claim("c") });
-    assert_eq!(told(&host.effects(&clean)), ["will 1", "ended c CleanStart"]);
+    assert_eq!(describe(&host.effects(&clean)), ["will 1", "ended c CleanStart"]);
 }
 
 /// A connection that claims the session of another which the host has not released yet takes it over: the Will of that one is
@@ -67,7 +67,7 @@ fn a_will_is_due_when_the_session_ends_before_its_delay_is_over() {
 #[test]
 fn a_takeover_is_a_loss_of_the_connection() {
     let (mut host, _) = host(0);
-    assert_eq!(told(&host.effects(&Command::Claim(claim("c")))), ["will 1"]);
+    assert_eq!(describe(&host.effects(&Command::Claim(claim("c")))), ["will 1"]);
     let (mut host, _) = self::host(10);
     assert_eq!(host.effects(&Command::Claim(claim("c"))), []);
     assert_eq!(host.tick(90_000), []);
@@ -80,5 +80,5 @@ fn each_claim_has_its_own_will() {
     host.release(owner);
     let owner = host.claim("c");
     assert_eq!(host.release(owner), []);
-    assert_eq!(told(&host.tick(100_000)), ["ended c Expired"]);
+    assert_eq!(describe(&host.tick(100_000)), ["ended c Expired"]);
 }

@@ -44,7 +44,7 @@ impl Host {
     }
 
     /// One command; its answer, and its other effects.
-    pub fn tell(&mut self, command: &Command<'_>) -> (Answer, Vec<Effect>) {
+    pub fn submit(&mut self, command: &Command<'_>) -> (Answer, Vec<Effect>) {
         let mut effects = self.apply(std::slice::from_ref(command));
         let at = effects.iter().position(|effect| matches!(effect, Effect::Answer { .. }));
         match effects.remove(at.expect("every command is answered")) {
@@ -54,11 +54,11 @@ impl Host {
     }
 
     pub fn answer(&mut self, command: &Command<'_>) -> Answer {
-        self.tell(command).0
+        self.submit(command).0
     }
 
     pub fn effects(&mut self, command: &Command<'_>) -> Vec<Effect> {
-        self.tell(command).1
+        self.submit(command).1
     }
 
     pub fn claim(&mut self, client_id: &str) -> (SessionUid, u32) {
@@ -96,7 +96,7 @@ impl Host {
         kind: Acknowledgement,
     ) -> (Answer, Vec<Effect>) {
         let packet_id = PacketId::new(id).expect("not 0");
-        self.tell(&Command::Acknowledge { session, epoch, packet_id, kind })
+        self.submit(&Command::Acknowledge { session, epoch, packet_id, kind })
     }
 
     pub fn tick(&mut self, now: u64) -> Vec<Effect> {
@@ -160,7 +160,7 @@ pub fn will(topic: &str, delay_s: u32) -> Option<Will<'_>> {
 }
 
 /// What effects say, without sessions: short enough to be compared as text.
-pub fn told(effects: &[Effect]) -> Vec<String> {
+pub fn describe(effects: &[Effect]) -> Vec<String> {
     let text = |effect: &Effect| match effect {
         Effect::Answer { answer, .. } => format!("{answer:?}"),
         Effect::Queued { n, pinned: true, .. } => format!("queued {n} pinned"),

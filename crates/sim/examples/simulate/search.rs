@@ -18,7 +18,7 @@ const WRONG_MAX: usize = 10;
 const LINES: usize = 60;
 
 #[derive(Default)]
-struct Found {
+struct SearchResults {
     report: Report,
     wrong: Vec<Failure>,
 }
@@ -34,7 +34,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     let ends = arguments.minutes.map(|minutes| began + Duration::from_secs(60 * minutes));
     let next = AtomicU64::new(arguments.seed);
     let last = arguments.seed.saturating_add(arguments.seeds.saturating_mul(arguments.step));
-    let found = Mutex::new(Found::default());
+    let results = Mutex::new(SearchResults::default());
     let shown = Mutex::new(Instant::now());
     thread::scope(|scope| {
         for _ in 0..arguments.threads {
@@ -45,27 +45,27 @@ pub fn run(arguments: &Arguments) -> ExitCode {
                         return;
                     }
                     let (result, _) = Simulation { shape, ..Simulation::of(seed) }.run();
-                    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
                     match result {
-                        Ok(report) => found.report.add(&report),
+                        Ok(report) => results.report.add(&report),
                         Err(failure) => {
                             show(shape, &failure);
-                            found.wrong.push(failure);
+                            results.wrong.push(failure);
                         }
                     }
-                    if found.wrong.len() >= WRONG_MAX {
+                    if results.wrong.len() >= WRONG_MAX {
                         return;
                     }
                     let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
                     if shown.elapsed() >= PROGRESS {
                         *shown = Instant::now();
-                        println!("{} seeds, {} wrong", found.report.seeds, found.wrong.len());
+                        println!("{} seeds, {} wrong", results.report.seeds, results.wrong.len());
                     }
                 }
             });
         }
     });
-    let Found { report, wrong } = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let SearchResults { report, wrong } = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     finish(shape, &report, &wrong, began.elapsed())
 }
 
@@ -151,18 +151,18 @@ fn mutations(arguments: &Arguments) -> ExitCode {
     let chosen = || sim::Mutation::all().filter(|it| of_nodes || it.shape() == arguments.shape);
     for mutation in chosen() {
         if let Some(trial) = sim::Trial::all().find(|trial| trial.mutation == mutation) {
-            let is_noticed = trial.is_noticed(true) && !trial.is_noticed(false);
-            missed += usize::from(!is_noticed);
-            println!("{mutation}: {}", if is_noticed { "noticed in its scenario" } else { "NOT NOTICED" });
+            let is_detected = trial.is_detected(true) && !trial.is_detected(false);
+            missed += usize::from(!is_detected);
+            println!("{mutation}: {}", if is_detected { "noticed in its scenario" } else { "NOT NOTICED" });
             continue;
         }
         let seeds = arguments.seed..arguments.seed.saturating_add(arguments.seeds);
-        let found = seeds.zip(1u64..).find_map(|(seed, count)| {
+        let results = seeds.zip(1u64..).find_map(|(seed, count)| {
             let simulation =
                 Simulation { shape: mutation.shape(), mutation: Some(mutation), ..Simulation::of(seed) };
             Some((count, simulation.run().0.err()?))
         });
-        match found {
+        match results {
             Some((count, failure)) => {
                 let mut why = first_line(&failure.why).to_owned();
                 why.truncate((0..=160).rev().find(|at| why.is_char_boundary(*at)).unwrap_or(0));

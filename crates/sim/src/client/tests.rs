@@ -3,13 +3,13 @@
 use mqtt::QoS::ExactlyOnce;
 use mqtt::{ReasonCode, Version};
 
-use super::{Await, Client, Kind, Line, Session};
+use super::{Await, Client, Connection, Kind, Session};
 use crate::context::Context;
 use crate::disk::Machine;
 use crate::endpoint::Endpoint;
 use crate::net::{Link, Net};
 use crate::node::Node;
-use crate::oracle::{Ending, Leaving, Oracle};
+use crate::oracle::{Ending, Oracle, OutgoingPublish};
 use crate::packets::{Message, Sent, message};
 use crate::plan::Plan;
 use crate::random::Random;
@@ -38,7 +38,7 @@ impl Stage {
             machine,
             node,
             oracle: Oracle::new(false, false),
-            stood: 0,
+            stopped_at: 0,
             past: Vec::new(),
             goodbyes: Default::default(),
             healing: false,
@@ -49,7 +49,7 @@ impl Stage {
     /// The client sends CONNECT, for a session that expires after so many seconds.
     fn connects(&mut self, expiry: u32) -> Link {
         let link = self.scene.net.open(0);
-        self.client.line = Some(Line {
+        self.client.connection = Some(Connection {
             link,
             end: Endpoint::new(Version::V5),
             expiry,
@@ -66,7 +66,7 @@ impl Stage {
     }
 
     fn gets(&mut self, packet: impl Into<Sent>) {
-        self.client.takes(&mut self.scene, packet.into());
+        self.client.receive_packet(&mut self.scene, packet.into());
     }
 
     fn is_connected(&mut self) {
@@ -87,7 +87,7 @@ impl Stage {
         let (topic, payload) = ("t/0".to_owned(), number.to_string());
         let (qos, at, retain) = (ExactlyOnce, self.scene.time(), false);
         let link = 1_000;
-        self.scene.oracle.publish(Leaving { link, topic, payload, qos, retain, expiry, at });
+        self.scene.oracle.publish(OutgoingPublish { link, topic, payload, qos, retain, expiry, at });
         Message { expiry, ..message("t/0", number) }
     }
 }
@@ -95,7 +95,7 @@ impl Stage {
 /// A second connection finds a session; what the first found, and left, is not known.
 fn resumes_in_doubt(stage: &mut Stage) {
     stage.connects(7);
-    stage.client.hangs_up(&mut stage.scene);
+    stage.client.drop_connection(&mut stage.scene);
     stage.connects(7);
     stage.is_connected();
 }
@@ -140,7 +140,7 @@ fn a_delayed_will_may_be_overtaken_by_a_connect_that_was_given_up() {
         let mut stage = Stage::of(seed, Kind::Steady);
         stage.has_session(super::LONG);
         stage.client.connects(&mut stage.scene);
-        stage.client.hangs_up(&mut stage.scene);
+        stage.client.drop_connection(&mut stage.scene);
         stage.client.connects(&mut stage.scene);
         let link = stage.client.link().unwrap_or_default();
         stage.scene.oracle.will_is_accepted(link);
@@ -197,8 +197,8 @@ fn what_an_earlier_life_sent_is_judged_by_its_time() {
     stage.is_connected();
     let sent = Message { qos: mqtt::QoS::AtMostOnce, ..stage.publishes(Some(12)) };
     stage.scene.node = None;
-    stage.scene.ends_life(4_000);
-    stage.scene.stood = 86_400_000;
+    stage.scene.end_incarnation(4_000);
+    stage.scene.stopped_at = 86_400_000;
     stage.gets(sent);
     assert_eq!(stage.scene.cx.report.check_expiry, 1);
 }

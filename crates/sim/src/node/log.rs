@@ -6,43 +6,43 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use broker::{Condition, Node, ShardId, StoreLog, Wanted};
 use shardlog::ShardLog;
 
-pub struct Tapped {
+pub struct ObservedLog {
     log: Arc<ShardLog>,
     used: AtomicBool,
     keeps_ahead: bool,
 }
 
-impl Tapped {
+impl ObservedLog {
     pub fn new(log: Arc<ShardLog>, keeps_ahead: bool) -> Arc<Self> {
         Arc::new(Self { log, used: AtomicBool::new(false), keeps_ahead })
     }
 
     /// Whether there is something to write, or to give back, since the last call.
-    pub fn take_used(&self) -> bool {
+    pub fn take_has_work(&self) -> bool {
         self.used.swap(false, Ordering::Relaxed)
     }
 
-    fn use_it(&self) -> &ShardLog {
+    fn mark_used(&self) -> &ShardLog {
         self.used.store(true, Ordering::Relaxed);
         &self.log
     }
 }
 
-impl StoreLog for Tapped {
+impl StoreLog for ObservedLog {
     fn connect(&self, node: &Arc<Node>) {
         self.log.connect(node);
     }
 
     fn append(&self, shard: ShardId, index: u64, batch: Arc<Vec<u8>>) {
-        self.use_it().append(shard, index, batch);
+        self.mark_used().append(shard, index, batch);
     }
 
     fn part(&self, shard: ShardId, checkpoint: u64, part: u32, bytes: Vec<u8>) {
-        self.use_it().part(shard, checkpoint, part, bytes);
+        self.mark_used().part(shard, checkpoint, part, bytes);
     }
 
     fn checkpointed(&self, shard: ShardId, checkpoint: u64) {
-        self.use_it().checkpointed(shard, checkpoint);
+        self.mark_used().checkpointed(shard, checkpoint);
     }
 
     fn read(&self, shard: ShardId, wanted: Vec<Wanted>) {
@@ -50,7 +50,7 @@ impl StoreLog for Tapped {
     }
 
     fn vacated(&self, shard: ShardId, segment: u64) {
-        self.use_it().vacated(shard, segment);
+        self.mark_used().vacated(shard, segment);
     }
 
     fn report_live(&self, shard: ShardId, bytes: u64) {

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use broker::{Batch, OUT_SLICES_MAX, Then, Worker, WorkerId};
 
-use super::{Node, Place, lock};
+use super::{Node, NodeConnection, lock};
 use crate::context::Context;
 use crate::net::{Direction, Link, Net};
 use crate::schedule::{Event, MILLI, Micros, SECOND};
@@ -21,26 +21,33 @@ impl Node {
         let worker = cx.random.below(self.workers.len());
         let now = self.time(cx);
         let slot = self.workers[worker].open(now, None).slot;
-        let place =
-            Place { worker, slot, inbox: Vec::new(), taken: 0, held: false, reads: true, ended: false };
-        self.places.insert(link, place);
+        let connection = NodeConnection {
+            worker,
+            slot,
+            inbox: Vec::new(),
+            taken: 0,
+            held: false,
+            reads: true,
+            ended: false,
+        };
+        self.connections.insert(link, connection);
         self.links.insert((worker, slot), link);
         self.wake(cx, worker, 0);
     }
 
     /// Bytes arrived.
     pub fn receive(&mut self, cx: &mut Context, net: &mut Net, link: Link, bytes: &[u8]) {
-        let Some(place) = self.places.get_mut(&link) else { return };
-        place.inbox.extend_from_slice(bytes);
-        let worker = place.worker;
+        let Some(connection) = self.connections.get_mut(&link) else { return };
+        connection.inbox.extend_from_slice(bytes);
+        let worker = connection.worker;
         self.offer(cx, link);
         self.finish_turn(cx, net, worker);
     }
 
     /// The client's end is gone.
     pub fn lost(&mut self, cx: &mut Context, net: &mut Net, link: Link) {
-        let Some(place) = self.places.get(&link) else { return };
-        let (worker, slot) = (place.worker, place.slot);
+        let Some(connection) = self.connections.get(&link) else { return };
+        let (worker, slot) = (connection.worker, connection.slot);
         let now = self.time(cx);
         self.workers[worker].lost(now, slot);
         self.note_end(link);
@@ -50,33 +57,33 @@ impl Node {
 
     /// Whether the node serves the connection.
     pub fn serves(&self, link: Link) -> bool {
-        self.places.get(&link).is_some_and(|place| !place.ended)
+        self.connections.get(&link).is_some_and(|connection| !connection.ended)
     }
 
     /// Whether the client takes what is written.
     pub fn set_reads(&mut self, cx: &mut Context, net: &mut Net, link: Link, reads: bool) {
-        let Some(place) = self.places.get_mut(&link) else { return };
-        place.reads = reads;
-        let worker = place.worker;
-        if reads && !self.stands_still(cx.now()) {
+        let Some(connection) = self.connections.get_mut(&link) else { return };
+        connection.reads = reads;
+        let worker = connection.worker;
+        if reads && !self.is_paused(cx.now()) {
             self.write(cx, net, link);
             self.finish_turn(cx, net, worker);
         }
     }
 
     /// The process stands still until then: nothing that is for it happens before.
-    pub fn stand_still(&mut self, until: Micros) {
-        self.stands_until = until;
+    pub fn pause_process(&mut self, until: Micros) {
+        self.paused_until = until;
         self.unread = Some(self.closed_for_silence());
     }
 
     /// Until when it does, if it does.
-    pub fn stands_until(&self, now: Micros) -> Option<Micros> {
-        Some(self.stands_until).filter(|until| *until > now)
+    pub fn paused_until(&self, now: Micros) -> Option<Micros> {
+        Some(self.paused_until).filter(|until| *until > now)
     }
 
-    pub fn stands_still(&self, now: Micros) -> bool {
-        self.stands_until(now).is_some()
+    pub fn is_paused(&self, now: Micros) -> bool {
+        self.paused_until(now).is_some()
     }
 
     /// What had come while the process stood still is read.
@@ -86,8 +93,12 @@ impl Node {
     pub fn has_read_all(&mut self, cx: &mut Context, net: &mut Net) {
         let Some(before) = self.unread.take() else { return };
         assert_eq!(self.closed_for_silence(), before, "a client is closed for silence before it is read");
-        let readers: Vec<Link> =
-            self.places.iter().filter(|(_, place)| place.reads).map(|(link, _)| *link).collect();
+        let readers: Vec<Link> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.reads)
+            .map(|(link, _)| *link)
+            .collect();
         for link in readers {
             self.write(cx, net, link);
         }
@@ -98,7 +109,7 @@ impl Node {
 
     /// Subscriptions whose retained messages went on to come over another connection.
     pub fn walks_resumed(&self) -> u64 {
-        self.workers.iter().map(|worker| worker.counters().retained_walks_resumed).sum()
+        self.workers.iter().map(|worker| worker.counters().retained_scans_resumed).sum()
     }
 
     fn closed_for_silence(&self) -> u64 {
@@ -107,17 +118,17 @@ impl Node {
 
     fn offer(&mut self, cx: &Context, link: Link) {
         let now = self.time(cx);
-        let Some(place) = self.places.get_mut(&link) else { return };
-        if place.held || place.inbox.is_empty() {
+        let Some(connection) = self.connections.get_mut(&link) else { return };
+        if connection.held || connection.inbox.is_empty() {
             return;
         }
-        let received = self.workers[place.worker].receive(now, place.slot, &place.inbox);
-        place.inbox.drain(..received.consumed);
-        place.taken += received.consumed as u64;
+        let received = self.workers[connection.worker].receive(now, connection.slot, &connection.inbox);
+        connection.inbox.drain(..received.consumed);
+        connection.taken += received.consumed as u64;
         match received.then {
             Then::Read { .. } => {}
-            Then::Hold => place.held = true,
-            Then::Close => place.inbox.clear(),
+            Then::Hold => connection.held = true,
+            Then::Close => connection.inbox.clear(),
         }
     }
 
@@ -145,8 +156,8 @@ impl Node {
             self.check_invariants(cx);
         }
         self.send_posted(cx);
-        self.ask_readers(cx);
-        if self.tapped.take_used() {
+        self.schedule_reads(cx);
+        if self.observed_log.take_has_work() {
             self.commit_soon(cx);
             self.keep_soon(cx);
         }
@@ -157,7 +168,7 @@ impl Node {
         let at = cx.now() + delay;
         if at < self.wakes[worker] {
             self.wakes[worker] = at;
-            cx.at(at, Event::Turn { life: self.life, worker });
+            cx.at(at, Event::Turn { incarnation: self.incarnation, worker });
         }
     }
 
@@ -181,7 +192,7 @@ impl Node {
                 let batch: Batch = std::mem::take(outgoing);
                 self.batches.entry((from, to)).or_default().push_back(batch);
                 let delay = self.delay(cx);
-                cx.after(delay, Event::Batch { life: self.life, from, to });
+                cx.after(delay, Event::Batch { incarnation: self.incarnation, from, to });
             }
         }
         self.workers[from].send_to_peers();
@@ -194,22 +205,22 @@ impl Node {
 
     pub fn send_posted(&mut self, cx: &mut Context) {
         let posted = std::mem::take(&mut *lock(&self.posted));
-        for (worker, letter) in posted {
-            self.letters[worker.index()].push_back(letter);
+        for (worker, command) in posted {
+            self.commands[worker.index()].push_back(command);
             let delay = self.delay(cx);
-            cx.after(delay, Event::Letter { life: self.life, worker: worker.index() });
+            cx.after(delay, Event::WorkerCommand { incarnation: self.incarnation, worker: worker.index() });
         }
     }
 
-    fn ask_readers(&mut self, cx: &mut Context) {
-        let asked = std::mem::take(&mut *lock(&self.asked));
-        for reading in asked {
+    fn schedule_reads(&mut self, cx: &mut Context) {
+        let pending_reads = std::mem::take(&mut *lock(&self.pending_reads));
+        for reading in pending_reads {
             let shortest = |queue: &VecDeque<_>| queue.len();
             let reader = usize::from(shortest(&self.readers[1]) < shortest(&self.readers[0]));
             self.readers[reader].push_back(reading);
             let is_slow = cx.has_slow_reads && cx.random.percent(10);
             let delay = if is_slow { cx.between(20 * MILLI, 5 * SECOND) } else { cx.between(50, 20 * MILLI) };
-            cx.after(delay, Event::Read { life: self.life, reader });
+            cx.after(delay, Event::Read { incarnation: self.incarnation, reader });
         }
     }
 
@@ -226,8 +237,8 @@ impl Node {
         any |= !slots.is_empty();
         for slot in slots.drain(..) {
             if let Some(link) = self.links.get(&(worker, slot)).copied() {
-                if let Some(place) = self.places.get_mut(&link) {
-                    place.held = false;
+                if let Some(connection) = self.connections.get_mut(&link) {
+                    connection.held = false;
                 }
                 self.offer(cx, link);
             }
@@ -239,9 +250,9 @@ impl Node {
     /// Writes a connection's output, and closes it when it is to be closed.
     fn write(&mut self, cx: &mut Context, net: &mut Net, link: Link) {
         let now = self.time(cx);
-        let Some(place) = self.places.get(&link) else { return };
-        let (slot, reads) = (place.slot, place.reads);
-        let worker = &mut self.workers[place.worker];
+        let Some(connection) = self.connections.get(&link) else { return };
+        let (slot, reads) = (connection.slot, connection.reads);
+        let worker = &mut self.workers[connection.worker];
         if reads && let Some(out) = worker.output(slot) {
             let mut bytes = Vec::new();
             while !out.is_empty() {
@@ -260,7 +271,7 @@ impl Node {
         }
         if is_over(worker, slot) {
             self.note_end(link);
-            let worker = &mut self.workers[self.places[&link].worker];
+            let worker = &mut self.workers[self.connections[&link].worker];
             if worker.output(slot).is_none_or(|out| out.is_empty()) || worker.is_overdue(slot) {
                 net.close(cx, link, Direction::ToClient);
                 self.vacate(link);
@@ -269,17 +280,17 @@ impl Node {
     }
 
     fn note_end(&mut self, link: Link) {
-        if let Some(place) = self.places.get_mut(&link)
-            && !std::mem::replace(&mut place.ended, true)
+        if let Some(connection) = self.connections.get_mut(&link)
+            && !std::mem::replace(&mut connection.ended, true)
         {
-            self.ended.push((link, place.taken));
+            self.ended.push((link, connection.taken));
         }
     }
 
     fn vacate(&mut self, link: Link) {
-        if let Some(place) = self.places.remove(&link) {
-            self.workers[place.worker].vacate(place.slot);
-            self.links.remove(&(place.worker, place.slot));
+        if let Some(connection) = self.connections.remove(&link) {
+            self.workers[connection.worker].vacate(connection.slot);
+            self.links.remove(&(connection.worker, connection.slot));
         }
     }
 }

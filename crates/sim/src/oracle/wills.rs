@@ -108,8 +108,8 @@ impl Oracle {
     }
 
     /// The node's process stands still from one time of its own to another.
-    pub fn node_stands_still(&mut self, from: u64, until: u64) {
-        self.stood_still = (from, until);
+    pub fn node_is_paused(&mut self, from: u64, until: u64) {
+        self.paused = (from, until);
     }
 
     /// A CONNECT leaves with this Will.
@@ -208,7 +208,7 @@ impl Oracle {
             None => will.overtaken = true,
             Some((_, at)) => {
                 let due = will.later.max(at + will.delay);
-                let (from, until) = self.stood_still;
+                let (from, until) = self.paused;
                 // What fell due while the process stood still is published when it goes on, as what came meanwhile is read.
                 let due = if due + SLACK_MS >= from { due.max(until) } else { due };
                 if sent < due + SLACK_MS {

@@ -4,9 +4,9 @@
 //! [`Quorum`] is one simulation of it.
 
 mod faults;
-mod ledger;
 mod neighbour;
 mod oracle;
+mod proposal_log;
 mod replica;
 mod settle;
 mod world;

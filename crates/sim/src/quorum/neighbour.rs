@@ -6,7 +6,7 @@ use std::sync::Arc;
 use storage::fault::FaultDisk;
 use storage::{GroupId, Log, Record, RecoveredGroup, Vacate};
 
-use super::replica::{Tempo, Told};
+use super::replica::{LogEventQueue, ReplicaParameters};
 use crate::schedule::Micros;
 
 pub const GROUP: GroupId = GroupId(3);
@@ -26,17 +26,18 @@ pub struct Neighbour {
     holds_until: Micros,
     vacates: Vec<Vacate>,
     /// The last checkpoint that it has asked for, and the last that is durable.
-    asked: u64,
+    requested_checkpoint: u64,
     checkpoint: u64,
 }
 
 /// Writes the end of a log that nobody has open: two commits of one entry each, of which the last may be cut as torn.
-pub fn ends(disk: &FaultDisk, tempo: &Tempo) {
+pub fn write_log_end(disk: &FaultDisk, parameters: &ReplicaParameters) {
     disk.set_capacity(None);
-    let options = tempo.options([1; 48]);
-    let opened = storage::open(Arc::new(disk.clone()), options, Box::new(Told::default()), &mut |_| {});
+    let options = parameters.options([1; 48]);
+    let opened =
+        storage::open(Arc::new(disk.clone()), options, Box::new(LogEventQueue::default()), &mut |_| {});
     let storage::Opened { log, mut writer, mut keeper, recovery } = opened.expect("it was opened before");
-    let mut neighbour = Neighbour::new(log, tempo.segment_bytes, &recovery.groups);
+    let mut neighbour = Neighbour::new(log, parameters.segment_bytes, &recovery.groups);
     for _ in 0..2 {
         neighbour.writes();
         while !matches!(writer.commit_once(), Ok(storage::Commit::Idle)) {
@@ -63,7 +64,7 @@ impl Neighbour {
             is_stalled: false,
             holds_until: 0,
             vacates: Vec::new(),
-            asked: checkpoint,
+            requested_checkpoint: checkpoint,
             checkpoint,
         }
     }
@@ -117,10 +118,10 @@ impl Neighbour {
         for vacate in self.vacates.extract_if(.., |vacate| vacate.last <= self.checkpoint) {
             self.log.vacated(GROUP, vacate.segment).expect("the checkpoint stands for all of it");
         }
-        let wanted = self.vacates.iter().map(|vacate| vacate.last).max().unwrap_or(0);
-        if wanted > self.asked && wanted <= self.durable {
-            self.asked = self.durable;
-            self.log.append([Record::Done { group: GROUP, checkpoint: self.asked }]);
+        let wanted_voters = self.vacates.iter().map(|vacate| vacate.last).max().unwrap_or(0);
+        if wanted_voters > self.requested_checkpoint && wanted_voters <= self.durable {
+            self.requested_checkpoint = self.durable;
+            self.log.append([Record::Done { group: GROUP, checkpoint: self.requested_checkpoint }]);
         }
     }
 }

@@ -8,14 +8,14 @@ use crate::report::Report;
 
 /// What was asked of a replica, and what was known then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum PendingRequest {
     Proposal {
         number: u64,
         /// The last index that somebody had been told.
-        told: u64,
+        confirmed: u64,
     },
     Barrier {
-        told: u64,
+        confirmed: u64,
     },
     Change,
     Transfer,
@@ -26,16 +26,16 @@ pub struct Oracle {
     /// What each index is.
     log: BTreeMap<u64, u64>,
     /// Proposals that were told to be applied, and where.
-    told: BTreeMap<u64, u64>,
-    told_last: u64,
+    confirmed: BTreeMap<u64, u64>,
+    last_confirmed: u64,
     /// Nothing has happened, their proposers were told.
     refused: BTreeSet<u64>,
     leaders: BTreeMap<u64, ReplicaId>,
 }
 
 impl Oracle {
-    pub fn told_last(&self) -> u64 {
-        self.told_last
+    pub fn last_confirmed(&self) -> u64 {
+        self.last_confirmed
     }
 
     /// A replica has applied this.
@@ -47,12 +47,12 @@ impl Oracle {
     }
 
     /// Its proposer was told.
-    pub fn decided(&mut self, report: &mut Report, number: u64, told: u64, index: u64) {
-        assert!(index > told, "{number} is at {index}, and {told} was told before it was proposed");
+    pub fn decided(&mut self, report: &mut Report, number: u64, confirmed: u64, index: u64) {
+        assert!(index > confirmed, "{number} is at {index}, and {confirmed} was told before it was proposed");
         assert_eq!(self.log.get(&index), Some(&number), "{number} was told to be at {index}");
-        let before = self.told.insert(number, index);
+        let before = self.confirmed.insert(number, index);
         assert_eq!(before, None, "{number} was told twice");
-        self.told_last = self.told_last.max(index);
+        self.last_confirmed = self.last_confirmed.max(index);
         report.quorum_decided += 1;
     }
 
@@ -70,8 +70,8 @@ impl Oracle {
         }
     }
 
-    pub fn readable(&mut self, report: &mut Report, told: u64, last: Option<u64>) {
-        assert!(last.unwrap_or(0) >= told, "read up to {last:?} when {told} had been told before");
+    pub fn readable(&mut self, report: &mut Report, confirmed: u64, last: Option<u64>) {
+        assert!(last.unwrap_or(0) >= confirmed, "read up to {last:?} when {confirmed} had been told before");
         report.quorum_check_read += 1;
     }
 
@@ -85,7 +85,7 @@ impl Oracle {
     /// In the end each member has everything that anybody was told.
     pub fn settled(&self, report: &mut Report, id: ReplicaId, entries: &[(u64, u64)]) {
         let entries: BTreeMap<u64, u64> = entries.iter().copied().collect();
-        for (number, index) in &self.told {
+        for (number, index) in &self.confirmed {
             assert_eq!(entries.get(index), Some(number), "{number} was told to be at {index}: lost on {id}");
             report.quorum_check_kept += 1;
         }

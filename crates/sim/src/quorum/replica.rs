@@ -3,27 +3,27 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use consensus::{Config, Group, LogGroup, Member, Places, ReplicaId};
+use consensus::{Config, Group, LogGroup, Member, ReplicaId, StorageGroups};
 use link::{NodeId, Time};
 use storage::fault::FaultDisk;
-use storage::{GroupId, Keeper, Log, LogEvents, Options, Vacate, Writer};
+use storage::{GroupId, Keeper, Log, LogListener, Options, Vacate, Writer};
 
-use super::ledger::Ledger;
 use super::neighbour::{self, Neighbour};
+use super::proposal_log::ProposalLog;
 use crate::random::Random;
 use crate::report::Report;
 use crate::schedule::Micros;
 
-pub const PLACES: Places = Places { entries: GroupId(1), votes: GroupId(2) };
-/// Of [`PLACES`], as those of a core's.
-const URGENT: [GroupId; 2] = [PLACES.entries, PLACES.votes];
+pub const STORAGE_GROUPS: StorageGroups = StorageGroups { entries: GroupId(1), votes: GroupId(2) };
+/// Of [`STORAGE_GROUPS`], as those of a core's.
+const URGENT: [GroupId; 2] = [STORAGE_GROUPS.entries, STORAGE_GROUPS.votes];
 pub const GROUP: LogGroup = LogGroup(0);
 
 /// What the log tells, until the replica takes it.
 #[derive(Clone, Default)]
-pub struct Told(Arc<Mutex<Vec<Tale>>>);
+pub struct LogEventQueue(Arc<Mutex<Vec<LogEvent>>>);
 
-pub enum Tale {
+pub enum LogEvent {
     Durable(GroupId, u64),
     Checkpoint(GroupId, u64),
     Vacate(Vacate),
@@ -32,45 +32,45 @@ pub enum Tale {
     Failed(String),
 }
 
-impl Told {
-    fn tell(&self, tale: Tale) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(tale);
+impl LogEventQueue {
+    fn push(&self, event: LogEvent) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 
-    fn take(&self) -> Vec<Tale> {
+    fn take(&self) -> Vec<LogEvent> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl LogEvents for Told {
+impl LogListener for LogEventQueue {
     fn durable(&mut self, groups: &[(GroupId, u64)]) {
-        groups.iter().for_each(|(group, index)| self.tell(Tale::Durable(*group, *index)));
+        groups.iter().for_each(|(group, index)| self.push(LogEvent::Durable(*group, *index)));
     }
 
     fn checkpoint_durable(&mut self, group: GroupId, index: u64) {
-        self.tell(Tale::Checkpoint(group, index));
+        self.push(LogEvent::Checkpoint(group, index));
     }
 
     fn vacate(&mut self, vacate: Vacate) {
-        self.tell(Tale::Vacate(vacate));
+        self.push(LogEvent::Vacate(vacate));
     }
 
-    fn full(&mut self, _: storage::Lack) {
-        self.tell(Tale::Full);
+    fn full(&mut self, _: storage::Shortage) {
+        self.push(LogEvent::Full);
     }
 
     fn room(&mut self) {
-        self.tell(Tale::Room);
+        self.push(LogEvent::Room);
     }
 
     fn failed(&mut self, error: &storage::Error) {
-        self.tell(Tale::Failed(error.to_string()));
+        self.push(LogEvent::Failed(error.to_string()));
     }
 }
 
 /// What a seed decides of all replicas.
 #[derive(Clone, Debug)]
-pub struct Tempo {
+pub struct ReplicaParameters {
     pub heartbeat: Duration,
     pub election_timeout: Duration,
     pub snapshot_after: u64,
@@ -80,7 +80,7 @@ pub struct Tempo {
     pub sync_max: Micros,
 }
 
-impl Tempo {
+impl ReplicaParameters {
     pub fn options(&self, entropy: [u8; 48]) -> Options {
         Options {
             segment_bytes: self.segment_bytes,
@@ -95,11 +95,11 @@ impl Tempo {
 
 /// A process.
 pub struct Replica {
-    pub group: Group<Ledger>,
+    pub group: Group<ProposalLog>,
     pub log: Log,
     pub writer: Writer,
     pub keeper: Keeper,
-    told: Told,
+    log_events: LogEventQueue,
     pub neighbour: Neighbour,
     /// A commit of the log is on its way.
     pub commits: bool,
@@ -115,25 +115,25 @@ pub struct Replica {
 
 impl Replica {
     /// Takes in what the log has told.
-    pub fn hear(&mut self, now: Micros, report: &mut Report) {
-        let tales = self.told.take();
+    pub fn handle_log_events(&mut self, now: Micros, report: &mut Report) {
+        let events = self.log_events.take();
         // What is durable at one time is told one after the other.
-        let stays = |tale: &Tale| !matches!(tale, Tale::Durable(neighbour::GROUP, _));
-        let overtakes = self.neighbour.is_stalled() && tales.iter().all(stays);
-        for tale in tales {
-            match tale {
-                Tale::Durable(neighbour::GROUP, index) => self.neighbour.durable(index),
-                Tale::Durable(group, index) => {
+        let stays = |event: &LogEvent| !matches!(event, LogEvent::Durable(neighbour::GROUP, _));
+        let overtakes = self.neighbour.is_stalled() && events.iter().all(stays);
+        for event in events {
+            match event {
+                LogEvent::Durable(neighbour::GROUP, index) => self.neighbour.durable(index),
+                LogEvent::Durable(group, index) => {
                     report.quorum_check_full += u64::from(overtakes);
                     self.group.durable(group, index);
                 }
-                Tale::Checkpoint(neighbour::GROUP, index) => self.neighbour.checkpoint_durable(index),
-                Tale::Checkpoint(group, index) => self.group.checkpoint_durable(group, index),
-                Tale::Vacate(vacate) if vacate.group == neighbour::GROUP => self.neighbour.vacate(vacate),
-                Tale::Vacate(vacate) => self.group.vacate(vacate),
-                Tale::Full => report.quorum_disks_full += 1,
-                Tale::Room => report.quorum_disks_room += 1,
-                Tale::Failed(why) => {
+                LogEvent::Checkpoint(neighbour::GROUP, index) => self.neighbour.checkpoint_durable(index),
+                LogEvent::Checkpoint(group, index) => self.group.checkpoint_durable(group, index),
+                LogEvent::Vacate(vacate) if vacate.group == neighbour::GROUP => self.neighbour.vacate(vacate),
+                LogEvent::Vacate(vacate) => self.group.vacate(vacate),
+                LogEvent::Full => report.quorum_disks_full += 1,
+                LogEvent::Room => report.quorum_disks_room += 1,
+                LogEvent::Failed(why) => {
                     self.has_failed = true;
                     self.group.fail(&why);
                 }
@@ -143,11 +143,11 @@ impl Replica {
     }
 }
 
-pub struct Place {
+pub struct Host {
     pub disk: FaultDisk,
     pub replica: Option<Replica>,
     /// Counts processes.
-    pub life: u32,
+    pub incarnation: u32,
     /// What its log is: another one after the disk was lost.
     pub id: ReplicaId,
     /// It had applied so much when it was killed with everything written: it has it when it starts.
@@ -172,16 +172,16 @@ pub enum NotStarted {
     Refused(String),
 }
 
-pub fn node(place: usize) -> NodeId {
-    NodeId(place as u64 + 1)
+pub fn node(host: usize) -> NodeId {
+    NodeId(host as u64 + 1)
 }
 
-impl Place {
+impl Host {
     pub fn new(seed: u64, id: ReplicaId) -> Self {
         Self {
             disk: FaultDisk::new(seed),
             replica: None,
-            life: 0,
+            incarnation: 0,
             id,
             had_applied: None,
             sync_fails: false,
@@ -197,29 +197,31 @@ impl Place {
         &mut self,
         at: usize,
         now: Time,
-        tempo: &Tempo,
+        parameters: &ReplicaParameters,
         random: &mut Random,
     ) -> Result<(), NotStarted> {
-        self.life += 1;
+        self.incarnation += 1;
         let mut entropy = [0; 48];
         entropy.iter_mut().for_each(|byte| *byte = random.draw() as u8);
-        let options = tempo.options(entropy);
-        let told = Told::default();
-        let opened = storage::open(Arc::new(self.disk.clone()), options, Box::new(told.clone()), &mut |_| {});
+        let options = parameters.options(entropy);
+        let log_events = LogEventQueue::default();
+        let opened =
+            storage::open(Arc::new(self.disk.clone()), options, Box::new(log_events.clone()), &mut |_| {});
         let opened = opened.map_err(|error| match self.damage {
             Some(_) => NotStarted::Refused(error.to_string()),
             None => NotStarted::Failed,
         })?;
         let storage::Opened { log, writer, keeper, recovery } = opened;
         let config = Config {
-            heartbeat: tempo.heartbeat,
-            election_timeout: tempo.election_timeout,
-            snapshot_after: tempo.snapshot_after,
-            keep_entries: tempo.keep_entries,
+            heartbeat: parameters.heartbeat,
+            election_timeout: parameters.election_timeout,
+            snapshot_after: parameters.snapshot_after,
+            keep_entries: parameters.keep_entries,
             ..Config::new(GROUP, self.id, Member { node: node(at) }, random.draw())
         };
-        let neighbour = Neighbour::new(log.clone(), tempo.segment_bytes, &recovery.groups);
-        let group = Group::start(now, config, log.clone(), PLACES, &recovery.groups, Ledger::default());
+        let neighbour = Neighbour::new(log.clone(), parameters.segment_bytes, &recovery.groups);
+        let group =
+            Group::start(now, config, log.clone(), STORAGE_GROUPS, &recovery.groups, ProposalLog::default());
         let group = match group {
             Err(why) if self.damage.is_some() => return Err(NotStarted::Refused(why.to_string())),
             group => group.expect("what was written can be read"),
@@ -229,7 +231,7 @@ impl Place {
             log,
             writer,
             keeper,
-            told,
+            log_events,
             neighbour,
             commits: false,
             retry_at: 0,

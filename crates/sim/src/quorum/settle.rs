@@ -12,9 +12,9 @@ const PATIENCE: Micros = 120 * SECOND;
 impl Quorum {
     pub(super) fn settle(&mut self) {
         self.is_calm = true;
-        self.cx.say(|| "everything works".into());
-        for place in 0..self.places.len() {
-            let at = &mut self.places[place];
+        self.cx.log(|| "everything works".into());
+        for host in 0..self.hosts.len() {
+            let at = &mut self.hosts[host];
             at.disk.catch_up();
             at.disk.set_plan(storage::fault::FaultPlan::default());
             if let Some(replica) = &mut at.replica {
@@ -22,19 +22,19 @@ impl Quorum {
             }
             let has_failed = at.replica.as_ref().is_some_and(|replica| replica.has_failed);
             if has_failed {
-                self.kill(place, 1);
+                self.kill(host, 1);
             }
-            self.turn(place);
+            self.turn(host);
         }
-        let (until, before) = (self.cx.now() + PATIENCE, self.oracle.told_last());
+        let (until, before) = (self.cx.now() + PATIENCE, self.oracle.last_confirmed());
         while !self.is_settled(before) {
             assert!(self.cx.now() < until, "no agreement: {:?}", self.all());
             let next = self.cx.now() + SECOND;
             self.pass(next);
         }
-        let members: Vec<usize> = self.wanted.iter().copied().collect();
-        for place in members {
-            let Some(replica) = &self.places[place].replica else { continue };
+        let members: Vec<usize> = self.wanted_voters.iter().copied().collect();
+        for host in members {
+            let Some(replica) = &self.hosts[host].replica else { continue };
             self.oracle.settled(&mut self.cx.report, replica.group.id(), &replica.group.state().entries);
         }
     }
@@ -44,20 +44,20 @@ impl Quorum {
         let Some(leader) = self.leader() else { return false };
         let statuses = self.all();
         let Some(status) = statuses[leader].clone() else { return false };
-        let wanted = self.wanted.iter().map(|at| self.places[*at].id).collect();
-        if status.voters != wanted || status.is_changing || status.role != Role::Leader {
+        let wanted_voters = self.wanted_voters.iter().map(|at| self.hosts[*at].id).collect();
+        if status.voters != wanted_voters || status.is_changing || status.role != Role::Leader {
             return false;
         }
-        let told = self.oracle.told_last();
-        self.wanted.iter().all(|at| {
+        let confirmed = self.oracle.last_confirmed();
+        self.wanted_voters.iter().all(|at| {
             statuses[*at]
                 .as_ref()
-                .is_some_and(|other| other.applied >= Some(told) && other.term == status.term)
-        }) && told > before
+                .is_some_and(|other| other.applied >= Some(confirmed) && other.term == status.term)
+        }) && confirmed > before
     }
 
     fn all(&self) -> Vec<Option<Status>> {
         let now = Time(self.cx.now());
-        self.places.iter().map(|place| Some(place.replica.as_ref()?.group.status(now))).collect()
+        self.hosts.iter().map(|host| Some(host.replica.as_ref()?.group.status(now))).collect()
     }
 }

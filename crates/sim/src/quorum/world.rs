@@ -7,10 +7,10 @@ use consensus::{Change, Event as GroupEvent, Member, Outcome, ReplicaId, Request
 use link::Time;
 
 use super::faults::Fault;
-use super::ledger::command;
 use super::neighbour;
-use super::oracle::{Asked, Oracle};
-use super::replica::{Damage, NotStarted, Place, Replica, Tempo, node};
+use super::oracle::{Oracle, PendingRequest};
+use super::proposal_log::command;
+use super::replica::{Damage, Host, NotStarted, Replica, ReplicaParameters, node};
 use crate::context::Context;
 use crate::random::Random;
 use crate::report::Report;
@@ -21,16 +21,16 @@ use crate::trace::Trace;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Start {
-        place: usize,
+        host: usize,
     },
     Turn {
-        place: usize,
-        life: u32,
+        host: usize,
+        incarnation: u32,
     },
     /// The log's thread writes what is queued.
     Commit {
-        place: usize,
-        life: u32,
+        host: usize,
+        incarnation: u32,
     },
     Frame {
         number: u64,
@@ -38,34 +38,34 @@ pub enum Step {
     Propose,
     Read,
     /// Somebody looks whether the members are those that are wanted.
-    Tend,
+    ReconcileMembers,
     Fault {
         number: usize,
     },
     /// The rest of a node writes something, until then.
     Neighbour {
-        place: usize,
-        life: u32,
+        host: usize,
+        incarnation: u32,
         until: Micros,
     },
     /// There is room on a disk again.
     Room {
-        place: usize,
+        host: usize,
     },
     /// The power goes where a disk has lied for a while, as soon as others have what it loses, if that is before a time.
     Lied {
-        place: usize,
-        life: u32,
+        host: usize,
+        incarnation: u32,
         until: Micros,
     },
     /// The term of a replica that reaches nobody, once what was under way has arrived, and at the end.
     Isolated {
-        place: usize,
-        life: u32,
+        host: usize,
+        incarnation: u32,
     },
     Rejoins {
-        place: usize,
-        life: u32,
+        host: usize,
+        incarnation: u32,
         term: u64,
     },
 }
@@ -87,17 +87,17 @@ struct Path {
 
 pub struct Quorum {
     pub(super) cx: Context,
-    pub(super) tempo: Tempo,
-    pub(super) places: Vec<Place>,
+    pub(super) parameters: ReplicaParameters,
+    pub(super) hosts: Vec<Host>,
     pub(super) oracle: Oracle,
     paths: BTreeMap<(usize, usize), Path>,
     frames: BTreeMap<u64, Frame>,
     sent: u64,
     latency: Micros,
     jitter: Micros,
-    asked: BTreeMap<(usize, u32, RequestId), Asked>,
+    pending_request: BTreeMap<(usize, u32, RequestId), PendingRequest>,
     /// Places that are to vote.
-    pub(super) wanted: BTreeSet<usize>,
+    pub(super) wanted_voters: BTreeSet<usize>,
     ids: u64,
     proposals: u64,
     pace: Micros,
@@ -120,7 +120,7 @@ impl Quorum {
         let latency = *random.pick(&[100, MILLI, 20 * MILLI, 100 * MILLI]);
         let usual = consensus::ELECTION_TIMEOUT.as_millis() as u64;
         let election = if latency > 10 * MILLI { usual } else { *random.pick(&[150, 500, usual]) };
-        let tempo = Tempo {
+        let parameters = ReplicaParameters {
             heartbeat: if election == usual {
                 consensus::HEARTBEAT
             } else {
@@ -134,46 +134,46 @@ impl Quorum {
             sync_max: *random.pick(&[100, 5 * MILLI, 30 * MILLI]),
         };
         let length = (30 + random.below(60) as u64) * SECOND;
-        let places = 3 + random.below(4);
+        let hosts = 3 + random.below(4);
         let faults = 4 + random.below(16);
         let mut faults: Vec<_> = (0..faults)
-            .map(|_| (random.draw() % length, Fault::any(&mut random, places, election * MILLI)))
+            .map(|_| (random.draw() % length, Fault::any(&mut random, hosts, election * MILLI)))
             .collect();
         faults.sort_by_key(|(at, _)| *at);
         let voters = *random.pick(&[1, 3, 3, 3, 5]);
         let schedule = Schedule::default();
-        let places = (0..places).map(|at| Place::new(random.draw(), ReplicaId(at as u64 + 1)));
-        let places: Vec<_> = places.collect();
+        let hosts = (0..hosts).map(|at| Host::new(random.draw(), ReplicaId(at as u64 + 1)));
+        let hosts: Vec<_> = hosts.collect();
         Self {
-            tempo,
+            parameters,
             oracle: Oracle::default(),
             paths: BTreeMap::new(),
             frames: BTreeMap::new(),
             sent: 0,
             latency,
             jitter: *random.pick(&[50, 2 * MILLI, 30 * MILLI]),
-            asked: BTreeMap::new(),
-            wanted: (0..voters.min(places.len())).collect(),
-            ids: places.len() as u64,
+            pending_request: BTreeMap::new(),
+            wanted_voters: (0..voters.min(hosts.len())).collect(),
+            ids: hosts.len() as u64,
             proposals: 0,
             pace: *random.pick(&[5 * MILLI, 50 * MILLI, 300 * MILLI]),
             padding: *random.pick(&[0, 100, 3000]),
             length,
             faults,
             is_calm: false,
-            places,
+            hosts,
             cx: Context { random, schedule, report: Report::default(), trace, has_slow_reads: false },
         }
     }
 
     pub fn run(&mut self) {
-        for place in 0..self.places.len() {
-            self.start(place);
+        for host in 0..self.hosts.len() {
+            self.start(host);
         }
         let voters: BTreeMap<_, _> =
-            self.wanted.iter().map(|at| (self.places[*at].id, Member { node: node(*at) })).collect();
-        self.ask(0, Asked::Change, |replica| replica.group.initialize(voters));
-        for step in [Step::Propose, Step::Read, Step::Tend] {
+            self.wanted_voters.iter().map(|at| (self.hosts[*at].id, Member { node: node(*at) })).collect();
+        self.ask(0, PendingRequest::Change, |replica| replica.group.initialize(voters));
+        for step in [Step::Propose, Step::Read, Step::ReconcileMembers] {
             self.cx.after(0, Event::Quorum(step));
         }
         for (number, (at, _)) in self.faults.iter().enumerate() {
@@ -207,17 +207,17 @@ impl Quorum {
 
     fn step(&mut self, step: Step) {
         match step {
-            Step::Start { place } => self.start(place),
-            Step::Turn { place, life } => {
+            Step::Start { host } => self.start(host),
+            Step::Turn { host, incarnation } => {
                 let now = self.cx.now();
-                if let Some(replica) = self.replica(place, life)
+                if let Some(replica) = self.replica(host, incarnation)
                     && replica.turn_at <= now
                 {
                     replica.turn_at = Micros::MAX;
-                    self.turn(place);
+                    self.turn(host);
                 }
             }
-            Step::Commit { place, life } => self.commit(place, life),
+            Step::Commit { host, incarnation } => self.commit(host, incarnation),
             Step::Frame { number } => self.arrive(number),
             Step::Propose => {
                 self.propose();
@@ -226,28 +226,30 @@ impl Quorum {
                 self.cx.after(after, Event::Quorum(Step::Propose));
             }
             Step::Read => {
-                let told = self.oracle.told_last();
-                let place = self.somebody();
-                self.ask(place, Asked::Barrier { told }, |replica| replica.group.read_barrier(LIMIT));
+                let confirmed = self.oracle.last_confirmed();
+                let host = self.pick_host();
+                self.ask(host, PendingRequest::Barrier { confirmed }, |replica| {
+                    replica.group.read_barrier(LIMIT)
+                });
                 let after = self.cx.between(0, SECOND);
                 self.cx.after(after, Event::Quorum(Step::Read));
             }
-            Step::Tend => {
-                self.tend();
+            Step::ReconcileMembers => {
+                self.reconcile_members();
                 let after = self.cx.between(SECOND / 10, 2 * SECOND);
-                self.cx.after(after, Event::Quorum(Step::Tend));
+                self.cx.after(after, Event::Quorum(Step::ReconcileMembers));
             }
             Step::Fault { number } => {
                 let fault = self.faults[number].1.clone();
-                self.cx.say(|| format!("{fault:?}"));
+                self.cx.log(|| format!("{fault:?}"));
                 self.fail(fault);
             }
-            Step::Neighbour { place, life, until } => self.neighbour(place, life, until),
-            Step::Room { place } => self.places[place].disk.set_capacity(None),
-            Step::Lied { place, life, until } => self.lied(place, life, until),
-            Step::Isolated { place, life } => self.isolated(place, life),
-            Step::Rejoins { place, life, term } => {
-                if let Some(now) = self.term(place, life).filter(|_| !self.is_calm) {
+            Step::Neighbour { host, incarnation, until } => self.neighbour(host, incarnation, until),
+            Step::Room { host } => self.hosts[host].disk.set_capacity(None),
+            Step::Lied { host, incarnation, until } => self.lied(host, incarnation, until),
+            Step::Isolated { host, incarnation } => self.isolated(host, incarnation),
+            Step::Rejoins { host, incarnation, term } => {
+                if let Some(now) = self.term(host, incarnation).filter(|_| !self.is_calm) {
                     assert_eq!(now, term, "a replica that reached nobody raised its term");
                     self.cx.report.quorum_check_isolated += 1;
                 }
@@ -255,53 +257,53 @@ impl Quorum {
         }
     }
 
-    pub(super) fn replica(&mut self, place: usize, life: u32) -> Option<&mut Replica> {
-        let place = &mut self.places[place];
-        place.replica.as_mut().filter(|_| place.life == life)
+    pub(super) fn replica(&mut self, host: usize, incarnation: u32) -> Option<&mut Replica> {
+        let host = &mut self.hosts[host];
+        host.replica.as_mut().filter(|_| host.incarnation == incarnation)
     }
 
-    fn term(&mut self, place: usize, life: u32) -> Option<u64> {
+    fn term(&mut self, host: usize, incarnation: u32) -> Option<u64> {
         let now = Time(self.cx.now());
-        let replica = self.replica(place, life)?;
+        let replica = self.replica(host, incarnation)?;
         (!replica.has_failed).then(|| replica.group.status(now).term)
     }
 
-    fn start(&mut self, place: usize) {
+    fn start(&mut self, host: usize) {
         let now = Time(self.cx.now());
-        if self.places[place].replica.is_some() {
+        if self.hosts[host].replica.is_some() {
             return;
         }
-        let (at, cx) = (&mut self.places[place], &mut self.cx);
-        match at.start(place, now, &self.tempo, &mut cx.random) {
+        let (at, cx) = (&mut self.hosts[host], &mut self.cx);
+        match at.start(host, now, &self.parameters, &mut cx.random) {
             Ok(()) => {}
             Err(NotStarted::Failed) => {
                 at.disk = at.disk.kill();
-                return cx.after(SECOND, Event::Quorum(Step::Start { place }));
+                return cx.after(SECOND, Event::Quorum(Step::Start { host }));
             }
-            Err(NotStarted::Refused(why)) => return self.is_damaged(place, &why),
+            Err(NotStarted::Refused(why)) => return self.is_damaged(host, &why),
         }
         cx.report.starts += 1;
         let applied = at.replica.as_ref().and_then(|replica| replica.group.state().last());
-        cx.say(|| format!("{place} starts, with everything up to {applied:?}"));
+        cx.log(|| format!("{host} starts, with everything up to {applied:?}"));
         if let Some(had) = at.had_applied.take() {
             assert!(applied >= Some(had), "it had applied {had}, and has {applied:?} when it starts again");
             cx.report.quorum_check_resumed += 1;
             cx.report.quorum_check_damage_harmless += u64::from(at.damage == Some(Damage::Rotten));
         }
-        self.turn(place);
+        self.turn(host);
     }
 
     /// The replica does what it has to do.
-    pub(super) fn turn(&mut self, place: usize) {
+    pub(super) fn turn(&mut self, host: usize) {
         let now = self.cx.now();
-        let at = &mut self.places[place];
-        let (id, life) = (at.id, at.life);
+        let at = &mut self.hosts[host];
+        let (id, incarnation) = (at.id, at.incarnation);
         let Some(replica) = &mut at.replica else { return };
         if replica.paused_until > now {
             let until = replica.paused_until;
-            return self.turn_at(place, until);
+            return self.turn_at(host, until);
         }
-        replica.hear(now, &mut self.cx.report);
+        replica.handle_log_events(now, &mut self.cx.report);
         replica.group.turn(Time(now));
         let status = replica.group.status(Time(now));
         if status.role == Role::Leader {
@@ -310,17 +312,17 @@ impl Quorum {
         if status.role == Role::Stopped && !replica.has_failed {
             assert!(at.damage.is_some(), "{id} stopped: {:?}", status.failure);
             at.replica = None;
-            return self.is_damaged(place, &format!("{:?}", status.failure));
+            return self.is_damaged(host, &format!("{:?}", status.failure));
         }
         {
-            let mut ledger = replica.group.state();
-            let seen = ledger.seen;
-            for (index, number) in &ledger.entries[seen..] {
+            let mut proposal_log = replica.group.state();
+            let seen = proposal_log.seen;
+            for (index, number) in &proposal_log.entries[seen..] {
                 self.oracle.applied(&mut self.cx.report, id, *index, *number);
             }
-            ledger.seen = ledger.entries.len();
+            proposal_log.seen = proposal_log.entries.len();
         }
-        let forgetful: Vec<ReplicaId> = std::iter::from_fn(|| replica.group.poll_forgetful()).collect();
+        let forgetful: Vec<ReplicaId> = std::iter::from_fn(|| replica.group.poll_regressed()).collect();
         let mut transmits = Vec::new();
         while let Some(transmit) = replica.group.poll_transmit() {
             transmits.push(transmit);
@@ -333,42 +335,42 @@ impl Quorum {
         let due = replica.group.timeout();
         if !replica.commits {
             replica.commits = true;
-            let delay = self.cx.between(10, self.tempo.sync_max);
-            self.cx.after(delay, Event::Quorum(Step::Commit { place, life }));
+            let delay = self.cx.between(10, self.parameters.sync_max);
+            self.cx.after(delay, Event::Quorum(Step::Commit { host, incarnation }));
         }
         for of in forgetful {
-            let lied = |other: &Place| other.id == of && other.damage == Some(Damage::Lied);
-            assert!(self.places.iter().any(lied), "{of} is said to lack what it had, and has lost nothing");
+            let lied = |other: &Host| other.id == of && other.damage == Some(Damage::Lied);
+            assert!(self.hosts.iter().any(lied), "{of} is said to lack what it had, and has lost nothing");
             self.cx.report.quorum_check_lied += 1;
         }
         for transmit in transmits {
-            self.send(place, transmit.to.0 as usize - 1, transmit.frame);
+            self.send(host, transmit.to.0 as usize - 1, transmit.frame);
         }
         for event in events {
-            self.event(place, life, last, event);
+            self.event(host, incarnation, last, event);
         }
         if due != Time::NEVER {
-            self.turn_at(place, due.0.max(now + 1));
+            self.turn_at(host, due.0.max(now + 1));
         }
     }
 
-    fn turn_at(&mut self, place: usize, at: Micros) {
-        let life = self.places[place].life;
-        if let Some(replica) = self.replica(place, life)
+    fn turn_at(&mut self, host: usize, at: Micros) {
+        let incarnation = self.hosts[host].incarnation;
+        if let Some(replica) = self.replica(host, incarnation)
             && replica.turn_at > at
         {
             replica.turn_at = at;
-            self.cx.at(at, Event::Quorum(Step::Turn { place, life }));
+            self.cx.at(at, Event::Quorum(Step::Turn { host, incarnation }));
         }
     }
 
-    fn commit(&mut self, place: usize, life: u32) {
+    fn commit(&mut self, host: usize, incarnation: u32) {
         let now = self.cx.now();
-        let delay = self.cx.between(10, self.tempo.sync_max);
-        let Some(replica) = self.replica(place, life) else { return };
+        let delay = self.cx.between(10, self.parameters.sync_max);
+        let Some(replica) = self.replica(host, incarnation) else { return };
         if replica.paused_until > now {
             let until = replica.paused_until;
-            return self.cx.at(until, Event::Quorum(Step::Commit { place, life }));
+            return self.cx.at(until, Event::Quorum(Step::Commit { host, incarnation }));
         }
         match replica.writer.commit_once() {
             Ok(storage::Commit::Idle) => {
@@ -381,38 +383,38 @@ impl Quorum {
                 let worked = replica.keeper.keep();
                 replica.commits = worked;
                 if worked {
-                    self.cx.after(delay, Event::Quorum(Step::Commit { place, life }));
+                    self.cx.after(delay, Event::Quorum(Step::Commit { host, incarnation }));
                 } else if replica.retry_at <= now {
                     replica.retry_at = now + SECOND;
-                    self.cx.after(SECOND, Event::Quorum(Step::Commit { place, life }));
+                    self.cx.after(SECOND, Event::Quorum(Step::Commit { host, incarnation }));
                 }
                 return;
             }
             Ok(_) => {
                 let _ = replica.keeper.keep();
-                self.cx.after(delay, Event::Quorum(Step::Commit { place, life }));
+                self.cx.after(delay, Event::Quorum(Step::Commit { host, incarnation }));
             }
             // It stays, stopped, until somebody starts it again.
             Err(_) => {
                 let after = self.cx.between(SECOND, 5 * SECOND);
-                self.kill(place, after);
+                self.kill(host, after);
                 return;
             }
         }
-        self.turn(place);
+        self.turn(host);
     }
 
-    fn neighbour(&mut self, place: usize, life: u32, until: Micros) {
+    fn neighbour(&mut self, host: usize, incarnation: u32, until: Micros) {
         let now = self.cx.now();
-        let Some(replica) = self.replica(place, life) else { return };
+        let Some(replica) = self.replica(host, incarnation) else { return };
         if now > until || replica.has_failed {
             return;
         }
         if replica.paused_until <= now {
             replica.neighbour.writes();
-            self.turn(place);
+            self.turn(host);
         }
-        self.cx.after(NEIGHBOURS_PACE, Event::Quorum(Step::Neighbour { place, life, until }));
+        self.cx.after(NEIGHBOURS_PACE, Event::Quorum(Step::Neighbour { host, incarnation, until }));
     }
 
     fn send(&mut self, from: usize, to: usize, bytes: Vec<u8>) {
@@ -440,92 +442,105 @@ impl Quorum {
             self.cx.report.quorum_frames_lost += 1;
             return;
         }
-        if let Some(replica) = &mut self.places[to].replica {
+        if let Some(replica) = &mut self.hosts[to].replica {
             replica.group.receive(node(from), &bytes);
             self.turn(to);
         }
     }
 
     /// Asks something of the replica there, if there is one.
-    pub(super) fn ask(&mut self, place: usize, asked: Asked, ask: impl FnOnce(&mut Replica) -> RequestId) {
-        let life = self.places[place].life;
-        let Some(replica) = self.replica(place, life) else { return };
+    pub(super) fn ask(
+        &mut self,
+        host: usize,
+        pending_request: PendingRequest,
+        ask: impl FnOnce(&mut Replica) -> RequestId,
+    ) {
+        let incarnation = self.hosts[host].incarnation;
+        let Some(replica) = self.replica(host, incarnation) else { return };
         let request = ask(replica);
-        self.asked.insert((place, life, request), asked);
-        self.turn(place);
+        self.pending_request.insert((host, incarnation, request), pending_request);
+        self.turn(host);
     }
 
-    fn event(&mut self, place: usize, life: u32, last: Option<u64>, event: GroupEvent) {
-        let Some(asked) = self.asked.remove(&(place, life, event.request)) else { return };
-        self.cx.say(|| format!("{place}: {asked:?}: {:?}", event.outcome));
+    fn event(&mut self, host: usize, incarnation: u32, last: Option<u64>, event: GroupEvent) {
+        let Some(pending_request) = self.pending_request.remove(&(host, incarnation, event.request)) else {
+            return;
+        };
+        self.cx.log(|| format!("{host}: {pending_request:?}: {:?}", event.outcome));
         let report = &mut self.cx.report;
-        match (asked, event.outcome) {
-            (Asked::Proposal { number, told }, Ok(Outcome::Applied(index, answer))) => {
+        match (pending_request, event.outcome) {
+            (PendingRequest::Proposal { number, confirmed }, Ok(Outcome::Applied(index, answer))) => {
                 assert_eq!(answer, number.to_le_bytes());
-                self.oracle.decided(report, number, told, index);
+                self.oracle.decided(report, number, confirmed, index);
             }
-            (Asked::Proposal { number, .. }, Err(why)) => self.oracle.undecided(report, number, &why),
-            (Asked::Barrier { told }, Ok(Outcome::Readable)) => self.oracle.readable(report, told, last),
-            (Asked::Change, Ok(Outcome::Changed)) => report.quorum_changes += 1,
-            (Asked::Transfer, Ok(Outcome::Transferred)) => report.quorum_transfers += 1,
-            (Asked::Barrier { .. } | Asked::Change | Asked::Transfer, Err(_)) => {}
-            (asked, outcome) => panic!("{asked:?} became {outcome:?}"),
+            (PendingRequest::Proposal { number, .. }, Err(why)) => {
+                self.oracle.undecided(report, number, &why)
+            }
+            (PendingRequest::Barrier { confirmed }, Ok(Outcome::Readable)) => {
+                self.oracle.readable(report, confirmed, last)
+            }
+            (PendingRequest::Change, Ok(Outcome::Changed)) => report.quorum_changes += 1,
+            (PendingRequest::Transfer, Ok(Outcome::Transferred)) => report.quorum_transfers += 1,
+            (PendingRequest::Barrier { .. } | PendingRequest::Change | PendingRequest::Transfer, Err(_)) => {}
+            (pending_request, outcome) => panic!("{pending_request:?} became {outcome:?}"),
         }
     }
 
     pub(super) fn leader(&self) -> Option<usize> {
         let now = Time(self.cx.now());
-        let leads = |place: &&Place| {
-            let replica = place.replica.as_ref().filter(|replica| !replica.has_failed);
+        let leads = |host: &&Host| {
+            let replica = host.replica.as_ref().filter(|replica| !replica.has_failed);
             replica.is_some_and(|replica| replica.group.status(now).role == Role::Leader)
         };
         // One that others have left behind does not know it yet.
-        let term = |place: &&Place| place.replica.as_ref().map(|replica| replica.group.status(now).term);
-        let leader = self.places.iter().filter(leads).max_by_key(term)?;
-        self.places.iter().position(|place| place.id == leader.id)
+        let term = |host: &&Host| host.replica.as_ref().map(|replica| replica.group.status(now).term);
+        let leader = self.hosts.iter().filter(leads).max_by_key(term)?;
+        self.hosts.iter().position(|host| host.id == leader.id)
     }
 
     /// The leader, mostly.
-    fn somebody(&mut self) -> usize {
-        let any = self.cx.random.below(self.places.len());
+    fn pick_host(&mut self) -> usize {
+        let any = self.cx.random.below(self.hosts.len());
         if self.cx.random.percent(80) { self.leader().unwrap_or(any) } else { any }
     }
 
     pub(super) fn propose(&mut self) {
-        let place = self.somebody();
+        let host = self.pick_host();
         self.proposals += 1;
-        let (number, told) = (self.proposals, self.oracle.told_last());
+        let (number, confirmed) = (self.proposals, self.oracle.last_confirmed());
         let bytes = command(number, self.padding);
-        self.ask(place, Asked::Proposal { number, told }, |replica| replica.group.propose(bytes, LIMIT));
+        self.ask(host, PendingRequest::Proposal { number, confirmed }, |replica| {
+            replica.group.propose(bytes, LIMIT)
+        });
     }
 
     /// One step towards the members that are wanted.
-    fn tend(&mut self) {
+    fn reconcile_members(&mut self) {
         let Some(leader) = self.leader() else { return };
         let now = Time(self.cx.now());
-        let Some(replica) = &self.places[leader].replica else { return };
+        let Some(replica) = &self.hosts[leader].replica else { return };
         let status = replica.group.status(now);
-        let wanted: BTreeMap<ReplicaId, usize> =
-            self.wanted.iter().map(|at| (self.places[*at].id, *at)).collect();
+        let wanted_voters: BTreeMap<ReplicaId, usize> =
+            self.wanted_voters.iter().map(|at| (self.hosts[*at].id, *at)).collect();
         let missing =
-            wanted.iter().find(|(id, _)| !status.voters.contains(id) && !status.learners.contains(id));
-        let change = if let Some((id, place)) = missing {
-            Change::AddLearner(*id, Member { node: node(*place) })
-        } else if status.is_changing || !status.voters.iter().eq(wanted.keys()) {
+            wanted_voters.iter().find(|(id, _)| !status.voters.contains(id) && !status.learners.contains(id));
+        let change = if let Some((id, host)) = missing {
+            Change::AddLearner(*id, Member { node: node(*host) })
+        } else if status.is_changing || !status.voters.iter().eq(wanted_voters.keys()) {
             // A change may have stopped half-way.
-            Change::SetVoters(wanted.keys().copied().collect())
+            Change::SetVoters(wanted_voters.keys().copied().collect())
         } else if let Some(gone) = status.learners.first() {
             Change::RemoveLearner(*gone)
         } else {
             return;
         };
-        self.cx.say(|| format!("{leader} is asked for {change:?}"));
-        self.ask(leader, Asked::Change, |replica| replica.group.change_members(change, LIMIT));
+        self.cx.log(|| format!("{leader} is asked for {change:?}"));
+        self.ask(leader, PendingRequest::Change, |replica| replica.group.change_members(change, LIMIT));
     }
 
     /// The process is gone, and comes back after a time.
-    pub(super) fn kill(&mut self, place: usize, after: Micros) {
-        let at = &mut self.places[place];
+    pub(super) fn kill(&mut self, host: usize, after: Micros) {
+        let at = &mut self.hosts[host];
         let Some(replica) = at.replica.take() else { return };
         let is_idle = replica.log.queue_records() == 0;
         at.had_applied = replica.group.state().last().filter(|_| is_idle && !replica.has_failed);
@@ -536,18 +551,18 @@ impl Quorum {
         at.disk = at.disk.kill();
         drop(replica);
         self.cx.report.kills += 1;
-        self.cx.after(after, Event::Quorum(Step::Start { place }));
+        self.cx.after(after, Event::Quorum(Step::Start { host }));
     }
 
-    fn cut_power(&mut self, place: usize, after: Micros) {
-        let at = &mut self.places[place];
+    fn cut_power(&mut self, host: usize, after: Micros) {
+        let at = &mut self.hosts[host];
         at.replica = None;
         at.had_applied = None;
         at.sync_fails = false;
         at.disk.catch_up();
         at.disk = at.disk.crash();
         self.cx.report.power_cuts += 1;
-        self.cx.after(after, Event::Quorum(Step::Start { place }));
+        self.cx.after(after, Event::Quorum(Step::Start { host }));
     }
 
     fn cut_path(&mut self, from: usize, to: usize, until: Micros) {
@@ -559,63 +574,63 @@ impl Quorum {
         let now = self.cx.now();
         let after = self.cx.between(0, 5 * SECOND);
         match fault {
-            Fault::Kill { place } => self.kill(place, after),
-            Fault::Cut { place } => self.cut_power(place, after),
-            Fault::CutMany { places } => {
-                for place in places {
-                    self.cut_power(place, after);
+            Fault::Kill { host } => self.kill(host, after),
+            Fault::Cut { host } => self.cut_power(host, after),
+            Fault::CutMany { hosts } => {
+                for host in hosts {
+                    self.cut_power(host, after);
                 }
             }
-            Fault::Wipe { place } => self.wipe(place, after),
-            Fault::Rot { place } => self.rot(place, after),
-            Fault::Lie { place, time } => {
-                let at = &mut self.places[place];
+            Fault::Wipe { host } => self.wipe(host, after),
+            Fault::Rot { host } => self.rot(host, after),
+            Fault::Lie { host, time } => {
+                let at = &mut self.hosts[host];
                 if at.replica.as_ref().is_some_and(|replica| !replica.has_failed) && !at.sync_fails {
                     at.disk.change_plan(|plan| plan.lies = true);
-                    let life = at.life;
+                    let incarnation = at.incarnation;
                     let until = now + time + LIE_MAX;
-                    self.cx.after(time, Event::Quorum(Step::Lied { place, life, until }));
+                    self.cx.after(time, Event::Quorum(Step::Lied { host, incarnation, until }));
                 }
             }
-            Fault::FailSync { place } => {
-                let at = &mut self.places[place];
+            Fault::FailSync { host } => {
+                let at = &mut self.hosts[host];
                 at.disk.catch_up();
                 let sync_fails_at = Some(at.disk.operations());
                 at.disk.change_plan(|plan| plan.sync_fails_at = sync_fails_at);
                 at.sync_fails = true;
                 self.cx.report.syncs_failed += 1;
             }
-            Fault::Full { place, room, time, holds } => {
-                let at = &mut self.places[place];
+            Fault::Full { host, room, time, holds } => {
+                let at = &mut self.hosts[host];
                 at.disk.set_capacity(Some(at.disk.used() + room));
-                let (life, until) = (at.life, now + time);
+                let (incarnation, until) = (at.incarnation, now + time);
                 if let Some(replica) = at.replica.as_mut().filter(|_| holds) {
                     replica.neighbour.holds(until);
                 }
-                self.cx.after(0, Event::Quorum(Step::Neighbour { place, life, until }));
-                self.cx.at(until, Event::Quorum(Step::Room { place }));
+                self.cx.after(0, Event::Quorum(Step::Neighbour { host, incarnation, until }));
+                self.cx.at(until, Event::Quorum(Step::Room { host }));
             }
-            Fault::Pause { place, time } => {
-                if let Some(replica) = &mut self.places[place].replica {
+            Fault::Pause { host, time } => {
+                if let Some(replica) = &mut self.hosts[host].replica {
                     replica.paused_until = now + time;
                     self.cx.report.quorum_pauses += 1;
                 }
             }
             Fault::Partition { one, time } => {
-                for from in 0..self.places.len() {
-                    for to in (0..self.places.len()).filter(|to| one.contains(&from) != one.contains(to)) {
+                for from in 0..self.hosts.len() {
+                    for to in (0..self.hosts.len()).filter(|to| one.contains(&from) != one.contains(to)) {
                         self.cut_path(from, to, now + time);
                     }
                 }
                 self.cx.report.quorum_partitions += 1;
             }
-            Fault::Isolate { place, time } => {
-                for other in (0..self.places.len()).filter(|other| *other != place) {
-                    self.cut_path(place, other, now + time);
-                    self.cut_path(other, place, now + time);
+            Fault::Isolate { host, time } => {
+                for other in (0..self.hosts.len()).filter(|other| *other != host) {
+                    self.cut_path(host, other, now + time);
+                    self.cut_path(other, host, now + time);
                 }
-                let life = self.places[place].life;
-                self.cx.at(now + self.until_calm(), Event::Quorum(Step::Isolated { place, life }));
+                let incarnation = self.hosts[host].incarnation;
+                self.cx.at(now + self.until_calm(), Event::Quorum(Step::Isolated { host, incarnation }));
                 self.cx.report.quorum_isolated += 1;
             }
             Fault::OneWay { from, to, time } => {
@@ -630,7 +645,7 @@ impl Quorum {
                 self.frames
                     .retain(|_, frame| ![(one, other), (other, one)].contains(&(frame.from, frame.to)));
                 for (at, lost) in [(one, other), (other, one)] {
-                    if let Some(replica) = &mut self.places[at].replica {
+                    if let Some(replica) = &mut self.hosts[at].replica {
                         replica.group.lost(node(lost));
                         self.turn(at);
                     }
@@ -639,14 +654,14 @@ impl Quorum {
             }
             Fault::Resize { voters } => {
                 if self.is_whole() {
-                    self.wanted = voters.into_iter().collect();
+                    self.wanted_voters = voters.into_iter().collect();
                     self.cx.report.quorum_resized += 1;
                 }
             }
             Fault::Transfer { to } => {
-                let to = self.places[to].id;
+                let to = self.hosts[to].id;
                 if let Some(leader) = self.leader() {
-                    self.ask(leader, Asked::Transfer, |replica| replica.group.transfer(to));
+                    self.ask(leader, PendingRequest::Transfer, |replica| replica.group.transfer(to));
                 }
             }
         }
@@ -654,43 +669,44 @@ impl Quorum {
 
     /// The voters are those that are wanted, and all of them have their logs, as far as anybody knows: of damage one learns when it is read.
     fn is_whole(&self) -> bool {
-        if self.places.iter().any(|place| place.damage.is_some()) {
+        if self.hosts.iter().any(|host| host.damage.is_some()) {
             return false;
         }
         let now = Time(self.cx.now());
         let Some(leader) = self.leader() else { return false };
-        let Some(replica) = &self.places[leader].replica else { return false };
+        let Some(replica) = &self.hosts[leader].replica else { return false };
         let status = replica.group.status(now);
-        let wanted: BTreeSet<ReplicaId> = self.wanted.iter().map(|at| self.places[*at].id).collect();
-        !status.is_changing && status.voters == wanted
+        let wanted_voters: BTreeSet<ReplicaId> =
+            self.wanted_voters.iter().map(|at| self.hosts[*at].id).collect();
+        !status.is_changing && status.voters == wanted_voters
     }
 
     /// One at a time, and never so many that a majority of the voters has lost its log.
-    fn wipe(&mut self, place: usize, after: Micros) {
-        if self.is_whole() && self.wanted.len() >= 3 {
-            self.loses_disk(place, after);
+    fn wipe(&mut self, host: usize, after: Micros) {
+        if self.is_whole() && self.wanted_voters.len() >= 3 {
+            self.loses_disk(host, after);
         }
     }
 
-    fn loses_disk(&mut self, place: usize, after: Micros) {
+    fn loses_disk(&mut self, host: usize, after: Micros) {
         self.ids += 1;
         let (id, seed) = (ReplicaId(self.ids), self.cx.random.draw());
-        let life = self.places[place].life;
-        self.places[place] = Place { life, ..Place::new(seed, id) };
+        let incarnation = self.hosts[host].incarnation;
+        self.hosts[host] = Host { incarnation, ..Host::new(seed, id) };
         self.cx.report.quorum_wiped += 1;
-        self.cx.after(after, Event::Quorum(Step::Start { place }));
+        self.cx.after(after, Event::Quorum(Step::Start { host }));
     }
 
     /// A bit flips while nobody is there. Never of so many that no majority has its log.
-    fn rot(&mut self, place: usize, after: Micros) {
-        let runs = self.places[place].replica.as_ref().is_some_and(|replica| !replica.has_failed);
-        if !runs || !self.is_whole() || self.wanted.len() < 3 {
+    fn rot(&mut self, host: usize, after: Micros) {
+        let runs = self.hosts[host].replica.as_ref().is_some_and(|replica| !replica.has_failed);
+        if !runs || !self.is_whole() || self.wanted_voters.len() < 3 {
             return;
         }
-        self.kill(place, after);
-        let at = &mut self.places[place];
+        self.kill(host, after);
+        let at = &mut self.hosts[host];
         // What is written last is taken for torn when it is bad: that is something else of the node.
-        neighbour::ends(&at.disk, &self.tempo);
+        neighbour::write_log_end(&at.disk, &self.parameters);
         let mut names = storage::Disk::list(&at.disk).expect("a disk that works");
         names.sort();
         let name = self.cx.random.pick(&names).clone();
@@ -699,76 +715,76 @@ impl Quorum {
             let (offset, bit) = (self.cx.random.below(length), self.cx.random.below(8));
             at.disk.flip(&name, offset as u64, bit as u32);
             at.damage = Some(Damage::Rotten);
-            self.cx.say(|| format!("{place}: bit {bit} of byte {offset} of {name} flips"));
+            self.cx.log(|| format!("{host}: bit {bit} of byte {offset} of {name} flips"));
             self.cx.report.quorum_bits_flipped += 1;
         }
     }
 
-    fn lied(&mut self, place: usize, life: u32, until: Micros) {
-        if self.replica(place, life).is_none() || self.is_calm {
+    fn lied(&mut self, host: usize, incarnation: u32, until: Micros) {
+        if self.replica(host, incarnation).is_none() || self.is_calm {
             return;
         }
-        if !self.has_nothing_alone(place) {
+        if !self.has_nothing_alone(host) {
             if self.cx.now() >= until {
-                return self.places[place].disk.catch_up();
+                return self.hosts[host].disk.catch_up();
             }
-            return self.cx.after(NEIGHBOURS_PACE, Event::Quorum(Step::Lied { place, life, until }));
+            return self.cx.after(NEIGHBOURS_PACE, Event::Quorum(Step::Lied { host, incarnation, until }));
         }
         let after = self.cx.between(0, 5 * SECOND);
-        let at = &mut self.places[place];
+        let at = &mut self.hosts[host];
         (at.replica, at.had_applied, at.damage) = (None, None, Some(Damage::Lied));
         at.disk = at.disk.crash();
         self.cx.report.quorum_lied += 1;
-        self.cx.after(after, Event::Quorum(Step::Start { place }));
+        self.cx.after(after, Event::Quorum(Step::Start { host }));
     }
 
     /// Whether a majority of the voters has all that there is on disks that do not lie, and whoever leads does, so that nothing is lost with what one place has.
-    fn has_nothing_alone(&self, place: usize) -> bool {
+    fn has_nothing_alone(&self, host: usize) -> bool {
         let now = Time(self.cx.now());
-        let Some(leader) = self.leader().filter(|leader| *leader != place) else { return false };
-        let Some(replica) = &self.places[leader].replica else { return false };
+        let Some(leader) = self.leader().filter(|leader| *leader != host) else { return false };
+        let Some(replica) = &self.hosts[leader].replica else { return false };
         let status = replica.group.status(now);
         let others: Vec<ReplicaId> =
-            self.wanted.iter().filter(|at| **at != place).map(|at| self.places[*at].id).collect();
-        let last = self.places[place].replica.as_ref().and_then(|own| own.group.status(now).last);
+            self.wanted_voters.iter().filter(|at| **at != host).map(|at| self.hosts[*at].id).collect();
+        let last = self.hosts[host].replica.as_ref().and_then(|own| own.group.status(now).last);
         let has_all =
             |id: &&ReplicaId| status.progress.iter().any(|other| other.replica == **id && other.last >= last);
-        let is_of_term = |at: &Place| {
+        let is_of_term = |at: &Host| {
             at.replica.as_ref().is_some_and(|replica| replica.group.status(now).term == status.term)
         };
         self.is_whole()
-            && others.iter().filter(has_all).count() > self.wanted.len() / 2
-            && self.places.iter().all(is_of_term)
+            && others.iter().filter(has_all).count() > self.wanted_voters.len() / 2
+            && self.hosts.iter().all(is_of_term)
     }
 
     /// The log is found to be damaged: the replica has no part in anything any more, and another one takes its place.
-    fn is_damaged(&mut self, place: usize, why: &str) {
-        self.cx.say(|| format!("{place}: {why}"));
+    fn is_damaged(&mut self, host: usize, why: &str) {
+        self.cx.log(|| format!("{host}: {why}"));
         self.cx.report.quorum_check_damage_refused += 1;
-        self.loses_disk(place, SECOND);
+        self.loses_disk(host, SECOND);
     }
 
     /// So long after the last frame has arrived a replica's term is what it stays, while it reaches nobody.
     fn until_calm(&self) -> Micros {
-        3 * self.tempo.election_timeout.as_micros() as Micros
+        3 * self.parameters.election_timeout.as_micros() as Micros
     }
 
-    fn isolated(&mut self, place: usize, life: u32) {
+    fn isolated(&mut self, host: usize, incarnation: u32) {
         // What has arrived at a process that stands still, it reads when it goes on.
-        let goes_on = self.replica(place, life).map_or(0, |replica| replica.paused_until);
+        let goes_on = self.replica(host, incarnation).map_or(0, |replica| replica.paused_until);
         if goes_on > self.cx.now() {
             let calm = self.until_calm();
-            return self.cx.at(goes_on + calm, Event::Quorum(Step::Isolated { place, life }));
+            return self.cx.at(goes_on + calm, Event::Quorum(Step::Isolated { host, incarnation }));
         }
-        let until = (0..self.places.len())
-            .filter(|other| *other != place)
-            .flat_map(|other| [(place, other), (other, place)])
+        let until = (0..self.hosts.len())
+            .filter(|other| *other != host)
+            .flat_map(|other| [(host, other), (other, host)])
             .map(|path| self.paths.get(&path).map_or(0, |path| path.cut_until))
             .min();
-        let alone = self.wanted.len() == 1;
-        let (Some(until), Some(term), false) = (until, self.term(place, life), alone) else { return };
+        let alone = self.wanted_voters.len() == 1;
+        let (Some(until), Some(term), false) = (until, self.term(host, incarnation), alone) else { return };
         if until > self.cx.now() {
-            self.cx.at(until - 1, Event::Quorum(Step::Rejoins { place, life, term }));
+            self.cx.at(until - 1, Event::Quorum(Step::Rejoins { host, incarnation, term }));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::World;
 use crate::client::Client;
-use crate::node::{Node, Refused};
+use crate::node::{Node, StartFailure};
 use crate::oracle::Ending;
 use crate::plan::Fault;
 use crate::schedule::{Event, MILLI, SECOND};
@@ -13,15 +13,15 @@ impl World {
         if scene.healing || self.ending {
             return;
         }
-        scene.cx.say(|| format!("fault: {fault:?}"));
+        scene.cx.log(|| format!("fault: {fault:?}"));
         let now = scene.machine.disk.operations();
         match fault {
             Fault::ClockJump => scene.machine.jump(&mut scene.cx),
             Fault::DenyWills => {
                 self.plan.setup.rules.deny_wills();
-                scene
-                    .oracle
-                    .wills_are_denied(scene.node.as_ref().map_or(scene.stood, |node| node.time(&scene.cx).0));
+                scene.oracle.wills_are_denied(
+                    scene.node.as_ref().map_or(scene.stopped_at, |node| node.time(&scene.cx).0),
+                );
             }
             Fault::Partition { client, time } => scene.net.part(&mut scene.cx, client, time),
             Fault::LoseConnection { client } => {
@@ -36,25 +36,25 @@ impl World {
                 scene.machine.disk.change_plan(|plan| plan.cut_at = self.cut_at);
             }
             Fault::Kill => self.kill(),
-            Fault::StandStill { time } => {
+            Fault::PauseProcess { time } => {
                 let Some(node) = &mut scene.node else { return };
                 let until = (scene.cx.now() + time).min(self.plan.length);
-                node.stand_still(until);
+                node.pause_process(until);
                 let began = node.time(&scene.cx).0;
-                scene.oracle.node_stands_still(began, began + (until - scene.cx.now()) / MILLI);
-                scene.cx.report.stands += 1;
+                scene.oracle.node_is_paused(began, began + (until - scene.cx.now()) / MILLI);
+                scene.cx.report.process_pauses += 1;
                 // What comes at that moment comes first.
-                let life = node.life();
-                scene.cx.at(until + 1, Event::ReadAll { life });
+                let incarnation = node.incarnation();
+                scene.cx.at(until + 1, Event::ReadAll { incarnation });
             }
             Fault::Stop => {
                 let now = scene.cx.now();
-                let Some(node) = scene.node.as_mut().filter(|node| !node.stands_still(now)) else { return };
+                let Some(node) = scene.node.as_mut().filter(|node| !node.is_paused(now)) else { return };
                 scene.cx.report.stops += 1;
                 (self.ending, self.stopping) = (true, true);
                 node.stop(&mut scene.cx, &mut scene.net);
-                let (life, time) = (node.life(), scene.cx.between(0, 2 * SECOND));
-                scene.cx.after(time, Event::End { life });
+                let (incarnation, time) = (node.incarnation(), scene.cx.between(0, 2 * SECOND));
+                scene.cx.after(time, Event::End { incarnation });
             }
             Fault::Full { room, time } => {
                 scene.machine.disk.set_capacity(Some(scene.machine.disk.used() + room));
@@ -73,7 +73,7 @@ impl World {
     /// The power went in the middle of an operation, or the disk has failed: the process goes on until somebody ends it.
     pub(super) fn notice_failures(&mut self) {
         let Some(node) = &self.scene.node else { return };
-        let life = node.life();
+        let incarnation = node.incarnation();
         let off = self.cut_at.is_some_and(|at| self.scene.machine.disk.operations() >= at);
         if self.ending || !off && node.failed().is_none() {
             return;
@@ -82,12 +82,12 @@ impl World {
         let cx = &mut self.scene.cx;
         // What was told before the power went may still reach clients: to them it is one moment.
         let time = if off { cx.between(0, 20 * MILLI) } else { self.restart_after };
-        cx.after(time, Event::End { life });
+        cx.after(time, Event::End { incarnation });
     }
 
     /// The process ends.
-    pub(super) fn end(&mut self, life: u32) {
-        if self.scene.node.as_ref().is_none_or(|node| node.life() != life) {
+    pub(super) fn end(&mut self, incarnation: u32) {
+        if self.scene.node.as_ref().is_none_or(|node| node.incarnation() != incarnation) {
             return;
         }
         if self.cut_at.is_some_and(|at| self.scene.machine.disk.operations() >= at) {
@@ -123,9 +123,9 @@ impl World {
     fn dies(&mut self, ending: Ending) {
         let scene = &mut self.scene;
         let Some(node) = scene.node.take() else { return };
-        scene.cx.say(|| format!("node: life {} is over ({ending:?})", node.life()));
-        scene.ends_life(node.time(&scene.cx).0);
-        scene.cx.report.retained_walks_resumed += node.walks_resumed();
+        scene.cx.log(|| format!("node: life {} is over ({ending:?})", node.incarnation()));
+        scene.end_incarnation(node.time(&scene.cx).0);
+        scene.cx.report.retained_scans_resumed += node.walks_resumed();
         self.dropped += node.dropped();
         self.orphaned.extend(node.links().map(|link| (link, ending)));
         for (link, _) in &self.orphaned {
@@ -155,24 +155,24 @@ impl World {
             return;
         }
         scene.machine.count(&mut scene.cx);
-        if self.lives > 0 && !scene.healing && scene.cx.random.percent(15) {
+        if self.incarnations > 0 && !scene.healing && scene.cx.random.percent(15) {
             let cut_at = scene.machine.disk.operations() + 1 + scene.cx.random.draw() % 12;
             scene.machine.disk.change_plan(|plan| plan.cut_at = Some(cut_at));
             self.cut_at = Some(cut_at);
         }
         let setup = self.plan.setup.clone();
-        match Node::start(&mut scene.cx, &mut scene.machine, setup, self.lives) {
+        match Node::start(&mut scene.cx, &mut scene.machine, setup, self.incarnations) {
             Ok(node) => scene.node = Some(node),
-            Err(Refused::Disk) => {
+            Err(StartFailure::Disk) => {
                 let off = self.cut_at.take().is_some_and(|at| scene.machine.disk.operations() >= at);
                 scene.cx.report.power_cuts_at_start += u64::from(off);
                 scene.machine.cut(&mut scene.cx);
                 return self.start_soon(false);
             }
-            Err(Refused::Outdated) => unreachable!("it agrees with nobody"),
-            Err(Refused::Broken(why)) => panic!("the node does not start: {why}"),
+            Err(StartFailure::Outdated) => unreachable!("it agrees with nobody"),
+            Err(StartFailure::Broken(why)) => panic!("the node does not start: {why}"),
         }
-        self.lives += 1;
+        self.incarnations += 1;
         self.begins();
     }
 
@@ -180,13 +180,13 @@ impl World {
     fn begins(&mut self) {
         let scene = &mut self.scene;
         let began = scene.time();
-        scene.cx.say(|| format!("node: life {} begins at its time {began}", self.lives));
-        if self.lives > 1 {
+        scene.cx.log(|| format!("node: life {} begins at its time {began}", self.incarnations));
+        if self.incarnations > 1 {
             self.check_clock(began);
         }
         let scene = &mut self.scene;
         for client in &mut self.clients {
-            client.survives_death(scene.stood, began);
+            client.survives_death(scene.stopped_at, began);
         }
         for (link, ending) in std::mem::take(&mut self.orphaned) {
             scene.oracle.will_ends(link, ending, began);
@@ -194,18 +194,21 @@ impl World {
                 client.served_until(began, began);
             }
         }
-        scene.oracle.wills_wait_from(scene.stood, began);
+        scene.oracle.wills_wait_from(scene.stopped_at, began);
     }
 
     /// The node's time goes on with the time in between, as far as that can be known.
     fn check_clock(&mut self, began: u64) {
-        let (stood, report) = (self.scene.stood, &mut self.scene.cx.report);
+        let (stopped_at, report) = (self.scene.stopped_at, &mut self.scene.cx.report);
         let away = (self.scene.cx.schedule.now() - self.died_at) / MILLI;
         if self.same_boot {
-            assert!(began.abs_diff(stood + away) <= 20, "{stood} ms, {away} ms later, is {began} ms");
+            assert!(
+                began.abs_diff(stopped_at + away) <= 20,
+                "{stopped_at} ms, {away} ms later, is {began} ms"
+            );
         }
         let day = 24 * 3600 * 1000;
-        assert!(began <= stood + away + day + 20, "{stood} ms, {away} ms later, is {began} ms");
+        assert!(began <= stopped_at + away + day + 20, "{stopped_at} ms, {away} ms later, is {began} ms");
         report.check_clock += 1;
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardlog::{Events, Told};
+use shardlog::{EventForwarder, LogNotifier};
 use storage::fault::FaultDisk;
 use storage::{Commit, Disk, Error, GroupId, Opened, Record};
 
@@ -45,7 +45,7 @@ impl World {
             if length == 0 {
                 continue;
             }
-            cx.say(|| format!("bit {bit} of byte {offset} of {name} flips"));
+            cx.log(|| format!("bit {bit} of byte {offset} of {name} flips"));
             let damaged = disk.kill();
             damaged.flip(&name, offset as u64, bit as u32);
             let found = self.held(&damaged);
@@ -68,7 +68,7 @@ impl World {
 
     fn open(&self, disk: &FaultDisk) -> Result<Opened, Error> {
         let moment = self.scene.machine.moment(self.scene.cx.now(), Duration::ZERO);
-        let events = Box::new(Events(Arc::new(Told::default())));
+        let events = Box::new(EventForwarder(Arc::new(LogNotifier::default())));
         storage::open(Arc::new(disk.clone()), self.plan.setup.options(&moment), events, &mut |_| ())
     }
 

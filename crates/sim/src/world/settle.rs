@@ -25,7 +25,7 @@ impl World {
     /// No more harm.
     pub(super) fn heal(&mut self) {
         let scene = &mut self.scene;
-        scene.cx.say(|| "healing".to_owned());
+        scene.cx.log(|| "healing".to_owned());
         scene.healing = true;
         scene.cx.has_slow_reads = false;
         scene.net.calm = true;
@@ -52,7 +52,7 @@ impl World {
             self.run_until(until);
             let mut quiet = self.scene.node.is_some();
             for client in &mut self.clients {
-                quiet &= client.is_quiet() & !std::mem::take(&mut client.stirred);
+                quiet &= client.is_quiet() & !std::mem::take(&mut client.has_received);
             }
             silent = if quiet { silent + 1 } else { 0 };
             if silent >= if self.plan.is_slow_with_retained() { 3 * SILENCE } else { SILENCE } {
@@ -120,7 +120,7 @@ impl World {
         let missing = self.scene.oracle.missing_by_rule;
         let dropped = self.dropped + self.scene.node.as_ref().map_or(0, |node| node.dropped());
         // What is dropped in the last second of a life is not counted any more.
-        if self.plan.tight && self.lives == 1 {
+        if self.plan.tight && self.incarnations == 1 {
             assert!(missing <= dropped, "{missing} messages are missing, {dropped} were dropped by rule");
             self.scene.cx.report.check_limits += missing;
         }

@@ -4,7 +4,7 @@ use crate::disk::Disk;
 use crate::error::Error;
 use crate::id::SegmentId;
 use crate::identity::Identity;
-use crate::open::look;
+use crate::open::inspect;
 use crate::options::Options;
 use crate::scan::Scan;
 use crate::segment::{SPARE, Segment};
@@ -56,7 +56,7 @@ pub struct CheckReport {
 /// # Errors
 /// As [`open`](crate::open).
 pub fn stats(disk: &dyn Disk) -> Result<OfflineStats, Error> {
-    let found = look(disk, &Options::default(), &mut |_| {})?;
+    let found = inspect(disk, &Options::default(), &mut |_| {})?;
     let state = &found.state;
     let ends = state.segments.keys().next().zip(state.segments.keys().next_back());
     let spares: Vec<u64> = spare_files(disk)?;

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::id::SegmentId;
 use crate::identity::{IDENTITY_FILE, Identity};
 use crate::log::Log;
-use crate::open::look;
+use crate::open::inspect;
 use crate::options::Options;
 use crate::segment::Pin;
 
@@ -47,7 +47,7 @@ pub fn copy(
     to: &dyn Disk,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<CopyReport, Error> {
-    let found = look(from, &Options::default(), &mut |_| {})?;
+    let found = inspect(from, &Options::default(), &mut |_| {})?;
     let Some(identity) = found.identity else {
         return Err(Error::Missing {
             file: from.path(IDENTITY_FILE),

@@ -11,7 +11,7 @@ use crate::open::{gaps, open};
 use crate::options::Options;
 use crate::queue::{Item, Record};
 use crate::record::{LAST, RecordHeader};
-use crate::scan::{Found, Scan};
+use crate::scan::{FoundRecord, Scan};
 use crate::segment::{HEADER, Segment, SegmentHeader};
 use crate::segment_index::{DONE, SegmentIndex};
 use crate::state::{Shared, State, read_record};
@@ -83,17 +83,17 @@ pub fn repair(from: &dyn Disk, to: Arc<dyn Disk>) -> Result<RepairReport, Error>
         let lost = gaps(known);
         let repaired = RepairedGroup {
             group: *group,
-            checkpoint: known.book.checkpoint,
+            checkpoint: known.part_index.checkpoint,
             entries: known.entries.count(),
-            parts: known.book.figures().0,
-            parts_lost: !known.book.complete(),
+            parts: known.part_index.figures().0,
+            parts_lost: !known.part_index.complete(),
             lost: lost
                 .iter()
                 .map(|(first, last)| Lost { group: *group, first: *first, last: Some(*last) })
                 .collect(),
         };
         write_group(&state, *group, &opened.log.shared, &mut opened.writer)?;
-        let known_lost = known.book.lost.iter().copied().chain(lost);
+        let known_lost = known.part_index.lost.iter().copied().chain(lost);
         opened.log.shared.append(known_lost.map(|(first, last)| Item::Lost { group: *group, first, last }));
         commit(&mut opened.writer)?;
         report.groups.push(repaired);
@@ -165,7 +165,7 @@ fn salvage_open(
 }
 
 /// A record that was found, with what of its payload an index wants.
-struct Kept {
+struct SalvagedRecord {
     header: RecordHeader,
     offset: u64,
     done: Vec<u8>,
@@ -176,15 +176,15 @@ struct Kept {
 fn salvage(segment: &Segment, last: bool, report: &mut RepairReport) -> Result<SegmentIndex, Error> {
     let mut scan = Scan::new(segment);
     let mut index = SegmentIndex::default();
-    let keep = |commit: &mut Vec<Kept>, index: &mut SegmentIndex| {
-        commit.drain(..).for_each(|kept| index.push(&kept.header, kept.offset, &kept.done));
+    let keep = |commit: &mut Vec<SalvagedRecord>, index: &mut SegmentIndex| {
+        commit.drain(..).for_each(|salvaged| index.push(&salvaged.header, salvaged.offset, &salvaged.done));
     };
     let end = segment.read_index()?.map(|(footer, _)| footer.end);
-    let mut commit: Vec<Kept> = vec![];
+    let mut commit: Vec<SalvagedRecord> = vec![];
     // The last commit begins where the one before ended, and has no hole so far.
     let mut unbroken = true;
     let (mut at, mut number, mut complete) = (HEADER as u64, 0, true);
-    while let Some((offset, header)) = scan.hunt(at)? {
+    while let Some((offset, header)) = scan.find_valid(at)? {
         let continues = header.commit == number && !complete;
         if header.commit <= number && !continues || end.is_some_and(|end| offset >= end) {
             break;
@@ -197,10 +197,10 @@ fn salvage(segment: &Segment, last: bool, report: &mut RepairReport) -> Result<S
             unbroken = false;
             report.damage.push(format!("{} has no whole record from offset {at} to {offset}", segment.path));
         }
-        let found = Found { header, offset };
+        let found = FoundRecord { header, offset };
         let payload = scan.payload(&found)?;
         let done = if payload.len() == DONE { payload.to_vec() } else { vec![] };
-        commit.push(Kept { header, offset, done });
+        commit.push(SalvagedRecord { header, offset, done });
         (at, number, complete) = (offset + header.size(), header.commit, header.flags & LAST != 0);
     }
     if !last || end.is_some() || (complete && unbroken) {
@@ -234,14 +234,14 @@ fn write_group(state: &State, group: GroupId, shared: &Shared, writer: &mut Writ
         Ok::<(), Error>(())
     };
     let mut at = 0;
-    while let Some(place) = known.entries.after(at).and_then(|index| known.entries.get(index)) {
-        at = place.index;
-        let (header, payload) = read(place.segment, place.offset)?;
+    while let Some(location) = known.entries.after(at).and_then(|index| known.entries.get(index)) {
+        at = location.index;
+        let (header, payload) = read(location.segment, location.offset)?;
         append(Record::Entry { group, term: header.term, index: at, payload: Arc::new(payload.to_vec()) })?;
     }
-    let Some(checkpoint) = known.book.checkpoint else { return Ok(()) };
-    for (part, place) in known.book.live() {
-        let (_, payload) = read(place.segment, place.offset)?;
+    let Some(checkpoint) = known.part_index.checkpoint else { return Ok(()) };
+    for (part, location) in known.part_index.live() {
+        let (_, payload) = read(location.segment, location.offset)?;
         append(Record::Part { group, part, checkpoint, payload })?;
     }
     append(Record::Done { group, checkpoint })

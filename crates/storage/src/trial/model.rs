@@ -34,7 +34,7 @@ impl Op {
     }
 
     /// Of the same value: what a body is read for.
-    pub fn says(&self, nonce: u64) -> bool {
+    pub fn has_nonce(&self, nonce: u64) -> bool {
         self.nonce == nonce && self.kind != OpKind::Delete
     }
 }
@@ -67,11 +67,11 @@ pub(super) struct Model {
     pub group: GroupId,
     /// All entries of this timeline; index 1 first.
     pub history: Vec<Op>,
-    pub told: u64,
+    pub reported: u64,
     /// What was told before the last commit.
-    pub told_before: u64,
-    pub checkpoint_told: Option<u64>,
-    pub checkpoint_told_before: Option<u64>,
+    pub reported_before: u64,
+    pub checkpoint_reported: Option<u64>,
+    pub checkpoint_reported_before: Option<u64>,
     /// Checkpoints whose `Done` was appended.
     pub checkpoints: BTreeMap<u64, State>,
     state: State,
@@ -86,12 +86,12 @@ pub(super) struct Model {
 pub(super) struct Memory {
     history: Vec<Op>,
     checkpoints: BTreeMap<u64, State>,
-    told: (u64, u64, Option<u64>, Option<u64>),
+    reported: (u64, u64, Option<u64>, Option<u64>),
 }
 
 impl Memory {
-    pub fn told(&self) -> u64 {
-        self.told.0
+    pub fn reported(&self) -> u64 {
+        self.reported.0
     }
 
     /// The entry at an index, as it was appended.
@@ -126,10 +126,10 @@ impl Model {
         Self {
             group,
             history: vec![],
-            told: 0,
-            told_before: 0,
-            checkpoint_told: None,
-            checkpoint_told_before: None,
+            reported: 0,
+            reported_before: 0,
+            checkpoint_reported: None,
+            checkpoint_reported_before: None,
             checkpoints: BTreeMap::new(),
             state: State::new(),
             dirty: BTreeSet::new(),
@@ -170,15 +170,15 @@ impl Model {
     }
 
     pub fn durable(&mut self, index: u64) -> Result<(), String> {
-        if index <= self.told || index > self.history.len() as u64 {
-            return Err(format!("{} was told {index} after {}", self.group, self.told));
+        if index <= self.reported || index > self.history.len() as u64 {
+            return Err(format!("{} was told {index} after {}", self.group, self.reported));
         }
-        for at in self.told + 1..=index {
+        for at in self.reported + 1..=index {
             let op = self.history[at as usize - 1];
             apply(&mut self.state, at, &op);
             self.dirty.insert(op.part);
         }
-        self.told = index;
+        self.reported = index;
         Ok(())
     }
 
@@ -190,13 +190,13 @@ impl Model {
             ));
         }
         self.finishing = None;
-        self.checkpoint_told = Some(index);
+        self.checkpoint_reported = Some(index);
         Ok(())
     }
 
     /// Some parts of a checkpoint, which is begun if there is none; the last time with its `Done`.
     pub fn checkpoint(&mut self, random: &mut Random) -> Vec<Record> {
-        if self.finishing.is_some() || self.checkpoint_told == Some(self.told) {
+        if self.finishing.is_some() || self.checkpoint_reported == Some(self.reported) {
             return vec![];
         }
         let writing = self.writing.take().unwrap_or_else(|| {
@@ -204,7 +204,7 @@ impl Model {
                 .into_iter()
                 .map(|part| (part, encode_part(self.state.get(&part))))
                 .collect();
-            Writing { index: self.told, parts }
+            Writing { index: self.reported, parts }
         });
         self.write_on(writing, random)
     }
@@ -226,11 +226,11 @@ impl Model {
         records
     }
 
-    pub fn asked(&mut self, vacate: Vacate) {
+    pub fn request_vacate(&mut self, vacate: Vacate) {
         self.vacates.push((vacate, false));
     }
 
-    pub fn asked_any(&self) -> bool {
+    pub fn has_vacate_requests(&self) -> bool {
         !self.vacates.is_empty()
     }
 
@@ -241,7 +241,7 @@ impl Model {
             let inside = |value: &Value| (vacate.first..=vacate.last).contains(&value.index);
             let live: Vec<(u32, Value)> =
                 self.state.iter().filter(|(_, v)| inside(v)).map(|(p, v)| (*p, *v)).collect();
-            if live.is_empty() && self.checkpoint_told >= Some(vacate.last) {
+            if live.is_empty() && self.checkpoint_reported >= Some(vacate.last) {
                 free.push(vacate);
                 continue;
             }
@@ -264,8 +264,8 @@ impl Model {
         self.checkpoints.retain(|index, _| Some(*index) <= checkpoint);
         self.state = self.state_at(last);
         self.dirty = (checkpoint.unwrap_or(0)..last).map(|at| self.history[at as usize].part).collect();
-        (self.told, self.told_before) = (last, last);
-        (self.checkpoint_told, self.checkpoint_told_before) = (checkpoint, checkpoint);
+        (self.reported, self.reported_before) = (last, last);
+        (self.checkpoint_reported, self.checkpoint_reported_before) = (checkpoint, checkpoint);
         (self.writing, self.finishing) = (None, None);
         self.vacates.clear();
     }
@@ -273,14 +273,16 @@ impl Model {
     /// What a comparison changes.
     pub fn remember(&self) -> Memory {
         let checkpoints = self.checkpoints.clone();
-        let told = (self.told, self.told_before, self.checkpoint_told, self.checkpoint_told_before);
-        Memory { history: self.history.clone(), checkpoints, told }
+        let reported =
+            (self.reported, self.reported_before, self.checkpoint_reported, self.checkpoint_reported_before);
+        Memory { history: self.history.clone(), checkpoints, reported }
     }
 
     pub fn recall(&mut self, memory: Memory) {
         self.history = memory.history;
         self.checkpoints = memory.checkpoints;
-        (self.told, self.told_before, self.checkpoint_told, self.checkpoint_told_before) = memory.told;
+        (self.reported, self.reported_before, self.checkpoint_reported, self.checkpoint_reported_before) =
+            memory.reported;
     }
 
     pub fn live_bytes(&self) -> u64 {

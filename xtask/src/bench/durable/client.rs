@@ -1,6 +1,6 @@
 //! A blocking MQTT 3.1.1 client with a durable session: as much as these measurements need.
 
-use crate::bench::door::client::length;
+use crate::bench::listener::client::length;
 use anyhow::{Context, Result, bail, ensure};
 use socket2::{Domain, Socket, Type};
 use std::io::{ErrorKind, Read, Write};

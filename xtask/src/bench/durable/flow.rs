@@ -26,7 +26,7 @@ pub struct Load {
 
 /// What one run found.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Found {
+struct FlowFigures {
     per_s: Option<f64>,
     p50_us: Option<f64>,
     p99_us: Option<f64>,
@@ -40,7 +40,7 @@ struct Found {
 /// All runs.
 #[derive(Default)]
 pub struct Flows {
-    runs: BTreeMap<(Load, String), Vec<Found>>,
+    runs: BTreeMap<(Load, String), Vec<FlowFigures>>,
     remarks: BTreeSet<String>,
 }
 
@@ -92,15 +92,15 @@ impl Load {
     }
 }
 
-impl Found {
-    fn of(report: &Value, disk: &Record) -> Found {
+impl FlowFigures {
+    fn of(report: &Value, disk: &Record) -> FlowFigures {
         let figure = |path: &str| report.pointer(path).and_then(Value::as_f64);
         let per_s = figure("/acked_per_s").filter(|per_s| *per_s > 0.0);
         let messages = per_s.zip(figure("/window_s")).map(|(per_s, seconds)| per_s * seconds);
         let window = figure("/window_unix_s/0").zip(figure("/window_unix_s/1"));
         let written = window.and_then(|(from, to)| disk.between(from, to));
         let each = |all: Option<f64>| all.zip(messages).map(|(all, messages)| all / messages);
-        Found {
+        FlowFigures {
             per_s,
             p50_us: figure("/ack_us/p50"),
             p99_us: figure("/ack_us/p99"),
@@ -111,15 +111,15 @@ impl Found {
         }
     }
 
-    fn of_syncs(report: &Value, log: &Path) -> Result<Found> {
+    fn of_syncs(report: &Value, log: &Path) -> Result<FlowFigures> {
         let moment = |path: &str| report.pointer(path).and_then(Value::as_f64).unwrap_or_default();
         let (from, to) = (moment("/window_unix_s/0"), moment("/window_unix_s/1"));
         let count = syncs::between(log, from, to)? as f64;
         let messages = moment("/acked_per_s") * moment("/window_s");
-        Ok(Found {
+        Ok(FlowFigures {
             syncs: Some(count / (to - from).max(0.001)),
             messages_per_sync: (count > 0.0).then(|| messages / count),
-            ..Found::default()
+            ..FlowFigures::default()
         })
     }
 }
@@ -204,7 +204,7 @@ impl Flows {
         load: Load,
         running: &mut Option<Broker>,
         log: Option<&Path>,
-    ) -> Result<Found> {
+    ) -> Result<FlowFigures> {
         let broker = match running {
             Some(broker) => broker,
             None => running.insert(who.start(&profile.directory, log)?),
@@ -236,14 +236,14 @@ impl Flows {
             ));
         }
         match log {
-            None => Ok(Found::of(&report, &disk)),
-            Some(log) => Found::of_syncs(&report, log),
+            None => Ok(FlowFigures::of(&report, &disk)),
+            Some(log) => FlowFigures::of_syncs(&report, log),
         }
     }
 
     /// The tables, a figure each.
     pub fn markdown(&self, profile: &Profile, contenders: &[Contender]) -> String {
-        type Figure = fn(&Found) -> Option<f64>;
+        type Figure = fn(&FlowFigures) -> Option<f64>;
         let columns: [(&str, Figure, usize, Option<Better>); 7] = [
             ("messages acknowledged a second", |f| f.per_s, 0, Some(Better::More)),
             ("acknowledgement, p50 us", |f| f.p50_us, 0, Some(Better::Less)),
@@ -289,7 +289,7 @@ impl Flows {
         out + &format!("\nThe load of each row:\n\n```text\n{}\n```\n", lines.join("\n"))
     }
 
-    fn of(&self, load: Load, name: &str) -> &[Found] {
+    fn of(&self, load: Load, name: &str) -> &[FlowFigures] {
         self.runs.get(&(load, name.to_owned())).map_or(&[], |runs| runs)
     }
 }
@@ -303,10 +303,10 @@ mod tests {
     fn a_message_costs_its_share_of_the_window() {
         let report = json!({ "acked_per_s": 1000.0, "window_s": 2.0, "ack_us": { "p50": 90.0, "p99": 400.0 },
             "cpu": { "broker_s": 0.1 } });
-        let found = Found::of(&report, &Record::default());
+        let found = FlowFigures::of(&report, &Record::default());
         assert_eq!((found.per_s, found.p50_us, found.p99_us), (Some(1000.0), Some(90.0), Some(400.0)));
         assert_eq!((found.cpu_us, found.bytes), (Some(50.0), None), "nobody looked at the disk");
-        let nothing = Found::of(
+        let nothing = FlowFigures::of(
             &json!({ "acked_per_s": 0.0, "window_s": 2.0, "cpu": { "broker_s": 0.1 } }),
             &Record::default(),
         );
@@ -319,7 +319,7 @@ mod tests {
         let log = directory.join("syncs");
         std::fs::write(&log, "1 9.9 fsync(3) = 0\n1 10.5 fsync(3) = 0\n1 11.5 fdatasync(3) = 0\n").unwrap();
         let report = json!({ "acked_per_s": 100.0, "window_s": 2.0, "window_unix_s": [10.0, 12.0] });
-        let found = Found::of_syncs(&report, &log).unwrap();
+        let found = FlowFigures::of_syncs(&report, &log).unwrap();
         assert_eq!((found.syncs, found.messages_per_sync), (Some(1.0), Some(100.0)));
     }
 
@@ -330,7 +330,7 @@ mod tests {
         let mut found = Flows::default();
         let load = Load { qos: 1, publishers: 1, window: 1 };
         for (name, per_s) in [("meridian", 900.0), ("mosquitto-autosave", 9000.0), ("nats-always", 300.0)] {
-            let run = Found { per_s: Some(per_s), ..Found::default() };
+            let run = FlowFigures { per_s: Some(per_s), ..FlowFigures::default() };
             found.runs.insert((load, name.to_owned()), vec![run]);
         }
         found.remarks.insert("nats-always: something".to_owned());

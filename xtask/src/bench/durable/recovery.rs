@@ -7,7 +7,7 @@ use super::contender::Contender;
 use super::disk::Disk;
 use crate::bench::broker::Broker;
 use crate::bench::child::{self, Guarded};
-use crate::bench::door::process::anonymous;
+use crate::bench::listener::process::anonymous;
 use crate::bench::table::number;
 use crate::repository::root;
 use anyhow::{Context, Result, bail, ensure};
@@ -42,7 +42,7 @@ struct Recovered {
     there: u32,
     whole: u32,
     /// What ours said while it came back.
-    said: Vec<String>,
+    log_lines: Vec<String>,
 }
 
 pub struct Recoveries(Vec<Row>);
@@ -132,10 +132,10 @@ fn one(profile: &Profile, who: &Contender, size: Size) -> Result<Recovered> {
     if who.is_ours() {
         let log = broker.log();
         let lines = log.get(log_before..).unwrap_or_default().lines();
-        found.said =
+        found.log_lines =
             lines.filter(|line| line.contains("store") || line.contains("restor")).map(plain).collect();
     }
-    for line in &found.said {
+    for line in &found.log_lines {
         eprintln!("  {line}");
     }
     look(&broker, size, &mut found)?;
@@ -302,7 +302,7 @@ impl Recoveries {
             match found {
                 Ok(found) => {
                     let _ = writeln!(out, " {} |", cells(found, *size).join(" | "));
-                    for line in &found.said {
+                    for line in &found.log_lines {
                         let _ = writeln!(remarks, "    {line}");
                     }
                 }
@@ -358,7 +358,7 @@ mod tests {
             looked_at: 20,
             there: 20,
             whole: 19,
-            said: vec!["store opened".into()],
+            log_lines: vec!["store opened".into()],
         };
         let size = Size { sessions: 1000, messages: 10 };
         let row = |name: &str, found| Row { name: name.to_owned(), size, found };

@@ -138,8 +138,8 @@ impl Series {
     }
 }
 
-fn load(purpose: Purpose, arguments: &str, crowd: Option<&str>) -> Workload {
-    Workload::unnamed("growth", purpose, arguments, crowd)
+fn load(purpose: Purpose, arguments: &str, idle_clients: Option<&str>) -> Workload {
+    Workload::unnamed("growth", purpose, arguments, idle_clients)
 }
 
 fn on_a_fresh_broker(load: &Workload, workers: Option<u32>) -> Result<measure::Figures> {
@@ -149,17 +149,17 @@ fn on_a_fresh_broker(load: &Workload, workers: Option<u32>) -> Result<measure::F
     Ok(figures)
 }
 
-fn flow(arguments: &str, seconds: u32, workers: Option<u32>, crowd: Option<&str>) -> Result<Row> {
+fn flow(arguments: &str, seconds: u32, workers: Option<u32>, idle_clients: Option<&str>) -> Result<Row> {
     let arguments = format!("{arguments} -l 256 --warmup 1 -d {seconds}");
-    let figures = on_a_fresh_broker(&load(Purpose::Throughput, &arguments, crowd), workers)?;
+    let figures = on_a_fresh_broker(&load(Purpose::Throughput, &arguments, idle_clients), workers)?;
     Ok(vec![figures.cpu_us, figures.per_s])
 }
 
 fn connections(size: u32, seconds: u32) -> Result<Row> {
     let clients = format!("sub -c {size} -R 0 -T bench/%i/# -q 1 {SOURCES}");
-    let crowd = format!("{clients} --hold 3600");
+    let idle_clients = format!("{clients} --hold 3600");
     let arguments = format!("pubsub -p 50 -s 50 -q 1 -R 10000 -l 256 --warmup 1 -d {seconds}");
-    let flow = on_a_fresh_broker(&load(Purpose::Latency, &arguments, Some(&crowd)), None)?;
+    let flow = on_a_fresh_broker(&load(Purpose::Latency, &arguments, Some(&idle_clients)), None)?;
     let mut row = vec![flow.cpu_us, flow.p50_us, None, None];
     if size >= MEMORY_FROM {
         let clients = on_a_fresh_broker(&load(Purpose::Memory, &clients, None), None)?;

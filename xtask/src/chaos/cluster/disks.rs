@@ -14,7 +14,7 @@ const BALLAST: &str = "ballast";
 ///
 /// # Errors
 /// Whoever is not root may not.
-pub fn apart() -> Result<()> {
+pub fn enter_mount_namespace() -> Result<()> {
     // SAFETY: it takes a number and changes this thread's view of file systems only.
     checked(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
     // Without it what is mounted here would be seen outside.

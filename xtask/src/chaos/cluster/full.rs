@@ -1,7 +1,7 @@
 //! A core whose disk is full: it says so, keeps nothing new, and takes nobody with it; when there is room it has what it missed.
 
-use super::fleet::Fleet;
-use super::{Found, disks, exchange, timed};
+use super::test_cluster::TestCluster;
+use super::{CheckResults, disks, exchange, timed};
 use crate::bench::child::{self, until};
 use crate::cluster::client::Client;
 use anyhow::{Context, Result, ensure};
@@ -25,38 +25,44 @@ const LOOKS: u32 = 10;
 const LOOK: Duration = Duration::from_millis(300);
 
 /// Gives the nodes that were killed meanwhile.
-pub fn suffer(fleet: &mut Fleet, victim: usize, found: &mut Found) -> Result<[usize; 2]> {
-    let name = fleet.nodes[victim].name.clone();
-    let led = fleet.leader()?;
-    disks::fill(&fleet.data(victim))?;
+pub fn apply_fault(
+    test_cluster: &mut TestCluster,
+    victim: usize,
+    results: &mut CheckResults,
+) -> Result<[usize; 2]> {
+    let name = test_cluster.nodes[victim].name.clone();
+    let led = test_cluster.leader()?;
+    disks::fill(&test_cluster.data(victim))?;
     let begun = Instant::now();
-    let mut growth = Growth { fleet, victim, rounds: 0 };
+    let mut growth = Growth { test_cluster, victim, rounds: 0 };
     growth.until("it says that it is full", says_full)?;
     println!("  {:5.1} s     {name} says that its disk is full", begun.elapsed().as_secs_f64());
-    found.check(fleet.log(victim).contains("the disk is full"), || format!("the log of {name} says nothing"));
+    results.check(test_cluster.log(victim).contains("the disk is full"), || {
+        format!("the log of {name} says nothing")
+    });
     growth.until("nothing fits into its log", takes_nothing)?;
     println!("  {:5.1} s     what {name} keeps for a full disk is used up", begun.elapsed().as_secs_f64());
-    goes_on(fleet, victim, found)?;
-    let leader = || fleet.views(None).leader();
-    let leader = timed("all cores name one leader", Instant::now(), leader, found)?;
-    println!("              {} led before, and now {leader}", fleet.nodes[led].name);
-    let replicant = member_comes_back(fleet, victim, found)?;
+    goes_on(test_cluster, victim, results)?;
+    let leader = || test_cluster.views(None).leader();
+    let leader = timed("all cores name one leader", Instant::now(), leader, results)?;
+    println!("              {} led before, and now {leader}", test_cluster.nodes[led].name);
+    let replicant = member_comes_back(test_cluster, victim, results)?;
 
-    disks::free(&fleet.data(victim))?;
+    disks::free(&test_cluster.data(victim))?;
     let begun = Instant::now();
-    let good = || fleet.nodes[victim].health("storage").filter(|(status, _)| *status == 200);
-    timed("it says that there is room", begun, good, found)?;
-    let written = || queue(fleet, victim).is_ok_and(|records| records == 0).then_some(());
-    timed("it has written what waited", begun, written, found)?;
-    timed("it keeps messages again", begun, || keeps(fleet, victim, "kept").ok(), found)?;
-    let whole = fleet.wait_until_whole()?;
+    let good = || test_cluster.nodes[victim].health("storage").filter(|(status, _)| *status == 200);
+    timed("it says that there is room", begun, good, results)?;
+    let written = || queue(test_cluster, victim).is_ok_and(|records| records == 0).then_some(());
+    timed("it has written what waited", begun, written, results)?;
+    timed("it keeps messages again", begun, || keeps(test_cluster, victim, "kept").ok(), results)?;
+    let whole = test_cluster.wait_until_whole()?;
     println!("  {:5.1} s     until all is as it was", whole.as_secs_f64());
-    Ok([replicant, counts_again(fleet, victim, found)?])
+    Ok([replicant, counts_again(test_cluster, victim, results)?])
 }
 
 /// More and more that a node has to keep.
 struct Growth<'a> {
-    fleet: &'a Fleet,
+    test_cluster: &'a TestCluster,
     victim: usize,
     rounds: u32,
 }
@@ -64,9 +70,9 @@ struct Growth<'a> {
 impl Growth<'_> {
     /// # Errors
     /// It takes more than [`ROUNDS`], or the node does not say how it is.
-    fn until(&mut self, what: &str, is_so: fn(&Fleet, usize) -> Result<bool>) -> Result<()> {
+    fn until(&mut self, what: &str, is_so: fn(&TestCluster, usize) -> Result<bool>) -> Result<()> {
         let begun = self.rounds;
-        while !is_so(self.fleet, self.victim)? {
+        while !is_so(self.test_cluster, self.victim)? {
             ensure!(self.rounds - begun < ROUNDS, "it is not so after {ROUNDS} rounds that {what}");
             ensure!(!child::interrupted(), "interrupted");
             self.rounds += 1;
@@ -78,14 +84,14 @@ impl Growth<'_> {
     }
 
     fn message(&self) -> Result<()> {
-        let mut client = Client::connect(self.fleet.nodes[self.victim].mqtt, "chaos-grows")?;
+        let mut client = Client::connect(self.test_cluster.nodes[self.victim].mqtt, "chaos-grows")?;
         client.be_patient(KEPT);
         client.publish(&format!("chaos-grows/{}", self.rounds), &"x".repeat(MESSAGE), 1, true)
     }
 
     fn session(&self) -> Result<()> {
         let id = format!("chaos-grows-{}", self.rounds);
-        let mut client = Client::connect_lasting(self.fleet.nodes[self.victim].mqtt, &id, 3600)?;
+        let mut client = Client::connect_lasting(self.test_cluster.nodes[self.victim].mqtt, &id, 3600)?;
         client.be_patient(KEPT);
         for number in 0..FILTERS {
             client.subscribe(&format!("{id}/{number}/{}", "x".repeat(FILTER)), 0, "local")?;
@@ -94,20 +100,20 @@ impl Growth<'_> {
     }
 }
 
-fn says_full(fleet: &Fleet, at: usize) -> Result<bool> {
-    let (status, said) = fleet.nodes[at].health("storage").context("it does not answer")?;
+fn says_full(test_cluster: &TestCluster, at: usize) -> Result<bool> {
+    let (status, said) = test_cluster.nodes[at].health("storage").context("it does not answer")?;
     Ok(status == 503 && said.contains("full"))
 }
 
 /// Records that wait for the disk.
-fn queue(fleet: &Fleet, at: usize) -> Result<u64> {
-    let view: Value = serde_json::from_str(&fleet.ctl(at, &["--json", "storage"])?)?;
+fn queue(test_cluster: &TestCluster, at: usize) -> Result<u64> {
+    let view: Value = serde_json::from_str(&test_cluster.ctl(at, &["--json", "storage"])?)?;
     view["log"]["queue_records"].as_u64().context("it does not say what waits")
 }
 
-fn takes_nothing(fleet: &Fleet, at: usize) -> Result<bool> {
+fn takes_nothing(test_cluster: &TestCluster, at: usize) -> Result<bool> {
     for _ in 0..LOOKS {
-        if queue(fleet, at)? == 0 {
+        if queue(test_cluster, at)? == 0 {
             return Ok(false);
         }
         until(LOOK, || None::<()>);
@@ -116,67 +122,71 @@ fn takes_nothing(fleet: &Fleet, at: usize) -> Result<bool> {
 }
 
 /// A retained message that this node keeps, too.
-fn keeps(fleet: &Fleet, at: usize, payload: &str) -> Result<()> {
-    let node = &fleet.nodes[at];
+fn keeps(test_cluster: &TestCluster, at: usize, payload: &str) -> Result<()> {
+    let node = &test_cluster.nodes[at];
     Client::connect(node.mqtt, "chaos-keeps")?.publish("chaos-kept", payload, 1, true)
 }
 
 /// Has the cores agree on something new, by way of one node, and looks whether it knows of it.
-fn change(fleet: &Fleet, at: usize) -> Result<()> {
+fn change(test_cluster: &TestCluster, at: usize) -> Result<()> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let banned = format!("chaos-full-{}.", NUMBER.fetch_add(1, Relaxed));
-    fleet.ctl(at, &["ban", "add", "client-id", &banned, "--for", "1h"])?;
-    ensure!(fleet.ctl(at, &["ban"])?.contains(&banned), "it does not know of what was agreed upon");
+    test_cluster.ctl(at, &["ban", "add", "client-id", &banned, "--for", "1h"])?;
+    ensure!(test_cluster.ctl(at, &["ban"])?.contains(&banned), "it does not know of what was agreed upon");
     Ok(())
 }
 
 /// What a full disk must not stop, and what it must.
-fn goes_on(fleet: &Fleet, victim: usize, found: &mut Found) -> Result<()> {
-    let refused =
-        keeps(fleet, victim, "not kept").map_or_else(|why| format!("{why:#}"), |()| "it is kept".to_owned());
-    found.check(refused.contains("0x97"), || {
+fn goes_on(test_cluster: &TestCluster, victim: usize, results: &mut CheckResults) -> Result<()> {
+    let refused = keeps(test_cluster, victim, "not kept")
+        .map_or_else(|why| format!("{why:#}"), |()| "it is kept".to_owned());
+    results.check(refused.contains("0x97"), || {
         format!("a message that has to be kept on a full disk is not refused with 0x97: {refused}")
     });
-    exchange(fleet, found)?;
-    for at in 0..fleet.nodes.len() {
-        let name = &fleet.nodes[at].name;
-        if let Err(error) = change(fleet, at) {
-            found.check(false, || format!("no change at {name}: {error:#}"));
+    exchange(test_cluster, results)?;
+    for at in 0..test_cluster.nodes.len() {
+        let name = &test_cluster.nodes[at].name;
+        if let Err(error) = change(test_cluster, at) {
+            results.check(false, || format!("no change at {name}: {error:#}"));
         }
-        let healthy = fleet.nodes[at].health("quorum").is_some_and(|(status, _)| status == 200);
-        found.check(healthy, || format!("{name} says that no majority agrees"));
+        let healthy = test_cluster.nodes[at].health("quorum").is_some_and(|(status, _)| status == 200);
+        results.check(healthy, || format!("{name} says that no majority agrees"));
     }
     Ok(())
 }
 
 /// A node dies and is removed, and joins again.
-fn member_comes_back(fleet: &mut Fleet, victim: usize, found: &mut Found) -> Result<usize> {
-    let other = (0..fleet.nodes.len()).rfind(|at| *at != victim && !fleet.nodes[*at].is_core);
+fn member_comes_back(
+    test_cluster: &mut TestCluster,
+    victim: usize,
+    results: &mut CheckResults,
+) -> Result<usize> {
+    let other = (0..test_cluster.nodes.len()).rfind(|at| *at != victim && !test_cluster.nodes[*at].is_core);
     let other = other.context("there is no replicant")?;
-    let name = fleet.nodes[other].name.clone();
-    fleet.kill_at_once(&[other])?;
+    let name = test_cluster.nodes[other].name.clone();
+    test_cluster.kill_at_once(&[other])?;
     let begun = Instant::now();
-    let dead = || fleet.views(Some(other)).agree(&name, "dead").then_some(());
-    timed("a replicant that is killed is dead for all", begun, dead, found)?;
-    fleet.ctl(victim, &["cluster", "remove", &name, "--yes"])?;
+    let dead = || test_cluster.views(Some(other)).agree(&name, "dead").then_some(());
+    timed("a replicant that is killed is dead for all", begun, dead, results)?;
+    test_cluster.ctl(victim, &["cluster", "remove", &name, "--yes"])?;
     let begun = Instant::now();
-    fleet.start_again(other)?;
-    fleet.wait_until_whole().with_context(|| format!("{name} was removed and joins again"))?;
+    test_cluster.start_again(other)?;
+    test_cluster.wait_until_whole().with_context(|| format!("{name} was removed and joins again"))?;
     println!("  {:5.1} s     from its start until it is a member again", begun.elapsed().as_secs_f64());
     Ok(other)
 }
 
 /// With one other core it is a majority.
-fn counts_again(fleet: &mut Fleet, victim: usize, found: &mut Found) -> Result<usize> {
-    let other = (0..fleet.nodes.len()).find(|at| *at != victim && fleet.nodes[*at].is_core);
+fn counts_again(test_cluster: &mut TestCluster, victim: usize, results: &mut CheckResults) -> Result<usize> {
+    let other = (0..test_cluster.nodes.len()).find(|at| *at != victim && test_cluster.nodes[*at].is_core);
     let other = other.context("there is no other core")?;
-    fleet.kill_at_once(&[other])?;
+    test_cluster.kill_at_once(&[other])?;
     let begun = Instant::now();
-    let agreed = || change(fleet, victim).ok();
-    timed("it agrees with one other core, as the third is killed", begun, agreed, found)?;
+    let agreed = || change(test_cluster, victim).ok();
+    timed("it agrees with one other core, as the third is killed", begun, agreed, results)?;
     let begun = Instant::now();
-    fleet.start_again(other)?;
-    fleet.wait_until_whole()?;
+    test_cluster.start_again(other)?;
+    test_cluster.wait_until_whole()?;
     println!("  {:5.1} s     from the start of that until all is as it was", begun.elapsed().as_secs_f64());
     Ok(other)
 }

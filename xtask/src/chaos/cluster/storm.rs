@@ -1,7 +1,7 @@
 //! Many nodes that start at the same moment, and once more: they all belong to the cluster, and its cores do not notice.
 
-use super::fleet::{Fleet, Node};
-use super::{Found, exchange, timed};
+use super::test_cluster::{Node, TestCluster};
+use super::{CheckResults, exchange, timed};
 use anyhow::{Context, Result};
 use std::time::Instant;
 
@@ -9,41 +9,50 @@ use std::time::Instant;
 const FIRST_TERM: u64 = 1;
 
 /// They were just started at once, all of them.
-pub fn suffer(fleet: &mut Fleet, found: &mut Found) -> Result<()> {
-    let first = led(fleet)?;
-    is_spread(fleet, found)?;
-    found.check(first.1 == FIRST_TERM, || format!("the cores have elected until term {}", first.1));
-    let replicants: Vec<usize> = (0..fleet.nodes.len()).filter(|at| !fleet.nodes[*at].is_core).collect();
+pub fn apply_fault(test_cluster: &mut TestCluster, results: &mut CheckResults) -> Result<()> {
+    let first = leader_and_term(test_cluster)?;
+    check_replicants_balanced(test_cluster, results)?;
+    results.check(first.1 == FIRST_TERM, || format!("the cores have elected until term {}", first.1));
+    let replicants: Vec<usize> =
+        (0..test_cluster.nodes.len()).filter(|at| !test_cluster.nodes[*at].is_core).collect();
     println!("SIGKILL of {} replicants at once, and a start of all of them", replicants.len());
-    fleet.kill_at_once(&replicants)?;
+    test_cluster.kill_at_once(&replicants)?;
     let begun = Instant::now();
     for at in &replicants {
-        fleet.start_again(*at)?;
+        test_cluster.start_again(*at)?;
     }
-    fleet.wait_until_whole()?;
+    test_cluster.wait_until_whole()?;
     println!("  {:5.1} s     from their start until all is as it was", begun.elapsed().as_secs_f64());
-    is_spread(fleet, found)?;
-    let again = led(fleet)?;
-    found.check(again == first, || format!("{first:?} led, and now {again:?}: the cores have elected again"));
-    fleet.wait_until_whole()?;
-    exchange(fleet, found)
+    check_replicants_balanced(test_cluster, results)?;
+    let second = leader_and_term(test_cluster)?;
+    results.check(second == first, || {
+        format!("{first:?} led, and now {second:?}: the cores have elected again")
+    });
+    test_cluster.wait_until_whole()?;
+    exchange(test_cluster, results)
 }
 
 /// Who leads, and the term.
-fn led(fleet: &Fleet) -> Result<(String, u64)> {
-    let leader = fleet.leader()?;
-    let term = fleet.views(None).term().context("the cores do not name one term")?;
-    Ok((fleet.nodes[leader].name.clone(), term))
+fn leader_and_term(test_cluster: &TestCluster) -> Result<(String, u64)> {
+    let leader = test_cluster.leader()?;
+    let term = test_cluster.views(None).term().context("the cores do not name one term")?;
+    Ok((test_cluster.nodes[leader].name.clone(), term))
 }
 
 /// Where the replicants hear from once they have taken their shares, and the memory.
-fn is_spread(fleet: &Fleet, found: &mut Found) -> Result<()> {
+fn check_replicants_balanced(test_cluster: &TestCluster, results: &mut CheckResults) -> Result<()> {
     let begun = Instant::now();
-    timed("until the replicants are spread evenly", begun, || is_even(fleet).then_some(()), found)?;
-    let spread = fleet.views(None).spread();
-    let counts: Vec<String> = spread.iter().map(|(core, count)| format!("{core} {count}")).collect();
+    timed(
+        "until the replicants are spread evenly",
+        begun,
+        || are_replicants_balanced(test_cluster).then_some(()),
+        results,
+    )?;
+    let replicants_per_core = test_cluster.views(None).replicants_per_core();
+    let counts: Vec<String> =
+        replicants_per_core.iter().map(|(core, count)| format!("{core} {count}")).collect();
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    let memory: Vec<(u64, u64)> = fleet.nodes.iter().map(Node::memory).collect();
+    let memory: Vec<(u64, u64)> = test_cluster.nodes.iter().map(Node::memory).collect();
     let all = memory.iter().map(|(now, _)| now).sum();
     let top = memory.iter().map(|(_, top)| *top).max().unwrap_or(0);
     println!(
@@ -56,8 +65,9 @@ fn is_spread(fleet: &Fleet, found: &mut Found) -> Result<()> {
 }
 
 /// Whether no core has two replicants more than another.
-fn is_even(fleet: &Fleet) -> bool {
-    let spread = fleet.views(None).spread();
-    let (least, most) = (spread.values().min(), spread.values().max());
-    !spread.contains_key("nobody") && most.zip(least).is_some_and(|(most, least)| most - least <= 1)
+fn are_replicants_balanced(test_cluster: &TestCluster) -> bool {
+    let replicants_per_core = test_cluster.views(None).replicants_per_core();
+    let (least, most) = (replicants_per_core.values().min(), replicants_per_core.values().max());
+    !replicants_per_core.contains_key("nobody")
+        && most.zip(least).is_some_and(|(most, least)| most - least <= 1)
 }

@@ -46,16 +46,18 @@ impl Views {
     }
 
     /// How many replicants hear from each core.
-    pub fn spread(&self) -> BTreeMap<String, usize> {
-        let mut spread: BTreeMap<String, usize> = BTreeMap::new();
+    pub fn replicants_per_core(&self) -> BTreeMap<String, usize> {
+        let mut replicants_per_core: BTreeMap<String, usize> = BTreeMap::new();
         for view in self.all().flatten() {
             if view["role"] == "core" {
-                spread.entry(view["node"].as_str().unwrap_or_default().to_owned()).or_default();
+                replicants_per_core.entry(view["node"].as_str().unwrap_or_default().to_owned()).or_default();
             } else {
-                *spread.entry(view["attached_to"].as_str().unwrap_or("nobody").to_owned()).or_default() += 1;
+                *replicants_per_core
+                    .entry(view["attached_to"].as_str().unwrap_or("nobody").to_owned())
+                    .or_default() += 1;
             }
         }
-        spread
+        replicants_per_core
     }
 
     /// Whether all who were asked know a node to be in that state.
@@ -129,8 +131,8 @@ mod tests {
             (2, false, replicant(json!("n2"))),
             (3, false, replicant(Value::Null)),
         ]);
-        let spread: Vec<(String, usize)> = views.spread().into_iter().collect();
-        assert_eq!(spread, [("n1".into(), 0), ("n2".into(), 1), ("nobody".into(), 1)]);
+        let replicants_per_core: Vec<(String, usize)> = views.replicants_per_core().into_iter().collect();
+        assert_eq!(replicants_per_core, [("n1".into(), 0), ("n2".into(), 1), ("nobody".into(), 1)]);
         assert_eq!(views.term(), Some(4));
     }
 

@@ -1,6 +1,6 @@
 //! The node's part in its cluster, as Prometheus reads it. Left out where the node belongs to no cluster.
 
-use crate::cluster::{CarrierView, ClusterView, LaneView, LinkView, MembershipView, NodeRoutes};
+use crate::cluster::{ClusterView, LaneView, LinkView, MembershipView, NodeRoutes, TransportView};
 use crate::metrics::{Kind, Text};
 
 /// The number of series grows with the nodes of the cluster, which have a limit; not with clients or topics.
@@ -9,7 +9,7 @@ pub(super) fn cluster(text: &mut Text, view: &ClusterView) {
     nodes(text, &view.routes);
     links(text, &view.links);
     lanes(text, &view.links);
-    carrier(text, &view.carrier);
+    transport(text, &view.transport);
     if let Some(view) = &view.membership {
         membership(text, view);
     }
@@ -26,7 +26,7 @@ fn membership(text: &mut Text, view: &MembershipView) {
     let Some(replica) = &view.replica else { return };
     let truth = |truth: bool| f64::from(u8::from(truth));
     let rows = [
-        ("leader", "1 on the core that leads the others, 0 on these.", truth(replica.part == "leader")),
+        ("leader", "1 on the core that leads the others, 0 on these.", truth(replica.raft_state == "leader")),
         (
             "quorum",
             "Whether this core hears that a majority of cores agrees: 1, or 0.",
@@ -40,7 +40,7 @@ fn membership(text: &mut Text, view: &MembershipView) {
         (
             "applied",
             "The last change that the cores agreed on and this one has taken in.",
-            replica.applied as f64,
+            replica.applied_index as f64,
         ),
     ];
     for (name, help, value) in rows {
@@ -53,9 +53,9 @@ fn own(text: &mut Text, view: &ClusterView) {
     text.family("meridian_cluster_info", Kind::Gauge, help)
         .sample(&[("node", &view.node), ("role", view.role), ("region", &view.region)], 1.0);
     let help = "Whether the node acknowledges messages of QoS 1 and 2 as far as the cluster is concerned: 1, or 0 while it holds them.";
-    text.one("meridian_cluster_fresh", Kind::Gauge, help, f64::from(u8::from(view.fresh)));
+    text.one("meridian_cluster_acknowledging", Kind::Gauge, help, f64::from(u8::from(view.acknowledging)));
     let help = "Filters and shared groups of other nodes that this node has no room for; it acknowledges nothing while there are any.";
-    text.one("meridian_cluster_unrouted", Kind::Gauge, help, view.unrouted as f64);
+    text.one("meridian_cluster_routes_unindexed", Kind::Gauge, help, view.routes_unindexed as f64);
     let help = "SUBACKs that wait until others know of the subscription, by whom they wait for.";
     let mut family = text.family("meridian_cluster_subacks_waiting", Kind::Gauge, help);
     family.sample(&[("for", "core")], view.subacks_waiting_core as f64);
@@ -76,21 +76,21 @@ fn own(text: &mut Text, view: &ClusterView) {
         ("messages_refused", "Messages of QoS 1 and 2 that found no place and were refused.", view.refused),
         ("malformed", "What peers sent and was no word of a node.", view.malformed),
         (
-            "crowded",
+            "unauthenticated_closed",
             "Connections to the port for other nodes that were closed because too many did not say who they are.",
-            view.crowded,
+            view.unauthenticated_closed,
         ),
-        ("asks", "Questions of operators to other nodes.", view.asks),
+        ("requests_sent", "Questions of operators to other nodes.", view.requests_sent),
         (
-            "asks_unanswered",
+            "requests_unanswered",
             "Questions of operators to other nodes that got no answer.",
-            view.asks_unanswered,
+            view.requests_unanswered,
         ),
-        ("asked", "Questions of operators that other nodes passed on.", view.asked),
+        ("requests_received", "Questions of operators that other nodes passed on.", view.requests_received),
         (
-            "asked_refused",
+            "requests_refused",
             "Questions of other nodes that found too many before them, or no place for their answers.",
-            view.asked_refused,
+            view.requests_refused,
         ),
     ] {
         text.one(&format!("meridian_cluster_{name}_total"), Kind::Counter, help, value as f64);
@@ -143,11 +143,11 @@ fn links(text: &mut Text, links: &[LinkView]) {
     each("bytes_sent_total", counter, "Bytes sent to the other node.", |link| Some(link.bytes_sent as f64));
     let help = "Bytes received from the other node.";
     each("bytes_received_total", counter, help, |link| Some(link.bytes_received as f64));
-    each("connected_total", counter, "Connections of the link that were made.", |link| {
+    each("connections_opened_total", counter, "Connections of the link that were made.", |link| {
         Some(link.connected as f64)
     });
     let help = "Connections of the link that ended because they were silent for too long.";
-    each("silent_total", counter, help, |link| Some(link.silent as f64));
+    each("timeouts_total", counter, help, |link| Some(link.timeouts as f64));
     each("restarts_total", counter, "Times that the other node had begun anew.", |link| {
         Some(link.restarts as f64)
     });
@@ -186,40 +186,40 @@ fn lanes(text: &mut Text, links: &[LinkView]) {
     each("queue_age_seconds", gauge, help, |lane| lane.oldest_s);
 }
 
-fn carrier(text: &mut Text, carrier: &CarrierView) {
+fn transport(text: &mut Text, transport: &TransportView) {
     let (gauge, counter) = (Kind::Gauge, Kind::Counter);
     let rows = [
-        ("connections", gauge, "Connections with other nodes.", carrier.connections),
-        ("accepted_total", counter, "Connections that other nodes made.", carrier.accepted),
+        ("connections", gauge, "Connections with other nodes.", transport.connections),
+        ("accepted_total", counter, "Connections that other nodes made.", transport.accepted),
         (
             "accept_errors_total",
             counter,
             "Connections of other nodes that could not be taken.",
-            carrier.accept_errors,
+            transport.accept_errors,
         ),
-        ("dialed_total", counter, "Connections to other nodes that were tried.", carrier.dialed),
+        ("dialed_total", counter, "Connections to other nodes that were tried.", transport.dialed),
         (
             "tls_errors_total",
             counter,
             "Connections with other nodes that ended by an error of TLS.",
-            carrier.tls_errors,
+            transport.tls_errors,
         ),
-        ("read_bytes_total", counter, "Bytes read from other nodes.", carrier.bytes_read),
-        ("written_bytes_total", counter, "Bytes written to other nodes.", carrier.bytes_written),
-        ("reads_total", counter, "Reads of connections with other nodes.", carrier.reads),
-        ("writes_total", counter, "Writes to connections with other nodes.", carrier.writes),
-        ("blocked_total", counter, "Writes that did not take everything.", carrier.blocked),
-        ("turns_total", counter, "Turns of the thread that carries links.", carrier.turns),
-        ("wakeups_total", counter, "Times that other threads woke it.", carrier.wakeups),
-        ("letters_total", counter, "What other threads gave it to do.", carrier.letters),
+        ("read_bytes_total", counter, "Bytes read from other nodes.", transport.bytes_read),
+        ("written_bytes_total", counter, "Bytes written to other nodes.", transport.bytes_written),
+        ("reads_total", counter, "Reads of connections with other nodes.", transport.reads),
+        ("writes_total", counter, "Writes to connections with other nodes.", transport.writes),
+        ("blocked_total", counter, "Writes that did not take everything.", transport.blocked),
+        ("turns_total", counter, "Turns of the thread that carries links.", transport.turns),
+        ("wakeups_total", counter, "Times that other threads woke it.", transport.wakeups),
+        ("commands_total", counter, "What other threads gave it to do.", transport.commands),
         (
             "bbr",
             gauge,
             "1 when links use BBR; without it, bulk over long distances is slow.",
-            u64::from(carrier.bbr),
+            u64::from(transport.bbr),
         ),
     ];
     for (name, kind, help, value) in rows {
-        text.one(&format!("meridian_carrier_{name}"), kind, help, value as f64);
+        text.one(&format!("meridian_transport_{name}"), kind, help, value as f64);
     }
 }

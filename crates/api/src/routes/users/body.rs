@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use utoipa::ToSchema;
 
 use super::secret::Secret;
-use crate::ask::off_runtime;
+use crate::ask::run_blocking;
 use crate::problem::Problem;
 
 /// What is said of a user.
@@ -53,7 +53,7 @@ pub struct RatesBody {
 /// What is to be different about a user.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Patch {
+pub struct UserPatch {
     /// Hashed (argon2id) as soon as it arrives.
     #[schema(value_type = Option<String>, write_only)]
     pub password: Option<Secret>,
@@ -91,7 +91,7 @@ impl UserBody {
     }
 }
 
-impl Patch {
+impl UserPatch {
     /// For the audit log.
     pub fn note(&self) -> String {
         let password = if self.password.is_some() || self.password_hash.is_some() { "password" } else { "" };
@@ -155,7 +155,7 @@ pub async fn hashed(
         return Err(Problem::invalid("password", format!("it may have 1 to {PASSWORD_MAX} bytes")));
     }
     let _turn = AT_ONCE.acquire().await.map_err(|_| Problem::unavailable("the node is stopping"))?;
-    let hashed = off_runtime(move || auth::hash_password(password.expose(), scram_iterations)).await??;
+    let hashed = run_blocking(move || auth::hash_password(password.expose(), scram_iterations)).await??;
     let (hash, scram) = hashed;
     Ok(Some(Hashed { hash, scram }))
 }

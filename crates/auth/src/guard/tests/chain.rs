@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use broker::access::{Admission, ClientCertificate, Principal};
 
 use super::*;
-use crate::link::{Attempt, Decoy, Memory, Outcome, Threads};
+use crate::link::{Attempt, CacheKey, Decoy, Outcome, Threads};
 use crate::settings::{ChainNames, OnFailure, Protection as ProtectionSettings};
 use settings::{Raw, Value as _};
 
@@ -14,11 +14,11 @@ use settings::{Raw, Value as _};
 struct Scripted {
     name: &'static str,
     threads: Threads,
-    memory: Memory,
+    cache_key: CacheKey,
     decoys: bool,
-    at_once: Mutex<VecDeque<Outcome>>,
+    check_immediately: Mutex<VecDeque<Outcome>>,
     works: Mutex<VecDeque<Work>>,
-    asked: Arc<Mutex<Vec<String>>>,
+    calls: Arc<Mutex<Vec<String>>>,
 }
 
 enum Work {
@@ -29,23 +29,23 @@ enum Work {
 }
 
 /// What a test knows of a link.
-type Asked = Arc<Mutex<Vec<String>>>;
+type CallLog = Arc<Mutex<Vec<String>>>;
 
 impl Scripted {
-    fn new(name: &'static str, asked: &Asked) -> Self {
+    fn new(name: &'static str, calls: &CallLog) -> Self {
         Self {
             name,
             threads: Threads::Network,
-            memory: Memory::Password(Vec::new()),
+            cache_key: CacheKey::Password(Vec::new()),
             decoys: false,
-            at_once: Mutex::default(),
+            check_immediately: Mutex::default(),
             works: Mutex::default(),
-            asked: asked.clone(),
+            calls: calls.clone(),
         }
     }
 
-    fn at_once(self, outcome: Outcome) -> Self {
-        self.at_once.lock().unwrap().push_back(outcome);
+    fn check_immediately(self, outcome: Outcome) -> Self {
+        self.check_immediately.lock().unwrap().push_back(outcome);
         self
     }
 
@@ -59,7 +59,7 @@ impl Scripted {
     }
 
     fn note(&self, what: &str) {
-        self.asked.lock().unwrap().push(format!("{} {what}", self.name));
+        self.calls.lock().unwrap().push(format!("{} {what}", self.name));
     }
 }
 
@@ -68,11 +68,11 @@ impl Link for Scripted {
         self.name
     }
 
-    fn at_once(&self, credentials: Credentials<'_>) -> Option<Outcome> {
+    fn check_immediately(&self, credentials: Credentials<'_>) -> Option<Outcome> {
         if credentials.username.is_none() && credentials.password.is_none() {
             return Some(Outcome::NotMine);
         }
-        self.at_once.lock().unwrap().pop_front().inspect(|_| self.note("at once"))
+        self.check_immediately.lock().unwrap().pop_front().inspect(|_| self.note("at once"))
     }
 
     fn work(&self, attempt: &Attempt) -> Outcome {
@@ -94,8 +94,8 @@ impl Link for Scripted {
         self.threads
     }
 
-    fn memory(&self, _: Credentials<'_>) -> Memory {
-        self.memory.clone()
+    fn cache_key(&self, _: Credentials<'_>) -> CacheKey {
+        self.cache_key.clone()
     }
 
     fn decoy(&self) -> Option<&dyn Decoy> {
@@ -109,7 +109,7 @@ impl Decoy for Scripted {
     }
 }
 
-const UNAVAILABLE: Verdict = Verdict::Deny(ReasonCode::ServerUnavailable);
+const UNAVAILABLE: AuthResult = AuthResult::Deny(ReasonCode::ServerUnavailable);
 
 fn names(text: &str) -> Option<ChainNames> {
     Some(ChainNames::from_raw(&Raw::Text(text.to_owned())).unwrap())
@@ -132,8 +132,8 @@ fn plain() -> Outcome {
     Outcome::Admit(Box::default())
 }
 
-fn taken(asked: &Asked) -> Vec<String> {
-    std::mem::take(&mut asked.lock().unwrap())
+fn taken(calls: &CallLog) -> Vec<String> {
+    std::mem::take(&mut calls.lock().unwrap())
 }
 
 fn figures(guard: &Guard, name: &str) -> LinkFigures {
@@ -142,145 +142,146 @@ fn figures(guard: &Guard, name: &str) -> LinkFigures {
 
 #[test]
 fn links_are_asked_in_order_until_one_knows_the_client() {
-    let asked = Asked::default();
+    let calls = CallLog::default();
     let links = || {
         vec![
-            Scripted::new("users", &asked),
-            Scripted::new("jwt", &asked).answers(admitted("from jwt")),
-            Scripted::new("http", &asked).answers(plain()),
+            Scripted::new("users", &calls),
+            Scripted::new("jwt", &calls).answers(admitted("from jwt")),
+            Scripted::new("http", &calls).answers(plain()),
         ]
     };
     let guard = open(&settings(), links());
     assert!(
-        matches!(login(&guard, "a", "b"), Verdict::Admit(admission) if admission.username.as_deref() == Some("from jwt"))
+        matches!(login(&guard, "a", "b"), AuthResult::Admit(admission) if admission.username.as_deref() == Some("from jwt"))
     );
-    assert_eq!(taken(&asked), ["users a", "jwt a"]);
+    assert_eq!(taken(&calls), ["users a", "jwt a"]);
     assert_eq!((figures(&guard, "users").not_mine, figures(&guard, "jwt").accepted), (1, 1));
     assert_eq!(figures(&guard, "jwt").works, 1);
 
     let guard = open(&Auth { chain: names("http, users"), ..settings() }, links());
-    assert_eq!(login(&guard, "a", "b"), Verdict::Allow);
-    assert_eq!(taken(&asked), ["http a"], "the order is the operator's");
+    assert_eq!(login(&guard, "a", "b"), AuthResult::Allow);
+    assert_eq!(taken(&calls), ["http a"], "the order is the operator's");
 }
 
 #[test]
 fn who_refuses_has_the_last_word() {
-    let asked = Asked::default();
-    let users = Scripted::new("users", &asked).answers(Outcome::Refuse(ReasonCode::NotAuthorized));
-    let guard = open(&settings(), vec![users, Scripted::new("http", &asked).answers(plain())]);
+    let calls = CallLog::default();
+    let users = Scripted::new("users", &calls).answers(Outcome::Refuse(ReasonCode::NotAuthorized));
+    let guard = open(&settings(), vec![users, Scripted::new("http", &calls).answers(plain())]);
     assert_eq!(login(&guard, "a", "b"), NOT_AUTHORIZED);
-    assert_eq!(taken(&asked), ["users a"]);
+    assert_eq!(taken(&calls), ["users a"]);
 }
 
 #[test]
 fn an_answer_at_once_needs_no_thread_and_counts_in_its_place() {
-    let asked = Asked::default();
-    let users = Scripted::new("users", &asked).at_once(Outcome::NotMine);
-    let jwt = Scripted::new("jwt", &asked).at_once(plain());
+    let calls = CallLog::default();
+    let users = Scripted::new("users", &calls).check_immediately(Outcome::NotMine);
+    let jwt = Scripted::new("jwt", &calls).check_immediately(plain());
     let guard = open(&settings(), vec![users, jwt]);
-    assert_eq!(ask(&guard, Some("a"), Some("b")).0, Some(Verdict::Allow));
-    assert_eq!(taken(&asked), ["users at once", "jwt at once"]);
+    assert_eq!(ask(&guard, Some("a"), Some("b")).0, Some(AuthResult::Allow));
+    assert_eq!(taken(&calls), ["users at once", "jwt at once"]);
     assert_eq!(figures(&guard, "jwt").works, 0);
 }
 
 #[test]
 fn whom_nobody_knows_is_refused() {
-    let asked = Asked::default();
-    let guard = open(&settings(), vec![Scripted::new("users", &asked), Scripted::new("http", &asked)]);
+    let calls = CallLog::default();
+    let guard = open(&settings(), vec![Scripted::new("users", &calls), Scripted::new("http", &calls)]);
     assert_eq!(login(&guard, "a", "b"), BAD);
     assert_eq!(ask(&guard, None, None).0, Some(NOT_AUTHORIZED));
     let open_to_all = Auth { allow_anonymous: Some(true), ..settings() };
-    let guard = open(&open_to_all, vec![Scripted::new("users", &asked)]);
+    let guard = open(&open_to_all, vec![Scripted::new("users", &calls)]);
     assert_eq!(login(&guard, "a", "b"), BAD, "a name that nobody knows is not anonymous");
-    assert_eq!(ask(&guard, None, None).0, Some(Verdict::Allow));
+    assert_eq!(ask(&guard, None, None).0, Some(AuthResult::Allow));
 }
 
 /// Otherwise the time to the answer would tell which users exist.
 #[test]
 fn when_nobody_had_to_work_a_decoy_does() {
-    let asked = Asked::default();
-    let users = || Scripted { decoys: true, ..Scripted::new("users", &asked).at_once(Outcome::NotMine) };
+    let calls = CallLog::default();
+    let users =
+        || Scripted { decoys: true, ..Scripted::new("users", &calls).check_immediately(Outcome::NotMine) };
     let guard = open(&settings(), vec![users()]);
     assert_eq!(login(&guard, "a", "b"), BAD);
-    assert_eq!(taken(&asked), ["users at once", "users decoy"]);
-    let guard = open(&settings(), vec![users(), Scripted::new("http", &asked)]);
+    assert_eq!(taken(&calls), ["users at once", "users decoy"]);
+    let guard = open(&settings(), vec![users(), Scripted::new("http", &calls)]);
     assert_eq!(login(&guard, "a", "b"), BAD);
-    assert_eq!(taken(&asked), ["users at once", "http a"]);
+    assert_eq!(taken(&calls), ["users at once", "http a"]);
 }
 
 #[test]
 fn a_link_that_fails_refuses_unless_told_to_go_on() {
-    let asked = Asked::default();
-    let failing = || Scripted::new("users", &asked).answers(Outcome::Failed("no route".to_owned()));
-    let guard = open(&settings(), vec![failing(), Scripted::new("http", &asked).answers(plain())]);
+    let calls = CallLog::default();
+    let failing = || Scripted::new("users", &calls).answers(Outcome::Failed("no route".to_owned()));
+    let guard = open(&settings(), vec![failing(), Scripted::new("http", &calls).answers(plain())]);
     assert_eq!(login(&guard, "a", "b"), UNAVAILABLE);
-    assert_eq!(taken(&asked), ["users a"]);
+    assert_eq!(taken(&calls), ["users a"]);
     assert_eq!((figures(&guard, "users").failed, guard.figures().failed), (1, 1));
 
     let next = Auth { on_failure: OnFailure::Next, ..settings() };
-    let guard = open(&next, vec![failing(), Scripted::new("http", &asked).answers(plain())]);
-    assert_eq!(login(&guard, "a", "b"), Verdict::Allow);
-    let guard = open(&next, vec![failing(), Scripted::new("http", &asked)]);
+    let guard = open(&next, vec![failing(), Scripted::new("http", &calls).answers(plain())]);
+    assert_eq!(login(&guard, "a", "b"), AuthResult::Allow);
+    let guard = open(&next, vec![failing(), Scripted::new("http", &calls)]);
     assert_eq!(login(&guard, "a", "b"), UNAVAILABLE, "whoever failed might have known the client");
     assert_eq!(guard.protection_figures().failures, 0, "and it is not the client's fault");
 }
 
 #[test]
 fn a_link_that_panics_has_failed_and_its_thread_goes_on() {
-    let asked = Asked::default();
-    let users = Scripted::new("users", &asked).works(Work::Panic).answers(plain());
+    let calls = CallLog::default();
+    let users = Scripted::new("users", &calls).works(Work::Panic).answers(plain());
     let guard = open(&settings(), vec![users]);
     assert_eq!(login(&guard, "a", "b"), UNAVAILABLE);
-    assert_eq!(login(&guard, "a", "b"), Verdict::Allow);
+    assert_eq!(login(&guard, "a", "b"), AuthResult::Allow);
 }
 
 #[test]
 fn a_client_is_answered_when_its_time_is_out_and_a_late_success_is_remembered() {
-    let asked = Asked::default();
+    let calls = CallLog::default();
     let (began, beginning) = channel();
     let (go, wait) = channel();
-    let users = Scripted::new("users", &asked).works(Work::Wait(began, wait, plain()));
+    let users = Scripted::new("users", &calls).works(Work::Wait(began, wait, plain()));
     let guard = open(&Auth { timeout: Duration::from_millis(10), ..settings() }, vec![users]);
-    let (at_once, verdict) = ask(&guard, Some("a"), Some("b"));
-    assert_eq!(at_once, None);
+    let (check_immediately, verdict) = ask(&guard, Some("a"), Some("b"));
+    assert_eq!(check_immediately, None);
     beginning.recv().unwrap();
     assert_eq!(verdict.recv(), Ok(UNAVAILABLE));
     assert_eq!((figures(&guard, "users").timed_out, guard.figures().timed_out), (1, 1));
     go.send(()).unwrap();
-    while ask(&guard, Some("a"), Some("b")).0 != Some(Verdict::Allow) {
+    while ask(&guard, Some("a"), Some("b")).0 != Some(AuthResult::Allow) {
         std::thread::yield_now();
     }
-    assert_eq!(taken(&asked)[0], "users a");
+    assert_eq!(taken(&calls)[0], "users a");
 }
 
 /// A slow service must not hold up passwords.
 #[test]
 fn links_that_wait_and_links_that_compute_have_threads_of_their_own() {
-    let asked = Asked::default();
+    let calls = CallLog::default();
     let (began, beginning) = channel();
     let (go, wait) = channel();
-    let hashing = Scripted { threads: Threads::Hashing, ..Scripted::new("users", &asked) }
-        .at_once(Outcome::NotMine)
+    let hashing = Scripted { threads: Threads::Hashing, ..Scripted::new("users", &calls) }
+        .check_immediately(Outcome::NotMine)
         .answers(plain());
-    let waiting = Scripted::new("http", &asked).works(Work::Wait(began, wait, plain()));
+    let waiting = Scripted::new("http", &calls).works(Work::Wait(began, wait, plain()));
     let guard = open(&settings(), vec![hashing, waiting]);
     let (_, slow) = ask(&guard, Some("slow"), Some("b"));
     beginning.recv().unwrap();
     assert_eq!(figures(&guard, "http").waiting, 1);
-    assert_eq!(login(&guard, "quick", "b"), Verdict::Allow);
+    assert_eq!(login(&guard, "quick", "b"), AuthResult::Allow);
     go.send(()).unwrap();
-    assert_eq!(slow.recv(), Ok(Verdict::Allow));
+    assert_eq!(slow.recv(), Ok(AuthResult::Allow));
 }
 
 #[test]
 fn an_attempt_moves_from_one_kind_of_threads_to_the_other() {
-    let asked = Asked::default();
-    let users = Scripted { threads: Threads::Hashing, ..Scripted::new("users", &asked) };
-    let jwt = Scripted::new("jwt", &asked);
-    let http = Scripted { threads: Threads::Hashing, ..Scripted::new("http", &asked) }.answers(plain());
+    let calls = CallLog::default();
+    let users = Scripted { threads: Threads::Hashing, ..Scripted::new("users", &calls) };
+    let jwt = Scripted::new("jwt", &calls);
+    let http = Scripted { threads: Threads::Hashing, ..Scripted::new("http", &calls) }.answers(plain());
     let guard = open(&settings(), vec![users, jwt, http]);
-    assert_eq!(login(&guard, "a", "b"), Verdict::Allow);
-    assert_eq!(taken(&asked), ["users a", "jwt a", "http a"]);
+    assert_eq!(login(&guard, "a", "b"), AuthResult::Allow);
+    assert_eq!(taken(&calls), ["users a", "jwt a", "http a"]);
     for name in ["users", "jwt", "http"] {
         assert_eq!(figures(&guard, name).waiting, 0, "{name}");
     }
@@ -288,30 +289,30 @@ fn an_attempt_moves_from_one_kind_of_threads_to_the_other() {
 
 #[test]
 fn each_kind_of_threads_has_a_bounded_queue() {
-    let asked = Asked::default();
+    let calls = CallLog::default();
     let (began, beginning) = channel();
     let (go, wait) = channel();
-    let http = Scripted::new("http", &asked).works(Work::Wait(began, wait, plain()));
+    let http = Scripted::new("http", &calls).works(Work::Wait(began, wait, plain()));
     let guard = open(&Auth { network_waiting_max: 1, ..settings() }, vec![http]);
     let (_, first) = ask(&guard, Some("a"), Some("b"));
     beginning.recv().unwrap();
     let (_, second) = ask(&guard, Some("b"), Some("b"));
     let (_, third) = ask(&guard, Some("c"), Some("b"));
-    assert_eq!(third.recv(), Ok(Verdict::Deny(ReasonCode::ServerBusy)));
+    assert_eq!(third.recv(), Ok(AuthResult::Deny(ReasonCode::ServerBusy)));
     assert_eq!((figures(&guard, "http").busy, guard.figures().busy), (1, 1));
     go.send(()).unwrap();
-    assert_eq!((first.recv(), second.recv()), (Ok(Verdict::Allow), Ok(BAD)));
+    assert_eq!((first.recv(), second.recv()), (Ok(AuthResult::Allow), Ok(BAD)));
 }
 
 #[test]
 fn a_success_is_remembered_with_its_admission_by_all_that_it_depends_on() {
-    let asked = Asked::default();
+    let calls = CallLog::default();
     let principal = Arc::new(Principal { superuser: true, ..Principal::default() });
     let admission = Admission { principal: Some(principal.clone()), ..Admission::default() };
     let outcome = Outcome::Admit(Box::new(admission.clone()));
-    let http = Scripted { memory: Memory::Everything, ..Scripted::new("http", &asked) }.answers(outcome);
+    let http = Scripted { cache_key: CacheKey::Everything, ..Scripted::new("http", &calls) }.answers(outcome);
     let guard = open(&settings(), vec![http]);
-    let expected = Verdict::Admit(Box::new(admission));
+    let expected = AuthResult::Admit(Box::new(admission));
     assert_eq!(login(&guard, "a", "b"), expected);
     assert_eq!(
         ask(&guard, Some("a"), Some("b")).0,
@@ -336,28 +337,28 @@ fn a_success_is_remembered_with_its_admission_by_all_that_it_depends_on() {
 
 #[test]
 fn what_a_link_wants_forgotten_is_not_remembered() {
-    let asked = Asked::default();
-    let http = Scripted { memory: Memory::Nothing, ..Scripted::new("http", &asked) };
+    let calls = CallLog::default();
+    let http = Scripted { cache_key: CacheKey::Nothing, ..Scripted::new("http", &calls) };
     let guard = open(&settings(), vec![http.answers(plain()).answers(plain())]);
-    assert_eq!(login(&guard, "a", "b"), Verdict::Allow);
-    let (at_once, verdict) = ask(&guard, Some("a"), Some("b"));
-    assert_eq!((at_once, verdict.recv()), (None, Ok(Verdict::Allow)));
+    assert_eq!(login(&guard, "a", "b"), AuthResult::Allow);
+    let (check_immediately, verdict) = ask(&guard, Some("a"), Some("b"));
+    assert_eq!((check_immediately, verdict.recv()), (None, Ok(AuthResult::Allow)));
 }
 
 /// Whoever was taken out of the chain does not let anybody in any more.
 #[test]
 fn what_was_found_by_settings_of_before_is_found_out_again() {
-    let asked = Asked::default();
+    let calls = CallLog::default();
     let (began, beginning) = channel();
     let (go, wait) = channel();
-    let users = Scripted::new("users", &asked).works(Work::Wait(began, wait, plain()));
-    let guard = open(&settings(), vec![users, Scripted::new("http", &asked)]);
+    let users = Scripted::new("users", &calls).works(Work::Wait(began, wait, plain()));
+    let guard = open(&settings(), vec![users, Scripted::new("http", &calls)]);
     let (_, verdict) = ask(&guard, Some("a"), Some("b"));
     beginning.recv().unwrap();
     guard.read(&Auth { chain: names("http"), ..settings() }).unwrap().apply();
     go.send(()).unwrap();
     assert_eq!(verdict.recv(), Ok(BAD));
-    assert_eq!(taken(&asked), ["users a", "http a"]);
+    assert_eq!(taken(&calls), ["users a", "http a"]);
 }
 
 #[test]
@@ -371,8 +372,8 @@ fn a_chain_names_only_what_is_configured() {
 /// Guessing costs a bounded number of hashes, however often it is tried.
 #[test]
 fn ten_thousand_wrong_logins_cost_few_hashes() {
-    let asked = Asked::default();
-    let users = Scripted { decoys: true, threads: Threads::Hashing, ..Scripted::new("users", &asked) };
+    let calls = CallLog::default();
+    let users = Scripted { decoys: true, threads: Threads::Hashing, ..Scripted::new("users", &calls) };
     let guard = open(&settings(), vec![users]);
     let mut reasons = std::collections::BTreeMap::<u8, u32>::new();
     for n in 0..10_000_u32 {
@@ -389,7 +390,7 @@ fn ten_thousand_wrong_logins_cost_few_hashes() {
             let send = send.clone();
             AuthReply::new(move |verdict| send.send(verdict).unwrap())
         });
-        let Verdict::Deny(reason) = answer.unwrap_or_else(|| receive.recv().unwrap()) else {
+        let AuthResult::Deny(reason) = answer.unwrap_or_else(|| receive.recv().unwrap()) else {
             panic!("nobody gets in")
         };
         *reasons.entry(reason as u8).or_default() += 1;
@@ -405,8 +406,8 @@ fn ten_thousand_wrong_logins_cost_few_hashes() {
 
 #[test]
 fn who_is_remembered_gets_in_while_others_back_off() {
-    let asked = Asked::default();
-    let users = Scripted::new("users", &asked).answers(plain());
+    let calls = CallLog::default();
+    let users = Scripted::new("users", &calls).answers(plain());
     let guard = open(&settings(), vec![users]);
     let ask = |username: &'static str| {
         let (send, receive) = channel();
@@ -423,18 +424,18 @@ fn who_is_remembered_gets_in_while_others_back_off() {
         });
         answer.unwrap_or_else(|| receive.recv().unwrap())
     };
-    assert_eq!(ask("good"), Verdict::Allow);
+    assert_eq!(ask("good"), AuthResult::Allow);
     (0..10).for_each(|_| assert_eq!(ask("guess"), BAD));
-    assert_eq!(ask("guess"), Verdict::Deny(ReasonCode::ConnectionRateExceeded));
+    assert_eq!(ask("guess"), AuthResult::Deny(ReasonCode::ConnectionRateExceeded));
     assert_eq!(ask("other"), BAD, "other names of the address do not wait yet");
-    assert_eq!(ask("good"), Verdict::Allow);
+    assert_eq!(ask("good"), AuthResult::Allow);
     let off = ProtectionSettings { failures_max: 0, ..ProtectionSettings::default() };
     guard.protect(&off);
     assert_eq!(ask("guess"), BAD, "a reload is heeded");
 }
 
 /// Asks as alice from this address. A verdict that is not known at once comes by the receiver.
-fn alice(guard: &Guard, address: [u8; 4], password: &str) -> Receiver<Verdict> {
+fn alice(guard: &Guard, address: [u8; 4], password: &str) -> Receiver<AuthResult> {
     let (send, receive) = channel();
     let credentials = Credentials {
         client_id: "c",
@@ -443,12 +444,12 @@ fn alice(guard: &Guard, address: [u8; 4], password: &str) -> Receiver<Verdict> {
         peer: Some(address.into()),
         ..Credentials::default()
     };
-    let at_once = guard.authenticate(credentials, &mut || {
+    let check_immediately = guard.authenticate(credentials, &mut || {
         let send = send.clone();
         // A test that has seen enough has dropped the receiver.
         AuthReply::new(move |verdict| _ = send.send(verdict))
     });
-    if let Some(verdict) = at_once {
+    if let Some(verdict) = check_immediately {
         send.send(verdict).unwrap();
     }
     receive
@@ -456,7 +457,7 @@ fn alice(guard: &Guard, address: [u8; 4], password: &str) -> Receiver<Verdict> {
 
 const STRANGER: [u8; 4] = [192, 0, 2, 66];
 const OWNER: [u8; 4] = [198, 51, 100, 1];
-const TOO_OFTEN: Verdict = Verdict::Deny(ReasonCode::ConnectionRateExceeded);
+const TOO_OFTEN: AuthResult = AuthResult::Deny(ReasonCode::ConnectionRateExceeded);
 
 /// A guard whose only user, alice, had as many wrong logins from [`STRANGER`] as one address may have.
 fn attacked(files: &Files, protection: &ProtectionSettings) -> Guard {
@@ -476,7 +477,7 @@ fn a_stranger_locks_nobody_out_by_wrong_passwords() {
     assert_eq!(alice(&guard, STRANGER, "guess").recv().unwrap(), TOO_OFTEN);
     assert_eq!(alice(&guard, STRANGER, "wonderland").recv().unwrap(), TOO_OFTEN, "unchecked");
     assert_eq!(alice(&guard, OWNER, "guess").recv().unwrap(), BAD, "checked, a little later");
-    assert_eq!(alice(&guard, OWNER, "wonderland").recv().unwrap(), Verdict::Allow);
+    assert_eq!(alice(&guard, OWNER, "wonderland").recv().unwrap(), AuthResult::Allow);
     assert_eq!(guard.protection_figures().delayed, 2);
     assert_eq!(guard.figures().backed_off, 2);
 }
@@ -496,7 +497,7 @@ fn logins_that_are_delayed_are_bounded() {
     let waiting = [alice(&guard, OWNER, "wonderland"), alice(&guard, OWNER, "wonderland")];
     assert_eq!(alice(&guard, OWNER, "wonderland").recv().unwrap(), TOO_OFTEN);
     let another = alice(&guard, [198, 51, 100, 2], "wonderland");
-    let busy = Verdict::Deny(ReasonCode::ServerBusy);
+    let busy = AuthResult::Deny(ReasonCode::ServerBusy);
     assert_eq!(alice(&guard, [198, 51, 100, 3], "wonderland").recv().unwrap(), busy);
     assert!(waiting.iter().chain([&another]).all(|receive| receive.try_recv().is_err()));
 }

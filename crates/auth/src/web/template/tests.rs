@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::web::question::Wish;
+use crate::web::question::RequestedAccess;
 
 const WHO: Question<'static> = Question {
     client_id: "c1",
@@ -10,7 +10,7 @@ const WHO: Question<'static> = Question {
     peer: None,
     listener: "tls",
     certificate: None,
-    wish: None,
+    requested: None,
 };
 
 fn template(url: &str, body: Option<&str>) -> Template {
@@ -36,8 +36,9 @@ fn the_default_body_says_everything_and_null_for_what_there_is_not() {
         rendered(HERE, Some(&body), &WHO).1,
         r#"{"clientid":"c1","username":"alice","password":"s3cret","peer":null,"listener":"tls","cert_cn":null,"cert_subject":null}"#
     );
-    let wish = Wish { action: "publish", topic: "a/b", qos: 1, retain: true };
-    let question = Question { password: None, peer: Some([10, 0, 0, 1].into()), wish: Some(wish), ..WHO };
+    let requested = RequestedAccess { action: "publish", topic: "a/b", qos: 1, retain: true };
+    let question =
+        Question { password: None, peer: Some([10, 0, 0, 1].into()), requested: Some(requested), ..WHO };
     let body = Template::default_body(Kind::Authorisation);
     let template = Template::parse(Kind::Authorisation, HERE, Some(&body)).unwrap();
     let body = template.render(&question).unwrap_or_else(|_| panic!("it can be asked")).body.clone().unwrap();

@@ -7,11 +7,11 @@ use crate::codec;
 const LOSSES_MAX: usize = 200;
 
 impl Engine<'_> {
-    pub(super) fn finish(mut self, begin: u64) -> Found {
+    pub(super) fn finish(mut self, begin: u64) -> RunResult {
         let up = self.connections.iter().filter(|connection| connection.ready()).count();
         let clients = self.connections.len();
         let (unacknowledged, unsent) = (self.unacknowledged(), self.unsent());
-        let (mut resent, mut releases_resent, mut strays, mut hidden) = (0, 0, 0, 0);
+        let (mut resent, mut releases_resent, mut unexpected_acks, mut hidden) = (0, 0, 0, 0);
         for connection in &mut self.connections {
             if connection.fd >= 0 {
                 if connection.ready() {
@@ -25,7 +25,7 @@ impl Engine<'_> {
                 Role::Publisher(publisher) => {
                     resent += publisher.resent;
                     releases_resent += publisher.releases_resent;
-                    strays += publisher.strays;
+                    unexpected_acks += publisher.unexpected_acks;
                 }
                 Role::Subscriber(subscriber) => hidden += subscriber.hidden,
             }
@@ -45,7 +45,7 @@ impl Engine<'_> {
             let (length, at) = since(silence);
             (length, at, number)
         });
-        Found {
+        RunResult {
             silence: if self.began > 0 { since(self.silence.longest(stop)) } else { (0, 0) },
             silence_of_one: worst,
             never_began: if self.began == 0 { self.fatal } else { None },
@@ -60,7 +60,7 @@ impl Engine<'_> {
             unacknowledged,
             resent,
             releases_resent,
-            strays,
+            unexpected_acks,
             hidden,
             up,
             clients,

@@ -107,11 +107,11 @@ fn a_lost_session_gets_new_messages() {
     let mut wire = Wire::new(&[2], 10);
     wire.publish(3);
     wire.acknowledge(codec::PUBREC, 2);
-    wire.publisher.began_anew(100, &mut wire.checker);
+    wire.publisher.session_lost(100, &mut wire.checker);
     assert_eq!(wire.pump(), [Publish(4, false, 0), Publish(5, false, 2)]);
     assert_eq!(wire.checker.tally().acknowledged, 1, "PUBREC had acknowledged the second");
     assert_eq!(wire.acknowledge(codec::PUBREC, 1).0, Settled::Nothing);
-    assert_eq!(wire.publisher.strays, 1, "an identifier of the session that is gone");
+    assert_eq!(wire.publisher.unexpected_acks, 1, "an identifier of the session that is gone");
     let of = Lane { publisher: 0, lane: 0 };
     wire.checker.delivered(of, 0, 0);
     wire.checker.delivered(of, 0, 0);
@@ -148,7 +148,7 @@ fn mixed_lanes_take_turns() {
         [Publish(1, false, 0), Publish(2, false, 0), Publish(3, false, 1), Publish(4, false, 1)]
     );
     assert_eq!(wire.acknowledge(codec::PUBACK, 2).0, Settled::Nothing, "the second is of QoS 2");
-    assert_eq!(wire.publisher.strays, 1);
+    assert_eq!(wire.publisher.unexpected_acks, 1);
     assert_eq!(wire.acknowledge(codec::PUBACK, 1).0, Settled::Acknowledged);
 }
 
@@ -171,7 +171,7 @@ fn acknowledgements_of_nothing_are_strays() {
     }
     wire.acknowledge(codec::PUBACK, 1);
     wire.acknowledge(codec::PUBACK, 1);
-    assert_eq!((wire.publisher.strays, wire.checker.tally().acknowledged), (4, 1));
+    assert_eq!((wire.publisher.unexpected_acks, wire.checker.tally().acknowledged), (4, 1));
 }
 
 #[test]

@@ -150,10 +150,10 @@ fn hits(svg: &mut String, at: &[f64], series: &[Series], unit: &str, last: f64) 
     // More would be narrower than a pointer.
     let every = at.len().div_ceil(400).max(1);
     let width = (WIDTH - LEFT - RIGHT) / (at.len() as f64 / every as f64).max(1.0);
-    for (place, time) in at.iter().enumerate().step_by(every) {
+    for (index, time) in at.iter().enumerate().step_by(every) {
         let mut text = format!("{} s", trimmed(*time));
         for one in series {
-            if let Some(Some(value)) = one.values.get(place) {
+            if let Some(Some(value)) = one.values.get(index) {
                 text += &format!("\n{} {} {unit}", one.name, trimmed(*value));
             }
         }
@@ -173,8 +173,8 @@ pub fn bars(title: &str, h: &Histogram<u64>) -> String {
     let width = ((most - least) / BARS_MAX as f64).max(0.02);
     let mut counts = [0u64; BARS_MAX];
     for value in h.iter_recorded() {
-        let place = (((value.value_iterated_to().max(1000) as f64).ln() - least) / width) as usize;
-        counts[place.min(BARS_MAX - 1)] += value.count_at_value();
+        let index = (((value.value_iterated_to().max(1000) as f64).ln() - least) / width) as usize;
+        counts[index.min(BARS_MAX - 1)] += value.count_at_value();
     }
     let all = h.len().max(1) as f64;
     let share = |count: u64| count as f64 * 100.0 / all;
@@ -184,22 +184,22 @@ pub fn bars(title: &str, h: &Histogram<u64>) -> String {
         let y = axis.y(tick);
         grid(&mut svg, y, &format!("{} %", label(tick)));
     }
-    let x = |place: f64| LEFT + place / BARS_MAX as f64 * (WIDTH - LEFT - RIGHT);
-    let ms = |place: usize| (least + width * place as f64).exp() / 1e6;
+    let x = |index: f64| LEFT + index / BARS_MAX as f64 * (WIDTH - LEFT - RIGHT);
+    let ms = |index: usize| (least + width * index as f64).exp() / 1e6;
     let bar = x(1.0) - x(0.0) - 1.0;
-    for (place, count) in counts.iter().enumerate() {
-        if place % 8 == 0 {
-            time_label(&mut svg, x(place as f64), &format!("{} ms", short_ms(ms(place))));
+    for (index, count) in counts.iter().enumerate() {
+        if index % 8 == 0 {
+            time_label(&mut svg, x(index as f64), &format!("{} ms", short_ms(ms(index))));
         }
         if *count > 0 {
             let y = axis.y(share(*count)).min(HEIGHT - BOTTOM - 1.0);
             let _ = write!(
                 svg,
                 "<rect class=\"bar\" x=\"{:.1}\" y=\"{y:.1}\" width=\"{bar:.1}\" height=\"{:.1}\"><title>{} to {} ms\n{count} times, {:.3} %</title></rect>",
-                x(place as f64),
+                x(index as f64),
                 HEIGHT - BOTTOM - y,
-                short_ms(ms(place)),
-                short_ms(ms(place + 1)),
+                short_ms(ms(index)),
+                short_ms(ms(index + 1)),
                 share(*count)
             );
         }

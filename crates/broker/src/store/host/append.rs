@@ -5,15 +5,15 @@ use std::time::Duration;
 use mqtt::{ReasonCode, TopicName};
 use shard::{Command, SessionUid};
 
-use super::groups::Giving;
+use super::groups::GroupDelivery;
 use super::live::Over;
-use super::propose::Asked;
+use super::propose::Continuation;
 use super::{Append, ShardHost, ShardOutput, Waiter};
+use crate::batch::Token;
 use crate::ids::{GroupId, SessionId, Time};
-use crate::mail::Token;
 use crate::message::Message;
 use crate::route::RouteKind;
-use crate::store::{Enqueue, Identity, OfGroup, Request, session_uid};
+use crate::store::{Enqueue, EnqueueForGroup, Identity, Request, session_uid};
 
 /// A message for groups, and then for sessions.
 pub struct Ordered {
@@ -21,7 +21,7 @@ pub struct Ordered {
     message: Message,
     append: Option<u32>,
     /// What became of it among the groups, when that is known.
-    taken: Option<ReasonCode>,
+    accepted: Option<ReasonCode>,
 }
 
 impl ShardHost {
@@ -36,9 +36,9 @@ impl ShardHost {
         out: &mut ShardOutput,
     ) {
         if let Some(identity) = identity {
-            if let Some(key) = self.taking.get(&identity) {
+            if let Some(key) = self.accepting.get(&identity) {
                 // Answered with the first.
-                return self.appends[*key as usize].again.extend(token);
+                return self.appends[*key as usize].duplicates.extend(token);
             }
             if self.state.knows(identity.into()) {
                 return out.acknowledged.extend(token.map(|token| (token, ReasonCode::Success)));
@@ -51,16 +51,16 @@ impl ShardHost {
         let append = token.map(|token| self.new_append(Waiter::Token(token)));
         let Some(identity) = identity else {
             if groups {
-                self.give_to_groups(now, &message, (refusal, append), out);
+                self.deliver_to_groups(now, &message, (refusal, append), out);
             }
             return if sessions {
                 self.publish(now, message, None, append, out);
             } else {
-                self.one_taken(now, append, out);
+                self.one_accepted(now, append, out);
             };
         };
         if let Some(key) = append {
-            self.taking.insert(identity, key);
+            self.accepting.insert(identity, key);
             self.appends[key as usize].identity = Some(identity);
         }
         if !groups && !self.ordered.contains_key(&identity.line()) {
@@ -68,31 +68,31 @@ impl ShardHost {
         }
         // What is known by its identity is given to nobody again, so the groups have it first: a crash in between may bring it twice
         // to one of them, but loses it to none.
-        let ordered = Ordered { identity, message: message.clone(), append, taken: None };
+        let ordered = Ordered { identity, message: message.clone(), append, accepted: None };
         self.ordered.entry(identity.line()).or_default().push_back(ordered);
         let first = self.new_append(Waiter::Groups(identity));
         if groups {
-            self.give_to_groups(now, &message, (refusal, Some(first)), out);
+            self.deliver_to_groups(now, &message, (refusal, Some(first)), out);
         }
-        self.one_taken(now, Some(first), out);
+        self.one_accepted(now, Some(first), out);
     }
 
     /// The groups have a message, or cannot have it: the sessions get those of its publisher in their order [MQTT-4.6.0-6].
     fn groups_took(&mut self, now: Time, identity: Identity, reason: ReasonCode, out: &mut ShardOutput) {
         let queue = self.ordered.entry(identity.line()).or_default();
         if let Some(ordered) = queue.iter_mut().find(|ordered| ordered.identity == identity) {
-            ordered.taken = Some(reason);
+            ordered.accepted = Some(reason);
         }
         let mut ready = Vec::new();
-        while let Some(ordered) = queue.pop_front_if(|ordered| ordered.taken.is_some()) {
+        while let Some(ordered) = queue.pop_front_if(|ordered| ordered.accepted.is_some()) {
             ready.push(ordered);
         }
         if queue.is_empty() {
             self.ordered.remove(&identity.line());
         }
-        for Ordered { identity, message, append, taken } in ready {
-            match append.zip(taken.filter(|reason| reason.is_error())) {
-                Some((append, reason)) => self.taken(now, append, reason, out),
+        for Ordered { identity, message, append, accepted } in ready {
+            match append.zip(accepted.filter(|reason| reason.is_error())) {
+                Some((append, reason)) => self.accepted(now, append, reason, out),
                 None => self.publish(now, message, Some(identity), append, out),
             }
         }
@@ -107,15 +107,15 @@ impl ShardHost {
         out: &mut ShardOutput,
     ) {
         self.notice_lack_of_memory(now);
-        let append = self.go_ahead(now, &message, append, out);
+        let append = self.acknowledge_early(now, &message, append, out);
         let view = message.view().stored();
         let identity = identity.map(shard::Identity::from);
         let command = Command::Publish { message: view, wait: append.is_some(), identity };
-        self.propose(now, &command, Asked::Publish { message: message.clone(), append });
+        self.propose(now, &command, Continuation::Publish { message: message.clone(), append });
     }
 
     /// One member of each group that matches gets the message; `append` waits for them.
-    fn give_to_groups(
+    fn deliver_to_groups(
         &mut self,
         now: Time,
         message: &Message,
@@ -135,15 +135,21 @@ impl ShardHost {
                 append.groups = append.groups.saturating_add(1);
                 Token::Append { shard: self.id, key }
             });
-            self.give(now, group, message, Giving { refusal, token, ..Giving::default() }, out);
+            self.deliver_to_member(
+                now,
+                group,
+                message,
+                GroupDelivery { refusal, token, ..GroupDelivery::default() },
+                out,
+            );
         }
         self.group_matches = matches;
         self.group_reader.quiescent();
     }
 
     pub(super) fn new_append(&mut self, waiter: Waiter) -> u32 {
-        let (again, identity, reason) = (Vec::new(), None, ReasonCode::Success);
-        self.appends.insert(Append { waiter, again, identity, remaining: 1, groups: 0, reason }) as u32
+        let (duplicates, identity, reason) = (Vec::new(), None, ReasonCode::Success);
+        self.appends.insert(Append { waiter, duplicates, identity, remaining: 1, groups: 0, reason }) as u32
     }
 
     /// Messages for one session: retained ones of a new subscription, or its share of a group's.
@@ -152,7 +158,7 @@ impl ShardHost {
         now: Time,
         id: SessionId,
         entries: Vec<Enqueue>,
-        of_group: Option<&OfGroup>,
+        of_group: Option<&EnqueueForGroup>,
         waiter: Option<Waiter>,
         out: &mut ShardOutput,
     ) {
@@ -163,9 +169,9 @@ impl ShardHost {
         let is_awaited = of_group.is_some_and(|group| group.is_connected);
         if is_awaited && !self.live.contains_key(&session_uid(id)) {
             for entry in entries {
-                self.give_back(entry.group, entry.message, identity, append, out);
+                self.redeliver(entry.group, entry.message, identity, append, out);
             }
-            return self.one_taken(now, append, out);
+            return self.one_accepted(now, append, out);
         }
         let text = of_group.map(|group| group.name.text());
         // The next page waits until this one is in the queue, whatever its durability.
@@ -175,13 +181,13 @@ impl ShardHost {
             if let Some(key) = append {
                 self.appends[key as usize].remaining += 1;
             }
-            let append = if is_page { append } else { self.go_ahead(now, &message, append, out) };
+            let append = if is_page { append } else { self.acknowledge_early(now, &message, append, out) };
             if identity.is_some() {
                 if let Some(key) = append {
                     self.appends[key as usize].identity = identity;
                 }
                 let by = self.id;
-                out.requests.extend(asker.map(|(shard, key)| (shard, Request::TakenBy { key, by })));
+                out.requests.extend(asker.map(|(shard, key)| (shard, Request::AcceptedBy { key, by })));
             }
             let command = Command::Enqueue(shard::Enqueue {
                 session: session_uid(id),
@@ -192,13 +198,20 @@ impl ShardHost {
                 identity: identity.map(shard::Identity::from),
                 group: text.as_deref(),
             });
-            self.propose(now, &command, Asked::Enqueue { message: message.clone(), append, group });
+            self.propose(now, &command, Continuation::Enqueue { message: message.clone(), append, group });
         }
-        self.one_taken(now, append, out);
+        self.one_accepted(now, append, out);
     }
 
     /// A message has a place beyond the limits of a session's queue: whoever appended it waits until it is within them.
-    pub(super) fn is_over(&mut self, now: Time, uid: SessionUid, n: u64, append: Option<u32>, waits: bool) {
+    pub(super) fn queue_exceeded(
+        &mut self,
+        now: Time,
+        uid: SessionUid,
+        n: u64,
+        append: Option<u32>,
+        waits: bool,
+    ) {
         let queue = &self.settings.queue;
         let waiting = self.waiting_before(uid, n);
         let Some(live) = self.live.get_mut(&uid) else { return };
@@ -206,7 +219,7 @@ impl ShardHost {
             self.appends[key as usize].remaining += 1;
         }
         live.becomes_full(now, waiting);
-        let patience = if live.drops { Duration::ZERO } else { queue.wait };
+        let patience = if live.drops { Duration::ZERO } else { queue.full_wait };
         let deadline = if waits { now.after(patience) } else { Time::NEVER };
         live.over.push_back(Over { n, append, deadline });
         let due = live.due_of(deadline, queue);
@@ -219,7 +232,7 @@ impl ShardHost {
     }
 
     /// Everything before delivery `before` lies within the limits.
-    pub(super) fn room(&mut self, now: Time, uid: SessionUid, before: u64, out: &mut ShardOutput) {
+    pub(super) fn room_freed(&mut self, now: Time, uid: SessionUid, before: u64, out: &mut ShardOutput) {
         let mut freed = Vec::new();
         let waiting = self.waiting_before(uid, before);
         if let Some(live) = self.live.get_mut(&uid) {
@@ -233,17 +246,17 @@ impl ShardHost {
             }
         }
         for append in freed {
-            self.one_taken(now, append, out);
+            self.one_accepted(now, append, out);
         }
     }
 
-    pub(super) fn one_taken(&mut self, now: Time, append: Option<u32>, out: &mut ShardOutput) {
+    pub(super) fn one_accepted(&mut self, now: Time, append: Option<u32>, out: &mut ShardOutput) {
         if let Some(key) = append {
-            self.taken(now, key, ReasonCode::Success, out);
+            self.accepted(now, key, ReasonCode::Success, out);
         }
     }
 
-    pub(super) fn taken(&mut self, now: Time, key: u32, reason: ReasonCode, out: &mut ShardOutput) {
+    pub(super) fn accepted(&mut self, now: Time, key: u32, reason: ReasonCode, out: &mut ShardOutput) {
         let Some(append) = self.appends.get_mut(key as usize) else { return };
         if reason.is_error() {
             append.reason = reason;
@@ -255,11 +268,11 @@ impl ShardHost {
         if append.reason.is_error() && append.groups > 1 {
             append.reason = ReasonCode::UnspecifiedError;
         }
-        let Append { waiter, again, identity, reason, .. } = self.appends.remove(key as usize);
+        let Append { waiter, duplicates, identity, reason, .. } = self.appends.remove(key as usize);
         if let Some(identity) = identity {
-            self.taking.remove(&identity);
+            self.accepting.remove(&identity);
         }
-        out.acknowledged.extend(again.into_iter().map(|token| (token, reason)));
+        out.acknowledged.extend(duplicates.into_iter().map(|token| (token, reason)));
         match waiter {
             Waiter::Token(token) => out.acknowledged.push((token, reason)),
             Waiter::Page(session, connection) => self.room_for_page(session, connection, out),
@@ -272,7 +285,7 @@ impl ShardHost {
     }
 
     /// The session that a group's message was for is gone: another member gets it [MQTT-4.8.2-4].
-    pub(super) fn give_back(
+    pub(super) fn redeliver(
         &mut self,
         group: Option<GroupId>,
         message: Message,

@@ -51,7 +51,7 @@ impl ShardHost {
         assert_eq!((self.group_uses.len(), self.group_routes.len()), (0, 0), "filters nobody uses");
         assert_eq!(self.state.filters().len(), 0, "filters nobody uses");
         assert_eq!(self.appends.len(), 0, "publishers that are never answered");
-        assert_eq!(self.taking.len(), 0, "publishers that are never answered");
+        assert_eq!(self.accepting.len(), 0, "publishers that are never answered");
         assert_eq!(self.ordered.len(), 0, "messages that wait for groups");
         assert_eq!(self.bodies.len(), 0, "messages for nobody");
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use shard::{Command, MessageKey, Mutation, REST, RETAINED_FIRST, Rewrite, SessionUid, mutated};
 
 use super::ShardHost;
-use super::propose::Asked;
+use super::propose::Continuation;
 use crate::ids::Time;
 use crate::message::Message;
 use crate::store::log::{Purpose, Wanted};
@@ -40,7 +40,7 @@ struct Vacating {
     /// Where the walk over the entries goes on; `None` when it is over.
     cursor: Option<shard::Cursor>,
     /// Messages that are being read, and who refers to them.
-    moving: BTreeMap<MessageKey, Places>,
+    moving: BTreeMap<MessageKey, References>,
     /// Number of `Rewrite` commands that are not durable yet.
     rewrites: usize,
     /// A `Rewrite` did not find all of its references. If a member of a shared group has left, its message is an orphan, which still needs
@@ -52,7 +52,7 @@ struct Vacating {
 
 /// Who refers to a message.
 #[derive(Default)]
-struct Places {
+struct References {
     entries: Vec<(SessionUid, u64)>,
     orphans: Vec<u64>,
 }
@@ -188,15 +188,15 @@ impl ShardHost {
     pub(super) fn rewrite(&mut self, now: Time, key: MessageKey, message: Option<Message>) {
         let vacating = self.checkpointing.vacating.iter_mut();
         let found = vacating.filter_map(|vacating| Some((vacating.moving.remove(&key)?, vacating))).next();
-        let (Some((places, vacating)), Some(message)) = (found, message) else { return };
+        let (Some((references, vacating)), Some(message)) = (found, message) else { return };
         vacating.rewrites += 1;
-        let asked = Asked::Rewrite {
+        let continuation = Continuation::Rewrite {
             segment: vacating.segment,
-            references: places.entries.len() + places.orphans.len(),
+            references: references.entries.len() + references.orphans.len(),
         };
-        let Places { entries, orphans } = places;
+        let References { entries, orphans } = references;
         let command = Rewrite { from: key, message: message.view().stored(), entries, orphans };
-        self.propose(now, &Command::Rewrite(command), asked);
+        self.propose(now, &Command::Rewrite(command), continuation);
     }
 
     /// A `Rewrite` was applied: `moved` of its `references` have the new key.

@@ -15,7 +15,7 @@ use crate::store::{Claim, Release};
 /// The clients of one shard. The table has places only: it is half empty whenever it has grown, and a client is ten times a place.
 pub(super) struct Clients {
     hasher: FixedState,
-    places: HashTable<u32>,
+    indexes: HashTable<u32>,
     all: Dense<Client>,
 }
 
@@ -28,13 +28,13 @@ pub(super) struct Client {
     /// Whose it is.
     pub user: OwnerKey,
     /// What clients with durable sessions have, and those that are being taken over.
-    dealings: Option<Box<Dealings>>,
+    claim_state: Option<Box<ClaimState>>,
 }
 
 const _: () = assert!(size_of::<Client>() <= 40, "there is one for each connection");
 
 #[derive(Debug, Default)]
-pub(super) struct Dealings {
+pub(super) struct ClaimState {
     /// Of the owner, when it is durable and its claim has been applied.
     pub session: Option<SessionUid>,
     /// The owner's claim is under way.
@@ -52,7 +52,7 @@ const NOBODY: ConnectionId = ConnectionId { worker: WorkerId(u16::MAX), slot: 0,
 
 impl Client {
     fn new(client_id: Arc<str>) -> Self {
-        Self { client_id, owner: NOBODY, user: OwnerKey::NOBODY, dealings: None }
+        Self { client_id, owner: NOBODY, user: OwnerKey::NOBODY, claim_state: None }
     }
 
     pub fn owner(&self) -> Option<ConnectionId> {
@@ -60,54 +60,54 @@ impl Client {
     }
 
     /// A connection's from now on, with no session yet.
-    pub fn owned_by(&mut self, connection: ConnectionId, user: OwnerKey) {
+    pub fn set_owner(&mut self, connection: ConnectionId, user: OwnerKey) {
         (self.owner, self.user) = (connection, user);
-        if let Some(dealings) = &mut self.dealings {
-            dealings.session = None;
+        if let Some(claim_state) = &mut self.claim_state {
+            claim_state.session = None;
         }
     }
 
-    pub fn disown(&mut self) {
+    pub fn clear_owner(&mut self) {
         self.owner = NOBODY;
     }
 
     pub fn session(&self) -> Option<SessionUid> {
-        self.dealings.as_ref()?.session
+        self.claim_state.as_ref()?.session
     }
 
     pub fn underway(&self) -> u32 {
-        self.dealings.as_ref().map_or(0, |dealings| dealings.underway)
+        self.claim_state.as_ref().map_or(0, |claim_state| claim_state.underway)
     }
 
     pub fn has_pending(&self) -> bool {
-        self.dealings.as_ref().is_some_and(|dealings| dealings.pending.is_some())
+        self.claim_state.as_ref().is_some_and(|claim_state| claim_state.pending.is_some())
     }
 
     /// Made when there are none.
-    pub fn dealings(&mut self) -> &mut Dealings {
-        self.dealings.get_or_insert_default()
+    pub fn claim_state(&mut self) -> &mut ClaimState {
+        self.claim_state.get_or_insert_default()
     }
 
     /// `None` is the same as the default.
-    pub fn dealings_if_any(&mut self) -> Option<&mut Dealings> {
-        self.dealings.as_deref_mut()
+    pub fn existing_claim_state(&mut self) -> Option<&mut ClaimState> {
+        self.claim_state.as_deref_mut()
     }
 
     /// Forgets dealings with nothing in them.
     pub fn settle(&mut self) {
-        self.dealings.take_if(|dealings| {
-            dealings.session.is_none()
-                && !dealings.claiming
-                && dealings.gone.is_none()
-                && dealings.underway == 0
-                && dealings.pending.is_none()
+        self.claim_state.take_if(|claim_state| {
+            claim_state.session.is_none()
+                && !claim_state.claiming
+                && claim_state.gone.is_none()
+                && claim_state.underway == 0
+                && claim_state.pending.is_none()
         });
     }
 }
 
 impl Clients {
     pub fn new(hasher: FixedState) -> Self {
-        Self { hasher, places: HashTable::new(), all: Dense::default() }
+        Self { hasher, indexes: HashTable::new(), all: Dense::default() }
     }
 
     pub fn len(&self) -> usize {
@@ -119,51 +119,51 @@ impl Clients {
     }
 
     pub fn get(&self, client_id: &str) -> Option<&Client> {
-        self.place(client_id).map(|place| &self.all[place])
+        self.index_of(client_id).map(|index| &self.all[index])
     }
 
     pub fn get_mut(&mut self, client_id: &str) -> Option<&mut Client> {
-        self.place(client_id).map(|place| &mut self.all[place])
+        self.index_of(client_id).map(|index| &mut self.all[index])
     }
 
     pub fn get_or_insert(&mut self, client_id: &Arc<str>) -> &mut Client {
         let hash = self.hasher.hash_one(&**client_id);
-        let found = self.places.find(hash, |place| *self.all[*place].client_id == **client_id);
-        let place = match found {
-            Some(place) => *place,
+        let found = self.indexes.find(hash, |index| *self.all[*index].client_id == **client_id);
+        let index = match found {
+            Some(index) => *index,
             None => self.insert(hash, client_id.clone()),
         };
-        &mut self.all[place]
+        &mut self.all[index]
     }
 
     /// Forgets a client that there is no reason to remember.
     pub fn remove_if(&mut self, client_id: &str, is_idle: impl Fn(&Client) -> bool) {
         let (hash, all) = (self.hasher.hash_one(client_id), &self.all);
-        let found = self.places.find_entry(hash, |place| *all[*place].client_id == *client_id);
+        let found = self.indexes.find_entry(hash, |index| *all[*index].client_id == *client_id);
         let Ok(found) = found else { return };
         if !is_idle(&all[*found.get()]) {
             return;
         }
-        let (place, _) = found.remove();
+        let (index, _) = found.remove();
         let last = self.all.len() as u32 - 1;
-        if place != last {
+        if index != last {
             let hash = self.hasher.hash_one(&*self.all[last].client_id);
-            let moved = self.places.find_mut(hash, |place| *place == last);
-            *moved.expect("every client has its place in the table") = place;
+            let moved = self.indexes.find_mut(hash, |index| *index == last);
+            *moved.expect("every client has its place in the table") = index;
         }
-        self.all.swap_remove(place);
+        self.all.swap_remove(index);
     }
 
-    fn place(&self, client_id: &str) -> Option<u32> {
+    fn index_of(&self, client_id: &str) -> Option<u32> {
         let hash = self.hasher.hash_one(client_id);
-        self.places.find(hash, |place| *self.all[*place].client_id == *client_id).copied()
+        self.indexes.find(hash, |index| *self.all[*index].client_id == *client_id).copied()
     }
 
     fn insert(&mut self, hash: u64, client_id: Arc<str>) -> u32 {
-        let place = self.all.push(Client::new(client_id));
+        let index = self.all.push(Client::new(client_id));
         let (hasher, all) = (&self.hasher, &self.all);
-        self.places.insert_unique(hash, place, |place| hasher.hash_one(&*all[*place].client_id));
-        place
+        self.indexes.insert_unique(hash, index, |index| hasher.hash_one(&*all[*index].client_id));
+        index
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
     fn clients_are_found_whatever_left_before() {
         let mut clients = Clients::new(FixedState::with_seed(1));
         for number in 0..1000 {
-            clients.get_or_insert(&name(number)).dealings().underway = number;
+            clients.get_or_insert(&name(number)).claim_state().underway = number;
         }
         for number in (0..1000).step_by(3) {
             clients.remove_if(&name(number), |client| client.underway() != number);
@@ -195,18 +195,18 @@ mod tests {
         for number in 0..1000 {
             clients.remove_if(&name(number), |_| true);
         }
-        assert_eq!((clients.len(), clients.places.len()), (0, 0));
+        assert_eq!((clients.len(), clients.indexes.len()), (0, 0));
     }
 
     #[test]
     fn only_dealings_with_nothing_in_them_are_forgotten() {
         let mut client = Client::new(name(0));
-        client.dealings().underway = 1;
+        client.claim_state().underway = 1;
         client.settle();
         assert_eq!(client.underway(), 1);
-        client.dealings().underway = 0;
+        client.claim_state().underway = 0;
         client.settle();
-        assert!(client.dealings_if_any().is_none());
+        assert!(client.existing_claim_state().is_none());
     }
 
     #[test]
@@ -214,9 +214,9 @@ mod tests {
         let mut client = Client::new(name(0));
         let owner = ConnectionId { worker: WorkerId(0), slot: 0, generation: 0 };
         assert_eq!(client.owner(), None);
-        client.owned_by(owner, OwnerKey::NOBODY);
+        client.set_owner(owner, OwnerKey::NOBODY);
         assert_eq!(client.owner(), Some(owner));
-        client.disown();
+        client.clear_owner();
         assert_eq!(client.owner(), None);
     }
 }

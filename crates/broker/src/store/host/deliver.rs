@@ -4,10 +4,10 @@ use mqtt::{PacketId, ReasonCode};
 use shard::{Answer, Command, Mutation, Phase, SessionUid, mutated};
 
 use super::live::{Bodies, Live};
-use super::propose::Asked;
+use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
+use crate::batch::{SessionDelivery, SubscriptionIds, Token};
 use crate::ids::{ConnectionId, SessionId, Time};
-use crate::mail::{SessionDelivery, SubscriptionIds, Token};
 use crate::message::Message;
 use crate::store::log::{Purpose, Wanted};
 use crate::store::{Acknowledgement, Completion, GroupName, Identity, Request, session_id, session_uid};
@@ -69,7 +69,7 @@ impl ShardHost {
     }
 
     /// A session has a connection.
-    pub(super) fn goes_live(&mut self, uid: SessionUid, mut live: Live) {
+    pub(super) fn session_connected(&mut self, uid: SessionUid, mut live: Live) {
         live.bodies = self.bodies.remove(&uid).unwrap_or_default();
         let bytes = live.bodies.bytes();
         self.held.for_absent -= bytes;
@@ -79,7 +79,7 @@ impl ShardHost {
     }
 
     /// A session has no connection any more, if it had one.
-    pub(super) fn goes_away(&mut self, uid: SessionUid) -> Option<Live> {
+    pub(super) fn session_disconnected(&mut self, uid: SessionUid) -> Option<Live> {
         let mut live = self.live.remove(&uid)?;
         self.page_waits.remove(&uid);
         let bodies = std::mem::take(&mut live.bodies);
@@ -190,7 +190,7 @@ impl ShardHost {
         for packet_id in skipped {
             let kind = shard::Acknowledgement::Skip;
             let command = Command::Acknowledge { session: uid, epoch, packet_id, kind };
-            self.propose(now, &command, Asked::Skip { session: uid });
+            self.propose(now, &command, Continuation::Skip { session: uid });
         }
         if !wanted.is_empty() {
             self.read(wanted);
@@ -244,17 +244,17 @@ impl ShardHost {
                             let packet_id = shard::packet_id(number);
                             let kind = shard::Acknowledgement::Skip;
                             let command = Command::Acknowledge { session: uid, epoch, packet_id, kind };
-                            self.propose(now, &command, Asked::Skip { session: uid });
+                            self.propose(now, &command, Continuation::Skip { session: uid });
                         }
                     }
                     self.touch(uid);
                 }
                 Purpose::Orphan { id } => match message {
-                    Some(message) => self.give_orphan(id, message, out),
+                    Some(message) => self.redeliver_orphan(id, message, out),
                     None if current.is_none() => {}
                     None => self.orphan_done(now, id, 0),
                 },
-                Purpose::Look { ticket, at } => self.looked(now, ticket, at, message),
+                Purpose::QueuePageRead { ticket, at } => self.message_read(now, ticket, at, message),
                 Purpose::Rewrite => self.rewrite(now, key, message),
             }
         }
@@ -281,8 +281,8 @@ impl ShardHost {
         match purpose {
             Purpose::Delivery { session, number } => of_entry(session, number),
             Purpose::Orphan { id } => Some(self.state.orphan(id)?.key),
-            Purpose::Look { ticket, at } => {
-                let (session, number) = self.looks.get(ticket)?.entry(at)?;
+            Purpose::QueuePageRead { ticket, at } => {
+                let (session, number) = self.page_reads.get(ticket)?.entry(at)?;
                 of_entry(session, number)
             }
             Purpose::Rewrite => Some(key),
@@ -305,19 +305,19 @@ impl ShardHost {
         out: &mut ShardOutput,
     ) {
         match self.bodies_of(uid).and_then(|bodies| bodies.get(n)).cloned() {
-            Some(message) => self.give_orphan(id, message, out),
+            Some(message) => self.redeliver_orphan(id, message, out),
             None => self.read(vec![Wanted::new(Purpose::Orphan { id }, key)]),
         }
     }
 
-    fn give_orphan(&mut self, id: u64, message: Message, out: &mut ShardOutput) {
+    fn redeliver_orphan(&mut self, id: u64, message: Message, out: &mut ShardOutput) {
         let Some(orphan) = self.state.orphan(id) else { return };
         let Some(name) = GroupName::parse(orphan.group) else { return };
         let key = self.new_append(super::Waiter::Orphan { id, shards: 0 });
         let identity = Identity::of_orphan(self.id, id);
         let token = Some(Token::Append { shard: self.id, key });
         out.requests
-            .push((name.shard(), Request::GiveOrphan { group: Box::new(name), message, identity, token }));
+            .push((name.shard(), Request::DeliverOrphan { group: Box::new(name), message, identity, token }));
     }
 
     pub(super) fn acknowledge(
@@ -341,12 +341,12 @@ impl ShardHost {
             return self.acknowledged(uid, connection, packet_id, kind, &Answer::Unknown, out);
         }
         let command = Command::Acknowledge { session: uid, epoch: live.epoch, packet_id, kind: command };
-        let asked = Asked::Acknowledge { session: uid, connection, packet_id, kind };
+        let continuation = Continuation::Acknowledge { session: uid, connection, packet_id, kind };
         // PUBREL waits for PUBREC, and what waits in the queue for its turn.
         if kind == (Acknowledgement::PubRec { refused: false }) || !session.waiting().is_empty() {
-            self.propose(now, &command, asked);
+            self.propose(now, &command, continuation);
         } else {
-            self.propose_later(now, &command, asked);
+            self.propose_later(now, &command, continuation);
         }
     }
 

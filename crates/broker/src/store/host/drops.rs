@@ -63,7 +63,7 @@ impl ShardHost {
     }
 
     /// The client is back, or its session has ended.
-    pub(super) fn tell_drops(&mut self, now: Time, uid: SessionUid, client: &str) {
+    pub(super) fn log_drops(&mut self, now: Time, uid: SessionUid, client: &str) {
         let Some(dropped) = self.drops.by_session.remove(&uid) else { return };
         let Some(unsaid) = self.drops.line(now) else { return };
         tracing::warn!(

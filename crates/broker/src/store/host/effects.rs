@@ -3,35 +3,41 @@
 use mqtt::ReasonCode;
 use shard::{Answer, DropReason, Effect, EndReason, SessionUid};
 
-use super::propose::Asked;
+use super::propose::Continuation;
 use super::{ShardHost, ShardOutput, Waiter};
 use crate::ids::Time;
 use crate::store::{Completion, Request, shards_of};
 
 impl ShardHost {
-    pub(super) fn effect(&mut self, now: Time, effect: Effect, asked: &mut [Asked], out: &mut ShardOutput) {
+    pub(super) fn effect(
+        &mut self,
+        now: Time,
+        effect: Effect,
+        continuations: &mut [Continuation],
+        out: &mut ShardOutput,
+    ) {
         match effect {
             Effect::Answer { ordinal, answer } => {
-                if let Some(asked) = asked.get_mut(ordinal as usize) {
-                    let asked = std::mem::replace(asked, Asked::Nobody);
-                    self.answered(now, asked, answer, out);
+                if let Some(continuation) = continuations.get_mut(ordinal as usize) {
+                    let continuation = std::mem::replace(continuation, Continuation::Nobody);
+                    self.answered(now, continuation, answer, out);
                 }
             }
             Effect::Queued { ordinal, session, n, pinned, over } => {
-                let (message, append, waits) = match asked.get(ordinal as usize) {
-                    Some(Asked::Publish { message, append }) => (message, *append, append.is_some()),
-                    Some(Asked::Enqueue { message, append, .. }) => {
+                let (message, append, waits) = match continuations.get(ordinal as usize) {
+                    Some(Continuation::Publish { message, append }) => (message, *append, append.is_some()),
+                    Some(Continuation::Enqueue { message, append, .. }) => {
                         (message, *append, over && self.has_token(*append))
                     }
                     _ => return,
                 };
                 self.queued(session, n, message, pinned);
                 if over {
-                    self.is_over(now, session, n, append, waits);
+                    self.queue_exceeded(now, session, n, append, waits);
                 }
             }
             Effect::Pinned { session, .. } => self.touch(session),
-            Effect::Room { session, before } => self.room(now, session, before, out),
+            Effect::Room { session, before } => self.room_freed(now, session, before, out),
             Effect::Dropped { session, from, to, reason } => {
                 let dropped = to - from;
                 match reason {
@@ -77,33 +83,33 @@ impl ShardHost {
         append.is_some_and(|append| matches!(append.waiter, Waiter::Token(_) | Waiter::Unsynced(_)))
     }
 
-    fn answered(&mut self, now: Time, asked: Asked, answer: Answer, out: &mut ShardOutput) {
-        match asked {
-            Asked::Nobody => {}
-            Asked::Claim(claim) => self.claimed(now, claim, answer, out),
-            Asked::Release(client_id) => self.released(&client_id),
-            Asked::Subscribe { session, reply, filters, shapes } => {
+    fn answered(&mut self, now: Time, continuation: Continuation, answer: Answer, out: &mut ShardOutput) {
+        match continuation {
+            Continuation::Nobody => {}
+            Continuation::Claim(claim) => self.claimed(now, claim, answer, out),
+            Continuation::Release(client_id) => self.released(&client_id),
+            Continuation::Subscribe { session, reply, filters, shapes } => {
                 self.subscribed(now, session, reply, (filters, shapes), answer, out);
             }
-            Asked::Unsubscribe { session, reply, filters } => {
+            Continuation::Unsubscribe { session, reply, filters } => {
                 self.unsubscribed(session, reply, filters, answer, out)
             }
-            Asked::Publish { append, .. } => self.one_taken(now, append, out),
-            Asked::Retain { append, charge } => {
+            Continuation::Publish { append, .. } => self.one_accepted(now, append, out),
+            Continuation::Retain { append, charge } => {
                 self.charged.retained(charge);
-                self.one_taken(now, append, out);
+                self.one_accepted(now, append, out);
             }
-            Asked::Enqueue { message, append, group } => {
+            Continuation::Enqueue { message, append, group } => {
                 if matches!(answer, Answer::Gone) {
                     let identity = append.and_then(|key| self.appends.get(key as usize)?.identity);
-                    self.give_back(group, message, identity, append, out);
+                    self.redeliver(group, message, identity, append, out);
                 }
-                self.one_taken(now, append, out);
+                self.one_accepted(now, append, out);
             }
-            Asked::Acknowledge { session, connection, packet_id, kind } => {
+            Continuation::Acknowledge { session, connection, packet_id, kind } => {
                 self.acknowledged(session, connection, packet_id, kind, &answer, out);
             }
-            Asked::Skip { session } => {
+            Continuation::Skip { session } => {
                 if let Answer::Finished { n } = answer {
                     let live = self.live.get_mut(&session);
                     if !live.is_some_and(|live| live.unreadable.remove(&n)) {
@@ -113,21 +119,21 @@ impl ShardHost {
                     self.touch(session);
                 }
             }
-            Asked::Token(token) => out.acknowledged.push((token, ReasonCode::Success)),
-            Asked::Released { connection, packet_id } => {
+            Continuation::Token(token) => out.acknowledged.push((token, ReasonCode::Success)),
+            Continuation::Released { connection, packet_id } => {
                 out.complete(Completion::Complete { connection, packet_id });
             }
-            Asked::Clock { sweep } => self.ticked(now, &answer, sweep),
-            Asked::Forget { identity, shards } => {
+            Continuation::Clock { sweep } => self.ticked(now, &answer, sweep),
+            Continuation::Forget { identity, shards } => {
                 let forget = |shard| (shard, Request::ForgetIdentity { identity });
                 out.requests.extend(shards_of(shards).map(forget));
             }
-            Asked::Delete(token, charge) => {
+            Continuation::Delete(token, charge) => {
                 self.charged.retained(charge);
                 Self::deleted_retained(token, &answer, out);
             }
-            Asked::Overdue(session) => self.overdue_settled(now, session, out),
-            Asked::Rewrite { segment, references } => {
+            Continuation::Overdue(session) => self.overdue_settled(now, session, out),
+            Continuation::Rewrite { segment, references } => {
                 let moved = if let Answer::Rewritten { moved } = answer { moved as usize } else { 0 };
                 self.rewritten(segment, references, moved);
             }
@@ -143,8 +149,8 @@ impl ShardHost {
         shared: &[Box<str>],
         out: &mut ShardOutput,
     ) {
-        self.tell_drops(now, uid, client_id);
-        let live = self.goes_away(uid);
+        self.log_drops(now, uid, client_id);
+        let live = self.session_disconnected(uid);
         self.will_owners.of_sessions.remove(&uid);
         if let Some(bodies) = self.bodies.remove(&uid) {
             self.held.for_absent -= bodies.bytes();
@@ -153,12 +159,12 @@ impl ShardHost {
             self.leave_group(uid, text, None, out);
         }
         for over in live.into_iter().flat_map(|live| live.over) {
-            self.one_taken(now, over.append, out);
+            self.one_accepted(now, over.append, out);
         }
         if let Some(client) = self.clients.get_mut(client_id)
             && client.session() == Some(uid)
         {
-            client.dealings().session = None;
+            client.claim_state().session = None;
         }
         let dispatched = self.dispatched.remove(&uid).unwrap_or_default();
         let known = self.known_to.remove(&uid).unwrap_or_default();

@@ -3,23 +3,23 @@
 use mqtt::{QoS, ReasonCode, TopicFilter};
 
 use super::{ShardHost, ShardOutput};
+use crate::batch::{MemberDelivery, SubscriptionIds, Token, WorkerCommand};
 use crate::ids::{ConnectionId, GroupId, Ticket, Time};
-use crate::mail::{Letter, MemberDelivery, SubscriptionIds, Token};
 use crate::message::Message;
-use crate::peers::{Members, NodePlace};
+use crate::peers::{Members, NodeIndex};
 use crate::route::{Options, Route, RouteKind};
 use crate::store::group::{Choice, Group, GroupMember};
-use crate::store::{Completion, Enqueue, GroupName, Identity, Join, Member, OfGroup, Request};
+use crate::store::{Completion, Enqueue, EnqueueForGroup, GroupName, Identity, Join, Member, Request};
 
 /// On which terms a message is given.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Giving<'a> {
+pub(super) struct GroupDelivery<'a> {
     /// Why a member that needs the log does not get it.
     pub refusal: Option<ReasonCode>,
     /// It comes from another node, for a member on this one.
     pub only_here: bool,
     /// Nodes that have no member to give it to.
-    pub not_to: &'a [NodePlace],
+    pub not_to: &'a [NodeIndex],
     /// Why such a node did not take it, unless that was for want of members: whoever waits is told when nobody else takes it.
     pub declined: Option<ReasonCode>,
     /// Nodes that it was offered to.
@@ -32,16 +32,16 @@ pub(super) struct Giving<'a> {
 
 /// A message that a member on another node is to get.
 #[derive(Debug)]
-pub struct Given {
+pub struct Offered {
     group: GroupId,
     message: Message,
     /// Who waits for it; nobody for what another member left behind.
     token: Option<Token>,
     /// Where it is on its way to.
-    to: NodePlace,
+    to: NodeIndex,
     /// Nodes that had nobody, or no room.
-    refused: Vec<NodePlace>,
-    /// As those of [`Giving`].
+    refused: Vec<NodeIndex>,
+    /// As those of [`GroupDelivery`].
     declined: Option<ReasonCode>,
     offers: u8,
 }
@@ -49,7 +49,7 @@ pub struct Given {
 /// A message for a member of a shared group on another node.
 #[derive(Debug)]
 pub struct Offer {
-    pub to: NodePlace,
+    pub to: NodeIndex,
     pub group: Box<GroupName>,
     pub message: Message,
     /// Hears whether a member there has it.
@@ -72,8 +72,8 @@ const OFFERS_MAX: u8 = 16;
 
 impl ShardHost {
     pub(super) fn join(&mut self, join: Join, out: &mut ShardOutput) {
-        let place = self.group_names.get(&join.group).copied().or_else(|| self.new_group(&join.group));
-        let group = place.and_then(|(slot, generation)| self.groups.get_mut(slot, generation));
+        let index = self.group_names.get(&join.group).copied().or_else(|| self.new_group(&join.group));
+        let group = index.and_then(|(slot, generation)| self.groups.get_mut(slot, generation));
         let reason = if group.is_some() { ReasonCode::Success } else { ReasonCode::QuotaExceeded };
         if let Some(group) = group {
             group.join(GroupMember {
@@ -85,9 +85,9 @@ impl ShardHost {
                 subscription_id: join.subscription_id,
             });
         }
-        self.tell_members(&join.group);
-        if let Some((connection, ticket, place)) = join.reply {
-            out.complete(Completion::Joined { connection, ticket, place, reason });
+        self.announce_members(&join.group);
+        if let Some((connection, ticket, index)) = join.reply {
+            out.complete(Completion::Joined { connection, ticket, index, reason });
         }
     }
 
@@ -96,7 +96,7 @@ impl ShardHost {
         let (slot, generation) = self.groups.insert(Group::new(name.clone()));
         let options = Options::default().with_qos(QoS::ExactlyOnce);
         let route =
-            Route { slot, generation, subscription_id: 0, place: self.id.0, options, kind: RouteKind::Group };
+            Route { slot, generation, subscription_id: 0, index: self.id.0, options, kind: RouteKind::Group };
         let uses = self.group_uses.entry(name.filter.clone()).or_default();
         *uses += 1;
         let uses = *uses;
@@ -148,7 +148,7 @@ impl ShardHost {
         {
             group.leave(member);
             let is_empty = group.is_empty();
-            self.tell_members(&name);
+            self.announce_members(&name);
             if is_empty {
                 self.drop_group(slot, generation);
             }
@@ -159,12 +159,12 @@ impl ShardHost {
     }
 
     /// Gives a group's message to one member.
-    pub(super) fn give(
+    pub(super) fn deliver_to_member(
         &mut self,
         now: Time,
         id: GroupId,
         message: &Message,
-        Giving { refusal, only_here, not_to, declined, offers, identity, token }: Giving<'_>,
+        GroupDelivery { refusal, only_here, not_to, declined, offers, identity, token }: GroupDelivery<'_>,
         out: &mut ShardOutput,
     ) {
         let view = message.view();
@@ -179,7 +179,7 @@ impl ShardHost {
                 // For a tenant's `#` the topic that its mountpoint lies below is not there.
                 let is_above = group.name().filter.strip_suffix("/#") == Some(view.topic);
                 let is_its_own = |member: &GroupMember| !is_above || !member.options.is_behind_mountpoint();
-                let may_go = |node: NodePlace| !only_here && !not_to.contains(&node);
+                let may_go = |node: NodeIndex| !only_here && !not_to.contains(&node);
                 let is_candidate = |member: &GroupMember| match member.member {
                     Member::Node(node) => may_go(node) && routes.is_up(node),
                     Member::Connection(_) | Member::Session(_) => is_its_own(member),
@@ -226,7 +226,7 @@ impl ShardHost {
                 let group = self.groups.get(id.slot, id.generation);
                 let group = group.map(|group| {
                     let name = group.name().clone();
-                    Box::new(OfGroup { name, is_connected: connection.is_some(), identity })
+                    Box::new(EnqueueForGroup { name, is_connected: connection.is_some(), identity })
                 });
                 let entries = vec![entry];
                 let request = Request::Enqueue { session, entries, group, token, page: None };
@@ -236,7 +236,7 @@ impl ShardHost {
                 let message = message.clone();
                 let delivery =
                     MemberDelivery { group: id, connection, message, options, subscription_id, token };
-                out.letters.push((connection.worker, Letter::Member(Box::new(delivery))));
+                out.commands.push((connection.worker, WorkerCommand::Member(Box::new(delivery))));
             }
             (Member::Node(node), _) => {
                 let refused = not_to.to_vec();
@@ -245,7 +245,7 @@ impl ShardHost {
                 // node has nobody, another gets it.
                 let is_assured = qos > QoS::AtMostOnce || token.is_some() && !is_waiting;
                 let token_kept = if is_waiting { None } else { token };
-                let given = || Given {
+                let offered = || Offered {
                     group: id,
                     message: kept,
                     token: token_kept,
@@ -254,7 +254,7 @@ impl ShardHost {
                     declined,
                     offers,
                 };
-                self.give_elsewhere((node, is_waiting), id, message, is_assured.then(given), out);
+                self.offer_to_node((node, is_waiting), id, message, is_assured.then(offered), out);
                 if is_waiting {
                     self.answer(now, token, out);
                 }
@@ -267,7 +267,7 @@ impl ShardHost {
     }
 
     /// Gives what a member left behind to another.
-    pub(super) fn give_left_behind(
+    pub(super) fn deliver_orphan(
         &mut self,
         now: Time,
         name: &GroupName,
@@ -279,25 +279,25 @@ impl ShardHost {
             self.counters.dropped_no_member += 1;
             return self.answer(now, token, out);
         };
-        self.give(
+        self.deliver_to_member(
             now,
             GroupId { shard: self.id, slot, generation },
             message,
-            Giving { identity: Some(identity), token, ..Giving::default() },
+            GroupDelivery { identity: Some(identity), token, ..GroupDelivery::default() },
             out,
         );
     }
 
     /// A group has these members on another node; all of them take part as one that weighs as much.
-    pub(super) fn join_node(&mut self, name: GroupName, node: NodePlace, members: Members) {
+    pub(super) fn join_node(&mut self, name: GroupName, node: NodeIndex, members: Members) {
         let member = Member::Node(node);
         if members.count == 0 {
             self.node_routes.note_routed(node, &name.text(), true);
             return self.leave(name, member, None, &mut ShardOutput::default());
         }
-        let place = self.group_names.get(&name).copied().or_else(|| self.new_group(&name));
-        self.node_routes.note_routed(node, &name.text(), place.is_some());
-        if let Some(group) = place.and_then(|(slot, generation)| self.groups.get_mut(slot, generation)) {
+        let index = self.group_names.get(&name).copied().or_else(|| self.new_group(&name));
+        self.node_routes.note_routed(node, &name.text(), index.is_some());
+        if let Some(group) = index.and_then(|(slot, generation)| self.groups.get_mut(slot, generation)) {
             group.join(GroupMember {
                 member,
                 weight: members.count,
@@ -310,9 +310,9 @@ impl ShardHost {
     }
 
     /// Other nodes hear which members a group has here, when that has changed.
-    fn tell_members(&mut self, name: &GroupName) {
-        let place = self.group_names.get(name).copied();
-        let Some(group) = place.and_then(|(slot, generation)| self.groups.get_mut(slot, generation)) else {
+    fn announce_members(&mut self, name: &GroupName) {
+        let index = self.group_names.get(name).copied();
+        let Some(group) = index.and_then(|(slot, generation)| self.groups.get_mut(slot, generation)) else {
             return;
         };
         let members = group.own_members();
@@ -322,24 +322,25 @@ impl ShardHost {
         }
     }
 
-    fn give_elsewhere(
+    fn offer_to_node(
         &mut self,
-        (to, waits): (NodePlace, bool),
+        (to, waits): (NodeIndex, bool),
         id: GroupId,
         message: &Message,
-        given: Option<Given>,
+        offered: Option<Offered>,
         out: &mut ShardOutput,
     ) {
         let Some(group) = self.groups.get(id.slot, id.generation) else { return };
         let name = Box::new(group.name().clone());
-        let token = given.map(|given| Token::Given { shard: self.id, key: self.given.insert(given) as u32 });
-        out.given.push(Offer { to, group: name, message: message.clone(), token, waits });
+        let token = offered
+            .map(|offered| Token::Offered { shard: self.id, key: self.offered.insert(offered) as u32 });
+        out.offered.push(Offer { to, group: name, message: message.clone(), token, waits });
     }
 
     /// A member on another node has the message, or there is none: then somebody else gets it.
-    pub(super) fn was_given(&mut self, now: Time, key: u32, reason: ReasonCode, out: &mut ShardOutput) {
-        let Some(given) = self.given.try_remove(key as usize) else { return };
-        let Given { group, message, token, to, mut refused, mut declined, mut offers } = given;
+    pub(super) fn offer_answered(&mut self, now: Time, key: u32, reason: ReasonCode, out: &mut ShardOutput) {
+        let Some(offered) = self.offered.try_remove(key as usize) else { return };
+        let Offered { group, message, token, to, mut refused, mut declined, mut offers } = offered;
         match reason {
             ReasonCode::ServerUnavailable => refused.push(to),
             // The node is cut off since it was chosen: the next choice sees that, and takes it only when nobody else is there.
@@ -357,12 +358,13 @@ impl ShardHost {
             let reason = declined.unwrap_or(ReasonCode::Success);
             return token.into_iter().for_each(|token| self.answer_with(now, token, reason, out));
         }
-        let giving = Giving { not_to: &refused, declined, offers, token, ..Giving::default() };
-        self.give(now, group, &message, giving, out);
+        let delivery =
+            GroupDelivery { not_to: &refused, declined, offers, token, ..GroupDelivery::default() };
+        self.deliver_to_member(now, group, &message, delivery, out);
     }
 
     /// Another node has chosen a member on this one.
-    pub(super) fn give_here(
+    pub(super) fn deliver_locally(
         &mut self,
         now: Time,
         name: &GroupName,
@@ -376,11 +378,11 @@ impl ShardHost {
                 None => self.counters.dropped_no_member += 1,
             };
         };
-        self.give(
+        self.deliver_to_member(
             now,
             GroupId { shard: self.id, slot, generation },
             message,
-            Giving { refusal, only_here: true, token, ..Giving::default() },
+            GroupDelivery { refusal, only_here: true, token, ..GroupDelivery::default() },
             out,
         );
     }
@@ -394,7 +396,7 @@ impl ShardHost {
 
     fn answer_with(&mut self, now: Time, token: Token, reason: ReasonCode, out: &mut ShardOutput) {
         match token {
-            Token::Append { shard, key } if shard == self.id => self.taken(now, key, reason, out),
+            Token::Append { shard, key } if shard == self.id => self.accepted(now, key, reason, out),
             token => out.acknowledged.push((token, reason)),
         }
     }

@@ -8,10 +8,10 @@ use shard::{Command, SessionUid, SessionView};
 
 use super::ages::Ages;
 use super::live::Bodies;
-use super::propose::Asked;
+use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
 use crate::admin::{
-    ClientDetail, ClientFilter, ClientInfo, Known, Matches, Receiver, SessionDetail, SessionFigures,
+    ClientDetail, ClientFilter, ClientInfo, ClientLocation, Matches, Receiver, SessionDetail, SessionFigures,
     SubscriptionFilter, SubscriptionInfo,
 };
 use crate::backlog::Waiting;
@@ -30,10 +30,10 @@ impl ShardHost {
     }
 
     /// `None`: neither connected nor with a session.
-    pub(crate) fn known(&self, client_id: &str) -> Option<Known> {
+    pub(crate) fn locate(&self, client_id: &str) -> Option<ClientLocation> {
         let owner = self.clients.get(client_id).and_then(|client| client.owner());
         let session = self.state.session_of(client_id).map(|uid| self.session_id(uid));
-        (owner.is_some() || session.is_some()).then_some(Known { owner, session })
+        (owner.is_some() || session.is_some()).then_some(ClientLocation { owner, session })
     }
 
     pub(super) fn session_id(&self, uid: SessionUid) -> SessionId {
@@ -91,7 +91,7 @@ impl ShardHost {
         let (some, next) = self.state.sessions_from(from, SESSIONS_AT_ONCE);
         for uid in some {
             if found.len() >= limit {
-                return (found, Some(uid.place()));
+                return (found, Some(uid.list_index()));
             }
             let Some(session) = self.state.session(uid) else { continue };
             if self.live.contains_key(&uid) || !filter.wants(session.client_id(), None) {
@@ -113,22 +113,22 @@ impl ShardHost {
         filter: &SubscriptionFilter,
     ) -> (Vec<SubscriptionInfo>, Option<(u32, u32)>) {
         let mut found = Vec::new();
-        let mut looked = 0;
+        let mut examined = 0;
         let (some, next) = self.state.sessions_from(from, SESSIONS_AT_ONCE);
         for uid in some {
-            if looked >= SUBSCRIPTIONS_AT_ONCE {
-                return (found, Some((uid.place(), 0)));
+            if examined >= SUBSCRIPTIONS_AT_ONCE {
+                return (found, Some((uid.list_index(), 0)));
             }
-            let skip = if uid.place() == from { std::mem::take(&mut within) as usize } else { 0 };
+            let skip = if uid.list_index() == from { std::mem::take(&mut within) as usize } else { 0 };
             let Some(session) = self.state.session(uid) else { continue };
             if self.live.contains_key(&uid) {
                 continue;
             }
             for (at, (text, options, id)) in session.subscriptions().enumerate().skip(skip) {
-                if found.len() >= limit || looked >= SUBSCRIPTIONS_AT_ONCE {
-                    return (found, Some((uid.place(), at as u32)));
+                if found.len() >= limit || examined >= SUBSCRIPTIONS_AT_ONCE {
+                    return (found, Some((uid.list_index(), at as u32)));
                 }
-                looked += 1;
+                examined += 1;
                 if filter.wants(text) {
                     let client: Arc<str> = session.client_id().into();
                     found.push(SubscriptionInfo::new(&client, false, text, Options::from_byte(options), id));
@@ -164,13 +164,13 @@ impl ShardHost {
             return false;
         }
         self.counters.sessions_kicked += 1;
-        self.propose(now, &Command::End { session: uid }, Asked::Nobody);
+        self.propose(now, &Command::End { session: uid }, Continuation::Nobody);
         self.apply_at_once(now, out);
         true
     }
 
     /// Adds the sessions and members of shared groups that a topic's messages are for.
-    pub(crate) fn who_would_get(&mut self, topic: TopicName<'_>, limit: usize, matches: &mut Matches) {
+    pub(crate) fn find_receivers(&mut self, topic: TopicName<'_>, limit: usize, matches: &mut Matches) {
         let room = limit.saturating_sub(matches.receivers.len());
         let (total, sessions) = self.state.matching(topic, room);
         matches.total += total;
@@ -183,13 +183,13 @@ impl ShardHost {
         routes.clear();
         self.group_reader.matches(topic, &mut routes);
         for route in routes.iter().filter(|route| route.kind == RouteKind::Group) {
-            self.group_would_get(route.slot, route.generation, limit, matches);
+            self.find_members(route.slot, route.generation, limit, matches);
         }
         self.group_matches = routes;
         self.group_reader.quiescent();
     }
 
-    fn group_would_get(&self, slot: u32, generation: u32, limit: usize, matches: &mut Matches) {
+    fn find_members(&self, slot: u32, generation: u32, limit: usize, matches: &mut Matches) {
         let Some(group) = self.groups.get(slot, generation) else { return };
         for member in group.members() {
             matches.total += 1;

@@ -106,8 +106,8 @@ impl Live {
         if deadline == Time::NEVER || self.drops {
             return deadline;
         }
-        let patient = deadline.max(self.place_freed.after(queue.wait));
-        patient.min(self.full.due(queue.full_max))
+        let patient = deadline.max(self.place_freed.after(queue.full_wait));
+        patient.min(self.full.due(queue.full_wait_total))
     }
 
     /// The same for all that wait: it looks at each.
@@ -183,8 +183,8 @@ impl Bodies {
     /// Returns the bytes that it had.
     pub fn remove(&mut self, number: u64) -> u64 {
         let at = number.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
-        let place = at.and_then(|at| self.messages.get_mut(at));
-        let size = place.and_then(Option::take).map_or(0, |message| message.size() as u64);
+        let entry = at.and_then(|at| self.messages.get_mut(at));
+        let size = entry.and_then(Option::take).map_or(0, |message| message.size() as u64);
         self.bytes -= size;
         while let Some(None) = self.messages.front() {
             self.messages.pop_front();

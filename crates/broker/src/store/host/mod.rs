@@ -18,11 +18,11 @@ mod effects;
 mod groups;
 mod inspect;
 mod live;
-mod look;
 mod orphans;
 mod ownership;
 mod payers;
 mod propose;
+mod queue_page;
 mod received;
 mod retained;
 mod subscriptions;
@@ -48,19 +48,19 @@ use shard::{Command, Effect, Limits, SessionUid, Shard};
 use self::ages::Ages;
 use self::checkpoint::Checkpointing;
 use self::clients::Clients;
-use self::groups::Giving;
+use self::groups::GroupDelivery;
 use self::live::{Bodies, Live};
-use self::propose::{Asked, Proposals};
+use self::propose::{Continuation, Proposals};
 use super::group::Group;
-use super::log::{Condition, Life, StoreEvent, StoreLog};
+use super::log::{Condition, Incarnation, StoreEvent, StoreLog};
 use super::{Claim, Completion, DueWill, GroupName, Identity, Request, SHARDS, session_uid};
 use crate::backlog::Backlog;
+use crate::batch::{SessionDelivery, Token, WorkerCommand};
 use crate::counters::StoreCounters;
 use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
-use crate::mail::{Letter, SessionDelivery, Token};
 use crate::message::Message;
 use crate::node::NodeLoad;
-use crate::peers::NodePlace;
+use crate::peers::NodeIndex;
 use crate::route::Route;
 use crate::routes::Routes;
 use crate::settings::Settings;
@@ -109,13 +109,13 @@ pub struct ShardHost {
     group_uses: HashMap<Box<str>, u32>,
     group_matches: Vec<Route>,
     /// Messages that members on other nodes are to get.
-    given: slab::Slab<groups::Given>,
+    offered: slab::Slab<groups::Offered>,
     /// Appends that wait for members of groups, for the log, or for full queues.
     appends: slab::Slab<Append>,
     /// Bytes of messages that were acknowledged ahead of the disk and have not their places yet.
     unsynced: u64,
     /// Messages that their publishers may send again and that have not all their places yet, with their appends.
-    taking: HashMap<Identity, u32>,
+    accepting: HashMap<Identity, u32>,
     /// By [`Identity::line`], messages whose groups come before the sessions: each waits for those before it, whose members may be slower.
     ordered: HashMap<(u64, u64), VecDeque<append::Ordered>>,
     /// Sessions whose publishers wait, by when their patience ends. An entry counts while its session's `armed` says so.
@@ -129,7 +129,7 @@ pub struct ShardHost {
     /// The batch with the last retained message that was sent here.
     retained_asked: u64,
     /// What the last life's members have left behind, while shards are asked whether they have it.
-    sought: Option<orphans::Sought>,
+    orphan_search: Option<orphans::OrphanSearch>,
     /// Wills that were due and that a shard refused.
     held_wills: wills::HeldWills,
     will_owners: wills::WillOwners,
@@ -141,7 +141,7 @@ pub struct ShardHost {
     gives_way: bool,
     checkpointing: Checkpointing,
     /// Operators who wait for messages from the disk.
-    looks: slab::Slab<look::Look>,
+    page_reads: slab::Slab<queue_page::QueuePageRead>,
     /// Sessions with a connection for which something waits.
     backlog: Backlog,
     random: u64,
@@ -151,17 +151,17 @@ pub struct ShardHost {
 /// What applying a request leads to.
 #[derive(Debug, Default)]
 pub struct ShardOutput {
-    pub letters: Vec<(WorkerId, Letter)>,
+    pub commands: Vec<(WorkerId, WorkerCommand)>,
     pub requests: Vec<(ShardId, Request)>,
     pub acknowledged: Vec<(Token, ReasonCode)>,
     /// Wills that are due.
     pub wills: Vec<DueWill>,
     /// Messages for members of groups on other nodes.
-    pub given: Vec<Offer>,
+    pub offered: Vec<Offer>,
     /// Topics of which nothing is retained any more, as of then: for a node that does not know it, or for all.
-    pub deleted: Vec<(Option<NodePlace>, Box<str>, u64)>,
+    pub deleted: Vec<(Option<NodeIndex>, Box<str>, u64)>,
     /// What another node has sent a copy of, retained then and not known here before.
-    pub learned: Vec<(NodePlace, Message, u64)>,
+    pub propagated: Vec<(NodeIndex, Message, u64)>,
 }
 
 /// Bytes of the messages that a shard holds in memory.
@@ -177,7 +177,7 @@ pub struct Held {
 struct Append {
     waiter: Waiter,
     /// Of the same message sent again.
-    again: Vec<Token>,
+    duplicates: Vec<Token>,
     identity: Option<Identity>,
     remaining: u32,
     /// Groups that were given the message: one may have it and another not.
@@ -209,12 +209,12 @@ enum Waiter {
 
 impl ShardOutput {
     fn complete(&mut self, completion: Completion) {
-        self.letters.push((completion.connection().worker, Letter::Completion(completion)));
+        self.commands.push((completion.connection().worker, WorkerCommand::Completion(completion)));
     }
 
     fn deliver(&mut self, connection: ConnectionId, delivery: SessionDelivery) {
-        if let Some((_, Letter::Completion(Completion::Deliver { connection: last, more, .. }))) =
-            self.letters.last_mut()
+        if let Some((_, WorkerCommand::Completion(Completion::Deliver { connection: last, more, .. }))) =
+            self.commands.last_mut()
             && *last == connection
         {
             more.push(delivery);
@@ -277,24 +277,24 @@ impl ShardHost {
             group_reader,
             group_uses: HashMap::with_hasher(hasher.clone()),
             group_matches: Vec::new(),
-            given: slab::Slab::new(),
+            offered: slab::Slab::new(),
             appends: slab::Slab::new(),
             unsynced: 0,
-            taking: HashMap::with_hasher(hasher.clone()),
+            accepting: HashMap::with_hasher(hasher.clone()),
             ordered: HashMap::with_hasher(hasher.clone()),
             deadlines: BinaryHeap::new(),
             dispatched: HashMap::with_hasher(hasher.clone()),
             known_to: HashMap::with_hasher(hasher),
             stamps: super::retained_stamps::Stamps::default(),
             retained_asked: 0,
-            sought: None,
+            orphan_search: None,
             held_wills: wills::HeldWills::default(),
             will_owners: wills::WillOwners::default(),
             ticking: false,
             limits: None,
             gives_way: false,
             checkpointing: Checkpointing::default(),
-            looks: slab::Slab::new(),
+            page_reads: slab::Slab::new(),
             backlog: Backlog::default(),
             random: random | 1,
             counters: StoreCounters::default(),
@@ -303,14 +303,14 @@ impl ShardHost {
 
     /// Starts the shard: no client of the node's previous incarnation is connected any more. To be called once, after
     /// [`Self::recall`] of all shards and before any other request.
-    pub fn start(&mut self, now: Time, life: Life, out: &mut ShardOutput) {
-        let Life { incarnation, .. } = life;
-        self.propose_start(now, incarnation);
+    pub fn start(&mut self, now: Time, incarnation: Incarnation, out: &mut ShardOutput) {
+        let Incarnation { number, .. } = incarnation;
+        self.propose_start(now, number);
         self.configure(now);
         self.sweep(now);
         let wills: Vec<u64> = self.state.due_wills().map(|(id, _)| id).collect();
         wills.into_iter().for_each(|id| self.will_due(id, out));
-        self.seek_orphans(out);
+        self.search_orphans(out);
         self.apply_at_once(now, out);
     }
 
@@ -367,10 +367,10 @@ impl ShardHost {
                 self.forget_received(now, session, packet_id, flip)
             }
             Request::ForgetIdentity { identity } => {
-                self.propose_later(now, &Command::Forget(identity.into()), Asked::Nobody);
+                self.propose_later(now, &Command::Forget(identity.into()), Continuation::Nobody);
             }
             Request::ForgetOrigin { origin } => {
-                self.propose_later(now, &Command::ForgetOrigin { origin }, Asked::Nobody);
+                self.propose_later(now, &Command::ForgetOrigin { origin }, Continuation::Nobody);
             }
             Request::Retain { message, stamp, copied_by, refusal, token, payers } => {
                 self.retain(now, &message, payers, (stamp, copied_by), (refusal, token), out);
@@ -386,23 +386,29 @@ impl ShardHost {
                 self.join_node(*group, node, members);
                 self.node_routes.joined();
             }
-            Request::GiveHere { group, message, refusal, token } => {
-                self.give_here(now, &group, &message, (refusal, token), out);
+            Request::DeliverLocally { group, message, refusal, token } => {
+                self.deliver_locally(now, &group, &message, (refusal, token), out);
             }
-            Request::Given { key, reason } => self.was_given(now, key, reason, out),
+            Request::Offered { key, reason } => self.offer_answered(now, key, reason, out),
             Request::Bounce { group, message, identity, token } => {
-                self.give(now, group, &message, Giving { identity, token, ..Giving::default() }, out);
+                self.deliver_to_member(
+                    now,
+                    group,
+                    &message,
+                    GroupDelivery { identity, token, ..GroupDelivery::default() },
+                    out,
+                );
             }
-            Request::GiveOrphan { group, message, identity, token } => {
-                self.give_left_behind(now, &group, &message, (identity, token), out);
+            Request::DeliverOrphan { group, message, identity, token } => {
+                self.deliver_orphan(now, &group, &message, (identity, token), out);
             }
-            Request::WhoKnowsOrphans { asker, orphans } => self.who_knows_orphans(asker, &orphans, out),
+            Request::FindOrphans { asker, orphans } => self.find_orphans(asker, &orphans, out),
             Request::OrphansKnown { by, orphans } => self.orphans_known(now, by, &orphans),
-            Request::TakenBy { key, by } => self.taken_by(key, by, out),
+            Request::AcceptedBy { key, by } => self.accepted_by(key, by, out),
             Request::WillDispatched { key, outstanding, shards } => {
                 self.will_dispatched(now, key, outstanding, shards, out);
             }
-            Request::Taken { key, reason } => self.taken(now, key, reason, out),
+            Request::Accepted { key, reason } => self.accepted(now, key, reason, out),
         }
         self.apply_at_once(now, out);
     }

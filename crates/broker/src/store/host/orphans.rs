@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use shard::Command;
 
-use super::propose::Asked;
+use super::propose::Continuation;
 use super::{ShardHost, ShardOutput, Waiter};
+use crate::batch::Token;
 use crate::ids::{ShardId, Time};
-use crate::mail::Token;
 use crate::store::log::{Purpose, Wanted};
 use crate::store::{Identity, Request, SHARDS};
 
 /// Orphans of the last life.
-pub(super) struct Sought {
+pub(super) struct OrphanSearch {
     orphans: Arc<[u64]>,
     /// Those that have a place, and the shards where, as bits.
     known: BTreeMap<u64, u16>,
@@ -35,33 +35,33 @@ impl Waiter {
 
 impl ShardHost {
     /// A life begins: the last one may have given orphans to others and not have lived to note it.
-    pub(super) fn seek_orphans(&mut self, out: &mut ShardOutput) {
+    pub(super) fn search_orphans(&mut self, out: &mut ShardOutput) {
         let orphans: Arc<[u64]> = self.state.orphans().map(|(id, _)| id).collect();
         if orphans.is_empty() {
             return;
         }
         let asker = self.id;
-        let ask = |shard| (ShardId(shard), Request::WhoKnowsOrphans { asker, orphans: orphans.clone() });
+        let ask = |shard| (ShardId(shard), Request::FindOrphans { asker, orphans: orphans.clone() });
         out.requests.extend((0..SHARDS).map(ask));
-        self.sought = Some(Sought { orphans, known: BTreeMap::new(), unanswered: SHARDS });
+        self.orphan_search = Some(OrphanSearch { orphans, known: BTreeMap::new(), unanswered: SHARDS });
     }
 
-    pub(super) fn who_knows_orphans(&self, asker: ShardId, orphans: &[u64], out: &mut ShardOutput) {
+    pub(super) fn find_orphans(&self, asker: ShardId, orphans: &[u64], out: &mut ShardOutput) {
         let is_known = |id: &u64| self.state.knows(Identity::of_orphan(asker, *id).into());
         let orphans = orphans.iter().copied().filter(is_known).collect();
         out.requests.push((asker, Request::OrphansKnown { by: self.id, orphans }));
     }
 
     pub(super) fn orphans_known(&mut self, now: Time, by: ShardId, orphans: &[u64]) {
-        let Some(sought) = &mut self.sought else { return };
+        let Some(orphan_search) = &mut self.orphan_search else { return };
         for id in orphans {
-            *sought.known.entry(*id).or_default() |= 1 << by.0;
+            *orphan_search.known.entry(*id).or_default() |= 1 << by.0;
         }
-        sought.unanswered -= 1;
-        if sought.unanswered > 0 {
+        orphan_search.unanswered -= 1;
+        if orphan_search.unanswered > 0 {
             return;
         }
-        let Some(Sought { orphans, known, .. }) = self.sought.take() else { return };
+        let Some(OrphanSearch { orphans, known, .. }) = self.orphan_search.take() else { return };
         let mut wanted = Vec::new();
         for id in orphans.iter().copied() {
             match (known.get(&id), self.state.orphan(id)) {
@@ -78,18 +78,18 @@ impl ShardHost {
     }
 
     /// A shard remembers the identity of what an append of this one waits for, perhaps on behalf of another's.
-    pub(super) fn taken_by(&mut self, key: u32, by: ShardId, out: &mut ShardOutput) {
+    pub(super) fn accepted_by(&mut self, key: u32, by: ShardId, out: &mut ShardOutput) {
         let Some(append) = self.appends.get_mut(key as usize) else { return };
         if let Waiter::Orphan { shards, .. } = &mut append.waiter {
             *shards |= 1 << by.0;
         } else if let Some((shard, key)) = append.waiter.asker() {
-            out.requests.push((shard, Request::TakenBy { key, by }));
+            out.requests.push((shard, Request::AcceptedBy { key, by }));
         }
     }
 
     /// An orphan has its place. Its identity is forgotten when that is durable, and no sooner.
     pub(super) fn orphan_done(&mut self, now: Time, id: u64, shards: u16) {
         let identity = Identity::of_orphan(self.id, id);
-        self.propose(now, &Command::OrphanDone { id }, Asked::Forget { identity, shards });
+        self.propose(now, &Command::OrphanDone { id }, Continuation::Forget { identity, shards });
     }
 }

@@ -12,14 +12,14 @@ use shard::{Answer, Command, Mutation, SessionUid, WillFate, mutated};
 
 use super::clients::Client;
 use super::live::Live;
-use super::propose::{Asked, Haste};
+use super::propose::{Continuation, Urgency};
 use super::{ShardHost, ShardOutput};
+use crate::batch::{Claimed, Resume};
 use crate::ids::Time;
-use crate::mail::{Claimed, Resume};
 use crate::node::OwnerKey;
 use crate::route::Options;
 use crate::store::log::Condition;
-use crate::store::{Claim, Completion, Reached, Release, WillThen};
+use crate::store::{Claim, Completion, Release, WalkProgress, WillDisposition};
 
 impl ShardHost {
     pub(super) fn claim(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
@@ -27,17 +27,17 @@ impl ShardHost {
         let kept = kept.map(|session| OwnerKey::from_u32(session.user()));
         let client = self.clients.get_or_insert(&claim.client_id);
         let user = if client.owner().is_some() { Some(client.user) } else { kept };
-        if user.is_some_and(|user| !user.yields_to(claim.user)) {
+        if user.is_some_and(|user| !user.allows_takeover_by(claim.user)) {
             self.counters.claims_refused += 1;
             self.forget_client_if_idle(&claim.client_id);
             return refuse(&claim, ReasonCode::ClientIdentifierNotValid, out);
         }
         let Some(owner) = client.owner().filter(|_| !mutated(Mutation::NoTakeover)) else {
-            return self.grant(now, claim, out);
+            return self.accept_claim(now, claim, out);
         };
         // [MQTT-3.1.4-3]: the old connection goes first, and has gone before the new one hears anything.
         self.counters.takeovers += 1;
-        match client.dealings().pending.replace(claim) {
+        match client.claim_state().pending.replace(claim) {
             None => out.complete(Completion::Revoke { connection: owner }),
             Some(overtaken) => refuse(&overtaken, ReasonCode::SessionTakenOver, out),
         }
@@ -45,11 +45,11 @@ impl ShardHost {
 
     /// Clean Start begins a session anew, else one that exists goes on [MQTT-3.1.4-4] [MQTT3-3.1.4-3]; it lasts at least as
     /// long as the connection [MQTT3-4.1.0-1] [MQTT3-4.1.0-2].
-    fn grant(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
+    fn accept_claim(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
         let existing = self.state.session_of(&claim.client_id);
         let Some(client) = self.clients.get_mut(&claim.client_id) else { return };
         if claim.expiry == 0 && existing.is_none() && client.underway() == 0 {
-            client.owned_by(claim.connection, claim.user);
+            client.set_owner(claim.connection, claim.user);
             client.settle();
             let claimed =
                 Claimed { connection: claim.connection, session_present: false, session: None, resume: None };
@@ -60,10 +60,10 @@ impl ShardHost {
             return refuse(&claim, reason, out);
         }
         let Some(client) = self.clients.get_mut(&claim.client_id) else { return };
-        client.owned_by(claim.connection, claim.user);
-        let dealings = client.dealings();
-        dealings.claiming = true;
-        dealings.underway += 1;
+        client.set_owner(claim.connection, claim.user);
+        let claim_state = client.claim_state();
+        claim_state.claiming = true;
+        claim_state.underway += 1;
         let will = claim.will.as_ref();
         let command = Command::Claim(shard::Claim {
             client_id: &claim.client_id,
@@ -75,9 +75,9 @@ impl ShardHost {
             will: will
                 .map(|(message, delay)| shard::Will { message: message.view().stored(), delay_s: *delay }),
         });
-        self.push(now, &command, Haste::Now);
+        self.push(now, &command, Urgency::Now);
         drop(command);
-        self.asked(Asked::Claim(claim));
+        self.push_continuation(Continuation::Claim(claim));
     }
 
     /// Why a durable claim cannot be proposed.
@@ -100,19 +100,19 @@ impl ShardHost {
 
     pub(super) fn claimed(&mut self, now: Time, claim: Box<Claim>, answer: Answer, out: &mut ShardOutput) {
         let Some(client) = self.clients.get_mut(&claim.client_id) else { return };
-        let dealings = client.dealings();
-        dealings.underway -= 1;
-        dealings.claiming = false;
+        let claim_state = client.claim_state();
+        claim_state.underway -= 1;
+        claim_state.claiming = false;
         let connection = claim.connection;
         let Answer::Claimed { session, epoch, present } = answer else {
-            let (gone, pending) = (dealings.gone.take(), dealings.pending.take());
-            client.disown();
+            let (gone, pending) = (claim_state.gone.take(), claim_state.pending.take());
+            client.clear_owner();
             if gone.is_none() {
                 refuse(&claim, ReasonCode::QuotaExceeded, out);
             }
             return self.next_claim(now, &claim.client_id, pending, out);
         };
-        dealings.session = session;
+        claim_state.session = session;
         let Some(uid) = session else {
             let claimed = Claimed { connection, session_present: false, session: None, resume: None };
             out.complete(Completion::Claimed(claimed));
@@ -127,7 +127,7 @@ impl ShardHost {
         let first = session.open().start;
         let first = if mutated(Mutation::SkipPinned) { session.open().end.min(first + 1) } else { first };
         let mut live = Live::new(now, connection, epoch, claim.window, first);
-        if self.load.full_queues.is_known(&claim.client_id, None, now, self.settings.queue.remember) {
+        if self.load.full_queues.is_known(&claim.client_id, None, now, self.settings.queue.full_penalty) {
             live.drops_from_now(u64::from(self.settings.queue.messages_max));
         }
         let resume = present.then(|| {
@@ -143,11 +143,11 @@ impl ShardHost {
             })
         });
         self.will_owners.of_sessions.remove(&uid);
-        self.goes_live(uid, live);
-        self.tell_drops(now, uid, &claim.client_id);
+        self.session_connected(uid, live);
+        self.log_drops(now, uid, &claim.client_id);
         let session = Some(self.session_id(uid));
         out.complete(Completion::Claimed(Claimed { connection, session_present: present, session, resume }));
-        self.tell_groups(uid, out);
+        self.update_groups(uid, out);
         self.touch(uid);
         self.release_if_gone(now, &claim.client_id, out);
     }
@@ -155,7 +155,7 @@ impl ShardHost {
     /// The connection has gone while its claim was under way.
     fn release_if_gone(&mut self, now: Time, client_id: &Arc<str>, out: &mut ShardOutput) {
         if let Some(client) = self.clients.get_mut(client_id)
-            && let Some(gone) = client.dealings_if_any().and_then(|dealings| dealings.gone.take())
+            && let Some(gone) = client.existing_claim_state().and_then(|claim_state| claim_state.gone.take())
         {
             self.release(now, *gone, out);
         }
@@ -164,24 +164,24 @@ impl ShardHost {
     pub(super) fn release(&mut self, now: Time, release: Release, out: &mut ShardOutput) {
         let Some(client) = self.clients.get_mut(&release.client_id) else { return };
         if client.owner() != Some(release.connection) {
-            if let Some(dealings) = client.dealings_if_any() {
-                dealings.pending.take_if(|pending| pending.connection == release.connection);
+            if let Some(claim_state) = client.existing_claim_state() {
+                claim_state.pending.take_if(|pending| pending.connection == release.connection);
             }
             return;
         }
-        if let Some(dealings) = client.dealings_if_any()
-            && dealings.claiming
+        if let Some(claim_state) = client.existing_claim_state()
+            && claim_state.claiming
         {
-            dealings.gone = Some(Box::new(release));
+            claim_state.gone = Some(Box::new(release));
             return;
         }
-        client.disown();
-        let Some(dealings) = client.dealings_if_any() else {
+        client.clear_owner();
+        let Some(claim_state) = client.existing_claim_state() else {
             return self.forget_client_if_idle(&release.client_id);
         };
-        let pending = dealings.pending.take();
-        if let Some(uid) = dealings.session.take() {
-            dealings.underway += 1;
+        let pending = claim_state.pending.take();
+        if let Some(uid) = claim_state.session.take() {
+            claim_state.underway += 1;
             if release.known_to != 0 {
                 *self.known_to.entry(uid).or_default() |= release.known_to;
             }
@@ -204,32 +204,32 @@ impl ShardHost {
         out: &mut ShardOutput,
     ) {
         match pending {
-            Some(claim) => self.grant(now, claim, out),
+            Some(claim) => self.accept_claim(now, claim, out),
             None => self.forget_client_if_idle(client_id),
         }
     }
 
     fn release_session(&mut self, now: Time, uid: SessionUid, release: &Release, out: &mut ShardOutput) {
-        let Some(live) = self.goes_away(uid) else { return };
+        let Some(live) = self.session_disconnected(uid) else { return };
         let will = match release.will {
-            WillThen::Arm => WillFate::Arm,
-            WillThen::Discard => WillFate::Discard,
+            WillDisposition::Arm => WillFate::Arm,
+            WillDisposition::Discard => WillFate::Discard,
         };
         if let Some(owner) = &release.will_owner {
             self.will_owners.of_sessions.insert(uid, owner.clone());
         }
         let command = Command::Release { session: uid, epoch: live.epoch, expiry_s: release.expiry, will };
-        self.propose(now, &command, Asked::Release(release.client_id.clone()));
+        self.propose(now, &command, Continuation::Release(release.client_id.clone()));
         // Nobody reads any more: publishers stop waiting, the rule for full queues decides.
         for over in live.over {
-            self.one_taken(now, over.append, out);
+            self.one_accepted(now, over.append, out);
         }
-        self.tell_groups(uid, out);
+        self.update_groups(uid, out);
     }
 
     pub(super) fn released(&mut self, client_id: &Arc<str>) {
         if let Some(client) = self.clients.get_mut(client_id) {
-            client.dealings().underway -= 1;
+            client.claim_state().underway -= 1;
         }
         self.forget_client_if_idle(client_id);
     }
@@ -241,8 +241,8 @@ impl ShardHost {
     }
 }
 
-fn walk_of((filter, done, after): (&str, u16, &str)) -> (Box<str>, Reached) {
-    (filter.into(), Reached { done, after: (!after.is_empty()).then(|| after.into()) })
+fn walk_of((filter, done, after): (&str, u16, &str)) -> (Box<str>, WalkProgress) {
+    (filter.into(), WalkProgress { done, after: (!after.is_empty()).then(|| after.into()) })
 }
 
 fn refuse(claim: &Claim, reason: ReasonCode, out: &mut ShardOutput) {

@@ -8,8 +8,8 @@ use shard::{BatchBuilder, CLOCK_STEP_MAX_MS, Command, ELAPSED_MAX_MS, SessionUid
 
 use super::payers::RetainedCharge;
 use super::{Claim, ShardHost, ShardOutput};
+use crate::batch::Token;
 use crate::ids::{ConnectionId, GroupId, Ticket, Time};
-use crate::mail::Token;
 use crate::message::Message;
 use crate::route::Options;
 use crate::shapes::ShapeReservations;
@@ -20,7 +20,7 @@ use crate::store::{Acknowledgement, Identity};
 pub(super) struct Proposals {
     open: Option<Open>,
     /// Who asked for the commands of the open batch, in their order.
-    asked: Vec<Asked>,
+    continuations: Vec<Continuation>,
     /// Not yet durable, oldest first.
     underway: VecDeque<Underway>,
     /// Of the last batch that was made.
@@ -28,7 +28,7 @@ pub(super) struct Proposals {
     /// The state's clock when all of them are applied, ms.
     clock: u64,
     /// Memory of batches that were applied, for those to come.
-    spare: Vec<(Arc<Vec<u8>>, Vec<Asked>)>,
+    spare: Vec<(Arc<Vec<u8>>, Vec<Continuation>)>,
 }
 
 /// The batch of this turn, or of a few turns while nobody waits for it.
@@ -45,12 +45,12 @@ struct Open {
 pub(super) struct Underway {
     pub index: u64,
     pub bytes: Arc<Vec<u8>>,
-    pub asked: Vec<Asked>,
+    pub continuations: Vec<Continuation>,
 }
 
 /// How soon a command has to be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Haste {
+pub(super) enum Urgency {
     /// Somebody waits for the answer.
     Now,
     /// Nobody does: it goes with the next batch that somebody waits for, or after [`LAZY_MS`]. Until then a crash undoes it, so it
@@ -71,7 +71,7 @@ const EFFECTS_KEPT: usize = 4096;
 
 /// Who asked for a command, and what answering takes.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum Continuation {
     /// The answer is of no interest.
     Nobody,
     Claim(Box<Claim>),
@@ -142,10 +142,10 @@ impl Proposals {
 
     /// The open batch; it begins when there is none.
     fn opened(&mut self, now: Time) -> &mut Open {
-        let (spare, asked) = (&mut self.spare, &mut self.asked);
+        let (spare, continuations) = (&mut self.spare, &mut self.continuations);
         self.open.get_or_insert_with(|| {
-            let (mut shared, memory_asked) = spare.pop().unwrap_or_default();
-            *asked = memory_asked;
+            let (mut shared, spare_continuations) = spare.pop().unwrap_or_default();
+            *continuations = spare_continuations;
             let memory = Arc::get_mut(&mut shared).map(std::mem::take).unwrap_or_default();
             Open { batch: BatchBuilder::in_memory_of(memory, now.0), shared, since: now, urgent: false }
         })
@@ -159,16 +159,20 @@ impl Proposals {
             None => bytes = Arc::new(built),
         }
         self.last_index += 1;
-        Some(Underway { index: self.last_index, bytes, asked: std::mem::take(&mut self.asked) })
+        Some(Underway {
+            index: self.last_index,
+            bytes,
+            continuations: std::mem::take(&mut self.continuations),
+        })
     }
 
     /// A batch was applied.
-    fn recycle(&mut self, mut bytes: Arc<Vec<u8>>, mut asked: Vec<Asked>) {
-        asked.clear();
+    fn recycle(&mut self, mut bytes: Arc<Vec<u8>>, mut continuations: Vec<Continuation>) {
+        continuations.clear();
         let is_ours = Arc::get_mut(&mut bytes).is_some();
-        let is_small = bytes.capacity() <= SPARE_BYTES && asked.capacity() <= SPARE_COMMANDS;
+        let is_small = bytes.capacity() <= SPARE_BYTES && continuations.capacity() <= SPARE_COMMANDS;
         if is_ours && is_small && self.spare.len() < SPARES {
-            self.spare.push((bytes, asked));
+            self.spare.push((bytes, continuations));
         }
     }
 
@@ -203,24 +207,24 @@ impl Proposals {
 
 impl ShardHost {
     /// Adds a command to the open batch.
-    pub(super) fn propose(&mut self, now: Time, command: &Command<'_>, asked: Asked) {
-        self.push(now, command, Haste::Now);
-        self.asked(asked);
+    pub(super) fn propose(&mut self, now: Time, command: &Command<'_>, continuation: Continuation) {
+        self.push(now, command, Urgency::Now);
+        self.push_continuation(continuation);
     }
 
     /// The same for what nobody waits for.
-    pub(super) fn propose_later(&mut self, now: Time, command: &Command<'_>, asked: Asked) {
-        self.push(now, command, Haste::Later);
-        self.asked(asked);
+    pub(super) fn propose_later(&mut self, now: Time, command: &Command<'_>, continuation: Continuation) {
+        self.push(now, command, Urgency::Later);
+        self.push_continuation(continuation);
     }
 
-    /// Adds a command to the open batch; [`Self::asked`] has to follow, with what the command borrows from.
-    pub(super) fn push(&mut self, now: Time, command: &Command<'_>, haste: Haste) {
+    /// Adds a command to the open batch; [`Self::push_continuation`] has to follow, with what the command borrows from.
+    pub(super) fn push(&mut self, now: Time, command: &Command<'_>, urgency: Urgency) {
         self.catch_up(now);
         let open = self.proposals.opened(now);
         // A batch may stay open for some turns.
         open.batch.advance(now.0);
-        open.urgent |= haste == Haste::Now;
+        open.urgent |= urgency == Urgency::Now;
         open.batch.push(command);
     }
 
@@ -238,7 +242,7 @@ impl ShardHost {
         self.proposals.clock += CLOCK_STEP_MAX_MS;
         let step = Time(self.proposals.clock);
         self.proposals.opened(step).batch.push(&Command::Tick);
-        self.asked(Asked::Nobody);
+        self.push_continuation(Continuation::Nobody);
         self.close_batch();
     }
 
@@ -251,11 +255,11 @@ impl ShardHost {
         }
         let elapsed_ms = now.0.saturating_sub(self.proposals.clock);
         self.proposals.clock = self.proposals.clock.max(now.0);
-        self.propose(now, &Command::Started { incarnation, elapsed_ms }, Asked::Nobody);
+        self.propose(now, &Command::Started { incarnation, elapsed_ms }, Continuation::Nobody);
     }
 
-    pub(super) fn asked(&mut self, asked: Asked) {
-        self.proposals.asked.push(asked);
+    pub(super) fn push_continuation(&mut self, continuation: Continuation) {
+        self.proposals.continuations.push(continuation);
         if self.proposals.open.as_ref().is_some_and(|open| open.batch.is_full()) {
             self.close_batch();
         }
@@ -332,13 +336,13 @@ impl ShardHost {
         self.ages.note(batch.index, now);
         let count = effects.len();
         for effect in effects.drain(..) {
-            self.effect(now, effect, &mut batch.asked, out);
+            self.effect(now, effect, &mut batch.continuations, out);
         }
         // A message for very many sessions leads to as many.
         effects.shrink_to(EFFECTS_KEPT);
         self.effects = effects;
         if is_applied {
-            self.proposals.recycle(batch.bytes, batch.asked);
+            self.proposals.recycle(batch.bytes, batch.continuations);
         } else {
             self.proposals.underway.push_front(batch);
         }

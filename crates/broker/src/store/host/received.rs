@@ -3,11 +3,11 @@
 use mqtt::{PacketId, ReasonCode};
 use shard::Command;
 
-use super::propose::Asked;
+use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
+use crate::batch::Token;
 use crate::durability::Durability;
 use crate::ids::{ConnectionId, SessionId, Time};
-use crate::mail::Token;
 use crate::store::log::Condition;
 use crate::store::{Completion, session_uid};
 
@@ -33,9 +33,9 @@ impl ShardHost {
         if durability == Durability::Memory {
             // Bounded by the client's Receive Maximum: PUBCOMP waits.
             out.acknowledged.push((token, ReasonCode::Success));
-            return self.propose(now, &command, Asked::Nobody);
+            return self.propose(now, &command, Continuation::Nobody);
         }
-        self.propose(now, &command, Asked::Token(token));
+        self.propose(now, &command, Continuation::Token(token));
     }
 
     /// To be forgotten before PUBCOMP leaves [MQTT-4.3.3-11].
@@ -52,7 +52,7 @@ impl ShardHost {
             return out.complete(Completion::Complete { connection, packet_id });
         };
         let command = Command::Released { session, epoch: live.epoch, packet_id };
-        self.propose(now, &command, Asked::Released { connection, packet_id });
+        self.propose(now, &command, Continuation::Released { connection, packet_id });
     }
 
     /// The publish was refused. `flip`: some shards may have it, so its Packet Identifier's next message is another.
@@ -61,9 +61,9 @@ impl ShardHost {
         let Some(epoch) = self.live.get(&session).map(|live| live.epoch) else { return };
         if flip {
             // A toggle flips with the release of what was received.
-            self.propose(now, &Command::Receive { session, epoch, packet_id }, Asked::Nobody);
-            return self.propose(now, &Command::Released { session, epoch, packet_id }, Asked::Nobody);
+            self.propose(now, &Command::Receive { session, epoch, packet_id }, Continuation::Nobody);
+            return self.propose(now, &Command::Released { session, epoch, packet_id }, Continuation::Nobody);
         }
-        self.propose(now, &Command::Refuse { session, epoch, packet_id }, Asked::Nobody);
+        self.propose(now, &Command::Refuse { session, epoch, packet_id }, Continuation::Nobody);
     }
 }

@@ -3,19 +3,19 @@
 use mqtt::{QoS, ReasonCode, TopicName};
 use shard::{Answer, Command};
 
-use super::propose::Asked;
+use super::propose::Continuation;
 use super::{ShardHost, ShardOutput, Waiter};
 use crate::admin::{RetainedInfo, RetainedMessage};
+use crate::batch::Token;
 use crate::ids::Time;
-use crate::mail::Token;
 use crate::message::{Message, MessageView};
-use crate::peers::NodePlace;
+use crate::peers::NodeIndex;
 use crate::quota::Payers;
 use crate::retained::{self, PageBudget};
 use crate::store::retained_stamps::Stamp;
 
 /// Deletions of one shard that another node is told of when the two meet.
-const DELETIONS_TOLD: usize = 1000;
+const DELETIONS_SENT_MAX: usize = 1000;
 
 impl ShardHost {
     pub(super) fn retain(
@@ -23,7 +23,7 @@ impl ShardHost {
         now: Time,
         message: &Message,
         payers: Payers,
-        (stamp, copied_by): (u64, Option<NodePlace>),
+        (stamp, copied_by): (u64, Option<NodeIndex>),
         (refusal, token): (Option<ReasonCode>, Option<Token>),
         out: &mut ShardOutput,
     ) {
@@ -57,18 +57,18 @@ impl ShardHost {
             Some(_) if view.payload.is_empty() && !view.retain => {
                 out.deleted.push((None, view.topic.into(), stamp));
             }
-            Some(node) => out.learned.push((node, message.clone(), stamp)),
+            Some(node) => out.propagated.push((node, message.clone(), stamp)),
             None => {}
         }
         let append = token.map(|token| self.new_append(Waiter::Token(token)));
-        let append = self.go_ahead(now, message, append, out);
+        let append = self.acknowledge_early(now, message, append, out);
         let mut stored = message.view().stored();
         // Nobody asks who published what is retained: it goes to no shared group [MQTT-4.8.2-1]. What a node without others has retained is
         // older than all that it retains in a cluster.
         stored.publisher_key = stamp;
         let bytes = if stored.payload.is_empty() { 0 } else { stored.encoded_len() as u64 };
         let charge = self.charged.for_retained(stored.topic, payers, bytes);
-        self.propose(now, &Command::Retain { message: stored }, Asked::Retain { append, charge });
+        self.propose(now, &Command::Retain { message: stored }, Continuation::Retain { append, charge });
         self.retained_asked = self.proposals.index();
     }
 
@@ -124,7 +124,7 @@ impl ShardHost {
             publisher_key: 0,
         };
         let charge = self.charged.for_retained(topic, Payers::default(), 0);
-        self.propose(now, &Command::Retain { message }, Asked::Delete(token, charge));
+        self.propose(now, &Command::Retain { message }, Continuation::Delete(token, charge));
         self.retained_asked = self.proposals.index();
     }
 
@@ -145,7 +145,7 @@ impl ShardHost {
 
     /// The last topics whose retained message was deleted, and when.
     pub(crate) fn retained_deletions(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.stamps.deletions().take(DELETIONS_TOLD)
+        self.stamps.deletions().take(DELETIONS_SENT_MAX)
     }
 
     pub(crate) fn retained_len(&self) -> usize {
@@ -166,7 +166,7 @@ impl ShardHost {
         found: &mut Vec<Message>,
     ) -> Option<Box<str>> {
         let page = self.state.retained_page(filter, after, budget.messages());
-        budget.look(page.looked);
+        budget.examine(page.examined);
         for bytes in &page.messages {
             let Ok(stored) = shard::MessageView::decode(bytes) else { continue };
             // The state's clock stands still while nothing happens.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mqtt::{QoS, ReasonCode, Subscription, TopicFilter};
 use shard::{Answer, Command, Filter, SessionUid, Subscribed};
 
-use super::propose::{Asked, Haste};
+use super::propose::{Continuation, Urgency};
 use super::{ShardHost, ShardOutput};
 use crate::ids::{ConnectionId, SessionId, Ticket, Time};
 use crate::node::OwnerKey;
@@ -41,9 +41,9 @@ impl ShardHost {
             filters.iter().map(|(text, options, id)| Filter { text, options: options.byte(), id: *id });
         // Epoch 0: operators subscribe for sessions too.
         let command = Command::Subscribe { session, epoch: 0, filters: asked.collect() };
-        self.push(now, &command, Haste::Now);
+        self.push(now, &command, Urgency::Now);
         drop(command);
-        self.asked(Asked::Subscribe { session, reply, filters, shapes });
+        self.push_continuation(Continuation::Subscribe { session, reply, filters, shapes });
     }
 
     pub(super) fn subscribed(
@@ -63,27 +63,27 @@ impl ShardHost {
                 .map(|_| Subscribed { reason: ReasonCode::UnspecifiedError, existed: false })
                 .collect(),
         };
-        let mut told = Vec::with_capacity(results.len());
-        for (place, (result, (text, options, id))) in (0..).zip(results.into_iter().zip(&filters)) {
+        let mut answers = Vec::with_capacity(results.len());
+        for (index, (result, (text, options, id))) in (0..).zip(results.into_iter().zip(&filters)) {
             let subscription = Subscription::parse(text).ok();
             let plain = subscription.as_ref().filter(|subscription| subscription.share.is_none());
             // The node's index had no room: so the subscription is not there.
             if plain.is_some_and(|plain| unrouted.iter().any(|filter| **filter == *plain.filter.as_str())) {
                 let command = Command::Unsubscribe { session: uid, epoch: 0, filters: vec![text] };
-                self.propose(now, &command, Asked::Nobody);
-                told.push((ReasonCode::QuotaExceeded, result.existed));
+                self.propose(now, &command, Continuation::Nobody);
+                answers.push((ReasonCode::QuotaExceeded, result.existed));
                 continue;
             }
             if let Some(Subscription { share: Some(share), filter }) = subscription
                 && !result.reason.is_error()
             {
                 let group = GroupName { share: share.into(), filter: filter.as_str().into() };
-                let reply = Some((connection, ticket, place));
-                self.tell_group(uid, group, (*options, *id), (reply, shapes.clone()), out);
+                let reply = Some((connection, ticket, index));
+                self.update_group(uid, group, (*options, *id), (reply, shapes.clone()), out);
             }
-            told.push((result.reason, result.existed));
+            answers.push((result.reason, result.existed));
         }
-        out.complete(Completion::Subscribed { connection, ticket, results: told });
+        out.complete(Completion::Subscribed { connection, ticket, results: answers });
     }
 
     pub(super) fn unsubscribe(
@@ -96,9 +96,9 @@ impl ShardHost {
         let session = session_uid(id);
         let texts = filters.iter().map(|text| &**text).collect();
         let command = Command::Unsubscribe { session, epoch: 0, filters: texts };
-        self.push(now, &command, Haste::Now);
+        self.push(now, &command, Urgency::Now);
         drop(command);
-        self.asked(Asked::Unsubscribe { session, reply, filters });
+        self.push_continuation(Continuation::Unsubscribe { session, reply, filters });
     }
 
     pub(super) fn unsubscribed(
@@ -137,7 +137,7 @@ impl ShardHost {
 
     pub(super) fn node_route(&self, kind: RouteKind) -> Route {
         let options = Options::default().with_qos(QoS::ExactlyOnce);
-        Route { slot: 0, generation: 0, subscription_id: 0, place: self.id.0, options, kind }
+        Route { slot: 0, generation: 0, subscription_id: 0, index: self.id.0, options, kind }
     }
 
     /// A session's shared subscription has ended; does nothing for one that is not shared.
@@ -154,7 +154,7 @@ impl ShardHost {
     }
 
     /// Tells the shared groups of a session where to find it now.
-    pub(super) fn tell_groups(&mut self, uid: SessionUid, out: &mut ShardOutput) {
+    pub(super) fn update_groups(&mut self, uid: SessionUid, out: &mut ShardOutput) {
         let Some(session) = self.state.session(uid) else { return };
         let shared: Vec<_> = session
             .subscriptions()
@@ -163,7 +163,7 @@ impl ShardHost {
             })
             .collect();
         for (group, options, id) in shared {
-            self.tell_group(uid, group, (options, id), (None, None), out);
+            self.update_group(uid, group, (options, id), (None, None), out);
         }
     }
 
@@ -172,18 +172,18 @@ impl ShardHost {
     pub(crate) fn recall(&mut self, out: &mut ShardOutput) {
         let filters: Vec<Box<str>> = self.state.filters().into_iter().map(Into::into).collect();
         filters.into_iter().for_each(|filter| self.filter_added(filter));
-        let mut place = Some(0);
-        while let Some(from) = place {
+        let mut index = Some(0);
+        while let Some(from) = index {
             let (some, next) = self.state.sessions_from(from, SESSIONS_AT_ONCE);
             for uid in some {
                 self.charge_shapes(uid);
                 self.charge_known_session(uid);
-                self.tell_groups(uid, out);
+                self.update_groups(uid, out);
                 if self.state.session(uid).is_some_and(|session| session.has_received()) {
                     self.known_to.insert(uid, u16::MAX);
                 }
             }
-            place = next;
+            index = next;
         }
     }
 
@@ -200,7 +200,7 @@ impl ShardHost {
         }
     }
 
-    fn tell_group(
+    fn update_group(
         &self,
         uid: SessionUid,
         group: GroupName,

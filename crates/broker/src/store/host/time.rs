@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use shard::{Answer, Command, Limits, SessionUid};
 
-use super::propose::Asked;
+use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
 use crate::ids::{ConnectionId, SessionId, Time};
 use crate::settings::QueueFull;
@@ -38,7 +38,7 @@ impl ShardHost {
             live.armed = Time::NEVER;
             let due = live.due(&self.settings.queue);
             if due <= judged {
-                self.propose(now, &Command::Overdue { session: uid }, Asked::Overdue(uid));
+                self.propose(now, &Command::Overdue { session: uid }, Continuation::Overdue(uid));
             } else {
                 live.put_off = now.after(JUDGE_AGAIN);
                 let again = due.max(live.put_off);
@@ -47,7 +47,7 @@ impl ShardHost {
         }
         if !self.ticking && self.state.next_deadline() <= now.0 {
             self.ticking = true;
-            self.propose(now, &Command::Tick, Asked::Clock { sweep: false });
+            self.propose(now, &Command::Tick, Continuation::Clock { sweep: false });
         }
         self.send_held_wills(now, out);
         self.continue_checkpoint();
@@ -64,7 +64,7 @@ impl ShardHost {
     /// Releases, in portions, the sessions that were owned when the process died.
     pub(super) fn sweep(&mut self, now: Time) {
         self.ticking = true;
-        self.propose(now, &Command::Sweep { count: SWEEP }, Asked::Clock { sweep: true });
+        self.propose(now, &Command::Sweep { count: SWEEP }, Continuation::Clock { sweep: true });
     }
 
     /// Sees to it that a session whose publishers wait is looked at when their patience ends, which is `due` at the earliest.
@@ -88,7 +88,7 @@ impl ShardHost {
         let Some(live) = self.live.get_mut(&uid) else { return };
         let over = std::mem::take(&mut live.over);
         live.full.ends(now);
-        let remember = self.settings.queue.remember;
+        let remember = self.settings.queue.full_penalty;
         if !remember.is_zero() {
             live.drops_from_now(waiting);
             if let Some(session) = self.state.session(uid) {
@@ -96,7 +96,7 @@ impl ShardHost {
             }
         }
         for over in over {
-            self.one_taken(now, over.append, out);
+            self.one_accepted(now, over.append, out);
         }
     }
 
@@ -105,7 +105,7 @@ impl ShardHost {
         self.backlog.len()
     }
 
-    /// Clients that hold more than `share` of the memory for queues and have acknowledged nothing for `queue.wait`, until they
+    /// Clients that hold more than `share` of the memory for queues and have acknowledged nothing for `queue.full_wait`, until they
     /// have `to_free` bytes together.
     pub fn hoarders(&self, judged: Time, share: u64, to_free: &mut u64) -> Vec<ConnectionId> {
         let mut found = Vec::new();
@@ -115,7 +115,7 @@ impl ShardHost {
             let held = live.bodies.bytes();
             if *to_free > 0
                 && held >= share.max(1)
-                && live.acknowledged.after(self.settings.queue.wait) <= judged
+                && live.acknowledged.after(self.settings.queue.full_wait) <= judged
             {
                 *to_free = to_free.saturating_sub(held);
                 found.push(live.connection);
@@ -137,7 +137,7 @@ impl ShardHost {
         let limits = self.wanted_limits();
         if self.limits != Some(limits) {
             self.limits = Some(limits);
-            self.propose(now, &Command::Configure(limits), Asked::Nobody);
+            self.propose(now, &Command::Configure(limits), Continuation::Nobody);
         }
     }
 
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use crate::ids::WorkerId;
     use crate::node::OwnerKey;
-    use crate::store::{Claim, Life, Request};
+    use crate::store::{Claim, Incarnation, Request};
 
     const HOUR: u64 = 3_600_000;
 
@@ -189,7 +189,7 @@ mod tests {
     }
 
     fn start(host: &mut ShardHost, began: Time) {
-        host.start(began, Life { began, incarnation: 1 }, &mut ShardOutput::default());
+        host.start(began, Incarnation { began, number: 1 }, &mut ShardOutput::default());
     }
 
     /// The time in between was counted twice when it was longer than a batch may move the clock.

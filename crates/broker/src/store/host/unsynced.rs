@@ -15,7 +15,7 @@ use crate::store::SHARDS;
 impl ShardHost {
     /// The append under which a message is proposed: `append`, unless that need not wait. Then it is told now, and another one stands
     /// for the message until it has its places.
-    pub(super) fn go_ahead(
+    pub(super) fn acknowledge_early(
         &mut self,
         now: Time,
         message: &Message,
@@ -24,7 +24,7 @@ impl ShardHost {
     ) -> Option<u32> {
         let key = append?;
         let bytes = message.size() as u64;
-        if !self.may_go_ahead(message, bytes) {
+        if !self.may_acknowledge_early(message, bytes) {
             return append;
         }
         self.unsynced += bytes;
@@ -33,13 +33,13 @@ impl ShardHost {
         if let Some(identity) = self.appends[key as usize].identity.take() {
             // Until it has its places, the same message sent again is answered with this one.
             self.appends[ahead as usize].identity = Some(identity);
-            self.taking.insert(identity, ahead);
+            self.accepting.insert(identity, ahead);
         }
-        self.taken(now, key, ReasonCode::Success, out);
+        self.accepted(now, key, ReasonCode::Success, out);
         Some(ahead)
     }
 
-    fn may_go_ahead(&mut self, message: &Message, bytes: u64) -> bool {
+    fn may_acknowledge_early(&mut self, message: &Message, bytes: u64) -> bool {
         if self.log.is_none()
             || message.view().durability == Durability::LocalDisk && !mutated(Mutation::AcknowledgeEarly)
         {

@@ -8,12 +8,12 @@ use mqtt::QoS;
 use mqtt::RetainHandling;
 use shard::{Command, MESSAGE_OFFSET_MAX, SessionUid, WalkStep};
 
-use super::propose::{Asked, Haste};
+use super::propose::{Continuation, Urgency};
 use super::{ShardHost, ShardOutput, Waiter};
 use crate::ids::{ConnectionId, SessionId, Time};
 use crate::retained;
 use crate::route::Options;
-use crate::store::{Completion, Enqueue, OfPage, Reached, session_uid};
+use crate::store::{Completion, Enqueue, EnqueueForPage, WalkProgress, session_uid};
 
 /// Bytes of a command besides its texts and its message, at most.
 const COMMAND: usize = 256;
@@ -30,15 +30,15 @@ impl ShardHost {
                 RetainHandling::DoNotSend => continue,
             };
             if is_kept(filter, *options) {
-                self.push(now, &Command::Walk { session, filter, step }, Haste::Now);
-                self.asked(Asked::Nobody);
+                self.push(now, &Command::Walk { session, filter, step }, Urgency::Now);
+                self.push_continuation(Continuation::Nobody);
             }
         }
     }
 
     pub(super) fn end_walk(&mut self, now: Time, id: SessionId, filter: &str) {
         let command = Command::Walk { session: session_uid(id), filter, step: WalkStep::End };
-        self.propose_later(now, &command, Asked::Nobody);
+        self.propose_later(now, &command, Continuation::Nobody);
     }
 
     /// A page and how far the walk has come by it are in one record: a crash keeps both or neither.
@@ -47,25 +47,25 @@ impl ShardHost {
         now: Time,
         id: SessionId,
         entries: Vec<Enqueue>,
-        page: OfPage,
+        page: EnqueueForPage,
         out: &mut ShardOutput,
     ) {
-        let OfPage { connection, filter, reached } = page;
+        let EnqueueForPage { connection, filter, progress } = page;
         let session = session_uid(id);
-        let step = match &reached {
-            Some(Reached { done, after }) => {
+        let step = match &progress {
+            Some(WalkProgress { done, after }) => {
                 WalkStep::At { done: *done, after: after.as_deref().unwrap_or_default() }
             }
             None => WalkStep::End,
         };
         let texts = filter.len()
-            + reached.iter().filter_map(|it| it.after.as_ref()).map(|it| it.len()).sum::<usize>();
+            + progress.iter().filter_map(|it| it.after.as_ref()).map(|it| it.len()).sum::<usize>();
         // Behind the last message nothing has to begin.
         let before_last =
             entries.iter().rev().skip(1).map(|entry| entry.message.size() + COMMAND).sum::<usize>();
         self.make_room_in_batch(texts + before_last + 4 * COMMAND, MESSAGE_OFFSET_MAX);
-        self.push(now, &Command::Walk { session, filter: &filter, step }, Haste::Now);
-        self.asked(Asked::Nobody);
+        self.push(now, &Command::Walk { session, filter: &filter, step }, Urgency::Now);
+        self.push_continuation(Continuation::Nobody);
         self.enqueue(now, id, entries, None, Some(Waiter::Page(session, connection)), out);
     }
 

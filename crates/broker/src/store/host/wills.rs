@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use shard::{Command, Mutation, SessionUid, mutated};
 
-use super::propose::Asked;
+use super::propose::Continuation;
 use super::{ShardHost, ShardOutput, Waiter};
 use crate::ids::Time;
 use crate::message::Message;
@@ -14,7 +14,7 @@ use crate::store::{DueWill, Identity};
 use crate::will::WillOwner;
 
 /// What stands for the completions of a Will before it is known how many there are.
-const UNTOLD: u32 = 1 << 31;
+const UNANNOUNCED: u32 = 1 << 31;
 
 /// Wills that are tried again: the disk was full when they were due.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ pub(super) struct WillOwners {
 }
 
 /// Milliseconds until a Will that was refused is tried again.
-const AGAIN_MS: u64 = 1000;
+const RETRY_MS: u64 = 1000;
 
 impl HeldWills {
     pub fn due(&self) -> Time {
@@ -48,7 +48,7 @@ impl ShardHost {
             return false;
         }
         self.held_wills.ids.push(id);
-        self.held_wills.due = Some(Time(now.0 + AGAIN_MS));
+        self.held_wills.due = Some(Time(now.0 + RETRY_MS));
         true
     }
 
@@ -58,7 +58,7 @@ impl ShardHost {
             return;
         }
         if self.condition != Condition::Good {
-            self.held_wills.due = Some(Time(now.0 + AGAIN_MS));
+            self.held_wills.due = Some(Time(now.0 + RETRY_MS));
             return;
         }
         self.held_wills.due = None;
@@ -74,7 +74,7 @@ impl ShardHost {
         let (owner, properties) = WillOwner::of_signed(will.properties);
         let message = Message::of_stored(&shard::MessageView { properties, ..will });
         let key = self.new_append(Waiter::Will { id, shards: 0 });
-        self.appends[key as usize].remaining = UNTOLD;
+        self.appends[key as usize].remaining = UNANNOUNCED;
         // The one in memory knows more.
         let owner = self.will_owners.of_due.get(&id).cloned().or(owner.map(Arc::new));
         out.wills.push(DueWill { shard: self.id, key, id, message, owner });
@@ -86,15 +86,15 @@ impl ShardHost {
         now: Time,
         key: u32,
         outstanding: u32,
-        told: u16,
+        known_to: u16,
         out: &mut ShardOutput,
     ) {
         let Some(append) = self.appends.get_mut(key as usize) else { return };
         let Waiter::Will { shards, .. } = &mut append.waiter else { return };
-        *shards = told;
+        *shards = known_to;
         // One more, which is this request's own.
-        append.remaining = append.remaining + outstanding + 1 - UNTOLD;
-        self.one_taken(now, Some(key), out);
+        append.remaining = append.remaining + outstanding + 1 - UNANNOUNCED;
+        self.one_accepted(now, Some(key), out);
     }
 
     /// Everybody whom a Will is for has it. Its identity is forgotten when that is durable, and no sooner.
@@ -102,6 +102,6 @@ impl ShardHost {
         self.will_owners.of_due.remove(&id);
         let identity = Identity::of_will(self.id, id);
         let id = if mutated(Mutation::RepeatWills) { u64::MAX } else { id };
-        self.propose(now, &Command::WillDone { id }, Asked::Forget { identity, shards });
+        self.propose(now, &Command::WillDone { id }, Continuation::Forget { identity, shards });
     }
 }

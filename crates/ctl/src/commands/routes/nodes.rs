@@ -17,9 +17,9 @@ use crate::table::{Table, left, right};
 use crate::url::Url;
 
 /// Looks at two nodes before a difference is believed: what one has heard of and the other has not is on its way.
-const LOOKS: u32 = 6;
+const POLLS_MAX: u32 = 6;
 /// Nodes look at themselves twice a second.
-const LOOK: Duration = Duration::from_millis(600);
+const POLL_INTERVAL: Duration = Duration::from_millis(600);
 
 /// # Errors
 /// Those of the client and of standard output.
@@ -58,20 +58,20 @@ pub fn diff(console: &mut Console, url: Url, token: Option<String>) -> Result<()
         console.note(&format!("the token goes to {} unencrypted", other.url()));
     }
     let mut compared = compare(&console.client, &other)?;
-    for look in 1..LOOKS {
+    for look in 1..POLLS_MAX {
         if compared.differences == 0 {
             break;
         }
         console.progress(&format!("{} differ, look {look} ..", compared.differences));
         // Nobody unparks this thread: what is on its way has to arrive.
-        thread::park_timeout(LOOK);
+        thread::park_timeout(POLL_INTERVAL);
         compared = compare(&console.client, &other)?;
     }
     console.progress("");
-    let Compared { here, there, writers, differences, unrouted } = compared;
+    let Compared { here, there, writers, differences, routes_unindexed } = compared;
     if console.json {
         console.document(
-            &json!({"here": here, "there": there, "same": differences == 0 && unrouted.is_empty(), "differences": differences, "unrouted": unrouted, "items": writers}),
+            &json!({"here": here, "there": there, "same": differences == 0 && routes_unindexed.is_empty(), "differences": differences, "routes_unindexed": routes_unindexed, "items": writers}),
         )?;
     } else {
         let mut table = Table::new(&[
@@ -95,11 +95,11 @@ pub fn diff(console: &mut Console, url: Url, token: Option<String>) -> Result<()
         console.table(&mut table)?;
     }
     console.flush()?;
-    if !unrouted.is_empty() {
+    if !routes_unindexed.is_empty() {
         return Err(Failure::Failed(format!(
             "{} has no room in its routing index for what others want: publishers of QoS 1 and 2 wait there. Spread the clients over more \
              nodes, then restart it",
-            unrouted.join(" and ")
+            routes_unindexed.join(" and ")
         )));
     }
     if differences == 0 {
@@ -122,7 +122,7 @@ struct Compared {
     writers: Vec<Value>,
     differences: usize,
     /// Nodes that know something and do not route it.
-    unrouted: Vec<String>,
+    routes_unindexed: Vec<String>,
 }
 
 fn compare(client: &Client, other: &Client) -> Result<Compared, Failure> {
@@ -139,9 +139,11 @@ fn compare(client: &Client, other: &Client) -> Result<Compared, Failure> {
         .collect();
     let differences = writers.iter().filter(|writer| !writer.truth("same")).count();
     let name = |view: &Value| view.text("node");
-    let is_full = |view: &&Value| view.number("unrouted").is_some_and(|unrouted| unrouted > 0.0);
-    let unrouted = [&here, &there].into_iter().filter(is_full).map(name).collect();
-    Ok(Compared { here: name(&here), there: name(&there), writers, differences, unrouted })
+    let is_full = |view: &&Value| {
+        view.number("routes_unindexed").is_some_and(|routes_unindexed| routes_unindexed > 0.0)
+    };
+    let routes_unindexed = [&here, &there].into_iter().filter(is_full).map(name).collect();
+    Ok(Compared { here: name(&here), there: name(&there), writers, differences, routes_unindexed })
 }
 
 fn by_name(view: &Value) -> BTreeMap<String, &Value> {
@@ -158,9 +160,9 @@ fn result(here: Option<&Value>, there: Option<&Value>) -> String {
             if here.is_none() { "here" } else { "there" }
         );
     };
-    let life = |of: &Value| of.whole("incarnation");
+    let incarnation = |of: &Value| of.whole("incarnation");
     let position = |of: &Value| of.whole("position").unwrap_or(0);
-    match (life(here).cmp(&life(there)), position(here).cmp(&position(there))) {
+    match (incarnation(here).cmp(&incarnation(there)), position(here).cmp(&position(there))) {
         (std::cmp::Ordering::Less, _) => "here: of an earlier life".to_owned(),
         (std::cmp::Ordering::Greater, _) => "there: of an earlier life".to_owned(),
         _ if !here.text("digest").is_empty() && here.text("digest") == there.text("digest") => {

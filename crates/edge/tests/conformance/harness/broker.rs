@@ -244,7 +244,7 @@ impl Node {
             version: "conformance".into(),
             store: None,
             peers: None,
-            descriptors_kept: 0,
+            descriptors_reserved: 0,
         })
         .expect("the node starts");
         let address = node.listeners()[0].tcp.expect("a TCP address");

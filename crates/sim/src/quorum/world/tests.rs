@@ -8,14 +8,14 @@ impl Quorum {
     /// All places vote, on a network that works.
     fn calm() -> Self {
         let mut quorum = Self::new(1, Trace::default());
-        (quorum.latency, quorum.jitter, quorum.wanted) = (MILLI, 50, (0..quorum.places.len()).collect());
-        for place in 0..quorum.places.len() {
-            quorum.start(place);
+        (quorum.latency, quorum.jitter, quorum.wanted_voters) =
+            (MILLI, 50, (0..quorum.hosts.len()).collect());
+        for host in 0..quorum.hosts.len() {
+            quorum.start(host);
         }
-        let voters =
-            quorum.places.iter().enumerate().map(|(at, place)| (place.id, Member { node: node(at) }));
+        let voters = quorum.hosts.iter().enumerate().map(|(at, host)| (host.id, Member { node: node(at) }));
         let voters = voters.collect();
-        quorum.ask(0, Asked::Change, |replica| replica.group.initialize(voters));
+        quorum.ask(0, PendingRequest::Change, |replica| replica.group.initialize(voters));
         quorum
     }
 
@@ -27,8 +27,8 @@ impl Quorum {
         }
     }
 
-    fn status(&self, place: usize) -> consensus::Status {
-        let replica = self.places[place].replica.as_ref().expect("the replica runs");
+    fn status(&self, host: usize) -> consensus::Status {
+        let replica = self.hosts[host].replica.as_ref().expect("the replica runs");
         replica.group.status(Time(self.cx.now()))
     }
 }
@@ -40,22 +40,23 @@ fn a_leader_that_has_given_up_its_vote_changes_no_members_and_goes_on() {
     quorum.until("somebody leads", |quorum| quorum.leader().is_some());
     quorum.pass(quorum.cx.now() + 5 * SECOND);
     let leader = quorum.leader().expect("somebody leads");
-    let own = quorum.places[leader].id;
+    let own = quorum.hosts[leader].id;
     let before = quorum.cx.report.quorum_changes;
-    let others = quorum.places.iter().map(|place| place.id).filter(|id| *id != own).collect();
-    quorum
-        .ask(leader, Asked::Change, |replica| replica.group.change_members(Change::SetVoters(others), LIMIT));
+    let others = quorum.hosts.iter().map(|host| host.id).filter(|id| *id != own).collect();
+    quorum.ask(leader, PendingRequest::Change, |replica| {
+        replica.group.change_members(Change::SetVoters(others), LIMIT)
+    });
     quorum.until("that is agreed upon", |quorum| quorum.cx.report.quorum_changes > before);
     let status = quorum.status(leader);
     assert!(status.role == Role::Leader && !status.voters.contains(&own), "{status:?}");
     let new = ReplicaId(99);
     let changes = [
         Change::AddLearner(new, Member { node: node(leader) }),
-        Change::SetVoters(quorum.places.iter().map(|place| place.id).collect()),
+        Change::SetVoters(quorum.hosts.iter().map(|host| host.id).collect()),
         Change::RemoveLearner(own),
     ];
     for change in changes {
-        quorum.ask(leader, Asked::Change, |replica| replica.group.change_members(change, LIMIT));
+        quorum.ask(leader, PendingRequest::Change, |replica| replica.group.change_members(change, LIMIT));
     }
     quorum.until("another leads", |quorum| quorum.leader().is_some_and(|now| now != leader));
     assert_eq!(quorum.status(leader).failure, None);
@@ -69,25 +70,25 @@ fn a_leader_that_loses_its_vote_by_the_change_under_way_completes_that() {
     quorum.until("somebody leads", |quorum| quorum.leader().is_some());
     quorum.pass(quorum.cx.now() + 5 * SECOND);
     let first = quorum.leader().expect("somebody leads");
-    let count = quorum.places.len();
+    let count = quorum.hosts.len();
     let [stays, next] = [1, 2].map(|other| (first + other) % count);
-    let id = |quorum: &Quorum, place: usize| quorum.places[place].id;
+    let id = |quorum: &Quorum, host: usize| quorum.hosts[host].id;
     let target = BTreeSet::from([id(&quorum, stays)]);
     let change = Change::SetVoters(target.clone());
-    quorum.ask(first, Asked::Change, |replica| replica.group.change_members(change, LIMIT));
+    quorum.ask(first, PendingRequest::Change, |replica| replica.group.change_members(change, LIMIT));
     quorum.until("it is under way", |quorum| quorum.status(next).is_changing);
     quorum.kill(first, 1_000 * SECOND);
     quorum.until("another leads", |quorum| quorum.leader().is_some());
     let to = id(&quorum, next);
     let leader = quorum.leader().expect("somebody leads");
-    quorum.ask(leader, Asked::Transfer, |replica| replica.group.transfer(to));
+    quorum.ask(leader, PendingRequest::Transfer, |replica| replica.group.transfer(to));
     quorum.until("the next one leads", |quorum| quorum.leader() == Some(next));
     assert!(quorum.status(next).is_changing, "nobody has completed it");
     let other = BTreeSet::from([id(&quorum, first)]);
     // Whoever has just begun to lead refuses at first.
     for _ in 0..5 {
         let change = Change::SetVoters(other.clone());
-        quorum.ask(next, Asked::Change, |replica| replica.group.change_members(change, LIMIT));
+        quorum.ask(next, PendingRequest::Change, |replica| replica.group.change_members(change, LIMIT));
         quorum.pass(quorum.cx.now() + SECOND);
     }
     let status = quorum.status(stays);

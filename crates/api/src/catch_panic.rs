@@ -1,0 +1,41 @@
+//! A panic as a value: one request's mistake is not the connection's, nor that of the log that is to say what came of it.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::http::Response;
+use axum::response::IntoResponse as _;
+
+use crate::problem::Problem;
+
+/// A handler's answer, which is 500 where it panics.
+pub struct CatchPanic<F>(Pin<Box<F>>);
+
+impl<F: Future<Output = Result<Response<Body>, Infallible>>> CatchPanic<F> {
+    pub fn new(handled: F) -> Self {
+        Self(Box::pin(handled))
+    }
+}
+
+impl<F: Future<Output = Result<Response<Body>, Infallible>>> Future for CatchPanic<F> {
+    type Output = Response<Body>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // After a panic the future is not polled again.
+        match std::panic::catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx))) {
+            Ok(Poll::Ready(Ok(response))) => Poll::Ready(response),
+            Ok(Poll::Ready(Err(never))) => match never {},
+            Ok(Poll::Pending) => Poll::Pending,
+            Err(_) => {
+                tracing::error!("a handler of HTTP failed");
+                Poll::Ready(
+                    Problem::internal("this is a mistake of the node; its log says more").into_response(),
+                )
+            }
+        }
+    }
+}

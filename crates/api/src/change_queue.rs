@@ -1,0 +1,135 @@
+//! Changes that are made one after the other, in the order in which they came, on one of the threads that wait. Those that wait for other
+//! nodes have a lane of their own, so that whatever this node answers by itself does not wait with them.
+
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, TryAcquireError};
+
+use crate::ask::run_blocking;
+use crate::problem::Problem;
+use crate::role::Caller;
+
+/// Changes of one lane, at most: the one that is made, and those that wait.
+pub const PENDING_MAX: usize = 64;
+
+/// One change at a time.
+#[derive(Debug)]
+pub struct ChangeQueue {
+    permits: Arc<Semaphore>,
+    turn: Arc<Semaphore>,
+    /// What to say when there are too many.
+    full: &'static str,
+}
+
+impl ChangeQueue {
+    /// For users, rules, bans, keys and the cluster's settings.
+    pub fn of_records() -> Self {
+        Self::new(
+            "so many changes of users, rules, bans, keys or the cluster's settings wait already that nothing was done. `meridian ctl cluster` \
+             says whether a majority of its cores is there; try again in a moment",
+        )
+    }
+
+    /// For what this node writes by itself.
+    pub fn of_node() -> Self {
+        Self::new(
+            "so many changes of this node wait for its disk already that nothing was done; try again in a moment",
+        )
+    }
+
+    fn new(full: &'static str) -> Self {
+        Self { permits: Arc::new(Semaphore::new(PENDING_MAX)), turn: Arc::new(Semaphore::new(1)), full }
+    }
+
+    /// Makes a change when it is its turn, unless the caller is gone before.
+    ///
+    /// # Errors
+    /// 503 when there are too many, or the caller was gone; nothing was begun then. 500 when it failed, by a mistake of ours.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        change: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let stops = || Problem::unavailable("the node is stopping");
+        let permit = self.permits.clone().try_acquire_owned().map_err(|error| match error {
+            TryAcquireError::NoPermits => Problem::busy(self.full),
+            TryAcquireError::Closed => stops(),
+        })?;
+        let turn = tokio::select! {
+            biased;
+            () = caller.abandoned() => return Err(given_up()),
+            turn = self.turn.clone().acquire_owned() => turn.map_err(|_| stops())?,
+        };
+        let caller = caller.clone();
+        let done = run_blocking(move || {
+            // A change that goes on when nobody waits for it goes on to hold them.
+            let _held = (permit, turn);
+            (!caller.is_abandoned()).then(change)
+        });
+        done.await?.ok_or_else(given_up)
+    }
+}
+
+fn given_up() -> Problem {
+    Problem::unavailable("nobody waited for it any more when its turn came: it was not begun")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, mpsc};
+
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::role::Role;
+
+    /// Somebody who waits until the sender is dropped.
+    fn caller() -> (Caller, watch::Sender<()>) {
+        let (waits, client_waits) = watch::channel(());
+        let caller = Caller::new(None, Role::Admin, "127.0.0.1:1".parse().unwrap());
+        (caller.client_waits(client_waits), waits)
+    }
+
+    fn run<F: Future>(future: F) -> F::Output {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    }
+
+    #[test]
+    fn changes_are_made_in_order_but_for_those_of_the_gone_and_those_beyond_the_limit() {
+        let (change_queue, made) = (Arc::new(ChangeQueue::of_records()), Arc::<Mutex<Vec<usize>>>::default());
+        let (release, held) = mpsc::channel();
+        let held = Mutex::new(Some(held));
+        run(async {
+            let (waiting, _waits) = caller();
+            let (abandoned, waits) = caller();
+            let change = |number: usize| {
+                let (change_queue, made, held) =
+                    (change_queue.clone(), made.clone(), held.lock().unwrap().take());
+                let caller = if number == 1 { abandoned.clone() } else { waiting.clone() };
+                tokio::spawn(async move {
+                    let change = move || {
+                        if let Some(held) = held {
+                            held.recv().unwrap();
+                        }
+                        made.lock().unwrap().push(number);
+                    };
+                    change_queue.run(&caller, change).await
+                })
+            };
+            let changes: Vec<_> = (0..PENDING_MAX).map(change).collect();
+            while change_queue.permits.available_permits() > 0 {
+                tokio::task::yield_now().await;
+            }
+            let problem = change_queue.run(&waiting, || ()).await.unwrap_err();
+            assert!(problem.detail().contains("so many changes"), "{}", problem.detail());
+            drop(waits);
+            release.send(()).unwrap();
+            for (number, change) in changes.into_iter().enumerate() {
+                let done = change.await.unwrap();
+                assert_eq!(done.is_err(), number == 1, "{number}");
+            }
+            assert!(change_queue.run(&waiting, || ()).await.is_ok(), "there is room again");
+        });
+        assert!(made.lock().unwrap().iter().copied().eq((0..PENDING_MAX).filter(|number| *number != 1)));
+    }
+}

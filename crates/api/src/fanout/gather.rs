@@ -1,0 +1,237 @@
+//! Asking nodes: this one's own handler, and others.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use serde_json::Value;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::forwarded::{ForwardedRequest, ForwardedResponse};
+use super::{Fanout, merge};
+use crate::extract::too_large;
+use crate::problem::Problem;
+use crate::role::Caller;
+use crate::state::State;
+
+/// The fabric gives up before; this is for a node that ends meanwhile.
+const FORWARD_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// A request that nodes are asked for.
+pub struct GatherRequest {
+    pub state: State,
+    parts: Parts,
+    body: Vec<u8>,
+    next: Next,
+    /// The node that the request names.
+    node: Option<String>,
+    /// The rest of its query.
+    pub query: Vec<(String, String)>,
+}
+
+/// What one node said, or why it did not.
+pub struct NodeResponse {
+    pub node: String,
+    pub answer: Result<ForwardedResponse, Problem>,
+}
+
+impl GatherRequest {
+    /// # Errors
+    /// What is wrong with the request.
+    pub async fn begin(state: State, request: Request, next: Next) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        let body = axum::body::to_bytes(body, state.settings.body_max.bytes() as usize);
+        let body = body.await.map_err(|_| too_large(&state))?.to_vec();
+        let query = parts.uri.query().unwrap_or_default();
+        let mut query: Vec<(String, String)> = serde_html_form::from_str(query)
+            .map_err(|error| Problem::bad_request(format!("the query: {error}")))?;
+        let mut named = query.extract_if(.., |(name, _)| name == "node").map(|(_, node)| node);
+        let node = named.next();
+        if named.next().is_some() {
+            return Err(Problem::bad_request("node: name one, or none for all"));
+        }
+        drop(named);
+        Ok(Self { state, parts, body, next, node, query })
+    }
+
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn answer(self, fanout: Fanout) -> Result<Response, Problem> {
+        if let Some(node) = &self.node {
+            let answer = self.ask(node, &self.query).await.answer?;
+            return Ok(response(answer.status, answer.body));
+        }
+        match fanout {
+            Fanout::Local => Ok(self.ask_local(&self.query).await),
+            Fanout::Pages => merge::pages(&self).await,
+            Fanout::BestMatch => merge::best(&self).await,
+            Fanout::All => merge::each(&self).await,
+            Fanout::Receivers => merge::receivers(&self).await,
+            Fanout::Alarms => merge::alarms(&self).await,
+            Fanout::History => merge::history(&self).await,
+        }
+    }
+
+    /// All nodes of the cluster, in an order that is the same on each.
+    pub fn nodes(&self) -> Vec<String> {
+        let view = self.state.cluster.as_ref().and_then(|cluster| cluster.view());
+        let others = view.into_iter().flat_map(|view| view.links).map(|link| link.node);
+        let mut nodes: Vec<String> = others.chain([self.own().to_owned()]).collect();
+        nodes.sort();
+        nodes.dedup();
+        nodes
+    }
+
+    pub fn own(&self) -> &str {
+        &self.state.node.name
+    }
+
+    /// What the query says of something.
+    pub fn query_value(&self, name: &str) -> Option<&str> {
+        self.query.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The query with something else in it; `None`: without it.
+    pub fn query_with(&self, changes: &[(&str, Option<String>)]) -> Vec<(String, String)> {
+        let is_changed = |known: &str| changes.iter().any(|(name, _)| *name == known);
+        let kept = self.query.iter().filter(|(name, _)| !is_changed(name)).cloned();
+        let new = changes.iter().filter_map(|(name, value)| Some(((*name).to_owned(), value.clone()?)));
+        kept.chain(new).collect()
+    }
+
+    /// Asks one node.
+    pub async fn ask(&self, node: &str, query: &[(String, String)]) -> NodeResponse {
+        match self.ask_all(&[node.to_owned()], query).await.pop() {
+            Some(answer) => answer,
+            None => {
+                NodeResponse { node: node.to_owned(), answer: Err(Problem::internal("nobody was asked")) }
+            }
+        }
+    }
+
+    /// Asks nodes at the same time; their answers come in the order of their names.
+    pub async fn ask_all(&self, nodes: &[String], query: &[(String, String)]) -> Vec<NodeResponse> {
+        self.ask_all_within(FORWARD_TIMEOUT, nodes, query).await
+    }
+
+    /// The same, and waits no longer than `patience` for all of them together.
+    pub async fn ask_all_within(
+        &self,
+        patience: Duration,
+        nodes: &[String],
+        query: &[(String, String)],
+    ) -> Vec<NodeResponse> {
+        let until = Instant::now() + patience;
+        let mut pending = Vec::new();
+        for node in nodes.iter().filter(|node| *node != self.own()) {
+            pending.push((node.clone(), self.forward(node, query)));
+        }
+        let mut answers = Vec::new();
+        if nodes.iter().any(|node| node == self.own()) {
+            let broken = || Problem::internal("the answer broke off; the node's log says more");
+            let answer = ForwardedResponse::read(self.ask_local(query).await).await.ok_or_else(broken);
+            answers.push(NodeResponse { node: self.own().to_owned(), answer });
+        }
+        for (node, answer) in pending {
+            let answer = match answer {
+                Ok(answer) => await_response(&node, answer, until).await,
+                Err(problem) => Err(problem),
+            };
+            answers.push(NodeResponse { node, answer });
+        }
+        answers.sort_by(|a, b| a.node.cmp(&b.node));
+        answers
+    }
+
+    /// This node's own answer.
+    async fn ask_local(&self, query: &[(String, String)]) -> Response {
+        let mut request = Request::from_parts(self.parts.clone(), Body::from(self.body.clone()));
+        match self.target(query).parse() {
+            Ok(uri) => *request.uri_mut() = uri,
+            Err(_) => return Problem::bad_request("the query cannot be passed on").into_response(),
+        }
+        self.next.clone().run(request).await
+    }
+
+    fn target(&self, query: &[(String, String)]) -> String {
+        let path = self.parts.uri.path();
+        // Pairs of texts always have a form.
+        let query = serde_html_form::to_string(query).unwrap_or_default();
+        if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
+    }
+
+    /// Asks another node; the answer comes by the receiver.
+    fn forward(
+        &self,
+        node: &str,
+        query: &[(String, String)],
+    ) -> Result<oneshot::Receiver<Result<Vec<u8>, String>>, Problem> {
+        let cluster = self.state.cluster.as_ref().ok_or_else(|| {
+            Problem::not_found(format!("there is no node `{node}`: this one belongs to no cluster"))
+        })?;
+        if !self.nodes().iter().any(|known| known == node) {
+            let known = self.nodes().join(", ");
+            return Err(Problem::not_found(format!(
+                "there is no node `{node}` in this cluster; there are {known}"
+            )));
+        }
+        let caller: Option<&Caller> = self.parts.extensions.get();
+        let caller = caller.ok_or_else(|| Problem::internal("nobody asked who you are"))?;
+        let question = ForwardedRequest {
+            method: self.parts.method.as_str().to_owned(),
+            target: self.target(query),
+            body: String::from_utf8(self.body.clone())
+                .map_err(|_| Problem::bad_request("the body is no UTF-8 text"))?,
+            by: caller.name.as_deref().map(str::to_owned),
+            role: caller.role,
+            address: caller.address,
+        };
+        let question = serde_json::to_vec(&question)
+            .map_err(|error| Problem::internal(format!("the request cannot be passed on: {error}")))?;
+        let (sender, receiver) = oneshot::channel();
+        // Nobody waits any more when the request was given up meanwhile.
+        cluster.ask(node, question, Box::new(move |answer| drop(sender.send(answer))));
+        Ok(receiver)
+    }
+}
+
+async fn await_response(
+    node: &str,
+    answer: oneshot::Receiver<Result<Vec<u8>, String>>,
+    until: Instant,
+) -> Result<ForwardedResponse, Problem> {
+    let no_answer = |why: &str| {
+        Problem::unavailable(format!(
+            "no answer of node `{node}`: {why}. `meridian ctl links` says how its link is; what was to be changed may have been"
+        ))
+    };
+    match tokio::time::timeout_at(until, answer).await {
+        Ok(Ok(Ok(bytes))) => {
+            ForwardedResponse::decode(&bytes).ok_or_else(|| no_answer("what came is no answer"))
+        }
+        Ok(Ok(Err(why))) => Err(no_answer(&why)),
+        Ok(Err(_)) => Err(no_answer("this node is stopping")),
+        Err(_) => Err(no_answer("it takes too long")),
+    }
+}
+
+/// An answer of a node as it came.
+pub fn response(status: u16, body: Vec<u8>) -> Response {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let kind = if status.is_success() { "application/json" } else { "application/problem+json" };
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+/// An answer that was put together.
+pub fn document(status: u16, document: &Value) -> Response {
+    response(status, document.to_string().into_bytes())
+}

@@ -1,0 +1,389 @@
+//! How the answers of nodes become one.
+
+use std::time::Duration;
+
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::forwarded::ForwardedResponse;
+use super::gather::{GatherRequest, NodeResponse, document, response};
+use crate::alarms::{Alarm, Severity};
+use crate::history::HistoryView;
+use crate::paging;
+use crate::problem::Problem;
+
+/// A place in a list of all nodes: the node, and its own place there. Nodes have one order everywhere, so a list that was begun on one node
+/// can be gone on with on another.
+#[derive(Debug, Serialize, Deserialize)]
+struct PageMark {
+    #[serde(rename = "n")]
+    node: String,
+    #[serde(rename = "c")]
+    cursor: Option<String>,
+}
+
+/// Where a list of all nodes goes on.
+fn mark(node: &str, cursor: Option<String>) -> Option<String> {
+    Some(paging::encode(&PageMark { node: node.to_owned(), cursor }))
+}
+
+/// What a page of all nodes has so far.
+#[derive(Default)]
+struct MergedPage {
+    items: Vec<Value>,
+    missing: Vec<String>,
+}
+
+impl MergedPage {
+    fn response(self, next: Option<String>) -> Response {
+        let mut page = json!({ "items": self.items, "next": next });
+        if !self.missing.is_empty() {
+            page["missing"] = self.missing.into();
+        }
+        document(200, &page)
+    }
+
+    /// Takes one node's page. What is returned is where that goes on, or the answer when it is a refusal of the request.
+    fn take(&mut self, answer: NodeResponse, room: usize) -> Result<PageState, ForwardedResponse> {
+        let NodeResponse { node, answer } = answer;
+        match answer {
+            Ok(answer) if answer.is_success() => {
+                let mut page: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+                let Value::Array(mut items) = page["items"].take() else {
+                    self.missing.push(node);
+                    return Ok(PageState::All);
+                };
+                if items.len() > room {
+                    return Ok(PageState::Nothing);
+                }
+                self.items.append(&mut items);
+                Ok(match page["next"].take() {
+                    Value::String(next) => PageState::Some(next),
+                    _ => PageState::All,
+                })
+            }
+            Ok(answer) if is_client_error(&answer) => Err(answer),
+            Ok(_) | Err(_) => {
+                self.missing.push(node);
+                Ok(PageState::All)
+            }
+        }
+    }
+}
+
+/// How far the page of a node was taken.
+enum PageState {
+    All,
+    Some(String),
+    /// It has more than there is room for.
+    Nothing,
+}
+
+/// The request is to blame, not the node.
+fn is_client_error(answer: &ForwardedResponse) -> bool {
+    (400..500).contains(&answer.status) && answer.status != 429
+}
+
+/// One node's list after the other's. A node has a page to itself first; only what it leaves free is asked of all that follow, at once.
+pub async fn pages(gather: &GatherRequest) -> Result<Response, Problem> {
+    let limit = match gather.query_value("limit").map(str::parse::<usize>) {
+        Some(Ok(limit)) => paging::limit(Some(limit))?,
+        Some(Err(_)) => return Err(Problem::bad_request("limit: expected 1 to 1000")),
+        None => paging::LIMIT_DEFAULT,
+    };
+    let begin: Option<PageMark> = paging::decode(gather.query_value("cursor"))?;
+    let (from, cursor) = begin.map_or((String::new(), None), |mark| (mark.node, mark.cursor));
+    let nodes: Vec<String> = gather.nodes().into_iter().filter(|node| *node >= from).collect();
+    let Some((first, others)) = nodes.split_first() else { return Ok(MergedPage::default().response(None)) };
+    // A place in the list of a node that is none of the cluster any more is nobody's.
+    let cursor = cursor.filter(|_| *first == from);
+    let mut merged = MergedPage::default();
+    let limit_of = |limit: usize| Some(limit.to_string());
+    let query = gather.query_with(&[("cursor", cursor), ("limit", limit_of(limit))]);
+    match merged.take(gather.ask(first, &query).await, limit) {
+        Ok(PageState::All) => {}
+        Ok(PageState::Some(cursor)) => return Ok(merged.response(mark(first, Some(cursor)))),
+        Ok(PageState::Nothing) => {
+            return Err(Problem::internal(format!("node `{first}` sent more than was asked for")));
+        }
+        Err(refusal) => return Ok(response(refusal.status, refusal.body)),
+    }
+    let left = limit - merged.items.len();
+    let Some(second) = others.first().filter(|_| left == 0) else {
+        let query = gather.query_with(&[("cursor", None), ("limit", limit_of(left.max(1)))]);
+        for answer in gather.ask_all(others, &query).await {
+            let node = answer.node.clone();
+            let room = limit - merged.items.len();
+            match merged.take(answer, room) {
+                Ok(PageState::All) => {}
+                Ok(PageState::Some(cursor)) => return Ok(merged.response(mark(&node, Some(cursor)))),
+                Ok(PageState::Nothing) => return Ok(merged.response(mark(&node, None))),
+                Err(refusal) => return Ok(response(refusal.status, refusal.body)),
+            }
+        }
+        return Ok(merged.response(None));
+    };
+    Ok(merged.response(mark(second, None)))
+}
+
+/// The answer of the node where the client is: this one if it is here, and one where it is connected before one that only keeps its session.
+pub async fn best(gather: &GatherRequest) -> Result<Response, Problem> {
+    if let Some(PageMark { node, cursor }) = paging::decode(gather.query_value("cursor"))? {
+        let answer = gather.ask(&node, &gather.query_with(&[("cursor", cursor)])).await.answer?;
+        return Ok(of_node(&node, answer));
+    }
+    let here = gather.ask(gather.own(), &gather.query).await;
+    if here.answer.as_ref().is_ok_and(|answer| {
+        rank(answer) == Rank::Connected || is_client_error(answer) && rank(answer) == Rank::Refused
+    }) {
+        return here.answer.map(|answer| of_node(&here.node, answer));
+    }
+    let others: Vec<String> = gather.nodes().into_iter().filter(|node| node != gather.own()).collect();
+    let mut missing = Vec::new();
+    let mut found: Vec<(Rank, String, ForwardedResponse)> = Vec::new();
+    for NodeResponse { node, answer } in
+        [here].into_iter().chain(gather.ask_all(&others, &gather.query).await)
+    {
+        match answer {
+            Ok(answer) if answer.is_success() || is_client_error(&answer) => {
+                found.push((rank(&answer), node, answer))
+            }
+            Ok(_) | Err(_) => missing.push(node),
+        }
+    }
+    // The first of several: this node comes first.
+    let best = found.into_iter().reduce(|best, other| if other.0 > best.0 { other } else { best });
+    match best {
+        Some((rank, ..)) if rank == Rank::Unknown && !missing.is_empty() => Err(not_found_but(&missing)),
+        Some((_, node, answer)) => Ok(of_node(&node, answer)),
+        None => Err(not_found_but(&missing)),
+    }
+}
+
+/// How much a node knows of the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Unknown,
+    /// It is there but in another state.
+    Conflict,
+    /// The request makes no sense.
+    Refused,
+    Offline,
+    Connected,
+}
+
+fn rank(answer: &ForwardedResponse) -> Rank {
+    match answer.status {
+        404 => Rank::Unknown,
+        409 => Rank::Conflict,
+        status if !(200..300).contains(&status) => Rank::Refused,
+        _ => {
+            let document: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+            if document["connected"] == false { Rank::Offline } else { Rank::Connected }
+        }
+    }
+}
+
+/// One node's answer; where its list goes on is a place on that node.
+fn of_node(node: &str, answer: ForwardedResponse) -> Response {
+    if answer.is_success()
+        && let Ok(mut body) = serde_json::from_slice::<Value>(&answer.body)
+        && let Some(next) = body["next"].as_str()
+    {
+        body["next"] = mark(node, Some(next.to_owned())).into();
+        return document(answer.status, &body);
+    }
+    response(answer.status, answer.body)
+}
+
+fn not_found_but(missing: &[String]) -> Problem {
+    Problem::unavailable(format!(
+        "no such client on the nodes that answered, and no answer of {}: try again when they are back (`meridian ctl links`)",
+        missing.join(", ")
+    ))
+}
+
+/// Every node does it: what was done anywhere is said, with where.
+pub async fn each(gather: &GatherRequest) -> Result<Response, Problem> {
+    let mut done: Option<Value> = None;
+    let (mut missing, mut refused) = (Vec::new(), None);
+    for NodeResponse { node, answer } in gather.ask_all(&gather.nodes(), &gather.query).await {
+        match answer {
+            Ok(answer) if answer.is_success() => {
+                let one: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+                done = Some(match done {
+                    None => one,
+                    Some(before) => both(before, &one),
+                });
+            }
+            Ok(answer) if is_client_error(&answer) => refused = refused.or(Some(answer)),
+            Ok(_) | Err(_) => missing.push(node),
+        }
+    }
+    match (done, refused) {
+        (Some(mut done), _) => {
+            if !missing.is_empty() {
+                done["missing"] = missing.into();
+            }
+            Ok(document(200, &done))
+        }
+        (None, Some(answer)) if missing.is_empty() || answer.status != 404 => {
+            Ok(response(answer.status, answer.body))
+        }
+        (None, _) => Err(not_found_but(&missing)),
+    }
+}
+
+/// What two nodes did: true where one of them did, and both lists.
+fn both(mut before: Value, other: &Value) -> Value {
+    for (name, value) in other.as_object().into_iter().flatten() {
+        match (&mut before[name], value) {
+            (Value::Array(all), Value::Array(more)) => all.extend(more.iter().cloned()),
+            (mine, Value::Bool(true)) => *mine = true.into(),
+            _ => {}
+        }
+    }
+    before
+}
+
+/// How long other nodes have for what is asked every few seconds: alarms and figures.
+const SHORTLY: Duration = Duration::from_secs(2);
+
+/// All that this node knows of, then what each other node says of itself, with its name in front: errors first. Nodes without a link that
+/// is up are not asked: there is an alarm of the link.
+pub async fn alarms(gather: &GatherRequest) -> Result<Response, Problem> {
+    let view = gather.state.cluster.as_ref().and_then(|cluster| cluster.view());
+    let links = view.into_iter().flat_map(|view| view.links).filter(|link| link.state == "up");
+    let nodes: Vec<String> = links.map(|link| link.node).chain([gather.own().to_owned()]).collect();
+    let mut answers = gather.ask_all_within(SHORTLY, &nodes, &gather.query).await;
+    // Stable: the others stay in the order of their names.
+    answers.sort_by_key(|answer| answer.node != gather.own());
+    let (mut all, mut own) = (Vec::<Value>::new(), 0);
+    let mut missing = Vec::new();
+    for NodeResponse { node, answer } in answers {
+        match answer {
+            Ok(answer) if answer.is_success() => {
+                let mut page: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+                let Value::Array(alarms) = page["items"].take() else { continue };
+                if node == gather.own() {
+                    all.extend(alarms);
+                    own = all.len();
+                    continue;
+                }
+                for mut alarm in alarms.into_iter().filter(|alarm| alarm["node"] == *node) {
+                    // Of another node's clock this node has said it already.
+                    if all[..own]
+                        .iter()
+                        .any(|known| known["node"] == alarm["node"] && known["code"] == alarm["code"])
+                    {
+                        continue;
+                    }
+                    alarm["text"] = format!("{node}: {}", alarm["text"].as_str().unwrap_or_default()).into();
+                    all.push(alarm);
+                }
+            }
+            Ok(answer) if node == gather.own() => return Ok(response(answer.status, answer.body)),
+            // A node of an earlier version has no list of alarms.
+            Ok(answer) if answer.status == 404 => {}
+            Ok(_) | Err(_) => {
+                let text = format!(
+                    "{node} is linked to this node and does not answer: what is wrong there is not known (meridian ctl links)"
+                );
+                all.push(json!(Alarm::new(&node, Severity::Error, "no_answer", text)));
+                missing.push(node);
+            }
+        }
+    }
+    let rank = |alarm: &Value| match alarm["severity"].as_str() {
+        Some("error") => 0,
+        Some("warning") => 1,
+        _ => 2,
+    };
+    all.sort_by_key(rank);
+    let mut page = json!({ "items": all, "next": null });
+    if !missing.is_empty() {
+        page["missing"] = missing.into();
+    }
+    Ok(document(200, &page))
+}
+
+/// The sum over all nodes; this one says what time it is. Nodes without a link that is up are not asked, and are named as missing.
+pub async fn history(gather: &GatherRequest) -> Result<Response, Problem> {
+    let view = gather.state.cluster.as_ref().and_then(|cluster| cluster.view());
+    let (up, down): (Vec<_>, Vec<_>) =
+        view.into_iter().flat_map(|view| view.links).partition(|link| link.state == "up");
+    let mut missing: Vec<String> = down.into_iter().map(|link| link.node).collect();
+    let nodes: Vec<String> = up.into_iter().map(|link| link.node).chain([gather.own().to_owned()]).collect();
+    let mut answers = gather.ask_all_within(SHORTLY, &nodes, &gather.query).await;
+    answers.sort_by_key(|answer| answer.node != gather.own());
+    let mut each = Vec::new();
+    for NodeResponse { node, answer } in answers {
+        match answer {
+            Ok(answer) if answer.is_success() => match serde_json::from_slice::<HistoryView>(&answer.body) {
+                Ok(view) => each.push(view),
+                Err(_) => missing.push(node),
+            },
+            Ok(answer) if node == gather.own() => return Ok(response(answer.status, answer.body)),
+            // A node of an earlier version keeps none.
+            Ok(_) | Err(_) => missing.push(node),
+        }
+    }
+    missing.sort();
+    Ok(document(200, &json!(HistoryView::sum(each, missing))))
+}
+
+/// Who would get a message, on any node.
+pub async fn receivers(gather: &GatherRequest) -> Result<Response, Problem> {
+    let limit = paging::limit(gather.query_value("limit").and_then(|limit| limit.parse().ok()))?;
+    let (mut all, mut missing) = (Vec::new(), Vec::new());
+    let (mut total, mut topic) = (0, Value::Null);
+    for NodeResponse { node, answer } in gather.ask_all(&gather.nodes(), &gather.query).await {
+        match answer {
+            Ok(answer) if answer.is_success() => {
+                let mut one: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+                total += one["total"].as_u64().unwrap_or(0);
+                topic = one["topic"].take();
+                if let Value::Array(mut some) = one["receivers"].take() {
+                    all.append(&mut some);
+                }
+            }
+            Ok(answer) if is_client_error(&answer) => return Ok(response(answer.status, answer.body)),
+            Ok(_) | Err(_) => missing.push(node),
+        }
+    }
+    all.truncate(limit);
+    let truncated = total > all.len() as u64;
+    let mut answer = json!({ "topic": topic, "receivers": all, "truncated": truncated, "total": total });
+    if !missing.is_empty() {
+        answer["missing"] = missing.into();
+    }
+    Ok(document(200, &answer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_best_known_where_it_is_connected() {
+        let rank = |status, body: &str| rank(&ForwardedResponse { status, body: body.as_bytes().to_vec() });
+        let ranks = [
+            rank(404, "{}"),
+            rank(409, "{}"),
+            rank(422, "{}"),
+            rank(200, r#"{"connected":false}"#),
+            rank(200, r#"{"connected":true}"#),
+        ];
+        assert!(ranks.is_sorted_by(|a, b| a < b), "{ranks:?}");
+        assert_eq!(rank(201, r#"{"filter":"a"}"#), Rank::Connected);
+    }
+
+    #[test]
+    fn what_two_nodes_did_is_what_one_of_them_did() {
+        let a = json!({"connection_closed": false, "session_ended": true, "nodes": ["a"]});
+        let b = json!({"connection_closed": true, "session_ended": false, "nodes": ["b"]});
+        let all = json!({"connection_closed": true, "session_ended": true, "nodes": ["a", "b"]});
+        assert_eq!(both(a, &b), all);
+    }
+}

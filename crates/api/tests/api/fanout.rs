@@ -1,0 +1,303 @@
+//! What is about the whole cluster, asked of one of its nodes.
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::Server;
+
+/// The nodes of a cluster without links: what one asks another is handed over, but for those that are cut off.
+#[derive(Default)]
+struct Together {
+    request_handlers: Mutex<BTreeMap<String, Arc<dyn api::RequestHandler>>>,
+    cut_off: Mutex<Vec<String>>,
+    /// Whether the nodes have links to each other that are up.
+    up: AtomicBool,
+}
+
+struct Member {
+    name: String,
+    together: Arc<Together>,
+}
+
+impl api::Cluster for Member {
+    fn view(&self) -> Option<api::ClusterView> {
+        let mut view = crate::cluster::view();
+        view.node.clone_from(&self.name);
+        let link = view.links.remove(0);
+        let state = if self.together.up.load(Ordering::Relaxed) { "up" } else { link.state };
+        let names = self.together.request_handlers.lock().unwrap().keys().cloned().collect::<Vec<_>>();
+        let others = names.into_iter().filter(|name| *name != self.name);
+        view.links = others.map(|node| api::LinkView { node, state, ..link.clone() }).collect();
+        Some(view)
+    }
+
+    fn silence(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn ask(&self, node: &str, question: Vec<u8>, callback: api::AnswerCallback) {
+        if self.together.cut_off.lock().unwrap().iter().any(|cut_off| cut_off == node) {
+            return callback(Err("nothing is heard of it".to_owned()));
+        }
+        let request_handler = self.together.request_handlers.lock().unwrap()[node].clone();
+        request_handler.answer(&self.name, &question, Box::new(move |answer| callback(Ok(answer))));
+    }
+
+    fn set_request_handler(&self, request_handler: Arc<dyn api::RequestHandler>) {
+        self.together.request_handlers.lock().unwrap().insert(self.name.clone(), request_handler);
+    }
+
+    fn order(&self, _: api::Order, callback: api::OrderCallback) {
+        callback(Err(api::OrderError::Unknown("there is nobody to agree".to_owned())));
+    }
+
+    fn is_leaving(&self) -> bool {
+        false
+    }
+}
+
+/// Three nodes, `a`, `b` and `c`.
+struct World {
+    nodes: [Server; 3],
+    together: Arc<Together>,
+}
+
+impl World {
+    fn start() -> Self {
+        let together = Arc::<Together>::default();
+        let nodes = ["a", "b", "c"].map(|name| {
+            let member = Member { name: name.to_owned(), together: together.clone() };
+            Server::member(name, Arc::new(member))
+        });
+        Self { nodes, together }
+    }
+
+    fn a(&self) -> &Server {
+        &self.nodes[0]
+    }
+
+    /// A client of a node, 3.1.1 with Clean Session, that has subscribed to `t/` and its name.
+    fn client(&self, node: usize, name: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.nodes[node].mqtt).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut bytes = vec![0x10, 12 + name.len() as u8, 0, 4];
+        bytes.extend(b"MQTT\x04\x02\x00\x00\x00");
+        bytes.push(name.len() as u8);
+        bytes.extend(name.as_bytes());
+        bytes.extend([0x82, 7 + name.len() as u8, 0, 1, 0, 2 + name.len() as u8]);
+        bytes.extend(b"t/");
+        bytes.extend(name.as_bytes());
+        bytes.push(0);
+        stream.write_all(&bytes).unwrap();
+        let mut answers = [0; 9];
+        stream.read_exact(&mut answers).unwrap();
+        assert_eq!(answers[..4], *b"\x20\x02\x00\x00");
+        stream
+    }
+
+    fn cut_off(&self, node: &str) {
+        self.together.cut_off.lock().unwrap().push(node.to_owned());
+    }
+}
+
+/// `client_id@node` of all pages.
+fn listed(server: &Server, path: &str) -> (Vec<String>, usize) {
+    let (mut all, mut pages, mut cursor) = (Vec::new(), 0, String::new());
+    loop {
+        let page = server.get(&format!("{path}{cursor}")).is(200);
+        pages += 1;
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let items = page["items"].as_array().unwrap();
+        all.extend(items.iter().map(|item| format!("{}@{}", text(&item["client_id"]), text(&item["node"]))));
+        match page["next"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return (all, pages),
+        }
+        assert!(pages < 50, "{all:?}");
+    }
+}
+
+#[test]
+fn pages_of_all_nodes_hold_every_client_once_however_large_they_are() {
+    let world = World::start();
+    let mut clients = Vec::new();
+    let mut names = Vec::new();
+    for (node, count) in [(0, 3), (1, 0), (2, 4)] {
+        for number in 0..count {
+            let name = format!("{}{number}", ["a", "b", "c"][node]);
+            clients.push(world.client(node, &name));
+            names.push(format!("{name}@{}", ["a", "b", "c"][node]));
+        }
+    }
+    for path in ["clients?", "subscriptions?"] {
+        for limit in 1..9 {
+            for server in &world.nodes {
+                let (mut all, pages) = listed(server, &format!("/api/v1/{path}limit={limit}"));
+                all.sort();
+                assert_eq!(all, names, "{path}{limit}");
+                assert!(limit < 8 || pages == 1, "{pages} pages of {limit}");
+            }
+        }
+    }
+    // A list that was begun on one node is gone on with on another.
+    let first = world.a().get("/api/v1/clients?limit=3").is(200);
+    let rest = format!("/api/v1/clients?limit=9&cursor={}", first["next"].as_str().unwrap());
+    assert_eq!(world.nodes[2].get(&rest).is(200)["items"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn nodes_that_do_not_answer_are_named_and_the_others_are_listed() {
+    let world = World::start();
+    let _clients = [world.client(0, "x"), world.client(2, "z")];
+    world.cut_off("b");
+    let page = |path: &str| world.a().get(path).is(200);
+    assert_eq!(page("/api/v1/clients")["missing"], json!(["b"]));
+    let first = page("/api/v1/clients?limit=1");
+    assert!(first["missing"].is_null(), "nobody else was asked so far: {first}");
+    let cursor = first["next"].as_str().unwrap();
+    let second = page(&format!("/api/v1/clients?limit=5&cursor={cursor}"));
+    assert_eq!((&second["missing"], &second["items"][0]["client_id"]), (&json!(["b"]), &json!("z")));
+    assert_eq!(listed(world.a(), "/api/v1/clients?limit=1").0, ["x@a", "z@c"]);
+    let page = world.a().get("/api/v1/nodes").is(200);
+    let names: Vec<_> = page["items"].as_array().unwrap().iter().map(|node| node["name"].clone()).collect();
+    assert_eq!((json!(names), &page["missing"]), (json!(["a", "c"]), &json!(["b"])));
+    let receivers = world.a().get("/api/v1/routes/match?topic=t/z").is(200);
+    assert_eq!((&receivers["receivers"][0]["node"], &receivers["missing"]), (&json!("c"), &json!(["b"])));
+    assert_eq!(receivers["total"], 1);
+    let detail = world.a().get("/api/v1/clients?node=b").problem(503, "unavailable");
+    assert!(detail.contains("`b`") && detail.contains("nothing is heard of it"), "{detail}");
+    let detail = world.a().get("/api/v1/clients/nobody").problem(503, "unavailable");
+    assert!(detail.contains("no answer of b"), "it may be there: {detail}");
+}
+
+#[test]
+fn a_client_is_found_wherever_it_is() {
+    let world = World::start();
+    let mut client = world.client(2, "z");
+    assert_eq!(world.a().get("/api/v1/clients/z").is(200)["node"], "c");
+    let subscriptions = world.a().get("/api/v1/clients/z/subscriptions").is(200);
+    assert_eq!(subscriptions["items"][0]["filter"], "t/z");
+    let wanted = json!({"filter": "u/#"});
+    world.a().write("POST", "/api/v1/clients/z/subscriptions", Some(&wanted)).is(201);
+    let page = world.a().get("/api/v1/clients/z/subscriptions?limit=1").is(200);
+    let next = page["next"].as_str().expect("there is a second one");
+    let rest = world.nodes[1].get(&format!("/api/v1/clients/z/subscriptions?limit=1&cursor={next}")).is(200);
+    assert_ne!(rest["items"][0]["filter"], page["items"][0]["filter"]);
+    let refused = world.a().write("POST", "/api/v1/clients/z/subscriptions", Some(&json!({"filter": ""})));
+    refused.problem(422, "invalid");
+    world.a().write("DELETE", "/api/v1/clients/z/subscriptions?filter=u/%23", None).is(200);
+    world.a().get("/api/v1/clients/nobody").problem(404, "not-found");
+
+    let kicked = world.a().write("DELETE", "/api/v1/clients/z", None).is(200);
+    assert_eq!(kicked, json!({"connection_closed": true, "session_ended": false, "nodes": ["c"]}));
+    assert_eq!(client.read(&mut [0; 64]).unwrap(), 0, "the connection is closed");
+    world.a().write("DELETE", "/api/v1/clients/z", None).problem(404, "not-found");
+    // The node that did it has written down who it was; those that had nothing to do have not.
+    let by = |server: &Server| server.get("/api/v1/audit").is(200)["items"].as_array().unwrap().len();
+    assert_eq!((by(&world.nodes[1]), by(&world.nodes[2])), (0, 3));
+    let entry = &world.nodes[2].get("/api/v1/audit").is(200)["items"][0];
+    assert_eq!((&entry["by"], &entry["method"]), (&json!("@a"), &json!("DELETE")));
+}
+
+#[test]
+fn one_node_is_asked_by_way_of_another() {
+    let world = World::start();
+    let _clients = [world.client(0, "x"), world.client(2, "z")];
+    assert_eq!(world.a().get("/api/v1/node?node=c").is(200)["name"], "c");
+    assert_eq!(world.a().get("/api/v1/node?node=a").is(200)["name"], "a");
+    assert!(world.a().get("/api/v1/stats?node=c").is(200)["connections"].is_u64());
+    assert_eq!(listed(world.a(), "/api/v1/clients?node=c").0, ["z@c"]);
+    let publish = json!({"topic": "t/z", "payload": "hello"});
+    world.a().write("POST", "/api/v1/publish?node=c", Some(&publish)).is(200);
+    // It says why not, as there is nobody to agree.
+    let detail =
+        world.a().write("POST", "/api/v1/cluster/leave?node=c", Some(&json!({}))).problem(409, "conflict");
+    assert!(detail.contains("[[cluster_node]]"), "{detail}");
+    let detail = world.a().get("/api/v1/node?node=d").problem(404, "not-found");
+    assert!(detail.contains("a, b, c"), "{detail}");
+    world.a().get("/api/v1/node?node=a&node=b").problem(400, "bad-request");
+    let detail = world.a().get("/api/v1/users?node=b").problem(400, "bad-request");
+    assert!(detail.contains("ask that node itself"), "{detail}");
+    let alone = Server::start();
+    alone.get("/api/v1/node?node=b").problem(404, "not-found");
+    assert_eq!(alone.get("/api/v1/node?node=test").is(200)["name"], "test");
+}
+
+#[test]
+fn what_is_wrong_with_a_request_is_said_as_one_node_says_it() {
+    let world = World::start();
+    for bad in
+        ["limit=0", "limit=x", "limit=1001", "cursor=!", "cursor=e30", "version=9", "address=x", "colour=red"]
+    {
+        world.a().get(&format!("/api/v1/clients?{bad}")).problem(400, "bad-request");
+    }
+    let cursor = world.a().get("/api/v1/clients?limit=1").is(200)["next"].clone();
+    assert!(cursor.is_null(), "{cursor}");
+}
+
+#[test]
+fn what_other_nodes_say_of_themselves_is_an_alarm_here_and_a_node_that_is_silent_is_one_too() {
+    let world = World::start();
+    world.together.up.store(true, Ordering::Relaxed);
+    let texts = |path: &str| {
+        let page = world.a().get(path).is(200);
+        let items = page["items"].as_array().unwrap().clone();
+        items.iter().map(|alarm| alarm["text"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    std::fs::write(world.nodes[1].directory.join("full"), "").unwrap();
+    let all = texts("/api/v1/alarms");
+    assert!(all.iter().any(|text| text.starts_with("b: the disk of ")), "{all:#?}");
+    assert!(!texts("/api/v1/alarms?node=a").iter().any(|text| text.contains("the disk of ")));
+    assert!(texts("/api/v1/alarms?node=b").iter().any(|text| text.starts_with("the disk of ")));
+    world.cut_off("c");
+    let all = texts("/api/v1/alarms");
+    assert!(
+        all.iter().any(|text| text.starts_with("c is linked to this node and does not answer")),
+        "{all:#?}"
+    );
+}
+
+#[test]
+fn the_history_of_a_cluster_is_a_sum_that_names_who_is_in_it_and_who_is_not() {
+    let world = World::start();
+    let _clients = [world.client(0, "x"), world.client(1, "y"), world.client(2, "z")];
+    world.together.up.store(true, Ordering::Relaxed);
+    let last = |answer: &Value, figure: &str| {
+        answer["series"][figure].as_array().and_then(|all| all.last().cloned())
+    };
+    // Samples are taken every five seconds.
+    let ask = |path: &str, connections: f64| {
+        for _ in 0..600 {
+            let answer = world.a().get(path).is(200);
+            if last(&answer, "connections") == Some(json!(connections)) {
+                return answer;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("{path}: {}", world.a().get(path).text());
+    };
+    let sum = ask("/api/v1/stats/history?seconds=60", 3.0);
+    assert_eq!((&sum["nodes"], &sum["missing"]), (&json!(["a", "b", "c"]), &Value::Null));
+    assert_eq!(sum["summed"].as_array().unwrap().last(), Some(&json!(3)));
+    assert_eq!(sum["step_s"], 5);
+    assert!(last(&sum, "resident_bytes").unwrap().as_f64().unwrap() > 1e6, "{sum}");
+    assert!(last(&sum, "packets_received_per_s").unwrap().is_number(), "{sum}");
+    let one = ask("/api/v1/stats/history?node=c", 1.0);
+    assert_eq!(one["nodes"], json!(["c"]));
+    world.cut_off("b");
+    let sum = ask("/api/v1/stats/history", 2.0);
+    assert_eq!((&sum["nodes"], &sum["missing"]), (&json!(["a", "c"]), &json!(["b"])));
+    // A node without a link is not even asked.
+    world.together.up.store(false, Ordering::Relaxed);
+    let alone = ask("/api/v1/stats/history", 1.0);
+    assert_eq!((&alone["nodes"], &alone["missing"]), (&json!(["a"]), &json!(["b", "c"])));
+    for bad in ["seconds=4", "seconds=3601", "seconds=x", "hours=1"] {
+        world.a().get(&format!("/api/v1/stats/history?{bad}")).problem(400, "bad-request");
+    }
+}

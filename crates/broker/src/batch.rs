@@ -1,0 +1,345 @@
+//! What workers say to each other: one [`Batch`] per turn and per receiver.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use mqtt::{PacketId, QoS, ReasonCode};
+use session::{Dispatched, Toggles};
+
+use crate::access::AuthResult;
+use crate::admin::AdminCommand;
+use crate::ids::{ConnectionId, GroupId, SessionId, ShardId, WorkerId};
+use crate::message::Message;
+use crate::peers::Inbound;
+use crate::retained::{Page, Scan};
+use crate::route::Options;
+use crate::store::{Completion, DueWill, Request, StoreEvent, WalkProgress};
+
+/// Everything that one worker has for another at the end of a turn. Its vectors are reused, so a steady flow of messages
+/// between two workers allocates nothing.
+#[derive(Debug, Default)]
+pub struct Batch {
+    pub(crate) records: Vec<u8>,
+    pub(crate) deliveries: Vec<BatchDelivery>,
+    pub(crate) targets: Vec<Target>,
+    /// Completions: who waited, and how it went.
+    pub acknowledged: Vec<(Token, ReasonCode)>,
+    pub commands: Vec<WorkerCommand>,
+}
+
+/// One message for some connections of the receiving worker.
+#[derive(Debug)]
+pub(crate) struct BatchDelivery {
+    pub body: Body,
+    pub targets: Range<usize>,
+    pub token: Option<Token>,
+    /// Number of the publish within its worker: targets of one publish are added to one delivery.
+    pub serial: u64,
+}
+
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// Encoded in the batch's `records`.
+    Inline(Range<usize>),
+    /// Large enough that sharing beats copying.
+    Shared(Message),
+}
+
+/// One subscription of one connection that a message goes to. Several of one connection stand together, the first with the
+/// merged options, the others for their Subscription Identifiers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub slot: u32,
+    pub generation: u32,
+    pub subscription_id: u32,
+    pub options: Options,
+    pub continues: bool,
+}
+
+/// Who waits for a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Token {
+    /// Publish number `sequence` of a connection.
+    Publish { connection: ConnectionId, sequence: u32 },
+    /// Message number `key` that an operator publishes on a worker.
+    Operator { worker: WorkerId, key: u32 },
+    /// Page number `key` of the retained messages that a worker copies to other nodes.
+    Copy { worker: WorkerId, key: u32 },
+    /// Message number `key` of those that a shard has given to members on other nodes.
+    Offered { shard: ShardId, key: u32 },
+    /// Message number `key` of those that came from other nodes to a worker.
+    Forwarded { worker: WorkerId, key: u32 },
+    /// Append number `key` of a shard, which waits for members of shared groups.
+    Append { shard: ShardId, key: u32 },
+}
+
+/// Everything that is rarer than a message.
+#[derive(Debug)]
+pub enum WorkerCommand {
+    Request(ShardId, Request),
+    Completion(Completion),
+    /// Answered by [`WorkerCommand::Flushed`] when the batches with everything that the receiver has published before are in the mailboxes of others,
+    /// so that whatever is sent upon the answer comes behind them.
+    Flush(FlushWaiter),
+    Flushed(FlushWaiter),
+    Scan(Box<Scan>),
+    Page(Box<Page>),
+    /// A message for a member of a shared subscription group.
+    Member(Box<MemberDelivery>),
+    AuthResult(ConnectionId, AuthResult),
+    /// Access control knows the answer to a question of this connection's.
+    RetryAuthorize(ConnectionId, AuthorizeSubject),
+    /// A Will that is due: to be published by the receiver.
+    Will(Box<DueWill>),
+    /// An operator's question.
+    AdminRequest(AdminCommand),
+    /// What comes from other nodes.
+    Peers(Box<Inbound>),
+    /// What the log has to say to shards of the receiver.
+    Store(Vec<(ShardId, StoreEvent)>),
+}
+
+/// Who waits until workers have passed on what they had published before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushWaiter {
+    /// A connection that has new subscriptions, and its number of these.
+    Connection(ConnectionId, u32),
+    /// Copies number `key` of what is retained on a worker, for other nodes.
+    Copies { worker: WorkerId, key: u32 },
+}
+
+impl FlushWaiter {
+    pub fn worker(self) -> WorkerId {
+        match self {
+            Self::Connection(connection, _) => connection.worker,
+            Self::Copies { worker, .. } => worker,
+        }
+    }
+}
+
+/// What a question to access control was about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthorizeSubject {
+    Will,
+    /// The packet that waits for its permission.
+    Packet,
+    /// A subscription that exists, or the Will of a client that is connected.
+    Subscription,
+}
+
+impl WorkerCommand {
+    /// The connection that this letter will close because another has claimed its Client Identifier. What its client sent before
+    /// that is still to be received first: it may be a DISCONNECT, after which there is no Will [MQTT-3.14.4-3].
+    pub fn revoked(&self) -> Option<ConnectionId> {
+        match self {
+            WorkerCommand::Completion(Completion::Revoke { connection }) => Some(*connection),
+            _ => None,
+        }
+    }
+
+    /// Bytes of the messages in it.
+    fn messages_size(&self) -> usize {
+        match self {
+            WorkerCommand::Request(
+                _,
+                Request::Append { message, .. }
+                | Request::Bounce { message, .. }
+                | Request::DeliverLocally { message, .. }
+                | Request::Retain { message, .. },
+            ) => message.size(),
+            WorkerCommand::Will(will) => will.message.size(),
+            WorkerCommand::Request(_, Request::Enqueue { entries, .. }) => {
+                entries.iter().map(|entry| entry.message.size()).sum()
+            }
+            WorkerCommand::Member(delivery) => delivery.message.size(),
+            WorkerCommand::Page(page) => page.messages.iter().map(Message::size).sum(),
+            WorkerCommand::Completion(Completion::Deliver { first, more, .. }) => {
+                let size = |delivery: &SessionDelivery| match delivery {
+                    SessionDelivery::Publish { message, .. } => message.size(),
+                    SessionDelivery::PubRel { .. } => 0,
+                };
+                size(first) + more.iter().map(size).sum::<usize>()
+            }
+            WorkerCommand::Peers(inbound) => inbound.messages.iter().map(|message| message.frame.len()).sum(),
+            WorkerCommand::Request(..)
+            | WorkerCommand::Completion(_)
+            | WorkerCommand::Flush(..)
+            | WorkerCommand::Flushed(..)
+            | WorkerCommand::Scan(_)
+            | WorkerCommand::AuthResult(..)
+            | WorkerCommand::RetryAuthorize(..)
+            | WorkerCommand::AdminRequest(_) => 0,
+            WorkerCommand::Store(events) => {
+                let size = |event: &StoreEvent| match event {
+                    StoreEvent::Read(read) => {
+                        read.iter().filter_map(|(_, message)| message.as_ref()).map(Message::size).sum()
+                    }
+                    _ => 0,
+                };
+                events.iter().map(|(_, event)| size(event)).sum()
+            }
+        }
+    }
+}
+
+/// A shared subscription's message on its way to the member it was given to.
+#[derive(Debug)]
+pub struct MemberDelivery {
+    pub group: GroupId,
+    pub connection: ConnectionId,
+    pub message: Message,
+    pub options: Options,
+    pub subscription_id: u32,
+    pub token: Option<Token>,
+}
+
+/// One pinned delivery of a durable session, for its connection.
+#[derive(Debug)]
+pub enum SessionDelivery {
+    Publish {
+        packet_id: PacketId,
+        qos: QoS,
+        dup: bool,
+        retain: bool,
+        message: Message,
+        subscription_ids: SubscriptionIds,
+    },
+    /// QoS 2 goes on from here after a reconnect.
+    PubRel { packet_id: PacketId },
+}
+
+impl SessionDelivery {
+    pub fn packet_id(&self) -> PacketId {
+        match self {
+            Self::Publish { packet_id, .. } | Self::PubRel { packet_id } => *packet_id,
+        }
+    }
+}
+
+/// Subscription Identifiers of one delivery, usually none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubscriptionIds(Option<Arc<[u32]>>);
+
+impl SubscriptionIds {
+    pub fn of(ids: &[u32]) -> Self {
+        Self((!ids.is_empty()).then(|| ids.into()))
+    }
+
+    pub fn as_slice(&self) -> &[u32] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
+/// What a resumed session brings to its new connection.
+#[derive(Debug, Default)]
+pub struct Resume {
+    pub subscriptions: Vec<(Box<str>, Options, u32)>,
+    /// QoS 2 identifiers received from the client and not released.
+    pub received: Vec<u16>,
+    /// Those of its Packet Identifiers whose next message has the second identity.
+    pub toggles: Toggles,
+    /// QoS 2 messages that an earlier connection dispatched during the present run: clients that were connected have them.
+    pub dispatched: Vec<Dispatched>,
+    /// Topic Filters whose retained messages are not all queued, and how far that has come.
+    pub walks: Vec<(Box<str>, WalkProgress)>,
+}
+
+/// A claim that was granted.
+#[derive(Debug)]
+pub struct Claimed {
+    pub connection: ConnectionId,
+    pub session_present: bool,
+    /// The durable session, `None` for a session that ends with the connection.
+    pub session: Option<SessionId>,
+    pub resume: Option<Box<Resume>>,
+}
+
+impl Batch {
+    /// A batch of one letter.
+    pub fn of(command: WorkerCommand) -> Self {
+        Self { commands: vec![command], ..Self::default() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.deliveries.is_empty() && self.acknowledged.is_empty() && self.commands.is_empty()
+    }
+
+    /// Bytes that the batch keeps in memory until the receiver has worked through it, roughly: what bounds a mailbox.
+    pub fn weight(&self) -> usize {
+        let shared = self.deliveries.iter().map(|delivery| match &delivery.body {
+            Body::Inline(_) => 0,
+            Body::Shared(message) => message.size(),
+        });
+        let commands = self.commands.iter().map(|command| 128 + command.messages_size());
+        self.records.len()
+            + self.targets.len() * size_of::<Target>()
+            + self.acknowledged.len() * size_of::<(Token, ReasonCode)>()
+            + shared.sum::<usize>()
+            + commands.sum::<usize>()
+    }
+
+    /// Empties it and keeps the memory, up to `keep` bytes of records.
+    pub fn recycle(&mut self, keep: usize) {
+        self.records.clear();
+        if self.records.capacity() > keep {
+            self.records = Vec::new();
+        }
+        self.deliveries.clear();
+        self.targets.clear();
+        self.acknowledged.clear();
+        self.commands.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Time;
+    use crate::message::MessageView;
+
+    /// A mailbox is bounded by what its batches keep in memory, large messages that are shared among workers too.
+    #[test]
+    fn shared_messages_weigh_what_they_are() {
+        let payload = vec![0; 100_000];
+        let view = MessageView {
+            topic: "t",
+            properties: &[],
+            payload: &payload,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            expires: Time::NEVER,
+            received: Time::default(),
+            publisher: None,
+            publisher_key: 0,
+            durability: crate::durability::Durability::LocalDisk,
+        };
+        let message = view.to_message();
+        let append = Request::Append {
+            message: message.clone(),
+            sessions: true,
+            groups: false,
+            identity: None,
+            refusal: None,
+            token: None,
+        };
+        let mut batch = Batch::of(WorkerCommand::Request(ShardId(0), append));
+        assert!(batch.weight() > 100_000);
+        let retain = Request::Retain {
+            message: message.clone(),
+            stamp: 0,
+            copied_by: None,
+            refusal: None,
+            token: None,
+            payers: Default::default(),
+        };
+        batch.commands.push(WorkerCommand::Request(ShardId(0), retain));
+        assert!(batch.weight() > 200_000);
+        batch.deliveries.push(BatchDelivery {
+            body: Body::Shared(message),
+            targets: 0..0,
+            token: None,
+            serial: 0,
+        });
+        assert!(batch.weight() > 300_000);
+    }
+}

@@ -1,0 +1,84 @@
+use std::collections::VecDeque;
+
+use broker::{Token, WorkerId};
+use bytes::Bytes;
+use link::Lane;
+
+/// Copies of retained messages for one peer that found no place in its link. They have one once there is room; what finds none here either is not
+/// known singly any more, and all is copied again.
+#[derive(Debug, Default)]
+pub struct Backlog {
+    waiting: VecDeque<RetainedCopy>,
+    bytes: u64,
+    is_missing: bool,
+}
+
+/// One copy.
+#[derive(Debug)]
+pub struct RetainedCopy {
+    pub lane: Lane,
+    pub frame: Bytes,
+    /// Who sends the next page when this has arrived.
+    pub waits: Option<(WorkerId, Token)>,
+}
+
+/// Bytes that wait: a page of every worker fits, so that each time more of them arrive.
+const BYTES_MAX: u64 = 16 << 20;
+
+impl Backlog {
+    /// A copy waits for room. False when there is none for that either.
+    pub fn push(&mut self, copy: RetainedCopy) -> bool {
+        let bytes = self.bytes + copy.frame.len() as u64;
+        // For the end of a page somebody waits, who sends no more meanwhile.
+        if !self.waiting.is_empty() && bytes > BYTES_MAX && copy.waits.is_none() {
+            self.is_missing = true;
+            return false;
+        }
+        self.bytes = bytes;
+        self.waiting.push_back(copy);
+        true
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && !self.is_missing
+    }
+
+    pub fn front(&self) -> Option<&RetainedCopy> {
+        self.waiting.front()
+    }
+
+    pub fn pop(&mut self) -> Option<RetainedCopy> {
+        let copy = self.waiting.pop_front()?;
+        self.bytes -= copy.frame.len() as u64;
+        Some(copy)
+    }
+
+    /// Whether everything has to be copied again; told once, when nothing waits any more.
+    pub fn take_missing(&mut self) -> bool {
+        self.waiting.is_empty() && std::mem::take(&mut self.is_missing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copy(length: usize) -> RetainedCopy {
+        RetainedCopy { lane: Lane::assured(0), frame: vec![0; length].into(), waits: None }
+    }
+
+    #[test]
+    fn what_waits_is_bounded_and_what_is_missing_is_told_once() {
+        let mut backlog = Backlog::default();
+        let most = BYTES_MAX as usize;
+        assert!(backlog.push(copy(most + 1)), "one always fits");
+        assert!(!backlog.push(copy(1)));
+        assert!(!backlog.take_missing(), "not while something waits");
+        assert_eq!(backlog.pop().map(|copy| copy.frame.len()), Some(most + 1));
+        assert!(!backlog.is_empty() && backlog.take_missing());
+        assert!(backlog.is_empty() && !backlog.take_missing());
+        assert!(backlog.push(copy(most)));
+        assert_eq!(backlog.bytes, BYTES_MAX);
+        assert!(backlog.front().is_some() && !backlog.take_missing());
+    }
+}

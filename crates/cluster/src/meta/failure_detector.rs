@@ -1,0 +1,219 @@
+//! Whom the cores hear, as the one that leads knows.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use link::{NodeId, Time};
+use replog::Incarnation;
+
+use super::PAUSE;
+use super::leader_state::REACHABILITY_INTERVAL;
+use super::reader::Reader;
+
+/// What one core says of the members that it does not hear.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reachability {
+    /// It has applied all that was agreed upon up to here.
+    pub applied: u64,
+    /// A life of a node, and whether that may hold a grant of this core still.
+    pub cut_off: BTreeMap<NodeId, (Incarnation, bool)>,
+}
+
+impl Reachability {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = self.applied.to_le_bytes().to_vec();
+        for (id, (incarnation, holds_grant)) in &self.cut_off {
+            out.extend(id.0.to_le_bytes());
+            out.extend(incarnation.0.to_le_bytes());
+            out.push(u8::from(*holds_grant));
+        }
+        out
+    }
+
+    /// `None` for bytes that are none. Never panics.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(bytes);
+        let applied = reader.u64()?;
+        let mut cut_off = BTreeMap::new();
+        while !reader.is_empty() {
+            let id = NodeId(reader.u64()?);
+            cut_off.insert(id, (Incarnation(reader.u64()?), reader.u8()? != 0));
+        }
+        Some(Self { applied, cut_off })
+    }
+}
+
+/// The last that each core has said.
+#[derive(Debug, Default)]
+pub struct FailureDetector {
+    reports: BTreeMap<NodeId, (Time, Reachability)>,
+    /// Since when nobody hears of a life.
+    unreachable: BTreeMap<NodeId, (Incarnation, Time)>,
+}
+
+/// What a core has said holds so long.
+const FRESH: Duration = Duration::from_secs(3);
+/// A core that has said something within this time is taken to be there when cores come and go: it says something every [`REACHABILITY_INTERVAL`]. The shorter, the less
+/// often one is counted on that has just died.
+const LATELY: Duration = Duration::from_millis(1_500);
+const _: () = assert!(
+    LATELY.as_millis() > REACHABILITY_INTERVAL.as_millis() + PAUSE.as_millis()
+        && LATELY.as_millis() < FRESH.as_millis()
+);
+
+/// What the cores say of one life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opinion {
+    /// A core that is there hears it.
+    pub is_heard: bool,
+    /// So many cores do not.
+    pub cut_off_by: usize,
+    /// So many of these know of the suspicion, and nothing that they have granted holds.
+    pub without_grant: usize,
+}
+
+impl FailureDetector {
+    pub fn report(&mut self, now: Time, core: NodeId, reachability: Reachability) {
+        self.reports.insert(core, (now, reachability));
+    }
+
+    pub fn lost(&mut self, core: NodeId) {
+        self.reports.remove(&core);
+    }
+
+    fn reported_within(&self, now: Time, time: Duration) -> impl Iterator<Item = (NodeId, &Reachability)> {
+        let fresh = self.reports.iter().filter(move |(_, (at, _))| at.after(time) > now);
+        fresh.map(|(core, (_, reachability))| (*core, reachability))
+    }
+
+    /// Whether all of these cores have said lately that they have applied what was agreed upon up to an index.
+    pub fn have_applied(&self, now: Time, index: u64, mut cores: impl Iterator<Item = NodeId>) -> bool {
+        let recent: BTreeMap<NodeId, &Reachability> = self.reported_within(now, LATELY).collect();
+        cores.all(|core| recent.get(&core).is_some_and(|reachability| reachability.applied >= index))
+    }
+
+    /// `suspected` is the index since which the life is suspected.
+    pub fn opinion(
+        &self,
+        now: Time,
+        (node, incarnation): (NodeId, Incarnation),
+        suspected: Option<u64>,
+        is_core: impl Fn(NodeId) -> bool,
+    ) -> Opinion {
+        let mut opinion = Opinion { is_heard: false, cut_off_by: 0, without_grant: 0 };
+        let others = self.reported_within(now, FRESH).filter(|(core, _)| *core != node && is_core(*core));
+        for (_, reachability) in others {
+            match reachability.cut_off.get(&node) {
+                Some((cut_off, holds_grant)) if *cut_off == incarnation => {
+                    opinion.cut_off_by += 1;
+                    let knows = suspected.is_some_and(|since| reachability.applied >= since);
+                    opinion.without_grant += usize::from(knows && !holds_grant);
+                }
+                // It has not heard of this life yet, or not of its joining.
+                Some(_) => {}
+                None => opinion.is_heard = true,
+            }
+        }
+        opinion
+    }
+
+    /// Since when nobody hears of a life, as long as this is said again and again.
+    pub fn unreachable_since(&mut self, now: Time, node: NodeId, incarnation: Incarnation) -> Time {
+        let (known, since) = self.unreachable.entry(node).or_insert((incarnation, now));
+        if *known != incarnation {
+            (*known, *since) = (incarnation, now);
+        }
+        *since
+    }
+
+    pub fn clear_unreachable(&mut self, node: NodeId) {
+        self.unreachable.remove(&node);
+    }
+
+    /// Another leads: what is known here is old when this node leads again.
+    pub fn forget(&mut self) {
+        self.reports.clear();
+        self.unreachable.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INCARNATION: Incarnation = Incarnation(5);
+
+    fn reachability(applied: u64, cut_off: &[(u64, u64, bool)]) -> Reachability {
+        let cut_off = cut_off
+            .iter()
+            .map(|(node, incarnation, holds)| (NodeId(*node), (Incarnation(*incarnation), *holds)));
+        Reachability { applied, cut_off: cut_off.collect() }
+    }
+
+    /// The bytes of version 1, for ever.
+    #[test]
+    fn a_sight_has_these_bytes() {
+        let reachability = reachability(2, &[(3, 4, true)]);
+        let bytes = reachability.encode();
+        let golden = [2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 1];
+        assert_eq!(bytes, golden);
+        assert_eq!(Reachability::decode(&bytes), Some(reachability));
+        for length in 0..bytes.len() {
+            assert!(
+                Reachability::decode(&bytes[..length])
+                    .is_none_or(|reachability| length == 8 && reachability.cut_off.is_empty())
+            );
+        }
+    }
+
+    #[test]
+    fn what_cores_say_counts_while_it_is_fresh_and_of_that_life() {
+        let mut failure_detector = FailureDetector::default();
+        let opinion = |failure_detector: &FailureDetector, ms: u64, since| {
+            let found =
+                failure_detector.opinion(Time(ms * 1000), (NodeId(9), INCARNATION), since, |core| core.0 < 4);
+            (found.is_heard, found.cut_off_by, found.without_grant)
+        };
+        failure_detector.report(Time(0), NodeId(1), reachability(7, &[(9, 5, true)]));
+        failure_detector.report(Time(0), NodeId(2), reachability(8, &[(9, 5, false)]));
+        failure_detector.report(Time(0), NodeId(3), reachability(8, &[(9, 4, false)]));
+        failure_detector.report(Time(0), NodeId(4), reachability(8, &[]));
+        failure_detector.report(Time(0), NodeId(9), reachability(8, &[]));
+        assert_eq!(
+            opinion(&failure_detector, 1, None),
+            (false, 2, 0),
+            "no word of itself, of an earlier life, of no core"
+        );
+        assert_eq!(opinion(&failure_detector, 1, Some(8)), (false, 2, 1));
+        assert_eq!(opinion(&failure_detector, 1, Some(9)), (false, 2, 0));
+        failure_detector.report(Time(0), NodeId(3), reachability(8, &[]));
+        assert_eq!(opinion(&failure_detector, 1, Some(8)), (true, 2, 1));
+        assert_eq!(opinion(&failure_detector, 3001, Some(8)), (false, 0, 0));
+        failure_detector.lost(NodeId(3));
+        assert_eq!(opinion(&failure_detector, 1, Some(8)), (false, 2, 1));
+    }
+
+    #[test]
+    fn all_cores_have_applied_what_each_says_lately() {
+        let mut failure_detector = FailureDetector::default();
+        let cores = || [NodeId(1), NodeId(2)].into_iter();
+        failure_detector.report(Time(0), NodeId(1), reachability(7, &[]));
+        assert!(!failure_detector.have_applied(Time(1), 6, cores()));
+        failure_detector.report(Time(0), NodeId(2), reachability(6, &[]));
+        assert!(failure_detector.have_applied(Time(1), 6, cores()));
+        assert!(!failure_detector.have_applied(Time(1), 7, cores()));
+        assert!(failure_detector.have_applied(Time(1), 9, std::iter::empty()));
+        assert!(failure_detector.have_applied(Time(1_499_999), 6, cores()));
+        assert!(!failure_detector.have_applied(Time(1_500_000), 6, cores()), "it may have died meanwhile");
+    }
+
+    #[test]
+    fn silence_is_of_one_life() {
+        let mut failure_detector = FailureDetector::default();
+        assert_eq!(failure_detector.unreachable_since(Time(1), NodeId(9), INCARNATION), Time(1));
+        assert_eq!(failure_detector.unreachable_since(Time(5), NodeId(9), INCARNATION), Time(1));
+        assert_eq!(failure_detector.unreachable_since(Time(6), NodeId(9), Incarnation(6)), Time(6));
+        failure_detector.clear_unreachable(NodeId(9));
+        assert_eq!(failure_detector.unreachable_since(Time(8), NodeId(9), Incarnation(6)), Time(8));
+    }
+}

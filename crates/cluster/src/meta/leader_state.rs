@@ -1,0 +1,631 @@
+//! What the core that leads does by itself: it gives cores their votes, and declares dead whom nobody hears.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use consensus::{Change, Outcome, Progress, ReplicaId, RequestId, Role as Part, Status, Undecided};
+use link::{NodeId, Time};
+
+use super::adoption::CompatibleForm;
+use super::failure_detector::Reachability;
+use super::{
+    Answer, Command, LIMIT, LinkStatus, Meta, MetaFrame, OwnedMetaMessage, PAUSE, RequestOrigin, Roster,
+    State,
+};
+use crate::config::Role;
+use crate::features::INCARNATIONS;
+use crate::mutation::{Mutation, mutated};
+
+/// A learner may vote when it lacks no more entries than that.
+const BEHIND_MAX: u64 = 100;
+/// Microseconds after which a replica that has not answered is not counted on: as long as replicas keep to a leader that says nothing.
+const SILENCE_MAX: u64 = 2 * consensus::ELECTION_TIMEOUT.as_micros() as u64;
+/// From one word on whom this core hears to the next, where nothing has changed.
+pub(super) const REACHABILITY_INTERVAL: Duration = Duration::from_secs(1);
+/// From a change of the set of cores to the next while there are replicants, which hear of it some time, in leases.
+const LEASES: u32 = 3;
+/// Replicants of a new cluster wait so long for its cores.
+const FOUNDING: Duration = Duration::from_secs(10);
+
+/// What a leader has under way.
+#[derive(Debug)]
+pub struct LeaderState {
+    leads: bool,
+    /// When this node began to lead, or not to.
+    began: Time,
+    /// Proposals, and changes of the replicas, that are under way.
+    busy_until: Option<Time>,
+    /// Since when the set of cores is what it is, and the index that made it so.
+    cores: BTreeSet<NodeId>,
+    cores_since: (Time, u64),
+    /// Since when each core of that set has known it.
+    counted_since: Option<Time>,
+    /// Whether another core may come or go, as far as the roster says.
+    is_settled: bool,
+    /// What may still change the set of cores, and is not in the roster.
+    unapplied: Option<Unapplied>,
+    /// What was said last, when, and to whom it was said that leads.
+    last_report: Option<(Time, Option<NodeId>, Reachability)>,
+}
+
+/// What becomes of a wish.
+#[derive(Debug)]
+pub enum Submission {
+    Submitted(RequestId),
+    Answered(Answer),
+}
+
+/// A change of the set of cores that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unapplied {
+    /// The group was asked for it.
+    Submitted(RequestId),
+    /// It is unknown what became of it, or what an earlier leader has begun: it is among the entries up to here, if anywhere.
+    Upto(u64),
+}
+
+impl LeaderState {
+    pub fn new(now: Time) -> Self {
+        Self {
+            leads: false,
+            began: now,
+            busy_until: None,
+            cores: BTreeSet::new(),
+            cores_since: (now, 0),
+            counted_since: None,
+            is_settled: false,
+            unapplied: None,
+            last_report: None,
+        }
+    }
+
+    pub fn done(&mut self, now: Time, outcome: &Result<Outcome, Undecided>) {
+        // What was refused is tried again after a pause.
+        self.busy_until = outcome.as_ref().err().map(|_| now.after(PAUSE));
+    }
+}
+
+impl Meta {
+    /// What came of something that the group was asked for.
+    pub(super) fn note_outcome(
+        &mut self,
+        now: Time,
+        request: RequestId,
+        outcome: &Result<Outcome, Undecided>,
+    ) {
+        if self.leader_state.unapplied == Some(Unapplied::Submitted(request)) {
+            let last = self.status(now).and_then(|status| status.last).unwrap_or(0);
+            self.leader_state.unapplied = outcome.as_ref().err().map(|_| Unapplied::Upto(last));
+        }
+    }
+
+    fn changes_cores(&self, command: &Command) -> bool {
+        let is_core = |id: &NodeId| self.roster.members.get(id).is_some_and(super::Member::is_core);
+        match command {
+            Command::Join { info, .. } => is_core(&NodeId::of_name(&info.name)) != (info.role == Role::Core),
+            Command::Remove(id, _) => is_core(id),
+            Command::Found(_)
+            | Command::Suspect(..)
+            | Command::ClearSuspicion(..)
+            | Command::DeclareDead(..)
+            | Command::Leave(..)
+            | Command::Lead(_)
+            | Command::Records(_)
+            | Command::Adopt(_) => false,
+        }
+    }
+
+    /// Whether a command may be proposed now: majorities of cores before and after have a core in common, as long as one comes or goes at
+    /// a time, and the next when all know of the last. So the cores of a new cluster come before its replicants.
+    pub(super) fn allows(&self, now: Time, command: &Command) -> bool {
+        let members = &self.roster.members;
+        if let Command::Join { info, .. } = command {
+            let is_core = |id: NodeId| members.get(&id).is_some_and(super::Member::is_core);
+            let is_new = info.role != Role::Core && !members.contains_key(&NodeId::of_name(&info.name));
+            let is_early = self.leader_state.began.after(FOUNDING) > now;
+            if is_new && is_early && self.founding.awaits_core(is_core) {
+                return false;
+            }
+        }
+        let is_of_a_core = matches!(command, Command::Join { info, .. } if info.role == Role::Core);
+        if is_of_a_core && self.leader_state.unapplied.is_some() {
+            // It may not understand what is about to be adopted.
+            return false;
+        }
+        let is_settled = self.leader_state.is_settled && self.leader_state.unapplied.is_none();
+        !self.changes_cores(command) || is_settled || mutated(Mutation::ManyCoresAtOnce)
+    }
+
+    /// Whether neither a core may come or go nor anything be adopted before a command is applied.
+    fn is_exclusive(&self, command: &Command) -> bool {
+        matches!(command, Command::Adopt(_)) || self.changes_cores(command)
+    }
+
+    /// What the roster says of the cores goes for the whole log: nothing that changes them is in it unapplied, and none is about to come that was there
+    /// when the cluster began.
+    pub(super) fn knows_cores(&self, now: Time) -> bool {
+        let members = &self.roster.members;
+        let is_core = |id: NodeId| members.get(&id).is_some_and(super::Member::is_core);
+        let is_early = self.leader_state.began.after(FOUNDING) > now;
+        self.leader_state.unapplied.is_none() && !(is_early && self.founding.awaits_core(is_core))
+    }
+
+    pub(super) fn run_leader(&mut self, now: Time, status: Option<&Status>, link_status: &[LinkStatus]) {
+        let Some(status) = status else { return };
+        let reachability = self.reachability(status, link_status);
+        self.report_reachability(now, &reachability, link_status);
+        let leads = status.role == Part::Leader;
+        if leads != self.leader_state.leads {
+            self.leader_state = LeaderState { leads, ..LeaderState::new(now) };
+            self.failure_detector.forget();
+            if leads {
+                self.leader_state.unapplied = status.last.map(Unapplied::Upto);
+                tracing::info!(term = status.term, "this core leads the meta group");
+            }
+        }
+        if !leads {
+            return;
+        }
+        self.failure_detector.report(now, self.id, reachability);
+        if let Some(Unapplied::Upto(last)) = self.leader_state.unapplied
+            && status.applied >= Some(last)
+        {
+            self.leader_state.unapplied = None;
+        }
+        self.note_cores(now);
+        if self.leader_state.busy_until.is_some_and(|until| until > now) || self.roster.founded == 0 {
+            return;
+        }
+        self.leader_state.busy_until = None;
+        let command = self.verdict(now).or_else(|| self.departure(now, status));
+        let command = command.or_else(|| self.adoption(now, status));
+        let change = change_of(&self.roster, status);
+        let is_exclusive = command.as_ref().is_some_and(|command| self.is_exclusive(command));
+        let Some(group) = &mut self.group else { return };
+        let request = match (command, change) {
+            (Some(command), _) => {
+                tracing::info!("{}", describe(&self.roster, &command));
+                group.propose(command.encode(), LIMIT)
+            }
+            (None, Some(change)) => {
+                tracing::info!(?change, "the replicas of the meta group change");
+                group.change_members(change, LIMIT)
+            }
+            (None, None) => return,
+        };
+        self.asked.insert(request, RequestOrigin::Leader);
+        if is_exclusive {
+            self.leader_state.unapplied = Some(Unapplied::Submitted(request));
+        }
+        self.leader_state.busy_until = Some(now.after(LIMIT));
+    }
+
+    /// Whom this core does not hear.
+    fn reachability(&self, status: &Status, link_status: &[LinkStatus]) -> Reachability {
+        let cut_off = self.roster.members.iter().filter_map(|(id, member)| {
+            let link_status = link_status.iter().find(|link_status| link_status.id == *id);
+            let is_cut_off = *id != self.id && link_status.is_none_or(|link_status| !link_status.is_up);
+            let holds_grant = link_status.is_some_and(|link_status| link_status.holds_grant);
+            (is_cut_off && member.state != State::Dead).then_some((*id, (member.incarnation, holds_grant)))
+        });
+        // What was heard from others counts for nothing here: the log does.
+        let applied = if status.applied.is_some() { self.roster.index } else { 0 };
+        Reachability { applied, cut_off: cut_off.collect() }
+    }
+
+    fn report_reachability(&mut self, now: Time, reachability: &Reachability, link_status: &[LinkStatus]) {
+        let leader = self.leader();
+        if leader == Some(self.id) {
+            return;
+        }
+        let is_reported = self.leader_state.last_report.as_ref().is_some_and(|(at, to, last_report)| {
+            (*to, last_report) == (leader, reachability) && at.after(REACHABILITY_INTERVAL) > now
+        });
+        if is_reported {
+            return;
+        }
+        // One that has given up its vote hears nothing of who leads, and is a core for as long as the roster says so: it tells all.
+        let others = self.roster.cores().map(|(id, _)| id).filter(|core| *core != self.id);
+        let mut reached: Vec<NodeId> = leader.map_or_else(|| others.collect(), |leader| vec![leader]);
+        reached.retain(|core| self.may_reach(*core, link_status));
+        for to in &reached {
+            self.out.push_back(MetaFrame {
+                to: *to,
+                message: OwnedMetaMessage::Reachability(reachability.encode()),
+            });
+        }
+        if !reached.is_empty() {
+            self.leader_state.last_report = Some((now, leader, reachability.clone()));
+        }
+    }
+
+    /// Whether the cores that there are know of each other.
+    fn note_cores(&mut self, now: Time) {
+        let cores: BTreeSet<NodeId> = self.roster.cores().map(|(id, _)| id).collect();
+        if cores != self.leader_state.cores {
+            self.leader_state.cores = cores;
+            self.leader_state.cores_since = (now, self.roster.index);
+            self.leader_state.counted_since = None;
+        }
+        let (since, index) = self.leader_state.cores_since;
+        let all = self.roster.cores().map(|(id, _)| id);
+        if self.leader_state.counted_since.is_none() && self.failure_detector.have_applied(now, index, all) {
+            self.leader_state.counted_since = Some(now);
+        }
+        let alive = self.roster.cores().filter(|(_, core)| core.state == State::Alive).map(|(id, _)| id);
+        let all_know = self.failure_detector.have_applied(now, index, alive);
+        let has_replicants = self.roster.members.values().any(|member| !member.is_core());
+        let is_over = since.after(self.config.lease * LEASES) <= now;
+        self.leader_state.is_settled = all_know && (is_over || !has_replicants);
+    }
+
+    /// So many cores that have granted nothing any more leave too few for a majority: half of an even number is enough, once nobody counts by an earlier
+    /// set of cores, nor is about to count by another.
+    fn enough_cores(&self, now: Time) -> usize {
+        let cores = self.roster.cores().count();
+        let lag = self.config.lease * LEASES;
+        let count_alike = self.leader_state.counted_since.is_some_and(|since| since.after(lag) <= now);
+        if count_alike && self.leader_state.unapplied.is_none() { cores - cores / 2 } else { cores / 2 + 1 }
+    }
+
+    /// What is to be said of whom nobody hears.
+    fn verdict(&mut self, now: Time) -> Option<Command> {
+        if !self.has_quorum(now) {
+            return None;
+        }
+        let enough = self.enough_cores(now);
+        let roster = self.roster.clone();
+        // It was suspected before it led: a majority hears it now, and nobody else says so.
+        let own = roster.members.get(&self.id).filter(|own| own.incarnation == self.incarnation());
+        if own.is_some_and(|own| matches!(own.state, State::Suspect(_))) && !mutated(Mutation::StaySuspect) {
+            return Some(Command::ClearSuspicion(self.id, self.incarnation()));
+        }
+        for (id, member) in roster.members.iter().filter(|(id, _)| **id != self.id) {
+            let suspected = match member.state {
+                State::Alive => None,
+                State::Suspect(since) => Some(since),
+                State::Dead => continue,
+            };
+            let incarnation = member.incarnation;
+            let is_core = |core| roster.members.get(&core).is_some_and(super::Member::is_core);
+            let opinion = self.failure_detector.opinion(now, (*id, incarnation), suspected, is_core);
+            if opinion.is_heard || opinion.cut_off_by < enough {
+                self.failure_detector.clear_unreachable(*id);
+                if opinion.is_heard && suspected.is_some() {
+                    return Some(Command::ClearSuspicion(*id, incarnation));
+                }
+                continue;
+            }
+            let since = self.failure_detector.unreachable_since(now, *id, incarnation);
+            if suspected.is_none() && since.after(self.config.patience) <= now {
+                return Some(Command::Suspect(*id, incarnation));
+            }
+            let has_no_grants = opinion.without_grant >= enough || mutated(Mutation::DeclareDeadAtOnce);
+            if suspected.is_some() && has_no_grants {
+                return Some(Command::DeclareDead(*id, incarnation));
+            }
+        }
+        None
+    }
+
+    /// Whoever wants to leave and has no vote, or none any more, goes.
+    fn departure(&self, now: Time, status: &Status) -> Option<Command> {
+        let has_part = |replica: ReplicaId| status.members.iter().any(|(id, _)| *id == replica);
+        let leaving = self.roster.members.iter().filter(|(_, member)| member.leaves);
+        let mut gone = leaving.filter(|(_, member)| !member.replica.is_some_and(has_part));
+        let (id, member) = gone.next()?;
+        // Another may have died a moment ago: the one that leaves is wanted to agree on that. So the others say first that they have heard of its leave.
+        let stays = |(core, member): &(NodeId, &super::Member)| core != id && member.state != State::Dead;
+        let staying = self.roster.cores().filter(stays).map(|(core, _)| core);
+        if member.is_core() && !self.failure_detector.have_applied(now, self.roster.index, staying) {
+            return None;
+        }
+        let command = Command::Remove(*id, self.may_ask_for(INCARNATIONS).then_some(member.incarnation));
+        self.allows(now, &command).then_some(command)
+    }
+
+    /// Has the group, which this core leads, do what a wish of a node says, if it may be now.
+    pub(super) fn submit(&mut self, now: Time, from: NodeId, command: Vec<u8>) -> Option<Submission> {
+        let Some(decoded) = Command::decode(&command) else {
+            return Some(Submission::Answered(self.unread_here()));
+        };
+        if !self.allows(now, &decoded) {
+            return None;
+        }
+        let command = match self.compatible_form(now, from, decoded)? {
+            CompatibleForm::Command(command) => command,
+            CompatibleForm::Answered(answer) => return Some(Submission::Answered(answer)),
+        };
+        let is_exclusive = self.is_exclusive(&command);
+        let group = self.group.as_mut()?;
+        Some(match command {
+            Command::Lead(node) if node == self.id => Submission::Answered(Answer::Done),
+            Command::Lead(node) => {
+                Submission::Submitted(group.transfer(self.roster.members.get(&node)?.replica?))
+            }
+            _ => {
+                let request = group.propose(command.encode(), LIMIT);
+                if is_exclusive {
+                    self.leader_state.unapplied = Some(Unapplied::Submitted(request));
+                }
+                Submission::Submitted(request)
+            }
+        })
+    }
+
+    /// Proposes what this node wants, or asks a core that can.
+    pub(super) fn submit_proposals(
+        &mut self,
+        now: Time,
+        status: Option<&Status>,
+        link_status: &[LinkStatus],
+    ) {
+        for id in self.proposals.take_overdue(now) {
+            let why =
+                "no majority of the cores has agreed in time: is one there? (meridian ctl cluster status)";
+            self.answered.push_back((id, Err(why.to_owned())));
+        }
+        let leads = status.is_some_and(|status| status.role == Part::Leader);
+        let is_up =
+            |id: &NodeId| link_status.iter().any(|link_status| link_status.id == *id && link_status.is_up);
+        let cores: Vec<NodeId> = self.roster.cores().map(|(id, _)| id).filter(is_up).collect();
+        for due in self.proposals.take_due(now) {
+            if leads {
+                match self.submit(now, self.id, due.command) {
+                    Some(Submission::Submitted(request)) => {
+                        drop(self.asked.insert(request, RequestOrigin::Own(due.number)))
+                    }
+                    Some(Submission::Answered(answer)) => self.handle_outcome(due.number, answer),
+                    None => self.proposals.retry(now, due.number),
+                }
+                continue;
+            }
+            let leader = due.hint.or_else(|| self.leader());
+            let next = || cores.get(due.tries as usize % cores.len().max(1)).copied();
+            // One that is not linked may be gone, and another lead: which the next core may know.
+            let is_tried = |id: &NodeId| is_up(id) || due.tries % 2 == 1 && self.may_reach(*id, link_status);
+            let Some(to) = leader.filter(is_tried).or_else(next) else {
+                self.proposals.retry(now, due.number);
+                continue;
+            };
+            self.proposals.asked(due.number, to);
+            self.out.push_back(MetaFrame { to, message: OwnedMetaMessage::Propose(due.number, due.command) });
+        }
+    }
+
+    /// There was no place for it on a link.
+    pub fn unsent(&mut self, frame: &MetaFrame) {
+        if let OwnedMetaMessage::Roster(_) = frame.message {
+            self.reported.remove(&frame.to);
+        }
+    }
+
+    /// Linked nodes hear what is agreed upon.
+    pub(super) fn send_roster(&mut self, link_status: &[LinkStatus]) {
+        if self.group.is_none() || self.roster.index == 0 {
+            return;
+        }
+        for link_status in link_status.iter().filter(|link_status| link_status.is_up) {
+            let reported = self.reported.entry(link_status.id).or_default();
+            if *reported < self.roster.index {
+                *reported = self.roster.index;
+                let message = OwnedMetaMessage::Roster(self.encoded.clone());
+                self.out.push_back(MetaFrame { to: link_status.id, message });
+            }
+        }
+    }
+
+    /// Hands leadership to another core, before this one stops.
+    pub fn resign(&mut self, now: Time) {
+        let Some(group) = &mut self.group else { return };
+        let status = group.status(now);
+        let is_other =
+            |other: &&Progress| other.replica != group.id() && status.voters.contains(&other.replica);
+        let next = status.progress.iter().filter(is_other).max_by_key(|other| other.last);
+        if let (Part::Leader, Some(next)) = (status.role, next) {
+            let request = group.transfer(next.replica);
+            self.asked.insert(request, RequestOrigin::Leader);
+            self.due = Time::default();
+        }
+    }
+}
+
+/// The next change of the replicas, when they are not what the roster wants.
+fn change_of(roster: &Roster, status: &Status) -> Option<Change> {
+    let staying = roster.cores().filter(|(_, member)| !member.leaves);
+    let wanted: std::collections::BTreeMap<ReplicaId, NodeId> =
+        staying.filter_map(|(id, member)| Some((member.replica?, id))).collect();
+    let is_known = |replica: &ReplicaId| status.voters.contains(replica) || status.learners.contains(replica);
+    if let Some((replica, node)) = wanted.iter().find(|(replica, _)| !is_known(replica)) {
+        return Some(Change::AddLearner(*replica, consensus::Member { node: *node }));
+    }
+    let progress = |replica: &ReplicaId| status.progress.iter().find(|progress| progress.replica == *replica);
+    let last_of = |replica: &ReplicaId| progress(replica).and_then(|progress| progress.last);
+    let has_most = |replica: &&ReplicaId| {
+        last_of(replica).is_some_and(|last| last + BEHIND_MAX >= status.last.unwrap_or(0))
+    };
+    let learners = status.learners.iter().filter(|replica| wanted.contains_key(replica));
+    let mut ready: Vec<ReplicaId> = learners.clone().filter(has_most).copied().collect();
+    let (keep, unwanted): (BTreeSet<ReplicaId>, BTreeSet<ReplicaId>) =
+        status.voters.iter().partition(|replica| wanted.contains_key(replica));
+    // A core that comes back with an empty disk takes the place of what it was when it has what that had.
+    let is_replaced = |replica: &ReplicaId| {
+        let node = status.members.iter().find(|(id, _)| id == replica).map(|(_, member)| member.node);
+        learners.clone().any(|learner| wanted.get(learner).copied() == node)
+    };
+    let mut target = keep;
+    if ready.is_empty() && unwanted.iter().any(is_replaced) {
+        target.extend(unwanted);
+    }
+    // An even number of voters bears no more losses than one less does.
+    if (target.len() + ready.len()).is_multiple_of(2) {
+        ready.pop();
+    }
+    // Who leads keeps its vote; of the others the one goes that does least for a majority: it is not heard, or behind.
+    let counts_on_the_dead = mutated(Mutation::CountOnDead);
+    if target.len().is_multiple_of(2) && ready.is_empty() && !counts_on_the_dead {
+        let use_of = |replica: &ReplicaId| {
+            let member = wanted.get(replica).and_then(|node| roster.members.get(node));
+            let is_alive = member.is_some_and(|member| member.state == State::Alive);
+            (Some(*replica) == status.leader, is_alive, last_of(replica))
+        };
+        if let Some(one) = target.iter().copied().min_by_key(use_of) {
+            target.remove(&one);
+        }
+    }
+    target.extend(ready);
+    // A change is agreed upon by a majority of the new voters, too: had they died, everything would wait for them.
+    let answers = |replica: &&ReplicaId| {
+        let silence = progress(replica).and_then(|progress| progress.silence);
+        Some(**replica) == status.leader || silence.is_some_and(|silence| silence <= SILENCE_MAX)
+    };
+    let can_agree =
+        status.is_changing || counts_on_the_dead || target.iter().filter(answers).count() > target.len() / 2;
+    if !target.is_empty() && (target != status.voters || status.is_changing) && can_agree {
+        return Some(Change::SetVoters(target));
+    }
+    let unwanted = status.learners.iter().find(|replica| !wanted.contains_key(replica));
+    unwanted.map(|replica| Change::RemoveLearner(*replica))
+}
+
+/// For the log.
+fn describe(roster: &Roster, command: &Command) -> String {
+    let name =
+        |id: &NodeId| roster.members.get(id).map_or_else(|| id.to_string(), |it| it.info.name.to_string());
+    match command {
+        Command::Suspect(id, _) => format!("no core hears node {}: it is suspected to be dead", name(id)),
+        Command::ClearSuspicion(id, _) => format!("node {} is heard again", name(id)),
+        Command::DeclareDead(id, _) => {
+            format!("node {} is dead: nobody hears it, and it may acknowledge nothing", name(id))
+        }
+        Command::Remove(id, _) => format!("node {} has left the cluster", name(id)),
+        Command::Adopt(features) => {
+            format!("all cores understand what may be agreed upon from now on (features {features:#x})")
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::NodeInfo;
+    use crate::meta::Member;
+    use replog::Incarnation;
+
+    /// Cores by name, with their replicas.
+    fn roster(cores: &[(&str, u64)]) -> Roster {
+        let mut roster = Roster { founded: 1, ..Roster::default() };
+        for (name, replica) in cores {
+            let info =
+                NodeInfo { name: (*name).into(), role: Role::Core, region: "".into(), address: "h:1".into() };
+            let member = Member {
+                info,
+                incarnation: Incarnation(1),
+                state: State::Alive,
+                leaves: false,
+                replica: Some(ReplicaId(*replica)),
+            };
+            roster.members.insert(NodeId::of_name(name), member);
+        }
+        roster
+    }
+
+    /// How the leader sees its group, whose last entry is 1,000: replicas, their nodes and how far they are.
+    fn status(voters: &[(&str, u64, u64)], learners: &[(&str, u64, u64)]) -> Status {
+        let all = || voters.iter().chain(learners);
+        Status {
+            role: Part::Leader,
+            term: 1,
+            leader: voters.first().map(|(_, replica, _)| ReplicaId(*replica)),
+            voters: voters.iter().map(|(_, replica, _)| ReplicaId(*replica)).collect(),
+            learners: learners.iter().map(|(_, replica, _)| ReplicaId(*replica)).collect(),
+            members: all()
+                .map(|(name, replica, _)| {
+                    (ReplicaId(*replica), consensus::Member { node: NodeId::of_name(name) })
+                })
+                .collect(),
+            is_changing: false,
+            last: Some(1000),
+            applied: Some(1000),
+            snapshot: None,
+            quorum_age: None,
+            progress: all()
+                .map(|(_, replica, last)| Progress {
+                    replica: ReplicaId(*replica),
+                    last: Some(*last),
+                    silence: Some(0),
+                })
+                .collect(),
+            failure: None,
+        }
+    }
+
+    fn votes(replicas: &[u64]) -> Option<Change> {
+        Some(Change::SetVoters(replicas.iter().map(|replica| ReplicaId(*replica)).collect()))
+    }
+
+    #[test]
+    fn a_core_learns_first_and_votes_when_it_has_most_and_the_number_stays_odd() {
+        let (two, three) = (roster(&[("a", 1), ("b", 2)]), roster(&[("a", 1), ("b", 2), ("c", 3)]));
+        let a = ("a", 1, 1000);
+        let add = Change::AddLearner(ReplicaId(2), consensus::Member { node: NodeId::of_name("b") });
+        assert_eq!(change_of(&two, &status(&[a], &[])), Some(add));
+        assert_eq!(change_of(&two, &status(&[a], &[("b", 2, 1000)])), None, "two bear no more than one");
+        let behind = status(&[a], &[("b", 2, 1000), ("c", 3, 800)]);
+        assert_eq!(change_of(&three, &behind), None);
+        let ready = status(&[a], &[("b", 2, 1000), ("c", 3, 950)]);
+        assert_eq!(change_of(&three, &ready), votes(&[1, 2, 3]));
+        let half_way = Status { is_changing: true, ..status(&[a, ("b", 2, 1000), ("c", 3, 950)], &[]) };
+        assert_eq!(change_of(&three, &half_way), votes(&[1, 2, 3]), "it is asked again");
+        assert_eq!(change_of(&three, &Status { is_changing: false, ..half_way }), None);
+    }
+
+    #[test]
+    fn a_core_with_an_empty_disk_takes_its_own_place_when_it_has_most() {
+        let wanted = roster(&[("a", 1), ("b", 2), ("c", 4)]);
+        let voters = [("a", 1, 1000), ("b", 2, 1000), ("c", 3, 900)];
+        assert!(matches!(
+            change_of(&wanted, &status(&voters, &[])),
+            Some(Change::AddLearner(ReplicaId(4), _))
+        ));
+        assert_eq!(change_of(&wanted, &status(&voters, &[("c", 4, 3)])), None);
+        assert_eq!(change_of(&wanted, &status(&voters, &[("c", 4, 990)])), votes(&[1, 2, 4]));
+    }
+
+    #[test]
+    fn who_is_dead_or_behind_gets_no_vote_that_decides() {
+        let voters = [("a", 1, 1000), ("b", 2, 1000), ("c", 3, 1000)];
+        let two = roster(&[("b", 2), ("c", 3)]);
+        assert_eq!(change_of(&two, &status(&voters, &[])), votes(&[3]), "who leads leaves");
+        let mut behind = status(&voters, &[]);
+        behind.progress[2].last = Some(999);
+        assert_eq!(change_of(&two, &behind), votes(&[2]), "c does not say whether it is there");
+        let mut without = two.clone();
+        without.members.get_mut(&NodeId::of_name("c")).expect("a member").state = State::Dead;
+        assert_eq!(change_of(&without, &status(&voters, &[])), votes(&[2]));
+        behind.progress[1].silence = None;
+        assert_eq!(change_of(&two, &behind), None, "b does not answer");
+        let five = roster(&[("a", 1), ("b", 2), ("c", 3), ("d", 4), ("e", 5)]);
+        let mut grows = status(&voters, &[("d", 4, 990), ("e", 5, 990)]);
+        (1..3).for_each(|replica| grows.progress[replica].silence = Some(SILENCE_MAX + 1));
+        assert_eq!(change_of(&five, &grows), votes(&[1, 2, 3, 4, 5]));
+        grows.progress[4].silence = Some(SILENCE_MAX + 1);
+        assert_eq!(change_of(&five, &grows), None, "three of five do not answer");
+    }
+
+    #[test]
+    fn whoever_is_removed_votes_no_more_and_a_learner_takes_the_place() {
+        let voters = [("a", 1, 1000), ("b", 2, 1000), ("c", 3, 900)];
+        let two = roster(&[("a", 1), ("b", 2)]);
+        assert_eq!(change_of(&two, &status(&voters, &[])), votes(&[1]), "two bear no more than one");
+        assert_eq!(change_of(&two, &status(&voters[..2], &[])), votes(&[1]));
+        let leaves = Status { leader: Some(ReplicaId(3)), ..status(&voters, &[]) };
+        assert_eq!(change_of(&two, &leaves), votes(&[2]), "two bear no more than one, whoever leads");
+        let four = roster(&[("a", 1), ("b", 2), ("d", 5)]);
+        assert_eq!(change_of(&four, &status(&voters, &[("d", 5, 1000)])), votes(&[1, 2, 5]));
+        let learner = status(&voters[..1], &[("b", 2, 1000)]);
+        assert_eq!(change_of(&roster(&[("a", 1)]), &learner), Some(Change::RemoveLearner(ReplicaId(2))));
+        assert_eq!(change_of(&Roster::default(), &status(&voters[..1], &[])), None, "somebody votes always");
+    }
+}

@@ -1,0 +1,195 @@
+//! What this node wants to be agreed upon, until it is or its time is over. Commands may be proposed again: they say what is to be so.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use link::{NodeId, Time};
+use replog::Incarnation;
+
+use super::ProposalId;
+
+#[derive(Debug)]
+pub struct Proposals {
+    /// Of no other life of the node: what it has asked for may be answered in a later one.
+    last: u64,
+    all: BTreeMap<u64, Proposal>,
+}
+
+#[derive(Debug)]
+struct Proposal {
+    reply: Reply,
+    command: Vec<u8>,
+    deadline: Time,
+    /// When it is proposed next.
+    due: Time,
+    /// The node that was asked, or that leads, as another has said.
+    asked: Option<NodeId>,
+    hint: Option<NodeId>,
+    tries: u32,
+    /// Somebody was asked who has not answered, and may still propose it.
+    may_be_applied: bool,
+}
+
+/// Who is told what came of a wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Nobody: the node sees for itself.
+    Own,
+    Operator(ProposalId),
+}
+
+/// A wish that is to be proposed now.
+#[derive(Debug)]
+pub struct Due {
+    pub number: u64,
+    pub command: Vec<u8>,
+    pub hint: Option<NodeId>,
+    pub tries: u32,
+}
+
+/// From a refusal, or a question that nobody has answered, to the next attempt.
+const RETRY_DELAY: Duration = Duration::from_millis(200);
+const UNANSWERED: Duration = Duration::from_secs(2);
+/// Wishes of operators that wait, at most.
+const PROPOSALS_MAX: usize = 256;
+/// Lives are some 1,000 apart, and counted in milliseconds of the world's clock: that leaves room for a thousand million wishes until the year 2248.
+const NUMBER_BITS: u32 = 20;
+
+impl Proposals {
+    /// Of a life.
+    pub fn new(incarnation: Incarnation) -> Self {
+        Self { last: incarnation.0 << NUMBER_BITS, all: BTreeMap::new() }
+    }
+
+    /// False when too many wait.
+    pub fn push(&mut self, deadline: Time, reply: Reply, command: Vec<u8>) -> bool {
+        if reply != Reply::Own && self.all.len() >= PROPOSALS_MAX {
+            return false;
+        }
+        self.last += 1;
+        let proposal = Proposal {
+            reply,
+            command,
+            deadline,
+            due: Time::default(),
+            asked: None,
+            hint: None,
+            tries: 0,
+            may_be_applied: false,
+        };
+        self.all.insert(self.last, proposal);
+        true
+    }
+
+    pub fn has_own(&self) -> bool {
+        self.all.values().any(|proposal| proposal.reply == Reply::Own)
+    }
+
+    pub fn forget_own(&mut self) {
+        self.all.retain(|_, proposal| proposal.reply != Reply::Own);
+    }
+
+    /// Those that are to be proposed; each is asked for again later.
+    pub fn take_due(&mut self, now: Time) -> Vec<Due> {
+        let due = self.all.iter_mut().filter(|(_, proposal)| proposal.due <= now);
+        due.map(|(number, proposal)| {
+            proposal.due = now.after(UNANSWERED);
+            proposal.tries += 1;
+            proposal.may_be_applied |= proposal.asked.take().is_some();
+            Due {
+                number: *number,
+                command: proposal.command.clone(),
+                hint: proposal.hint,
+                tries: proposal.tries,
+            }
+        })
+        .collect()
+    }
+
+    pub fn asked(&mut self, number: u64, node: NodeId) {
+        if let Some(proposal) = self.all.get_mut(&number) {
+            proposal.asked = Some(node);
+        }
+    }
+
+    /// Whoever was asked does not lead.
+    pub fn not_leader(&mut self, now: Time, from: NodeId, number: u64, leader: NodeId) {
+        let Some(proposal) = self.all.get_mut(&number).filter(|proposal| proposal.asked == Some(from)) else {
+            return;
+        };
+        let is_known = leader != NodeId(0) && leader != from;
+        proposal.asked = None;
+        proposal.hint = is_known.then_some(leader);
+        // At once, but for leaders that name each other.
+        proposal.due = if is_known && proposal.tries < 3 { now } else { now.after(RETRY_DELAY) };
+    }
+
+    pub fn retry(&mut self, now: Time, number: u64) {
+        if let Some(proposal) = self.all.get_mut(&number) {
+            (proposal.due, proposal.hint) = (now.after(RETRY_DELAY), None);
+        }
+    }
+
+    /// Whoever was asked is cut off.
+    pub fn lost(&mut self, node: NodeId) {
+        for proposal in self.all.values_mut().filter(|proposal| proposal.asked == Some(node)) {
+            (proposal.hint, proposal.due) = (None, Time::default());
+        }
+    }
+
+    /// Who is told, and whether somebody may still propose it.
+    pub fn done(&mut self, number: u64) -> Option<(Reply, bool)> {
+        self.all.remove(&number).map(|proposal| (proposal.reply, proposal.may_be_applied))
+    }
+
+    /// Those whose time is over: the operators who wait.
+    pub fn take_overdue(&mut self, now: Time) -> Vec<ProposalId> {
+        let mut overdue = Vec::new();
+        self.all.retain(|_, proposal| {
+            let is_overdue = proposal.deadline <= now;
+            if let (true, Reply::Operator(id)) = (is_overdue, proposal.reply) {
+                overdue.push(id);
+            }
+            !is_overdue
+        });
+        overdue
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATER: Time = Time(5_000_000);
+    const CORE: NodeId = NodeId(7);
+    const LEADER: NodeId = NodeId(8);
+
+    /// A wish of an operator that a core was asked for.
+    fn asked() -> (Proposals, u64) {
+        let mut proposals = Proposals::new(Incarnation(1));
+        assert!(proposals.push(LATER, Reply::Operator(ProposalId(1)), vec![1]));
+        let number = proposals.take_due(Time(0))[0].number;
+        proposals.asked(number, CORE);
+        (proposals, number)
+    }
+
+    #[test]
+    fn what_nobody_has_answered_may_still_be_proposed() {
+        let (mut proposals, number) = asked();
+        assert_eq!(proposals.done(number), Some((Reply::Operator(ProposalId(1)), false)));
+        for is_lost in [true, false] {
+            let (mut proposals, number) = asked();
+            if is_lost {
+                proposals.lost(CORE);
+            }
+            assert_eq!(proposals.take_due(Time(2_000_000)).len(), 1);
+            assert_eq!(proposals.done(number), Some((Reply::Operator(ProposalId(1)), true)));
+        }
+        let (mut proposals, number) = asked();
+        proposals.not_leader(Time(1), CORE, number, LEADER);
+        let due = proposals.take_due(Time(1));
+        assert_eq!((due[0].number, due[0].hint), (number, Some(LEADER)));
+        proposals.asked(number, LEADER);
+        assert_eq!(proposals.done(number), Some((Reply::Operator(ProposalId(1)), false)));
+    }
+}

@@ -1,0 +1,218 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use link::{NodeId, Time};
+
+/// Bytes of a question, at most.
+pub const QUESTION_MAX: usize = 256 << 10;
+/// Bytes of an answer, at most.
+pub const ANSWER_MAX: usize = 4 << 20;
+/// Questions of this node that wait for their answers, at most.
+pub const WAITING_MAX: usize = 64;
+/// Questions of one other node that are answered here at one time, at most.
+pub const ANSWERING_MAX: usize = 16;
+/// Bytes of a part of an answer: what is more urgent leaves between two of them.
+pub const PART: usize = 64 << 10;
+
+/// What the owner of a fabric asks the owner of another one. Nobody between looks into it.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// Tells the answers apart; used once in the life of a node.
+    pub key: u64,
+    /// The node's name.
+    pub to: Box<str>,
+    pub bytes: Bytes,
+    /// How long the answer is waited for.
+    pub within: Duration,
+}
+
+/// A question of another node, to be answered by [`RouterCommand::Answer`](crate::RouterCommand::Answer).
+#[derive(Clone, Debug)]
+pub struct ReceivedQuestion {
+    pub asker: Asker,
+    /// The node's name.
+    pub name: Box<str>,
+    pub bytes: Bytes,
+}
+
+/// Who waits for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asker {
+    pub(crate) node: NodeId,
+    /// Of the link, which may have begun anew since.
+    pub(crate) link_epoch: u8,
+    pub(crate) number: u64,
+}
+
+/// Why there is no answer. A question that changes something may have been carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unanswered {
+    /// No node of the cluster has this name.
+    Unknown,
+    /// Nothing is heard of it.
+    Down,
+    /// Its version knows no questions.
+    Old,
+    /// There are as many questions as there may be, here or there.
+    Busy,
+    /// The question or the answer is larger than it may be.
+    Large,
+    /// Nobody answers there.
+    Declined,
+    /// Nothing came in time.
+    Late,
+}
+
+/// How an answer goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Last,
+    More,
+    Not(Unanswered),
+}
+
+impl Part {
+    pub fn byte(self) -> u8 {
+        match self {
+            Self::Last => 0,
+            Self::Not(Unanswered::Busy) => 1,
+            Self::Not(Unanswered::Large) => 2,
+            Self::Not(_) => 3,
+            Self::More => 4,
+        }
+    }
+
+    pub fn of_byte(byte: u8) -> Self {
+        match byte {
+            0 => Self::Last,
+            1 => Self::Not(Unanswered::Busy),
+            2 => Self::Not(Unanswered::Large),
+            4 => Self::More,
+            // A reason of a later version, too.
+            _ => Self::Not(Unanswered::Declined),
+        }
+    }
+}
+
+/// The questions of one node, until they are answered.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    by_number: BTreeMap<u64, Wait>,
+}
+
+#[derive(Debug)]
+struct Wait {
+    to: NodeId,
+    until: Time,
+    /// What has come of the answer.
+    parts: Vec<u8>,
+}
+
+impl Waiting {
+    /// # Errors
+    /// [`Unanswered::Busy`] when there are as many as there may be.
+    pub fn insert(&mut self, number: u64, to: NodeId, until: Time) -> Result<(), Unanswered> {
+        if self.by_number.len() >= WAITING_MAX {
+            return Err(Unanswered::Busy);
+        }
+        self.by_number.insert(number, Wait { to, until, parts: Vec::new() });
+        Ok(())
+    }
+
+    /// A part of an answer came; what is returned is the whole of it. What nobody waits for is dropped.
+    pub fn part(
+        &mut self,
+        from: NodeId,
+        number: u64,
+        part: Part,
+        bytes: &[u8],
+    ) -> Option<Result<Bytes, Unanswered>> {
+        let wait = self.by_number.get_mut(&number).filter(|wait| wait.to == from)?;
+        let whole = match part {
+            Part::Not(why) => Err(why),
+            _ if wait.parts.len() + bytes.len() > ANSWER_MAX => Err(Unanswered::Large),
+            Part::More => {
+                wait.parts.extend_from_slice(bytes);
+                return None;
+            }
+            Part::Last => {
+                wait.parts.extend_from_slice(bytes);
+                Ok(std::mem::take(&mut wait.parts).into())
+            }
+        };
+        self.by_number.remove(&number);
+        Some(whole)
+    }
+
+    /// Those that are given up at `now`.
+    pub fn overdue(&mut self, now: Time) -> Vec<u64> {
+        self.take(|wait| wait.until <= now)
+    }
+
+    /// Those to a node that is cut off, or began anew.
+    pub fn lost(&mut self, node: NodeId) -> Vec<u64> {
+        self.take(|wait| wait.to == node)
+    }
+
+    /// When the first of them is given up.
+    pub fn due(&self) -> Time {
+        self.by_number.values().map(|wait| wait.until).min().unwrap_or(Time::NEVER)
+    }
+
+    fn take(&mut self, is_over: impl Fn(&Wait) -> bool) -> Vec<u64> {
+        self.by_number.extract_if(.., |_, wait| is_over(wait)).map(|(number, _)| number).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: NodeId = NodeId(1);
+    const B: NodeId = NodeId(2);
+
+    #[test]
+    fn an_answer_comes_in_parts_and_from_the_node_that_was_asked() {
+        let mut waiting = Waiting::default();
+        waiting.insert(7, A, Time(10)).unwrap();
+        assert_eq!(waiting.part(B, 7, Part::Last, b"not asked"), None);
+        assert_eq!(waiting.part(A, 8, Part::Last, b"no question"), None);
+        assert_eq!(waiting.part(A, 7, Part::More, b"an "), None);
+        assert_eq!(waiting.part(A, 7, Part::Last, b"answer"), Some(Ok(Bytes::from_static(b"an answer"))));
+        assert_eq!(waiting.part(A, 7, Part::Last, b"again"), None);
+        assert_eq!(waiting.due(), Time::NEVER);
+    }
+
+    #[test]
+    fn an_answer_that_does_not_end_is_given_up() {
+        let mut waiting = Waiting::default();
+        waiting.insert(7, A, Time(10)).unwrap();
+        let part = vec![0; PART];
+        let given_up =
+            std::iter::repeat_with(|| waiting.part(A, 7, Part::More, &part)).take(ANSWER_MAX / PART + 1);
+        assert_eq!(given_up.last(), Some(Some(Err(Unanswered::Large))));
+    }
+
+    #[test]
+    fn questions_end_in_time_or_with_their_node_and_are_so_many_at_most() {
+        let mut waiting = Waiting::default();
+        for number in 0..WAITING_MAX as u64 {
+            waiting.insert(number, if number == 0 { B } else { A }, Time(number + 5)).unwrap();
+        }
+        assert_eq!(waiting.insert(99, A, Time(1)), Err(Unanswered::Busy));
+        assert_eq!(waiting.due(), Time(5));
+        assert_eq!(waiting.overdue(Time(6)), [0, 1]);
+        assert!(waiting.lost(B).is_empty());
+        assert_eq!(waiting.lost(A).len(), WAITING_MAX - 2);
+        assert_eq!(waiting.due(), Time::NEVER);
+    }
+
+    #[test]
+    fn every_byte_says_how_an_answer_goes_on() {
+        for part in [Part::Last, Part::More, Part::Not(Unanswered::Busy), Part::Not(Unanswered::Large)] {
+            assert_eq!(Part::of_byte(part.byte()), part);
+        }
+        assert_eq!(Part::of_byte(200), Part::Not(Unanswered::Declined));
+    }
+}

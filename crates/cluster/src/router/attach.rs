@@ -1,0 +1,98 @@
+//! Which core a replicant hears from, and what this node asks its peers for.
+
+use link::{Lane, NodeId, Time};
+use replog::Position;
+
+use super::ClusterRouter;
+use crate::config::Role;
+use crate::mutation::{Mutation, mutated};
+use crate::peer::Peer;
+use crate::wire::PeerMessage;
+
+impl ClusterRouter {
+    /// Chooses a core when there is none, and asks peers for what is to be heard from them now.
+    pub(super) fn attach(&mut self, now: Time) {
+        // Others go by how much a node begins with.
+        if !self.has_begun && self.node.has_begun() {
+            self.routes_changed();
+            self.has_begun = true;
+        }
+        if self.rebalance_at.take_if(|at| *at <= now).is_some() {
+            self.rebalance();
+        }
+        if self.config.own.role == Role::Replicant {
+            let serves = |id: &NodeId| self.peers.get(id).is_some_and(serves);
+            if !self.attached.as_ref().is_some_and(serves) {
+                self.attach_to(self.best_core());
+            }
+        }
+        self.event_log.attached(now, self.attached);
+        let is_changed = |(id, peer): &(&NodeId, &Peer)| {
+            peer.is_up && peer.requested_scope != Some(self.wants_from(**id, peer))
+        };
+        let changed: Vec<NodeId> = self.peers.iter().filter(is_changed).map(|(id, _)| *id).collect();
+        for id in changed {
+            self.send_hello(now, id);
+        }
+    }
+
+    /// Has the replicants spread evenly over the cores, each where its region has some. Those that hear of it compute the same.
+    pub(super) fn balance(&mut self, now: Time) {
+        let replicants = self.peers.iter().filter(|(_, peer)| !peer.is_core() && peer.is_up);
+        let replicants: Vec<NodeId> = replicants.map(|(id, _)| *id).collect();
+        for id in replicants {
+            // One that finds no place is told when the operator asks again.
+            self.send_message(now, id, Lane::CONTROL, &PeerMessage::Balance);
+        }
+        self.rebalance();
+    }
+
+    /// Hears from the core that this replicant falls to when all are spread evenly.
+    pub(super) fn rebalance(&mut self) {
+        if self.config.own.role != Role::Replicant {
+            return;
+        }
+        let up = || self.peers.iter().filter(|(_, peer)| peer.is_up);
+        let has_core = |region: &str| up().any(|(_, peer)| serves(peer) && *peer.info.region == *region);
+        let own = &*self.config.own.region;
+        let is_served = has_core(own);
+        let in_place = |region: &str| if is_served { region == own } else { !has_core(region) };
+        let replicants = up().filter(|(_, peer)| !peer.is_core() && in_place(&peer.info.region));
+        let rank = replicants.filter(|(id, _)| **id < self.own).count();
+        let cores = up().filter(|(_, peer)| serves(peer) && (!is_served || *peer.info.region == *own));
+        let cores: Vec<NodeId> = cores.map(|(id, _)| *id).collect();
+        if let Some(core) = cores.get(rank % cores.len().max(1)) {
+            self.attach_to(Some(*core));
+        }
+    }
+
+    fn attach_to(&mut self, core: Option<NodeId>) {
+        if core != self.attached {
+            self.attached = core;
+            self.attached_core_forgets();
+        }
+    }
+
+    /// The core that this node hears from is another one, or has restarted: what it knew of this node's changes counts no more.
+    pub(super) fn attached_core_forgets(&mut self) {
+        self.core_knows = Position::default();
+        self.region_knows = Position::default();
+        self.asked_region = Position::default();
+    }
+
+    /// Of the cores that are there one that is not dead for the others, then one of the same region, then that with the fewest replicants, then by chance that
+    /// is the same for this node each time.
+    fn best_core(&self) -> Option<NodeId> {
+        let cores = self.peers.iter().filter(|(_, peer)| peer.is_core() && peer.is_up);
+        let order = |(id, peer): &(&NodeId, &Peer)| {
+            (!serves(peer), peer.info.region != self.config.own.region, peer.load, id.0 ^ self.own.0)
+        };
+        cores.min_by_key(order).map(|(id, _)| *id)
+    }
+}
+
+/// Whether a replicant may rely on a peer: what others know reaches it, and what it knows reaches others. One that is dead for the cores may be there for this
+/// node alone.
+fn serves(peer: &Peer) -> bool {
+    peer.is_core() && peer.is_up && (peer.dead.is_none() || mutated(Mutation::StayAttached))
+}

@@ -1,0 +1,471 @@
+//! What the log has of a node's part in its cluster: links, leases, the core that it hears from, who leads, whom the cores suspect. A change has a line, and what
+//! changes again and again has a few in a minute.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use link::{NodeId, Time};
+use replog::Incarnation;
+
+use super::ClusterRouter;
+use crate::config::WithoutQuorum;
+use crate::meta::{Member, Meta, State};
+
+/// What may change, and what was said of it.
+#[derive(Debug)]
+struct Changes<T> {
+    is: T,
+    since: Time,
+    /// How long it was before what it was then.
+    lasted: Duration,
+    logged: T,
+    has_logged: bool,
+    /// Changes that nothing was said of.
+    suppressed: u64,
+    lines: Window,
+}
+
+/// A line that is due.
+#[derive(Debug, PartialEq, Eq)]
+struct Line<T> {
+    is: T,
+    /// What the last line said; what was so at first when there is none.
+    was: T,
+    is_first: bool,
+    /// How long it was before what it was then.
+    lasted: Duration,
+    /// Changes before this one without a line, if there are any.
+    suppressed: Option<NonZeroU64>,
+}
+
+/// Lines of the last minute, or a little more.
+#[derive(Debug, Default)]
+struct Window {
+    since: Time,
+    count: u32,
+}
+
+/// Lines in a window: of one thing, and of all other nodes together. What finds no place has a line later, if it is what is so then.
+const LINES_MAX: u32 = 4;
+const LINES_OF_NODES_MAX: u32 = 100;
+const WINDOW: Duration = Duration::from_secs(60);
+/// From one look whether a line that found no place finds one now to the next.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Window {
+    fn has_room(&mut self, now: Time, lines_max: u32) -> bool {
+        if self.since.after(WINDOW) <= now {
+            *self = Self { since: now, count: 0 };
+        }
+        self.count < lines_max
+    }
+}
+
+impl<T: Copy + PartialEq> Changes<T> {
+    fn new(now: Time, is: T) -> Self {
+        let lines = Window { since: now, count: 0 };
+        Self { is, since: now, lasted: Duration::ZERO, logged: is, has_logged: false, suppressed: 0, lines }
+    }
+
+    /// It is so now.
+    fn update(&mut self, now: Time, is: T) -> bool {
+        let is_changed = self.is != is;
+        if is_changed {
+            self.lasted = Duration::from_micros(now.since(self.since));
+            (self.is, self.since) = (is, now);
+            self.suppressed += 1;
+        }
+        is_changed
+    }
+
+    /// What is to be said now, within what `all` has left.
+    fn next_line(&mut self, now: Time, all: Option<&mut Window>) -> Option<Line<T>> {
+        if self.suppressed == 0 || !self.lines.has_room(now, LINES_MAX) {
+            return None;
+        }
+        if let Some(all) = all {
+            if !all.has_room(now, LINES_OF_NODES_MAX) {
+                return None;
+            }
+            all.count += 1;
+        }
+        self.lines.count += 1;
+        let suppressed = NonZeroU64::new(std::mem::take(&mut self.suppressed) - 1);
+        let was = std::mem::replace(&mut self.logged, self.is);
+        let is_first = !std::mem::replace(&mut self.has_logged, true);
+        Some(Line { is: self.is, was, is_first, lasted: self.lasted, suppressed })
+    }
+}
+
+/// What the cores agree that a member is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Unknown,
+    Alive(Incarnation),
+    Suspect(Incarnation),
+    Dead,
+}
+
+impl Standing {
+    fn of(member: &Member) -> Self {
+        match member.state {
+            State::Alive => Self::Alive(member.incarnation),
+            State::Suspect(_) => Self::Suspect(member.incarnation),
+            State::Dead => Self::Dead,
+        }
+    }
+}
+
+/// What of a node may have a line.
+#[derive(Debug)]
+pub(super) struct EventLog {
+    /// Whether the link of a member is up.
+    links: BTreeMap<NodeId, Changes<bool>>,
+    members: BTreeMap<NodeId, Changes<Standing>>,
+    /// Whether a majority of the cores lets this node acknowledge.
+    is_fresh: Changes<bool>,
+    /// Whether this node's index has no room for something that other nodes want.
+    is_full: Changes<bool>,
+    attached: Changes<Option<NodeId>>,
+    leader: Changes<Option<NodeId>>,
+    of_nodes: Window,
+    /// Something has changed: a look is due then.
+    due: Time,
+}
+
+impl EventLog {
+    pub fn new(now: Time) -> Self {
+        Self {
+            links: BTreeMap::new(),
+            members: BTreeMap::new(),
+            is_fresh: Changes::new(now, false),
+            is_full: Changes::new(now, false),
+            attached: Changes::new(now, None),
+            leader: Changes::new(now, None),
+            of_nodes: Window::default(),
+            due: Time::NEVER,
+        }
+    }
+
+    pub fn link(&mut self, now: Time, node: NodeId, is_up: bool) {
+        let link = self.links.entry(node).or_insert_with(|| Changes::new(now, false));
+        if link.update(now, is_up) {
+            self.due = Time::default();
+        }
+    }
+
+    /// Those whom this node hears of first were there before.
+    pub fn member(&mut self, now: Time, node: NodeId, member: &Member, is_news: bool) {
+        let standing = Standing::of(member);
+        let known = self.members.entry(node).or_insert_with(|| {
+            let was_alive = Standing::Alive(member.incarnation);
+            Changes::new(now, if is_news { Standing::Unknown } else { was_alive })
+        });
+        if known.update(now, standing) {
+            self.due = Time::default();
+        }
+    }
+
+    pub fn fresh(&mut self, now: Time, is_fresh: bool) {
+        if self.is_fresh.update(now, is_fresh) {
+            self.due = Time::default();
+        }
+    }
+
+    pub fn unrouted(&mut self, now: Time, is_full: bool) {
+        if self.is_full.update(now, is_full) {
+            self.due = Time::default();
+        }
+    }
+
+    pub fn attached(&mut self, now: Time, core: Option<NodeId>) {
+        if self.attached.update(now, core) {
+            self.due = Time::default();
+        }
+    }
+
+    pub fn leader(&mut self, now: Time, leader: NodeId) {
+        if self.leader.update(now, Some(leader)) {
+            self.due = Time::default();
+        }
+    }
+
+    /// The node is no member any more.
+    pub fn forget(&mut self, node: NodeId) {
+        self.links.remove(&node);
+        self.members.remove(&node);
+    }
+}
+
+impl ClusterRouter {
+    /// Writes the lines that are due.
+    pub(super) fn write_event_log(&mut self, now: Time) {
+        if self.event_log.due > now {
+            return;
+        }
+        let all = &mut self.event_log.of_nodes;
+        let links = self.event_log.links.iter_mut();
+        let links: Vec<_> =
+            links.filter_map(|(id, link)| Some((*id, link.next_line(now, Some(&mut *all))?))).collect();
+        let members = self.event_log.members.iter_mut();
+        let members: Vec<_> =
+            members.filter_map(|(id, member)| Some((*id, member.next_line(now, Some(&mut *all))?))).collect();
+        let is_fresh = self.event_log.is_fresh.next_line(now, None);
+        let is_full = self.event_log.is_full.next_line(now, None);
+        let attached = self.event_log.attached.next_line(now, None);
+        let leader = self.event_log.leader.next_line(now, None);
+        let leads = self.meta.as_ref().and_then(Meta::leader) == Some(self.own);
+        links.iter().for_each(|(id, line)| self.log_link(*id, line));
+        for (id, line) in &members {
+            self.log_member(*id, line, leads);
+        }
+        is_fresh.iter().for_each(|line| self.log_fresh(now, line));
+        is_full.iter().for_each(|line| self.log_unrouted(line));
+        attached.iter().for_each(|line| self.log_attached(line));
+        // One that leads says so.
+        leader.iter().filter(|_| !leads).for_each(|line| self.log_leader(now, line));
+        let event_log = &self.event_log;
+        let is_left = event_log.links.values().any(|link| link.suppressed > 0)
+            || event_log.members.values().any(|member| member.suppressed > 0)
+            || event_log.is_fresh.suppressed
+                + event_log.is_full.suppressed
+                + event_log.attached.suppressed
+                + event_log.leader.suppressed
+                > 0;
+        self.event_log.due = if is_left { now.after(CHECK_INTERVAL) } else { Time::NEVER };
+    }
+
+    fn log_link(&self, id: NodeId, line: &Line<bool>) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let (node, suppressed) = (&*peer.info.name, line.suppressed);
+        match (line.is, line.is_first) {
+            (true, true) => tracing::info!(node, suppressed, "linked to node {node}"),
+            (true, false) => {
+                tracing::info!(node, after = ?brief(line.lasted), suppressed, "linked to node {node} again");
+            }
+            (false, _) => {
+                let status = self.mesh.peer(id);
+                let why = status.and_then(|status| status.last_error).map_or("it has ended", |(_, why)| why);
+                tracing::warn!(
+                    node,
+                    up = ?brief(line.lasted),
+                    suppressed,
+                    "the link to node {node} is lost: {why}. Nobody waits for that node any more, and messages of QoS 1 and 2 for its clients are \
+                     kept here for it, up to cluster.buffer_max"
+                );
+            }
+        }
+    }
+
+    fn log_member(&self, id: NodeId, line: &Line<Standing>, leads: bool) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let (node, suppressed) = (&*peer.info.name, line.suppressed);
+        let kind = if peer.is_core() { "core" } else { "replicant" };
+        match (line.is, line.was) {
+            (Standing::Alive(_), Standing::Unknown) => {
+                tracing::info!(node, suppressed, "{kind} {node} has joined the cluster");
+            }
+            (Standing::Alive(incarnation), Standing::Suspect(suspected)) if incarnation == suspected => {
+                // Who leads has said so when it proposed it.
+                if !leads {
+                    tracing::info!(node, after = ?brief(line.lasted), suppressed, "node {node} is heard again");
+                }
+            }
+            (Standing::Alive(_), _) => {
+                tracing::info!(
+                    node,
+                    suppressed,
+                    "{kind} {node} has joined the cluster again: its clients of before are gone"
+                );
+            }
+            (Standing::Suspect(_), _) => {
+                if !leads {
+                    tracing::warn!(
+                        node,
+                        suppressed,
+                        "no core hears node {node}: it is suspected to be dead. What its clients want stays known until the cores agree that it is"
+                    );
+                }
+            }
+            (Standing::Dead, _) => tracing::warn!(
+                node,
+                suppressed,
+                "the cores agree that the node is dead: its clients are gone, and what its durable sessions have waits for it"
+            ),
+            (Standing::Unknown, _) => {}
+        }
+    }
+
+    fn log_fresh(&self, now: Time, line: &Line<bool>) {
+        let suppressed = line.suppressed;
+        let holds = self.config.without_quorum == WithoutQuorum::Hold;
+        match (line.is, line.is_first) {
+            (true, true) => {
+                tracing::info!(suppressed, "a majority of the cores lets this node acknowledge QoS 1 and 2");
+            }
+            (true, false) => {
+                let what = if holds {
+                    "publishers of QoS 1 and 2 go on"
+                } else {
+                    "nothing that is acknowledged here is missed elsewhere"
+                };
+                tracing::info!(
+                    after = ?brief(line.lasted),
+                    suppressed,
+                    "a majority of the cores lets this node acknowledge again: {what}"
+                );
+            }
+            (false, _) => {
+                let why = self.not_fresh_for(now);
+                let what = if holds {
+                    "publishers of QoS 1 and 2 wait here until one does, and QoS 0 is served as far as this node reaches"
+                } else {
+                    "it goes on (cluster.without_quorum), and what is acknowledged here may be missed elsewhere"
+                };
+                tracing::warn!(
+                    held = ?brief(line.lasted),
+                    suppressed,
+                    "no majority of the cores lets this node acknowledge any more: {why}; {what}"
+                );
+            }
+        }
+    }
+
+    fn log_unrouted(&self, line: &Line<bool>) {
+        let routes = &self.node.routes;
+        let (unrouted, example) = (routes.unrouted(), routes.any_unrouted().unwrap_or_default());
+        if line.is {
+            tracing::error!(
+                unrouted,
+                %example,
+                "the routing index is full: filters of other nodes are not routed here. Publishers of QoS 1 and 2 wait on this node until \
+                 they are; spread the clients over more nodes, then restart this one"
+            );
+        } else {
+            tracing::info!(after = ?brief(line.lasted), "all filters of other nodes are routed again");
+        }
+    }
+
+    /// Why no majority of the cores lets this node acknowledge.
+    fn not_fresh_for(&self, now: Time) -> String {
+        if let Some(why) = self.meta.as_ref().and_then(Meta::waits_for) {
+            return why;
+        }
+        let cores = || self.peers.values().filter(|peer| peer.is_core());
+        let all = cores().count() + usize::from(self.is_core());
+        let unheard: Vec<&str> = cores().filter(|core| !core.is_up).map(|core| &*core.info.name).collect();
+        let heard = all - unheard.len();
+        if heard <= all / 2 {
+            return format!("of {all} cores it reaches {heard}, and not {}", unheard.join(", "));
+        }
+        let grants = self.leases.granted_by().filter(|(_, until)| *until > now).count();
+        format!(
+            "of {all} cores it reaches {heard}, of which {grants} let it: this node, or a core, has not heard lately what clients of other nodes want"
+        )
+    }
+
+    fn log_attached(&self, line: &Line<Option<NodeId>>) {
+        let suppressed = line.suppressed;
+        let was = line.was.map(|was| self.peers.get(&was));
+        let from = was.flatten().map(|peer| &*peer.info.name);
+        let why = match was {
+            None => "",
+            Some(None) => ": that is no member any more",
+            Some(Some(peer)) if !peer.is_up => ": the link to that is lost",
+            Some(Some(peer)) if peer.dead.is_some() => ": the cores agree that it is dead",
+            Some(Some(_)) => ": the replicants are spread evenly",
+        };
+        let Some(core) = line.is.and_then(|core| self.peers.get(&core)) else {
+            tracing::warn!(
+                from,
+                suppressed,
+                "this node hears from no core{why}. Others do not hear what its clients subscribe to until it reaches one"
+            );
+            return;
+        };
+        let to = &*core.info.name;
+        let region = Some(&*core.info.region).filter(|region| !region.is_empty());
+        let own = &*self.config.own.region;
+        let is_far = !own.is_empty() && core.info.region.as_ref() != own;
+        let far = if is_far { ", as none of its own region is there" } else { "" };
+        tracing::info!(from, to, region, suppressed, "this node hears from core {to}{far}{why}");
+    }
+
+    fn log_leader(&self, now: Time, line: &Line<Option<NodeId>>) {
+        let Some(leader) = line.is.and_then(|leader| self.peers.get(&leader)) else { return };
+        let term = self.meta.as_ref().and_then(|meta| meta.status(now)).map(|status| status.term);
+        tracing::info!(
+            node = &*leader.info.name,
+            term,
+            suppressed = line.suppressed,
+            "core {} leads the meta group",
+            leader.info.name
+        );
+    }
+}
+
+/// Without digits that nobody reads.
+fn brief(duration: Duration) -> Duration {
+    Duration::from_millis(duration.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time {
+        Time(seconds * 1_000_000)
+    }
+
+    fn line(is: bool, was: bool, is_first: bool, seconds: u64, suppressed: u64) -> Option<Line<bool>> {
+        Some(Line {
+            is,
+            was,
+            is_first,
+            lasted: Duration::from_secs(seconds),
+            suppressed: NonZeroU64::new(suppressed),
+        })
+    }
+
+    #[test]
+    fn a_change_has_a_line_at_once_and_nothing_else_has() {
+        let mut link = Changes::new(at(0), false);
+        assert!(!link.update(at(1), false));
+        assert_eq!(link.next_line(at(1), None), None);
+        assert!(link.update(at(3), true));
+        assert_eq!(link.next_line(at(3), None), line(true, false, true, 3, 0));
+        assert_eq!(link.next_line(at(3), None), None);
+        link.update(at(10), false);
+        assert_eq!(link.next_line(at(10), None), line(false, true, false, 7, 0));
+    }
+
+    /// What is so in the end is said, and how often it was otherwise meanwhile.
+    #[test]
+    fn what_changes_again_and_again_has_a_few_lines_a_minute() {
+        let mut link = Changes::new(at(0), false);
+        let mut lines = Vec::new();
+        for second in 1..=101 {
+            link.update(at(second), second % 2 == 1);
+            lines.extend(link.next_line(at(second), None));
+        }
+        assert_eq!(lines.len(), 2 * LINES_MAX as usize);
+        assert_eq!(lines.get(4), line(false, false, false, 1, 55).as_ref());
+        assert_eq!(link.next_line(at(119), None), None);
+        assert_eq!(link.next_line(at(120), None), line(true, true, false, 1, 37));
+        assert_eq!(link.next_line(at(180), None), None);
+    }
+
+    #[test]
+    fn all_other_nodes_together_have_so_many_lines_and_none_is_lost() {
+        let mut all = Window::default();
+        let mut links: Vec<_> = (0..150).map(|_| Changes::new(at(0), false)).collect();
+        links.iter_mut().for_each(|link| assert!(link.update(at(1), true)));
+        let mut logged =
+            |now| links.iter_mut().filter_map(|link| link.next_line(now, Some(&mut all))).count();
+        assert_eq!(logged(at(1)), LINES_OF_NODES_MAX as usize);
+        assert_eq!(logged(at(59)), 0);
+        assert_eq!(logged(at(60)), 50);
+        assert_eq!(logged(at(61)), 0);
+    }
+}

@@ -1,0 +1,432 @@
+//! Messages to and from other nodes.
+
+use std::ops::Range;
+
+use broker::peers::{Copies, Forward, Forwarded, Outbound, PeerTicket, PropagatedCopy, as_copy};
+use broker::{Token, WorkerId};
+use bytes::Bytes;
+use link::{Class, Credit, Lane, NodeId, Refused, Time};
+use mqtt::{QoS, ReasonCode};
+use replog::{Incarnation, WriterId};
+
+use super::ClusterRouter;
+use crate::backlog::RetainedCopy;
+use crate::config::ForwardAck;
+use crate::features::COPIES;
+use crate::mutation::{Mutation, mutated};
+use crate::packing;
+use crate::peer::{IfLost, Peer, Waiting};
+use crate::wire::{Confirmed, PeerMessage};
+
+impl ClusterRouter {
+    /// What a worker has for other nodes.
+    pub(super) fn outbound(&mut self, now: Time, outbound: Outbound) {
+        let Outbound { worker, frames, forwards, propagated, announces, answers, taken, retained_missing } =
+            outbound;
+        // Subscriptions come before the messages of whoever made them.
+        self.routes_changed();
+        self.announced(now, &announces);
+        let frames = Bytes::from(frames);
+        // One message for several nodes of other regions is packed once.
+        let mut packed = None;
+        for forward in forwards {
+            self.forward(now, worker, &frames, &forward, &mut packed);
+        }
+        for propagated in propagated {
+            self.forward_learned(now, &propagated, &frames.slice(propagated.frame.clone()));
+        }
+        for (ticket, reason) in answers {
+            self.answered(ticket, reason);
+        }
+        if retained_missing {
+            self.retained_missing = true;
+            self.counters.copies_requested += 1;
+            self.peers.values_mut().for_each(|peer| peer.needs_copy_request = true);
+        }
+        for key in taken {
+            for (peer, credit) in self.credits.try_remove(key as usize).unwrap_or_default() {
+                self.mesh.consume(peer, credit);
+            }
+        }
+    }
+
+    /// Peers are asked for what they have retained, those that are not there when they are.
+    pub(super) fn ask_for_copies(&mut self, now: Time) {
+        if !self.retained_missing {
+            return;
+        }
+        let those: Vec<NodeId> =
+            self.peers.iter().filter(|(_, peer)| peer.needs_copy_request).map(|(id, _)| *id).collect();
+        self.retained_missing = !those.is_empty();
+        for id in those {
+            let is_up = self.peers.get(&id).is_some_and(|peer| peer.is_up);
+            // One that cannot copies again when one of the two begins anew.
+            let is_asked = is_up
+                && (!self.can(id, COPIES)
+                    || self.send_message(now, id, Lane::ROUTES, &PeerMessage::RequestCopies));
+            if let Some(peer) = self.peers.get_mut(&id).filter(|_| is_asked) {
+                peer.needs_copy_request = false;
+            }
+        }
+    }
+
+    /// A peer had no room for what was copied to it.
+    pub(super) fn copy_again(&mut self, from: NodeId) {
+        let Some(peer) = self.peers.get(&from) else { return };
+        // One that was not copied anything yet has missed nothing.
+        if let Some(copies) = peer.copies {
+            let index = peer.index;
+            self.inbound.iter_mut().for_each(|inbound| inbound.copies.push((index, copies)));
+        }
+    }
+
+    /// What a peer has retained and this node had not goes on to those that were sent all that was retained here; and what this node had
+    /// retained in an earlier life, of which it knows no more, to all others. Later where much waits already. They may know it, too.
+    fn forward_learned(&mut self, now: Time, propagated: &PropagatedCopy, frame: &Bytes) {
+        let lane = Lane::assured((propagated.topic_hash & 0xff) as u8);
+        let is_for = |peer: &Peer| match peer.copies {
+            Some(Copies::All) => peer.index != propagated.from,
+            Some(Copies::Own(_)) => propagated.is_own && peer.index != propagated.from,
+            Some(Copies::Of(_)) | None => false,
+        };
+        let those: Vec<NodeId> =
+            self.peers.iter().filter(|(_, peer)| is_for(peer)).map(|(id, _)| *id).collect();
+        for id in those {
+            if !self.has_room(now, id) || self.mesh.send(now, id, lane, frame.clone()).is_err() {
+                // The rest of what this turn had to say is not kept with it.
+                let frame = Bytes::copy_from_slice(frame);
+                self.queue_copy(id, RetainedCopy { lane, frame, waits: None });
+            }
+        }
+    }
+
+    /// Whether copies may go to a peer: they leave half of the room to messages.
+    fn has_room(&self, now: Time, id: NodeId) -> bool {
+        self.mesh.peer(id).is_some_and(|status| {
+            status.link.waiting(now, Class::Assured).0 <= status.link.config().buffer_max.assured / 2
+        })
+    }
+
+    /// A copy has found no place.
+    fn queue_copy(&mut self, id: NodeId, copy: RetainedCopy) {
+        let waits = copy.waits;
+        let is_kept = match self.peers.get_mut(&id) {
+            Some(peer) if peer.copies.is_some() => {
+                self.counters.copies_deferred += 1;
+                peer.backlog.push(copy)
+            }
+            // It has not been told anything yet: all is copied when it is there.
+            Some(_) | None => false,
+        };
+        if let Some((worker, token)) = waits.filter(|_| !is_kept) {
+            self.inbound[worker.index()].acknowledged.push((token, ReasonCode::Success));
+        }
+    }
+
+    /// Copies that found no place may have one now.
+    pub(super) fn send_backlog(&mut self, now: Time) {
+        let those = self.peers.iter().filter(|(_, peer)| peer.is_up && !peer.backlog.is_empty());
+        let those: Vec<NodeId> = those.map(|(id, _)| *id).collect();
+        for id in those {
+            while self.has_room(now, id)
+                && let Some(peer) = self.peers.get_mut(&id)
+                && let Some(copy) = peer.backlog.front()
+            {
+                let sent = self.mesh.send(now, id, copy.lane, copy.frame.clone());
+                if matches!(sent, Err(Refused::Full { .. } | Refused::Down)) {
+                    break;
+                }
+                let Some(RetainedCopy { lane, waits: Some((worker, token)), .. }) = peer.backlog.pop() else {
+                    continue;
+                };
+                match sent {
+                    Ok(number) if self.config.forward_ack == ForwardAck::Received => {
+                        let sent = Waiting::new(number, worker, token, IfLost::Nothing, false);
+                        peer.sent[usize::from(lane.index())].push(sent);
+                    }
+                    Ok(_) | Err(_) => {
+                        self.inbound[worker.index()].acknowledged.push((token, ReasonCode::Success));
+                    }
+                }
+            }
+            let Some(peer) = self.peers.get_mut(&id) else { continue };
+            if let Some(copies) = peer.copies
+                && peer.backlog.take_missing()
+            {
+                let index = peer.index;
+                self.inbound.iter_mut().for_each(|inbound| inbound.copies.push((index, copies)));
+            }
+        }
+    }
+
+    /// A peer has begun anew: all is copied to it again.
+    pub(super) fn clear_backlog(&mut self, id: NodeId) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let mut backlog = std::mem::take(&mut peer.backlog);
+        while let Some(copy) = backlog.pop() {
+            if let Some((worker, token)) = copy.waits {
+                self.inbound[worker.index()].acknowledged.push((token, ReasonCode::Success));
+            }
+        }
+    }
+
+    fn forward(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        frames: &Bytes,
+        forward: &Forward,
+        packed: &mut Option<(Range<usize>, Bytes)>,
+    ) {
+        let id = self.nodes_by_index.get(usize::from(forward.to.0)).copied().unwrap_or(self.own);
+        let Some(peer) = self.peers.get_mut(&id) else {
+            // It was a member when it was chosen.
+            let reason = if forward.for_group { ReasonCode::ServerUnavailable } else { ReasonCode::Success };
+            self.inbound[worker.index()].acknowledged.extend(forward.token.map(|token| (token, reason)));
+            return;
+        };
+        if !peer.is_up
+            && forward.for_group
+            && !forward.waits
+            && let Some(token) = forward.token
+        {
+            // The node was there when it was chosen. Another may have a member that is there.
+            return self.inbound[worker.index()].acknowledged.push((token, ReasonCode::ServerBusy));
+        }
+        let may_be_lost = forward.qos == QoS::AtMostOnce && !forward.is_kept;
+        let lane_of = if may_be_lost { Lane::best_effort } else { Lane::assured };
+        let lane = lane_of((forward.topic_hash & 0xff) as u8);
+        let mut frame = frames.slice(forward.frame.clone());
+        if peer.packs {
+            if packed.as_ref().is_none_or(|(range, _)| *range != forward.frame) {
+                *packed =
+                    Some((forward.frame.clone(), packing::pack(&frame).unwrap_or_else(|| frame.clone())));
+            }
+            let smaller = packed.as_ref().map(|(_, packed)| packed.clone());
+            self.counters.count_packed(&frame, smaller.as_ref());
+            frame = smaller.unwrap_or(frame);
+        }
+        let again = (mutated(Mutation::GiveTwice) && forward.for_group).then(|| frame.clone());
+        let sent = self.mesh.send(now, id, lane, frame);
+        if let Some(frame) = again {
+            self.forward_again(id, lane, frame);
+        }
+        if forward.is_kept && matches!(sent, Err(Refused::Full { .. } | Refused::Down)) {
+            // Those there who want it have lost it; what is retained is to be the same everywhere.
+            let frame = as_copy(&frames[forward.frame.clone()]).into();
+            let page = forward.token.filter(|token| matches!(token, Token::Copy { .. }));
+            self.queue_copy(id, RetainedCopy { lane, frame, waits: page.map(|token| (worker, token)) });
+            if page.is_some() {
+                return;
+            }
+        }
+        let Some(peer) = self.peers.get(&id) else { return };
+        let goes_on = !peer.is_up && !forward.waits && self.may_ignore(now, peer);
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if !peer.is_up && matches!(sent, Err(Refused::Full { .. } | Refused::Down)) {
+            peer.turned_away += 1;
+            if peer.turned_away == 1 {
+                tracing::warn!(
+                    node = &*peer.info.name,
+                    "messages for the node are turned away: it is not reachable and its buffer is full; those for durable \
+                     sessions are refused, others are dropped. See cluster.buffer_max"
+                );
+            }
+        }
+        let Some(token) = forward.token else {
+            return match sent {
+                Err(_) if forward.qos == QoS::AtMostOnce => self.counters.dropped_qos0 += 1,
+                Err(_) => self.counters.dropped_suspect += 1,
+                Ok(_) => {}
+            };
+        };
+        let reason = match sent {
+            Ok(number)
+                if !goes_on
+                    && self.config.forward_ack == ForwardAck::Received
+                    && !mutated(Mutation::ConfirmEarly) =>
+            {
+                let if_lost = match forward {
+                    // A QoS 2 message is one member's from its first sending on [MQTT-4.8.2-6].
+                    Forward { for_group: true, qos: QoS::AtLeastOnce, .. } => IfLost::GiveAnother,
+                    Forward { stored: true, .. } if peer.ahead.is_some() => IfLost::Wait,
+                    Forward { stored: true, .. } => IfLost::Refuse,
+                    _ => IfLost::Nothing,
+                };
+                let sent = Waiting::new(number, worker, token, if_lost, forward.is_alone);
+                return peer.sent[usize::from(lane.index())].push(sent);
+            }
+            // It waits for the node in the link; the publisher does not.
+            Ok(_) => ReasonCode::Success,
+            // A client that is connected there has a reader that is cut off. What a durable session is to have is kept or refused.
+            Err(_) if goes_on && !forward.is_for_durable => {
+                self.counters.dropped_suspect += 1;
+                ReasonCode::Success
+            }
+            Err(Refused::TooLarge { .. }) => {
+                self.counters.refused += 1;
+                ReasonCode::ImplementationSpecificError
+            }
+            Err(Refused::Full { .. } | Refused::Down) => {
+                self.counters.refused += 1;
+                ReasonCode::QuotaExceeded
+            }
+        };
+        let is_clean = forward.for_group || forward.is_alone;
+        if reason.is_error() {
+            self.node.routes.has_lost(forward.to);
+        }
+        self.inbound[worker.index()].acknowledged.push((token, refusal(reason, is_clean)));
+    }
+
+    /// A message came from a peer: for the worker that has all of its lane.
+    pub(super) fn message_came(
+        &mut self,
+        from: NodeId,
+        lane: Lane,
+        number: u64,
+        frame: Bytes,
+        credit: Credit,
+    ) {
+        let Some(peer) = self.peers.get(&from) else { return };
+        let worker = usize::from(lane.index()) % self.inbound.len();
+        let is_assured = lane.class() == Class::Assured;
+        let ticket = is_assured.then(|| peer.ticket(lane, number));
+        if mutated(Mutation::Relay)
+            && let Some(next) = self.peers.keys().copied().find(|id| *id > from)
+        {
+            self.forward_again(next, lane, frame.clone());
+        }
+        self.inbound[worker].messages.push(Forwarded { frame, ticket });
+        self.open_credits[worker].push((from, credit));
+    }
+
+    /// Only for trials of whoever watches over this.
+    fn forward_again(&mut self, to: NodeId, lane: Lane, frame: Bytes) {
+        if self.mesh.send(self.now, to, lane, frame).is_err() {
+            self.counters.dropped_qos0 += 1;
+        }
+    }
+
+    /// A message of a peer has its places here.
+    fn answered(&mut self, ticket: PeerTicket, reason: ReasonCode) {
+        let Some(id) = self.nodes_by_index.get(usize::from(ticket.from.0)) else { return };
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.confirm(ticket, reason);
+        }
+    }
+
+    /// Peers hear which of their messages have their places.
+    pub(super) fn send_confirmations(&mut self, now: Time) {
+        for (id, peer) in &mut self.peers {
+            if peer.confirmations.is_empty() {
+                continue;
+            }
+            let message = PeerMessage::Confirm(peer.confirmations.ranges());
+            // What finds no place is said with what comes next.
+            if self.mesh.send(now, *id, Lane::CLAIMS, message.encode().into()).is_ok() {
+                peer.confirmations.clear();
+            }
+        }
+    }
+
+    /// Messages have their places on a peer: their publishers hear of it.
+    pub(super) fn confirmed(&mut self, from: NodeId, confirmed: &[Confirmed]) {
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        for Confirmed { lane, reason, first, count } in confirmed {
+            let Some(sent) = peer.sent.get_mut(usize::from(*lane)) else { continue };
+            let reason = reason_of(*reason);
+            if reason.is_error() {
+                self.node.routes.has_lost(peer.index);
+            }
+            sent.answer(*first, *count, |waiting| {
+                let is_clean = waiting.if_lost == IfLost::GiveAnother || waiting.is_alone;
+                let reason = refusal(reason, is_clean);
+                self.inbound[waiting.worker.index()].acknowledged.push((waiting.token, reason));
+            });
+        }
+    }
+
+    /// A node has a later life than the one that this node's link to it is about, if it is a peer: messages are for that from now on. Where
+    /// the link is about a life that has said nothing yet, it may be so. A node that has lost its number may go on with a smaller one than it
+    /// had when it was removed, or in a life that has not joined: where that may join yet, the link finds out that it is there.
+    pub(super) fn expect_restart(&mut self, writer: WriterId) {
+        let id = NodeId(writer.0);
+        let Some((peer, known)) = self.peers.get(&id).zip(self.replica.incarnation(writer)) else { return };
+        let is_over = |incarnation: Incarnation| {
+            let another_goes_on = peer.member == Some(known) || self.replica.is_dead(writer, incarnation);
+            incarnation > known && another_goes_on && !mutated(Mutation::RememberIncarnations)
+        };
+        // Of one that is expected already an answer may be on its way that a still later one has not given.
+        let is_news = peer.ahead.is_none_or(|incarnation| incarnation < known);
+        if is_news && peer.incarnation.is_none_or(|incarnation| incarnation < known || is_over(incarnation)) {
+            self.expect_other_link(id);
+        }
+    }
+
+    /// A peer may have forgotten the link: what is sent from now on is for the link that follows, if it has.
+    pub(super) fn expect_other_link(&mut self, id: NodeId) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.ahead = Some(self.replica.incarnation(WriterId(id.0)).unwrap_or(Incarnation(0)));
+        if !mutated(Mutation::SendToDead) {
+            self.mesh.expect_restart(self.now, id);
+        }
+        self.node.routes.has_lost(peer.index);
+    }
+
+    /// Publishers stop waiting for peers that are cut off, as soon as it is known that this node is not.
+    pub(super) fn settle_suspects(&mut self, now: Time) {
+        let is_due = |peer: &Peer| !peer.is_up && peer.has_waiting() && self.may_ignore(now, peer);
+        let due: Vec<NodeId> =
+            self.peers.iter().filter(|(_, peer)| is_due(peer)).map(|(id, _)| *id).collect();
+        due.into_iter().for_each(|id| self.settle_messages(id, false));
+    }
+
+    /// This node was declared dead: what it has sent to peers that it does not hear may be lost with the links to them, so nobody
+    /// gets an acknowledgement for it.
+    pub(super) fn give_up_unconfirmed(&mut self) {
+        for peer in self.peers.values_mut().filter(|peer| !peer.is_up) {
+            for waiting in peer.take_sent() {
+                let unknown = (waiting.token, ReasonCode::UnspecifiedError);
+                self.inbound[waiting.worker.index()].acknowledged.push(unknown);
+            }
+        }
+    }
+
+    /// A peer is cut off, or has forgotten what it was sent: publishers go on. What a durable session should have had and is lost was not
+    /// safe, so whoever sent it gets no acknowledgement.
+    pub(super) fn settle_messages(&mut self, id: NodeId, is_forgotten: bool) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        // Of one that is ahead this was said when it was heard of; what was sent since waits in the link.
+        if is_forgotten && peer.ahead.is_none() {
+            self.node.routes.has_lost(peer.index);
+        }
+        for waiting in peer.take_sent() {
+            let reason = match waiting.if_lost {
+                IfLost::GiveAnother => ReasonCode::ServerUnavailable,
+                // It may have been kept there before that.
+                IfLost::Refuse if is_forgotten && !mutated(Mutation::SettleForgotten) => {
+                    ReasonCode::UnspecifiedError
+                }
+                IfLost::Refuse | IfLost::Wait | IfLost::Nothing => ReasonCode::Success,
+            };
+            self.inbound[waiting.worker.index()].acknowledged.push((waiting.token, reason));
+        }
+    }
+}
+
+/// What another node says of a message, of which a publisher hears no more than that it was refused when this node knows no more.
+fn reason_of(byte: u8) -> ReasonCode {
+    let known = [
+        ReasonCode::Success,
+        ReasonCode::QuotaExceeded,
+        ReasonCode::ServerUnavailable,
+        ReasonCode::ImplementationSpecificError,
+    ];
+    known.into_iter().find(|reason| reason.as_u8() == byte).unwrap_or(ReasonCode::UnspecifiedError)
+}
+
+/// A refusal says that nobody has a message. Where others may have it, what the publisher may hear is neither that nor an acknowledgement.
+fn refusal(reason: ReasonCode, is_clean: bool) -> ReasonCode {
+    if reason.is_error() && !is_clean { ReasonCode::UnspecifiedError } else { reason }
+}

@@ -1,0 +1,373 @@
+//! Who may acknowledge, and up to where this node's changes are known to all who may.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use link::{Lane, NodeId, Time};
+use replog::{Incarnation, Position, Replica, WriterId};
+
+use super::ClusterRouter;
+use crate::config::WithoutQuorum;
+use crate::features::BRIEF;
+use crate::freshness::{Grants, KnownPositions};
+use crate::interest::Interest;
+use crate::meta::Meta;
+use crate::mutation::{Mutation, mutated};
+use crate::peer::Peer;
+use crate::wire::{PeerMessage, Vector};
+
+/// Minimum and maximum time after which a node reports again to the cores which changes it has applied, microseconds. In between it is
+/// [`REPORT_PAUSE_EACH`] for each other node, so that a core gets no more than 2,000 reports a second.
+const REPORT_PAUSE: RangeInclusive<u64> = 1_000..=10_000;
+const REPORT_PAUSE_EACH: u64 = 500;
+/// Interval at which a node that waits for a lease to run out checks again, microseconds.
+const CHECK_INTERVAL: u64 = 10_000;
+/// And everything again, while a core grants it no lease, no more often than this.
+const FULL_REPORT_INTERVAL: u64 = 5_000_000;
+/// From one look whether shards have heard of the members of groups to the next, microseconds.
+const JOINING_PAUSE: u64 = 1_000;
+/// A core that has begun anew waits for a node that others reach and it does not, in times that SUBACKs wait.
+const OUT_OF_REACH: u32 = 3;
+/// Leases asked for in one lease.
+const RENEWALS: u32 = 4;
+
+/// How far this node is, as it last told the cores.
+#[derive(Debug, Default)]
+pub(super) struct ReportedPositions {
+    vector: BTreeMap<WriterId, (Incarnation, Position)>,
+    /// The replica's revision of which they were told everything.
+    all_of: Option<u64>,
+}
+
+impl ReportedPositions {
+    /// It counts for nothing any more.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl ClusterRouter {
+    pub(super) fn update_leases(&mut self, now: Time) {
+        self.leases_updated_at = now;
+        if !self.is_member() {
+            // What this node has not heard of is not known yet, either.
+            self.began = now;
+        }
+        let has_learned_all = || self.has_learned_all(now) || mutated(Mutation::GrantUninformed);
+        if !self.is_informed && self.is_member() && has_learned_all() {
+            self.is_informed = true;
+            self.peers.values_mut().for_each(|peer| peer.knew = None);
+        }
+        if let Some(grants) = &mut self.grants {
+            grants.take_snapshot(now, of_members(&self.replica, &self.peers));
+        }
+        self.ask_for_leases(now);
+        self.report_applied(now);
+        self.report_settled(now);
+        let fresh_until = self.fresh_until();
+        self.event_log.unrouted(now, self.node.routes.unrouted() > 0);
+        self.event_log.fresh(now, fresh_until > now);
+        let until = match self.config.without_quorum {
+            WithoutQuorum::Hold if self.node.routes.unrouted() > 0 => Time::default(),
+            WithoutQuorum::Hold if !mutated(Mutation::AlwaysFresh) => fresh_until,
+            WithoutQuorum::Hold | WithoutQuorum::Serve => Time::NEVER,
+        };
+        // Both clocks are one, which the broker counts from where the node's earlier lives ended, in milliseconds.
+        self.node.set_fresh_until(broker::Time(self.node.began().0.saturating_add(until.0 / 1000)));
+        self.settle_suspects(now);
+    }
+
+    /// Whether publishers need not wait for a peer that this node does not hear: a majority of cores has let this node
+    /// acknowledge since it suspected the peer, so it is the peer that is cut off and not this node.
+    pub(super) fn may_ignore(&self, now: Time, peer: &Peer) -> bool {
+        if self.config.without_quorum == WithoutQuorum::Serve || mutated(Mutation::SettleCutOff) {
+            return true;
+        }
+        let fresh_until = self.fresh_until();
+        let asked = Time(fresh_until.0.saturating_sub(self.config.lease.as_micros() as u64));
+        fresh_until > now && asked >= peer.suspected_at
+    }
+
+    /// Until when a majority of cores lets this node acknowledge.
+    pub(super) fn fresh_until(&self) -> Time {
+        if !self.is_member() {
+            return Time::default();
+        }
+        let own = if self.is_informed { Time::NEVER } else { Time::default() };
+        self.leases.fresh_until(own)
+    }
+
+    /// Whether this core has heard all that others may have been told is known since it began: what it knew in an earlier life it has
+    /// forgotten. It does not wait for a node that the cores agree to be dead, no longer for one that is not there than SUBACKs do, and three times as long for one that is there for others and not for this core.
+    fn has_learned_all(&self, now: Time) -> bool {
+        let vector: KnownPositions = self
+            .replica
+            .vector()
+            .map(|(writer, incarnation, position)| (writer, (incarnation, position)))
+            .collect();
+        let is_heard = |id: &NodeId, peer: &Peer| {
+            let known = vector.get(&WriterId(id.0));
+            peer.began_at.zip(known).is_some_and(|(began, known)| known.0 == began.0 && known.1 >= began.1)
+        };
+        let has_waited = |times: u32| now >= self.began.after(self.config.suback_timeout * times);
+        let may_wait = |id: &NodeId, peer: &Peer| {
+            // Clients may be connected there that were told that others know what they want.
+            let is_there = peer.is_up || self.meta.is_some() && peer.dead.is_none();
+            // Its clients are gone with it, and what its sessions miss until it is back is not promised.
+            let is_over =
+                peer.dead.is_some() && !peer.is_up && self.meta.as_ref().is_some_and(Meta::may_grant);
+            is_over
+                || has_waited(1)
+                    && (!is_there
+                        || mutated(Mutation::GrantInTime)
+                        || self.is_known_by_cores(WriterId(id.0), &vector)
+                        || !peer.is_up && has_waited(OUT_OF_REACH))
+        };
+        self.peers.iter().all(|(id, peer)| is_heard(id, peer) || may_wait(id, peer))
+    }
+
+    /// Whether this core knows of a node what other cores knew when they spoke to it first, so many that there is one of them in each majority.
+    fn is_known_by_cores(&self, writer: WriterId, vector: &KnownPositions) -> bool {
+        let cores = || self.peers.values().filter(|peer| peer.is_core());
+        let is_known =
+            |knew: &&KnownPositions| knew.get(&writer).is_none_or(|then| vector.get(&writer) >= Some(then));
+        let asked = cores().filter_map(|core| core.knew.as_ref()).filter(is_known);
+        let all = cores().count() + 1;
+        asked.count() + all / 2 + 1 > all
+    }
+
+    /// When there is something to tend at the latest.
+    pub(super) fn leases_due(&self) -> Time {
+        let pause = (self.config.lease / RENEWALS).as_micros() as u64;
+        let renew = Time(self.asked_at.0.saturating_add(pause));
+        let tell = match self.unreported().next() {
+            // Nobody says when shards have heard of members: it takes them no longer than a turn.
+            Some(_) if self.node.routes.are_joining() => Time(self.leases_updated_at.0 + JOINING_PAUSE),
+            Some(_) => Time(self.reported_at.0 + self.report_pause()),
+            None => Time::NEVER,
+        };
+        let waits = |peer: &Peer| peer.settle.wanted.or(peer.settle_in_region.wanted).is_some();
+        let settle = self.for_cluster.len() + self.for_region.len() > 0 || self.peers.values().any(waits);
+        let check = if settle { Time(self.leases_updated_at.0 + CHECK_INTERVAL) } else { Time::NEVER };
+        renew.min(tell).min(check)
+    }
+
+    fn ask_for_leases(&mut self, now: Time) {
+        let pause = (self.config.lease / RENEWALS).as_micros() as u64;
+        if now.since(self.asked_at) < pause && self.asked_at != Time::default() {
+            return;
+        }
+        self.asked_at = now;
+        for id in self.cores_there() {
+            self.send_message(now, id, Lane::CONTROL, &PeerMessage::Renew(now.0));
+        }
+        self.ask_clocks(now);
+        self.report_all_again(now);
+    }
+
+    /// A core that is there and grants nothing may have forgotten what it was told: it had heard of this node's removal only when this node was a
+    /// member again.
+    fn report_all_again(&mut self, now: Time) {
+        let granted: BTreeMap<NodeId, Time> = self.leases.granted_by().collect();
+        let grants_nothing = |core: &NodeId| granted.get(core).is_none_or(|until| *until <= now);
+        let is_due = now.since(self.full_report_at) >= FULL_REPORT_INTERVAL;
+        if is_due && self.cores_there().iter().any(grants_nothing) {
+            self.reported.clear();
+            self.full_report_at = now;
+        }
+    }
+
+    pub(super) fn asked_for_lease(&mut self, now: Time, from: NodeId, stamp: u64) {
+        if !self.may_be_granted(from) {
+            return;
+        }
+        let vector: Vector = of_members(&self.replica, &self.peers).collect();
+        if let Some(grants) = &mut self.grants
+            && self.is_informed
+            && grants.renew(now, from, vector.into_iter())
+        {
+            self.send_message(now, from, Lane::CONTROL, &PeerMessage::Grant(stamp));
+        }
+    }
+
+    /// Writers with whom this node is further than it has told.
+    fn unreported(&self) -> impl Iterator<Item = (WriterId, Incarnation, Position)> {
+        let own = WriterId(self.own.0);
+        let is_behind = self.reported.all_of != Some(self.replica.revision());
+        let vector = is_behind.then(|| self.replica.vector()).into_iter().flatten();
+        vector.filter(move |(writer, incarnation, position)| {
+            *writer != own && self.reported.vector.get(writer) != Some(&(*incarnation, *position))
+        })
+    }
+
+    fn report_pause(&self) -> u64 {
+        let pause = self.peers.len() as u64 * REPORT_PAUSE_EACH;
+        pause.clamp(*REPORT_PAUSE.start(), *REPORT_PAUSE.end())
+    }
+
+    /// Cores hear how far this node is.
+    fn report_applied(&mut self, now: Time) {
+        if now.since(self.reported_at) < self.report_pause() && self.reported_at != Time::default() {
+            return;
+        }
+        let vector: Vector = self.unreported().collect();
+        if vector.is_empty() {
+            self.reported.all_of = Some(self.replica.revision());
+            return;
+        }
+        // What shards have not heard of is not known here.
+        if self.node.routes.are_joining() {
+            return;
+        }
+        self.reported_at = now;
+        for (writer, incarnation, position) in &vector {
+            self.reported.vector.insert(*writer, (*incarnation, *position));
+        }
+        let has_none = self.fresh_until() <= now;
+        let (whole, brief) = (PeerMessage::Applied(vector.clone()), PeerMessage::Brief(vector));
+        for id in self.cores_there() {
+            let message = if self.can(id, BRIEF) || mutated(Mutation::AlwaysBrief) { &brief } else { &whole };
+            self.send_message(now, id, Lane::ROUTES, message);
+            // This may be all that it lacked for a lease. In the same lane, so that the core hears it in this order.
+            if has_none {
+                self.send_message(now, id, Lane::ROUTES, &PeerMessage::Renew(now.0));
+            }
+        }
+    }
+
+    /// Writers that wait hear up to where their changes are settled.
+    fn report_settled(&mut self, now: Time) {
+        self.ask_to_settle(now);
+        let Some(grants) = &self.grants else { return };
+        let waits = |peer: &Peer| peer.settle.wanted.or(peer.settle_in_region.wanted).is_some();
+        if !self.peers.values().any(waits) || self.node.routes.are_joining() {
+            return;
+        }
+        let vector: BTreeMap<_, _> = self
+            .replica
+            .vector()
+            .map(|(writer, incarnation, position)| (writer, (incarnation, position)))
+            .collect();
+        let mut known = Vec::new();
+        for (id, peer) in self.peers.iter().filter(|(_, peer)| waits(peer)) {
+            let writer = WriterId(id.0);
+            // Of an earlier incarnation more may be known than this one has written yet.
+            let is_current = |known: &&(Incarnation, Position)| peer.incarnation == Some(known.0);
+            let Some(own) = vector.get(&writer).filter(is_current) else { continue };
+            let in_region = self.known_in(&peer.info.region, grants, writer, *own);
+            known.push((*id, own.0, grants.settled(now, writer, *own), in_region));
+        }
+        for (id, incarnation, settled, in_region) in known {
+            let Some(peer) = self.peers.get_mut(&id) else { continue };
+            let everywhere = (&mut peer.settle, settled, PeerMessage::Settled(incarnation, settled));
+            let region =
+                (&mut peer.settle_in_region, in_region, PeerMessage::KnownInRegion(incarnation, in_region));
+            for (settle_request, position, message) in [everywhere, region] {
+                let Some(wanted) = settle_request.wanted else { continue };
+                if position > settle_request.reported {
+                    if self.mesh.send(now, id, Lane::ROUTES, message.encode().into()).is_err() {
+                        continue;
+                    }
+                    settle_request.reported = position;
+                }
+                settle_request.wanted = Some(wanted).filter(|wanted| position < *wanted);
+            }
+        }
+    }
+
+    /// Cores are asked up to where this node's changes are known, when a SUBACK waits for that.
+    fn ask_to_settle(&mut self, now: Time) {
+        let in_region = self.for_region.last();
+        if let (Some(wanted), Some(core)) = (in_region, self.attached)
+            && self.asked_region < wanted
+        {
+            self.asked_region = wanted;
+            self.send_message(
+                now,
+                core,
+                Lane::ROUTES,
+                &PeerMessage::Settle { position: wanted, in_region: true },
+            );
+        }
+        // What all know, the region knows: it may have a node that is cut off.
+        if let Some(wanted) = self.for_cluster.last().max(in_region)
+            && self.asked_settle < wanted
+        {
+            self.asked_settle = wanted;
+            for id in self.cores_there() {
+                self.send_message(
+                    now,
+                    id,
+                    Lane::ROUTES,
+                    &PeerMessage::Settle { position: wanted, in_region: false },
+                );
+            }
+        }
+    }
+
+    /// Position up to which all nodes of a region know a writer's changes. This core knows them up to `own`.
+    fn known_in(
+        &self,
+        region: &str,
+        grants: &Grants,
+        writer: WriterId,
+        (incarnation, own): (Incarnation, Position),
+    ) -> Position {
+        let nodes = self
+            .peers
+            .iter()
+            .filter(|(id, peer)| id.0 != writer.0 && peer.dead.is_none() && *peer.info.region == *region);
+        let applied = nodes.map(|(id, _)| grants.applied_by(*id, writer, incarnation));
+        applied.min().map_or(own, |least| least.min(own))
+    }
+
+    /// Position up to which this node's changes are known in its region. In a cluster of one region it is [`Self::settled`]: a node that
+    /// restarts has to know them, too, before it acknowledges.
+    pub(super) fn known_in_region(&self) -> Position {
+        let settled = self.settled();
+        let own = &*self.config.own.region;
+        if self.peers.values().all(|peer| *peer.info.region == *own) {
+            return settled;
+        }
+        let in_region = match &self.grants {
+            Some(grants) => {
+                let at = (self.config.incarnation, self.own_position());
+                self.known_in(own, grants, WriterId(self.own.0), at)
+            }
+            None => self.region_knows,
+        };
+        if self.is_member() { in_region.max(settled) } else { settled }
+    }
+
+    /// Up to where this node's changes are known to all who may acknowledge.
+    pub(super) fn settled(&self) -> Position {
+        if !self.is_member() {
+            return Position::default();
+        }
+        let own = WriterId(self.own.0);
+        let position = self.own_position();
+        let by_own = self.grants.as_ref().map_or(Position::default(), |grants| {
+            grants.settled(self.now, own, (self.config.incarnation, position))
+        });
+        self.leases.settled_by_majority(by_own)
+    }
+
+    fn cores_there(&self) -> Vec<NodeId> {
+        self.peers.iter().filter(|(_, peer)| peer.is_core() && peer.is_up).map(|(id, _)| *id).collect()
+    }
+}
+
+/// How far this node is with itself and the other members that are not dead. What it was told of a life that never joined, nobody tells others, nor what the dead have
+/// said to whoever was not there then: nobody has to know.
+fn of_members(
+    replica: &Replica<Interest>,
+    peers: &BTreeMap<NodeId, Peer>,
+) -> impl Iterator<Item = (WriterId, Incarnation, Position)> {
+    let is_alive = |writer: WriterId, incarnation: Incarnation| {
+        let peer = peers.get(&NodeId(writer.0));
+        peer.is_some_and(|peer| peer.dead.is_none_or(|dead| incarnation > dead))
+    };
+    replica.vector().filter(move |(writer, incarnation, _)| {
+        is_alive(*writer, *incarnation) || replica.is_own(*writer) || mutated(Mutation::RememberIncarnations)
+    })
+}

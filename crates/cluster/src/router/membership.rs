@@ -1,0 +1,628 @@
+//! Who the other nodes are, where the cores agree on it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use broker::peers::{Copies, NodeIndex, Wants};
+use bytes::Bytes;
+use configstore::{Position, RecordUpdate};
+use link::{Event, Lane, NodeId, Time};
+use mqtt::ReasonCode;
+use replog::{Incarnation, WriterId};
+
+use super::ClusterRouter;
+use super::routes::{put, source_of};
+use crate::config::NodeInfo;
+use crate::features::NAMESAKES;
+use crate::interest::Interest;
+use crate::meta::{
+    Answer, Command, LinkStatus, Member, Meta, MetaLogEvent, MetaMessage, NodeDescriptor, ProposalId, State,
+};
+use crate::mutation::{Mutation, mutated};
+use crate::peer::Peer;
+use crate::wire::{Hello, PeerMessage};
+
+/// A node that is linked and belongs to no cluster yet, or to one that this node wants to join.
+#[derive(Debug)]
+pub(super) struct PendingPeer {
+    since: Time,
+    is_up: bool,
+    /// It was a member and was removed, or has left: it is linked until it has read that, and nobody waits for it.
+    is_removed: bool,
+    /// What it asked for when it was a member, which it says no more, and the last hello to it.
+    last: Option<(Hello, u32)>,
+    /// What it has said as to a member: it knows earlier than this node that both are. As much as the link gives credit for.
+    early: Vec<Event>,
+}
+
+/// A guest that becomes no member goes after this, microseconds.
+const PENDING_PEER_TIMEOUT: u64 = 60_000_000;
+const PENDING_PEERS_MAX: usize = 256;
+/// A place that is free is nobody's for so long, microseconds.
+const INDEX_REUSE_DELAY: u64 = 30_000_000;
+/// A node that has become a member knows the others after this.
+const SETTLED: Duration = Duration::from_secs(5);
+
+impl ClusterRouter {
+    /// The other nodes are those that the cores agree on, from now on. Before that there are none.
+    pub fn join_cluster(&mut self, now: Time, meta: Meta) {
+        debug_assert!(self.peers.is_empty() && self.meta.is_none());
+        self.mesh.set_descriptor(now, meta.descriptor().encode().into());
+        self.meta = Some(meta);
+        self.discover(now);
+        self.apply_roster(now);
+    }
+
+    /// The log of the node has something to say to this node's replica.
+    pub fn handle_log_event(&mut self, news: MetaLogEvent) {
+        if let Some(meta) = &mut self.meta {
+            meta.handle_log_event(news);
+        }
+    }
+
+    /// An operator wants something to be agreed upon: [`Self::poll_proposal`] tells what came of it.
+    pub fn propose(&mut self, now: Time, id: ProposalId, command: &Command) {
+        match &mut self.meta {
+            Some(meta) => meta.propose(now, id, command),
+            None => self.proposals_refused.push_back(id),
+        }
+    }
+
+    pub fn poll_proposal(&mut self) -> Option<(ProposalId, Result<Answer, String>)> {
+        if let Some(id) = self.proposals_refused.pop_front() {
+            let why = "the members of this cluster are those of the [[cluster_node]] lists: change these, and restart the nodes";
+            return Some((id, Err(why.to_owned())));
+        }
+        self.meta.as_mut()?.poll_answered()
+    }
+
+    /// This node is to be no member any more: [`Self::poll_proposal`] tells when it is none. Its clients are gone before.
+    pub fn leave(&mut self, now: Time, id: ProposalId) {
+        match &mut self.meta {
+            Some(meta) => meta.leave(now, id),
+            None => self.proposals_refused.push_back(id),
+        }
+    }
+
+    /// An operator knows where other nodes are.
+    pub fn join_at(&mut self, now: Time, addresses: Vec<Box<str>>) {
+        let Some(meta) = &mut self.meta else { return };
+        meta.join_at(addresses);
+        self.discover(now);
+    }
+
+    /// The owner's copy of the records is so far.
+    pub fn records_copied(&mut self, at: Position) {
+        if let Some(meta) = &mut self.meta {
+            meta.set_position(at);
+        }
+    }
+
+    /// Something for the owner's copy of the records; the next comes when the owner says that this is in it.
+    pub fn poll_delivery(&mut self) -> Option<RecordUpdate> {
+        self.meta.as_mut()?.poll_delivery()
+    }
+
+    /// This node is about to stop: another core leads, if this one did.
+    pub fn resign(&mut self, now: Time) {
+        if let Some(meta) = &mut self.meta {
+            meta.resign(now);
+        }
+    }
+
+    pub fn meta(&self) -> Option<&Meta> {
+        self.meta.as_ref()
+    }
+
+    /// Whether nothing stands between this node and its part in the cluster.
+    pub(super) fn is_member(&self) -> bool {
+        self.meta.as_ref().is_none_or(Meta::is_member)
+    }
+
+    pub(super) fn update_membership(&mut self, now: Time) {
+        // Messages do not wait for what has nothing to do.
+        let Some(meta) = self.meta.as_mut().filter(|meta| meta.timeout() <= now) else { return };
+        let (own, mesh) = (self.grants.as_ref(), &self.mesh);
+        let link_status = |id: NodeId, is_up: bool| LinkStatus {
+            id,
+            is_up,
+            holds_grant: own.is_some_and(|grants| grants.holds(now, id)),
+            features: mesh.peer(id).filter(|_| is_up).map(|peer| peer.features),
+        };
+        let peers = self.peers.iter().map(|(id, peer)| link_status(*id, peer.is_up));
+        let pending_peers =
+            self.pending_peers.iter().map(|(id, pending_peer)| link_status(*id, pending_peer.is_up));
+        let all: Vec<LinkStatus> = peers.chain(pending_peers).collect();
+        meta.turn(now, &all);
+        self.counters.relayed = meta.relayed_count();
+        if let Some(leader) = meta.leader() {
+            self.event_log.leader(now, leader);
+        }
+        while let Some(frame) = meta.poll_frame() {
+            let message = PeerMessage::Meta(frame.message.message()).encode();
+            // What finds no place is said again: everything here is.
+            if self.mesh.send(now, frame.to, Lane::CONTROL, message.into()).is_err() {
+                meta.unsent(&frame);
+            }
+        }
+        self.log_turned_away(now);
+        self.apply_roster(now);
+        self.discover(now);
+        self.expire_pending_peers(now);
+    }
+
+    fn log_turned_away(&mut self, now: Time) {
+        let reason = "it runs too old a version for its cluster, whose cores do not let it in: update it";
+        while let Some(id) = self.meta.as_mut().and_then(Meta::poll_turned_away) {
+            // It may have asked by way of another core, which this one reaches and not it.
+            let linked = self.mesh.peer(id).map(|peer| (peer.name.to_owned(), peer.address.to_owned()));
+            let known = || self.info(id).map(|info| (info.name.to_string(), info.address.to_string()));
+            if let Some((name, address)) = linked.or_else(known) {
+                self.mesh.report_problem(now, &name, &address, reason);
+            }
+        }
+    }
+
+    /// Looks for other nodes while this one is no member, or hears no core.
+    fn discover(&mut self, now: Time) {
+        let Some(meta) = &self.meta else { return };
+        // Of one that is the only core nobody is to be heard.
+        let hears_core = self.is_core() && !self.peers.values().any(Peer::is_core)
+            || self.peers.values().any(|peer| peer.is_core() && peer.is_up);
+        let wants = !meta.is_leaving() && (!meta.is_member() || !hears_core);
+        let wanted: BTreeSet<&str> = if wants { meta.join_addresses().collect() } else { BTreeSet::new() };
+        let others = self.mesh.discovery().filter(|address| !wanted.contains(address));
+        let others: Vec<Box<str>> = others.map(Into::into).collect();
+        others.iter().for_each(|address| self.mesh.stop_discovery(address));
+        wanted.iter().for_each(|address| self.mesh.discover(now, address));
+        self.mesh.set_descriptor(now, meta.descriptor().encode().into());
+    }
+
+    /// Somebody who knows the secret has said who he is.
+    pub(super) fn introduced(&mut self, now: Time, name: &str, descriptor: &[u8], address: Option<&str>) {
+        if self.meta.is_none() {
+            return;
+        }
+        let said = descriptor;
+        let Some(descriptor) = NodeDescriptor::decode(said) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let id = NodeId::of_name(name);
+        if id == self.own && descriptor.address != self.config.own.address {
+            return self.namesake(now, &descriptor.address);
+        }
+        if self.is_namesake(now, id, &descriptor) {
+            self.mesh.refuse_namesake(now, id, Bytes::copy_from_slice(said), &descriptor.address);
+            if self.can(id, NAMESAKES) {
+                // One that finds no place is told when the other introduces itself again.
+                self.send_message(now, id, Lane::CONTROL, &PeerMessage::Namesake(&descriptor.address));
+            }
+            return;
+        }
+        let Some(meta) = &mut self.meta else { return };
+        let (is_wanted, ours) = (meta.introduced(id, &descriptor, address), meta.roster().founded);
+        if is_wanted {
+            if self.pending_peers.len() < PENDING_PEERS_MAX && !self.pending_peers.contains_key(&id) {
+                self.mesh.add_peer(now, name, &descriptor.address);
+                self.pending_peers.insert(
+                    id,
+                    PendingPeer {
+                        since: now,
+                        is_up: false,
+                        is_removed: false,
+                        last: None,
+                        early: Vec::new(),
+                    },
+                );
+            } else if let Some(pending_peer) = self.pending_peers.get_mut(&id) {
+                // One that was removed wants to join again.
+                pending_peer.is_removed = false;
+                if !pending_peer.is_up {
+                    // It may say another address than before.
+                    self.mesh.add_peer(now, name, &descriptor.address);
+                }
+            }
+            self.unjoined_peers.found(address.unwrap_or_default());
+            return;
+        }
+        if descriptor.founded == 0 || ours == 0 || descriptor.founded == ours {
+            self.unjoined_peers.found(address.unwrap_or_default());
+        } else {
+            // As `founded` of the API begins.
+            let short = |founded: u128| format!("{:08x}", founded >> 96);
+            let reason = format!(
+                "it belongs to the cluster {}, and this node to the cluster {}: they have the same cluster.id and secret, and two clusters do not mix. \
+                 Stop one of the two nodes, remove its data directory and start it again with cluster.join",
+                short(descriptor.founded),
+                short(ours)
+            );
+            self.mesh.report_problem(now, name, &descriptor.address, &reason);
+        }
+        // It has moved. Whoever is there is not replaced by what somebody says.
+        if self.peers.get(&id).is_some_and(|peer| !peer.is_up && peer.info.address != descriptor.address) {
+            self.mesh.add_peer(now, name, &descriptor.address);
+        }
+    }
+
+    /// Whether somebody is another process than the one of that name that is linked: that one is alive, and says that it is reached elsewhere.
+    fn is_namesake(&self, now: Time, id: NodeId, descriptor: &NodeDescriptor) -> bool {
+        let linked = self.mesh.peer(id).filter(|peer| peer.is_up && peer.is_alive(now));
+        let linked = linked.and_then(|peer| NodeDescriptor::decode(peer.descriptor));
+        linked.is_some_and(|linked| linked.address != descriptor.address)
+    }
+
+    /// Another process goes by this node's name.
+    pub(super) fn namesake(&mut self, now: Time, address: &str) {
+        let own = &self.config.own;
+        let reason = format!(
+            "another process there has the name of this node, which is at {}: give each node a name of its own (node.name), or stop one of the two",
+            own.address
+        );
+        self.mesh.report_problem(now, &own.name, address, &reason);
+    }
+
+    fn expire_pending_peers(&mut self, now: Time) {
+        let meta = &self.meta;
+        let is_founded = meta.as_ref().is_some_and(|meta| meta.roster().founded != 0);
+        let old =
+            |pending_peer: &PendingPeer| is_founded && now.since(pending_peer.since) > PENDING_PEER_TIMEOUT;
+        let gone: Vec<NodeId> = self
+            .pending_peers
+            .iter()
+            .filter(|(_, pending_peer)| old(pending_peer))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in gone {
+            self.pending_peers.remove(&id);
+            self.mesh.remove_peer(now, id);
+        }
+    }
+
+    /// A node that left has ended: its link is not tried again, and nobody is told that it is missing.
+    pub(super) fn forget_removed(&mut self, now: Time, id: NodeId) -> bool {
+        if !self.pending_peers.get(&id).is_some_and(|pending_peer| pending_peer.is_removed) {
+            return false;
+        }
+        self.pending_peers.remove(&id);
+        self.mesh.remove_peer(now, id);
+        if let Some(meta) = &mut self.meta {
+            meta.link_changed(id, false);
+        }
+        true
+    }
+
+    /// Something happened to the link of a node that is no member.
+    pub(super) fn pending_peer_event(&mut self, now: Time, id: NodeId, event: Event) {
+        if matches!(event, Event::Suspect) && self.forget_removed(now, id) {
+            return;
+        }
+        let Some(pending_peer) = self.pending_peers.get_mut(&id) else { return };
+        match event {
+            Event::Up | Event::Suspect => {
+                pending_peer.is_up = matches!(event, Event::Up);
+                let is_up = pending_peer.is_up;
+                if let Some(peer) = self.mesh.peer(id).filter(|_| is_up) {
+                    self.unjoined_peers.joined(peer.name, peer.address);
+                }
+                if let Some(meta) = &mut self.meta {
+                    meta.link_changed(id, is_up);
+                }
+            }
+            Event::Received { lane: Lane::CONTROL, frame, credit, .. } => {
+                self.mesh.consume(id, credit);
+                match crate::wire::decode(&frame) {
+                    Some(PeerMessage::Meta(message)) => self.meta_message(now, id, &message),
+                    // It asks for a lease, and will again.
+                    Some(_) => {}
+                    None => self.counters.malformed += 1,
+                }
+            }
+            Event::Received { .. } => pending_peer.early.push(event),
+            Event::Restarted => {
+                pending_peer.early.clear();
+                pending_peer.last = None;
+                pending_peer.is_removed = false;
+            }
+            Event::Acknowledged { .. } | Event::Continued | Event::Silent { .. } => {}
+        }
+    }
+
+    pub(super) fn meta_message(&mut self, now: Time, from: NodeId, message: &MetaMessage<'_>) {
+        let is_message = self.meta.as_mut().is_some_and(|meta| meta.handle_message(now, from, message));
+        self.counters.malformed += u64::from(!is_message);
+    }
+
+    /// Makes the other nodes what the roster says.
+    fn apply_roster(&mut self, now: Time) {
+        let Some(meta) = &self.meta else { return };
+        let roster = meta.roster().clone();
+        if meta.is_over() && !mutated(Mutation::StayDead) {
+            self.restart_incarnation();
+        }
+        if roster.index == self.applied_roster {
+            return;
+        }
+        let is_first = std::mem::replace(&mut self.applied_roster, roster.index) == 0;
+        let is_member = self.is_member();
+        if is_member && !self.was_member {
+            // Whoever had removed an earlier life of this node meanwhile has forgotten what it was asked for.
+            self.request_all_again();
+            self.rebalance_at = Some(now.after(SETTLED));
+        }
+        self.was_member = is_member;
+        for (id, member) in &roster.members {
+            if *id != self.own {
+                self.event_log.member(now, *id, member, !is_first);
+                self.apply_member(now, *id, member);
+            }
+        }
+        let gone: Vec<NodeId> =
+            self.peers.keys().filter(|id| !roster.members.contains_key(id)).copied().collect();
+        for id in gone {
+            self.remove_peer(now, id);
+        }
+        let cores = roster.cores().map(|(id, _)| id).collect();
+        self.leases.set_cores(&cores);
+        if let Some(grants) = &mut self.grants {
+            grants.keep(now, |id| roster.members.contains_key(&id));
+        }
+        self.node.set_other_nodes(self.nodes_by_index.len() as u16);
+    }
+
+    fn apply_member(&mut self, now: Time, id: NodeId, member: &Member) {
+        let (writer, incarnation) = (WriterId(id.0), member.incarnation);
+        // It was removed meanwhile, and has lost its number with its disk.
+        let is_smaller = |peer: &Peer| peer.member.is_some_and(|known| known > incarnation);
+        if self.peers.get(&id).is_some_and(is_smaller) {
+            self.remove_peer(now, id);
+        }
+        // What was told of a life after this one was of one that never joined, before the node was removed: it may have lost that number, too.
+        let is_gone_back = !self.peers.contains_key(&id)
+            && member.state != State::Dead
+            && !mutated(Mutation::RememberIncarnations)
+            && self.replica.discard_later(writer, incarnation);
+        match self.peers.get_mut(&id) {
+            None => self.add_peer(now, id, &member.info),
+            Some(peer) if peer.info != member.info => {
+                peer.info = member.info.clone();
+                self.mesh.add_peer(now, &member.info.name, &member.info.address);
+            }
+            Some(_) => {}
+        }
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let is_other = peer.member.replace(incarnation) != Some(incarnation);
+        // It may have been removed before, in this life, and not know of that; or in one with a greater number.
+        let is_revived = member.state != State::Dead && self.replica.revive(writer, incarnation);
+        let is_purged = matches!(member.state, State::Suspect(_)) && mutated(Mutation::PurgeSuspects);
+        let dead = (member.state == State::Dead || is_purged).then_some(incarnation);
+        if peer.dead != dead {
+            peer.dead = dead;
+            peer.dead_since = dead.map(|_| now);
+            if let Some(incarnation) = dead {
+                self.apply_death(id, incarnation);
+            }
+        }
+        if is_revived || is_gone_back {
+            self.forget_incarnations(writer);
+            // What others have told of it was refused, and they count it as told.
+            self.request_all_again();
+        } else if is_other {
+            // The node may have said itself already which life goes on, before this one heard that it is a member.
+            self.confirm_member_incarnation(id);
+            if self.replica.incarnation(writer) > Some(incarnation) {
+                // What others have told of it was refused, if that is over of which they had told: see `discard_greater_incarnation`.
+                self.request_all_again();
+            }
+        }
+    }
+
+    /// The life of another node that is a member, where the cores agree on members.
+    pub(super) fn member_incarnation(&self, writer: WriterId) -> Option<Incarnation> {
+        self.peers.get(&NodeId(writer.0)).and_then(|peer| peer.member)
+    }
+
+    /// What others know of lives of a node that are over counts for nothing.
+    pub(super) fn forget_incarnations(&mut self, writer: WriterId) {
+        self.is_forgetting = true;
+        let replica = &self.replica;
+        if let Some(grants) = self.grants.as_mut().filter(|_| !mutated(Mutation::RememberIncarnations)) {
+            grants.forget_incarnations(writer, |incarnation| replica.is_dead(writer, incarnation));
+        }
+    }
+
+    fn add_peer(&mut self, now: Time, id: NodeId, info: &NodeInfo) {
+        let pending_peer = self.pending_peers.remove(&id);
+        self.mesh.add_peer(now, &info.name, &info.address);
+        let index = self.allocate_index(now, id);
+        self.node.routes.set_reachable(index, false);
+        let mut peer = Peer::new(info.clone(), index);
+        // Hellos of a link are counted on: the first answer is to what was said when the other was a member before.
+        if let Some((_, said)) = pending_peer.as_ref().and_then(|pending_peer| pending_peer.last.as_ref()) {
+            peer.hello = *said;
+        }
+        self.peers.insert(id, peer);
+        // It may have been a member before, and have lost what it knew then.
+        if let Some(grants) = &mut self.grants {
+            grants.restarted(id);
+        }
+        // Others may have told of its routes before this node knew that it is a member.
+        for (key, interest) in self.replica.entries(WriterId(id.0)) {
+            put(&self.node, index, key, Some(*interest));
+        }
+        let Some(pending_peer) = pending_peer else { return };
+        if pending_peer.is_up {
+            self.link_event(now, id, Event::Up);
+        }
+        if let Some((hello, _)) = pending_peer.last {
+            self.hello(id, hello);
+        }
+        for event in pending_peer.early {
+            self.link_event(now, id, event);
+        }
+        self.expect_restart(WriterId(id.0));
+    }
+
+    /// One that nobody has, and nobody had a moment ago: what was on its way to him would be for another.
+    fn allocate_index(&mut self, now: Time, id: NodeId) -> NodeIndex {
+        let free = self.retired.pop_front_if(|(since, _)| now.since(*since) > INDEX_REUSE_DELAY);
+        let index = free.map_or(NodeIndex(self.nodes_by_index.len() as u16), |(_, index)| index);
+        match self.nodes_by_index.get_mut(usize::from(index.0)) {
+            Some(known) => *known = id,
+            None => self.nodes_by_index.push(id),
+        }
+        index
+    }
+
+    /// A node is no member any more: nothing of it is wanted.
+    fn remove_peer(&mut self, now: Time, id: NodeId) {
+        self.settle_messages(id, true);
+        self.clear_backlog(id);
+        self.drop_questions(id);
+        let Some(peer) = self.peers.remove(&id) else { return };
+        self.replica.lost(source_of(&peer));
+        self.clocks.forget(id);
+        self.event_log.forget(id);
+        // That it could not be reached was so of a member. Now nobody looks for it.
+        self.unjoined_peers.joined(&peer.info.name, &peer.info.address);
+        tracing::info!(node = &*peer.info.name, "the node is no member of the cluster any more");
+        if let Some(meta) = &mut self.meta {
+            meta.link_changed(id, false);
+        }
+        self.node.routes.set_reachable(peer.index, false);
+        let writer = WriterId(id.0);
+        // What is left of earlier lives, too: when it is forgotten, another place may be the node's.
+        let of_last = self.replica.entries(writer);
+        for (key, _) in of_last.chain(self.replica.remains(writer)) {
+            put(&self.node, peer.index, key, None);
+        }
+        // It may have begun another already, which is no member yet.
+        if let Some(incarnation) = peer.member {
+            self.replica.declare_dead(writer, incarnation);
+            self.forget_incarnations(writer);
+        }
+        self.hand_over_retained(id);
+        if peer.is_up && self.pending_peers.len() < PENDING_PEERS_MAX {
+            // It hears by this link that it is none.
+            let last = peer.last_hello.map(|hello| (hello, peer.hello));
+            self.pending_peers.insert(
+                id,
+                PendingPeer { since: now, is_up: true, is_removed: true, last, early: Vec::new() },
+            );
+        } else {
+            self.mesh.remove_peer(now, id);
+        }
+        // Nobody is there. The node has another place when it comes back, and what is for everybody would be for both.
+        self.nodes_by_index[usize::from(peer.index.0)] = self.own;
+        self.retired.push_back((now, peer.index));
+        self.attached.take_if(|attached| *attached == id);
+        // Where the others hear from has to be said anew.
+        self.reported.clear();
+    }
+
+    /// A life of a node is over. What its clients that are gone with it wanted, nobody wants; what its durable sessions wanted waits for it.
+    fn apply_death(&mut self, id: NodeId, incarnation: Incarnation) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let (index, writer) = (peer.index, WriterId(id.0));
+        if self.replica.incarnation(writer).is_none_or(|known| known <= incarnation) {
+            // Where it has not told everything, what it had wanted before stands for the rest.
+            for (key, interest) in self.replica.remains(writer).chain(self.replica.entries(writer)) {
+                put(&self.node, index, key, durable_interest(*interest));
+            }
+        }
+        if peer.is_up {
+            self.settle_messages(id, false);
+        }
+        self.settle_suspects(self.now);
+        self.hand_over_retained(id);
+    }
+
+    /// What a node had retained and told some others only, nobody tells the rest any more: they hear it from those that they hear all from.
+    fn hand_over_retained(&mut self, gone: NodeId) {
+        if mutated(Mutation::ForgetLegacy) {
+            return;
+        }
+        let copies = Copies::Of(gone.0 as u8);
+        let receivers =
+            self.peers.iter().filter(|(id, peer)| **id != gone && peer.copies == Some(Copies::All));
+        for index in receivers.map(|(_, peer)| peer.index) {
+            self.inbound.iter_mut().for_each(|inbound| inbound.copies.push((index, copies)));
+        }
+    }
+
+    /// The others have given up this life of this node, or it may not begin: its clients go, and another one begins.
+    fn restart_incarnation(&mut self) {
+        let Some(meta) = &mut self.meta else { return };
+        let known = meta.roster().members.get(&self.own);
+        let is_known = known.is_some_and(|member| member.incarnation == self.config.incarnation);
+        let was_member = meta.was_member() || is_known;
+        let incarnation = meta.restart_incarnation();
+        self.give_up_unconfirmed();
+        if was_member {
+            tracing::warn!(
+                "the cores had agreed that this node is dead or no member, since none of them heard it: its clients are disconnected, and it joins again"
+            );
+            if !mutated(Mutation::KeepClients) {
+                self.node.close_clients(ReasonCode::ServerBusy);
+            }
+        }
+        self.config.incarnation = incarnation;
+        let own = WriterId(self.own.0);
+        let entries: Vec<(Box<[u8]>, Interest)> =
+            self.replica.entries(own).map(|(key, value)| (key.into(), *value)).collect();
+        self.replica.own(own, incarnation);
+        for (key, interest) in entries {
+            self.replica.set(own, &key, Some(interest));
+        }
+        // What others knew was of the earlier life.
+        self.attached_core_forgets();
+        self.asked_settle = replog::Position::default();
+        self.leases.forget();
+        let last = self.own_position();
+        for subacks in [&mut self.for_core, &mut self.for_region, &mut self.for_cluster] {
+            subacks.rebase(last);
+        }
+        for peer in self.peers.values_mut() {
+            peer.fed.iter_mut().for_each(|fed| fed.own = None);
+            peer.is_copied = false;
+        }
+        // Where this node was removed, others have forgotten their links to it.
+        let away: Vec<NodeId> =
+            self.peers.iter().filter(|(_, peer)| !peer.is_up).map(|(id, _)| *id).collect();
+        away.into_iter().for_each(|id| self.expect_other_link(id));
+        // They hear of the new life, and are fed with what that writes.
+        self.was_member = false;
+        self.request_all_again();
+    }
+
+    /// All peers are told what this node is and asked for what it wants to hear, as if for the first time.
+    pub(super) fn request_all_again(&mut self) {
+        self.peers.values_mut().for_each(|peer| peer.requested_scope = None);
+        self.reported.clear();
+    }
+
+    pub(super) fn is_core(&self) -> bool {
+        self.config.own.role == crate::config::Role::Core
+    }
+
+    /// What a member that is dead says of that life counts for nothing.
+    pub(super) fn is_dead_incarnation(&self, writer: WriterId, incarnation: Incarnation) -> bool {
+        self.peers
+            .get(&NodeId(writer.0))
+            .is_some_and(|peer| peer.dead.is_some_and(|dead| incarnation <= dead))
+    }
+
+    /// Whether this core may let a node acknowledge.
+    pub(super) fn may_be_granted(&self, id: NodeId) -> bool {
+        let incarnation = self.peers.get(&id).and_then(|peer| peer.incarnation);
+        self.meta.as_ref().is_none_or(|meta| meta.may_grant() && meta.may_be_granted(id, incarnation))
+    }
+}
+
+/// Of what was wanted on a node that is dead: what sessions on its disk want.
+fn durable_interest(interest: Interest) -> Option<Interest> {
+    match interest {
+        Interest::Wants(wants) if wants.includes(Wants::STORED) => Some(Interest::Wants(Wants::STORED)),
+        Interest::Wants(_) | Interest::Members(_) => None,
+    }
+}

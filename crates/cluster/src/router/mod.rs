@@ -1,0 +1,547 @@
+//! One node's part in its cluster.
+
+mod attach;
+mod clocks;
+mod event_log;
+mod forwarding;
+mod leases;
+mod membership;
+mod questions;
+mod routes;
+mod unjoined_peers;
+mod view;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use broker::Node;
+use broker::WorkerId;
+use broker::peers::{Inbound, NodeIndex, Outbound};
+use bytes::Bytes;
+use configstore::Position as RecordsPosition;
+use link::{Class, Credit, Event, Lane, Mesh, MeshEvent, NodeId, Time};
+use replog::{Incarnation, Position, Replica, WriterId};
+
+use crate::clocks::Clocks;
+use crate::config::{Config, Role, WithoutQuorum};
+use crate::features::{BRIEF, CLOCKS, COPIES, NAMESAKES, PACKS};
+use crate::freshness::{Grants, Leases};
+use crate::interest::Interest;
+use crate::meta::{Command, Meta, MetaLogEvent, ProposalId};
+use crate::mutation::{Mutation, mutated};
+use crate::packing;
+use crate::peer::Peer;
+use crate::questions::{Asker, Question, ReceivedQuestion, Unanswered, Waiting};
+use crate::subacks::Subacks;
+use crate::wire::{self, PeerMessage};
+use crate::withdrawals::Withdrawals;
+
+/// What reaches a fabric from other threads of its node.
+#[derive(Debug)]
+pub enum RouterCommand {
+    /// A worker has something for other nodes.
+    Outbound(Outbound),
+    /// The node's own routes have changed.
+    RoutesChanged,
+    /// The owner asks another node's: [`ClusterRouter::poll_answered`] tells what came of it.
+    Ask(Question),
+    /// The owner's answer to what [`ClusterRouter::poll_question`] told; `None`: there is none.
+    Answer(Asker, Option<Bytes>),
+    /// The log of the node has something to say to its replica of the meta group.
+    Log(MetaLogEvent),
+    /// An operator wants something to be agreed upon: [`ClusterRouter::poll_proposal`] tells what came of it.
+    Proposal(ProposalId, Command),
+    /// The node is to be a member of its cluster no more: [`ClusterRouter::poll_proposal`] tells when it is none.
+    Leave(ProposalId),
+    /// An operator knows where other nodes are.
+    JoinAt(Vec<Box<str>>),
+    /// Replicants are to be spread evenly over the cores.
+    Balance,
+    /// The owner's copy of the records is so far, and waits for what comes next: [`ClusterRouter::poll_delivery`].
+    RecordsCopied(RecordsPosition),
+    /// The node is about to stop.
+    Resign,
+}
+
+/// Joins a node's workers to the other nodes: tells these what its clients want, sends them the messages that they want, and hands what comes
+/// from them to the workers.
+///
+/// Its owner gives it letters, moves the bytes of its [`Mesh`], and calls [`Self::turn`] after any of it and when [`Self::timeout`] is due.
+pub struct ClusterRouter {
+    config: Config,
+    own: NodeId,
+    node: Arc<Node>,
+    mesh: Mesh,
+    peers: BTreeMap<NodeId, Peer>,
+    /// By their places.
+    nodes_by_index: Vec<NodeId>,
+    replica: Replica<Interest>,
+    /// Writers whose changes this node tells other cores: itself and those that are attached to it.
+    branch: Vec<WriterId>,
+    /// The core that this replicant hears from.
+    attached: Option<NodeId>,
+    /// A replicant that has just become a member hears from whichever core it met first; then it takes its share.
+    rebalance_at: Option<Time>,
+    /// This node's changes up to here are known to that core.
+    core_knows: Position,
+    /// And up to here, as that core says, to all nodes of this replicant's region.
+    region_knows: Position,
+    withdrawals: Withdrawals,
+    for_core: Subacks,
+    for_region: Subacks,
+    for_cluster: Subacks,
+    /// Nodes that are linked and no members.
+    pending_peers: BTreeMap<NodeId, membership::PendingPeer>,
+    /// Some peer is to be asked for what it has retained.
+    retained_missing: bool,
+    /// Places that nobody has any more.
+    retired: VecDeque<(Time, NodeIndex)>,
+    /// Where the members are agreed upon.
+    meta: Option<Meta>,
+    /// The roster that the peers are of.
+    applied_roster: u64,
+    proposals_refused: VecDeque<ProposalId>,
+    grants: Option<Grants>,
+    leases: Leases,
+    clocks: Clocks,
+    /// How far this node is, as it last told the cores, and when.
+    reported: leases::ReportedPositions,
+    reported_at: Time,
+    /// When it last began to tell everything again.
+    full_report_at: Time,
+    asked_at: Time,
+    leases_updated_at: Time,
+    began: Time,
+    /// This core knows what others may have been told that it knows.
+    is_informed: bool,
+    /// This life of the node is a member, as the roster that was followed last says.
+    was_member: bool,
+    /// Cores were asked to settle this node's changes up to here.
+    asked_settle: Position,
+    /// The core that this replicant hears from was asked up to where its region knows them.
+    asked_region: Position,
+    now: Time,
+    /// What the workers are to get at the end of the turn.
+    inbound: Vec<Inbound>,
+    /// Credit of the messages that workers have, by the key of their batch; that of this turn's by worker.
+    credits: slab::Slab<Vec<(NodeId, Credit)>>,
+    open_credits: Vec<Vec<(NodeId, Credit)>>,
+    /// Writers are still being forgotten.
+    is_forgetting: bool,
+    /// What this node's sessions from earlier lives want is among its changes: it says hello from then on.
+    has_begun: bool,
+    /// This node's questions that wait, and what came of others; questions of peers that the owner has not seen.
+    waiting: Waiting,
+    answered: VecDeque<(u64, Result<Bytes, Unanswered>)>,
+    received_questions: VecDeque<ReceivedQuestion>,
+    counters: Counters,
+    unjoined_peers: unjoined_peers::UnjoinedPeers,
+    event_log: event_log::EventLog,
+}
+
+/// What a fabric has done since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Changes of routes taken in from other nodes.
+    pub routes_applied: u64,
+    /// Routes of other nodes that found no place in the index, or were no filters.
+    pub routes_refused: u64,
+    /// Messages of QoS 0 that found no place on the way to another node.
+    pub dropped_qos0: u64,
+    /// Messages of QoS 1 and 2 for nodes that are cut off that found no place.
+    pub dropped_suspect: u64,
+    /// Messages of QoS 1 and 2 that found no place and were refused to their publishers.
+    pub refused: u64,
+    /// SUBACKs that left, or connections that were closed, because others did not hear of the subscription in time.
+    pub subacks_overdue: u64,
+    /// Copies of retained messages that found too much on the way to another node: they are sent later.
+    pub copies_deferred: u64,
+    /// Times that peers were asked for what they have retained, as there had been no room for it here.
+    pub copies_requested: u64,
+    /// Words that this core has handed on between nodes that do not reach each other.
+    pub relayed: u64,
+    /// Bytes of peers that were no words.
+    pub malformed: u64,
+    /// Questions to other nodes, for operators, and those that got no answer.
+    pub requests_sent: u64,
+    pub requests_unanswered: u64,
+    /// Questions of other nodes, and those that found too many before them, or no place for their answers.
+    pub requests_received: u64,
+    pub requests_refused: u64,
+    /// Bytes of frames to nodes of other regions before they were packed, and after; both count those that were not worth it.
+    pub packed_before: u64,
+    pub packed_after: u64,
+}
+
+impl Counters {
+    pub(crate) fn count_packed(&mut self, frame: &Bytes, packed: Option<&Bytes>) {
+        self.packed_before += frame.len() as u64;
+        self.packed_after += packed.unwrap_or(frame).len() as u64;
+    }
+}
+
+/// Entries of the dead that are forgotten in one turn.
+const FORGET_AT_ONCE: usize = 1000;
+
+impl ClusterRouter {
+    /// `mesh` has no peers yet; `hash_seed` is the node's secret.
+    pub fn new(now: Time, config: Config, node: Arc<Node>, mut mesh: Mesh, hash_seed: u64) -> Self {
+        let own = NodeId::of_name(&config.own.name);
+        let mut peers = BTreeMap::new();
+        let mut nodes_by_index = Vec::new();
+        for info in &config.others {
+            let id = NodeId::of_name(&info.name);
+            mesh.add_peer(now, &info.name, &info.address);
+            // It has not been heard of yet.
+            node.routes.set_reachable(NodeIndex(nodes_by_index.len() as u16), false);
+            peers.insert(id, Peer::new(info.clone(), NodeIndex(nodes_by_index.len() as u16)));
+            nodes_by_index.push(id);
+        }
+        let is_core = config.own.role == Role::Core;
+        let cores = peers.values().filter(|peer| peer.is_core()).count() + usize::from(is_core);
+        let mut replica = Replica::new(hash_seed, config.tombstones_max);
+        replica.own(WriterId(own.0), config.incarnation);
+        let workers = usize::from(node.workers);
+        node.stamp_retained(nodes_by_index.len() as u16, config.wall_ms, own.0 as u8);
+        if config.without_quorum == WithoutQuorum::Hold {
+            node.set_fresh_until(broker::Time::default());
+        }
+        Self {
+            own,
+            mesh,
+            peers,
+            nodes_by_index,
+            replica,
+            branch: Vec::new(),
+            attached: None,
+            rebalance_at: None,
+            pending_peers: BTreeMap::new(),
+            retained_missing: false,
+            retired: VecDeque::new(),
+            meta: None,
+            applied_roster: 0,
+            proposals_refused: VecDeque::new(),
+            core_knows: Position::default(),
+            region_knows: Position::default(),
+            withdrawals: Withdrawals::default(),
+            for_core: Subacks::default(),
+            for_region: Subacks::default(),
+            for_cluster: Subacks::default(),
+            grants: is_core.then(|| Grants::new(now, config.lease)),
+            leases: Leases::new(config.lease, cores, is_core),
+            clocks: Clocks::new(config.wall_ms),
+            reported: leases::ReportedPositions::default(),
+            reported_at: Time::default(),
+            full_report_at: now,
+            asked_at: Time::default(),
+            leases_updated_at: now,
+            began: now,
+            is_informed: false,
+            was_member: false,
+            asked_settle: Position::default(),
+            asked_region: Position::default(),
+            now,
+            inbound: (0..workers).map(|_| Inbound::default()).collect(),
+            credits: slab::Slab::new(),
+            open_credits: (0..workers).map(|_| Vec::new()).collect(),
+            is_forgetting: false,
+            has_begun: false,
+            waiting: Waiting::default(),
+            answered: VecDeque::new(),
+            received_questions: VecDeque::new(),
+            counters: Counters::default(),
+            unjoined_peers: unjoined_peers::UnjoinedPeers::default(),
+            event_log: event_log::EventLog::new(now),
+            node,
+            config,
+        }
+    }
+
+    pub fn mesh(&mut self) -> &mut Mesh {
+        &mut self.mesh
+    }
+
+    /// Whose place that is.
+    pub fn node_at(&self, index: NodeIndex) -> Option<NodeId> {
+        self.nodes_by_index.get(usize::from(index.0)).copied()
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    pub fn handle_command(&mut self, now: Time, command: RouterCommand) {
+        self.now = now;
+        match command {
+            RouterCommand::RoutesChanged => self.routes_changed(),
+            RouterCommand::Outbound(outbound) => self.outbound(now, outbound),
+            RouterCommand::Ask(question) => self.ask(now, question),
+            RouterCommand::Answer(to, answer) => self.answer(now, to, answer.as_deref()),
+            RouterCommand::Log(news) => self.handle_log_event(news),
+            RouterCommand::Proposal(id, command) => self.propose(now, id, &command),
+            RouterCommand::Leave(id) => self.leave(now, id),
+            RouterCommand::JoinAt(addresses) => self.join_at(now, addresses),
+            RouterCommand::Balance => self.balance(now),
+            RouterCommand::RecordsCopied(at) => self.records_copied(at),
+            RouterCommand::Resign => self.resign(now),
+        }
+    }
+
+    /// Deals with what has come, and leaves behind what the mesh has to write.
+    pub fn turn(&mut self, now: Time) {
+        self.now = now;
+        self.mesh.handle_timeout(now);
+        while let Some(event) = self.mesh.poll_event() {
+            match event {
+                MeshEvent::Link { peer, event } => self.link_event(now, peer, event),
+                MeshEvent::Refused { address, name, reason, suppressed, is_transient } => {
+                    let id = name.as_deref().map(NodeId::of_name);
+                    if id.is_some_and(|id| self.forget_removed(now, id)) {
+                        continue;
+                    }
+                    if !is_transient {
+                        self.unjoined_peers.note(now, &address, name.as_deref(), &reason);
+                    }
+                    if let Some(suppressed) = suppressed {
+                        unjoined_peers::log(&address, name.as_deref(), &reason, suppressed, is_transient);
+                    }
+                }
+                MeshEvent::UnauthenticatedLimit { address, closed } => {
+                    tracing::warn!(
+                        %address, closed,
+                        "too many connect to the port for other nodes and do not say who they are, most from this address: connections are \
+                         closed to make room. See to it that only nodes reach that port"
+                    );
+                }
+                MeshEvent::Introduced { name, descriptor, address } => {
+                    self.introduced(now, &name, &descriptor, address.as_deref());
+                }
+            }
+        }
+        self.forget_dead_entries();
+        self.update_membership(now);
+        self.report_absent(now);
+        self.request_refused();
+        self.attach(now);
+        self.withdraw(now);
+        self.feed_peers(now);
+        self.update_leases(now);
+        self.judge_clocks(now);
+        self.send_backlog(now);
+        self.ask_for_copies(now);
+        self.send_confirmations(now);
+        self.release_subacks(now);
+        self.expire_questions(now);
+        self.write_event_log(now);
+        self.send_inbound();
+    }
+
+    /// When [`Self::turn`] is due at the latest.
+    pub fn timeout(&self) -> Time {
+        let feeds = self.feeds_due();
+        let subacks = [&self.for_core, &self.for_region, &self.for_cluster];
+        let subacks = subacks.into_iter().map(Subacks::deadline).min().unwrap_or(Time::NEVER);
+        let meta = self.meta.as_ref().map_or(Time::NEVER, Meta::timeout);
+        let soon = if self.is_forgetting { Time::default() } else { Time::NEVER };
+        self.mesh
+            .timeout()
+            .min(feeds)
+            .min(subacks)
+            .min(self.withdrawals.deadline())
+            .min(self.leases_due())
+            .min(self.waiting.due())
+            .min(soon)
+            .min(self.rebalance_at.unwrap_or(Time::NEVER))
+            .min(meta)
+    }
+
+    fn link_event(&mut self, now: Time, id: NodeId, event: Event) {
+        let Some(peer) = self.peers.get_mut(&id) else { return self.pending_peer_event(now, id, event) };
+        match event {
+            Event::Up => {
+                peer.is_up = true;
+                if peer.turned_away > 0 {
+                    tracing::info!(
+                        node = &*peer.info.name,
+                        messages = std::mem::take(&mut peer.turned_away),
+                        "the node is reachable again; messages were turned away meanwhile because its buffer was full"
+                    );
+                }
+                self.unjoined_peers.joined(&peer.info.name, &peer.info.address);
+                self.event_log.link(now, id, true);
+                let features = self.mesh.peer(id).map_or(0, |peer| peer.features);
+                let is_far = peer.info.region != self.config.own.region;
+                peer.packs = self.config.packs && is_far && features & PACKS != 0;
+                // It may have missed, or forgotten, what it was told.
+                self.reported.clear();
+                self.asked_settle = Position::default();
+                self.asked_region = Position::default();
+                // A node without a lease asks at once, not when it would have asked again.
+                self.asked_at = Time::default();
+                self.clocks.link_up(now, id);
+                self.replica.set_suspect(WriterId(id.0), false);
+                self.node.routes.set_reachable(peer.index, true);
+                self.send_hello(now, id);
+                if let Some(meta) = &mut self.meta {
+                    meta.link_changed(id, true);
+                }
+            }
+            Event::Suspect => {
+                peer.is_up = false;
+                peer.suspected_at = now;
+                self.event_log.link(now, id, false);
+                self.clocks.link_down(id);
+                self.replica.set_suspect(WriterId(id.0), true);
+                self.node.routes.set_reachable(peer.index, false);
+                self.give_up_copies();
+                // Publishers wait until a majority of cores has answered since: this node may be the one that is cut off.
+                self.asked_at = Time::default();
+                self.settle_suspects(now);
+                self.drop_questions(id);
+                self.expect_restart(WriterId(id.0));
+                if !self.is_member() {
+                    self.expect_other_link(id);
+                }
+                if let Some(meta) = &mut self.meta {
+                    meta.link_changed(id, false);
+                }
+            }
+            Event::Restarted => {
+                self.clocks.restarted(now, id);
+                self.settle_messages(id, true);
+                if let Some(peer) = self.peers.get_mut(&id) {
+                    peer.restarted();
+                }
+                if let Some(grants) = &mut self.grants {
+                    grants.restarted(id);
+                }
+                if self.attached == Some(id) {
+                    self.attached_core_forgets();
+                }
+                self.clear_backlog(id);
+                self.drop_questions(id);
+            }
+            // The life that others have told of is one of the process that the link is about already.
+            Event::Continued => {
+                peer.goes_on();
+                self.confirm_member_incarnation(id);
+            }
+            Event::Acknowledged { lane, next } if lane == Lane::ROUTES => self.delta_arrived(id, next),
+            // Messages are answered by their receiver; what else there is needs no answer.
+            Event::Acknowledged { .. } | Event::Silent { .. } => {}
+            Event::Received { lane, number, frame, credit } => {
+                // What cannot be unpacked is no frame to whoever reads it, either.
+                let frame = match frame.first() {
+                    Some(0) => packing::unpack(&frame).unwrap_or(frame),
+                    _ => frame,
+                };
+                if matches!(lane.class(), Class::Assured | Class::BestEffort) {
+                    return self.message_came(id, lane, number, frame, credit);
+                }
+                self.mesh.consume(id, credit);
+                match wire::decode(&frame) {
+                    Some(message) => self.handle_message(now, id, message),
+                    None => self.counters.malformed += 1,
+                }
+            }
+        }
+    }
+
+    fn handle_message(&mut self, now: Time, from: NodeId, message: PeerMessage<'_>) {
+        match message {
+            PeerMessage::Hello(hello) => self.hello(from, hello),
+            PeerMessage::Delta { number, delta } => self.delta(now, from, number, delta),
+            // What was not agreed upon is no word.
+            PeerMessage::Brief(_) if !self.can(from, BRIEF) => self.counters.malformed += 1,
+            PeerMessage::Applied(vector) | PeerMessage::Brief(vector) => {
+                if let Some(grants) = &mut self.grants {
+                    grants.applied(from, vector);
+                }
+            }
+            PeerMessage::Settle { position, in_region } => {
+                if let Some(peer) = self.peers.get_mut(&from) {
+                    let settle_request =
+                        if in_region { &mut peer.settle_in_region } else { &mut peer.settle };
+                    settle_request.wanted = Some(position);
+                }
+            }
+            PeerMessage::Settled(incarnation, position) => {
+                if incarnation == self.config.incarnation {
+                    self.leases.settled(from, position);
+                }
+            }
+            PeerMessage::KnownInRegion(incarnation, position) => {
+                if incarnation == self.config.incarnation && self.attached == Some(from) {
+                    self.region_knows = position.max(self.region_knows);
+                }
+            }
+            PeerMessage::Confirm(confirmed) => self.confirmed(from, &confirmed),
+            PeerMessage::Renew(stamp) => self.asked_for_lease(now, from, stamp),
+            PeerMessage::Grant(stamp) => self.leases.granted(from, Time(stamp).min(now)),
+            PeerMessage::Ask { number, question } => self.question_received(now, from, number, question),
+            PeerMessage::Answer { number, part, bytes } => self.answer_came(from, number, part, bytes),
+            PeerMessage::Meta(message) => self.meta_message(now, from, &message),
+            PeerMessage::Balance => self.rebalance(),
+            PeerMessage::AskClock(_) | PeerMessage::Clock { .. } if !self.can(from, CLOCKS) => {
+                self.counters.malformed += 1
+            }
+            PeerMessage::AskClock(stamp) => self.clock_asked(now, from, stamp),
+            PeerMessage::Clock { stamp, wall_ms } => self.clocks.answered(now, from, stamp, wall_ms),
+            PeerMessage::RequestCopies if !self.can(from, COPIES) => self.counters.malformed += 1,
+            PeerMessage::RequestCopies if mutated(Mutation::IgnoreCopyRequests) => {}
+            PeerMessage::RequestCopies => self.copy_again(from),
+            PeerMessage::Namesake(_) if !self.can(from, NAMESAKES) => self.counters.malformed += 1,
+            PeerMessage::Namesake(address) => self.namesake(now, address),
+        }
+    }
+
+    /// Whether both this node and a peer can do something.
+    fn can(&self, peer: NodeId, feature: u64) -> bool {
+        self.mesh.peer(peer).is_some_and(|peer| peer.features & feature != 0)
+    }
+
+    /// A word that is not worth a buffer: what it says is said again.
+    fn send_message(&mut self, now: Time, to: NodeId, lane: Lane, message: &PeerMessage<'_>) -> bool {
+        let frame = self.packed(to, message.encode().into());
+        self.mesh.send(now, to, lane, frame).is_ok()
+    }
+
+    /// A frame as it goes to a peer.
+    fn packed(&mut self, to: NodeId, frame: Bytes) -> Bytes {
+        if self.peers.get(&to).is_none_or(|peer| !peer.packs) {
+            return frame;
+        }
+        let packed = packing::pack(&frame);
+        self.counters.count_packed(&frame, packed.as_ref());
+        packed.unwrap_or(frame)
+    }
+
+    /// Entries of writers that began a new life.
+    fn forget_dead_entries(&mut self) {
+        let (peers, node) = (&self.peers, &self.node);
+        // What its durable sessions want holds until they are known to want it still.
+        let is_complete = |writer: WriterId, now: Option<(Incarnation, Position)>| {
+            let Some((peer, now)) = peers.get(&NodeId(writer.0)).zip(now) else { return true };
+            peer.began_at.is_some_and(|began| began.0 == now.0 && began.1 <= now.1)
+                || mutated(Mutation::ForgetEarly)
+        };
+        self.is_forgetting = self.replica.forget_some(FORGET_AT_ONCE, is_complete, |change| {
+            // It is wanted no more, for which there is always room.
+            routes::put_route(node, peers, &change);
+        });
+    }
+
+    /// Workers get what there is for them.
+    fn send_inbound(&mut self) {
+        for (worker, inbound) in self.inbound.iter_mut().enumerate() {
+            if inbound.is_empty() {
+                continue;
+            }
+            let mut inbound = std::mem::take(inbound);
+            if !inbound.messages.is_empty() {
+                inbound.key = self.credits.insert(std::mem::take(&mut self.open_credits[worker])) as u32;
+            }
+            self.node.post_inbound(WorkerId(worker as u16), inbound);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Questions from node to node.
+
+use bytes::Bytes;
+use link::{Lane, NodeId, Time};
+
+use super::ClusterRouter;
+use crate::features::ANSWERS;
+use crate::questions::{
+    ANSWER_MAX, ANSWERING_MAX, Asker, PART, Part, QUESTION_MAX, Question, ReceivedQuestion, Unanswered,
+};
+use crate::wire::PeerMessage;
+
+impl ClusterRouter {
+    /// A question of another node, for this one's owner.
+    pub fn poll_question(&mut self) -> Option<ReceivedQuestion> {
+        self.received_questions.pop_front()
+    }
+
+    /// What came of a question of this node, by its key.
+    pub fn poll_answered(&mut self) -> Option<(u64, Result<Bytes, Unanswered>)> {
+        self.answered.pop_front()
+    }
+
+    pub(super) fn ask(&mut self, now: Time, question: Question) {
+        self.counters.requests_sent += 1;
+        let key = question.key;
+        if let Err(why) = self.try_send_question(now, question) {
+            self.unanswered(key, why);
+        }
+    }
+
+    fn try_send_question(&mut self, now: Time, question: Question) -> Result<(), Unanswered> {
+        let Question { key, to, bytes, within } = question;
+        let id = NodeId::of_name(&to);
+        let peer = self.peers.get(&id).ok_or(Unanswered::Unknown)?;
+        if !peer.is_up {
+            return Err(Unanswered::Down);
+        }
+        if self.mesh.peer(id).is_none_or(|peer| peer.features & ANSWERS == 0) {
+            return Err(Unanswered::Old);
+        }
+        if bytes.len() > QUESTION_MAX {
+            return Err(Unanswered::Large);
+        }
+        self.waiting.insert(key, id, now.after(within))?;
+        if !self.send_message(now, id, Lane::ROUTES, &PeerMessage::Ask { number: key, question: &bytes }) {
+            self.waiting.part(id, key, Part::Not(Unanswered::Busy), &[]);
+            return Err(Unanswered::Busy);
+        }
+        Ok(())
+    }
+
+    /// A peer asks.
+    pub(super) fn question_received(&mut self, now: Time, from: NodeId, number: u64, question: &[u8]) {
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        if peer.answering >= ANSWERING_MAX || question.len() > QUESTION_MAX {
+            let why = if question.len() > QUESTION_MAX { Unanswered::Large } else { Unanswered::Busy };
+            self.counters.requests_refused += 1;
+            self.send_message(
+                now,
+                from,
+                Lane::ROUTES,
+                &PeerMessage::Answer { number, part: Part::Not(why), bytes: &[] },
+            );
+            return;
+        }
+        peer.answering += 1;
+        self.counters.requests_received += 1;
+        let asker = Asker { node: from, link_epoch: peer.link_epoch, number };
+        let bytes = Bytes::copy_from_slice(question);
+        self.received_questions.push_back(ReceivedQuestion { asker, name: peer.info.name.clone(), bytes });
+    }
+
+    /// This node's owner answers a peer; `None`: it does not.
+    pub(super) fn answer(&mut self, now: Time, to: Asker, answer: Option<&[u8]>) {
+        let Asker { node, link_epoch, number } = to;
+        let Some(peer) = self.peers.get_mut(&node).filter(|peer| peer.link_epoch == link_epoch) else {
+            return;
+        };
+        peer.answering = peer.answering.saturating_sub(1);
+        let not = |why| PeerMessage::Answer { number, part: Part::Not(why), bytes: &[] };
+        let is_said = match answer {
+            None => self.send_message(now, node, Lane::ROUTES, &not(Unanswered::Declined)),
+            Some(answer) if answer.len() > ANSWER_MAX => {
+                self.send_message(now, node, Lane::ROUTES, &not(Unanswered::Large))
+            }
+            Some(answer) => {
+                let (before, last) = answer.split_at(answer.len().saturating_sub(1) / PART * PART);
+                before.chunks(PART).all(|bytes| {
+                    self.send_message(
+                        now,
+                        node,
+                        Lane::ROUTES,
+                        &PeerMessage::Answer { number, part: Part::More, bytes },
+                    )
+                }) && self.send_message(
+                    now,
+                    node,
+                    Lane::ROUTES,
+                    &PeerMessage::Answer { number, part: Part::Last, bytes: last },
+                )
+            }
+        };
+        if !is_said {
+            // The link is full: whoever asked gives up in time.
+            self.counters.requests_refused += 1;
+        }
+    }
+
+    /// A part of an answer came.
+    pub(super) fn answer_came(&mut self, from: NodeId, number: u64, part: Part, bytes: &[u8]) {
+        match self.waiting.part(from, number, part, bytes) {
+            Some(Ok(answer)) => self.answered.push_back((number, Ok(answer))),
+            Some(Err(why)) => self.unanswered(number, why),
+            None => {}
+        }
+    }
+
+    /// A peer is cut off, or has begun anew: its answers will not come.
+    pub(super) fn drop_questions(&mut self, id: NodeId) {
+        for key in self.waiting.lost(id) {
+            self.unanswered(key, Unanswered::Down);
+        }
+    }
+
+    pub(super) fn expire_questions(&mut self, now: Time) {
+        for key in self.waiting.overdue(now) {
+            self.unanswered(key, Unanswered::Late);
+        }
+    }
+
+    fn unanswered(&mut self, key: u64, why: Unanswered) {
+        self.counters.requests_unanswered += 1;
+        self.answered.push_back((key, Err(why)));
+    }
+}

@@ -1,0 +1,465 @@
+//! What this node's clients want, told to others, and what theirs want, heard from them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::peers::{Announce, Copies, Members, NodeIndex, SubackLevel, Wants};
+use broker::{Node, RouteChange};
+use bytes::Bytes;
+use link::{Lane, NodeId, Time};
+use mqtt::TopicFilter;
+use replog::{Change, CopyPart, Delta, Feed, Incarnation, NotApplied, Position, SourceId, WriterId};
+
+use super::ClusterRouter;
+use crate::config::{Role, WithoutQuorum};
+use crate::interest::Interest;
+use crate::mutation::{Mutation, mutated};
+use crate::packing;
+use crate::peer::{Fed, Peer};
+use crate::wire::{FeedScope, Hello, PeerMessage};
+
+/// Before the name of a shared group; no Topic Filter of a route begins so.
+const GROUP: &str = "$share/";
+/// What a dead core has said last has been told to all cores after this.
+const DEAD_CORE_SETTLE_TIME: Duration = Duration::from_secs(60);
+
+/// Another node's change of its routes, for the index. False when that has no room for it, or it is about no filter. How many wildcards a
+/// filter has is no reason: it was granted. While there is no room for one, this node is not fresh, see [`broker::Routes::unrouted`].
+pub(super) fn put_route(
+    node: &Arc<Node>,
+    peers: &BTreeMap<NodeId, Peer>,
+    change: &Change<'_, Interest>,
+) -> bool {
+    // A node that is no peer here.
+    let Some(peer) = peers.get(&NodeId(change.writer.0)) else { return true };
+    put(node, peer.index, change.key, change.value.copied())
+}
+
+/// Another node wants this of a key now.
+pub(super) fn put(node: &Arc<Node>, index: NodeIndex, key: &[u8], interest: Option<Interest>) -> bool {
+    let Ok(text) = std::str::from_utf8(key) else { return false };
+    if text.starts_with(GROUP) {
+        let members = match interest {
+            Some(Interest::Members(members)) => members,
+            Some(Interest::Wants(_)) | None => Members::NONE,
+        };
+        node.members_of_peer(text, index, members);
+        return true;
+    }
+    let Ok(filter) = TopicFilter::parse(text) else { return false };
+    let wants = match interest {
+        Some(Interest::Wants(wants)) => wants,
+        Some(Interest::Members(_)) | None => Wants::NOTHING,
+    };
+    if mutated(Mutation::RefuseShapes) && node.routes.shapes_free() == 0 && !wants.is_nothing() {
+        return false;
+    }
+    node.routes.set_peer(filter, index, wants).is_ok()
+}
+
+impl ClusterRouter {
+    /// Takes up what has changed on this node.
+    pub(super) fn routes_changed(&mut self) {
+        let own = WriterId(self.own.0);
+        for change in self.node.routes.take_changes() {
+            match change {
+                RouteChange::Filter { filter, wants: Wants::QOS0, is_added: false }
+                    if self.may_return(&filter)
+                        && self.withdrawals.put_off(self.now, self.config.qos0_linger, &filter) => {}
+                RouteChange::Filter { filter, wants, is_added } => {
+                    self.filter_changed(&filter, wants, is_added);
+                    // Nobody comes back for a filter of which no session is left.
+                    if wants == Wants::STORED && !is_added && self.withdrawals.contains(&filter) {
+                        self.filter_changed(&filter, Wants::QOS0, false);
+                    }
+                }
+                RouteChange::Group { text, members } => {
+                    let interest = (members.count > 0).then_some(Interest::Members(members));
+                    self.replica.set(own, text.as_bytes(), interest);
+                }
+            }
+        }
+    }
+
+    /// Whether a durable session is still subscribed to a filter. UNSUBSCRIBE and the end of the session leave none, so a client cannot make
+    /// other nodes keep more filters than it may have.
+    fn may_return(&self, filter: &str) -> bool {
+        TopicFilter::parse(filter).is_ok_and(|filter| self.node.routes.is_wanted(filter, Wants::STORED))
+    }
+
+    fn filter_changed(&mut self, filter: &str, wants: Wants, is_added: bool) {
+        let own = WriterId(self.own.0);
+        let known = match self.replica.get(own, filter.as_bytes()) {
+            Some(Interest::Wants(wants)) => *wants,
+            Some(Interest::Members(_)) | None => Wants::NOTHING,
+        };
+        let is_wanted = is_added
+            || TopicFilter::parse(filter).is_ok_and(|filter| self.node.routes.is_wanted(filter, wants));
+        let wants = if is_wanted { known.with(wants) } else { known.without(wants) };
+        let interest = (!wants.is_nothing()).then_some(Interest::Wants(wants));
+        self.replica.set(own, filter.as_bytes(), interest);
+    }
+
+    /// Withdraws QoS 0 interest of durable sessions that did not come back in time.
+    pub(super) fn withdraw(&mut self, now: Time) {
+        while let Some(filter) = self.withdrawals.pop_due(now) {
+            self.filter_changed(&filter, Wants::QOS0, false);
+        }
+    }
+
+    /// This node's own last change.
+    pub(super) fn own_position(&self) -> Position {
+        self.replica.position(WriterId(self.own.0)).unwrap_or_default()
+    }
+
+    /// SUBSCRIBEs whose filters are among the changes taken up.
+    pub(super) fn announced(&mut self, now: Time, announces: &[Announce]) {
+        let position = self.own_position();
+        let deadline = now.after(self.config.suback_timeout);
+        for Announce { connection, ticket, level } in announces {
+            let is_core = self.config.own.role == Role::Core;
+            let is_early = mutated(Mutation::SubackEarly);
+            match level {
+                SubackLevel::Core if !is_core => self.for_core.push(position, *connection, *ticket, deadline),
+                SubackLevel::Region if !is_early => {
+                    self.for_region.push(position, *connection, *ticket, deadline)
+                }
+                SubackLevel::Cluster if !is_early => {
+                    self.for_cluster.push(position, *connection, *ticket, deadline)
+                }
+                SubackLevel::Core | SubackLevel::Local | SubackLevel::Region | SubackLevel::Cluster => {
+                    self.inbound[connection.worker.index()].announced.push((*connection, *ticket, true));
+                }
+            }
+        }
+    }
+
+    /// SUBACKs leave whose subscriptions are known, or whose time is over.
+    pub(super) fn release_subacks(&mut self, now: Time) {
+        while let Some((connection, ticket)) = self.for_core.pop_known(self.core_knows) {
+            self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
+        }
+        if self.for_region.len() > 0 {
+            let known = self.known_in_region();
+            while let Some((connection, ticket)) = self.for_region.pop_known(known) {
+                self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
+            }
+        }
+        if self.for_cluster.len() > 0 {
+            let settled = self.settled();
+            while let Some((connection, ticket)) = self.for_cluster.pop_known(settled) {
+                self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
+            }
+        }
+        // A client that asked for no more than the core hears when there is none that this node takes part alone.
+        while let Some((connection, ticket)) = self.for_core.pop_overdue(now) {
+            self.counters.subacks_overdue += 1;
+            self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
+        }
+        // Where the setting is that nodes serve alone, their clients may subscribe.
+        let serves_alone = self.config.without_quorum == WithoutQuorum::Serve;
+        while let Some((connection, ticket)) = self.for_region.pop_overdue(now) {
+            self.counters.subacks_overdue += 1;
+            self.inbound[connection.worker.index()].announced.push((connection, ticket, serves_alone));
+        }
+        while let Some((connection, ticket)) = self.for_cluster.pop_overdue(now) {
+            self.counters.subacks_overdue += 1;
+            self.inbound[connection.worker.index()].announced.push((connection, ticket, false));
+        }
+    }
+
+    /// What this node hears from a peer, as things are.
+    pub(super) fn wants_from(&self, id: NodeId, peer: &Peer) -> FeedScope {
+        match (self.config.own.role, peer.info.role) {
+            (Role::Core, Role::Core) if self.reads_for_others(id) => FeedScope::All,
+            (Role::Core, Role::Core) => FeedScope::Branch,
+            // A replicant is heard by the core that it hears from.
+            (Role::Core, Role::Replicant) if peer.feed_scope == FeedScope::All => FeedScope::Branch,
+            (Role::Replicant, Role::Core) if self.attached == Some(id) => FeedScope::All,
+            (Role::Core | Role::Replicant, _) => FeedScope::Nothing,
+        }
+    }
+
+    /// While a core is cut off from this one, another may hear of it, or have heard: nobody knows which. What a dead one has said last has been told when it was dead
+    /// for a while.
+    fn reads_for_others(&self, id: NodeId) -> bool {
+        let cores = || self.peers.iter().filter(|(_, peer)| peer.is_core());
+        let is_reported = |peer: &Peer| {
+            let is_old = peer.dead_since.is_some_and(|since| since.after(DEAD_CORE_SETTLE_TIME) <= self.now);
+            is_old && self.is_informed
+        };
+        let is_cut_off = cores().any(|(_, peer)| !peer.is_up && !is_reported(peer));
+        let is_first = || cores().find(|(_, peer)| peer.is_up).is_some_and(|(first, _)| *first == id);
+        is_cut_off && (!mutated(Mutation::AskOneCore) || is_first())
+    }
+
+    /// Tells a peer of which writers this node is to hear from it, and how far it is with them.
+    pub(super) fn send_hello(&mut self, now: Time, id: NodeId) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        if mutated(Mutation::ForgetHello) && peer.link_epoch > 0 {
+            return;
+        }
+        if !self.has_begun {
+            return;
+        }
+        let feed_scope = self.wants_from(id, peer);
+        let source = source_of(peer);
+        let own = WriterId(self.own.0);
+        let load =
+            self.peers.values().filter(|peer| peer.feed_scope == FeedScope::All && !peer.is_core()).count();
+        let hello = Hello {
+            is_core: self.config.own.role == Role::Core,
+            feed_scope,
+            number: peer.hello.wrapping_add(1),
+            load: load as u32,
+            incarnation: self.config.incarnation,
+            // How far this node itself is, in any case.
+            vector: self
+                .replica
+                .vector()
+                .filter(|(writer, ..)| feed_scope != FeedScope::Nothing || *writer == own)
+                .collect(),
+        };
+        let is_later = |&(writer, incarnation, _): &(WriterId, Incarnation, Position)| {
+            self.member_incarnation(writer)
+                .is_some_and(|member_incarnation| incarnation > member_incarnation)
+                .then_some((writer, incarnation))
+        };
+        let later = hello.vector.iter().filter_map(is_later).collect();
+        let is_said = self.send_message(now, id, Lane::ROUTES, &PeerMessage::Hello(hello));
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if !is_said {
+            peer.requested_scope = None; // It is asked again when there is room.
+            return;
+        }
+        peer.hello = peer.hello.wrapping_add(1);
+        peer.requested_scope = Some(feed_scope);
+        peer.later = later;
+        self.replica.lost(source);
+        // A core that hears of this life only now has not understood what it was to settle.
+        self.asked_settle = Position::default();
+    }
+
+    pub(super) fn hello(&mut self, from: NodeId, hello: Hello) {
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        peer.last_hello = Some(hello.clone());
+        let Hello { feed_scope, number, load, vector, incarnation, .. } = hello;
+        let theirs = vector.iter().find(|(writer, ..)| writer.0 == from.0);
+        if peer.incarnation.replace(incarnation) != Some(incarnation) {
+            peer.settle.reported = Position::default();
+            peer.settle_in_region.reported = Position::default();
+        }
+        self.confirm_member_incarnation(from);
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        if peer.began_at.is_none_or(|(known, _)| known != incarnation) {
+            peer.began_at = Some((incarnation, theirs.map_or(Position::default(), |(.., at)| *at)));
+        }
+        if !self.is_informed && self.config.own.role == Role::Core && peer.is_core() {
+            let known =
+                vector.iter().map(|(writer, incarnation, position)| (*writer, (*incarnation, *position)));
+            peer.knew.get_or_insert_with(|| known.collect());
+        }
+        // Perhaps all that it began with is known already.
+        self.is_forgetting = true;
+        let own = (WriterId(self.own.0), self.config.incarnation);
+        let known = vector.iter().copied().find(|(writer, incarnation, _)| (*writer, *incarnation) == own);
+        (peer.feed_scope, peer.scope_from_hello, peer.load) = (feed_scope, number, load);
+        let is_relevant = feed_scope != FeedScope::Nothing;
+        // What one of the two has retained while the other was not there. Whoever hears of routes from another node gets all from there.
+        let copies = if is_relevant { Copies::All } else { Copies::Own(from.0 as u8) };
+        if peer.copies < Some(copies) && !mutated(Mutation::ForgetCopies) {
+            peer.copies = Some(copies);
+            let index = peer.index;
+            self.inbound.iter_mut().for_each(|inbound| inbound.copies.push((index, copies)));
+        }
+        peer.fed.clear();
+        peer.is_copied = false;
+        peer.feed =
+            (feed_scope != FeedScope::Nothing).then(|| Feed::new(self.config.batching.clone(), vector));
+        // What it has heard already, perhaps from another, it hears no more.
+        if self.attached == Some(from)
+            && let Some((.., position)) = known
+        {
+            self.core_knows = position.max(self.core_knows);
+        }
+    }
+
+    pub(super) fn delta(&mut self, now: Time, from: NodeId, number: u32, bytes: &[u8]) {
+        let Some(peer) = self.peers.get(&from) else { return };
+        let (source, is_past) = (source_of(peer), peer.hello != number);
+        let Ok(delta) = Delta::decode(bytes) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let is_copy = delta.copy != CopyPart::No;
+        let (writer, incarnation) = (delta.writer, delta.incarnation);
+        // Another life than this node knows may be one of long ago, when a third node had it: the link has kept that since. The feed that follows says which one goes on.
+        let is_old_news =
+            is_past && writer.0 != from.0 && self.replica.incarnation(writer) != Some(incarnation);
+        // Of a feed that is no more a copy comes again. Of what else it says the sender takes the link's acknowledgement for an answer.
+        if is_past && is_copy || is_old_news || self.is_dead_incarnation(writer, incarnation) {
+            return;
+        }
+        let ends_own_copy = delta.copy == CopyPart::End && writer.0 == from.0;
+        let (peers, node, counters) = (&self.peers, &self.node, &mut self.counters);
+        let applied = self.replica.apply(source, delta, |change| {
+            counters.routes_applied += 1;
+            if !put_route(node, peers, &change) {
+                counters.routes_refused += 1;
+            }
+        });
+        match applied {
+            Ok(_) => {
+                self.is_forgetting = true;
+                self.expect_restart(writer);
+                // Its parts may have been refused for the copy of another: whoever writes hears how far this node is.
+                if ends_own_copy {
+                    self.send_hello(now, from);
+                }
+            }
+            Err(NotApplied::Gap { .. }) if is_past => {}
+            Err(NotApplied::Gap { .. }) => self.send_hello(now, from),
+            Err(NotApplied::Copying) => self.give_up_copies(),
+            Err(NotApplied::Old { known })
+                if !is_past && self.member_incarnation(writer) == Some(incarnation) =>
+            {
+                self.discard_greater_incarnation(now, from, (writer, known), incarnation);
+            }
+            Err(NotApplied::Own | NotApplied::Dead | NotApplied::Old { .. }) => {}
+        }
+    }
+
+    /// A node that is there, in the life that the cores agree on, knows best that one with a greater number is over of which others have told. Where it may be that
+    /// which is there now, the link finds out first.
+    pub(super) fn confirm_member_incarnation(&mut self, id: NodeId) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let (Some(member_incarnation), true) = (peer.member, peer.member == peer.incarnation) else { return };
+        let writer = WriterId(id.0);
+        let is_known =
+            peer.ahead.is_none() && peer.dead.is_none() && !mutated(Mutation::RememberIncarnations);
+        if is_known && self.replica.discard_later(writer, member_incarnation) {
+            self.forget_incarnations(writer);
+            // What others have told of the one that goes on was refused.
+            self.request_all_again();
+        }
+    }
+
+    /// A peer tells of the life of a node that the cores agree on, and this node has heard of one with a greater number. That joins next, or it is over and whoever told of
+    /// it had not heard so, as a core that was cut off or stood still. A feed tells of a smaller number than its reader has named only when the greater one is over, as
+    /// its sender knows, or when it is about the sender.
+    fn discard_greater_incarnation(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        (writer, known): (WriterId, Incarnation),
+        member_incarnation: Incarnation,
+    ) {
+        if !self.peers.get(&from).is_some_and(|peer| peer.later.contains(&(writer, known))) {
+            return self.send_hello(now, from);
+        }
+        self.replica.discard_later(writer, member_incarnation);
+        self.forget_incarnations(writer);
+        // What others have told of the one that goes on was refused, too.
+        self.request_all_again();
+    }
+
+    /// A copy whose source is cut off keeps nobody out.
+    pub(super) fn give_up_copies(&mut self) {
+        for peer in self.peers.values().filter(|peer| !peer.is_up) {
+            self.replica.source_down(source_of(peer));
+        }
+    }
+
+    /// Peers whose words found no place while another's copy came are asked again.
+    pub(super) fn request_refused(&mut self) {
+        while let Some(source) = self.replica.poll_refused_source() {
+            if let Some(peer) = self.peers.values_mut().find(|peer| source_of(peer) == source) {
+                peer.requested_scope = None;
+            }
+        }
+    }
+
+    /// Sends peers what they have asked for and not heard.
+    pub(super) fn feed_peers(&mut self, now: Time) {
+        self.update_branch();
+        let own = WriterId(self.own.0);
+        for (id, peer) in &mut self.peers {
+            let Some(feed) = &mut peer.feed else { continue };
+            let wants = wanted_by(*id, peer.feed_scope, &self.branch);
+            while let Some(delta) = feed.poll(now.0, &self.replica, &wants) {
+                let mut bytes = Vec::with_capacity(64 + 32 * delta.operations.len());
+                delta.encode(&mut bytes);
+                let message = PeerMessage::Delta { number: peer.scope_from_hello, delta: &bytes };
+                let mut frame = Bytes::from(message.encode());
+                if peer.packs {
+                    let packed = packing::pack(&frame);
+                    self.counters.count_packed(&frame, packed.as_ref());
+                    frame = packed.unwrap_or(frame);
+                }
+                match self.mesh.send(now, *id, Lane::ROUTES, frame) {
+                    Ok(number) => {
+                        let is_own = delta.writer == own;
+                        peer.is_copied |= is_own && delta.copy != CopyPart::No;
+                        let own = (is_own && !peer.is_copied).then_some(delta.upto);
+                        peer.fed.push_back(Fed { number, cost: Feed::cost(&delta), own });
+                    }
+                    Err(_) => {
+                        feed.unsent(&self.replica, &delta);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// When a feed has something to send at the latest.
+    pub(super) fn feeds_due(&self) -> Time {
+        let due = self.peers.iter().filter_map(|(id, peer)| {
+            peer.feed.as_ref()?.next_due(&self.replica, wanted_by(*id, peer.feed_scope, &self.branch))
+        });
+        due.min().map_or(Time::NEVER, Time)
+    }
+
+    /// A peer has deltas: those up to a number have arrived, and were dealt with as they did.
+    pub(super) fn delta_arrived(&mut self, id: NodeId, next: u64) {
+        let is_core = self.attached == Some(id);
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        while let Some(fed) = peer.fed.pop_front_if(|fed| fed.number < next) {
+            if let Some(feed) = &mut peer.feed {
+                feed.acknowledged(fed.cost);
+            }
+            if let Some(own) = fed.own.filter(|_| is_core) {
+                self.core_knows = own.max(self.core_knows);
+            }
+        }
+    }
+
+    /// Another node may be attached to this one, or one no more. Of a replicant that is away all cores tell that know of it: the core that it was attached to may have
+    /// forgotten it.
+    fn update_branch(&mut self) {
+        let forwards_absent = self.config.own.role == Role::Core && !mutated(Mutation::ForgetAway);
+        let is_forwarded = |peer: &Peer| peer.feed_scope == FeedScope::All || forwards_absent && !peer.is_up;
+        let attached = self.peers.iter().filter(|(_, peer)| !peer.is_core() && is_forwarded(peer));
+        let branch =
+            || [self.own].into_iter().chain(attached.clone().map(|(id, _)| *id)).map(|id| WriterId(id.0));
+        if !branch().eq(self.branch.iter().copied()) {
+            self.branch = branch().collect();
+            self.peers.values_mut().filter_map(|peer| peer.feed.as_mut()).for_each(Feed::wants_changed);
+        }
+    }
+}
+
+/// Whether a peer hears of a writer from this node.
+fn wanted_by(peer: NodeId, feed_scope: FeedScope, branch: &[WriterId]) -> impl Fn(WriterId) -> bool {
+    move |writer| match feed_scope {
+        FeedScope::Nothing => false,
+        FeedScope::Branch => writer.0 != peer.0 && branch.contains(&writer),
+        FeedScope::All => writer.0 != peer.0,
+    }
+}
+
+/// What a peer feeds upon one hello.
+pub(super) fn source_of(peer: &Peer) -> SourceId {
+    SourceId(u64::from(peer.index.0) << 32 | u64::from(peer.hello))
+}

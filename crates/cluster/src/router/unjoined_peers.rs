@@ -1,0 +1,222 @@
+//! Who was met or sought and is not joined, and why: for those who look at a node.
+
+use std::time::Duration;
+
+use link::{NodeId, Time};
+
+use super::ClusterRouter;
+use crate::view::NotJoined;
+
+/// Of whom it is remembered, in all and at one address, where a stranger may make up names; the one that was heard of longest ago gives way.
+const UNJOINED_MAX: usize = 32;
+const UNJOINED_PER_ADDRESS: usize = 8;
+/// Without news of it, it is forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(180);
+/// A node that is to connect to this one and does not is told of after this, and again.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Of an address where this node has looked for others before it was joined to all of them.
+const SPARE: &str = "Nobody was met there, and this node is joined to all members: start the node that is to be there, or take the address out of \
+                     cluster.join";
+
+/// Nodes, and what is none, that this one is not joined to.
+#[derive(Debug, Default)]
+pub(super) struct UnjoinedPeers {
+    entries: Vec<Entry>,
+    /// Those who are to connect were looked at last.
+    looked: Time,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// Where it is dialed, or the host that it comes from.
+    address: Box<str>,
+    /// As it says, where it has said one.
+    name: Option<Box<str>>,
+    reason: Box<str>,
+    at: Time,
+    count: u64,
+}
+
+impl UnjoinedPeers {
+    /// It is not joined, for this reason now.
+    pub fn note(&mut self, now: Time, address: &str, name: Option<&str>, reason: &str) {
+        let is_it = |entry: &&mut Entry| *entry.address == *address && entry.name.as_deref() == name;
+        if let Some(entry) = self.entries.iter_mut().find(is_it) {
+            if *entry.reason != *reason {
+                entry.reason = reason.into();
+            }
+            (entry.at, entry.count) = (now, entry.count + 1);
+            return;
+        }
+        let is_there = |entry: &Entry| *entry.address == *address;
+        let is_full = self.entries.iter().filter(|entry| is_there(entry)).count() >= UNJOINED_PER_ADDRESS;
+        if is_full || self.entries.len() >= UNJOINED_MAX {
+            let others = self.entries.iter().enumerate().filter(|(_, entry)| !is_full || is_there(entry));
+            if let Some((oldest, _)) = others.min_by_key(|(_, entry)| entry.at) {
+                self.entries.remove(oldest);
+            }
+        }
+        let (address, name, reason) = (address.into(), name.map(Into::into), reason.into());
+        self.entries.push(Entry { address, name, reason, at: now, count: 1 });
+    }
+
+    /// The node of this name, which is reached there, is joined now, or is to be, or is no member any more.
+    pub fn joined(&mut self, name: &str, address: &str) {
+        self.entries.retain(|entry| match &entry.name {
+            Some(known) => **known != *name,
+            None => *entry.address != *address,
+        });
+    }
+
+    /// Somebody who knows the secret was found there.
+    pub fn found(&mut self, address: &str) {
+        self.entries.retain(|entry| entry.name.is_some() || *entry.address != *address);
+    }
+
+    /// Whether the same is known of the same place with a name.
+    fn is_named(&self, nameless: &Entry) -> bool {
+        let is_same = |it: &Entry| *it.address == *nameless.address && *it.reason == *nameless.reason;
+        self.entries.iter().any(|entry| entry.name.is_some() && is_same(entry))
+    }
+
+    /// Whether somebody there is not joined who was found by the address alone.
+    fn has(&self, address: &str) -> bool {
+        self.entries.iter().any(|entry| entry.name.is_none() && *entry.address == *address)
+    }
+
+    fn expire(&mut self, now: Time) -> bool {
+        self.entries.retain(|entry| entry.at.after(FORGOTTEN) > now);
+        let is_due = self.looked.after(PATIENCE) <= now;
+        if is_due {
+            self.looked = now;
+        }
+        is_due
+    }
+}
+
+/// What the log has of it. `is_transient`: nobody has to do anything.
+pub(super) fn log(address: &str, name: Option<&str>, reason: &str, suppressed: u64, is_transient: bool) {
+    if is_transient {
+        tracing::info!(address, name, suppressed, "not joined yet: {reason}");
+    } else {
+        tracing::warn!(address, name, suppressed, "not joined: {reason}");
+    }
+}
+
+impl ClusterRouter {
+    /// Of two nodes one dials. The other one is not told when it cannot be reached: it sees that nobody comes.
+    pub(super) fn report_absent(&mut self, now: Time) {
+        if !self.unjoined_peers.expire(now) {
+            return;
+        }
+        let is_absent = |peer: &link::PeerStatus<'_>| {
+            let is_due = !peer.is_dialed && !peer.is_up && peer.since.after(PATIENCE) <= now;
+            is_due && !self.is_known_dead(peer.node) && !self.unjoined_peers.has(peer.address)
+        };
+        let absent = self.mesh.peers().filter(is_absent);
+        let absent: Vec<(Box<str>, Box<str>)> =
+            absent.map(|peer| (peer.name.into(), peer.address.into())).collect();
+        let reason = format!(
+            "of these two it is the other node that connects, and it does not: check that it runs, and that it reaches this node at {} (cluster.advertise, \
+             or cluster.listen, of this node); its log and its `meridian ctl cluster` say why",
+            self.config.own.address
+        );
+        absent.iter().for_each(|(name, address)| self.mesh.report_problem(now, name, address, &reason));
+    }
+
+    /// Whether the cores agree that a member is dead, and nothing is heard of it.
+    pub(super) fn is_known_dead(&self, id: NodeId) -> bool {
+        self.peers.get(&id).is_some_and(|peer| peer.dead.is_some() && !peer.is_up)
+    }
+
+    /// By address. Whoever is dead is so for the members, and for nobody else. Where nobody was met though all are there, nobody is missed.
+    pub(super) fn not_joined(&self, now: Time) -> Vec<NotJoined> {
+        let are_all_up = self.is_member() && self.peers.values().all(|peer| peer.is_up);
+        let is_spare = |entry: &Entry| {
+            let is_given = self.meta.as_ref().is_some_and(|meta| meta.is_given(&entry.address));
+            are_all_up && entry.name.is_none() && is_given
+        };
+        let is_dead = |name: &str, address: &str| {
+            let id = NodeId::of_name(name);
+            self.is_known_dead(id) && self.peers.get(&id).is_some_and(|peer| *peer.info.address == *address)
+        };
+        let entries = self.unjoined_peers.entries.iter();
+        let entries = entries.filter(|it| it.name.as_deref().is_none_or(|name| !is_dead(name, &it.address)));
+        // Whoever refuses this node where it is sought refuses it also where it is known by its name.
+        let entries = entries.filter(|it| it.name.is_some() || !self.unjoined_peers.is_named(it));
+        let mut all: Vec<NotJoined> = entries
+            .map(|entry| NotJoined {
+                address: entry.address.clone(),
+                name: entry.name.clone(),
+                reason: match is_spare(entry) {
+                    true => format!("{}. {SPARE}", entry.reason).into(),
+                    false => entry.reason.clone(),
+                },
+                since: now.since(entry.at),
+                count: entry.count,
+            })
+            .collect();
+        all.sort_by(|a, b| (&a.address, &a.name).cmp(&(&b.address, &b.name)));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time {
+        Time(seconds * 1_000_000)
+    }
+
+    fn entries_of(unjoined_peers: &UnjoinedPeers) -> Vec<(&str, Option<&str>, &str, u64)> {
+        let entries = unjoined_peers.entries.iter();
+        entries.map(|it| (&*it.address, it.name.as_deref(), &*it.reason, it.count)).collect()
+    }
+
+    #[test]
+    fn each_is_there_once_with_what_was_wrong_last_until_it_is_joined() {
+        let mut unjoined_peers = UnjoinedPeers::default();
+        unjoined_peers.note(at(1), "h:1", None, "silent");
+        unjoined_peers.note(at(2), "h:1", None, "refused");
+        unjoined_peers.note(at(2), "h", Some("b"), "secret");
+        unjoined_peers.note(at(3), "h", Some("c"), "secret");
+        assert_eq!(entries_of(&unjoined_peers)[0], ("h:1", None, "refused", 2));
+        unjoined_peers.joined("b", "h:2");
+        assert_eq!(entries_of(&unjoined_peers).len(), 2, "what is at another address is another");
+        unjoined_peers.joined("d", "h:1");
+        assert_eq!(entries_of(&unjoined_peers), [("h", Some("c"), "secret", 1)]);
+        unjoined_peers.note(at(4), "h:1", None, "silent");
+        unjoined_peers.found("h:1");
+        assert_eq!(entries_of(&unjoined_peers).len(), 1);
+    }
+
+    #[test]
+    fn who_was_not_heard_of_for_long_is_forgotten_and_gives_way_before() {
+        let mut unjoined_peers = UnjoinedPeers::default();
+        for number in 0..40 {
+            unjoined_peers.note(at(number), &format!("h{number}"), None, "no");
+        }
+        assert_eq!(entries_of(&unjoined_peers).len(), UNJOINED_MAX);
+        assert_eq!(entries_of(&unjoined_peers)[0].0, "h8");
+        unjoined_peers.note(at(41), "h8", None, "no");
+        unjoined_peers.note(at(42), "h50", None, "no");
+        assert!(
+            !entries_of(&unjoined_peers).iter().any(|it| it.0 == "h9")
+                && entries_of(&unjoined_peers).iter().any(|it| it.0 == "h8")
+        );
+        for number in 0..40 {
+            unjoined_peers.note(at(42), "h50", Some(&number.to_string()), "no");
+        }
+        let of_one = entries_of(&unjoined_peers).iter().filter(|it| it.0 == "h50").count();
+        assert_eq!(
+            (of_one, entries_of(&unjoined_peers).len()),
+            (UNJOINED_PER_ADDRESS, UNJOINED_MAX),
+            "who makes up names hides few"
+        );
+        unjoined_peers.entries.retain(|entry| *entry.address != *"h50");
+        unjoined_peers.expire(at(180 + 40));
+        assert_eq!(entries_of(&unjoined_peers).iter().map(|it| it.0).collect::<Vec<_>>(), ["h8"]);
+    }
+}

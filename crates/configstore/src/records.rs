@@ -1,0 +1,323 @@
+//! Records that several nodes agree on: the state machine of those that decide, and the copy of those that follow. Little endian:
+//!
+//! ```text
+//! snapshot  version u8 = 1, count u32, (id u128, answer u32 + bytes)*, whole
+//! whole     version u8 = 1, revision u64, count u64, (table u8 + bytes, key u16 + bytes, revision u64, value u32 + bytes)*
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::batch::{self, Batch, Reader, put_name, put_value};
+use crate::change::{Applied, Revision, Stored};
+use crate::state::{AppliedChange, State};
+
+/// How much there may be. The same on all nodes that decide: what one accepts, all have to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordsLimits {
+    /// Records of all tables together.
+    pub records_max: usize,
+    /// Batches that are kept for nodes that are behind, and their bytes.
+    pub tail_max: usize,
+    pub tail_bytes_max: usize,
+    /// Proposals that are known again when they are said twice.
+    pub recent_max: usize,
+}
+
+impl Default for RecordsLimits {
+    fn default() -> Self {
+        Self { records_max: 4_000_000, tail_max: 4_096, tail_bytes_max: 16 << 20, recent_max: 4_096 }
+    }
+}
+
+/// Whose records a copy has, and up to which change. `founded` is the number of the cluster; 0: the copy has none of any cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    pub founded: u128,
+    pub revision: u64,
+}
+
+impl Position {
+    /// Of a copy that cannot be one: it needs all records.
+    pub const LOST: Self = Self { founded: u128::MAX, revision: 0 };
+}
+
+/// What a copy is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordUpdate {
+    /// The batches from this revision on.
+    Tail { founded: u128, first: u64, batches: Vec<Arc<[u8]>> },
+    /// All records.
+    Whole { founded: u128, bytes: Arc<[u8]> },
+}
+
+/// The records of a cluster on a node that decides: what is so follows from the batches, in their order, alone.
+#[derive(Clone, Default)]
+pub struct Records {
+    state: State,
+    limits: RecordsLimits,
+    /// What became of the last proposals.
+    recent: VecDeque<(u128, Arc<[u8]>)>,
+    /// The last batches that hold; the last of them made the revision.
+    tail: VecDeque<Arc<[u8]>>,
+    tail_bytes: usize,
+}
+
+impl Records {
+    pub fn new(limits: RecordsLimits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    pub fn limits(&self) -> RecordsLimits {
+        self.limits
+    }
+
+    pub fn revision(&self) -> u64 {
+        self.state.revision
+    }
+
+    /// Records of all tables.
+    pub fn len(&self) -> usize {
+        self.state.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// JSON.
+    pub fn get(&self, table: &str, key: &str) -> Option<&str> {
+        self.state.get(table, key).map(|stored| &*stored.value)
+    }
+
+    /// Applies the next batch; gives the [`Answer`](crate::Answer) to its proposer. One without changes makes no revision. Never panics.
+    pub fn apply(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let Some(batch) = Batch::decode(bytes) else { return batch::encode_no_batch(self.state.revision) };
+        if let Some((_, answer)) = self.recent.iter().rev().find(|(id, _)| *id == batch.id) {
+            return answer.to_vec();
+        }
+        let outcome = match batch.changes.is_empty() {
+            true => Ok(()),
+            false => self.state.apply(&batch, self.limits.records_max).map(drop),
+        };
+        let answer = batch::encode_answer(self.state.revision, &outcome, self.limits.records_max);
+        if batch.changes.is_empty() {
+            return answer;
+        }
+        self.remember(batch.id, answer.as_slice().into());
+        if outcome.is_ok() {
+            self.tail_bytes += bytes.len();
+            self.tail.push_back(bytes.into());
+            while self.tail.len() > self.limits.tail_max || self.tail_bytes > self.limits.tail_bytes_max {
+                let Some(gone) = self.tail.pop_front() else { break };
+                self.tail_bytes -= gone.len();
+            }
+        }
+        answer
+    }
+
+    fn remember(&mut self, id: u128, answer: Arc<[u8]>) {
+        if self.recent.len() >= self.limits.recent_max {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((id, answer));
+    }
+
+    /// The batches behind a revision: the first always, more while they have no more than `bytes_max` together. `None` when they are not
+    /// all kept, or there was no such revision.
+    pub fn since(&self, revision: u64, bytes_max: usize) -> Option<Vec<Arc<[u8]>>> {
+        let missing = usize::try_from(self.state.revision.checked_sub(revision)?).ok()?;
+        let skipped = self.tail.len().checked_sub(missing)?;
+        let mut bytes = 0;
+        let fits = |batch: &&Arc<[u8]>| {
+            let is_first = bytes == 0;
+            bytes += batch.len();
+            is_first || bytes <= bytes_max
+        };
+        Some(self.tail.range(skipped..).take_while(fits).cloned().collect())
+    }
+
+    /// All records, for copies: [`RecordUpdate::Whole`].
+    pub fn whole(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.state.live_bytes() as usize);
+        put_whole(&self.state, &mut out);
+        out
+    }
+
+    /// All that it takes to go on as this one would.
+    pub fn snapshot(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        out.extend((self.recent.len() as u32).to_le_bytes());
+        for (id, answer) in &self.recent {
+            out.extend(id.to_le_bytes());
+            out.extend((answer.len() as u32).to_le_bytes());
+            out.extend(&**answer);
+        }
+        put_whole(&self.state, &mut out);
+        out
+    }
+
+    /// Becomes what a snapshot says; false for bytes that are none of this version, and nothing has changed then. Never panics.
+    pub fn restore(&mut self, snapshot: &[u8]) -> bool {
+        let Some((recent, state)) = read_snapshot(snapshot) else { return false };
+        *self = Self { recent, state, ..Self::new(self.limits) };
+        true
+    }
+}
+
+impl std::fmt::Debug for Records {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Records")
+            .field("revision", &self.revision())
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+type RecentAnswers = VecDeque<(u128, Arc<[u8]>)>;
+
+fn read_snapshot(bytes: &[u8]) -> Option<(RecentAnswers, State)> {
+    let mut reader = Reader(bytes);
+    if reader.u8()? != VERSION {
+        return None;
+    }
+    let mut recent = RecentAnswers::new();
+    for _ in 0..reader.u32()? {
+        let id = reader.u128()?;
+        let length = reader.u32()? as usize;
+        recent.push_back((id, reader.bytes(length)?.into()));
+    }
+    Some((recent, read_whole(reader.0)?))
+}
+
+fn put_whole(state: &State, out: &mut Vec<u8>) {
+    out.push(VERSION);
+    out.extend(state.revision.to_le_bytes());
+    out.extend((state.len() as u64).to_le_bytes());
+    for (table, records) in state.tables() {
+        for (key, stored) in records {
+            put_name(table, key, out);
+            out.extend(stored.revision.0.to_le_bytes());
+            put_value(&stored.value, out);
+        }
+    }
+}
+
+fn read_whole(bytes: &[u8]) -> Option<State> {
+    let mut reader = Reader(bytes);
+    if reader.u8()? != VERSION {
+        return None;
+    }
+    let mut state = State::default();
+    state.revision = reader.u64()?;
+    for _ in 0..reader.u64()? {
+        let (table, key) = reader.name()?;
+        let revision = reader.u64()?;
+        let value = reader.value()?;
+        if revision > state.revision || state.get(table, key).is_some() {
+            return None;
+        }
+        state.set(table, key, Some(value), Revision(revision));
+    }
+    reader.0.is_empty().then_some(state)
+}
+
+/// What a delivery makes of a copy.
+pub(crate) enum UpdateOutcome {
+    /// Changes, by batch.
+    Changes(Vec<Vec<AppliedChange>>),
+    /// Another state takes its place.
+    Replaced(State),
+    /// It is not for this copy, as it is.
+    Rejected,
+}
+
+/// Applies what is told to a copy; whatever it is, the copy is as some node that decides was.
+pub(crate) fn follow(state: &mut State, update: &RecordUpdate) -> UpdateOutcome {
+    match update {
+        RecordUpdate::Whole { founded, bytes } => match read_whole(bytes) {
+            Some(mut whole) => {
+                whole.founded = *founded;
+                UpdateOutcome::Replaced(whole)
+            }
+            None => UpdateOutcome::Rejected,
+        },
+        RecordUpdate::Tail { founded, first, batches } => {
+            if *founded == state.founded {
+                return follow_tail(state, *first, batches);
+            }
+            // The first batches of all are a beginning for whoever has nothing of this cluster.
+            let mut fresh = State::default();
+            fresh.founded = *founded;
+            match follow_tail(&mut fresh, *first, batches) {
+                UpdateOutcome::Changes(changes) if !changes.is_empty() => UpdateOutcome::Replaced(fresh),
+                _ => UpdateOutcome::Rejected,
+            }
+        }
+    }
+}
+
+fn follow_tail(state: &mut State, first: u64, batches: &[Arc<[u8]>]) -> UpdateOutcome {
+    let Some(skipped) = state.revision.checked_add(1).and_then(|next| next.checked_sub(first)) else {
+        return UpdateOutcome::Rejected;
+    };
+    let mut done = Vec::new();
+    for bytes in batches.iter().skip(usize::try_from(skipped).unwrap_or(usize::MAX)) {
+        let applied = Batch::decode(bytes).and_then(|batch| state.apply(&batch, usize::MAX).ok());
+        match applied {
+            Some(changes) => done.push(changes),
+            // It held where the copy is from, so the copy is none.
+            None if done.is_empty() => return UpdateOutcome::Rejected,
+            None => break,
+        }
+    }
+    UpdateOutcome::Changes(done)
+}
+
+/// A copy of a cluster's records in memory.
+#[derive(Clone, Default)]
+pub struct Copy {
+    state: State,
+}
+
+impl Copy {
+    pub fn position(&self) -> Position {
+        Position { founded: self.state.founded, revision: self.state.revision }
+    }
+
+    /// JSON.
+    pub fn get(&self, table: &str, key: &str) -> Option<&Stored> {
+        self.state.get(table, key)
+    }
+
+    /// False when it is not for this copy. Never panics.
+    pub fn take(&mut self, update: &RecordUpdate) -> bool {
+        match follow(&mut self.state, update) {
+            UpdateOutcome::Changes(_) => true,
+            UpdateOutcome::Replaced(state) => {
+                self.state = state;
+                true
+            }
+            UpdateOutcome::Rejected => false,
+        }
+    }
+
+    /// Records of a table with their keys.
+    pub fn table(&self, table: &str) -> impl Iterator<Item = Applied<'_>> {
+        self.state.table(table)
+    }
+
+    /// The same for the same records at the same revisions.
+    pub fn digest(&self) -> u64 {
+        let mut out = Vec::new();
+        put_whole(&self.state, &mut out);
+        out.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+    }
+}
+
+const VERSION: u8 = 1;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+//! What nodes ask each other for operators, on its way between the API and the fabric.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use api::{AnswerCallback, RequestHandler};
+use cluster::{
+    ANSWER_MAX, Asker, ClusterRouter, QUESTION_MAX, Question, ReceivedQuestion, RouterCommand, Unanswered,
+};
+use transport::Sender;
+
+/// Questions of this node that wait, and who answers those of others.
+#[derive(Default)]
+pub struct PeerRequests {
+    keys: AtomicU64,
+    waiting: Mutex<BTreeMap<u64, AnswerCallback>>,
+    request_handler: OnceLock<Arc<dyn RequestHandler>>,
+}
+
+impl PeerRequests {
+    /// Who answers from now on. The first counts.
+    pub fn set_request_handler(&self, request_handler: Arc<dyn RequestHandler>) {
+        let _ = self.request_handler.set(request_handler);
+    }
+
+    /// Asks `node`; the fabric bounds how many wait, and for how long.
+    pub fn ask(
+        &self,
+        sender: Option<&Sender<RouterCommand>>,
+        node: &str,
+        question: Vec<u8>,
+        within: Duration,
+        callback: AnswerCallback,
+    ) {
+        let key = self.keys.fetch_add(1, Relaxed);
+        self.lock().insert(key, callback);
+        let question = Question { key, to: node.into(), bytes: question.into(), within };
+        let is_sent = sender.is_some_and(|sender| sender.send(RouterCommand::Ask(question)).is_ok());
+        if is_sent {
+            return;
+        }
+        if let Some(callback) = self.take(key) {
+            callback(Err("this node takes no part in the cluster at present".to_owned()));
+        }
+    }
+
+    /// Takes from the fabric what has come. Called after each of its turns.
+    pub fn poll(&self, router: &mut ClusterRouter, sender: Option<&Sender<RouterCommand>>) {
+        while let Some((key, answer)) = router.poll_answered() {
+            if let Some(callback) = self.take(key) {
+                callback(answer.map(Vec::from).map_err(explain));
+            }
+        }
+        // What comes before the node can answer waits for that.
+        let Some(sender) = sender else { return };
+        while let Some(ReceivedQuestion { asker, name, bytes }) = router.poll_question() {
+            let reply = PendingReply { sender: sender.clone(), asker, is_done: false };
+            // Dropped where nobody answers, it says so.
+            if let Some(request_handler) = self.request_handler.get() {
+                request_handler.answer(&name, &bytes, Box::new(move |answer| reply.reply(answer)));
+            }
+        }
+    }
+
+    /// Who waits for an answer; nothing foreign is called while the lock is held.
+    fn take(&self, key: u64) -> Option<AnswerCallback> {
+        self.lock().remove(&key)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, AnswerCallback>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Owes another node an answer: that there is none, when it is dropped before.
+struct PendingReply {
+    sender: Sender<RouterCommand>,
+    asker: Asker,
+    is_done: bool,
+}
+
+impl PendingReply {
+    fn reply(mut self, answer: Vec<u8>) {
+        self.is_done = true;
+        // After the end of the thread nobody waits.
+        let _ = self.sender.send(RouterCommand::Answer(self.asker, Some(answer.into())));
+    }
+}
+
+impl Drop for PendingReply {
+    fn drop(&mut self) {
+        if !self.is_done {
+            // As above.
+            let _ = self.sender.send(RouterCommand::Answer(self.asker, None));
+        }
+    }
+}
+
+fn explain(why: Unanswered) -> String {
+    match why {
+        Unanswered::Unknown => "it is not in the list of nodes".to_owned(),
+        Unanswered::Down => "nothing is heard of it".to_owned(),
+        Unanswered::Old => "its version does not answer other nodes".to_owned(),
+        Unanswered::Busy => "there are too many requests to other nodes already".to_owned(),
+        Unanswered::Large => format!(
+            "the request or the answer is larger than one that is passed on ({} KiB, {} KiB): ask for less at once, or that node itself",
+            QUESTION_MAX >> 10,
+            ANSWER_MAX >> 10
+        ),
+        Unanswered::Declined => "its API is off (http.listen), or did not answer".to_owned(),
+        Unanswered::Late => "it was not there in time (cluster.request_timeout)".to_owned(),
+    }
+}

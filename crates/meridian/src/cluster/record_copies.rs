@@ -1,0 +1,170 @@
+//! The records that the cores agree on, on their way between the fabric and this node's ledger.
+
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use cluster::{ClusterRouter, RouterCommand};
+use configstore::{ClusterState, Position, ProposalCallback, Proposer, RecordUpdate, ReplicatedStore};
+use link::Time;
+
+use super::Shared;
+
+/// How often a node that leads looks whether it has something that the cluster has not.
+const LEADER_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// From one look at what is known to the next, unless something comes.
+const KNOWN_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What the thread of the fabric and that of the ledger tell each other.
+#[derive(Default)]
+pub struct RecordCopies {
+    deliveries: OnceLock<SyncSender<RecordUpdate>>,
+    cluster_state: Mutex<(ClusterState, Option<Time>)>,
+    first: Mutex<FirstCopy>,
+}
+
+/// Whether it is known whose records hold here: the first copy is there, or the cluster has none.
+#[derive(Default)]
+enum FirstCopy {
+    #[default]
+    Pending,
+    PendingWith(Box<dyn FnOnce() + Send>),
+    Present,
+}
+
+impl RecordCopies {
+    /// Takes from the fabric what has come. Called after each of its turns.
+    pub fn poll(&self, now: Time, router: &mut ClusterRouter) {
+        let Some(deliveries) = self.deliveries.get() else { return };
+        while let Some(delivery) = router.poll_delivery() {
+            // There is room: the next comes when the ledger has taken this one.
+            if let Err(TrySendError::Full(_)) = deliveries.try_send(delivery) {
+                tracing::error!("a change that the cores agree on found no place on its way to the ledger");
+            }
+        }
+        let mut cluster_state = self.lock();
+        if cluster_state.1.is_some_and(|at| at.after(KNOWN_INTERVAL) > now) {
+            return;
+        }
+        if let Some(meta) = router.meta() {
+            let founded = meta.roster().founded;
+            let leads = meta.has_quorum(now) && meta.leads(now);
+            let revision = meta.records_revision();
+            *cluster_state = (ClusterState { founded, revision, leads }, Some(now));
+            drop(cluster_state);
+            if founded != 0 && revision == Some(0) {
+                self.arrived();
+            }
+        }
+    }
+
+    /// Calls it as soon as it is known whose records hold here; at once, when it is.
+    pub fn when_known(&self, callback: Box<dyn FnOnce() + Send>) {
+        let mut first = self.lock_first();
+        match *first {
+            FirstCopy::Present => {
+                drop(first);
+                callback();
+            }
+            _ => *first = FirstCopy::PendingWith(callback),
+        }
+    }
+
+    fn arrived(&self) {
+        let before = std::mem::replace(&mut *self.lock_first(), FirstCopy::Present);
+        if let FirstCopy::PendingWith(callback) = before {
+            callback();
+        }
+    }
+
+    fn lock_first(&self) -> MutexGuard<'_, FirstCopy> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (ClusterState, Option<Time>)> {
+        self.cluster_state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reaches the cores by way of the fabric.
+struct Cores(Weak<Shared>);
+
+impl Proposer for Cores {
+    fn propose(&self, batch: Vec<u8>, callback: ProposalCallback) {
+        // Without the fabric nobody is told; who waits gives up.
+        if let Some(shared) = self.0.upgrade() {
+            shared.proposals.propose_records(shared.sender.get(), batch, callback);
+        }
+    }
+
+    fn cluster_state(&self) -> ClusterState {
+        self.0.upgrade().map(|shared| shared.record_copies.lock().0).unwrap_or_default()
+    }
+}
+
+/// The ledger follows what the cores agree on, on a thread of its own: it waits for the disk.
+///
+/// # Errors
+/// No thread.
+pub fn start(shared: &Arc<Shared>, config_store: Arc<ReplicatedStore>) -> Result<(), String> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    if shared.record_copies.deliveries.set(sender).is_err() {
+        return Err("the records of the cluster are copied already".to_owned());
+    }
+    config_store.attach(Arc::new(Cores(Arc::downgrade(shared))));
+    if config_store.position().founded != 0 {
+        shared.record_copies.arrived();
+    }
+    let router = Arc::downgrade(shared);
+    let run = move || {
+        let (mut at, mut is_reported) = (config_store.position(), false);
+        while let Some(shared) = router.upgrade() {
+            // What the fabric is not there to hear yet is said when it is.
+            if !is_reported && let Some(sender) = shared.sender.get() {
+                is_reported = sender.send(RouterCommand::RecordsCopied(at)).is_ok();
+            }
+            drop(shared);
+            match receiver.recv_timeout(if is_reported { LEADER_POLL_INTERVAL } else { KNOWN_INTERVAL }) {
+                Ok(delivery) => {
+                    let before = at;
+                    (at, is_reported) = (config_store.take(&delivery), false);
+                    if at != Position::default()
+                        && at != Position::LOST
+                        && let Some(shared) = router.upgrade()
+                    {
+                        shared.record_copies.arrived();
+                    }
+                    if at == before {
+                        // The disk, or the cores, did not let it: not again at once.
+                        // tidy: allow(thread-sleep): a thread of its own with nothing else to do.
+                        std::thread::sleep(LEADER_POLL_INTERVAL);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    config_store.tidy();
+                    import_own_records(&router, &config_store);
+                    let cluster_state =
+                        router.upgrade().map(|shared| shared.record_copies.lock().0).unwrap_or_default();
+                    if at == Position::default()
+                        && cluster_state.founded != 0
+                        && cluster_state.revision == Some(0)
+                    {
+                        at = config_store.init_empty(cluster_state.founded);
+                        is_reported = at == Position::default();
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    };
+    let thread = critical::spawn("records", run);
+    thread.map(drop).map_err(|error| format!("no thread for the records of the cluster: {error}"))
+}
+
+/// What the node had before it founded a cluster.
+fn import_own_records(shared: &Weak<Shared>, config_store: &ReplicatedStore) {
+    let leads = shared.upgrade().is_some_and(|shared| shared.record_copies.lock().0.leads);
+    if leads && let Err(error) = config_store.import_own_records() {
+        tracing::warn!("what this node had before there was a cluster is brought in later: {error}");
+    }
+}

@@ -1,0 +1,87 @@
+//! How this node's life ends: as that of a member that stops for a while, or of one that leaves its cluster.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use api::OrderError;
+
+/// What was said first holds: a node that stops is not told to leave any more.
+#[derive(Default)]
+pub struct Shutdown(Mutex<Phase>);
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Runs,
+    Leaves,
+    Stops,
+}
+
+impl Shutdown {
+    /// The node is to leave: `stop` has it stop, and is called for the first who says so only.
+    ///
+    /// # Errors
+    /// It stops for another reason already, or `stop` failed; then it is as if nobody had said so.
+    pub fn leave(&self, stop: impl FnOnce() -> std::io::Result<()>) -> Result<(), OrderError> {
+        let mut phase = self.lock();
+        match *phase {
+            Phase::Leaves => return Ok(()),
+            Phase::Stops => return Err(OrderError::Refused("it has begun to stop".to_owned())),
+            Phase::Runs => {}
+        }
+        stop().map_err(|error| OrderError::Unknown(error.to_string()))?;
+        *phase = Phase::Leaves;
+        Ok(())
+    }
+
+    /// The node stops.
+    pub fn stop(&self) {
+        let mut phase = self.lock();
+        if *phase == Phase::Runs {
+            *phase = Phase::Stops;
+        }
+    }
+
+    /// Whether it leaves its cluster, or is about to.
+    pub fn leaves(&self) -> bool {
+        *self.lock() == Phase::Leaves
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Phase> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_leaves_is_stopped_once_and_may_say_so_again() {
+        let (shutdown, mut stopped) = (Shutdown::default(), 0);
+        for _ in 0..3 {
+            let stop = || {
+                stopped += 1;
+                Ok(())
+            };
+            assert_eq!(shutdown.leave(stop), Ok(()));
+        }
+        shutdown.stop();
+        assert_eq!((stopped, shutdown.leaves()), (1, true));
+    }
+
+    #[test]
+    fn who_stops_stays_a_member() {
+        let shutdown = Shutdown::default();
+        shutdown.stop();
+        let refused = shutdown.leave(|| unreachable!("it stops already"));
+        assert!(matches!(refused, Err(OrderError::Refused(_))) && !shutdown.leaves());
+    }
+
+    #[test]
+    fn who_cannot_be_stopped_does_not_leave() {
+        let shutdown = Shutdown::default();
+        let failed = shutdown.leave(|| Err(std::io::ErrorKind::Unsupported.into()));
+        assert!(matches!(failed, Err(OrderError::Unknown(_))) && !shutdown.leaves());
+        assert_eq!(shutdown.leave(|| Ok(())), Ok(()));
+    }
+}

@@ -1,0 +1,523 @@
+//! One node of a cluster, over all its lives: its machine, its process, and the thread that joins it to the others.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use broker::peers::{Outbound, Peers};
+use bytes::Bytes;
+use cluster::meta::{Answer, Meta, MetaConfig, MetaLogEvent, MetaState, ProposalId, RecordSyncConfig, State};
+use cluster::{ClusterRouter, Config, NodeInfo, Role, RouterCommand};
+use configstore::{RecordUpdate, Records, RecordsLimits};
+use consensus::{Group, LogGroup, ReplicaId, StartError, StorageGroups};
+use link::{
+    Class, ConnectionId, Demand, Identity, LANES_MAX, Mesh, MeshConfig, NodeId, Output, PeerStatus, Secret,
+    Time,
+};
+use replog::Incarnation;
+use shardlog::MetaListener;
+use storage::{GroupId, Vacate};
+
+use super::plan::Plan;
+use super::step::Step;
+use super::wan::{End, Wan};
+use crate::context::Context;
+use crate::disk::Machine;
+use crate::node::{Node, Setup, StartFailure};
+use crate::random::Random;
+use crate::schedule::{Event, MILLI, Micros};
+
+/// What is in the mailbox of the thread that joins a node to the others.
+#[derive(Default)]
+pub struct Mailbox {
+    commands: Mutex<Vec<RouterCommand>>,
+}
+
+impl Mailbox {
+    fn take(&self) -> Vec<RouterCommand> {
+        std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    fn put(&self, command: RouterCommand) {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+    }
+}
+
+impl Peers for Mailbox {
+    fn connect(&self, _: &Arc<broker::Node>, _: Instant) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn submit(&self, outbound: Outbound) {
+        self.put(RouterCommand::Outbound(outbound));
+    }
+
+    fn backlog(&self) -> usize {
+        0
+    }
+
+    fn routes_changed(&self) {
+        self.put(RouterCommand::RoutesChanged);
+    }
+}
+
+/// A node's process.
+pub struct Process {
+    pub node: Node,
+    pub router: ClusterRouter,
+    mailbox: Arc<Mailbox>,
+    number: usize,
+    /// When the fabric's next turn comes.
+    due: Micros,
+    /// Connections that have something to write and find no room.
+    full: Vec<ConnectionId>,
+    /// When each link was last not there, or another connection than before, or its other end agreed to be dead or no member.
+    interrupted: BTreeMap<NodeId, (Micros, PeerState)>,
+    restarts: BTreeMap<NodeId, Restarts>,
+    /// It is cut off from all others until it ends.
+    pub cut_off: Option<CutOff>,
+    turns: u64,
+    /// Rounds of turns after which something was looked at.
+    last_check_round: u64,
+    /// What its clock gains while it should gain 1,000.
+    rate: u64,
+    answers: Vec<(ProposalId, Result<Answer, String>)>,
+}
+
+/// A node that is cut off from all others.
+pub struct CutOff {
+    pub since: Micros,
+    /// The nodes to which it had links then.
+    pub linked: Vec<usize>,
+}
+
+/// How often another node has forgotten the link, as this one knows.
+struct Restarts {
+    count: u64,
+    /// It could be reached when this was last looked at.
+    is_there: bool,
+    /// When it last could not be.
+    away: Micros,
+    /// When this node found the last restart, and when the other could last not be reached before: nothing if it could not be at that time.
+    last: Option<(Micros, Micros)>,
+}
+
+/// What a node knows of another: connections of the link so far, and the life that is a member.
+type PeerState = (u64, Option<Incarnation>);
+
+pub struct Member {
+    pub number: usize,
+    pub machine: Machine,
+    pub setup: Setup,
+    pub process: Option<Process>,
+    /// Lives so far, of those whose numbers its disk knows.
+    pub incarnation: u64,
+    /// Disks so far, but for the first, where its clock says less than it did.
+    pub set_back: u64,
+    /// As what its last process ended, which may have been declared dead meanwhile.
+    pub last_incarnation: Incarnation,
+    /// When the last of them began.
+    pub began: Micros,
+    /// What it offers in this life.
+    pub features: u64,
+    /// What it understands of what cores agree on; chance says where it is `None`.
+    pub log: Option<u64>,
+    /// An operator has switched it off.
+    pub is_switched_off: bool,
+    /// Its log has no room, and refuses what comes.
+    pub lacks_room: bool,
+    /// When that was so last.
+    pub lacked_room: Micros,
+    /// Its process stands still until then.
+    pub stopped: Micros,
+    /// Messages from this number on are owed to its durable sessions, wherever they are sent: all other nodes know again what these want, where it was removed.
+    /// `usize::MAX` until they do.
+    pub owed_from: usize,
+    /// It is off until the others have got along without it.
+    pub in_long_outage: bool,
+    /// It was told to leave, in this life.
+    pub leaves: bool,
+    /// The same of links.
+    pub links: Option<u64>,
+    /// What it offers in any case.
+    pub always: u64,
+    /// On its disk: what the cores agree on.
+    pub copy: configstore::Copy,
+}
+
+pub const CLUSTER: [u8; 16] = [7; 16];
+pub const SECRET: &[u8] = b"of the cluster";
+
+/// 2025, about, microseconds.
+pub const BEGAN: Micros = 1_750_000_000_000_000;
+/// Numbers from one start of a process to the next: it takes more of them when others have declared it dead.
+const NUMBERS_PER_INCARNATION: u64 = 1_000;
+/// No two lives of a node have one number, whatever its clock says.
+const NUMBERS_PER_CLOCK: u64 = 50;
+/// Turns of a fabric from one look at everything to the next.
+const TURNS_BETWEEN_CHECKS: u64 = 100;
+/// And to the next look at leases.
+const TURNS_BETWEEN_LOOKS: u64 = 16;
+
+impl Member {
+    /// Starts the node's process, as life `incarnation` of all lives of all nodes.
+    ///
+    /// # Errors
+    /// [`StartFailure`].
+    pub fn start(&mut self, cx: &mut Context, plan: &Plan, incarnation: u32) -> Result<(), StartFailure> {
+        let mailbox = Arc::<Mailbox>::default();
+        let peers = mailbox.clone();
+        let join = move |node: &Arc<broker::Node>| {
+            // What it is told of clocks is for threads; the fabric's time is the simulation's.
+            let joined = node.join_cluster(peers, Instant::now());
+            assert_eq!(joined, Ok(()));
+        };
+        let mut node = Node::start_in(cx, &mut self.machine, self.setup.clone(), incarnation, join)?;
+        (self.incarnation, self.began, self.leaves) = (self.incarnation + 1, cx.now(), false);
+        (self.stopped, self.lacks_room) = (0, false);
+        let now = Time(node.micros(cx.now()));
+        let info = plan.nodes[self.number].clone();
+        self.features = self.offers(cx);
+        let (name, descriptor) = (info.name.clone(), Bytes::new());
+        let identity = Identity { name, cluster: CLUSTER, features: self.features, descriptor };
+        let mut random = Random::new(cx.random.draw());
+        let fill =
+            move |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte = (random.draw() >> 40) as u8);
+        let mesh_config = MeshConfig { introduces: plan.has_meta_group, ..plan.mesh.clone() };
+        let mesh = Mesh::new(identity, Secret::new(SECRET), Box::new(fill), mesh_config);
+        let others =
+            plan.nodes.iter().enumerate().filter(|(at, _)| *at != self.number && !plan.has_meta_group);
+        let config = Config {
+            own: info.clone(),
+            others: others.map(|(_, info)| info.clone()).collect(),
+            incarnation: self.number(),
+            wall_ms: (BEGAN + cx.now() + plan.skews[self.number]) / MILLI,
+            ..plan.config.clone()
+        };
+        let incarnation = config.incarnation;
+        let mut router = ClusterRouter::new(now, config, node.broker().clone(), mesh, cx.random.draw());
+        if plan.has_meta_group {
+            let meta = meta(now, cx, plan, (info, incarnation), self.features, &mut node, mailbox.clone())?;
+            router.join_cluster(now, meta);
+            if cx.random.percent(20) {
+                self.copy = configstore::Copy::default();
+            }
+            router.records_copied(self.copy.position());
+        }
+        let mut process = Process {
+            node,
+            router,
+            mailbox,
+            number: self.number,
+            due: Micros::MAX,
+            full: Vec::new(),
+            interrupted: BTreeMap::new(),
+            restarts: BTreeMap::new(),
+            cut_off: None,
+            turns: 0,
+            last_check_round: 0,
+            rate: plan.rates.get(self.number).copied().unwrap_or(1_000),
+            answers: Vec::new(),
+        };
+        process.wake(cx, 0);
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// Of its last life, when that began.
+    fn number(&self) -> Incarnation {
+        Incarnation(self.incarnation * NUMBERS_PER_INCARNATION + self.set_back * NUMBERS_PER_CLOCK)
+    }
+
+    /// As after an upgrade, or before one: any part of what this version can, and bits that it does not know, of a later one. Few understand less of what
+    /// cores agree on than this version does.
+    fn offers(&self, cx: &mut Context) -> u64 {
+        let later = *cx.random.pick(&[0, 1 << 40]);
+        let some = cx.random.draw();
+        let of_links = *cx.random.pick(&[0, cluster::FEATURES, some]) & cluster::FEATURES & !cluster::LOG;
+        let of_log = if cx.random.percent(12) { some >> 1 } else { u64::MAX };
+        later | self.always | self.links.unwrap_or(of_links) | self.log.unwrap_or(of_log) & cluster::LOG
+    }
+}
+
+/// The node's part in what the cores agree on.
+fn meta(
+    now: Time,
+    cx: &mut Context,
+    plan: &Plan,
+    (own, incarnation): (NodeInfo, Incarnation),
+    features: u64,
+    node: &mut Node,
+    mailbox: Arc<Mailbox>,
+) -> Result<Meta, StartFailure> {
+    let is_joined = |at: usize| match plan.nodes.iter().position(|node| node.name == own.name) {
+        Some(who) if !plan.join_lists.is_empty() => plan.join_lists[who].contains(&at),
+        _ => plan.nodes[at].role == Role::Core,
+    };
+    let joined = (0..plan.nodes.len()).filter(|at| is_joined(*at)).map(|at| plan.nodes[at].address.clone());
+    let join: Vec<_> = joined.collect();
+    let config = MetaConfig {
+        expect: join.len(),
+        join,
+        patience: Duration::ZERO,
+        lease: plan.config.lease,
+        founding: u128::from(cx.random.draw()).max(1),
+        record_sync: RecordSyncConfig { part_bytes: 300 },
+        features,
+    };
+    let (log, log_events, recovered) = node.take_meta();
+    let start = || {
+        let id = log.identity().log.first_chunk().map_or(1, |first| u64::from_le_bytes(*first).max(1));
+        let member = consensus::Member { node: NodeId::of_name(&own.name) };
+        let of_group = consensus::Config::new(LogGroup(0), ReplicaId(id), member, cx.random.draw());
+        let [entries, votes] = shardlog::META;
+        let storage_groups = StorageGroups { entries, votes };
+        // Who is behind needs the whole soon.
+        let limits = RecordsLimits { tail_max: 12, ..RecordsLimits::default() };
+        let agreed = MetaState::new(Records::new(limits), features);
+        let group = Group::start(now, of_group, log, storage_groups, &recovered, agreed);
+        log_events.set_meta_listener(Box::new(ReplicaLogListener(mailbox)));
+        match group {
+            Err(StartError::UnsupportedVersion) => Err(StartFailure::Outdated),
+            group => Ok(group.expect("what the replica wrote is read")),
+        }
+    };
+    let group = (own.role == Role::Core).then(start).transpose()?;
+    Ok(Meta::new(now, own, incarnation, config, group))
+}
+
+/// Passes on what the log says to the replica.
+struct ReplicaLogListener(Arc<Mailbox>);
+
+impl MetaListener for ReplicaLogListener {
+    fn durable(&self, group: GroupId, index: u64) {
+        self.0.put(RouterCommand::Log(MetaLogEvent::Durable(group, index)));
+    }
+
+    fn checkpoint_durable(&self, group: GroupId, index: u64) {
+        self.0.put(RouterCommand::Log(MetaLogEvent::Checkpointed(group, index)));
+    }
+
+    fn vacate(&self, vacate: Vacate) {
+        self.0.put(RouterCommand::Log(MetaLogEvent::Vacate(vacate)));
+    }
+
+    fn failed(&self) {
+        self.0.put(RouterCommand::Log(MetaLogEvent::Failed));
+    }
+}
+
+impl Process {
+    pub fn time(&self, cx: &Context) -> Time {
+        Time(self.node.micros(cx.now()) * self.rate / 1_000)
+    }
+
+    /// The fabric has a turn so much later, if none comes before.
+    pub fn wake(&mut self, cx: &mut Context, delay: Micros) {
+        let at = cx.now() + delay;
+        if at < self.due {
+            self.due = at;
+            cx.at(at, Event::SimCluster(Step::Turn { incarnation: self.node.incarnation() }));
+        }
+    }
+
+    /// The reactors have done something: there may be letters.
+    pub fn look(&mut self, cx: &mut Context) {
+        if !self.mailbox.is_empty() {
+            let delay = if cx.random.percent(2) { cx.between(0, 50 * MILLI) } else { cx.between(1, 300) };
+            self.wake(cx, delay);
+        }
+    }
+
+    /// The fabric's turn.
+    pub fn turn(&mut self, cx: &mut Context, wan: &mut Wan, copy: &mut configstore::Copy) {
+        if self.due > cx.now() {
+            return;
+        }
+        self.due = Micros::MAX;
+        let now = self.time(cx);
+        for command in self.mailbox.take() {
+            self.router.handle_command(now, command);
+        }
+        self.router.turn(now);
+        while let Some(delivery) = self.router.poll_delivery() {
+            assert!(copy.take(&delivery), "n{} was told what is not for its copy", self.number);
+            match delivery {
+                RecordUpdate::Tail { .. } => cx.report.cluster_records_incremental += 1,
+                RecordUpdate::Whole { .. } => cx.report.cluster_records_full += 1,
+            }
+            self.router.records_copied(copy.position());
+        }
+        while let Some(outcome) = self.router.poll_proposal() {
+            self.answers.push(outcome);
+        }
+        self.node.send_posted(cx);
+        if self.router.meta().is_some() {
+            self.node.check_log_queue(cx);
+        }
+        self.serve_mesh(cx, wan, now);
+        self.note_links(cx);
+        self.turns += 1;
+        if self.turns.is_multiple_of(TURNS_BETWEEN_CHECKS) {
+            self.check(cx);
+        }
+        let due = self.router.timeout();
+        if due != Time::NEVER {
+            let at = self.node.at_micros((due.0 * 1_000).div_ceil(self.rate));
+            // A thread that is due at once turns at once, which takes a little.
+            self.wake(cx, at.saturating_sub(cx.now()).max(20));
+        }
+    }
+
+    /// What came of operators' wishes; nothing where that is not known.
+    pub fn take_answers(&mut self) -> Vec<(ProposalId, Result<Answer, String>)> {
+        std::mem::take(&mut self.answers)
+    }
+
+    /// Does what the mesh wants, and moves what it has to write.
+    fn serve_mesh(&mut self, cx: &mut Context, wan: &mut Wan, now: Time) {
+        let incarnation = self.node.incarnation();
+        while let Some(demand) = self.router.mesh().poll_demand() {
+            match demand {
+                Demand::Dial { connection, address, .. } => {
+                    let from = End { node: self.number, incarnation, connection };
+                    wan.dial(cx, from, address.parse().unwrap_or(usize::MAX));
+                }
+                Demand::Close { connection, last, reason } => {
+                    cx.log(|| format!("n{}: closes {connection:?}: {reason}", self.number));
+                    wan.send(cx, incarnation, connection, last);
+                    wan.close(cx, incarnation, connection);
+                }
+            }
+        }
+        let mut writable = std::mem::take(&mut self.full);
+        while let Some(connection) = self.router.mesh().poll_writable() {
+            if !writable.contains(&connection) {
+                writable.push(connection);
+            }
+        }
+        for connection in writable {
+            let room = wan.room(incarnation, connection);
+            if room == 0 {
+                cx.report.cluster_writes_blocked += 1;
+                self.full.push(connection);
+                continue;
+            }
+            let mut out = Output::default();
+            self.router.mesh().output(now, connection, room, &mut out);
+            for chunk in out.take() {
+                wan.send(cx, incarnation, connection, chunk);
+            }
+        }
+        // Whoever has filled its room is named again.
+        while let Some(connection) = self.router.mesh().poll_writable() {
+            self.full.push(connection);
+        }
+        if self.full.iter().any(|connection| wan.room(incarnation, *connection) > 0) {
+            self.wake(cx, 10);
+        }
+    }
+
+    fn note_links(&mut self, cx: &Context) {
+        let now = cx.now();
+        let seen = |peer: PeerStatus<'_>| {
+            let counters = peer.link.counters();
+            (peer.node, peer.is_up, counters.attached, counters.restarts)
+        };
+        let peers: Vec<_> = self.router.mesh().peers().map(seen).collect();
+        for (node, is_up, attached, restarts) in peers {
+            let is_there = is_up && self.is_member(node);
+            self.note_restarts(now, node, is_there, restarts);
+            let member = self.router.meta().and_then(|meta| meta.roster().members.get(&node));
+            let peer_state = (attached, member.map(|member| member.incarnation));
+            let interrupted = self.interrupted.entry(node).or_insert((now, peer_state));
+            if !is_there || interrupted.1 != peer_state {
+                *interrupted = (now, peer_state);
+            }
+        }
+    }
+
+    fn note_restarts(&mut self, now: Micros, node: NodeId, is_there: bool, count: u64) {
+        let new = || Restarts { count, is_there, away: now, last: None };
+        let known = self.restarts.entry(node).or_insert_with(new);
+        if known.count != count {
+            let is_first_sign = known.is_there && count == known.count + 1;
+            known.last = is_first_sign.then_some((now, known.away));
+        }
+        if !is_there {
+            known.away = now;
+        }
+        (known.count, known.is_there) = (count, is_there);
+    }
+
+    /// When this node found that another had restarted, if it could reach that one from `since` until then. What was on its way to the previous
+    /// incarnation was refused; what was sent later waits for the present one.
+    pub fn restart_found_at(&self, node: NodeId, since: Micros) -> Option<Micros> {
+        let (found, away) = self.restarts.get(&node)?.last?;
+        (away < since && since < found).then_some(found)
+    }
+
+    /// Whether it is time for checks that are made now and then.
+    pub fn is_to_be_checked(&mut self) -> bool {
+        let round = self.turns / TURNS_BETWEEN_LOOKS;
+        std::mem::replace(&mut self.last_check_round, round) != round
+    }
+
+    /// Whether this node's publishers wait for another node.
+    pub fn reaches(&mut self, node: NodeId) -> bool {
+        self.router.mesh().peer(node).is_some_and(|peer| peer.is_up) && self.is_member(node)
+    }
+
+    /// Whether another node belongs to the cluster and lives, as far as this one knows.
+    fn is_member(&self, node: NodeId) -> bool {
+        self.router.meta().is_none_or(|meta| {
+            meta.roster().members.get(&node).is_some_and(|member| member.state != State::Dead)
+        })
+    }
+
+    /// Whether the link to another node was not there at some time since `since`, or came back, or that node was dead for all others, or no member:
+    /// publishers do not wait for it then.
+    pub fn was_interrupted(&mut self, node: NodeId, since: Micros) -> bool {
+        !self.reaches(node) || self.interrupted.get(&node).is_none_or(|(at, _)| *at >= since)
+    }
+
+    /// What waits in links is bounded, and nothing is sent twice over a connection that lives.
+    pub fn check(&mut self, cx: &mut Context) {
+        let now = self.time(cx);
+        self.router.mesh().check_invariants();
+        for peer in self.router.mesh().peers() {
+            let config = peer.link.config();
+            for (class, (held, ..)) in peer.waiting(now) {
+                let most = config.buffer_max.of(class).max(FRAME_MAX);
+                assert!(held <= most, "{held} bytes of {class:?} wait for {}, {most} may", peer.name);
+            }
+            let most = (3 + 2 * u64::from(LANES_MAX)) * (config.window + FRAME_MAX);
+            assert!(peer.link.unconsumed() <= most, "{} bytes came and wait", peer.link.unconsumed());
+            cx.report.cluster_check_memory += 1;
+            let counters = peer.link.counters();
+            let again: u64 = Class::ALL.iter().map(|class| counters.of(*class).retransmitted).sum();
+            let lost = counters.attached > peer.connections.0 as u64;
+            assert!(
+                again == 0 || lost,
+                "{again} frames went to {} again, and no connection was lost",
+                peer.name
+            );
+            cx.report.cluster_check_sent_once += u64::from(again == 0);
+        }
+    }
+
+    /// Frames that were sent again.
+    pub fn retransmitted(&mut self) -> u64 {
+        let of = |link: &link::Link| {
+            Class::ALL.iter().map(|class| link.counters().of(*class).retransmitted).sum::<u64>()
+        };
+        self.router.mesh().peers().map(|peer| of(peer.link)).sum()
+    }
+}
+
+/// More than any frame of a simulation.
+const FRAME_MAX: u64 = 24 * 1024;

@@ -1,0 +1,467 @@
+//! What simulations once found, played step by step: a few cores, links of a millisecond, nothing by chance that matters. Of clusters that are a
+//! list in `static_members`, of those whose cores agree on the members in `meta_group`, of clocks in `clocks`; what all of them tell of is [`Scenario`].
+
+#![cfg_attr(not(test), allow(dead_code, reason = "only some of it notices a fault that is put in"))]
+
+use std::time::Duration;
+
+use broker::peers::SubackLevel;
+use broker::settings::Settings;
+use cluster::{Config, ForwardAck, NodeInfo, Role, WithoutQuorum};
+use link::{MeshConfig, NodeId};
+use mqtt::QoS;
+use replog::{Batching, Incarnation};
+
+use super::client::{Client, RetainAction, Scene};
+use super::oracle::{GROUPS, Level, RETAINED};
+use super::plan::{Fault, Plan};
+use super::world::SimCluster;
+use crate::node::Setup;
+use crate::schedule::{MILLI, Micros, SECOND};
+use crate::trace::Trace;
+
+#[cfg(test)]
+mod clocks;
+mod meta_group;
+#[cfg(test)]
+mod regions;
+mod static_members;
+
+const SEED: u64 = 7;
+/// As long as a scenario may take.
+const LONG: Micros = 1_000 * SECOND;
+
+fn plan(batching: Duration) -> Plan {
+    let info = |at: usize| NodeInfo {
+        name: format!("n{at}").into(),
+        role: Role::Core,
+        region: "r".into(),
+        address: at.to_string().into(),
+    };
+    let nodes: Vec<NodeInfo> = (0..3).map(info).collect();
+    let mut settings = Settings::default();
+    settings.sys.interval = Duration::ZERO;
+    // Of clients before MQTT 5, which cannot ask for a level.
+    settings.routing.suback = SubackLevel::Core;
+    let setup = Setup {
+        urgent: &[],
+        rules: std::sync::Arc::default(),
+        settings,
+        workers: 1,
+        segment_bytes: 64 << 10,
+        commit_bytes_max: 8 << 20,
+        low_bytes_per_commit: 1 << 20,
+        entropy: [1; 48],
+        sync_max: 300,
+        keeps_ahead: true,
+        #[cfg(feature = "trial")]
+        mutation: None,
+    };
+    let mut mesh = MeshConfig { dial_max: Duration::from_millis(200), ..MeshConfig::default() };
+    (mesh.link.heartbeat, mesh.link.silence_max) = (Duration::from_millis(100), Duration::from_millis(500));
+    Plan {
+        setups: vec![setup; 3],
+        config: Config {
+            own: nodes[0].clone(),
+            others: Vec::new(),
+            incarnation: Incarnation(0),
+            wall_ms: 0,
+            batching: Batching { interval: batching, bytes_max: 64 << 10, in_flight_max: 4 << 20 },
+            tombstones_max: 1_000,
+            forward_ack: ForwardAck::Received,
+            suback_timeout: Duration::from_secs(10),
+            qos0_linger: Duration::ZERO,
+            lease: Duration::from_secs(2),
+            packs: true,
+            without_quorum: WithoutQuorum::Hold,
+        },
+        mesh,
+        latency: MILLI,
+        jitter: 100,
+        nodes,
+        clients: 0,
+        pace: SECOND,
+        length: LONG,
+        faults: Vec::new(),
+        is_tight: false,
+        has_hostile_client: false,
+        has_meta_group: false,
+        join_lists: Vec::new(),
+        old: Vec::new(),
+        rates: Vec::new(),
+        skews: vec![0; 3],
+    }
+}
+
+/// Three nodes that know each other, a subscriber on the first and a publisher on the third.
+struct Scenario {
+    cluster: SimCluster,
+}
+
+const SUBSCRIBER: usize = 0;
+const PUBLISHER: usize = 1;
+const PUBLISHER_NODE: usize = 2;
+/// Where there is one more node than the three.
+const REPLICANT: usize = 3;
+
+impl Plan {
+    /// One more node than there are.
+    fn add(&mut self, role: Role) {
+        let at = self.nodes.len();
+        let mut info = NodeInfo { name: format!("n{at}").into(), role, ..self.nodes[0].clone() };
+        info.address = at.to_string().into();
+        self.nodes.push(info);
+        self.setups.push(Setup { entropy: [at as u8 + 1; 48], ..self.setups[0].clone() });
+        self.skews.push(0);
+    }
+}
+
+impl Scenario {
+    fn of(plan: Plan) -> Self {
+        Self::of_links(plan, |_| None)
+    }
+
+    /// The same, where it is not chance that says what a node offers for its links.
+    fn of_links(plan: Plan, links: impl Fn(usize) -> Option<u64>) -> Self {
+        Self::of_seed(SEED, plan, links)
+    }
+
+    /// The same with other draws: who leads, and who hears what first.
+    fn of_seed(seed: u64, plan: Plan, links: impl Fn(usize) -> Option<u64>) -> Self {
+        let mut cluster = SimCluster::of_plan(seed, plan, Trace::default());
+        cluster.wan.is_calm = true;
+        cluster.net.calm = true;
+        for node in 0..cluster.members.len() {
+            cluster.members[node].log.get_or_insert(cluster::LOG);
+            cluster.members[node].links = links(node);
+            cluster.start(node);
+        }
+        let mut scenario = Self { cluster };
+        scenario.run_for(5 * SECOND);
+        for (number, node) in [(SUBSCRIBER, 0), (PUBLISHER, PUBLISHER_NODE)] {
+            // Members speak MQTT 5, in which a SUBSCRIBE says its level.
+            scenario.cluster.clients.push(Client::member(number));
+            scenario.cluster.connect(number, node);
+        }
+        scenario.run_for(SECOND);
+        scenario
+    }
+
+    fn run_for(&mut self, time: Micros) {
+        let until = self.cluster.cx.now() + time;
+        self.cluster.run_until(until);
+    }
+
+    fn with(&mut self, client: usize, what: impl FnOnce(&mut Client, &mut Scene<'_>)) {
+        let cluster = &mut self.cluster;
+        let mut scene = Scene { cx: &mut cluster.cx, net: &mut cluster.net, oracle: &mut cluster.oracle };
+        what(&mut cluster.clients[client], &mut scene);
+    }
+
+    fn subscribes(&mut self) {
+        let filters = vec![("t/#".to_owned(), QoS::AtLeastOnce)];
+        self.with(SUBSCRIBER, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+    }
+
+    /// Whether everybody who counts was said to know the subscription.
+    fn is_subscribed(&mut self) -> bool {
+        let (.., view) = self.cluster.clients[SUBSCRIBER].location().expect("the subscriber is connected");
+        self.cluster.oracle.view(view).granted.contains_key("t/#")
+    }
+
+    fn publishes(&mut self) -> usize {
+        self.publishes_on("t/0", QoS::AtLeastOnce, RetainAction::Nothing)
+    }
+
+    fn publishes_on(&mut self, topic: &str, qos: QoS, retain_action: RetainAction) -> usize {
+        self.publishes_as(PUBLISHER, topic, qos, retain_action)
+    }
+
+    fn publishes_as(&mut self, client: usize, topic: &str, qos: QoS, retain_action: RetainAction) -> usize {
+        let number = self.cluster.oracle.next_number();
+        self.with(client, |client, scene| client.publishes(scene, topic, qos, retain_action));
+        number
+    }
+
+    /// A client on a node joins the shared group.
+    fn joins_group(&mut self, client: usize) {
+        let filters = vec![(GROUPS[0].to_owned(), QoS::AtLeastOnce)];
+        self.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+    }
+
+    /// One more client, on a node.
+    fn connects(&mut self, node: usize) -> usize {
+        let number = self.cluster.clients.len();
+        self.cluster.clients.push(Client::new(number, None));
+        self.cluster.connect(number, node);
+        self.run_for(SECOND);
+        number
+    }
+
+    /// One more client, on a node, whose subscription everybody knows who counts.
+    fn has_subscriber(&mut self, node: usize) -> usize {
+        let number = self.cluster.clients.len();
+        self.cluster.clients.push(Client::member(number));
+        self.cluster.connect(number, node);
+        self.run_for(100 * MILLI);
+        let filters = vec![("t/#".to_owned(), QoS::AtLeastOnce)];
+        self.with(number, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
+        self.until_granted(number, "t/#");
+        number
+    }
+
+    /// What somebody finds retained who asks for it on a node now.
+    fn retained(&mut self, node: usize) -> Vec<usize> {
+        let view = self.reads(node);
+        self.cluster.oracle.view(view).retained.values().copied().collect()
+    }
+
+    /// Somebody asks a node for all that is retained. Returns the session.
+    fn reads(&mut self, node: usize) -> usize {
+        let reader = self.connects(node);
+        let filters = vec![(RETAINED.to_owned(), QoS::AtLeastOnce)];
+        self.with(reader, |client, scene| client.subscribes_to(scene, filters, Level::Local));
+        self.run_for(SECOND);
+        self.cluster.clients[reader].location().expect("the reader is connected").2
+    }
+
+    /// Whether a node has a link to another, and how often that one has begun anew.
+    fn link(&mut self, from: usize, to: usize) -> (bool, u64) {
+        let process = self.cluster.members[from].process.as_mut().expect("the node runs");
+        let peer = process.router.mesh().peer(NodeId::of_name(&format!("n{to}"))).expect("a peer");
+        (peer.is_up, peer.link.counters().restarts)
+    }
+
+    fn got_in_group(&self, number: usize) -> u32 {
+        self.cluster.oracle.arrivals_in_group(number, GROUPS[0])
+    }
+
+    fn is_acknowledged(&self, number: usize) -> bool {
+        self.cluster.oracle.is_acknowledged(number)
+    }
+
+    fn has_arrived(&self, number: usize) -> bool {
+        self.has_arrived_at(SUBSCRIBER, number)
+    }
+
+    fn has_arrived_at(&self, client: usize, number: usize) -> bool {
+        let (.., view) = self.cluster.clients[client].location().expect("the client is connected");
+        self.cluster.oracle.has_arrived(view, number)
+    }
+
+    /// Filters that a node knows other nodes to want.
+    fn routes_known(&self, node: usize) -> usize {
+        let process = self.cluster.members[node].process.as_ref().expect("the node runs");
+        let mut known = 0;
+        process
+            .node
+            .broker()
+            .routes
+            .for_each_wanted(|_, location, _| known += usize::from(location.is_some()));
+        known
+    }
+
+    /// Until SUBACK has come, before the time is over after which it comes in any case.
+    fn until_granted(&mut self, client: usize, filter: &str) {
+        let (.., view) = self.cluster.clients[client].location().expect("the client is connected");
+        let mut waited = 0;
+        while !self.cluster.oracle.view(view).granted.contains_key(filter) {
+            self.run_for(MILLI);
+            waited += 1;
+            assert!(waited < 90_000, "no SUBACK for {filter}");
+        }
+    }
+
+    /// Whether a node knows that another one wants a filter.
+    fn knows_route(&self, node: usize, wanted: &str) -> bool {
+        let process = self.cluster.members[node].process.as_ref().expect("the node runs");
+        let mut is_known = false;
+        process.node.broker().routes.for_each_wanted(|filter, location, _| {
+            is_known |= location.is_some() && filter == wanted;
+        });
+        is_known
+    }
+
+    fn part(&mut self, one: usize, other: usize) {
+        let now = self.cluster.cx.now();
+        self.cluster.wan.cut(now, one, other, LONG);
+        self.cluster.wan.cut(now, other, one, LONG);
+    }
+
+    fn join(&mut self, one: usize, other: usize) {
+        self.cluster.wan.mend(&mut self.cluster.cx, one, other);
+        self.cluster.wan.mend(&mut self.cluster.cx, other, one);
+    }
+
+    /// What the publisher says is acknowledged although the first node is cut off, and comes when it is there again.
+    fn assert_waits_for_the_first_node(&mut self, publisher: usize) {
+        let number = self.publishes_as(publisher, "t/0", QoS::AtLeastOnce, RetainAction::Nothing);
+        self.run_for(SECOND);
+        assert!(self.is_acknowledged(number) && !self.has_arrived(number));
+        self.join(0, REPLICANT);
+        self.run_for(5 * SECOND);
+        assert!(self.has_arrived(number));
+    }
+
+    fn restart(&mut self, node: usize) {
+        self.cluster.fault(&Fault::Kill { node });
+        self.cluster.start(node);
+    }
+
+    /// A node dies, and nobody starts it again.
+    fn shuts_down(&mut self, node: usize) {
+        self.cluster.members[node].is_switched_off = true;
+        self.cluster.fault(&Fault::Kill { node });
+    }
+
+    /// The core that a replicant hears from.
+    fn attached(&self, replicant: usize) -> usize {
+        let process = self.cluster.members[replicant].process.as_ref().expect("the node runs");
+        let core = process.router.view(process.time(&self.cluster.cx)).attached.expect("a core is there");
+        (0..self.cluster.members.len()).find(|node| *core == format!("n{node}")).expect("a node")
+    }
+
+    /// Whether a node is linked to another one whose link has restarted `restarts` times.
+    fn is_joined(&self, from: usize, to: usize, restarts: u64) -> bool {
+        let process = self.cluster.members[from].process.as_ref().expect("the node runs");
+        let links = process.router.view(process.time(&self.cluster.cx)).links;
+        links
+            .iter()
+            .any(|link| *link.peer.name == format!("n{to}") && link.is_up && link.restarts == restarts)
+    }
+
+    /// Whether a node may acknowledge.
+    fn may_acknowledge(&self, node: usize) -> bool {
+        let process = self.cluster.members[node].process.as_ref().expect("the node runs");
+        process.router.may_acknowledge(process.time(&self.cluster.cx))
+    }
+
+    fn until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
+        let mut waited = 0;
+        while !is_so(self) {
+            self.run_for(10 * MILLI);
+            waited += 1;
+            assert!(waited < 6_000, "not in a minute: {what}");
+        }
+    }
+
+    /// Nothing gets from a node to the others or back.
+    fn isolate(&mut self, node: usize) {
+        for other in (0..self.cluster.members.len()).filter(|other| *other != node) {
+            self.part(node, other);
+        }
+    }
+
+    fn release(&mut self, node: usize) {
+        for other in (0..self.cluster.members.len()).filter(|other| *other != node) {
+            self.join(node, other);
+        }
+    }
+}
+
+fn id(node: usize) -> NodeId {
+    NodeId::of_name(&format!("n{node}"))
+}
+
+/// Faults of the product, and what notices each of them.
+#[cfg(feature = "trial")]
+pub const TRIALS: [(cluster::Mutation, fn()); 32] = [
+    (cluster::Mutation::SettleCutOff, static_members::a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has),
+    (
+        cluster::Mutation::SettleForgotten,
+        static_members::what_a_durable_session_was_to_have_is_not_acknowledged_when_it_is_lost_with_the_node,
+    ),
+    (
+        cluster::Mutation::ConfirmToNext,
+        static_members::what_the_previous_incarnation_of_a_node_sent_is_not_confirmed_to_the_next,
+    ),
+    (cluster::Mutation::ForgetRemoved, meta_group::removed::who_has_left_is_waited_for_as_long_as_its_lease_runs),
+    (
+        cluster::Mutation::RefuseShapes,
+        static_members::what_another_node_has_granted_is_routed_however_many_shapes_there_are,
+    ),
+    (
+        cluster::Mutation::IgnoreCopyRequests,
+        static_members::what_is_retained_while_a_disk_is_full_is_kept_there_when_there_is_room,
+    ),
+    (
+        cluster::Mutation::ForgetGrants,
+        static_members::cores_that_begin_anew_wait_for_the_leases_that_they_have_forgotten,
+    ),
+    (
+        cluster::Mutation::GrantUninformed,
+        static_members::a_core_that_begins_anew_hears_of_every_node_before_it_grants_anything,
+    ),
+    (
+        cluster::Mutation::GrantSuspects,
+        meta_group::who_is_suspected_may_acknowledge_nothing_though_a_core_hears_it_again,
+    ),
+    (cluster::Mutation::DeclareDeadAtOnce, meta_group::nobody_is_dead_who_may_still_acknowledge),
+    (cluster::Mutation::NoMargin, meta_group::nobody_is_dead_who_may_still_acknowledge_by_a_clock_that_is_slow),
+    (
+        cluster::Mutation::PurgeSuspects,
+        meta_group::a_node_that_was_suspected_and_is_heard_again_keeps_what_its_clients_want,
+    ),
+    (
+        cluster::Mutation::KeepClients,
+        meta_group::who_stays_connected_to_a_node_that_was_dead_for_others_misses_nothing,
+    ),
+    (
+        cluster::Mutation::StayDead,
+        meta_group::whoever_is_cut_off_is_dead_for_the_others_acknowledges_nothing_and_joins_again,
+    ),
+    (
+        cluster::Mutation::ForgetRelays,
+        meta_group::removed::a_core_that_does_not_reach_the_one_that_leads_hears_it_by_way_of_another,
+    ),
+    (cluster::Mutation::FoundAlone, meta_group::nodes_that_know_addresses_only_form_one_cluster),
+    (cluster::Mutation::CountRemoved, meta_group::a_core_that_was_removed_counts_no_more),
+    (cluster::Mutation::ManyCoresAtOnce, meta_group::cores_go_one_after_the_other),
+    (cluster::Mutation::ForgetEarly, static_members::what_sessions_want_holds_while_their_node_tells_it_anew),
+    (
+        cluster::Mutation::AdoptUnread,
+        meta_group::what_some_core_does_not_understand_is_agreed_upon_when_it_is_updated,
+    ),
+    (
+        cluster::Mutation::OldIncarnationsJoin,
+        meta_group::a_node_that_has_lost_its_number_takes_a_greater_one_than_any_before,
+    ),
+    (
+        cluster::Mutation::RememberIncarnations,
+        meta_group::removed::a_node_that_left_and_joins_with_a_smaller_number_is_heard_as_any_other,
+    ),
+    (
+        cluster::Mutation::RememberIncarnations,
+        meta_group::removed::a_life_that_never_joined_is_no_reason_not_to_hear_one_with_a_smaller_number,
+    ),
+    (
+        cluster::Mutation::RememberIncarnations,
+        meta_group::removed::what_is_for_a_life_with_a_smaller_number_is_not_lost_with_the_link_to_a_greater_one,
+    ),
+    (
+        cluster::Mutation::AskOneCore,
+        static_members::what_one_core_alone_has_heard_of_one_that_is_gone_it_tells_the_others,
+    ),
+    (
+        cluster::Mutation::ForgetAway,
+        static_members::what_a_replicant_wants_that_is_away_is_told_to_the_core_that_it_was_attached_to,
+    ),
+    (cluster::Mutation::StayAttached, meta_group::removed::a_replicant_leaves_a_core_that_is_dead_for_the_others),
+    (
+        cluster::Mutation::GrantInTime,
+        static_members::a_core_that_begins_anew_waits_for_a_node_that_is_there_however_long_it_takes,
+    ),
+    (
+        cluster::Mutation::StaySuspect,
+        meta_group::removed::a_core_that_is_to_lead_while_it_is_suspected_says_that_it_is_there,
+    ),
+    (
+        cluster::Mutation::ForgetLegacy,
+        meta_group::removed::what_a_dead_node_had_told_some_only_the_others_hear_from_them,
+    ),
+    (
+        cluster::Mutation::CountOnDead,
+        meta_group::removed::a_core_that_leads_and_leaves_while_another_is_dead_waits_for_nobody,
+    ),
+    (cluster::Mutation::SendToDead, static_members::what_others_say_that_a_new_life_wants_goes_there),
+];

@@ -1,0 +1,134 @@
+//! Gives a record its header, and enters it into the books.
+
+use std::sync::Arc;
+
+use crate::id::GroupId;
+use crate::options::{Options, mutated};
+use crate::queue::{Item, Record};
+use crate::record::{Kind, RecordHeader};
+use crate::segment::Segment;
+use crate::segment_index::{DONE, SegmentIndex, encode_done};
+use crate::state::State;
+
+/// A commit that has its place, and what is told when it is durable.
+#[derive(Default)]
+pub(crate) struct Prepared {
+    pub at: u64,
+    pub records: usize,
+    pub queued_bytes: u64,
+    pub entries: Vec<(GroupId, u64)>,
+    pub done: Vec<(GroupId, u64)>,
+    pub floor: Option<u64>,
+    pub checkpoint_bytes: u64,
+    pub moved: u64,
+    pub moved_bytes: u64,
+}
+
+/// What a record carries.
+pub(crate) enum Payload {
+    None,
+    Entry(Arc<Vec<u8>>),
+    Part(Arc<[u8]>),
+    Done([u8; DONE]),
+}
+
+impl Payload {
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::None => &[],
+            Self::Entry(bytes) => bytes,
+            Self::Part(bytes) => bytes,
+            Self::Done(bytes) => bytes,
+        }
+    }
+}
+
+/// Enters the record into the books. `None`: it is a move that something newer made needless.
+pub(crate) fn layout(
+    state: &mut State,
+    segment: &Segment,
+    at: u64,
+    item: &Item,
+    prepared: &mut Prepared,
+    options: &Options,
+) -> Option<(RecordHeader, Payload)> {
+    let kind = item.kind();
+    let mut header = RecordHeader {
+        crc: 0,
+        length: 0,
+        chain: 0,
+        kind,
+        group: GroupId(0),
+        commit: 0,
+        term: 0,
+        index: 0,
+        part: 0,
+        flags: 0,
+    };
+    let mut payload = Payload::None;
+    match item {
+        Item::Record(Record::Entry { group, term, index, payload: bytes }) => {
+            (header.group, header.term, header.index) = (*group, *term, *index);
+            payload = Payload::Entry(bytes.clone());
+            state.group(*group).entries.push(segment.id, *term, *index, at);
+            match prepared.entries.iter_mut().find(|(known, _)| known == group) {
+                Some((_, last)) => *last = *index,
+                None => prepared.entries.push((*group, *index)),
+            }
+        }
+        Item::Record(Record::Part { group, part, checkpoint, payload: bytes }) => {
+            (header.group, header.part, header.index) = (*group, *part, *checkpoint);
+            payload = Payload::Part(bytes.clone());
+        }
+        Item::MovedPart { group, part, version, payload: bytes } => {
+            prepared.moved += 1;
+            state.moving = state.moving.saturating_sub(1);
+            if !state.group(*group).part_index.movable(*part, *version) && !mutated!(options, MoveReplaced) {
+                return None;
+            }
+            (header.group, header.part, header.index) = (*group, *part, *version);
+            payload = Payload::Part(bytes.clone());
+        }
+        Item::Record(Record::Done { group, checkpoint }) => {
+            (header.group, header.index) = (*group, *checkpoint);
+            prepared.done.push((*group, *checkpoint));
+        }
+        Item::MovedDone { group, checkpoint } => {
+            prepared.moved += 1;
+            state.moving = state.moving.saturating_sub(1);
+            if state.group(*group).part_index.checkpoint != Some(*checkpoint) {
+                return None;
+            }
+            (header.group, header.index) = (*group, *checkpoint);
+        }
+        Item::Floor(floor) => {
+            header.index = floor.0;
+            prepared.floor = Some(floor.0);
+        }
+        Item::Opened => {}
+        Item::Lost { group, first, last } => {
+            (header.group, header.index, header.term) = (*group, *first, *last);
+        }
+    }
+    if matches!(kind, Kind::Done | Kind::MovedDone) {
+        header.length = DONE as u32;
+    } else {
+        header.length = payload.bytes().len() as u32;
+    }
+    if kind != Kind::Entry {
+        if !matches!(kind, Kind::Floor | Kind::Opened) {
+            prepared.checkpoint_bytes += header.size();
+            if matches!(kind, Kind::MovedPart | Kind::MovedDone) {
+                prepared.moved_bytes += header.size();
+            }
+        }
+        let mut index = SegmentIndex::default();
+        index.push(&header, at, &[]);
+        index.others.iter().for_each(|other| state.apply_other(segment.id, other));
+    }
+    if matches!(kind, Kind::Done | Kind::MovedDone) {
+        let (live, digest) = state.group(header.group).part_index.figures();
+        payload = Payload::Done(encode_done(live, digest));
+    }
+    Some((header, payload))
+}

@@ -1,0 +1,180 @@
+//! What is known of one group's checkpoints: which version of each part counts.
+
+use std::collections::BTreeMap;
+
+use crate::id::SegmentId;
+use crate::record::{Kind, size};
+use crate::segment_index::Other;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PartLocation {
+    /// The checkpoint that it was written for.
+    pub version: u64,
+    pub segment: SegmentId,
+    pub offset: u64,
+    /// Payload, in bytes.
+    pub length: u32,
+}
+
+/// Filled in the order of the log, by whoever writes it and at the next start alike.
+#[derive(Clone, Default)]
+pub(crate) struct PartIndex {
+    /// The last one that is done.
+    pub checkpoint: Option<u64>,
+    /// Its `Done`.
+    pub done: Option<PartLocation>,
+    /// What the last `Done` says of the live parts: how many, and their digest.
+    counted: Option<(u32, u64)>,
+    live: BTreeMap<u32, PartLocation>,
+    /// Of a checkpoint that is not done.
+    pending: BTreeMap<u32, PartLocation>,
+    digest: u64,
+    pub live_bytes: u64,
+    /// What a repair found lost: first and last index.
+    pub lost: Vec<(u64, u64)>,
+    unfinished_count: bool,
+}
+
+impl PartIndex {
+    /// For the crash tests: parts count before their checkpoint is done.
+    pub fn count_unfinished(&mut self) {
+        self.unfinished_count = true;
+    }
+
+    pub fn apply(&mut self, segment: SegmentId, other: &Other) {
+        let location = PartLocation {
+            version: other.index,
+            segment,
+            offset: u64::from(other.offset) * 8,
+            length: other.length,
+        };
+        match other.kind {
+            Kind::Part if self.unfinished_count => self.put(other.part, location),
+            Kind::Part => {
+                self.pending.insert(other.part, location);
+            }
+            Kind::MovedPart => {
+                if self.live.get(&other.part).is_none_or(|live| live.version <= location.version) {
+                    self.put(other.part, location);
+                }
+            }
+            Kind::Done => {
+                for (part, location) in std::mem::take(&mut self.pending) {
+                    if location.version == other.index {
+                        self.put(part, location);
+                    }
+                }
+                self.checkpoint = Some(other.index);
+                self.done = Some(location);
+                self.counted = Some((other.live, other.digest));
+            }
+            Kind::MovedDone => {
+                self.checkpoint = Some(other.index);
+                self.done = Some(location);
+                self.counted = Some((other.live, other.digest));
+            }
+            Kind::Lost => self.lost.push((other.index, other.term)),
+            Kind::Opened => self.pending.clear(),
+            Kind::Entry | Kind::Floor => {}
+        }
+    }
+
+    /// Makes it the live version of the part; without payload, there is none.
+    fn put(&mut self, part: u32, location: PartLocation) {
+        let old =
+            if location.length == 0 { self.live.remove(&part) } else { self.live.insert(part, location) };
+        if let Some(old) = old {
+            self.digest ^= fingerprint(part, old.version);
+            self.live_bytes -= size(old.length as usize);
+        }
+        if location.length > 0 {
+            self.digest ^= fingerprint(part, location.version);
+            self.live_bytes += size(location.length as usize);
+        }
+    }
+
+    /// How many parts are live, and their digest.
+    pub fn figures(&self) -> (u32, u64) {
+        (self.live.len() as u32, self.digest)
+    }
+
+    /// Whether the live parts are those that the last `Done` counted: otherwise some are missing.
+    pub fn complete(&self) -> bool {
+        self.counted.is_none_or(|counted| counted == self.figures())
+    }
+
+    pub fn live(&self) -> impl Iterator<Item = (u32, PartLocation)> + '_ {
+        self.live.iter().map(|(part, location)| (*part, *location))
+    }
+
+    /// Whether the part may be moved: its live version is the newest in the log. Otherwise the move could outlive what replaces it.
+    pub fn movable(&self, part: u32, version: u64) -> bool {
+        !self.pending.contains_key(&part) && self.live.get(&part).is_some_and(|p| p.version == version)
+    }
+
+    /// Parts of an unfinished checkpoint in the segment.
+    pub fn pending_in(&self, segment: SegmentId) -> bool {
+        self.pending.values().any(|location| location.segment == segment)
+    }
+}
+
+/// Mixed, so that the digest of a set, their exclusive or, differs when any member does.
+fn fingerprint(part: u32, version: u64) -> u64 {
+    let mut x = version ^ (u64::from(part) << 40).wrapping_add(0x9E37_79B9_7F4A_7C15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::GroupId;
+
+    fn apply(part_index: &mut PartIndex, kind: Kind, part: u32, index: u64, length: u32) {
+        let (live, digest) = part_index.figures();
+        let other = Other { kind, group: GroupId(1), part, index, term: 0, offset: 8, length, live, digest };
+        part_index.apply(SegmentId(1), &other);
+        if kind == Kind::Done {
+            part_index.counted = Some(part_index.figures());
+        }
+    }
+
+    fn live(part_index: &PartIndex) -> Vec<(u32, u64)> {
+        part_index.live().map(|(part, location)| (part, location.version)).collect()
+    }
+
+    #[test]
+    fn a_part_counts_once_its_checkpoint_is_done() {
+        let mut part_index = PartIndex::default();
+        apply(&mut part_index, Kind::Part, 1, 10, 5);
+        apply(&mut part_index, Kind::Part, 2, 10, 5);
+        assert_eq!(live(&part_index), []);
+        apply(&mut part_index, Kind::Done, 0, 10, 16);
+        assert_eq!(live(&part_index), [(1, 10), (2, 10)]);
+        apply(&mut part_index, Kind::Part, 1, 20, 5);
+        assert!(!part_index.movable(1, 10), "a newer one is in the log");
+        assert!(part_index.movable(2, 10));
+        apply(&mut part_index, Kind::Opened, 0, 0, 0);
+        apply(&mut part_index, Kind::Part, 2, 30, 0);
+        apply(&mut part_index, Kind::Done, 0, 30, 16);
+        assert_eq!(live(&part_index), [(1, 10)]);
+        assert!(part_index.complete());
+        assert_eq!(part_index.live_bytes, size(5));
+    }
+
+    #[test]
+    fn a_part_that_is_gone_is_noticed() {
+        let mut part_index = PartIndex::default();
+        apply(&mut part_index, Kind::Part, 1, 10, 5);
+        apply(&mut part_index, Kind::Done, 0, 10, 16);
+        let mut without = PartIndex {
+            counted: part_index.counted,
+            checkpoint: part_index.checkpoint,
+            ..PartIndex::default()
+        };
+        assert!(!without.complete());
+        apply(&mut without, Kind::MovedPart, 1, 10, 5);
+        assert!(without.complete(), "what was moved counts as what it was");
+    }
+}

@@ -1,0 +1,507 @@
+//! The process that lives and dies, and the comparison after each start.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::model::{Memory, Model, encode_part};
+use super::{Tally, Trial};
+use crate::fault::{FaultDisk, FaultPlan, Random};
+use crate::id::GroupId;
+use crate::{Commit, Error, LogListener, Opened, Options, RecoveredGroup, SegmentId, Shortage, Vacate, open};
+
+/// What the log told since it was last looked at.
+#[derive(Clone, Default)]
+struct EventRecorder(Arc<Mutex<Vec<Event>>>);
+
+enum Event {
+    Durable(Vec<(GroupId, u64)>),
+    Checkpoint(GroupId, u64),
+    Vacate(Vacate),
+    Full,
+    Room,
+    Failed,
+}
+
+impl EventRecorder {
+    fn push(&self, event: Event) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+    }
+
+    fn take(&self) -> Vec<Event> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl LogListener for EventRecorder {
+    fn durable(&mut self, groups: &[(GroupId, u64)]) {
+        self.push(Event::Durable(groups.to_vec()));
+    }
+    fn checkpoint_durable(&mut self, group: GroupId, index: u64) {
+        self.push(Event::Checkpoint(group, index));
+    }
+    fn vacate(&mut self, vacate: Vacate) {
+        self.push(Event::Vacate(vacate));
+    }
+    fn full(&mut self, _: Shortage) {
+        self.push(Event::Full);
+    }
+    fn room(&mut self) {
+        self.push(Event::Room);
+    }
+    fn failed(&mut self, _: &Error) {
+        self.push(Event::Failed);
+    }
+}
+
+pub(super) struct Runner {
+    trial: Trial,
+    random: Random,
+    disk: FaultDisk,
+    groups: BTreeMap<GroupId, Model>,
+    options: Options,
+    tally: Tally,
+    recorder: EventRecorder,
+    failed: bool,
+    /// Nothing goes wrong in this life.
+    calm: bool,
+}
+
+/// How a bit that was flipped may show.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Damage {
+    None,
+    Flipped,
+}
+
+const SEGMENT: u64 = 4096;
+
+impl Runner {
+    pub fn new(trial: Trial) -> Self {
+        let mut random = Random::new(trial.seed ^ 0x5EED);
+        let disk = FaultDisk::new(random.draw());
+        let groups = (1..=3).map(|n| (GroupId(n), Model::new(GroupId(n)))).collect();
+        let options = Options {
+            segment_bytes: SEGMENT,
+            reserve_bytes: 0,
+            commit_bytes_max: [600, 2000, 8 << 20][random.below(3) as usize],
+            low_bytes_per_commit: [200, 1 << 20][random.below(2) as usize],
+            entropy: Some([trial.seed as u8; 48]),
+            urgent: if trial.seed.is_multiple_of(2) { &[GroupId(2)] } else { &[] },
+            mutation: trial.mutation,
+            ..Options::default()
+        };
+        Self {
+            trial,
+            random,
+            disk,
+            groups,
+            options,
+            tally: Tally::default(),
+            recorder: EventRecorder::default(),
+            failed: false,
+            calm: false,
+        }
+    }
+
+    pub fn run(mut self) -> Result<Tally, String> {
+        self.tally.trials = 1;
+        for incarnation in 0..self.trial.incarnations {
+            self.plan(incarnation);
+            self.live()?;
+            if incarnation == 0 {
+                self.tally.operations = self.disk.operations();
+            }
+            let killed = !self.planned(incarnation) && self.random.below(3) == 0;
+            self.disk = if killed { self.disk.kill() } else { self.disk.crash() };
+        }
+        self.last_incarnation()?;
+        self.flip()?;
+        self.tally.faults = self.disk.counts();
+        Ok(self.tally)
+    }
+
+    fn planned(&self, incarnation: u32) -> bool {
+        incarnation == 0 && self.trial.cut_at.is_some()
+    }
+
+    /// What goes wrong in this life.
+    fn plan(&mut self, incarnation: u32) {
+        let mut plan = FaultPlan::default();
+        let at = self.disk.operations() + 1 + self.random.below(150);
+        if self.trial.cut_at.is_some() {
+            plan.cut_at = self.trial.cut_at.filter(|_| incarnation == 0);
+        } else {
+            match self.random.below(8) {
+                0..5 => plan.cut_at = Some(at),
+                5 => plan.sync_fails_at = Some(at),
+                6 => plan.write_full_at = Some(at),
+                _ => {}
+            }
+        }
+        self.disk.set_plan(plan);
+    }
+
+    fn start(&mut self, damage: Damage) -> Result<Option<Opened>, String> {
+        self.recorder = EventRecorder::default();
+        self.failed = false;
+        no_segment_is_missing(&self.disk)?;
+        let disk = Arc::new(self.disk.clone());
+        let opened = match open(disk, self.options.clone(), Box::new(self.recorder.clone()), &mut |_| {}) {
+            Ok(opened) => opened,
+            // The plan's doing: the next life looks again.
+            Err(Error::Io { .. } | Error::Full { .. }) if damage == Damage::None && !self.calm => {
+                return Ok(None);
+            }
+            Err(error) if damage == Damage::Flipped && error.is_damage() => {
+                self.tally.flips_refused += 1;
+                return Ok(None);
+            }
+            Err(error) => return Err(format!("the log does not open: {error}")),
+        };
+        self.tally.starts += 1;
+        self.tally.cut += u64::from(opened.recovery.report.cut_bytes > 0);
+        match self.compare(&opened, damage) {
+            Ok(()) => {
+                self.groups
+                    .values()
+                    .for_each(|model| opened.log.report_live(model.group, model.live_bytes()));
+                Ok(Some(opened))
+            }
+            // The power went while it was read.
+            Err(CompareError::Disk(_)) if damage == Damage::None && !self.calm => Ok(None),
+            Err(CompareError::Disk(why) | CompareError::Damage(why)) if damage == Damage::None => Err(why),
+            Err(CompareError::Disk(_) | CompareError::Damage(_)) => {
+                self.tally.flips_read += 1;
+                Ok(None)
+            }
+            Err(CompareError::Undetected(why)) => Err(why),
+        }
+    }
+
+    /// What was found must be what was told, and nothing that was never appended.
+    fn compare(&mut self, opened: &Opened, damage: Damage) -> Result<(), CompareError> {
+        let mut found: BTreeMap<GroupId, &RecoveredGroup> =
+            opened.recovery.groups.iter().map(|found| (found.group, found)).collect();
+        let mut cut = false;
+        for (group, model) in &mut self.groups {
+            let found = found.remove(group);
+            let (checkpoint, last) = found.map_or((None, 0), |found| (found.checkpoint, found.last));
+            let (reported, checkpoint_reported) = match damage {
+                Damage::None => (model.reported, model.checkpoint_reported),
+                Damage::Flipped => (model.reported_before, model.checkpoint_reported_before),
+            };
+            cut |= last < model.reported || checkpoint < model.checkpoint_reported;
+            if last < reported || last > model.history.len() as u64 {
+                let all = model.history.len();
+                return Err(undetected(format!(
+                    "{group} was told {reported} of {all} entries, and {last} are there"
+                )));
+            }
+            if checkpoint < checkpoint_reported {
+                return Err(undetected(format!(
+                    "{group}: checkpoint {checkpoint_reported:?} is {checkpoint:?} now"
+                )));
+            }
+            if let Some(found) = found {
+                compare_group(model, found, &mut self.tally)?;
+            }
+            model.restarted(checkpoint, last);
+            for (part, value) in model.state() {
+                let body = opened.log.read(*group, value.index);
+                let body = body.map_err(|error| compare_error(&error, &format!("{group}, part {part}")))?;
+                let op = model.history[value.index as usize - 1];
+                if body.as_ref() != op.encode() || !op.has_nonce(value.nonce) {
+                    return Err(undetected(format!("{group}: entry {} is another", value.index)));
+                }
+                self.tally.bodies += 1;
+            }
+        }
+        if let Some(group) = found.keys().next() {
+            return Err(undetected(format!("{group} never wrote anything")));
+        }
+        if damage == Damage::Flipped {
+            let what = if cut { &mut self.tally.flips_cut } else { &mut self.tally.flips_harmless };
+            *what += 1;
+        }
+        Ok(())
+    }
+
+    fn live(&mut self) -> Result<(), String> {
+        let Some(mut opened) = self.start(Damage::None)? else { return Ok(()) };
+        for _ in 0..self.trial.steps {
+            if self.step(&mut opened)? == StepResult::Stop {
+                break;
+            }
+        }
+        self.tally.freed += opened.log.stats().freed;
+        Ok(())
+    }
+
+    /// Without faults everything that was appended becomes durable, and segments become free.
+    fn last_incarnation(&mut self) -> Result<(), String> {
+        self.disk.set_plan(FaultPlan::default());
+        self.calm = true;
+        let Some(mut opened) = self.start(Damage::None)? else {
+            return Err("the log does not open although nothing goes wrong".to_owned());
+        };
+        for _ in 0..self.trial.steps {
+            self.step(&mut opened)?;
+        }
+        self.disk.set_capacity(None);
+        for _ in 0..200 {
+            opened.keeper.keep();
+            self.commit(&mut opened)?;
+            self.answer(&mut opened);
+        }
+        for _ in 0..2000 {
+            opened.keeper.keep();
+            self.commit(&mut opened)?;
+        }
+        for (group, model) in &self.groups {
+            if model.reported != model.history.len() as u64 {
+                let all = model.history.len();
+                return Err(format!(
+                    "{group} was told {} of {all} entries, and nothing happens",
+                    model.reported
+                ));
+            }
+        }
+        // The last commit stands alone: a flip in it may be taken for a torn one.
+        let model = self.groups.values_mut().next().ok_or("there are groups")?;
+        let record = model.append(&mut self.random);
+        opened.log.append([record]);
+        self.commit(&mut opened)?;
+        self.tally.freed += opened.log.stats().freed;
+        Ok(())
+    }
+
+    fn step(&mut self, opened: &mut Opened) -> Result<StepResult, String> {
+        match self.random.below(100) {
+            0..45 => {
+                let group = GroupId(1 + self.random.below(3) as u16);
+                let model = self.groups.get_mut(&group).ok_or("a group")?;
+                let count = 1 + self.random.below(4);
+                let records: Vec<_> = (0..count).map(|_| model.append(&mut self.random)).collect();
+                opened.log.append(records);
+                opened.log.report_live(group, model.live_bytes());
+            }
+            45..75 => return self.commit(opened),
+            75..85 => {
+                opened.keeper.keep();
+            }
+            85..93 => self.answer(opened),
+            93..98 => {
+                let group = GroupId(1 + self.random.below(3) as u16);
+                let model = self.groups.get_mut(&group).ok_or("a group")?;
+                opened.log.append(model.checkpoint(&mut self.random));
+            }
+            98 => self.disk.set_capacity(Some(self.disk.used() + self.random.below(2 * SEGMENT))),
+            _ => self.disk.set_capacity(None),
+        }
+        Ok(StepResult::Continue)
+    }
+
+    fn answer(&mut self, opened: &mut Opened) {
+        for (group, model) in &mut self.groups {
+            if model.has_vacate_requests() {
+                let (records, free) = model.vacate(&mut self.random);
+                opened.log.append(records);
+                for vacate in free {
+                    // A refusal is asked again: the checkpoint that was told is the model's own measure.
+                    if opened.log.vacated(*group, vacate.segment).is_err() {
+                        model.request_vacate(vacate);
+                    }
+                }
+            }
+        }
+    }
+
+    fn commit(&mut self, opened: &mut Opened) -> Result<StepResult, String> {
+        let result = opened.writer.commit_once();
+        self.tally.commits += u64::from(matches!(result, Ok(Commit::Wrote { .. })));
+        // A commit of the log's own, or of parts: it is the last one now.
+        if matches!(result, Ok(Commit::Wrote { bytes: 1.., .. })) {
+            for model in self.groups.values_mut() {
+                (model.reported_before, model.checkpoint_reported_before) =
+                    (model.reported, model.checkpoint_reported);
+            }
+        }
+        self.listen()?;
+        if result.is_err() {
+            self.tally.failed += 1;
+            if !self.failed {
+                return Err("a commit failed and nobody was told".to_owned());
+            }
+            // For good: nothing more is told.
+            opened.log.append(self.groups.values_mut().map(|model| model.append(&mut self.random)));
+            let again = opened.writer.commit_once();
+            if again.is_ok() || !self.recorder.take().is_empty() {
+                return Err("the log went on after it failed".to_owned());
+            }
+            return Ok(StepResult::Stop);
+        }
+        Ok(StepResult::Continue)
+    }
+
+    fn listen(&mut self) -> Result<(), String> {
+        for event in self.recorder.take() {
+            match event {
+                Event::Durable(groups) => {
+                    for (group, index) in groups {
+                        self.groups.get_mut(&group).ok_or("a group that there is")?.durable(index)?;
+                    }
+                }
+                Event::Checkpoint(group, index) => {
+                    self.groups.get_mut(&group).ok_or("a group that there is")?.checkpoint_durable(index)?;
+                }
+                Event::Vacate(vacate) => {
+                    self.groups.get_mut(&vacate.group).ok_or("a group that there is")?.request_vacate(vacate);
+                }
+                Event::Full => self.tally.full += 1,
+                Event::Room => self.tally.room += 1,
+                Event::Failed => self.failed = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// One bit of a segment changes: it is noticed, or it hit the last commit, or nothing of any use.
+    fn flip(&mut self) -> Result<(), String> {
+        let before = self.disk.kill();
+        for _ in 0..4 {
+            self.disk = before.kill();
+            let names = crate::Disk::list(&self.disk).map_err(|error| error.to_string())?;
+            let segments: Vec<&String> =
+                names.iter().filter(|name| SegmentId::of_file(name).is_some()).collect();
+            let name = segments[self.random.below(segments.len() as u64) as usize];
+            let length = self.disk.contents(name).map_or(1, |bytes| bytes.len() as u64);
+            self.disk.flip(name, self.random.below(length), self.random.below(8) as u32);
+            let models: Vec<_> = self.groups.values().map(Model::remember).collect();
+            let noticed = (self.tally.flips_refused, self.tally.flips_read);
+            self.start(Damage::Flipped)?;
+            if noticed != (self.tally.flips_refused, self.tally.flips_read) {
+                self.repair(&models)?;
+            }
+            for (model, memory) in self.groups.values_mut().zip(models) {
+                model.recall(memory);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Runner {
+    /// A log that noticed damage can be repaired: what is in the new one was appended, and what is not is told.
+    fn repair(&mut self, models: &[Memory]) -> Result<(), String> {
+        let to = FaultDisk::new(self.random.draw());
+        let failed = |error: Error| format!("the log cannot be repaired: {error}");
+        let report = crate::offline::repair(&self.disk, Arc::new(to.clone())).map_err(failed)?;
+        let opened =
+            open(Arc::new(to), self.options.clone(), Box::new(EventRecorder::default()), &mut |_| {})
+                .map_err(|error| format!("the repaired log does not open: {error}"))?;
+        let mut missing = false;
+        for (found, (model, memory)) in
+            &opened.recovery.groups.iter().zip(self.groups.values().zip(models)).collect::<Vec<_>>()
+        {
+            if found.group != model.group {
+                return Err(format!("{} is not in the repaired log", model.group));
+            }
+            missing |= found.last < memory.reported();
+            for entry in found.entries() {
+                let entry = entry.map_err(|error| format!("the repaired log is damaged: {error}"))?;
+                if memory.entry(entry.index).as_deref() != Some(&entry.payload) {
+                    return Err(format!(
+                        "{}: the repaired entry {} was never appended",
+                        found.group, entry.index
+                    ));
+                }
+            }
+            missing |= !found.lost.is_empty();
+        }
+        if missing && report.damage.is_empty() {
+            return Err("the repaired log lacks something, and nothing was told".to_owned());
+        }
+        self.tally.repairs += 1;
+        Ok(())
+    }
+}
+
+/// Segments are removed in their order, and no crash changes that. A repair reads all that are there: without the segment that replaced a part,
+/// it would save the older part.
+pub(super) fn no_segment_is_missing(disk: &FaultDisk) -> Result<(), String> {
+    let names = crate::Disk::list(disk).map_err(|error| error.to_string())?;
+    let mut ids: Vec<SegmentId> = names.iter().filter_map(|name| SegmentId::of_file(name)).collect();
+    ids.sort_unstable();
+    match ids.array_windows().find(|[one, next]| one.next() != *next) {
+        Some([one, next]) => Err(format!("{one} and {next} are there, and nothing between them")),
+        None => Ok(()),
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum StepResult {
+    Continue,
+    Stop,
+}
+
+/// Why a comparison ended.
+enum CompareError {
+    /// The disk refused.
+    Disk(String),
+    /// The log noticed damage.
+    Damage(String),
+    /// The log did not notice.
+    Undetected(String),
+}
+
+fn undetected(why: String) -> CompareError {
+    CompareError::Undetected(why)
+}
+
+fn compare_error(error: &Error, what: &str) -> CompareError {
+    match error {
+        Error::Io { .. } => CompareError::Disk(format!("{what}: {error}")),
+        Error::Corrupt(_) => CompareError::Damage(format!("{what}: {error}")),
+        _ => CompareError::Undetected(format!("{what}: {error}")),
+    }
+}
+
+fn compare_group(model: &Model, found: &RecoveredGroup, tally: &mut Tally) -> Result<(), CompareError> {
+    let group = found.group;
+    let mut at = found.checkpoint.unwrap_or(0);
+    if let Some(checkpoint) = found.checkpoint {
+        let Some(state) = model.checkpoints.get(&checkpoint) else {
+            return Err(undetected(format!("{group} never made a checkpoint {checkpoint}")));
+        };
+        let mut expected: BTreeMap<u32, Vec<u8>> =
+            state.iter().map(|(part, value)| (*part, encode_part(Some(value)))).collect();
+        for part in found.parts() {
+            let (part, bytes) = part.map_err(|error| compare_error(&error, "a part"))?;
+            if expected.remove(&part).as_deref() != Some(&bytes) {
+                return Err(undetected(format!(
+                    "{group}: part {part} is not what checkpoint {checkpoint} had"
+                )));
+            }
+            tally.parts += 1;
+        }
+        if let Some(part) = expected.keys().next() {
+            return Err(undetected(format!("{group}: part {part} of checkpoint {checkpoint} is missing")));
+        }
+    }
+    for entry in found.entries() {
+        let entry = entry.map_err(|error| compare_error(&error, "an entry"))?;
+        at += 1;
+        let same = model.history.get(at as usize - 1).is_some_and(|op| op.encode() == *entry.payload);
+        if entry.index != at || !same {
+            return Err(undetected(format!(
+                "{group}: entry {} is not what was appended as {at}",
+                entry.index
+            )));
+        }
+        tally.entries += 1;
+    }
+    if at != found.last {
+        return Err(undetected(format!("{group}: entries end at {at}, not at {}", found.last)));
+    }
+    Ok(())
+}

@@ -1,0 +1,216 @@
+//! Scenes that random trials come upon rarely, played step by step.
+
+use std::sync::Arc;
+
+use super::runner::no_segment_is_missing;
+use crate::fault::{FaultDisk, FaultPlan};
+use crate::id::GroupId;
+use crate::{Commit, Error, Mutation, Opened, Options, Record, SegmentId, open};
+
+/// Something that the log has to survive.
+pub struct Scenario {
+    pub name: &'static str,
+    play: fn(Option<Mutation>) -> Result<(), String>,
+}
+
+impl Scenario {
+    pub const ALL: [Self; 3] = [
+        Self { name: "a segment of a copy that went another way", play: diverged },
+        Self { name: "the power goes while segments are freed", play: freed },
+        Self { name: "a part is replaced while it is to be moved", play: replaced },
+    ];
+
+    /// Plays it.
+    ///
+    /// # Errors
+    /// What is wrong, in a sentence, when the log does not do as it should.
+    pub fn play(&self, mutation: Option<Mutation>) -> Result<(), String> {
+        (self.play)(mutation).map_err(|why| format!("{}: {why}", self.name))
+    }
+}
+
+const GROUP: GroupId = GroupId(1);
+const SEGMENT: u64 = 4096;
+
+fn start(disk: &FaultDisk, mutation: Option<Mutation>) -> Result<Opened, Error> {
+    let options = Options {
+        segment_bytes: SEGMENT,
+        reserve_bytes: 0,
+        entropy: Some([1; 48]),
+        mutation,
+        ..Options::default()
+    };
+    open(Arc::new(disk.clone()), options, Box::new(()), &mut |_| {})
+}
+
+fn entry(index: u64, byte: u8) -> Record {
+    Record::Entry { group: GROUP, term: 1, index, payload: vec![byte; 1000].into() }
+}
+
+fn part(checkpoint: u64, bytes: &[u8]) -> Record {
+    Record::Part { group: GROUP, part: 1, checkpoint, payload: bytes.into() }
+}
+
+fn done(checkpoint: u64) -> Record {
+    Record::Done { group: GROUP, checkpoint }
+}
+
+fn drain(opened: &mut Opened) -> Result<(), Error> {
+    while matches!(opened.writer.commit_once()?, Commit::Wrote { .. }) {}
+    Ok(())
+}
+
+fn fill(opened: &mut Opened, indexes: std::ops::Range<u64>, byte: u8) -> Result<(), Error> {
+    for index in indexes {
+        opened.log.append([entry(index, byte)]);
+        drain(opened)?;
+    }
+    Ok(())
+}
+
+/// The group needs nothing of what a checkpoint stands for.
+fn give_up_segments(opened: &Opened) {
+    for segment in 1..=50 {
+        // Refused where entries after the checkpoint are in it.
+        let _ = opened.log.vacated(GROUP, SegmentId(segment));
+    }
+}
+
+/// A segment of the other copy has the right name, the right log, whole records with the right numbers: only the checksums that each
+/// record and each segment keeps of the one before tell that it is of another time.
+fn diverged(mutation: Option<Mutation>) -> Result<(), String> {
+    let failed = |error: Error| error.to_string();
+    let one = FaultDisk::new(1);
+    fill(&mut start(&one, mutation).map_err(failed)?, 1..5, b'=').map_err(failed)?;
+    let (one, other) = (one.kill(), one.kill());
+    for (disk, byte) in [(&one, b'1'), (&other, b'2')] {
+        fill(&mut start(disk, mutation).map_err(failed)?, 5..20, byte).map_err(failed)?;
+    }
+    let name = SegmentId(4).file();
+    let segment = other.contents(&name).ok_or("the other copy has the segment")?;
+    let mixed = one.kill();
+    mixed.put(&name, &segment);
+    match start(&mixed, mutation) {
+        Err(error) if error.is_damage() => Ok(()),
+        Err(error) => Err(format!("it is refused for another reason: {error}")),
+        Ok(_) => Err("a segment of another time is taken for this log's".to_owned()),
+    }
+}
+
+/// A freed segment is renamed and used again. The crash must not undo the first rename and keep a later one, and the file must not have
+/// another header under its old name.
+fn freed(mutation: Option<Mutation>) -> Result<(), String> {
+    for seed in 0..3 {
+        let whole = freed_until(seed, None, mutation)?;
+        for cut in 1..=whole {
+            freed_until(seed, Some(cut), mutation)
+                .map_err(|why| format!("seed {seed}, power cut at operation {cut}: {why}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the number of operations of the disk.
+fn freed_until(seed: u64, cut_at: Option<u64>, mutation: Option<Mutation>) -> Result<u64, String> {
+    let disk = FaultDisk::new(seed);
+    disk.set_plan(FaultPlan { cut_at, ..FaultPlan::default() });
+    let (lived, operations) = (free_segments(&disk, mutation), disk.operations());
+    if cut_at.is_none() {
+        let freed = lived.map_err(|error| error.to_string())?;
+        assert!(freed > 8 || mutation.is_some(), "the scene is about segments that are freed: {freed}");
+    }
+    let disk = disk.crash();
+    no_segment_is_missing(&disk)?;
+    start(&disk, mutation).map_err(|error| format!("the log does not open: {error}"))?;
+    Ok(operations)
+}
+
+fn free_segments(disk: &FaultDisk, mutation: Option<Mutation>) -> Result<u64, Error> {
+    let mut opened = start(disk, mutation)?;
+    fill(&mut opened, 1..40, b'x')?;
+    opened.log.append([part(39, b"part"), done(39)]);
+    drain(&mut opened)?;
+    // With room on the disk, several are freed before the next segment is begun.
+    for _ in 0..20 {
+        opened.keeper.keep();
+        give_up_segments(&opened);
+        opened.writer.commit_once()?;
+    }
+    // On a full disk each is used at once.
+    disk.set_capacity(Some(0));
+    let mut last = 39;
+    for _ in 0..30 {
+        if opened.log.stats().spares > 0 {
+            fill(&mut opened, last + 1..last + 3, b'y')?;
+            last += 2;
+            opened.log.append([part(last, b"newer"), done(last)]);
+        }
+        drain(&mut opened)?;
+        opened.keeper.keep();
+        give_up_segments(&opened);
+    }
+    Ok(opened.log.stats().freed)
+}
+
+/// A checkpoint without the part is queued before the move of the part: the move must not come behind it. Otherwise the part is there again
+/// once the segment is freed that says that it is gone.
+fn replaced(mutation: Option<Mutation>) -> Result<(), String> {
+    let disk = FaultDisk::new(1);
+    replace_part(&disk, mutation).map_err(|error| error.to_string())?;
+    let opened = start(&disk.kill(), mutation).map_err(|error| format!("the log does not open: {error}"))?;
+    let mut groups = opened.recovery.groups.iter();
+    let found = groups.find(|found| found.group == GROUP).ok_or("the group is not there")?;
+    match found.parts().find(|part| part.as_ref().is_ok_and(|(part, _)| *part == 1)) {
+        None => Ok(()),
+        Some(_) => Err("a part is there that the checkpoint has not".to_owned()),
+    }
+}
+
+fn replace_part(disk: &FaultDisk, mutation: Option<Mutation>) -> Result<(), Error> {
+    let mut opened = start(disk, mutation)?;
+    opened.log.append([entry(1, b'x'), part(1, &[b'p'; 2000]), done(1)]);
+    drain(&mut opened)?;
+    let mut next = 2;
+    let mut fill_to = |opened: &mut Opened, segments: u64| {
+        while opened.log.stats().segments as u64 + opened.log.stats().freed < segments {
+            fill(opened, next..next + 1, b'x')?;
+            next += 1;
+        }
+        Ok::<u64, Error>(next - 1)
+    };
+    // What is left of the open segment is enough for the part without payload, not for the one that is moved.
+    let last = fill_to(&mut opened, 6)?;
+    fill(&mut opened, last + 1..last + 2, b'x')?;
+    opened.keeper.keep();
+    give_up_segments(&opened);
+    opened.log.append([part(last, b"")]);
+    opened.keeper.keep();
+    drain(&mut opened)?;
+    let stats = opened.log.stats();
+    let is_moved = stats.parts_moved > 0 && stats.freed == 0;
+    assert!(is_moved || mutation.is_some(), "the scene is about a move that comes late: {stats:?}");
+    opened.log.append([done(last)]);
+    drain(&mut opened)?;
+    let mut last = last + 1;
+    // Up to the segment that says that the part is gone, and no further.
+    for _ in 0..40 {
+        if opened.log.stats().freed == 6 {
+            break;
+        }
+        fill(&mut opened, last + 1..last + 4, b'x')?;
+        last += 3;
+        opened.log.append([Record::Part {
+            group: GROUP,
+            part: 2,
+            checkpoint: last,
+            payload: (*b"other").into(),
+        }]);
+        opened.log.append([done(last)]);
+        drain(&mut opened)?;
+        opened.keeper.keep();
+        give_up_segments(&opened);
+    }
+    let freed = opened.log.stats().freed;
+    assert!(freed == 6 || mutation.is_some(), "the scene is about segments that are freed: {freed}");
+    Ok(())
+}

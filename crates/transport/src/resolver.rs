@@ -1,0 +1,67 @@
+//! Names of hosts, on threads of their own: the system's resolver blocks.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+
+use crate::config::TransportConfig;
+use crate::mailbox::{MailboxItem, Sender};
+
+/// What waits for names. Of each name one question is on its way at most.
+pub struct Resolver {
+    questions: mpsc::SyncSender<Box<str>>,
+    waiting: BTreeMap<Box<str>, Vec<u64>>,
+}
+
+/// Names that wait for a thread; a mesh asks again for those that find no place.
+const QUESTIONS_MAX: usize = 1024;
+/// A name whose servers do not answer takes a thread for half a minute: others do not wait for it.
+const THREADS: usize = 4;
+
+impl Resolver {
+    /// # Errors
+    /// A thread could not be started.
+    pub fn start<L: Send + 'static>(config: &TransportConfig, answers: Sender<L>) -> io::Result<Self> {
+        let (thread, resolve) = (&config.thread, config.resolve);
+        let (questions, asked) = mpsc::sync_channel::<Box<str>>(QUESTIONS_MAX);
+        let asked = Arc::new(Mutex::new(asked));
+        for _ in 0..THREADS {
+            let (asked, answers) = (asked.clone(), answers.clone());
+            critical::spawn(format!("{thread}-names"), move || {
+                loop {
+                    let next = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(address) = next else { return };
+                    let found = resolve(&address);
+                    if answers.post(MailboxItem::Resolved { address, found }).is_err() {
+                        return;
+                    }
+                }
+            })?;
+        }
+        Ok(Self { questions, waiting: BTreeMap::new() })
+    }
+
+    /// What an address is, if that takes no question; else `None`, and the answer comes as mail.
+    pub fn ask(&mut self, connection: u64, address: &str) -> Option<SocketAddr> {
+        if let Ok(address) = address.parse() {
+            return Some(address);
+        }
+        if let Some(waiting) = self.waiting.get_mut(address) {
+            waiting.push(connection);
+        } else if self.questions.try_send(address.into()).is_ok() {
+            self.waiting.insert(address.into(), vec![connection]);
+        }
+        None
+    }
+
+    /// Those that have asked for an address.
+    pub fn answered(&mut self, address: &str) -> Vec<u64> {
+        self.waiting.remove(address).unwrap_or_default()
+    }
+
+    /// A connection wants no answer any more. The question stays on its way.
+    pub fn forget(&mut self, connection: u64) {
+        self.waiting.values_mut().for_each(|waiting| waiting.retain(|it| *it != connection));
+    }
+}
