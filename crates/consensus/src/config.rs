@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::types::{LogGroup, Member, ReplicaId};
+use crate::raft_types::{LogGroup, Member, ReplicaId};
 
 /// [`Config::heartbeat`], where nobody says otherwise.
 pub const HEARTBEAT: Duration = Duration::from_millis(500);

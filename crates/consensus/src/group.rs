@@ -20,7 +20,7 @@ use crate::raft_log::{StorageGroups, Store, Unreadable};
 use crate::runtime::{Runtime, lock};
 use crate::serve::Server;
 use crate::status::{Role, Status};
-use crate::types::{Command, Member, ReplicaId, Types};
+use crate::raft_types::{Command, Member, ReplicaId, Types};
 use crate::wire;
 
 pub(crate) type Raft = openraft::Raft<Types, Machine>;

@@ -19,7 +19,7 @@ mod serve;
 mod status;
 #[cfg(test)]
 mod tests;
-mod types;
+mod raft_types;
 mod wire;
 
 pub use config::{Config, ELECTION_TIMEOUT, HEARTBEAT};
@@ -33,4 +33,4 @@ pub use mutation::{mutate, reached};
 pub use network::Transmit;
 pub use raft_log::{StorageGroups, Unreadable};
 pub use status::{Progress, Role, Status};
-pub use types::{LogGroup, Member, ReplicaId};
+pub use raft_types::{LogGroup, Member, ReplicaId};

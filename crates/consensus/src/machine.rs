@@ -9,7 +9,7 @@ use openraft::{EntryPayload, OptionalSend};
 
 use crate::raft_log::Store;
 use crate::runtime::lock;
-use crate::types::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
+use crate::raft_types::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
 
 /// What replicas agree on makes the same state on each of them: it depends on nothing but the commands.
 pub trait StateMachine: Send + 'static {

@@ -16,7 +16,7 @@ use openraft::{AsyncRuntime, OptionalSend};
 use tokio::sync::oneshot;
 
 use crate::runtime::{Runtime, lock};
-use crate::types::{LogGroup, LogId, Member, ReplicaId, Snapshot, Types, Vote};
+use crate::raft_types::{LogGroup, LogId, Member, ReplicaId, Snapshot, Types, Vote};
 use crate::wire::{Appended, Body, Message, encode};
 
 /// Bytes of a snapshot in one frame: a frame of the control lane holds up nobody for long.

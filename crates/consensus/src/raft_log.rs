@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::mutation::{Mutation, mutated};
 use crate::runtime::lock;
-use crate::types::{Entry, IoFlushed, LogId, Snapshot, SnapshotMeta, Types, Vote};
+use crate::raft_types::{Entry, IoFlushed, LogId, Snapshot, SnapshotMeta, Types, Vote};
 use crate::wire::{HardState, decode_entry, decode_meta, encode_entry, encode_meta, log_id, term_of};
 
 #[cfg(test)]

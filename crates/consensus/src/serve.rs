@@ -11,7 +11,7 @@ use tokio::sync::RwLock;
 use crate::group::Raft;
 use crate::raft_log::Store;
 use crate::runtime::lock;
-use crate::types::{ReplicaId, Snapshot, SnapshotMeta, Vote};
+use crate::raft_types::{ReplicaId, Snapshot, SnapshotMeta, Vote};
 use crate::wire::Body;
 
 /// What is kept between questions: a snapshot that comes in pieces.

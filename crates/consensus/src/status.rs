@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::types::{LogId, Member, ReplicaId, Types};
+use crate::raft_types::{LogId, Member, ReplicaId, Types};
 
 /// What a replica does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

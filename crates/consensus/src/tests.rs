@@ -10,7 +10,7 @@ use storage::fault::FaultDisk;
 use storage::{Commit, GroupId, LogListener, Options, Vacate, Writer};
 
 use crate::runtime::lock;
-use crate::types::{Command, Entry, Membership, Payload, SnapshotMeta, StoredMembership, Vote};
+use crate::raft_types::{Command, Entry, Membership, Payload, SnapshotMeta, StoredMembership, Vote};
 use crate::wire::{self, Append, Body, Message};
 use crate::{
     Change, Config, Group, LogGroup, Member, ReplicaId, Role, SnapshotError, StateMachine, StorageGroups,

@@ -29,7 +29,7 @@ use openraft::entry::RaftEntry;
 use openraft::vote::RaftLeaderId;
 use openraft::vote::leader_id_std::CommittedLeaderId;
 
-use crate::types::{
+use crate::raft_types::{
     Command, Entry, LogGroup, LogId, Member, Membership, Payload, ReplicaId, SnapshotMeta, StoredMembership,
     Types, Vote,
 };

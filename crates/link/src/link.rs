@@ -201,7 +201,7 @@ impl Link {
             receiving.consume(credit.bytes);
             if receiving.has_pending() {
                 self.unacknowledged.insert(credit.lane);
-                self.mark_ack_channel();
+                self.mark_acknowledging();
             }
         }
     }
@@ -229,7 +229,7 @@ impl Link {
             (Ok(()), Some(channel)) => channel.decoder = decoder,
             _ => self.drop_channel(id.index),
         }
-        self.mark_ack_channel();
+        self.mark_acknowledging();
         done
     }
 
@@ -334,7 +334,7 @@ impl Link {
         }
         if channel.is_open {
             let (turn, lanes) = (channel.turn, channel.lanes);
-            if !self.unacknowledged.is_empty() && self.ack_channel() == Some(id.index) {
+            if !self.unacknowledged.is_empty() && self.acknowledging() == Some(id.index) {
                 self.write_acknowledgements(out);
             }
             if !self.ready.and(lanes).is_empty() {
@@ -433,17 +433,17 @@ impl Link {
     }
 
     /// The channel that acknowledges for all lanes: the first that can, for it has the least to carry.
-    fn ack_channel(&self) -> Option<u8> {
+    fn acknowledging(&self) -> Option<u8> {
         let open = |channel: &Option<Channel>| channel.as_ref().is_some_and(|channel| channel.is_open);
         self.channels.iter().position(open).map(|index| index as u8)
     }
 
     /// The channel that has to say what was not told has output.
-    fn mark_ack_channel(&mut self) {
+    fn mark_acknowledging(&mut self) {
         if !self.unacknowledged.is_empty()
-            && let Some(ack_channel) = self.ack_channel()
+            && let Some(acknowledging) = self.acknowledging()
         {
-            self.writable |= 1 << ack_channel;
+            self.writable |= 1 << acknowledging;
         }
     }
 
@@ -582,7 +582,7 @@ impl Link {
         self.receiving.iter_mut().for_each(Receiving::resend);
         // Another channel has to say it from now on.
         self.unacknowledged = Lanes::ALL;
-        self.mark_ack_channel();
+        self.mark_acknowledging();
         if index != 0 {
             return;
         }

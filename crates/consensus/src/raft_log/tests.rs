@@ -11,7 +11,7 @@ use storage::{Commit, Options, Writer};
 
 use super::*;
 use crate::tests::EventRecorder;
-use crate::types::{Command, Membership, Payload, StoredMembership};
+use crate::raft_types::{Command, Membership, Payload, StoredMembership};
 use crate::{Member, ReplicaId};
 
 const STORAGE_GROUPS: StorageGroups = StorageGroups { entries: GroupId(1), votes: GroupId(2) };
