@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use crate::event::{Ended, Event, Message, Properties};
 use crate::{v4, v5};
 
-/// Where the broker under test listens.
+/// Address of the broker under test.
 #[derive(Clone, Debug)]
 pub struct Broker {
     pub host: String,
@@ -25,7 +25,7 @@ pub enum ClientVersion {
 impl ClientVersion {
     pub const ALL: [Self; 2] = [Self::V4, Self::V5];
 
-    /// The version of MQTT, as docs/interop.md writes it.
+    /// Returns the version of MQTT, as docs/interop.md writes it.
     pub fn mqtt(self) -> &'static str {
         match self {
             Self::V4 => "3.1.1",
@@ -34,7 +34,7 @@ impl ClientVersion {
     }
 }
 
-/// What a scenario chooses in CONNECT.
+/// Options of CONNECT that a scenario chooses.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
     pub client_id: String,
@@ -49,7 +49,7 @@ impl ConnectOptions {
         Self { client_id: client_id.into(), clean: true, expiry: None, will: None }
     }
 
-    /// A session that outlives its connection by five minutes.
+    /// Options for a session that outlives its connection by five minutes.
     pub fn durable(client_id: impl Into<String>) -> Self {
         Self { clean: false, expiry: Some(300), ..Self::clean(client_id) }
     }
@@ -62,11 +62,11 @@ pub struct Will {
     pub qos: QoS,
 }
 
-/// One connected client. Its event loop runs in a task of its own; everything it sees queues here in order.
+/// Connected client. Its event loop runs in a separate task, and its events queue here in order.
 pub struct Client {
     requests: Requests,
     events: mpsc::Receiver<Event>,
-    /// Messages that arrived while something else was waited for.
+    /// Messages that arrived while another event was expected.
     messages: std::collections::VecDeque<Message>,
     connection: JoinHandle<Ended>,
     pub session_present: bool,
@@ -78,7 +78,7 @@ pub(crate) enum Requests {
 }
 
 impl Client {
-    /// Returns after CONNACK.
+    /// Connects, and returns after CONNACK.
     pub async fn connect(broker: &Broker, version: ClientVersion, options: ConnectOptions) -> Result<Self> {
         let (sender, events) = mpsc::channel(EVENTS_MAX);
         let (requests, connection) = match version {
@@ -94,7 +94,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Returns the granted QoS of the SUBACK.
+    /// Subscribes, and returns the granted QoS of the SUBACK.
     pub async fn subscribe(&mut self, filter: &str, qos: QoS) -> Result<QoS> {
         match &self.requests {
             Requests::V4(client) => client.subscribe(filter, qos).await?,
@@ -103,7 +103,7 @@ impl Client {
         self.granted().await
     }
 
-    /// MQTT 5.0: with a Subscription Identifier, or with No Local.
+    /// Subscribes with a Subscription Identifier or with No Local. MQTT 5.0 only.
     pub async fn subscribe_v5(
         &mut self,
         filter: &str,
@@ -129,7 +129,7 @@ impl Client {
         }
     }
 
-    /// Publishes in order; returns when all are acknowledged (QoS 0: written).
+    /// Publishes in order. Returns when all messages are acknowledged (QoS 0: written).
     pub async fn publish(&mut self, topic: &str, payloads: &[String], qos: QoS, retain: bool) -> Result<()> {
         for payload in payloads {
             match &self.requests {
@@ -142,7 +142,7 @@ impl Client {
         self.acknowledged(payloads.len()).await
     }
 
-    /// MQTT 5.0, QoS 1: one message with properties.
+    /// Publishes one message with properties at QoS 1. MQTT 5.0 only.
     pub async fn publish_v5(&mut self, topic: &str, payload: &str, properties: &Properties) -> Result<()> {
         match &self.requests {
             Requests::V4(_) => bail!("MQTT 3.1.1 has no properties"),
@@ -163,7 +163,7 @@ impl Client {
         Ok(())
     }
 
-    /// The next `count` messages in the order of their arrival.
+    /// Returns the next `count` messages in the order of their arrival.
     pub async fn receive(&mut self, count: usize) -> Result<Vec<Message>> {
         let mut received = Vec::with_capacity(count);
         while received.len() < count {
@@ -183,7 +183,7 @@ impl Client {
         Ok(received)
     }
 
-    /// One message that arrives at either of two clients, and at which: 0 or 1.
+    /// Returns the first message that arrives at either of two clients, and the index of that client: 0 or 1.
     pub async fn receive_either(left: &mut Self, right: &mut Self) -> Result<(usize, Message)> {
         if let Some(message) = left.messages.pop_front() {
             return Ok((0, message));
@@ -201,7 +201,7 @@ impl Client {
         }
     }
 
-    /// Ends with a DISCONNECT; returns when the connection is closed.
+    /// Sends DISCONNECT, and returns when the connection is closed.
     pub async fn disconnect(self) -> Result<()> {
         match &self.requests {
             Requests::V4(client) => client.disconnect().await?,
@@ -213,19 +213,19 @@ impl Client {
     /// Closes the socket without a DISCONNECT.
     pub async fn abort(self) {
         self.connection.abort();
-        // The socket is closed when the task's state has been dropped, and that is when this returns; the error says
-        // only that the task was aborted.
+        // The socket closes when the task's state is dropped, and then this await returns. The error only says that the
+        // task was aborted.
         let _ = self.connection.await;
     }
 
-    /// Waits for the end of the connection; what still arrives before it is dropped.
+    /// Waits for the end of the connection. Drops messages that still arrive before it.
     pub async fn closed(mut self) -> Result<Ended> {
         let drained = async { while self.events.recv().await.is_some() {} };
         tokio::time::timeout(WAIT, drained).await.context("the connection stays open")?;
         Ok(self.connection.await?)
     }
 
-    /// `wanted` is for the message of a failure.
+    /// Waits for the next event. `wanted` describes it in the error message.
     async fn next(&mut self, wanted: &str) -> Result<Event> {
         match tokio::time::timeout(WAIT, self.events.recv()).await {
             Ok(Some(event)) => Ok(event),
@@ -235,7 +235,7 @@ impl Client {
     }
 }
 
-/// Longest wait for any one event: a green run never comes near it, it bounds a red one.
+/// Maximum wait for one event. It only bounds failing runs; a passing run stays far below it.
 const WAIT: Duration = Duration::from_secs(20);
-/// More than any scenario sends: a full channel would stop the client's reading.
+/// Capacity of the event channel. No scenario sends as much: a full channel would stop the client from reading.
 const EVENTS_MAX: usize = 1024;

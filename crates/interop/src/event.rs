@@ -1,6 +1,6 @@
 use rumqttc::QoS;
 
-/// What one client saw, in the words of both of the library's halves.
+/// Event of one client, in a form that is common to both protocol versions of the library.
 #[derive(Debug)]
 pub(crate) enum Event {
     Connected {
@@ -9,12 +9,12 @@ pub(crate) enum Event {
     Subscribed {
         granted: Vec<QoS>,
     },
-    /// A PUBLISH is done: PUBACK, PUBCOMP, or written at QoS 0.
+    /// A PUBLISH is complete: PUBACK or PUBCOMP arrived, or a QoS 0 PUBLISH was written.
     Published,
     Message(Message),
 }
 
-/// An Application Message as it arrived.
+/// Application Message that a client has received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     pub topic: String,
@@ -25,24 +25,24 @@ pub struct Message {
     pub properties: Properties,
 }
 
-/// The PUBLISH properties that the scenarios look at.
+/// PUBLISH properties that the scenarios check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Properties {
     pub content_type: Option<String>,
     pub response_topic: Option<String>,
     pub correlation_data: Option<Vec<u8>>,
-    /// Seconds.
+    /// Message Expiry Interval in seconds.
     pub message_expiry: Option<u32>,
     pub payload_format: Option<u8>,
     pub user: Vec<(String, String)>,
     pub subscription_identifiers: Vec<usize>,
 }
 
-/// Why a Network Connection is over.
+/// Reason for the end of a Network Connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The broker's DISCONNECT, which only MQTT 5.0 has.
+    /// The broker sent DISCONNECT with this Reason Code (MQTT 5.0 only).
     ByReason(u8),
-    /// The stream ended, or the library gave up: its own words.
+    /// The stream ended, or the library gave up. Holds the library's error message.
     Otherwise(String),
 }

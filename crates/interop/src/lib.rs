@@ -1,8 +1,9 @@
-//! What a broker must do for clients written with `rumqttc`, for MQTT 3.1.1 (its `v4`) and 5.0 (its `v5`).
+//! Interoperability scenarios for clients written with `rumqttc`: MQTT 3.1.1 (its module `v4`) and 5.0 (its module
+//! `v5`).
 //!
-//! The scenarios are those of `tests/interop`, which drives the clients of other languages; the program of this crate
-//! prints its results as that runner's JSON lines, and the tests run them against a node inside the test process.
-//! Start with [`Cell`]. Knows the broker by its address only.
+//! The scenarios are those of `tests/interop`, which drives clients in other languages. The program of this crate
+//! prints its results as JSON lines for that runner. The tests run the scenarios against a node inside the test
+//! process. Start with [`Cell`]. The scenarios know nothing of the broker but its address.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! `rumqttc-interop HOST:PORT`: every cell of both versions, one JSON line each, as `tests/interop/run.py` reads them.
+//! `rumqttc-interop HOST:PORT`: runs every cell with both versions and prints one JSON line for each.
+//! `tests/interop/run.py` reads the lines.
 
 use std::io::Write;
 

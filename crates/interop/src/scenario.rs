@@ -6,9 +6,9 @@ use rumqttc::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
 use crate::client::{Broker, Client, ClientVersion, ConnectOptions, Will};
 use crate::event::{Ended, Message, Properties};
 
-/// One column of docs/interop.md: a scenario, told over real sockets with clients of one version.
+/// Column of docs/interop.md: a scenario that runs over real sockets with clients of one version.
 ///
-/// Nothing sleeps. That something does not arrive is shown by a later message, a fence, that arrives first.
+/// Nothing sleeps. That a message does not arrive is shown by a later message, a fence, that arrives first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cell {
     QoS0,
@@ -43,7 +43,7 @@ impl Cell {
         Self::NoLocal,
     ];
 
-    /// The column's heading.
+    /// Heading of the column.
     pub fn name(self) -> &'static str {
         match self {
             Self::QoS0 => "QoS 0",
@@ -67,7 +67,7 @@ impl Cell {
             || !matches!(self, Self::Properties | Self::SubscriptionIdentifier | Self::NoLocal)
     }
 
-    /// Ok when the cell is green; the error says what was wanted and what came.
+    /// Runs the scenario. The error says what was expected and what was received.
     pub async fn run(self, broker: &Broker, version: ClientVersion) -> Result<()> {
         let name_prefix = format!("rumqttc{version:?}-{self:?}");
         let context =
@@ -90,7 +90,7 @@ impl Cell {
     }
 }
 
-/// A cell's own topic and Client Identifiers.
+/// Topic and Client Identifiers of one cell.
 struct ScenarioContext<'a> {
     broker: &'a Broker,
     version: ClientVersion,
@@ -132,7 +132,7 @@ async fn flow(context: &ScenarioContext<'_>, qos: QoS) -> Result<()> {
     Ok(())
 }
 
-/// A retained message reaches a live subscriber as an ordinary one [MQTT-3.3.1-12].
+/// A retained message reaches an existing subscriber as an ordinary one [MQTT-3.3.1-12].
 async fn retain_set(context: &ScenarioContext<'_>) -> Result<()> {
     let mut live = context.client("live").await?;
     live.subscribe(&context.topic, AtLeastOnce).await?;
@@ -144,7 +144,7 @@ async fn retain_set(context: &ScenarioContext<'_>) -> Result<()> {
     publisher.publish(&context.topic, &texts([""]), AtLeastOnce, true).await
 }
 
-/// A new subscription gets the last retained message, marked so [MQTT-3.3.1-6].
+/// A new subscription gets the last retained message, with RETAIN set [MQTT-3.3.1-6].
 async fn retain_get(context: &ScenarioContext<'_>) -> Result<()> {
     let mut publisher = context.client("publisher").await?;
     publisher.publish(&context.topic, &texts(["old", "new"]), AtLeastOnce, true).await?;
@@ -159,7 +159,7 @@ async fn retain_get(context: &ScenarioContext<'_>) -> Result<()> {
     publisher.publish(&context.topic, &texts([""]), AtLeastOnce, true).await
 }
 
-/// An empty retained payload deletes [MQTT-3.3.1-7]; it is passed on to live subscribers all the same.
+/// An empty retained payload deletes the retained message [MQTT-3.3.1-7]. Existing subscribers still get it.
 async fn retain_delete(context: &ScenarioContext<'_>) -> Result<()> {
     let mut live = context.client("live").await?;
     live.subscribe(&context.topic, AtLeastOnce).await?;
@@ -172,7 +172,7 @@ async fn retain_delete(context: &ScenarioContext<'_>) -> Result<()> {
     equal(payloads(&late.receive(1).await?), texts(["fence"]), "after deletion")
 }
 
-/// Published when the connection ends without a DISCONNECT [MQTT-3.1.2-8], and not after one.
+/// A Will is published when the connection ends without a DISCONNECT [MQTT-3.1.2-8], and not after one.
 async fn will(context: &ScenarioContext<'_>) -> Result<()> {
     let mut watcher = context.client("watcher").await?;
     watcher.subscribe(&context.topic, AtLeastOnce).await?;
@@ -189,7 +189,7 @@ async fn will(context: &ScenarioContext<'_>) -> Result<()> {
     equal(payloads(&watcher.receive(1).await?), texts(["fence"]), "after DISCONNECT")
 }
 
-/// A durable session keeps QoS 1 and 2 in order while its client is away.
+/// A durable session keeps the order of QoS 1 and QoS 2 messages while its client is disconnected.
 async fn resume(context: &ScenarioContext<'_>) -> Result<()> {
     let options = ConnectOptions::durable(context.id("durable"));
     let mut durable = context.connect(options.clone()).await?;
@@ -206,7 +206,7 @@ async fn resume(context: &ScenarioContext<'_>) -> Result<()> {
     let mut durable = context.connect(options).await?;
     equal(durable.session_present, true, "Session Present on resumption")?;
     let received = durable.receive(20).await?;
-    // Each QoS has its own order: a client may hand over QoS 2 at PUBLISH or at PUBREL.
+    // Each QoS has its own order: a client library may deliver QoS 2 at PUBLISH or at PUBREL.
     for (qos, sent) in [(AtLeastOnce, once), (ExactlyOnce, twice)] {
         let of_qos: Vec<Message> = received.iter().filter(|m| m.qos == qos).cloned().collect();
         equal(payloads(&of_qos), sent, "queued messages")?;
@@ -217,7 +217,8 @@ async fn resume(context: &ScenarioContext<'_>) -> Result<()> {
     equal(context.client("durable").await?.session_present, false, "Session Present after Clean Start")
 }
 
-/// Two members of a group split its messages: each goes to one of them, and both get some [MQTT-4.8.2-4].
+/// Two members of a shared group split its messages. Each message goes to one of them, and both get some
+/// [MQTT-4.8.2-4].
 async fn shared(context: &ScenarioContext<'_>) -> Result<()> {
     let mut members = [context.client("left").await?, context.client("right").await?];
     for member in &mut members {
@@ -243,7 +244,7 @@ async fn shared(context: &ScenarioContext<'_>) -> Result<()> {
     equal(all, wanted, "messages of the group")
 }
 
-/// A second connection of one Client Identifier closes the first [MQTT-3.1.4-3], with 0x8E in MQTT 5.0.
+/// A second connection with the same Client Identifier closes the first [MQTT-3.1.4-3], with 0x8E in MQTT 5.0.
 async fn takeover(context: &ScenarioContext<'_>) -> Result<()> {
     let mut first = context.client("same").await?;
     first.subscribe(&context.topic, AtMostOnce).await?;
@@ -256,7 +257,7 @@ async fn takeover(context: &ScenarioContext<'_>) -> Result<()> {
     }
 }
 
-/// What belongs to the Application Message is passed on, User Properties in order [MQTT-3.3.2-18].
+/// The properties of the Application Message are passed on, and User Properties keep their order [MQTT-3.3.2-18].
 async fn properties(context: &ScenarioContext<'_>) -> Result<()> {
     let mut subscriber = context.client("subscriber").await?;
     subscriber.subscribe(&context.topic, AtLeastOnce).await?;
@@ -286,7 +287,7 @@ async fn subscription_identifier(context: &ScenarioContext<'_>) -> Result<()> {
     equal(received[0].properties.subscription_identifiers.clone(), vec![77], "Subscription Identifiers")
 }
 
-/// A No Local subscription does not get what its own client publishes [MQTT-3.8.3-3].
+/// A No Local subscription does not get the messages that its own client publishes [MQTT-3.8.3-3].
 async fn no_local(context: &ScenarioContext<'_>) -> Result<()> {
     let mut own = context.client("own").await?;
     own.subscribe_v5(&context.topic, None, true).await?;

@@ -1,4 +1,4 @@
-//! `rumqttc`'s own half for MQTT 3.1.1.
+//! Client for MQTT 3.1.1, with `rumqttc`'s types for that version.
 
 use rumqttc::{
     AsyncClient, Event as Raw, EventLoop, Incoming, LastWill, MqttOptions, Outgoing, Publish, QoS,
@@ -24,7 +24,7 @@ pub(crate) fn start(
     (Requests::V4(client), tokio::spawn(run(event_loop, events)))
 }
 
-/// Until the connection ends: polled once more, the library would connect again.
+/// Runs until the connection ends. Another poll would make the library connect again.
 async fn run(mut event_loop: EventLoop, events: mpsc::Sender<Event>) -> Ended {
     loop {
         match event_loop.poll().await {
@@ -71,5 +71,5 @@ fn message(publish: Publish) -> Message {
     }
 }
 
-/// Requests that wait for the event loop; a full channel makes the asking task wait.
+/// Requests that wait for the event loop. When the channel is full, the requesting task waits.
 pub(crate) const REQUESTS_MAX: usize = 64;

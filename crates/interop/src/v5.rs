@@ -1,4 +1,4 @@
-//! `rumqttc`'s half for MQTT 5.0: the same calls over types of its own.
+//! Client for MQTT 5.0: the same calls as `v4`, with `rumqttc`'s separate types for 5.0.
 
 // tidy: allow(anyhow): scenarios are tests; their errors are read by people only.
 use anyhow::Result;
@@ -31,7 +31,7 @@ pub(crate) fn start(
     (Requests::V5(client), tokio::spawn(run(event_loop, events)))
 }
 
-/// Until the connection ends: polled once more, the library would connect again.
+/// Runs until the connection ends. Another poll would make the library connect again.
 async fn run(mut event_loop: EventLoop, events: mpsc::Sender<Event>) -> Ended {
     loop {
         match event_loop.poll().await {
@@ -128,7 +128,7 @@ pub(crate) async fn publish(
     Ok(())
 }
 
-/// The library has a QoS of its own in each half.
+/// Converts a QoS: the library has a separate type for each protocol version.
 pub(crate) fn qos(qos: rumqttc::QoS) -> QoS {
     match qos {
         rumqttc::QoS::AtMostOnce => QoS::AtMostOnce,

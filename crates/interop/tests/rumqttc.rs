@@ -1,5 +1,5 @@
-//! The cells of docs/interop.md for `rumqttc`, MQTT 3.1.1 and 5.0, against a node in this process: once with one worker, so
-//! that all clients share a reactor, and once with three, so that they do not.
+//! Cells of docs/interop.md for `rumqttc`, MQTT 3.1.1 and 5.0, against a node in this process. Each cell runs with one
+//! worker, so that all clients share a reactor, and with three workers, so that they do not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn an_empty_retained_message_deletes() {
 }
 
 #[test]
-fn a_will_is_published_unless_the_client_says_goodbye() {
+fn a_will_is_published_unless_the_client_sends_disconnect() {
     check(Cell::Will);
 }
 
@@ -67,7 +67,7 @@ fn a_subscription_identifier_comes_with_the_message() {
 }
 
 #[test]
-fn no_local_messages_do_not_come_back() {
+fn no_local_messages_do_not_return_to_their_publisher() {
     check(Cell::NoLocal);
 }
 

@@ -1,4 +1,4 @@
-//! What a client trusts, shows and speaks.
+//! TLS settings of a client: trusted authorities, its own certificate, protocol versions.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,30 +12,30 @@ use rustls::{
 
 use crate::{TlsError, pem};
 
-/// Everything that a command line can say of it.
+/// TLS options of a command line.
 #[derive(Clone, Debug, Default)]
 pub struct ClientTls {
     pub trust: Trust,
-    /// The client's own certificate chain and its key (PEM).
+    /// Certificate chain and key of the client itself (PEM).
     pub own: Option<(PathBuf, PathBuf)>,
     pub versions: Versions,
-    /// What is asked for by ALPN, the favourite first; none is asked for when it is empty.
+    /// Protocols to offer by ALPN, the preferred one first. Empty: no ALPN.
     pub alpn: Vec<Vec<u8>>,
 }
 
-/// Whose certificates are believed.
+/// Server certificates that the client accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
-    /// Those that the system's authorities signed.
+    /// Certificates that the authorities of the system have signed.
     #[default]
     System,
-    /// Those that the authorities of this file (PEM) signed, and no others.
+    /// Certificates that the authorities of this file (PEM) have signed, and no others.
     File(PathBuf),
-    /// Everybody's: whoever sits between can read and change everything.
+    /// All certificates. Anyone on the path to the server can then read and change everything.
     Anybody,
 }
 
-/// Which versions of TLS are spoken.
+/// Allowed versions of TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Versions {
     #[default]
@@ -45,10 +45,10 @@ pub enum Versions {
 }
 
 impl ClientTls {
-    /// Reads the files.
+    /// Reads the files and builds the configuration.
     ///
     /// # Errors
-    /// Files that cannot be read or do not fit each other, a system without authorities.
+    /// A file cannot be read, certificate and key do not match, or the system has no authorities.
     pub fn config(&self) -> Result<Arc<ClientConfig>, TlsError> {
         let provider = Arc::new(ring::default_provider());
         let versions: &[&SupportedProtocolVersion] = match self.versions {
@@ -82,11 +82,11 @@ impl ClientTls {
     }
 }
 
-/// The authorities that this system trusts; SSL_CERT_FILE and SSL_CERT_DIR name others.
+/// Returns the authorities that this system trusts. SSL_CERT_FILE and SSL_CERT_DIR select others.
 fn system() -> Result<RootCertStore, TlsError> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
-    // Systems carry certificates of the last century that cannot be read any more; the others still count.
+    // Systems still carry very old certificates that cannot be parsed. They are skipped, and the others are used.
     let (usable, _) = roots.add_parsable_certificates(found.certs);
     if usable == 0 {
         let why = found.errors.first().map(|error| format!(" ({error})")).unwrap_or_default();
@@ -95,7 +95,7 @@ fn system() -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
-/// Believes every certificate, but not that it is somebody's who does not have its key.
+/// Verifier that accepts every certificate, but still checks that the server has its private key.
 #[derive(Debug)]
 struct Unchecked(Arc<CryptoProvider>);
 

@@ -1,30 +1,30 @@
-//! Why files do not make a configuration.
+//! Errors of certificate and key files.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use rustls::pki_types::pem;
 
-/// Facts with the file that they are about.
+/// Reason why files do not make a TLS configuration. Each variant names the file.
 #[derive(Debug)]
 pub enum TlsError {
-    /// The file cannot be read, or is no PEM.
+    /// The file cannot be read or is not PEM.
     Unreadable { path: PathBuf, error: pem::Error },
-    /// A PEM file without a certificate.
+    /// The PEM file has no certificate.
     NoCertificate { path: PathBuf },
-    /// A PEM file without a private key.
+    /// The PEM file has no private key.
     NoKey { path: PathBuf },
-    /// Not an authority that others can be checked by.
+    /// The certificate cannot be used as an authority.
     BadAuthority { path: PathBuf, error: rustls::Error },
-    /// Certificate and key cannot be used together.
+    /// Certificate and key do not match.
     Unfit { certificate: PathBuf, key: PathBuf, error: rustls::Error },
-    /// It is shown as a server and as a client, and is not for both.
+    /// The certificate is used as a server and as a client, and is not valid for both.
     Purpose { certificate: PathBuf },
-    /// None of the authorities stands for it.
+    /// None of the authorities has signed the certificate.
     NotSigned { certificate: PathBuf, authorities: PathBuf, error: rustls::Error },
-    /// The system has no authorities, and none was named.
+    /// The system has no authorities, and none were named.
     NoAuthorities { why: String },
-    /// What was asked for cannot be had of the library.
+    /// The TLS library does not support the requested configuration.
     Unusable(rustls::Error),
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for TlsError {
             Self::Unreadable { path, error: pem::Error::Io(error) } => {
                 write!(f, "{}: {error}", path.display())
             }
-            Self::Unreadable { path, error } => write!(f, "{}: it is no PEM file ({error})", path.display()),
+            Self::Unreadable { path, error } => write!(f, "{}: it is not a PEM file ({error})", path.display()),
             Self::NoCertificate { path } => {
                 write!(
                     f,
@@ -49,24 +49,24 @@ impl fmt::Display for TlsError {
                 path.display()
             ),
             Self::BadAuthority { path, error } => {
-                write!(f, "{}: a certificate in it cannot be an authority ({error})", path.display())
+                write!(f, "{}: a certificate in it cannot be used as an authority ({error})", path.display())
             }
             Self::Unfit { certificate, key, error } => write!(
                 f,
-                "{} and {} cannot be used together ({error}): the key has to be the one that the first certificate was made of",
+                "{} and {} cannot be used together ({error}): the key has to belong to the first certificate of the file",
                 certificate.display(),
                 key.display()
             ),
             Self::Purpose { certificate } => write!(
                 f,
-                "{}: the certificate is not for both servers and clients, and it is shown as both: make it with extendedKeyUsage = \
+                "{}: the certificate is not for both servers and clients, and it is used as both: create it with extendedKeyUsage = \
                  serverAuth, clientAuth",
                 certificate.display()
             ),
             Self::NotSigned { certificate, authorities, error } => write!(
                 f,
-                "{}: the certificate is not signed by an authority of {} ({error}): name the file of the authority that signed it, and let \
-                 the certificate's file have the intermediate ones behind it",
+                "{}: the certificate is not signed by an authority of {} ({error}): name the file of the authority that signed it, and put \
+                 the intermediate certificates into the certificate's file, after it",
                 certificate.display(),
                 authorities.display()
             ),

@@ -1,32 +1,33 @@
-//! Until when files of certificates, and lists of revoked ones, hold.
+//! Expiry dates of certificate files and of certificate revocation lists.
 
 use std::path::{Path, PathBuf};
 
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
 use x509_parser::prelude::{CertificateRevocationList, FromDer as _, X509Certificate};
 
-/// A file that is in use, and when it ends.
+/// Expiry date of a file that is in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expiry {
     pub kind: ExpiryKind,
     pub file: PathBuf,
-    /// Unix time in seconds: of several certificates in the file that of the one that ends first, of a list when the next one is due.
+    /// Unix time in seconds. The earliest end of the certificates in the file; the time of the next update of a
+    /// revocation list.
     pub not_after: i64,
 }
 
-/// What a file is for.
+/// Purpose of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpiryKind {
-    /// A chain that is shown to clients.
+    /// Certificate chain that is presented to clients.
     Server,
-    /// Authorities that clients' certificates are checked by.
+    /// Authorities that verify the certificates of clients.
     ClientCa,
-    /// Clients' certificates that were revoked.
+    /// Revoked certificates of clients.
     ClientCrl,
 }
 
 impl ExpiryKind {
-    /// As logs and metrics say it.
+    /// Name in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Server => "server",
@@ -37,7 +38,7 @@ impl ExpiryKind {
 }
 
 impl Expiry {
-    /// `None` when none of them says when it ends in a way that can be read.
+    /// Returns the earliest expiry of `certificates`; `None` when no expiry date can be read.
     pub fn of_certificates<'a>(
         kind: ExpiryKind,
         file: &Path,
@@ -50,7 +51,7 @@ impl Expiry {
         Some(Self { kind, file: file.to_owned(), not_after: ends.min()? })
     }
 
-    /// `None` when none of them says when the next one is due.
+    /// Returns the earliest next update of `lists`; `None` when no list has one.
     pub fn of_lists<'a>(
         file: &Path,
         lists: impl IntoIterator<Item = &'a CertificateRevocationListDer<'a>>,
@@ -62,20 +63,21 @@ impl Expiry {
         Some(Self { kind: ExpiryKind::ClientCrl, file: file.to_owned(), not_after: ends.min()? })
     }
 
-    /// Whole days that are left at `now` (Unix time in seconds), when it is time to warn; 0 on the last day and after it.
+    /// Returns the whole days that are left at `now` (Unix time in seconds), once it is time to warn. 0 on the last day
+    /// and later.
     pub fn days_to_warn_of(&self, now: i64) -> Option<i64> {
         let left = self.not_after.saturating_sub(now);
         (left <= WARN_S).then(|| left.max(0) / DAY_S)
     }
 
-    /// Whether it has ended at `now`, Unix time in seconds.
+    /// Returns whether the file has expired at `now` (Unix time in seconds).
     pub fn is_over(&self, now: i64) -> bool {
         now > self.not_after
     }
 }
 
 const DAY_S: i64 = 24 * 60 * 60;
-/// A fortnight: certificates that are renewed by themselves have been renewed by then.
+/// Warning period of 14 days. Automatic renewal has replaced a certificate by then.
 const WARN_S: i64 = 14 * DAY_S;
 
 #[cfg(test)]
@@ -94,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_certificates_the_first_end_counts() {
+    fn the_earliest_end_of_several_certificates_counts() {
         let (file, kind) = (Path::new("chain.crt"), ExpiryKind::Server);
         let chain = [ending(2041), ending(2031), ending(2035)];
         let expiry = Expiry::of_certificates(kind, file, &chain).unwrap();
@@ -122,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fortnight_before_the_end_is_time_to_warn() {
+    fn the_warning_begins_14_days_before_the_end() {
         let expiry = Expiry { kind: ExpiryKind::Server, file: "c".into(), not_after: 100 * DAY_S };
         for (now, days, over) in [
             (86 * DAY_S - 1, None, false),

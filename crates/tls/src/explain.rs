@@ -1,34 +1,34 @@
-//! What an error of TLS means to whoever typed a command, and what to do about it.
+//! Explanations of TLS errors for users of the command line, with advice.
 
 use std::io;
 
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible};
 
-/// A sentence about a connection to `host`, without the name of the address, with the fix.
+/// Explains an error of a connection to `host` and says how to fix it. The text does not repeat the address.
 pub fn explain(error: &Error, host: &str) -> String {
     match error {
         Error::InvalidCertificate(error) => of_certificate(error, host),
         Error::AlertReceived(alert) => of_alert(*alert),
         Error::InvalidMessage(InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion) => {
-            "what answers there does not speak TLS; use the URL without TLS (mqtt://, ws://, http://), or the port that has it"
+            "the server at this port does not speak TLS; use the URL without TLS (mqtt://, ws://, http://), or the port that has it"
                 .to_owned()
         }
         Error::PeerIncompatible(
             PeerIncompatible::ServerDoesNotSupportTls12Or13
             | PeerIncompatible::ServerTlsVersionIsDisabledByOurConfig,
-        ) => "the server does not speak the version of TLS that is asked for (1.2 or 1.3, or what --tls-version says)".to_owned(),
+        ) => "the server does not speak the requested version of TLS (1.2 or 1.3, or what --tls-version says)".to_owned(),
         Error::NoApplicationProtocol => NO_ALPN.to_owned(),
         other => format!("TLS: {other}"),
     }
 }
 
-/// The same of an error that may hold one of TLS; `None` when it does not.
+/// Explains an I/O error that wraps a TLS error; `None` when it does not.
 pub fn explain_io(error: &io::Error, host: &str) -> Option<String> {
     let inner = error.get_ref()?.downcast_ref::<Error>()?;
     Some(explain(inner, host))
 }
 
-const NO_ALPN: &str = "the server does not speak the protocol that is asked for by ALPN; see which port it is, or ask for another \
+const NO_ALPN: &str = "the server does not speak the protocol that was offered by ALPN; check the port, or offer another \
                        one with --alpn";
 
 fn of_certificate(error: &CertificateError, host: &str) -> String {
@@ -41,12 +41,12 @@ fn of_certificate(error: &CertificateError, host: &str) -> String {
         CertificateError::NotValidForName => wrong_name(host, &[]),
         CertificateError::NotValidForNameContext { presented, .. } => wrong_name(host, presented),
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            "the server's certificate has expired: renew it on the server (a running node takes it up with SIGHUP); if it has not, \
+            "the server's certificate has expired: renew it on the server (a running node reloads it on SIGHUP); if it has not, \
              this machine's clock is wrong"
                 .to_owned()
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            "the server's certificate is not valid yet: look at this machine's clock, then at the server's".to_owned()
+            "the server's certificate is not valid yet: check the clock of this machine, then that of the server".to_owned()
         }
         CertificateError::Revoked => "the server's certificate was revoked".to_owned(),
         CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
@@ -70,13 +70,13 @@ fn wrong_name(host: &str, presented: &[String]) -> String {
     )
 }
 
-/// The name in `DnsName("localhost")`, which is how the library writes it.
+/// Returns the name in `DnsName("localhost")`, which is the form that the library prints.
 fn plain_name(name: &str) -> &str {
     let quoted = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(name);
     quoted.trim_matches('"')
 }
 
-/// Names of a certificate that are told.
+/// Maximum number of certificate names in an error message.
 const NAMES_MAX: usize = 5;
 
 fn of_alert(alert: AlertDescription) -> String {
@@ -95,7 +95,7 @@ fn of_alert(alert: AlertDescription) -> String {
         AlertDescription::CertificateExpired => "the client's certificate (--cert) has expired".to_owned(),
         AlertDescription::CertificateRevoked => "the client's certificate (--cert) was revoked".to_owned(),
         AlertDescription::ProtocolVersion => {
-            "the server does not speak the version of TLS that is asked for (--tls-version)".to_owned()
+            "the server does not speak the requested version of TLS (--tls-version)".to_owned()
         }
         AlertDescription::NoApplicationProtocol => NO_ALPN.to_owned(),
         other => format!("the server ends the TLS handshake: {other:?}"),
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_common_mistake_has_its_fix() {
+    fn common_mistakes_are_explained_with_a_fix() {
         let certificate = |error| explain(&Error::InvalidCertificate(error), "broker.example");
         let alert = |alert| explain(&Error::AlertReceived(alert), "broker.example");
         for (text, says) in [
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_network_is_not_one_of_tls() {
+    fn a_network_error_is_not_a_tls_error() {
         assert_eq!(explain_io(&io::Error::from(io::ErrorKind::ConnectionReset), "h"), None);
         let wrapped = io::Error::new(io::ErrorKind::InvalidData, Error::NoApplicationProtocol);
         assert_eq!(explain_io(&wrapped, "h").as_deref(), Some(NO_ALPN));

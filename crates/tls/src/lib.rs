@@ -1,10 +1,11 @@
-//! TLS where no reactor runs: certificates and keys in PEM files, what a client trusts and shows, and what went wrong, with the fix.
+//! TLS outside the reactors: certificates and keys in PEM files, TLS settings of clients, and explanations of TLS
+//! errors.
 //!
-//! [`ClientTls`] is what the command lines of `meridian ctl`, `top`, `pub` and `sub` make; [`explain`] says what an error means to
-//! whoever typed them; `pem` reads files for servers too, [`Expiry`] says when they end, and [`check_mutual`] whether others will take them. Listeners on reactors
-//! read theirs in `edge`.
+//! [`ClientTls`] holds the TLS options of `meridian ctl`, `top`, `pub` and `sub`, and [`explain`] turns a TLS error
+//! into advice. `pem` reads certificate files, also for servers. [`Expiry`] says when they expire, and [`check_mutual`]
+//! checks that other nodes accept a certificate. The listeners of reactors read theirs in `edge`.
 //!
-//! **Invariant:** without a word that says so, nobody is talked to whose certificate was not checked.
+//! **Invariant:** certificates of servers are always verified, unless an option explicitly disables that.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Whether others will take the certificate that this process shows, where those who connect and those who are connected to show one.
+//! Check that other nodes will accept the certificate of this process, where both ends of a connection present one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,20 +14,21 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::{TlsError, pem};
 
-/// What the clock says of a certificate.
+/// Validity of a certificate at the current time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Age {
     Valid,
-    /// It has ended so many seconds ago.
+    /// Expired this many seconds ago.
     Over(u64),
-    /// It begins in so many seconds.
+    /// Becomes valid in this many seconds.
     NotYet(u64),
 }
 
-/// Looks at a certificate that is shown as a server and as a client, to others that know the same authorities. `now` is Unix time in seconds.
+/// Checks a certificate that is used both as a server and as a client, against the authorities that all nodes share.
+/// `now` is Unix time in seconds.
 ///
 /// # Errors
-/// Files that cannot be read; [`TlsError::Purpose`], [`TlsError::NotSigned`]: nobody would ever take it.
+/// The files cannot be read, or no peer would accept the certificate: [`TlsError::Purpose`], [`TlsError::NotSigned`].
 pub fn check_mutual(certificate: &Path, authorities: &Path, now: u64) -> Result<Age, TlsError> {
     let chain = pem::certificates(certificate)?;
     let roots = Arc::new(pem::authorities(authorities)?);
@@ -45,10 +46,11 @@ pub fn check_mutual(certificate: &Path, authorities: &Path, now: u64) -> Result<
     Ok(age)
 }
 
-/// With a time at which it is valid, so that what else is wrong is found whatever the clock says.
+/// Returns the validity at `now`, and a time at which the certificate is valid. Other faults are then found
+/// independently of the clock.
 fn age(certificate: &CertificateDer<'_>, now: u64) -> (Age, UnixTime) {
     let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
-    // One that cannot be read is found to be wrong by whoever verifies it.
+    // A certificate that cannot be parsed is rejected by the verifier later.
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return (Age::Valid, at(now)) };
     let seconds = |time: i64| u64::try_from(time).unwrap_or(0);
     let validity = certificate.validity();
@@ -65,7 +67,7 @@ fn as_server(chain: &[CertificateDer<'_>], roots: Arc<RootCertStore>, at: UnixTi
     let verifier = verifier.build().map_err(|error| Error::General(error.to_string()))?;
     let name = ServerName::try_from("node").map_err(|error| Error::General(error.to_string()))?;
     match verifier.verify_server_cert(&chain[0], &chain[1..], &name, &[], at) {
-        // The name is looked at last, and it may be any.
+        // The verifier checks the name last, and any name is accepted here.
         Ok(_)
         | Err(Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
@@ -91,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// 2030-01-01.
+    /// 2030-01-01 in Unix time.
     const NOW: u64 = 1_893_456_000;
     const DAY: u64 = 24 * 60 * 60;
 
@@ -112,7 +114,7 @@ mod tests {
             Self { directory, issuer }
         }
 
-        /// Valid in 2029 and 2030.
+        /// Issues a certificate that is valid in 2029 and 2030.
         fn issue(&self, change: impl FnOnce(&mut CertificateParams)) -> PathBuf {
             let mut params = CertificateParams::new(["a.example".to_owned()]).unwrap();
             params.extended_key_usages = vec![Purpose::ServerAuth, Purpose::ClientAuth];
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_has_to_be_for_both_purposes() {
+    fn a_certificate_has_to_be_valid_for_both_purposes() {
         let authority = Authority::new("purposes");
         let with = |usages: &[Purpose]| {
             let path = authority.issue(|params| params.extended_key_usages = usages.to_vec());
@@ -151,17 +153,17 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_has_to_be_one_of_the_authorities() {
+    fn a_certificate_has_to_be_signed_by_one_of_the_authorities() {
         let (one, other) = (Authority::new("one"), Authority::new("other"));
         let foreign = other.issue(|_| ());
         let error = one.check(&foreign, NOW).unwrap_err();
         assert!(error.contains("not signed by") && error.contains("ca.pem"), "{error}");
-        // Nor is that of the authority itself one.
+        // The certificate of the authority itself is not accepted either.
         assert!(one.check(&one.directory.join("ca.pem"), NOW).is_err());
     }
 
     #[test]
-    fn what_the_clock_says_hides_nothing_else() {
+    fn an_expired_certificate_is_still_checked_for_other_faults() {
         let authority = Authority::new("age");
         let good = authority.issue(|_| ());
         let year = 365 * DAY;

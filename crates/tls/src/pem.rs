@@ -10,7 +10,7 @@ use rustls::sign::CertifiedKey;
 
 use crate::TlsError;
 
-/// All certificates of a file, at least one.
+/// Returns all certificates of a file, at least one.
 ///
 /// # Errors
 /// [`TlsError::Unreadable`], [`TlsError::NoCertificate`].
@@ -23,7 +23,7 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsErro
     }
 }
 
-/// The first private key of a file.
+/// Returns the first private key of a file.
 ///
 /// # Errors
 /// [`TlsError::Unreadable`], [`TlsError::NoKey`].
@@ -34,10 +34,10 @@ pub fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     })
 }
 
-/// A chain with the key of its first certificate.
+/// Returns a certificate chain with the key of its first certificate.
 ///
 /// # Errors
-/// Those of [`certificates`] and [`key`], and [`TlsError::Unfit`].
+/// Errors of [`certificates`] and [`key`], and [`TlsError::Unfit`].
 pub fn certified(certificate: &Path, private: &Path) -> Result<CertifiedKey, TlsError> {
     let (chain, key) = (certificates(certificate)?, key(private)?);
     CertifiedKey::from_der(chain, key, &ring::default_provider()).map_err(|error| TlsError::Unfit {
@@ -47,10 +47,10 @@ pub fn certified(certificate: &Path, private: &Path) -> Result<CertifiedKey, Tls
     })
 }
 
-/// The authorities of a file.
+/// Returns the authorities of a file.
 ///
 /// # Errors
-/// Those of [`certificates`], and [`TlsError::BadAuthority`].
+/// Errors of [`certificates`], and [`TlsError::BadAuthority`].
 pub fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for authority in certificates(path)? {
