@@ -1,13 +1,14 @@
-//! A batch as nodes tell it to each other, and what becomes of it. Little endian:
+//! Encoding of a batch that nodes send to each other, and of the answer to it. Little endian:
 //!
 //! ```text
 //! batch    version u8 = 1, id u128, mode u8, count u32, change*
 //! change   table u8 + bytes, key u16 + bytes, expected u8 (3: + revision u64), 0 | 1, value u32 + bytes
-//! answer   kind u8, revision u64, what belongs to the kind
+//! answer   kind u8, revision u64, fields of the kind
 //! ```
 //!
-//! Expected: 0 anything, 1 absent, 2 present, 3 at a revision. Mode: 0 all or nothing, 1 what is missing. Answers: 0 it holds, 1 a conflict
-//! (table, key, 0 | 1 and the revision u64), 2 too many records (u64), 3 no batch of this version. The revision is that of the records after it.
+//! Expected: 0 anything, 1 absent, 2 present, 3 at a revision. Mode: 0 all or nothing, 1 missing records only. Answers:
+//! 0 accepted, 1 conflict (table, key, 0 | 1 and the revision u64), 2 too many records (u64), 3 not a batch of this
+//! version. The revision of an answer is that of the records after the batch.
 
 use serde_json::value::RawValue;
 
@@ -15,28 +16,28 @@ use crate::change::{Change, Expected, Revision};
 use crate::error::ProposeError;
 use crate::state::{Proposed, Refusal};
 
-/// Bytes of a batch of a cluster: one takes a place among the words between its nodes.
+/// Maximum number of bytes of a batch in a cluster. A batch travels as one message between nodes.
 pub const BATCH_MAX: usize = 4 << 20;
-/// Changes of one batch.
+/// Maximum number of changes of a batch.
 pub const CHANGES_MAX: usize = 10_000;
 pub const KEY_MAX: usize = 4_096;
-/// Bytes of a value, as JSON.
+/// Maximum number of bytes of a value, as JSON.
 pub const VALUE_MAX: usize = 64 << 10;
 const TABLE_MAX: usize = 64;
 const VERSION: u8 = 1;
 
-/// Which of its changes hold.
+/// Selection of the changes of a batch that are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     All,
-    /// Those of records that there are not.
+    /// Selects the changes of records that do not exist.
     Missing,
 }
 
-/// What somebody proposes to the cluster.
+/// A batch that is proposed to the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch<'a> {
-    /// Of the proposal: said twice, it holds once.
+    /// Number of the proposal. A batch that is proposed twice is applied once.
     pub id: u128,
     pub mode: Mode,
     pub changes: Vec<Proposed<'a>>,
@@ -77,7 +78,8 @@ impl<'a> Batch<'a> {
         out
     }
 
-    /// Reads what [`Self::encode`] made, within the limits of a cluster; `None` for anything else. Never panics.
+    /// Decodes the output of [`Self::encode`], within the limits of a cluster. Returns `None` for other bytes. Never
+    /// panics.
     pub fn decode(bytes: &'a [u8]) -> Option<Self> {
         if bytes.len() > BATCH_MAX {
             return None;
@@ -117,12 +119,13 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// A batch of which all changes hold or none, for [`Records`](crate::Records). Another proposal has another `id`.
+/// Encodes a batch for [`Records`](crate::Records) whose changes are all applied, or none. Each proposal needs its own
+/// `id`.
 pub fn encode_batch(id: u128, changes: &[Change]) -> Vec<u8> {
     Batch::of(id, changes).encode()
 }
 
-/// What became of a batch, and the revision of the records when it was looked at.
+/// Result of a batch, and the revision of the records when the batch was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub revision: Revision,
@@ -149,13 +152,13 @@ pub(crate) fn encode_answer(revision: u64, outcome: &Result<(), Refusal>, record
     out
 }
 
-/// To bytes that are no batch.
+/// Encodes the answer to bytes that are not a batch.
 pub(crate) fn encode_no_batch(revision: u64) -> Vec<u8> {
     [&[3][..], &revision.to_le_bytes()].concat()
 }
 
 impl Answer {
-    /// `None` for bytes that are no answer. Never panics.
+    /// Decodes an answer. Returns `None` for other bytes. Never panics.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader(bytes);
         let kind = reader.u8()?;
@@ -171,7 +174,8 @@ impl Answer {
             }
             2 => Err(ProposeError::TooManyRecords { maximum: reader.u64()? as usize }),
             3 => Err(ProposeError::NotCommitted {
-                why: "the core that leads runs another version, which does not read the change: update the cores first".to_owned(),
+                why: "the leader runs another version, which cannot read the change: update the cores first"
+                    .to_owned(),
                 outcome_unknown: false,
             }),
             _ => return None,
@@ -192,7 +196,7 @@ pub(crate) fn put_value(value: &str, out: &mut Vec<u8>) {
     out.extend(value.as_bytes());
 }
 
-/// Takes fields from bytes of which nothing is known; each is `None` when there are too few, or it is beyond a limit.
+/// Reads fields from untrusted bytes. Each method returns `None` when bytes are missing or a limit is exceeded.
 pub(crate) struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -240,7 +244,7 @@ impl<'a> Reader<'a> {
         (1..=KEY_MAX).contains(&key.len()).then_some((table, key))
     }
 
-    /// A JSON that is not `null`: what it is not, no journal could hold.
+    /// Reads a JSON value on one line that is not `null`. The write-ahead log can hold no other value.
     pub fn value(&mut self) -> Option<&'a str> {
         let length = self.u32()? as usize;
         if length > VALUE_MAX {
@@ -275,7 +279,7 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The bytes of version 1, for ever.
+    /// Version 1 keeps these bytes for ever.
     #[test]
     fn a_batch_has_these_bytes() {
         let changes = batch();
@@ -315,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_journal_could_hold_is_no_batch() {
+    fn a_batch_with_a_value_that_the_log_cannot_hold_is_rejected() {
         let change =
             |table, key, value| Proposed { table, key, value: Some(value), expected: Expected::Anything };
         let read = |change: Proposed<'_>| {
@@ -341,7 +345,7 @@ mod tests {
         }
     }
 
-    /// The bytes of version 1, for ever.
+    /// Version 1 keeps these bytes for ever.
     #[test]
     fn answers_have_these_bytes() {
         let conflict = Refusal::Conflict { table: "t".into(), key: "k".into(), found: Some(Revision(3)) };

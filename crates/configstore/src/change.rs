@@ -1,16 +1,18 @@
-//! What is kept, and what can be proposed about it.
+//! Tables, records and changes of records.
 
 use serde::Serialize;
 
 use crate::state::Proposed;
 
-/// The name of a table: a few letters, digits and `_`.
+/// Name of a table: lower-case ASCII characters, digits and `_`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Table(&'static str);
 
 impl Table {
+    /// Makes a table of this name.
+    ///
     /// # Panics
-    /// When the name is empty or has other characters: tables are named in the source.
+    /// Panics when the name is empty or has other characters. Tables are named in the source.
     pub const fn named(name: &'static str) -> Self {
         let bytes = name.as_bytes();
         assert!(!bytes.is_empty());
@@ -27,19 +29,19 @@ impl Table {
     }
 }
 
-/// How many batches were accepted up to this one. The first is 1; 0 is before all.
+/// Number of a batch: how many were accepted up to and including this one. The first is 1; 0 is before all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
-/// What a proposal relies on: when it is not so, the whole batch is refused.
+/// Condition of a change. When it is not met, the whole batch is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     Anything,
-    /// There is no such record.
+    /// The record does not exist.
     Absent,
-    /// There is one, whatever it is.
+    /// The record exists, with any value.
     Present,
-    /// There is one, and this revision was the last that changed it.
+    /// The record exists, and this revision changed it last.
     At(Revision),
 }
 
@@ -54,7 +56,7 @@ impl Expected {
     }
 }
 
-/// One record is written or removed.
+/// A record to write or to remove.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Change {
     pub(crate) table: Table,
@@ -65,21 +67,21 @@ pub struct Change {
 }
 
 impl Change {
-    /// Writes a record, whether there is one or not.
+    /// Writes a record, whether it exists or not.
     ///
     /// # Errors
-    /// A value that has no JSON: a map whose keys are no texts.
+    /// The value has no JSON: a map whose keys are not strings.
     pub fn put(table: Table, key: impl Into<Box<str>>, value: &impl Serialize) -> serde_json::Result<Self> {
         let value = serde_json::to_string(value)?.into_boxed_str();
         Ok(Self { table, key: key.into(), value: Some(value), expected: Expected::Anything })
     }
 
-    /// Writes a number, which always has a JSON.
+    /// Writes a number. Every number has a JSON.
     pub fn number(table: Table, key: impl Into<Box<str>>, value: u64) -> Self {
         Self { table, key: key.into(), value: Some(value.to_string().into()), expected: Expected::Anything }
     }
 
-    /// Removes a record, if there is one.
+    /// Removes a record, if it exists.
     pub fn remove(table: Table, key: impl Into<Box<str>>) -> Self {
         Self { table, key: key.into(), value: None, expected: Expected::Anything }
     }
@@ -99,7 +101,7 @@ impl Change {
     }
 }
 
-/// Without the value: it may hold the hash of a password.
+/// Leaves out the value: it may hold the hash of a password.
 impl std::fmt::Debug for Change {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let verb = if self.value.is_some() { "put" } else { "remove" };
@@ -107,11 +109,11 @@ impl std::fmt::Debug for Change {
     }
 }
 
-/// What a view is told: this record is now so.
+/// A changed record, as a view receives it.
 #[derive(Clone, Copy)]
 pub struct Applied<'a> {
     pub key: &'a str,
-    /// JSON; `None`: it was removed.
+    /// JSON; `None` when the record was removed.
     pub value: Option<&'a str>,
     pub revision: Revision,
 }

@@ -1,14 +1,14 @@
-//! Why a registry cannot be opened or changed.
+//! Errors of opening and changing the configuration store.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::change::Revision;
 
-/// Why a batch is not in force.
+/// Reason why a batch was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProposeError {
-    /// A record is not what the proposal expects: ask again and decide again.
+    /// A record is not as the proposal expects. The caller has to read it and decide again.
     Conflict {
         table: Box<str>,
         key: Box<str>,
@@ -21,7 +21,7 @@ pub enum ProposeError {
         bytes: usize,
         maximum: usize,
     },
-    /// JSON's `null` is no value.
+    /// JSON's `null` is not a value.
     ValueNull,
     BatchLong {
         changes: usize,
@@ -30,21 +30,21 @@ pub enum ProposeError {
     TooManyRecords {
         maximum: usize,
     },
-    /// The disk did not take it.
+    /// The write to the disk failed.
     Write {
         path: PathBuf,
         why: String,
     },
-    /// It was not opened for changes.
+    /// The store was opened for reading only.
     ReadOnly,
-    /// The records are those of a cluster, and only its nodes change them while they run.
+    /// The records belong to a cluster: only its running nodes change them.
     OfCluster,
-    /// The cluster has not agreed to it, and why. With `outcome_unknown`, it may do so yet, or have done so.
+    /// The cluster did not accept the batch. With `outcome_unknown`, it may have accepted it, or may still do so.
     NotCommitted {
         why: String,
         outcome_unknown: bool,
     },
-    /// A disk did something that leaves unknown what is on it; nothing is accepted until the node starts again.
+    /// The contents of the disk are unknown after a failure. Nothing is accepted until the node is restarted.
     Broken {
         why: String,
     },
@@ -54,31 +54,31 @@ impl std::fmt::Display for ProposeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Conflict { table, key, .. } => {
-                write!(f, "`{key}` of {table} was changed by somebody else meanwhile; try again")
+                write!(f, "`{key}` of {table} was changed by another request; read it and try again")
             }
             Self::KeyLong { maximum } => write!(f, "a name may have 1 to {maximum} bytes; shorten it"),
             Self::ValueLong { bytes, maximum } => {
-                write!(f, "the record would have {bytes} bytes, and {maximum} are the limit; shorten it")
+                write!(f, "the record has {bytes} bytes, more than the maximum of {maximum}; shorten it")
             }
-            Self::ValueNull => f.write_str("`null` is no record"),
+            Self::ValueNull => f.write_str("`null` is not a record; write a value, or remove the record"),
             Self::BatchLong { changes, maximum } => {
-                write!(f, "{changes} changes at once, and {maximum} are the limit; send fewer at once")
+                write!(f, "{changes} changes in one batch, more than the maximum of {maximum}; send fewer at once")
             }
             Self::TooManyRecords { maximum } => {
-                write!(f, "there are {maximum} records, which is the limit; remove some")
+                write!(f, "the maximum of {maximum} records is reached; remove some")
             }
             Self::Write { path, why } => write!(f, "{} cannot be written: {why}", path.display()),
-            Self::ReadOnly => f.write_str("the registry was opened for reading only"),
+            Self::ReadOnly => f.write_str("the configuration store was opened for reading only"),
             Self::OfCluster => f.write_str(
-                "this data directory has a copy of what the cores of a cluster agree on, and a change of the copy would be lost: start the \
-                 node, and change it there (meridian ctl)",
+                "this data directory holds a copy of a cluster's records, and a change of the copy would be lost: start the \
+                 node, and change the records there (meridian ctl)",
             ),
             Self::NotCommitted { why, outcome_unknown: false } => write!(f, "nothing has changed: {why}"),
             Self::NotCommitted { why, outcome_unknown: true } => {
-                write!(f, "it may be in force or not, so look before you try again: {why}")
+                write!(f, "the change may be in force or not, look before you try again: {why}")
             }
             Self::Broken { why } => {
-                write!(f, "the registry takes no changes until the node is started again: {why}")
+                write!(f, "the configuration store accepts no changes until the node is restarted: {why}")
             }
         }
     }
@@ -86,7 +86,7 @@ impl std::fmt::Display for ProposeError {
 
 impl std::error::Error for ProposeError {}
 
-/// A journal that cannot be used.
+/// Error about a write-ahead log that cannot be used.
 #[derive(Debug)]
 pub struct OpenError {
     pub path: PathBuf,
@@ -96,16 +96,16 @@ pub struct OpenError {
 #[derive(Debug)]
 pub enum OpenFault {
     Io(io::Error),
-    /// Not the beginning of a journal.
+    /// The file does not begin like a write-ahead log.
     BadHeader,
-    /// Written by a later version of this program.
+    /// A later version of this program wrote the file.
     Version(u64),
-    /// A line does not say what was written. Counts from 1.
+    /// A line does not hold what was written. Counted from 1.
     Damaged {
         line: u64,
         why: &'static str,
     },
-    /// A line is longer than any that is written.
+    /// A line is longer than any that this program writes.
     Long {
         line: u64,
     },
@@ -113,10 +113,10 @@ pub enum OpenFault {
 
 impl std::fmt::Display for OpenError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the registry {} cannot be used: ", self.path.display())?;
+        write!(f, "the configuration store {} cannot be used: ", self.path.display())?;
         match &self.fault {
             OpenFault::Io(error) => return write!(f, "{error}"),
-            OpenFault::BadHeader => f.write_str("it does not begin as one")?,
+            OpenFault::BadHeader => f.write_str("it does not begin like one")?,
             OpenFault::Version(version) => {
                 return write!(
                     f,
@@ -124,11 +124,11 @@ impl std::fmt::Display for OpenError {
                 );
             }
             OpenFault::Damaged { line, why } => write!(f, "line {line} is damaged ({why})")?,
-            OpenFault::Long { line } => write!(f, "line {line} is longer than any line of a registry")?,
+            OpenFault::Long { line } => write!(f, "line {line} is longer than any valid line")?,
         }
         f.write_str(
-            "; put back a copy of it. Without one: `head` of the lines before is what can be saved, and moving the file away \
-             starts without users, rules, bans and keys",
+            "; put back a copy of it. Without a copy: `head` can save the lines before the damage, and a start without the file \
+             has no users, rules, bans and keys",
         )
     }
 }

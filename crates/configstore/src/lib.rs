@@ -1,13 +1,16 @@
-//! Registry: small durable records in tables, such as users, rules, bans and keys, changed by commands.
+//! Configuration store: small durable records in tables, such as users, rules, bans and keys, changed by commands.
 //!
-//! [`ConfigStore`] is all that writers know: they propose [`Change`]s, and what is accepted is durable before it is in force. Readers are
-//! [`View`]s: each is told the records of its table and then every change in order, and keeps what it needs in the shape it needs.
-//! [`LocalStore`] keeps the records of one node in a journal in its data directory; [`ReplicatedStore`] has a copy there of what the nodes of a
-//! cluster agree on, whose state machine is [`Records`]. The crate knows no table by name, and nothing of
-//! what the records mean.
+//! Writers know only [`ConfigStore`]. They propose [`Change`]s, and an accepted change is durable before it takes
+//! effect. Readers are [`View`]s. A view receives the records of its table and then every change in order, and keeps
+//! them in its own form.
 //!
-//! **Invariant:** nothing is in force, or told to a view, before it is durable: on the disk, or on those of most nodes that decide. **Invariant:** every ledger applies the same changes in
-//! the same order, and gives each batch the next revision.
+//! [`LocalStore`] keeps the records of one node in a write-ahead log in its data directory. [`ReplicatedStore`] keeps a
+//! copy there of the records of a cluster, whose state machine is [`Records`]. The crate knows no table by name, and
+//! not what the records mean.
+//!
+//! **Invariant:** no change takes effect or reaches a view before it is durable: on the disk of the node, or on those
+//! of a majority of the cores. **Invariant:** every store applies the same changes in the same order, and gives each
+//! batch the next revision.
 
 #![forbid(unsafe_code)]
 

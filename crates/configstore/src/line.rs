@@ -1,4 +1,4 @@
-//! A line of the journal: the CRC-32 of a JSON document, and the document.
+//! Lines of the write-ahead log: the CRC-32 of a JSON document, and the document.
 
 use std::borrow::Cow;
 
@@ -7,20 +7,21 @@ use serde_json::value::RawValue;
 
 use crate::state::Proposed;
 
-/// The first line. `records` lines follow that say what there was at revision `base`, and then what was changed since.
+/// First line. It is followed by `records` lines with the records at revision `base`, and then by the changes.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
     pub registry: u64,
     pub base: u64,
     pub records: u64,
-    /// In hexadecimal digits: the cluster whose records these are a copy of. Only version 2 has it, which earlier programs leave alone.
+    /// Cluster whose records the file copies, in hexadecimal digits. Only version 2 has it; earlier programs refuse
+    /// that version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
 }
 
 impl Header {
-    /// `cluster` is 0 for a node's own records.
+    /// Makes the header of a file. `cluster` is 0 for a node's own records.
     pub fn new(cluster: u128, base: u64, records: u64) -> Self {
         let (registry, cluster) = match cluster {
             0 => (VERSION, None),
@@ -29,7 +30,7 @@ impl Header {
         Self { registry, base, records, cluster }
     }
 
-    /// `None` when it makes no sense.
+    /// Number of the cluster, 0 for a node's own records. Returns `None` when the header is contradictory.
     pub fn founded(&self) -> Option<u128> {
         match (&self.cluster, self.registry) {
             (None, VERSION) => Some(0),
@@ -41,13 +42,13 @@ impl Header {
     }
 }
 
-/// The only field that is read of a journal of a later version.
+/// The only field that is read from a log of a later version.
 #[derive(Deserialize)]
 pub struct Versioned {
     pub registry: u64,
 }
 
-/// A record as it was at `base`.
+/// A record at revision `base`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotRecord<'a> {
@@ -61,7 +62,7 @@ pub struct SnapshotRecord<'a> {
     pub value: &'a RawValue,
 }
 
-/// Batches that were written together; the first has this revision, and each of the others the next one.
+/// Batches that were written together. The first has this revision, and each of the others the next one.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group<'a> {
@@ -71,7 +72,7 @@ pub struct Group<'a> {
     pub batches: Vec<Vec<Entry<'a>>>,
 }
 
-/// One change.
+/// A change of a record.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry<'a> {
@@ -79,22 +80,26 @@ pub struct Entry<'a> {
     pub table: Cow<'a, str>,
     #[serde(rename = "k", borrow)]
     pub key: Cow<'a, str>,
-    /// Absent: the record is removed.
+    /// The record is removed when this is absent.
     #[serde(rename = "v", borrow, default, skip_serializing_if = "Option::is_none")]
     pub value: Option<&'a RawValue>,
 }
 
 impl<'a> Entry<'a> {
+    /// Converts a change.
+    ///
     /// # Errors
-    /// A value that is no JSON, which [`Change`](crate::Change) does not make.
+    /// The value is not JSON, which [`Change`](crate::Change) rules out.
     pub fn of(change: Proposed<'a>) -> serde_json::Result<Self> {
         let value = change.value.map(serde_json::from_str).transpose()?;
         Ok(Self { table: change.table.into(), key: change.key.into(), value })
     }
 }
 
+/// Appends a line with this document.
+///
 /// # Errors
-/// Never for the documents above; JSON's own otherwise.
+/// Those of JSON. The documents of this module cause none.
 pub fn write(out: &mut Vec<u8>, document: &impl Serialize) -> serde_json::Result<()> {
     let at = out.len();
     out.extend_from_slice(b"00000000 ");
@@ -105,7 +110,7 @@ pub fn write(out: &mut Vec<u8>, document: &impl Serialize) -> serde_json::Result
     Ok(())
 }
 
-/// The document of a line without its line feed; `None` when its sum is another.
+/// Document of a line without its line feed. Returns `None` when the checksum differs.
 pub fn document(line: &[u8]) -> Option<&str> {
     let (sum, rest) = line.split_at_checked(SUM_LEN)?;
     let document = rest.strip_prefix(b" ")?;

@@ -1,4 +1,5 @@
-//! The ledger of one node: a journal in its data directory, which other processes may change between two of its own changes.
+//! Store of one node: a write-ahead log in its data directory. Other processes may change it between two changes of
+//! this one.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,21 +18,21 @@ use crate::line::{Entry, Group};
 use crate::state::{AppliedChange, Pending, State};
 use crate::store::{ConfigStore, Figures, View};
 
-/// The name of the journal in a data directory.
+/// Name of the write-ahead log in a data directory.
 pub const FILE: &str = "registry.log";
 
-/// How much there may be.
+/// Limits of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Records of all tables together.
+    /// Maximum number of records of all tables together.
     pub records_max: usize,
-    /// Bytes of a key.
+    /// Maximum number of bytes of a key.
     pub key_max: usize,
-    /// Bytes of a value, as JSON.
+    /// Maximum number of bytes of a value, as JSON.
     pub value_max: usize,
-    /// Changes of one batch.
+    /// Maximum number of changes of a batch.
     pub changes_max: usize,
-    /// Bytes of one batch.
+    /// Maximum number of bytes of a batch.
     pub batch_max: usize,
 }
 
@@ -47,8 +48,11 @@ impl Default for Limits {
     }
 }
 
-/// Records in `registry.log`. Each change takes a lock that processes share, reads what others have appended, checks what is
-/// proposed, appends and syncs; changes that wait for each other share one sync. Without a directory it is memory only.
+/// Records in `registry.log`.
+///
+/// A change takes a lock that processes share, and reads the lines that others have appended. Then it checks the
+/// proposal, appends and syncs. Changes that wait at the same time share one sync. Without a directory the records are
+/// in memory only.
 pub struct LocalStore {
     waiting: Mutex<Vec<Arc<QueuedProposal>>>,
     core: Mutex<Core>,
@@ -56,24 +60,24 @@ pub struct LocalStore {
     limits: Limits,
 }
 
-/// A batch on its way, and what became of it.
+/// A batch that waits for its result.
 pub(crate) struct QueuedProposal {
     batch: Vec<Change>,
     done: Mutex<Option<Result<Revision, ProposeError>>>,
 }
 
-/// Records, their journal, and those who are told of changes.
+/// Records, their write-ahead log, and the views that are notified of changes.
 pub(crate) struct Core {
     pub state: State,
     wal: Option<WriteAheadLog>,
     pub views: Vec<(Table, Arc<dyn View>)>,
     pub figures: Figures,
     read_only: bool,
-    /// Why nothing is accepted any more.
+    /// Reason why nothing is accepted any more.
     broken: Option<String>,
-    /// Of a copy: the journal lacks something, and is to be written anew.
+    /// True when the log of a copy lacks changes and has to be rewritten.
     needs_rewrite: bool,
-    /// It was said that it does.
+    /// True when the failed write has been logged.
     reported_write_failure: bool,
 }
 
@@ -88,45 +92,45 @@ impl QueuedProposal {
 }
 
 impl LocalStore {
-    /// Records that are forgotten when the process ends.
+    /// Makes a store in memory, whose records end with the process.
     pub fn in_memory() -> Self {
         Self::of(Core::new(None), Limits::default())
     }
 
-    /// Reads the journal in this directory; there are no records when there is none, and none is made before there is something to
-    /// keep. A half-written last line, which was never in force, is cut off.
+    /// Opens the write-ahead log in this directory. Without one, the store is empty, and the first change creates the
+    /// file. A half-written last line, which never took effect, is cut off.
     ///
     /// # Errors
-    /// A journal that cannot be used: to start without its bans would let in who was sent away.
+    /// The log cannot be used. A start without its bans would admit banned clients.
     pub fn open(data_dir: &Path) -> Result<Self, OpenError> {
         Self::open_with(data_dir, Limits::default())
     }
 
-    /// With limits of its own.
+    /// Opens the log with other limits.
     ///
     /// # Errors
-    /// As [`LocalStore::open`].
+    /// Those of [`LocalStore::open`].
     pub fn open_with(data_dir: &Path, limits: Limits) -> Result<Self, OpenError> {
         let mut core = Core::new(Some(WriteAheadLog::new(data_dir)));
         core.load(false)?;
         Ok(Self::of(core, limits))
     }
 
-    /// As [`LocalStore::open`], for a node that belongs to no cluster whose cores agree on the records. A copy of such a cluster's is the
-    /// node's own from now on.
+    /// Opens the log like [`LocalStore::open`], for a node without a cluster that shares records. A copy of a cluster's
+    /// records becomes the node's own.
     ///
     /// # Errors
-    /// As [`LocalStore::open`], and a journal that cannot be written.
+    /// Those of [`LocalStore::open`], and a log that cannot be written.
     pub fn open_standalone(data_dir: &Path) -> Result<Self, OpenError> {
         let store = Self::open(data_dir)?;
         store.core().adopt_copy()?;
         Ok(store)
     }
 
-    /// Reads the journal and changes nothing, not even what is torn.
+    /// Reads the log and changes nothing, not even a torn last line.
     ///
     /// # Errors
-    /// As [`LocalStore::open`].
+    /// Those of [`LocalStore::open`].
     pub fn read_only(data_dir: &Path) -> Result<Self, OpenError> {
         let mut core = Core::new(Some(WriteAheadLog::new(data_dir)));
         core.read_only = true;
@@ -146,7 +150,7 @@ impl LocalStore {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those that waited longest, as many as go into one line.
+    /// Takes the proposals that have waited longest, as many as fit into one line.
     fn next_group(&self) -> Vec<Arc<QueuedProposal>> {
         let mut waiting = self.waiting();
         let mut total = 0;
@@ -154,7 +158,7 @@ impl LocalStore {
             total += bytes(&one.batch);
             total <= GROUP_MAX
         });
-        // One batch always fits: its limit is lower, and a test may have set a greater one.
+        // One batch is always taken: its limit is lower, except in tests that set a greater one.
         let count = fits.count().max(1).min(waiting.len());
         waiting.drain(..count).collect()
     }
@@ -170,7 +174,7 @@ impl ConfigStore for LocalStore {
         self.waiting().push(queued.clone());
         loop {
             let mut core = self.core();
-            // Whoever had the core before may have done it.
+            // The previous holder of the core may have committed this batch, too.
             if let Some(done) = queued.take_result() {
                 return done;
             }
@@ -190,7 +194,7 @@ impl ConfigStore for LocalStore {
         self.core().subscribe(table, view)
     }
 
-    /// Looks once a second at most, and not while somebody else does.
+    /// Looks once a second at most, and not while another thread does.
     fn catch_up(&self) {
         let Ok(mut last_check) = self.last_check.try_lock() else { return };
         if last_check.is_some_and(|at| at.elapsed() < CHECK_INTERVAL) {
@@ -199,7 +203,9 @@ impl ConfigStore for LocalStore {
         *last_check = Some(Instant::now());
         let Ok(mut core) = self.core.try_lock() else { return };
         if let Err(error) = core.lock_and_catch_up() {
-            tracing::error!("users, rules, bans and keys stay what they were: {error}");
+            tracing::error!(
+                "configuration store: changes of other processes cannot be read, {error}; users, rules, bans and keys stay as before"
+            );
         }
     }
 
@@ -248,7 +254,7 @@ impl Core {
     pub fn figures(&self) -> Figures {
         let mut figures = self.figures.clone();
         figures.revision = self.state.revision;
-        // A table that somebody views is told of even while it is empty.
+        // A table with a view is counted even while it is empty.
         let viewed = self.views.iter().map(|(table, _)| (table.name(), 0));
         let stored = self.state.tables().map(|(name, records)| (name, records.len()));
         let records: BTreeMap<&str, usize> = viewed.chain(stored).collect();
@@ -269,7 +275,7 @@ impl Core {
         Ok(())
     }
 
-    /// As [`Core::catch_up`], for whoever does not hold the journal yet, and only when it has changed.
+    /// Takes the lock and catches up like [`Core::catch_up`], if the log has changed.
     fn lock_and_catch_up(&mut self) -> Result<(), OpenError> {
         let Some(wal) = &mut self.wal else { return Ok(()) };
         if matches!(wal.file_state()?, FileState::Unchanged | FileState::Missing) {
@@ -279,7 +285,7 @@ impl Core {
         self.catch_up()
     }
 
-    /// Takes up what other processes did to the journal, and tells the views.
+    /// Applies the changes of other processes, and notifies the views.
     fn catch_up(&mut self) -> Result<(), OpenError> {
         let Some(wal) = &mut self.wal else { return Ok(()) };
         match wal.file_state()? {
@@ -306,23 +312,26 @@ impl Core {
     fn reset_views(&self) {
         for (table, view) in &self.views {
             if let Err(why) = view.reset(&mut self.state.table(table.name())) {
-                tracing::error!(table = table.name(), "what is known of a table stays what it was: {why}");
+                tracing::error!(
+                    table = table.name(),
+                    "configuration store: table is invalid, {why}; the previous state stays in force"
+                );
             }
         }
     }
 
-    /// What was a copy of a cluster's records is the node's own.
+    /// Makes a copy of a cluster's records the node's own.
     fn adopt_copy(&mut self) -> Result<(), OpenError> {
         let Some(wal) = self.wal.as_mut().filter(|_| self.state.founded != 0) else { return Ok(()) };
         let _guard = wal.lock_file()?;
         self.state.founded = 0;
         let written = wal.rewrite(&self.state);
         let path = wal.path().to_owned();
-        tracing::info!(path = %path.display(), "what the registry has of a cluster is this node's own from now on");
+        tracing::info!(path = %path.display(), "configuration store: node runs without a cluster; the copy of the cluster's records becomes its own");
         written.map_err(|error| OpenError { path, fault: OpenFault::Io(error) })
     }
 
-    /// Keeps the journal of the node's own records under another name; gives that, if there was one.
+    /// Keeps the log of the node's own records under another name. Returns that name, if there was a log.
     ///
     /// # Errors
     /// Those of the system.
@@ -333,7 +342,7 @@ impl Core {
         }
     }
 
-    /// The copy is another one from now on. What the cores agree on is in force whether this disk takes it or not.
+    /// Replaces the copy. The records of the cluster take effect even when this disk cannot store them.
     pub fn replace(&mut self, state: State) {
         self.state = state;
         self.reset_views();
@@ -341,7 +350,7 @@ impl Core {
         self.write_copy(&[], 0);
     }
 
-    /// The state has these changes, by batch, of which the first made this revision: so have views and journal.
+    /// Passes batches that the state already has to the views and the log. The first has the revision `first`.
     pub fn follow(&mut self, batches: &[Vec<AppliedChange>], first: u64) {
         for changes in batches {
             notify(&self.views, changes);
@@ -370,7 +379,7 @@ impl Core {
         match written {
             Ok(()) => {
                 if std::mem::take(&mut self.reported_write_failure) {
-                    tracing::info!(%path, "this node's copy of what the cores agree on is written again");
+                    tracing::info!(%path, "configuration store: the copy of the cluster's records is written again");
                 }
                 self.needs_rewrite = false;
                 self.figures.syncs += 1;
@@ -379,22 +388,22 @@ impl Core {
             Err(error) => {
                 self.needs_rewrite = true;
                 self.figures.failed += 1;
-                // A disk that is full says so at every change, and at each look.
+                // A full disk fails at every change and at each retry: it is logged once.
                 if !std::mem::replace(&mut self.reported_write_failure, true) {
-                    tracing::error!(%path, "what the cores agree on is in force, and this node's copy cannot be written: {error}");
+                    tracing::error!(%path, "configuration store: the copy of the cluster's records cannot be written, {error}; the records are in force, retrying");
                 }
             }
         }
     }
 
-    /// What a disk did not take of a copy is tried again.
+    /// Retries a write of the copy that failed.
     pub fn catch_up_copy(&mut self) {
         if self.needs_rewrite {
             self.write_copy(&[], 0);
         }
     }
 
-    /// Decides on a group of batches, writes those that are accepted, and has them in force.
+    /// Decides on a group of batches, writes the accepted ones, and applies them.
     pub fn commit(&mut self, group: &[Arc<QueuedProposal>], limits: &Limits) {
         let mut accepted: Vec<(&Arc<QueuedProposal>, Revision)> = Vec::new();
         let answer = |one: &QueuedProposal, result| {
@@ -444,7 +453,7 @@ impl Core {
         drop(guard);
     }
 
-    /// What comes before a change: the lock among processes, and what they did meanwhile.
+    /// Prepares a change: takes the lock among processes, and catches up with their changes.
     fn begin(&mut self) -> Result<Option<wal::LockGuard>, ProposeError> {
         if self.read_only {
             return Err(ProposeError::ReadOnly);
@@ -496,20 +505,20 @@ impl Core {
         match wal.rewrite(&self.state) {
             Ok(()) => {
                 self.figures.compactions += 1;
-                tracing::debug!(before, after = wal.len(), "the registry was written anew");
+                tracing::debug!(before, after = wal.len(), "configuration store: log compacted");
             }
-            // The journal that is there holds everything still.
+            // The existing log still holds everything.
             Err(error) => {
-                tracing::warn!(%error, path = %wal.path().display(), "the registry cannot be written anew")
+                tracing::warn!(%error, path = %wal.path().display(), "configuration store: log cannot be compacted; the existing log is kept")
             }
         }
     }
 }
 
-/// What can be said of a batch without knowing any record.
+/// Checks a batch without looking at records.
 ///
 /// # Errors
-/// A limit that it breaks.
+/// The limit that the batch exceeds.
 pub(crate) fn check(batch: &[Change], limits: &Limits) -> Result<(), ProposeError> {
     if batch.len() > limits.changes_max {
         return Err(ProposeError::BatchLong { changes: batch.len(), maximum: limits.changes_max });
@@ -558,15 +567,15 @@ fn notify(views: &[(Table, Arc<dyn View>)], changes: &[AppliedChange]) {
     }
 }
 
-/// At most what a batch takes in a line.
+/// Upper bound of the bytes of a batch in a line.
 fn bytes(batch: &[Change]) -> usize {
     let of = |change: &Change| change.key.len() * 6 + change.value.as_deref().map_or(0, str::len) + 64;
     batch.iter().map(of).sum()
 }
 
-/// Bytes of batches that share a line.
+/// Maximum number of bytes of batches that share a line.
 const GROUP_MAX: usize = 32 << 20;
-/// Bytes of a journal that is not worth to be written anew.
+/// Bytes from which on a log is compacted.
 const COMPACT_FROM: u64 = 1 << 20;
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -1,8 +1,9 @@
-//! Records that several nodes agree on: the state machine of those that decide, and the copy of those that follow. Little endian:
+//! Records of a cluster: the state machine of the cores, and the copies on all nodes. Little endian:
 //!
 //! ```text
 //! snapshot  version u8 = 1, count u32, (id u128, answer u32 + bytes)*, whole
-//! whole     version u8 = 1, revision u64, count u64, (table u8 + bytes, key u16 + bytes, revision u64, value u32 + bytes)*
+//! whole     version u8 = 1, revision u64, count u64, record*
+//! record    table u8 + bytes, key u16 + bytes, revision u64, value u32 + bytes
 //! ```
 
 use std::collections::VecDeque;
@@ -12,15 +13,15 @@ use crate::batch::{self, Batch, Reader, put_name, put_value};
 use crate::change::{Applied, Revision, Stored};
 use crate::state::{AppliedChange, State};
 
-/// How much there may be. The same on all nodes that decide: what one accepts, all have to.
+/// Limits of the records. They are the same on all cores: a batch that one accepts, all have to accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordsLimits {
-    /// Records of all tables together.
+    /// Maximum number of records of all tables together.
     pub records_max: usize,
-    /// Batches that are kept for nodes that are behind, and their bytes.
+    /// Maximum number of batches, and of their bytes, that are kept for nodes that lag.
     pub tail_max: usize,
     pub tail_bytes_max: usize,
-    /// Proposals that are known again when they are said twice.
+    /// Maximum number of proposals that are recognized when they are repeated.
     pub recent_max: usize,
 }
 
@@ -30,7 +31,7 @@ impl Default for RecordsLimits {
     }
 }
 
-/// Whose records a copy has, and up to which change. `founded` is the number of the cluster; 0: the copy has none of any cluster.
+/// Cluster and last change of a copy. `founded` is the number of the cluster; 0: the copy is of no cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     pub founded: u128,
@@ -38,11 +39,11 @@ pub struct Position {
 }
 
 impl Position {
-    /// Of a copy that cannot be one: it needs all records.
+    /// Position of an unusable copy: it needs all records.
     pub const LOST: Self = Self { founded: u128::MAX, revision: 0 };
 }
 
-/// What a copy is told.
+/// Update of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordUpdate {
     /// The batches from this revision on.
@@ -51,14 +52,14 @@ pub enum RecordUpdate {
     Whole { founded: u128, bytes: Arc<[u8]> },
 }
 
-/// The records of a cluster on a node that decides: what is so follows from the batches, in their order, alone.
+/// Records of a cluster on a core. They follow from the batches and their order alone.
 #[derive(Clone, Default)]
 pub struct Records {
     state: State,
     limits: RecordsLimits,
-    /// What became of the last proposals.
+    /// Answers to the most recent proposals.
     recent: VecDeque<(u128, Arc<[u8]>)>,
-    /// The last batches that hold; the last of them made the revision.
+    /// The most recent accepted batches. The last of them made the current revision.
     tail: VecDeque<Arc<[u8]>>,
     tail_bytes: usize,
 }
@@ -76,7 +77,7 @@ impl Records {
         self.state.revision
     }
 
-    /// Records of all tables.
+    /// Number of records of all tables.
     pub fn len(&self) -> usize {
         self.state.len()
     }
@@ -85,12 +86,13 @@ impl Records {
         self.len() == 0
     }
 
-    /// JSON.
+    /// Value of a record, as JSON.
     pub fn get(&self, table: &str, key: &str) -> Option<&str> {
         self.state.get(table, key).map(|stored| &*stored.value)
     }
 
-    /// Applies the next batch; gives the [`Answer`](crate::Answer) to its proposer. One without changes makes no revision. Never panics.
+    /// Applies the next batch. Returns the [`Answer`](crate::Answer) for its proposer. A batch without changes makes no
+    /// revision. Never panics.
     pub fn apply(&mut self, bytes: &[u8]) -> Vec<u8> {
         let Some(batch) = Batch::decode(bytes) else { return batch::encode_no_batch(self.state.revision) };
         if let Some((_, answer)) = self.recent.iter().rev().find(|(id, _)| *id == batch.id) {
@@ -123,8 +125,8 @@ impl Records {
         self.recent.push_back((id, answer));
     }
 
-    /// The batches behind a revision: the first always, more while they have no more than `bytes_max` together. `None` when they are not
-    /// all kept, or there was no such revision.
+    /// Batches after a revision: at least one, and more up to `bytes_max` bytes together. Returns `None` when some of
+    /// them are no longer kept, or the revision does not exist yet.
     pub fn since(&self, revision: u64, bytes_max: usize) -> Option<Vec<Arc<[u8]>>> {
         let missing = usize::try_from(self.state.revision.checked_sub(revision)?).ok()?;
         let skipped = self.tail.len().checked_sub(missing)?;
@@ -137,14 +139,14 @@ impl Records {
         Some(self.tail.range(skipped..).take_while(fits).cloned().collect())
     }
 
-    /// All records, for copies: [`RecordUpdate::Whole`].
+    /// Encodes all records for copies: [`RecordUpdate::Whole`].
     pub fn whole(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.state.live_bytes() as usize);
         put_whole(&self.state, &mut out);
         out
     }
 
-    /// All that it takes to go on as this one would.
+    /// Encodes the complete state, including the recent answers.
     pub fn snapshot(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         out.extend((self.recent.len() as u32).to_le_bytes());
@@ -157,7 +159,8 @@ impl Records {
         out
     }
 
-    /// Becomes what a snapshot says; false for bytes that are none of this version, and nothing has changed then. Never panics.
+    /// Replaces the state with a snapshot. Returns false for bytes that are not a snapshot of this version, and changes
+    /// nothing. Never panics.
     pub fn restore(&mut self, snapshot: &[u8]) -> bool {
         let Some((recent, state)) = read_snapshot(snapshot) else { return false };
         *self = Self { recent, state, ..Self::new(self.limits) };
@@ -222,17 +225,17 @@ fn read_whole(bytes: &[u8]) -> Option<State> {
     reader.0.is_empty().then_some(state)
 }
 
-/// What a delivery makes of a copy.
+/// Result of an update of a copy.
 pub(crate) enum UpdateOutcome {
     /// Changes, by batch.
     Changes(Vec<Vec<AppliedChange>>),
-    /// Another state takes its place.
+    /// A new state replaces the copy.
     Replaced(State),
-    /// It is not for this copy, as it is.
+    /// The update does not fit this copy.
     Rejected,
 }
 
-/// Applies what is told to a copy; whatever it is, the copy is as some node that decides was.
+/// Applies an update to a copy. For any input, the copy stays a state that some core had.
 pub(crate) fn follow(state: &mut State, update: &RecordUpdate) -> UpdateOutcome {
     match update {
         RecordUpdate::Whole { founded, bytes } => match read_whole(bytes) {
@@ -246,7 +249,7 @@ pub(crate) fn follow(state: &mut State, update: &RecordUpdate) -> UpdateOutcome 
             if *founded == state.founded {
                 return follow_tail(state, *first, batches);
             }
-            // The first batches of all are a beginning for whoever has nothing of this cluster.
+            // The very first batches are a beginning for a copy that has nothing of this cluster.
             let mut fresh = State::default();
             fresh.founded = *founded;
             match follow_tail(&mut fresh, *first, batches) {
@@ -266,7 +269,7 @@ fn follow_tail(state: &mut State, first: u64, batches: &[Arc<[u8]>]) -> UpdateOu
         let applied = Batch::decode(bytes).and_then(|batch| state.apply(&batch, usize::MAX).ok());
         match applied {
             Some(changes) => done.push(changes),
-            // It held where the copy is from, so the copy is none.
+            // The core accepted the batch, so the copy differs from its records.
             None if done.is_empty() => return UpdateOutcome::Rejected,
             None => break,
         }
@@ -274,7 +277,7 @@ fn follow_tail(state: &mut State, first: u64, batches: &[Arc<[u8]>]) -> UpdateOu
     UpdateOutcome::Changes(done)
 }
 
-/// A copy of a cluster's records in memory.
+/// Copy of a cluster's records in memory.
 #[derive(Clone, Default)]
 pub struct Copy {
     state: State,
@@ -285,12 +288,12 @@ impl Copy {
         Position { founded: self.state.founded, revision: self.state.revision }
     }
 
-    /// JSON.
+    /// Record of this table and key.
     pub fn get(&self, table: &str, key: &str) -> Option<&Stored> {
         self.state.get(table, key)
     }
 
-    /// False when it is not for this copy. Never panics.
+    /// Applies an update. Returns false when it does not fit this copy. Never panics.
     pub fn take(&mut self, update: &RecordUpdate) -> bool {
         match follow(&mut self.state, update) {
             UpdateOutcome::Changes(_) => true,
@@ -302,12 +305,12 @@ impl Copy {
         }
     }
 
-    /// Records of a table with their keys.
+    /// Records of a table, in the order of keys.
     pub fn table(&self, table: &str) -> impl Iterator<Item = Applied<'_>> {
         self.state.table(table)
     }
 
-    /// The same for the same records at the same revisions.
+    /// Hash over all records and their revisions.
     pub fn digest(&self) -> u64 {
         let mut out = Vec::new();
         put_whole(&self.state, &mut out);

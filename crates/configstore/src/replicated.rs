@@ -1,4 +1,4 @@
-//! The ledger of a node whose cluster agrees on the records: changes are proposed to all, and a copy of what came of them is kept here.
+//! Store of a node in a cluster: changes are proposed to the cores, and a copy of the result is kept here.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -13,53 +13,55 @@ use crate::records::{Position, RecordUpdate, UpdateOutcome, follow};
 use crate::state::{Proposed, State};
 use crate::store::{ConfigStore, Figures, View};
 
-/// Called once, with the [`Answer`]'s bytes.
+/// Callback that runs once, with the [`Answer`]'s bytes.
 pub type ProposalCallback = Box<dyn FnOnce(Result<Vec<u8>, ProposalFailed>) + Send>;
 
-/// How a ledger reaches those that decide.
+/// Connection of a store to the cores.
 pub trait Proposer: Send + Sync {
-    /// Has an encoded batch decided upon. Never waits.
+    /// Proposes an encoded batch. Never waits.
     fn propose(&self, batch: Vec<u8>, callback: ProposalCallback);
 
-    /// What this node knows of those that decide.
+    /// State of the cluster as this node knows it.
     fn cluster_state(&self) -> ClusterState;
 }
 
-/// What a node knows of the cluster that it belongs to.
+/// State of a cluster as one of its nodes knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClusterState {
-    /// The number of the cluster; 0: this node belongs to none yet.
+    /// Number of the cluster; 0: this node belongs to none yet.
     pub founded: u128,
-    /// Changes that were agreed upon; `None` while this node has not heard.
+    /// Revision of the records; `None` while this node does not know it.
     pub revision: Option<u64>,
-    /// Decisions are made here at present.
+    /// True while this node leads the meta group.
     pub leads: bool,
 }
 
-/// Why nothing is known to be decided.
+/// Reason why a proposal has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProposalFailed {
     pub why: String,
-    /// It may be decided yet, or have been.
+    /// True when the proposal may have been accepted, or may still be.
     pub outcome_unknown: bool,
 }
 
-/// Records of a cluster. Until there is one, or it has records, the node's own are in force; they are brought in where the cluster has none,
-/// and put aside otherwise.
+/// Records of a cluster.
+///
+/// The node's own records are in force until there is a cluster with records. They are imported into a cluster that has
+/// none, and archived otherwise.
 pub struct ReplicatedStore {
     core: Mutex<Core>,
-    /// The copy has changed.
+    /// Signals a change of the copy.
     changed: Condvar,
     proposer: OnceLock<Arc<dyn Proposer>>,
-    /// Held while the node's own records are brought in, or put aside.
+    /// Held while the node's own records are imported or archived.
     import_lock: Mutex<()>,
-    /// Who this node is among those that bring records in.
+    /// Name of this node in the import marker.
     name: Box<str>,
     ids: ProposalIds,
     timeout: Duration,
 }
 
-/// Numbers of proposals: no other node, and no other life of this one, has the same.
+/// Numbers of proposals, unique among all nodes and their incarnations.
 struct ProposalIds {
     incarnation: u64,
     last: Mutex<u64>,
@@ -73,7 +75,7 @@ impl ProposalIds {
     }
 }
 
-/// Who brings his records in, and whether he has. In the table [`IMPORT_TABLE`].
+/// Node that imports its records, and whether it has finished. Stored in the table [`IMPORT_TABLE`].
 #[derive(serde::Serialize, serde::Deserialize, PartialEq, Eq)]
 struct ImportMarker {
     by: Box<str>,
@@ -82,17 +84,17 @@ struct ImportMarker {
 
 const IMPORT_TABLE: Table = Table::named("registry");
 const IMPORT_KEY: &str = "brought_in";
-/// Changes, and bytes, of one batch that brings records in.
+/// Maximum number of changes, and of bytes, of one batch of an import.
 const IMPORT_CHANGES_MAX: usize = 1_000;
 const IMPORT_BYTES_MAX: usize = 1 << 20;
-/// How long an answer, and then the change itself, is waited for, at most.
+/// Maximum time to wait for an answer, and then for the change itself.
 const TIMEOUT: Duration = Duration::from_secs(8);
 
 impl ReplicatedStore {
     /// Opens the copy in this directory, or the node's own records. `incarnation` is random; `name` is the node's.
     ///
     /// # Errors
-    /// As [`LocalStore::open`](crate::LocalStore::open).
+    /// Those of [`LocalStore::open`](crate::LocalStore::open).
     pub fn open(data_dir: &Path, name: &str, incarnation: u64) -> Result<Self, OpenError> {
         let mut core = Core::in_directory(data_dir);
         core.load(false)?;
@@ -107,13 +109,13 @@ impl ReplicatedStore {
         })
     }
 
-    /// From now on the cluster decides. Before that, what is proposed is of the node's own records.
+    /// Connects the store to the cores, which decide from now on. Before that, proposals change the node's own records.
     pub fn attach(&self, proposer: Arc<dyn Proposer>) {
-        // Who attaches twice has two clusters, which nobody has.
+        // A second call would mean a second cluster, which does not happen.
         let _ = self.proposer.set(proposer);
     }
 
-    /// How far the copy is.
+    /// Cluster and revision of the copy.
     pub fn position(&self) -> Position {
         let core = self.core();
         match core.state.founded {
@@ -122,7 +124,8 @@ impl ReplicatedStore {
         }
     }
 
-    /// Takes what is told to the copy; gives how far it is then. Waits for the disk, and while own records are brought in.
+    /// Applies an update to the copy, and returns its position. Waits for the disk, and for an import of the node's own
+    /// records.
     pub fn take(&self, update: &RecordUpdate) -> Position {
         let _import_guard = self.import_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let mut core = self.core();
@@ -137,20 +140,22 @@ impl ReplicatedStore {
                     drop(core);
                     if let Err(error) = self.import(&own, true) {
                         tracing::warn!(
-                            "what this node had before there was a cluster is brought in later: {error}"
+                            "configuration store: import of the node's own records failed, {error}; retrying later"
                         );
                         return Position::default();
                     }
                     core = self.core();
                 }
-                // What was brought in is theirs, whether it has been told yet or not.
+                // Imported records are in the cluster, even if they have not reached this copy yet.
                 if is_own && !is_unfinished && !Self::archive(&mut core, &state) {
                     return Position::default();
                 }
                 core.replace(state);
             }
             UpdateOutcome::Rejected => {
-                tracing::warn!("the copy of what the cores agree on is not theirs: it is made anew");
+                tracing::warn!(
+                    "configuration store: the copy differs from the cluster's records; requesting all records"
+                );
                 return Position::LOST;
             }
         }
@@ -159,8 +164,8 @@ impl ReplicatedStore {
         self.position()
     }
 
-    /// The cluster has no records yet, nor has this node: an empty copy is written, so that the node knows in its next life whose records hold, whoever is
-    /// there then. Gives how far the copy is.
+    /// Writes an empty copy if neither the cluster nor this node has records. After a restart, the node then knows
+    /// which records count, even if it reaches no other node. Returns the position of the copy.
     pub fn init_empty(&self, founded: u128) -> Position {
         let _import_guard = self.import_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let mut core = self.core();
@@ -173,19 +178,20 @@ impl ReplicatedStore {
         self.position()
     }
 
-    /// What the disk did not take of the copy is written, if it takes it now. To be called from time to time.
+    /// Retries a failed write of the copy. To be called from time to time.
     pub fn tidy(&self) {
         self.core().catch_up_copy();
     }
 
-    /// This node has begun to bring its records in, and has not ended.
+    /// Returns whether this node has begun an import and has not finished it.
     fn is_unfinished(&self, theirs: &State) -> bool {
         let marker = theirs.get(IMPORT_TABLE.name(), IMPORT_KEY);
         let marker = marker.and_then(|stored| serde_json::from_str::<ImportMarker>(&stored.value).ok());
         marker == Some(ImportMarker { by: self.name.clone(), done: false })
     }
 
-    /// What the node had by itself goes where the cluster has none of it, or another of the same name, and is kept beside.
+    /// Archives the node's own records if the cluster lacks any of them or has another value. Returns false when that
+    /// fails.
     fn archive(core: &mut Core, theirs: &State) -> bool {
         let all =
             core.state.tables().flat_map(|(table, of)| of.iter().map(move |(key, own)| (table, key, own)));
@@ -199,24 +205,26 @@ impl ReplicatedStore {
             Ok(Some(path)) => {
                 tracing::warn!(
                     dropped, theirs = theirs.len(), kept = %path.display(),
-                    "this node's users, rules, bans, keys and settings are those of the cluster from now on; what it had before is kept aside"
+                    "configuration store: node joined a cluster with records; its users, rules, bans, keys and settings \
+                     are replaced, and its own are archived"
                 );
                 true
             }
             Ok(None) => true,
             Err(error) => {
                 tracing::error!(
-                    "what this node had before the cluster cannot be put aside, and stays in force: {error}"
+                    "configuration store: the node's own records cannot be archived, {error}; they stay in force"
                 );
                 false
             }
         }
     }
 
-    /// Brings the node's own records in, if it has any and the cluster has none. To be called from time to time where decisions are made.
+    /// Imports the node's own records, if it has any and the cluster has none. To be called from time to time on the
+    /// leader.
     ///
     /// # Errors
-    /// The cluster has not agreed; to be tried again.
+    /// The cluster has not accepted them; the caller retries.
     pub fn import_own_records(&self) -> Result<(), ProposeError> {
         let _import_guard = self.import_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let own = {
@@ -231,9 +239,9 @@ impl ReplicatedStore {
             _ if cluster_state.founded == 0 => Ok(()),
             Some(0) => self.import(&own, false),
             Some(_) => Ok(()),
-            // It would be lost if the cluster has nothing yet, and somebody adds to that.
+            // The node's records would be lost if the cluster has none yet and this proposal is its first.
             None => Err(ProposeError::NotCommitted {
-                why: "this node has not heard yet what the cores agree on: try again in a moment".to_owned(),
+                why: "this node does not know the cluster's records yet: try again in a moment".to_owned(),
                 outcome_unknown: false,
             }),
         }
@@ -241,7 +249,10 @@ impl ReplicatedStore {
 
     fn import(&self, own: &State, is_resumed: bool) -> Result<(), ProposeError> {
         let records = own.len();
-        tracing::info!(records, "bringing what this node has into the cluster, which has nothing yet");
+        tracing::info!(
+            records,
+            "configuration store: the cluster has no records; importing those of this node"
+        );
         let mark =
             |done: bool| Change::put(IMPORT_TABLE, IMPORT_KEY, &ImportMarker { by: self.name.clone(), done });
         let mark = |done: bool| mark(done).map_err(|error| ProposeError::Broken { why: error.to_string() });
@@ -249,7 +260,7 @@ impl ReplicatedStore {
             let began = mark(false)?.expecting(Expected::Absent);
             match self.propose_and_wait(&Batch::of(self.ids.next(), &[began]))?.outcome {
                 Ok(()) => {}
-                // Of two who begin at once one does, and what that one brings holds.
+                // Another node has begun an import first: its records count.
                 Err(ProposeError::Conflict { .. }) => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -273,7 +284,7 @@ impl ReplicatedStore {
         }
         self.import_batch(changes)?;
         self.propose_and_wait(&Batch::of(self.ids.next(), &[mark(true)?]))?.outcome?;
-        tracing::info!(records, "what this node had is the cluster's");
+        tracing::info!(records, "configuration store: the node's own records are imported into the cluster");
         Ok(())
     }
 
@@ -282,7 +293,7 @@ impl ReplicatedStore {
         self.propose_and_wait(&batch)?.outcome
     }
 
-    /// Has a batch decided upon, and waits for that.
+    /// Proposes a batch, and waits for the answer.
     fn propose_and_wait(&self, batch: &Batch<'_>) -> Result<Answer, ProposeError> {
         let not =
             |why: &str, outcome_unknown| ProposeError::NotCommitted { why: why.to_owned(), outcome_unknown };
@@ -291,31 +302,31 @@ impl ReplicatedStore {
         };
         if proposer.cluster_state().founded == 0 {
             return Err(not(
-                "this node belongs to no cluster yet (meridian ctl cluster status says what it waits for)",
+                "this node belongs to no cluster yet (meridian ctl cluster status shows what it waits for)",
                 false,
             ));
         }
         let (sender, receiver) = mpsc::sync_channel(1);
         let callback = move |outcome| {
-            // Who waited may have given up.
+            // The waiting side may have timed out.
             let _ = sender.send(outcome);
         };
         proposer.propose(batch.encode(), Box::new(callback));
         match receiver.recv_timeout(self.timeout) {
             Ok(Ok(answer)) => {
-                Answer::decode(&answer).ok_or_else(|| not("the answer of the cores makes no sense", true))
+                Answer::decode(&answer).ok_or_else(|| not("the answer of the cores cannot be read", true))
             }
             Ok(Err(ProposalFailed { why, outcome_unknown })) => {
                 Err(ProposeError::NotCommitted { why, outcome_unknown })
             }
             Err(_) => Err(not(
-                "no majority of the cores has answered in time: is one there? (meridian ctl cluster status)",
+                "no majority of the cores has answered in time: check that one is reachable (meridian ctl cluster status)",
                 true,
             )),
         }
     }
 
-    /// Until the copy here is so far. What is late here holds nevertheless.
+    /// Waits until the copy has this revision. A late copy is logged only: the change is in force.
     fn await_copy(&self, revision: Revision) {
         if revision == Revision(0) {
             return;
@@ -328,14 +339,14 @@ impl ReplicatedStore {
                 return tracing::warn!(
                     revision = revision.0,
                     here,
-                    "this node has not heard yet of a change that was agreed upon"
+                    "configuration store: the copy lacks a committed change; it is in force and arrives later"
                 );
             };
             core = self.changed.wait_timeout(core, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// A proposal before there is anybody to agree: of the node's own records.
+    /// Applies a proposal to the node's own records, before there is a cluster.
     fn propose_locally(&self, batch: Vec<Change>) -> Result<Revision, ProposeError> {
         let queued = QueuedProposal::new(batch);
         self.core().commit(std::slice::from_ref(&queued), &Limits::default());
@@ -348,7 +359,7 @@ impl ReplicatedStore {
 }
 
 fn limits() -> Limits {
-    // What a batch takes as a line of a journal is more than what it takes here.
+    // A batch takes more bytes as a line of the log than in this encoding.
     Limits {
         key_max: KEY_MAX,
         value_max: VALUE_MAX,
@@ -367,10 +378,10 @@ impl ConfigStore for ReplicatedStore {
         if self.proposer.get().is_none() && self.core().state.founded == 0 {
             return self.propose_locally(batch);
         }
-        // Who adds to what the node has must not lose that.
+        // Imported first, so that this proposal does not replace the node's own records.
         self.import_own_records()?;
         let answer = self.propose_and_wait(&Batch::of(self.ids.next(), &batch))?;
-        // Whoever was refused decides again by what he reads here.
+        // A caller that was refused reads the new state here before it decides again.
         self.await_copy(answer.revision);
         match answer.outcome {
             Ok(()) => Ok(answer.revision),
@@ -393,7 +404,7 @@ impl ConfigStore for ReplicatedStore {
         self.core().subscribe(table, view)
     }
 
-    /// It is told of changes.
+    /// No operation: the cores send all changes.
     fn catch_up(&self) {}
 
     fn catch_up_now(&self) -> Result<(), ProposeError> {

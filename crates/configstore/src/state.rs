@@ -1,4 +1,4 @@
-//! The records themselves, without a disk.
+//! Records in memory, without a disk.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -11,15 +11,15 @@ use crate::error::ProposeError;
 #[derive(Clone, Default)]
 pub struct State {
     pub revision: u64,
-    /// The number of the cluster whose records these are a copy of; 0: the node's own.
+    /// Number of the cluster whose records these are a copy of; 0: the node's own.
     pub founded: u128,
     tables: BTreeMap<Box<str>, BTreeMap<Box<str>, Stored>>,
     records: usize,
-    /// About what the journal takes for the records that there are.
+    /// Approximate number of bytes of the current records in the log.
     live_bytes: u64,
 }
 
-/// What batches that were accepted, and are not durable yet, would make of the records.
+/// Effect of accepted batches that are not durable yet.
 #[derive(Default)]
 pub struct Pending {
     records: HashMap<(Box<str>, Box<str>), Option<Revision>>,
@@ -27,7 +27,7 @@ pub struct Pending {
     more: isize,
 }
 
-/// A change as it is proposed.
+/// A proposed change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proposed<'a> {
     pub table: &'a str,
@@ -37,7 +37,7 @@ pub struct Proposed<'a> {
     pub expected: Expected,
 }
 
-/// A change that holds, on its way to the views.
+/// An accepted change for the views.
 pub struct AppliedChange {
     pub table: Box<str>,
     pub key: Box<str>,
@@ -73,7 +73,7 @@ impl State {
         self.live_bytes
     }
 
-    /// The table's records, in the order of keys.
+    /// Records of a table, in the order of keys.
     pub fn table(&self, table: &str) -> impl Iterator<Item = Applied<'_>> {
         self.tables.get(table).into_iter().flatten().map(|(key, stored)| Applied {
             key,
@@ -82,7 +82,7 @@ impl State {
         })
     }
 
-    /// Those behind a key, or all.
+    /// Records after a key, or all of the table.
     pub fn records_after(
         &self,
         table: &str,
@@ -118,10 +118,10 @@ impl State {
         }
     }
 
-    /// Whether a batch can be accepted behind those pending; it is pending then. Gives its revision.
+    /// Checks a batch against the records and the pending batches, and adds it to these. Returns its revision.
     ///
     /// # Errors
-    /// What it expects is not so, or a limit.
+    /// A condition is not met, or a limit is exceeded.
     pub fn accept(
         &self,
         batch: &[Change],
@@ -168,7 +168,7 @@ impl State {
     /// Applies a batch of the cluster, if it can be accepted. Every copy at the same revision does the same.
     ///
     /// # Errors
-    /// What it expects is not so, or a limit; nothing has changed then.
+    /// A condition is not met, or a limit is exceeded. Nothing has changed then.
     pub fn apply(&mut self, batch: &Batch<'_>, records_max: usize) -> Result<Vec<AppliedChange>, Refusal> {
         let revision = Revision(self.revision + 1);
         let is_skipped = |change: &Proposed<'_>| {
@@ -186,7 +186,7 @@ impl State {
     }
 }
 
-/// Why a batch does not hold, for everybody.
+/// Reason why every copy refuses a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     Conflict { table: Box<str>, key: Box<str>, found: Option<Revision> },
@@ -197,5 +197,5 @@ fn bytes(key: &str, value: &str) -> u64 {
     (key.len() + value.len()) as u64 + LINE_OVERHEAD
 }
 
-/// Sum, field names, revision and a table's name.
+/// Bytes of the checksum, the field names, the revision and the name of the table.
 const LINE_OVERHEAD: u64 = 48;

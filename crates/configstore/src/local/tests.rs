@@ -11,7 +11,7 @@ use crate::error::OpenFault;
 const A: Table = Table::named("a");
 const B: Table = Table::named("b");
 
-/// A data directory of one test, removed at its end.
+/// Data directory of one test, removed at its end.
 struct DataDir(PathBuf);
 
 impl DataDir {
@@ -48,7 +48,7 @@ fn get(store: &LocalStore, key: &str) -> Option<String> {
 
 type Model = BTreeMap<String, (String, u64)>;
 
-/// A view that holds what it was told.
+/// A view that keeps all that it receives.
 #[derive(Default)]
 struct Told(Mutex<(Model, Vec<u64>)>);
 
@@ -80,7 +80,7 @@ fn model(store: &LocalStore) -> Model {
 }
 
 #[test]
-fn records_outlive_the_process_and_are_the_owners_alone() {
+fn records_survive_a_restart_and_only_their_owner_can_read_the_files() {
     use std::os::unix::fs::PermissionsExt as _;
     let data = DataDir::new();
     let store = data.open().unwrap();
@@ -119,7 +119,7 @@ fn a_batch_is_applied_whole_or_not_at_all() {
 }
 
 #[test]
-fn what_is_too_much_is_refused_with_the_limit() {
+fn a_batch_beyond_a_limit_is_refused_with_the_limit() {
     let data = DataDir::new();
     let limits = Limits { records_max: 2, key_max: 3, value_max: 10, changes_max: 3, batch_max: 300 };
     let store = LocalStore::open_with(&data.0, limits).unwrap();
@@ -141,7 +141,7 @@ fn what_is_too_much_is_refused_with_the_limit() {
 }
 
 #[test]
-fn views_are_told_every_change_in_order() {
+fn views_receive_every_change_in_order() {
     let store = LocalStore::in_memory();
     store.propose(vec![put(A, "x", "1")]).unwrap();
     let told = Arc::new(Told::default());
@@ -168,9 +168,9 @@ fn records_are_paged_by_key() {
     assert!(store.page(B, None, 9).is_empty());
 }
 
-/// Many threads, each counting up a record of all by what it read: no step is lost.
+/// Several threads increment one record by the value that they read. No increment is lost.
 #[test]
-fn those_who_decide_by_what_they_read_do_not_overwrite_each_other() {
+fn conditional_changes_do_not_overwrite_each_other() {
     let data = DataDir::new();
     let store = Arc::new(data.open().unwrap());
     store.propose(vec![Change::put(A, "n", &0).unwrap()]).unwrap();
@@ -202,7 +202,7 @@ fn those_who_decide_by_what_they_read_do_not_overwrite_each_other() {
     assert!(figures.accepted == 41 && figures.syncs <= 41);
 }
 
-/// `meridian key` beside a running node.
+/// The case is `meridian key` next to a running node.
 #[test]
 fn two_processes_see_each_others_changes_and_lose_none() {
     let data = DataDir::new();
@@ -217,7 +217,7 @@ fn two_processes_see_each_others_changes_and_lose_none() {
     let stale = put(A, "y", "3").expecting(Expected::Absent);
     assert!(
         matches!(one.propose(vec![stale]), Err(ProposeError::Conflict { .. })),
-        "it looks before it writes"
+        "it reads the log before it writes"
     );
     assert_eq!(one.propose(vec![put(A, "z", "4")]), Ok(Revision(3)));
     assert_eq!(two.propose(vec![put(A, "x", "5")]), Ok(Revision(4)));
@@ -226,7 +226,7 @@ fn two_processes_see_each_others_changes_and_lose_none() {
 }
 
 #[test]
-fn what_is_dead_is_left_out_when_the_journal_is_written_anew() {
+fn compaction_leaves_outdated_lines_out() {
     let data = DataDir::new();
     let (store, other) = (data.open().unwrap(), data.open().unwrap());
     let told = Arc::new(Told::default());
@@ -241,13 +241,13 @@ fn what_is_dead_is_left_out_when_the_journal_is_written_anew() {
     assert!(figures.wal_bytes < COMPACT_FROM, "{figures:?}");
     assert!(!data.0.join("registry.log.new").exists());
     assert_eq!(other.propose(vec![put(A, "more", "1")]), Ok(Revision(21)));
-    assert_eq!(told.0.lock().unwrap().0, model(&other), "a journal that was replaced is read whole");
+    assert_eq!(told.0.lock().unwrap().0, model(&other), "a log that was replaced is read from the beginning");
     assert_eq!(get(&data.open().unwrap(), "last").as_deref(), Some("19"));
     assert_eq!(store.propose(vec![put(A, "more", "2")]), Ok(Revision(22)));
 }
 
 #[test]
-fn what_a_crash_left_beside_the_journal_is_nobodys() {
+fn a_half_written_next_log_is_ignored() {
     let data = DataDir::new();
     std::fs::write(data.0.join("registry.log.new"), "half a jour").unwrap();
     let store = data.open().unwrap();
@@ -255,7 +255,7 @@ fn what_a_crash_left_beside_the_journal_is_nobodys() {
     assert_eq!(get(&data.open().unwrap(), "x").as_deref(), Some("1"));
 }
 
-/// Three changes; the journal before each, and after the last.
+/// Makes three changes. Returns the length of the log and the records after each.
 fn some_history(data: &DataDir) -> Vec<(u64, Model)> {
     let store = data.open().unwrap();
     let mut states = Vec::new();
@@ -270,7 +270,7 @@ fn some_history(data: &DataDir) -> Vec<(u64, Model)> {
 
 /// A crash while a line is written leaves any part of it.
 #[test]
-fn cut_at_any_byte_the_journal_says_what_was_in_force_before() {
+fn a_log_cut_at_any_byte_holds_the_complete_changes() {
     let data = DataDir::new();
     let states = some_history(&data);
     let whole = std::fs::read(data.wal()).unwrap();
@@ -289,9 +289,9 @@ fn cut_at_any_byte_the_journal_says_what_was_in_force_before() {
     }
 }
 
-/// The end of the last line is on the disk, and a piece of it is not.
+/// The end of the last line is on the disk, and a part before it is not.
 #[test]
-fn a_last_line_with_a_hole_was_never_in_force() {
+fn a_last_line_with_missing_pages_is_cut_off() {
     let data = DataDir::new();
     let states = some_history(&data);
     let mut whole = std::fs::read(data.wal()).unwrap();
@@ -301,9 +301,9 @@ fn a_last_line_with_a_hole_was_never_in_force() {
     assert_eq!(model(&data.open().unwrap()), states[1].1);
 }
 
-/// Whatever byte a disk changes: it is found, or the change was in what nobody has been told of.
+/// A changed byte is detected, or the change is in the last line, which nobody may have seen.
 #[test]
-fn a_changed_byte_is_refused_with_what_to_do() {
+fn a_changed_byte_is_refused_with_advice() {
     let data = DataDir::new();
     let states = some_history(&data);
     let whole = std::fs::read(data.wal()).unwrap();
@@ -317,7 +317,8 @@ fn a_changed_byte_is_refused_with_what_to_do() {
                     let text = error.to_string();
                     assert!(text.contains("registry.log") && text.contains("put back a copy"), "{text}");
                 }
-                // Without its line feed, or with a zero in it, the last line is as if half-written; a sum in capitals is the same sum.
+                // Without its line feed, or with a zero in it, the last line counts as half-written. A checksum in
+                // capitals is the same.
                 Ok(store) => {
                     let in_last = at as u64 >= states[1].0;
                     let last = at + 1 == whole.len() || in_last && damaged[at] == 0;
@@ -330,7 +331,7 @@ fn a_changed_byte_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn lines_that_are_missing_or_doubled_are_noticed() {
+fn missing_and_repeated_lines_are_detected() {
     let data = DataDir::new();
     some_history(&data);
     let text = std::fs::read_to_string(data.wal()).unwrap();
@@ -350,7 +351,7 @@ fn lines_that_are_missing_or_doubled_are_noticed() {
     assert_eq!(
         get(&data.open().unwrap(), "x").as_deref(),
         Some("1"),
-        "an empty file is a registry without records"
+        "an empty file is a store without records"
     );
     let mut later = Vec::new();
     crate::line::write(&mut later, &serde_json::json!({"registry": 3, "more": 1})).unwrap();
@@ -359,28 +360,24 @@ fn lines_that_are_missing_or_doubled_are_noticed() {
 }
 
 #[test]
-fn what_cannot_be_written_is_not_in_force() {
+fn a_change_that_cannot_be_written_is_not_in_force() {
     let data = DataDir::new();
     let store = data.open().unwrap();
     store.propose(vec![put(A, "x", "1")]).unwrap();
     std::fs::remove_file(data.wal()).unwrap();
-    // A directory in the place of the file cannot be replaced by one, whoever asks.
+    // A directory at the path of the file cannot be replaced by a file, even by root.
     std::fs::create_dir_all(data.wal().join("x")).unwrap();
     let error = store.propose(vec![put(A, "y", "2")]).unwrap_err();
     assert!(matches!(error, ProposeError::Write { .. }), "{error}");
     assert_eq!((get(&store, "x").as_deref(), get(&store, "y")), (Some("1"), None));
     std::fs::remove_dir_all(data.wal()).unwrap();
     store.propose(vec![put(A, "y", "2")]).unwrap();
-    assert_eq!(
-        model(&data.open().unwrap()),
-        model(&store),
-        "a journal that somebody removed is written again"
-    );
+    assert_eq!(model(&data.open().unwrap()), model(&store), "a log that was removed is written again");
     assert_eq!(store.figures().failed, 1);
 }
 
 #[test]
-fn reading_only_changes_nothing() {
+fn a_read_only_store_changes_nothing() {
     let data = DataDir::new();
     assert!(LocalStore::read_only(&data.0.join("nowhere")).is_ok());
     some_history(&data);
@@ -408,9 +405,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// Two processes, restarts and torn lines against a map.
+    /// Compares two processes, restarts and torn lines with a map.
     #[test]
-    fn the_registry_is_a_map_that_lasts(steps in steps()) {
+    fn a_store_behaves_like_a_durable_map(steps in steps()) {
         let data = DataDir::new();
         let mut stores = [data.open().unwrap(), data.open().unwrap()];
         let mut map: BTreeMap<(bool, u8), (u8, u64)> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The files: the journal, the lock beside it, and the next journal while it is written.
+//! Files: the write-ahead log, its lock, and the next log while it is written.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Seek as _, SeekFrom, Write as _};
@@ -13,7 +13,7 @@ use crate::error::{OpenError, OpenFault};
 use crate::line::{self, Group, Header, SnapshotRecord};
 use crate::state::State;
 
-/// The journal of a data directory, as far as it was read.
+/// Write-ahead log of a data directory, as far as it was read.
 pub struct WriteAheadLog {
     directory: PathBuf,
     path: PathBuf,
@@ -27,32 +27,32 @@ struct Open {
     wal_reader: WalReader,
 }
 
-/// The journal beside what is known of it.
+/// State of the file, compared with what was read of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileState {
     Unchanged,
-    /// There is none.
+    /// The file does not exist.
     Missing,
-    /// Somebody appended.
+    /// Another process appended.
     Grown,
-    /// Somebody wrote it anew, or it is there for the first time.
+    /// Another process rewrote the file, or it exists for the first time.
     Replaced,
 }
 
-/// The lock among processes, until it is dropped.
+/// Lock among processes. Dropping it unlocks.
 pub struct LockGuard(File);
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        // Closing it would do as well; there is nothing else to do about it.
+        // An error is ignored: closing the file unlocks, too.
         drop(self.0.unlock());
     }
 }
 
-/// Why a line is not there.
+/// Reason why a line was not appended.
 pub struct AppendFailure {
     pub error: io::Error,
-    /// It may be there after all.
+    /// True when the line may be on the disk.
     pub unknown: bool,
 }
 
@@ -66,12 +66,12 @@ impl WriteAheadLog {
         &self.path
     }
 
-    /// Bytes of the journal as it is known.
+    /// Bytes of the log that were read.
     pub fn len(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| open.wal_reader.len)
     }
 
-    /// Bytes of it that say what there was when it was last written anew.
+    /// Bytes of the header and the records from the last rewrite.
     pub fn snapshot_len(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| open.wal_reader.snapshot_len())
     }
@@ -84,7 +84,7 @@ impl WriteAheadLog {
         OpenError { path: self.path.clone(), fault }
     }
 
-    /// Waits until no other process changes the journal.
+    /// Waits until no other process changes the log.
     ///
     /// # Errors
     /// Those of the system.
@@ -105,6 +105,8 @@ impl WriteAheadLog {
         guard.map_err(|error| self.error(OpenFault::Io(error)))
     }
 
+    /// Compares the file with what was read of it.
+    ///
     /// # Errors
     /// Those of the system.
     pub fn file_state(&self) -> Result<FileState, OpenError> {
@@ -123,16 +125,17 @@ impl WriteAheadLog {
         })
     }
 
-    /// Whether the journal that is known is still the one with the name.
+    /// Returns whether the log that was read is still the file of that name.
     pub fn is_there(&self) -> bool {
         let has_header = self.open.as_ref().is_some_and(|open| open.wal_reader.has_header());
         has_header && self.file_state().is_ok_and(|file_state| file_state == FileState::Unchanged)
     }
 
-    /// Reads it from the beginning; gives the records and the bytes that were torn. `read_only` leaves those where they are.
+    /// Reads the log from the beginning. Returns the records and the number of torn bytes, which `read_only` leaves in
+    /// place.
     ///
     /// # Errors
-    /// A journal that cannot be used; what was known of it stays.
+    /// The log cannot be used. The state before stays.
     pub fn load(&mut self, read_only: bool) -> Result<(State, u64), OpenError> {
         let mut state = State::default();
         let file = match OpenOptions::new().read(true).append(!read_only).open(&self.path) {
@@ -148,10 +151,10 @@ impl WriteAheadLog {
         Ok((state, torn))
     }
 
-    /// Reads what was appended since; gives the bytes that were torn.
+    /// Reads the lines that were appended. Returns the number of torn bytes.
     ///
     /// # Errors
-    /// As [`WriteAheadLog::load`].
+    /// Those of [`WriteAheadLog::load`].
     pub fn read_on(
         &mut self,
         state: &mut State,
@@ -163,32 +166,31 @@ impl WriteAheadLog {
         read.map_err(|fault| OpenError { path: self.path.clone(), fault })
     }
 
-    /// Puts the journal aside under a name that nothing has; gives that.
+    /// Links the log to a free name, which is returned.
     ///
     /// # Errors
-    /// Those of the system; it is where it was then.
+    /// Those of the system. The log keeps its name.
     pub fn archive(&mut self) -> io::Result<PathBuf> {
         let name = |number: u32| self.directory.join(format!("{FILE}.before-cluster.{number}"));
         let free = (1..ARCHIVES_MAX).map(name).find(|path| !path.exists());
-        let free =
-            free.ok_or_else(|| io::Error::other("too many journals were put aside: move them away"))?;
-        // The journal stays until another one takes its name in one step.
+        let free = free.ok_or_else(|| io::Error::other("too many archived logs: move them away"))?;
+        // The log keeps its name until another file takes the name in one step.
         fs::hard_link(&self.path, &free).or_else(|_| fs::copy(&self.path, &free).map(drop))?;
         File::open(&self.directory)?.sync_all()?;
         Ok(free)
     }
 
-    /// Appends a line; it is on the disk when this returns.
+    /// Appends a line. It is on the disk when this returns.
     ///
     /// # Errors
-    /// Then the line is not there, or it is not known whether it is.
+    /// The line is not on the disk, or that is unknown.
     pub fn append(&mut self, group: &Group<'_>) -> Result<(), AppendFailure> {
         let mut bytes = Vec::new();
         let known = |error| AppendFailure { error, unknown: false };
         line::write(&mut bytes, group).map_err(|error| known(error.into()))?;
-        let Some(open) = &mut self.open else { return Err(known(io::Error::other("it is not open"))) };
+        let Some(open) = &mut self.open else { return Err(known(io::Error::other("the log is not open"))) };
         let written = open.file.write_all(&bytes).map_err(known).and_then(|()| {
-            // After a sync that failed nobody knows what a later one says of these bytes.
+            // After a failed sync, a later sync that succeeds proves nothing about these bytes.
             open.file.sync_data().map_err(|error| AppendFailure { error, unknown: true })
         });
         if let Err(failure) = written {
@@ -199,14 +201,14 @@ impl WriteAheadLog {
         Ok(())
     }
 
-    /// Writes the journal anew, without what is dead, and puts it in the place of the old one in one step.
+    /// Rewrites the log with the current records only, and replaces the old one in one step.
     ///
     /// # Errors
-    /// Those of the system; the old one is still there.
+    /// Those of the system. The old log is still there.
     pub fn rewrite(&mut self, state: &State) -> io::Result<()> {
         fs::create_dir_all(&self.directory)?;
         let next = self.directory.join(NEXT_FILE);
-        // Left by a crash; whoever is here holds the lock.
+        // A crash left this file: the caller holds the lock.
         if let Err(error) = fs::remove_file(&next)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -216,11 +218,11 @@ impl WriteAheadLog {
         let file = options.read(true).append(true).create_new(true).mode(0o600).open(&next)?;
         let written = write_all(&file, state).and_then(|()| {
             fs::rename(&next, &self.path)?;
-            // The new name is on the disk when the directory is.
+            // The new name is durable when the directory is.
             File::open(&self.directory)?.sync_all()
         });
         if let Err(error) = written {
-            // Whether it can be taken away or not, what went wrong before is what is told.
+            // The first error is reported, whether the removal succeeds or not.
             drop(fs::remove_file(&next));
             return Err(error);
         }
@@ -247,7 +249,8 @@ impl Open {
             cut.map_err(OpenFault::Io)?;
             let path = path.display();
             tracing::warn!(%path, bytes = torn,
-                            "the last change in the registry is not complete, as after a crash; it is cut off. If neither process nor machine crashed, check the disk"
+                            "the last change in the configuration store is not complete, as after a crash; it is cut off. \
+                 If neither process nor machine crashed, check the disk"
             );
         }
         Ok(torn)
@@ -274,7 +277,7 @@ fn write_all(file: &File, state: &State) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Journals that were put aside, at most.
+/// Maximum number of archived logs.
 const ARCHIVES_MAX: u32 = 100;
 const LOCK_FILE: &str = "registry.lock";
 const NEXT_FILE: &str = "registry.log.new";

@@ -1,4 +1,4 @@
-//! Reading a journal line by line, and telling what a crash left from what is damaged.
+//! Reads a log line by line, and tells a torn last line from damage.
 
 use std::io::{self, BufRead, Read as _};
 
@@ -7,10 +7,10 @@ use crate::error::OpenFault;
 use crate::line::{Group, Header, SnapshotRecord, VERSION, VERSION_OF_COPY, Versioned, document};
 use crate::state::State;
 
-/// How far a journal was read.
+/// Position in a log up to which it was read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WalReader {
-    /// Bytes of whole lines.
+    /// Bytes of complete lines.
     pub len: u64,
     lines: u64,
     header: bool,
@@ -20,11 +20,11 @@ pub struct WalReader {
     snapshot_len: u64,
 }
 
-/// Who is told of each change behind those of the snapshot.
+/// Callback for each change after those of the snapshot.
 pub type OnChange<'a> = &'a mut dyn FnMut(&str, &str, Option<&str>, Revision);
 
 impl WalReader {
-    /// A journal that was just written from this state.
+    /// Makes the position after a log that was just written from this state.
     pub fn written(len: u64, state: &State) -> Self {
         Self {
             len,
@@ -36,7 +36,7 @@ impl WalReader {
         }
     }
 
-    /// Whether the header was there.
+    /// Returns whether the header was read.
     pub fn has_header(&self) -> bool {
         self.header
     }
@@ -45,16 +45,16 @@ impl WalReader {
         self.snapshot_len
     }
 
-    /// Accounts for a line that was appended.
+    /// Accounts for an appended line.
     pub fn appended(&mut self, bytes: u64) {
         self.len += bytes;
         self.lines += 1;
     }
 
-    /// Reads to the end. Gives the bytes of a last line that was not finished.
+    /// Reads to the end. Returns the bytes of an unfinished last line.
     ///
     /// # Errors
-    /// Lines that are damaged; what was read before them is in the state.
+    /// A line is damaged. The lines before it are in the state.
     pub fn read(
         &mut self,
         from: &mut impl BufRead,
@@ -67,10 +67,10 @@ impl WalReader {
             let read =
                 from.by_ref().take(LINE_MAX).read_until(b'\n', &mut line).map_err(OpenFault::Io)? as u64;
             if read == 0 {
-                // A snapshot is renamed into place whole.
+                // A snapshot gets its name only when it is complete.
                 return match self.kept {
                     0 => Ok(0),
-                    _ => Err(OpenFault::Damaged { line: self.lines + 1, why: "it is missing" }),
+                    _ => Err(OpenFault::Damaged { line: self.lines + 1, why: "the line is missing" }),
                 };
             }
             let number = self.lines + 1;
@@ -81,13 +81,13 @@ impl WalReader {
                 return self.torn(read);
             };
             let Some(text) = document(whole) else {
-                // Pages of one write reach the disk in any order, and those that did not are zeros: the line was not finished either.
-                // Anything else was whole once, and perhaps in force.
+                // Pages of one write reach the disk in any order, and missing ones read as zeros: such a line was not
+                // finished. Any other bad line was complete once, and may have taken effect.
                 if line.contains(&0) && at_end(from).map_err(OpenFault::Io)? {
                     return self.torn(read);
                 }
                 return Err(match self.header {
-                    true => OpenFault::Damaged { line: number, why: "its sum is another" },
+                    true => OpenFault::Damaged { line: number, why: "the checksum differs" },
                     false => OpenFault::BadHeader,
                 });
             };
@@ -102,11 +102,11 @@ impl WalReader {
     }
 
     fn torn(&self, bytes: u64) -> Result<u64, OpenFault> {
-        // Header and snapshot are written beside, and renamed when they are whole.
+        // Header and snapshot are written to another file, which is renamed when it is complete.
         if !self.header || self.kept > 0 {
             let line = self.lines + 1;
             return Err(if self.header {
-                OpenFault::Damaged { line, why: "it is cut off" }
+                OpenFault::Damaged { line, why: "the line is cut off" }
             } else {
                 OpenFault::BadHeader
             });
@@ -128,7 +128,7 @@ impl WalReader {
         }
         if self.kept > 0 {
             let kept: SnapshotRecord<'_> =
-                serde_json::from_str(text).map_err(|_| LineError::Line("it is no record"))?;
+                serde_json::from_str(text).map_err(|_| LineError::Line("it is not a record"))?;
             if kept.revision > self.base || state.get(&kept.table, &kept.key).is_some() {
                 return Err(LineError::Line("it is out of order"));
             }
@@ -136,7 +136,8 @@ impl WalReader {
             self.kept -= 1;
             return Ok(());
         }
-        let group: Group<'_> = serde_json::from_str(text).map_err(|_| LineError::Line("it is no change"))?;
+        let group: Group<'_> =
+            serde_json::from_str(text).map_err(|_| LineError::Line("it is not a change"))?;
         if group.revision != state.revision + 1 || group.batches.is_empty() {
             return Err(LineError::Line("lines before it are missing"));
         }
@@ -172,5 +173,5 @@ fn at_end(from: &mut impl BufRead) -> io::Result<bool> {
     Ok(from.fill_buf()?.is_empty())
 }
 
-/// Bytes of a line; those that are written have half as many.
+/// Maximum number of bytes of a line. Lines that this program writes have at most half as many.
 const LINE_MAX: u64 = 64 << 20;

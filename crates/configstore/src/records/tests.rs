@@ -23,14 +23,14 @@ fn propose(records: &mut Records, id: u128, changes: &[Change]) -> Answer {
 }
 
 #[test]
-fn a_batch_that_is_said_twice_holds_once() {
+fn a_repeated_batch_is_applied_once() {
     let mut records = Records::default();
     assert_eq!(propose(&mut records, 1, &[put("a", 1)]).revision, Revision(1));
     assert_eq!(propose(&mut records, 2, &[put("a", 2)]).revision, Revision(2));
     let again = propose(&mut records, 1, &[put("a", 1)]);
     assert_eq!((again.revision, again.outcome), (Revision(1), Ok(())));
     assert_eq!((records.get("t", "a"), records.revision()), (Some("2"), 2));
-    // One that was refused stays refused, though it would hold now.
+    // A refused proposal stays refused, even if it would be accepted now.
     let absent = [put("a", 3).expecting(Expected::Absent)];
     let refused = propose(&mut records, 3, &absent);
     let conflict = ProposeError::Conflict { table: "t".into(), key: "a".into(), found: Some(Revision(2)) };
@@ -40,11 +40,11 @@ fn a_batch_that_is_said_twice_holds_once() {
     assert_eq!(records.get("t", "a"), None);
     let mut same = Records::default();
     assert!(same.restore(&records.snapshot()));
-    assert_eq!(propose(&mut same, 3, &absent), refused, "a snapshot knows it, too");
+    assert_eq!(propose(&mut same, 3, &absent), refused, "a snapshot includes the answer");
 }
 
 #[test]
-fn what_is_missing_is_brought_in_and_what_is_there_stays() {
+fn an_import_adds_missing_records_and_keeps_existing_ones() {
     let mut records = Records::default();
     propose(&mut records, 1, &[put("a", 1)]);
     let changes = [put("a", 9), put("b", 9)];
@@ -54,7 +54,7 @@ fn what_is_missing_is_brought_in_and_what_is_there_stays() {
 }
 
 #[test]
-fn there_are_limits() {
+fn records_tail_and_recent_answers_have_limits() {
     let limits = RecordsLimits { records_max: 2, tail_max: 3, tail_bytes_max: 1000, recent_max: 2 };
     let mut records = Records::new(limits);
     for number in 1..=5 {
@@ -72,13 +72,13 @@ fn there_are_limits() {
     let long = Change::put(T, "a", &"x".repeat(500)).unwrap();
     propose(&mut records, 8, std::slice::from_ref(&long));
     propose(&mut records, 9, &[long]);
-    assert_eq!(records.tail.len(), 1, "of two the first is too much");
+    assert_eq!(records.tail.len(), 1, "the bytes allow one of two");
     let nothing = propose(&mut records, 10, &[]);
     assert_eq!((nothing.revision, nothing.outcome), (Revision(8), Ok(())));
     assert_eq!(records.apply(b"no batch"), batch::encode_no_batch(8));
 }
 
-/// The bytes of version 1, for ever.
+/// Version 1 keeps these bytes for ever.
 #[test]
 fn a_snapshot_has_these_bytes() {
     let mut records = Records::default();
@@ -118,7 +118,7 @@ fn a_snapshot_has_these_bytes() {
 }
 
 #[test]
-fn a_copy_takes_what_comes_next_and_nothing_else() {
+fn a_copy_accepts_only_the_next_changes() {
     let mut records = Records::default();
     for number in 1..=4 {
         propose(&mut records, number, &[put("a", number as u64)]);
@@ -133,7 +133,7 @@ fn a_copy_takes_what_comes_next_and_nothing_else() {
     assert!(copy.take(&tail(&records, 0)));
     assert_eq!(copy.position(), Position { founded: OURS, revision: 4 });
     let digest = copy.digest();
-    assert!(copy.take(&tail(&records, 1)), "said again");
+    assert!(copy.take(&tail(&records, 1)), "repeated");
     assert_eq!(copy.digest(), digest);
     propose(&mut records, 5, &[put("b", 5)]);
     propose(&mut records, 6, &[put("b", 6)]);
@@ -148,17 +148,17 @@ fn a_copy_takes_what_comes_next_and_nothing_else() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Somebody proposes: key, value or removal, expectation, whether the same is said again later.
+    /// A proposal: key, value or removal, condition, and whether it is repeated at once.
     Propose { key: u8, value: Option<u8>, expected: u8, again: bool },
-    /// A batch that was said before comes again.
+    /// Repeats an earlier batch.
     Again(u8),
-    /// A copy is told what it lacks, up to so many bytes.
+    /// Sends a copy what it lacks, up to a number of bytes.
     Notify { copy: usize, bytes_max: usize },
-    /// It is told something of before.
+    /// Sends a copy an older update.
     TellOld { copy: usize, from: u8 },
-    /// A copy begins with what it had then, or with nothing.
+    /// Restarts a copy from nothing.
     Forget { copy: usize },
-    /// A node that decides begins anew from a snapshot.
+    /// Restarts a core from a snapshot.
     Restart { node: usize },
 }
 
@@ -179,7 +179,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 const COPIES: usize = 3;
 const NODES: usize = 2;
 
-/// What a node that decides has for a copy.
+/// Update that a core has for a copy.
 fn lacking(records: &Records, at: Position, bytes_max: usize) -> RecordUpdate {
     let revision = if at.founded == OURS { at.revision } else { 0 };
     match records.since(revision, bytes_max) {
@@ -189,9 +189,9 @@ fn lacking(records: &Records, at: Position, bytes_max: usize) -> RecordUpdate {
 }
 
 proptest! {
-    /// Whatever is said twice, lost, or begins anew: nodes that decide stay the same, and copies become what they are.
+    /// Repeats, loses and restarts parts: cores stay the same, and copies become equal to them.
     #[test]
-    fn copies_become_what_a_map_would_be(steps in steps()) {
+    fn copies_end_up_equal_to_a_map(steps in steps()) {
         let limits = RecordsLimits { tail_max: 8, tail_bytes_max: 600, ..RecordsLimits::default() };
         let mut nodes = vec![Records::new(limits); NODES];
         let mut copies = vec![Copy::default(); COPIES];
@@ -272,5 +272,5 @@ proptest! {
 }
 
 fn prop_assert_eq_quietly(found: &[u8], expected: &[u8]) {
-    assert_eq!(found, expected, "a proposal that is said twice has one answer");
+    assert_eq!(found, expected, "a repeated proposal has one answer");
 }

@@ -30,14 +30,14 @@ impl Drop for DataDir {
     }
 }
 
-/// Those that decide, in one place; every copy that belongs to them is told at once.
+/// Cores of a test, in one object. Every copy that belongs to them is updated at once.
 struct Cores {
     founded: u128,
     records: Mutex<Records>,
     copies: Mutex<Vec<Arc<ReplicatedStore>>>,
-    /// Why nobody answers.
+    /// Error that replaces all answers.
     silence: Mutex<Option<ProposalFailed>>,
-    /// Answers that are still given.
+    /// Number of answers that are still given.
     left: Mutex<usize>,
 }
 
@@ -52,7 +52,7 @@ impl Cores {
         })
     }
 
-    /// Tells a copy what it lacks.
+    /// Sends a copy the changes that it lacks.
     fn tell(&self, copy: &ReplicatedStore) {
         let at = copy.position();
         let records = self.records.lock().unwrap();
@@ -97,7 +97,7 @@ impl Proposer for Cores {
         *left -= 1;
         drop(left);
         let answer = self.records.lock().unwrap().apply(&batch);
-        // Whoever waits for his copy is told by another thread, as by the one of the links.
+        // Another thread updates the waiting copy, as the link thread does in a node.
         callback(Ok(answer));
         let copies = self.copies.lock().unwrap().clone();
         let cores = Arc::new(self.records.lock().unwrap().clone());
@@ -128,7 +128,7 @@ fn get(store: &dyn ConfigStore, key: &str) -> Option<String> {
 }
 
 #[test]
-fn what_one_node_proposes_every_copy_has_when_it_returns_there_and_conflicts_are_told() {
+fn a_proposal_is_in_the_copy_when_it_returns_and_conflicts_are_reported() {
     let (one, two) = (DataDir::new(), DataDir::new());
     let cores = Cores::new(OURS);
     let (a, b) = (cores.open(&one, "a"), cores.open(&two, "b"));
@@ -137,7 +137,7 @@ fn what_one_node_proposes_every_copy_has_when_it_returns_there_and_conflicts_are
     assert_eq!((first, get(&*a, "x").as_deref()), (Revision(1), Some("1")));
     let conflict = b.propose(vec![put("x", 2).expecting(Expected::Absent)]);
     assert!(matches!(conflict, Err(ProposeError::Conflict { .. })), "{conflict:?}");
-    assert_eq!(get(&*b, "x").as_deref(), Some("1"), "who was refused reads why");
+    assert_eq!(get(&*b, "x").as_deref(), Some("1"), "a refused caller reads the current value");
     b.propose(vec![put("x", 3).expecting(Expected::At(first))]).unwrap();
     a.catch_up_now().unwrap();
     assert_eq!(get(&*a, "x").as_deref(), Some("3"));
@@ -147,7 +147,7 @@ fn what_one_node_proposes_every_copy_has_when_it_returns_there_and_conflicts_are
 }
 
 #[test]
-fn a_copy_outlives_the_process_and_is_no_beginning_for_another_program() {
+fn a_copy_survives_a_restart_and_cannot_be_changed_offline() {
     let data = DataDir::new();
     let cores = Cores::new(OURS);
     {
@@ -173,7 +173,7 @@ fn a_copy_outlives_the_process_and_is_no_beginning_for_another_program() {
 }
 
 #[test]
-fn a_copy_of_nothing_outlives_the_process_and_takes_what_comes() {
+fn an_empty_copy_survives_a_restart_and_accepts_changes() {
     let (data, other) = (DataDir::new(), DataDir::new());
     let cores = Cores::new(OURS);
     assert_eq!(cores.open(&data, "a").init_empty(OURS), Position { founded: OURS, revision: 0 });
@@ -182,7 +182,7 @@ fn a_copy_of_nothing_outlives_the_process_and_takes_what_comes() {
     cores.join(&again);
     again.propose(vec![put("x", 1)]).unwrap();
     assert_eq!(again.position(), Position { founded: OURS, revision: 1 });
-    // What a node has by itself stays until it is known what becomes of it.
+    // A node's own records stay until the cluster has decided about them.
     let own = LocalStore::open(&other.0).unwrap();
     own.propose(vec![put("y", 1)]).unwrap();
     drop(own);
@@ -192,7 +192,7 @@ fn a_copy_of_nothing_outlives_the_process_and_takes_what_comes() {
 }
 
 #[test]
-fn what_a_node_had_alone_is_the_clusters_when_that_has_nothing() {
+fn a_nodes_own_records_are_imported_into_an_empty_cluster() {
     let (one, two) = (DataDir::new(), DataDir::new());
     let own = LocalStore::open(&one.0).unwrap();
     for number in 0..2_500 {
@@ -204,7 +204,11 @@ fn what_a_node_had_alone_is_the_clusters_when_that_has_nothing() {
     a.propose(vec![put("before", 1)]).unwrap();
     cores.join(&b);
     cores.join(&a);
-    assert_eq!(get(&*a, "k7").as_deref(), Some("7"), "its own holds until the cluster has something");
+    assert_eq!(
+        get(&*a, "k7").as_deref(),
+        Some("7"),
+        "its own records are in force until the cluster has some"
+    );
     a.import_own_records().unwrap();
     b.catch_up_now().unwrap();
     a.catch_up_now().unwrap();
@@ -213,14 +217,14 @@ fn what_a_node_had_alone_is_the_clusters_when_that_has_nothing() {
         assert_eq!(get(&**store, "k2499").as_deref(), Some("2499"));
         assert_eq!(get(&**store, "before").as_deref(), Some("1"));
     }
-    assert!(!one.archived().exists(), "nothing of it is dropped");
+    assert!(!one.archived().exists(), "no record is dropped");
     let revision = a.position().revision;
     a.import_own_records().unwrap();
     assert_eq!(cores.records.lock().unwrap().revision(), revision, "once");
 }
 
 #[test]
-fn who_dies_while_bringing_in_goes_on_and_undoes_nothing() {
+fn a_node_that_dies_during_an_import_resumes_it_and_undoes_nothing() {
     let (one, two) = (DataDir::new(), DataDir::new());
     let own = LocalStore::open(&one.0).unwrap();
     for number in 0..2_500 {
@@ -230,7 +234,7 @@ fn who_dies_while_bringing_in_goes_on_and_undoes_nothing() {
     let cores = Cores::new(OURS);
     let b = cores.open(&two, "b");
     cores.join(&b);
-    // The mark and the first thousand.
+    // The import marker and the first batch of 1,000 records are accepted.
     *cores.left.lock().unwrap() = 2;
     let a = cores.open(&one, "a");
     a.attach(cores.clone());
@@ -245,12 +249,12 @@ fn who_dies_while_bringing_in_goes_on_and_undoes_nothing() {
     b.catch_up_now().unwrap();
     for store in [&a, &b] {
         assert_eq!(get(&**store, "k2000").as_deref(), Some("2000"));
-        assert_eq!(get(&**store, "k0001").as_deref(), Some("77"), "somebody has changed it meanwhile");
+        assert_eq!(get(&**store, "k0001").as_deref(), Some("77"), "another node has changed it meanwhile");
     }
 }
 
 #[test]
-fn who_joins_a_cluster_that_has_records_keeps_his_own_aside() {
+fn a_node_that_joins_a_cluster_with_records_archives_its_own() {
     let (one, two) = (DataDir::new(), DataDir::new());
     let own = LocalStore::open(&two.0).unwrap();
     own.propose(vec![put("mine", 1)]).unwrap();
@@ -268,8 +272,8 @@ fn who_joins_a_cluster_that_has_records_keeps_his_own_aside() {
     own.propose(vec![put("ours", 1)]).unwrap();
     drop(own);
     cores.join(&cores.open(&three, "c"));
-    assert!(!three.archived().exists(), "of what the cluster has, too, nothing is dropped");
-    // Another cluster's copy is worth nothing here.
+    assert!(!three.archived().exists(), "records that the cluster has, too, are not dropped");
+    // A copy of another cluster is worthless here.
     let others = Cores::new(OURS + 1);
     others.records.lock().unwrap().apply(&Batch::of(1, &[put("theirs", 1)]).encode());
     others.tell(&b);
@@ -277,7 +281,7 @@ fn who_joins_a_cluster_that_has_records_keeps_his_own_aside() {
 }
 
 #[test]
-fn who_gets_no_answer_is_told_what_is_known() {
+fn a_proposal_without_an_answer_reports_whether_it_may_be_in_force() {
     let data = DataDir::new();
     let cores = Cores::new(OURS);
     let store = cores.open(&data, "a");
@@ -291,9 +295,9 @@ fn who_gets_no_answer_is_told_what_is_known() {
     assert_eq!(get(&*store, "x"), None);
 }
 
-/// A disk that takes nothing keeps nobody from what the cores agree on.
+/// A disk that cannot be written does not delay the changes of the cluster.
 #[test]
-fn what_cannot_be_written_is_in_force_and_is_written_later() {
+fn a_copy_that_cannot_be_written_is_in_force_and_is_written_later() {
     let data = DataDir::new();
     let cores = Cores::new(OURS);
     let store = cores.open(&data, "a");
@@ -307,9 +311,9 @@ fn what_cannot_be_written_is_in_force_and_is_written_later() {
     assert_eq!(get(&*store, "y").as_deref(), Some("1"));
     assert_eq!(store.figures().failed, 1);
     store.tidy();
-    assert!(!wal.exists(), "there is no room yet");
+    assert!(!wal.exists(), "the disk cannot be written yet");
     std::fs::remove_dir(&directory_in_the_way).unwrap();
-    // Nothing changes any more: it is written all the same.
+    // The copy is written even if nothing changes any more.
     store.tidy();
     let syncs = store.figures().syncs;
     store.tidy();
