@@ -617,7 +617,7 @@ fn a_node_leaves_when_it_is_meant_and_is_told_what_that_costs() {
 #[test]
 fn an_address_that_cannot_be_one_is_not_sent() {
     for (address, says) in
-        [("http://h:1", "no scheme is wanted: write h:1"), ("h", "write h:PORT"), ("[::1", "brackets")]
+        [("http://h:1", "a scheme is not allowed: write h:1"), ("h", "write h:PORT"), ("[::1", "brackets")]
     {
         let error =
             Line::try_parse_from(["ctl", "cluster", "join", "a:1", address]).err().unwrap().to_string();

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused_with_an_example() {
+    fn a_text_that_is_not_a_size_is_refused_with_an_example() {
         for text in ["", "MiB", "1.5MiB", "-1", "1 parsec", "99999999999999999999", "99999999TiB"] {
             let error = read(text).unwrap_err();
             assert!(error.contains("a size such as"), "{text:?}: {error}");
@@ -121,7 +121,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_is_printed_reads_back(number: u64) {
+        fn a_printed_size_reads_back(number: u64) {
             proptest::prop_assert_eq!(read(&ByteSize(number).to_string()), Ok(number));
         }
     }

@@ -1,11 +1,11 @@
 //! Settings that take one of a few words.
 
-/// Declares an enum that a setting can have. Each variant has a doc comment and the word it is written as; the first
-/// variant is the enum's default.
+/// Declares an enum as the type of a setting. Each variant has a doc comment and the word that a file writes for it;
+/// the first variant is the default.
 ///
 /// ```
 /// settings::choices! {
-///     /// What a full queue gives up.
+///     /// Message that a full queue drops.
 ///     pub enum Full {
 ///         /// The oldest message.
 ///         DropOldest = "drop_oldest",

@@ -10,7 +10,7 @@ use crate::layers::{Assignment, Name};
 use crate::problem::{Fault, Problem, Source};
 use crate::value::Raw;
 
-/// What a file says.
+/// Contents of a file.
 #[derive(Debug, Default)]
 pub struct Document {
     pub assignments: Vec<Assignment>,
@@ -19,7 +19,7 @@ pub struct Document {
     pub problems: Vec<Problem>,
 }
 
-/// Reads the text of a file. What is wrong with single entries is in `problems`; the rest is read nevertheless.
+/// Parses the text of a file. Errors of single entries are in `problems`; all other entries are read nevertheless.
 pub fn parse(path: &Path, text: &str) -> Document {
     let mut reading = Reading { path, text, document: Document::default() };
     match DeTable::parse(text) {
@@ -30,7 +30,7 @@ pub fn parse(path: &Path, text: &str) -> Document {
             reading.document.problems.push(Problem { source, fault });
         }
     }
-    // The parser sorts by name; whoever reads the messages goes from top to bottom.
+    // The parser sorts by name; a person reads the messages from top to bottom of the file.
     reading.document.assignments.sort_by_key(|assignment| match assignment.source {
         Source::File { line, .. } => line,
         _ => 0,
@@ -64,7 +64,7 @@ impl Reading<'_> {
                         }
                     }
                 }
-                // Whether it is a misplaced setting or a misused section is for whoever knows the names.
+                // The caller, which knows the names, decides between a misplaced setting and a misused section.
                 other => {
                     let source = self.source(section.span());
                     let name = Name { section: name.to_owned(), index: None, key: String::new() };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::value::{Invalid, Raw, Value};
 
-/// Largest unit first: the order of printing. `ms` stands before `m` and `s` for reading.
+/// Units, the largest first for printing. `ms` stands before `m` and `s` for reading.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("ms", 1), ("m", 60_000), ("s", 1_000)];
 
 fn parse(text: &str) -> Option<Duration> {
@@ -40,8 +40,8 @@ fn print(duration: Duration) -> String {
     format!("{}{unit}", millis / factor)
 }
 
-/// Written `100ms`, `5s`, `10m`, `2h`, `7d` or joined as in `1h30m`; a bare number has no unit and is refused,
-/// except 0. Whole milliseconds.
+/// A duration in whole milliseconds, written `100ms`, `5s`, `10m`, `2h`, `7d`, or joined as in `1h30m`. A bare number
+/// has no unit and is refused, except 0.
 impl Value for Duration {
     const TYPE: &'static str = "duration";
 
@@ -99,7 +99,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_is_printed_reads_back(millis: u64) {
+        fn a_printed_duration_reads_back(millis: u64) {
             let duration = Duration::from_millis(millis);
             proptest::prop_assert_eq!(read(&print(duration)), Ok(duration));
         }

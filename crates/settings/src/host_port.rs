@@ -1,4 +1,4 @@
-//! Where something is reached over the network: `HOST:PORT`.
+//! A network address: `HOST:PORT`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,22 +6,22 @@ use std::str::FromStr;
 
 use crate::value::{Invalid, Raw, Value};
 
-/// A host, by name or IP address, and a port that is not 0. What a name stands for is looked up by whoever needs it.
+/// A host, by name or IP address, and a port that is not 0. The caller looks names up.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HostPort {
     text: Box<str>,
-    /// Bytes of the text before the port's colon.
+    /// Length of the host in bytes: the text before the port's colon.
     host: usize,
     port: u16,
 }
 
 impl HostPort {
-    /// As it was written, without space around it.
+    /// The text as it was written, without surrounding space.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Without the brackets of an IPv6 address.
+    /// The host, without the brackets of an IPv6 address.
     pub fn host(&self) -> &str {
         let host = &self.text[..self.host];
         host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
@@ -31,22 +31,23 @@ impl HostPort {
         self.port
     }
 
-    /// `None` for a name.
+    /// The IP address; `None` for a name.
     pub fn ip(&self) -> Option<IpAddr> {
         self.host().parse().ok().map(|ip: IpAddr| ip.to_canonical())
     }
 
-    /// Every address of a machine: one may listen there, and nobody finds it.
+    /// Returns whether the host stands for all addresses of a machine. A node can listen there; no other node can
+    /// connect to it.
     pub fn is_unspecified(&self) -> bool {
         self.ip().is_some_and(|ip| ip.is_unspecified())
     }
 
-    /// Reached from the same machine only.
+    /// Returns whether the host is reachable from the same machine only.
     pub fn is_loopback(&self) -> bool {
         self.host().eq_ignore_ascii_case("localhost") || self.ip().is_some_and(|ip| ip.is_loopback())
     }
 
-    /// Whether both are written for the same place: names are not looked up.
+    /// Returns whether both addresses are equal as written: names are not looked up.
     pub fn is_same(&self, other: &Self) -> bool {
         let are_hosts_same = match (self.ip(), other.ip()) {
             (Some(one), Some(another)) => one == another,
@@ -56,7 +57,7 @@ impl HostPort {
         self.port == other.port && are_hosts_same
     }
 
-    /// Whether one machine cannot listen at both, as far as is known without looking names up.
+    /// Returns whether one machine cannot listen at both, as far as is known without looking names up.
     pub fn overlaps(&self, other: &Self) -> bool {
         let covers = |one: &Self, another: &Self| match one.ip() {
             Some(IpAddr::V6(ip)) => ip.is_unspecified(),
@@ -73,11 +74,11 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// Why a text is no `HOST:PORT`, with what to do about it.
+/// Reason why a text is not a `HOST:PORT`, with a correction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotHostPort {
     Empty,
-    /// Holds what is left without it.
+    /// A scheme before the host. Holds the text without it.
     Scheme(String),
     Several,
     NoHost,
@@ -85,9 +86,9 @@ pub enum NotHostPort {
     Port(String),
     /// An IPv6 address without brackets.
     Bare,
-    /// A bracket that is not closed, or something else in brackets.
+    /// A bracket that is not closed, or a text in brackets that is not an IPv6 address.
     Bracket,
-    /// As in `*:7883`.
+    /// A `*` as host, as in `*:7883`.
     Star,
     Ipv4(String),
     Host(String),
@@ -97,26 +98,28 @@ pub enum NotHostPort {
 impl fmt::Display for NotHostPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty => f.write_str("there is nothing"),
-            Self::Scheme(rest) => write!(f, "no scheme is wanted: write {rest}"),
-            Self::Several => f.write_str("one address is wanted here, not a list"),
+            Self::Empty => f.write_str("the value is empty"),
+            Self::Scheme(rest) => write!(f, "a scheme is not allowed: write {rest}"),
+            Self::Several => f.write_str("expected one address, found a list"),
             Self::NoHost => f.write_str("the host before the colon is missing"),
             Self::NoPort(host) => write!(f, "the port is missing: write {host}:PORT"),
-            Self::Port(port) => write!(f, "{port:?} is no port: a number from 1 to 65535 is wanted"),
+            Self::Port(port) => write!(f, "{port:?} is not a port: write a number from 1 to 65535"),
             Self::Bare => f.write_str(
-                "an IPv6 address belongs in brackets, with the port behind them, as in [fd00::1]:7883",
+                "an IPv6 address needs brackets, and the port belongs behind them, as in [fd00::1]:7883",
             ),
             Self::Bracket => f.write_str(
-                "brackets are for a whole IPv6 address, with the port behind them, as in [fd00::1]:7883",
+                "brackets are for a whole IPv6 address, with the port behind them, as in \
+                     [fd00::1]:7883",
             ),
             Self::Star => f.write_str("all addresses of a machine are written 0.0.0.0 or [::]"),
             Self::Ipv4(host) => {
-                write!(f, "{host:?} is no IPv4 address: four numbers from 0 to 255 are wanted")
+                write!(f, "{host:?} is not an IPv4 address: write four numbers from 0 to 255")
             }
             Self::Host(host) => {
                 write!(
                     f,
-                    "{host:?} is no name of a machine: letters, digits, `-`, `_` and single dots are wanted"
+                    "{host:?} is not a host name: use alphanumeric characters, `-`, `_` and single dots \
+                         only"
                 )
             }
             Self::Long => write!(f, "a host has at most {HOST_MAX} bytes"),
@@ -126,7 +129,7 @@ impl fmt::Display for NotHostPort {
 
 impl std::error::Error for NotHostPort {}
 
-/// Bytes of a name in the DNS, at most.
+/// Maximum length of a DNS name in bytes.
 const HOST_MAX: usize = 253;
 
 impl FromStr for HostPort {
@@ -191,7 +194,7 @@ fn check_host(host: &str) -> Result<(), NotHostPort> {
     if !name.split('.').all(|label| !label.is_empty() && label.bytes().all(is_named)) {
         return Err(NotHostPort::Host(host.to_owned()));
     }
-    // No domain at the top is a number: the system would take it for an address, of another form than is meant.
+    // A top-level domain is never a number: the system would read it as an address in another notation.
     let is_number =
         name.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
     if is_number && host.parse::<Ipv4Addr>().is_err() {
@@ -214,7 +217,7 @@ impl Value for HostPort {
     }
 }
 
-/// Several of them, with commas between.
+/// Several addresses, separated by commas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostPorts(pub Vec<HostPort>);
 
@@ -274,37 +277,37 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_an_address_says_how_it_could() {
+    fn a_text_that_is_not_an_address_is_refused_with_a_correction() {
         for (text, says) in [
             ("", "nothing"),
-            ("http://10.0.0.1:7883", "no scheme is wanted: write 10.0.0.1:7883"),
-            ("mqtt://a:7883/path", "no scheme is wanted: write a:7883"),
+            ("http://10.0.0.1:7883", "a scheme is not allowed: write 10.0.0.1:7883"),
+            ("mqtt://a:7883/path", "a scheme is not allowed: write a:7883"),
             ("10.0.0.1", "the port is missing: write 10.0.0.1:PORT"),
             ("[::1]", "the port is missing: write [::1]:PORT"),
             ("10.0.0.1:", "the port is missing: write 10.0.0.1:PORT"),
             (":7883", "the host before the colon is missing"),
-            ("10.0.0.1:port", "\"port\" is no port"),
-            ("h:0", "\"0\" is no port"),
-            ("h:+1", "\"+1\" is no port"),
-            ("h:65536", "\"65536\" is no port"),
-            ("h:7883/", "\"7883/\" is no port"),
+            ("10.0.0.1:port", "\"port\" is not a port"),
+            ("h:0", "\"0\" is not a port"),
+            ("h:+1", "\"+1\" is not a port"),
+            ("h:65536", "\"65536\" is not a port"),
+            ("h:7883/", "\"7883/\" is not a port"),
             ("[::1", "brackets are for a whole"),
             ("[::1:7883", "brackets are for a whole"),
             ("::1]:7883", "brackets are for a whole"),
             ("[10.0.0.1]:7883", "brackets are for a whole"),
             ("[]:7883", "brackets are for a whole"),
-            ("::1", "belongs in brackets"),
-            ("fd00::1:7883", "belongs in brackets"),
-            ("1:2:3:4:5:6:7:8:7883", "belongs in brackets"),
-            ("10.0.0.1:7883:7884", "no name of a machine"),
+            ("::1", "needs brackets"),
+            ("fd00::1:7883", "needs brackets"),
+            ("1:2:3:4:5:6:7:8:7883", "needs brackets"),
+            ("10.0.0.1:7883:7884", "not a host name"),
             ("10.0.0.1:7883,10.0.0.2:7883", "not a list"),
             ("*:7883", "0.0.0.0 or [::]"),
-            ("10.0.0.300:7883", "no IPv4 address"),
-            ("10.0.1:7883", "no IPv4 address"),
-            ("a..b:7883", "no name of a machine"),
-            ("a b:7883", "no name of a machine"),
-            ("user@h:7883", "no name of a machine"),
-            ("ä:7883", "no name of a machine"),
+            ("10.0.0.300:7883", "not an IPv4 address"),
+            ("10.0.1:7883", "not an IPv4 address"),
+            ("a..b:7883", "not a host name"),
+            ("a b:7883", "not a host name"),
+            ("user@h:7883", "not a host name"),
+            ("ä:7883", "not a host name"),
         ] {
             let error = read(text).expect_err(text);
             assert!(error.contains(says) && error.contains("expected HOST:PORT"), "{text}: {error}");
@@ -314,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn where_an_address_leads_is_known_without_looking_names_up() {
+    fn an_address_is_classified_without_looking_names_up() {
         let of = |text: &str| read(text).expect(text);
         assert!(of("0.0.0.0:1").is_unspecified() && of("[::]:1").is_unspecified());
         assert!(
@@ -345,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_names_the_one_that_is_wrong() {
+    fn an_error_in_a_list_names_the_wrong_entry() {
         let list = |text: &str| HostPorts::from_raw(&Raw::String(text.to_owned()));
         let two = list(" a:1 ,b:2,").expect("two");
         assert_eq!((two.to_string(), two.to_toml().as_deref()), ("a:1,b:2".to_owned(), Some("\"a:1,b:2\"")));

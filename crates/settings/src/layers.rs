@@ -1,5 +1,5 @@
-//! The layers: defaults, file, what holds for the cluster, changes at run time, environment, `--set`, flags; each goes over the ones
-//! before it.
+//! The layers of settings: defaults, file, configuration store, changes at run time, environment, `--set`, flags.
+//! Each overrides the ones before it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,33 +13,33 @@ use crate::section::{Description, Section};
 use crate::tree::Tree;
 use crate::value::{Invalid, Raw};
 
-/// What the world says about the settings, before anything is checked.
+/// Sources of the settings, before any check.
 #[derive(Clone, Debug, Default)]
 pub struct Layers {
     /// The file's path, for messages, and its text.
     pub file: Option<(PathBuf, String)>,
-    /// What all nodes of the cluster agree on.
+    /// Settings that the configuration store shares with all nodes of the cluster.
     pub cluster: Runtime,
-    /// What was changed while the program ran, and the path of the file that keeps it.
+    /// Changes made while the program ran, and the path of the file that keeps them.
     pub runtime: Option<(PathBuf, Runtime)>,
-    /// All variables of the environment; those that do not begin with [`ENVIRONMENT_PREFIX`] are ignored.
+    /// Variables of the environment. Those that do not begin with [`ENVIRONMENT_PREFIX`] are ignored.
     pub environment: Vec<(String, String)>,
-    /// Texts `section.key=value`.
+    /// Texts of the form `section.key=value`.
     pub set: Vec<String>,
     pub flags: Vec<Flag>,
 }
 
-/// A flag of the command line that stands for a setting.
+/// A command line flag that stands for a setting.
 #[derive(Clone, Debug)]
 pub enum Flag {
-    /// The flag's name, the setting's name, the value.
+    /// One setting: the flag's name, the setting's name, the value.
     Value(&'static str, &'static str, String),
-    /// The flag's name, a list, the key in it, one value for each entry: these are all the list's entries, whatever
-    /// file and environment say. `--set` can still refine them.
+    /// All entries of a list: the flag's name, the list, the key in it, and one value for each entry. File and
+    /// environment add no further entries. `--set` can still refine these.
     List(&'static str, &'static str, &'static str, Vec<String>),
 }
 
-/// `MERIDIAN__MQTT__QOS_MAX` is `mqtt.qos_max`.
+/// Prefix of the environment variables: `MERIDIAN__MQTT__QOS_MAX` is `mqtt.qos_max`.
 pub const ENVIRONMENT_PREFIX: &str = "MERIDIAN__";
 
 /// The name of one setting: `mqtt.qos_max` or `listener.0.address`.
@@ -51,7 +51,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// Never fails: what makes no sense is found to be unknown later, and named as it was written.
+    /// Splits a text into a name. Never fails: an unusable name is reported as unknown later, as it was written.
     pub(crate) fn parse(text: &str, separator: &str) -> Self {
         let (section, key) = text.split_once(separator).unwrap_or((text, ""));
         if let Some((index, rest)) = key.split_once(separator)
@@ -76,7 +76,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// One value for one setting.
+/// A value for one setting.
 #[derive(Clone, Debug)]
 pub struct Assignment {
     pub name: Name,
@@ -84,7 +84,7 @@ pub struct Assignment {
     pub source: Source,
 }
 
-/// Settings that hold, and where each came from.
+/// The effective settings, and the source of each.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded<T> {
     pub tree: T,
@@ -92,18 +92,18 @@ pub struct Loaded<T> {
 }
 
 impl<T> Loaded<T> {
-    /// Where the setting of this full name, such as `listener.0.address`, came from.
+    /// Source of the setting with this full name, such as `listener.0.address`.
     pub fn source(&self, name: &str) -> &Source {
         self.sources.get(name).unwrap_or(&Source::Default)
     }
 
-    /// All that did not come from the defaults.
+    /// Sources of all values that are not defaults.
     pub(crate) fn sources(&self) -> &BTreeMap<String, Source> {
         &self.sources
     }
 }
 
-/// Joins the layers. Errors: everything that is wrong, in the order of the layers.
+/// Joins the layers. Errors: every problem found, in the order of the layers.
 pub fn load<T: Tree>(layers: &Layers) -> Result<Loaded<T>, Vec<Problem>> {
     let mut loading = Loading { tree: T::default(), sources: BTreeMap::new(), problems: Vec::new() };
     if let Some((path, text)) = &layers.file {
@@ -144,7 +144,8 @@ pub fn load<T: Tree>(layers: &Layers) -> Result<Loaded<T>, Vec<Problem>> {
     }
 }
 
-/// Sorted, so that entries of a list appear in their order whatever the environment's order is.
+/// Assignments of the environment, sorted: entries of a list appear in their order, whatever the environment's order
+/// is.
 fn environment(variables: &[(String, String)]) -> Vec<Assignment> {
     let mut assignments: Vec<_> = variables
         .iter()
@@ -188,7 +189,7 @@ impl<T: Tree> Loading<T> {
         self.problems.push(Problem { source, fault });
     }
 
-    /// Gives a list `len` entries of defaults. An unknown one is noticed by its first assignment.
+    /// Resizes a list to `len` entries with default values. An unknown list is reported by its first assignment.
     fn resize(&mut self, name: &str, len: usize, assignments: &[Assignment]) {
         let mut lists = self.tree.lists();
         if let Some(list) = lists.iter_mut().find(|list| list.description().name == name) {
@@ -221,7 +222,7 @@ impl<T: Tree> Loading<T> {
         }
     }
 
-    /// Finds the section, making the next entry of a list when it is asked for. `Err(None)`: there is none.
+    /// Finds the section. Appends the next entry of a list when it is named. `Err(None)`: no such section exists.
     fn section(&mut self, name: &Name) -> Result<&mut dyn Section, Option<Fault>> {
         let is_list = self.tree.lists().iter().any(|list| list.description().name == name.section);
         if is_list {
@@ -249,7 +250,7 @@ impl<T: Tree> Loading<T> {
         }
     }
 
-    /// The known name that is most like this one; the key counts more than the section it was looked for in.
+    /// The known name that is most similar to this one; the key counts more than the section.
     fn nearest(&mut self, unknown: &Name) -> String {
         // A name without a section, such as a key above the first section of the file, can be either.
         let key = if unknown.key.is_empty() { &unknown.section } else { &unknown.key };

@@ -1,8 +1,8 @@
-//! How a setting is declared, read, checked and documented, once for the whole workspace.
+//! Declaration, reading, checking and documentation of settings, once for the whole workspace.
 //!
-//! A crate declares its sections with [`section!`]; the binary joins them into one tree that [`load`] fills from
-//! defaults, a TOML file, changes at run time, the environment and the command line, in that order. Read [`Section`] first.
-//! This crate knows no setting by name: it owns the way, the other crates own the what.
+//! A crate declares its sections with [`section!`]. The binary joins them into one tree. [`load`] fills the tree from
+//! defaults, a TOML file, changes at run time, the environment and the command line, in that order. Read [`Section`]
+//! first. This crate knows no setting by name: it owns the mechanism, the other crates own the settings.
 //!
 //! **Invariant:** a setting's default, range, type and text exist in one place, its declaration. The reference page,
 //! the example file and every error message are made from it.

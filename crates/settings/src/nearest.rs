@@ -1,6 +1,6 @@
-//! The known name that is most like an unknown one.
+//! Search for the known name that is most similar to an unknown one.
 
-/// Edits that turn `a` into `b`: insert, delete, replace one character, or swap two neighbours.
+/// Number of edits that turn `a` into `b`: insert, delete or replace one character, or swap two neighbours.
 pub fn distance(a: &str, b: &str) -> usize {
     let a: Vec<char> = a.chars().take(LEN_MAX).collect();
     let b: Vec<char> = b.chars().take(LEN_MAX).collect();
@@ -22,8 +22,8 @@ pub fn distance(a: &str, b: &str) -> usize {
     older[b.len()]
 }
 
-/// How unlike a known name an unknown one is: what is compared first, and what decides between equals. A name that was written in part, or
-/// with its words in another order, is no further than one slip.
+/// Dissimilarity of an unknown and a known name: the primary measure, and the one that decides between equals. A part
+/// of the name, or its words in another order, counts as one edit at most.
 pub fn unlikeness(unknown: &str, known: &str) -> (usize, usize) {
     let edits = distance(unknown, known);
     let is_beginning = unknown.chars().count() >= BEGINNING_MIN && known.starts_with(unknown);
@@ -35,19 +35,19 @@ fn words(name: &str) -> impl Iterator<Item = &str> {
     name.split(['_', '.']).filter(|word| !word.is_empty())
 }
 
-/// Whether all words of one name, at least one, are words of another.
+/// Returns whether one name has words and all of them are words of another.
 fn has_words(name: &str, of: &str) -> bool {
     words(of).next().is_some() && words(of).all(|word| words(name).any(|other| other == word))
 }
 
-/// The first of the `known` names that is least unlike; `None` when nothing is known.
+/// The first of the `known` names with the least dissimilarity; `None` when no name is known.
 pub fn nearest<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known.into_iter().min_by_key(|name| unlikeness(unknown, name))
 }
 
-/// Characters compared: what a user typed is unbounded.
+/// Maximum number of characters compared: a user's input is unbounded.
 const LEN_MAX: usize = 64;
-/// Fewer characters begin too many names.
+/// Minimum length in characters of a part of a name. Fewer characters match too many names.
 const BEGINNING_MIN: usize = 3;
 
 #[cfg(test)]
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_name_or_its_words_in_another_order_are_near() {
+    fn a_part_of_a_name_or_its_words_in_another_order_is_near() {
         let known =
             ["cluster.expect", "cluster.secret_file", "cluster.tls_certificate", "mqtt.packet_size_max"];
         for (unknown, meant) in [

@@ -1,28 +1,28 @@
-//! Where a value came from, and what can be wrong with it.
+//! Sources of values, and the problems they can have.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use crate::value::Invalid;
 
-/// Where a value came from. Later variants go over earlier ones.
+/// Source of a value. Later variants override earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     Default,
-    /// Lines count from 1.
+    /// A line of the file, counted from 1.
     File {
         path: PathBuf,
         line: usize,
     },
-    /// What all nodes of the cluster agree on.
+    /// The configuration store, which all nodes of the cluster share.
     Cluster,
-    /// A change made while the program ran; the file that keeps it.
+    /// A change made while the program ran. Holds the path of the file that keeps it.
     Runtime(PathBuf),
-    /// The name of the variable.
+    /// A variable of the environment. Holds its name.
     Environment(String),
-    /// The text after `--set`.
+    /// A `--set` argument. Holds its text.
     Set(String),
-    /// The name of the flag.
+    /// A command line flag. Holds its name.
     Flag(&'static str),
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// One thing that is wrong, and where.
+/// A problem and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub source: Source,
@@ -55,25 +55,25 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// What is wrong.
+/// Kind of a problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The file is no TOML. Holds the parser's words.
+    /// The file is not valid TOML. Holds the parser's message.
     Syntax(String),
-    /// Nothing is called like this; `nearest` is what is.
+    /// No setting has this name; `nearest` is the most similar known one.
     Unknown {
         name: String,
         nearest: String,
     },
-    /// A value where a section belongs.
+    /// A value where a section is expected.
     NotASection {
         name: String,
     },
-    /// `[name]` for what is written `[[name]]`.
+    /// `[name]` where `[[name]]` is expected.
     List {
         name: String,
     },
-    /// `[[name]]` for what is written `[name]`.
+    /// `[[name]]` where `[name]` is expected.
     NotAList {
         name: String,
     },
@@ -92,7 +92,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The setting or section that it is about; `None` when it is about the text.
+    /// The setting or section that the problem concerns; `None` when it concerns the text.
     pub fn name(&self) -> Option<&str> {
         match self {
             Self::Syntax(_) | Self::NoValue => None,

@@ -1,4 +1,4 @@
-//! What is generated from the declarations: the reference page, the example file, and the settings in force.
+//! Texts generated from the declarations: the reference page, the example file, and the effective settings.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use crate::layers::Loaded;
 use crate::section::{Description, Field, Reload, Section};
 use crate::tree::Tree;
 
-/// The settings of every section as Markdown: one heading and one table a section.
+/// The settings of every section as Markdown, with one heading and one table for each section.
 pub fn reference<T: Tree>() -> String {
     let mut tree = T::default();
     let mut out = String::new();
@@ -71,7 +71,7 @@ fn example_section(out: &mut String, section: &dyn Section, heading: &str) {
     for line in *doc {
         out.push_str(&format!("#{line}\n"));
     }
-    // A list's heading alone would be an entry of its own, so it is commented out as well.
+    // A list's heading alone would add an entry, so it is commented out as well.
     let comment = if heading.starts_with("[[") { "#" } else { "" };
     out.push_str(&format!("{comment}{heading}\n"));
     for field in *fields {
@@ -98,7 +98,7 @@ fn example_notes(field: &Field) -> String {
     notes
 }
 
-/// What the example shows for a setting that is unset by default.
+/// Value that the example shows for a setting that is unset by default.
 fn example_value(field: &Field) -> &'static str {
     match field.type_name {
         "boolean" => "true",
@@ -112,7 +112,7 @@ fn example_value(field: &Field) -> &'static str {
     }
 }
 
-/// The settings in force as TOML, each with where it came from. Reading it as a file gives the same settings.
+/// The effective settings as TOML, each with its source. Reading the text as a file gives the same settings.
 pub fn show<T: Tree>(loaded: &mut Loaded<T>) -> String {
     let mut rows: Vec<(String, String)> = Vec::new();
     let mut headings: Vec<(usize, String)> = Vec::new();
@@ -148,7 +148,7 @@ pub fn show<T: Tree>(loaded: &mut Loaded<T>) -> String {
         for (_, heading) in headings.iter().filter(|(at, _)| *at == index) {
             out.push_str(&format!("{}{heading}\n", if index == 0 { "" } else { "\n" }));
         }
-        // A comment ends at the line's end, so a source with a line break of its own must not bring one in.
+        // A comment ends at the end of the line, so line breaks in a source are replaced.
         out.push_str(&format!("{text:width$}  # {}\n", source.replace(char::is_control, " ")));
     }
     out
@@ -158,7 +158,7 @@ fn joined(doc: &[&str]) -> String {
     doc.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
 }
 
-/// Column up to which sources are aligned.
+/// Maximum column at which sources are aligned.
 const WIDTH_MAX: usize = 48;
 
 #[cfg(test)]
@@ -182,11 +182,11 @@ mod tests {
         /// section.
         [first]
         pub struct First {
-            /// How many.
+            /// Number of items.
             pub count: u8 = "2" in "0..=2", at start;
-            /// Which.
+            /// Kind of item.
             pub kind: Kind = "one", on reload;
-            /// Where.
+            /// Path of the items.
             pub path: Option<std::path::PathBuf> = "", at start;
         }
     }
@@ -195,7 +195,7 @@ mod tests {
         /// The second.
         [second]
         pub struct Second {
-            /// Who.
+            /// Name of the second.
             pub name: String = "", at start;
         }
     }
@@ -226,11 +226,14 @@ mod tests {
         let page = reference::<Config>();
         assert!(page.contains("## `[first]`\n\nThe first section.\n"), "{page}");
         assert!(
-            page.contains("| `count` | integer | `2` | `0..=2` | at the next start | How many. |"),
+            page.contains("| `count` | integer | `2` | `0..=2` | at the next start | Number of items. |"),
             "{page}"
         );
         assert!(
-            page.contains("| `kind` | choice | `\"one\"` |  | on SIGHUP | Which.<br>`one`: The one \\| the"),
+            page.contains(
+                "| `kind` | choice | `\"one\"` |  | on SIGHUP | Kind of \
+                 item.<br>`one`: The one \\| the"
+            ),
             "{page}"
         );
         assert!(page.contains("| `path` | path | unset |"), "{page}");
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_changes_nothing_and_reads_without_its_comment_signs() {
+    fn the_example_changes_nothing_and_is_valid_without_its_comment_signs() {
         let text = example::<Config>();
         assert_eq!(loaded(&text).tree.first, First::default());
         assert!(loaded(&text).tree.seconds.is_empty());
@@ -253,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_reads_back_as_the_same_settings() {
+    fn shown_settings_read_back_as_the_same_settings() {
         let mut first =
             loaded("[first]\ncount = 1\nkind = \"two\"\n[[second]]\nname = \"a # b\"\n[[second]]\n");
         let shown = show(&mut first);

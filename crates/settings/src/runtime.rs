@@ -15,10 +15,10 @@ use crate::value::{Raw, Value as _};
 pub struct Runtime(BTreeMap<String, String>);
 
 impl Runtime {
-    /// Reads the text of a file that [`Runtime::to_toml`] wrote, or a person.
+    /// Parses the text of a file that [`Runtime::to_toml`] or a person wrote.
     ///
     /// # Errors
-    /// What is no TOML. Names and values are checked by [`load`](crate::load).
+    /// The text is not valid TOML. [`load`](crate::load) checks names and values.
     pub fn parse(path: &Path, text: &str) -> Result<Self, Vec<Problem>> {
         let document = document::parse(path, text);
         if !document.problems.is_empty() {
@@ -34,7 +34,7 @@ impl Runtime {
         Ok(Self(values.collect()))
     }
 
-    /// The text of the file. All values are texts: so one that is unset can be written as well.
+    /// The text of the file. All values are written as strings, so an unset value can be written as well.
     pub fn to_toml(&self) -> String {
         let mut out = String::from(HEAD);
         let mut within = "";
@@ -54,7 +54,7 @@ impl Runtime {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Sets a value, or takes it back.
+    /// Sets a value; `None` removes it.
     pub fn put(&mut self, name: &str, value: Option<&str>) {
         match value {
             Some(value) => drop(self.0.insert(name.to_owned(), value.to_owned())),
@@ -86,14 +86,14 @@ const HEAD: &str = "\
 # over them. Written by the node: edit it only while the node does not run.
 ";
 
-/// One setting of a tree as it is.
+/// A setting of a tree with its current value.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// `mqtt.qos_max`, or `listener.0.address`.
+    /// Full name: `mqtt.qos_max`, or `listener.0.address`.
     pub name: String,
     pub section: &'static Description,
     pub field: &'static Field,
-    /// As it would be written in the environment; `None` when it is unset.
+    /// Value as it would be written in the environment; `None` when it is unset.
     pub value: Option<String>,
 }
 
@@ -121,7 +121,7 @@ pub fn settings_of<T: Tree>(tree: &mut T) -> Vec<Setting> {
     out
 }
 
-/// A value as TOML writes it, in the form the environment has.
+/// Converts a value from TOML to the form used in the environment.
 fn plain(toml: &str) -> String {
     match format!("key = {toml}").parse::<toml::Table>().ok().and_then(|mut table| table.remove("key")) {
         Some(toml::Value::String(text)) => text,
@@ -129,16 +129,16 @@ fn plain(toml: &str) -> String {
     }
 }
 
-/// A setting that has another value now.
+/// A setting whose value has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
     pub name: String,
-    /// As they would be written in the environment; `None` is unset.
+    /// Values as they would be written in the environment; `None` is unset.
     pub before: Option<String>,
     pub after: Option<String>,
 }
 
-/// Gives `running` the values of `new` that can change while the program runs, and says which those are.
+/// Copies to `running` the values of `new` that can change while the program runs. Returns the settings that changed.
 pub fn take_reloadable<T: Tree>(running: &mut T, new: &mut T) -> Vec<Changed> {
     let mut changes = Vec::new();
     for (old, new) in running.sections().into_iter().zip(new.sections()) {
@@ -155,7 +155,7 @@ pub fn take_reloadable<T: Tree>(running: &mut T, new: &mut T) -> Vec<Changed> {
                     before,
                     after,
                 }),
-                // It was read by the same type, so what it shows can be read again.
+                // The same type printed this value, so it can be read again.
                 Err(error) => debug_assert!(false, "{}.{}: {error}", description.name, field.key),
             }
         }
@@ -163,7 +163,7 @@ pub fn take_reloadable<T: Tree>(running: &mut T, new: &mut T) -> Vec<Changed> {
     changes
 }
 
-/// The settings that differ and that a running program cannot change; lists are one each.
+/// Names of the settings that differ and that a running program cannot change. A list counts as one.
 pub fn waiting_for_restart<T: Tree>(running: &mut T, new: &mut T) -> Vec<String> {
     let (old, new) = (settings_of(running), settings_of(new));
     let mut names = Vec::new();
@@ -183,12 +183,12 @@ pub fn waiting_for_restart<T: Tree>(running: &mut T, new: &mut T) -> Vec<String>
 }
 
 impl<T> Loaded<T> {
-    /// What goes over a change made at run time: environment or command line.
+    /// Source that overrides a change made at run time: environment or command line.
     pub fn override_source(&self, name: &str) -> Option<&Source> {
         self.cluster_override(name).filter(|source| !matches!(source, Source::Runtime(_)))
     }
 
-    /// What goes over what the cluster agrees on: changes made at run time, too.
+    /// Source that overrides a setting of the cluster; a change made at run time is one, too.
     pub fn cluster_override(&self, name: &str) -> Option<&Source> {
         match self.source(name) {
             Source::Default | Source::File { .. } | Source::Cluster => None,
@@ -207,11 +207,11 @@ mod tests {
         /// Limits.
         [queue]
         pub struct Queue {
-            /// How many.
+            /// Maximum number of messages.
             pub messages_max: u32 = "10" in "1..=100", on reload;
-            /// Whose.
+            /// Name of the owner.
             pub owner: Option<String> = "", on reload;
-            /// How fast.
+            /// Time between two messages.
             pub pace: std::time::Duration = "5s", at start;
         }
     }
@@ -223,10 +223,10 @@ mod tests {
     }
 
     crate::section! {
-        /// Others.
+        /// Other settings.
         [other]
         pub struct Other {
-            /// How many.
+            /// Number of items.
             pub count: u8 = "1", at start;
         }
     }
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layer_lies_between_file_and_environment() {
+    fn the_run_time_layer_lies_between_file_and_environment() {
         let file = "[queue]\nmessages_max = 1\nowner = \"file\"\npace = \"1s\"";
         let mut layers = layers(file, "[queue]\nmessages_max = \"2\"\nowner = \"\"");
         layers.environment = vec![("MERIDIAN__QUEUE__MESSAGES_MAX".into(), "3".into())];
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_cluster_says_lies_between_file_and_run_time() {
+    fn the_cluster_layer_lies_between_file_and_run_time() {
         let file = "[queue]\nmessages_max = 1\nowner = \"file\"";
         let mut layers = layers(file, "[queue]\nmessages_max = \"2\"");
         layers.cluster.put("queue.messages_max", Some("3"));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_in_it_is_told_with_its_name() {
+    fn a_problem_in_the_run_time_layer_is_reported_with_its_name() {
         let problems =
             load::<Config>(&layers("", "[queue]\nmessages_max = \"101\"\nowners = \"x\"")).unwrap_err();
         let names: Vec<_> = problems.iter().map(|problem| problem.fault.name().unwrap()).collect();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn a_written_layer_reads_back() {
         let mut runtime = Runtime::default();
         runtime.put("queue.owner", Some("a \"b\"\nc"));
         runtime.put("queue.messages_max", Some("7"));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_can_change_is_taken() {
+    fn only_values_that_can_change_at_run_time_are_taken() {
         let mut running = Config::default();
         let mut new = running.clone();
         new.queue.messages_max = 9;

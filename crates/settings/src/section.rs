@@ -1,4 +1,4 @@
-//! A section: the settings that belong together, declared once.
+//! A section: settings that belong together, declared once.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,31 +8,32 @@ use serde::{Deserialize, Deserializer};
 
 use crate::value::{Choice, Invalid, Raw, Value};
 
-/// When a change of a setting in the file takes effect.
+/// Time at which a change of a setting in the file takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
-    /// At the next start of the node.
+    /// Takes effect at the next start of the node.
     AtStart,
-    /// When the running node gets SIGHUP.
+    /// Takes effect when the running node gets SIGHUP.
     OnReload,
 }
 
-/// What a declaration says about one setting.
+/// Declaration of one setting.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
     pub key: &'static str,
     /// The lines of its doc comment.
     pub doc: &'static [&'static str],
-    /// What the reference page calls its type.
+    /// Name of the type on the reference page.
     pub type_name: &'static str,
     pub choices: &'static [Choice],
-    /// As it would be written in the environment; empty for an unset optional setting and for an empty string.
+    /// Default value as it would be written in the environment; empty for an unset optional setting and for an empty
+    /// string.
     pub default: &'static str,
     pub range: Option<&'static str>,
     pub reload: Reload,
 }
 
-/// What a declaration says about a section.
+/// Declaration of a section.
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
     pub name: &'static str,
@@ -57,10 +58,10 @@ pub fn read<T: Value>(raw: &Raw) -> Result<T, Invalid> {
     T::from_raw(raw)
 }
 
-/// Reads a value and holds it against `range`: `"1..=5"`, `"1.."` or `"..=5"`, ends written like values.
+/// Reads a value and checks it against `range`: `"1..=5"`, `"1.."` or `"..=5"`, with ends written like values.
 ///
 /// # Panics
-/// When `range` cannot be read, a mistake of the declaration. A test of the binary reads every one.
+/// Panics when `range` cannot be read, a mistake of the declaration. A test of the binary reads every range.
 pub fn read_within<T: Value + PartialOrd>(raw: &Raw, range: &'static str) -> Result<T, Invalid> {
     let value = T::from_raw(raw)?;
     let end = |text: &str| {
@@ -77,7 +78,7 @@ pub fn read_within<T: Value + PartialOrd>(raw: &Raw, range: &'static str) -> Res
     Ok(value)
 }
 
-/// What the sections' `Deserialize` does: the same reading and checking as from the layers, for one section alone.
+/// Implements `Deserialize` of sections: the same reading and checking as for the layers, for one section alone.
 pub fn deserialize_section<'de, S, D>(deserializer: D) -> Result<S, D::Error>
 where
     S: Section + Default,
@@ -120,17 +121,18 @@ impl<'de> Deserialize<'de> for Raw {
 
 /// Declares a section: the struct, its `Default`, `Deserialize` and [`Section`].
 ///
-/// A field is `pub name: Type = "default"`, then `in "low..=high"` when it has a range, then `at start` or
-/// `on reload`: when a change takes effect. What follows in `and { .. }` belongs to the struct but is no setting.
+/// A field is `pub name: Type = "default"`, then `in "low..=high"` when it has a range, then `at start` or `on
+/// reload`: the time at which a change takes effect. Fields in `and { .. }` belong to the struct but are not
+/// settings.
 ///
 /// ```
 /// settings::section! {
-///     /// How many of what.
+///     /// Contents of a basket.
 ///     [demo]
 ///     pub struct Demo {
-///         /// Apples, at most.
+///         /// Maximum number of apples.
 ///         pub apples: u8 = "3" in "1..=9", at start;
-///         /// A name, if any.
+///         /// Name, if any.
 ///         pub name: Option<String> = "", on reload;
 ///     }
 /// }
@@ -246,42 +248,41 @@ mod tests {
     }
 
     crate::section! {
-        /// What is in the basket.
+        /// Contents of the basket.
         [basket]
         pub struct Basket {
-            /// Apples in it.
-            /// Never none.
+            /// Number of apples. Never none.
             pub apples: u8 = "3" in "1..=9", at start;
             /// Room for apples.
             pub room: ByteSize = "1MiB" in "64B..", at start;
-            /// Until it is emptied.
+            /// Time until the basket is emptied.
             pub rest: Duration = "5s", at start;
-            /// Their colour.
+            /// Colour of the apples.
             pub colour: Colour = "red", on reload;
-            /// Whose it is.
+            /// Name of the owner.
             pub owner: Option<String> = "", at start;
         }
         and {
-            /// No setting.
+            /// A field that is not a setting.
             pub holes: Vec<u8> = vec![7];
         }
     }
 
     #[test]
-    fn a_declaration_gives_the_struct_its_defaults() {
+    fn a_declaration_sets_the_defaults_of_the_struct() {
         let basket = Basket::default();
         assert_eq!((basket.apples, basket.room, basket.rest), (3, ByteSize::mib(1), Duration::from_secs(5)));
         assert_eq!((basket.colour, basket.owner, basket.holes), (Colour::Red, None, vec![7]));
     }
 
     #[test]
-    fn a_declaration_gives_the_description() {
+    fn a_declaration_sets_the_description() {
         let description = Basket::default().description();
         assert_eq!(description.name, "basket");
-        assert_eq!(description.doc, [" What is in the basket."]);
+        assert_eq!(description.doc, [" Contents of the basket."]);
         let [apples, .., colour, owner] = description.fields else { panic!("five fields") };
         assert_eq!((apples.key, apples.type_name, apples.default), ("apples", "integer", "3"));
-        assert_eq!(apples.doc, [" Apples in it.", " Never none."]);
+        assert_eq!(apples.doc, [" Number of apples.", " Never none."]);
         assert_eq!((apples.range, apples.reload), (Some("1..=9"), Reload::AtStart));
         assert_eq!((colour.type_name, colour.reload), ("choice", Reload::OnReload));
         assert_eq!(colour.choices[1], Choice { name: "dark_green", doc: " Like grass." });
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_shown_as_toml() {
+    fn values_are_printed_as_toml() {
         let mut basket = Basket::default();
         basket.set("colour", &Raw::Text("dark_green".into())).unwrap();
         assert_eq!(basket.show("colour").as_deref(), Some("\"dark_green\""));

@@ -1,4 +1,4 @@
-//! The tree: all sections of a program together.
+//! The tree of all sections of a program.
 
 use crate::section::{Description, Section};
 
@@ -19,7 +19,7 @@ pub trait List {
         self.len() == 0
     }
     fn clear(&mut self);
-    /// Appends one with every setting at its default.
+    /// Appends an entry with every setting at its default.
     fn push_default(&mut self);
     fn entry(&mut self, index: usize) -> Option<&mut dyn Section>;
 }

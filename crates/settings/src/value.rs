@@ -1,22 +1,22 @@
-//! The types a setting can have, and how each is read and printed.
+//! Types of settings, and how each is read and printed.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// A value as it was written, before its setting's type is asked.
+/// A value as it was written, before its type is known.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Raw {
-    /// From the environment or the command line, where everything is text.
+    /// A value of the environment or the command line, where everything is text.
     Text(String),
     String(String),
     Integer(i64),
     Boolean(bool),
-    /// Something no setting takes: a float, a date, an array, a table. Holds what it is.
+    /// A value of a kind that no setting accepts: a float, a date, an array, a table. Holds the name of its kind.
     Other(&'static str),
 }
 
 impl Raw {
-    /// The complaint that this is not what was expected.
+    /// The error for a value that does not have the expected form.
     pub fn expected(&self, expected: impl Into<String>) -> Invalid {
         Invalid::Type { expected: expected.into(), found: self.to_string() }
     }
@@ -34,14 +34,14 @@ impl fmt::Display for Raw {
     }
 }
 
-/// Why a value cannot be had by a setting.
+/// Reason why a setting refuses a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invalid {
     Type {
         expected: String,
         found: String,
     },
-    /// Not of the form that is expected, and why not.
+    /// The value does not have the expected form. Holds the reason.
     Form {
         expected: &'static str,
         found: String,
@@ -69,7 +69,7 @@ impl fmt::Display for Invalid {
 
 impl std::error::Error for Invalid {}
 
-/// `1..=9`, as settings declare it, is `1 to 9` for people.
+/// Describes a range for people: the declared `1..=9` becomes `1 to 9`.
 fn in_words(range: &str) -> String {
     match range.split_once("..") {
         Some((least, "")) => format!("{least} or more"),
@@ -79,7 +79,7 @@ fn in_words(range: &str) -> String {
     }
 }
 
-/// One word of a setting that takes a few words only.
+/// A word of a setting that accepts a few words only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     pub name: &'static str,
@@ -88,14 +88,14 @@ pub struct Choice {
 
 /// A type that a setting can have.
 pub trait Value: Sized {
-    /// What the reference page calls it.
+    /// Name of the type on the reference page.
     const TYPE: &'static str;
-    /// The words it takes; empty when it is not a choice.
+    /// Accepted words; empty when the type is not a choice.
     const CHOICES: &'static [Choice] = &[];
 
     fn from_raw(raw: &Raw) -> Result<Self, Invalid>;
 
-    /// The value as TOML text; `None` when it is unset, for which TOML has no word.
+    /// The value as TOML text; `None` when it is unset, which TOML cannot express.
     fn to_toml(&self) -> Option<String>;
 }
 
@@ -168,8 +168,8 @@ impl Value for PathBuf {
     }
 }
 
-/// Unset is written as an empty text in the environment and on the command line, and by leaving the key out of the
-/// file.
+/// Optional values: an unset one is an empty text in the environment and on the command line, and a missing key in
+/// the file.
 impl<T: Value> Value for Option<T> {
     const TYPE: &'static str = T::TYPE;
     const CHOICES: &'static [Choice] = T::CHOICES;
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_say_what_fits() {
+    fn integers_name_the_range_that_fits() {
         assert_eq!(u16::from_raw(&Raw::Integer(65_535)), Ok(65_535));
         assert_eq!(u16::from_raw(&text("1_024")), Ok(1_024));
         for raw in [

@@ -341,7 +341,7 @@ fn a_node_that_looks_for_its_cluster_is_told_where_it_is() {
         join(waits(), &[bad]).problem(422, "invalid");
     }
     let detail = join(waits(), &["h:1", "http://10.0.0.1:7883"]).problem(422, "invalid");
-    assert!(detail.contains("no scheme is wanted: write 10.0.0.1:7883"), "{detail}");
+    assert!(detail.contains("a scheme is not allowed: write 10.0.0.1:7883"), "{detail}");
     join(waits(), &[]).problem(422, "invalid");
     join(waits(), &["h:1"; 17]).problem(422, "invalid");
     assert!(join(agreed(), &["h:1"]).problem(409, "conflict").contains("already"));

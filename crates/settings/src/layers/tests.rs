@@ -2,34 +2,34 @@ use super::*;
 use crate::List;
 
 crate::section! {
-    /// One.
+    /// First section.
     [mqtt]
     pub struct Mqtt {
-        /// Highest.
+        /// Highest QoS.
         pub qos_max: u8 = "2" in "0..=2", at start;
-        /// Largest.
+        /// Largest packet.
         pub packet_size_max: crate::ByteSize = "1MiB" in "64B..=256MiB", at start;
     }
 }
 
 crate::section! {
-    /// Two.
+    /// Second section.
     [session]
     pub struct Session {
-        /// Longest.
+        /// Longest expiry.
         pub expiry_max: std::time::Duration = "7d", at start;
-        /// Whose.
+        /// Name of the owner.
         pub owner: Option<String> = "", at start;
     }
 }
 
 crate::section! {
-    /// Three.
+    /// Third section.
     [listener]
     pub struct Listener {
-        /// Where.
+        /// Address of the listener.
         pub address: String = "127.0.0.1:1883", at start;
-        /// How many.
+        /// Length of the backlog.
         pub backlog: u32 = "1024", at start;
     }
 }
@@ -96,7 +96,7 @@ impl Fixture {
 }
 
 #[test]
-fn each_layer_goes_over_the_ones_before_it() {
+fn each_layer_overrides_the_ones_before_it() {
     let mut fixture = Fixture::default();
     assert_eq!(fixture.load().tree.mqtt.qos_max, 2);
     fixture = fixture.file("[mqtt]\nqos_max = 1");
@@ -110,13 +110,13 @@ fn each_layer_goes_over_the_ones_before_it() {
 }
 
 #[test]
-fn the_last_of_equal_ones_holds() {
+fn the_last_of_several_equal_assignments_holds() {
     let fixture = Fixture::default().set("mqtt.qos_max=0").set("mqtt.qos_max=1");
     assert_eq!(fixture.load().tree.mqtt.qos_max, 1);
 }
 
 #[test]
-fn every_value_knows_where_it_came_from() {
+fn every_value_knows_its_source() {
     let fixture = Fixture::default()
         .file("\n[mqtt]\nqos_max = 1\n")
         .env("MERIDIAN__SESSION__EXPIRY_MAX", "1h")
@@ -130,12 +130,12 @@ fn every_value_knows_where_it_came_from() {
 }
 
 #[test]
-fn other_variables_are_none_of_our_business() {
+fn variables_without_the_prefix_are_ignored() {
     Fixture::default().env("MERIDIAN_HOME", "x").env("PATH", "y").load();
 }
 
 #[test]
-fn an_unknown_key_names_the_nearest_and_its_place() {
+fn an_unknown_key_is_reported_with_the_nearest_known_name() {
     let check = |fixture: Fixture, expected: &str| assert_eq!(fixture.problems(), [expected]);
     check(
         Fixture::default().file("[mqtt]\nqos_mx = 1"),
@@ -172,7 +172,7 @@ fn an_unknown_key_names_the_nearest_and_its_place() {
 }
 
 #[test]
-fn wrong_values_say_what_is_right() {
+fn a_wrong_value_is_reported_with_what_is_expected() {
     let fixture = Fixture::default()
         .file("[mqtt]\nqos_max = \"one\"\npacket_size_max = 1.5\n[session]\nexpiry_max = 7")
         .env("MERIDIAN__MQTT__PACKET_SIZE_MAX", "1GiB")
@@ -199,7 +199,7 @@ fn a_file_with_listeners_replaces_the_default_one() {
 }
 
 #[test]
-fn environment_and_set_change_listeners_and_add_to_them() {
+fn environment_and_set_change_and_add_listeners() {
     let fixture = Fixture::default().file("[[listener]]\naddress = \"a\"");
     let fixture = fixture.env("MERIDIAN__LISTENER__0__BACKLOG", "7");
     assert_eq!(fixture.load().tree.listeners[0], Listener { address: "a".into(), backlog: 7 });
@@ -211,7 +211,7 @@ fn environment_and_set_change_listeners_and_add_to_them() {
     );
 }
 
-/// "10" sorts before "2" as text, and an entry before its predecessor would be a gap.
+/// A numeric order is needed: as text, "10" sorts before "2", and an entry before its predecessor would be a gap.
 #[test]
 fn entries_from_the_environment_are_taken_by_number() {
     let mut fixture = Fixture::default();
@@ -251,7 +251,7 @@ fn a_key_twice_in_the_file_is_an_error() {
 }
 
 #[test]
-fn an_empty_text_unsets_what_a_lower_layer_set() {
+fn an_empty_text_unsets_the_value_of_a_lower_layer() {
     let fixture = Fixture::default().file("[session]\nowner = \"me\"");
     assert_eq!(fixture.load().tree.session.owner.as_deref(), Some("me"));
     assert_eq!(fixture.set("session.owner=").load().tree.session.owner, None);
