@@ -1,4 +1,5 @@
-//! What the log costs on a real disk: `cargo run --release -p storage --example bench -- --dir DIR`. Prints rows for docs/benchmarks.md.
+//! Measures the cost of the log on a real disk: `cargo run --release -p storage --example bench -- --dir DIR`.
+//! Prints rows for docs/benchmarks.md.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,17 +15,17 @@ use storage::{
 const HELP: &str = "\
 Usage: bench [--dir DIR] [--seconds N] [--bytes N]
 
-  --dir DIR     where to make a log, removed at the end; a directory of its own below the system's temporary one if not given
-  --seconds N   how long each row takes, 3 if not given
-  --bytes N     payload of an entry, 256 if not given";
+  --dir DIR     directory for the log, removed at the end (default: a new directory below the system's temporary one)
+  --seconds N   duration of each row (default: 3)
+  --bytes N     payload of an entry (default: 256)";
 
-/// Passes on what is durable.
+/// Sends the index of each durable entry to the benchmark.
 struct EventRecorder(SyncSender<u64>);
 
 impl LogListener for EventRecorder {
     fn durable(&mut self, groups: &[(GroupId, u64)]) {
         let [(_, index)] = groups else { return };
-        // The receiver reads each before the next can come.
+        // The receiver reads each index before the next one can arrive.
         self.0.send(*index).unwrap_or_default();
     }
     fn checkpoint_durable(&mut self, _: GroupId, _: u64) {}
@@ -95,7 +96,7 @@ impl Bench {
         Ok((opened, receiver))
     }
 
-    /// Appends so many entries, waits until they are durable, and again.
+    /// Appends `batch` entries, waits until they are durable, and repeats.
     fn row(&self, batch: u64) -> Result<(), Error> {
         self.clear();
         let (opened, recorder) = self.open()?;
@@ -104,7 +105,7 @@ impl Bench {
         let (mut index, mut took) = (0, vec![]);
         let mut before = log.stats();
         let mut started = Instant::now();
-        // Until spares are there, and the disk is awake.
+        // Warm-up: until the spare segments exist and the disk is awake.
         let mut warm = false;
         while !warm || started.elapsed() < self.time {
             if !warm && started.elapsed() > Duration::from_millis(500) {
@@ -137,7 +138,7 @@ impl Bench {
         Ok(())
     }
 
-    /// What the same commits cost without a log: a write into a file filled with zeros, and a sync.
+    /// Measures the same commits without a log: a write into a file filled with zeros, and a sync.
     fn disk_alone(&self, batch: usize) -> Result<(), Error> {
         self.clear();
         let disk = RealDisk::open(&self.dir)?;

@@ -1,7 +1,8 @@
-//! The crash trials at length: `cargo run --release -p storage --example crash -- --seeds 10000`.
+//! Long crash trials: `cargo run --release -p storage --example crash -- --seeds 10000`.
 //!
-//! Seeds that find something wrong are printed with what it is; the exit status says whether any did. `--cuts` tries every crash point of the
-//! first life of each seed as well. `--mutations` shows how soon each way of doing it wrong is noticed.
+//! Prints each seed that finds an error, with the error. The exit status says whether any seed found one. `--cuts`
+//! also tries every crash point of the first incarnation of each seed. `--mutations` shows how soon each mutation
+//! is noticed.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -12,10 +13,10 @@ use storage::trial::{Scenario, Tally, Trial};
 const HELP: &str = "\
 Usage: crash [--seeds N] [--from N] [--cuts] [--mutations]
 
-  --seeds N     trials to run, 1000 if not given
-  --from N      the first seed, 0 if not given
-  --cuts        also cut the power at each operation of the first life of each seed
-  --mutations   instead: for each way of doing it wrong, the seeds until it is noticed, and by what";
+  --seeds N     number of trials (default: 1000)
+  --from N      first seed (default: 0)
+  --cuts        also cut the power at each operation of the first incarnation of each seed
+  --mutations   instead: for each mutation, count the seeds until it is noticed, and show by what";
 
 fn main() -> ExitCode {
     let (mut seeds, mut from, mut cuts, mut mutations) = (1000, 0, false, false);
@@ -23,8 +24,8 @@ fn main() -> ExitCode {
     while let Some(argument) = arguments.next() {
         let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok());
         match argument.as_str() {
-            "--seeds" => seeds = number().unwrap_or_else(|| refuse("--seeds wants a number")),
-            "--from" => from = number().unwrap_or_else(|| refuse("--from wants a number")),
+            "--seeds" => seeds = number().unwrap_or_else(|| refuse("--seeds needs a number")),
+            "--from" => from = number().unwrap_or_else(|| refuse("--from needs a number")),
             "--cuts" => cuts = true,
             "--mutations" => mutations = true,
             "--help" | "-h" => {

@@ -1,4 +1,4 @@
-//! What the log asks of a disk, as narrow as it can be: the seam where faults are put in.
+//! Operations that the log needs of a disk. The trait is narrow: it is the place where tests inject faults.
 
 mod real;
 
@@ -7,34 +7,35 @@ use std::sync::Arc;
 
 pub use real::{LOCK_FILE, RealDisk};
 
-/// A directory of files. Names are plain: no separators. Changes of the directory (create, rename, remove) last only after
-/// [`sync_dir`](Disk::sync_dir), contents only after [`DiskFile::sync_data`].
+/// A directory of files. Names are plain: no separators. Changes of the directory (create, rename, remove) are
+/// durable only after [`sync_dir`](Disk::sync_dir), contents only after [`DiskFile::sync_data`].
 pub trait Disk: Send + Sync {
-    /// A new file of exactly `bytes` zeros, written and not merely reserved. A file of that name is replaced. When there is no room
-    /// (`StorageFull`), nothing is left behind.
+    /// Creates a file of exactly `bytes` zeros, written and not merely reserved. Replaces a file of that name. When
+    /// there is no room (`StorageFull`), it leaves nothing behind.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>>;
-    /// An existing file, for reading and, unless the disk is read-only, writing.
+    /// Opens an existing file for reading and, unless the disk is read-only, writing.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
-    /// Gives the file another name; what had that name is gone.
+    /// Renames the file. A file that had the new name is replaced.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// All names, in no order.
+    /// Returns all names, in no particular order.
     fn list(&self) -> io::Result<Vec<String>>;
     /// Returns when every change of the directory so far is durable.
     fn sync_dir(&self) -> io::Result<()>;
-    /// How messages call the file.
+    /// Returns the name of the file for messages.
     fn path(&self, name: &str) -> String;
 }
 
 /// An open file. It stays usable when it is renamed or removed. Positions are bytes from its beginning.
 pub trait DiskFile: Send + Sync {
-    /// Bytes.
+    /// Length of the file in bytes.
     fn len(&self) -> io::Result<u64>;
-    /// Fills the buffer; `UnexpectedEof` when the file ends before.
+    /// Fills the buffer. Returns `UnexpectedEof` when the file ends before the buffer is full.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
-    /// Writes all of it. After an error any part of it may be there.
+    /// Writes all bytes. After an error any part of them may be in the file.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// Returns when everything written so far is durable. After an error nothing is known of any of it, and trying again proves nothing.
+    /// Returns when everything written so far is durable. After an error the state of all unsynced writes is
+    /// unknown. A later success proves nothing about them.
     fn sync_data(&self) -> io::Result<()>;
 
     fn is_empty(&self) -> io::Result<bool> {
@@ -42,7 +43,7 @@ pub trait DiskFile: Send + Sync {
     }
 }
 
-/// Puts a small file in place whole: written beside, synced, renamed, the directory synced.
+/// Replaces a small file atomically: writes a new file, syncs it, renames it and syncs the directory.
 pub(crate) fn replace(disk: &dyn Disk, name: &str, bytes: &[u8]) -> io::Result<()> {
     let beside = format!("{name}.new");
     let file = disk.create(&beside, bytes.len() as u64)?;
@@ -52,7 +53,7 @@ pub(crate) fn replace(disk: &dyn Disk, name: &str, bytes: &[u8]) -> io::Result<(
     disk.sync_dir()
 }
 
-/// A file whole. `limit` bounds what is read of one that is not ours.
+/// Reads a whole file. `limit` bounds the bytes that are read of a file that is not ours.
 pub(crate) fn read_whole(disk: &dyn Disk, name: &str, limit: u64) -> io::Result<Vec<u8>> {
     let file = disk.open(name)?;
     let mut bytes = vec![0; file.len()?.min(limit) as usize];

@@ -1,4 +1,4 @@
-//! Where the entries of one group are: four bytes for each.
+//! Locations of the entries of one group: four bytes per entry.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use crate::segment_index::Run;
 
 #[derive(Default)]
 pub(crate) struct Entries {
-    /// By first index; they do not overlap.
+    /// Runs by their first index. They do not overlap.
     runs: BTreeMap<u64, EntryRun>,
 }
 
 struct EntryRun {
     segment: SegmentId,
     term: u64,
-    /// Divided by 8.
+    /// Offsets in the segment, divided by 8.
     offsets: Vec<u32>,
 }
 
-/// Where one entry is.
+/// Location of one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryLocation {
     pub segment: SegmentId,
@@ -28,7 +28,7 @@ pub(crate) struct EntryLocation {
 }
 
 impl Entries {
-    /// An entry at an index that is already there replaces it and all after it, as in a replicated log.
+    /// Adds an entry. An entry at an index that exists replaces it and all later entries, as in a replicated log.
     pub fn push(&mut self, segment: SegmentId, term: u64, index: u64, offset: u64) {
         self.truncate(index);
         let offset = (offset / 8) as u32;
@@ -39,7 +39,7 @@ impl Entries {
                 run.offsets.push(offset);
                 return;
             }
-            // Nothing will be added to it.
+            // No entry will be added to this run.
             run.offsets.shrink_to_fit();
         }
         self.runs.insert(index, EntryRun { segment, term, offsets: vec![offset] });
@@ -69,13 +69,13 @@ impl Entries {
         Some(EntryLocation { segment: run.segment, offset: u64::from(offset) * 8, term: run.term, index })
     }
 
-    /// The last entry.
+    /// Returns the last entry.
     pub fn last(&self) -> Option<EntryLocation> {
         let (first, run) = self.runs.last_key_value()?;
         self.get(first + run.offsets.len() as u64 - 1)
     }
 
-    /// Lowest and highest index in the segment.
+    /// Returns the lowest and the highest index in the segment.
     pub fn span(&self, segment: SegmentId) -> Option<(u64, u64)> {
         let mut runs = self.runs.iter().filter(|(_, run)| run.segment == segment);
         let (first, run) = runs.next()?;
@@ -83,7 +83,7 @@ impl Entries {
         Some((*first, last_first + last_run.offsets.len() as u64 - 1))
     }
 
-    /// The lowest index above `index` that is there.
+    /// Returns the lowest stored index above `index`.
     pub fn after(&self, index: u64) -> Option<u64> {
         if self.get(index + 1).is_some() {
             return Some(index + 1);
@@ -91,7 +91,7 @@ impl Entries {
         self.runs.range(index + 1..).next().map(|(first, _)| *first)
     }
 
-    /// The last index of the run that holds `index`.
+    /// Returns the last index of the run that holds `index`.
     pub fn run_end(&self, index: u64) -> u64 {
         let run = self.runs.range(..=index).next_back();
         run.map_or(index, |(first, run)| (first + run.offsets.len() as u64).saturating_sub(1).max(index))
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_replaces_those_from_its_index_on() {
+    fn an_entry_replaces_the_old_ones_from_its_index_on() {
         let mut entries = Entries::default();
         for index in 1..=5 {
             entries.push(SegmentId(1), 1, index, index * 64);

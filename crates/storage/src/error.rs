@@ -1,4 +1,4 @@
-//! What can go wrong, with where and what to do.
+//! Errors of the log: each names the location and the remedy.
 
 use std::fmt;
 use std::io;
@@ -7,42 +7,42 @@ use std::sync::Arc;
 
 use crate::id::{GroupId, SegmentId};
 
-/// What a call on the log or on its files ends in when it fails. Cheap to clone: a failure is told to many.
+/// Error of a call on the log or on its files. Cheap to clone, because one failure is reported to many groups.
 #[derive(Clone, Debug)]
 pub enum Error {
-    /// The operating system refused. `operation` is what was tried on `file`.
+    /// The operating system reported an error. `operation` is the operation that failed on `file`.
     Io { file: String, operation: &'static str, error: Arc<io::Error> },
-    /// Another process has the directory.
+    /// Another process uses the directory.
     InUse { directory: PathBuf, pid: Option<u32> },
-    /// A file that this crate did not write, or that belongs to another log.
+    /// A file was not written by this crate, or belongs to another log.
     Foreign { file: String, detail: String },
-    /// A file of a later format than this program knows.
+    /// A file has a later format than this program knows.
     Newer { file: String, found: u16, supported: u16 },
-    /// A file that has to be there is not.
+    /// A required file is missing.
     Missing { file: String, detail: String },
-    /// Bytes that were written are not what is there now.
+    /// Bytes on the disk differ from those that were written.
     Corrupt(Box<Corrupt>),
-    /// No such entry is in the log: it was never appended, or its segment was given back.
+    /// The log has no such entry: it was never appended, or its segment was freed.
     NotFound { group: GroupId, index: u64 },
-    /// The log stopped for good: an earlier write or sync failed with this.
+    /// The log stopped for good: an earlier write or sync failed with this error.
     Failed(Arc<str>),
-    /// There is no room, and the operation cannot wait for it.
+    /// The disk has no room, and the operation cannot wait for it.
     Full { file: String, bytes: u64 },
-    /// An argument that cannot be: a bound in the text.
+    /// An argument is out of its bounds, which the text names.
     Invalid(String),
 }
 
-/// Where a record is damaged.
+/// Location of a damaged record.
 #[derive(Clone, Debug)]
 pub struct Corrupt {
     /// File of the segment.
     pub file: String,
     pub segment: SegmentId,
-    /// Offset of the first bad byte range in the file.
+    /// Offset of the first bad byte in the file.
     pub offset: u64,
-    /// What is wrong there.
+    /// Description of the damage.
     pub detail: String,
-    /// What is known to be affected; empty when that cannot be told.
+    /// Entries that are known to be affected; empty when they are unknown.
     pub lost: Vec<Lost>,
 }
 
@@ -52,7 +52,7 @@ pub struct Lost {
     pub group: GroupId,
     /// First index.
     pub first: u64,
-    /// Last index, where it is known.
+    /// Last index, if known.
     pub last: Option<u64>,
 }
 
@@ -62,7 +62,7 @@ impl Error {
         move |error| Self::Io { file, operation, error: Arc::new(error) }
     }
 
-    /// Whether the disk has no room: what may be waited for.
+    /// Returns whether the disk has no room. The caller may wait for room.
     #[must_use]
     pub fn is_full(&self) -> bool {
         match self {
@@ -72,22 +72,22 @@ impl Error {
         }
     }
 
-    /// Whether data is damaged, foreign or missing: waiting and trying again will not help.
+    /// Returns whether data is damaged, foreign or missing. Waiting or trying again does not help then.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Corrupt(_) | Self::Missing { .. } | Self::Foreign { .. })
     }
 }
 
-/// What there is none of, so that there cannot be another segment. It can be waited for.
+/// Resource that is exhausted, so that the log cannot create another segment. The caller can wait for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shortage {
-    /// The disk, or the quota, is used up.
+    /// The disk or the quota is used up.
     #[default]
     Room,
-    /// This process, or the machine, has as many files and connections open as it may.
+    /// The process or the machine has no free file descriptor.
     Descriptors,
-    /// The disk fails to make one, for another reason.
+    /// The disk fails to create a segment for another reason.
     Segment,
 }
 
@@ -107,12 +107,12 @@ impl fmt::Display for Shortage {
             Self::Descriptors => {
                 "no file descriptor is left for the log (raise the limit, LimitNOFILE= or ulimit -n, or lower limits.connections_max)"
             }
-            Self::Segment => "the disk fails to make another file of the log (why: \"the log cannot be tidied up\" in what the node logs)",
+            Self::Segment => "the disk fails to create another file of the log (the log line \"log housekeeping failed\" has the cause)",
         })
     }
 }
 
-/// Whether the error says that the disk, or the quota, is used up.
+/// Returns whether the error means that the disk or the quota is used up.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -138,7 +138,7 @@ impl fmt::Display for Corrupt {
     }
 }
 
-/// What follows an error that only a person can settle.
+/// Advice that follows an error that needs an operator.
 const DAMAGE_ADVICE: &str = "restore a backup, or keep what is intact with `meridian storage repair DIR`, which says what is lost; see docs/storage.md";
 
 impl fmt::Display for Error {

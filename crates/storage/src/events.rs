@@ -1,46 +1,53 @@
-//! What the log tells its groups.
+//! Events that the log reports to its groups.
 
 use crate::error::{Error, Shortage};
 use crate::id::{GroupId, SegmentId};
 
-/// Called on the log's thread (by [`Writer::commit_once`](crate::Writer::commit_once)), between one commit and the next: while a call
-/// runs, nothing becomes durable for anybody. So an implementation passes the news on, to a mailbox of a reactor for instance, and
-/// returns; it never waits, and never calls back into the log except to [`append`](crate::Log::append).
+/// Listener for the events of the log.
+///
+/// The log's thread calls it (from [`Writer::commit_once`](crate::Writer::commit_once)) between one commit and the
+/// next. While a call runs, nothing becomes durable for any group. So an implementation passes the event on, for
+/// instance to a mailbox of a reactor, and returns. It never waits, and never calls back into the log except to
+/// [`append`](crate::Log::append).
 pub trait LogListener: Send {
-    /// Entries are durable: for each group named, all up to this index. One call for each commit, after its sync; each group once.
+    /// Entries are durable: for each named group, all entries up to this index. Called once per commit, after its
+    /// sync; each group occurs once.
     fn durable(&mut self, groups: &[(GroupId, u64)]);
 
-    /// The checkpoint at `index` is complete and durable. Entries up to it are needed for their bodies only.
+    /// The checkpoint at `index` is complete and durable. Entries up to it are needed only for their bodies.
     fn checkpoint_durable(&mut self, group: GroupId, index: u64);
 
     /// The segment is to be freed: see [`Vacate`].
     fn vacate(&mut self, vacate: Vacate);
 
-    /// There cannot be another spare segment, for lack of this. Propose only what frees space or is small, until [`room`](Self::room): it is
-    /// written into what `storage.reserve` kept.
+    /// No further spare segment can be created, for lack of this resource. Until [`room`](Self::room), propose only
+    /// small records and records that free space: they go into the reserve that `storage.reserve` sets.
     fn full(&mut self, shortage: Shortage);
 
-    /// There is room again.
+    /// The log has room again.
     fn room(&mut self);
 
-    /// A write or sync failed. For good: nothing will be durable any more, and what is queued or appended is dropped. Called once.
+    /// A write or sync failed. This is final: nothing becomes durable any more, and queued or appended records are
+    /// dropped. Called once.
     fn failed(&mut self, error: &Error);
 }
 
-/// A request to a group: nothing that it still needs may remain in the segment. It (1) appends again what is live of the entries `first`
-/// to `last`, under new indexes, (2) writes a checkpoint at `last` or later, and then, with all of that durable, (3) answers
-/// [`Log::vacated`](crate::Log::vacated). Parts of checkpoints are moved by the log itself: a group need not write them again.
+/// Request to a group to stop needing a segment.
+///
+/// The group (1) appends the live ones of the entries `first` to `last` again, under new indexes. It (2) writes a
+/// checkpoint at `last` or later. When all of that is durable, it (3) calls [`Log::vacated`](crate::Log::vacated).
+/// The log itself moves parts of checkpoints: a group need not write them again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vacate {
     pub group: GroupId,
     pub segment: SegmentId,
     /// Lowest index of the group's entries in the segment.
     pub first: u64,
-    /// Highest one.
+    /// Highest index of the group's entries in the segment.
     pub last: u64,
 }
 
-/// Nobody listens: for a log that is only looked at, or copied.
+/// Ignores all events: for a log that is only inspected or copied.
 impl LogListener for () {
     fn durable(&mut self, _: &[(GroupId, u64)]) {}
     fn checkpoint_durable(&mut self, _: GroupId, _: u64) {}

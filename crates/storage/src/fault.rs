@@ -1,5 +1,5 @@
-//! A disk in memory that loses power, tears and reorders writes, fills up and fails, the same way for the same seed. For tests: of this
-//! crate, and of whoever keeps its state on a [`Disk`](crate::Disk).
+//! In-memory disk that loses power, tears and reorders writes, fills up and fails, deterministically for each seed.
+//! For tests of this crate and of other crates that keep state on a [`Disk`](crate::Disk).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Error, ErrorKind};
@@ -7,34 +7,36 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::disk::{Disk, DiskFile};
 
-/// What is written whole or not at all when the power goes, in bytes. Smaller than what disks promise today.
+/// Unit that a power cut writes completely or not at all, in bytes. Smaller than the unit that disks promise today.
 pub const SECTOR: usize = 512;
 
-/// Handles share one disk. Operations that change something (create, write, sync, rename, remove, sync of the directory) are counted from 1.
+/// A disk in memory. Its handles share one state. Operations that change something (create, write, sync, rename,
+/// remove, sync of the directory) are counted from 1.
 #[derive(Clone)]
 pub struct FaultDisk {
     inner: Arc<Mutex<Inner>>,
 }
 
-/// When what goes wrong.
+/// Faults, and the operations at which they occur.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
-    /// The power goes at this operation: it has half happened, and every later one fails.
+    /// Operation at which the power fails. This operation happens in part, and every later one fails.
     pub cut_at: Option<u64>,
-    /// The sync at or after this operation fails; what it should have written is lost, although it can still be read until the power goes.
-    /// Later ones succeed.
+    /// The sync at or after this operation fails. The data that it should have written is lost, but can be read
+    /// until the power fails. Later syncs succeed.
     pub sync_fails_at: Option<u64>,
-    /// The write at or after this operation fails for lack of room, after a part of it; once.
+    /// The write at or after this operation fails once for lack of room, after a part of it was written.
     pub write_full_at: Option<u64>,
-    /// Syncs say that they have written what they have not: the power takes it as if there had been none. [`FaultDisk::catch_up`] writes it.
+    /// Syncs report success without writing. A power cut treats the data as unsynced. [`FaultDisk::catch_up`]
+    /// writes it.
     pub lies: bool,
-    /// No file can be opened or made for lack of descriptors. [`FaultDisk::set_no_descriptors`] changes it.
+    /// No file can be opened or created for lack of descriptors. [`FaultDisk::set_no_descriptors`] changes it.
     pub no_descriptors: bool,
-    /// Room for so many bytes of files; `None`: no bound. [`FaultDisk::set_capacity`] changes it.
+    /// Capacity in bytes of files; `None`: no bound. [`FaultDisk::set_capacity`] changes it.
     pub capacity: Option<u64>,
 }
 
-/// How often what happened, so that a test can show that it tested it.
+/// Number of each kind of fault that occurred, so that a test can show that it tested them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
     pub cuts: u64,
@@ -46,7 +48,7 @@ pub struct FaultCounts {
 }
 
 impl FaultCounts {
-    /// Adds up.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: Self) {
         self.cuts += other.cuts;
         self.sectors_lost += other.sectors_lost;
@@ -67,16 +69,16 @@ struct Inner {
     next_file: u64,
     names: BTreeMap<String, u64>,
     durable_names: BTreeMap<String, u64>,
-    /// Changes of the directory since it was synced.
+    /// Changes of the directory since its last sync.
     changes: Vec<Change>,
     counts: FaultCounts,
 }
 
 #[derive(Clone, Default)]
 struct Content {
-    /// As a process reads it.
+    /// Contents that a process reads.
     current: Vec<u8>,
-    /// As it is after a power cut, but for what is pending.
+    /// Contents after a power cut, apart from pending writes.
     durable: Vec<u8>,
     /// Writes since the last sync.
     pending: Vec<(usize, Vec<u8>)>,
@@ -89,7 +91,7 @@ enum Change {
     Unlink(String),
 }
 
-/// Numbers from a seed.
+/// Random numbers from a seed.
 #[derive(Clone, Default)]
 pub struct Random(u64);
 
@@ -99,7 +101,7 @@ impl Random {
         Self(seed)
     }
 
-    /// The next one.
+    /// Returns the next number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut x = self.0;
@@ -108,14 +110,14 @@ impl Random {
         x ^ (x >> 31)
     }
 
-    /// One below `bound`, which is not 0.
+    /// Returns a number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.draw() % bound
     }
 }
 
 impl FaultDisk {
-    /// An empty disk on which everything works until it is told otherwise.
+    /// Creates an empty disk without faults.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { inner: Arc::new(Mutex::new(Inner { random: Random::new(seed), ..Inner::default() })) }
@@ -125,12 +127,12 @@ impl FaultDisk {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on this goes wrong, and nothing else.
+    /// Replaces all planned faults.
     pub fn set_plan(&self, plan: FaultPlan) {
         self.lock().plan = plan;
     }
 
-    /// Something goes wrong beside what does already, or no more.
+    /// Adds or removes single faults and keeps the others.
     pub fn change_plan(&self, change: impl FnOnce(&mut FaultPlan)) {
         change(&mut self.lock().plan);
     }
@@ -139,12 +141,12 @@ impl FaultDisk {
         self.change_plan(|plan| plan.no_descriptors = none_left);
     }
 
-    /// More room, or less.
+    /// Changes the capacity.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.change_plan(|plan| plan.capacity = bytes);
     }
 
-    /// What a disk has said to be written and has not is written now.
+    /// Writes the data that syncs falsely reported as written.
     pub fn catch_up(&self) {
         let mut inner = self.lock();
         if !std::mem::take(&mut inner.plan.lies) {
@@ -154,7 +156,7 @@ impl FaultDisk {
         inner.sync_names();
     }
 
-    /// Operations so far.
+    /// Number of operations so far.
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.lock().operations
@@ -165,14 +167,15 @@ impl FaultDisk {
         self.lock().counts
     }
 
-    /// Bytes of all files.
+    /// Total size of all files in bytes.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.lock().used()
     }
 
-    /// The disk after the power went, now or at [`FaultPlan::cut_at`]: what was synced is there; of the rest the seed decides whether all of
-    /// it, none, the first writes, or any sectors of it are. Likewise for names. The old handle is dead.
+    /// Returns the disk after a power cut, now or at [`FaultPlan::cut_at`]. Synced data is there. Of the rest, the
+    /// seed decides: all of it, none, the first writes, or any sectors. The same holds for names. The old handle is
+    /// dead.
     #[must_use]
     pub fn crash(&self) -> Self {
         let mut inner = self.lock();
@@ -209,7 +212,8 @@ impl FaultDisk {
         Self { inner: Arc::new(Mutex::new(after)) }
     }
 
-    /// The disk after the process was killed and the system went on: everything written is there, synced or not.
+    /// Returns the disk after the process was killed and the system went on: all written data is there, synced or
+    /// not.
     #[must_use]
     pub fn kill(&self) -> Self {
         let mut inner = self.lock();
@@ -228,10 +232,10 @@ impl FaultDisk {
         Self { inner: Arc::new(Mutex::new(after)) }
     }
 
-    /// Changes one bit of a file, as a disk does on its own.
+    /// Changes one bit of a file, as a failing disk does.
     ///
     /// # Panics
-    /// There is no such file, or it is shorter.
+    /// Panics when there is no such file, or when it is shorter.
     pub fn flip(&self, name: &str, offset: u64, bit: u32) {
         let mut inner = self.lock();
         let id = inner.names[name];
@@ -242,14 +246,14 @@ impl FaultDisk {
         }
     }
 
-    /// The bytes of a file as a process reads them.
+    /// Returns the bytes of a file as a process reads them.
     #[must_use]
     pub fn contents(&self, name: &str) -> Option<Vec<u8>> {
         let inner = self.lock();
         Some(inner.files[inner.names.get(name)?].current.clone())
     }
 
-    /// Puts a file there, durable.
+    /// Creates a durable file.
     pub fn put(&self, name: &str, bytes: &[u8]) {
         let mut inner = self.lock();
         let id = inner.new_file();
@@ -259,7 +263,7 @@ impl FaultDisk {
         inner.durable_names.insert(name.to_owned(), id);
     }
 
-    /// Takes a file away, durably.
+    /// Removes a file durably.
     pub fn lose(&self, name: &str) {
         let mut inner = self.lock();
         inner.names.remove(name);
@@ -277,7 +281,7 @@ impl Inner {
         self.names.values().map(|id| self.files[id].current.len() as u64).sum()
     }
 
-    /// Counts an operation. True: the power goes with this one.
+    /// Counts an operation. Returns true when the power fails with this one.
     fn operation(&mut self) -> io::Result<bool> {
         if self.dead {
             return Err(power_cut());
@@ -325,7 +329,7 @@ impl Change {
                 names.insert(name.clone(), *id);
             }
             Self::Move(from, to, id) => {
-                // The link before it may have been lost: then the new name alone appears.
+                // The earlier link may have been lost: then the new name appears alone.
                 if names.get(from) == Some(id) {
                     names.remove(from);
                 }
@@ -344,7 +348,7 @@ impl Content {
         self.pending.push((at, bytes.to_vec()));
     }
 
-    /// Only what is still pending: what an earlier sync failed to write never gets there.
+    /// Writes only what is still pending. Data that an earlier sync failed to write is never written.
     fn sync(&mut self) {
         for (at, bytes) in std::mem::take(&mut self.pending) {
             put(&mut self.durable, at, &bytes);
@@ -358,7 +362,7 @@ impl Content {
         let sectors: BTreeSet<usize> =
             self.pending.iter().flat_map(|(at, b)| touched(*at, b.len())).collect();
         for sector in sectors {
-            // A sector is as it was after some write: what came before in it is there too.
+            // A sector has the state after one of the writes, so it includes the writes before that one.
             let upto = match mode {
                 0 => 0,
                 1 => writes,

@@ -1,4 +1,4 @@
-//! Reading and writing fixed places of headers, little endian.
+//! Reads and writes fixed fields of headers, little endian.
 
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes"))
@@ -16,7 +16,7 @@ pub(crate) fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }
 
-/// The next multiple of 8.
+/// Rounds up to the next multiple of 8.
 pub(crate) const fn aligned(bytes: u64) -> u64 {
     (bytes + 7) & !7
 }

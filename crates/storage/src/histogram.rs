@@ -1,8 +1,9 @@
-//! How long things took, in steps of powers of two.
+//! Histogram of durations with buckets of powers of two.
 
 use std::time::Duration;
 
-/// Durations counted in buckets: bucket n holds those below 2^n microseconds that are not in an earlier one; the last holds the rest.
+/// Durations counted in buckets. Bucket n holds those below 2^n microseconds that are not in an earlier bucket; the
+/// last one holds the rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
     buckets: [u64; Self::BUCKETS],
@@ -11,7 +12,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// The last but one ends at about 4 s.
+    /// Number of buckets. The last bucket but one ends at about 4 s.
     pub const BUCKETS: usize = 24;
 
     pub(crate) fn record(&mut self, took: Duration) {
@@ -22,7 +23,7 @@ impl Histogram {
         self.max_us = self.max_us.max(us);
     }
 
-    /// Upper bound of each bucket and how many fell in it; the last one has no bound.
+    /// Returns the upper bound and the count of each bucket. The last one has no bound.
     pub fn buckets(&self) -> impl Iterator<Item = (Option<Duration>, u64)> + '_ {
         self.buckets
             .iter()
@@ -35,19 +36,20 @@ impl Histogram {
         self.buckets.iter().sum()
     }
 
-    /// Sum of all durations.
+    /// Returns the sum of all durations.
     #[must_use]
     pub fn sum(&self) -> Duration {
         Duration::from_micros(self.sum_us)
     }
 
-    /// The longest; zero when there are none.
+    /// Returns the longest duration; zero when there are none.
     #[must_use]
     pub fn max(&self) -> Duration {
         Duration::from_micros(self.max_us)
     }
 
-    /// Upper bound of the bucket in which the given share (0.0 to 1.0) of durations is reached; zero when there are none.
+    /// Returns the upper bound of the bucket in which the given share (0.0 to 1.0) of durations is reached; zero
+    /// when there are none.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Duration {
         let wanted = (self.count() as f64 * share).ceil() as u64;

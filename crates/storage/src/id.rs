@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// One of the groups that share the log. 0 is the meta group; shard s is group 1 + s.
+/// Id of a group. Groups share the log: 0 is the meta group; shard s is group 1 + s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(pub u16);
 
@@ -12,24 +12,24 @@ impl fmt::Display for GroupId {
     }
 }
 
-/// Where a segment stands in the log: 1 is the first of a log's life, and a number is never used twice.
+/// Number of a segment in the log. The first segment of a log is 1, and no number is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentId(pub u64);
 
 impl SegmentId {
-    /// The one after it.
+    /// Returns the next segment's id.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
     }
 
-    /// The name of its file: 20 digits, so that names sort as numbers.
+    /// Returns the name of the segment's file: 20 digits, so that names sort as numbers.
     #[must_use]
     pub fn file(self) -> String {
         format!("{:020}.seg", self.0)
     }
 
-    /// The segment of that file name.
+    /// Returns the segment that a file name belongs to.
     #[must_use]
     pub fn of_file(name: &str) -> Option<Self> {
         let digits = name.strip_suffix(".seg")?;

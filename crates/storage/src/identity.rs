@@ -1,27 +1,27 @@
-//! Who this node is, in a small file of its own.
+//! Identity of this node, in a small file of its own.
 
 use crate::disk::{Disk, read_whole, replace};
 use crate::error::{Corrupt, Error};
 use crate::header::{put, u16_at, u32_at, u64_at};
 use crate::id::SegmentId;
 
-/// Name of the file.
+/// Name of the identity file.
 pub const IDENTITY_FILE: &str = "identity";
 const FORMAT: u16 = 1;
 const MAGIC: &[u8; 8] = b"MRDNODE\n";
 const BYTES: usize = 80;
 
-/// Made once, when a log or a copy of one is created, and never changed. The secret is not shown.
+/// Identity of a log. Created once, with a log or with a copy of one, and never changed. The secret is not shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// Which log it is: every segment says so too.
+    /// Id of the log. Every segment holds it too.
     pub log: [u8; 16],
     /// Key of the node's hash tables, so that clients cannot choose names that collide.
     pub secret: [u8; 32],
-    /// Milliseconds since 1970, by the wall clock of that time.
+    /// Creation time: milliseconds since 1970, by the wall clock.
     pub created_ms: u64,
-    /// 0 for the first, and random for a copy that was made of it, by a backup or a repair: who has promised others something by what is in
-    /// the one may not have it in the other.
+    /// 0 for the original, and random for a copy by a backup or a repair. Promises to other nodes that rest on the
+    /// contents of the original may not hold for the copy.
     pub copy: u64,
 }
 
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// The log's id as people read it.
+    /// Returns the log's id as text.
     #[must_use]
     pub fn log_text(&self) -> String {
         self.log.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -48,7 +48,7 @@ impl Identity {
         }
     }
 
-    /// That of another copy.
+    /// Returns the identity for another copy.
     pub(crate) fn copied(&self) -> Result<Self, Error> {
         let mut copy = [0; 8];
         random(&mut copy)?;
@@ -58,7 +58,7 @@ impl Identity {
     /// Reads the file; `None` when there is none.
     ///
     /// # Errors
-    /// Foreign, newer, damaged, or unreadable.
+    /// The file is foreign, newer, damaged or unreadable.
     pub fn read(disk: &dyn Disk) -> Result<Option<Self>, Error> {
         let path = disk.path(IDENTITY_FILE);
         let bytes = match read_whole(disk, IDENTITY_FILE, 4096) {
@@ -67,9 +67,10 @@ impl Identity {
             Err(error) => return Err(Error::io(&path, "read")(error)),
         };
         if bytes.len() < 16 || &bytes[..8] != MAGIC {
-            return Err(Error::Foreign { file: path, detail: "it is no identity of a node".to_owned() });
+            return Err(Error::Foreign { file: path, detail: "it is not a node's identity file".to_owned() });
         }
-        // Whatever a later format changes, the last four bytes are the checksum of those before: so a flipped bit is no later format.
+        // In every format the last four bytes are the checksum of those before. So a flipped bit cannot look like a
+        // later format.
         let body = bytes.len() - 4;
         let whole = crc32c::crc32c(&bytes[..body]) == u32_at(&bytes, body);
         let format = u16_at(&bytes, 8);
@@ -111,7 +112,7 @@ impl Identity {
     }
 }
 
-/// Random bytes of the system.
+/// Fills the buffer with random bytes of the system.
 pub(crate) fn random(bytes: &mut [u8]) -> Result<(), Error> {
     getrandom::fill(bytes).map_err(|error| Error::Invalid(format!("the system has no random bytes: {error}")))
 }

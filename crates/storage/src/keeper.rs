@@ -1,4 +1,5 @@
-//! Keeps empty segments ready and frees old ones, beside the writer, whom it never delays. [`spawn`](crate::spawn) gives it a thread.
+//! Keeps empty segments ready and frees old ones. Works in parallel with the writer and never delays it.
+//! [`spawn`](crate::spawn) gives it a thread.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,19 +18,20 @@ use crate::state::{Notice, Shared, State, read_record};
 /// Housekeeping of the log.
 pub struct Keeper {
     shared: Arc<Shared>,
-    /// What was last complained of, so that the same is not said once a second.
+    /// Error that was logged last, so that the same error is not logged once a second.
     last_error: Option<String>,
-    /// When there was last no room for another segment.
+    /// Time of the last lack of room for another segment.
     full_at: Option<Instant>,
 }
 
-/// How long there has to be room until operators are told so. On a full disk the log frees a segment now and then, and fills it.
+/// Time for which there has to be room before it is reported to operators. On a full disk the log frees a segment
+/// now and then, and fills it again.
 const ROOM_LASTS: Duration = Duration::from_secs(30);
-/// The log is left alone up to so many segments, as long as there is room.
+/// Number of segments up to which nothing is freed, as long as there is room.
 const SEGMENTS_MIN: u64 = 4;
-/// Freed segments that are kept beyond the reserve, so that they need not be made again.
+/// Number of freed segments that are kept beyond the reserve, so that they need not be created again.
 const SPARES_OVER: usize = 4;
-/// Parts that are moved at a time, in bytes.
+/// Maximum size of the parts that one step moves, in bytes.
 const MOVE_BYTES: u64 = 1 << 20;
 
 /// A live record in a segment that is to be freed.
@@ -47,7 +49,8 @@ impl Keeper {
         self.shared.wait_for_call(limit)
     }
 
-    /// One round: makes spares, chooses segments to free, moves parts out of them, gives back what is free. True when it did anything.
+    /// Runs one round: creates spares, chooses segments to free, moves parts out of them, and frees segments.
+    /// Returns true when it did anything.
     pub fn keep(&mut self) -> bool {
         let rounds = [Self::make_spares, Self::choose, Self::free, Self::release_segments];
         let mut worked = false;
@@ -63,7 +66,8 @@ impl Keeper {
         worked
     }
 
-    /// Tells operators that there is room again, once that has lasted for a while. To be called about once a second.
+    /// Reports to operators that there is room again, once that has lasted for a while. Call it about once a
+    /// second.
     pub fn report(&mut self, now: Instant) {
         let mut state = self.shared.state();
         if state.was_full.take().or(state.full).is_some() {
@@ -72,14 +76,14 @@ impl Keeper {
         }
         if state.reported.is_some() && self.full_at.is_none_or(|at| at + ROOM_LASTS <= now) {
             state.reported = None;
-            tracing::info!("the log has room again: messages for durable sessions are taken");
+            tracing::info!("the log has room again; messages for durable sessions are accepted");
         }
     }
 
     fn report_error(&mut self, error: &Error) {
         let text = error.to_string();
         if self.last_error.as_ref() != Some(&text) {
-            tracing::error!(error = %text, "the log cannot be tidied up");
+            tracing::error!(error = %text, "log housekeeping failed: segments cannot be freed or created; trying again");
             self.last_error = Some(text);
         }
         if error.is_damage() {
@@ -87,7 +91,7 @@ impl Keeper {
         }
     }
 
-    /// One at a time, so that a stop is not kept waiting.
+    /// Creates one spare per call, so that a stop does not wait long.
     fn make_spares(&mut self) -> Result<bool, Error> {
         let wanted = self.shared.options.spares();
         let name = {
@@ -117,12 +121,12 @@ impl Keeper {
             Err(error) => {
                 let shortage = Shortage::of(&error);
                 let mut state = self.shared.state();
-                // Connections come and go: as long as some are ready, nothing is refused for that.
+                // Connections come and go: nothing is refused for lack of descriptors as long as spares are ready.
                 if shortage == Some(Shortage::Descriptors) && state.full.is_none() && !state.spares.is_empty()
                 {
                     let last_error = Shortage::Descriptors.to_string();
                     if self.last_error.as_ref() != Some(&last_error) {
-                        tracing::warn!("{last_error}: it goes on with the segments that are ready");
+                        tracing::warn!("{last_error}; the log continues with the segments that are ready");
                         self.last_error = Some(last_error);
                     }
                     return Ok(false);
@@ -143,13 +147,13 @@ impl Keeper {
         }
     }
 
-    /// Asks for the oldest segments, a quarter of what is too much at once.
+    /// Asks the groups to vacate the oldest segments, at most a quarter of the surplus at a time.
     fn choose(&mut self) -> Result<bool, Error> {
         let mut state = self.shared.state();
         if state.groups.values().any(|group| group.silent) {
             return Ok(false);
         }
-        // On a full disk the reserve is used up by what goes on, if nothing is freed.
+        // On a full disk the running work uses up the reserve if nothing is freed.
         let least = if state.full.is_some() { 0 } else { SEGMENTS_MIN * self.shared.options.segment_bytes };
         let excess = state.total_bytes().saturating_sub(least.max(2 * state.live_bytes()));
         let mut requested: u64 =
@@ -183,7 +187,7 @@ impl Keeper {
         Ok(!victims.is_empty())
     }
 
-    /// Works on the oldest segment that is being freed: segments go in their order, so that there is never a hole.
+    /// Works on the oldest segment that is being freed. Segments are freed in order, so that there is never a hole.
     fn free(&mut self) -> Result<bool, Error> {
         let (pin, moves) = {
             let mut state = self.shared.state();
@@ -232,7 +236,7 @@ impl Keeper {
         Ok(moved > 0)
     }
 
-    /// Gives back what is before the durable floor.
+    /// Frees the segments before the durable floor.
     fn release_segments(&mut self) -> Result<bool, Error> {
         let disk = &*self.shared.disk;
         let mut worked = false;
@@ -257,8 +261,8 @@ impl Keeper {
                 Some(spare) => disk.rename(&name, spare),
                 None => disk.remove(&name),
             };
-            // Before the next one is removed: a crash must not restore this one alone. And before the file is used again, which gives it
-            // another header.
+            // Sync before the next segment is removed, because a crash must not restore this one alone. Sync before
+            // the file is reused, too, because reuse gives it another header.
             let is_synced = !mutated!(self.shared.options, SkipFreedSync);
             result.and_then(|()| if is_synced { disk.sync_dir() } else { Ok(()) }).map_err(failed)?;
             self.shared.counters().freed += 1;
@@ -269,7 +273,8 @@ impl Keeper {
     }
 }
 
-/// What has to be moved out of the segment and can be, and whether something has to wait for a checkpoint to be done.
+/// Returns the live parts that can be moved out of the segment, and whether other parts have to wait for a
+/// checkpoint to finish.
 fn live_in(state: &State, segment: SegmentId) -> (Vec<Move>, bool) {
     let (mut moves, mut blocked) = (vec![], false);
     for (group, known) in &state.groups {

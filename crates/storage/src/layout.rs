@@ -1,4 +1,4 @@
-//! Gives a record its header, and enters it into the books.
+//! Assigns a location and a header to each record, and updates the indexes.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::segment::Segment;
 use crate::segment_index::{DONE, SegmentIndex, encode_done};
 use crate::state::State;
 
-/// A commit that has its place, and what is told when it is durable.
+/// An encoded commit with its location, and the events to report when it is durable.
 #[derive(Default)]
 pub(crate) struct Prepared {
     pub at: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Prepared {
     pub moved_bytes: u64,
 }
 
-/// What a record carries.
+/// Content of a record.
 pub(crate) enum Payload {
     None,
     Entry(Arc<Vec<u8>>),
@@ -43,7 +43,7 @@ impl Payload {
     }
 }
 
-/// Enters the record into the books. `None`: it is a move that something newer made needless.
+/// Adds the record to the indexes. Returns `None` for a move that a newer version of the part made unnecessary.
 pub(crate) fn layout(
     state: &mut State,
     segment: &Segment,

@@ -1,12 +1,14 @@
 //! Storage: one segmented log on disk for all groups of a node, with the groups' checkpoints in it.
 //!
-//! [`open`] verifies what is there, cuts a torn tail and gives [`Opened`]: a [`Log`] to append to and to read from, the [`Writer`] and
-//! the [`Keeper`] that work for it (on threads: [`spawn`]; in tests: call by call), and a [`Recovery`] that tells each group its
-//! checkpoint and the entries after it. [`RealDisk`] is a directory; [`fault::FaultDisk`] is one in memory that loses power.
+//! [`open`] verifies the files, cuts a torn tail and returns [`Opened`]. That holds a [`Log`] to append to and to
+//! read from, and the [`Writer`] and the [`Keeper`] that work for it (on threads: [`spawn`]; in tests: call by
+//! call). Its [`Recovery`] gives each group its checkpoint and the entries after it. [`RealDisk`] is a directory;
+//! [`fault::FaultDisk`] is one in memory that loses power.
 //!
-//! **Invariant:** what was told durable is read back unchanged and in order, or an error says where it is damaged; a record that was
-//! never appended is never read. **Invariant:** only the last group commit may be cut, and it is cut whole. **Invariant:** after a
-//! failed write or sync nothing is told durable any more. **Invariant:** the crate knows nothing of what payloads mean.
+//! **Invariant:** what was reported durable is read back unchanged and in order, or an error says where it is
+//! damaged; a record that was never appended is never read. **Invariant:** only the last group commit may be cut,
+//! and it is cut whole. **Invariant:** after a failed write or sync nothing is reported durable any more.
+//! **Invariant:** the crate does not interpret payloads.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Reads one segment when a log is opened: its index, or its records up to where they end.
+//! Reads one segment when a log is opened: its index, or its records up to their end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use crate::scan::Scan;
 use crate::segment::Segment;
 use crate::segment_index::SegmentIndex;
 
-/// A segment, and where its records are.
+/// A segment and the locations of its records.
 pub(crate) struct Loaded {
     pub segment: Arc<Segment>,
     pub index: SegmentIndex,
-    /// Where records end.
+    /// Offset at which the records end.
     pub end: u64,
     pub chain: u32,
-    /// The last one.
+    /// Number of the last commit.
     pub commit: u64,
-    /// Where it begins, in the last segment.
+    /// Offset at which the last commit begins, in the last segment.
     pub commit_at: u64,
     pub sealed: bool,
 }
 
-/// The index of a full segment, or of the last one all its records.
+/// Reads the index of a full segment, or all records of the last one.
 pub(crate) fn load(
     segment: Arc<Segment>,
     before: Option<&Loaded>,
@@ -68,7 +68,7 @@ pub(crate) fn load(
     Ok(loaded)
 }
 
-/// The records of a segment into an index, up to the first that does not follow.
+/// Collects the records of a segment into an index, up to the first that does not follow.
 fn collect(scan: &mut Scan) -> Result<SegmentIndex, Error> {
     let mut index = SegmentIndex::default();
     while let Some(found) = scan.next()? {
@@ -101,7 +101,7 @@ fn scan_open(segment: Arc<Segment>, options: &Options, report: &mut RecoveryRepo
         (tail.cut, tail.commit) = (reached, tail.commit + 1);
     }
     report.cut_bytes = tail.torn_end - tail.cut;
-    // Once more, up to the cut: what is behind it is not there.
+    // Scan again up to the cut: the records after it do not count.
     let mut scan = Scan::new(&segment).with_checks(checks.0, checks.1);
     let mut index = SegmentIndex::default();
     let mut chain = segment.header.chain;
@@ -115,7 +115,7 @@ fn scan_open(segment: Arc<Segment>, options: &Options, report: &mut RecoveryRepo
     Ok(Loaded { index, end: tail.cut, chain, commit: tail.commit - 1, commit_at, sealed: false, segment })
 }
 
-/// Entries between what is whole before a bad place and what is whole behind it.
+/// Returns the entries between the whole records before a bad offset and those after it.
 fn lost_between(scan: &mut Scan, before: &SegmentIndex, from: u64) -> Result<Vec<Lost>, Error> {
     let last = |run: &crate::segment_index::Run| (run.group, run.first + run.offsets.len() as u64 - 1);
     let mut known: BTreeMap<_, u64> = before.runs.iter().map(last).collect();
@@ -132,7 +132,7 @@ fn lost_between(scan: &mut Scan, before: &SegmentIndex, from: u64) -> Result<Vec
     Ok(lost)
 }
 
-/// A full segment whose index is damaged: all its records are read instead, and have to be whole.
+/// Reads all records of a full segment whose index is damaged. All of them have to be whole.
 fn scan_full(segment: Arc<Segment>, options: &Options) -> Result<Loaded, Error> {
     let checks = (!mutated!(*options, NoChecksum), !mutated!(*options, NoChain));
     let mut scan = Scan::new(&segment).with_checks(checks.0, checks.1);

@@ -1,4 +1,4 @@
-//! The handle that groups hold.
+//! Handle of the log that groups hold.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use crate::record::{Kind, PAYLOAD_MAX};
 use crate::state::{Shared, read_record};
 use crate::stats::{Stats, Tally};
 
-/// Appends and reads. Cheap to clone; every handle is the same log.
+/// A handle that appends and reads. Cheap to clone; every handle refers to the same log.
 #[derive(Clone)]
 pub struct Log {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// Why a segment stays: the group is not done with it.
+/// Reason why a segment stays: the group still needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VacateRefused {
     /// The group's last checkpoint.
     pub checkpoint: Option<u64>,
-    /// Highest index of its entries in the segment: the checkpoint has to be there.
+    /// Highest index of the group's entries in the segment. The checkpoint has to reach it.
     pub last: u64,
 }
 
@@ -40,14 +40,17 @@ impl fmt::Display for VacateRefused {
 impl std::error::Error for VacateRefused {}
 
 impl Log {
-    /// Queues records, in this order, and returns at once: one short lock, no system call but to wake the log's thread.
-    /// [`LogListener`](crate::LogListener) says when each is durable. Entries of one group become durable in the order in which they were
-    /// appended, and so do its parts of checkpoints; between the two there is no order. After a failure they are dropped.
+    /// Queues records in this order and returns at once: one short lock, no system call except to wake the log's
+    /// thread.
     ///
-    /// The queue has no bound of its own: who appends keeps what it has in flight bounded.
+    /// [`LogListener`](crate::LogListener) reports when each is durable. Entries of one group become durable in the
+    /// order in which they were appended, and so do its parts of checkpoints. Between entries and parts there is no
+    /// order. After a failure they are dropped.
+    ///
+    /// The queue has no bound: the caller bounds what it has in flight.
     ///
     /// # Panics
-    /// A payload above 257 MiB is a mistake of the caller.
+    /// Panics on a payload above 257 MiB: an error of the caller.
     pub fn append(&self, records: impl IntoIterator<Item = Record>) {
         self.shared.append(records.into_iter().map(|record| {
             assert!(record.len() as u64 <= u64::from(PAYLOAD_MAX), "a payload of {} bytes", record.len());
@@ -55,11 +58,11 @@ impl Log {
         }));
     }
 
-    /// The payload of an entry. Blocks for the disk: not for reactors. An entry is there from when it is durable until its segment was
-    /// given back.
+    /// Reads the payload of an entry. Blocks for the disk, so reactors must not call it. An entry can be read from
+    /// the time when it is durable until its segment is freed.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Corrupt`] when what is there is not what was written; [`Error::Io`].
+    /// [`Error::NotFound`]; [`Error::Corrupt`] when the bytes are not those that were written; [`Error::Io`].
     pub fn read(&self, group: GroupId, index: u64) -> Result<Arc<[u8]>, Error> {
         let not_found = Error::NotFound { group, index };
         let (pin, location) = {
@@ -80,19 +83,20 @@ impl Log {
         Ok(payload)
     }
 
-    /// How much of the group's entries is live, in bytes: the bodies that it would have to write again. The log is collected when it is
-    /// more than twice as large as all that is live. After a start nothing is collected before every group that was found has reported.
+    /// Reports how many bytes of the group's entries are live: the bodies that it would have to write again. The
+    /// keeper frees segments when the log is more than twice as large as all live data. After a start it frees
+    /// nothing until every recovered group has reported.
     pub fn report_live(&self, group: GroupId, bytes: u64) {
         let mut state = self.shared.state();
         let known = state.group(group);
         (known.live_bytes, known.silent) = (bytes, false);
     }
 
-    /// Answers a [`Vacate`](crate::Vacate): nothing of the group's entries in the segment is needed any more.
+    /// Answers a [`Vacate`](crate::Vacate): the group needs none of its entries in the segment any more.
     ///
     /// # Errors
-    /// [`VacateRefused`] when the group's last durable checkpoint does not stand for all its entries there. The segment is kept; answer
-    /// again later.
+    /// [`VacateRefused`] when the group's last durable checkpoint does not cover all its entries there. The segment
+    /// is kept; answer again later.
     pub fn vacated(&self, group: GroupId, segment: SegmentId) -> Result<(), VacateRefused> {
         {
             let mut state = self.shared.state();
@@ -110,38 +114,39 @@ impl Log {
         Ok(())
     }
 
-    /// Term and index of the group's last entry, durable or being written.
+    /// Returns the term and the index of the group's last entry, durable or being written.
     #[must_use]
     pub fn last(&self, group: GroupId) -> Option<(u64, u64)> {
         self.shared.state().groups.get(&group)?.entries.last().map(|e| (e.term, e.index))
     }
 
-    /// Who this node is.
+    /// Returns the identity of this node.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.shared.identity
     }
 
-    /// Records that nobody has begun to write, which [`Self::stats`] tells, too.
+    /// Returns the number of records that are queued and not yet being written; also part of [`Self::stats`].
     #[must_use]
     pub fn queue_records(&self) -> u64 {
         self.shared.queued_records.load(Ordering::Relaxed)
     }
 
-    /// A few of the figures of [`Self::stats`], at the cost of a lock.
+    /// Returns a few figures of [`Self::stats`], at the cost of a lock.
     #[must_use]
     pub fn tally(&self) -> Tally {
         let counters = self.shared.counters();
         Tally { checkpoint_bytes: counters.checkpoint_bytes, freed: counters.freed }
     }
 
-    /// What operators are told that there is none of: the disk is full, or was within the last half minute.
+    /// Returns the shortage that is reported to operators: the log lacks this resource, or lacked it within the
+    /// last half minute.
     pub fn reported_full(&self) -> Option<Shortage> {
         let state = self.shared.state();
         state.full.or(state.reported)
     }
 
-    /// Figures, as of now. Takes time in proportion to the groups and segments.
+    /// Returns the current figures. Takes time in proportion to the groups and segments.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = {

@@ -1,48 +1,48 @@
-//! Faults put into the log on purpose: the crash tests must notice each of them.
+//! Mutations of the log: faults that are built in on purpose. The crash tests must notice each of them.
 
-/// One way of doing it wrong.
+/// One fault that is built into the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
-    /// A commit is told durable without a sync.
+    /// A commit is reported durable without a sync.
     SkipSync,
-    /// A commit is told durable, and then synced.
+    /// A commit is reported durable before it is synced.
     ReportBeforeSync,
     /// A new segment's name is not made durable.
     SkipDirectorySync,
     /// A new segment's header is not synced before it gets its name.
     SkipHeaderSync,
-    /// Records do not hold the checksum of the record before, and nobody looks.
+    /// Records do not hold the checksum of the previous record, and the checks ignore it.
     NoChain,
-    /// Checksums are not looked at.
+    /// Checksums are not verified.
     NoChecksum,
-    /// Checksums do not cover the segment's number, so that an earlier use of the file speaks.
+    /// Checksums do not cover the segment's number, so records of an earlier use of the file look valid.
     ReuseRecycledBytes,
-    /// A tail is cut at the first bad record, whatever follows.
+    /// A tail is cut at the first bad record, even when valid commits follow.
     CutTooMuch,
-    /// What is valid of a torn commit is kept.
+    /// Valid records of a torn commit are kept.
     KeepTornCommit,
-    /// A failed sync is tried again, and believed.
+    /// A failed sync is tried again, and its success is trusted.
     RetryFailedSync,
-    /// What a killed process left in the system's memory is taken for durable.
+    /// Data that a killed process left in the system's cache is taken for durable.
     TrustCache,
-    /// A part of a checkpoint that was never done counts.
+    /// A part counts although its checkpoint was never finished.
     UnfinishedPartCounts,
     /// A segment is freed although a group did not answer.
     FreeTooEarly,
     /// Parts are not moved out of a segment that is freed.
     ForgetParts,
-    /// What did not fit on a full disk is dropped, and told durable.
+    /// Records that do not fit on a full disk are dropped and reported durable.
     DropWhenFull,
     /// A record that is queued later is written first.
     Reorder,
-    /// A freed segment is used again before it is durable that its old name is gone.
+    /// A freed segment is reused before the removal of its old name is durable.
     SkipFreedSync,
     /// A part is moved although the log has a newer version of it.
     MoveReplaced,
 }
 
 impl Mutation {
-    /// All of them.
+    /// All mutations.
     pub const ALL: [Self; 18] = [
         Self::SkipSync,
         Self::ReportBeforeSync,

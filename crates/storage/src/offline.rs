@@ -1,4 +1,4 @@
-//! What is done to a log that no node uses: looked at, verified, saved, copied.
+//! Operations on a log that no node uses: inspect, verify, repair, copy.
 
 mod check;
 mod copy;

@@ -1,4 +1,4 @@
-//! Opens a log: verifies what is there, cuts a torn tail, and says where everything is.
+//! Opens a log: verifies its files, cuts a torn tail, and locates all records.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,28 +22,29 @@ use crate::spare::{Spare, start_segment, take_spare};
 use crate::state::{Shared, State};
 use crate::writer::{OpenSegment, Writer};
 
-/// A log that is ready. The disk stays in use, and a directory locked, until all of these and all handles are dropped.
+/// A log that is ready. The disk stays in use, and a directory locked, until all fields and all handles are
+/// dropped.
 pub struct Opened {
     pub log: Log,
-    /// Writes when it is called: give both to [`spawn`](crate::spawn), or call them.
+    /// Writes when it is called: give `writer` and `keeper` to [`spawn`](crate::spawn), or call them.
     pub writer: Writer,
     pub keeper: Keeper,
-    /// What the groups were, to be read before they append.
+    /// Recovered state of the groups. They read it before they append.
     pub recovery: Recovery,
 }
 
-/// How far opening has come.
+/// Progress of opening a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Segments read.
+    /// Number of segments read.
     pub segments: usize,
-    /// Of so many.
+    /// Number of all segments.
     pub segments_all: usize,
-    /// Records found.
+    /// Number of records found.
     pub records: u64,
 }
 
-/// What the files of a directory hold, before anything is changed.
+/// Contents of a directory before any change.
 pub(crate) struct DirectoryContents {
     pub identity: Option<Identity>,
     pub state: State,
@@ -52,18 +53,18 @@ pub(crate) struct DirectoryContents {
     pub report: RecoveryReport,
     /// Files of segments before the floor.
     leftover: Vec<SegmentId>,
-    /// Files that a crash left half-made.
+    /// Incomplete files that a crash left.
     stale_files: Vec<String>,
 }
 
-/// Opens the log on the disk, or makes one where there is none. Reads the indexes of full segments and every record of the last one. A torn last commit is cut; anything else
-/// that is not as it was written is an error, and nothing is changed then.
+/// Opens the log on the disk, or creates one where there is none. Reads the indexes of full segments and every
+/// record of the last one. Cuts a torn last commit. Any other damage is an error, and then nothing is changed.
 ///
 /// `events` is called from the first commit on. `progress` is called after each segment.
 ///
 /// # Errors
-/// [`Error::Corrupt`], [`Error::Missing`], [`Error::Foreign`], [`Error::Newer`]: what is there cannot be served from. [`Error::Io`] and
-/// [`Error::Full`]: the disk. [`Error::Invalid`]: the options.
+/// [`Error::Corrupt`], [`Error::Missing`], [`Error::Foreign`], [`Error::Newer`]: the files cannot be used.
+/// [`Error::Io`] and [`Error::Full`]: the disk. [`Error::Invalid`]: the options.
 pub fn open(
     disk: Arc<dyn Disk>,
     options: Options,
@@ -79,7 +80,7 @@ pub fn open(
         None => Identity::new(&entropy(&options)?, options.now_ms),
     };
     if let Some(open) = &found.open {
-        // Before anything is removed: a record may be what says that it can go.
+        // Before anything is removed: a record in this commit may be the reason for the removal.
         write_again(open, &options)?;
     }
     tidy(&*disk, &mut found)?;
@@ -102,7 +103,7 @@ pub fn open(
         }
     };
     if created {
-        // Last: whoever finds an identity finds a segment too.
+        // Last: an identity file implies that there is a segment.
         shared.identity.write(&*disk)?;
     }
     shared.append([Item::Opened].into_iter());
@@ -119,13 +120,13 @@ fn log_report(report: &RecoveryReport) {
         tracing::warn!(
             bytes = report.cut_bytes,
             "the last commit of the log is not complete, as after a crash; it is cut off. If neither process nor machine crashed, check the disk: \
-             what was acknowledged last may be lost"
+                messages that were acknowledged last may be lost"
         );
     }
     if report.indexes_rebuilt > 0 {
         tracing::warn!(
             segments = report.indexes_rebuilt,
-            "indexes of segments were damaged and were made again from their records, which are whole: look at the disk"
+            "indexes of segments were damaged and were made again from their records, which are whole; check the disk"
         );
     }
     tracing::info!(
@@ -133,12 +134,13 @@ fn log_report(report: &RecoveryReport) {
         records = report.records,
         bytes = report.bytes,
         took_ms = u64::try_from(report.took.as_millis()).unwrap_or(u64::MAX),
-        "the log is open"
+        "log opened"
     );
 }
 
-/// After a process that was killed, or one whose sync failed, what was read may not be durable, and what is done with it must not be ahead
-/// of it. A sync alone is not enough: the system believes that it wrote what it failed to write. That can be the last commit only.
+/// Writes the last commit again and syncs it. After a killed process or a failed sync, the data that was read may
+/// not be durable. Nothing may be done with it before it is. A sync alone is not enough: the system may believe
+/// that it wrote data that it failed to write. Only the last commit can be affected.
 fn write_again(open: &OpenSegment, options: &Options) -> Result<(), Error> {
     let segment = &open.segment;
     let mut bytes = vec![0; (open.end - open.commit_at) as usize];
@@ -159,7 +161,7 @@ fn entropy(options: &Options) -> Result<[u8; 48], Error> {
     Ok(bytes)
 }
 
-/// Reads what is there and changes nothing.
+/// Reads the directory and changes nothing.
 pub(crate) fn inspect(
     disk: &dyn Disk,
     options: &Options,
@@ -233,7 +235,7 @@ pub(crate) fn inspect(
                 commit: loaded.commit + 1,
                 commit_at: loaded.commit_at,
                 sealed: loaded.sealed,
-                // What a start writes does not wait.
+                // Records of a start do not wait.
                 is_last: false,
             });
         }
@@ -259,7 +261,7 @@ fn missing_segment(disk: &dyn Disk, id: SegmentId) -> Error {
     }
 }
 
-/// Identity and segments belong together.
+/// Checks that identity and segments belong together.
 fn check_identity(disk: &dyn Disk, found: &DirectoryContents, ids: &[SegmentId]) -> Result<(), Error> {
     match (&found.identity, ids) {
         (Some(_), []) => Err(Error::Missing {
@@ -278,12 +280,12 @@ fn check_identity(disk: &dyn Disk, found: &DirectoryContents, ids: &[SegmentId])
         (None, [SegmentId(1)]) if half_made(disk)? => Ok(()),
         (None, _) => Err(Error::Missing {
             file: disk.path(crate::IDENTITY_FILE),
-            detail: "there are segments of a log, and without it nobody knows whose".to_owned(),
+            detail: "there are segments of a log, but no file that says which node they belong to".to_owned(),
         }),
     }
 }
 
-/// A first segment without records, as a crash leaves it that came before the identity was written.
+/// Returns whether the first segment has no records, as after a crash before the identity was written.
 fn half_made(disk: &dyn Disk) -> Result<bool, Error> {
     let segment = Segment::open(disk, SegmentId(1))?;
     let mut scan = Scan::new(&segment);
@@ -292,7 +294,7 @@ fn half_made(disk: &dyn Disk) -> Result<bool, Error> {
         && segment.read_index()?.is_none())
 }
 
-/// What each group needs has to be there.
+/// Checks that every record that a group needs is there.
 fn check_groups(disk: &dyn Disk, state: &State) -> Result<(), Error> {
     for (group, known) in &state.groups {
         if !known.part_index.complete() {
@@ -309,14 +311,14 @@ fn check_groups(disk: &dyn Disk, state: &State) -> Result<(), Error> {
                 .collect();
             return Err(Error::Missing {
                 file: format!("a part of the log in {}", disk.path("")),
-                detail: format!("without {}, what follows cannot be applied", lost.join(", ")),
+                detail: format!("without {}, the later entries cannot be applied", lost.join(", ")),
             });
         }
     }
     Ok(())
 }
 
-/// Indexes that are missing among the entries after the checkpoint, unless a repair said so.
+/// Returns the missing indexes among the entries after the checkpoint, except those that a repair marked as lost.
 pub(crate) fn gaps(group: &crate::state::Group) -> Vec<(u64, u64)> {
     let mut at = group.part_index.checkpoint.unwrap_or(0);
     let mut gaps = vec![];
@@ -328,13 +330,13 @@ pub(crate) fn gaps(group: &crate::state::Group) -> Vec<(u64, u64)> {
                 gaps.push((at + 1, next - 1));
             }
         }
-        // On to the end of what follows.
+        // Continue at the end of this run.
         at = group.entries.run_end(next);
     }
     gaps
 }
 
-/// Removes what a crash left, and what is before the floor.
+/// Removes incomplete files of a crash, and segments before the floor.
 fn tidy(disk: &dyn Disk, found: &mut DirectoryContents) -> Result<(), Error> {
     for name in found.stale_files.drain(..) {
         disk.remove(&name).map_err(Error::io(&disk.path(&name), "remove"))?;

@@ -1,4 +1,4 @@
-//! How a log is kept.
+//! Options of a log.
 
 use crate::error::Error;
 use crate::id::GroupId;
@@ -6,30 +6,33 @@ use crate::id::GroupId;
 /// Bounds and sizes. [`Options::default`] is what a node uses.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Size of a segment's file in bytes; 4 KiB to 4 GiB. A segment that exists keeps its size. A record that does not fit gets a file of
-    /// its own size.
+    /// Size of a segment's file in bytes; 4 KiB to 4 GiB. An existing segment keeps its size. A record that does
+    /// not fit gets a file of its own size.
     pub segment_bytes: u64,
-    /// Bytes kept as empty segments, for what frees space when the disk is full. At least two segments are kept.
+    /// Bytes kept as empty segments for records that free space when the disk is full. At least two segments are
+    /// kept.
     pub reserve_bytes: u64,
-    /// Groups that others wait for: their entries come first, and one empty segment of the reserve is theirs when the disk is full.
+    /// Groups whose entries are written first, because others wait for them. One empty segment of the reserve is
+    /// theirs when the disk is full.
     pub urgent: &'static [GroupId],
-    /// Most bytes that one commit writes, unless a single record is larger.
+    /// Maximum number of bytes of one commit, unless a single record is larger.
     pub commit_bytes_max: u64,
-    /// Most bytes of parts in one commit, so that checkpoints delay nobody. One part is always taken.
+    /// Maximum number of bytes of parts in one commit, so that checkpoints do not delay entries. One part is always
+    /// included.
     pub low_bytes_per_commit: u64,
-    /// Random bytes for a log that does not exist yet: its id and the node's secret. `None`: asked of the operating system.
+    /// Random bytes for the id and the secret of a new log. `None`: the operating system provides them.
     pub entropy: Option<[u8; 48]>,
-    /// The wall clock, milliseconds since 1970, to note when a log was created.
+    /// Wall clock in milliseconds since 1970, to record when a log was created.
     pub now_ms: u64,
     #[cfg(feature = "trial")]
     #[doc(hidden)]
     pub mutation: Option<crate::Mutation>,
 }
 
-/// Least size of a segment: for tests. A setting should begin higher.
+/// Minimum size of a segment, for tests. A setting should have a higher minimum.
 const SEGMENT_MIN: u64 = 4 << 10;
 const SEGMENT_MAX: u64 = 4 << 30;
-/// Most empty segments that are kept ready.
+/// Maximum number of empty segments that are kept ready.
 const SPARES_MAX: u64 = 4096;
 
 impl Default for Options {
@@ -67,12 +70,12 @@ impl Options {
         Ok(())
     }
 
-    /// Empty segments kept ready.
+    /// Returns the number of empty segments that are kept ready.
     pub(crate) fn spares(&self) -> usize {
         (self.reserve_bytes.div_ceil(self.segment_bytes) as usize).max(2)
     }
 
-    /// Of them, those that are for the entries of urgent groups and what frees space.
+    /// Returns the number of spares that are reserved for urgent groups and for records that free space.
     pub(crate) fn spares_kept(&self) -> usize {
         usize::from(!self.urgent.is_empty())
     }
@@ -83,7 +86,7 @@ impl Options {
     }
 }
 
-/// Whether the named fault is put in: never in a product build.
+/// Returns whether the named mutation is active; never in a product build.
 macro_rules! mutated {
     ($options:expr, $name:ident) => {{
         #[cfg(feature = "trial")]

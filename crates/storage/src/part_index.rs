@@ -1,4 +1,4 @@
-//! What is known of one group's checkpoints: which version of each part counts.
+//! Index of one group's checkpoint parts: which version of each part counts.
 
 use std::collections::BTreeMap;
 
@@ -8,35 +8,35 @@ use crate::segment_index::Other;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartLocation {
-    /// The checkpoint that it was written for.
+    /// Checkpoint that the part was written for.
     pub version: u64,
     pub segment: SegmentId,
     pub offset: u64,
-    /// Payload, in bytes.
+    /// Length of the payload in bytes.
     pub length: u32,
 }
 
-/// Filled in the order of the log, by whoever writes it and at the next start alike.
+/// Index of parts, filled in the order of the log: by the writer, and at the next start in the same way.
 #[derive(Clone, Default)]
 pub(crate) struct PartIndex {
-    /// The last one that is done.
+    /// The last finished checkpoint.
     pub checkpoint: Option<u64>,
-    /// Its `Done`.
+    /// Location of its `Done`.
     pub done: Option<PartLocation>,
-    /// What the last `Done` says of the live parts: how many, and their digest.
+    /// Number and digest of the live parts, as stated by the last `Done`.
     counted: Option<(u32, u64)>,
     live: BTreeMap<u32, PartLocation>,
-    /// Of a checkpoint that is not done.
+    /// Parts of an unfinished checkpoint.
     pending: BTreeMap<u32, PartLocation>,
     digest: u64,
     pub live_bytes: u64,
-    /// What a repair found lost: first and last index.
+    /// Entries that a repair marked as lost: first and last index.
     pub lost: Vec<(u64, u64)>,
     unfinished_count: bool,
 }
 
 impl PartIndex {
-    /// For the crash tests: parts count before their checkpoint is done.
+    /// Lets parts of unfinished checkpoints count, for the crash tests.
     pub fn count_unfinished(&mut self) {
         self.unfinished_count = true;
     }
@@ -79,7 +79,7 @@ impl PartIndex {
         }
     }
 
-    /// Makes it the live version of the part; without payload, there is none.
+    /// Makes this location the live version of the part. Without payload, the part is gone.
     fn put(&mut self, part: u32, location: PartLocation) {
         let old =
             if location.length == 0 { self.live.remove(&part) } else { self.live.insert(part, location) };
@@ -93,12 +93,12 @@ impl PartIndex {
         }
     }
 
-    /// How many parts are live, and their digest.
+    /// Returns the number of live parts and their digest.
     pub fn figures(&self) -> (u32, u64) {
         (self.live.len() as u32, self.digest)
     }
 
-    /// Whether the live parts are those that the last `Done` counted: otherwise some are missing.
+    /// Returns whether the live parts are those that the last `Done` counted. Otherwise some are missing.
     pub fn complete(&self) -> bool {
         self.counted.is_none_or(|counted| counted == self.figures())
     }
@@ -107,18 +107,19 @@ impl PartIndex {
         self.live.iter().map(|(part, location)| (*part, *location))
     }
 
-    /// Whether the part may be moved: its live version is the newest in the log. Otherwise the move could outlive what replaces it.
+    /// Returns whether the part may be moved: its live version is the newest in the log. Otherwise the moved part
+    /// could outlive its replacement.
     pub fn movable(&self, part: u32, version: u64) -> bool {
         !self.pending.contains_key(&part) && self.live.get(&part).is_some_and(|p| p.version == version)
     }
 
-    /// Parts of an unfinished checkpoint in the segment.
+    /// Returns whether the segment has parts of an unfinished checkpoint.
     pub fn pending_in(&self, segment: SegmentId) -> bool {
         self.pending.values().any(|location| location.segment == segment)
     }
 }
 
-/// Mixed, so that the digest of a set, their exclusive or, differs when any member does.
+/// Mixes the bits, so that the digest of a set, the exclusive or of its members, differs when any member does.
 fn fingerprint(part: u32, version: u64) -> u64 {
     let mut x = version ^ (u64::from(part) << 40).wrapping_add(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_counts_once_its_checkpoint_is_done() {
+    fn a_part_counts_once_its_checkpoint_is_finished() {
         let mut part_index = PartIndex::default();
         apply(&mut part_index, Kind::Part, 1, 10, 5);
         apply(&mut part_index, Kind::Part, 2, 10, 5);
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_is_gone_is_noticed() {
+    fn a_missing_part_is_noticed() {
         let mut part_index = PartIndex::default();
         apply(&mut part_index, Kind::Part, 1, 10, 5);
         apply(&mut part_index, Kind::Done, 0, 10, 16);
@@ -175,6 +176,6 @@ mod tests {
         };
         assert!(!without.complete());
         apply(&mut without, Kind::MovedPart, 1, 10, 5);
-        assert!(without.complete(), "what was moved counts as what it was");
+        assert!(without.complete(), "a moved part counts as before");
     }
 }

@@ -1,4 +1,4 @@
-//! What waits to be written.
+//! Queue of the records that wait to be written.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,22 +6,24 @@ use std::sync::Arc;
 use crate::id::{GroupId, SegmentId};
 use crate::record::{Kind, size};
 
-/// What a group appends. Payloads are shared, not copied; at most 1 MiB and the largest packet (257 MiB). The log has let go of an
-/// entry's when it tells that it is durable, so whoever made it may use the memory again.
+/// A record that a group appends. Payloads are shared, not copied. Their maximum is 1 MiB plus the largest packet
+/// (257 MiB). The log releases the payload of an entry before it reports that the entry is durable, so the owner
+/// may reuse the memory then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// A batch of commands. Indexes of a group begin at 1 and follow each other; an index that is already there replaces that entry and
-    /// all after it, as in a replicated log.
+    /// A batch of commands. Indexes of a group begin at 1 and are consecutive. An index that exists replaces that
+    /// entry and all later ones, as in a replicated log.
     Entry { group: GroupId, term: u64, index: u64, payload: Arc<Vec<u8>> },
-    /// A part of the checkpoint that stands for the entries up to `checkpoint`; without payload, the part is gone. It counts once
-    /// [`Done`](Self::Done) of that checkpoint is durable. Low priority.
+    /// A part of the checkpoint that covers the entries up to `checkpoint`. Without payload, the part is gone. It
+    /// counts once [`Done`](Self::Done) of that checkpoint is durable. Low priority.
     Part { group: GroupId, part: u32, checkpoint: u64, payload: Arc<[u8]> },
-    /// All parts of the checkpoint that changed since the last one were appended. Checkpoints of a group grow. Low priority.
+    /// All parts that changed since the last checkpoint were appended. The checkpoints of a group have increasing
+    /// indexes. Low priority.
     Done { group: GroupId, checkpoint: u64 },
 }
 
 impl Record {
-    /// Bytes of payload.
+    /// Bytes of the payload.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -37,7 +39,7 @@ impl Record {
     }
 }
 
-/// A record, or one that the log writes for itself.
+/// A record of a group or of the log itself.
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
     Record(Record),
@@ -62,7 +64,7 @@ impl Item {
         }
     }
 
-    /// Bytes in the log.
+    /// Bytes of the record in the log.
     pub fn size(&self) -> u64 {
         match self {
             Self::Record(Record::Done { .. }) | Self::MovedDone { .. } => size(crate::segment_index::DONE),
@@ -80,19 +82,22 @@ impl Item {
     }
 }
 
-/// Bounded by whoever appends: a group has at most so much in flight, which [`Stats::queue_bytes`](crate::Stats::queue_bytes) shows.
+/// Records that wait. The appending group bounds the queue: it limits what it has in flight, which
+/// [`Stats::queue_bytes`](crate::Stats::queue_bytes) shows.
 #[derive(Default)]
 pub(crate) struct Queue {
-    /// What frees space or others wait for: it goes even where nothing else fits. What a start writes, too, because no part may precede it.
+    /// Records that free space or that others wait for: they are written even when nothing else fits. Records of a
+    /// start are here too, because no part may precede them.
     pub first: VecDeque<Item>,
     pub high: VecDeque<Item>,
     pub low: VecDeque<Item>,
-    /// Something else than records needs the writer.
+    /// True when the writer has work other than records.
     pub kicked: bool,
-    /// The writer has nothing to do and wants to be woken: what it is not waiting for costs no system call.
+    /// True when the writer has nothing to do and has to be woken. A busy writer is not woken, which saves a system
+    /// call.
     pub idle: bool,
     pub stopped: bool,
-    /// Nothing is taken any more.
+    /// True when no more records are accepted.
     pub closed: bool,
 }
 

@@ -1,18 +1,19 @@
-//! A record as it stands in a segment: 48 bytes of header, the payload, zeros up to the next multiple of 8.
+//! Format of a record in a segment: 48 bytes of header, the payload, zeros up to the next multiple of 8.
 //!
-//! The checksum covers the log's id, the segment's number, the header and the payload. So a record of another log, of an earlier use of
-//! the file, or one that a client's payload imitates, is none. Each record also holds the checksum of the one before it.
+//! The checksum covers the log's id, the segment's number, the header and the payload. So a record of another log
+//! or of an earlier use of the file is not valid, nor is one that a client's payload imitates. Each record also
+//! holds the checksum of the one before it.
 
 use crate::header::{aligned, put, u16_at, u32_at, u64_at};
 use crate::id::{GroupId, SegmentId};
 
 pub(crate) const HEADER: usize = 48;
 pub(crate) const VERSION: u8 = 1;
-/// The largest payload: a batch that is closed at 1 MiB and whose last message is the largest packet (256 MiB), and room for what
-/// surrounds it.
+/// Maximum size of a payload: a batch is closed at 1 MiB, its last message may be the largest packet (256 MiB), and
+/// the rest is room for framing.
 pub(crate) const PAYLOAD_MAX: u32 = (1 << 20) + (256 << 20) + (1 << 16);
 
-/// The last record of its group commit.
+/// Flag of the last record of its group commit.
 pub(crate) const LAST: u32 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,17 +23,17 @@ pub(crate) enum Kind {
     Entry = 1,
     /// A part of a checkpoint; empty: the part is gone.
     Part = 2,
-    /// The parts of a checkpoint are complete. Payload: how many are live, and their digest.
+    /// The parts of a checkpoint are complete. Payload: the number of live parts and their digest.
     Done = 3,
-    /// A live part again, moved out of a segment that is to be freed.
+    /// A copy of a live part, moved out of a segment that is to be freed.
     MovedPart = 4,
-    /// The last `Done` of a group again.
+    /// A copy of the last `Done` of a group.
     MovedDone = 5,
     /// Segments before `index` may be gone.
     Floor = 6,
-    /// A process opened the log: parts of checkpoints that are not done by now never will be.
+    /// A process opened the log. Parts of checkpoints that are unfinished here are never finished.
     Opened = 7,
-    /// Written by a repair: the entries `index` up to `term` of the group are lost. They are passed over.
+    /// Record of a repair: the entries `index` up to `term` of the group are lost. Recovery skips them.
     Lost = 8,
 }
 
@@ -55,23 +56,24 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordHeader {
     pub crc: u32,
-    /// Payload, in bytes.
+    /// Length of the payload in bytes.
     pub length: u32,
-    /// Checksum of the record before; for the first one of a segment, that of the last one of the segment before.
+    /// Checksum of the previous record; in the first record of a segment, that of the last one of the previous
+    /// segment.
     pub chain: u32,
     pub kind: Kind,
     pub group: GroupId,
-    /// Number of the group commit that wrote it: consecutive over the whole log.
+    /// Number of the group commit that wrote the record: consecutive over the whole log.
     pub commit: u64,
     pub term: u64,
-    /// Of an entry its index, of a part or `Done` the checkpoint's.
+    /// Index of an entry; for a part or `Done`, the index of the checkpoint.
     pub index: u64,
     pub part: u32,
     pub flags: u32,
 }
 
 impl RecordHeader {
-    /// What can be said without the checksum; `None`: these bytes are no record.
+    /// Parses a header without its checksum; `None`: these bytes are not a record.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let length = u32_at(bytes, 4);
         if length > PAYLOAD_MAX || bytes[13] != VERSION {
@@ -91,12 +93,12 @@ impl RecordHeader {
         })
     }
 
-    /// Bytes that it takes with its payload.
+    /// Returns the bytes of the record with its payload.
     pub fn size(&self) -> u64 {
         size(self.length as usize)
     }
 
-    /// Appends the record to `out` and returns its checksum. `crc` and `length` of `self` do not matter.
+    /// Appends the record to `out` and returns its checksum. Ignores `crc` and `length` of `self`.
     pub fn encode(&self, seed: Seed, payload: &[u8], out: &mut Vec<u8>) -> u32 {
         let at = out.len();
         out.resize(at + HEADER, 0);
@@ -119,22 +121,22 @@ impl RecordHeader {
     }
 }
 
-/// Number of the commit that these bytes of a header name, whatever else is wrong with them.
+/// Returns the commit number in a header, even when the header is damaged elsewhere.
 pub(crate) fn commit_of(header: &[u8]) -> u64 {
     u64_at(header, 16)
 }
 
-/// Checksum of the record before that these bytes of a header name, whatever else is wrong with them.
+/// Returns the checksum of the previous record in a header, even when the header is damaged elsewhere.
 pub(crate) fn chain_of(header: &[u8]) -> u32 {
     u32_at(header, 8)
 }
 
-/// Bytes of a record with a payload of that length.
+/// Returns the bytes of a record with a payload of that length.
 pub(crate) fn size(payload: usize) -> u64 {
     aligned((HEADER + payload) as u64)
 }
 
-/// What every checksum of a segment begins with.
+/// Initial value of every checksum of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seed(u32);
 
@@ -143,7 +145,7 @@ impl Seed {
         Self(crc32c::crc32c_append(crc32c::crc32c(log), &segment.0.to_le_bytes()))
     }
 
-    /// Of a record: the header without its checksum, and the payload.
+    /// Returns the checksum of a record: of the header without its checksum, and of the payload.
     pub fn checksum(self, header: &[u8], payload: &[u8]) -> u32 {
         crc32c::crc32c_append(crc32c::crc32c_append(self.0, &header[4..HEADER]), payload)
     }

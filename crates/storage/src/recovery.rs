@@ -1,4 +1,4 @@
-//! What was found when the log was opened, group by group.
+//! Results of opening the log, for each group.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,41 +10,43 @@ use crate::record::Kind;
 use crate::segment::Pin;
 use crate::state::{Shared, Window};
 
-/// What was found, in numbers.
+/// Figures of the recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
-    /// Segments with records.
+    /// Number of segments with records.
     pub segments: usize,
     pub records: u64,
-    /// Bytes of records in them.
+    /// Bytes of their records.
     pub bytes: u64,
-    /// Bytes of a last commit that is not complete. A crash while it was written leaves that, and so does damage to a commit that was durable.
+    /// Bytes of an incomplete last commit. A crash during the write leaves one, and so does damage to a durable
+    /// commit.
     pub cut_bytes: u64,
-    /// Full segments whose index was damaged, and was made again from their records.
+    /// Number of full segments whose index was damaged and rebuilt from their records.
     pub indexes_rebuilt: usize,
-    /// How long opening took.
+    /// Time that opening took.
     pub took: Duration,
 }
 
-/// Where each group continues.
+/// Point at which each group continues.
 pub struct Recovery {
     pub report: RecoveryReport,
-    /// In the order of their ids; those that never wrote are not here.
+    /// Groups in the order of their ids. Groups that never wrote are not here.
     pub groups: Vec<RecoveredGroup>,
 }
 
-/// One group: its checkpoint, and the entries after it. It can go to the thread that restores the group. What it reads is verified then;
-/// an error means damage that opening could not see.
+/// One group: its checkpoint, and the entries after it. It can be sent to the thread that restores the group. Its
+/// records are verified when they are read; an error means damage that opening could not see.
 pub struct RecoveredGroup {
     shared: Arc<Shared>,
     pub group: GroupId,
-    /// Of the last entry; 0 when there is none.
+    /// Term of the last entry; 0 when there is none.
     pub term: u64,
-    /// The entries up to it are in the checkpoint. `None`: there is no checkpoint, and entries begin at 1.
+    /// Index of the checkpoint, which contains the entries up to it. `None`: there is no checkpoint, and entries
+    /// begin at 1.
     pub checkpoint: Option<u64>,
     /// Index of the last entry or of the checkpoint, whichever is higher.
     pub last: u64,
-    /// Entries that a repair could not save: first and last index. They are passed over.
+    /// Entries that a repair could not save: first and last index. Recovery skips them.
     pub lost: Vec<(u64, u64)>,
     parts: Vec<(u32, PartLocation, Pin)>,
 }
@@ -76,7 +78,7 @@ impl RecoveredGroup {
                 Some((part, location, state.segments.get(&location.segment)?.pin()))
             })
             .collect();
-        // As they are on the disk.
+        // Read in the order of the disk.
         parts.sort_by_key(|(_, location, _)| (location.segment, location.offset));
         let last = known.entries.last();
         Self {
@@ -90,19 +92,19 @@ impl RecoveredGroup {
         }
     }
 
-    /// How many parts the checkpoint has.
+    /// Returns the number of parts of the checkpoint.
     #[must_use]
     pub fn parts_count(&self) -> usize {
         self.parts.len()
     }
 
-    /// Bytes of the checkpoint's parts.
+    /// Returns the bytes of the checkpoint's parts.
     #[must_use]
     pub fn parts_bytes(&self) -> u64 {
         self.parts.iter().map(|(_, location, _)| u64::from(location.length)).sum()
     }
 
-    /// The parts of the checkpoint, in no order.
+    /// Returns the parts of the checkpoint, in no particular order.
     pub fn parts(&self) -> impl Iterator<Item = Result<(u32, Arc<[u8]>), Error>> + '_ {
         let mut window = Window::for_many();
         self.parts.iter().map(move |(part, location, pin)| {
@@ -118,7 +120,8 @@ impl RecoveredGroup {
         })
     }
 
-    /// The entries after the checkpoint, in the order of their indexes, one in memory at a time. To be read before the group appends.
+    /// Returns the entries after the checkpoint in the order of their indexes, one in memory at a time. Call it
+    /// before the group appends.
     pub fn entries(&self) -> impl Iterator<Item = Result<RecoveredEntry, Error>> + '_ {
         let mut at = self.checkpoint.unwrap_or(0);
         let mut window = Window::for_many();

@@ -1,25 +1,25 @@
-//! Reads the records of a segment one after the other, and looks for any behind a bad one.
+//! Reads the records of a segment one after the other, and searches for records after a bad one.
 
 use crate::error::Error;
 use crate::record::{HEADER, LAST, RecordHeader, chain_of, commit_of, size};
 use crate::segment::{self, Segment};
 
-/// How much is read ahead, in bytes.
+/// Bytes that are read ahead.
 const WINDOW: usize = 1 << 20;
 
-/// A place in a segment, and what a record there has to look like to follow what came before.
+/// A position in a segment, and the values that the next record needs to follow the previous one.
 pub(crate) struct Scan<'a> {
     segment: &'a Segment,
     window: Vec<u8>,
     window_at: u64,
-    /// Records end here at the latest.
+    /// Offset at which records end at the latest.
     limit: u64,
     position: u64,
     chain: u32,
-    /// The commit of the record before, and whether it was complete with it.
+    /// Commit of the previous record, and whether that record completed it.
     commit: u64,
     complete: bool,
-    /// Where the commit of the record before begins.
+    /// Offset at which the commit of the previous record begins.
     commit_at: u64,
     checked: bool,
     chained: bool,
@@ -30,16 +30,16 @@ pub(crate) struct FoundRecord {
     pub offset: u64,
 }
 
-/// What stands behind the last record that follows.
+/// Bytes after the last record that follows.
 #[derive(Debug)]
 pub(crate) struct Tail {
-    /// Records from here on are cut: it is the beginning of a commit that is not complete, or of nothing.
+    /// Offset of the cut. An incomplete commit, or no commit at all, begins here.
     pub cut: u64,
     /// Number of the next commit.
     pub commit: u64,
-    /// Where the torn commit ends, as far as can be seen; `cut` when nothing of one is there.
+    /// Offset at which the torn commit ends, as far as visible; `cut` when there is none.
     pub torn_end: u64,
-    /// A valid record of a later commit stands here: what is before it was durable, and is damaged.
+    /// Offset of a valid record of a later commit. The bytes before it were durable and are damaged.
     pub later: Option<u64>,
 }
 
@@ -60,7 +60,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// For the crash tests, which take checks away.
+    /// Disables checks, for the crash tests.
     pub fn with_checks(mut self, checked: bool, chained: bool) -> Self {
         self.checked = checked;
         self.chained = chained;
@@ -71,12 +71,12 @@ impl<'a> Scan<'a> {
         self.position
     }
 
-    /// Where the commit of the last record begins.
+    /// Returns the offset at which the commit of the last record begins.
     pub fn commit_at(&self) -> u64 {
         self.commit_at
     }
 
-    /// Checksum of the last record.
+    /// Returns the checksum of the last record.
     pub fn chain(&self) -> u32 {
         self.chain
     }
@@ -93,7 +93,7 @@ impl<'a> Scan<'a> {
         Ok(&self.window[from..from + length])
     }
 
-    /// The record at `at`, if its checksum is right.
+    /// Returns the record at `at` if its checksum is right.
     fn valid(&mut self, at: u64) -> Result<Option<RecordHeader>, Error> {
         if at + HEADER as u64 > self.limit {
             return Ok(None);
@@ -109,7 +109,7 @@ impl<'a> Scan<'a> {
         Ok((!checked || seed.checksum(bytes, payload) == header.crc).then_some(header))
     }
 
-    /// The next record that follows what came before; `None` at the end, or where something else stands.
+    /// Returns the next record that follows the previous one; `None` at the end, or when other bytes are there.
     pub fn next(&mut self) -> Result<Option<FoundRecord>, Error> {
         let at = self.position;
         let Some(header) = self.valid(at)? else { return Ok(None) };
@@ -127,17 +127,17 @@ impl<'a> Scan<'a> {
         Ok(Some(FoundRecord { header, offset: at }))
     }
 
-    /// Payload of a record that was found.
+    /// Returns the payload of a record.
     pub fn payload(&mut self, found: &FoundRecord) -> Result<&[u8], Error> {
         let size = size(found.header.length as usize) as usize;
         Ok(&self.bytes(found.offset, size)?[HEADER..HEADER + found.header.length as usize])
     }
 
-    /// The next valid record at or behind `from`, of whatever commit.
+    /// Returns the next valid record at or after `from`, of any commit.
     pub fn find_valid(&mut self, from: u64) -> Result<Option<(u64, RecordHeader)>, Error> {
         let mut at = from;
         while at + HEADER as u64 <= self.limit {
-            // Segments are filled with zeros: a quick look saves most of the work.
+            // Segments are filled with zeros: a quick check saves most of the work.
             if self.bytes(at, HEADER)?[..16] != [0; 16]
                 && let Some(header) = self.valid(at)?
             {
@@ -148,7 +148,8 @@ impl<'a> Scan<'a> {
         Ok(None)
     }
 
-    /// After [`next`](Self::next) found nothing more: what is to be cut, and whether it may be.
+    /// Examines the bytes after the end that [`next`](Self::next) found: what is to be cut, and whether it may be
+    /// cut.
     pub fn tail(&mut self) -> Result<Tail, Error> {
         let cut = if self.complete { self.position } else { self.commit_at };
         let torn = if self.complete { self.commit + 1 } else { self.commit };
@@ -160,7 +161,7 @@ impl<'a> Scan<'a> {
                 break;
             }
             at = found + header.size();
-            // Records of commits before are what an earlier torn commit left.
+            // Records of earlier commits are remains of an earlier torn commit.
             if header.commit == torn {
                 tail.torn_end = at;
             }
@@ -171,8 +172,9 @@ impl<'a> Scan<'a> {
         Ok(tail)
     }
 
-    /// Bytes of a record at `at` that was begun for this commit and has a wrong checksum; 0 when there is none. A recycled file holds bytes of an earlier
-    /// use, so bytes that are not zero prove nothing: the commit's number or the checksum of the record before has to be right.
+    /// Returns the bytes of a record at `at` that was begun for this commit and has a wrong checksum; 0 when there
+    /// is none. A recycled file holds bytes of an earlier use, so bytes that are not zero prove nothing. The
+    /// commit's number or the checksum of the previous record has to be right.
     fn begun(&mut self, at: u64, commit: u64) -> Result<u64, Error> {
         let room = self.limit.saturating_sub(at);
         if room < HEADER as u64 {

@@ -1,4 +1,5 @@
-//! A segment: one file of the log. A header, records, and once it is full an index and a footer at its very end.
+//! A segment: one file of the log. It has a header and records; a full segment also has an index and a footer at
+//! the end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -15,21 +16,21 @@ pub(crate) const HEADER: usize = 64;
 pub(crate) const FOOTER: usize = 64;
 const MAGIC: &[u8; 8] = b"MRDNLOG\n";
 const FOOTER_MAGIC: &[u8; 8] = b"MRDNIDX\n";
-/// Empty segments: `spare-` and a number. Nothing in them counts.
+/// Prefix of the file names of empty segments; a number follows. Their contents do not count.
 pub(crate) const SPARE: &str = "spare-";
 
-/// What the first 64 bytes say.
+/// Contents of the first 64 bytes of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub log: [u8; 16],
     pub segment: SegmentId,
-    /// Number of the first commit in it.
+    /// Number of the first commit in the segment.
     pub commit: u64,
-    /// Segments before this one may be gone.
+    /// First segment that is needed. Earlier ones may be gone.
     pub floor: SegmentId,
-    /// Checksum of the last record of the segment before.
+    /// Checksum of the last record of the previous segment.
     pub chain: u32,
-    /// Size of the file in units of 512 bytes: a file that lost its end is no torn tail.
+    /// Size of the file in units of 512 bytes. It tells a file that lost its end from a torn tail.
     pub sectors: u32,
 }
 
@@ -50,7 +51,7 @@ impl SegmentHeader {
         bytes
     }
 
-    /// `path` is for the error.
+    /// Parses a header. `path` is for the error.
     pub fn parse(bytes: &[u8; HEADER], segment: SegmentId, path: &str) -> Result<Self, Error> {
         let damaged = |detail: &str| {
             Error::Corrupt(Box::new(Corrupt {
@@ -65,10 +66,10 @@ impl SegmentHeader {
         if &bytes[..8] != MAGIC {
             return Err(Error::Foreign {
                 file: path.to_owned(),
-                detail: "it does not begin as a segment of a log does".to_owned(),
+                detail: "it does not begin with the header of a log segment".to_owned(),
             });
         }
-        // Whatever a later format changes, the first 64 bytes keep their checksum: so a flipped bit is no later format.
+        // In every format the first 64 bytes keep their checksum. So a flipped bit cannot look like a later format.
         if !sum {
             return Err(damaged("the header's checksum is wrong"));
         }
@@ -94,10 +95,10 @@ impl SegmentHeader {
     }
 }
 
-/// What the last 64 bytes of a full segment say.
+/// Contents of the last 64 bytes of a full segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentFooter {
-    /// Where records end and the index begins.
+    /// Offset at which records end and the index begins.
     pub end: u64,
     pub index_bytes: u32,
     pub index_crc: u32,
@@ -137,18 +138,18 @@ impl SegmentFooter {
     }
 }
 
-/// An open segment file and what is known of it.
+/// An open segment file and its state.
 pub(crate) struct Segment {
     pub id: SegmentId,
     pub file: Arc<dyn DiskFile>,
     pub path: String,
-    /// Size of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
     pub header: SegmentHeader,
     pub seed: Seed,
-    /// Where durable records end.
+    /// Offset at which durable records end.
     end: AtomicU64,
-    /// Who reads in it: while there are any, its file is not used for anything else.
+    /// Number of readers. While there are any, the file is not used for anything else.
     pins: AtomicU32,
 }
 
@@ -166,7 +167,7 @@ impl Segment {
         }
     }
 
-    /// For the crash tests: checksums as if the file were that of any segment.
+    /// Makes checksums independent of the segment, for the crash tests.
     #[cfg(feature = "trial")]
     pub fn mutate(mut self, options: &crate::Options) -> Self {
         if options.is(crate::Mutation::ReuseRecycledBytes) {
@@ -175,7 +176,7 @@ impl Segment {
         self
     }
 
-    /// Opens the file of that segment and reads its header.
+    /// Opens the file of the segment and reads its header.
     pub fn open(disk: &dyn Disk, id: SegmentId) -> Result<Self, Error> {
         let name = id.file();
         let path = disk.path(&name);
@@ -206,7 +207,7 @@ impl Segment {
         self.end.store(end, Ordering::Release);
     }
 
-    /// The footer and the index, if both are there and whole.
+    /// Returns the footer and the index, if both are there and whole.
     pub fn read_index(&self) -> Result<Option<(SegmentFooter, SegmentIndex)>, Error> {
         let mut bytes = [0; FOOTER];
         let read =
@@ -225,7 +226,7 @@ impl Segment {
         Ok(SegmentIndex::decode(&index).map(|index| (footer, index)))
     }
 
-    /// Writes index and footer behind the records, and syncs.
+    /// Writes index and footer after the records, without a sync.
     pub fn write_index(&self, footer: &mut SegmentFooter, index: &SegmentIndex) -> std::io::Result<()> {
         let bytes = index.encode();
         footer.index_bytes = bytes.len() as u32;
@@ -254,7 +255,7 @@ impl Segment {
     }
 }
 
-/// Keeps a segment's file from being used for anything else.
+/// Guard that keeps a segment's file from being used for anything else.
 pub(crate) struct Pin(Arc<Segment>);
 
 impl std::ops::Deref for Pin {
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_or_newer_is_refused_by_name() {
+    fn foreign_and_newer_segments_are_refused_with_their_file_name() {
         let refuse = |change: &dyn Fn(&mut [u8; HEADER])| {
             let mut bytes = header().encode();
             change(&mut bytes);

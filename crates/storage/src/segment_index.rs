@@ -1,4 +1,5 @@
-//! Where the records of one segment are: built while it is written, stored behind its records when it is full.
+//! Locations of the records of one segment: collected while it is written, stored after its records when it is
+//! full.
 
 use std::collections::HashMap;
 
@@ -6,7 +7,7 @@ use crate::header::{put, u16_at, u32_at, u64_at};
 use crate::id::GroupId;
 use crate::record::{Kind, RecordHeader};
 
-/// Entries of one group and term whose indexes follow each other.
+/// Entries of one group and term with consecutive indexes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub group: GroupId,
@@ -27,17 +28,17 @@ pub(crate) struct Other {
     /// Offset in the segment, divided by 8.
     pub offset: u32,
     pub length: u32,
-    /// Of `Done` and `MovedDone`: how many parts are live, and their digest.
+    /// Number of live parts, and their digest, for `Done` and `MovedDone`.
     pub live: u32,
     pub digest: u64,
 }
 
-/// Runs in the order of their first records, and the rest in the order of the log.
+/// Index of a segment: runs in the order of their first records, and other records in the order of the log.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SegmentIndex {
     pub runs: Vec<Run>,
     pub others: Vec<Other>,
-    /// The run of each group that its next entry may continue.
+    /// Run of each group that its next entry may continue.
     current: HashMap<GroupId, usize>,
     entries: u64,
 }
@@ -46,7 +47,7 @@ const RUN: u64 = 24;
 const OTHER: u64 = 48;
 const COUNTS: u64 = 8;
 
-/// Payload of `Done`.
+/// Size of the payload of `Done`, in bytes.
 pub(crate) const DONE: usize = 16;
 
 pub(crate) fn encode_done(live: u32, digest: u64) -> [u8; DONE] {
@@ -57,7 +58,7 @@ pub(crate) fn encode_done(live: u32, digest: u64) -> [u8; DONE] {
 }
 
 impl SegmentIndex {
-    /// Most bytes that a further record adds to the encoding.
+    /// Returns the maximum number of bytes that a further record adds to the encoding.
     pub fn cost(kind: Kind) -> u64 {
         if kind == Kind::Entry { RUN + 4 } else { OTHER }
     }
@@ -128,7 +129,8 @@ impl SegmentIndex {
         out
     }
 
-    /// `None`: these bytes are no index. The result serves for reading only: nothing can be pushed to its runs.
+    /// Decodes an index; `None`: these bytes are not an index. The result is for reading only: no record can be
+    /// added to its runs.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let take = |at: &mut usize, n: usize| {
             let slice = bytes.get(*at..at.checked_add(n)?)?;
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_follow_each_other_share_a_run() {
+    fn consecutive_entries_share_a_run() {
         let index = index();
         let runs: Vec<_> = index.runs.iter().map(|r| (r.group.0, r.term, r.first, r.offsets.len())).collect();
         assert_eq!(runs, [(1, 1, 5, 2), (2, 1, 1, 1), (1, 2, 7, 1), (1, 2, 9, 1)]);

@@ -1,4 +1,4 @@
-//! Empty segments: made, taken, and turned into the next one of the log.
+//! Empty segments: creates them, takes them, and turns one into the next segment of the log.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::segment_index::SegmentIndex;
 use crate::state::Shared;
 use crate::writer::OpenSegment;
 
-/// An empty file that is to become a segment.
+/// An empty file that becomes a segment later.
 pub(crate) struct Spare {
     pub name: String,
     pub file: Arc<dyn DiskFile>,
     pub bytes: u64,
-    /// It was the last of those that were ready, when it was taken.
+    /// True when it was the last spare that was ready when it was taken.
     pub is_last: bool,
 }
 
@@ -26,7 +26,8 @@ impl Spare {
     }
 }
 
-/// One that is ready, or a new one; `None` when there is no room or no descriptor for it. So many of those that are ready stay on a full disk.
+/// Takes a spare that is ready, or creates one; `None` when there is no room or no descriptor. On a full disk,
+/// `keep_min` of the ready spares stay.
 pub(crate) fn take_spare(shared: &Shared, need: u64, keep_min: usize) -> Result<Option<Spare>, Error> {
     let disk = &*shared.disk;
     let whole = (HEADER + FOOTER) as u64 + SegmentIndex::default().encoded_len() + need;
@@ -43,7 +44,8 @@ pub(crate) fn take_spare(shared: &Shared, need: u64, keep_min: usize) -> Result<
     }
     let name = shared.state().spare_name();
     let mut made = make_spare(disk, &name, bytes);
-    // A record that is larger than a segment may take the place of the reserve: it would hold up everything behind it.
+    // A record that is larger than a segment may use the room of the reserve: otherwise it would hold up everything
+    // after it.
     while large && made.as_ref().is_err_and(is_full) && release_spare(shared, keep_min)? {
         made = make_spare(disk, &name, bytes);
     }
@@ -69,7 +71,8 @@ fn release_spare(shared: &Shared, keep_min: usize) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// A file has the name of a spare once its size and its zeros are durable; until then a start removes it.
+/// Creates a spare. A file gets the name of a spare once its size and its zeros are durable; until then a start
+/// removes it.
 pub(crate) fn make_spare(disk: &dyn Disk, name: &str, bytes: u64) -> std::io::Result<Arc<dyn DiskFile>> {
     let beside = format!("{name}.new");
     let file = disk.create(&beside, bytes)?;
@@ -78,8 +81,9 @@ pub(crate) fn make_spare(disk: &dyn Disk, name: &str, bytes: u64) -> std::io::Re
     Ok(file)
 }
 
-/// Makes the spare the next segment. Its header is durable before it has the name, and the name before anything is written in it: so
-/// a file with the name of a segment always has a header, and a segment with records has its name.
+/// Makes the spare the next segment. Its header is durable before it gets the name, and the name is durable before
+/// any record is written. So a file with the name of a segment always has a header, and a segment with records has
+/// its name.
 pub(crate) fn start_segment(
     shared: &Shared,
     spare: Spare,

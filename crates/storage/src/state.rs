@@ -1,4 +1,4 @@
-//! What writer, keeper and readers share: where everything is.
+//! State that writer, keeper and readers share: the locations of all records.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     keeper: Mutex<KeeperCall>,
     wake_keeper: Condvar,
     counters: Mutex<Counters>,
-    /// Bytes appended and not yet durable.
+    /// Bytes that are appended and not yet durable.
     pub queued_bytes: AtomicU64,
     pub queued_records: AtomicU64,
 }
@@ -42,48 +42,48 @@ struct KeeperCall {
 
 #[derive(Default)]
 pub(crate) struct State {
-    /// Without a hole; the last one is written to.
+    /// Segments without a hole. The last one is written to.
     pub segments: BTreeMap<SegmentId, Arc<Segment>>,
     pub groups: BTreeMap<GroupId, Group>,
-    /// Segments before it are not needed. Durable.
+    /// First segment that is needed. Durable.
     pub floor: SegmentId0,
-    /// Empty segments. They are open: what becomes the next segment needs no descriptor.
+    /// Empty segments. They are open, so that the next segment needs no descriptor.
     pub spares: VecDeque<Spare>,
     pub spare_next: u64,
-    /// Segments that are being freed, with the groups that have not answered.
+    /// Segments that are being freed, with the groups that have not answered yet.
     pub vacating: BTreeMap<SegmentId, BTreeSet<GroupId>>,
-    /// For the writer to tell.
+    /// Notices that the writer has to report.
     pub notices: VecDeque<Notice>,
-    /// What there is none of, so that there cannot be another spare.
+    /// Shortage that prevents another spare segment.
     pub full: Option<Shortage>,
-    /// The same since the keeper last reported, whether or not there is room again.
+    /// Shortage since the keeper's last report, whether or not there is room again.
     pub was_full: Option<Shortage>,
-    /// What operators are told that there is none of.
+    /// Shortage that is reported to operators.
     pub reported: Option<Shortage>,
-    /// What there was none of when a segment was last needed and could not be made.
+    /// Shortage at the last failed attempt to create a segment.
     pub shortage: Shortage,
-    /// A record larger than a segment waits for room: spares would only take it away.
+    /// True while a record larger than a segment waits for room. New spares would only take that room away.
     pub starved: bool,
-    /// Moves that are queued.
+    /// Number of queued moves.
     pub moving: usize,
-    /// A floor that is queued.
+    /// Floor that is queued.
     pub floor_requested: SegmentId0,
-    /// Damage that was found while running.
+    /// Damage found since the start.
     pub damage: Option<Error>,
 }
 
-/// A segment id that begins at 0: before the first.
+/// A segment id that may be 0: before the first segment.
 pub(crate) type SegmentId0 = u64;
 
 #[derive(Default)]
 pub(crate) struct Group {
     pub part_index: PartIndex,
     pub entries: Entries,
-    /// The last checkpoint whose `Done` was synced; the book may be ahead by what is being written.
+    /// Last checkpoint whose `Done` was synced. The index may be ahead by records that are being written.
     pub checkpoint_durable: Option<u64>,
-    /// As the group reported.
+    /// Live bytes that the group reported.
     pub live_bytes: u64,
-    /// It was found when the log was opened, and has not reported yet.
+    /// True when the group was found at the start and has not reported yet.
     pub silent: bool,
 }
 
@@ -98,7 +98,7 @@ impl State {
         self.groups.entry(group).or_default()
     }
 
-    /// Takes what stands in a segment into account, in the order of the log.
+    /// Adds the records of a segment, in the order of the log.
     pub fn replay(&mut self, segment: SegmentId, index: SegmentIndex) {
         for run in index.runs {
             self.group(run.group).entries.add_run(segment, run);
@@ -117,7 +117,7 @@ impl State {
         }
     }
 
-    /// A name that no file has.
+    /// Returns a file name that is not in use.
     pub fn spare_name(&mut self) -> String {
         self.spare_next += 1;
         format!("{}{:020}", crate::segment::SPARE, self.spare_next)
@@ -127,7 +127,8 @@ impl State {
         self.segments.values().map(|s| s.bytes).sum()
     }
 
-    /// What would have to be kept if everything else went: as reported by the groups, and the parts of their checkpoints.
+    /// Returns the bytes that would have to be kept if everything else went: the bytes that groups reported, and
+    /// the parts of their checkpoints.
     pub fn live_bytes(&self) -> u64 {
         self.groups.values().map(|g| g.live_bytes + g.part_index.live_bytes).sum()
     }
@@ -153,7 +154,7 @@ impl State {
             if let Some(shortage) = full.filter(|_| self.reported.is_none()) {
                 self.reported = full;
                 tracing::error!(
-                    "{shortage}: messages for durable sessions are refused until that is over (other work goes on)"
+                    "{shortage}: messages for durable sessions are refused until there is room (other work continues)"
                 );
             }
             self.notices.push_back(full.map_or(Notice::Room, Notice::Full));
@@ -229,8 +230,8 @@ impl Shared {
         self.wake_writer.notify_one();
     }
 
-    /// Waits until there is something to write or to tell, or for `limit`; when `stalled`, only for what goes where nothing else fits. False once it
-    /// is to stop and nothing is left.
+    /// Waits for records or notices, or for `limit`. When `stalled`, it waits only for records that are written
+    /// when nothing else fits. Returns false once the log is to stop and nothing is left.
     pub fn wait_for_work(&self, limit: std::time::Duration, stalled: bool) -> bool {
         let queue = self.queue();
         let idle = |q: &mut Queue| {
@@ -254,7 +255,7 @@ impl Shared {
         self.wake_keeper.notify_one();
     }
 
-    /// Waits for a call, or for `limit`; false once it is to stop.
+    /// Waits for a call, or for `limit`. Returns false once the log is to stop.
     pub fn wait_for_call(&self, limit: std::time::Duration) -> bool {
         let (mut call, _) = self
             .wake_keeper
@@ -270,7 +271,7 @@ pub(crate) fn read_record(segment: &Pin, offset: u64) -> Result<(RecordHeader, A
     Window::new(READ_AHEAD).read(segment, offset)
 }
 
-/// What was read of a segment at once, for records that follow each other.
+/// Bytes of a segment that were read at once, for consecutive records.
 pub(crate) struct Window {
     ahead: u64,
     segment: Option<SegmentId>,
@@ -278,9 +279,9 @@ pub(crate) struct Window {
     bytes: Vec<u8>,
 }
 
-/// Most records are read at once.
+/// Bytes read at once; most records are smaller.
 const READ_AHEAD: u64 = 16 << 10;
-/// Of records that are read in their order.
+/// Bytes read at once while records are read in order.
 const READ_ON: u64 = 1 << 20;
 
 impl Window {
@@ -292,7 +293,7 @@ impl Window {
         Self { ahead, segment: None, at: 0, bytes: vec![] }
     }
 
-    /// The bytes there, without checking anything.
+    /// Returns the bytes at the offset, without a check.
     fn bytes(&mut self, segment: &Pin, offset: u64, length: usize) -> Result<&[u8], Error> {
         let room = segment.bytes.saturating_sub(offset);
         if length as u64 > room {

@@ -6,46 +6,46 @@ use crate::error::Shortage;
 use crate::histogram::Histogram;
 use crate::id::GroupId;
 
-/// What [`Log::stats`](crate::Log::stats) tells. Counters begin at 0 when the log is opened.
+/// Figures that [`Log::stats`](crate::Log::stats) returns. Counters begin at 0 when the log is opened.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    /// Segments that hold records, the open one among them.
+    /// Number of segments that hold records, the open one included.
     pub segments: usize,
-    /// Size of their files.
+    /// Bytes of their files.
     pub bytes: u64,
-    /// What groups reported as live, and the parts of their checkpoints.
+    /// Live bytes that groups reported, and bytes of the parts of their checkpoints.
     pub live_bytes: u64,
-    /// Empty segments kept ready.
+    /// Number of empty segments that are ready.
     pub spares: usize,
-    /// Segments that are being freed.
+    /// Number of segments that are being freed.
     pub vacating: usize,
-    /// Segments that were freed.
+    /// Number of segments that were freed.
     pub freed: u64,
-    /// Appended and not yet durable.
+    /// Records that are appended and not yet durable.
     pub queue_records: u64,
     pub queue_bytes: u64,
     pub commits: u64,
-    /// Records made durable.
+    /// Number of records made durable.
     pub records: u64,
     /// Bytes written into segments: records, headers and indexes.
     pub bytes_written: u64,
-    /// Bytes of records that were parts of checkpoints, moved ones among them.
+    /// Bytes of records that were parts of checkpoints, moved ones included.
     pub checkpoint_bytes: u64,
-    /// Parts that were moved out of segments to be freed.
+    /// Number of parts that were moved out of segments to be freed.
     pub parts_moved: u64,
-    /// Bytes of their records.
+    /// Bytes of the moved parts' records.
     pub moved_bytes: u64,
-    /// How long each sync of a commit took.
+    /// Durations of the sync of each commit.
     pub sync: Histogram,
-    /// How long each commit took: encoding, writing, syncing.
+    /// Durations of each commit: encoding, writing, syncing.
     pub commit: Histogram,
-    /// What there is none of, so that there cannot be another spare.
+    /// Shortage that prevents another spare segment.
     pub full: Option<Shortage>,
-    /// Times that it became so.
+    /// Number of times that such a shortage began.
     pub full_count: u64,
-    /// Why the log stopped, if it did.
+    /// Reason why the log stopped, if it did.
     pub failed: Option<String>,
-    /// Damage that was found while running; the log goes on, what is damaged cannot be read.
+    /// Damage that was found since the start. The log continues; damaged records cannot be read.
     pub damage: Option<String>,
     pub groups: Vec<GroupStats>,
 }
@@ -54,15 +54,15 @@ pub struct Stats {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupStats {
     pub group: GroupId,
-    /// Entries whose bodies are in the log.
+    /// Number of entries whose bodies are in the log.
     pub entries: u64,
-    /// The last one.
+    /// Index of the last entry.
     pub last: u64,
     pub checkpoint: Option<u64>,
-    /// Parts of its checkpoint.
+    /// Number of parts of its checkpoint.
     pub parts: u32,
     pub part_bytes: u64,
-    /// As the group reported.
+    /// Live bytes that the group reported.
     pub live_bytes: u64,
 }
 
@@ -87,7 +87,7 @@ impl Counters {
     }
 }
 
-/// What somebody may ask for often: the same as in [`Stats`].
+/// Figures of [`Stats`] that are cheap enough to be read often.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub checkpoint_bytes: u64,

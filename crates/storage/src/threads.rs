@@ -9,20 +9,20 @@ use crate::keeper::Keeper;
 use crate::state::Shared;
 use crate::writer::{Commit, Writer};
 
-/// The threads at work; dropping it stops them as [`stop`](Self::stop) does.
+/// Running threads. Dropping it stops them as [`stop`](Self::stop) does.
 pub struct LogThreads {
     shared: Arc<Shared>,
     writer: Option<JoinHandle<()>>,
     keeper: Option<JoinHandle<()>>,
 }
 
-/// How long a thread sleeps at most: what waits for room on the disk is tried again that often.
+/// Maximum time that a thread sleeps. Records that wait for room on the disk are tried again at this interval.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Runs the log on threads named `log` and `log-keeper`: while one commit is synced, the next one queues.
+/// Runs the log on threads named `log` and `log-keeper`. While one commit is synced, the next one queues.
 ///
 /// # Errors
-/// When the system gives no thread.
+/// Fails when the system cannot start a thread.
 pub fn spawn(mut writer: Writer, mut keeper: Keeper) -> io::Result<LogThreads> {
     let shared = writer.shared().clone();
     let mut threads = LogThreads { shared: shared.clone(), writer: None, keeper: None };
@@ -40,7 +40,7 @@ pub fn spawn(mut writer: Writer, mut keeper: Keeper) -> io::Result<LogThreads> {
                         return;
                     }
                 }
-                // Told to everybody by an event; nothing will change it.
+                // An event has reported it to all groups, and it is final.
                 Err(_) => return,
             }
         }
@@ -56,7 +56,7 @@ pub fn spawn(mut writer: Writer, mut keeper: Keeper) -> io::Result<LogThreads> {
 }
 
 impl LogThreads {
-    /// Writes what is queued and ends both threads. What waits for room on a full disk is not waited for.
+    /// Writes the queued records and ends both threads. Does not wait for room on a full disk.
     pub fn stop(mut self) {
         self.end();
     }
@@ -65,7 +65,7 @@ impl LogThreads {
         self.shared.stop_writer();
         self.shared.stop_keeper();
         for thread in [self.writer.take(), self.keeper.take()].into_iter().flatten() {
-            // One that panics ends the process.
+            // A thread that panics ends the process.
             let _ = thread.join();
         }
     }

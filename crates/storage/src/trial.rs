@@ -1,5 +1,6 @@
-//! Trials: groups at work on a [`FaultDisk`](crate::fault::FaultDisk) that crashes again and again, and an oracle that knows what they were
-//! told. The same seed gives the same trial. For the crash tests and for the long form of them, `examples/crash.rs`.
+//! Trials: groups at work on a [`FaultDisk`](crate::fault::FaultDisk) that crashes again and again, and an oracle
+//! that knows the events that they received. The same seed gives the same trial. Used by the crash tests and, with
+//! more seeds, by `examples/crash.rs`.
 
 mod model;
 mod runner;
@@ -15,17 +16,18 @@ use runner::Runner;
 #[derive(Clone, Copy, Debug)]
 pub struct Trial {
     pub seed: u64,
-    /// What the log is made to do wrong.
+    /// Fault that is built into the log.
     pub mutation: Option<Mutation>,
-    /// In the first life, the power goes at this operation of the disk; `None`: the seed decides what goes wrong.
+    /// Operation of the disk at which the power fails in the first incarnation; `None`: the seed decides the
+    /// faults.
     pub cut_at: Option<u64>,
-    /// Lives of the process.
+    /// Number of incarnations of the process.
     pub incarnations: u32,
-    /// Steps of a life, if nothing ends it before.
+    /// Number of steps of an incarnation, unless a fault ends it earlier.
     pub steps: u32,
 }
 
-/// What trials did and looked at: a figure that stays 0 says that nothing of it was tested.
+/// Counts of actions and checks of trials. A count that stays 0 means that this case was not tested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub trials: u64,
@@ -33,33 +35,34 @@ pub struct Tally {
     pub commits: u64,
     /// Entries that were compared after a start.
     pub entries: u64,
-    /// Parts of checkpoints that were.
+    /// Parts of checkpoints that were compared after a start.
     pub parts: u64,
     /// Bodies that were read by their index.
     pub bodies: u64,
-    /// Starts that cut a torn commit.
+    /// Number of starts that cut a torn commit.
     pub cut: u64,
-    /// Segments that were freed.
+    /// Number of segments that were freed.
     pub freed: u64,
-    /// Times that the log said that the disk is full, and that there is room again.
+    /// Number of times that the log reported a full disk and then room again.
     pub full: u64,
     pub room: u64,
-    /// Commits that failed.
+    /// Number of commits that failed.
     pub failed: u64,
-    /// Flipped bits that were noticed when opening, when reading, that cut the last commit, and that hit nothing.
+    /// Flipped bits by effect: refused when opening, noticed when reading, cut with the last commit, without
+    /// effect.
     pub flips_refused: u64,
     pub flips_read: u64,
     pub flips_cut: u64,
     pub flips_harmless: u64,
-    /// Logs that were repaired after a flip.
+    /// Number of logs that were repaired after a flip.
     pub repairs: u64,
-    /// Operations of the disk in the first life.
+    /// Operations of the disk in the first incarnation.
     pub operations: u64,
     pub faults: FaultCounts,
 }
 
 impl Tally {
-    /// Adds up.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Self) {
         self.trials += other.trials;
         self.starts += other.starts;
@@ -81,7 +84,7 @@ impl Tally {
         self.faults.add(other.faults);
     }
 
-    /// The figures that are 0, by name.
+    /// Returns the names of the counts that are 0.
     #[must_use]
     pub fn idle(&self) -> Vec<&'static str> {
         let figures = [
@@ -112,16 +115,16 @@ impl Tally {
 }
 
 impl Trial {
-    /// A trial of which the seed decides everything.
+    /// Creates a trial in which the seed decides everything.
     #[must_use]
     pub fn random(seed: u64) -> Self {
         Self { seed, mutation: None, cut_at: None, incarnations: 6, steps: 120 }
     }
 
-    /// Runs it.
+    /// Runs the trial.
     ///
     /// # Errors
-    /// What is wrong, in a sentence, when the log broke its word.
+    /// A sentence that describes the error, when the log broke a guarantee.
     pub fn run(&self) -> Result<Tally, String> {
         Runner::new(*self).run().map_err(|why| format!("seed {}: {why}", self.seed))
     }

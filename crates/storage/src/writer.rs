@@ -1,4 +1,5 @@
-//! Writes what is queued, one group commit after the other. Without a thread of its own: [`spawn`](crate::spawn) gives it one.
+//! Writes the queued records, one group commit after the other. It has no thread: [`spawn`](crate::spawn) gives it
+//! one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,18 +18,18 @@ use crate::segment_index::SegmentIndex;
 use crate::spare::{start_segment, take_spare};
 use crate::state::{Notice, Shared};
 
-/// What one call of [`Writer::commit_once`] did.
+/// Result of one call of [`Writer::commit_once`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
     /// Nothing was queued.
     Idle,
-    /// So many records are durable now, with so many bytes.
+    /// Number of records that became durable, and their bytes.
     Wrote { records: usize, bytes: u64 },
-    /// What is queued does not fit on the disk. It stays queued, in order; try again when there is room.
+    /// The queued records do not fit on the disk. They stay queued, in order; try again when there is room.
     NoRoom,
 }
 
-/// The only one who writes into segments.
+/// The only writer of segments.
 pub struct Writer {
     shared: Arc<Shared>,
     events: Box<dyn LogListener>,
@@ -45,34 +46,34 @@ pub struct Writer {
 /// The segment that is written to.
 pub(crate) struct OpenSegment {
     pub segment: Arc<Segment>,
-    /// Where the next record goes.
+    /// Offset of the next record.
     pub end: u64,
     pub index: SegmentIndex,
     /// Checksum of the last record.
     pub chain: u32,
     /// Number of the next commit.
     pub commit: u64,
-    /// Where the last one begins, as it was found when the log was opened.
+    /// Offset of the last commit, as found when the log was opened.
     pub commit_at: u64,
-    /// It has its index already: the next record goes elsewhere.
+    /// True when it has its index already: the next record goes into another segment.
     pub sealed: bool,
-    /// It is the last of those that were ready when it was opened.
+    /// True when it was the last ready spare when it was opened.
     pub is_last: bool,
 }
 
-/// What may be chosen.
+/// Set of records that may be chosen.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
     All,
-    /// On a full disk what does not fit waits, and checkpoints, which free space, may overtake it: they stand for entries that are durable. So may
-    /// entries of urgent groups.
+    /// Records for a full disk: those that do not fit wait. Checkpoints free space and may overtake them, because
+    /// they cover entries that are durable. Entries of urgent groups may overtake them too.
     WhatFrees,
 }
 
 enum Choice {
     Nothing,
     Items(Vec<Item>),
-    /// The first one does not fit into the open segment, and so many of the spares are not for it.
+    /// The first record does not fit into the open segment, and this many spares must stay.
     Roll {
         need: u64,
         keep_min: usize,
@@ -86,9 +87,10 @@ impl OpenSegment {
     }
 }
 
-/// Of the last segment that there is on a full disk, this part is for urgent entries alone: checkpoints may be larger than what is left.
+/// Divisor for the part of the last segment on a full disk that is for urgent entries alone, because checkpoints
+/// may be larger than the rest.
 const MARGIN: u64 = 4;
-/// Larger ones are given back after use.
+/// Size above which a buffer is freed after use.
 const BUFFER_MAX: usize = 16 << 20;
 
 impl Writer {
@@ -110,7 +112,7 @@ impl Writer {
         &self.shared
     }
 
-    /// Waits for something to do, at most for `limit`; false once the log is to stop and nothing is left to write.
+    /// Waits for work, at most for `limit`. Returns false once the log is to stop and nothing is left to write.
     pub(crate) fn wait(&self, limit: Duration, stalled: bool) -> bool {
         let queues = [&self.first, &self.high, &self.low];
         let mine = self.prepared.is_some() || queues.iter().any(|queue| !queue.is_empty());
@@ -120,10 +122,11 @@ impl Writer {
         self.shared.wait_for_work(limit, stalled)
     }
 
-    /// One group commit: takes what is queued, as much as one commit and the open segment hold, writes it, syncs it, and tells the groups.
+    /// Makes one group commit: takes as many queued records as one commit and the open segment hold, writes and
+    /// syncs them, and notifies the groups.
     ///
     /// # Errors
-    /// A failed write or sync, now or earlier: nothing is durable any more, for good.
+    /// A write or sync failed, now or earlier. Nothing becomes durable any more.
     pub fn commit_once(&mut self) -> Result<Commit, Error> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -179,7 +182,8 @@ impl Writer {
         self.write(started)
     }
 
-    /// What goes into the next segment, or, if there is none for what comes first, what may overtake that.
+    /// Chooses records for the next segment. If there is no segment for the first record, it chooses records that
+    /// may overtake that one.
     fn choose_after_roll(&mut self, need: u64, keep_min: usize) -> Result<Option<Vec<Item>>, Error> {
         let mut scope = Scope::All;
         if !self.roll(need, keep_min)? {
@@ -212,7 +216,7 @@ impl Writer {
     fn no_room(&mut self) -> Commit {
         self.notify_full();
         if mutated!(self.shared.options, DropWhenFull) {
-            // A mutation: as if it had been written.
+            // A mutation: pretends that the records were written.
             let dropped: Vec<Item> = self.high.drain(..).chain(self.low.drain(..)).collect();
             let mut durable = vec![];
             for item in &dropped {
@@ -225,8 +229,8 @@ impl Writer {
         Commit::NoRoom
     }
 
-    /// Whether the open segment is the last that there is on a full disk, and some entries are urgent: others wait until there is room. Who opened
-    /// it may not have known that the disk is full.
+    /// Returns whether the open segment is the last one on a full disk and some groups are urgent. Other records
+    /// wait for room then. When the segment was opened, the full disk may not have been known yet.
     fn is_kept(&self) -> bool {
         self.open.is_last && self.shared.options.spares_kept() > 0 && {
             let state = self.shared.state();
@@ -234,8 +238,8 @@ impl Writer {
         }
     }
 
-    /// Takes what one commit may hold. Only records of one queue keep their order: what is left of the segment or of the commit is for other
-    /// queues, so that entries keep no checkpoint waiting.
+    /// Takes the records that one commit may hold. Only records of one queue keep their order: the rest of the
+    /// segment or of the commit is for other queues, so that entries do not delay a checkpoint.
     fn choose(&mut self, scope: Scope) -> Choice {
         {
             let mut queue = self.shared.queue();
@@ -253,7 +257,7 @@ impl Writer {
             let mut bytes = 0;
             while let Some(item) = queue.front() {
                 let (size, more) = (item.size(), SegmentIndex::cost(item.kind()));
-                // Those in the first queue are urgent.
+                // Entries in the first queue are urgent.
                 let is_usual = item.kind() == Kind::Entry && rank > 0;
                 if scope == Scope::WhatFrees && is_usual {
                     break;
@@ -280,7 +284,7 @@ impl Writer {
         if items.is_empty() { waiting } else { Choice::Items(items) }
     }
 
-    /// Gives each record its place, tells the books, and encodes all of them.
+    /// Assigns a location to each record, updates the indexes, and encodes all records.
     fn prepare(&mut self, mut items: Vec<Item>) {
         if mutated!(self.shared.options, Reorder) && items.len() > 1 {
             items.swap(0, 1);
@@ -319,7 +323,7 @@ impl Writer {
     fn write(&mut self, started: Instant) -> Result<Commit, Error> {
         let Some(prepared) = self.prepared.take() else { return Ok(Commit::Idle) };
         let segment = self.open.segment.clone();
-        // All that was chosen may have been moves that are not needed any more.
+        // All chosen records may have been moves that are no longer needed.
         if !self.buffer.is_empty() {
             match segment.file.write_at(&self.buffer, prepared.at) {
                 Ok(()) => {}
@@ -357,7 +361,8 @@ impl Writer {
         Ok(Commit::Wrote { records: prepared.records, bytes })
     }
 
-    /// A failed sync is never tried again: the system may have dropped what it could not write, and the next one would succeed.
+    /// Syncs the file. A failed sync is never tried again: the system may have dropped the data that it could not
+    /// write, and the next sync would succeed.
     fn sync(&self, file: &dyn DiskFile, path: &str) -> Result<(), Error> {
         let result = file.sync_data();
         if result.is_err() && mutated!(self.shared.options, RetryFailedSync) {
@@ -386,8 +391,8 @@ impl Writer {
         }
     }
 
-    /// Closes the open segment with its index and opens another one, in which a record of `need` bytes fits. False: there is no room, but for what
-    /// has to stay.
+    /// Closes the open segment with its index and opens another one that fits a record of `need` bytes. Returns
+    /// false when there is no room except for the spares that must stay.
     fn roll(&mut self, need: u64, keep_min: usize) -> Result<bool, Error> {
         let Some(spare) = take_spare(&self.shared, need, keep_min)? else { return Ok(false) };
         if !self.seal()? {

@@ -1,4 +1,5 @@
-//! Every crash point of seeded workloads, and random ones, within seconds. The long form: `cargo run -p storage --example crash -- --help`.
+//! Crash tests: every crash point of seeded workloads, and random ones, within seconds. The long form: `cargo run
+//! -p storage --example crash -- --help`.
 
 use storage::Mutation;
 use storage::trial::{Scenario, Tally, Trial};
@@ -13,28 +14,28 @@ fn random_trials_find_nothing_wrong_and_test_everything() {
 }
 
 #[test]
-fn a_crash_at_each_operation_of_a_life_loses_nothing() {
+fn a_crash_at_each_operation_of_an_incarnation_loses_nothing() {
     for seed in 1000..1003 {
         let whole = Trial { incarnations: 1, steps: 60, cut_at: Some(u64::MAX), ..Trial::random(seed) };
         let operations = whole.run().unwrap_or_else(|why| panic!("{why}")).operations;
         assert!(operations > 40, "{operations}");
         for cut in 1..=operations {
             let trial = Trial { incarnations: 2, cut_at: Some(cut), ..whole };
-            trial.run().unwrap_or_else(|why| panic!("the power goes at operation {cut}: {why}"));
+            trial.run().unwrap_or_else(|why| panic!("the power fails at operation {cut}: {why}"));
         }
     }
 }
 
 #[test]
-fn the_log_survives_each_scene() {
+fn the_log_survives_each_scenario() {
     for scenario in Scenario::ALL {
         scenario.play(None).unwrap_or_else(|why| panic!("{why}"));
     }
 }
 
-/// The trials are worth something only if they notice a log that does it wrong.
+/// The trials are useful only if they notice a log with a fault.
 #[test]
-fn each_way_of_doing_it_wrong_is_noticed() {
+fn each_mutation_is_noticed() {
     let unnoticed: Vec<Mutation> = Mutation::ALL
         .into_iter()
         .filter(|mutation| {

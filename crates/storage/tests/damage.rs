@@ -1,4 +1,4 @@
-//! What a disk changes on its own is noticed: the last commit may be taken for a torn one, and nothing else.
+//! Damage by the disk is noticed. Only damage to the last commit may be taken for a torn commit.
 
 mod support;
 
@@ -8,7 +8,7 @@ use storage::fault::{FaultDisk, FaultPlan};
 use storage::{Commit, Error, GroupId, Options, SegmentId, Shortage};
 use support::{drain, entries, entry, open_on, options, settle, try_open};
 
-/// Commits of two entries each, in one segment; returns where each commit ends.
+/// Writes commits of two entries each into one segment. Returns where each commit ends.
 fn commits(disk: &FaultDisk, count: u64) -> Vec<usize> {
     let (mut opened, _) = open_on(disk);
     let mut ends = vec![];
@@ -27,14 +27,14 @@ fn commits(disk: &FaultDisk, count: u64) -> Vec<usize> {
 }
 
 #[test]
-fn a_flipped_bit_before_the_last_commit_is_refused_wherever_it_is() {
+fn a_flipped_bit_before_the_last_commit_is_refused_at_every_offset() {
     let disk = FaultDisk::new(1);
     let ends = commits(&disk, 3);
     let disk = disk.kill();
     let name = SegmentId(1).file();
     let bytes = disk.contents(&name).expect("a segment");
     let (before, last) = (ends[ends.len() - 2], ends[ends.len() - 1]);
-    // Bytes that fill up to the next multiple of 8 belong to no record.
+    // Padding up to the next multiple of 8 belongs to no record.
     let filler = |at: usize| {
         let record = record_at(&bytes, at);
         at >= record
@@ -57,7 +57,8 @@ fn a_flipped_bit_before_the_last_commit_is_refused_wherever_it_is() {
     }
 }
 
-/// A commit of one record leaves nothing valid behind when its record is bad; it is reported nevertheless, whatever of it is bad.
+/// A commit of one record leaves nothing valid when its record is bad. It is reported all the same, whichever byte
+/// is bad.
 #[test]
 fn a_last_commit_that_is_cut_is_always_reported() {
     for recycled in [0, 0xA5] {
@@ -72,7 +73,7 @@ fn a_last_commit_that_is_cut_is_always_reported() {
         drop(opened);
         let disk = disk.kill();
         let name = SegmentId(1).file();
-        // What an earlier use of the file has left.
+        // The bytes are remains of an earlier use of the file.
         for at in (end..end + 64).filter(|_| recycled != 0) {
             (0..8).filter(|bit| recycled >> bit & 1 == 1).for_each(|bit| disk.flip(&name, at as u64, bit));
         }
@@ -89,7 +90,7 @@ fn a_last_commit_that_is_cut_is_always_reported() {
     }
 }
 
-/// Where the record begins that holds the byte at `at`.
+/// Returns the offset of the record that holds the byte at `at`.
 fn record_at(bytes: &[u8], at: usize) -> usize {
     let mut record = 64;
     loop {
@@ -103,7 +104,7 @@ fn record_at(bytes: &[u8], at: usize) -> usize {
 }
 
 #[test]
-fn the_error_says_where_what_and_what_to_do() {
+fn the_error_names_location_damage_and_remedy() {
     let disk = FaultDisk::new(1);
     let ends = commits(&disk, 3);
     let disk = disk.kill();
@@ -115,7 +116,8 @@ fn the_error_says_where_what_and_what_to_do() {
     assert!(text.contains("meridian storage repair"), "{text}");
 }
 
-/// Filled over several segments: damage in a full one is noticed by whoever reads it, and a damaged index costs nothing.
+/// The log fills several segments. Damage in a full one is noticed by the reader, and a damaged index loses
+/// nothing.
 #[test]
 fn damage_in_full_segments_is_noticed_when_it_is_read() {
     let disk = FaultDisk::new(2);
@@ -139,7 +141,7 @@ fn damage_in_full_segments_is_noticed_when_it_is_read() {
 }
 
 #[test]
-fn files_that_are_missing_short_or_of_another_log_are_refused() {
+fn missing_short_and_foreign_files_are_refused() {
     let disk = FaultDisk::new(3);
     let (mut opened, _) = open_on(&disk);
     for index in 1..=20 {
@@ -169,7 +171,7 @@ fn files_that_are_missing_short_or_of_another_log_are_refused() {
 }
 
 #[test]
-fn after_a_failed_sync_nothing_is_told_any_more() {
+fn nothing_is_reported_durable_after_a_failed_sync() {
     let disk = FaultDisk::new(5);
     let (mut opened, recorder) = open_on(&disk);
     drain(&mut opened);
@@ -183,13 +185,13 @@ fn after_a_failed_sync_nothing_is_told_any_more() {
 }
 
 #[test]
-fn a_full_disk_stops_nothing_for_good() {
+fn a_full_disk_stops_nothing_permanently() {
     let disk = FaultDisk::new(6);
     let (mut opened, recorder) = open_on(&disk);
     settle(&mut opened);
     disk.set_capacity(Some(disk.used()));
     let mut index = 0;
-    // Into the reserve, and until that is used up too.
+    // The entries go into the reserve until that is used up too.
     let stuck = loop {
         index += 1;
         opened.log.append([entry(1, index, &[1; 900])]);
@@ -212,7 +214,7 @@ fn a_full_disk_stops_nothing_for_good() {
 
 /// A log that frees a segment now and then and fills it again is on a full disk all the time.
 #[test]
-fn operators_hear_that_there_is_room_again_when_that_has_lasted() {
+fn operators_see_that_there_is_room_again_once_that_has_lasted() {
     let disk = FaultDisk::new(6);
     let (mut opened, _) = open_on(&disk);
     settle(&mut opened);
@@ -237,7 +239,7 @@ fn operators_hear_that_there_is_room_again_when_that_has_lasted() {
     opened.keeper.report(after(1));
     assert_eq!(opened.log.reported_full(), Some(Shortage::Room));
     opened.keeper.report(after(20));
-    // Full again for less than the keeper looks.
+    // The disk is full again for a shorter time than the keeper's interval.
     fill(&mut opened, &mut index);
     opened.keeper.report(after(21));
     opened.keeper.report(after(50));
@@ -247,7 +249,7 @@ fn operators_hear_that_there_is_room_again_when_that_has_lasted() {
 }
 
 #[test]
-fn a_record_larger_than_a_segment_takes_the_place_of_the_reserve() {
+fn a_record_larger_than_a_segment_uses_the_room_of_the_reserve() {
     let disk = FaultDisk::new(7);
     let (mut opened, recorder) = open_on(&disk);
     settle(&mut opened);
@@ -259,9 +261,9 @@ fn a_record_larger_than_a_segment_takes_the_place_of_the_reserve() {
     assert_eq!(entries(&open_on(&disk.crash()).0, 1), [(1, large)]);
 }
 
-/// Others wait for an urgent group: what is usual leaves it a segment, and waits behind it.
+/// Other nodes wait for an urgent group: other entries leave it a segment, and wait for it.
 #[test]
-fn an_urgent_group_goes_on_when_a_full_disk_has_stopped_the_others() {
+fn an_urgent_group_continues_when_a_full_disk_has_stopped_the_others() {
     let disk = FaultDisk::new(10);
     let options = Options { urgent: &[GroupId(7)], ..options() };
     let (mut opened, recorder) = try_open(&disk, &options).expect("a new log");
@@ -281,7 +283,7 @@ fn an_urgent_group_goes_on_when_a_full_disk_has_stopped_the_others() {
         opened.keeper.keep();
         assert!(index < 100, "the disk is never full");
     };
-    // More than is left of the segment that is open, and less than one.
+    // The size is larger than the rest of the open segment, and smaller than a segment.
     for urgent in 1..=20 {
         append(&mut opened);
         opened.log.append([entry(7, urgent, &[7; 100])]);
@@ -298,9 +300,9 @@ fn an_urgent_group_goes_on_when_a_full_disk_has_stopped_the_others() {
     assert_eq!((entries(&again, 7).len(), entries(&again, 1).len() as u64), (20, stuck + 20));
 }
 
-/// A checkpoint may be larger than all that is left: what others wait for has a place all the same.
+/// A checkpoint may be larger than all the room that is left. Urgent entries have room all the same.
 #[test]
-fn an_urgent_group_goes_on_when_checkpoints_have_taken_what_is_left_of_a_full_disk() {
+fn an_urgent_group_continues_when_checkpoints_have_filled_a_full_disk() {
     let disk = FaultDisk::new(11);
     let options = Options { urgent: &[GroupId(7)], ..options() };
     let (mut opened, recorder) = try_open(&disk, &options).expect("a new log");
@@ -324,9 +326,9 @@ fn an_urgent_group_goes_on_when_checkpoints_have_taken_what_is_left_of_a_full_di
     assert_eq!((entries(&again, 7).len(), entries(&again, 1).len()), (5, 0));
 }
 
-/// The record that a start writes goes first, so it must not wait for room that only checkpoints behind it make.
+/// The record of a start is written first. It must not wait for room that only later checkpoints make.
 #[test]
-fn a_start_on_a_full_disk_whose_segment_is_full_keeps_no_checkpoint_waiting() {
+fn a_start_on_a_full_disk_with_a_full_segment_does_not_delay_checkpoints() {
     let mut disk = FaultDisk::new(13);
     let options = Options { urgent: &[GroupId(7)], ..options() };
     let (mut opened, _) = try_open(&disk, &options).expect("a new log");
@@ -341,7 +343,7 @@ fn a_start_on_a_full_disk_whose_segment_is_full_keeps_no_checkpoint_waiting() {
         last += 1;
         opened.keeper.keep();
     }
-    // Each start takes some of what is left of the segment.
+    // Each start uses a part of the rest of the segment.
     for _ in 0..60 {
         disk = disk.kill();
         let (mut again, recorder) = try_open(&disk, &options).expect("what it wrote");
@@ -359,9 +361,10 @@ fn a_start_on_a_full_disk_whose_segment_is_full_keeps_no_checkpoint_waiting() {
     panic!("the segment is never full");
 }
 
-/// What frees space on a full disk comes out of the reserve, which would be used up if a short log were left alone.
+/// Records that free space on a full disk go into the reserve. The reserve would be used up if a short log were
+/// never freed.
 #[test]
-fn a_full_disk_frees_a_short_log_of_which_little_is_live() {
+fn a_full_disk_frees_a_short_log_with_little_live_data() {
     let disk = FaultDisk::new(9);
     let (mut opened, recorder) = open_on(&disk);
     settle(&mut opened);
@@ -384,7 +387,8 @@ fn a_full_disk_frees_a_short_log_of_which_little_is_live() {
     }
 }
 
-/// A checkpoint, a move and the note that a segment is free are small: they do not wait behind what does not fit.
+/// A checkpoint, a move and the record of a freed segment are small: they do not wait for a record that does not
+/// fit.
 #[test]
 fn a_full_disk_frees_itself_although_a_large_entry_waits() {
     let disk = FaultDisk::new(8);
@@ -412,7 +416,8 @@ fn a_full_disk_frees_itself_although_a_large_entry_waits() {
     assert_eq!(recorder.durable(1), 31, "{:?}", opened.log.stats());
 }
 
-/// Clients may have all descriptors of the process. What is written goes into segments that are ready, and waits when there are none; nothing fails.
+/// Clients may use all descriptors of the process. Records go into segments that are ready, and wait when there are
+/// none; nothing fails.
 #[test]
 fn a_lack_of_descriptors_delays_and_loses_nothing() {
     let disk = FaultDisk::new(12);
@@ -424,7 +429,7 @@ fn a_lack_of_descriptors_delays_and_loses_nothing() {
     };
     disk.set_no_descriptors(true);
     let mut last = 0;
-    // Two segments are ready, beside the one that is open.
+    // Two segments are ready in addition to the open one.
     while recorder.durable(1) == last {
         last += 1;
         opened.log.append([entry(1, last, &[1; 1000])]);
@@ -443,7 +448,7 @@ fn a_lack_of_descriptors_delays_and_loses_nothing() {
 }
 
 #[test]
-fn a_disk_that_fails_to_make_a_segment_is_not_said_to_be_full() {
+fn a_disk_that_fails_to_create_a_segment_is_not_reported_as_full() {
     let disk = FaultDisk::new(13);
     let (mut opened, recorder) = open_on(&disk);
     settle(&mut opened);
@@ -459,7 +464,7 @@ fn a_disk_that_fails_to_make_a_segment_is_not_said_to_be_full() {
     opened.keeper.keep();
     let full = opened.log.stats().full;
     assert_eq!(full, Some(Shortage::Segment));
-    assert!(!full.expect("a lack").to_string().contains("full"), "it is told as what it is");
+    assert!(!full.expect("a lack").to_string().contains("full"), "the error names the actual cause");
     settle(&mut opened);
     assert_eq!((opened.log.stats().full, recorder.durable(1)), (None, index));
 }

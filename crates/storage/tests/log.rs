@@ -1,4 +1,5 @@
-//! The log on a disk in memory and in a directory: what is appended is durable when it is told, and read back as it was.
+//! Tests of the log on a disk in memory and in a directory: appended records are durable when that is reported, and
+//! are read back unchanged.
 
 mod support;
 
@@ -9,7 +10,7 @@ use storage::{Commit, Disk as _, Error, GroupId, Options, RealDisk, open, spawn}
 use support::{EventRecorder, done, drain, entries, entry, open_on, options, part, parts, settle};
 
 #[test]
-fn what_was_told_durable_is_there_after_a_power_cut() {
+fn an_entry_reported_durable_survives_a_power_cut() {
     let disk = FaultDisk::new(1);
     let (mut opened, recorder) = open_on(&disk);
     opened.log.append([entry(1, 1, b"one"), entry(2, 1, b"other"), entry(1, 2, b"")]);
@@ -24,7 +25,7 @@ fn what_was_told_durable_is_there_after_a_power_cut() {
 }
 
 #[test]
-fn the_log_goes_on_over_many_segments_and_starts() {
+fn the_log_continues_over_many_segments_and_starts() {
     let mut disk = FaultDisk::new(2);
     let payload = |index: u64| vec![index as u8; (index * 37 % 700) as usize];
     for start in 0..5 {
@@ -60,21 +61,21 @@ fn a_record_larger_than_a_segment_gets_a_segment_of_its_size() {
 }
 
 #[test]
-fn a_checkpoint_stands_for_the_entries_before_it() {
+fn a_checkpoint_replaces_the_entries_before_it() {
     let disk = FaultDisk::new(4);
     let (mut opened, recorder) = open_on(&disk);
     opened.log.append((1..=4).map(|index| entry(1, index, b"x")));
     opened.log.append([part(1, 0, 3, b"zero"), part(1, 7, 3, b"seven"), done(1, 3)]);
     drain(&mut opened);
     assert_eq!(recorder.checkpoint(1), Some(3));
-    // The next one deletes a part and is not finished.
+    // The next checkpoint deletes a part and is not finished.
     opened.log.append([part(1, 0, 4, b""), part(1, 9, 4, b"nine")]);
     drain(&mut opened);
     let disk = disk.crash();
     let (mut opened, _) = open_on(&disk);
     assert_eq!(parts(&opened, 1), [(0, b"zero".to_vec()), (7, b"seven".to_vec())].into());
     assert_eq!(entries(&opened, 1), [(4, b"x".to_vec())]);
-    // Another at the same index, with other parts: what was left unfinished does not come back.
+    // Another checkpoint at the same index has other parts: the unfinished parts do not come back.
     opened.log.append([part(1, 7, 4, b""), done(1, 4)]);
     drain(&mut opened);
     let (opened, _) = open_on(&disk.crash());
@@ -84,7 +85,7 @@ fn a_checkpoint_stands_for_the_entries_before_it() {
 }
 
 #[test]
-fn entries_overtake_parts_which_come_a_mebibyte_at_a_time() {
+fn entries_overtake_parts_which_are_written_one_mebibyte_at_a_time() {
     let disk = FaultDisk::new(5);
     let (mut opened, recorder) =
         support::try_open(&disk, &Options { segment_bytes: 8 << 20, ..options() }).expect("open");
@@ -98,10 +99,10 @@ fn entries_overtake_parts_which_come_a_mebibyte_at_a_time() {
     assert_eq!(recorder.checkpoint(1), Some(0));
 }
 
-/// Space is freed by checkpoints, so they do not wait for entries of which there are more than a commit takes, or one too large for what is
-/// left of the segment.
+/// Checkpoints free space. So they do not wait for entries that exceed one commit, nor for one too large for the
+/// rest of the segment.
 #[test]
-fn a_checkpoint_goes_on_while_entries_wait_and_may_become_durable_before_them() {
+fn a_checkpoint_does_not_wait_for_queued_entries_and_may_become_durable_before_them() {
     let (more, larger) = ([900; 9].as_slice(), [900, 900, 900, 2000].as_slice());
     for (commit_bytes_max, sizes, first) in [(2000, more, 2), (8 << 20, larger, 3)] {
         let disk = FaultDisk::new(5);
@@ -113,7 +114,7 @@ fn a_checkpoint_goes_on_while_entries_wait_and_may_become_durable_before_them() 
         opened.log.append([part(1, 0, all, b"part"), done(1, all)]);
         opened.writer.commit_once().expect("a commit");
         assert_eq!((recorder.durable(1), recorder.checkpoint(1)), (first, Some(all)));
-        // The checkpoint stands for entries that the power has taken.
+        // The checkpoint covers entries that the power cut removed.
         let (mut again, recorder_again) = support::try_open(&disk.crash(), &options).expect("open");
         assert_eq!(parts(&again, 1), [(0, b"part".to_vec())].into());
         assert_eq!((entries(&again, 1), again.recovery.groups[0].last), (vec![], all));
@@ -123,9 +124,9 @@ fn a_checkpoint_goes_on_while_entries_wait_and_may_become_durable_before_them() 
     }
 }
 
-/// A node that rewrites what is live when asked keeps the log at a few segments, whatever passes through it.
+/// A node that rewrites live entries when asked keeps the log at a few segments, however much passes through it.
 #[test]
-fn old_segments_are_freed_when_the_groups_are_done_with_them() {
+fn old_segments_are_freed_when_the_groups_no_longer_need_them() {
     let disk = FaultDisk::new(6);
     let (mut opened, recorder) = open_on(&disk);
     opened.log.append([part(1, 5, 0, b"kept without being asked"), done(1, 0)]);
@@ -157,7 +158,7 @@ fn old_segments_are_freed_when_the_groups_are_done_with_them() {
 }
 
 #[test]
-fn a_directory_works_as_the_disk_in_memory_does_and_is_locked() {
+fn a_directory_works_as_the_disk_in_memory_and_is_locked() {
     let directory = std::env::temp_dir().join(format!("meridian-storage-{}-log", std::process::id()));
     let options = Options { segment_bytes: 1 << 20, ..options() };
     let recorder = EventRecorder::default();
@@ -182,9 +183,9 @@ fn a_directory_works_as_the_disk_in_memory_does_and_is_locked() {
     std::fs::remove_dir_all(directory).expect("clean up");
 }
 
-/// Writer and keeper make files at the same time.
+/// Writer and keeper create files at the same time.
 #[test]
-fn files_that_are_made_at_once_do_not_exceed_the_maximum_size_of_a_directory() {
+fn files_that_are_created_concurrently_do_not_exceed_the_maximum_size_of_a_directory() {
     let directory = std::env::temp_dir().join(format!("meridian-storage-{}-limit", std::process::id()));
     let (bytes, bytes_max) = (1 << 20, 5 << 20);
     let disk = RealDisk::open(&directory).expect("a directory").limited_to(bytes_max);
@@ -199,7 +200,7 @@ fn files_that_are_made_at_once_do_not_exceed_the_maximum_size_of_a_directory() {
                 (0..8).map(|maker| scope.spawn(move || make(format!("{round}-{maker}")))).collect();
             makers.into_iter().filter_map(|maker| maker.join().expect("no panic")).collect()
         });
-        // The lock's file takes some bytes of the fifth.
+        // The lock file uses some bytes of the fifth.
         assert_eq!(made.len(), 4);
         assert!(size() <= bytes_max);
         made.iter().for_each(|name| disk.remove(name).expect("it is there"));

@@ -1,4 +1,4 @@
-//! Looking at a log, copying it and saving what is whole of it.
+//! Tests that inspect, copy and repair a log.
 
 mod support;
 
@@ -9,7 +9,7 @@ use storage::offline::{check, copy, repair, restore, stats};
 use storage::{Error, GroupId, SegmentId};
 use support::{done, drain, entries, entry, open_on, part, parts, settle};
 
-/// Two groups over several segments, one with a checkpoint.
+/// Creates a log with two groups over several segments, one with a checkpoint.
 fn filled() -> FaultDisk {
     let disk = FaultDisk::new(1);
     let (mut opened, _) = open_on(&disk);
@@ -30,7 +30,7 @@ fn files(disk: &FaultDisk) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn a_whole_log_has_no_problems_and_is_not_changed_by_looking() {
+fn a_whole_log_has_no_problems_and_inspection_does_not_change_it() {
     let disk = filled();
     let before = files(&disk);
     let report = check(&disk, &mut |_| {}).expect("readable");
@@ -43,7 +43,7 @@ fn a_whole_log_has_no_problems_and_is_not_changed_by_looking() {
 }
 
 #[test]
-fn check_finds_every_damaged_segment_and_not_only_the_first() {
+fn check_finds_every_damaged_segment() {
     let disk = filled();
     disk.flip(&SegmentId(1).file(), 300, 1);
     disk.flip(&SegmentId(3).file(), 300, 1);
@@ -53,9 +53,9 @@ fn check_finds_every_damaged_segment_and_not_only_the_first() {
 }
 
 #[test]
-fn a_repaired_log_has_what_was_whole_and_says_what_is_lost() {
+fn a_repaired_log_has_all_whole_records_and_names_the_lost_ones() {
     let disk = filled();
-    // A record of each kind of place: an entry after the checkpoint, one before it, and a part.
+    // One record of each kind: an entry after the checkpoint, an entry before it, and a part.
     let find = |what: &[u8]| {
         let holds = |(name, bytes): &(String, Vec<u8>)| {
             let at = bytes.windows(what.len()).position(|window| window == what)?;
@@ -98,7 +98,7 @@ fn repair_loses_nothing_of_a_log_that_is_whole_or_lost_its_identity() {
 }
 
 #[test]
-fn a_backup_of_a_running_log_starts_as_after_a_crash() {
+fn a_backup_of_a_running_log_starts_like_a_crashed_one() {
     let disk = FaultDisk::new(4);
     let (mut opened, _) = open_on(&disk);
     for index in 1..=10 {
@@ -109,7 +109,7 @@ fn a_backup_of_a_running_log_starts_as_after_a_crash() {
     let backup = FaultDisk::new(5);
     let report = opened.log.backup(&backup, &mut |_, _| {}).expect("copied");
     assert!(report.segments > 1);
-    // It goes on meanwhile, and the copy does not.
+    // The log continues, and the copy does not change.
     settle(&mut opened);
     let to = FaultDisk::new(6);
     restore(&backup, &to, &mut |_, _| {}).expect("restored");

@@ -1,4 +1,4 @@
-//! A directory of the file system, locked for this process.
+//! Directory of the file system, locked for this process.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{Disk, DiskFile};
 use crate::error::{Error, is_full};
 
-/// Name of the file that a process which uses the directory holds locked. It stays when the process ends; only the lock counts.
+/// Name of the file that a process locks while it uses the directory. The file stays when the process ends; only
+/// the lock counts.
 pub const LOCK_FILE: &str = "lock";
 
 /// Maximum size of a directory.
@@ -22,11 +23,11 @@ struct Limit {
     in_creation: Mutex<BTreeMap<String, u64>>,
 }
 
-/// A directory that this process alone uses, until the value is dropped or the process ends, however it ends.
+/// A directory that this process uses exclusively, until the value is dropped or the process ends in any way.
 #[derive(Debug)]
 pub struct RealDisk {
     directory: PathBuf,
-    /// The directory, to be synced: that needs no descriptor then.
+    /// The open directory: a later sync needs no further descriptor.
     opened: File,
     writable: bool,
     limit: Option<Limit>,
@@ -35,10 +36,11 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// Opens the directory, which is made (mode 0700) when it is not there, and locks it.
+    /// Opens and locks the directory. Creates it with mode 0700 when it does not exist.
     ///
     /// # Errors
-    /// [`Error::InUse`] with the other process's id; [`Error::Io`] when the directory cannot be made or written, as on a read-only disk.
+    /// [`Error::InUse`] with the other process's id; [`Error::Io`] when the directory cannot be created or written,
+    /// as on a read-only disk.
     pub fn open(directory: impl Into<PathBuf>) -> Result<Self, Error> {
         let directory = directory.into();
         let shown = directory.display().to_string();
@@ -59,7 +61,7 @@ impl RealDisk {
             .open(&path)
             .map_err(Error::io(&shown, "open"))?;
         take(&lock, &directory, &shown)?;
-        // For the error of whoever comes second. Nothing is decided by it, so it need not be durable.
+        // For the error message of a second process. Nothing depends on the note, so it need not be durable.
         let note = format!("{}\n", std::process::id());
         lock.set_len(0)
             .and_then(|()| lock.rewind())
@@ -68,11 +70,11 @@ impl RealDisk {
         Ok(Self { directory, opened, writable: true, limit: None, _lock: Some(lock) })
     }
 
-    /// Opens a directory to look at it only. It is refused while a process uses it; on a disk that cannot be written, where there is no
-    /// lock file and none can be made, it is not locked.
+    /// Opens a directory for reading only. It is refused while a process uses it. A disk that cannot be written has
+    /// no lock file and accepts none; there the directory is not locked.
     ///
     /// # Errors
-    /// As for [`open`](Self::open), and [`Error::Missing`] when there is no such directory.
+    /// The errors of [`open`](Self::open), and [`Error::Missing`] when the directory does not exist.
     pub fn open_read_only(directory: impl Into<PathBuf>) -> Result<Self, Error> {
         let directory = directory.into();
         let shown = directory.display().to_string();
@@ -94,8 +96,8 @@ impl RealDisk {
         Ok(Self { directory, opened, writable: false, limit: None, _lock: lock })
     }
 
-    /// The directory with a maximum size. A file that would exceed it is not made, as on a full disk. Files of up to [`SMALL`] bytes, such
-    /// as the log's identity, are always made.
+    /// Limits the total size of the directory. A file that would exceed the limit is not created, as on a full
+    /// disk. Files of up to [`SMALL`] bytes, such as the log's identity, are always created.
     #[must_use]
     pub fn limited_to(mut self, bytes_max: u64) -> Self {
         self.limit = Some(Limit { bytes_max, in_creation: Mutex::default() });
@@ -107,14 +109,15 @@ impl RealDisk {
         let path = self.at(name);
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
-        // Written, not only reserved: the first write into reserved blocks changes the file's metadata, and makes each sync dearer.
+        // Written, not only reserved: the first write into reserved blocks changes the file's metadata, and makes
+        // each sync slower.
         let zeros = vec![0; ZEROS.min(bytes as usize)];
         let mut at = 0;
         while at < bytes {
             let n = zeros.len().min((bytes - at) as usize);
             if let Err(error) = file.write_all_at(&zeros[..n], at) {
                 if is_full(&error) {
-                    // Best effort: what stays is found and removed at the next start.
+                    // Best effort: the next start finds and removes the remains.
                     fs::remove_file(&path).unwrap_or_default();
                 }
                 return Err(error);
@@ -124,7 +127,7 @@ impl RealDisk {
         Ok(Arc::new(RealFile(file)))
     }
 
-    /// Where it is.
+    /// Path of the directory.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
@@ -140,8 +143,8 @@ impl Limit {
         self.in_creation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves room for a new file, because writer and keeper may create files at the same time. The caller ends the reservation when the
-    /// file has its size.
+    /// Reserves room for a new file, because writer and keeper may create files at the same time. The caller ends
+    /// the reservation when the file has its size.
     ///
     /// # Errors
     /// `QuotaExceeded` when the file would exceed the maximum.
@@ -154,7 +157,7 @@ impl Limit {
             // An existing file of that name will be replaced.
             let is_known = of_entry.to_str().is_some_and(|of| of == name || in_creation.contains_key(of));
             if !is_known {
-                // Other files, such as the clock's, may be removed meanwhile.
+                // Other files, such as the clock's, may be removed at the same time.
                 used += entry.metadata().map_or(0, |metadata| metadata.len());
             }
         }
@@ -178,10 +181,10 @@ fn take(lock: &File, directory: &Path, shown: &str) -> Result<(), Error> {
     }
 }
 
-/// Size of the largest file that is made beyond the maximum size of a directory, in bytes.
+/// Size of the largest file that is created beyond the maximum size of a directory, in bytes.
 const SMALL: u64 = 64 << 10;
 
-/// How much is written at a time where a file is filled with zeros, in bytes.
+/// Bytes per write while a file is filled with zeros.
 const ZEROS: usize = 1 << 20;
 
 impl Disk for RealDisk {
@@ -213,7 +216,7 @@ impl Disk for RealDisk {
     fn list(&self) -> io::Result<Vec<String>> {
         fs::read_dir(&self.directory)?
             .filter_map(|entry| match entry {
-                // A name that is no text is none of ours.
+                // A name that is not UTF-8 is not a file of the log.
                 Ok(entry) => entry.file_name().into_string().ok().map(Ok),
                 Err(error) => Some(Err(error)),
             })

@@ -1,4 +1,4 @@
-//! Verifies every record of a log, and tells its figures.
+//! Verifies every record of a log and collects its figures.
 
 use crate::disk::Disk;
 use crate::error::Error;
@@ -11,50 +11,50 @@ use crate::segment::{SPARE, Segment};
 use crate::segment_index::SegmentIndex;
 use crate::stats::GroupStats;
 
-/// What a directory holds, as far as opening it reads.
+/// Contents of a directory, as far as opening it reads them.
 #[derive(Clone, Debug)]
 pub struct OfflineStats {
     pub identity: Option<Identity>,
     /// First and last segment, if there are any.
     pub segments: Option<(SegmentId, SegmentId)>,
-    /// Bytes of the files of segments, and of those the bytes of records.
+    /// Bytes of the segment files, and bytes of the records in them.
     pub bytes: u64,
     pub record_bytes: u64,
     pub records: u64,
-    /// Files of empty segments, and their bytes.
+    /// Number of files of empty segments, and their bytes.
     pub spares: usize,
     pub spare_bytes: u64,
-    /// Bytes of a last commit that is not complete: the next start cuts it.
+    /// Bytes of an incomplete last commit: the next start cuts it.
     pub torn_bytes: u64,
     pub groups: Vec<GroupStats>,
 }
 
-/// One segment, every record of it read.
+/// Result for one segment, with every record read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentReport {
     pub segment: SegmentId,
     pub file: String,
     pub records: u64,
     pub record_bytes: u64,
-    /// What is wrong with it.
+    /// Description of the damage, if any.
     pub problem: Option<String>,
 }
 
-/// What [`check`] found.
+/// Result of [`check`].
 #[derive(Clone, Debug)]
 pub struct CheckReport {
-    /// In their order.
+    /// Segments in the order of the log.
     pub segments: Vec<SegmentReport>,
-    /// What a start would say; `None`: it would not start, and the first of `problems` says why.
+    /// Figures that a start would find; `None`: a start would fail, and the first of `problems` says why.
     pub stats: Option<OfflineStats>,
-    /// Everything that is wrong, in sentences; empty: the log is whole.
+    /// Descriptions of all problems, one sentence each; empty: the log is whole.
     pub problems: Vec<String>,
 }
 
-/// Figures, from the indexes of full segments and the records of the last one, without changing anything.
+/// Returns figures from the indexes of full segments and the records of the last one. Changes nothing.
 ///
 /// # Errors
-/// As [`open`](crate::open).
+/// The errors of [`open`](crate::open).
 pub fn stats(disk: &dyn Disk) -> Result<OfflineStats, Error> {
     let found = inspect(disk, &Options::default(), &mut |_| {})?;
     let state = &found.state;
@@ -82,10 +82,10 @@ fn spare_files(disk: &dyn Disk) -> Result<Vec<u64>, Error> {
         .collect()
 }
 
-/// Reads every record of every segment, and tells everything that is wrong; changes nothing.
+/// Reads every record of every segment and reports all problems. Changes nothing.
 ///
 /// # Errors
-/// Only when the directory cannot be read: damage is in the report.
+/// Fails only when the directory cannot be read: damage is in the report.
 pub fn check(disk: &dyn Disk, progress: &mut dyn FnMut(&SegmentReport)) -> Result<CheckReport, Error> {
     let names = disk.list().map_err(Error::io(&disk.path(""), "list"))?;
     let mut ids: Vec<SegmentId> = names.iter().filter_map(|name| SegmentId::of_file(name)).collect();
@@ -149,7 +149,7 @@ fn check_segment(segment: &Segment, last: bool) -> Result<SegmentReport, Error> 
 }
 
 impl CheckReport {
-    /// Whether nothing is wrong.
+    /// Returns whether there are no problems.
     #[must_use]
     pub fn whole(&self) -> bool {
         self.problems.is_empty()

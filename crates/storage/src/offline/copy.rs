@@ -1,4 +1,4 @@
-//! Copies a log whole: of a node that runs, as a backup; or back from one.
+//! Copies a whole log: the log of a running node as a backup, or a backup back.
 
 use crate::disk::{Disk, DiskFile};
 use crate::error::Error;
@@ -9,24 +9,26 @@ use crate::open::inspect;
 use crate::options::Options;
 use crate::segment::Pin;
 
-/// What was copied.
+/// Result of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyReport {
     pub segments: usize,
-    /// Bytes of their files.
+    /// Bytes of the segment files.
     pub bytes: u64,
 }
 
-/// How much is copied at a time, in bytes.
+/// Bytes per copy step.
 const PIECE: usize = 1 << 20;
 
 impl Log {
-    /// Copies the log to an empty disk while it goes on: what is durable now, as it would be found after a crash at this moment. Segments
-    /// that are copied are not freed meanwhile. Blocks for as long as the copy takes: not for reactors. `progress` is told after each segment
-    /// how many of how many are there.
+    /// Copies the log to an empty disk while the log is in use. The copy holds what is durable now, as a crash at
+    /// this moment would leave it. Copied segments are not freed during the copy. Blocks until the copy is
+    /// complete, so reactors must not call it. `progress` receives the numbers of copied and of all segments after
+    /// each segment.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when there is a log at the destination; [`Error::Io`]; what is there then is not a log, for want of an identity.
+    /// [`Error::Invalid`] when there is a log at the destination; [`Error::Io`]. The destination has no identity
+    /// then, so it is not a log.
     pub fn backup(&self, to: &dyn Disk, progress: &mut dyn FnMut(usize, usize)) -> Result<CopyReport, Error> {
         let segments: Vec<(Pin, u64)> = {
             let state = self.shared.state();
@@ -41,7 +43,7 @@ impl Log {
 /// Copies a log that no node uses to an empty disk.
 ///
 /// # Errors
-/// As [`open`](crate::open) for the one, as [`Log::backup`] for the other.
+/// The errors of [`open`](crate::open) for the source, and those of [`Log::backup`] for the destination.
 pub fn copy(
     from: &dyn Disk,
     to: &dyn Disk,
@@ -59,10 +61,10 @@ pub fn copy(
     copy_segments(&segments, to, &identity, progress)
 }
 
-/// Verifies a backup, every record of it, and copies it to an empty disk, from which a node can start then.
+/// Verifies every record of a backup and copies it to an empty disk, from which a node can start.
 ///
 /// # Errors
-/// [`Error::Invalid`] with what is wrong, when the backup is not whole; otherwise as [`copy`].
+/// [`Error::Invalid`] with the problem when the backup is not whole; otherwise the errors of [`copy`].
 pub fn restore(
     from: &dyn Disk,
     to: &dyn Disk,
@@ -76,7 +78,7 @@ pub fn restore(
     copy(from, to, progress)
 }
 
-/// The destination has no log.
+/// Fails when the destination has a log.
 pub(crate) fn refuse_log(to: &dyn Disk) -> Result<(), Error> {
     let names = to.list().map_err(Error::io(&to.path(""), "list"))?;
     match names.iter().find(|name| *name == IDENTITY_FILE || SegmentId::of_file(name).is_some()) {
@@ -107,7 +109,7 @@ fn copy_segments(
         progress(report.segments, segments.len());
     }
     to.sync_dir().map_err(Error::io(&to.path(""), "sync"))?;
-    // Last: without it, what was copied so far is not taken for a log.
+    // Written last: an incomplete copy has no identity and is not taken for a log.
     identity.copied()?.write(to)?;
     Ok(report)
 }

@@ -1,4 +1,4 @@
-//! Saves what is whole of a damaged log into a new one.
+//! Repairs a damaged log: saves its whole records into a new one.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::segment_index::{DONE, SegmentIndex};
 use crate::state::{Shared, State, read_record};
 use crate::writer::{Commit, Writer};
 
-/// What was saved and what was not.
+/// Result of a repair: saved and lost data.
 #[derive(Clone, Debug, Default)]
 pub struct RepairReport {
-    /// Places that are damaged, in sentences.
+    /// Damaged locations, one sentence each.
     pub damage: Vec<String>,
     pub groups: Vec<RepairedGroup>,
 }
@@ -30,26 +30,27 @@ pub struct RepairReport {
 pub struct RepairedGroup {
     pub group: GroupId,
     pub checkpoint: Option<u64>,
-    /// Entries that were saved, bodies before the checkpoint among them.
+    /// Number of saved entries, bodies before the checkpoint included.
     pub entries: u64,
-    /// Parts of the checkpoint that were saved.
+    /// Number of saved parts of the checkpoint.
     pub parts: u32,
-    /// Parts of the checkpoint are not among them.
+    /// True when parts of the checkpoint are lost.
     pub parts_lost: bool,
     /// Entries after the checkpoint that are lost.
     pub lost: Vec<Lost>,
 }
 
 impl RepairReport {
-    /// Whether nothing that counts was lost.
+    /// Returns whether no needed data was lost.
     #[must_use]
     pub fn nothing_lost(&self) -> bool {
         self.groups.iter().all(|group| group.lost.is_empty() && !group.parts_lost)
     }
 }
 
-/// Reads every record that is whole, wherever it is, and writes what counts of them into a new log on an empty disk. The damaged log is not
-/// changed. The new one is a copy with the same id and secret; entries that are lost are marked as such, and passed over by whoever recovers.
+/// Reads every whole record of all segments and writes those that count into a new log on an empty disk. The
+/// damaged log is not changed. The new one is a copy with the same id and secret. It marks lost entries, and
+/// recovery skips them.
 ///
 /// # Errors
 /// [`Error::Invalid`] when there is a log at the destination, or nothing to save; [`Error::Io`]; [`Error::Newer`].
@@ -108,14 +109,14 @@ fn segments(disk: &dyn Disk) -> Result<Vec<SegmentId>, Error> {
     ids.sort_unstable();
     if ids.is_empty() {
         return Err(Error::Invalid(format!(
-            "{} has no segment of a log: there is nothing to save",
+            "{} has no segment of a log: give the directory of a log",
             disk.path("")
         )));
     }
     Ok(ids)
 }
 
-/// Without one, the segments say which log it is; the secret is a new one then.
+/// Reads the identity. Without an identity file, the segments name the log, and the secret is a new one.
 fn identity(disk: &dyn Disk, ids: &[SegmentId], report: &mut RepairReport) -> Result<Identity, Error> {
     match Identity::read(disk) {
         Ok(Some(identity)) => return Ok(identity),
@@ -126,7 +127,7 @@ fn identity(disk: &dyn Disk, ids: &[SegmentId], report: &mut RepairReport) -> Re
     let segment = ids.iter().find_map(|id| Segment::open(disk, *id).ok());
     let Some(segment) = segment else {
         return Err(Error::Invalid(
-            "neither identity nor any segment says which log it is: nothing can be saved".to_owned(),
+            "neither an identity file nor any segment says which log it is: nothing can be saved; restore a backup".to_owned(),
         ));
     };
     let mut entropy = [0; 48];
@@ -135,7 +136,7 @@ fn identity(disk: &dyn Disk, ids: &[SegmentId], report: &mut RepairReport) -> Re
     Ok(Identity::new(&entropy, 0))
 }
 
-/// A segment whose header is damaged is known by its name.
+/// Opens a segment. A segment whose header is damaged is identified by its file name.
 fn salvage_open(
     disk: &dyn Disk,
     id: SegmentId,
@@ -164,15 +165,15 @@ fn salvage_open(
     Ok(Some(Segment::new(header, file, path, bytes)))
 }
 
-/// A record that was found, with what of its payload an index wants.
+/// A record that was found, with the part of its payload that an index needs.
 struct SalvagedRecord {
     header: RecordHeader,
     offset: u64,
     done: Vec<u8>,
 }
 
-/// All whole records of a segment, in their order. What a start would cut is not among them: a last commit that is not complete, and what
-/// earlier ones left behind the end.
+/// Reads all whole records of a segment, in order. Leaves out the records that a start would cut: an incomplete
+/// last commit, and the remains of earlier ones after the end.
 fn salvage(segment: &Segment, last: bool, report: &mut RepairReport) -> Result<SegmentIndex, Error> {
     let mut scan = Scan::new(segment);
     let mut index = SegmentIndex::default();
@@ -181,7 +182,7 @@ fn salvage(segment: &Segment, last: bool, report: &mut RepairReport) -> Result<S
     };
     let end = segment.read_index()?.map(|(footer, _)| footer.end);
     let mut commit: Vec<SalvagedRecord> = vec![];
-    // The last commit begins where the one before ended, and has no hole so far.
+    // True while the last commit has no hole since the end of the one before.
     let mut unbroken = true;
     let (mut at, mut number, mut complete) = (HEADER as u64, 0, true);
     while let Some((offset, header)) = scan.find_valid(at)? {
@@ -217,7 +218,7 @@ fn salvage(segment: &Segment, last: bool, report: &mut RepairReport) -> Result<S
     Ok(index)
 }
 
-/// So much is read before it is written.
+/// Bytes that are read before they are written.
 const PIECE: u64 = 4 << 20;
 
 fn write_group(state: &State, group: GroupId, shared: &Shared, writer: &mut Writer) -> Result<(), Error> {

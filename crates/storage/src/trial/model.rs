@@ -1,4 +1,4 @@
-//! A small state machine of one group, and what it was told by the log.
+//! Small state machine of one group, and the events that it received from the log.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -6,12 +6,12 @@ use crate::fault::Random;
 use crate::id::GroupId;
 use crate::{Record, Vacate};
 
-/// What an entry does.
+/// Operation of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Op {
     kind: OpKind,
     part: u32,
-    /// Never used twice.
+    /// Unique number.
     nonce: u64,
     filler: usize,
 }
@@ -20,7 +20,7 @@ pub(super) struct Op {
 enum OpKind {
     Set,
     Delete,
-    /// The value with this nonce is here now, if it is still the part's.
+    /// Moves the value with this nonce to this entry, if the part still has it.
     Rewrite,
 }
 
@@ -33,13 +33,13 @@ impl Op {
         bytes
     }
 
-    /// Of the same value: what a body is read for.
+    /// Returns whether the entry holds the value with this nonce; used to check a body that was read.
     pub fn has_nonce(&self, nonce: u64) -> bool {
         self.nonce == nonce && self.kind != OpKind::Delete
     }
 }
 
-/// Where the value of a part is, and which.
+/// Nonce of a part's value, and the entry that holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Value {
     pub index: u64,
@@ -62,13 +62,13 @@ struct Writing {
     parts: VecDeque<(u32, Vec<u8>)>,
 }
 
-/// A group.
+/// Model of a group.
 pub(super) struct Model {
     pub group: GroupId,
     /// All entries of this timeline; index 1 first.
     pub history: Vec<Op>,
     pub reported: u64,
-    /// What was told before the last commit.
+    /// Last index that was reported before the last commit.
     pub reported_before: u64,
     pub checkpoint_reported: Option<u64>,
     pub checkpoint_reported_before: Option<u64>,
@@ -94,13 +94,13 @@ impl Memory {
         self.reported.0
     }
 
-    /// The entry at an index, as it was appended.
+    /// Returns the entry at an index, as it was appended.
     pub fn entry(&self, index: u64) -> Option<Vec<u8>> {
         self.history.get((index as usize).checked_sub(1)?).map(Op::encode)
     }
 }
 
-/// Parts of a group.
+/// Number of parts of a group.
 const PARTS: u64 = 12;
 
 fn apply(state: &mut State, index: u64, op: &Op) {
@@ -147,7 +147,7 @@ impl Model {
         state
     }
 
-    /// The present state, as far as it was told.
+    /// Returns the present state, up to the last reported entry.
     pub fn state(&self) -> &State {
         &self.state
     }
@@ -171,7 +171,7 @@ impl Model {
 
     pub fn durable(&mut self, index: u64) -> Result<(), String> {
         if index <= self.reported || index > self.history.len() as u64 {
-            return Err(format!("{} was told {index} after {}", self.group, self.reported));
+            return Err(format!("{} was notified of {index} after {}", self.group, self.reported));
         }
         for at in self.reported + 1..=index {
             let op = self.history[at as usize - 1];
@@ -185,7 +185,7 @@ impl Model {
     pub fn checkpoint_durable(&mut self, index: u64) -> Result<(), String> {
         if self.finishing != Some(index) {
             return Err(format!(
-                "{} was told the checkpoint {index}, and appended {:?}",
+                "{} was notified of the checkpoint {index}, and appended {:?}",
                 self.group, self.finishing
             ));
         }
@@ -194,7 +194,7 @@ impl Model {
         Ok(())
     }
 
-    /// Some parts of a checkpoint, which is begun if there is none; the last time with its `Done`.
+    /// Returns some parts of a checkpoint, and begins one if there is none. The last call includes its `Done`.
     pub fn checkpoint(&mut self, random: &mut Random) -> Vec<Record> {
         if self.finishing.is_some() || self.checkpoint_reported == Some(self.reported) {
             return vec![];
@@ -234,7 +234,8 @@ impl Model {
         !self.vacates.is_empty()
     }
 
-    /// Rewrites what is live in segments that are to be freed. Those that are free of it now are returned.
+    /// Rewrites live entries of segments that are to be freed. Returns the new records, and the requests whose
+    /// segments the group no longer needs.
     pub fn vacate(&mut self, random: &mut Random) -> (Vec<Record>, Vec<Vacate>) {
         let (mut records, mut free) = (vec![], vec![]);
         for (vacate, rewritten) in std::mem::take(&mut self.vacates) {
@@ -258,7 +259,8 @@ impl Model {
         (records, free)
     }
 
-    /// The log was opened again and has the entries up to `last`, the checkpoint and those after it.
+    /// Resets the model to a log that was opened again: it has the checkpoint and the entries after it up to
+    /// `last`.
     pub fn restarted(&mut self, checkpoint: Option<u64>, last: u64) {
         self.history.truncate(last as usize);
         self.checkpoints.retain(|index, _| Some(*index) <= checkpoint);
@@ -270,7 +272,7 @@ impl Model {
         self.vacates.clear();
     }
 
-    /// What a comparison changes.
+    /// Returns the fields that a comparison changes.
     pub fn remember(&self) -> Memory {
         let checkpoints = self.checkpoints.clone();
         let reported =

@@ -1,4 +1,4 @@
-//! The process that lives and dies, and the comparison after each start.
+//! Runner of a trial: a process that crashes and restarts, and the comparison after each start.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use crate::fault::{FaultDisk, FaultPlan, Random};
 use crate::id::GroupId;
 use crate::{Commit, Error, LogListener, Opened, Options, RecoveredGroup, SegmentId, Shortage, Vacate, open};
 
-/// What the log told since it was last looked at.
+/// Events of the log since the last look.
 #[derive(Clone, Default)]
 struct EventRecorder(Arc<Mutex<Vec<Event>>>);
 
@@ -62,11 +62,11 @@ pub(super) struct Runner {
     tally: Tally,
     recorder: EventRecorder,
     failed: bool,
-    /// Nothing goes wrong in this life.
+    /// True when this incarnation has no faults.
     calm: bool,
 }
 
-/// How a bit that was flipped may show.
+/// Expected effect of a flipped bit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Damage {
     None,
@@ -124,7 +124,7 @@ impl Runner {
         incarnation == 0 && self.trial.cut_at.is_some()
     }
 
-    /// What goes wrong in this life.
+    /// Plans the faults of this incarnation.
     fn plan(&mut self, incarnation: u32) {
         let mut plan = FaultPlan::default();
         let at = self.disk.operations() + 1 + self.random.below(150);
@@ -148,7 +148,7 @@ impl Runner {
         let disk = Arc::new(self.disk.clone());
         let opened = match open(disk, self.options.clone(), Box::new(self.recorder.clone()), &mut |_| {}) {
             Ok(opened) => opened,
-            // The plan's doing: the next life looks again.
+            // A planned fault: the next incarnation tries again.
             Err(Error::Io { .. } | Error::Full { .. }) if damage == Damage::None && !self.calm => {
                 return Ok(None);
             }
@@ -167,7 +167,7 @@ impl Runner {
                     .for_each(|model| opened.log.report_live(model.group, model.live_bytes()));
                 Ok(Some(opened))
             }
-            // The power went while it was read.
+            // The power failed during the read.
             Err(CompareError::Disk(_)) if damage == Damage::None && !self.calm => Ok(None),
             Err(CompareError::Disk(why) | CompareError::Damage(why)) if damage == Damage::None => Err(why),
             Err(CompareError::Disk(_) | CompareError::Damage(_)) => {
@@ -178,7 +178,7 @@ impl Runner {
         }
     }
 
-    /// What was found must be what was told, and nothing that was never appended.
+    /// Checks that the recovered state is what the log reported, and holds nothing that was never appended.
     fn compare(&mut self, opened: &Opened, damage: Damage) -> Result<(), CompareError> {
         let mut found: BTreeMap<GroupId, &RecoveredGroup> =
             opened.recovery.groups.iter().map(|found| (found.group, found)).collect();
@@ -194,7 +194,7 @@ impl Runner {
             if last < reported || last > model.history.len() as u64 {
                 let all = model.history.len();
                 return Err(undetected(format!(
-                    "{group} was told {reported} of {all} entries, and {last} are there"
+                    "{group} was notified of {reported} of {all} entries, and {last} are there"
                 )));
             }
             if checkpoint < checkpoint_reported {
@@ -237,12 +237,12 @@ impl Runner {
         Ok(())
     }
 
-    /// Without faults everything that was appended becomes durable, and segments become free.
+    /// Checks that, without faults, all appended records become durable and segments are freed.
     fn last_incarnation(&mut self) -> Result<(), String> {
         self.disk.set_plan(FaultPlan::default());
         self.calm = true;
         let Some(mut opened) = self.start(Damage::None)? else {
-            return Err("the log does not open although nothing goes wrong".to_owned());
+            return Err("the log does not open although there are no faults".to_owned());
         };
         for _ in 0..self.trial.steps {
             self.step(&mut opened)?;
@@ -261,12 +261,12 @@ impl Runner {
             if model.reported != model.history.len() as u64 {
                 let all = model.history.len();
                 return Err(format!(
-                    "{group} was told {} of {all} entries, and nothing happens",
+                    "{group} was notified of {} of {all} entries, and nothing happens",
                     model.reported
                 ));
             }
         }
-        // The last commit stands alone: a flip in it may be taken for a torn one.
+        // The last commit stands alone: a flip in it may look like a torn commit.
         let model = self.groups.values_mut().next().ok_or("there are groups")?;
         let record = model.append(&mut self.random);
         opened.log.append([record]);
@@ -307,7 +307,7 @@ impl Runner {
                 let (records, free) = model.vacate(&mut self.random);
                 opened.log.append(records);
                 for vacate in free {
-                    // A refusal is asked again: the checkpoint that was told is the model's own measure.
+                    // A refusal is tried again: the model goes by the checkpoint that was reported to it.
                     if opened.log.vacated(*group, vacate.segment).is_err() {
                         model.request_vacate(vacate);
                     }
@@ -319,7 +319,7 @@ impl Runner {
     fn commit(&mut self, opened: &mut Opened) -> Result<StepResult, String> {
         let result = opened.writer.commit_once();
         self.tally.commits += u64::from(matches!(result, Ok(Commit::Wrote { .. })));
-        // A commit of the log's own, or of parts: it is the last one now.
+        // The commit holds records of the log itself or parts only: it is the last one now.
         if matches!(result, Ok(Commit::Wrote { bytes: 1.., .. })) {
             for model in self.groups.values_mut() {
                 (model.reported_before, model.checkpoint_reported_before) =
@@ -330,9 +330,9 @@ impl Runner {
         if result.is_err() {
             self.tally.failed += 1;
             if !self.failed {
-                return Err("a commit failed and nobody was told".to_owned());
+                return Err("a commit failed and no group was notified".to_owned());
             }
-            // For good: nothing more is told.
+            // The failure is final: no event follows.
             opened.log.append(self.groups.values_mut().map(|model| model.append(&mut self.random)));
             let again = opened.writer.commit_once();
             if again.is_ok() || !self.recorder.take().is_empty() {
@@ -365,7 +365,7 @@ impl Runner {
         Ok(())
     }
 
-    /// One bit of a segment changes: it is noticed, or it hit the last commit, or nothing of any use.
+    /// Flips one bit of a segment. The log notices it, or it hit the last commit or unused bytes.
     fn flip(&mut self) -> Result<(), String> {
         let before = self.disk.kill();
         for _ in 0..4 {
@@ -391,7 +391,7 @@ impl Runner {
 }
 
 impl Runner {
-    /// A log that noticed damage can be repaired: what is in the new one was appended, and what is not is told.
+    /// Repairs a log that noticed damage. All records of the new one were appended, and missing ones are reported.
     fn repair(&mut self, models: &[Memory]) -> Result<(), String> {
         let to = FaultDisk::new(self.random.draw());
         let failed = |error: Error| format!("the log cannot be repaired: {error}");
@@ -419,21 +419,21 @@ impl Runner {
             missing |= !found.lost.is_empty();
         }
         if missing && report.damage.is_empty() {
-            return Err("the repaired log lacks something, and nothing was told".to_owned());
+            return Err("the repaired log lacks records, and did not report them".to_owned());
         }
         self.tally.repairs += 1;
         Ok(())
     }
 }
 
-/// Segments are removed in their order, and no crash changes that. A repair reads all that are there: without the segment that replaced a part,
-/// it would save the older part.
+/// Checks that segments were removed in order, also across crashes. A repair reads all segments that are there:
+/// without the segment that replaced a part, it would save the older part.
 pub(super) fn no_segment_is_missing(disk: &FaultDisk) -> Result<(), String> {
     let names = crate::Disk::list(disk).map_err(|error| error.to_string())?;
     let mut ids: Vec<SegmentId> = names.iter().filter_map(|name| SegmentId::of_file(name)).collect();
     ids.sort_unstable();
     match ids.array_windows().find(|[one, next]| one.next() != *next) {
-        Some([one, next]) => Err(format!("{one} and {next} are there, and nothing between them")),
+        Some([one, next]) => Err(format!("{one} and {next} are there, and no segment between them")),
         None => Ok(()),
     }
 }
@@ -444,13 +444,13 @@ enum StepResult {
     Stop,
 }
 
-/// Why a comparison ended.
+/// Reason why a comparison ended.
 enum CompareError {
-    /// The disk refused.
+    /// The disk reported an error.
     Disk(String),
     /// The log noticed damage.
     Damage(String),
-    /// The log did not notice.
+    /// The log did not notice the damage.
     Undetected(String),
 }
 

@@ -1,4 +1,4 @@
-//! Scenes that random trials come upon rarely, played step by step.
+//! Scenarios that random trials reach rarely, played step by step.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::fault::{FaultDisk, FaultPlan};
 use crate::id::GroupId;
 use crate::{Commit, Error, Mutation, Opened, Options, Record, SegmentId, open};
 
-/// Something that the log has to survive.
+/// A scenario that the log has to survive.
 pub struct Scenario {
     pub name: &'static str,
     play: fn(Option<Mutation>) -> Result<(), String>,
@@ -20,10 +20,10 @@ impl Scenario {
         Self { name: "a part is replaced while it is to be moved", play: replaced },
     ];
 
-    /// Plays it.
+    /// Plays the scenario.
     ///
     /// # Errors
-    /// What is wrong, in a sentence, when the log does not do as it should.
+    /// A sentence that describes the error, when the log broke a guarantee.
     pub fn play(&self, mutation: Option<Mutation>) -> Result<(), String> {
         (self.play)(mutation).map_err(|why| format!("{}: {why}", self.name))
     }
@@ -68,16 +68,16 @@ fn fill(opened: &mut Opened, indexes: std::ops::Range<u64>, byte: u8) -> Result<
     Ok(())
 }
 
-/// The group needs nothing of what a checkpoint stands for.
+/// Answers for the group that it needs no entry that a checkpoint covers.
 fn give_up_segments(opened: &Opened) {
     for segment in 1..=50 {
-        // Refused where entries after the checkpoint are in it.
+        // The log refuses where entries after the checkpoint are in the segment.
         let _ = opened.log.vacated(GROUP, SegmentId(segment));
     }
 }
 
-/// A segment of the other copy has the right name, the right log, whole records with the right numbers: only the checksums that each
-/// record and each segment keeps of the one before tell that it is of another time.
+/// A segment of another copy has the right name, the right log, and whole records with the right numbers. Only the
+/// checksums of the previous record and segment show that it belongs to another timeline.
 fn diverged(mutation: Option<Mutation>) -> Result<(), String> {
     let failed = |error: Error| error.to_string();
     let one = FaultDisk::new(1);
@@ -93,12 +93,12 @@ fn diverged(mutation: Option<Mutation>) -> Result<(), String> {
     match start(&mixed, mutation) {
         Err(error) if error.is_damage() => Ok(()),
         Err(error) => Err(format!("it is refused for another reason: {error}")),
-        Ok(_) => Err("a segment of another time is taken for this log's".to_owned()),
+        Ok(_) => Err("a segment of another timeline is taken for this log's".to_owned()),
     }
 }
 
-/// A freed segment is renamed and used again. The crash must not undo the first rename and keep a later one, and the file must not have
-/// another header under its old name.
+/// A freed segment is renamed and used again. A crash must not undo the first rename and keep a later one. The file
+/// must not have another header under its old name.
 fn freed(mutation: Option<Mutation>) -> Result<(), String> {
     for seed in 0..3 {
         let whole = freed_until(seed, None, mutation)?;
@@ -117,7 +117,7 @@ fn freed_until(seed: u64, cut_at: Option<u64>, mutation: Option<Mutation>) -> Re
     let (lived, operations) = (free_segments(&disk, mutation), disk.operations());
     if cut_at.is_none() {
         let freed = lived.map_err(|error| error.to_string())?;
-        assert!(freed > 8 || mutation.is_some(), "the scene is about segments that are freed: {freed}");
+        assert!(freed > 8 || mutation.is_some(), "the scenario needs freed segments: {freed}");
     }
     let disk = disk.crash();
     no_segment_is_missing(&disk)?;
@@ -130,13 +130,13 @@ fn free_segments(disk: &FaultDisk, mutation: Option<Mutation>) -> Result<u64, Er
     fill(&mut opened, 1..40, b'x')?;
     opened.log.append([part(39, b"part"), done(39)]);
     drain(&mut opened)?;
-    // With room on the disk, several are freed before the next segment is begun.
+    // With room on the disk, several segments are freed before the next one is begun.
     for _ in 0..20 {
         opened.keeper.keep();
         give_up_segments(&opened);
         opened.writer.commit_once()?;
     }
-    // On a full disk each is used at once.
+    // On a full disk each freed segment is used at once.
     disk.set_capacity(Some(0));
     let mut last = 39;
     for _ in 0..30 {
@@ -152,8 +152,8 @@ fn free_segments(disk: &FaultDisk, mutation: Option<Mutation>) -> Result<u64, Er
     Ok(opened.log.stats().freed)
 }
 
-/// A checkpoint without the part is queued before the move of the part: the move must not come behind it. Otherwise the part is there again
-/// once the segment is freed that says that it is gone.
+/// A checkpoint without the part is queued before the move of the part: the move must not come after it. Otherwise
+/// the part returns once the log frees the segment that records its removal.
 fn replaced(mutation: Option<Mutation>) -> Result<(), String> {
     let disk = FaultDisk::new(1);
     replace_part(&disk, mutation).map_err(|error| error.to_string())?;
@@ -162,7 +162,7 @@ fn replaced(mutation: Option<Mutation>) -> Result<(), String> {
     let found = groups.find(|found| found.group == GROUP).ok_or("the group is not there")?;
     match found.parts().find(|part| part.as_ref().is_ok_and(|(part, _)| *part == 1)) {
         None => Ok(()),
-        Some(_) => Err("a part is there that the checkpoint has not".to_owned()),
+        Some(_) => Err("a part is there that is not in the checkpoint".to_owned()),
     }
 }
 
@@ -178,7 +178,7 @@ fn replace_part(disk: &FaultDisk, mutation: Option<Mutation>) -> Result<(), Erro
         }
         Ok::<u64, Error>(next - 1)
     };
-    // What is left of the open segment is enough for the part without payload, not for the one that is moved.
+    // The rest of the open segment is enough for the part without payload, not for the moved one.
     let last = fill_to(&mut opened, 6)?;
     fill(&mut opened, last + 1..last + 2, b'x')?;
     opened.keeper.keep();
@@ -188,11 +188,11 @@ fn replace_part(disk: &FaultDisk, mutation: Option<Mutation>) -> Result<(), Erro
     drain(&mut opened)?;
     let stats = opened.log.stats();
     let is_moved = stats.parts_moved > 0 && stats.freed == 0;
-    assert!(is_moved || mutation.is_some(), "the scene is about a move that comes late: {stats:?}");
+    assert!(is_moved || mutation.is_some(), "the scenario needs a move that comes late: {stats:?}");
     opened.log.append([done(last)]);
     drain(&mut opened)?;
     let mut last = last + 1;
-    // Up to the segment that says that the part is gone, and no further.
+    // Up to the segment that records the removal of the part, and no further.
     for _ in 0..40 {
         if opened.log.stats().freed == 6 {
             break;
@@ -211,6 +211,6 @@ fn replace_part(disk: &FaultDisk, mutation: Option<Mutation>) -> Result<(), Erro
         give_up_segments(&opened);
     }
     let freed = opened.log.stats().freed;
-    assert!(freed == 6 || mutation.is_some(), "the scene is about segments that are freed: {freed}");
+    assert!(freed == 6 || mutation.is_some(), "the scenario needs freed segments: {freed}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the tests of the log share: events that are kept, and short ways to open and append.
+//! Helpers of the log's tests: recorded events, and short ways to open and append.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use storage::fault::FaultDisk;
 use storage::{Error, GroupId, LogListener, Opened, Options, Record, Shortage, Vacate, open};
 
-/// What the log told.
+/// Events that the log reported.
 #[derive(Clone, Default)]
 pub struct EventRecorder(pub Arc<Mutex<RecordedEvents>>);
 
@@ -86,7 +86,7 @@ pub fn drain(opened: &mut Opened) {
     while opened.writer.commit_once().expect("a commit") != storage::Commit::Idle {}
 }
 
-/// Commits and tidies up until there is nothing to do.
+/// Commits and runs the keeper until there is nothing to do.
 pub fn settle(opened: &mut Opened) {
     drain(opened);
     while opened.keeper.keep() {
@@ -94,7 +94,7 @@ pub fn settle(opened: &mut Opened) {
     }
 }
 
-/// The entries after the checkpoint, as index and payload.
+/// Returns the entries after the checkpoint, as index and payload.
 pub fn entries(opened: &Opened, group: u16) -> Vec<(u64, Vec<u8>)> {
     let Some(found) = opened.recovery.groups.iter().find(|g| g.group == GroupId(group)) else {
         return vec![];
@@ -102,7 +102,7 @@ pub fn entries(opened: &Opened, group: u16) -> Vec<(u64, Vec<u8>)> {
     found.entries().map(|entry| entry.map(|e| (e.index, e.payload.to_vec())).expect("an entry")).collect()
 }
 
-/// The parts of the checkpoint, by number.
+/// Returns the parts of the checkpoint, by number.
 pub fn parts(opened: &Opened, group: u16) -> BTreeMap<u32, Vec<u8>> {
     let Some(found) = opened.recovery.groups.iter().find(|g| g.group == GroupId(group)) else {
         return BTreeMap::new();
