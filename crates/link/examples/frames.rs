@@ -1,10 +1,11 @@
-//! What frames cost in a mesh: two of them, bytes moved by hand. For a count of instructions:
+//! Measures the cost of frames in a mesh: two meshes, with bytes moved by hand. To count instructions:
 //!
 //! ```text
 //! valgrind --tool=callgrind --callgrind-out-file=/dev/null target/release/examples/frames 100000 64
 //! ```
 //!
-//! The arguments are how many frames, and how many of them go together. The difference of two runs is what frames cost.
+//! The arguments are the number of frames, and how many of them go together. The difference between two runs is the
+//! cost of the frames.
 
 use bytes::Bytes;
 use link::{Event, Identity, Lane, Mesh, MeshConfig, MeshEvent, NodeId, Output, Secret, Time};
@@ -30,7 +31,7 @@ fn end(name: &str, peer: &str, mut state: u8) -> End {
     End { mesh, peer: NodeId::of_name(peer), received: 0, out: Output::default() }
 }
 
-/// Moves what `from` has to write, and lets `to` deal with it.
+/// Moves the output of `from` to `to`, which handles it.
 fn carry(now: Time, from: &mut End, to: &mut End, to_connection: link::ConnectionId) {
     while let Some(id) = from.mesh.poll_writable() {
         from.mesh.output(now, id, 256 * 1024, &mut from.out);

@@ -2,29 +2,29 @@ use crate::lane::Lanes;
 use crate::time::Time;
 use crate::wire::{Decoder, ResumePoint};
 
-/// One connection of a link.
+/// One transport connection of a link.
 #[derive(Debug)]
 pub struct Channel {
     pub generation: u32,
-    /// Those that it carries.
+    /// Lanes that the channel carries.
     pub lanes: Lanes,
     pub decoder: Decoder,
     pub last_received: Time,
-    /// When a ping becomes due.
+    /// Time at which a ping becomes due.
     pub ping_at: Time,
     pub ping_due: bool,
-    /// The peer wants these echoed.
+    /// Time in the peer's last ping, to be echoed.
     pub pong: Option<Time>,
-    /// What the peer is to be told before anything else.
+    /// Resume points that the peer must receive before anything else.
     pub resume_points: Option<Vec<ResumePoint>>,
-    /// The peer has said where to go on: frames may leave.
+    /// True once the peer has sent its resume points: frames may leave.
     pub is_open: bool,
-    /// The lane whose turn it is, among those of one class.
+    /// Lane that writes next among the lanes of one class.
     pub turn: u8,
 }
 
 impl Channel {
-    /// One whose first ping is due; another is at `ping_at`.
+    /// Creates a channel. Its first ping is due at once, each later one at `ping_at`.
     pub fn new(
         now: Time,
         ping_at: Time,

@@ -2,20 +2,21 @@ use std::time::Duration;
 
 use crate::lane::Class;
 
-/// Bounds of one link. Both ends have their own.
+/// Bounds of one link. Each end has its own.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Bytes of one lane that the peer may send before earlier ones are consumed; a frame that begins within them may end beyond.
+    /// Bytes of one lane that the peer may send before earlier ones are consumed. A frame that begins within the window
+    /// may end beyond it.
     pub window: u64,
-    /// Bytes of a class that wait for the peer or for its acknowledgement.
+    /// Maximum bytes of each class that wait for the peer or for its acknowledgement.
     pub buffer_max: BufferMax,
-    /// A ping leaves so often on every channel, unless the peer's do: then it is their answers.
+    /// Interval between pings on every channel. A channel sends none while it answers the peer's pings.
     pub heartbeat: Duration,
-    /// A channel on which nothing came for so long is dead.
+    /// Time without input after which a channel is dead.
     pub silence_max: Duration,
 }
 
-/// Bytes that may wait in a link, for each class by itself: messages that find no place are for the caller to drop.
+/// Maximum bytes that wait in a link, for each class separately. The caller drops messages that do not fit.
 #[derive(Clone, Debug)]
 pub struct BufferMax {
     pub control: u64,
@@ -26,7 +27,7 @@ pub struct BufferMax {
 }
 
 impl BufferMax {
-    /// That of a class.
+    /// Returns the bound of a class.
     pub fn of(&self, class: Class) -> u64 {
         match class {
             Class::Control => self.control,

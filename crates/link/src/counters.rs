@@ -1,10 +1,10 @@
 use crate::lane::Class;
 
-/// What a link has done since it was made.
+/// Counters of a link since it was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     classes: [ClassCounters; 5],
-    /// Records of any kind, with their headers.
+    /// Bytes of records of any kind, with their headers.
     pub bytes_sent: u64,
     pub bytes_received: u64,
     /// Connections that became channels.
@@ -15,17 +15,17 @@ pub struct Counters {
     pub restarts: u64,
 }
 
-/// Of one class of lanes.
+/// Counters of one class of lanes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClassCounters {
-    /// Frames written to a channel, again or not.
+    /// Frames written to a channel, including retransmissions.
     pub sent: u64,
     pub sent_bytes: u64,
-    /// Of them, those that had been written to a channel that was lost.
+    /// Frames written again because the channel that carried them was lost.
     pub retransmitted: u64,
     pub received: u64,
     pub received_bytes: u64,
-    /// Frames that found no place.
+    /// Frames refused because their class was full.
     pub refused: u64,
     /// Frames that were lost with a channel, or that the peer forgot by a restart.
     pub lost: u64,

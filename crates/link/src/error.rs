@@ -1,15 +1,15 @@
 use std::fmt;
 
-/// What a peer did that no peer does: its connection is to be closed.
+/// Protocol violation or refusal of a peer: its connection must be closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerError {
     /// The first bytes are no handshake of this protocol.
     NotALink,
-    /// They are TLS, which this node does not speak with others.
+    /// The peer speaks TLS, and this node does not use TLS between nodes.
     SpeaksTls,
-    /// They are a handshake of this protocol and no TLS, which this node speaks with others.
+    /// The peer sends a handshake without TLS, and this node uses TLS between nodes.
     SpeaksNoTls,
-    /// A message of the handshake is longer than any can be, or its text is not UTF-8, or bytes are left over.
+    /// A handshake message is longer than the maximum, its text is not UTF-8, or bytes are left over.
     BadHandshake { what: &'static str },
     /// The peer does not know the secret of the cluster.
     WrongSecret,
@@ -17,46 +17,47 @@ pub enum PeerError {
     RefusedBy { reason: Refusal },
     /// This node refuses the peer; the bytes that say so are in the output.
     Refuses { reason: Refusal },
-    /// A record of a kind or lane that there is not.
+    /// A record with an unknown kind or lane.
     UnknownRecord { kind: u8, lane: u8 },
-    /// A record whose length cannot be.
+    /// A record with an invalid length.
     BadLength { kind: u8, length: u32 },
-    /// A frame on a channel that does not carry its lane, or before it was said where to go on.
+    /// A frame on a channel that does not carry its lane, or before the resume points.
     UnexpectedRecord { kind: u8, lane: u8 },
-    /// A frame with another number than the next one.
+    /// A frame whose number is not the next one.
     OutOfSequence { lane: u8, expected: u32, found: u32 },
-    /// More than was granted.
+    /// A frame beyond the granted credit.
     CreditExceeded { lane: u8, limit: u64 },
-    /// An acknowledgement of what was never sent.
+    /// An acknowledgement of a frame that was never sent.
     AcknowledgedUnsent { lane: u8, sent: u64, found: u64 },
-    /// The peer goes on where this node has never been, or no longer is.
+    /// The peer resumes at a number that this node has not reached or no longer holds.
     CannotResume { lane: u8, from: u64, to: u64, found: u64 },
 }
 
-/// Why two nodes do not join.
+/// Reason why two nodes do not join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No protocol version that both know.
+    /// The two have no protocol version in common.
     Version,
-    /// They belong to different clusters.
+    /// The two belong to different clusters.
     Cluster,
-    /// The proof does not fit the cluster's secret.
+    /// The proof does not match the cluster's secret.
     Secret,
     /// The name is this node's own.
     OwnName,
-    /// The number of a channel is beyond their count.
+    /// The channel number is not below the number of channels.
     Channel,
-    /// The name is none of those that the node knows.
+    /// The name is not among the peers of the node.
     Unknown,
-    /// Another process that goes by this name is connected, and alive.
+    /// Another process with this name is connected and alive.
     Taken,
-    /// Of the two it is the other that dials.
+    /// The other one of the two nodes must dial.
     Direction,
-    /// Who has dialed finds another node there.
+    /// The dialer finds another node at the address.
     Elsewhere,
-    /// Who has dialed wants nothing of it any more, or dials again at once: nobody has to do anything.
+    /// The dialer gives the connection up, or dials again at once. No action is needed.
     Withdrawn,
-    /// Who has dialed speaks TLS: what it gets is no TLS, and it sees of what it is the beginning ([`is_handshake`](crate::is_handshake)).
+    /// The dialer speaks TLS and receives bytes without TLS. It recognizes the beginning of a handshake in them
+    /// ([`is_handshake`](crate::is_handshake)).
     NoTls,
 }
 
@@ -95,26 +96,26 @@ impl Refusal {
     }
 }
 
-/// What to do when one of two nodes has TLS.
+/// Advice for two nodes when only one has TLS.
 const TLS_ON_ONE: &str =
     "set cluster.tls_certificate, cluster.tls_key and cluster.tls_ca on both, or on neither";
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Version => "the two know no version of the protocol in common: upgrade the older node",
+            Self::Version => "the two nodes have no protocol version in common: upgrade the older node",
             Self::Cluster => "the two belong to different clusters: check cluster.id on both, and the addresses",
             Self::Secret => "the cluster's secret is not the same on both: check the secret's file",
-            Self::OwnName => "both have the same name: give each node a name of its own",
-            Self::Channel => "the number of the connection is beyond their count",
-            Self::Unknown => "the name is none of the nodes that it was told of: add it to the list of peers there",
+            Self::OwnName => "both nodes have the same name: give each node a name of its own",
+            Self::Channel => "the channel number is not below the number of channels",
+            Self::Unknown => "the refusing node has no peer with this name: add it to the list of peers there",
             Self::Taken => {
                 "another process with this name is connected and alive: give each node a name of its own, or stop one of the two; after a \
                  restart this passes within seconds"
             },
-            Self::Direction => "of these two nodes the other one dials: their names say so, and both should know",
-            Self::Elsewhere => "another node was to be where it has dialed: check the addresses of both",
-            Self::Withdrawn => "it has given up this connection",
+            Self::Direction => "the other one of these two nodes must dial, as their names determine",
+            Self::Elsewhere => "another node answers at the dialed address: check the addresses of both",
+            Self::Withdrawn => "the dialer has given up this connection",
             Self::NoTls => TLS_ON_ONE,
         })
     }
@@ -123,31 +124,31 @@ impl fmt::Display for Refusal {
 impl fmt::Display for PeerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotALink => f.write_str("what is there is no Meridian node's cluster port: check the address and its port"),
-            Self::SpeaksTls => write!(f, "the other side speaks with TLS, and this node without: {TLS_ON_ONE}"),
-            Self::SpeaksNoTls => write!(f, "the other side speaks without TLS, and this node with: {TLS_ON_ONE}"),
-            Self::BadHandshake { what } => write!(f, "a handshake with {what}"),
+            Self::NotALink => f.write_str("there is no Meridian node's cluster port there: check the address and its port"),
+            Self::SpeaksTls => write!(f, "the other node uses TLS between nodes, and this node does not: {TLS_ON_ONE}"),
+            Self::SpeaksNoTls => write!(f, "the other node uses no TLS between nodes, and this node does: {TLS_ON_ONE}"),
+            Self::BadHandshake { what } => write!(f, "invalid handshake: {what}"),
             Self::WrongSecret => f.write_str("the peer does not know the cluster's secret: check that the secret's file is the same on both"),
             Self::RefusedBy { reason } => write!(f, "the peer refuses this node: {reason}"),
             Self::Refuses { reason } => write!(f, "this node refuses the peer: {reason}"),
             Self::UnknownRecord { kind, lane } => {
-                write!(f, "a record of the unknown kind {kind} or lane {lane}")
+                write!(f, "record with unknown kind {kind} or lane {lane}")
             }
-            Self::BadLength { kind, length } => write!(f, "a record of kind {kind} with {length} bytes"),
+            Self::BadLength { kind, length } => write!(f, "record of kind {kind} with invalid length {length}"),
             Self::UnexpectedRecord { kind, lane } => {
-                write!(f, "a record of kind {kind} on lane {lane}, where none belongs")
+                write!(f, "unexpected record of kind {kind} on lane {lane}")
             }
             Self::OutOfSequence { lane, expected, found } => {
-                write!(f, "frame {found} on lane {lane} where {expected} is next")
+                write!(f, "frame {found} on lane {lane}, expected {expected}")
             }
             Self::CreditExceeded { lane, limit } => {
-                write!(f, "a frame on lane {lane} beyond the granted {limit} bytes")
+                write!(f, "frame on lane {lane} beyond the granted {limit} bytes")
             }
             Self::AcknowledgedUnsent { lane, sent, found } => {
-                write!(f, "an acknowledgement of {found} on lane {lane}, of which {sent} were sent")
+                write!(f, "acknowledgement of {found} on lane {lane}, but only {sent} were sent")
             }
             Self::CannotResume { lane, from, to, found } => {
-                write!(f, "lane {lane} cannot go on at {found}: this node has {from} to {to}")
+                write!(f, "lane {lane} cannot resume at {found}: this node has {from} to {to}")
             }
         }
     }
@@ -155,13 +156,13 @@ impl fmt::Display for PeerError {
 
 impl std::error::Error for PeerError {}
 
-/// Why a frame was not taken for a lane. Nothing was sent.
+/// Reason why a frame was not accepted for a lane. Nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Its class has no room: so many bytes wait.
+    /// The class has no room: `bytes` bytes wait already.
     Full { bytes: u64 },
-    /// It is longer than frames may be.
+    /// The frame is longer than [`FRAME_MAX`](crate::FRAME_MAX).
     TooLarge { length: usize },
-    /// Lanes that do not outlive a connection take nothing while there is none.
+    /// The lane does not outlive a connection, and there is none.
     Down,
 }

@@ -1,21 +1,23 @@
-//! Two nodes prove to each other that they know the cluster's secret, and agree on a version. Little endian:
+//! Handshake: two nodes prove to each other that they know the cluster's secret, and agree on a version. All integers
+//! are little endian:
 //!
 //! ```text
 //! dialer    "MLNK" | length u16 | version_min u16, version_max u16, features u64, cluster 16, link 16, nonce 32,
-//!                                 channel u8, channels u8, name (length u8), card (length u16)
+//!                                 channel u8, channels u8, name (length u8), descriptor (length u16)
 //! acceptor  "MLNK" | length u16 | 0 u8, version u16, features u64, cluster 16, link 16, nonce 32, name (length u8),
-//!                                 card (length u16) | proof 32
+//!                                 descriptor (length u16) | proof 32
 //!       or  "MLNK" | length u16 | reason u8, not 0
 //! dialer    proof 32
 //!       or  "MLNK" | length u16 | reason u8, not 0
 //! ```
 //!
-//! A proof is HMAC-SHA-256 with the secret over who proves and all that was said before it. Fields that a later version adds behind
-//! these are ignored, and a message that ends before its card has an empty one. The secret keeps strangers out; it does not hide what is
-//! sent: between sites belongs TLS.
+//! A proof is HMAC-SHA-256 with the secret over the role of the prover and all bytes exchanged before it. Fields that a
+//! later version appends are ignored. A message that ends before its descriptor has an empty one. The secret keeps
+//! unknown nodes out; it does not hide the traffic. Use TLS between sites.
 //!
-//! Who dials with `channels` 0 wants no channel but an *introduction*: the two learn each other's names and cards, and the connection
-//! ends. For that alone the two names may be the same: a node finds its own address so.
+//! A dialer with `channels` 0 wants no channel but an *introduction*: the two nodes learn each other's names and
+//! descriptors, and the connection ends. Only in an introduction may the two names be the same: that is how a node
+//! finds its own address.
 
 use std::sync::Arc;
 
@@ -27,28 +29,29 @@ use crate::lane::LANES_MAX;
 use crate::mutation::{Mutation, mutated};
 use crate::output::Output;
 
-/// The newest version of the protocol that this node speaks, and the oldest.
+/// Newest version of the protocol that this node speaks, and the oldest.
 pub const VERSION: u16 = 1;
 pub const VERSION_MIN: u16 = 1;
 
-/// Connections of one link: with more, some would carry no lane.
+/// Maximum connections of one link: with more, some would carry no lane.
 pub const CHANNELS_MAX: u8 = 1 + LANES_MAX;
 
 const MAGIC: &[u8; 4] = b"MLNK";
 const NONCE: usize = 32;
 const PROOF: usize = 32;
-/// Of what follows magic and length.
+/// Maximum length of a message after magic and length, in bytes.
 const BODY_MAX: usize = 1024;
-/// Bytes of an [`Identity::descriptor`].
+/// Maximum length of an [`Identity::descriptor`], in bytes.
 pub const DESCRIPTOR_MAX: usize = 512;
 const _: () = assert!(4 + 8 + 16 + 16 + NONCE + 2 + (1 + 255) + (2 + DESCRIPTOR_MAX) <= BODY_MAX);
 const PREFIX: usize = 6;
 
-/// Of one [`Link`](crate::Link), random. A peer whose link has another one than before has forgotten all that was said.
+/// Random id of one [`Link`](crate::Link). A peer whose link has another id than before has forgotten the state of the
+/// link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkId(pub u128);
 
-/// What every node of a cluster knows and nobody else. Not shown anywhere.
+/// Secret that all nodes of a cluster share, and nobody else knows. It is never shown.
 #[derive(Clone)]
 pub struct Secret(Arc<hmac::Key>);
 
@@ -64,65 +67,66 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// What a node says of itself.
+/// Identity that a node announces in a handshake.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// 1 to 255 bytes; longer ones are cut at a character.
+    /// Name of 1 to 255 bytes. Longer names are cut at a character.
     pub name: Box<str>,
     pub cluster: [u8; 16],
-    /// Bits of what this node can do beyond its version. Both know what both can.
+    /// Bits of the features of this node beyond its version. Each node learns the features that both have.
     pub features: u64,
-    /// What it says of itself to those who know the secret, who are sure that it is this node's. At most [`DESCRIPTOR_MAX`] bytes, opaque to
-    /// this crate. It is no secret: it goes out before the other side has proved anything.
+    /// Node descriptor. It is authenticated: a peer that knows the secret can trust that this node sent it. At most
+    /// [`DESCRIPTOR_MAX`] bytes, opaque to this crate. It is not secret: it is sent before the other side has proved
+    /// anything.
     pub descriptor: Bytes,
 }
 
-/// A peer that has proved itself.
+/// A peer that has proved that it knows the secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Established {
     pub name: Box<str>,
     pub link: LinkId,
     pub version: u16,
-    /// What both can do.
+    /// Features that both nodes have.
     pub features: u64,
-    /// Which of how many connections of the link this is; 0 of 0 is an introduction, after which there is none.
+    /// Index of the channel, and the number of channels of the link. 0 of 0 is an introduction, which makes no channel.
     pub channel: u8,
     pub channels: u8,
-    /// [`Identity::descriptor`].
+    /// The peer's [`Identity::descriptor`].
     pub descriptor: Bytes,
 }
 
 impl Established {
-    /// Whether the two only wanted to know who the other is.
+    /// Returns whether the connection is only an introduction.
     pub fn is_introduction(&self) -> bool {
         self.channels == 0
     }
 }
 
-/// The beginning of one connection between two nodes.
+/// Handshake of one connection between two nodes.
 #[derive(Debug)]
 pub struct Handshake {
     secret: Secret,
     stage: Stage,
     pending: BytesMut,
-    /// As whom the dialer has introduced itself, of which nothing is proved.
+    /// Name that the dialer has announced. Nothing proves it.
     claimed_name: Option<Box<str>>,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// The dialer has said who it is.
+    /// The dialer has sent its identity.
     Dialed {
         hello: Bytes,
         channel_of_link: (u8, u8),
         identity: Identity,
     },
-    /// The acceptor waits for the dialer to say who it is. Its link is known only when the peer's name is.
+    /// The acceptor waits for the dialer's identity. Its link is not known before the peer's name.
     Accepting {
         identity: Identity,
         nonce: [u8; NONCE],
     },
-    /// The acceptor knows who the dialer says to be, and asks for the link.
+    /// The acceptor knows the dialer's announced name, and asks for the link.
     Named {
         established: Established,
         hello: Bytes,
@@ -137,23 +141,23 @@ enum Stage {
     Finished,
 }
 
-/// How far a handshake is.
+/// Progress of a handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// More bytes have to come.
+    /// More bytes must arrive.
     NeedsMore,
     /// The acceptor needs its link to this peer, which has proved nothing yet: [`Handshake::answer`].
     Named(Box<str>),
-    /// What is left of the input belongs to the channel.
+    /// The handshake is complete. The rest of the input belongs to the channel.
     Done(Box<Established>),
 }
 
 impl Handshake {
-    /// Begins a connection as the `channel`th of `channels` of the link with the id `link`, or with 0 of 0 an introduction. `nonce` is
-    /// random.
+    /// Starts a connection as number `channel` of `channels` of the link with id `link`, or with 0 of 0 an
+    /// introduction. `nonce` is random.
     ///
     /// # Panics
-    /// The card is longer than [`DESCRIPTOR_MAX`].
+    /// The descriptor is longer than [`DESCRIPTOR_MAX`].
     pub fn dial(
         identity: &Identity,
         secret: Secret,
@@ -175,16 +179,16 @@ impl Handshake {
         Self { secret, stage, pending: BytesMut::new(), claimed_name: None }
     }
 
-    /// Waits for a peer that dials. `nonce` is random.
+    /// Creates the acceptor's side, which waits for a dialer. `nonce` is random.
     pub fn accept(identity: &Identity, secret: Secret, nonce: [u8; NONCE]) -> Self {
         let stage = Stage::Accepting { identity: identity.clone(), nonce };
         Self { secret, stage, pending: BytesMut::new(), claimed_name: None }
     }
 
-    /// Bytes have come; those that belong to the handshake are taken from `input`.
+    /// Handles received bytes. Bytes that belong to the handshake are taken from `input`.
     ///
     /// # Errors
-    /// The connection is to be closed, after `out` was written.
+    /// The connection must be closed after `out` was written.
     pub fn input(&mut self, input: &mut Bytes, out: &mut Output) -> Result<Progress, PeerError> {
         match std::mem::replace(&mut self.stage, Stage::Finished) {
             Stage::Dialed { hello, channel_of_link, identity } => {
@@ -233,7 +237,8 @@ impl Handshake {
             }
             Stage::Proving { established, transcript } => {
                 self.fill(input, PROOF);
-                // No proof is as short, and none begins so but by chance: the dialer says why it sends none.
+                // A proof is longer, and begins like this only by chance: this message is the dialer's reason for not
+                // sending a proof.
                 if let [said @ .., reason] = &self.pending[..]
                     && said == [&MAGIC[..], &[1, 0]].concat()
                     && let Some(reason) = Refusal::of_byte(*reason)
@@ -251,12 +256,12 @@ impl Handshake {
         }
     }
 
-    /// The name that the dialer has said, whatever came of it.
+    /// Returns the name that the dialer has announced, even if the handshake failed.
     pub fn claimed_name(&self) -> Option<&str> {
         self.claimed_name.as_deref()
     }
 
-    /// What the dialer that was named said of itself, of which nothing is proved yet.
+    /// Returns the identity of the dialer that was named. Nothing proves it yet.
     pub fn named(&self) -> Option<&Established> {
         match &self.stage {
             Stage::Named { established, .. } => Some(established),
@@ -264,17 +269,19 @@ impl Handshake {
         }
     }
 
-    /// The acceptor wants none of the peer that was named: tells it so. The connection is to be closed, after `out` was written.
+    /// Refuses the peer that was named, and writes the reason to `out`. The connection must be closed after `out` was
+    /// written.
     pub fn refuse(&mut self, reason: Refusal, out: &mut Output) -> PeerError {
         out.put(&refusal(reason));
         self.pending.clear();
         PeerError::Refuses { reason }
     }
 
-    /// The acceptor's side of the link to the peer that was named: it answers, and goes on with what has come meanwhile.
+    /// Sets the acceptor's side of the link to the peer that was named. The acceptor answers, and handles the bytes
+    /// that arrived meanwhile.
     ///
     /// # Errors
-    /// As for [`Self::input`].
+    /// The same as [`Self::input`].
     pub fn answer(
         &mut self,
         link: LinkId,
@@ -350,7 +357,7 @@ impl Handshake {
         hmac::verify(&self.secret.0, &said, proof).map_err(|_| PeerError::WrongSecret)
     }
 
-    /// A whole message, with what follows its body unless it is a refusal.
+    /// Takes a whole message, with the bytes after its body unless it is a refusal.
     fn message(&mut self, input: &mut Bytes, tail: usize) -> Result<Option<Bytes>, PeerError> {
         self.fill(input, PREFIX);
         let known = self.pending.len().min(MAGIC.len());
@@ -362,7 +369,7 @@ impl Handshake {
         }
         let length = usize::from(u16::from_le_bytes([self.pending[4], self.pending[5]]));
         if length == 0 || length > BODY_MAX {
-            return Err(PeerError::BadHandshake { what: "a length that cannot be" });
+            return Err(PeerError::BadHandshake { what: "a length out of range" });
         }
         self.fill(input, PREFIX + 1);
         let is_refusal = tail > 0 && self.pending.get(PREFIX).is_some_and(|reason| *reason != 0);
@@ -381,17 +388,18 @@ impl Handshake {
     }
 }
 
-/// Whether a connection that begins with these bytes is one of this protocol, as far as they tell.
+/// Returns whether a connection that begins with these bytes can be one of this protocol.
 pub fn is_handshake(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
 }
 
-/// Whether these are the first bytes of TLS: who has dialed says hello, and who was dialed by somebody without TLS sends an alert.
+/// Returns whether these are the first bytes of TLS. A dialer with TLS sends a hello; an acceptor with TLS sends an
+/// alert to a dialer without it.
 fn is_tls(bytes: &[u8]) -> bool {
     matches!(bytes, [0x15 | 0x16, 3, ..])
 }
 
-/// What says in place of an answer or a proof that none comes.
+/// Encodes the message that replaces an answer or a proof when the peer is refused.
 pub fn refusal(reason: Refusal) -> Bytes {
     message(&[reason.byte()])
 }
@@ -439,7 +447,7 @@ fn put_name(name: &str, body: &mut Vec<u8>) {
 }
 
 fn put_descriptor(descriptor: &[u8], body: &mut Vec<u8>) {
-    assert!(descriptor.len() <= DESCRIPTOR_MAX, "a card of {} bytes", descriptor.len());
+    assert!(descriptor.len() <= DESCRIPTOR_MAX, "a descriptor of {} bytes", descriptor.len());
     body.extend((descriptor.len() as u16).to_le_bytes());
     body.extend(descriptor);
 }
@@ -462,7 +470,7 @@ impl Reader<'_> {
         Ok(*taken)
     }
 
-    /// Features, cluster, link; the nonce only makes the proof a new one.
+    /// Reads features, cluster and link. The nonce is skipped: it only makes each proof unique.
     fn identity(&mut self) -> Result<(u64, [u8; 16], LinkId), PeerError> {
         let features = u64::from_le_bytes(self.take()?);
         let cluster = self.take()?;
@@ -475,8 +483,8 @@ impl Reader<'_> {
         let [length] = self.take()?;
         let bytes =
             self.0.get(..usize::from(length)).ok_or(PeerError::BadHandshake { what: "too little" })?;
-        let name =
-            std::str::from_utf8(bytes).map_err(|_| PeerError::BadHandshake { what: "a name not UTF-8" })?;
+        let name = std::str::from_utf8(bytes)
+            .map_err(|_| PeerError::BadHandshake { what: "a name that is not UTF-8" })?;
         if name.is_empty() {
             return Err(PeerError::BadHandshake { what: "an empty name" });
         }
@@ -485,13 +493,13 @@ impl Reader<'_> {
     }
 
     fn descriptor(&mut self) -> Result<Bytes, PeerError> {
-        // Whoever knows of no cards says nothing behind its name.
+        // Nodes that have no descriptors send nothing after the name.
         if self.0.is_empty() {
             return Ok(Bytes::new());
         }
         let length = usize::from(u16::from_le_bytes(self.take()?));
         if length > DESCRIPTOR_MAX {
-            return Err(PeerError::BadHandshake { what: "a card longer than any can be" });
+            return Err(PeerError::BadHandshake { what: "a descriptor longer than the maximum" });
         }
         let (descriptor, rest) =
             self.0.split_at_checked(length).ok_or(PeerError::BadHandshake { what: "too little" })?;

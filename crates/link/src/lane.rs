@@ -1,7 +1,7 @@
-/// What a frame is for, in the order in which frames leave.
+/// Purpose of a frame, in the order in which frames leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// Leases, Raft: at most once, of no use after a reconnect.
+    /// Leases and Raft messages: delivered at most once, useless after a reconnect.
     Control,
     /// Claims of Client Identifiers and acknowledgements of clients.
     Claims,
@@ -13,11 +13,11 @@ pub enum Class {
     BestEffort,
 }
 
-/// One of the sequences of frames of a link. Frames of one lane arrive in order; lanes do not wait for each other.
+/// One ordered sequence of frames of a link. Frames of one lane arrive in order; lanes do not wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lane(u8);
 
-/// Lanes for messages of each of the two classes.
+/// Number of lanes for messages in each of the two message classes.
 pub const LANES_MAX: u8 = 16;
 
 impl Lane {
@@ -26,12 +26,12 @@ impl Lane {
     pub const ROUTES: Self = Self(2);
     pub(crate) const COUNT: usize = 3 + 2 * LANES_MAX as usize;
 
-    /// For messages of QoS 1 and 2 whose topics hash to `index`, of which the remainder by [`LANES_MAX`] counts.
+    /// Returns the lane for messages of QoS 1 and 2 whose topics hash to `index`, modulo [`LANES_MAX`].
     pub fn assured(index: u8) -> Self {
         Self(3 + index % LANES_MAX)
     }
 
-    /// For messages of QoS 0 likewise.
+    /// Returns the lane for messages of QoS 0, like [`Self::assured`].
     pub fn best_effort(index: u8) -> Self {
         Self(3 + LANES_MAX + index % LANES_MAX)
     }
@@ -46,7 +46,7 @@ impl Lane {
         }
     }
 
-    /// Which of its class.
+    /// Returns the index of the lane within its class.
     pub fn index(self) -> u8 {
         match self.class() {
             Class::Control | Class::Claims | Class::Routes => 0,
@@ -77,7 +77,8 @@ impl Lane {
         (0..Self::COUNT as u8).map(Self)
     }
 
-    /// The channel that carries it, of `channels`: the first has no messages when there are more.
+    /// Returns the channel, of `channels`, that carries the lane. The first channel carries no messages when there are
+    /// more.
     pub(crate) fn channel(self, channels: u8) -> u8 {
         match self.class() {
             class if class.is_message() && channels > 1 => 1 + self.index() % (channels - 1),
@@ -127,7 +128,7 @@ impl Lanes {
         Self(self.0 | other.0)
     }
 
-    /// Its lanes in their order, those from `lane` on first.
+    /// Iterates over the lanes in order, beginning at `lane`.
     pub fn from(self, lane: Lane) -> impl Iterator<Item = Lane> {
         let before = (1 << lane.0) - 1;
         Self(self.0 & !before).into_iter().chain(Self(self.0 & before))
@@ -156,15 +157,15 @@ impl FromIterator<Lane> for Lanes {
 }
 
 impl Class {
-    /// All of them.
+    /// All classes, in order.
     pub const ALL: [Self; 5] = [Self::Control, Self::Claims, Self::Routes, Self::Assured, Self::BestEffort];
 
-    /// Whether there are several lanes of it, for messages of clients.
+    /// Returns whether the class has several lanes, for messages of clients.
     pub(crate) fn is_message(self) -> bool {
         matches!(self, Self::Assured | Self::BestEffort)
     }
 
-    /// Whether what was lost with a connection is sent again.
+    /// Returns whether frames that were lost with a connection are sent again.
     pub fn is_resumed(self) -> bool {
         match self {
             Self::Claims | Self::Routes | Self::Assured => true,
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_of_lanes_begins_where_it_is_told() {
+    fn iteration_of_lanes_begins_at_the_given_lane() {
         let lanes: Lanes =
             [Lane::ROUTES, Lane::assured(3), Lane::assured(15), Lane::best_effort(15)].into_iter().collect();
         let assured = lanes.and(Lanes::of_class(Class::Assured));
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_keep_off_the_first_channel_when_there_are_more() {
+    fn the_first_of_several_channels_carries_no_messages() {
         for lane in Lane::all() {
             assert_eq!(lane.channel(1), 0);
             let is_message = matches!(lane.class(), Class::Assured | Class::BestEffort);

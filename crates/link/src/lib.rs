@@ -1,11 +1,12 @@
-//! What joins two nodes: lanes with sequence numbers, credit and acknowledgements over a few connections, without I/O, clocks or
-//! randomness.
+//! Links between nodes: lanes with sequence numbers, credit and acknowledgements over a few connections, without I/O,
+//! clocks or randomness.
 //!
-//! Read [`Link`] first. A [`Handshake`] proves to two nodes that they belong together; the connection is then a *channel* of the link
-//! ([`Link::attach`]), and frames flow over its lanes until the connection ends; what was not acknowledged goes again over the next one.
-//! A [`Mesh`] is all links of one node, with who dials whom and when again.
+//! Read [`Link`] first. A [`Handshake`] proves to two nodes that they belong together. The connection is then a
+//! *channel* of the link ([`Link::attach`]), and frames flow over its lanes until the connection ends. Frames that were
+//! not acknowledged are sent again over the next connection. A [`Mesh`] is all links of one node; it decides who dials
+//! whom and when.
 //!
-//! **Invariant:** acknowledgements and credit never wait behind data, and nothing is sent twice over a connection that lives.
+//! **Invariant:** acknowledgements and credit never wait for data, and no frame is sent twice over one connection.
 
 #![forbid(unsafe_code)]
 

@@ -15,87 +15,89 @@ use crate::sending::Sending;
 use crate::time::Time;
 use crate::wire::{self, FRAME_MAX, Record, ResumePoint};
 
-/// This node's end of what joins it to one peer. It outlives connections; it ends when the peer is given up.
+/// This node's end of the link to one peer. It outlives connections; it ends when the peer is removed.
 ///
-/// **Invariant:** on resumed lanes ([`Class::is_resumed`]) every frame that was taken arrives once and in order, or the peer has forgotten
-/// the link ([`Event::Restarted`]). On the others frames arrive once at most and in order.
+/// **Invariant:** on resumed lanes ([`Class::is_resumed`]) every accepted frame arrives once and in order, or the peer
+/// has forgotten the link ([`Event::Restarted`]). On other lanes frames arrive at most once and in order.
 ///
 /// **Invariant:** a frame is written again only after the channel that carried it was lost.
 #[derive(Debug)]
 pub struct Link {
     id: LinkId,
     config: Config,
-    /// Whom the state of the lanes is about.
+    /// Link id of the peer that the lanes' state belongs to.
     peer: Option<LinkId>,
-    /// As the peer that dialed says, or as this node dialed.
+    /// Number of channels, as the peer that dialed announced or as this node dialed.
     channels_count: u8,
     channels: Vec<Option<Channel>>,
     generations: u32,
-    /// Another number each time that the peer has forgotten the link, and of another link with that peer.
+    /// Number that changes each time the peer has forgotten the link. It also differs from that of any other link with
+    /// that peer.
     epoch: u32,
     sending: Vec<Sending>,
     receiving: Vec<Receiving>,
     /// Bytes that wait, by class.
     held: [u64; Class::ALL.len()],
-    /// Lanes on the way out that may have something to write.
+    /// Outgoing lanes that may have something to write.
     ready: Lanes,
-    /// Lanes on the way in of which the peer may have to hear.
+    /// Incoming lanes that may owe the peer an acknowledgement.
     unacknowledged: Lanes,
-    /// Bits of the channels that may have output since it was last asked.
+    /// Bits of the channels that may have output since they were last polled.
     writable: u32,
     events: VecDeque<Event>,
-    /// Since when frames wait for the peer's next life.
+    /// Time since which frames wait for the peer's next incarnation.
     expects_since: Option<Time>,
-    /// Microseconds.
+    /// Last round-trip time, in microseconds.
     round_trip: Option<u64>,
     counters: Counters,
 }
 
-/// One of a link's connections, of those that there were so far.
+/// Id of one of a link's connections, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChannelId {
     index: u8,
     generation: u32,
 }
 
-/// What a frame that came takes from the credit of its lane, until it is given back ([`Link::consume`]).
+/// Credit of the lane that a received frame uses until it is consumed ([`Link::consume`]).
 #[derive(Debug, PartialEq, Eq)]
-#[must_use = "credit that is not given back stops the lane"]
+#[must_use = "credit that is not returned stops the lane"]
 pub struct Credit {
     lane: Lane,
     bytes: u64,
     epoch: u32,
 }
 
-/// What happened to a link, in order.
+/// Event of a link, in order.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A frame came. It shares the memory of the read that brought it, with others: who keeps it for long copies it.
+    /// A frame arrived. It shares memory with other frames of the same read: copy it to keep it for long.
     Received { lane: Lane, number: u64, frame: Bytes, credit: Credit },
     /// The peer has the frames of a resumed lane before `next`.
     Acknowledged { lane: Lane, next: u64 },
-    /// The first channel carries frames again: the peer is there.
+    /// The first channel carries frames again: the peer is reachable.
     Up,
-    /// There is no first channel: the peer is suspect.
+    /// No first channel exists: the peer is suspect.
     Suspect,
-    /// The peer has forgotten the link, as after a restart. Nothing that waited for it or for its acknowledgement will arrive,
-    /// but for what was sent after [`Link::expect_restart`]; all lanes begin anew with number 0.
+    /// The peer has forgotten the link, as after a restart. Frames that waited for it or for its acknowledgement never
+    /// arrive, except those sent after [`Link::expect_restart`]. All lanes restart with number 0.
     Restarted,
-    /// The peer was expected to begin anew ([`Link::expect_restart`]), and is there as it was: what waited for its next life is for this one.
+    /// The peer was expected to restart ([`Link::expect_restart`]), but continues as before. Frames that waited for its
+    /// next incarnation go to this one.
     Continued,
-    /// A channel was silent for too long: its connection is to be closed.
+    /// A channel was silent for too long: its connection must be closed.
     Silent { channel: ChannelId },
 }
 
 impl ChannelId {
-    /// Which of the link's connections it is.
+    /// Returns the index of the channel among the link's connections.
     pub fn index(self) -> u8 {
         self.index
     }
 }
 
 impl Link {
-    /// A link without channels. `id` is random and not used for another.
+    /// Creates a link without channels. `id` is random and never reused.
     pub fn new(id: LinkId, config: Config) -> Self {
         Self {
             id,
@@ -126,14 +128,14 @@ impl Link {
         &self.config
     }
 
-    /// A connection whose handshake is done becomes a channel. It takes the place of an earlier one of the same number.
+    /// Makes a connection a channel once its handshake is done. It replaces an earlier channel with the same number.
     pub fn attach(&mut self, now: Time, established: &Established) -> ChannelId {
         let is_new = self.peer.replace(established.link).is_some_and(|known| known != established.link);
         if is_new {
             self.restart();
         }
         if established.channels != self.channels_count {
-            // Lanes change their channels: all of them begin again.
+            // Lanes move to other channels: all channels start again.
             self.drop_channels();
             self.channels_count = established.channels;
         }
@@ -153,22 +155,23 @@ impl Link {
         ChannelId { index, generation: self.generations }
     }
 
-    /// A connection has ended.
+    /// Removes a channel whose connection has ended.
     pub fn detach(&mut self, channel: ChannelId) {
         if self.channel(channel).is_some() {
             self.drop_channel(channel.index);
         }
     }
 
-    /// Whether the peer can be told anything now.
+    /// Returns whether frames can reach the peer now.
     pub fn is_up(&self) -> bool {
         self.channels.first().and_then(Option::as_ref).is_some_and(|channel| channel.is_open)
     }
 
-    /// Takes a frame for a lane and returns its number: the peer has it when [`Event::Acknowledged`] says a later one.
+    /// Accepts a frame for a lane and returns its number. The peer has it when [`Event::Acknowledged`] reports a
+    /// greater number.
     ///
     /// # Errors
-    /// [`Refused`] when it finds no place; the caller decides what that means.
+    /// [`Refused`] when there is no room; the caller decides what to do.
     pub fn send(&mut self, now: Time, lane: Lane, frame: Bytes) -> Result<u64, Refused> {
         let class = lane.class();
         let (held, length) = (self.held[class as usize], frame.len());
@@ -194,7 +197,7 @@ impl Link {
         Ok(self.sending[usize::from(lane.byte())].push(now, frame))
     }
 
-    /// A frame that came has been dealt with.
+    /// Returns the credit of a received frame that was handled.
     pub fn consume(&mut self, credit: Credit) {
         if credit.epoch == self.epoch || mutated(Mutation::CountOldCredit) {
             let receiving = &mut self.receiving[usize::from(credit.lane.byte())];
@@ -206,10 +209,11 @@ impl Link {
         }
     }
 
-    /// Bytes have come on a channel. Those of a channel that is no more are ignored.
+    /// Handles bytes received on a channel. Bytes of a closed channel are ignored.
     ///
     /// # Errors
-    /// [`PeerError`] when the peer did what no peer does. The channel is gone then, and its connection is to be closed.
+    /// [`PeerError`] when the peer violates the protocol. The channel is removed then, and its connection must be
+    /// closed.
     pub fn input(&mut self, now: Time, id: ChannelId, mut bytes: Bytes) -> Result<(), PeerError> {
         self.counters.bytes_received += bytes.len() as u64;
         let Some(channel) = self.channel(id) else { return Ok(()) };
@@ -233,9 +237,11 @@ impl Link {
         done
     }
 
-    /// Forgets the peer, and what waited for it: the link has another id from now on. `id` is random and not used for another.
+    /// Forgets the peer, and everything that waited for it. The link gets the new id `id`, which is random and never
+    /// reused.
     ///
-    /// A node that forgets one life of its peer has to say so if that one comes back; the id does.
+    /// When a node forgets one incarnation of its peer and that incarnation comes back, the peer must notice. The
+    /// changed id makes it notice.
     pub fn forget(&mut self, id: LinkId) {
         self.id = id;
         if self.peer.take().is_some() {
@@ -243,10 +249,11 @@ impl Link {
         }
     }
 
-    /// Others know that the peer has begun anew, or it may have forgotten the link, and it has not said so here yet: what is sent in assured
-    /// lanes from now on is for the life that is there now, and waits for that. Either that says that it has forgotten ([`Event::Restarted`]), or it
-    /// answers a ping that leaves after this: then it is the one that the link is about ([`Event::Continued`]). What was written to it before
-    /// that, and not acknowledged, would be lost with it or come twice, and nobody could tell which.
+    /// Expects the peer to have restarted or to have forgotten the link, as other nodes report, before the peer itself
+    /// has said so. From now on, frames in assured lanes wait for the incarnation that runs now. Either the peer
+    /// reports that it has forgotten the link ([`Event::Restarted`]), or it answers a ping that leaves after this call:
+    /// then the link still belongs to it ([`Event::Continued`]). Without the wait, frames written earlier and not
+    /// acknowledged would be lost with the peer or arrive twice, and neither end could tell which.
     pub fn expect_restart(&mut self, now: Time) {
         let assured = self.sending.iter_mut().filter(|sending| sending.lane().class() == Class::Assured);
         assured.for_each(Sending::expect_restart);
@@ -259,7 +266,7 @@ impl Link {
         }
     }
 
-    /// The peer was there at that time: if it was expected to begin anew, it has done so without forgetting the link.
+    /// Notes that the peer was alive at that time. If a restart was expected, the peer has not forgotten the link.
     fn confirm_alive(&mut self, at: Time) {
         let is_later = |since: &mut Time| *since <= at || mutated(Mutation::BelieveOldPongs);
         if self.expects_since.take_if(is_later).is_none() {
@@ -276,45 +283,46 @@ impl Link {
         self.events.push_back(Event::Continued);
     }
 
-    /// Whom the state of the lanes is about, once there was somebody.
+    /// Returns the link id of the peer that the lanes' state belongs to, if any.
     pub fn peer(&self) -> Option<LinkId> {
         self.peer
     }
 
-    /// Bits of the channels, by their indices, that may have output since this was last asked; or all, before it was.
+    /// Returns bits of the channels, by index, that may have output since the last call. The first call returns all of
+    /// them.
     pub fn take_writable(&mut self) -> u32 {
         std::mem::take(&mut self.writable)
     }
 
-    /// Whether there are channels with output, or events.
+    /// Returns whether there are channels with output, or events.
     pub fn has_pending(&self) -> bool {
         self.writable != 0 || !self.events.is_empty()
     }
 
-    /// Whether a channel is one of those that there are.
+    /// Returns whether a channel exists.
     pub fn has(&self, channel: ChannelId) -> bool {
         self.channels
             .get(usize::from(channel.index))
             .is_some_and(|known| known.as_ref().is_some_and(|known| known.generation == channel.generation))
     }
 
-    /// When something last came from the peer, over those channels that there are.
+    /// Returns the time of the last input from the peer over the existing channels.
     pub fn last_received(&self) -> Option<Time> {
         self.channels.iter().flatten().map(|channel| channel.last_received).max()
     }
 
-    /// Whether [`Self::poll_event`] has something.
+    /// Returns whether [`Self::poll_event`] has an event.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// What happened, oldest first.
+    /// Returns the oldest event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Adds what a channel has to write, until `out` holds `budget` bytes; the last frame may go beyond. First what the peer waits for,
-    /// then frames by their class.
+    /// Appends the output of a channel until `out` holds `budget` bytes; the last frame may exceed it. Acknowledgements
+    /// and credit come first, then frames by class.
     pub fn output(&mut self, now: Time, id: ChannelId, budget: usize, out: &mut Output) {
         let (begun, heartbeat) = (out.len(), self.config.heartbeat);
         let Some(channel) = self.channel(id) else { return };
@@ -323,8 +331,8 @@ impl Link {
         }
         if let Some(time) = channel.pong.take() {
             wire::put_pong(time, out);
-            // One sign of life in each direction is enough, and the peer's next comes before this node's. Over the first channel both measure
-            // how far the other is.
+            // One ping or answer in each direction is enough, and the peer's next one comes before this node's. On the
+            // first channel both nodes ping, to measure the round trip.
             if id.index != 0 {
                 channel.ping_at = now.after(2 * heartbeat);
             }
@@ -350,7 +358,7 @@ impl Link {
         self.counters.bytes_sent += (out.len() - begun) as u64;
     }
 
-    /// The channels that there are. After anything was done to the link, each may have output.
+    /// Iterates over the channels. After any change of the link, each may have output.
     pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
         let some = (0..).zip(&self.channels);
         some.filter_map(|(index, channel)| {
@@ -358,7 +366,7 @@ impl Link {
         })
     }
 
-    /// When [`Self::handle_timeout`] is due.
+    /// Returns the time at which [`Self::handle_timeout`] is due.
     pub fn timeout(&self) -> Time {
         let silence_max = self.config.silence_max;
         let channels = self.channels.iter().flatten();
@@ -366,8 +374,8 @@ impl Link {
         due.min().unwrap_or(Time::NEVER)
     }
 
-    /// Time has passed: pings become due, channels that are silent are dropped. What is nearly due leaves with the rest, so that a node at
-    /// rest wakes up once for all.
+    /// Handles the passing of time: sends pings that are due and drops channels that are silent. Work that is nearly
+    /// due is done too, so that an idle node wakes up once for everything.
     pub fn handle_timeout(&mut self, now: Time) {
         let Config { silence_max, heartbeat, .. } = self.config;
         for index in 0..self.channels.len() as u8 {
@@ -385,7 +393,7 @@ impl Link {
         }
     }
 
-    /// The last measured time from a ping to its answer, microseconds.
+    /// Returns the last measured time from a ping to its answer, in microseconds.
     pub fn round_trip(&self) -> Option<u64> {
         self.round_trip
     }
@@ -394,7 +402,8 @@ impl Link {
         &self.counters
     }
 
-    /// Of a class: bytes that wait for the peer or its acknowledgement, frames that do, and how long the oldest has, microseconds.
+    /// Returns for a class: bytes that wait for the peer or its acknowledgement, the number of such frames, and the age
+    /// of the oldest in microseconds.
     pub fn waiting(&self, now: Time, class: Class) -> (u64, u64, u64) {
         let lanes = || self.sending.iter().filter(|sending| sending.lane().class() == class);
         let oldest = lanes().filter_map(Sending::oldest).min();
@@ -405,7 +414,7 @@ impl Link {
         )
     }
 
-    /// Bytes that came and were not consumed yet.
+    /// Returns the bytes that were received and not consumed yet.
     pub fn unconsumed(&self) -> u64 {
         self.receiving.iter().map(Receiving::held).sum()
     }
@@ -418,7 +427,7 @@ impl Link {
             assert_eq!(lanes.map(Sending::held).sum::<u64>(), self.held[class as usize]);
         }
         let open = self.channels.iter().flatten().filter(|channel| channel.is_open);
-        assert!(open.count() == 0 || self.peer.is_some(), "nobody sends where to go on before its handshake");
+        assert!(open.count() == 0 || self.peer.is_some(), "no peer sends resume points before its handshake");
     }
 
     fn channel(&mut self, id: ChannelId) -> Option<&mut Channel> {
@@ -426,19 +435,19 @@ impl Link {
         (channel.generation == id.generation).then_some(channel)
     }
 
-    /// The lanes that a channel carries.
+    /// Returns the lanes that a channel carries.
     fn carried(&self, index: u8) -> Lanes {
         let count = self.channels_count;
         Lane::all().filter(|lane| lane.channel(count) == index).collect()
     }
 
-    /// The channel that acknowledges for all lanes: the first that can, for it has the least to carry.
+    /// Returns the channel that acknowledges for all lanes: the first one that can, because it carries the least.
     fn acknowledging(&self) -> Option<u8> {
         let open = |channel: &Option<Channel>| channel.as_ref().is_some_and(|channel| channel.is_open);
         self.channels.iter().position(open).map(|index| index as u8)
     }
 
-    /// The channel that has to say what was not told has output.
+    /// Marks the channel that must send the pending acknowledgements as having output.
     fn mark_acknowledging(&mut self) {
         if !self.unacknowledged.is_empty()
             && let Some(acknowledging) = self.acknowledging()
@@ -455,12 +464,12 @@ impl Link {
         }
     }
 
-    /// Writes frames of some lanes, those of messages from `turn` on. Returns whose turn is next.
+    /// Writes frames of some lanes; message lanes begin at `turn`. Returns the turn of the next call.
     fn write_frames(&mut self, lanes: Lanes, turn: u8, budget: usize, out: &mut Output) -> u8 {
         let mut last = turn;
         for class in Class::ALL {
             let lanes = lanes.and(Lanes::of_class(class));
-            // Each lane in turn writes some, until none of them can.
+            // Each lane in turn writes a part, until none of them can.
             while !self.ready.and(lanes).is_empty() {
                 for lane in self.ready.and(lanes).from(Lane::of_class(class, turn)) {
                     if out.len() >= budget {
@@ -475,7 +484,7 @@ impl Link {
         last
     }
 
-    /// One lane's turn: true when it wrote something.
+    /// Writes a part of one lane. Returns whether it wrote something.
     fn write_some(&mut self, lane: Lane, budget: usize, out: &mut Output) -> bool {
         let sending = &mut self.sending[usize::from(lane.byte())];
         let counters = self.counters.at(lane.class());
@@ -545,7 +554,7 @@ impl Link {
         Ok(())
     }
 
-    /// The peer says how far it is on the lanes of a channel.
+    /// Handles the peer's resume points for the lanes of a channel.
     fn resume(&mut self, index: u8, resume_points: &[ResumePoint]) -> Result<(), PeerError> {
         let lanes = self.carried(index);
         if !lanes.eq(resume_points.iter().map(|resume_point| resume_point.lane)) {
@@ -580,7 +589,7 @@ impl Link {
             return;
         }
         self.receiving.iter_mut().for_each(Receiving::resend);
-        // Another channel has to say it from now on.
+        // Another channel must send the acknowledgements from now on.
         self.unacknowledged = Lanes::ALL;
         self.mark_acknowledging();
         if index != 0 {
@@ -597,7 +606,7 @@ impl Link {
     }
 
     fn restart(&mut self) {
-        // Before it is suspect: what waits for a suspect peer may arrive yet.
+        // This event comes before the peer is suspect: frames that wait for a suspect peer may still arrive.
         self.events.push_back(Event::Restarted);
         self.drop_channels();
         self.held = [0; Class::ALL.len()];
@@ -619,7 +628,8 @@ impl Link {
     }
 }
 
-/// What is due within this part of a heartbeat is nearly due. With less than half of one, two channels could miss each other for ever.
+/// Divisor of the heartbeat: work that is due within that part is nearly due. With less than half of a heartbeat, two
+/// channels could miss each other for ever.
 const NEARLY: u32 = 2;
-/// Bytes that a lane writes before another of its class has its turn.
+/// Bytes that a lane writes before the next lane of its class has its turn.
 const QUANTUM: usize = 64 * 1024;

@@ -1,4 +1,4 @@
-//! All links of one node, and their connections from the wish to dial to the end. Read [`Mesh`] first.
+//! All links of one node, and their connections from the decision to dial until they end. Read [`Mesh`] first.
 
 mod config;
 mod connection;
@@ -40,52 +40,59 @@ use warning_limiter::WarningLimiter;
 /// Fills a slice with random bytes.
 pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
 
-/// The links of one node to its peers, over connections that a carrier makes and moves the bytes of.
+/// The links of one node to its peers. The transport makes the connections and moves the bytes.
 ///
-/// Of two nodes the one with the smaller [`NodeId`] dials. Whoever is no peer by its name, or does not prove to know the secret, is refused.
-/// A node that knows no names yet, only addresses, seeks these: it is introduced to the nodes there, which makes no peers by itself.
+/// Of two nodes the one with the smaller [`NodeId`] dials. A node that is no peer by its name, or does not prove that
+/// it knows the secret, is refused. A node that knows addresses but no names dials them for discovery: it is introduced
+/// to the nodes there, which makes no peers by itself.
 ///
-/// **Invariant:** the state of a link's two ends is about the same two lives: an end that forgets its peer takes another id, so that the
-/// peer forgets too.
+/// **Invariant:** both ends of a link keep state about the same two incarnations. An end that forgets its peer takes
+/// another id, so that the peer forgets too.
 ///
 /// **Invariant:** a peer that is alive is not replaced by another process with its name.
 ///
-/// **Invariant:** an introduction touches no link, and is heard of only when both have proved to know the secret.
+/// **Invariant:** an introduction changes no link, and is reported only when both nodes have proved that they know the
+/// secret.
 pub struct Mesh {
     identity: Identity,
     node: NodeId,
     secret: Secret,
     config: MeshConfig,
     random: Random,
-    /// Of this mesh alone: for ids that a connection may begin with once its peer has proved itself.
+    /// Key of this mesh alone. It derives link ids that a connection may start with once its peer has proved that it
+    /// knows the secret.
     derivation: hmac::Key,
     peers: BTreeMap<NodeId, Peer>,
     discovery: BTreeMap<Box<str>, Discovery>,
     connections: BTreeMap<ConnectionId, Connection>,
-    /// The number of the last connection.
+    /// Number of the last connection.
     last: u64,
-    /// Connections of others whose handshake is not done.
+    /// Incoming connections whose handshake is not done.
     half_open: usize,
     writable: VecDeque<ConnectionId>,
     /// Peers whose links have events.
     peers_with_events: VecDeque<NodeId>,
     demands: VecDeque<Demand>,
-    /// Besides those of the links.
+    /// Events other than those of the links.
     events: VecDeque<MeshEvent>,
-    /// Those of them that anybody with the secret may cause at any time.
+    /// Introductions that wait to be polled. Any node with the secret may cause them at any time.
     introductions: VecDeque<MeshEvent>,
     warning_limiter: WarningLimiter,
     unauthenticated_limit: UnauthenticatedLimit,
     counters: MeshCounters,
-    /// Nothing is due before.
+    /// Time before which nothing is due.
     due: Time,
 }
 
 impl Mesh {
     /// # Panics
-    /// The identity's card is longer than [`DESCRIPTOR_MAX`].
+    /// The identity's descriptor is longer than [`DESCRIPTOR_MAX`].
     pub fn new(identity: Identity, secret: Secret, mut random: Random, config: MeshConfig) -> Self {
-        assert!(identity.descriptor.len() <= DESCRIPTOR_MAX, "a card of {} bytes", identity.descriptor.len());
+        assert!(
+            identity.descriptor.len() <= DESCRIPTOR_MAX,
+            "a descriptor of {} bytes",
+            identity.descriptor.len()
+        );
         let mut seed = [0; 32];
         random(&mut seed);
         Self {
@@ -112,7 +119,7 @@ impl Mesh {
         }
     }
 
-    /// This node.
+    /// Returns the id of this node.
     pub fn node(&self) -> NodeId {
         self.node
     }
@@ -121,11 +128,11 @@ impl Mesh {
         &self.identity
     }
 
-    /// A node that this one is to be joined to from now on; or the new address of one that it knows.
+    /// Adds a peer to join, or updates the address of a known one.
     pub fn add_peer(&mut self, now: Time, name: &str, address: &str) {
         let node = NodeId::of_name(name);
         if node == self.node {
-            let reason = "a peer has this node's own name: give each node a name of its own, or take it off the list of peers";
+            let reason = "a peer has this node's own name: give each node a name of its own, or remove it from the list of peers";
             return self.report(now, Problem { address, name: Some(name), reason, is_transient: false });
         }
         if let Some(peer) = self.peers.get_mut(&node) {
@@ -145,18 +152,18 @@ impl Mesh {
         self.due = now.min(self.due);
     }
 
-    /// Gives a peer up, with all that waits for it.
+    /// Removes a peer, with everything that waits for it.
     pub fn remove_peer(&mut self, now: Time, node: NodeId) {
         let its = self.connections.iter().filter(|(_, connection)| connection.peer == Some(node));
         let its: Vec<ConnectionId> = its.map(|(id, _)| *id).collect();
         for id in its {
-            self.close(now, id, "the node is no peer any more");
+            self.close(now, id, "the node is no longer a peer");
         }
         self.peers.remove(&node);
     }
 
-    /// Somebody has connected from the address `from`. `None` when too many handshakes go on already and none of them makes room: the
-    /// connection is to be closed.
+    /// Handles a connection accepted from the address `from`. Returns `None` when too many handshakes are open and none
+    /// makes room: the connection must be closed.
     pub fn accepted(&mut self, now: Time, from: SocketAddr) -> Option<ConnectionId> {
         let network = Network::of(from.ip());
         if !self.make_room(now, network) {
@@ -173,7 +180,7 @@ impl Mesh {
         Some(self.insert(Connection { network: Some(network), ..connection }))
     }
 
-    /// A connection that [`Demand::Dial`] asked for is there.
+    /// Handles a connection that [`Demand::Dial`] asked for and that is established.
     pub fn dialed(&mut self, now: Time, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Stage::Dialing { .. } = connection.stage else { return };
@@ -194,7 +201,7 @@ impl Mesh {
         self.queue(id);
     }
 
-    /// Bytes have come. Those of a connection that is no more are ignored.
+    /// Handles received bytes. Bytes of a closed connection are ignored.
     pub fn input(&mut self, now: Time, id: ConnectionId, bytes: Bytes) {
         let Some(connection) = self.connections.get(&id) else { return };
         let (channel, node) = match (&connection.stage, connection.peer) {
@@ -210,8 +217,8 @@ impl Mesh {
         self.update_peer(now, node);
     }
 
-    /// Adds what a connection has to write, until `out` holds `budget` bytes; the last frame may go beyond. When it does, the connection
-    /// is among those that [`Self::poll_writable`] names again.
+    /// Appends the output of a connection until `out` holds `budget` bytes; the last frame may exceed it. If there is
+    /// more, [`Self::poll_writable`] returns the connection again.
     pub fn output(&mut self, now: Time, id: ConnectionId, budget: usize, out: &mut Output) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if !connection.out.is_empty() {
@@ -226,7 +233,7 @@ impl Mesh {
         mark(node, peer, &mut self.writable, &mut self.peers_with_events);
     }
 
-    /// A connection that may have output since it was last named here.
+    /// Returns a connection that may have output since the last time it was returned.
     pub fn poll_writable(&mut self) -> Option<ConnectionId> {
         loop {
             let id = self.writable.pop_front()?;
@@ -241,10 +248,10 @@ impl Mesh {
         }
     }
 
-    /// Takes a frame for a peer's lane: [`Link::send`].
+    /// Accepts a frame for a peer's lane: [`Link::send`].
     ///
     /// # Errors
-    /// [`Refused`] when it finds no place, [`Refused::Down`] also when there is no such peer.
+    /// [`Refused`] when there is no room, [`Refused::Down`] also when there is no such peer.
     pub fn send(&mut self, now: Time, peer: NodeId, lane: Lane, frame: Bytes) -> Result<u64, Refused> {
         let known = self.peers.get_mut(&peer).ok_or(Refused::Down)?;
         let number = known.link.send(now, lane, frame)?;
@@ -252,7 +259,7 @@ impl Mesh {
         Ok(number)
     }
 
-    /// As [`Link::expect_restart`].
+    /// Expects a peer to have restarted: [`Link::expect_restart`].
     pub fn expect_restart(&mut self, now: Time, peer: NodeId) {
         if let Some(known) = self.peers.get_mut(&peer) {
             known.link.expect_restart(now);
@@ -260,7 +267,7 @@ impl Mesh {
         }
     }
 
-    /// A frame that came from a peer has been dealt with.
+    /// Returns the credit of a peer's frame that was handled.
     pub fn consume(&mut self, peer: NodeId, credit: Credit) {
         if let Some(known) = self.peers.get_mut(&peer) {
             known.link.consume(credit);
@@ -268,12 +275,12 @@ impl Mesh {
         }
     }
 
-    /// What is to be done with connections; for the carrier.
+    /// Returns the next demand on connections, for the transport.
     pub fn poll_demand(&mut self) -> Option<Demand> {
         self.demands.pop_front()
     }
 
-    /// What happened; for whoever uses the links. Of one link, in order.
+    /// Returns the next event, for the user of the links. Events of one link are in order.
     pub fn poll_event(&mut self) -> Option<MeshEvent> {
         if let Some(event) = self.events.pop_front().or_else(|| self.introductions.pop_front()) {
             return Some(event);
@@ -293,12 +300,12 @@ impl Mesh {
         }
     }
 
-    /// When [`Self::handle_timeout`] is due; too early is possible, too late is not.
+    /// Returns the time at which [`Self::handle_timeout`] is due. It may be too early, never too late.
     pub fn timeout(&self) -> Time {
         self.due
     }
 
-    /// Time has passed: connections are dialed, handshakes are given up, pings become due, peers that are silent are suspect.
+    /// Handles the passing of time: dials connections, gives up handshakes, sends pings, and suspects silent peers.
     pub fn handle_timeout(&mut self, now: Time) {
         if now < self.due {
             return;
@@ -322,14 +329,14 @@ impl Mesh {
             };
             self.fail(now, id, &reason, None);
         }
-        // With one link that is due, the others do what nearly is.
+        // When one link is due, the others do work that is nearly due.
         let is_due = self.peers.values().any(|peer| peer.link.timeout() <= now);
         let due: Vec<NodeId> = if is_due { self.peers.keys().copied().collect() } else { Vec::new() };
         for node in due {
             if let Some(peer) = self.peers.get_mut(&node) {
                 peer.link.handle_timeout(now);
             }
-            self.sweep(now, node, "nothing came over it for too long");
+            self.sweep(now, node, "nothing arrived over it for too long");
             self.update_peer(now, node);
         }
         self.dial_due(now);
@@ -337,7 +344,7 @@ impl Mesh {
         self.due = self.next_due();
     }
 
-    /// The peers, by their numbers.
+    /// Iterates over the peers, by id.
     pub fn peers(&self) -> impl Iterator<Item = PeerStatus<'_>> {
         self.peers.iter().map(|(node, peer)| peer.status(*node))
     }
@@ -346,12 +353,12 @@ impl Mesh {
         self.peers.get(&node).map(|peer| peer.status(node))
     }
 
-    /// The peer that a connection was dialed for, or whose channel it is.
+    /// Returns the peer that a connection was dialed for, or whose channel it is.
     pub fn peer_of(&self, id: ConnectionId) -> Option<NodeId> {
         self.connections.get(&id)?.peer
     }
 
-    /// Whether a connection is one of those of a link: both have proved to be who they are to be.
+    /// Returns whether a connection belongs to a link: both nodes have proved who they are.
     pub fn is_joined(&self, id: ConnectionId) -> bool {
         self.connections.get(&id).is_some_and(|connection| matches!(connection.stage, Stage::Channel { .. }))
     }
@@ -360,7 +367,7 @@ impl Mesh {
         &self.counters
     }
 
-    /// Connections of any stage.
+    /// Returns the number of connections in any stage.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
@@ -399,7 +406,7 @@ impl Mesh {
             for slot in &peer.slots {
                 assert!(slot.connection.is_none_or(|id| self.connections.contains_key(&id)));
             }
-            assert!(!peer.link.has_events() || peer.has_queued_events, "an event that nobody would hear of");
+            assert!(!peer.link.has_events() || peer.has_queued_events, "an event that is not queued");
         }
     }
 
@@ -417,7 +424,7 @@ impl Mesh {
         LinkId(u128::from_le_bytes(id))
     }
 
-    /// Something was done to the link of a peer, which may be up or suspect now.
+    /// Updates a peer after a change of its link, which may be up or suspect now.
     fn update_peer(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         if peer.is_up != peer.link.is_up() {
@@ -428,7 +435,7 @@ impl Mesh {
         self.mark(node);
     }
 
-    /// Something was done to the link of a peer, which may have output and events now.
+    /// Marks a peer after a change of its link, which may have output and events now.
     fn mark(&mut self, node: NodeId) {
         if let Some(peer) = self.peers.get_mut(&node) {
             mark(node, peer, &mut self.writable, &mut self.peers_with_events);
@@ -444,10 +451,10 @@ impl Mesh {
     }
 }
 
-/// What a connection that belongs to no link says that it belongs to.
+/// Link id in the handshake of a connection that belongs to no link.
 const NO_LINK: LinkId = LinkId(0);
 
-/// Notes what the link of a peer has: output, of connections that are not among those with some yet, and events.
+/// Queues the output and events of a peer's link. Connections that are queued already are skipped.
 fn mark(
     node: NodeId,
     peer: &mut Peer,

@@ -2,7 +2,7 @@ use std::fmt;
 
 use ring::digest;
 
-/// A node's name in eight bytes: the first of its SHA-256.
+/// Id of a node: the first eight bytes of the SHA-256 of its name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
 
@@ -29,9 +29,9 @@ impl fmt::Display for NodeId {
 mod tests {
     use super::*;
 
-    /// As `printf n1 | sha256sum` says, for ever.
+    /// Checks the number that `printf n1 | sha256sum` gives. It must never change.
     #[test]
-    fn a_name_has_this_number() {
+    fn the_id_of_a_name_never_changes() {
         assert_eq!(NodeId::of_name("n1").to_string(), NODE_1);
     }
 

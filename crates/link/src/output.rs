@@ -1,22 +1,22 @@
 use bytes::Bytes;
 
-/// Bytes for one connection, in order. Small records are gathered, large frames are handed on without a copy.
+/// Bytes for one connection, in order. Small records are gathered; large frames are passed on without a copy.
 #[derive(Debug, Default)]
 pub struct Output {
     chunks: Vec<Bytes>,
     gathered: Vec<u8>,
-    /// Bytes that the next chunk is likely to gather: as many as the last.
+    /// Expected size of the next chunk, in bytes: the size of the last one.
     likely: usize,
     length: usize,
 }
 
-/// From this length on a frame is worth a chunk of its own.
+/// Length in bytes from which a frame gets a chunk of its own.
 const LARGE: usize = 4096;
-/// A chunk is never made larger than this before it is filled.
+/// Maximum size of a chunk before it is filled, in bytes.
 const LIKELY_MAX: usize = 256 * 1024;
 
 impl Output {
-    /// Bytes that have been put in since the last [`Self::take`].
+    /// Returns the bytes added since the last [`Self::take`].
     pub fn len(&self) -> usize {
         self.length
     }
@@ -25,19 +25,19 @@ impl Output {
         self.length == 0
     }
 
-    /// What is to be written, as chunks; the output is empty then.
+    /// Takes the bytes to write, as chunks; the output is empty then.
     pub fn take(&mut self) -> Vec<Bytes> {
         self.drain().collect()
     }
 
-    /// The same, for those who use one output again and again.
+    /// Takes the bytes like [`Self::take`], for an output that is used repeatedly.
     pub fn drain(&mut self) -> impl Iterator<Item = Bytes> {
         self.seal();
         self.length = 0;
         self.chunks.drain(..)
     }
 
-    /// Adds what another holds.
+    /// Appends the bytes of another output.
     pub(crate) fn append(&mut self, other: &mut Self) {
         for chunk in other.take() {
             self.put_frame(&[], &chunk);
@@ -50,7 +50,7 @@ impl Output {
         self.gathered.extend_from_slice(bytes);
     }
 
-    /// A frame behind its header.
+    /// Appends a frame after its header.
     pub(crate) fn put_frame(&mut self, header: &[u8], frame: &Bytes) {
         self.length += header.len() + frame.len();
         if frame.len() < LARGE {

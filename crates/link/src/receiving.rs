@@ -2,20 +2,20 @@ use crate::error::PeerError;
 use crate::lane::Lane;
 use crate::wire::ResumePoint;
 
-/// One lane's way in: how far it is, and what the peer was told of that.
+/// Receiving side of one lane: its progress, and the last acknowledgement sent to the peer.
 #[derive(Debug)]
 pub struct Receiving {
     lane: Lane,
     window: u64,
-    /// The frame that comes next.
+    /// Number of the next frame.
     next: u64,
     /// Bytes of all frames before it.
     offset: u64,
-    /// Of those, bytes of frames that were consumed.
+    /// Bytes of frames that were consumed.
     consumed: u64,
     next_sent: u64,
     limit_sent: u64,
-    /// What was told may have been lost with the channel that carried it.
+    /// True when the last acknowledgement may have been lost with its channel.
     may_be_lost: bool,
 }
 
@@ -33,7 +33,7 @@ impl Receiving {
         }
     }
 
-    /// A frame has come. Returns its number.
+    /// Admits a received frame. Returns its number.
     pub fn admit(&mut self, number: u32, length: u64) -> Result<u64, PeerError> {
         let lane = self.lane.byte();
         if number != self.next as u32 {
@@ -47,26 +47,26 @@ impl Receiving {
         Ok(self.next - 1)
     }
 
-    /// Frames of so many bytes are in nobody's way any more. No more than were admitted.
+    /// Returns the credit of consumed frames. `bytes` is at most the number of admitted bytes.
     pub fn consume(&mut self, bytes: u64) {
         debug_assert!(self.consumed + bytes <= self.offset, "consumed before it came");
         self.consumed = (self.consumed + bytes).min(self.offset);
     }
 
-    /// Bytes that were admitted and not consumed.
+    /// Returns the bytes that were admitted and not consumed.
     pub fn held(&self) -> u64 {
         self.offset - self.consumed
     }
 
-    /// Whether [`Self::take_acknowledgement`] has something.
+    /// Returns whether [`Self::take_acknowledgement`] has something.
     pub fn has_pending(&self) -> bool {
         let acknowledges = self.lane.class().is_resumed() && self.next != self.next_sent;
-        // A little more credit is not worth a record.
+        // A small increase of the credit is not worth a record.
         let grants = self.consumed + self.window - self.limit_sent >= self.window / 4;
         acknowledges || grants || self.may_be_lost
     }
 
-    /// What the peer should hear: `(next, limit)`.
+    /// Returns the acknowledgement to send: `(next, limit)`.
     pub fn take_acknowledgement(&mut self) -> Option<(u64, u64)> {
         if !self.has_pending() {
             return None;
@@ -76,12 +76,12 @@ impl Receiving {
         Some((self.next, self.limit_sent))
     }
 
-    /// A channel was lost, with what it carried.
+    /// Notes that a channel was lost with the acknowledgements that it carried.
     pub fn resend(&mut self) {
         self.may_be_lost = self.offset > 0;
     }
 
-    /// For a channel that begins.
+    /// Returns the resume point for a new channel.
     pub fn resume_point(&mut self) -> ResumePoint {
         (self.next_sent, self.limit_sent) = (self.next, self.consumed + self.window);
         ResumePoint { lane: self.lane, next: self.next, offset: self.offset, limit: self.limit_sent }

@@ -8,27 +8,28 @@ use crate::mutation::{Mutation, mutated};
 use crate::time::Time;
 use crate::wire::ResumePoint;
 
-/// One lane's way out: what waits to be written, and on resumed lanes what was written and not acknowledged.
+/// Sending side of one lane: frames that wait to be written, and on resumed lanes those that were written and not
+/// acknowledged.
 #[derive(Debug)]
 pub struct Sending {
     lane: Lane,
     frames: VecDeque<Waiting>,
-    /// Bytes of all of them.
+    /// Bytes of all held frames.
     held: u64,
     /// Number of the first frame that is held.
     first: u64,
     /// Bytes of all frames before it.
     first_offset: u64,
-    /// The frame that is written next: `first..=end`.
+    /// Number of the frame that is written next: `first..=end`.
     next: u64,
     next_offset: u64,
-    /// Frames below were written to some channel.
+    /// Frames below this number were written to some channel.
     written: u64,
-    /// Granted by the peer.
+    /// Offset limit that the peer has granted.
     limit: u64,
-    /// A frame waits for credit.
+    /// True while a frame waits for credit.
     is_stalled: bool,
-    /// Frames from this number on are for the peer's next life: none of them is written before that is there.
+    /// Number from which frames are for the peer's next incarnation: none of them is written before it runs.
     next_incarnation: Option<u64>,
 }
 
@@ -42,7 +43,7 @@ struct Waiting {
 pub struct Written {
     pub number: u64,
     pub frame: Bytes,
-    /// It had been written before, to a channel that was lost.
+    /// True when it was written before, to a channel that was lost.
     pub is_again: bool,
 }
 
@@ -63,18 +64,18 @@ impl Sending {
         }
     }
 
-    /// What is taken from now on is for the peer's next life.
+    /// Marks frames accepted from now on as frames for the peer's next incarnation.
     pub fn expect_restart(&mut self) {
         let end = self.end();
         self.next_incarnation.get_or_insert(end);
     }
 
-    /// The peer goes on as it is: what waits for its next life is for this one.
+    /// Notes that the peer continues: frames for its next incarnation go to this one.
     pub fn expect_no_restart(&mut self) {
         self.next_incarnation = None;
     }
 
-    /// The way out to the peer's next life, with what waits for that.
+    /// Returns the sending side for the peer's next incarnation, with the frames that wait for it.
     pub fn restarted(mut self) -> Self {
         let mut next = Self::new(self.lane);
         if let Some(first) = self.next_incarnation {
@@ -92,45 +93,45 @@ impl Sending {
         self.first + self.frames.len() as u64
     }
 
-    /// Bytes that wait to be written or acknowledged.
+    /// Returns the bytes that wait to be written or acknowledged.
     pub fn held(&self) -> u64 {
         self.held
     }
 
-    /// Frames that wait to be written or acknowledged.
+    /// Returns the number of frames that wait to be written or acknowledged.
     pub fn frames(&self) -> u64 {
         self.frames.len() as u64
     }
 
-    /// When the oldest of them came.
+    /// Returns the time at which the oldest of them was accepted.
     pub fn oldest(&self) -> Option<Time> {
         self.frames.front().map(|waiting| waiting.since)
     }
 
-    /// Takes a frame, and returns its number.
+    /// Accepts a frame, and returns its number.
     pub fn push(&mut self, now: Time, frame: Bytes) -> u64 {
         self.held += frame.len() as u64;
         self.frames.push_back(Waiting { frame, since: now });
         self.end() - 1
     }
 
-    /// Whether [`Self::write`] has something.
+    /// Returns whether [`Self::write`] has something.
     pub fn is_ready(&self) -> bool {
         self.next < self.end_of_incarnation() && self.next_offset < self.limit
     }
 
-    /// The frame before which those end that the peer may have in its present life.
+    /// Returns the number after the last frame that the peer's present incarnation may receive.
     fn end_of_incarnation(&self) -> u64 {
         self.next_incarnation.map_or(self.end(), |first| first.min(self.end()))
     }
 
-    /// Whether frames wait for credit only; true once for each time that they begin to.
+    /// Returns whether frames wait for nothing but credit. True once for each time that they begin to.
     pub fn stalls(&mut self) -> bool {
         let is_stalled = self.next < self.end_of_incarnation() && self.next_offset >= self.limit;
         is_stalled && !std::mem::replace(&mut self.is_stalled, is_stalled)
     }
 
-    /// The next frame, if there is one and the peer granted its beginning.
+    /// Returns the next frame, if there is one and the peer has granted its beginning.
     pub fn write(&mut self) -> Option<Written> {
         if !self.is_ready() {
             return None;
@@ -147,7 +148,8 @@ impl Sending {
         Some(Written { number, frame, is_again })
     }
 
-    /// The peer has all before `next`, and grants up to `limit`. True when frames were acknowledged by that.
+    /// Handles an acknowledgement: the peer has all frames before `next`, and grants up to `limit`. Returns true when
+    /// it acknowledged new frames.
     pub fn acknowledged(&mut self, next: u64, limit: u64) -> Result<bool, PeerError> {
         if next > self.next {
             return Err(PeerError::AcknowledgedUnsent {
@@ -157,7 +159,7 @@ impl Sending {
             });
         }
         self.grant(limit);
-        // Of a lane that is not resumed, or said before what is known already.
+        // The lane is not resumed, or the acknowledgement is older than the last one.
         if next <= self.first || !self.lane.class().is_resumed() {
             return Ok(false);
         }
@@ -165,7 +167,8 @@ impl Sending {
         Ok(true)
     }
 
-    /// A new channel carries the lane; the peer is at `resume_point`. Returns how many frames were lost with the earlier one, for good.
+    /// Moves the lane to a new channel, with the peer at `resume_point`. Returns the number of frames that were lost
+    /// for good with the earlier channel.
     pub fn resume(&mut self, resume_point: &ResumePoint) -> Result<u64, PeerError> {
         let cannot = PeerError::CannotResume {
             lane: self.lane.byte(),
@@ -174,13 +177,13 @@ impl Sending {
             found: resume_point.next,
         };
         if !self.lane.class().is_resumed() {
-            // What was on its way is gone; the numbers go on where the peer is. It may be further: a connection that it has given up
-            // already may say where it was before.
+            // Frames in transit are lost; the numbers continue where the peer is. The peer may be further: a connection
+            // that it has given up already may report its earlier position.
             let lost = self.first.saturating_sub(resume_point.next);
             (self.first, self.first_offset) = (resume_point.next, resume_point.offset);
             (self.next, self.next_offset, self.written) =
                 (resume_point.next, resume_point.offset, resume_point.next);
-            // Another channel may have said more by now than was true when this one began.
+            // Another channel may have granted more than when this one began.
             self.grant(resume_point.limit);
             return Ok(lost);
         }
@@ -199,7 +202,7 @@ impl Sending {
         Ok(0)
     }
 
-    /// The channel is gone: what a lane that takes nothing over had not written is dropped. Returns how many frames that were.
+    /// Drops the unwritten frames of a lane that is not resumed, after its channel is gone. Returns their number.
     pub fn drop_unwritten(&mut self) -> u64 {
         let dropped = self.frames.len() as u64;
         self.frames.clear();
@@ -236,7 +239,7 @@ impl Sending {
         assert!(self.next <= self.end() && self.written >= self.next);
         assert!(
             self.next_incarnation.is_none_or(|first| self.written <= first),
-            "nobody has what is for the next life"
+            "no incarnation has frames for the next one"
         );
         assert_eq!(self.frames.iter().map(|waiting| waiting.frame.len() as u64).sum::<u64>(), self.held);
         let before = self.frames.iter().take((self.next - self.first) as usize);
@@ -249,10 +252,10 @@ impl Sending {
 mod tests {
     use super::*;
 
-    /// Two connections of one number were made at once, and the ends took them in different orders: the peer has given one up, which says late
-    /// where the peer was before. The next one says where it is.
+    /// Two connections with one number are made at once, and the ends attach them in different orders. The peer has
+    /// given one up; its resume point arrives late and is old. The next one has the right position.
     #[test]
-    fn a_place_that_comes_too_late_is_not_the_last_one() {
+    fn a_late_resume_point_is_not_final() {
         let mut sending = Sending::new(Lane::CONTROL);
         let resume_point = |next| ResumePoint { lane: Lane::CONTROL, next, offset: next, limit: 100 };
         sending.resume(&resume_point(0)).expect("it begins");

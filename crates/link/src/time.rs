@@ -1,4 +1,4 @@
-/// Microseconds since any origin that stays the same while a process lives.
+/// Microseconds since any origin that is fixed while a process runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub u64);
 
@@ -9,7 +9,7 @@ impl Time {
         Self(self.0.saturating_add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)))
     }
 
-    /// Microseconds since `earlier`, 0 when that is later.
+    /// Returns the microseconds since `earlier`, or 0 when that is later.
     pub fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }

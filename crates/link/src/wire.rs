@@ -1,4 +1,4 @@
-//! Records on a channel after the handshake. Little endian:
+//! Records on a channel after the handshake. All integers are little endian:
 //!
 //! ```text
 //! kind u8 | lane u8 | 0 u16 | length u32 | number u32 | length bytes
@@ -17,7 +17,7 @@ use crate::time::Time;
 
 const HEADER: usize = 12;
 
-/// Largest frame, bytes: the largest MQTT packet and what a node says with it. The same for every node.
+/// Maximum size of a frame in bytes: the largest MQTT packet and the fields that a node adds. The same for every node.
 pub const FRAME_MAX: u32 = 257 << 20;
 
 const FRAME: u8 = 1;
@@ -28,7 +28,7 @@ const RESUME: u8 = 5;
 
 const RESUME_POINT: usize = 25;
 
-/// One record, as it came.
+/// One received record.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Record {
     Frame { lane: Lane, number: u32, frame: Bytes },
@@ -38,22 +38,22 @@ pub enum Record {
     Resume { resume_points: Vec<ResumePoint> },
 }
 
-/// How far a receiver is on a lane.
+/// Position of a receiver on a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResumePoint {
     pub lane: Lane,
-    /// The frame that it wants next.
+    /// Number of the frame that it expects next.
     pub next: u64,
     /// Bytes of all frames before it.
     pub offset: u64,
-    /// A frame may begin while the offset is below.
+    /// Offset limit: a frame may begin below it.
     pub limit: u64,
 }
 
 impl Record {
     pub const RESUME: u8 = RESUME;
 
-    /// The byte that stands for its kind, for errors.
+    /// Returns the byte of the record's kind, for errors.
     pub fn kind(&self) -> u8 {
         match self {
             Self::Frame { .. } => FRAME,
@@ -65,14 +65,14 @@ impl Record {
     }
 }
 
-/// Cuts a stream of bytes into records. Holds no more than one incomplete record.
+/// Decoder that cuts a stream of bytes into records. It holds at most one incomplete record.
 #[derive(Debug, Default)]
 pub struct Decoder {
     pending: BytesMut,
 }
 
 impl Decoder {
-    /// The next record of `input`, of which the bytes that are used up are taken.
+    /// Returns the next record of `input`, and takes the used bytes from it.
     pub fn next(&mut self, input: &mut Bytes) -> Result<Option<Record>, PeerError> {
         if self.pending.is_empty() {
             let Some(header) = Header::read(input)? else {
@@ -95,7 +95,7 @@ impl Decoder {
 
     fn keep(&mut self, input: &mut Bytes, whole: usize) -> Option<Record> {
         if !input.is_empty() {
-            // What the peer only announces takes no memory yet.
+            // A length that the peer only announces takes no memory yet.
             self.pending.reserve(whole.min(2 * input.len().max(HEADER)));
             self.pending.extend_from_slice(input);
             input.clear();
@@ -109,7 +109,7 @@ impl Decoder {
     }
 }
 
-/// What a record begins with, once it was looked at.
+/// Checked header of a record.
 #[derive(Clone, Copy)]
 struct Header {
     kind: u8,
@@ -119,7 +119,7 @@ struct Header {
 }
 
 impl Header {
-    /// As soon as all of it is there.
+    /// Returns the header once all of it is there.
     fn read(bytes: &[u8]) -> Result<Option<Self>, PeerError> {
         let Some([kind, lane, zero, zero_too, rest @ ..]) = bytes.first_chunk::<HEADER>() else {
             return Ok(None);
@@ -146,12 +146,12 @@ impl Header {
         }
     }
 
-    /// Of the record, with this.
+    /// Returns the length of the record with its header.
     fn whole(self) -> usize {
         HEADER + self.length as usize
     }
 
-    /// The whole record.
+    /// Decodes the whole record.
     fn record(self, mut bytes: Bytes) -> Result<Record, PeerError> {
         let Self { kind, lane, number, .. } = self;
         bytes.advance(HEADER);
@@ -248,9 +248,9 @@ mod tests {
         ]
     }
 
-    /// The bytes of version 1, for ever.
+    /// Checks the bytes of version 1. They must never change.
     #[test]
-    fn records_have_these_bytes() {
+    fn records_keep_their_byte_format() {
         let golden = ["01050000050000000700000068656c6c6f", "020100001000000000000000".to_owned().as_str()]
             .map(str::to_owned);
         let found: Vec<String> = all()
@@ -273,7 +273,7 @@ mod tests {
                 while let Some(record) = decoder.next(&mut piece).expect("good records") {
                     found.push(record);
                 }
-                assert!(piece.is_empty(), "what is not a whole record is kept");
+                assert!(piece.is_empty(), "an incomplete record is kept");
             }
             let wanted: Vec<Record> = all().into_iter().map(|(record, _)| record).collect();
             assert_eq!(found, wanted);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_before_it_is_waited_for() {
+    fn an_invalid_record_is_refused_before_its_bytes_arrive() {
         let refused = |bytes: &[u8]| {
             Decoder::default().next(&mut Bytes::copy_from_slice(bytes)).expect_err("a bad record")
         };

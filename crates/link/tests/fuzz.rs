@@ -1,5 +1,5 @@
-//! What a peer that means no good may send, for two seconds or as many as the environment variable `MERIDIAN_FUZZ_SECONDS` says.
-//! `MERIDIAN_FUZZ_SEED` gives another run than the usual one.
+//! Hostile input of a peer, for two seconds or the number in the environment variable `MERIDIAN_FUZZ_SECONDS`.
+//! `MERIDIAN_FUZZ_SEED` selects another run than the usual one.
 
 mod random;
 
@@ -24,7 +24,7 @@ fn for_a_while(mut round: impl FnMut(&mut Random)) {
     }
 }
 
-/// Flips, cuts, doubles and writes over bytes.
+/// Flips, cuts, doubles and overwrites bytes.
 fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
     for _ in 0..random.below(4) {
         if bytes.is_empty() {
@@ -45,12 +45,12 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>) {
 }
 
 fn identity(name: &str) -> Identity {
-    let descriptor = Bytes::from(format!("the card of {name}"));
+    let descriptor = Bytes::from(format!("the descriptor of {name}"));
     Identity { name: name.into(), cluster: [1; 16], features: 3, descriptor }
 }
 
 #[test]
-fn no_handshake_panics_and_none_without_the_secret_is_done() {
+fn hostile_bytes_never_panic_a_handshake_or_complete_it_without_the_secret() {
     for_a_while(|random| {
         let secret = Secret::new(b"secret");
         let mut hello = Output::default();
@@ -71,16 +71,16 @@ fn no_handshake_panics_and_none_without_the_secret_is_done() {
             let piece = rest.split_off(random.below(rest.len()));
             progress = accepts.input(&mut piece.into(), &mut out);
         }
-        assert!(!matches!(progress, Ok(Progress::Done(_))), "a stranger has joined");
-        // The dialer meets an acceptor that says anything.
+        assert!(!matches!(progress, Ok(Progress::Done(_))), "an unknown node has joined");
+        // The dialer meets an acceptor that answers with anything.
         let mut answer = out.take().concat();
         mutate(random, &mut answer);
         let done = dials.input(&mut answer.into(), &mut out);
-        assert!(!matches!(done, Ok(Progress::Done(_))), "a stranger was believed");
+        assert!(!matches!(done, Ok(Progress::Done(_))), "an unknown node was believed");
     });
 }
 
-/// A link with its peer's handshake done, and bytes that a good peer might send.
+/// Creates a link with its peer's handshake done, and bytes that a correct peer might send.
 fn good_stream(random: &mut Random) -> (Link, Vec<u8>) {
     let config = Config { window: 1_000, ..Config::default() };
     let (mut good, mut victim) = (Link::new(LinkId(1), config.clone()), Link::new(LinkId(2), config));
@@ -115,7 +115,7 @@ fn good_stream(random: &mut Random) -> (Link, Vec<u8>) {
 }
 
 #[test]
-fn whatever_a_peer_sends_a_link_stays_in_order() {
+fn a_link_stays_consistent_under_hostile_bytes() {
     let (mut refused, mut taken) = (0_u64, 0_u64);
     for_a_while(|random| {
         let (mut link, mut stream) = good_stream(random);
@@ -151,7 +151,7 @@ fn whatever_a_peer_sends_a_link_stays_in_order() {
     assert!(refused > 0 && taken > 0, "both kinds of input were met");
 }
 
-/// Takes what a mesh has to write, for its one connection.
+/// Takes the output of a mesh for its one connection.
 fn written(mesh: &mut Mesh) -> Vec<u8> {
     let mut out = Output::default();
     while let Some(id) = mesh.poll_writable() {
@@ -174,7 +174,7 @@ fn mesh(name: &str, peer: &str, random: &mut Random) -> Mesh {
 }
 
 #[test]
-fn whatever_comes_over_a_connection_nobody_is_introduced_as_somebody_else() {
+fn hostile_bytes_never_introduce_a_node_under_another_name() {
     let (mut introduced, mut ended) = (0_u64, 0_u64);
     for_a_while(|random| {
         let (mut seeks, mut accepts) = (mesh("a", "", random), mesh("b", "", random));
@@ -220,10 +220,10 @@ fn whatever_comes_over_a_connection_nobody_is_introduced_as_somebody_else() {
 }
 
 #[test]
-fn whatever_comes_over_a_connection_a_mesh_stays_in_order() {
+fn a_mesh_stays_consistent_under_hostile_bytes() {
     let (mut joined, mut ended) = (0_u64, 0_u64);
     for_a_while(|random| {
-        // Node "b" dials: its number is the smaller one.
+        // Node "b" dials: its id is the smaller one.
         let (mut b, mut a) = (mesh("b", "a", random), mesh("a", "b", random));
         let (dials, accepts) = if b.node() < a.node() { (&mut b, &mut a) } else { (&mut a, &mut b) };
         let now = Time(1);
@@ -248,7 +248,7 @@ fn whatever_comes_over_a_connection_a_mesh_stays_in_order() {
                 to.input(now, at, bytes.into());
                 to.check_invariants();
                 let peer = from.node();
-                // Refused before they are joined, or for want of room.
+                // It is refused before they are joined, or for lack of room.
                 let _ = to.send(now, peer, Lane::assured(round as u8), vec![7; random.below(300)].into());
                 while let Some(demand) = to.poll_demand() {
                     ended += u64::from(matches!(demand, Demand::Close { .. }));

@@ -1,4 +1,4 @@
-//! Nodes that are joined by their meshes: whatever the network does, and whoever else comes.
+//! Nodes that are joined by their meshes, despite faults of the network and hostile connections.
 
 mod introductions;
 mod random;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use link::{Lane, Mesh, Refused};
 use world::{Spec, World, some_lane, specs};
 
-/// Says which seed it was when a run fails.
+/// Prints the seed when a run fails.
 struct Seen(u64);
 
 impl Drop for Seen {
@@ -24,7 +24,7 @@ impl Drop for Seen {
 }
 
 #[test]
-fn whatever_the_network_does_frames_arrive_once_and_in_order() {
+fn frames_arrive_once_and_in_order_despite_network_faults() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = number("MERIDIAN_LINK_SEED").unwrap_or(0);
     let (mut cuts, mut swallowed, mut severed, mut restarts, mut refused) = (0, 0, 0, 0, 0);
@@ -33,7 +33,8 @@ fn whatever_the_network_does_frames_arrive_once_and_in_order() {
         let _seen = Seen(seed);
         let (count, connections) = (3 + seed as usize % 3, 1 + (seed / 3) as u8 % 4);
         let mut specs = specs(count, connections);
-        // In half of the runs they seek each other too, and themselves, which changes nothing for their links.
+        // In half of the runs the nodes also dial each other, and themselves, for discovery. That changes nothing for
+        // their links.
         let seeks: Vec<usize> = if seed % 2 == 1 { (0..count).collect() } else { Vec::new() };
         for spec in &mut specs {
             spec.config.introduces = !seeks.is_empty();
@@ -131,7 +132,7 @@ fn the_node_with_the_smaller_number_dials_and_all_connections_are_made() {
     assert_eq!(dials, 3 * 4);
 }
 
-/// Two nodes of which one is as `change` makes it: they are never joined, and say why.
+/// Runs two nodes after `change`: they are never joined, and log the reason.
 fn refused(change: impl Fn(&mut Spec), at_one: &str, at_other: &str) {
     for changed in [0, 1] {
         let mut specs = specs(2, 2);
@@ -162,9 +163,9 @@ fn a_node_with_another_secret_is_refused() {
     );
 }
 
-/// What is refused on the way to a link is dialed again, and nobody has to do anything about it.
+/// A connection that is refused on the way to a link is dialed again, and no action is needed.
 #[test]
-fn a_restart_is_nothing_to_complain_of_but_that_nobody_is_there() {
+fn a_restart_logs_nothing_but_that_the_node_cannot_be_reached() {
     for (at, seed) in [0, 1].into_iter().flat_map(|at| (0..20).map(move |seed| (at, seed))) {
         let mut world = World::new(specs(2, 4), seed);
         world.run(2_000);
@@ -190,7 +191,7 @@ fn a_node_of_another_cluster_is_refused() {
 fn a_node_that_is_not_on_the_list_is_refused() {
     let mut specs = specs(2, 2);
     let mut world = World::new(specs.clone(), 3);
-    // The one that is dialed does not know the dialer.
+    // The acceptor does not know the dialer.
     let acceptor = usize::from(world.id(0) < world.id(1));
     specs[acceptor].peers.clear();
     world = World::new(specs, 3);
@@ -203,7 +204,7 @@ fn a_node_that_is_not_on_the_list_is_refused() {
 #[test]
 fn a_node_with_this_nodes_name_is_refused() {
     let mut specs = specs(2, 2);
-    // Both go by one name, and the address of each is what the other takes for its peer's.
+    // Both have one name, and the address of each is the other's configured address for its peer.
     for (spec, address) in specs.iter_mut().zip([1, 0]) {
         spec.name = "same".into();
         spec.peers = vec![("a".into(), address), ("b".into(), address), ("same".into(), address)];
@@ -228,7 +229,7 @@ fn a_peer_at_the_address_of_another_is_not_taken_for_it() {
     assert!(world.nodes.iter().all(|node| node.mesh.peers().all(|peer| !peer.is_up)));
 }
 
-/// The one that is there stays, the other is told, and the log says so.
+/// The node that is there stays, the other learns the reason, and the log reports it.
 #[test]
 fn a_second_process_with_the_name_of_a_peer_does_not_disturb_it() {
     for name in ["n0", "n1"] {
@@ -258,13 +259,14 @@ fn a_second_process_with_the_name_of_a_peer_does_not_disturb_it() {
     }
 }
 
-/// A peer that went away for good leaves its name to who comes next, and what was about the one is not held against the other.
+/// A node that has stopped for good frees its name for the next process, and state about the one does not affect the
+/// other.
 #[test]
-fn two_lives_of_a_peer_that_take_turns_are_kept_apart() {
+fn two_alternating_incarnations_of_a_peer_are_kept_apart() {
     let mut specs = specs(2, 1);
     specs.push(specs[1].clone());
     let mut world = World::new(specs, 3);
-    // The third is the second once more, somewhere else: each is cut off while the other is there.
+    // The third node is the second once more, at another address: each is cut off while the other is reachable.
     world.nodes[2].is_running = false;
     world.run(2_000);
     for round in 0..6 {
@@ -285,7 +287,7 @@ fn two_lives_of_a_peer_that_take_turns_are_kept_apart() {
     }
 }
 
-/// Pings write what else there is too, and would hide a connection that is not named when it has something.
+/// Pings also flush other output, and would hide a connection that is not reported when it has some.
 #[test]
 fn nothing_waits_for_a_ping() {
     let mut specs = specs(2, 3);
@@ -295,7 +297,7 @@ fn nothing_waits_for_a_ping() {
     }
     let mut world = joined(specs);
     for round in 0..60_u32 {
-        // More than a window, on one lane and on all of them.
+        // These are more bytes than a window, on one lane and on all of them.
         for index in 0..30 {
             let lane = if round % 2 == 0 { Lane::assured(round as u8) } else { Lane::assured(index) };
             world.send(0, 1, lane, 300).expect("there is room");
@@ -313,7 +315,7 @@ fn nothing_waits_for_a_ping() {
 #[test]
 fn a_stalled_peer_slows_nobody_else() {
     let mut world = joined(specs(3, 2));
-    // Node 2 reads from its sockets and deals with nothing.
+    // Node 2 reads from its sockets and consumes nothing.
     let (mut full, mut taken) = (0, 0);
     for round in 0..400_u32 {
         let lane = Lane::assured(round as u8);
@@ -333,7 +335,7 @@ fn a_stalled_peer_slows_nobody_else() {
 }
 
 #[test]
-fn a_peer_that_is_removed_and_added_again_begins_anew() {
+fn a_peer_that_is_removed_and_added_again_starts_afresh() {
     let mut world = joined(specs(2, 2));
     world.send(0, 1, Lane::CLAIMS, 50).expect("it is there");
     world.run(100);
@@ -350,9 +352,9 @@ fn a_peer_that_is_removed_and_added_again_begins_anew() {
     world.heal();
 }
 
-/// What is given back for frames of a link that is no more is no credit of the next one with the same peer.
+/// Credit returned for frames of a removed link does not count for the next link with the same peer.
 #[test]
-fn credit_of_a_link_that_is_gone_is_none_of_the_next() {
+fn credit_of_a_removed_link_does_not_count_for_the_next() {
     let mut world = joined(specs(2, 2));
     for _ in 0..3 {
         world.send(0, 1, Lane::CLAIMS, 50).expect("it is there");
@@ -369,7 +371,7 @@ fn credit_of_a_link_that_is_gone_is_none_of_the_next() {
 }
 
 #[test]
-fn strangers_are_hung_up_on_and_cost_a_line_in_a_while() {
+fn unknown_nodes_are_disconnected_and_logged_at_intervals() {
     let mut world = joined(specs(2, 2));
     let now = world.now;
     for _ in 0..1_000 {
@@ -379,22 +381,22 @@ fn strangers_are_hung_up_on_and_cost_a_line_in_a_while() {
     }
     let lines = world.nodes[0].log.iter().filter(|(at, who, _)| *at >= now && who.starts_with("10.9.9.9"));
     assert_eq!(lines.count(), 3, "one for each reason");
-    // Those who say nothing take the places there are, until others come or it is too late for them.
+    // Silent connections take the available slots, until others come or they time out.
     for _ in 0..20 {
         assert!(!world.unauthenticated(0, &[]).0);
     }
     assert_eq!(world.nodes[0].mesh.counters().unauthenticated_closed, 12);
-    assert!(world.is_joined(), "who is joined stays so");
+    assert!(world.is_joined(), "a joined node stays joined");
     world.run(6_000);
-    assert!(!world.unauthenticated(0, &[]).0, "there are places again");
+    assert!(!world.unauthenticated(0, &[]).0, "there are slots again");
     assert_eq!(world.nodes[0].mesh.counters().late, 8);
     world.send(0, 1, Lane::CLAIMS, 50).expect("it is there");
     world.heal();
 }
 
-/// They come back as fast as they are closed.
+/// Closed connections are opened again at once.
 #[test]
-fn a_crowd_that_says_nothing_keeps_no_node_out() {
+fn many_silent_connections_keep_no_node_out() {
     for addresses in 1..=4 {
         let mut world = World::new(specs(2, 2), u64::from(addresses));
         let dialed = usize::from(world.id(0) < world.id(1));
@@ -413,11 +415,11 @@ fn a_crowd_that_says_nothing_keeps_no_node_out() {
 }
 
 #[test]
-fn a_crowd_is_told_of_once_in_a_while_with_how_many_made_room() {
+fn unauthenticated_connections_are_logged_at_intervals_with_the_number_that_made_room() {
     let mut world = joined(specs(2, 2));
     let lines = |world: &World| world.said(0, "made room");
     for at in [0_u8, 1] {
-        // One more address comes, and has fewer places than the other.
+        // One more address connects, and has fewer slots than the other.
         (0..40).for_each(|number| drop(world.unauthenticated_from(if number == 39 { 7 } else { 3 }, 0, &[])));
         assert_eq!(lines(&world), usize::from(at) + 1);
         world.run(61_000);
@@ -429,7 +431,7 @@ fn a_crowd_is_told_of_once_in_a_while_with_how_many_made_room() {
 }
 
 #[test]
-fn one_address_has_its_share_of_places() {
+fn one_address_has_its_share_of_slots() {
     let mut specs = specs(2, 2);
     specs[0].config.handshakes_per_address = 3;
     let mut world = World::new(specs, 5);
@@ -451,7 +453,7 @@ fn a_node_at_rest_wakes_up_by_itself_twice_in_a_heartbeat_at_most_for_all_of_its
     let before = wakeups(&world);
     world.run(60_000);
     for (before, after) in before.iter().zip(wakeups(&world)) {
-        // Once for all pings; and once in vain, where a peer's ping has come before the one that was due.
+        // The node wakes up once for all pings, and once in vain when a peer's ping has arrived before its own was due.
         assert!((55..=125).contains(&(after - before)), "{} in a minute", after - before);
     }
     assert!(world.is_joined());

@@ -1,5 +1,5 @@
-//! What the tests of links are worth: faults that are put into the product, and that random runs notice. In a process of their own, as a fault
-//! is in all of it.
+//! Check of the tests of links: each fault put into the product is noticed by random runs. It has a process of its own,
+//! because a fault affects the whole process.
 
 #![cfg(feature = "trial")]
 

@@ -1,4 +1,5 @@
-//! Two links joined by connections that are slow, cut at any byte and made anew, and peers that forget, against what a link promises.
+//! Two links, checked against their guarantees. Their connections are slow, cut at any byte and made again, and the
+//! peers forget.
 
 mod network;
 mod random;
@@ -7,7 +8,7 @@ use link::{Class, Config, Lane, Refused};
 use network::{Happened, Pair, Side, config, run};
 use random::Random;
 
-/// Says which seed it was when a run fails.
+/// Prints the seed when a run fails.
 struct Seen(u64);
 
 impl Drop for Seen {
@@ -22,7 +23,7 @@ impl Drop for Seen {
 }
 
 #[test]
-fn whatever_happens_to_connections_frames_arrive_once_and_in_order() {
+fn frames_arrive_once_and_in_order_despite_lost_connections() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = number("MERIDIAN_LINK_SEED").unwrap_or(0);
     let mut all = Happened::default();
@@ -32,12 +33,16 @@ fn whatever_happens_to_connections_frames_arrive_once_and_in_order() {
     }
     let Happened { cuts, restarts, retransmitted, refused, gone_on, stale_credits } = all;
     assert!(cuts > 0 && restarts > 0 && retransmitted > 0 && refused > 0, "every fault fired");
-    assert!(gone_on > 0 && stale_credits > 0, "peers go on, and credit of before is given back");
+    assert!(
+        gone_on > 0 && stale_credits > 0,
+        "peers continue, and credit of previous incarnations is returned"
+    );
 }
 
-/// The lesson of clusters that fed back on themselves: twice as much as fits is refused at the door, and nothing is sent twice.
+/// Checks that twice the possible load is refused at once, and that nothing is sent twice. Clusters have collapsed
+/// because retransmissions added load.
 #[test]
-fn overload_is_refused_at_the_door_and_never_sent_again() {
+fn overload_is_refused_at_once_and_never_sent_again() {
     let mut random = Random::new(1);
     let mut pair = Pair::new(config(), 3, &mut random);
     pair.connect_all(&mut random);
@@ -50,7 +55,7 @@ fn overload_is_refused_at_the_door_and_never_sent_again() {
                 Err(other) => panic!("{other:?}"),
             }
         }
-        // The other side deals with half of what is offered.
+        // The other side consumes half of the offered load.
         pair.carry_all();
         pair.consume(Side::B, 1);
         pair.check();
@@ -83,7 +88,7 @@ fn a_lane_without_credit_stops_no_other() {
 
 /// Acknowledgements, leases and claims overtake messages that are waiting already.
 #[test]
-fn what_is_urgent_leaves_first() {
+fn urgent_frames_leave_first() {
     let mut random = Random::new(3);
     let mut pair = Pair::new(Config::default(), 1, &mut random);
     pair.connect_all(&mut random);
@@ -96,9 +101,10 @@ fn what_is_urgent_leaves_first() {
     pair.heal(&mut random);
 }
 
-/// Others know first that a peer has begun anew: what is sent from then on arrives there, and what was sent before does not.
+/// Other nodes learn first that a peer has restarted: frames sent from then on arrive there, and frames sent before do
+/// not.
 #[test]
-fn what_is_for_the_next_life_of_a_peer_waits_for_it() {
+fn frames_for_the_next_incarnation_of_a_peer_wait_for_it() {
     let mut random = Random::new(6);
     let mut pair = Pair::new(config(), 2, &mut random);
     pair.connect_all(&mut random);
@@ -113,15 +119,16 @@ fn what_is_for_the_next_life_of_a_peer_waits_for_it() {
     let arrived = [1, 2].map(|lane| pair.delivered(Side::B, Lane::assured(lane)));
     assert_eq!((arrived, pair.delivered(Side::B, Lane::CLAIMS)), ([1, 2], 0));
     assert_eq!(pair.link(Side::A).counters().of(Class::Assured).lost, 1);
-    // Not for the life after that.
+    // The incarnation after that receives nothing.
     pair.restart(Side::B, &mut random);
     pair.heal(&mut random);
     assert_eq!(pair.delivered(Side::B, Lane::assured(2)), 0);
 }
 
-/// The new life is that of the same process, which answers: what it is given then is not for the one after it.
+/// The new incarnation turns out to be the same process, which answers: frames sent to it then are not for the one
+/// after it.
 #[test]
-fn what_was_for_the_next_life_of_a_peer_that_goes_on_is_for_this_one() {
+fn frames_for_the_next_incarnation_go_to_a_peer_that_continues() {
     let mut random = Random::new(7);
     let mut pair = Pair::new(config(), 2, &mut random);
     pair.connect_all(&mut random);
@@ -139,9 +146,9 @@ fn what_was_for_the_next_life_of_a_peer_that_goes_on_is_for_this_one() {
     assert_eq!(pair.link(Side::A).counters().of(Class::Assured).lost, 1);
 }
 
-/// A peer takes what it is sent, and nothing of it is heard before it begins anew: what is for its next life comes to that only.
+/// A peer receives bytes but does not answer before it restarts: frames for its next incarnation arrive only there.
 #[test]
-fn what_is_for_the_next_life_of_a_peer_is_not_given_to_one_that_does_not_answer() {
+fn frames_for_the_next_incarnation_are_not_sent_to_a_peer_that_does_not_answer() {
     let mut random = Random::new(8);
     let mut pair = Pair::new(config(), 1, &mut random);
     pair.connect_all(&mut random);
@@ -157,9 +164,9 @@ fn what_is_for_the_next_life_of_a_peer_is_not_given_to_one_that_does_not_answer(
     assert_eq!(arrived(&pair), [1, 0]);
 }
 
-/// A peer answers a ping, and is expected to restart before the answer is there: it may have restarted since.
+/// A peer answers a ping, and is expected to restart before the answer arrives: it may have restarted since.
 #[test]
-fn an_answer_to_a_ping_from_before_a_restart_was_expected_says_nothing() {
+fn a_pong_to_a_ping_from_before_an_expected_restart_proves_nothing() {
     let mut random = Random::new(9);
     let mut pair = Pair::new(Config::default(), 1, &mut random);
     pair.connect_all(&mut random);
@@ -177,9 +184,10 @@ fn an_answer_to_a_ping_from_before_a_restart_was_expected_says_nothing() {
     assert_eq!(pair.delivered(Side::B, Lane::assured(1)), 1);
 }
 
-/// The peer has restarted, and what its previous incarnation sent is consumed after that: its lanes have as much credit as before, and no more.
+/// The peer has restarted, and what its previous incarnation sent is consumed after that: its lanes have as much credit
+/// as before, and no more.
 #[test]
-fn credit_of_a_previous_incarnation_counts_no_more() {
+fn credit_of_a_previous_incarnation_does_not_count() {
     let mut random = Random::new(10);
     let mut pair = Pair::new(config(), 1, &mut random);
     pair.connect_all(&mut random);
@@ -195,7 +203,7 @@ fn credit_of_a_previous_incarnation_counts_no_more() {
     pair.connect_all(&mut random);
     sends(&mut pair);
     assert_eq!(pair.delivered(Side::B, Lane::assured(0)), 3, "a frame may begin within the window");
-    // Three frames of each incarnation wait: those of the previous one are consumed first.
+    // Three frames of each incarnation wait. Those of the previous one are consumed first.
     pair.consume(Side::B, 3);
     pair.carry_all();
     pair.check();
@@ -221,7 +229,7 @@ fn a_silent_peer_is_suspect_and_its_frames_wait() {
     pair.heal(&mut random);
 }
 
-/// Pings keep an idle link alive and measure how far the peer is.
+/// Pings keep an idle link up and measure the round trip to the peer.
 #[test]
 fn an_idle_link_stays_up() {
     let mut random = Random::new(5);
@@ -238,9 +246,9 @@ fn an_idle_link_stays_up() {
     assert!(pair.link(Side::A).counters().bytes_sent < 12_000);
 }
 
-/// One sign of life in each direction over each connection, whenever they were made, and one for the round trip.
+/// Each connection carries one ping or answer in each direction, however old it is. One more measures the round trip.
 #[test]
-fn a_link_at_rest_says_no_more_than_it_has_to_and_wakes_up_once_for_all_of_it() {
+fn an_idle_link_sends_the_minimum_and_wakes_up_once_for_all_of_it() {
     let mut random = Random::new(6);
     let mut pair = Pair::new(Config::default(), 4, &mut random);
     for _ in 0..40 {
@@ -256,11 +264,11 @@ fn a_link_at_rest_says_no_more_than_it_has_to_and_wakes_up_once_for_all_of_it() 
     let (wakeups, bytes) = pair.spent();
     let wakeups = [wakeups[0] - before.0[0], wakeups[1] - before.0[1]];
     assert!(wakeups.iter().all(|count| *count <= 62), "in a minute: {wakeups:?}");
-    // Two pings and two answers over the first connection, one and one over the other three.
+    // Two pings and two answers cross the first connection, one and one the other three.
     let bytes = bytes - before.1;
     assert!((59 * 10 * PING..=62 * 10 * PING).contains(&bytes), "{bytes}");
     assert!(pair.link(Side::A).round_trip().is_some() && pair.link(Side::B).round_trip().is_some());
 }
 
-/// Bytes of a ping, or its answer.
+/// Bytes of a ping, or of its answer.
 const PING: u64 = 20;

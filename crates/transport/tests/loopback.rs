@@ -137,7 +137,7 @@ fn links_go_over_tls() {
     let mut unauthenticated = TcpStream::connect(("127.0.0.1", a.port())).expect("it listens");
     unauthenticated.set_read_timeout(Some(PATIENCE)).expect("a time-out");
     unauthenticated.write_all(b"MLNK\x05\0\x01\0\x01\0\0").expect("it takes them");
-    a.until_refused("the other side speaks without TLS");
+    a.until_refused("the other node uses no TLS");
     let figures = a.handle.figures();
     assert_eq!(figures.tls_errors, 1);
 }
@@ -214,8 +214,9 @@ fn tls_on_one_side_only_is_explained() {
         let without = Spec::new("b").start();
         let (dials, accepts) = if dials_with { (&with, &without) } else { (&without, &with) };
         dials.discover(&format!("127.0.0.1:{}", accepts.port()));
-        with.until_refused(&format!("the other side speaks without TLS, and this node with: {set}"));
-        without.until_refused(&format!("the other side speaks with TLS, and this node without: {set}"));
+        with.until_refused(&format!("the other node uses no TLS between nodes, and this node does: {set}"));
+        without
+            .until_refused(&format!("the other node uses TLS between nodes, and this node does not: {set}"));
     }
 }
 

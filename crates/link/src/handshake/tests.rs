@@ -10,7 +10,7 @@ fn said(out: &mut Output) -> Bytes {
 
 type Ended = Result<Progress, PeerError>;
 
-/// Lets two handshakes talk, `step` bytes at a time, and returns how each ended.
+/// Connects two handshakes, moves `step` bytes at a time, and returns the result of each.
 fn talk(dialer: (&Identity, &[u8]), acceptor: (&Identity, &[u8]), step: usize) -> (Ended, Ended) {
     talk_of((1, 3), dialer, acceptor, step)
 }
@@ -69,7 +69,7 @@ fn two_nodes_with_the_same_secret_learn_who_they_are() {
 }
 
 #[test]
-fn an_introduction_is_of_no_channel_and_may_be_to_oneself() {
+fn an_introduction_has_no_channel_and_a_node_may_introduce_itself_to_itself() {
     for names in [("a", "b"), ("a", "a")] {
         let dialer = Identity { descriptor: "of the dialer".into(), ..identity(names.0) };
         let acceptor = Identity { descriptor: "of the acceptor".into(), ..identity(names.1) };
@@ -95,9 +95,9 @@ fn a_node_without_the_secret_learns_nothing_and_joins_nobody() {
     }
 }
 
-/// Whoever dials without the secret has to prove it, whatever it makes of the answer.
+/// A dialer without the secret must prove that it knows it, even if it ignores the acceptor's answer.
 #[test]
-fn a_proof_of_somebody_else_is_refused() {
+fn a_proof_of_another_node_is_refused() {
     let (mut out, mut answer) = (Output::default(), Output::default());
     Handshake::dial(&identity("a"), Secret::new(b"guess"), LinkId(1), (0, 1), [1; 32], &mut out);
     let mut accepts = Handshake::accept(&identity("b"), Secret::new(b"secret"), [2; 32]);
@@ -111,7 +111,7 @@ fn a_proof_of_somebody_else_is_refused() {
 }
 
 #[test]
-fn those_who_do_not_belong_together_are_told_so() {
+fn nodes_that_do_not_belong_together_learn_the_reason() {
     let check = |dialer: Identity, reason| {
         let (one, other) = talk((&dialer, b"secret"), (&identity("b"), b"secret"), 4096);
         assert_eq!(one, Err(PeerError::RefusedBy { reason }));
@@ -128,7 +128,7 @@ fn those_who_do_not_belong_together_are_told_so() {
 }
 
 #[test]
-fn a_version_that_nobody_knows_is_refused() {
+fn an_unknown_version_is_refused() {
     let mut hello = Output::default();
     let secret = || Secret::new(b"secret");
     Handshake::dial(&identity("a"), secret(), LinkId(1), (0, 1), [1; 32], &mut hello);
@@ -137,7 +137,7 @@ fn a_version_that_nobody_knows_is_refused() {
     let mut out = Output::default();
     let refused = Handshake::accept(&identity("b"), secret(), [2; 32]).input(&mut bytes.into(), &mut out);
     assert_eq!(refused, Err(PeerError::Refuses { reason: Refusal::Version }));
-    assert!(!out.is_empty(), "the peer is told");
+    assert!(!out.is_empty(), "the peer receives the reason");
 }
 
 #[test]
@@ -164,9 +164,9 @@ fn other_protocols_are_noticed_at_once() {
     }
 }
 
-/// A node with TLS does not read what it is told, and sees by its first bytes that it comes from a node.
+/// A node with TLS cannot read the refusal, but recognizes by its first bytes that it comes from a node.
 #[test]
-fn who_speaks_tls_is_told_without_tls_and_whoever_is_dialed_so_says_it_too() {
+fn tls_on_one_side_only_is_recognized_by_both_sides() {
     for hello in [&[0x16, 3, 1, 2, 0][..], &[0x16, 3, 3]] {
         let (mut accepts, mut out) =
             (Handshake::accept(&identity("b"), Secret::new(b""), [2; 32]), Output::default());
@@ -181,7 +181,7 @@ fn who_speaks_tls_is_told_without_tls_and_whoever_is_dialed_so_says_it_too() {
     assert_eq!((alert, out.is_empty()), (Err(PeerError::SpeaksTls), true));
 }
 
-/// What a node of version 1 says, for ever, behind the length: once without a card, now with one.
+/// Permanent byte format of a node of version 1 after the length: first without a descriptor, now with one.
 const GOLDEN_DIALER: [&str; 7] = [
     "0100",
     "0100",
@@ -210,7 +210,7 @@ fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(byte).collect()
 }
 
-/// What n1 says to n2, and n2 to n1 with its proof.
+/// Returns the message of n1 to n2, and that of n2 to n1 with its proof.
 fn hellos(descriptors: (&'static str, &'static str)) -> (Bytes, Bytes) {
     let (mut hello, mut answer) = (Output::default(), Output::default());
     let n1 = Identity { descriptor: descriptors.0.into(), ..identity("n1") };
@@ -225,7 +225,7 @@ fn hellos(descriptors: (&'static str, &'static str)) -> (Bytes, Bytes) {
 }
 
 #[test]
-fn hellos_have_these_bytes() {
+fn handshake_messages_keep_their_byte_format() {
     let check = |found: &[u8], length: &str, golden: [&str; 7], descriptor: &str| {
         assert_eq!(hex(found), ["4d4c4e4b", length, &golden.concat(), descriptor].concat());
     };
@@ -237,7 +237,7 @@ fn hellos_have_these_bytes() {
 }
 
 #[test]
-fn a_node_that_knows_of_no_cards_is_understood() {
+fn a_node_without_descriptors_is_understood() {
     let secret = || Secret::new(b"s");
     let whole = |golden: [&str; 7]| message(&unhex(&golden.concat()));
     // As acceptor, and as dialer.
@@ -256,7 +256,7 @@ fn a_node_that_knows_of_no_cards_is_understood() {
 }
 
 #[test]
-fn a_card_that_cannot_be_is_refused() {
+fn an_invalid_descriptor_is_refused() {
     let hello = |descriptor: &[u8]| message(&[&unhex(&GOLDEN_DIALER.concat()), descriptor].concat());
     let accept = |mut hello| {
         let mut accepts = Handshake::accept(&identity("n2"), Secret::new(b"s"), [8; 32]);
@@ -269,7 +269,7 @@ fn a_card_that_cannot_be_is_refused() {
             "{descriptor:?}"
         );
     }
-    let longer = PeerError::BadHandshake { what: "a card longer than any can be" };
+    let longer = PeerError::BadHandshake { what: "a descriptor longer than the maximum" };
     assert_eq!(accept(hello(&[&[1, 2][..], &[0; 513]].concat())), Err(longer));
     assert_eq!(accept(hello(&[&[0, 2][..], &[0; 512]].concat())), Ok(Progress::Named("n1".into())));
 }

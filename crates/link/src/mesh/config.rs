@@ -5,29 +5,32 @@ use crate::config::Config;
 /// Bounds of all links of one node.
 #[derive(Clone, Debug)]
 pub struct MeshConfig {
-    /// Of each link.
+    /// Bounds of each link.
     pub link: Config,
-    /// Connections to each peer that this node dials: 1 to [`CHANNELS_MAX`](crate::CHANNELS_MAX). The first carries no messages of
-    /// clients when there are more.
+    /// Connections to each peer that this node dials: 1 to [`CHANNELS_MAX`](crate::CHANNELS_MAX). When there are
+    /// several, the first carries no messages of clients.
     pub connections: u8,
-    /// From a connection to the end of its handshake, and from the wish to dial to the connection.
+    /// Maximum time from a connection to the end of its handshake, and from the decision to dial to the connection.
     pub handshake_max: Duration,
-    /// From a connection that failed to the next attempt: this long at first, then twice as long each time, up to `dial_max`; half to all
-    /// of it by chance.
+    /// First pause between a failed connection and the next attempt. Each further pause is twice as long, up to
+    /// `dial_max`. A random factor between a half and one applies.
     pub dial_first: Duration,
     pub dial_max: Duration,
-    /// From an introduction at a sought address to the next one there.
+    /// Pause between introductions at one discovery address.
     pub discovery_interval: Duration,
-    /// Whether those who know the secret and are no peers are told who this node is, and are heard of. Others are refused.
+    /// True to introduce this node to nodes that know the secret and are no peers, and to report them. Otherwise they
+    /// are refused.
     pub introduces: bool,
-    /// Connections from others whose handshake is not done. With more, those that have said nothing make room.
+    /// Maximum incoming connections whose handshake is not done. Beyond it, those that have sent nothing valid make
+    /// room.
     pub handshakes_max: usize,
-    /// Of them, those from one address, or one network of 64 bits of version 6. Several nodes may be at one address, with all their
-    /// connections.
+    /// Maximum of these from one IPv4 address or one IPv6 network of 64 bits. Several nodes may be at one address, with
+    /// all their connections.
     pub handshakes_per_address: usize,
-    /// The same complaint about the same peer comes again only after this.
+    /// Minimum time between two reports of the same problem with the same peer.
     pub warning_interval: Duration,
-    /// What people call the cluster, whose number the identity has: for complaints. They name none when it is empty.
+    /// Display name of the cluster, for messages. The identity has its number. Messages name no cluster when it is
+    /// empty.
     pub cluster: Box<str>,
 }
 

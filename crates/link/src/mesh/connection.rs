@@ -8,43 +8,43 @@ use crate::node::NodeId;
 use crate::output::Output;
 use crate::time::Time;
 
-/// One connection, from the wish for it to its end.
+/// One connection, from the decision to dial until it ends.
 #[derive(Debug)]
 pub struct Connection {
-    /// Whom this node dials, or who has proved to be a peer.
+    /// Peer that this node dials, or that has proved its identity.
     pub peer: Option<NodeId>,
-    /// The address that it was dialed at or comes from.
+    /// Address that was dialed or that the connection comes from.
     pub address: Box<str>,
-    /// Where it comes from, of those that somebody else has dialed.
+    /// Network of an incoming connection.
     pub network: Option<Network>,
     pub origin: Origin,
     pub stage: Stage,
-    /// The name that somebody who dialed has said, proved or not.
+    /// Name that the dialer has announced, proved or not.
     pub claimed_name: Option<Box<str>>,
-    /// Where somebody who dialed is reached, if that is known.
+    /// Address at which the dialer can be reached, if known.
     pub reached: Option<Box<str>>,
-    /// One of the two has not heard of the other yet, and will.
+    /// True when one of the two nodes does not know the other yet, but will.
     pub is_early: bool,
-    /// What of the handshake is not written yet.
+    /// Bytes of the handshake that are not written yet.
     pub out: Output,
-    /// Among those that may have output.
+    /// True while the connection is queued for output.
     pub is_queued: bool,
 }
 
-/// How a connection came about.
+/// Origin of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Somebody else has dialed.
+    /// Another node has dialed.
     Accepted,
-    /// This node dials a peer: which of the link's connections it is.
+    /// This node dials a peer. The value is the index among the link's connections.
     Slot(u8),
-    /// This node dials a sought address.
+    /// This node dials a discovery address.
     Discovery,
 }
 
 #[derive(Debug)]
 pub enum Stage {
-    /// The carrier makes it.
+    /// The transport makes the connection.
     Dialing {
         by: Time,
     },
@@ -75,7 +75,7 @@ impl Connection {
         }
     }
 
-    /// Which of the link's connections it is, of those that this node dials.
+    /// Returns the index among the link's connections that this node dials.
     pub fn slot(&self) -> Option<u8> {
         match self.origin {
             Origin::Slot(slot) => Some(slot),
@@ -87,12 +87,13 @@ impl Connection {
         self.origin != Origin::Accepted
     }
 
-    /// Whether it is one of those of others whose handshake is not done.
+    /// Returns whether this is an incoming connection whose handshake is not done.
     pub fn is_half_open(&self) -> bool {
         !self.is_dialed() && !matches!(self.stage, Stage::Channel { .. })
     }
 
-    /// What is left to say when this node gives it up for that reason: to whoever waits for a proof.
+    /// Returns the last bytes to send when this node gives the connection up for `reason`. Only an acceptor that waits
+    /// for a proof receives some.
     pub fn closing_bytes(&mut self, reason: Refusal) -> Bytes {
         if !self.is_dialed() || !matches!(self.stage, Stage::Handshaking { .. }) {
             return Bytes::new();
@@ -101,7 +102,8 @@ impl Connection {
         self.out.take().concat().into()
     }
 
-    /// Where it leads to; of somebody who has dialed the host, as the port is another every time, unless it is known where that one is reached.
+    /// Returns the address of the other end. For an incoming connection it is the host alone, as its port changes every
+    /// time, unless the address at which the node can be reached is known.
     pub fn peer_address(&self) -> &str {
         match (self.origin, &self.reached) {
             (Origin::Accepted, Some(reached)) => reached,
@@ -112,7 +114,7 @@ impl Connection {
         }
     }
 
-    /// When it is closed unless it is a channel by then.
+    /// Returns the time at which the connection is closed unless it is a channel by then.
     pub fn deadline(&self) -> Time {
         match self.stage {
             Stage::Dialing { by } | Stage::Handshaking { by, .. } => by,

@@ -1,24 +1,25 @@
-/// What a mesh has done since it was made, besides what its links count.
+/// Counters of a mesh since it was created, without those of its links.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MeshCounters {
-    /// Connections that were asked for.
+    /// Connections that were requested.
     pub dialed: u64,
-    /// Of them, those that ended before their handshake was done.
+    /// Requested connections that ended before their handshake was done.
     pub dials_failed: u64,
-    /// Connections of others that were taken in.
+    /// Incoming connections that were accepted.
     pub accepted: u64,
-    /// Connections of others that were closed because too many handshakes went on: those that made room, and those that found none.
+    /// Incoming connections closed because too many handshakes were open: those that made room, and those that found
+    /// none.
     pub unauthenticated_closed: u64,
     /// Handshakes that were refused, by either side.
     pub refused: u64,
-    /// Of them, those of another process with the name of a peer that is connected.
+    /// Refused handshakes of another process with the name of a connected peer.
     pub taken: u64,
     /// Handshakes that were not done in time.
     pub late: u64,
-    /// Channels whose peer did what no peer does.
+    /// Channels whose peer violated the protocol.
     pub peer_errors: u64,
-    /// Nodes that were introduced to this one, at either end of the connection and every time.
+    /// Introductions to this node, at either end of the connection and every time.
     pub introduced: u64,
-    /// Of them, those that made room for later ones before anybody asked for them.
+    /// Introductions that were dropped for later ones before they were polled.
     pub introductions_dropped: u64,
 }

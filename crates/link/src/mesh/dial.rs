@@ -1,4 +1,4 @@
-//! Which connections are made, and when.
+//! Selection of the connections to make, and their times.
 
 use super::connection::{Connection, Origin, Stage};
 use super::peer::Peer;
@@ -6,11 +6,11 @@ use super::{Demand, Mesh};
 use crate::time::Time;
 
 impl Mesh {
-    /// Asks for the connections that are due.
+    /// Requests the connections that are due.
     pub(super) fn dial_due(&mut self, now: Time) {
         let mut wanted = Vec::new();
         for (node, peer) in &self.peers {
-            // The others follow once the first is there: what is wrong shows once.
+            // The others follow once the first is established: a problem is reported once.
             let count = if self.has_first(peer) { peer.slots.len() } else { 1 };
             for (index, slot) in peer.slots.iter().enumerate().take(count) {
                 if slot.connection.is_none() && slot.due <= now {
@@ -32,14 +32,14 @@ impl Mesh {
         }
     }
 
-    /// Whether the first of the connections to a peer is there.
+    /// Returns whether the first of the connections to a peer is established.
     fn has_first(&self, peer: &Peer) -> bool {
         let first = peer.slots.first().and_then(|slot| slot.connection);
         let connection = first.and_then(|id| self.connections.get(&id));
         connection.is_some_and(|connection| matches!(connection.stage, Stage::Channel { .. }))
     }
 
-    /// When something is due next.
+    /// Returns the time at which something is due next.
     pub(super) fn next_due(&self) -> Time {
         let deadlines = self.connections.values().map(Connection::deadline);
         let links = self.peers.values().map(|peer| peer.link.timeout());

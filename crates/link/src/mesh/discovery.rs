@@ -1,4 +1,4 @@
-//! Introductions: addresses whose nodes are not known by name, and who is found there.
+//! Introductions: dialing addresses whose nodes are not known by name, and reporting the nodes found there.
 
 use std::time::Duration;
 
@@ -13,36 +13,36 @@ use crate::handshake::{DESCRIPTOR_MAX, Established};
 use crate::node::NodeId;
 use crate::time::Time;
 
-/// An address at which some node is to be found.
+/// An address to find nodes at.
 #[derive(Debug)]
 pub struct Discovery {
     pub connection: Option<ConnectionId>,
-    /// When it is dialed next.
+    /// Time at which it is dialed next.
     pub due: Time,
-    /// What the next attempt waits for at most, if this one fails.
+    /// Maximum pause before the next attempt, if this one fails.
     pub pause: Duration,
-    /// The card has changed while the connection is made.
+    /// True when the descriptor has changed while the connection is made.
     pub repeat: bool,
 }
 
-/// Addresses that are sought at one time.
+/// Maximum number of discovery addresses.
 pub const DISCOVERY_MAX: usize = 256;
-/// Introductions that nobody has asked for yet.
+/// Maximum number of introductions that wait to be polled.
 pub const INTRODUCED_MAX: usize = 256;
 
 impl Mesh {
-    /// What this node says of itself over later connections: [`Identity::descriptor`](crate::Identity::descriptor). When it is another than before, those that
-    /// are sought hear it soon: they may wait for it.
+    /// Sets the descriptor that later connections announce: [`Identity::descriptor`](crate::Identity::descriptor). If
+    /// it has changed, the discovery addresses are dialed soon: nodes there may wait for it.
     ///
     /// # Panics
     /// It is longer than [`DESCRIPTOR_MAX`] bytes.
     pub fn set_descriptor(&mut self, now: Time, descriptor: Bytes) {
-        assert!(descriptor.len() <= DESCRIPTOR_MAX, "a card of {} bytes", descriptor.len());
+        assert!(descriptor.len() <= DESCRIPTOR_MAX, "a descriptor of {} bytes", descriptor.len());
         if descriptor == self.identity.descriptor {
             return;
         }
         self.identity.descriptor = descriptor;
-        // What changes at once with many is said once.
+        // Several changes in a short time are announced once.
         let soon = now.after(self.config.dial_first);
         for discovery in self.discovery.values_mut() {
             if discovery.connection.is_some() {
@@ -54,9 +54,9 @@ impl Mesh {
         }
     }
 
-    /// An address at which there is a node, or several behind one name, of which only that is known. It is dialed now and again until it is
-    /// sought no more; [`MeshEvent::Introduced`] says who was found, every time. Nothing changes for one that is sought already. More than
-    /// 256 are not sought, of which [`MeshEvent::Refused`] tells.
+    /// Adds an address at which there is a node, or several with one host name, whose names are not known. It is dialed
+    /// repeatedly until [`Self::stop_discovery`]. Each time [`MeshEvent::Introduced`] reports the node that was found.
+    /// A known address changes nothing. At most 256 addresses are accepted; [`MeshEvent::Refused`] reports any more.
     pub fn discover(&mut self, now: Time, address: &str) {
         if self.discovery.contains_key(address) {
             return;
@@ -72,20 +72,21 @@ impl Mesh {
         self.due = now.min(self.due);
     }
 
-    /// Gives an address up, and the connection that is being made to it.
+    /// Removes a discovery address, and the connection that is being made to it.
     pub fn stop_discovery(&mut self, address: &str) {
         let Some(id) = self.discovery.remove(address).and_then(|discovery| discovery.connection) else {
             return;
         };
-        // It is in no slot and no link.
+        // The connection is in no slot and no link.
         let Some(mut connection) = self.connections.remove(&id) else { return };
         let last = connection.closing_bytes(Refusal::Withdrawn);
-        let reason = "the address is sought no more".into();
+        let reason = "discovery of the address was stopped".into();
         self.demands.push_back(Demand::Close { connection: id, last, reason });
     }
 
-    /// Another process goes by the name of a peer that is alive, as it has introduced itself, and is reached there. While that is so, its introductions with
-    /// that card are refused, so that it hears why it is not joined; from time to time one is not, and heard of again.
+    /// Refuses another process that has introduced itself with the name of a live peer, at the address where it is
+    /// reached. Meanwhile its introductions with that descriptor are refused, so that it learns the reason. Now and
+    /// then one is accepted and reported again.
     pub fn refuse_namesake(&mut self, now: Time, node: NodeId, descriptor: Bytes, address: &str) {
         let until = now.after(self.config.warning_interval);
         if let Some(peer) = self.peers.get_mut(&node) {
@@ -93,12 +94,12 @@ impl Mesh {
         }
     }
 
-    /// Addresses that are sought.
+    /// Iterates over the discovery addresses.
     pub fn discovery(&self) -> impl Iterator<Item = &str> {
         self.discovery.keys().map(|address| &**address)
     }
 
-    /// Asks for the connections to sought addresses that are due.
+    /// Requests the connections to discovery addresses that are due.
     pub(super) fn discover_due(&mut self, now: Time) {
         let is_due = |discovery: &Discovery| discovery.connection.is_none() && discovery.due <= now;
         let due = self.discovery.iter().filter(|(_, discovery)| is_due(discovery));
@@ -114,9 +115,10 @@ impl Mesh {
         }
     }
 
-    /// Both have proved themselves, and there is nothing more to say. No peer and no link hears of it.
+    /// Finishes an introduction: both nodes have proved themselves and have nothing more to send. It affects no peer
+    /// and no link.
     pub(super) fn introduced(&mut self, now: Time, id: ConnectionId, established: &Established) {
-        // It is in no slot and no link.
+        // The connection is in no slot and no link.
         let Some(mut connection) = self.connections.remove(&id) else { return };
         self.half_open -= usize::from(connection.is_half_open());
         let address = (connection.origin == Origin::Discovery).then(|| connection.address.clone());
@@ -126,12 +128,12 @@ impl Mesh {
             *discovery = Discovery { connection: None, due, pause, repeat: false };
             self.due = due.min(self.due);
         }
-        // The proof of the one that dialed may not have left yet.
+        // The proof of the dialer may not have left yet.
         let last = connection.out.take().concat().into();
         self.demands.push_back(Demand::Close {
             connection: id,
             last,
-            reason: "the two are introduced".into(),
+            reason: "the introduction is done".into(),
         });
         self.counters.introduced += 1;
         if self.introductions.len() >= INTRODUCED_MAX {

@@ -1,4 +1,4 @@
-//! How connections end, and what is said of it.
+//! Ends of connections, and the reports about them.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use crate::error::Refusal;
 use crate::node::NodeId;
 use crate::time::Time;
 
-/// What is wrong with whom.
+/// A problem with a node.
 pub(super) struct Problem<'a> {
-    /// Where it is dialed, or the host that it comes from.
+    /// Address that is dialed, or host that the connection comes from.
     pub address: &'a str,
     pub name: Option<&'a str>,
     pub reason: &'a str,
-    /// Nobody has to do anything.
+    /// True when no action is needed.
     pub is_transient: bool,
 }
 
 impl Mesh {
-    /// A connection has ended, or could not be made, as `why` says.
+    /// Handles a connection that has ended or could not be made, for the reason `why`.
     pub fn closed(&mut self, now: Time, id: ConnectionId, why: &str) {
         let Some(mut connection) = self.remove(now, id) else { return };
         let reason = match (&connection.stage, &connection.claimed_name) {
@@ -33,12 +33,12 @@ impl Mesh {
             (Stage::Handshaking { .. }, _) if connection.is_dialed() => {
                 format!("the connection ended before the handshake was done: {why}")
             }
-            // Who has something against this node says it, so it was stopped, or does not know how to say it.
+            // A node that refuses this one sends a reason, so this one was stopped, or cannot express the reason.
             (Stage::Handshaking { .. }, Some(_)) => {
                 connection.is_early = true;
                 format!("it ended the connection before the handshake was done ({why}): its log says why")
             }
-            // Whoever has not said its name may be a probe of the port.
+            // A connection that has not announced a name may be a probe of the port.
             (Stage::Handshaking { .. }, None) => return,
             (Stage::Channel { .. }, _) => {
                 if let Some(peer) = connection.peer.and_then(|node| self.peers.get_mut(&node)) {
@@ -50,8 +50,8 @@ impl Mesh {
         self.report_failure(now, &connection, &reason);
     }
 
-    /// A connection has ended for what its peer did below the mesh, such as in TLS: as [`Self::closed`], but `why` says all before the handshake
-    /// is done, and is said of strangers too.
+    /// Handles a connection that has ended for a fault below the mesh, such as in TLS. Unlike for [`Self::closed`],
+    /// `why` is the whole message before the handshake is done, and is also reported for unknown nodes.
     pub fn broken(&mut self, now: Time, id: ConnectionId, why: &str) {
         let stage = self.connections.get(&id).map(|connection| &connection.stage);
         if !matches!(stage, Some(Stage::Handshaking { .. })) {
@@ -63,7 +63,7 @@ impl Mesh {
         }
     }
 
-    /// Forgets a connection; its slot, or the sought address, is dialed again after a pause.
+    /// Removes a connection. Its slot or discovery address is dialed again after a pause.
     pub(super) fn remove(&mut self, now: Time, id: ConnectionId) -> Option<Connection> {
         let connection = self.connections.remove(&id)?;
         let is_channel = matches!(connection.stage, Stage::Channel { .. });
@@ -110,7 +110,7 @@ impl Mesh {
         Some(connection)
     }
 
-    /// Ends a connection that nobody is to blame for.
+    /// Closes a connection without blame.
     pub(super) fn close(&mut self, now: Time, id: ConnectionId, reason: &str) {
         if let Some(mut connection) = self.remove(now, id) {
             let last = connection.closing_bytes(Refusal::Withdrawn);
@@ -118,19 +118,19 @@ impl Mesh {
         }
     }
 
-    /// Ends a connection for what its peer did, which is told `why` unless it was already.
+    /// Closes a connection for a fault of its peer. The peer receives `why` unless it has received a reason already.
     pub(super) fn fail(&mut self, now: Time, id: ConnectionId, reason: &str, why: Option<Refusal>) {
         let Some(mut connection) = self.remove(now, id) else { return };
         let last = match why {
             Some(why) => connection.closing_bytes(why),
-            // What of the handshake did not leave.
+            // The rest of the handshake that has not left yet.
             None => connection.out.take().concat().into(),
         };
         self.demands.push_back(Demand::Close { connection: id, last, reason: reason.into() });
         self.report_failure(now, &connection, reason);
     }
 
-    /// Says what is wrong with a connection: to the log, and to those who look at the peer.
+    /// Reports a problem with a connection to the log and to the status of the peer.
     fn report_failure(&mut self, now: Time, connection: &Connection, reason: &str) {
         let peer = connection.peer.and_then(|node| self.peers.get_mut(&node));
         let name = peer.map(|peer| {
@@ -142,7 +142,8 @@ impl Mesh {
         self.report(now, Problem { address, name, reason, is_transient });
     }
 
-    /// What the owner of the mesh finds wrong with a node. It comes back as [`MeshEvent::Refused`], like what the mesh finds.
+    /// Reports a problem that the owner of the mesh found with a node. It is returned as [`MeshEvent::Refused`], like
+    /// problems that the mesh finds.
     pub fn report_problem(&mut self, now: Time, name: &str, address: &str, reason: &str) {
         self.report(now, Problem { address, name: Some(name), reason, is_transient: false });
     }
@@ -154,7 +155,7 @@ impl Mesh {
         self.events.push_back(MeshEvent::Refused { address, name, reason, suppressed, is_transient });
     }
 
-    /// Ends the connections whose channels the link has dropped.
+    /// Closes the connections whose channels the link has dropped.
     pub(super) fn sweep(&mut self, now: Time, node: NodeId, reason: &str) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         let is_dead = |id: &ConnectionId| match self.connections.get(id).map(|connection| &connection.stage) {
@@ -171,7 +172,7 @@ impl Mesh {
     }
 }
 
-/// What to look at when nobody answers.
+/// Returns advice for a node that does not answer.
 pub(super) fn dial_hint(origin: Origin) -> &'static str {
     match origin {
         Origin::Slot(_) => {
@@ -184,7 +185,7 @@ pub(super) fn dial_hint(origin: Origin) -> &'static str {
     }
 }
 
-/// Half of a pause to all of it, by chance: nodes that fail together do not try again together.
+/// Returns a random time between half of a pause and all of it: nodes that fail together do not try again together.
 fn jittered(pause: Duration, random: &mut Random) -> Duration {
     let mut chance = [0; 2];
     random(&mut chance);

@@ -5,39 +5,40 @@ use bytes::Bytes;
 use crate::link::Event;
 use crate::node::NodeId;
 
-/// One of a mesh's connections, of all that there were so far: never used twice.
+/// Id of one of a mesh's connections, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub(super) u64);
 
 impl ConnectionId {
-    /// For those who keep connections under a number.
+    /// Returns the id as a number, as a key for connections.
     pub fn number(self) -> u64 {
         self.0
     }
 }
 
-/// What a mesh wants of whoever carries its bytes, in order.
+/// Request of a mesh to the transport, in order.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Demand {
-    /// A connection is to be made: [`Mesh::dialed`](crate::Mesh::dialed) or [`Mesh::closed`](crate::Mesh::closed) answers.
-    /// Without a `peer` for a sought address, of whose name every address is to be tried in turn.
+    /// Make a connection: [`Mesh::dialed`](crate::Mesh::dialed) or [`Mesh::closed`](crate::Mesh::closed) answers. A
+    /// discovery address has no `peer`, and all addresses of its host name are tried in turn.
     Dial { connection: ConnectionId, peer: Option<NodeId>, address: Box<str> },
-    /// A connection is to be closed once `last` was written, or cannot be. The mesh has forgotten it.
+    /// Close a connection once `last` was written, or cannot be. The mesh has forgotten it.
     Close { connection: ConnectionId, last: Bytes, reason: Box<str> },
 }
 
-/// What happened to a mesh, in order.
+/// Event of a mesh, in order.
 #[derive(Debug, PartialEq, Eq)]
 pub enum MeshEvent {
-    /// Something happened to the link to a peer. [`Event::Silent`] does not come: its connection is closed instead.
+    /// Event of the link to a peer. [`Event::Silent`] is not reported: its connection is closed instead.
     Link { peer: NodeId, event: Event },
-    /// A node that knows the secret says who it is, be it a peer, unknown, or this one. `descriptor` is its
-    /// [`Identity::descriptor`](crate::Identity::descriptor); `address` the sought one at which it was found, `None` when it has found this node.
-    /// At most 256 wait: then the oldest gives way.
+    /// A node that knows the secret announces who it is. It may be a peer, unknown, or this node. `descriptor` is its
+    /// [`Identity::descriptor`](crate::Identity::descriptor). `address` is the discovery address at which it was found,
+    /// `None` when it has dialed this node. At most 256 wait; then the oldest is dropped.
     Introduced { name: Box<str>, descriptor: Bytes, address: Option<Box<str>> },
-    /// Somebody was refused or cannot be joined. `address` is where it is dialed, or the host that it comes from; `name` that of a peer, or
-    /// what somebody says, proved or not; `reason` says what to do. `suppressed` is `None` when the same was said a while ago, and else how often it was
-    /// not said since then: the log has it then. `is_transient`: nobody has to do anything.
+    /// A node was refused or cannot be joined. `address` is the dialed address, or the host that it comes from. `name`
+    /// is that of a peer, or the announced one, proved or not. `reason` says what to do. `suppressed` is `None` when
+    /// the same was reported recently; otherwise log the event: it is the number of reports that were suppressed.
+    /// `is_transient`: no action is needed.
     Refused {
         address: Box<str>,
         name: Option<Box<str>>,
@@ -45,7 +46,8 @@ pub enum MeshEvent {
         suppressed: Option<u64>,
         is_transient: bool,
     },
-    /// For the log: all places for handshakes of others, or all of one address, are taken, most of them by `address` or its network. It
-    /// comes again after a while only; `closed` is how many connections were closed for it since the last time, this one included.
+    /// All slots for incoming handshakes, or all of one address, are taken, most of them by `address` or its network.
+    /// For the log; it is repeated at intervals only. `closed` is the number of connections closed for it since the
+    /// last report, this one included.
     UnauthenticatedLimit { address: IpAddr, closed: u64 },
 }

@@ -1,4 +1,4 @@
-//! Connections of others whose handshake is not done: how many there may be, and who makes room for whom.
+//! Incoming connections whose handshake is not done: their bounds, and which one makes room for another.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use super::{ConnectionId, Mesh, MeshEvent};
 use crate::time::Time;
 
-/// Where a connection comes from, as far as places are counted: an address, or the network of 64 bits that whoever has one of version 6
-/// usually has whole.
+/// Origin of a connection, for counting slots: an IPv4 address, or the IPv6 network of 64 bits that its owner usually
+/// has whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Network(IpAddr);
 
@@ -20,7 +20,7 @@ impl Network {
         }
     }
 
-    /// Of an address with a port, if it is no name.
+    /// Returns the network of an address with a port, unless the host is a name.
     pub fn of_text(address: &str) -> Option<Self> {
         address.parse().ok().map(|address: SocketAddr| Self::of(address.ip()))
     }
@@ -30,35 +30,37 @@ impl Network {
 struct HalfOpen {
     id: ConnectionId,
     network: Network,
-    /// It has said the name of a node and the number of the cluster, though it has proved nothing.
+    /// True when the connection has announced the name of a node and the number of the cluster. Nothing is proved yet.
     has_claimed_name: bool,
-    /// A peer is there.
+    /// True when a peer is in the same network.
     is_known: bool,
 }
 
-/// What there is of them.
+/// Counts of half-open connections.
 struct HalfOpenConnections {
     all: Vec<HalfOpen>,
     by_network: BTreeMap<Network, usize>,
     known: BTreeSet<Network>,
 }
 
-/// Complaints of a crowd that were not told.
+/// Counts of connections closed for lack of slots that were not reported.
 #[derive(Debug, Default)]
 pub struct UnauthenticatedLimit {
-    /// Not told again before.
+    /// Time before which there is no further report.
     quiet_until: Time,
     closed: u64,
 }
 
 impl Mesh {
-    /// Makes room for one more connection from `network`. False when there is none.
+    /// Makes room for one more connection from `network`. Returns false when there is none.
     ///
-    /// Whoever has not said anything valid gives way when all places are taken: of the network with the most of them, the one that has
-    /// been there longest. So a crowd that comes from a few addresses, however fast, displaces itself, and a node that comes meanwhile has
-    /// the time that it needs; that of the longest silence alone would soon be the node's. A network has no more than
-    /// [`MeshConfig::handshakes_per_address`](super::MeshConfig::handshakes_per_address) places: beyond, it displaces its own. Who comes
-    /// from where a peer is gives way to no stranger, and strangers give way to it whatever they have said.
+    /// When all slots are taken, a connection that has sent nothing valid is closed: the oldest one of the network with
+    /// the most of them. So many connections from a few addresses, however fast, displace each other, and a node that
+    /// connects meanwhile has the time that it needs. If simply the oldest connection of all were closed, it would soon
+    /// be the node's. A network has at most
+    /// [`MeshConfig::handshakes_per_address`](super::MeshConfig::handshakes_per_address) slots: beyond that, it
+    /// displaces its own connections. A connection from the network of a peer is never closed for an unknown one. An
+    /// unknown one is closed for it even after it has sent something valid.
     pub(super) fn make_room(&mut self, now: Time, network: Network) -> bool {
         let its = self.connections.values().filter(|it| it.is_half_open() && it.network == Some(network));
         let is_network_full = its.count() >= self.config.handshakes_per_address;
@@ -70,7 +72,7 @@ impl Mesh {
         self.counters.unauthenticated_closed += 1;
         self.report_limit(now, &half_open_connections);
         if let Some(id) = victim {
-            self.close(now, id, "too many handshakes go on, and it has not said who it is");
+            self.close(now, id, "too many handshakes are open, and it has not announced its name");
         }
         victim.is_some()
     }
@@ -89,7 +91,7 @@ impl Mesh {
         HalfOpenConnections { all, by_network, known }
     }
 
-    /// Says that places are taken, and by whom most of them, at most once in a while.
+    /// Reports that slots are taken, and by which network most of them, at intervals.
     fn report_limit(&mut self, now: Time, half_open_connections: &HalfOpenConnections) {
         self.unauthenticated_limit.closed += 1;
         if now < self.unauthenticated_limit.quiet_until {
@@ -104,10 +106,10 @@ impl Mesh {
 }
 
 impl HalfOpenConnections {
-    /// Who makes room for somebody from `network`, if anybody does.
+    /// Returns the connection to close for a new one from `network`, if any.
     fn select_victim(&self, network: Network, is_network_full: bool) -> Option<ConnectionId> {
         let is_known = self.known.contains(&network);
-        // Who comes counts too: where all have the same, it displaces its own.
+        // The new connection counts too: if all networks have the same number, it displaces its own.
         let connections_of =
             |it: &HalfOpen| self.by_network[&it.network] + usize::from(it.network == network);
         let may_go = |it: &&HalfOpen| match (it.has_claimed_name, it.is_known) {
@@ -126,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_is_an_address_or_what_one_of_version_6_has_whole() {
+    fn a_network_is_an_ipv4_address_or_the_first_64_bits_of_an_ipv6_address() {
         let of = |address: &str| Network::of(address.parse().expect("an address"));
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
         assert_ne!(of("192.0.2.1"), of("192.0.2.2"));

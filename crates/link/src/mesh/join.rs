@@ -1,4 +1,4 @@
-//! From a handshake to a channel: who is let in, and which two lives a link is about.
+//! The step from a handshake to a channel: which peers are accepted, and which two incarnations a link belongs to.
 
 use bytes::Bytes;
 use ring::hmac;
@@ -12,17 +12,17 @@ use crate::node::NodeId;
 use crate::output::Output;
 use crate::time::Time;
 
-/// What a handshake has come to.
+/// Result of a handshake.
 struct Joined {
     established: Box<Established>,
-    /// What proves this node to the peer, which has not left yet; nothing when the peer has dialed.
+    /// Proof of this node to the peer that has not left yet; empty when the peer has dialed.
     proof: Output,
-    /// What belongs to the link.
+    /// Bytes that belong to the link.
     rest: Bytes,
 }
 
 impl Mesh {
-    /// Bytes of a handshake have come.
+    /// Handles bytes of a handshake.
     pub(super) fn continue_handshake(&mut self, now: Time, id: ConnectionId, mut input: Bytes) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Stage::Handshaking { handshake, own, .. } = &mut connection.stage else { return };
@@ -75,7 +75,7 @@ impl Mesh {
             Ok(Progress::NeedsMore | Progress::Named(_)) => self.queue(id),
             Ok(Progress::Done(established)) => self.introduced(now, id, &established),
             Err(PeerError::RefusedBy { reason: Refusal::Withdrawn }) => {
-                self.close(now, id, "who has dialed gives it up");
+                self.close(now, id, "the dialer gave it up");
             }
             Err(error) => self.refuse(now, id, &error),
         }
@@ -91,7 +91,7 @@ impl Mesh {
             PeerError::Refuses { reason: Refusal::Unknown }
                 | PeerError::RefusedBy { reason: Refusal::Unknown }
         );
-        // Who finds the others by introductions hears of all of them, if not in the same order.
+        // With introductions both nodes learn of each other, but not at the same time.
         connection.is_early = is_unknown && self.config.introduces && connection.origin != Origin::Discovery;
         let is_other = matches!(
             error,
@@ -102,10 +102,11 @@ impl Mesh {
         let reason = match connection.origin {
             _ if is_taken => peer.map_or_else(|| error.to_string(), |peer| taken(error, peer)),
             Origin::Accepted if connection.is_early => {
-                "this node waits to hear of it from the cores, and refuses it until then".to_owned()
+                "this node does not know it as a member yet, and refuses it until the cores announce it"
+                    .to_owned()
             }
             Origin::Slot(_) if connection.is_early => {
-                "the node there waits to hear of this one from the cores; it is tried again until then"
+                "the node there does not know this one as a member yet; this node tries again until it does"
                     .to_owned()
             }
             _ if is_other && !self.config.cluster.is_empty() => {
@@ -117,7 +118,7 @@ impl Mesh {
         self.fail(now, id, &reason, None);
     }
 
-    /// The peer has proved itself, and whoever has dialed was proved to.
+    /// Joins a peer that has proved itself. A dialer has received this node's proof.
     fn join(&mut self, now: Time, id: ConnectionId, joined: Joined) {
         let Joined { established, mut proof, rest } = joined;
         let Some(connection) = self.connections.get(&id) else { return };
@@ -126,11 +127,11 @@ impl Mesh {
         let node = NodeId::of_name(&established.name);
         if is_dialed && expected != Some(node) {
             let reason =
-                format!("there the node {:?} answers: check the addresses of both", established.name);
+                format!("the node {:?} answers there: check the addresses of both", established.name);
             return self.fail(now, id, &reason, Some(Refusal::Elsewhere));
         }
         let Some(peer) = self.peers.get_mut(&node) else {
-            return self.close(now, id, "the node is no peer any more");
+            return self.close(now, id, "the node is no longer a peer");
         };
         if is_taken(now, peer, established.link) {
             self.counters.refused += 1;
@@ -141,8 +142,8 @@ impl Mesh {
         let is_news = peer.link.peer().is_some_and(|known| known != established.link);
         let answered = answer_to(&self.derivation, peer, established.link);
         if is_news && is_dialed {
-            // The state of the link goes with the life of the peer that it was about. The id by which this node has just called itself
-            // stands for that state.
+            // The state of the link is dropped with the peer's incarnation that it belonged to. The id that this node
+            // has just announced stands for that state.
             let fresh = self.link_id();
             self.restart_link(now, node, fresh);
             return self.redial(now, id);
@@ -152,7 +153,7 @@ impl Mesh {
         } else if own != answered {
             return self.redial(now, id);
         }
-        // Only now: who has it takes the connection for one of the link.
+        // This comes last: a connection with a channel counts as one of the link.
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.out.append(&mut proof);
         }
@@ -167,8 +168,8 @@ impl Mesh {
         let channel = peer.link.attach(now, established);
         (peer.version, peer.features) = (established.version, established.features);
         peer.descriptor = established.descriptor.clone();
-        // Connections that were there before, of this channel and of others when their number has changed.
-        self.sweep(now, node, "a newer connection took its place");
+        // Earlier connections of this channel, and of others if the number of channels has changed.
+        self.sweep(now, node, "a newer connection replaced it");
         let (Some(peer), Some(connection)) = (self.peers.get_mut(&node), self.connections.get_mut(&id))
         else {
             return;
@@ -182,7 +183,7 @@ impl Mesh {
         connection.stage = Stage::Channel { id: channel, since: now };
         peer.channels.resize(usize::from(established.channels), None);
         peer.channels[usize::from(channel.index())] = Some(id);
-        // The link says when it has something to do; with the first channel the others may be dialed.
+        // The link reports its next timeout; with the first channel the others may be dialed.
         self.due = peer.link.timeout().min(self.due);
         if !peer.slots.is_empty() {
             self.due = now.min(self.due);
@@ -191,21 +192,22 @@ impl Mesh {
         self.update_peer(now, node);
     }
 
-    /// The peer has forgotten this node, or was another process: this node forgets too.
+    /// Resets the link: the peer has forgotten this node or was another process, so this node forgets too.
     fn restart_link(&mut self, now: Time, node: NodeId, id: LinkId) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.link.forget(id);
         }
-        self.sweep(now, node, "the peer has begun anew");
+        self.sweep(now, node, "the peer has restarted");
         self.update_peer(now, node);
     }
 
-    /// The ids that were said are not those of the link any more.
+    /// Closes a connection whose announced ids are no longer those of the link, and dials again.
     fn redial(&mut self, now: Time, id: ConnectionId) {
         let slot_of_peer =
             self.connections.get(&id).and_then(|connection| Some((connection.peer?, connection.slot()?)));
-        self.close(now, id, "the link has begun anew");
-        // At once, however often the peer was dialed in vain before: it is there. But not for a peer with which this happens again and again.
+        self.close(now, id, "the link has restarted");
+        // Dial at once, however often the peer was dialed in vain before: it is there. But not if this happens to a
+        // peer repeatedly.
         if let Some((node, slot)) = slot_of_peer
             && let Some(slot) = self.peers.get_mut(&node).and_then(|it| it.slots.get_mut(usize::from(slot)))
             && !std::mem::replace(&mut slot.is_redialed, true)
@@ -216,34 +218,35 @@ impl Mesh {
     }
 }
 
-/// What an error means at an address that is sought.
+/// Explains an error at a discovery address.
 fn refused_introduction(error: &PeerError) -> String {
     match error {
         PeerError::RefusedBy { reason: Refusal::Unknown } => {
-            "the node there was told whom to join and takes no introductions: let it look \
+            "the node there has a fixed list of peers and takes no introductions: let it look \
             for other nodes too, or add each of the two to the other's list of peers"
                 .into()
         }
         PeerError::RefusedBy { reason: Refusal::Channel } => {
-            "the node there knows of no introductions: upgrade it".into()
+            "the node there supports no introductions: upgrade it".into()
         }
         _ => error.to_string(),
     }
 }
 
-/// Whether another process with the peer's name is connected, and alive.
+/// Returns whether another process with the peer's name is connected and alive.
 fn is_taken(now: Time, peer: &Peer, theirs: LinkId) -> bool {
     let is_other = peer.link.peer().is_some_and(|known| known != theirs);
     is_other && peer.is_alive(now)
 }
 
-/// Of two processes with one name people look for both.
+/// Adds the address of the connected process to an error: with two processes of one name, operators look for both.
 fn taken(error: &impl std::fmt::Display, peer: &Peer) -> String {
     format!("{error}. The one that is connected is at {}", peer.address)
 }
 
-/// By which id this node calls its end of the link to a dialer with the id `theirs`: when that is another than before, by the one that the
-/// end will have once the dialer has proved itself. Nothing changes before that, and all its connections get the same answer.
+/// Returns the link id to announce to a dialer with the id `theirs`. If `theirs` has changed, it is the id that this
+/// end will have once the dialer has proved itself. Nothing changes before that, and all its connections get the same
+/// answer.
 fn answer_to(derivation: &hmac::Key, peer: &Peer, theirs: LinkId) -> LinkId {
     let own = peer.link.id();
     if peer.link.peer().is_none_or(|known| known == theirs) {

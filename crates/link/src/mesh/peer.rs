@@ -9,87 +9,88 @@ use crate::link::Link;
 use crate::node::NodeId;
 use crate::time::Time;
 
-/// A node that this one is to be joined to.
+/// A node to join.
 #[derive(Debug)]
 pub struct Peer {
     pub name: Box<str>,
     pub address: Box<str>,
-    /// Where it has last dialed from.
+    /// Network that it last dialed from.
     pub network: Option<Network>,
     pub link: Link,
-    /// The connections that this node dials; none when the peer dials.
+    /// Connections that this node dials; empty when the peer dials.
     pub slots: Vec<Slot>,
-    /// By the index of their channels.
+    /// Connections, by the index of their channels.
     pub channels: Vec<Option<ConnectionId>>,
-    /// Bits of the channels whose connections are among those that may have output.
+    /// Bits of the channels whose connections are queued for output.
     pub queued: u32,
-    /// Among those whose links have events.
+    /// True while the peer is queued for events.
     pub has_queued_events: bool,
     pub is_up: bool,
     pub since: Time,
-    /// As of the last handshake.
+    /// Protocol version of the last handshake.
     pub version: u16,
     pub features: u64,
     pub last_error: Option<(Time, Box<str>)>,
-    /// What it said of itself as its last connection was made.
+    /// Descriptor that it announced in its last handshake.
     pub descriptor: Bytes,
-    /// While the link is up or down as it is.
+    /// Other process with the peer's name, while the link stays in its present state.
     pub namesake: Option<Namesake>,
 }
 
-/// Another process that goes by the name of a peer, as it has introduced itself.
+/// Another process that has introduced itself with the name of a peer.
 #[derive(Debug)]
 pub struct Namesake {
     pub descriptor: Bytes,
     pub address: Box<str>,
-    /// It is looked at anew then.
+    /// Time at which it is examined again.
     pub until: Time,
 }
 
-/// One connection that this node is to make, or has.
+/// One connection that this node makes, or has.
 #[derive(Debug)]
 pub struct Slot {
     pub connection: Option<ConnectionId>,
-    /// When it is dialed next.
+    /// Time at which it is dialed next.
     pub due: Time,
-    /// What the next attempt waits for at most, if this one fails.
+    /// Maximum pause before the next attempt, if this one fails.
     pub pause: Duration,
-    /// The link had begun anew when it was last dialed: it was, or is, dialed again at once.
+    /// True when the link had restarted at the last attempt: the slot was, or is, dialed again at once.
     pub is_redialed: bool,
 }
 
-/// A peer, as an operator sees it.
+/// Status of a peer, for operators.
 #[derive(Debug)]
 pub struct PeerStatus<'a> {
     pub node: NodeId,
     pub name: &'a str,
-    /// As configured.
+    /// Configured address.
     pub address: &'a str,
-    /// Whether this node dials it, or is dialed by it.
+    /// True when this node dials the peer; otherwise the peer dials this node.
     pub is_dialed: bool,
     pub is_up: bool,
-    /// Since when it is up, or suspect.
+    /// Time since which it is up, or suspect.
     pub since: Time,
-    /// Connections that carry frames, and how many there are to be.
+    /// Connections that carry frames, and the configured number.
     pub connections: (usize, usize),
-    /// Of the last handshake; 0 before the first.
+    /// Version of the last handshake; 0 before the first.
     pub version: u16,
     pub features: u64,
-    /// What went wrong last, and when.
+    /// Last error and its time.
     pub last_error: Option<(Time, &'a str)>,
-    /// Its [`Identity::descriptor`](crate::Identity::descriptor) as of the last handshake.
+    /// Announced [`Identity::descriptor`](crate::Identity::descriptor) in the last handshake.
     pub descriptor: &'a Bytes,
-    /// Its counters, round trip and what waits: [`Link::counters`], [`Link::round_trip`], [`Link::waiting`], [`Link::unconsumed`].
+    /// Link, with counters, round trip and waiting bytes: [`Link::counters`], [`Link::round_trip`], [`Link::waiting`],
+    /// [`Link::unconsumed`].
     pub link: &'a Link,
 }
 
 impl PeerStatus<'_> {
-    /// Whether it has been heard of so lately that no other process may take its name.
+    /// Returns whether the peer sent something so recently that no other process may take its name.
     pub fn is_alive(&self, now: Time) -> bool {
         is_alive(now, self.link)
     }
 
-    /// Of every class: what waits, as [`Link::waiting`] says.
+    /// Returns for every class the waiting bytes and frames of [`Link::waiting`].
     pub fn waiting(&self, now: Time) -> impl Iterator<Item = (Class, (u64, u64, u64))> {
         Class::ALL.into_iter().map(move |class| (class, self.link.waiting(now, class)))
     }
@@ -120,12 +121,12 @@ impl Peer {
         is_alive(now, &self.link)
     }
 
-    /// Another process that goes by its name while it is there.
+    /// Returns the other process with its name, if it is known now.
     pub fn namesake(&self, now: Time) -> Option<&Namesake> {
         self.namesake.as_ref().filter(|namesake| namesake.until > now && self.is_alive(now))
     }
 
-    /// Where it is, as far as that is known without asking for names.
+    /// Iterates over the networks of the peer that are known without name resolution.
     pub fn networks(&self) -> impl Iterator<Item = Network> {
         self.network.into_iter().chain(Network::of_text(&self.address))
     }

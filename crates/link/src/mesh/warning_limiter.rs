@@ -3,11 +3,11 @@ use std::time::Duration;
 
 use crate::time::Time;
 
-/// What was said of whom, so that it is not said too often.
+/// Limiter that keeps the same report from appearing too often.
 #[derive(Debug)]
 pub struct WarningLimiter {
     pause: Duration,
-    /// By the place that it is about, and whom and what there.
+    /// Last reports, by address, then name and reason.
     last: BTreeMap<(Box<str>, Box<str>), LastWarning>,
 }
 
@@ -17,8 +17,8 @@ struct LastWarning {
     suppressed: u64,
 }
 
-/// Complaints that are remembered; beyond so many all share one place, and the same of each address: strangers may make up names and reasons,
-/// and there may be any number of them.
+/// Maximum number of remembered reports. Beyond it all share one entry, and so do all with the same address. Unknown
+/// nodes may make up any number of names and reasons.
 const KNOWN_MAX: usize = 64;
 const KNOWN_PER_ADDRESS: usize = 8;
 
@@ -27,7 +27,8 @@ impl WarningLimiter {
         Self { pause, last: BTreeMap::new() }
     }
 
-    /// Whether `reason` is to be said of whoever is at `address`, which is `name` if it has said one, and if so how often it was not since the last time.
+    /// Returns whether to report `reason` for the node at `address`, which has announced `name` if any. The value is
+    /// the number of reports that were suppressed.
     pub fn report(&mut self, now: Time, address: &str, name: Option<&str>, reason: &str) -> Option<u64> {
         let mut whom = (address.into(), format!("{} {reason}", name.unwrap_or_default()).into());
         if !self.last.contains_key(&whom) {
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_is_said_once_in_a_while_and_counted_in_between_and_what_is_new_at_once() {
+    fn the_same_report_is_repeated_at_intervals_with_a_count_and_a_new_one_appears_at_once() {
         let mut warning_limiter = WarningLimiter::new(Duration::from_micros(10));
         let mut last = |at, name, reason| warning_limiter.report(Time(at), "h:1", Some(name), reason);
         assert_eq!(last(0, "a", "wrong"), Some(0));
@@ -70,7 +71,7 @@ mod tests {
         assert_eq!(last(2, "a", "wrong"), None);
         assert_eq!(last(2, "b", "wrong"), Some(0), "another node there");
         assert_eq!(last(3, "a", "worse"), Some(0), "another reason");
-        assert_eq!(last(4, "a", "wrong"), None, "which is no reason to say the first one again");
+        assert_eq!(last(4, "a", "wrong"), None, "another reason does not repeat the first one");
         assert_eq!(last(9, "a", "worse"), None);
         assert_eq!(last(10, "a", "wrong"), Some(3));
         assert_eq!(last(13, "a", "worse"), Some(1));
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_makes_up_names_and_reasons_is_told_of_a_few_times() {
+    fn a_node_that_makes_up_names_and_reasons_is_reported_a_few_times() {
         let mut warning_limiter = WarningLimiter::new(Duration::from_secs(1));
         let last = (0..1_000).filter(|name| {
             warning_limiter.report(Time(*name), "10.0.0.1", Some(&name.to_string()), "no").is_some()
@@ -87,12 +88,12 @@ mod tests {
         assert_eq!(
             warning_limiter.report(Time(1_000), "10.0.0.2", None, "no"),
             Some(0),
-            "which hides nobody else"
+            "which hides no other node"
         );
     }
 
     #[test]
-    fn a_crowd_of_strangers_takes_bounded_memory_and_few_lines() {
+    fn many_unknown_nodes_take_bounded_memory_and_few_lines() {
         let mut warning_limiter = WarningLimiter::new(Duration::from_secs(1));
         let last = (0..10_000_u64).filter(|address| {
             warning_limiter.report(Time(*address), &address.to_string(), None, "no").is_some()

@@ -1,4 +1,4 @@
-//! Nodes that know addresses and no names: who is heard of, and who is not.
+//! Nodes that know addresses and no names: which ones are introduced, and which are not.
 
 use crate::world::{Spec, World, specs};
 use bytes::Bytes;
@@ -6,7 +6,7 @@ use link::{
     ConnectionId, Demand, Handshake, Identity, Lane, LinkId, MeshEvent, Output, Progress, Secret, Time,
 };
 
-/// Nodes without peers, of which each seeks all addresses and lets itself be found.
+/// Returns nodes without peers. Each of them dials all addresses for discovery and allows introductions.
 fn unauthenticated_nodes(count: usize) -> Vec<Spec> {
     let mut specs = specs(count, 2);
     for spec in &mut specs {
@@ -17,7 +17,7 @@ fn unauthenticated_nodes(count: usize) -> Vec<Spec> {
     specs
 }
 
-/// The first seeks the second, which lets itself be found.
+/// Returns two nodes: the first dials the second for discovery, and the second allows introductions.
 fn seeker_and_sought() -> Vec<Spec> {
     let mut specs = unauthenticated_nodes(2);
     specs[0].seeks = vec![1];
@@ -30,14 +30,14 @@ fn heard(world: &World, at: usize) -> Vec<(&str, Option<usize>)> {
 }
 
 #[test]
-fn two_strangers_are_introduced_again_and_again() {
+fn two_unknown_nodes_are_introduced_repeatedly() {
     let mut world = World::new(seeker_and_sought(), 1);
     world.run(2_000);
     assert_eq!(heard(&world, 0), [("n1", Some(1))]);
     assert_eq!(heard(&world, 1), [("n0", None)]);
     (0..2).for_each(|node| world.change_descriptor(node));
     world.run(18_000);
-    assert_eq!(world.heard_of(0, 1, Some(1)), Some(world.nodes[1].edition), "of the other's new card");
+    assert_eq!(world.heard_of(0, 1, Some(1)), Some(world.nodes[1].edition), "the other's new descriptor");
     assert_eq!(world.heard_of(1, 0, None), Some(world.nodes[0].edition));
     let count = heard(&world, 0).len();
     assert!((5..=7).contains(&count), "every three seconds: {count}");
@@ -50,7 +50,7 @@ fn two_strangers_are_introduced_again_and_again() {
 }
 
 #[test]
-fn all_find_all_and_each_finds_itself() {
+fn every_node_finds_all_nodes_and_itself() {
     let mut world = World::new(unauthenticated_nodes(3), 2);
     world.run(20_000);
     for one in 0..3 {
@@ -64,7 +64,7 @@ fn all_find_all_and_each_finds_itself() {
     }
 }
 
-/// What peers have between them goes on as if nothing were.
+/// Existing links of peers continue undisturbed while the peers are introduced.
 #[test]
 fn peers_that_are_introduced_are_not_disturbed() {
     let mut specs = specs(2, 2);
@@ -87,7 +87,7 @@ fn peers_that_are_introduced_are_not_disturbed() {
     world.heal();
 }
 
-/// Two of which one is as `change` makes it: neither hears of the other, and the seeker is told what to do.
+/// Runs two nodes after `change`: neither learns of the other, and the seeker logs what to do.
 fn not_introduced(change: impl Fn(&mut [Spec]), at_seeker: &str, at_sought: &str) {
     let mut specs = seeker_and_sought();
     change(&mut specs);
@@ -106,7 +106,11 @@ fn not_introduced(change: impl Fn(&mut [Spec]), at_seeker: &str, at_sought: &str
 #[test]
 fn a_node_that_takes_no_introductions_refuses() {
     let change = |specs: &mut [Spec]| specs[1].config.introduces = false;
-    not_introduced(change, "add each of the two to the other's list of peers", "that it was told of");
+    not_introduced(
+        change,
+        "add each of the two to the other's list of peers",
+        "the refusing node has no peer with this name",
+    );
 }
 
 #[test]
@@ -147,7 +151,7 @@ fn an_address_that_cannot_be_reached_is_named_and_tried_until_it_can() {
     assert_eq!(heard(&world, 0)[0], ("n1", Some(1)));
 }
 
-/// Dials as the first demand of a node says, by hand.
+/// Dials by hand, as the first demand of a node asks.
 fn dial(world: &mut World, at: usize) -> ConnectionId {
     let now = world.now;
     world.nodes[at].mesh.handle_timeout(now);
@@ -158,7 +162,7 @@ fn dial(world: &mut World, at: usize) -> ConnectionId {
     connection
 }
 
-/// Why the connections of a node were refused.
+/// Returns the reasons for which the connections of a node were refused.
 fn complaints(world: &mut World, at: usize) -> Vec<String> {
     let mut reasons = Vec::new();
     while let Some(event) = world.nodes[at].mesh.poll_event() {
@@ -174,9 +178,9 @@ fn complaints(world: &mut World, at: usize) -> Vec<String> {
 }
 
 #[test]
-fn what_is_no_node_is_given_up_and_tried_again() {
+fn an_address_without_a_node_is_given_up_and_tried_again() {
     let mut world = World::new(seeker_and_sought(), 6);
-    // Something that says nothing, something that says something else, and something that hangs up.
+    // One peer is silent, one sends something else, and one closes the connection.
     let silent = dial(&mut world, 0);
     world.now = Time(world.now.0 + 5_000_000);
     let now = world.now;
@@ -199,13 +203,13 @@ fn what_is_no_node_is_given_up_and_tried_again() {
 }
 
 #[test]
-fn an_address_that_is_sought_no_more_is_left_alone() {
+fn an_address_is_not_dialed_after_its_discovery_ends() {
     let mut world = World::new(seeker_and_sought(), 7);
     let id = dial(&mut world, 0);
     let now = world.now;
     world.nodes[0].mesh.discover(now, "1");
     world.nodes[0].mesh.check_invariants();
-    assert_eq!(world.nodes[0].mesh.discovery().collect::<Vec<_>>(), ["1"], "once, whoever says it again");
+    assert_eq!(world.nodes[0].mesh.discovery().collect::<Vec<_>>(), ["1"], "once, however often it is added");
     world.nodes[0].mesh.stop_discovery("1");
     world.nodes[0].mesh.stop_discovery("nobody's");
     world.nodes[0].mesh.check_invariants();
@@ -214,7 +218,7 @@ fn an_address_that_is_sought_no_more_is_left_alone() {
     assert_eq!((world.nodes[0].mesh.discovery().count(), world.nodes[0].mesh.connections()), (0, 0));
     world.run(10_000);
     assert_eq!(world.nodes[0].mesh.counters().dialed, 1);
-    // And again from where it began.
+    // The same again from the start.
     let now = world.now;
     world.nodes[0].mesh.discover(now, "1");
     world.nodes[0].mesh.discover(now, "1");
@@ -223,7 +227,7 @@ fn an_address_that_is_sought_no_more_is_left_alone() {
 }
 
 #[test]
-fn addresses_that_are_sought_have_a_bound() {
+fn discovery_addresses_have_a_bound() {
     let mut world = World::new(seeker_and_sought(), 8);
     let (now, mesh) = (world.now, &mut world.nodes[0].mesh);
     for address in 1..=300 {
@@ -238,9 +242,9 @@ fn addresses_that_are_sought_have_a_bound() {
     assert!(said.iter().any(|reason| reason.contains("256 addresses are sought already")), "{said:?}");
 }
 
-/// Whoever uses the mesh knows by the cards that it is not the peer that is linked.
+/// The user of the mesh notices by the descriptors that it is not the linked peer.
 #[test]
-fn another_process_that_goes_by_the_name_of_a_peer_hears_why_it_is_refused() {
+fn another_process_with_the_name_of_a_peer_learns_why_it_is_refused() {
     let mut specs = specs(2, 2);
     for (at, spec) in specs.iter_mut().enumerate() {
         spec.config.introduces = true;
@@ -259,18 +263,18 @@ fn another_process_that_goes_by_the_name_of_a_peer_hears_why_it_is_refused() {
     let taken = "another process with this name is connected and alive: give each node a name of its own";
     assert_eq!((world.said(2, taken), world.said(2, "the peer refuses this node")), (1, 1));
     let told = &world.nodes[0].log;
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].1 == "2" && told[0].2.ends_with("The one that is connected is at 1"), "{told:?}");
+    assert_eq!(told.len(), 1, "one report");
+    assert!(told[0].1 == "2" && told[0].2.ends_with("The one that is connected is at 1"), "it names the address of the connected process");
     let of_owner = world.nodes[0].introduced.iter().filter(|it| it.2 == world.nodes[1].edition).count();
-    assert!(of_owner > 3 && of_owner == world.nodes[0].introduced.len(), "of nobody but the owner is heard");
+    assert!(of_owner > 3 && of_owner == world.nodes[0].introduced.len(), "only the owner is reported");
     let peer = world.nodes[0].peers.values().next().expect("a peer");
     assert_eq!((peer.ups, peer.suspects, peer.restarts), (1, 0, 0));
-    // From time to time it is looked at anew.
+    // From time to time it is examined again.
     let heard =
         |world: &World| world.nodes[0].introduced.iter().filter(|it| it.2 == world.nodes[2].edition).count();
     world.run(60_000);
     assert!(heard(&world) > 0);
-    // And it is not refused when the other one is gone.
+    // It is not refused once the other one is gone.
     world.stop(1, true);
     let (now, descriptor) = (world.now, world.nodes[2].mesh.identity().descriptor.clone());
     world.nodes[0].mesh.refuse_namesake(now, owner, descriptor, "2");
@@ -279,7 +283,7 @@ fn another_process_that_goes_by_the_name_of_a_peer_hears_why_it_is_refused() {
     assert!(heard(&world) > before);
 }
 
-/// One that knows the secret and introduces itself, by hand; returns what it heard.
+/// Introduces by hand a node that knows the secret; returns the bytes that it received.
 fn introduce(world: &mut World, to: usize, identity: &Identity, proves: bool) -> Option<Progress> {
     introduce_from([10, 9, 9, 9], world, to, identity, proves)
 }
@@ -312,7 +316,7 @@ fn named(name: &str) -> Identity {
 }
 
 #[test]
-fn introductions_that_nobody_asks_for_have_a_bound() {
+fn unpolled_introductions_have_a_bound() {
     let mut world = World::new(seeker_and_sought(), 9);
     for number in 0..300 {
         introduce(&mut world, 1, &named(&format!("x{number}")), true).expect("there is room");
@@ -328,7 +332,7 @@ fn introductions_that_nobody_asks_for_have_a_bound() {
     assert_eq!(mesh.poll_event(), None);
 }
 
-/// Those that prove nothing take the places there are, and are heard of by nobody.
+/// Nodes that prove nothing take the available slots, and are never reported.
 #[test]
 fn introductions_without_a_proof_count_as_handshakes_and_end() {
     let mut world = World::new(seeker_and_sought(), 10);
@@ -348,15 +352,15 @@ fn introductions_without_a_proof_count_as_handshakes_and_end() {
     assert!(world.nodes[1].introduced.is_empty());
 }
 
-/// Whoever knows the number of the cluster can say a name, and then nothing for as long as a handshake may take.
+/// A node that knows the id of the cluster can announce a name, and then be silent until the handshake times out.
 #[test]
-fn who_comes_from_where_a_peer_is_finds_a_place_whatever_strangers_have_said() {
+fn a_connection_from_the_network_of_a_peer_gets_a_slot_despite_unknown_nodes() {
     let mut specs = specs(2, 2);
     specs.iter_mut().for_each(|spec| spec.config.introduces = true);
     let mut world = World::new(specs, 12);
     world.run(8_000);
     assert!(world.is_joined());
-    // Who is dialed knows where the other is.
+    // The node that is dialed knows the address of the other.
     let (at, other) = if world.id(0) < world.id(1) { (1, 0) } else { (0, 1) };
     let before = world.nodes[at].mesh.connections();
     for last in 0..8 {
@@ -365,19 +369,19 @@ fn who_comes_from_where_a_peer_is_finds_a_place_whatever_strangers_have_said() {
     }
     let now = world.now;
     let mesh = &mut world.nodes[at].mesh;
-    assert_eq!(mesh.accepted(now, ([10, 9, 9, 99], 99).into()), None, "one stranger is like the other");
+    assert_eq!(mesh.accepted(now, ([10, 9, 9, 99], 99).into()), None, "all unknown nodes are equal");
     let node = mesh.accepted(now, ([10, 0, 0, other as u8], 99).into());
     assert!(node.is_some());
     for last in 0..20 {
-        assert_eq!(mesh.accepted(now, ([10, 9, 8, last], 99).into()), None, "it keeps its place");
+        assert_eq!(mesh.accepted(now, ([10, 9, 8, last], 99).into()), None, "it keeps its slot");
     }
     assert_eq!((mesh.connections() - before, mesh.counters().unauthenticated_closed), (8, 22));
     mesh.check_invariants();
 }
 
-/// What one node said to another is worth nothing to whoever has heard it.
+/// Bytes that one node sent to another are useless to a node that recorded them.
 #[test]
-fn an_introduction_that_is_said_again_is_not_believed() {
+fn a_replayed_introduction_is_not_believed() {
     let mut world = World::new(seeker_and_sought(), 11);
     let now = world.now;
     let at_seeker = dial(&mut world, 0);
@@ -399,15 +403,15 @@ fn an_introduction_that_is_said_again_is_not_believed() {
     assert_eq!((heard(&world, 0).len(), heard(&world, 1).len()), (1, 1));
     let (is_closed, _) = world.unauthenticated(1, &[&spoken[0], &spoken[2]]);
     assert!(is_closed && world.said(1, "does not know the cluster's secret") == 1);
-    // Nor is what the acceptor has said of itself the proof of a dialer.
+    // The acceptor's own answer is no proof of a dialer either.
     let proof = &spoken[1][spoken[1].len() - 32..];
     assert!(world.unauthenticated(1, &[&spoken[0], proof]).0);
     assert_eq!(heard(&world, 1).len(), 1);
 }
 
-/// Whoever makes an ordinary connection is refused before it has proved anything, and so not heard of.
+/// A node with an ordinary connection is refused before it has proved anything, and so is not reported.
 #[test]
-fn a_dialer_that_is_no_peer_yet_is_refused_and_both_say_what_they_wait_for() {
+fn a_dialer_that_is_no_peer_yet_is_refused_and_both_log_what_they_wait_for() {
     let mut specs = specs(2, 2);
     let world = World::new(specs.clone(), 12);
     let acceptor = usize::from(world.id(0) < world.id(1));
@@ -417,8 +421,8 @@ fn a_dialer_that_is_no_peer_yet_is_refused_and_both_say_what_they_wait_for() {
     }
     let mut world = World::new(specs, 12);
     world.run(10_000);
-    assert_eq!(world.said(acceptor, "this node waits to hear of it"), 1);
-    assert_eq!(world.said(1 - acceptor, "the node there waits to hear of this one"), 1);
+    assert_eq!(world.said(acceptor, "this node does not know it as a member yet"), 1);
+    assert_eq!(world.said(1 - acceptor, "the node there does not know this one as a member yet"), 1);
     assert_eq!(world.said(0, "list of peers") + world.said(1, "list of peers"), 0, "there is none");
     assert!(world.nodes.iter().all(|node| node.introduced.is_empty()));
 }

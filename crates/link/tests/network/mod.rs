@@ -1,4 +1,4 @@
-//! Two links, the connections between them, and what each has a right to expect.
+//! Two links, the connections between them, and the guarantees that each end has.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,21 +25,21 @@ impl Side {
     }
 }
 
-/// One node's end, with what it sent and got since its peer last forgot.
+/// One node's end, with the frames that it sent and received since its peer last forgot the link.
 struct End {
     link: Link,
     sent: BTreeMap<Lane, Vec<u64>>,
-    /// How many of them are not for the peer's next life, once that is expected.
+    /// Number of frames that are not for the peer's next incarnation, while a restart is expected.
     expected: Option<BTreeMap<Lane, usize>>,
     received: BTreeMap<Lane, Vec<u64>>,
     acknowledged: BTreeMap<Lane, u64>,
-    /// With the life of the link and the bytes that each of them is for.
+    /// Credits, each with the epoch of the link and the bytes that it is for.
     credits: VecDeque<(u32, u64, Credit)>,
-    /// How often the peer has forgotten the link.
+    /// Number of times that the peer has forgotten the link.
     epoch: u32,
-    /// Bytes that came in this life and were not consumed.
+    /// Bytes that arrived in this epoch and were not consumed.
     unconsumed: u64,
-    /// By connection, what had been written before the peer was expected to restart.
+    /// Bytes written before the peer was expected to restart, by connection.
     written_before: Vec<u64>,
     arrivals: Vec<Lane>,
     wakeups: u64,
@@ -47,15 +47,15 @@ struct End {
 
 struct Connection {
     ends: [ChannelId; 2],
-    /// On the way to A, and to B.
+    /// Bytes on the way to A, and to B.
     wires: [VecDeque<u8>; 2],
-    /// Bytes that each end has written, and of these, those that it wrote before time passed last.
+    /// Bytes that each end has written, and the part of them written before time last passed.
     written: [u64; 2],
     written_before: [u64; 2],
 }
 
 impl Connection {
-    /// How much has arrived of what an end has written.
+    /// Returns how many bytes written by an end have arrived.
     fn arrived(&self, from: usize) -> u64 {
         self.written[from] - self.wires[1 - from].len() as u64
     }
@@ -66,7 +66,7 @@ pub struct Pair {
     connections: Vec<Option<Connection>>,
     config: Config,
     now: Time,
-    /// A number for every frame.
+    /// Number of the next frame.
     frames: u64,
     retransmitted_before: u64,
     gone_on: u64,
@@ -108,10 +108,10 @@ impl End {
     }
 }
 
-/// More than any frame of a random run.
+/// Maximum size of a frame in a random run, in bytes.
 const FRAME_MOST: u64 = 6_200;
 
-/// Small enough that short runs meet every bound.
+/// Returns a configuration that is small enough for short runs to reach every bound.
 pub fn config() -> Config {
     Config {
         window: 2_000,
@@ -126,7 +126,7 @@ pub fn config() -> Config {
     }
 }
 
-/// Lanes that a random run uses.
+/// Returns a lane for a random run.
 fn some_lane(random: &mut Random) -> Lane {
     match random.below(6) {
         0 => Lane::CONTROL,
@@ -137,14 +137,14 @@ fn some_lane(random: &mut Random) -> Lane {
     }
 }
 
-/// How often what may happen in a random run did.
+/// Counts of the events in a random run.
 #[derive(Default)]
 pub struct Happened {
     pub cuts: u64,
     pub restarts: u64,
     pub retransmitted: u64,
     pub refused: u64,
-    /// Peers that were expected to restart and were there as before.
+    /// Peers that were expected to restart and continued as before.
     pub gone_on: u64,
     /// Frames of an incarnation of the peer that were consumed when it had restarted.
     pub stale_credits: u64,
@@ -161,10 +161,10 @@ impl Happened {
     }
 }
 
-/// Whatever a seed makes happen, then healing.
+/// Runs random events that follow from a seed, then heals.
 ///
 /// # Panics
-/// When a link does what it may not.
+/// A link violates its guarantees.
 pub fn run(seed: u64, config: &Config) -> Happened {
     let mut random = Random::new(seed);
     let mut happened = Happened::default();
@@ -237,18 +237,19 @@ impl Pair {
         Ok(())
     }
 
-    /// What a side sends in assured lanes from now on is for the other's next life, until that is known to go on.
+    /// Expects a restart: frames that a side sends in assured lanes from now on are for the other's next incarnation,
+    /// until that is known to continue.
     pub fn expect_restart(&mut self, side: Side) {
         let end = &mut self.ends[side as usize];
         end.link.expect_restart(self.now);
-        // A ping of this very moment may be taken for one that leaves after it.
+        // A ping at this very moment may be taken for one that leaves after it.
         let written = |it: &Option<Connection>| it.as_ref().map_or(0, |it| it.written_before[side as usize]);
         end.written_before = self.connections.iter().map(written).collect();
         let sent = &end.sent;
         end.expected.get_or_insert_with(|| sent.iter().map(|(lane, sent)| (*lane, sent.len())).collect());
     }
 
-    /// Gives credit back for up to `count` frames.
+    /// Returns credit for up to `count` frames.
     pub fn consume(&mut self, side: Side, count: usize) {
         let end = &mut self.ends[side as usize];
         for (epoch, bytes, credit) in end.credits.drain(..count.min(end.credits.len())) {
@@ -265,7 +266,7 @@ impl Pair {
         self.connect(index, random);
     }
 
-    /// Times at which each side had something to do by itself, and bytes that both have sent.
+    /// Returns the number of wake-ups of each side, and the bytes that both have sent.
     pub fn spent(&self) -> ([u64; 2], u64) {
         let bytes = self.ends.iter().map(|end| end.link.counters().bytes_sent).sum();
         (self.ends.each_ref().map(|end| end.wakeups), bytes)
@@ -284,7 +285,7 @@ impl Pair {
         }
         let channel_of_link = (index as u8, self.connections.len() as u8);
         let (to_b, to_a) = self.shake_hands(channel_of_link, random);
-        // The acceptor first: it knew the dialer before the dialer knew that.
+        // The acceptor goes first: it knew the dialer before the dialer knew that.
         let at_b = self.ends[1].link.attach(self.now, &to_a);
         let at_a = self.ends[0].link.attach(self.now, &to_b);
         self.ends.iter_mut().filter_map(|end| end.written_before.get_mut(index)).for_each(|it| *it = 0);
@@ -321,7 +322,7 @@ impl Pair {
         (*of_b, *of_a)
     }
 
-    /// Ends one connection, with what is on its way; each end hears of it.
+    /// Ends one connection, with the bytes in transit; each end notices it.
     pub fn cut(&mut self, random: &mut Random) {
         let index = random.below(self.connections.len());
         if let Some(connection) = self.connections[index].take() {
@@ -332,7 +333,7 @@ impl Pair {
         }
     }
 
-    /// One node dies and begins anew, which ends its connections.
+    /// Restarts one node, which ends its connections.
     pub fn restart(&mut self, side: Side, random: &mut Random) {
         for index in 0..self.connections.len() {
             if let Some(connection) = self.connections[index].take() {
@@ -345,7 +346,7 @@ impl Pair {
         self.ends[side as usize] = End::new(Link::new(link_id(random), self.config.clone()));
     }
 
-    /// A side dies: it was given nothing that goes to its next life.
+    /// Checks that a side that dies has received no frames for its next incarnation.
     fn check_next_incarnation(&self, side: Side) {
         let (end, other) = (&self.ends[side as usize], &self.ends[side.other() as usize]);
         let is_about = |one: &End, other: &End| one.link.peer() == Some(other.link.id());
@@ -355,11 +356,11 @@ impl Pair {
         };
         for (lane, received) in end.received.iter().filter(|(lane, _)| lane.class() == Class::Assured) {
             let before = expected.get(lane).copied().unwrap_or(0);
-            assert!(received.len() <= before, "it comes to two lives");
+            assert!(received.len() <= before, "it arrives at two incarnations");
         }
     }
 
-    /// Everything goes one way, and nothing comes back.
+    /// Moves all bytes one way, and none back.
     pub fn carry_to(&mut self, side: Side) {
         for index in 0..self.connections.len() {
             self.write(index, usize::MAX);
@@ -367,7 +368,7 @@ impl Pair {
         }
     }
 
-    /// Some bytes go over one connection.
+    /// Moves some bytes over one connection.
     pub fn carry(&mut self, random: &mut Random) {
         let index = random.below(self.connections.len());
         self.write(index, 1 + random.below(3_000));
@@ -375,7 +376,7 @@ impl Pair {
         self.arrive(index, to, count);
     }
 
-    /// Everything goes over all connections, until nothing is left.
+    /// Moves all bytes over all connections, until none are left.
     pub fn carry_all(&mut self) {
         loop {
             let mut moved = false;
@@ -429,14 +430,14 @@ impl Pair {
         self.settle();
     }
 
-    /// Time passes and nothing arrives.
+    /// Lets time pass while nothing arrives.
     pub fn pass_in_silence(&mut self, milliseconds: u64) {
         for _ in 0..10 {
             self.pass(milliseconds / 10);
         }
     }
 
-    /// Takes what happened off both links and holds it against what may happen.
+    /// Polls the events of both links and checks that they are allowed.
     fn settle(&mut self) {
         for side in [Side::A, Side::B] {
             while let Some(event) = self.ends[side as usize].link.poll_event() {
@@ -464,7 +465,7 @@ impl Pair {
                 assert!(before.is_none_or(|before| before < next), "acknowledgements go on");
                 let arrived =
                     self.ends[side.other() as usize].received.get(&lane).map_or(0, |all| all.len() as u64);
-                assert!(next <= arrived, "what is acknowledged has arrived");
+                assert!(next <= arrived, "acknowledged frames have arrived");
             }
             Event::Restarted => {
                 end.forget();
@@ -484,7 +485,7 @@ impl Pair {
                 let mut arrived = connections.filter_map(|(it, before)| Some((it.as_ref()?, *before)));
                 assert!(
                     arrived.any(|(it, before)| it.arrived(side as usize) > before),
-                    "a peer that goes on has been asked whether it does"
+                    "a peer that continues has answered a ping"
                 );
             }
             Event::Up | Event::Suspect => {}
@@ -495,7 +496,7 @@ impl Pair {
         for side in [Side::A, Side::B] {
             let (end, peer) = (&self.ends[side as usize], &self.ends[side.other() as usize]);
             end.link.check_invariants();
-            assert_eq!(end.link.unconsumed(), end.unconsumed, "credit counts in the life that it is of");
+            assert_eq!(end.link.unconsumed(), end.unconsumed, "credit counts in its own incarnation");
             for class in Class::ALL {
                 let (held, ..) = end.link.waiting(self.now, class);
                 let most = self.config.buffer_max.of(class).max(FRAME_MOST);
@@ -507,7 +508,7 @@ impl Pair {
                 let nothing = Vec::new();
                 let sent = peer.sent.get(lane).unwrap_or(&nothing);
                 if lane.class().is_resumed() {
-                    // A peer that has not yet heard of a restart knows more than there is.
+                    // A peer that has not yet noticed a restart still has frames of the previous incarnation.
                     if self.is_joined() {
                         assert!(sent.starts_with(received), "in order, nothing twice, nothing missing");
                     }
@@ -522,12 +523,12 @@ impl Pair {
         }
     }
 
-    /// Whether both ends are about the same two lives.
+    /// Returns whether both ends belong to the same two incarnations.
     fn is_joined(&self) -> bool {
         self.link(Side::A).is_up() && self.link(Side::B).is_up()
     }
 
-    /// With good connections everything that has to arrives and is acknowledged.
+    /// Heals the connections: every frame that must arrive does, and is acknowledged.
     pub fn heal(&mut self, random: &mut Random) {
         for _ in 0..200 {
             self.connect_all(random);
@@ -565,12 +566,12 @@ impl Pair {
             .sum()
     }
 
-    /// How many frames of a lane have come.
+    /// Returns how many frames of a lane have arrived.
     pub fn delivered(&self, side: Side, lane: Lane) -> usize {
         self.ends[side as usize].received.get(&lane).map_or(0, Vec::len)
     }
 
-    /// The lanes of all frames that have come, in their order.
+    /// Returns the lanes of all frames that have arrived, in order.
     pub fn arrivals(&self, side: Side) -> &[Lane] {
         &self.ends[side as usize].arrivals
     }

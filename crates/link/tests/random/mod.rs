@@ -1,4 +1,4 @@
-//! Numbers that follow from a seed.
+//! Random numbers that follow from a seed.
 
 pub struct Random(u64);
 

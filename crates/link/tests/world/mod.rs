@@ -1,4 +1,5 @@
-//! Nodes with a mesh each, on a network of bytes that are slow, cut, swallowed, and on one clock; against what meshes promise.
+//! Nodes with a mesh each, checked against the guarantees of meshes. They share one clock and a network that delays,
+//! cuts and swallows bytes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -12,7 +13,7 @@ use link::{
 
 use crate::random::Random;
 
-/// What a node is started with.
+/// Specification of a node.
 #[derive(Clone)]
 pub struct Spec {
     pub name: String,
@@ -20,7 +21,7 @@ pub struct Spec {
     pub secret: String,
     /// Names of the nodes that it knows; their addresses are their numbers.
     pub peers: Vec<(String, usize)>,
-    /// Numbers of nodes whose names it does not know.
+    /// Numbers of the nodes that it dials for discovery, without their names.
     pub seeks: Vec<usize>,
     pub config: MeshConfig,
 }
@@ -29,27 +30,27 @@ pub struct Node {
     pub spec: Spec,
     pub mesh: Mesh,
     pub is_running: bool,
-    /// What each peer was sent, and has sent.
+    /// Frames sent to each peer, and received from it.
     pub peers: BTreeMap<NodeId, Peer>,
-    /// What the log says.
+    /// Lines of the log.
     pub log: Vec<(Time, String, String)>,
     pub dials: u64,
-    /// Times at which it had something to do by itself.
+    /// Number of wake-ups without input.
     pub wakeups: u64,
-    /// What its card says, which is its name and this number.
+    /// Edition of the descriptor, which contains the node's name and this number.
     pub edition: u64,
-    /// Who was introduced: the name, the number on the card, and where it was found.
+    /// Introduced nodes: the name, the number in the descriptor, and the address.
     pub introduced: Vec<(Time, String, u64, Option<usize>)>,
 }
 
 #[derive(Default)]
 pub struct Peer {
-    /// Of which life of the link what is sent is.
+    /// Incarnation of the link that sent frames belong to.
     tag: u64,
     sent: BTreeMap<Lane, u64>,
     acknowledged: BTreeMap<Lane, u64>,
     received: BTreeMap<Lane, u64>,
-    /// Of which life what comes is.
+    /// Incarnation that received frames belong to.
     received_tag: Option<u64>,
     credits: VecDeque<Credit>,
     pub ups: u64,
@@ -58,14 +59,14 @@ pub struct Peer {
     pub total: u64,
 }
 
-/// One connection: its first end has dialed.
+/// One connection. Its first end has dialed.
 struct Wire {
     ends: [Option<(usize, ConnectionId)>; 2],
-    /// On the way to each end.
+    /// Bytes on the way to each end.
     bytes: [VecDeque<(Time, Bytes)>; 2],
-    /// An end is told, once the bytes are there, that the other has closed.
+    /// Times at which each end learns, after the bytes, that the other has closed.
     closing: [Option<Time>; 2],
-    /// Whether what is on the way to each end vanishes.
+    /// True while bytes on the way to each end vanish.
     swallows: [bool; 2],
     is_slow: bool,
 }
@@ -74,7 +75,7 @@ pub struct World {
     pub now: Time,
     pub nodes: Vec<Node>,
     wires: Vec<Wire>,
-    /// Who cannot reach whom.
+    /// Pairs of nodes that cannot reach each other.
     pub severed: Vec<(usize, usize)>,
     pub random: Random,
     tags: u64,
@@ -82,7 +83,7 @@ pub struct World {
     retransmitted: u64,
 }
 
-/// Small enough that short runs meet every bound.
+/// Returns a configuration that is small enough for short runs to reach every bound.
 pub fn config(connections: u8) -> MeshConfig {
     let buffer_max =
         BufferMax { control: 10_000, claims: 10_000, routes: 10_000, assured: 20_000, best_effort: 5_000 };
@@ -96,7 +97,7 @@ pub fn config(connections: u8) -> MeshConfig {
     }
 }
 
-/// Specs of nodes that all know each other.
+/// Returns nodes that all know each other.
 pub fn specs(count: usize, connections: u8) -> Vec<Spec> {
     let names: Vec<(String, usize)> = (0..count).map(|index| (format!("n{index}"), index)).collect();
     let spec = |index: usize| Spec {
@@ -166,7 +167,7 @@ impl World {
         Node { spec, mesh, is_running: true, peers, log, dials: 0, wakeups: 0, edition, introduced }
     }
 
-    /// A node says something else of itself from now on.
+    /// Changes the descriptor of a node.
     pub fn change_descriptor(&mut self, at: usize) {
         self.tags += 1;
         let node = &mut self.nodes[at];
@@ -174,7 +175,7 @@ impl World {
         node.mesh.set_descriptor(self.now, descriptor(&node.spec.name, node.edition));
     }
 
-    /// Holds who was introduced against who there is.
+    /// Checks that an introduced node exists.
     fn introduced(&mut self, at: usize, name: &str, said: &Bytes, address: Option<&str>) {
         let address = address.map(|address| address.parse::<usize>().expect("a number"));
         let is_of = |node: &&Node| *node.spec.name == *name;
@@ -185,11 +186,11 @@ impl World {
         let (found, own) = (found.expect("it is there by that name"), &self.nodes[at].spec);
         assert_eq!((&found.spec.secret, found.spec.cluster), (&own.secret, own.cluster));
         let edition = (1..=found.edition).rev().find(|edition| *said == descriptor(name, *edition));
-        let edition = edition.expect("it is what that node says, or has said");
+        let edition = edition.expect("it is the descriptor that the node sends, or has sent");
         self.nodes[at].introduced.push((self.now, name.into(), edition, address));
     }
 
-    /// The number on the card of a node that was found at an address, or has found this one, as it was said last.
+    /// Returns the last edition of a node's descriptor, as found at an address or received from a dialer.
     pub fn heard_of(&self, at: usize, other: usize, address: Option<usize>) -> Option<u64> {
         let name = &self.nodes[other].spec.name;
         let last = self.nodes[at].introduced.iter().rev().find(|it| it.1 == *name && it.3 == address);
@@ -200,7 +201,7 @@ impl World {
         NodeId::of_name(&self.nodes[node].spec.name)
     }
 
-    /// Takes a frame that says what number it is, of which life.
+    /// Sends a frame that carries its number and incarnation.
     pub fn send(&mut self, from: usize, to: usize, lane: Lane, length: usize) -> Result<(), Refused> {
         let (now, to) = (self.now, self.id(to));
         let node = &mut self.nodes[from];
@@ -216,7 +217,7 @@ impl World {
         Ok(())
     }
 
-    /// Gives credit back for up to `count` frames of each peer.
+    /// Returns credit for up to `count` frames of each peer.
     pub fn consume(&mut self, node: usize, count: usize) {
         let node = &mut self.nodes[node];
         for (id, peer) in &mut node.peers {
@@ -226,7 +227,7 @@ impl World {
         }
     }
 
-    /// Time passes, and what happens in it.
+    /// Lets time pass, and handles the events in it.
     pub fn pass(&mut self, milliseconds: u64) {
         let end = Time(self.now.0 + milliseconds * 1_000);
         while self.now < end {
@@ -238,7 +239,7 @@ impl World {
         }
     }
 
-    /// With everybody reading what comes.
+    /// Lets time pass while all nodes consume what arrives.
     pub fn run(&mut self, milliseconds: u64) {
         for _ in 0..milliseconds / 10 {
             self.pass(10);
@@ -315,7 +316,7 @@ impl World {
         }
     }
 
-    /// Does what a mesh wants, and holds what happened against what may.
+    /// Carries out the demands of a mesh, and checks its events.
     fn settle(&mut self, at: usize) {
         while let Some(demand) = self.nodes[at].mesh.poll_demand() {
             match demand {
@@ -335,7 +336,7 @@ impl World {
                             && suppressed.is_none_or(|count| count < 100_000)
                     );
                     let is_nothing =
-                        reason.contains("waits to hear") || reason.contains("it ended the connection");
+                        reason.contains("as a member yet") || reason.contains("it ended the connection");
                     assert_eq!(is_transient, is_nothing, "{reason}");
                     if suppressed.is_some() {
                         self.nodes[at].log.push((self.now, address.into(), reason.into()));
@@ -364,7 +365,7 @@ impl World {
         let now = self.now;
         let is_there = self.nodes.get(to).is_some_and(|node| node.is_running);
         if !self.can_reach(from, to) && self.random.below(2) == 0 {
-            // Nobody answers: the mesh gives up by itself.
+            // No node answers: the mesh gives up by itself.
             return;
         }
         if !is_there || !self.can_reach(from, to) {
@@ -405,14 +406,14 @@ impl World {
             Event::Received { lane, number, frame, credit } => {
                 let said = |at: usize| {
                     u64::from_le_bytes(
-                        frame[at..at + 8].try_into().expect("frames say their life and number"),
+                        frame[at..at + 8].try_into().expect("frames carry their incarnation and number"),
                     )
                 };
                 let (tag, sent) = (said(0), said(8));
                 assert_eq!(
                     *peer.received_tag.get_or_insert(tag),
                     tag,
-                    "of one life until it is said to be over"
+                    "of one incarnation until it is reported to be over"
                 );
                 let next = peer.received.entry(lane).or_default();
                 if lane.class().is_resumed() {
@@ -438,17 +439,17 @@ impl World {
             }
             Event::Up => peer.ups += 1,
             Event::Suspect => peer.suspects += 1,
-            Event::Continued => panic!("nobody expected anything else"),
+            Event::Continued => panic!("no restart was expected"),
             Event::Silent { .. } => panic!("that is between the mesh and its links"),
         }
     }
 
-    /// A number of some connection, if there is one.
+    /// Returns the number of some connection, if there is one.
     fn some_wire(&mut self) -> Option<usize> {
         (!self.wires.is_empty()).then(|| self.random.below(self.wires.len()))
     }
 
-    /// Ends a connection, with what is on its way.
+    /// Ends a connection, with the bytes in transit.
     pub fn cut(&mut self) {
         let Some(wire) = self.some_wire() else { return };
         let wire = &mut self.wires[wire];
@@ -456,7 +457,7 @@ impl World {
         wire.bytes.iter_mut().for_each(VecDeque::clear);
     }
 
-    /// From now on nothing arrives over a connection, one way or both, and nobody is told.
+    /// Makes a connection swallow bytes, one way or both, without a notice to either end.
     pub fn swallow(&mut self) {
         let Some(wire) = self.some_wire() else { return };
         let directions = [[true, true], [true, false], [false, true]][self.random.below(3)];
@@ -468,7 +469,7 @@ impl World {
         }
     }
 
-    /// Two nodes cannot reach each other from now on.
+    /// Separates two nodes: they cannot reach each other from now on.
     pub fn sever(&mut self, one: usize, other: usize) {
         self.severed.push((one, other));
         for wire in &mut self.wires {
@@ -480,7 +481,7 @@ impl World {
         }
     }
 
-    /// A node dies, with or without a word of its system to the others.
+    /// Stops a node, with or without its system closing the connections.
     pub fn stop(&mut self, at: usize, is_told: bool) {
         self.retransmitted += self.retransmitted_of(at);
         self.nodes[at].is_running = false;
@@ -495,18 +496,18 @@ impl World {
         }
     }
 
-    /// It begins anew, and knows nothing.
+    /// Starts a node again, without memory.
     pub fn start(&mut self, at: usize) {
         let spec = self.nodes[at].spec.clone();
         self.nodes[at] = self.node(spec);
     }
 
-    /// Whether every node that knows another is joined to it.
+    /// Returns whether every node that knows another is joined to it.
     pub fn is_joined(&self) -> bool {
         self.nodes.iter().all(|node| node.mesh.peers().all(|peer| peer.is_up))
     }
 
-    /// With a good network everybody is joined, and everything that has to arrives.
+    /// Heals the network: all nodes are joined, and every frame that must arrive does.
     pub fn heal(&mut self) {
         self.severed.clear();
         self.run(20_000);
@@ -520,13 +521,13 @@ impl World {
         }
     }
 
-    /// All that one node has sent another has come.
+    /// Checks that all frames from one node to another have arrived.
     pub fn check_arrived(&self, from: usize, to: usize) {
         let sender = &self.nodes[from].peers[&self.id(to)];
         let receiver = &self.nodes[to].peers[&self.id(from)];
         for (lane, sent) in &sender.sent {
             if lane.class().is_resumed() && *sent > 0 {
-                assert_eq!(receiver.received_tag, Some(sender.tag), "they are about the same lives");
+                assert_eq!(receiver.received_tag, Some(sender.tag), "they belong to the same incarnations");
                 assert_eq!(receiver.received.get(lane), Some(sent), "nothing is missing on {lane:?}");
                 assert_eq!(sender.acknowledged.get(lane), Some(sent));
             }
@@ -545,17 +546,18 @@ impl World {
         [Class::Claims, Class::Routes, Class::Assured].into_iter().flat_map(of).sum()
     }
 
-    /// What the log of a node has, of a reason that contains `part`.
+    /// Returns how many lines in the log of a node have a reason that contains `part`.
     pub fn said(&self, node: usize, part: &str) -> usize {
         self.nodes[node].log.iter().filter(|(_, _, reason)| reason.contains(part)).count()
     }
 
-    /// A stranger connects to a node and sends bytes; returns whether it was hung up on, and what it was told.
+    /// Connects to a node without joining and sends bytes; returns whether the node closed the connection, and its
+    /// answer.
     pub fn unauthenticated(&mut self, to: usize, pieces: &[&[u8]]) -> (bool, Vec<u8>) {
         self.unauthenticated_from(9, to, pieces)
     }
 
-    /// The same, from the address 10.9.9.`last`.
+    /// Connects like [`Self::unauthenticated`], from the address 10.9.9.`last`.
     pub fn unauthenticated_from(&mut self, last: u8, to: usize, pieces: &[&[u8]]) -> (bool, Vec<u8>) {
         let now = self.now;
         let from = ([10, 9, 9, last], 99).into();

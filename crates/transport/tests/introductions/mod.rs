@@ -124,7 +124,7 @@ fn a_node_of_another_cluster_is_not_introduced() {
 #[test]
 fn a_node_that_takes_no_introductions_says_so() {
     let change = |spec: &mut Spec| spec.mesh.introduces = false;
-    not_introduced(change, "takes no introductions", "that it was told of");
+    not_introduced(change, "takes no introductions", "the refusing node has no peer with this name");
 }
 
 #[test]
