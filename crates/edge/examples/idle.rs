@@ -1,5 +1,5 @@
-//! What an idle connection costs in user memory: connections without sockets through the real reactor and codec, each with
-//! one wildcard subscription of its own. `cargo xtask idle --connections 1000000` runs this.
+//! Measures the user memory of an idle connection: connections without sockets through the real reactor and codec, each
+//! with a wildcard subscription. `cargo xtask idle --connections 1000000` runs this.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use mqtt::{
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // As the broker itself does at start.
+    // The broker itself does the same at start.
     // SAFETY: this option takes one number and touches no memory of ours.
     if unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) } != 0 {
         return Err(std::io::Error::last_os_error().into());
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let settings = broker::settings::Settings::default();
     let node = broker::Node::new(settings, Arc::new(AllowAll), "idle".into(), 1, *b"a fixed hash key");
     let mut reactor = Reactor::detached(node)?;
-    // Whatever grows once has grown before the count begins.
+    // Structures that grow once do so before the measurement begins.
     add(&mut reactor, 0, 1_000);
     let before = anonymous_pss()?;
     let clock = Instant::now();
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Clients `from..from + count`: CONNECT, then SUBSCRIBE to a filter of their own.
+/// Adds clients `from..from + count`: each sends CONNECT, then SUBSCRIBE to its own filter.
 fn add(reactor: &mut Reactor, from: u32, count: u32) {
     let mut bytes = Vec::new();
     for number in from..from + count {

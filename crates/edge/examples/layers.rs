@@ -1,6 +1,7 @@
-//! What lies between an idle connection and its socket costs in user memory, by kind of listener: bytes asked of the allocator, after the
-//! handshake, the WebSocket request and a message each way. Both sides talk in memory; the client is gone before the count.
-//! `cargo run -p edge --example layers -- 1000`. A connection without layers costs what `cargo xtask idle` says, and these nothing.
+//! Measures the user memory of the layers of an idle connection, by kind of listener: bytes requested from the
+//! allocator, after the handshake, the WebSocket request and one message each way. Both sides run in memory, and the
+//! client is gone before the count. Run it with `cargo run -p edge --example layers -- 1000`. `cargo xtask idle`
+//! measures a connection without layers.
 
 #[path = "../src/layer/mod.rs"]
 #[allow(dead_code, reason = "the reactor uses the rest")]
@@ -22,17 +23,17 @@ struct Counting;
 
 static BYTES: AtomicIsize = AtomicIsize::new(0);
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call is passed on to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         BYTES.fetch_add(layout.size() as isize, Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         BYTES.fetch_sub(layout.size() as isize, Relaxed);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -61,7 +62,7 @@ fn main() -> Result<(), Failed> {
             websocket: framed.then(|| websocket.clone()),
         };
         let client = both.map(|(_, client)| client);
-        // Whatever is made once is made before the count.
+        // Structures that are created once are created before the count.
         let mut kept = vec![idle(&rules, client.as_ref())?];
         kept.reserve(count);
         let before = BYTES.load(Relaxed);
@@ -74,7 +75,7 @@ fn main() -> Result<(), Failed> {
     Ok(())
 }
 
-/// An authority of its own, a server and a client.
+/// Creates an authority, and TLS configurations of a server and a client.
 fn configurations(
     version: &'static SupportedProtocolVersion,
     mutual: bool,
@@ -119,11 +120,12 @@ fn configurations(
 
 const REQUEST: &[u8] = b"GET /mqtt HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n";
-/// A frame whose mask is 0.
+/// Frame with a mask of 0.
 const FRAME: &[u8] = b"\x82\x82\0\0\0\0\xC0\0";
 const PLAIN: &[u8] = b"\xC0\0";
 
-/// The server's layers of a connection that has had a message each way, and what is kept of the client's certificate.
+/// Returns the server's layers of a connection after one message each way, and what it keeps of the client's
+/// certificate.
 fn idle(rules: &LayerRules, client: Option<&Arc<ClientConfig>>) -> Result<(Box<Layers>, Decoded), Failed> {
     let mut layers = rules.start(false, || PageRule::Any)?.ok_or("there are layers")?;
     let framed = rules.websocket.is_some();

@@ -1,4 +1,4 @@
-//! The smallest program with a broker in it: `cargo run --release -p edge --example serve -- 127.0.0.1:1883 2`.
+//! Minimal program with a broker: `cargo run --release -p edge --example serve -- 127.0.0.1:1883 2`.
 
 use std::sync::Arc;
 

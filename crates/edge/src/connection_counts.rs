@@ -1,4 +1,4 @@
-//! What all reactors share of the connections that come in: how many there are, and how many have not come through CONNECT yet.
+//! Connection counts that all reactors share: all connections, and half-open ones.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,31 +7,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::listener::Pace;
 
-/// The node's count of connections.
+/// Connection counts of a node.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionCounts {
     pub connections: AtomicUsize,
-    /// Reactors of a node that stops which have no connection any more.
+    /// Number of reactors of a stopping node that have no connections left.
     pub emptied: AtomicUsize,
     pub pace: Pace,
     half_open: AtomicUsize,
-    /// Half-open connections by where they come from; only those that are counted so, and none with a count of 0.
+    /// Half-open connections by address. Only those that are counted by address; no entry has a count of 0.
     by_source: Mutex<HashMap<IpAddr, u32>>,
 }
 
-/// A connection's place among those that are half open, given back when it is dropped.
+/// Permit of one half-open connection. Dropping it frees the permit.
 pub(crate) struct HalfOpen {
     connection_counts: Arc<ConnectionCounts>,
     source: Option<IpAddr>,
 }
 
 impl ConnectionCounts {
-    /// Connections that have not come through CONNECT.
+    /// Returns the number of connections whose CONNECT has not succeeded yet.
     pub fn half_open(&self) -> usize {
         self.half_open.load(Ordering::Relaxed)
     }
 
-    /// A connection is there.
+    /// Counts a new connection.
     pub fn enter(self: &Arc<Self>) -> HalfOpen {
         self.half_open.fetch_add(1, Ordering::Relaxed);
         HalfOpen { connection_counts: self.clone(), source: None }
@@ -39,7 +39,7 @@ impl ConnectionCounts {
 }
 
 impl HalfOpen {
-    /// Counts it among those from `address` too, of which there may be `max`; 0 is no limit. False when there are as many.
+    /// Counts the connection by `address` too, with a limit of `max`; 0 is no limit. Returns false at the limit.
     pub fn count_from(&mut self, address: IpAddr, max: u32) -> bool {
         if max == 0 || self.source.is_some() {
             return true;
@@ -70,7 +70,7 @@ impl Drop for HalfOpen {
     }
 }
 
-/// An IPv4 address, or the /64 of an IPv6 one, of which whoever has one address has all.
+/// Returns an IPv4 address as it is, and the /64 of an IPv6 address: one client usually has a whole /64.
 fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn one_source_has_its_share_and_gives_it_back() {
+    fn one_address_has_a_limit_and_frees_its_permits() {
         let connection_counts = Arc::new(ConnectionCounts::default());
         let enter = |from: &str| {
             let mut half_open = connection_counts.enter();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_those_who_are_gone() {
+    fn no_counts_remain_of_closed_connections() {
         let connection_counts = Arc::new(ConnectionCounts::default());
         for last in 0..100 {
             let mut half_open = connection_counts.enter();

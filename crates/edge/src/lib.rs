@@ -1,7 +1,8 @@
-//! Sockets and threads: one reactor per CPU, each with its own connections, listeners and worker of the broker.
+//! Sockets and threads of a node: one reactor for each CPU, with its own connections, listeners and worker of the
+//! broker.
 //!
-//! [`start`] makes a [`Node`]; [`Reactor`] is the loop to read. **Invariant:** a connection never leaves its reactor, and a
-//! reactor never blocks but in its poll.
+//! [`start`] makes a [`Node`]; [`Reactor`] is the loop to read first. **Invariant:** a connection never leaves its
+//! reactor, and a reactor blocks only in its poll.
 
 mod connection_counts;
 mod layer;

@@ -1,4 +1,4 @@
-//! Listening sockets, and how fast they may take connections in.
+//! Listening sockets, and the rate at which they accept connections.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -17,32 +17,32 @@ use crate::connection_counts::ConnectionCounts;
 use crate::listener_layers::ListenerLayers;
 use crate::settings::Listener as Settings;
 
-/// A listening address as configured, with what all reactors share of it.
+/// Configured listening address, with the state that all reactors share.
 pub(crate) struct Shared {
     pub name: String,
-    /// Its place among the configured ones.
+    /// Index among the configured listeners.
     pub index: u16,
     pub connections: AtomicUsize,
     pub connections_max: usize,
-    /// New connections a second; 0 is no limit.
+    /// Maximum number of new connections a second; 0 is no limit.
     pub connect_rate: u32,
     pub pace: Pace,
-    /// How long a connection may take for what it has to pass through.
+    /// Maximum time that a connection may take for its layers.
     pub handshake_timeout: Duration,
-    /// What connections from now on have to pass through.
+    /// Layers of new connections.
     pub listener_layers: ArcSwap<ListenerLayers>,
 }
 
-/// How many connections all reactors together accept in a second.
+/// Rate limit for accepted connections of one listener, over all reactors.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// The present second and, in the low bits, how many were accepted in it.
+    /// Current second and, in the low bits, the number of connections accepted in it.
     taken: AtomicU64,
 }
 
 impl Pace {
-    /// Takes one of this second's `rate` connections; when there is none left, says from when on there is. A rate of 0 is no
-    /// limit.
+    /// Takes one of the `rate` connections of this second. When none is left, the error is the time of the next second.
+    /// A rate of 0 is no limit.
     pub fn take(&self, now: Time, rate: u32) -> Result<(), Time> {
         if rate == 0 {
             return Ok(());
@@ -58,7 +58,7 @@ impl Pace {
         }
     }
 
-    /// There was no connection to take after all.
+    /// Returns an unused permit, because there was no connection to accept.
     pub fn refund(&self, rate: u32) {
         if rate > 0 {
             self.taken.fetch_sub(1, Ordering::Relaxed);
@@ -69,11 +69,11 @@ impl Pace {
 const COUNT_BITS: u32 = 24;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
 
-/// One reactor's end of a listener.
+/// Listener of one reactor.
 pub(crate) struct Listener {
     pub socket: ListenerSocket,
     pub shared: Arc<Shared>,
-    /// Accepted connections are dealt out among all reactors, because only this one listens.
+    /// Accepted connections are distributed among all reactors, because only this reactor listens.
     pub deals_out: bool,
 }
 
@@ -93,11 +93,11 @@ impl Drop for Listener {
     }
 }
 
-/// A connection's place among those of its listener, and of the node, given back when it is dropped.
+/// Permit for one connection of its listener and of the node. Dropping it frees the permit.
 pub(crate) struct ConnectionPermit(Arc<Shared>, Arc<ConnectionCounts>);
 
 impl ConnectionPermit {
-    /// `None` when the listener or the node is full.
+    /// Returns `None` when the listener or the node is at its limit.
     pub fn take(
         listener: &Arc<Shared>,
         node: &Arc<ConnectionCounts>,
@@ -123,11 +123,11 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// The sockets of one address, for `workers` reactors: one each where the system spreads connections among sockets of one
-/// address, else one.
+/// Sockets of one address for `workers` reactors. One for each reactor where the system spreads connections among
+/// sockets of one address, else a single one.
 pub(crate) type Sockets = Vec<ListenerSocket>;
 
-/// Binds every address that the settings' one stands for: a host name may have several.
+/// Binds every address that the setting resolves to. A host name may have several.
 pub(crate) fn bind(settings: &Settings, workers: usize) -> io::Result<Vec<Sockets>> {
     match settings.address.strip_prefix("unix:") {
         Some(path) => {
@@ -151,8 +151,8 @@ pub(crate) fn bind(settings: &Settings, workers: usize) -> io::Result<Vec<Socket
 
 const PORTS_TRIED: usize = 16;
 
-/// All on one port. Addresses that this machine does not have are left out, unless it has none of them: `localhost` stands
-/// for `::1` too, also where there is no IPv6.
+/// Binds all addresses to the same port. Skips addresses that this machine does not have, unless it has none of them:
+/// `localhost` includes `::1` even without IPv6.
 fn bind_all(addresses: &[SocketAddr], backlog: u32, workers: usize) -> io::Result<Vec<Sockets>> {
     let mut all: Vec<Sockets> = Vec::new();
     let mut port = None;
@@ -173,7 +173,7 @@ fn bind_all(addresses: &[SocketAddr], backlog: u32, workers: usize) -> io::Resul
                 all.push(sockets);
             }
             Err(error) if is_absent(&error) => {
-                tracing::debug!(%address, %error, "address left out");
+                tracing::debug!(%address, %error, "address skipped: not available on this machine");
                 absent = error;
             }
             Err(error) => return Err(error),
@@ -188,7 +188,8 @@ fn is_absent(error: &io::Error) -> bool {
 
 fn bind_tcp(mut address: SocketAddr, backlog: u32, workers: usize) -> io::Result<Sockets> {
     if address.port() != 0 {
-        // Sockets that share an address also share it with another process of the same user: look first.
+        // Sockets that share an address also share it with another process of the same user, so check that no process
+        // listens there.
         listening_socket(address, backlog, false)?;
     }
     let mut sockets = Vec::new();
@@ -204,12 +205,12 @@ fn bind_tcp(mut address: SocketAddr, backlog: u32, workers: usize) -> io::Result
 fn listening_socket(address: SocketAddr, backlog: u32, shared: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)?;
     if address.is_ipv6() {
-        // `[::]` is every address, IPv4 too.
+        // `[::]` stands for every address, including IPv4.
         socket.set_only_v6(false)?;
     }
     socket.set_reuse_address(true)?;
-    // Accepted connections inherit these, so that accepting costs no system call for them: batched writes leave at once, and
-    // a peer that vanished without a word is noticed even where Keep Alive is 0.
+    // Accepted connections inherit these options, which saves system calls. Batched writes leave at once, and a peer
+    // that vanished is noticed even with Keep Alive 0.
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_keepalive(&KEEP_ALIVE)?;
     socket.set_reuse_port(shared)?;
@@ -218,7 +219,7 @@ fn listening_socket(address: SocketAddr, backlog: u32, shared: bool) -> io::Resu
     Ok(socket)
 }
 
-/// Probes after a minute of silence, every 20 seconds; three without answer end the connection.
+/// TCP keep-alive: probes every 20 seconds after a minute of silence. Three unanswered probes end the connection.
 const KEEP_ALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(60))
     .with_interval(Duration::from_secs(20))
@@ -226,7 +227,7 @@ const KEEP_ALIVE: TcpKeepalive = TcpKeepalive::new()
 
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
-        // A socket file that nobody listens on is left from a process that was killed.
+        // A socket file without a listener remains from a process that was killed.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_abandoned(path) => {
             std::fs::remove_file(path)?;
             UnixListener::bind(path)
@@ -246,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_has_as_many_connections_as_the_rate_says() {
+    fn the_connect_rate_limits_connections_of_each_second() {
         let pace = Pace::default();
         for second in [0, 1, 7] {
             let now = Time(second * 1000 + 900);
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_name_stands_for_all_its_addresses_on_one_port() {
+    fn all_addresses_of_a_host_name_are_bound_to_one_port() {
         let addresses = ["127.0.0.1:0", "127.0.0.2:0", "127.0.0.1:0", "203.0.113.1:0"];
         let addresses = addresses.map(|address| address.parse().expect("an address"));
         let bound = bind_all(&addresses, 16, 2).expect("two of them are here");

@@ -1,4 +1,4 @@
-//! What connections of one listener have to pass through before MQTT, read from the settings and their files.
+//! Layers that connections of one listener pass through before MQTT, read from the settings and their files.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,17 +17,17 @@ use tls::{Expiry, ExpiryKind};
 use crate::layer::{LayerRules, Layers, PageRule, WebSocketRules};
 use crate::settings::{EdgeSettings, Listener, TlsClient, TlsVersion, Transport};
 
-/// A listener's entrance.
+/// Layers of one listener.
 #[derive(Default)]
 pub(crate) struct ListenerLayers {
     rules: LayerRules,
-    /// Balancers that speak for others.
+    /// Networks of trusted balancers, which send PROXY headers.
     proxies: Vec<(IpAddr, u8)>,
-    /// When the files of TLS end.
+    /// Expiry dates of the TLS files.
     expiries: Vec<Expiry>,
 }
 
-/// Why an entrance cannot be used: which setting, which file, and what is wrong.
+/// Error in the layers of a listener: the setting, the file, and the fault.
 #[derive(Debug)]
 pub struct ListenerLayersError {
     listener: String,
@@ -42,14 +42,14 @@ impl fmt::Display for ListenerLayersError {
 
 impl std::error::Error for ListenerLayersError {}
 
-/// Reads the files of all listeners, as a start does. Returns one error for each listener that cannot be used.
+/// Reads the files of all listeners as a start does. Returns one error for each listener with a fault.
 pub fn check(edge: &EdgeSettings) -> Vec<ListenerLayersError> {
     edge.listeners.iter().filter_map(|listener| ListenerLayers::read(listener).err()).collect()
 }
 
 impl ListenerLayers {
     /// # Errors
-    /// Files that cannot be read or do not fit each other; networks that are none.
+    /// A file cannot be read, files do not match each other, or a text is not a network.
     pub fn read(settings: &Listener) -> Result<Self, ListenerLayersError> {
         let failed = |what| ListenerLayersError { listener: settings.address.to_string(), what };
         let mut expiries = Vec::new();
@@ -65,40 +65,41 @@ impl ListenerLayers {
             )));
         }
         let networks = words(&settings.proxy_networks).into_iter().map(|word| {
-            network(&word)
-                .ok_or_else(|| failed(format!("proxy_networks: {word:?} is no network such as 10.0.0.0/8")))
+            network(&word).ok_or_else(|| {
+                failed(format!("proxy_networks: {word:?} is not a network such as 10.0.0.0/8"))
+            })
         });
         let proxies = networks.collect::<Result<_, _>>()?;
         Ok(Self { rules: LayerRules { tls, websocket }, proxies, expiries })
     }
 
-    /// When the certificates that it shows and checks by end, and its list of revoked ones.
+    /// Returns the expiry dates of its certificates, authorities and revocation lists.
     pub fn expiries(&self) -> &[Expiry] {
         &self.expiries
     }
 
-    /// The layers of a new connection from `peer`. `is_open`: whether clients are let in here without a login.
+    /// Builds the layers of a new connection from `peer`. `is_open` says that clients may connect here without a login.
     ///
     /// # Errors
-    /// A TLS configuration that cannot serve.
+    /// The TLS configuration cannot be used.
     pub fn layers(
         &self,
         peer: Option<SocketAddr>,
         is_open: impl FnOnce() -> bool,
     ) -> Result<Option<Box<Layers>>, rustls::Error> {
         let proxy = self.expects_proxy(peer);
-        // No browser begins with a PROXY header, so what comes behind one comes from elsewhere.
+        // Browsers never send a PROXY header, so a connection with one does not come from a browser on this machine.
         let loopback = !proxy && peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback());
         let pages = || if is_open() { PageRule::SameHost { loopback } } else { PageRule::Any };
         self.rules.start(proxy, pages)
     }
 
-    /// Whether a connection from `peer` begins by saying whom it speaks for.
+    /// Returns whether a connection from `peer` begins with a PROXY header.
     pub fn expects_proxy(&self, peer: Option<SocketAddr>) -> bool {
         let trusted = |peer: SocketAddr| {
             self.proxies.iter().any(|(network, bits)| broker::admin::is_within(peer.ip(), *network, *bits))
         };
-        // A Unix socket is the balancer's own, when there are any.
+        // A Unix socket belongs to the balancer, if balancers are configured.
         !self.proxies.is_empty() && peer.is_none_or(trusted)
     }
 }
@@ -115,7 +116,7 @@ fn network(text: &str) -> Option<(IpAddr, u8)> {
     (bits <= most).then_some((address, bits))
 }
 
-/// The configuration of TLS, `None` without; when its files end is added to `expiries`.
+/// Builds the TLS configuration; `None` without TLS. Adds the expiry dates of its files to `expiries`.
 fn tls(settings: &Listener, expiries: &mut Vec<Expiry>) -> Result<Option<ServerConfig>, String> {
     let (certificate, key) = match (&settings.tls_certificate, &settings.tls_key) {
         (None, None) if settings.tls_names.is_none() && settings.tls_client_ca.is_none() => return Ok(None),
@@ -173,7 +174,7 @@ fn tls(settings: &Listener, expiries: &mut Vec<Expiry>) -> Result<Option<ServerC
         Transport::Mqtt => vec![b"mqtt".to_vec()],
         Transport::WebSocket => vec![b"http/1.1".to_vec()],
     };
-    // What a session is resumed by is with the client, or nowhere.
+    // Session tickets are kept by the client; the server stores no sessions.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     if settings.tls_tickets {
         config.ticketer = ring::Ticketer::new().map_err(|error| error.to_string())?;
@@ -192,7 +193,7 @@ fn certified(certificate: &Path, key: &Path) -> Result<CertifiedKey, String> {
     tls::pem::certified(certificate, key).map_err(|error| error.to_string())
 }
 
-/// Host names with their certificates and keys.
+/// Returns host names with their certificates and keys.
 fn pairs(directory: &Path) -> Result<Vec<(String, PathBuf, PathBuf)>, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
     let mut found = Vec::new();
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn errors_name_the_setting_that_cannot_be_used() {
         let error = |settings: Listener| ListenerLayers::read(&settings).err().expect("an error").to_string();
         let missing = |name: &str| Some(PathBuf::from(format!("/nonexistent/{name}")));
         let tls =
@@ -251,7 +252,7 @@ mod tests {
                 .contains("tls_certificate")
         );
         let networks = Listener { proxy_networks: "10.0.0.0/8, x".into(), ..Listener::default() };
-        assert!(error(networks).contains("\"x\" is no network"));
+        assert!(error(networks).contains("\"x\" is not a network"));
         let path = Listener {
             transport: Transport::WebSocket,
             websocket_path: "mqtt".into(),

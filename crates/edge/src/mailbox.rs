@@ -1,4 +1,4 @@
-//! How threads hand work to a reactor: a queue, and a wake-up only for one that sleeps.
+//! Mailboxes of reactors: a queue of commands from other threads, and a wake-up for a reactor that sleeps.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,28 +14,28 @@ use crate::connection_counts::HalfOpen;
 use crate::listener::ConnectionPermit;
 use crate::stream::Stream;
 
-/// What a reactor finds in its mailbox.
+/// Command in a reactor's mailbox.
 pub(crate) enum ReactorCommand {
     Batch {
         batch: Batch,
         weight: usize,
     },
     WorkerCommand(WorkerCommand),
-    /// A connection that another reactor has accepted.
+    /// Adopt a connection that another reactor has accepted.
     Adopt {
         stream: Stream,
         peer: Option<SocketAddr>,
         permit: Box<ConnectionPermit>,
         half_open: HalfOpen,
     },
-    /// Close everything, for up to `within`, and end.
+    /// Close all connections, for up to `within`, and end.
     Stop {
         within: Duration,
     },
 }
 
 impl ReactorCommand {
-    /// Bytes of a batch; 0 for everything else.
+    /// Size of a batch in bytes; 0 for all other commands.
     pub fn weight(&self) -> usize {
         match self {
             ReactorCommand::Batch { weight, .. } => *weight,
@@ -46,7 +46,7 @@ impl ReactorCommand {
     }
 }
 
-/// The sending side. Its queue has no bound of its own: batches are bounded by `weight`, at which senders stop reading from
+/// Sending side. The queue itself is unbounded. Batches are bounded by `weight`, at which senders stop reading from
 /// their sockets; everything else is bounded by the number of connections.
 #[derive(Clone)]
 pub(crate) struct Mailbox {
@@ -57,11 +57,11 @@ pub(crate) struct Mailbox {
 struct Shared {
     waker: Waker,
     sleeping: AtomicBool,
-    /// Weight of batches sent and not worked through.
+    /// Weight of the batches that are sent and not yet handled.
     weight: AtomicUsize,
 }
 
-/// The receiving side, the reactor's own.
+/// Receiving side, owned by the reactor.
 pub(crate) struct Inbox {
     receiver: Receiver<ReactorCommand>,
     shared: Arc<Shared>,
@@ -78,22 +78,24 @@ impl Mailbox {
     pub fn send(&self, command: ReactorCommand) {
         let weight = command.weight();
         self.shared.weight.fetch_add(weight, Ordering::Relaxed);
-        // A reactor that has ended reads no more mail; nobody waits for an answer then, and it holds nobody up.
+        // A reactor that has ended reads no more commands. Then no sender waits for an answer, and the reactor delays
+        // none.
         if self.sender.send(command).is_err() {
             self.shared.weight.fetch_sub(weight, Ordering::Relaxed);
             return;
         }
-        // Paired with the fence in `Inbox::sleep`: either the sleeper sees the mail or we see it sleeping.
+        // Paired with the fence in `Inbox::sleep`: either the sleeper sees the command, or this thread sees it
+        // sleeping.
         fence(Ordering::SeqCst);
         if self.shared.sleeping.load(Ordering::Relaxed)
             && self.shared.sleeping.swap(false, Ordering::AcqRel)
             && let Err(error) = self.shared.waker.wake()
         {
-            tracing::error!(%error, "a reactor could not be woken");
+            tracing::error!(%error, "cannot wake a reactor");
         }
     }
 
-    /// Weight of what waits in the queue.
+    /// Weight of the queued batches.
     pub fn weight(&self) -> usize {
         self.shared.weight.load(Ordering::Relaxed)
     }
@@ -106,12 +108,13 @@ impl Inbox {
         Some(command)
     }
 
-    /// Runs `poll` with the reactor marked as asleep. When there is mail, `poll` is told not to wait, and the mail is returned.
+    /// Runs `poll` with the reactor marked as asleep. When a command is queued, `poll` must not wait, and the command
+    /// is returned.
     pub fn sleep(&self, poll: impl FnOnce(bool) -> io::Result<()>) -> io::Result<Option<ReactorCommand>> {
         self.shared.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let command = self.next();
-        // Sockets are looked at even while one letter follows another: others may send without end.
+        // Sockets are polled even while commands keep arriving, because other reactors may send without end.
         let result = poll(command.is_none());
         self.shared.sleeping.store(false, Ordering::Relaxed);
         result.map(|()| command)

@@ -1,4 +1,4 @@
-//! A node: its listeners are bound, its reactors run, until it is stopped.
+//! Node: binds its listeners and runs its reactors until it is stopped.
 
 use std::fmt;
 use std::io;
@@ -22,22 +22,23 @@ use crate::mailbox::{Mailbox, ReactorCommand, mailbox};
 use crate::reactor::{Reactor, WAKER};
 use crate::settings::{self, EdgeSettings};
 
-/// Everything that a node is made of.
+/// Parts of a node.
 pub struct Options {
     pub edge: EdgeSettings,
     pub broker: broker::settings::Settings,
     pub access: Arc<dyn Access>,
-    /// Shown in `$SYS/broker/version`.
+    /// Version in `$SYS/broker/version`.
     pub version: String,
-    /// What the node goes on with and where it keeps it; without, it keeps nothing on disk.
+    /// Durable state of the node, and its storage. `None`: nothing is kept on disk.
     pub store: Option<broker::Store>,
-    /// What joins the node to the others of its cluster, if it belongs to one.
+    /// Connection of the node to the others of its cluster, if it belongs to one.
     pub peers: Option<Arc<dyn Peers>>,
-    /// Descriptors that the rest of the process may need: clients get what is left, where `limits.connections_max` does not say how many.
+    /// File descriptors reserved for the rest of the process. Clients get the others when `limits.connections_max` is
+    /// not set.
     pub descriptors_reserved: usize,
 }
 
-/// A running node.
+/// Running node.
 pub struct Node {
     bound: Vec<Bound>,
     mailboxes: Vec<Mailbox>,
@@ -46,40 +47,40 @@ pub struct Node {
     admin: Admin,
 }
 
-/// A listener as it was bound; one whose host name has several addresses is bound to each.
+/// Bound listener. A host name with several addresses gives one for each.
 #[derive(Clone)]
 pub struct Bound {
     pub name: String,
-    /// With the port that the system chose, where it did.
+    /// Address with the actual port, also when the system chose it.
     pub address: String,
     pub tcp: Option<SocketAddr>,
     shared: Arc<listener::Shared>,
 }
 
 impl Bound {
-    /// Connections accepted from it that are there now.
+    /// Number of current connections that were accepted from this listener.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Relaxed)
     }
 
-    /// How many there may be; 0 is no limit of its own.
+    /// Maximum number of its connections; 0 is no limit.
     pub fn connections_max(&self) -> usize {
         self.shared.connections_max
     }
 }
 
-/// The certificates of a running node's listeners, and whatever else its connections have to pass through.
+/// Layers of a running node's listeners, certificates included, for renewal.
 #[derive(Clone)]
 pub struct Certificates(Vec<Arc<listener::Shared>>);
 
-/// Certificates that have been read and hold from [`Renewed::apply`] on.
+/// New certificates, which take effect with [`Renewed::apply`].
 pub struct Renewed(Vec<(Arc<listener::Shared>, ListenerLayers)>);
 
 impl Certificates {
     /// Reads the files of all listeners again.
     ///
     /// # Errors
-    /// What cannot be used.
+    /// A file or setting cannot be used.
     pub fn read(&self, edge: &EdgeSettings) -> Result<Renewed, ListenerLayersError> {
         let read = |shared: &Arc<listener::Shared>| {
             let settings = edge.listeners.get(usize::from(shared.index))?;
@@ -88,7 +89,8 @@ impl Certificates {
         self.0.iter().filter_map(read).collect::<Result<_, _>>().map(Renewed)
     }
 
-    /// When the files of each listener's TLS end, with the listener's name; a listener with several addresses comes once.
+    /// Returns the expiry dates of TLS files with the name of their listener. A listener with several addresses is
+    /// listed once.
     pub fn expiries(&self) -> Vec<(String, Expiry)> {
         let mut seen = Vec::new();
         let mut all = Vec::new();
@@ -106,7 +108,7 @@ impl Certificates {
 }
 
 impl Renewed {
-    /// Connections from now on get these; those that exist keep theirs.
+    /// Applies the new certificates to new connections. Existing connections keep theirs.
     pub fn apply(self) {
         for (shared, listener_layers) in self.0 {
             shared.listener_layers.store(Arc::new(listener_layers));
@@ -114,34 +116,34 @@ impl Renewed {
     }
 }
 
-/// What stopping found.
+/// Result of stopping a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stopped {
-    /// Connections at the time.
+    /// Number of connections when the stop began.
     pub connections: usize,
-    /// Of these, those whose last bytes did not leave in time.
+    /// Number of these whose last bytes did not leave in time.
     pub forced: usize,
 }
 
-/// Why a node did not start.
+/// Reason why a node did not start.
 #[derive(Debug)]
 pub enum StartError {
     Bind {
-        /// The setting that names the address.
+        /// Name of the setting that has the address.
         setting: String,
         address: String,
-        /// The process that has it, where that is known.
+        /// Process that uses the address, if known.
         holder: Option<String>,
         source: io::Error,
     },
-    /// Certificates and the like that cannot be used.
+    /// Certificates or other layers of a listener cannot be used.
     ListenerLayers(ListenerLayersError),
-    /// The node cannot take its part in its cluster.
+    /// The node cannot join its cluster.
     Cluster(String),
     Thread(io::Error),
     Poll(io::Error),
     Random(io::Error),
-    /// `limits.connections_max` asks for more descriptors than the process may have.
+    /// `limits.connections_max` needs more file descriptors than the process may have.
     Descriptors {
         wanted: usize,
         limit: usize,
@@ -162,10 +164,10 @@ impl fmt::Display for StartError {
                     ),
                     io::ErrorKind::PermissionDenied => f.write_str(
                         "not permitted. Ports below 1024 need root or the capability net_bind_service, and a Unix socket a directory that this \
-                         user may write to",
+                         user may write into",
                     ),
                     io::ErrorKind::AddrNotAvailable => {
-                        f.write_str("this machine does not have that address. 0.0.0.0 stands for all that it has")
+                        f.write_str("this machine does not have that address. Use one that it has, or 0.0.0.0 for all of them")
                     }
                     _ => write!(f, "{source}"),
                 }
@@ -174,7 +176,7 @@ impl fmt::Display for StartError {
             StartError::Cluster(text) => f.write_str(text),
             StartError::Thread(source) => write!(f, "cannot start a thread: {source}"),
             StartError::Poll(source) => write!(f, "cannot set up polling: {source}"),
-            StartError::Random(source) => write!(f, "cannot read randomness from the system: {source}"),
+            StartError::Random(source) => write!(f, "cannot get random bytes from the system: {source}"),
             StartError::Descriptors { wanted, limit } => write!(
                 f,
                 "limits.connections_max = {wanted} needs more descriptors than the limit of {limit} allows: raise it \
@@ -197,7 +199,7 @@ impl std::error::Error for StartError {
     }
 }
 
-/// Binds the listeners and starts one reactor per worker.
+/// Binds the listeners and starts one reactor for each worker.
 pub fn start(options: Options) -> Result<Node, StartError> {
     let Options { edge, broker, access, version, store, peers, descriptors_reserved } = options;
     let workers = match edge.workers {
@@ -244,7 +246,7 @@ pub fn start(options: Options) -> Result<Node, StartError> {
     shared.name_listeners(edge.listeners.iter().map(|listener| name_of(listener).to_owned()).collect());
     let connection_counts = Arc::new(ConnectionCounts::default());
     let mut node = Node { bound, mailboxes: mailboxes.clone(), threads: Vec::new(), connections_max, admin };
-    // All of them before the first thread: a reactor accepts as soon as it runs.
+    // All workers exist before the first thread starts: a reactor accepts connections as soon as it runs.
     let workers = shared.build_workers();
     for (index, ((poll, inbox), worker)) in polls.into_iter().zip(inboxes).zip(workers).enumerate() {
         let listeners = std::mem::take(&mut listeners[index]);
@@ -271,22 +273,22 @@ impl Node {
         &self.bound
     }
 
-    /// What reads the listeners' certificates again.
+    /// Returns a handle that reads the certificates of the listeners again.
     pub fn certificates(&self) -> Certificates {
         Certificates(self.bound.iter().map(|bound| bound.shared.clone()).collect())
     }
 
-    /// What operators ask the node by.
+    /// Returns the interface for operators.
     pub fn admin(&self) -> Admin {
         self.admin.clone()
     }
 
-    /// Connections that the node takes at one time.
+    /// Maximum number of connections of the node.
     pub fn connections_max(&self) -> usize {
         self.connections_max
     }
 
-    /// Stops accepting, tells every client, lets their last bytes leave for up to `within`, and ends.
+    /// Stops accepting, disconnects every client, waits up to `within` for their last bytes to leave, and ends.
     pub fn stop(self, within: Duration) -> Stopped {
         for mailbox in &self.mailboxes {
             mailbox.send(ReactorCommand::Stop { within });
@@ -302,12 +304,12 @@ impl Node {
     }
 }
 
-/// What logs, figures and access rules call a listener.
+/// Name of a listener in logs, metrics and access rules.
 fn name_of(settings: &settings::Listener) -> &str {
     if settings.name.is_empty() { &settings.address } else { &settings.name }
 }
 
-/// An example of an address that may be free, where this one is not.
+/// Example of another address, for an error message.
 fn another(address: &str) -> String {
     match address.rsplit_once(':') {
         Some((host, port)) if host != "unix" => match port.parse::<u16>() {
@@ -358,7 +360,7 @@ fn bind_all(edge: &EdgeSettings, workers: usize) -> Result<(Vec<Bound>, Listener
     Ok((bound, listeners))
 }
 
-/// Descriptors that are needed in any case: listeners, polls, logs, a password file being read.
+/// File descriptors that are always needed: listeners, polls, logs, and a password file being read.
 const DESCRIPTORS_RESERVED: usize = 64;
 
 fn connections_max(wanted: usize, workers: usize, reserved: usize) -> Result<usize, StartError> {
@@ -368,7 +370,7 @@ fn connections_max(wanted: usize, workers: usize, reserved: usize) -> Result<usi
     let limit = if result == 0 { usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) } else { 1024 };
     let available = limit.saturating_sub(DESCRIPTORS_RESERVED + 4 * workers);
     match wanted {
-        // With few of them clients have half.
+        // When few descriptors remain, clients get half of them.
         0 => Ok(available.saturating_sub(reserved).max(available / 2)),
         wanted if wanted > available => Err(StartError::Descriptors { wanted, limit }),
         wanted => Ok(wanted),
@@ -382,7 +384,7 @@ fn random() -> io::Result<[u8; 16]> {
     Ok(seed)
 }
 
-/// The address without the mapping of IPv4 into IPv6, so that rules and logs see one form.
+/// Converts an IPv4-mapped IPv6 address to IPv4, so that rules and logs see one form.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(ip) => SocketAddr::new(IpAddr::V4(ip), address.port()),
@@ -395,11 +397,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_leave_descriptors_to_others_but_have_half() {
+    fn clients_get_the_descriptors_that_are_not_reserved_but_at_least_half() {
         let all = connections_max(0, 2, 0).expect("no limit is set");
         assert_eq!(connections_max(0, 2, 100).ok(), Some(all - 100));
         assert_eq!(connections_max(0, 2, all).ok(), Some(all / 2));
-        assert_eq!(connections_max(all, 2, 100).ok(), Some(all), "who says how many gets them");
+        assert_eq!(connections_max(all, 2, 100).ok(), Some(all), "an explicit limit is used as it is");
         assert!(matches!(connections_max(all + 1, 2, 0), Err(StartError::Descriptors { .. })));
         assert!(connections_max(0, usize::MAX / 8, 0).is_ok_and(|none| none == 0));
     }

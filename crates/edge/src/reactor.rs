@@ -1,4 +1,5 @@
-//! The loop of one thread: what the sockets, the other threads and the clock have for its worker, and what it has for them.
+//! Event loop of one thread: passes events of sockets, other threads and the clock to its worker, and the worker's
+//! output back.
 
 mod accept;
 mod half_open;
@@ -27,7 +28,7 @@ use half_open::HalfOpenConnections;
 use heavy_senders::HeavySenders;
 use read_until::ReadUntil;
 
-/// One thread's sockets and its worker of the broker.
+/// Sockets of one thread and its worker of the broker.
 pub struct Reactor {
     worker: Worker,
     index: u16,
@@ -35,51 +36,51 @@ pub struct Reactor {
     inbox: Inbox,
     mailboxes: Vec<Mailbox>,
     listeners: Vec<Listener>,
-    /// Whether each listener may have more to accept, and from when on.
+    /// State of each listener: whether it may have more to accept, and the earliest time to try.
     accepting: Vec<Accepting>,
-    /// By the worker's slots.
+    /// Connections by the worker's slots.
     peers: Vec<Option<Peer>>,
     /// Connections that may have more to read.
     ready: Vec<u32>,
     scratch: Vec<u8>,
-    /// MQTT's bytes out of a connection's layers.
+    /// MQTT bytes that a connection's layers have decoded.
     plain: Vec<u8>,
     dirty: Vec<u32>,
     woken: Vec<u32>,
     spare: Vec<Batch>,
     connection_counts: Arc<ConnectionCounts>,
     connections_max: usize,
-    /// TLS handshakes that go a step further in one turn: each step may cost a signature.
+    /// Maximum number of TLS handshakes that advance in one turn: each step may cost a signature.
     handshakes_per_turn: usize,
     half_open_connections: HalfOpenConnections,
-    /// What the node gives up, as of the last look.
+    /// Overload level of the node at the last check.
     level: Level,
     load_due: Time,
     heavy_senders: HeavySenders,
     reads: ReadUntil,
-    /// Clients are judged by this time at the latest.
+    /// Time up to which everything that clients sent was read. Timeouts of clients run by it.
     read_until: Time,
-    /// The reactor that gets the next connection of a listener that deals out.
+    /// Reactor that gets the next connection of a listener that distributes them.
     deal_to: usize,
-    /// When the node's time was `began`.
+    /// Clock reading at the node's time `began`.
     clock: Instant,
     began: Time,
     now: Time,
-    /// When the present turn began, unless the reactor sleeps.
+    /// Start of the current turn; `None` while the reactor sleeps.
     turn_begun: Option<Instant>,
     figures: ReactorFigures,
     figures_due: Time,
     stopping: Option<Stopping>,
-    /// It stops, and has no connection any more.
+    /// The reactor is stopping and has no connections left.
     is_empty: bool,
     stopped: Stopped,
     complained: Time,
 }
 
-/// The transport's side of a connection.
+/// Transport side of a connection.
 struct Peer {
     stream: Stream,
-    /// What lies between the socket and MQTT, where something does.
+    /// Layers between the socket and MQTT, if any.
     layers: Option<Box<Layers>>,
     /// Bytes that the worker could not use yet.
     unprocessed: Vec<u8>,
@@ -95,28 +96,28 @@ const _: () =
 
 #[derive(Clone, Copy, Default)]
 struct PeerMarks {
-    /// In the list `ready`.
+    /// The connection is in the list `ready`.
     ready: bool,
-    /// The last write did not take everything: wait for the socket's word.
+    /// The last write was partial: wait until the socket reports that it is writable.
     write_blocked: bool,
-    /// The peer has said that it sends nothing more: read on until the end shows.
+    /// The peer has closed its sending side: read on until the end of the stream.
     read_closed: bool,
-    /// The worker takes no bytes until it wakes the connection.
+    /// The worker accepts no bytes until it wakes the connection.
     held: bool,
-    /// A write failed: what the peer sent before it went is still read, it may be DISCONNECT.
+    /// A write failed. Earlier bytes of the peer are still read, because they may contain a DISCONNECT.
     write_failed: bool,
-    /// We have said that nothing more comes, and read until the peer has said so too.
+    /// This side has closed its sending half, and reads until the peer closes too.
     draining: bool,
-    /// It has not come through CONNECT.
+    /// The CONNECT of this connection has not succeeded yet.
     half_open: bool,
 }
 
-/// The reactor has been told to end.
+/// State of a reactor that has been asked to end.
 #[derive(Clone, Copy)]
 struct Stopping {
-    /// At the latest.
+    /// Latest time to end.
     by: Time,
-    /// When peers that were sent everything are no longer waited for.
+    /// Time until which the reactor waits for peers that were sent everything.
     drain_by: Time,
 }
 
@@ -130,22 +131,22 @@ pub(crate) const WAKER: Token = Token(usize::MAX);
 const LISTENERS: usize = usize::MAX / 2;
 const EVENTS: usize = 1024;
 const SCRATCH: usize = 64 * 1024;
-/// Number of mails that end a turn.
+/// Number of commands that end a turn.
 const COMMANDS_PER_TURN: usize = 64;
-/// Bytes of batches that end a turn, so that sockets are read although others send very much.
+/// Bytes of batches that end a turn, so that a flood of batches does not keep the reactor from its sockets.
 const COMMAND_BYTES_PER_TURN: usize = 1024 * 1024;
 const FLUSH_ROUNDS: usize = 4;
-/// Milliseconds after which a reactor that is awake tells its figures again.
+/// Milliseconds after which a reactor that is awake publishes its counters again.
 const FIGURES_MS: u64 = 500;
-/// How long a reactor that ends waits for peers to close that were sent everything: longer than most round trips take, so that
-/// nothing arrives at a closed socket, whose answer would be a reset that may overtake our last bytes in the peer.
+/// Time that a stopping reactor waits for peers that were sent everything to close. It is longer than most round trips.
+/// Otherwise data could arrive at a closed socket, whose reset may overtake the last sent bytes at the peer.
 const STOP_DRAIN: Duration = Duration::from_millis(250);
 const SPARE_BATCHES: usize = 16;
-/// Record bytes that a spare batch keeps.
+/// Capacity in record bytes that a spare batch keeps.
 const SPARE_BYTES: usize = 1024 * 1024;
 
 impl Reactor {
-    /// `clock` and `began` are the same moment, by the system's clock and by the node's.
+    /// Creates a reactor. `clock` and `began` are the same moment, by the system's clock and by the node's.
     pub(crate) fn new(
         worker: Worker,
         poll: Poll,
@@ -192,7 +193,7 @@ impl Reactor {
         }
     }
 
-    /// Shares the node's count of connections, and its limits.
+    /// Shares the node's connection counts and its limits.
     pub(crate) fn limited_to(
         mut self,
         connection_counts: Arc<ConnectionCounts>,
@@ -205,8 +206,8 @@ impl Reactor {
         self
     }
 
-    /// A reactor without sockets and without others, for measuring: connections are made by [`Self::attach`], bytes come by
-    /// [`Self::push`], and what would be sent vanishes.
+    /// Creates a reactor without sockets and without other reactors, for measurements. [`Self::attach`] adds
+    /// connections, [`Self::push`] passes bytes to them, and output is discarded.
     pub fn detached(node: Arc<broker::Node>) -> io::Result<Self> {
         let poll = Poll::new()?;
         let (mailbox, inbox) = mailbox(Waker::new(poll.registry(), WAKER)?);
@@ -215,7 +216,7 @@ impl Reactor {
         Ok(Self::new(worker, poll, inbox, vec![mailbox], Vec::new(), (Instant::now(), node.began())))
     }
 
-    /// A connection without a socket; returns its slot.
+    /// Adds a connection without a socket; returns its slot.
     pub fn attach(&mut self) -> u32 {
         self.now = self.time();
         let id = self.worker.open(self.now, None);
@@ -223,7 +224,7 @@ impl Reactor {
         id.slot
     }
 
-    /// Bytes from the client of a connection without a socket, as if they had been read in one piece.
+    /// Passes bytes to a connection without a socket, as if they had been read in one piece.
     pub fn push(&mut self, slot: u32, bytes: &[u8]) {
         let Some(peer) = self.peers[slot as usize].as_mut() else { return };
         if peer.unprocessed.is_empty() {
@@ -239,7 +240,7 @@ impl Reactor {
         self.keep(slot, all, consumed);
     }
 
-    /// One turn of the loop, without sleeping.
+    /// Runs one turn of the loop without sleeping.
     pub fn turn(&mut self) {
         self.now = self.time();
         self.finish_turn();
@@ -249,7 +250,7 @@ impl Reactor {
         &self.worker
     }
 
-    /// Runs until it is told to stop.
+    /// Runs until the reactor is asked to stop.
     pub(crate) fn run(mut self) -> Stopped {
         let mut events = Events::with_capacity(EVENTS);
         for (at, listener) in self.listeners.iter_mut().enumerate() {
@@ -297,7 +298,8 @@ impl Reactor {
         }
     }
 
-    /// Whether no reactor of the node has a connection: until then one of them may have something for the shards here.
+    /// Returns whether no reactor of the node has a connection. Until then, another reactor may have work for the
+    /// shards of this one.
     fn all_are_empty(&mut self) -> bool {
         if !std::mem::replace(&mut self.is_empty, true) {
             self.connection_counts.emptied.fetch_add(1, Ordering::AcqRel);
@@ -305,7 +307,7 @@ impl Reactor {
         self.connection_counts.emptied.load(Ordering::Acquire) >= self.mailboxes.len()
     }
 
-    /// What other reactors have sent before they ended: what it changes is still to be kept.
+    /// Handles the commands that other reactors sent before they ended, because their changes still have to be stored.
     fn handle_remaining_commands(&mut self) {
         while let Some(command) = self.inbox.next() {
             self.handle_command(command);
@@ -313,7 +315,7 @@ impl Reactor {
         self.finish_turn();
     }
 
-    /// Sleeps until something happens, and takes mail.
+    /// Sleeps until something happens, and handles commands.
     fn wait(&mut self, events: &mut Events) {
         self.end_of_turn();
         let has_input = !self.ready.is_empty() || !self.woken.is_empty();
@@ -323,7 +325,7 @@ impl Reactor {
         let busy = reading || working || self.accepting.iter().any(accepting);
         let mut timeout = if busy { Some(Duration::ZERO) } else { self.timeout() };
         if has_input && !reading {
-            // Another reactor has to work first; it sends no word when it has.
+            // Another reactor has to catch up first, and it does not notify this one when it has.
             timeout = Some(timeout.map_or(OVERLOAD_PAUSE, |timeout| timeout.min(OVERLOAD_PAUSE)));
         }
         self.reads.polls(self.now);
@@ -351,7 +353,7 @@ impl Reactor {
         self.take_mails(command);
     }
 
-    /// Takes mail, `first` before all other, until the mailbox is empty or it is enough for one turn.
+    /// Handles commands, `first` before all others, until the mailbox is empty or the turn has had enough.
     fn take_mails(&mut self, first: Option<ReactorCommand>) {
         let mut command = first.or_else(|| self.inbox.next());
         let (mut count, mut weight) = (0, 0);
@@ -377,7 +379,7 @@ impl Reactor {
             self.accepting.iter().filter(|accepting| accepting.pending).map(|accepting| accepting.not_before);
         let stopping =
             self.stopping.map(|Stopping { by, drain_by }| if drain_by > self.now { drain_by } else { by });
-        // The last of them sends no word.
+        // The last reactor to become empty does not notify the others.
         let empty = self.is_empty.then(|| Time(self.now.0 + 1));
         let next = paused
             .chain(stopping)
@@ -391,10 +393,10 @@ impl Reactor {
         (next != Time::NEVER).then(|| next.since(self.now).max(Duration::from_millis(1)))
     }
 
-    /// Tells the worker until when all was read that clients had sent.
+    /// Reports to the worker the time up to which everything that clients sent was read.
     fn note_reading(&mut self) {
         let polls_needed = self.peers.len() / EVENTS;
-        // While the reactor is overloaded it reads nothing, and clients are not silent by their own fault.
+        // An overloaded reactor reads nothing, so the silence of clients is not their fault.
         if !self.is_overloaded()
             && let Some(until) = self.reads.has_read(self.ready.is_empty(), polls_needed)
         {
@@ -411,7 +413,7 @@ impl Reactor {
         self.began.after(instant.saturating_duration_since(self.clock))
     }
 
-    /// Looks at the clock, and counts what the turn took.
+    /// Reads the clock, and counts the time of the turn.
     fn end_of_turn(&mut self) {
         let now = Instant::now();
         self.now = self.at(now);
@@ -461,7 +463,7 @@ impl Reactor {
         }
     }
 
-    /// Timers, batches to other reactors, and everything that is to be written.
+    /// Runs timers, sends batches to other reactors, and writes pending output.
     fn finish_turn(&mut self) {
         if self.worker.next_timeout() <= self.now {
             self.worker.tick(self.now);
@@ -469,7 +471,7 @@ impl Reactor {
         self.reap_half_open();
         for _ in 0..FLUSH_ROUNDS {
             self.settle();
-            // Batches go first: when a client sees an answer, what it did is on its way to everybody.
+            // Batches leave first: when a client sees an answer, the effects are already on their way to other workers.
             self.send_batches();
             let more = self.flush();
             self.offer_woken();
@@ -480,7 +482,7 @@ impl Reactor {
         self.worker.end_turn();
     }
 
-    /// The worker's work for itself.
+    /// Runs the work that the worker has for itself.
     fn settle(&mut self) {
         let own = WorkerId(self.index);
         for _ in 0..SETTLE_ROUNDS {
@@ -513,10 +515,11 @@ impl Reactor {
     }
 }
 
-/// Pause before a reactor looks again whether another has caught up.
+/// Pause before a reactor checks again whether another has caught up.
 const OVERLOAD_PAUSE: Duration = Duration::from_millis(1);
 
-/// Polls again at once when a signal ended the wait: a process that was stopped finds what came meanwhile, before timers fire.
+/// Polls again at once when a signal ended the wait. A process that was stopped then reads what arrived meanwhile
+/// before timers fire.
 fn poll_through(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
     let mut result = poll.poll(events, timeout);
     while result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::Interrupted) {
@@ -533,9 +536,9 @@ fn complain_about_poll(error: &io::Error) {
 mod tests {
     use super::*;
 
-    /// A turn ends when it has handled enough mail, by number or by bytes; the rest stays in the mailbox.
+    /// A turn ends when it has handled enough commands, by number or by bytes; the rest stays in the mailbox.
     #[test]
-    fn one_turn_handles_a_bounded_amount_of_mail() {
+    fn one_turn_handles_a_bounded_number_of_commands() {
         for (weight, left) in [
             (1, 200 - COMMANDS_PER_TURN),
             (COMMAND_BYTES_PER_TURN / 4, 196),
@@ -544,7 +547,7 @@ mod tests {
             let settings = broker::settings::Settings::default();
             let access = Arc::new(broker::access::AllowAll);
             let node = broker::Node::new(settings, access, "node".into(), 1, *b"a fixed hash key");
-            let mut reactor = Reactor::detached(node).expect("a poller can be had");
+            let mut reactor = Reactor::detached(node).expect("a poller is available");
             for _ in 0..200 {
                 reactor.mailboxes[0].send(ReactorCommand::Batch { batch: Batch::default(), weight });
             }

@@ -1,4 +1,4 @@
-//! The settings of the edge: threads and listeners.
+//! Settings of threads and listeners.
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,78 +9,80 @@ use broker::settings::{Durability, SubackLevel};
 use settings::{Invalid, Raw, Value, choices, section};
 
 section! {
-    /// The threads that serve connections.
+    /// Threads that serve connections.
     [edge]
     pub struct EdgeSettings {
-        /// Threads that serve connections; 0 is one per CPU.
+        /// Number of threads that serve connections; 0 is one for each CPU.
         pub workers: usize = "0" in "0..=1024", at start;
-        /// TLS handshakes that each of these threads takes a step further before it looks after its other connections.
+        /// Maximum number of TLS handshakes that one of these threads advances before it serves its other connections.
         pub handshakes_per_turn: u32 = "8" in "1..=10000", at start;
     }
     and {
-        /// Where clients connect. Never empty.
+        /// Listeners for clients. Never empty.
         pub listeners: Vec<Listener> = vec![Listener::default(), Listener::websocket()];
     }
 }
 
 section! {
-    /// One address where clients connect.
+    /// Listener: an address where clients connect.
     [listener]
     pub struct Listener {
-        /// What logs and figures call it; its address when empty.
+        /// Name of the listener in logs, metrics and access rules. Empty: its address.
         pub name: String = "", at start;
-        /// `127.0.0.1:1883`, `[::1]:1883`, `0.0.0.0:1883` for every IPv4 address, `[::]:1883` for every address,
-        /// `localhost:1883` for all addresses of a name, or `unix:/run/meridian.sock`. Port 0 lets the system choose.
+        /// Address to listen on: `127.0.0.1:1883`, `[::1]:1883`, `0.0.0.0:1883` for every IPv4 address, `[::]:1883` for
+        /// every address, `localhost:1883` for all addresses of a name, or `unix:/run/meridian.sock`. Port 0 lets the
+        /// system choose.
         pub address: ListenAddress = "127.0.0.1:1883", at start;
-        /// Connections of this listener at one time; 0 is no limit of its own.
+        /// Maximum number of simultaneous connections of this listener; 0 is no limit.
         pub connections_max: u32 = "0", at start;
-        /// New connections a second, at most; others wait in the backlog. 0 is no limit.
+        /// Maximum number of new connections a second; others wait in the backlog. 0 is no limit.
         pub connect_rate: u32 = "0", at start;
-        /// Connections that the system holds until they are accepted.
+        /// Maximum number of connections that the system queues until they are accepted.
         pub backlog: u32 = "1024" in "1..=65535", at start;
-        /// How long a connection may take for the PROXY header, the TLS handshake and the WebSocket request together.
+        /// Maximum time of the PROXY header, the TLS handshake and the WebSocket request together.
         pub handshake_timeout: Duration = "5s" in "100ms..=10m", at start;
-        /// What is spoken: MQTT as it is, or in WebSocket frames.
+        /// Transport of MQTT: directly on the stream, or in WebSocket frames.
         pub transport: Transport = "mqtt", at start;
-        /// The path of WebSocket requests.
+        /// Path of WebSocket requests.
         pub websocket_path: String = "/mqtt", at start;
-        /// Web pages that may connect by WebSocket: values of Origin, separated by commas, such as `https://app.example.com`, or `*` for
-        /// any. Empty: any page while clients have to log in, else only pages of the host that they connect to. Programs that are not
-        /// browsers send no Origin and are not asked.
+        /// Origins of web pages that may connect by WebSocket, separated by commas, such as `https://app.example.com`,
+        /// or `*` for any. Empty: any page while clients have to log in, else only pages of the host that they connect
+        /// to. Programs that are not browsers send no Origin and are not restricted.
         pub websocket_origins: String = "", at start;
-        /// The certificate chain (PEM) that the listener shows; with it, TLS is spoken.
+        /// Certificate chain (PEM) of the listener. With it, the listener speaks TLS.
         pub tls_certificate: Option<PathBuf> = "", at start;
-        /// The certificate's private key (PEM).
+        /// Private key (PEM) of `tls_certificate`.
         pub tls_key: Option<PathBuf> = "", at start;
-        /// A directory of further certificates, chosen by the host name that a client asks for (SNI): NAME.crt and NAME.key; a
-        /// leading `_.` stands for `*.`.
+        /// Directory of further certificates, chosen by the host name that a client asks for (SNI): NAME.crt and
+        /// NAME.key. A leading `_.` stands for `*.`.
         pub tls_names: Option<PathBuf> = "", at start;
         /// Lowest version of TLS.
         pub tls_version_min: TlsVersion = "1.2", at start;
-        /// Authorities (PEM) whose certificates clients have to show, or may, as `tls_client` says.
+        /// Authorities (PEM) that verify the certificates of clients; see `tls_client`.
         pub tls_client_ca: Option<PathBuf> = "", at start;
-        /// Whether clients show a certificate of `tls_client_ca`.
+        /// Requirement for certificates of clients, with `tls_client_ca`.
         pub tls_client: TlsClient = "required", at start;
-        /// Certificates of clients that were revoked (PEM CRLs).
+        /// Certificate revocation lists (PEM) for certificates of clients.
         pub tls_client_crl: Option<PathBuf> = "", at start;
-        /// Whether clients get tickets by which they resume a session without a whole handshake.
+        /// Send session tickets to clients, so that they can resume a TLS session without a full handshake.
         pub tls_tickets: bool = "true", at start;
-        /// Networks of balancers that say for whom they speak (PROXY protocol 1 and 2), separated by commas, such as `10.0.0.0/8`.
-        /// Their connections have to begin with a header; others are taken as they are.
+        /// Networks of load balancers that send PROXY headers (version 1 or 2), separated by commas, such as
+        /// `10.0.0.0/8`. Connections from them must begin with a header; other connections must not.
         pub proxy_networks: String = "", at start;
-        /// What the acknowledgement of a message means that came in here, unless a `[[durability]]` rule says so.
+        /// Guarantee behind the acknowledgement of messages received here, unless a `[[durability]]` rule applies.
         pub durability: Durability = "local-disk", at start;
-        /// Who has to know of a subscription that is made here before SUBACK leaves, on a node of a cluster; `routing.suback` when unset.
+        /// Nodes that must know a subscription made here before SUBACK is sent, in a cluster. Unset: `routing.suback`.
         pub suback: Option<SubackLevel> = "", at start;
     }
 }
 
-/// Where a listener opens its sockets: a host with a port, or the path of a Unix socket. What a name stands for is looked up when it is opened.
+/// Address of a listener: a host with a port, or the path of a Unix socket. Host names are resolved when the listener
+/// opens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenAddress(String);
 
 impl ListenAddress {
-    /// What is wrong with a text, and what to write instead.
+    /// Returns the fault in `text` and what to write instead.
     fn wrong(text: &str) -> Option<String> {
         if let Some(path) = text.strip_prefix("unix:") {
             return path.is_empty().then(|| "the path is missing: write unix:/run/meridian.sock".to_owned());
@@ -149,7 +151,7 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// For addresses that the program makes itself.
+/// Conversion of addresses in the program itself.
 impl From<&str> for ListenAddress {
     fn from(text: &str) -> Self {
         Self(text.to_owned())
@@ -163,7 +165,7 @@ impl From<String> for ListenAddress {
 }
 
 impl Listener {
-    /// Where browsers connect, unless something else is configured.
+    /// Returns the default listener for browsers.
     pub fn websocket() -> Self {
         let address = "127.0.0.1:8083".into();
         Self { address, transport: Transport::WebSocket, ..Self::default() }
@@ -171,11 +173,11 @@ impl Listener {
 }
 
 choices! {
-    /// What is spoken on a listener.
+    /// Transport of a listener.
     pub enum Transport {
         /// MQTT on TCP, or on TLS with `tls_certificate`.
         Mqtt = "mqtt",
-        /// MQTT in WebSocket, secure with `tls_certificate`.
+        /// MQTT in WebSocket, on TLS with `tls_certificate`.
         WebSocket = "websocket",
     }
 }
@@ -191,11 +193,11 @@ choices! {
 }
 
 choices! {
-    /// Whether clients show certificates, where `tls_client_ca` is set.
+    /// Requirement for client certificates, with `tls_client_ca`.
     pub enum TlsClient {
-        /// Who shows none is refused.
+        /// Clients without a certificate are refused.
         Required = "required",
-        /// Who shows none is let through to other authentication.
+        /// Clients without a certificate have to authenticate in another way.
         Optional = "optional",
     }
 }
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_none_is_answered_with_what_to_write() {
+    fn an_invalid_address_is_refused_with_advice() {
         let read = |text: &str| ListenAddress::from_raw(&Raw::Text(text.to_owned()));
         for text in ["127.0.0.1:1883", "[::1]:0", "localhost:1883", "0.0.0.0:8883", "unix:/run/m.sock"] {
             assert_eq!(read(text).map(|address| address.to_string()), Ok(text.to_owned()));

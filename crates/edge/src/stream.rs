@@ -1,5 +1,5 @@
-//! The byte stream below a connection: ordered and without loss, both ways [MQTT-4.2.0-1] [MQTT3-7.1.1-1].
-//! What may lie between it and MQTT is in `layer`.
+//! Byte stream below a connection: ordered and without loss, in both directions [MQTT-4.2.0-1] [MQTT3-7.1.1-1]. The
+//! layers between it and MQTT are in `layer`.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
@@ -7,18 +7,18 @@ use std::net::Shutdown;
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
 
-/// What carries a connection's bytes. Never blocks.
+/// Transport of a connection's bytes. Never blocks.
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
-    /// No socket at all: bytes are pushed in by hand and those put out vanish. For measuring everything but the kernel.
+    /// No socket: bytes are pushed in by the program, and output is discarded. For measurements without the kernel.
     Memory,
 }
 
 impl Stream {
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        // Registered once, for both directions and edges only: no system call when interest changes.
+        // Registered once, for both directions and edge-triggered, so that changes of interest cost no system call.
         let interest = Interest::READABLE | Interest::WRITABLE;
         match self {
             Stream::Tcp(stream) => registry.register(stream, token, interest),
@@ -51,7 +51,7 @@ impl Stream {
         }
     }
 
-    /// Tells the peer that nothing more comes. Fails when the peer is gone already, which is just as good.
+    /// Signals the end of the stream to the peer. An error, such as a peer that is gone, can be ignored.
     pub fn shut_down_writing(&mut self) -> io::Result<()> {
         match self {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),

@@ -34,7 +34,9 @@ impl fmt::Display for TlsError {
             Self::Unreadable { path, error: pem::Error::Io(error) } => {
                 write!(f, "{}: {error}", path.display())
             }
-            Self::Unreadable { path, error } => write!(f, "{}: it is not a PEM file ({error})", path.display()),
+            Self::Unreadable { path, error } => {
+                write!(f, "{}: it is not a PEM file ({error})", path.display())
+            }
             Self::NoCertificate { path } => {
                 write!(
                     f,

@@ -1,4 +1,4 @@
-//! What a client's certificate says of it. TLS has verified the certificate before it is read here.
+//! Names in a client's certificate. TLS has verified the certificate before it is read here.
 
 use broker::access::ClientCertificate;
 use sha2::{Digest as _, Sha256};
@@ -8,16 +8,16 @@ use x509_parser::oid_registry as oid;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 use x509_parser::x509::X509Name;
 
-/// What is known of the one who shows a certificate.
+/// Content of a client's certificate.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PeerCertificate {
     pub certificate: ClientCertificate,
-    /// Unix time in seconds from which on it is valid, and up to which.
+    /// Validity period: first and last second, in Unix time.
     pub valid: (i64, i64),
 }
 
-/// Reads a certificate (DER); `None` when it is none, or when a name in it cannot be told from another: bytes that are no text, or a
-/// NUL, at which others would stop reading.
+/// Parses a certificate (DER). `None` when it is invalid, or when a name in it is ambiguous: bytes that are not text,
+/// or a NUL, at which other programs stop reading.
 pub(crate) fn read(der: &[u8]) -> Option<PeerCertificate> {
     let (rest, parsed) = X509Certificate::from_der(der).ok()?;
     if !rest.is_empty() {
@@ -49,13 +49,13 @@ pub(crate) fn read(der: &[u8]) -> Option<PeerCertificate> {
     Some(PeerCertificate { certificate, valid: (valid.not_before.timestamp(), valid.not_after.timestamp()) })
 }
 
-/// The last of a subject's common names, which is the most particular one.
+/// Returns the last common name of a subject, which is the most specific one.
 fn common_name(subject: &X509Name<'_>) -> Option<Option<Box<str>>> {
     let Some(attribute) = subject.iter_common_name().last() else { return Some(None) };
     text(attribute.attr_value()).map(|name| Some(name.into()))
 }
 
-/// A name as RFC 4514 writes it: the most particular part first.
+/// Formats a name as RFC 4514 defines it, the most specific part first.
 fn distinguished(name: &X509Name<'_>) -> Option<String> {
     let mut written = String::new();
     let parts: Vec<_> = name.iter_rdn().collect();
@@ -84,7 +84,7 @@ fn distinguished(name: &X509Name<'_>) -> Option<String> {
     Some(written)
 }
 
-/// The short names of RFC 4514 section 3, and two more that are usual.
+/// Returns the short names of RFC 4514 section 3, and two more that are common.
 fn short_name(attribute: &Oid<'_>) -> Option<&'static str> {
     let known = [
         (oid::OID_X509_COMMON_NAME, "CN"),
@@ -115,13 +115,13 @@ fn escape(text: &str, written: &mut String) {
     }
 }
 
-/// A DirectoryString or one of its older relatives.
+/// Returns the text of a DirectoryString or of an older string type.
 fn text(value: &Any<'_>) -> Option<String> {
     let bytes = value.data;
     let text = match value.tag() {
         Tag::Utf8String => String::from_utf8(bytes.to_vec()).ok()?,
         Tag::PrintableString | Tag::Ia5String | Tag::NumericString | Tag::VisibleString | Tag::T61String => {
-            // T61 beyond ASCII is written by everybody as something else: nobody could say what it means.
+            // Bytes beyond ASCII have no agreed meaning in T61 strings.
             bytes.is_ascii().then(|| String::from_utf8(bytes.to_vec()))?.ok()?
         }
         Tag::BmpString => {
@@ -139,7 +139,7 @@ fn text(value: &Any<'_>) -> Option<String> {
     (!text.contains('\0')).then_some(text)
 }
 
-/// Without the leading zero that only says that the number is not negative.
+/// Formats a serial number without the leading zero that only marks a positive number.
 fn serial(bytes: &[u8]) -> String {
     let bytes = match bytes {
         [0, rest @ ..] if !rest.is_empty() => rest,
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read() {
+    fn names_of_a_certificate_are_read() {
         let name = |text: &str| text.try_into().expect("ASCII");
         let der = issue(
             &[
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn old_strings_and_unknown_attributes_are_read() {
+    fn old_string_types_and_unknown_attributes_are_read() {
         let bmp = DnValue::BmpString("Gerät".try_into().expect("in the plane"));
         let der = issue(
             &[(DnType::CommonName, bmp), (DnType::CustomDnType(vec![2, 5, 4, 12]), utf8("Dr"))],
@@ -214,15 +214,15 @@ mod tests {
     }
 
     #[test]
-    fn names_that_others_would_read_differently_are_refused() {
+    fn ambiguous_names_are_refused() {
         assert_eq!(read(&issue(&[(DnType::CommonName, utf8("admin\0.example"))], Vec::new())), None);
         let teletex = DnValue::TeletexString("x".try_into().expect("a string"));
         assert!(read(&issue(&[(DnType::CommonName, teletex)], Vec::new())).is_some());
     }
 
-    /// No bytes make it panic, and none behind a certificate are taken for a part of it.
+    /// Damaged bytes never cause a panic, and bytes after a certificate are not read as a part of it.
     #[test]
-    fn damaged_certificates_are_none_or_another() {
+    fn damaged_certificates_are_refused_or_read_as_others() {
         let der = issue(&[(DnType::CommonName, utf8("sensor"))], Vec::new());
         for end in 0..der.len() {
             assert_eq!(read(&der[..end]), None, "{end}");

@@ -1,6 +1,7 @@
-//! What may lie between a socket and MQTT: the PROXY protocol, TLS, WebSocket, in this order. Sans-IO: bytes in, bytes out.
+//! Layers between a socket and MQTT: the PROXY protocol, TLS and WebSocket, in this order. Sans-IO: bytes in, bytes
+//! out.
 //!
-//! A plain connection has none of this and pays for none of it.
+//! A plain connection has no layers and no cost for them.
 
 mod certificate;
 mod page;
@@ -22,42 +23,42 @@ use proxy::{Proxied, ProxyHeader};
 use tls::Tls;
 use websocket::WebSocket;
 
-/// Bytes of MQTT that are wrapped at one time.
+/// Maximum number of MQTT bytes that are wrapped in one piece.
 pub(crate) const CHUNK: usize = 64 * 1024;
 
-/// What a listener's connections have to pass through.
+/// Layers of a listener's connections.
 #[derive(Clone, Default)]
 pub(crate) struct LayerRules {
     pub tls: Option<Arc<ServerConfig>>,
     pub websocket: Option<Arc<WebSocketRules>>,
 }
 
-/// The layers of one connection.
+/// Layers of one connection.
 pub(crate) struct Layers {
     proxy: Option<ProxyHeader>,
     tls: Option<Tls>,
     websocket: Option<(WebSocket, Arc<WebSocketRules>)>,
-    /// For the socket.
+    /// Bytes for the socket.
     wire: Vec<u8>,
-    /// How much of it has left.
+    /// Number of these bytes that are written.
     sent: usize,
 }
 
-/// What bytes from the socket have brought. It counts also when they end the connection.
+/// Result of received bytes. It is valid also when the bytes end the connection.
 #[derive(Default)]
 pub(crate) struct Decoded {
-    /// MQTT's bytes.
+    /// MQTT bytes.
     pub plain: Vec<u8>,
-    /// Whom a balancer speaks for. Told once, before any of MQTT's bytes.
+    /// Client address from a PROXY header. Set once, before any MQTT bytes.
     pub source: Option<SocketAddr>,
-    /// The client has shown it, and TLS has verified it. Told once, before any of MQTT's bytes.
+    /// Verified certificate of the client. Set once, before any MQTT bytes.
     pub certificate: Option<Arc<ClientCertificate>>,
 }
 
-/// Why a connection ends in its layers.
+/// Reason why a connection ends in its layers.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum LayerError {
-    /// The peer has ended it in order.
+    /// The peer has closed the connection in order.
     Closed,
     Refused(&'static str),
     Tls(rustls::Error),
@@ -74,16 +75,16 @@ impl fmt::Display for LayerError {
 }
 
 impl LayerError {
-    /// What the log says of a peer that speaks another protocol than its port.
+    /// Returns a log message for a peer that speaks another protocol than its port.
     pub fn foreign(&self) -> Option<&'static str> {
         match self {
             LayerError::Tls(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)) => {
                 Some(
-                    "a client does not speak TLS to a port of TLS; it should connect with TLS (mqtts://), or to a listener without tls_certificate",
+                    "a client does not speak TLS on a TLS port; connect with TLS (mqtts://), or to a listener without tls_certificate",
                 )
             }
             LayerError::Refused(websocket::NOT_HTTP) => Some(
-                "a client does not speak WebSocket to a port of WebSocket; it should use WebSocket (ws://), or a listener with transport = \"tcp\"",
+                "a client does not speak WebSocket on a WebSocket port; connect with WebSocket (ws://), or to a listener with transport = \"mqtt\"",
             ),
             _ => None,
         }
@@ -91,11 +92,11 @@ impl LayerError {
 }
 
 impl LayerRules {
-    /// Layers for a new connection, on which a PROXY header comes first if `proxy` says so; `None` when there are none. `pages` is asked
-    /// when there is WebSocket.
+    /// Builds the layers of a new connection; `None` when it needs none. `proxy` says that a PROXY header comes first.
+    /// `pages` is called for WebSocket only.
     ///
     /// # Errors
-    /// A TLS configuration that cannot serve.
+    /// The TLS configuration cannot be used.
     pub fn start(
         &self,
         proxy: bool,
@@ -112,10 +113,10 @@ impl LayerRules {
 }
 
 impl Layers {
-    /// Bytes came from the socket: adds what they say to `decoded`.
+    /// Handles bytes from the socket, and adds their content to `decoded`.
     ///
     /// # Errors
-    /// The end of the connection. What is in [`Self::wire`] is still to be sent.
+    /// The connection ends. The bytes in [`Self::wire`] are still to be sent.
     pub fn receive(&mut self, bytes: &[u8], decoded: &mut Decoded) -> Result<(), LayerError> {
         let mut bytes = bytes;
         if let Some(header) = &mut self.proxy {
@@ -153,10 +154,10 @@ impl Layers {
         received
     }
 
-    /// Wraps MQTT's bytes.
+    /// Wraps MQTT bytes for the socket.
     ///
     /// # Errors
-    /// A connection that takes nothing more.
+    /// The connection can no longer be written to.
     pub fn send(&mut self, plain: &[u8]) -> Result<(), LayerError> {
         match (&self.websocket, &mut self.tls) {
             (None, None) => self.wire.extend_from_slice(plain),
@@ -171,7 +172,8 @@ impl Layers {
         Ok(())
     }
 
-    /// Says good-bye in every layer that has a word for it. True when there is something to be sent, the first time.
+    /// Sends the closing message of each layer that has one. Returns true when there is something to send, the first
+    /// time.
     pub fn close(&mut self) -> bool {
         let mut farewell = Vec::new();
         if let Some((websocket, _)) = &mut self.websocket {
@@ -180,7 +182,7 @@ impl Layers {
         match &mut self.tls {
             Some(tls) => {
                 if !farewell.is_empty() {
-                    // What cannot be said any more is not missed.
+                    // An error is ignored: the connection ends anyway.
                     let _ = tls.send(&farewell, &mut self.wire);
                 }
                 tls.close(&mut self.wire);
@@ -190,28 +192,28 @@ impl Layers {
         !self.wire().is_empty()
     }
 
-    /// Whether a TLS handshake goes on: what costs most.
+    /// Returns whether a TLS handshake is in progress, which is the expensive part.
     pub fn is_shaking_hands(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| !tls.is_established())
     }
 
-    /// Whether nothing is left to be done before MQTT.
+    /// Returns whether all layers are ready for MQTT.
     pub fn is_through(&self) -> bool {
         let framed = self.websocket.as_ref().is_none_or(|(websocket, _)| websocket.is_open());
         self.proxy.is_none() && !self.is_shaking_hands() && framed
     }
 
-    /// Whether a session was resumed, once TLS is there.
+    /// Returns whether a TLS session was resumed; `None` until TLS is established.
     pub fn is_resumed(&self) -> Option<bool> {
         self.tls.as_ref().and_then(Tls::is_resumed)
     }
 
-    /// What is to be written to the socket.
+    /// Returns the bytes to write to the socket.
     pub fn wire(&self) -> &[u8] {
         &self.wire[self.sent..]
     }
 
-    /// So much of it has left.
+    /// Removes `count` written bytes.
     pub fn advance(&mut self, count: usize) {
         self.sent += count;
         if self.sent >= self.wire.len() {
@@ -223,7 +225,7 @@ impl Layers {
         }
     }
 
-    /// The connection is idle: its buffer goes.
+    /// Frees the buffer of an idle connection.
     pub fn rest(&mut self) {
         if self.wire.is_empty() {
             self.wire = Vec::new();
@@ -231,5 +233,5 @@ impl Layers {
     }
 }
 
-/// Bytes of an empty buffer that may stay for the next message of the same turn.
+/// Maximum size of an empty buffer that stays allocated for the next message of the same turn.
 const BUFFER_KEPT_MAX: usize = 16 * 1024;

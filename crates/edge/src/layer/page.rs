@@ -1,22 +1,22 @@
-//! Which web pages may open a WebSocket: the defence of a broker without authentication against pages in the browser of somebody
-//! who can reach it.
+//! Rules for the web pages that may open a WebSocket. They protect a broker without authentication from pages in a
+//! browser that can reach the broker.
 
 use std::net::IpAddr;
 
-/// Rule for pages where `websocket_origins` names none. Programs that are not browsers send no Origin.
+/// Rule for pages when `websocket_origins` is empty. Programs that are not browsers send no Origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageRule {
-    /// Clients have to authenticate, so every page is accepted: it only has the credentials that its user gave it.
+    /// Accepts every page: clients have to authenticate, and a page only has the credentials that its user entered.
     Any,
-    /// Nobody has to authenticate, so only pages of the requested host are accepted.
+    /// Accepts only pages of the requested host, because clients need not authenticate.
     SameHost {
-        /// The connection comes from this machine: a name in Host that DNS resolves to loopback is refused.
+        /// The connection comes from this machine. Then names in Host that merely resolve to loopback are refused.
         loopback: bool,
     },
 }
 
 impl PageRule {
-    /// Returns why a request is refused; `None` when it is accepted. A header that is present and is no text is `Some("")`.
+    /// Returns the reason to refuse a request; `None` accepts it. `Some("")` stands for a header that is not text.
     pub fn refuses(self, host: Option<&str>, origin: Option<&str>) -> Option<&'static str> {
         let Self::SameHost { loopback } = self else { return None };
         let host = without_port(host.unwrap_or_default());
@@ -36,7 +36,7 @@ impl PageRule {
     }
 }
 
-/// `localhost`, or an address of loopback.
+/// Returns whether `host` is `localhost` or a loopback address.
 fn is_loopback(host: &str) -> bool {
     if host.eq_ignore_ascii_case("localhost") {
         return true;
@@ -65,7 +65,7 @@ mod tests {
     const NETWORK: PageRule = PageRule::SameHost { loopback: false };
 
     #[test]
-    fn only_pages_of_the_requested_host_connect_while_nobody_authenticates() {
+    fn only_pages_of_the_requested_host_connect_while_login_is_not_required() {
         for (host, origin) in [
             ("broker.example:8083", "http://broker.example"),
             ("Broker.Example:8083", "https://broker.example:8443"),

@@ -1,34 +1,35 @@
-//! The PROXY protocol, versions 1 and 2: a balancer says first for whom it speaks.
+//! PROXY protocol, versions 1 and 2: a load balancer first sends the address of the client.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::LayerError;
 
-/// The header of one connection, until it is whole.
+/// PROXY header of one connection, until it is complete.
 #[derive(Debug, Default)]
 pub(crate) struct ProxyHeader {
     buffered: Vec<u8>,
 }
 
-/// Longest header that is read: version 2 allows 16 bytes and 65,535 of addresses and extras; nobody sends as much.
+/// Maximum size of a header in bytes. Version 2 allows 16 bytes and 65,535 of addresses and extensions, but no balancer
+/// sends as much.
 const HEADER_MAX: usize = 4 * 1024;
-/// Longest header of version 1.
+/// Maximum size of a version 1 header in bytes.
 const V1_MAX: usize = 107;
 
-/// A whole header.
+/// Complete header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Proxied {
-    /// Who is spoken for; `None` when the balancer speaks for itself (a health check) or hides it.
+    /// Address of the client. `None` when the balancer connects for itself (a health check) or hides the address.
     pub source: Option<SocketAddr>,
-    /// How many of the bytes belonged to the header.
+    /// Number of the received bytes that belong to the header.
     pub used: usize,
 }
 
 impl ProxyHeader {
-    /// Bytes came; `None`: more are needed, and these are kept.
+    /// Handles received bytes. `None`: the header is incomplete, and the bytes are kept.
     ///
     /// # Errors
-    /// Something else than a header.
+    /// The bytes are not a PROXY header.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<Option<Proxied>, LayerError> {
         let before = self.buffered.len();
         let taken = bytes.len().min(HEADER_MAX - before);
@@ -53,7 +54,8 @@ enum Parsed {
     Wrong,
 }
 
-/// `PROXY TCP4 192.0.2.1 198.51.100.1 56324 1883\r\n`
+/// Parses version 1, such as `PROXY TCP4 192.0.2.1 198.51.100.1 56324 1883\r
+/// `.
 fn v1(bytes: &[u8]) -> Parsed {
     const BEGINNING: &[u8] = b"PROXY ";
     let known = bytes.len().min(BEGINNING.len());
@@ -98,7 +100,8 @@ fn v2(bytes: &[u8]) -> Parsed {
         return Parsed::Wrong;
     }
     let Some(block) = bytes.get(FIXED..length) else { return Parsed::Partial };
-    // LOCAL: the balancer itself. Families other than IPv4 and IPv6 over a stream say nothing of use.
+    // LOCAL is a connection of the balancer itself. Families other than IPv4 and IPv6 over a stream have no usable
+    // address.
     let source = match (command & 0xF, family) {
         (1, 0x11) => match block.get(..12) {
             Some(block) => {
@@ -144,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_read_however_they_are_cut() {
+    fn headers_are_read_in_pieces_of_any_size() {
         let v4 = [192, 0, 2, 1, 198, 51, 100, 1, 0xDC, 0x04, 0x07, 0x5B];
         let mut v6 = [0; 36];
         v6[0..2].copy_from_slice(&[0x20, 0x01]);
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_as_soon_as_it_shows() {
+    fn invalid_headers_are_refused_at_the_first_wrong_byte() {
         let cases: [&[u8]; 9] = [
             b"\x10\x0c\x00\x04MQTT",
             b"PROXX",

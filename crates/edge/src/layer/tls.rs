@@ -1,5 +1,5 @@
-//! TLS on a reactor, through rustls's unbuffered interface: a connection owns no record buffer, only the beginning of a record that
-//! is not whole yet.
+//! TLS on a reactor, through rustls's unbuffered interface. A connection owns no record buffer; it keeps only the
+//! beginning of an incomplete record.
 
 use std::sync::Arc;
 
@@ -12,29 +12,29 @@ use rustls::{HandshakeKind, ServerConfig};
 
 use super::{Decoded, LayerError, certificate};
 
-/// One connection.
+/// TLS state of one connection.
 pub(crate) struct Tls {
     connection: Box<UnbufferedServerConnection>,
-    /// Until the client's certificate has been read.
+    /// Configuration, kept until the client's certificate has been read.
     config: Option<Arc<ServerConfig>>,
-    /// Bytes of records that are not whole.
+    /// Bytes of incomplete records.
     incoming: Vec<u8>,
     established: bool,
     closing: bool,
-    /// rustls has refused something: it is not asked again.
+    /// rustls has reported an error and is not called again.
     failed: bool,
 }
 
-/// Bytes of a record besides its payload, at most: header, content type, tag, and an explicit nonce of TLS 1.2.
+/// Maximum overhead of a record in bytes: header, content type, tag, and the explicit nonce of TLS 1.2.
 const RECORD_EXTRA: usize = 64;
-/// Payload of a record.
+/// Maximum payload of a record in bytes.
 const RECORD_MAX: usize = 16 * 1024;
-/// Bytes that are kept for a record or a handshake message that is not whole.
+/// Maximum number of bytes that are kept for an incomplete record or handshake message.
 const INCOMING_MAX: usize = 64 * 1024;
 
 impl Tls {
     /// # Errors
-    /// A configuration that cannot serve.
+    /// The configuration cannot be used.
     pub fn new(config: Arc<ServerConfig>) -> Result<Self, rustls::Error> {
         let connection = Box::new(UnbufferedServerConnection::new(config.clone())?);
         Ok(Self {
@@ -47,21 +47,22 @@ impl Tls {
         })
     }
 
-    /// Whether the handshake is over.
+    /// Returns whether the handshake is complete.
     pub fn is_established(&self) -> bool {
         self.established
     }
 
-    /// Whether the handshake that is over resumed a session.
+    /// Returns whether the complete handshake resumed a session.
     pub fn is_resumed(&self) -> Option<bool> {
         let kind = self.connection.handshake_kind().filter(|_| self.established)?;
         Some(kind == HandshakeKind::Resumed)
     }
 
-    /// Bytes came: adds what they say to `decoded`, and what is to be answered to `wire`.
+    /// Handles received bytes: adds their content to `decoded`, and the answer to `wire`.
     ///
     /// # Errors
-    /// A peer that breaks the protocol or ends it, `wire` then holds the alert; or whose certificate does not hold.
+    /// The peer breaks the protocol or closes the connection, and `wire` then holds the alert; or its certificate is
+    /// not accepted.
     pub fn receive(
         &mut self,
         bytes: &[u8],
@@ -85,7 +86,7 @@ impl Tls {
         if self.incoming.is_empty() {
             self.incoming = Vec::new();
         }
-        // Bytes may have come through, and the connection ended behind them: nobody hears them before this is known.
+        // Received bytes may precede the end of the connection. They are passed on only after the certificate is known.
         if (self.established || !decoded.plain.is_empty())
             && let Some(config) = self.config.take()
         {
@@ -100,25 +101,25 @@ impl Tls {
         result
     }
 
-    /// The certificate that the client has shown now, or when it began the session that it resumes. The latter has not been verified
-    /// again: that it has not ended meanwhile is seen to here.
+    /// Returns the certificate that the client presented now, or in the handshake of the session that it resumes. TLS
+    /// does not verify the latter again, so its expiry is checked here.
     fn peer_certificate(&self, config: &ServerConfig) -> Result<Option<Arc<ClientCertificate>>, LayerError> {
         let Some([peer_certificate, ..]) = self.connection.peer_certificates() else { return Ok(None) };
         let peer_certificate = certificate::read(peer_certificate)
             .ok_or(LayerError::Refused("a name in the certificate cannot be read"))?;
         let now = config.time_provider.current_time().and_then(|now| i64::try_from(now.as_secs()).ok());
         if !now.is_some_and(|now| (peer_certificate.valid.0..=peer_certificate.valid.1).contains(&now)) {
-            return Err(LayerError::Refused("the certificate of a resumed session has ended"));
+            return Err(LayerError::Refused("the certificate of a resumed session has expired"));
         }
         Ok(Some(Arc::new(peer_certificate.certificate)))
     }
 
-    /// What rustls has to say to a peer that broke the protocol: the next thing that it would send. It is asked once, because it
-    /// would look at the same bytes again after that.
+    /// Appends rustls's alert for a peer that broke the protocol: the next data that it would send. It is called once,
+    /// because rustls would process the same bytes again.
     fn alert(&mut self, wire: &mut Vec<u8>) {
         let UnbufferedStatus { state, .. } = self.connection.process_tls_records(&mut self.incoming);
         if let Ok(ConnectionState::EncodeTlsData(mut data)) = state {
-            // Nothing is lost but courtesy when it fails.
+            // A failure only means that the peer gets no alert.
             let _ = grow(wire, |room| room_for(data.encode(room)));
         }
     }
@@ -126,7 +127,7 @@ impl Tls {
     /// Encrypts bytes for the client.
     ///
     /// # Errors
-    /// A connection that cannot be written to any more.
+    /// The connection can no longer be written to.
     pub fn send(&mut self, plain: &[u8], wire: &mut Vec<u8>) -> Result<(), LayerError> {
         for piece in plain.chunks(RECORD_MAX) {
             if self.failed {
@@ -139,7 +140,7 @@ impl Tls {
                 wire.reserve(piece.len() + RECORD_EXTRA);
                 grow(wire, |room| room_for(traffic.encrypt(piece, room))).map_err(|_| LayerError::Closed)
             })?;
-            debug_assert!(read.is_empty(), "what came has been read");
+            debug_assert!(read.is_empty(), "received bytes are processed");
             if !sent || !established {
                 return Err(LayerError::Closed);
             }
@@ -147,20 +148,20 @@ impl Tls {
         Ok(())
     }
 
-    /// The server closes: close_notify.
+    /// Sends close_notify.
     pub fn close(&mut self, wire: &mut Vec<u8>) {
         if std::mem::replace(&mut self.closing, true) || !self.established || self.failed {
             return;
         }
-        // Nothing is lost but courtesy when it fails.
+        // A failure only means that the peer gets no close_notify.
         let _ = self.drive(&mut Vec::new(), wire, |traffic, wire| {
             grow(wire, |room| room_for(traffic.queue_close_notify(room))).map_err(|_| LayerError::Closed)
         });
     }
 
-    /// Lets rustls do what there is to do, until it waits for the peer; `write` is called when traffic may be written.
+    /// Runs rustls until it waits for the peer; calls `write` when application data may be written.
     ///
-    /// rustls remembers places in the bytes it was given, so it is always given all that it has not taken.
+    /// rustls remembers positions in the bytes that it was given, so each call gets all bytes that it has not consumed.
     fn drive(
         &mut self,
         plain: &mut Vec<u8>,
@@ -202,7 +203,7 @@ impl Tls {
                 Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => {
                     done = Some(Err(LayerError::Closed));
                 }
-                // Early data is never allowed by our configurations.
+                // The configurations of this crate never allow early data.
                 Ok(_) => done = Some(Err(LayerError::Refused("TLS early data"))),
                 Err(error) => done = Some(Err(LayerError::Tls(error))),
             }
@@ -217,7 +218,7 @@ impl Tls {
     }
 }
 
-/// What an attempt to write says, in the words of [`grow`].
+/// Converts the result of a write for [`grow`].
 fn room_for<E: NeedsRoom>(written: Result<usize, E>) -> Result<Result<usize, usize>, E> {
     match written {
         Ok(written) => Ok(Ok(written)),
@@ -225,7 +226,7 @@ fn room_for<E: NeedsRoom>(written: Result<usize, E>) -> Result<Result<usize, usi
     }
 }
 
-/// An error that may be for want of room.
+/// Error that may report a lack of room.
 trait NeedsRoom {
     fn room(&self) -> Option<usize>;
 }
@@ -248,7 +249,7 @@ impl NeedsRoom for EncryptError {
     }
 }
 
-/// Lets `write` write behind the end of `wire`, with more room when it says how much it needs.
+/// Calls `write` with the space behind the end of `wire`, and with more space if it asks for it.
 fn grow<E>(
     wire: &mut Vec<u8>,
     mut write: impl FnMut(&mut [u8]) -> Result<Result<usize, usize>, E>,
@@ -299,7 +300,7 @@ mod tests {
         (Arc::new(server), Arc::new(client))
     }
 
-    /// xorshift64 (Marsaglia 2003)
+    /// Pseudo-random numbers: xorshift64 (Marsaglia 2003).
     struct Random(u64);
 
     impl Random {
@@ -312,12 +313,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tls_is_told_from_a_peer_that_breaks_it() {
+    fn bytes_that_are_not_tls_are_distinguished_from_broken_tls() {
         let (server, _) = configurations();
         let foreign = |bytes: &[u8]| {
             let mut tls = Tls::new(server.clone()).expect("a server");
             let result = tls.receive(bytes, &mut Decoded::default(), &mut Vec::new());
-            result.expect_err("it is no handshake").foreign()
+            result.expect_err("it is not a handshake").foreign()
         };
         for bytes in [&b"\x10\x0C\0\x04MQTT\x04\x02\0\0\0\0"[..], b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"] {
             assert!(foreign(bytes).is_some_and(|what| what.contains("does not speak TLS")), "{bytes:?}");
@@ -325,7 +326,7 @@ mod tests {
         assert_eq!(foreign(&[22, 3, 1, 0, 4, 1, 0, 0, 0]), None, "an empty ClientHello");
     }
 
-    /// One conversation; `harm` may change what the client sends. True when everything came through.
+    /// Runs one conversation; `harm` may change the client's bytes. Returns true when everything arrived.
     fn converse(
         (server, client): &(Arc<ServerConfig>, Arc<ClientConfig>),
         random: &mut Random,
@@ -366,14 +367,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_comes_through_however_it_is_cut() {
+    fn data_arrives_in_pieces_of_any_size() {
         let (both, mut random) = (configurations(), Random(7));
         for _ in 0..20 {
             assert!(converse(&both, &mut random, |_, _| {}));
         }
     }
 
-    /// No byte of a peer's makes us panic, or lets anything through that was not said.
+    /// Damaged bytes never cause a panic, and no data arrives that was not sent.
     #[test]
     fn damaged_bytes_end_the_connection() {
         let (both, mut random) = (configurations(), Random(11));
@@ -396,9 +397,9 @@ mod tests {
         assert!(survived < 400, "some were damaged");
     }
 
-    /// rustls takes no bytes after that: it is not asked for more with the same ones.
+    /// rustls accepts no bytes after close_notify, so it must not be called with the same bytes in a loop.
     #[test]
-    fn what_follows_the_end_of_tls_is_not_waited_for() {
+    fn bytes_after_the_end_of_tls_are_ignored() {
         let (server, client) = configurations();
         let name = ServerName::try_from("localhost").expect("a name");
         let mut peer = ClientConnection::new(client, name).expect("a client");
@@ -425,8 +426,8 @@ mod tests {
         let mut wire = output(&mut peer);
         wire.extend([0; 8_000]);
         assert_eq!(tls.receive(&wire, &mut decoded, &mut answer), Err(LayerError::Closed));
-        assert_eq!(decoded.plain, b"data", "what was said before the end counts");
-        // More of it is bounded, and says nothing.
+        assert_eq!(decoded.plain, b"data", "data before the end is delivered");
+        // Further bytes are bounded and ignored.
         let more =
             (0..100).take_while(|_| tls.receive(&[0; 8_000], &mut decoded, &mut answer).is_ok()).count();
         assert!(more < 100 && decoded.plain == b"data");

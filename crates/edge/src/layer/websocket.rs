@@ -1,25 +1,25 @@
-//! The server's side of WebSocket (RFC 6455) as MQTT uses it (MQTT 5.0 section 6): the upgrade, then binary frames whose
-//! payloads are one stream of bytes [MQTT-6.0.0-2].
+//! Server side of WebSocket (RFC 6455) for MQTT (MQTT 5.0 section 6): the upgrade request, then binary frames whose
+//! payloads form one stream of bytes [MQTT-6.0.0-2].
 //!
-//! **Invariant:** no payload is kept: it is unmasked and handed on as it comes, however long its frame is.
+//! **Invariant:** no payload is buffered. It is unmasked and passed on as it arrives, however long its frame is.
 
 use base64ct::{Base64, Encoding as _};
 use sha1::{Digest as _, Sha1};
 
 use super::{LayerError, PageRule};
 
-/// What a listener asks of those who come by WebSocket.
+/// Requirements of a listener for WebSocket clients.
 #[derive(Clone, Debug)]
 pub(crate) struct WebSocketRules {
-    /// The path of the request, query apart.
+    /// Path of the request without its query.
     pub path: String,
-    /// Values of Origin that may connect, `*` for any. Empty: the connection's [`PageRule`] decides. Programs that are not browsers
-    /// send none.
+    /// Allowed values of Origin, `*` for any. Empty: the connection's [`PageRule`] decides. Programs that are not
+    /// browsers send no Origin.
     pub origins: Vec<String>,
 }
 
 impl WebSocketRules {
-    /// Returns why a request is refused for its Host or Origin; `None` when it is accepted.
+    /// Returns the reason to refuse a request because of its Host or Origin; `None` accepts it.
     fn refuses(&self, pages: PageRule, host: Option<&str>, origin: Option<&str>) -> Option<&'static str> {
         if self.origins.is_empty() {
             return pages.refuses(host, origin);
@@ -30,12 +30,12 @@ impl WebSocketRules {
     }
 }
 
-/// One connection.
+/// WebSocket state of one connection.
 #[derive(Debug)]
 pub(crate) struct WebSocket {
     state: State,
     pages: PageRule,
-    /// The beginning of a request, a frame's header, or a control frame's payload.
+    /// Incomplete request, frame header or control frame payload.
     buffered: Vec<u8>,
     /// A message is being sent in fragments.
     in_message: bool,
@@ -52,13 +52,13 @@ enum State {
     Closed,
 }
 
-/// Why what is no HTTP is refused.
+/// Reason to refuse a request that is not HTTP.
 pub(super) const NOT_HTTP: &str = "this port speaks MQTT over WebSocket, and the request is not HTTP";
 
-/// Longest request that is read.
+/// Maximum size of a request in bytes.
 const REQUEST_MAX: usize = 8 * 1024;
 const HEADERS_MAX: usize = 64;
-/// Longest header of a frame.
+/// Maximum size of a frame header in bytes.
 const HEADER_MAX: usize = 14;
 const CONTINUATION: u8 = 0x0;
 const TEXT: u8 = 0x1;
@@ -77,15 +77,16 @@ impl WebSocket {
         Self { state: State::Upgrading, pages, buffered: Vec::new(), in_message: false, closed: false }
     }
 
-    /// Whether MQTT may be sent.
+    /// Returns whether MQTT may be sent.
     pub fn is_open(&self) -> bool {
         !matches!(self.state, State::Upgrading | State::Closed) && !self.closed
     }
 
-    /// Bytes came: appends what is MQTT's to `plain`, and what is to be answered to `answer`.
+    /// Handles received bytes: appends MQTT bytes to `plain`, and the answer to `answer`.
     ///
     /// # Errors
-    /// A request that is no upgrade of ours, a frame that breaks the rules, or the client's wish to close; the answer says why.
+    /// The request is not a valid upgrade, a frame breaks the protocol, or the client closes. The answer gives the
+    /// reason.
     pub fn receive(
         &mut self,
         rules: &WebSocketRules,
@@ -136,7 +137,7 @@ impl WebSocket {
         }
     }
 
-    /// The server closes.
+    /// Sends a close frame of the server.
     pub fn close(&mut self, wire: &mut Vec<u8>) {
         if self.is_open() {
             self.closed = true;
@@ -144,7 +145,7 @@ impl WebSocket {
         }
     }
 
-    /// Looks for a whole request in what came; returns how many of `bytes` it took.
+    /// Reads the upgrade request; returns how many of `bytes` it consumed.
     fn upgrade(
         &mut self,
         rules: &WebSocketRules,
@@ -152,7 +153,7 @@ impl WebSocket {
         answer: &mut Vec<u8>,
     ) -> Result<usize, LayerError> {
         let before = self.buffered.len();
-        // No further than a request may be long, so that what is copied is bounded.
+        // Copy at most the maximum size of a request.
         let taken = bytes.len().min(REQUEST_MAX + 1 - before);
         self.buffered.extend_from_slice(&bytes[..taken]);
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
@@ -180,14 +181,14 @@ impl WebSocket {
         Err(LayerError::Refused(refused.why))
     }
 
-    /// Looks for a whole header of a frame; returns how many of `bytes` it took.
+    /// Reads a frame header; returns how many of `bytes` it consumed.
     fn header(&mut self, bytes: &[u8], answer: &mut Vec<u8>) -> Result<usize, LayerError> {
         let before = self.buffered.len();
         let taken = bytes.len().min(HEADER_MAX - before);
         self.buffered.extend_from_slice(&bytes[..taken]);
         let Some((length, header)) = parse_header(&self.buffered) else {
             return match self.buffered.len() {
-                // An opcode or mask that cannot be is refused at once, not after a whole header.
+                // An invalid opcode or mask is refused at once, before the header is complete.
                 0 | 1 => Ok(taken),
                 _ => self.check_beginning(self.buffered[0], self.buffered[1], answer).map(|()| taken),
             };
@@ -220,7 +221,7 @@ impl WebSocket {
             _ if !masked => (PROTOCOL_ERROR, "a frame of a client is not masked"),
             TEXT => (UNSUPPORTED_DATA, "MQTT comes in binary frames"), // [MQTT-6.0.0-1]
             BINARY if self.in_message => (PROTOCOL_ERROR, "a message begins within another"),
-            CONTINUATION if !self.in_message => (PROTOCOL_ERROR, "a message goes on that has not begun"),
+            CONTINUATION if !self.in_message => (PROTOCOL_ERROR, "a continuation frame without a message"),
             BINARY | CONTINUATION => return Ok(()),
             CLOSE | PING | PONG if fin && short < 126 => return Ok(()),
             CLOSE | PING | PONG => (PROTOCOL_ERROR, "a control frame is fragmented or too long"),
@@ -246,7 +247,7 @@ impl WebSocket {
                 self.state = State::Closed;
                 if !self.closed {
                     self.closed = true;
-                    // The code that came goes back, if it is one that may come.
+                    // The answer repeats the received close code, if that code may be sent.
                     let code = payload.first_chunk::<2>().map_or(NORMAL, |code| u16::from_be_bytes(*code));
                     let valid = matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) && payload.len() != 1;
                     close_frame(if valid { code } else { PROTOCOL_ERROR }, answer);
@@ -258,7 +259,7 @@ impl WebSocket {
     }
 }
 
-/// A request that is not served.
+/// Refused upgrade request.
 struct Refusal {
     status: &'static str,
     headers: &'static str,
@@ -276,7 +277,7 @@ impl Refusal {
     }
 }
 
-/// The answer to a request that is an upgrade (RFC 6455 section 4.2).
+/// Returns the answer to an upgrade request (RFC 6455 section 4.2).
 fn check(
     rules: &WebSocketRules,
     pages: PageRule,
@@ -293,14 +294,14 @@ fn check(
     };
     let path = request.path.unwrap_or_default();
     if path.split('?').next() != Some(rules.path.as_str()) {
-        return refuse("404 Not Found", "MQTT over WebSocket is at another path");
+        return refuse("404 Not Found", "MQTT over WebSocket has another path");
     }
     if request.method != Some("GET") || request.version != Some(1) {
         return refuse("405 Method Not Allowed", "MQTT over WebSocket begins with GET and HTTP/1.1");
     }
     if !lists("Upgrade", "websocket") || !lists("Connection", "upgrade") {
         let headers = "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
-        let why = "this is no page: MQTT over WebSocket needs an Upgrade";
+        let why = "not a web page: MQTT over WebSocket needs an Upgrade header";
         return Err(Refusal { status: "426 Upgrade Required", headers, why });
     }
     if one("Sec-WebSocket-Version") != Some("13") {
@@ -308,10 +309,10 @@ fn check(
         return Err(Refusal {
             status: "426 Upgrade Required",
             headers,
-            why: "WebSocket version 13 is spoken here",
+            why: "only WebSocket version 13 is supported",
         });
     }
-    // A value that is no text, or a second one, is nobody's.
+    // A header that is not text or occurs twice is ignored.
     let single = |name: &str| {
         let mut values = request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name));
         let value = std::str::from_utf8(values.next()?.value).map(str::trim).unwrap_or_default();
@@ -320,10 +321,10 @@ fn check(
     if let Some(why) = rules.refuses(pages, single("Host"), single("Origin")) {
         return refuse("403 Forbidden", why);
     }
-    // [MQTT-6.0.0-4]: the client names "mqtt"; what clients of 3.1 name is "mqttv3.1".
+    // [MQTT-6.0.0-4]: clients request "mqtt"; clients of MQTT 3.1 request "mqttv3.1".
     let Some(protocol) = ["mqtt", "mqttv3.1"].into_iter().find(|name| lists("Sec-WebSocket-Protocol", name))
     else {
-        return refuse("400 Bad Request", "the sub-protocol is mqtt (Sec-WebSocket-Protocol)");
+        return refuse("400 Bad Request", "the sub-protocol must be mqtt (Sec-WebSocket-Protocol)");
     };
     let key = one("Sec-WebSocket-Key").unwrap_or_default();
     if Base64::decode_vec(key).map(|nonce| nonce.len()) != Ok(16) {
@@ -350,7 +351,7 @@ struct Header {
     payload: u64,
 }
 
-/// A frame's header and its length, once it is whole.
+/// Returns a frame's header and its length; `None` while it is incomplete.
 fn parse_header(bytes: &[u8]) -> Option<(usize, Header)> {
     let (first, second) = (*bytes.first()?, *bytes.get(1)?);
     let (payload, at) = match second & 0x7F {
@@ -383,7 +384,7 @@ fn close_frame(code: u16, out: &mut Vec<u8>) {
     out.extend_from_slice(&code.to_be_bytes());
 }
 
-/// `at` is how many bytes of the frame came before.
+/// Unmasks bytes of a frame. `at` is the number of bytes of the frame before them.
 fn unmask(bytes: &mut [u8], mask: [u8; 4], at: usize) {
     let mut turned = mask;
     turned.rotate_left(at % 4);
@@ -424,7 +425,7 @@ mod tests {
         out
     }
 
-    /// What comes of bytes that arrive in pieces of `size`.
+    /// Returns the result of receiving `bytes` in pieces of `size`.
     fn receive(bytes: &[u8], size: usize) -> (Vec<u8>, String, Result<(), LayerError>) {
         let mut socket = WebSocket::new(PageRule::Any);
         let (mut plain, mut answer) = (Vec::new(), Vec::new());
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upgrade_is_accepted_and_bytes_flow_however_they_are_cut() {
+    fn an_upgrade_and_its_frames_are_read_in_pieces_of_any_size() {
         let mut bytes = UPGRADE.as_bytes().to_vec();
         let long: Vec<u8> = (0..70_000_u32).map(|number| number as u8).collect();
         let mut expected = Vec::new();
@@ -470,7 +471,7 @@ mod tests {
 
     /// [MQTT-6.0.0-1] [MQTT-6.0.0-4]
     #[test]
-    fn what_breaks_the_rules_is_answered_and_closed() {
+    fn protocol_errors_are_answered_with_a_close_frame() {
         let cases = [
             (0x81, &b"text"[..], UNSUPPORTED_DATA),
             (0x80, b"nothing to go on with", PROTOCOL_ERROR),
@@ -520,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_are_no_upgrade_are_told_why() {
+    fn refused_requests_get_a_reason() {
         let refused = |from: &str, to: &str| {
             let (plain, answer, result) = receive(UPGRADE.replace(from, to).as_bytes(), 13);
             assert!(matches!(result, Err(LayerError::Refused(_))), "{from} -> {to}: {result:?}");
@@ -542,36 +543,36 @@ mod tests {
         assert_eq!(receive(UPGRADE.replace("Host: h", "Origin: HTTPS://A.example").as_bytes(), 99).2, Ok(()));
     }
 
-    /// What becomes of an upgrade with these bytes as Host and Origin, on a listener with these origins.
+    /// Returns the status of an upgrade with these Host and Origin headers, on a listener with these `origins`.
     fn answer_to(pages: PageRule, origins: &[&str], headers: &[u8]) -> String {
         let origins = origins.iter().map(|&origin| origin.to_owned()).collect();
         let rules = WebSocketRules { path: "/mqtt".into(), origins };
         let (before, after) = UPGRADE.split_once("Host: h\r\n").unwrap();
         let bytes = [before.as_bytes(), headers, after.as_bytes()].concat();
         let (mut plain, mut answer) = (Vec::new(), Vec::new());
-        // The answer is what counts here.
+        // Only the answer matters here.
         let _ = WebSocket::new(pages).receive(&rules, &bytes, &mut plain, &mut answer);
         String::from_utf8_lossy(&answer[9..12]).into_owned()
     }
 
     #[test]
-    fn an_origin_that_is_no_text_or_comes_twice_is_a_foreign_one() {
+    fn an_origin_that_is_not_text_or_occurs_twice_is_refused() {
         let same_host = PageRule::SameHost { loopback: true };
         for origin in [&b"Origin: \xff\r\n"[..], b"Origin: http://localhost\r\nOrigin: http://localhost\r\n"]
         {
             let headers = [b"Host: localhost\r\n", origin].concat();
             assert_eq!(answer_to(same_host, &[], &headers), "403");
             assert_eq!(answer_to(PageRule::Any, &["http://localhost"], &headers), "403");
-            assert_eq!(answer_to(PageRule::Any, &[], &headers), "101", "whoever comes has to log in");
+            assert_eq!(answer_to(PageRule::Any, &[], &headers), "101", "every client has to log in");
         }
         assert_eq!(answer_to(same_host, &[], b"Host: \xff\r\n"), "403");
         assert_eq!(answer_to(same_host, &[], b"Host: localhost\r\nHost: localhost\r\n"), "403");
         assert_eq!(answer_to(same_host, &[], b"Host: localhost\r\nOrigin: http://127.0.0.1:80\r\n"), "101");
     }
 
-    /// Without authentication too: the operator has said so.
+    /// `websocket_origins` applies without authentication too.
     #[test]
-    fn origins_that_are_named_replace_the_rule_of_the_same_host() {
+    fn configured_origins_replace_the_same_host_rule() {
         let same_host = PageRule::SameHost { loopback: true };
         let evil = b"Host: broker.example\r\nOrigin: https://evil.example\r\n";
         assert_eq!(answer_to(same_host, &[], evil), "403");

@@ -1,4 +1,4 @@
-//! New connections: accepted here, or by another reactor for this one.
+//! New connections, accepted by this reactor or by another one for it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,13 +14,13 @@ use crate::mailbox::ReactorCommand;
 use crate::node::canonical;
 use crate::stream::Stream;
 
-/// Connections accepted from one listener in one turn.
+/// Maximum number of connections that are accepted from one listener in one turn.
 const ACCEPT_BATCH: usize = 128;
-/// Pause after the system refused to accept: out of descriptors or memory.
+/// Pause in milliseconds after the system refused to accept: it is out of descriptors or memory.
 const ACCEPT_PAUSE_MS: u64 = 100;
-/// Pause before it is looked again whether fewer connections are half open.
+/// Pause in milliseconds before the number of half-open connections is checked again.
 const HALF_OPEN_PAUSE_MS: u64 = 20;
-/// Pause before it is looked again whether the node is still overloaded.
+/// Pause in milliseconds before the overload level of the node is checked again.
 const OVERLOAD_PAUSE_MS: u64 = 100;
 
 impl Reactor {
@@ -42,7 +42,7 @@ impl Reactor {
                 return;
             }
             if self.connection_counts.half_open() >= limits.unauthenticated_max as usize {
-                // The others wait in the backlog until some of these are through or their time is up.
+                // Further connections wait in the backlog until some of the half-open ones have logged in or timed out.
                 self.figures.door.waits_half_open += 1;
                 self.accepting[at].not_before = Time(self.now.0 + HALF_OPEN_PAUSE_MS);
                 return;
@@ -84,14 +84,15 @@ impl Reactor {
                         io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
                     ) => {}
                 Err(error) => {
-                    // Out of descriptors or memory: what is there goes on, and the backlog waits for better times.
+                    // The system is out of descriptors or memory. Existing connections continue, and new ones wait in
+                    // the backlog.
                     self.accepting[at].not_before = Time(self.now.0 + ACCEPT_PAUSE_MS);
                     let errors = &mut self.figures.accept_errors;
                     match error.raw_os_error() {
                         Some(libc::EMFILE | libc::ENFILE) => errors.descriptors += 1,
                         _ => errors.other += 1,
                     }
-                    self.complain(&format!("cannot accept connections: {error}"));
+                    self.complain(&format!("cannot accept connections: {error}; trying again"));
                     return;
                 }
             }
@@ -106,11 +107,11 @@ impl Reactor {
             let name = listener.shared.name.clone();
             self.figures.accept_errors.limit += 1;
             return self
-                .complain(&format!("connection refused: listener {name} or the node has as many as it may"));
+                .complain(&format!("connection refused: listener {name} or the node is at connections_max"));
         };
         let permit = Box::new(permit);
         let mut half_open = self.connection_counts.enter();
-        // A balancer is many clients: they are told apart when it has said whom it speaks for.
+        // A load balancer carries many clients. They are counted by address once its header names the client.
         if let Some(peer) = peer
             && !listener.shared.listener_layers.load().expects_proxy(Some(peer))
             && !half_open.count_from(peer.ip(), per_address)
@@ -128,7 +129,7 @@ impl Reactor {
         self.adopt(stream, peer, permit, half_open);
     }
 
-    /// Counts a half-open connection among those from `address`. False when there are as many as there may be.
+    /// Counts a half-open connection by its `address`. Returns false when that address has reached its limit.
     pub(super) fn count_half_open(&mut self, slot: u32, address: IpAddr) -> bool {
         let max = self.worker.settings().limits.unauthenticated_per_address;
         let Some(half_open) = self.half_open_connections.half_open(slot) else { return true };
@@ -153,7 +154,7 @@ impl Reactor {
             Ok(layers) => layers,
             Err(error) => {
                 self.figures.accept_errors.other += 1;
-                return self.complain(&format!("TLS cannot be served: {error}"));
+                return self.complain(&format!("cannot start TLS on a connection: {error}"));
             }
         };
         let id = self.worker.open(self.now, peer);
@@ -185,7 +186,7 @@ impl Reactor {
             Some(Peer { stream, layers, unprocessed: Vec::new(), packet_len: 0, marks, _permit: permit });
     }
 
-    /// Logs at most once a second.
+    /// Logs a warning, at most once a second.
     fn complain(&mut self, what: &str) {
         if self.complained <= self.now {
             self.complained = Time(self.now.0 + 1000);

@@ -1,4 +1,4 @@
-//! Connections that have not come through CONNECT, and how long they may take for what comes before it.
+//! Connections whose CONNECT has not succeeded yet, and the deadline for their layers.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -8,11 +8,12 @@ use broker::Time;
 use super::Reactor;
 use crate::connection_counts::HalfOpen;
 
-/// A reactor's half-open connections.
+/// Half-open connections of one reactor.
 #[derive(Default)]
 pub(super) struct HalfOpenConnections {
     by_slot: HashMap<u32, Entry>,
-    /// When those with layers have to be through them: time, serial number, slot. Those that are through stay until then.
+    /// Deadlines of connections with layers: time, serial number, slot. An entry stays until its time, also when the
+    /// layers finish earlier.
     deadlines: BinaryHeap<Reverse<(Time, u64, u32)>>,
     serial: u64,
 }
@@ -23,7 +24,7 @@ struct Entry {
 }
 
 impl HalfOpenConnections {
-    /// `through_by`: when it has to be through its layers, if it has any.
+    /// Adds a connection. `through_by` is the deadline for its layers, if it has any.
     pub fn enter(&mut self, slot: u32, half_open: HalfOpen, through_by: Option<Time>) {
         self.serial += 1;
         let serial = self.serial;
@@ -33,7 +34,7 @@ impl HalfOpenConnections {
         }
     }
 
-    /// The connection has come through CONNECT, or is gone.
+    /// Removes a connection that has logged in or is gone.
     pub fn leave(&mut self, slot: u32) {
         self.by_slot.remove(&slot);
     }
@@ -46,7 +47,7 @@ impl HalfOpenConnections {
         self.deadlines.peek().map_or(Time::NEVER, |Reverse((time, ..))| *time)
     }
 
-    /// The next connection that is still half open at its deadline.
+    /// Returns the next connection that is still half open at its deadline.
     fn overdue(&mut self, now: Time) -> Option<u32> {
         while self.next_deadline() <= now {
             let Some(Reverse((_, serial, slot))) = self.deadlines.pop() else { break };
@@ -59,7 +60,7 @@ impl HalfOpenConnections {
 }
 
 impl Reactor {
-    /// Closes connections that are not through their layers in time.
+    /// Closes connections whose layers are not finished in time.
     pub(super) fn reap_half_open(&mut self) {
         while let Some(slot) = self.half_open_connections.overdue(self.read_until) {
             let layers = self.peers[slot as usize].as_ref().and_then(|peer| peer.layers.as_ref());
@@ -70,7 +71,7 @@ impl Reactor {
         }
     }
 
-    /// Whether the client has come through CONNECT meanwhile.
+    /// Stops tracking a connection once its client has logged in.
     pub(super) fn look_at_half_open(&mut self, slot: u32) {
         if let Some(peer) = self.peers.get_mut(slot as usize).and_then(Option::as_mut)
             && peer.marks.half_open

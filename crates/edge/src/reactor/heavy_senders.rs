@@ -1,4 +1,4 @@
-//! Who sends most, while the node is overloaded, and that they are not read for a while.
+//! Detection of the connections that send most while the node is overloaded, and pauses in reading from them.
 
 use std::collections::HashMap;
 
@@ -6,23 +6,23 @@ use broker::{Level, Time};
 
 use super::Reactor;
 
-/// Counts bytes by connection while the node is close to shedding them.
+/// Counts received bytes by connection while the node is close to pausing heavy senders.
 #[derive(Default)]
 pub(super) struct HeavySenders {
     counting: bool,
     bytes: HashMap<u32, u64>,
-    /// Not read until the next choice.
+    /// Connections that are not read until the next choice.
     paused: Vec<u32>,
     choice_due: Time,
 }
 
-/// For how long those who were chosen are not read. They have sent nothing meanwhile, so others are chosen next.
+/// Pause in reading from the chosen connections. They send nothing during it, so the next choice falls on others.
 const PAUSE_MS: u64 = 1000;
-/// Connections chosen at one time.
+/// Maximum number of connections that are chosen at one time.
 const CHOSEN_MAX: usize = 64;
 
 impl HeavySenders {
-    /// A connection has sent so many bytes.
+    /// Adds `bytes` to the count of a connection.
     pub fn count(&mut self, slot: u32, bytes: usize) {
         if self.counting {
             *self.bytes.entry(slot).or_default() += bytes as u64;
@@ -37,8 +37,8 @@ impl HeavySenders {
         if self.paused.is_empty() { Time::NEVER } else { self.choice_due }
     }
 
-    /// Takes the level; returns who may be read again, and how many are not read from now on. At the highest level those are chosen who together sent half of what came in
-    /// the last second.
+    /// Updates the overload level. Returns the connections to read again, and the number of connections that are paused
+    /// from now on. At the highest level it pauses those that together sent half of the bytes of the last second.
     fn choose(&mut self, now: Time, level: Level) -> (Vec<u32>, usize) {
         self.counting = level >= Level::High;
         if self.choice_due > now {
@@ -65,7 +65,7 @@ impl HeavySenders {
 }
 
 impl Reactor {
-    /// Looks at the load, a few times a second.
+    /// Updates the overload level, a few times a second.
     pub(super) fn assess_load(&mut self) {
         if self.load_due > self.now {
             return;
@@ -90,7 +90,7 @@ impl Reactor {
     }
 }
 
-/// Milliseconds between two looks at the load.
+/// Milliseconds between two updates of the overload level.
 const ASSESS_MS: u64 = 100;
 
 #[cfg(test)]
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_who_sent_half_of_it_pause_and_come_back() {
+    fn connections_that_sent_half_of_the_bytes_pause_and_resume() {
         let mut heavy_senders = HeavySenders::default();
         heavy_senders.count(1, 1_000);
         assert_eq!(heavy_senders.choose(Time(0), Level::High), (vec![], 0));
@@ -116,11 +116,11 @@ mod tests {
         assert_eq!(heavy_senders.choose(Time(3 * PAUSE_MS), Level::Busy), (vec![3, 4], 0));
         assert!(heavy_senders.paused.is_empty() && heavy_senders.next_choice() == Time::NEVER);
         heavy_senders.count(5, 10);
-        assert!(heavy_senders.bytes.is_empty(), "nobody is counted while it does not matter");
+        assert!(heavy_senders.bytes.is_empty(), "nothing is counted below the overload level");
     }
 
     #[test]
-    fn no_more_are_chosen_than_may_be() {
+    fn the_number_of_paused_connections_is_bounded() {
         let mut heavy_senders = HeavySenders::default();
         heavy_senders.choose(Time(0), Level::Severe);
         (0..1_000).for_each(|slot| heavy_senders.count(slot, 1));

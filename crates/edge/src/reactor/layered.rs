@@ -1,4 +1,4 @@
-//! Connections with something between the socket and MQTT.
+//! Connections with layers between the socket and MQTT.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use crate::layer::{CHUNK, Decoded, LayerError};
 use crate::node::canonical;
 
 impl Reactor {
-    /// Reads once, and gives the worker what is MQTT's.
+    /// Reads once, and passes the decoded MQTT bytes to the worker.
     pub(super) fn read_layered(&mut self, slot: u32) {
         let Some(peer) = self.peers[slot as usize].as_mut() else { return };
         let Some(layers) = peer.layers.as_mut() else { return };
@@ -59,18 +59,19 @@ impl Reactor {
         }
     }
 
-    /// The connection ends in its layers: MQTT hears that it is gone, the peer what the layers have to say.
+    /// Ends a connection because of an error in its layers. The worker drops it, and the peer gets what the layers
+    /// still have to send.
     fn end_layered(&mut self, slot: u32, error: &LayerError) {
         if *error == LayerError::Closed {
             self.worker.lost(self.now, slot);
         } else {
-            tracing::debug!(reactor = self.index, %error, "a connection ends below MQTT");
+            tracing::debug!(reactor = self.index, %error, "connection closed below MQTT");
             self.worker.refused_below(self.now, slot, error.foreign());
         }
         self.dirty.push(slot);
     }
 
-    /// Writes what the layers have, wraps what MQTT has, and closes the connection when both are done.
+    /// Writes the pending bytes of the layers, wraps those of MQTT, and closes the connection when both are done.
     pub(super) fn flush_layered(&mut self, slot: u32) {
         let mut written = false;
         let failed = loop {

@@ -1,4 +1,4 @@
-//! Bytes from the sockets to the worker.
+//! Reading from the sockets, and passing bytes to the worker.
 
 use std::io;
 
@@ -6,9 +6,10 @@ use broker::Then;
 
 use super::Reactor;
 
-/// Kept bytes up to which they are copied before what is read next; beyond, reading appends to them.
+/// Maximum number of kept bytes that are copied in front of the next read. With more, the read appends to them.
 const UNPROCESSED_COPY_MAX: usize = 4 * 1024;
-/// Bytes waiting in another reactor's mailbox, or on the way to other nodes, at which this one stops reading from its sockets.
+/// Bytes that wait in another reactor's mailbox, or on the way to other nodes, at which this reactor stops reading from
+/// its sockets.
 const MAILBOX_FULL: usize = 16 * 1024 * 1024;
 
 impl Reactor {
@@ -40,7 +41,7 @@ impl Reactor {
             || self.worker.peers_backlog() > MAILBOX_FULL
     }
 
-    /// Reads once from every connection that may have something.
+    /// Reads once from every connection that may have more.
     pub(super) fn read_ready(&mut self) {
         if self.ready.is_empty() || self.is_overloaded() {
             return;
@@ -51,20 +52,20 @@ impl Reactor {
             if peer.layers.as_ref().is_some_and(|layers| layers.is_shaking_hands()) {
                 handshakes += 1;
                 if handshakes > self.handshakes_per_turn {
-                    // Its turn comes, and traffic is not starved meanwhile.
+                    // The connection is read in a later turn, so that established traffic does not starve.
                     self.ready.push(slot);
                     continue;
                 }
             }
             peer.marks.ready = false;
-            // It is marked again when its pause is over.
+            // The end of the pause marks the connection as ready again.
             if !self.heavy_senders.is_paused(slot) {
                 self.read(slot);
             }
         }
     }
 
-    /// Reads once from a connection that is about to be closed because another has its Client Identifier.
+    /// Reads once from a connection that is about to be closed by a takeover.
     pub(super) fn read_last(&mut self, slot: u32) {
         if self.peers.get(slot as usize).is_some_and(Option::is_some) {
             self.read(slot);
@@ -82,7 +83,7 @@ impl Reactor {
         if peer.layers.is_some() {
             return self.read_layered(slot);
         }
-        // What follows the beginning of a small packet is read behind a copy of it; what follows that of a large one is appended.
+        // The rest of a small packet is read behind a copy of its beginning; the rest of a large one is appended.
         let large = peer.unprocessed.len() > UNPROCESSED_COPY_MAX;
         let unprocessed = if large { 0 } else { peer.unprocessed.len() };
         self.scratch[..unprocessed].copy_from_slice(&peer.unprocessed[..unprocessed]);
@@ -91,7 +92,8 @@ impl Reactor {
         let read = *result.as_ref().unwrap_or(&0);
         self.heavy_senders.count(slot, read);
         match result {
-            // Half a connection is none: who has shut down its sending side cannot acknowledge or ping any more.
+            // A half-closed connection is closed: a peer that shut down its sending side can no longer acknowledge or
+            // ping.
             Ok(0) => return self.drop_connection(slot),
             Ok(_) => {}
             Err(error) => match error.kind() {
@@ -100,12 +102,13 @@ impl Reactor {
                 _ => return self.drop_connection(slot),
             },
         }
-        // A short read has emptied the socket; more will raise an edge. After the peer's end only an empty read is the end.
+        // A short read has emptied the socket, and more bytes raise an edge. After the peer's end, only an empty read
+        // is the end.
         let more = read == room || peer.marks.read_closed || peer.marks.write_failed;
         if large {
             let packet_len = peer.packet_len as usize;
             append(&mut peer.unprocessed, &self.scratch[..read], packet_len);
-            // Until it is complete there is nothing for the worker to see, however small the pieces.
+            // The worker cannot use an incomplete packet, however small the pieces are.
             if peer.unprocessed.len() >= packet_len {
                 let bytes = std::mem::take(&mut peer.unprocessed);
                 let consumed = self.offer(slot, &bytes);
@@ -138,7 +141,7 @@ impl Reactor {
         }
     }
 
-    /// Gives bytes to the worker; returns how many it has taken.
+    /// Passes bytes to the worker, and returns how many it consumed.
     pub(super) fn offer(&mut self, slot: u32, bytes: &[u8]) -> usize {
         let received = self.worker.receive(self.now, slot, bytes);
         if let Some(peer) = self.peers[slot as usize].as_mut() {
@@ -151,7 +154,8 @@ impl Reactor {
         received.consumed
     }
 
-    /// Offers the kept bytes of woken connections to the worker again. While the reactor is overloaded they wait, as unread sockets do.
+    /// Offers the kept bytes of woken connections to the worker again. While the reactor is overloaded they wait, like
+    /// unread sockets.
     pub(super) fn offer_woken(&mut self) {
         self.worker.take_woken(&mut self.woken);
         if self.woken.is_empty() || self.is_overloaded() {
@@ -168,14 +172,15 @@ impl Reactor {
                 let consumed = self.offer(slot, &bytes);
                 self.keep(slot, bytes, consumed);
             }
-            // Edges that came meanwhile were not acted on.
+            // Edges that arrived meanwhile were ignored.
             self.mark_ready(slot);
         }
         self.woken = woken;
     }
 }
 
-/// Appends to the beginning of a packet of `packet_len` bytes; its memory grows with what arrives, not with what is promised.
+/// Appends to the beginning of a packet of `packet_len` bytes. Memory grows with the received bytes, not with the
+/// announced length.
 fn append(unprocessed: &mut Vec<u8>, bytes: &[u8], packet_len: usize) {
     let len = unprocessed.len() + bytes.len();
     if unprocessed.capacity() < len {

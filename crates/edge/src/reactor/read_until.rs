@@ -1,30 +1,31 @@
-//! Until when everything that clients had sent was read. A client is judged by its silence until then, and by no later time: after a
-//! pause of the process or the machine, what the client sent meanwhile lies in its socket.
+//! Time up to which everything that clients had sent was read. Keep Alive and other timeouts of clients run by this
+//! time and by no later one. After a pause of the process or the machine, the bytes that a client sent meanwhile are
+//! still in its socket.
 
 use std::time::Duration;
 
 use broker::Time;
 
-/// Follows the sockets from a poll until what the poll found was read.
+/// Tracks reads from a poll until everything that the poll reported was read: one round.
 #[derive(Default)]
 pub(super) struct ReadUntil {
-    /// When the poll began that the present round follows.
+    /// Start of the poll that the current round follows.
     round_begun: Option<Time>,
-    /// Turns of the loop that the round has taken.
+    /// Turns of the loop in the current round.
     turns: usize,
-    /// No round begins before: what was under way during a pause is still to arrive.
+    /// Earliest start of the next round. After a pause, bytes in flight still have to arrive.
     not_before: Time,
 }
 
-/// Time without a look at the clock that is a pause, and not a long turn.
+/// Minimum time without a look at the clock that counts as a pause. Less is a long turn.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// How long after a pause sockets are read before anybody is judged.
+/// Time after a pause for which sockets are read before timeouts of clients are checked.
 const GRACE: Duration = Duration::from_secs(1);
-/// A connection that always has more to read holds a round up for so many turns at most.
+/// Maximum number of turns for which a connection that always has more to read delays the end of a round.
 const TURNS_MAX: usize = 32;
 
 impl ReadUntil {
-    /// The thread could do nothing for so long, and `expected` of it was intended.
+    /// Reports that the thread did nothing for `waited`. Only `expected` was intended.
     pub fn waited(&mut self, now: Time, waited: Duration, expected: Duration) {
         if waited >= expected.saturating_add(PAUSE_MIN) {
             self.round_begun = None;
@@ -32,15 +33,16 @@ impl ReadUntil {
         }
     }
 
-    /// A poll begins.
+    /// Reports the start of a poll.
     pub fn polls(&mut self, now: Time) {
         if self.round_begun.is_none() && now >= self.not_before {
             (self.round_begun, self.turns) = (Some(now), 0);
         }
     }
 
-    /// Every connection that the poll named was read once, and `is_all` when nothing more was found. With `polls_needed` polls every
-    /// connection has been named that had something. Returns until when all was read, at the end of a round.
+    /// Reports that every connection of the last poll was read once. `is_all` says that none of them has more. After
+    /// `polls_needed` polls, every connection with unread bytes has been reported. Returns the time up to which
+    /// everything was read, at the end of a round.
     pub fn has_read(&mut self, is_all: bool, polls_needed: usize) -> Option<Time> {
         self.turns += 1;
         let is_over = is_all || self.turns >= TURNS_MAX.saturating_add(polls_needed);
@@ -55,7 +57,7 @@ mod tests {
     const NOTHING: Duration = Duration::ZERO;
 
     #[test]
-    fn what_a_poll_found_is_read_before_its_time_counts() {
+    fn the_time_of_a_poll_counts_once_its_connections_are_read() {
         let mut reads = ReadUntil::default();
         reads.polls(Time(10));
         assert_eq!(reads.has_read(false, 1), None);
@@ -65,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_always_has_more_keeps_nobody_from_being_judged() {
+    fn a_connection_that_always_has_more_does_not_delay_timeouts_of_others() {
         let mut reads = ReadUntil::default();
         let mut turn = |time| {
             reads.polls(Time(time));
@@ -77,11 +79,11 @@ mod tests {
     }
 
     #[test]
-    fn after_a_pause_nobody_is_judged_before_sockets_were_read_for_a_while() {
+    fn timeouts_wait_after_a_pause_until_sockets_were_read_for_a_while() {
         let mut reads = ReadUntil::default();
         reads.polls(Time(0));
         reads.waited(Time(500), Duration::from_millis(500), Duration::from_millis(400));
-        assert_eq!(reads.has_read(true, 1), Some(Time(0)), "a little late is no pause");
+        assert_eq!(reads.has_read(true, 1), Some(Time(0)), "a short delay is not a pause");
 
         reads.polls(Time(1_000));
         reads.waited(Time(61_000), Duration::from_secs(60), NOTHING);

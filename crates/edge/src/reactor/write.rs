@@ -1,4 +1,4 @@
-//! Bytes from the worker to the sockets, and how connections end.
+//! Writing the worker's bytes to the sockets, and closing connections.
 
 use std::io::{self, IoSlice};
 
@@ -7,7 +7,8 @@ use broker::OUT_SLICES_MAX;
 use super::Reactor;
 
 impl Reactor {
-    /// Writes what connections have, and closes those that are done. True when something was left for another round.
+    /// Writes the pending output of connections, and closes those that are done. Returns true when some output waits
+    /// for another round.
     pub(super) fn flush(&mut self) -> bool {
         let mut unblocked = std::mem::take(&mut self.dirty);
         for slot in unblocked.drain(..) {
@@ -80,7 +81,8 @@ impl Reactor {
         }
     }
 
-    /// The peer is gone, but what it sent before that is still to be read: DISCONNECT makes a difference [MQTT-3.14.4-3].
+    /// Handles a failed write. The peer is gone, but its earlier bytes are still read: a DISCONNECT makes a difference
+    /// [MQTT-3.14.4-3].
     pub(super) fn write_failed(&mut self, slot: u32) {
         let Some(peer) = self.peers[slot as usize].as_mut() else { return };
         if peer.marks.held || self.worker.is_closing(slot) {
@@ -90,7 +92,8 @@ impl Reactor {
         self.mark_ready(slot);
     }
 
-    /// Everything has left: tell the peer, and read until it has noticed, so that nothing sent is lost to a reset.
+    /// Closes a connection whose output was written. It signals the end and reads until the peer closes too, so that a
+    /// reset does not destroy sent data.
     pub(super) fn close(&mut self, slot: u32) {
         let Some(peer) = self.peers[slot as usize].as_mut() else { return };
         if peer.stream.shut_down_writing().is_err() {
@@ -102,12 +105,12 @@ impl Reactor {
         self.drain(slot);
     }
 
-    /// Reads once, for nobody.
+    /// Reads once and discards the bytes.
     pub(super) fn drain(&mut self, slot: u32) {
         let Some(peer) = self.peers[slot as usize].as_mut() else { return };
         match peer.stream.read(&mut self.scratch) {
             Ok(0) => self.remove(slot),
-            // As in `read`: a short read has emptied the socket, but for the end itself.
+            // A short read has emptied the socket, unless the peer has closed it, as in `read`.
             Ok(count) if count < self.scratch.len() && !peer.marks.read_closed => {}
             Ok(_) => self.mark_ready(slot),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -116,20 +119,20 @@ impl Reactor {
         }
     }
 
-    /// Nobody waits any longer for a connection that is being closed.
+    /// Drops a connection that is being closed, without waiting any longer.
     fn cut_off(&mut self, slot: u32) {
         let draining = self.peers[slot as usize].as_ref().is_some_and(|peer| peer.marks.draining);
         if self.stopping.is_some() && !draining {
             self.stopped.forced += 1;
         }
-        // With nothing left unread the system closes in order, and goes on sending what it has taken.
+        // With nothing left unread, the system closes the connection in order and still sends the accepted bytes.
         self.drain(slot);
         if self.peers[slot as usize].is_some() {
             self.remove(slot);
         }
     }
 
-    /// The same for all that were sent everything.
+    /// Drops all connections whose output was written, without waiting any longer.
     pub(super) fn end_draining(&mut self) {
         for slot in 0..self.peers.len() as u32 {
             if self.peers[slot as usize].as_ref().is_some_and(|peer| peer.marks.draining) {
@@ -138,14 +141,14 @@ impl Reactor {
         }
     }
 
-    /// The peer is gone.
+    /// Removes a connection whose peer is gone.
     pub(super) fn drop_connection(&mut self, slot: u32) {
         self.worker.lost(self.now, slot);
         self.remove(slot);
     }
 
     fn remove(&mut self, slot: u32) {
-        // Closing the descriptor takes it out of the poll.
+        // Closing the descriptor removes it from the poll.
         if self.peers[slot as usize].take().is_some_and(|peer| peer.marks.half_open) {
             self.half_open_connections.leave(slot);
         }
