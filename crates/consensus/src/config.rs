@@ -2,41 +2,45 @@ use std::time::Duration;
 
 use crate::raft_types::{LogGroup, Member, ReplicaId};
 
-/// [`Config::heartbeat`], where nobody says otherwise.
+/// Default of [`Config::heartbeat`].
 pub const HEARTBEAT: Duration = Duration::from_millis(500);
-/// [`Config::election_timeout`], where nobody says otherwise.
+/// Default of [`Config::election_timeout`].
 pub const ELECTION_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// A link that stalls for so long deposes nobody.
+/// Time for which a link may stall without an election.
 const STALL: Duration = Duration::from_millis(1000);
-/// Two heartbeats are further apart by that, at most: `openraft` looks at its clock no more often.
+/// Maximum extra time between two heartbeats: `openraft` looks at its clock no more often.
 const TICK_MILLIS: u128 = HEARTBEAT.as_millis() * 13 / 64 + 1;
 const _: () = assert!(
     STALL.as_millis() + HEARTBEAT.as_millis() + TICK_MILLIS < 3 * ELECTION_TIMEOUT.as_millis(),
-    "a stall would be taken for a death"
+    "a stall would cause an election"
 );
 
-/// What a replica is, and how patient.
+/// Identity and timing of a replica.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub group: LogGroup,
     pub id: ReplicaId,
-    /// Where it is.
+    /// Node of this replica.
     pub own: Member,
-    /// How often a leader shows itself. Longer than a round trip to any other replica: a question that has no answer after three quarters
-    /// of it is asked again.
+    /// Interval of a leader's heartbeats. Longer than a round trip to any other replica: a request without an answer is
+    /// repeated after three quarters of it.
     pub heartbeat: Duration,
-    /// Replicas keep to a leader of which they have not heard for twice this time. After that time once to twice again, whoever has drawn least wants to lead.
-    /// Another leads so three to four times this after the last word of the one that is lost, and three round trips; votes that are split cost once to twice
-    /// this. Longer than `heartbeat` and than two round trips.
+    /// Base of the election time-outs. Longer than `heartbeat` and than two round trips.
+    ///
+    /// Replicas ignore other candidates until the leader has been silent for twice this time. One to two times this
+    /// later, the replica with the shortest random time-out starts an election. So a new leader is elected three to
+    /// four times this after the last message of the lost one, plus three round trips. A split vote costs one to two
+    /// times this.
     pub election_timeout: Duration,
-    /// Entries between one snapshot and the next.
+    /// Number of entries between two snapshots.
     pub snapshot_after: u64,
-    /// Entries before a snapshot that are kept for replicas that are behind.
+    /// Number of entries before a snapshot that are kept for replicas that lag.
     pub keep_entries: u64,
-    /// Bytes of the largest snapshot that is taken from another replica.
+    /// Maximum number of bytes of a snapshot from another replica.
     pub snapshot_bytes_max: u64,
-    /// Proposals and questions of other replicas that wait for an answer; what comes beyond it is refused, or not answered.
+    /// Maximum number of proposals and requests of other replicas that wait for an answer. Further proposals are
+    /// refused, and further requests are not answered.
     pub waiting_max: usize,
     pub seed: u64,
 }

@@ -1,4 +1,4 @@
-//! One replica of one group, as its owner drives it.
+//! A replica of a group, and the calls by which its owner drives it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -25,11 +25,11 @@ use crate::wire;
 
 pub(crate) type Raft = openraft::Raft<Types, Machine>;
 
-/// Something that was asked of a group, until its [`Event`] comes.
+/// Request to a group, until its [`Event`] comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// How a request has ended.
+/// Result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub request: RequestId,
@@ -38,24 +38,24 @@ pub struct Event {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The command is committed and applied here: its index, and what the state said.
+    /// The command is committed and applied here. Holds its index and the answer of the state machine.
     Applied(u64, Vec<u8>),
-    /// The state here has everything that was committed when the barrier was asked for.
+    /// The state here includes everything that was committed when the barrier was requested.
     Readable,
-    /// The members are as was asked.
+    /// The members are as requested.
     Changed,
-    /// This replica does not lead any more.
+    /// This replica no longer leads.
     Transferred,
 }
 
-/// Why a request has no outcome.
+/// Reason why a request has no outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undecided {
-    /// Nothing has happened: this replica does not lead. Who does, if that is known.
+    /// Nothing has happened, because this replica does not lead. Holds the leader, if it is known.
     NotLeader(Option<(ReplicaId, Member)>),
-    /// Nothing has happened, and why.
+    /// Nothing has happened, for this reason.
     Refused(String),
-    /// It may happen yet, or have happened.
+    /// The request may have happened, or may still happen.
     Unknown,
 }
 
@@ -65,35 +65,38 @@ impl fmt::Display for Undecided {
             Self::NotLeader(Some((leader, _))) => write!(f, "replica {leader} leads"),
             Self::NotLeader(None) => f.write_str("nobody leads"),
             Self::Refused(why) => f.write_str(why),
-            Self::Unknown => f.write_str("it may happen yet, or have happened"),
+            Self::Unknown => f.write_str("it may have happened, or may still happen"),
         }
     }
 }
 
 impl std::error::Error for Undecided {}
 
-/// How the members of a group are to change. One change at a time.
+/// Change of the members of a group. Only one change is made at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The replica gets all entries, and has no vote.
+    /// Adds a replica that gets all entries and has no vote.
     AddLearner(ReplicaId, Member),
-    /// These vote, and nobody else: they are learners already. Those that lose their votes leave. It goes by way of both majorities
-    /// ([`Status::is_changing`]); where the leader went half-way, the next one is to be asked again.
+    /// Makes exactly these replicas the voters. They must be learners or voters already. Voters that are not in the set
+    /// leave.
+    ///
+    /// The change needs the majorities of the old and of the new voters ([`Status::is_changing`]). If the leader is
+    /// lost half-way, the next leader has to be asked again.
     SetVoters(BTreeSet<ReplicaId>),
-    /// The learner leaves.
+    /// Removes a learner.
     RemoveLearner(ReplicaId),
 }
 
-/// A [`Replica`] and the state that it makes.
+/// A [`Replica`] and the state machine that it drives.
 pub struct Group<S> {
     replica: Replica,
     state: Arc<Mutex<S>>,
 }
 
-/// An `openraft` node, its log, and its state.
+/// An `openraft` node, its log, and its state machine.
 ///
-/// Its owner hands it frames ([`Self::receive`]) and what the log tells, calls [`Self::turn`] after any of it and when [`Self::timeout`] is
-/// due, and takes frames and events from it.
+/// The owner passes frames to [`Self::receive`] and events of the log to the replica. It calls [`Self::turn`] after
+/// each of these and when [`Self::timeout`] is due, and then takes frames and events from the replica.
 pub struct Replica {
     config: Config,
     storage_groups: StorageGroups,
@@ -106,26 +109,26 @@ pub struct Replica {
     events: Arc<Mutex<VecDeque<Event>>>,
     requests: u64,
     waiting: Arc<AtomicUsize>,
-    /// A snapshot was asked for that stands for this entry.
+    /// Last entry of the snapshot that was requested.
     snapshot_requested: Option<u64>,
     counters: Counters,
 }
 
-/// What a replica has done since it began.
+/// Counters of a replica since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub received: u64,
-    /// Bytes that were no message of this version, or for another replica.
+    /// Messages that could not be decoded, or were for another replica.
     pub malformed: u64,
-    /// Questions that were not answered because too many waited.
+    /// Requests without an answer because too many waited.
     pub overrun: u64,
 }
 
-/// It cannot begin.
+/// Reason why a replica cannot start.
 #[derive(Debug)]
 pub enum StartError {
     Unreadable(Unreadable),
-    /// A later version of the program wrote it.
+    /// A later version of the program wrote the log.
     UnsupportedVersion,
     Failed(String),
 }
@@ -153,9 +156,11 @@ fn settings(config: &Config) -> Result<openraft::Config, StartError> {
         snapshot_policy: SnapshotPolicy::LogsSinceLast(config.snapshot_after),
         max_in_snapshot_log_to_keep: config.keep_entries,
         enable_pre_vote: Some(!mutated(Mutation::SkipPreVote)),
-        // A leader sends entries before its own disk has them. One that lost some and led on would send others in their places.
+        // A leader sends entries before its own disk has them. If it lost some and continued to lead, it would send
+        // others in their place.
         enable_leader_restore: Some(mutated(Mutation::LeadOn)),
-        // A disk may lose what it had said to have. The others give it again: otherwise the one that leads would take a replica for one that has it.
+        // A disk may lose data that it has confirmed. The others send it again. With this off, the leader would assume
+        // that the replica still has it.
         allow_log_reversion: Some(!mutated(Mutation::KeepToPromises)),
         ..openraft::Config::default()
     };
@@ -163,10 +168,10 @@ fn settings(config: &Config) -> Result<openraft::Config, StartError> {
 }
 
 impl<S: StateMachine> Group<S> {
-    /// Begins where the log ends. `machine` is empty.
+    /// Starts from the end of the log. `machine` is empty.
     ///
     /// # Errors
-    /// What the log has is damaged or of a later version: the replica must not vote, and comes back as another one.
+    /// The log is damaged or of a later version. The replica must not vote, and comes back under another id.
     pub fn start(
         now: Time,
         config: Config,
@@ -180,7 +185,7 @@ impl<S: StateMachine> Group<S> {
         Ok(Self { replica: Replica::start(now, config, log, storage_groups, recovered, shared)?, state })
     }
 
-    /// The state, as far as it is applied here.
+    /// State machine with all entries that are applied here.
     pub fn state(&self) -> StateGuard<'_, S> {
         StateGuard(lock(&self.state))
     }
@@ -250,7 +255,7 @@ impl Replica {
         self.counters
     }
 
-    /// A frame of another node's replica.
+    /// Handles a frame of another node's replica.
     pub fn receive(&mut self, from: NodeId, frame: &[u8]) {
         let message = match wire::decode(frame) {
             Some(message) if (message.group, message.to) == (self.config.group, self.config.id) => message,
@@ -276,12 +281,12 @@ impl Replica {
         });
     }
 
-    /// The node is cut off, or began anew.
+    /// Handles the loss of a node: it is cut off, or was restarted.
     pub fn lost(&mut self, node: NodeId) {
         self.network.lost(node);
     }
 
-    /// The log has written an entry of one of [`Self::storage_groups`], and all before it.
+    /// Handles a durable write: an entry of one of [`Self::storage_groups`] and all before it are on the disk.
     pub fn durable(&mut self, group: GroupId, index: u64) {
         self.store.lock().durable(group, index);
     }
@@ -290,17 +295,17 @@ impl Replica {
         self.store.lock().checkpointed(group, index);
     }
 
-    /// The log wants a segment back.
+    /// Handles the log's request to free a segment.
     pub fn vacate(&mut self, vacate: Vacate) {
         self.store.lock().vacate(vacate);
     }
 
-    /// The log has failed: the replica stops. It leads no more, and others, who hear nothing of it, elect another leader.
+    /// Stops the replica after a failure of the log. The others notice its silence and elect another leader.
     pub fn fail(&mut self, why: &str) {
         self.store.lock().fail(why);
         let raft = self.raft.clone();
         self.runtime.spawn(async move {
-            // It has stopped by itself when something waited for the log.
+            // The replica has already stopped if something waited for the log.
             let _ = raft.shutdown().await;
         });
     }
@@ -310,7 +315,7 @@ impl Replica {
         self.runtime.run(now);
     }
 
-    /// When [`Self::turn`] is due at the latest.
+    /// Latest time of the next call of [`Self::turn`].
     pub fn timeout(&self) -> Time {
         self.runtime.due()
     }
@@ -319,8 +324,8 @@ impl Replica {
         self.network.poll_transmit()
     }
 
-    /// A replica that lacks what it had confirmed to this one, which leads and gives it that again. What it promised is worth nothing: its disk does not keep what it says,
-    /// or its log is an older copy.
+    /// Takes the id of a replica that lacks entries that it had confirmed to this leader. The leader sends them again.
+    /// Promises of that replica are worthless: its disk loses confirmed writes, or its log is an older copy.
     pub fn poll_regressed(&mut self) -> Option<ReplicaId> {
         self.network.poll_regressed()
     }
@@ -345,7 +350,7 @@ impl Replica {
         status
     }
 
-    /// Makes the first members of a group that has none, once, on one of them; on others it does nothing.
+    /// Makes the first members of a group that has none. To be called on one of them; on others it does nothing.
     pub fn initialize(&mut self, members: BTreeMap<ReplicaId, Member>) -> RequestId {
         self.request(|raft| async move {
             match raft.initialize(members).await {
@@ -357,7 +362,7 @@ impl Replica {
         })
     }
 
-    /// Has the command agreed upon, if this replica leads. After `limit` its fate is unknown.
+    /// Proposes the command, if this replica leads. After `limit` its outcome is unknown.
     pub fn propose(&mut self, command: Vec<u8>, limit: Duration) -> RequestId {
         self.request(move |raft| async move {
             match Runtime::timeout(limit, raft.client_write(Command(command))).await {
@@ -368,7 +373,8 @@ impl Replica {
         })
     }
 
-    /// Asks a majority whether this replica still leads: what its state says after the event was true at some time after the question.
+    /// Confirms with a majority that this replica still leads. The state after the event includes everything that was
+    /// committed when this was called.
     pub fn read_barrier(&mut self, limit: Duration) -> RequestId {
         self.request(move |raft| async move {
             let read = raft.ensure_linearizable(openraft::raft::ReadPolicy::ReadIndex);
@@ -383,8 +389,11 @@ impl Replica {
         })
     }
 
-    /// Changes the members, if this replica leads and they are still what it knows. One that has given up its vote leads on for a moment, and changes them no more: `openraft`
-    /// asserts that whoever does has a vote. One whose vote ends with the change that is under way completes that, whatever it is asked for: the next leader does the rest.
+    /// Changes the members, if this replica leads and the members are as it knows them.
+    ///
+    /// A leader without a vote still leads for a moment, and changes no members: `openraft` asserts that a leader that
+    /// does has a vote. A leader whose vote ends with the change in progress completes that change, whatever is
+    /// requested: the next leader does the rest.
     pub fn change_members(&mut self, change: Change, limit: Duration) -> RequestId {
         self.request(move |raft| async move {
             let metrics = raft.metrics().borrow_watched().clone();
@@ -415,8 +424,8 @@ impl Replica {
         })
     }
 
-    /// Has another voter lead, if this replica does. Meanwhile nothing is agreed upon: one that does not take over within twice
-    /// [`Config::election_timeout`] is not waited for.
+    /// Transfers the leadership to another voter, if this replica leads. Until then nothing is committed. The transfer
+    /// is given up when the voter has not taken over within twice [`Config::election_timeout`].
     pub fn transfer(&mut self, to: ReplicaId) -> RequestId {
         let timeout = self.config.election_timeout * 2;
         self.request(move |raft| async move {
@@ -441,13 +450,13 @@ impl Replica {
             if gone.is_ok() && !raft.is_leader() {
                 return Ok(Outcome::Transferred);
             }
-            // It would wait for the other for ever.
+            // Without an election, this replica would wait for the other one for ever.
             raft.trigger().elect(false).await.map_err(stopped)?;
             Err(Undecided::Refused(format!("{to} has not taken over")))
         })
     }
 
-    /// One that would wait too long is refused at once.
+    /// Starts a request, or refuses it at once when too many wait.
     fn request<F>(&mut self, ask: impl FnOnce(Raft) -> F) -> RequestId
     where
         F: Future<Output = Result<Outcome, Undecided>> + Send + 'static,
@@ -477,7 +486,7 @@ impl Replica {
         Some(Ticket(self.waiting.clone()))
     }
 
-    /// Segments go when a snapshot stands for what they hold.
+    /// Requests a snapshot that covers the segments to be freed.
     fn free_segments(&mut self) {
         let Some(wanted) = self.store.lock().wanted_snapshot() else { return };
         let applied = lock(&self.state).applied.map(|applied| applied.index);
@@ -488,7 +497,7 @@ impl Replica {
         let raft = self.raft.clone();
         self.runtime.spawn(async move {
             if let Err(fatal) = raft.trigger().snapshot().await {
-                tracing::error!(%fatal, "no snapshot");
+                tracing::error!(%fatal, "consensus: snapshot failed; log segments are kept");
             }
         });
     }
@@ -505,7 +514,7 @@ fn undecided(error: ClientWriteError<Types>) -> Undecided {
     }
 }
 
-/// One of those that wait.
+/// Share of the limit of waiting requests.
 struct Ticket(Arc<AtomicUsize>);
 
 impl Drop for Ticket {
@@ -514,7 +523,7 @@ impl Drop for Ticket {
     }
 }
 
-/// The state of a replica, for as long as it is looked at.
+/// Access to the state machine of a replica. It is locked meanwhile.
 pub struct StateGuard<'a, S>(MutexGuard<'a, S>);
 
 impl<S> std::ops::Deref for StateGuard<'_, S> {

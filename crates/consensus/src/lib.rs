@@ -1,10 +1,10 @@
-//! Groups of replicas that agree on a log: Raft, by `openraft`, on the log of a node and the links between nodes. No I/O, clocks or threads
-//! of its own: the same code runs in the program and in the simulator.
+//! Groups of replicas that agree on a log: Raft, by `openraft`, on the log of a node and the links between nodes. No
+//! I/O, clocks or threads of its own: the same code runs in the program and in the simulator.
 //!
 //! Read [`Group`] first: one replica of one group.
 //!
-//! **Invariant:** what a replica has promised or acknowledged is durable before it says so. **Invariant:** a replica that cannot read
-//! what it had does not vote.
+//! **Invariant:** a replica promises and acknowledges only what is durable. **Invariant:** a replica that cannot read
+//! its log does not vote.
 
 #![forbid(unsafe_code)]
 
@@ -23,9 +23,7 @@ mod raft_types;
 mod wire;
 
 pub use config::{Config, ELECTION_TIMEOUT, HEARTBEAT};
-pub use group::{
-    Change, Counters, Event, Group, Outcome, Replica, RequestId, StartError, StateGuard, Undecided,
-};
+pub use group::{Change, Counters, Event, Group, Outcome, Replica, RequestId, StartError, StateGuard, Undecided};
 pub use machine::{SnapshotError, StateMachine, UnsupportedVersion};
 pub use mutation::Mutation;
 #[cfg(feature = "trial")]

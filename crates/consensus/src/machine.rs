@@ -1,4 +1,4 @@
-//! The state that a log makes, as `openraft` drives it.
+//! State machine of a log, as `openraft` drives it.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -11,45 +11,46 @@ use crate::raft_log::Store;
 use crate::runtime::lock;
 use crate::raft_types::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
 
-/// What replicas agree on makes the same state on each of them: it depends on nothing but the commands.
+/// State machine that replicas feed with the same commands. It depends on nothing but the commands.
 pub trait StateMachine: Send + 'static {
-    /// Applies one command, and says what its proposer gets. `index` grows with each.
+    /// Applies one command, and returns the answer for its proposer. `index` grows with each command.
     ///
     /// # Errors
-    /// It is of a later version of the program: the replica stops before it, as it could not make the same state as others.
+    /// The command is of a later version of the program. The replica stops before it, because its state would differ
+    /// from the others'.
     fn apply(&mut self, index: u64, command: &[u8]) -> Result<Vec<u8>, UnsupportedVersion>;
 
-    /// All of it, in bytes.
+    /// Encodes the whole state.
     fn snapshot(&self) -> Vec<u8>;
 
-    /// Becomes what a snapshot says.
+    /// Replaces the state with a snapshot.
     ///
     /// # Errors
-    /// They are no snapshot, or one of a later version: the replica stops.
+    /// The bytes are not a snapshot, or are one of a later version. The replica stops.
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError>;
 }
 
-/// What was agreed upon asks for a later version of the program.
+/// Error: a committed command needs a later version of the program.
 #[derive(Debug)]
 pub struct UnsupportedVersion;
 
-/// Why a snapshot is not read.
+/// Reason why a snapshot cannot be read.
 #[derive(Debug)]
 pub enum SnapshotError {
-    /// The bytes are no snapshot of this state.
+    /// The bytes are not a snapshot of this state machine.
     Invalid,
     UnsupportedVersion,
 }
 
-/// What people are told then.
+/// Text of the error for operators.
 pub(crate) const UNSUPPORTED_VERSION: &str =
-    "the cores have agreed on what this version of the program does not understand: update this node";
+    "the cores have committed a command that this version of the program cannot read: update this node";
 
 fn unsupported_version() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, UNSUPPORTED_VERSION)
 }
 
-/// A state that its owner looks at while a replica makes it: so nothing that is large depends on what it is.
+/// State machine that its owner can read while a replica drives it. Hides its type from large generic code.
 pub(crate) struct Shared<S>(pub Arc<Mutex<S>>);
 
 impl<S: StateMachine> StateMachine for Shared<S> {
@@ -66,12 +67,12 @@ impl<S: StateMachine> StateMachine for Shared<S> {
     }
 }
 
-/// The state of one replica, and how far it is.
+/// State of one replica, and the last entry that it includes.
 pub(crate) struct State {
     machine: Box<dyn StateMachine>,
     pub applied: Option<LogId>,
     membership: StoredMembership,
-    /// It stopped before what a later version has agreed on.
+    /// True when the replica stopped before a command of a later version.
     pub is_outdated: bool,
 }
 
@@ -155,7 +156,7 @@ impl RaftStateMachine<Types> for Machine {
             let mut state = lock(&self.state);
             state.machine.restore(&snapshot).map_err(|error| match error {
                 SnapshotError::Invalid => {
-                    io::Error::new(io::ErrorKind::InvalidData, "no snapshot of this state")
+                    io::Error::new(io::ErrorKind::InvalidData, "not a snapshot of this state machine")
                 }
                 SnapshotError::UnsupportedVersion => {
                     state.is_outdated = true;

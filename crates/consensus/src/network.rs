@@ -1,4 +1,4 @@
-//! Questions to other replicas, and their answers. A frame may be lost: who has asked gives up after a time, and `openraft` asks again.
+//! Requests to other replicas, and their answers. A frame may be lost: the caller times out, and `openraft` asks again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -19,41 +19,41 @@ use crate::runtime::{Runtime, lock};
 use crate::raft_types::{LogGroup, LogId, Member, ReplicaId, Snapshot, Types, Vote};
 use crate::wire::{Appended, Body, Message, encode};
 
-/// Bytes of a snapshot in one frame: a frame of the control lane holds up nobody for long.
+/// Bytes of a snapshot in one frame. Small enough that a frame of the control lane delays no other for long.
 const CHUNK: usize = 128 << 10;
 
-/// A frame for another node.
+/// Frame for another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
     pub to: NodeId,
     pub frame: Vec<u8>,
 }
 
-/// What a replica has asked others, and what is to be sent.
+/// Requests that a replica has made, and frames to send.
 pub(crate) struct Calls {
     group: LogGroup,
     own: ReplicaId,
     count: u32,
     waiting: BTreeMap<u32, (NodeId, oneshot::Sender<Body>)>,
     out: VecDeque<Transmit>,
-    /// Up to which index others have said to have what this replica has sent as the leader by its last vote.
+    /// Highest index that each replica has confirmed to this leader, and the vote by which it leads.
     confirmed: BTreeMap<ReplicaId, (Vote, u64)>,
-    /// Those that were found to lack what they had confirmed.
+    /// Replicas that lack entries that they had confirmed.
     regressed: VecDeque<ReplicaId>,
 }
 
-/// One replica's, shared by all that `openraft` runs for it.
+/// Network of one replica, shared by all tasks that `openraft` runs for it.
 #[derive(Clone)]
 pub(crate) struct Network(Arc<Mutex<Calls>>);
 
-/// Towards one other replica.
+/// Client for one other replica.
 pub(crate) struct Client {
     network: Network,
     to: ReplicaId,
     node: NodeId,
 }
 
-/// Takes a question back when nobody waits for its answer.
+/// Removes a request when nobody waits for its answer.
 struct Waiting<'a>(&'a Network, u32);
 
 impl Drop for Waiting<'_> {
@@ -63,7 +63,8 @@ impl Drop for Waiting<'_> {
 }
 
 impl Network {
-    /// Questions are counted from `count` on: answers to those of an earlier life may be on their way.
+    /// Makes the network of a replica. Requests are numbered from `count` on, because answers to the previous
+    /// incarnation may be on their way.
     pub fn new(group: LogGroup, own: ReplicaId, count: u32) -> Self {
         let calls = Calls {
             group,
@@ -95,18 +96,18 @@ impl Network {
         self.send(node, question.0, question.1, body);
     }
 
-    /// An answer has come. One that comes too late, or from another node, is nobody's.
+    /// Handles an answer. A late one, or one from another node, is dropped.
     pub fn answered(&self, node: NodeId, call: u32, body: Body) {
         let mut calls = lock(&self.0);
         if calls.waiting.get(&call).is_some_and(|(asked, _)| *asked == node)
             && let Some((_, sender)) = calls.waiting.remove(&call)
         {
-            // It may have stopped waiting.
+            // The caller may have timed out.
             let _ = sender.send(body);
         }
     }
 
-    /// The node is cut off: what it was asked is answered by nobody.
+    /// Drops requests and frames of a node that is cut off.
     pub fn lost(&self, node: NodeId) {
         let mut calls = lock(&self.0);
         calls.waiting.retain(|_, (asked, _)| *asked != node);
@@ -124,9 +125,9 @@ impl Network {
         };
         self.send(node, to, waiting.1, body);
         match Runtime::timeout(limit, receiver).await {
-            Ok(Ok(Body::Refused)) => Err(unreachable("it has stopped")),
+            Ok(Ok(Body::Refused)) => Err(unreachable("the replica has stopped")),
             Ok(Ok(body)) => Ok(body),
-            Ok(Err(_)) => Err(unreachable("it is cut off")),
+            Ok(Err(_)) => Err(unreachable("the node is cut off")),
             Err(elapsed) => Err(RPCError::Network(NetworkError::from_string(elapsed.to_string()))),
         }
     }
@@ -139,7 +140,7 @@ fn unreachable(why: &str) -> RpcError {
 }
 
 fn unexpected(body: &Body) -> RpcError {
-    unreachable(&format!("an answer to something else: {body:?}"))
+    unreachable(&format!("an answer to another request: {body:?}"))
 }
 
 impl RaftNetworkFactory<Types> for Network {
@@ -162,7 +163,8 @@ impl Calls {
         }
     }
 
-    /// It does not have the entry before those that it was sent. Of what it confirmed before it was asked, that is a loss.
+    /// Handles a conflict: the replica lacks the entry before those that it was sent. If it had confirmed that entry,
+    /// it has lost it.
     fn note_conflict(&mut self, to: ReplicaId, previous: Option<u64>, confirmed: Option<u64>) {
         if previous.is_some() && previous <= confirmed {
             self.confirmed.remove(&to);
@@ -215,7 +217,7 @@ impl Client {
                 Body::Received { vote: seen, offset } if end == bytes.len() && offset == size => {
                     return Ok(SnapshotResponse::new(seen));
                 }
-                // It may have to begin again.
+                // The replica may ask for the start again.
                 Body::Received { offset, .. } if offset <= size => at = offset as usize,
                 other => return Err(unexpected(&other)),
             }
@@ -290,7 +292,7 @@ impl RaftNetworkV2<Types> for Client {
         match self.call(Body::Transfer { vote, to, last }, option.soft_ttl()).await? {
             Body::Transferred { done: true } => Ok(Ok(())),
             Body::Transferred { done: false } => {
-                Err(RPCError::Network(NetworkError::from_string("it does not want to lead yet")))
+                Err(RPCError::Network(NetworkError::from_string("the replica cannot lead yet")))
             }
             other => Err(unexpected(&other)),
         }

@@ -1,7 +1,8 @@
-//! What a replica keeps on the node's log: entries, its vote, how far it knows entries to be committed, and its snapshot.
+//! Data of a replica in the node's log: entries, vote, last committed entry, and snapshot.
 //!
-//! An entry of the replica is an entry of the log's group, with an index that is one higher (those of the log begin at 1). A snapshot is a
-//! checkpoint: part 0 says what it stands for, the others have its bytes. Votes have a group of their own, whose last entry counts.
+//! An entry of the replica is an entry of the log's group, with an index that is one higher (those of the log begin at
+//! 1). A snapshot is a checkpoint: part 0 holds its metadata, the others hold its bytes. Votes have a group of their
+//! own, whose last entry counts.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
@@ -24,35 +25,35 @@ mod tests;
 
 /// Bytes of a snapshot in one part of its checkpoint.
 const PART: usize = 1 << 20;
-/// Bytes of entries that are sent at once, if it is more than one.
+/// Maximum number of bytes of entries in one message, unless it is a single entry.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// The two groups of the log that a replica has.
+/// Groups of the log that a replica uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StorageGroups {
     pub entries: GroupId,
     pub votes: GroupId,
 }
 
-/// One replica's, shared by all that `openraft` runs for it.
+/// Log of one replica, shared by all tasks that `openraft` runs for it.
 #[derive(Clone)]
 pub(crate) struct Store(Arc<Mutex<RaftLog>>);
 
 pub(crate) struct RaftLog {
     log: Log,
     storage_groups: StorageGroups,
-    /// Those after `purged`.
+    /// Entries after `purged`.
     entries: VecDeque<Entry>,
     purged: Option<LogId>,
     hard: HardState,
     votes: Votes,
-    /// In the log, durable or not: the index there.
+    /// Index in the log of the last entry that was appended, durable or not.
     written: u64,
-    /// Who waits until an entry is durable, in the order of the log.
+    /// Callbacks for durable entries, in the order of the log.
     flushes: VecDeque<(u64, IoFlushed)>,
-    /// Who waits until all of them are.
+    /// Tasks that wait until all entries are durable.
     flush_waiters: Vec<oneshot::Sender<()>>,
-    /// Entries behind a snapshot that is not durable yet: before it they would leave a hole.
+    /// Entries after a snapshot that is not durable yet. If they were written before it, they would leave a gap.
     deferred: VecDeque<Record>,
     checkpoint: Checkpoint,
     snapshot: Option<(SnapshotMeta, Arc<[u8]>)>,
@@ -63,7 +64,7 @@ pub(crate) struct RaftLog {
 
 #[derive(Default)]
 struct Votes {
-    /// Index of the last one in the log.
+    /// Index in the log of the last vote.
     written: u64,
     durable: u64,
     waiting: Vec<(u64, oneshot::Sender<()>)>,
@@ -72,15 +73,15 @@ struct Votes {
 
 #[derive(Default)]
 struct Checkpoint {
-    /// Index of the last one in the log, and that of the last durable one.
+    /// Index in the log of the last checkpoint, and of the last durable one.
     written: u64,
     durable: u64,
-    /// Parts besides the first.
+    /// Number of parts after the first.
     parts: u32,
     waiting: Vec<(u64, oneshot::Sender<()>)>,
 }
 
-/// The log holds something that no replica has written.
+/// Error: the log holds something that no replica has written.
 #[derive(Debug)]
 pub struct Unreadable(pub String);
 
@@ -103,10 +104,10 @@ fn in_log(log_id: &LogId) -> u64 {
 }
 
 impl Store {
-    /// Reads what a replica had: nothing where the groups are not there.
+    /// Reads the data of a replica. Without the groups, the replica is empty.
     ///
     /// # Errors
-    /// What is there is damaged, or of a later version: the replica must not vote.
+    /// The data is damaged, or of a later version. The replica must not vote.
     pub fn recover(
         log: Log,
         storage_groups: StorageGroups,
@@ -135,10 +136,10 @@ impl Store {
         if let Some(found) = find(storage_groups.entries) {
             raft_log.recover_entries(found)?;
         }
-        // It may have been told of entries that did not become durable here: others have them.
+        // The committed entry may be one that did not become durable here: other replicas have it.
         raft_log.hard.committed = raft_log.hard.committed.min(raft_log.last());
         for group in [storage_groups.entries, storage_groups.votes] {
-            // Nothing of it would have to be written again: a checkpoint stands for all.
+            // A checkpoint covers all entries, so none has to be rewritten.
             raft_log.log.report_live(group, 0);
         }
         Ok(Self(Arc::new(Mutex::new(raft_log))))
@@ -148,7 +149,8 @@ impl Store {
         lock(&self.0)
     }
 
-    /// Writes a checkpoint, and returns when it is durable. One that is older than what there is, is not written.
+    /// Writes a checkpoint, and returns when it is durable. A checkpoint that is older than the current one is not
+    /// written.
     pub async fn save_snapshot(&self, meta: SnapshotMeta, bytes: Arc<[u8]>) -> io::Result<()> {
         let waits = self.lock().write_snapshot(meta, bytes)?;
         waits.await.map_err(|_| self.failure())
@@ -158,7 +160,7 @@ impl Store {
         self.lock().failure()
     }
 
-    /// Waits until everything that was appended is durable.
+    /// Waits until all appended entries are durable.
     ///
     /// # Errors
     /// The log has failed.
@@ -187,7 +189,9 @@ impl RaftLog {
             self.hard = HardState::decode(&entry?.payload).ok_or_else(unreadable)?;
         }
         if !found.lost.is_empty() {
-            return Err(Unreadable("votes of a replica are lost: it must come back as another".into()));
+            return Err(Unreadable(
+                "votes of a replica are lost: it must come back as another replica".into(),
+            ));
         }
         self.votes.written = found.last;
         self.votes.durable = found.last;
@@ -196,7 +200,9 @@ impl RaftLog {
 
     fn recover_entries(&mut self, found: &RecoveredGroup) -> Result<(), Unreadable> {
         if !found.lost.is_empty() {
-            return Err(Unreadable("entries of a replica are lost: it must come back as another".into()));
+            return Err(Unreadable(
+                "entries of a replica are lost: it must come back as another replica".into(),
+            ));
         }
         let mut parts = BTreeMap::new();
         for part in found.parts() {
@@ -220,7 +226,7 @@ impl RaftLog {
             let (previous, entry) = decode_entry(log_id, &entry.payload)
                 .ok_or_else(|| Unreadable(format!("entry {} of a replica cannot be read", entry.index)))?;
             if previous != self.last() {
-                // Left over from before the snapshot that stands before it: the leader of that time had others.
+                // These entries are older than the snapshot, whose leader had other entries before it.
                 break;
             }
             self.entries.push_back(entry);
@@ -232,14 +238,14 @@ impl RaftLog {
         self.entries.back().map(|entry| entry.log_id).or(self.purged)
     }
 
-    /// Whether this leader's snapshot ends with an entry that is here too: then so is all that is before it.
+    /// Returns whether the last entry of this leader's snapshot is here, too. Then all entries before it are.
     pub fn has_from(&self, leader: &Vote, last: Option<LogId>) -> bool {
         let Some(last) = last else { return true };
         self.hard.vote.as_ref() == Some(leader)
             && self.range(last.index..=last.index).any(|entry| entry.log_id == last)
     }
 
-    /// Index of the first entry that is there.
+    /// Index of the first entry.
     fn first(&self) -> u64 {
         self.purged.map_or(0, |purged| purged.index + 1)
     }
@@ -309,7 +315,7 @@ impl RaftLog {
                 parts += 1;
                 self.log.append([part(parts, chunk.into())]);
             }
-            // What an earlier one had more is gone.
+            // Empties the parts that only an earlier checkpoint had.
             for gone in parts + 1..=self.checkpoint.parts {
                 self.log.append([part(gone, Arc::from([]))]);
             }
@@ -323,7 +329,7 @@ impl RaftLog {
         Ok(receiver)
     }
 
-    /// The log has told it of one of the replica's groups.
+    /// Handles a durable write in one of the replica's groups.
     pub fn durable(&mut self, group: GroupId, index: u64) {
         if group == self.storage_groups.votes {
             self.votes.durable = self.votes.durable.max(index);
@@ -362,7 +368,7 @@ impl RaftLog {
         }
     }
 
-    /// The log wants a segment back.
+    /// Handles the log's request to free a segment.
     pub fn vacate(&mut self, vacate: Vacate) {
         if vacate.group == self.storage_groups.entries {
             self.vacates.push((vacate.segment, vacate.last));
@@ -377,13 +383,13 @@ impl RaftLog {
         self.votes.vacates.push((vacate.segment, vacate.last));
     }
 
-    /// Index of the last entry that a snapshot has to stand for, so that segments can go.
+    /// Index of the last entry that a snapshot has to cover to free the requested segments.
     pub fn wanted_snapshot(&self) -> Option<u64> {
         let wanted = self.vacates.iter().map(|(_, last)| *last).max()?;
         (wanted > self.checkpoint.written).then(|| wanted - 1)
     }
 
-    /// A write has failed: nothing becomes durable any more.
+    /// Handles a failed write: nothing becomes durable any more.
     pub fn fail(&mut self, why: &str) {
         self.failed = Some(why.to_owned());
         for (_, flushed) in std::mem::take(&mut self.flushes) {
@@ -395,7 +401,7 @@ impl RaftLog {
         self.deferred.clear();
     }
 
-    /// Why nothing becomes durable any more.
+    /// Reason why nothing becomes durable any more.
     pub fn failed(&self) -> Option<&str> {
         self.failed.as_deref()
     }
@@ -428,7 +434,7 @@ impl RaftLog {
 
 fn notify(waiting: &mut Vec<(u64, oneshot::Sender<()>)>, durable: u64) {
     for (_, sender) in waiting.extract_if(.., |(index, _)| *index <= durable) {
-        // It may have stopped waiting.
+        // The task may have stopped waiting.
         let _ = sender.send(());
     }
 }
@@ -436,7 +442,7 @@ fn notify(waiting: &mut Vec<(u64, oneshot::Sender<()>)>, durable: u64) {
 fn answer(log: &Log, group: GroupId, vacates: &mut Vec<(SegmentId, u64)>, durable: u64) {
     for (segment, _) in vacates.extract_if(.., |(_, last)| *last <= durable) {
         if let Err(refused) = log.vacated(group, segment) {
-            tracing::error!(%refused, %group, "a segment is kept");
+            tracing::error!(%refused, %group, "consensus: segment cannot be freed; it is kept");
         }
     }
 }
@@ -494,7 +500,7 @@ impl RaftLogStorage<Types> for Store {
         receiver.await.map_err(|_| self.failure())
     }
 
-    /// Nobody waits for it: what is committed stays so.
+    /// Writes without waiting: the entry stays committed even if this write is lost.
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
         if mutated(Mutation::ForgetCommitted) {
             return Ok(());
@@ -519,7 +525,7 @@ impl RaftLogStorage<Types> for Store {
         self.lock().append(entries.into_iter(), callback)
     }
 
-    /// What is being written is waited for: the log tells how far it is by indexes, and these come again.
+    /// Waits for pending writes first: the log reports progress by index, and the truncated indexes are used again.
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
         self.wait_durable().await?;
         let mut raft_log = self.lock();

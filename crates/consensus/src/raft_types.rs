@@ -1,4 +1,4 @@
-//! What replicas say and keep, as `openraft` sees it.
+//! Types that replicas send and store, as `openraft` needs them.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use openraft::impls::leader_id_std;
 
 use crate::runtime::Runtime;
 
-/// One replica of one group, for as long as its log lives: one that lost its log comes back as another.
+/// Id of one replica of one group. A replica that lost its log comes back with another id.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplicaId(pub u64);
 
@@ -23,17 +23,17 @@ impl fmt::Display for ReplicaId {
     }
 }
 
-/// Which log, of all that replicas agree on.
+/// Number of a replicated log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogGroup(pub u16);
 
-/// Where a replica is.
+/// Node of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
     pub node: NodeId,
 }
 
-/// What is agreed upon: bytes that the state machine understands.
+/// Command of a log entry: bytes that the state machine understands.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Command(pub Vec<u8>);
 
@@ -49,7 +49,7 @@ impl fmt::Display for Command {
     }
 }
 
-/// What the state machine says to a command.
+/// Answer of the state machine to a command.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Answer(pub Vec<u8>);
 

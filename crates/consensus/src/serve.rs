@@ -1,4 +1,4 @@
-//! Answers the questions of other replicas.
+//! Answers to the requests of other replicas.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
@@ -14,11 +14,11 @@ use crate::runtime::lock;
 use crate::raft_types::{ReplicaId, Snapshot, SnapshotMeta, Vote};
 use crate::wire::Body;
 
-/// What is kept between questions: a snapshot that comes in pieces.
+/// State between requests: a snapshot that arrives in pieces.
 pub(crate) struct Server {
     store: Store,
     incoming: Mutex<Option<Incoming>>,
-    /// Held by those whose entries are not in the log yet.
+    /// Held for reading by requests whose entries are not in the log yet.
     appending: RwLock<()>,
     bytes_max: u64,
 }
@@ -40,7 +40,7 @@ impl Server {
         self.try_serve(raft, from, question).await.unwrap_or(Body::Refused)
     }
 
-    /// `None`: the replica has stopped, or the question is none.
+    /// Answers a request. Returns `None` when the replica has stopped, or the body is not a request.
     async fn try_serve(&self, raft: &Raft, from: ReplicaId, question: Body) -> Option<Body> {
         match question {
             Body::Append(append) => {
@@ -70,17 +70,18 @@ impl Server {
                     Err(expected) => return Some(Body::Received { vote, offset: expected }),
                 };
                 let last = whole.meta.last_log_id;
-                // What it says of the log has to hold still when `openraft` takes the snapshot up.
+                // The log must not change between this check and the moment at which `openraft` takes the snapshot.
                 let appended = self.appending.write().await;
                 if self.store.lock().has_from(&vote, last) {
-                    // `openraft` would take its log to be shorter than it is.
+                    // If it installed this snapshot, `openraft` would assume that its log is shorter than it is.
                     self.store.wait_durable().await.ok()?;
                     return Some(Body::Received { vote, offset: size });
                 }
                 let snapshot = Snapshot { meta: whole.meta, snapshot: whole.bytes.into() };
                 let mut installing = pin!(raft.install_full_snapshot(vote, snapshot));
                 let first = poll_fn(|cx| Poll::Ready(installing.as_mut().poll(cx))).await;
-                // `openraft` has it: what comes now comes behind it, and need not wait until it is durable.
+                // `openraft` has the snapshot: later requests are handled after it, and need not wait until it is
+                // durable.
                 drop(appended);
                 let response = match first {
                     Poll::Ready(response) => response,
@@ -93,7 +94,7 @@ impl Server {
         }
     }
 
-    /// The snapshot, when this was its last piece; else the offset that is expected next.
+    /// Adds a piece. Returns the snapshot after the last piece, and otherwise the offset that is expected next.
     fn take(
         &self,
         from: ReplicaId,

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::raft_types::{LogId, Member, ReplicaId, Types};
 
-/// What a replica does.
+/// Role of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Gets all entries and has no vote.
@@ -10,41 +10,41 @@ pub enum Role {
     Follower,
     Candidate,
     Leader,
-    /// It has failed or ended: nothing is agreed upon here any more.
+    /// Failed or ended: nothing is committed here any more.
     Stopped,
 }
 
-/// How a replica sees its group.
+/// State of a group as one replica knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     pub role: Role,
     pub term: u64,
-    /// The leader of that term, as far as it is known here.
+    /// Leader of that term, if it is known here.
     pub leader: Option<ReplicaId>,
     pub voters: BTreeSet<ReplicaId>,
     pub learners: BTreeSet<ReplicaId>,
     pub members: Vec<(ReplicaId, Member)>,
-    /// A change of the voters is not complete.
+    /// True while a change of the voters is not complete.
     pub is_changing: bool,
-    /// Index of the last entry in its log, of the last one that its state has, and of the last one in its snapshot.
+    /// Index of the last entry in the log, of the last one that is applied, and of the last one in the snapshot.
     pub last: Option<u64>,
     pub applied: Option<u64>,
     pub snapshot: Option<u64>,
     /// Microseconds since a majority last answered this leader.
     pub quorum_age: Option<u64>,
-    /// What this leader knows of all replicas.
+    /// Progress of all replicas, if this one leads.
     pub progress: Vec<Progress>,
-    /// Why it has stopped.
+    /// Reason why the replica has stopped.
     pub failure: Option<String>,
 }
 
-/// What a leader knows of a replica.
+/// Progress of a replica as the leader knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     pub replica: ReplicaId,
-    /// Index of the last entry that it has.
+    /// Index of its last entry.
     pub last: Option<u64>,
-    /// Microseconds since it last answered.
+    /// Microseconds since its last answer.
     pub silence: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! One replica, whose peers are this test.
+//! Tests of one replica, whose peers are the test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ const GROUP: LogGroup = LogGroup(3);
 const OWN: ReplicaId = ReplicaId(1);
 const OTHER: ReplicaId = ReplicaId(2);
 
-/// Counts what it is told.
+/// State machine that counts its commands.
 #[derive(Default)]
 struct Counting(u64);
 
@@ -96,7 +96,7 @@ impl Lone {
         self.group.receive(node(OTHER), &wire::encode(&message));
     }
 
-    /// A second, of which a turn is a hundredth.
+    /// Runs one second, in 100 turns.
     fn passes(&mut self) {
         for _ in 0..100 {
             self.now += 10_000;
@@ -131,10 +131,11 @@ fn membership() -> Membership {
     Membership::new(vec![BTreeSet::from(all)], members).expect("voters are members")
 }
 
-/// A replica that was stopped for a while finds entries and an older snapshot of the same leader, which took it to be further behind, in one turn: the
-/// entries are not in its log yet when it looks for the snapshot's last one. `openraft` would take its log to be shorter than it is.
+/// A replica that was stopped for a while finds entries and an older snapshot of the same leader in one turn. When it
+/// looks for the last entry of the snapshot, the entries are not in its log yet. `openraft` would assume that its log
+/// is shorter than it is.
 #[test]
-fn a_snapshot_that_comes_with_entries_behind_its_own_is_not_installed() {
+fn a_snapshot_that_arrives_with_later_entries_is_not_installed() {
     let vote = Vote { leader_id: openraft::impls::leader_id_std::LeaderId::new(1, OTHER), committed: true };
     let first = Entry::new(wire::log_id(1, 0), Payload::Membership(membership()));
     let others = (1..=22).map(|at| Entry::new(wire::log_id(1, at), Payload::Normal(Command(vec![1]))));
@@ -159,13 +160,14 @@ fn a_snapshot_that_comes_with_entries_behind_its_own_is_not_installed() {
     let answers = lone.answers();
     assert!(
         answers.contains(&Body::Received { vote, offset: 8 }),
-        "the leader takes it to be there: {answers:?}"
+        "the leader assumes that it is installed: {answers:?}"
     );
 }
 
-/// Nothing waits for the log when it fails: it would be noticed when something is next agreed upon.
+/// Nothing waits for the log when it fails. Without [`Group::fail`], the failure would go unnoticed until the next
+/// proposal.
 #[test]
-fn a_leader_whose_log_has_failed_leads_no_more() {
+fn a_leader_whose_log_has_failed_stops_leading() {
     let mut lone = Lone::new();
     lone.group.initialize(BTreeMap::from([(OWN, member(OWN))]));
     (0..5).for_each(|_| lone.passes());
@@ -175,13 +177,13 @@ fn a_leader_whose_log_has_failed_leads_no_more() {
     lone.passes();
     lone.answers();
     lone.passes();
-    assert_ne!(lone.answers(), [], "the other hears of it");
+    assert_ne!(lone.answers(), [], "the leader sends the change");
     lone.group.fail("the disk has failed");
     let status = lone.group.status(Time(lone.now));
     assert_eq!((status.role, status.failure.as_deref()), (Role::Stopped, Some("the disk has failed")));
     lone.answers();
     (0..5).for_each(|_| lone.passes());
-    assert_eq!(lone.answers(), [], "it says nothing any more");
+    assert_eq!(lone.answers(), [], "it sends nothing any more");
     let asked = lone.group.propose(vec![1], patience);
     (0..6).for_each(|_| lone.passes());
     let event = std::iter::from_fn(|| lone.group.poll_event()).find(|event| event.request == asked);

@@ -1,10 +1,10 @@
-//! What replicas of a group say to each other, and the forms of entries, votes and snapshots in the log. Little endian:
+//! Messages between the replicas of a group, and encodings of entries, votes and snapshots in the log. Little endian:
 //!
 //! ```text
 //! message     group u16, to u64, from u64, call u32, kind u8, then
 //!  1 append      vote, log id?, log id? (committed), count u32, entry*
 //!  2 appended    0 | 1, log id? | 2 | 3, vote
-//!  3 vote        vote, log id?, flags u8 (1 = before an election, 2 = leadership is handed over)
+//!  3 vote        vote, log id?, flags u8 (1 = pre-vote, 2 = transfer of leadership)
 //!  4 voted       vote, log id?, granted u8
 //!  5 snapshot    vote, meta, size u64, offset u64, bytes
 //!  6 received    vote, offset u64
@@ -20,7 +20,7 @@
 //! meta        log id?, log id? (of the membership), length u32, membership
 //! ```
 //!
-//! A number of another kind is of a later version: it is not answered.
+//! A message of another kind is of a later version: it is not answered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,13 +34,13 @@ use crate::raft_types::{
     Types, Vote,
 };
 
-/// A message, and who is meant.
+/// A message, with its sender and receiver.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Message {
     pub group: LogGroup,
     pub to: ReplicaId,
     pub from: ReplicaId,
-    /// An answer has that of its question.
+    /// Number of the request. An answer has the number of its request.
     pub call: u32,
     pub body: Body,
 }
@@ -157,7 +157,7 @@ pub(crate) fn encode(message: &Message) -> Vec<u8> {
     out
 }
 
-/// `None`: it is no message, or one of a later version.
+/// Decodes a message. Returns `None` for other bytes, and for a message of a later version.
 pub(crate) fn decode(bytes: &[u8]) -> Option<Message> {
     let mut input = Input(bytes);
     let (group, to) = (LogGroup(input.u16()?), ReplicaId(input.u64()?));
@@ -167,7 +167,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Message> {
             let vote = input.vote()?;
             let (previous, committed) = (input.log_id_or_none()?, input.log_id_or_none()?);
             let count = input.u32()?;
-            // What is said of a length is believed when it is there.
+            // No capacity is reserved: the count is not trusted.
             let mut entries = Vec::new();
             for _ in 0..count {
                 entries.push(input.entry()?);
@@ -203,8 +203,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Message> {
     Some(Message { group, to, from, call, body })
 }
 
-/// An entry in the log, which has its term and index already: what came before it, so that one that was left over from before a snapshot
-/// is not taken for its successor.
+/// Encodes an entry for the log, which stores its term and index itself. The encoding includes the id of the previous
+/// entry. So an entry that is older than a snapshot is not mistaken for its successor.
 pub(crate) fn encode_entry(previous: Option<&LogId>, entry: &Entry) -> Vec<u8> {
     let mut out = Vec::with_capacity(32);
     put_log_id_or_none(previous, &mut out);
@@ -219,7 +219,7 @@ pub(crate) fn decode_entry(log_id: LogId, bytes: &[u8]) -> Option<(Option<LogId>
     Some((previous, Entry::new(log_id, payload)))
 }
 
-/// What a replica has promised, and knows to be committed.
+/// Vote of a replica, and the last entry that it knows to be committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct HardState {
     pub vote: Option<Vote>,
@@ -261,7 +261,7 @@ pub(crate) fn log_id(term: u64, index: u64) -> LogId {
     LogId { leader_id: CommittedLeaderId::new(term), index }
 }
 
-/// As the log numbers terms.
+/// Term of an entry in the log's numbering.
 pub(crate) fn term_of(log_id: &LogId) -> u64 {
     *log_id.leader_id
 }
@@ -421,7 +421,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// The questions of `openraft`, and ours.
+/// Conversions between the requests of `openraft` and those of this module.
 mod convert {
     use super::{Append, Appended, Types};
 
@@ -538,7 +538,7 @@ mod tests {
         Message { group: LogGroup(1), to: ReplicaId(2), from: ReplicaId(3), call: 4, body }
     }
 
-    /// The bytes of version 1, for ever.
+    /// Version 1 keeps these bytes for ever.
     #[test]
     fn messages_have_these_bytes() {
         for (body, golden) in messages() {
@@ -550,7 +550,7 @@ mod tests {
         }
     }
 
-    /// What is in logs, for ever.
+    /// Existing logs hold these bytes, which never change.
     #[test]
     fn records_have_these_bytes() {
         let hard = HardState { vote: Some(vote()), committed: Some(log_id(2, 5)) };
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_panic() {
+    fn decoding_never_panics() {
         for (body, _) in messages() {
             let bytes = encode(&message(body));
             for length in 0..bytes.len() {

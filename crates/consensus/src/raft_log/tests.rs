@@ -1,4 +1,5 @@
-//! What a replica finds after a crash at any commit of the log: what was said to be flushed, and nothing that never followed.
+//! Tests of the data that a replica finds after a crash at any commit of the log. It finds what was reported as
+//! flushed, and only entries that follow each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::{Pin, pin};
@@ -18,7 +19,7 @@ const STORAGE_GROUPS: StorageGroups = StorageGroups { entries: GroupId(1), votes
 
 type TermAndIndex = (u64, u64);
 
-/// A store on a log that writes one record in a commit, of each priority.
+/// A store on a log that writes one record of each priority in a commit.
 struct Bench {
     disk: FaultDisk,
     writer: Writer,
@@ -66,7 +67,7 @@ impl Bench {
         while self.commit() {}
     }
 
-    /// Appends entries of a term; the receiver hears when they are durable.
+    /// Appends entries of a term. The returned function tells whether they are durable.
     fn append(&mut self, term: u64, indexes: std::ops::RangeInclusive<u64>) -> impl FnMut() -> bool + use<> {
         let entry = |index| Entry::new(log_id(term, index), Payload::Normal(Command(vec![term as u8])));
         let (sender, mut receiver) = Types::oneshot();
@@ -75,7 +76,7 @@ impl Bench {
         move || matches!(poll(Pin::new(&mut receiver)), Poll::Ready(Ok(Ok(()))))
     }
 
-    /// What is there: what the snapshot ends with, and the entries behind it.
+    /// Last entry of the snapshot, and the entries after it.
     fn found(&self) -> (Option<TermAndIndex>, Vec<TermAndIndex>) {
         let plain = |id: LogId| (term_of(&id), id.index);
         let raft_log = self.store.lock();
@@ -97,16 +98,16 @@ fn snapshot_up_to(last: LogId) -> SnapshotMeta {
     }
 }
 
-/// Indexes of the log come again when entries are replaced: that the old ones are durable says nothing of the new ones.
+/// Indexes of the log are used again when entries are replaced: durable old entries prove nothing about the new ones.
 #[test]
-fn what_replaces_entries_that_are_being_written_is_not_told_durable_with_them() {
+fn entries_that_replace_pending_ones_are_not_reported_durable_with_them() {
     let mut bench = Bench::new();
     let _ = bench.append(1, 0..=5);
     {
         let mut store = bench.store.clone();
         let mut truncated = pin!(store.truncate_after(Some(log_id(1, 2))));
         while poll(truncated.as_mut()).is_pending() {
-            assert!(bench.commit(), "it waits for what is being written");
+            assert!(bench.commit(), "it waits for pending writes");
         }
     }
     let mut is_flushed = bench.append(2, 3..=4);
@@ -117,9 +118,9 @@ fn what_replaces_entries_that_are_being_written_is_not_told_durable_with_them() 
     assert_eq!(found, (None, vec![(1, 0), (1, 1), (1, 2), (2, 3), (2, 4)]));
 }
 
-/// Before the snapshot they would leave a hole, with which the log does not open.
+/// Entries written before the snapshot would leave a gap, and the log would not open.
 #[test]
-fn entries_behind_a_snapshot_are_not_written_before_it() {
+fn entries_after_a_snapshot_are_not_written_before_it() {
     let mut reached = BTreeSet::new();
     for commits in 0..12 {
         let mut bench = Bench::new();
@@ -145,9 +146,10 @@ fn entries_behind_a_snapshot_are_not_written_before_it() {
     assert_eq!(reached, BTreeSet::from([(false, false), (true, false), (true, true)]));
 }
 
-/// A leader that sends a snapshot may have other entries before its end than this replica: what the replica has behind it does not follow.
+/// The leader of a snapshot may have other entries before its end than this replica. Then the replica's entries after
+/// it do not follow.
 #[test]
-fn entries_of_before_a_snapshot_do_not_follow_it_unless_they_do() {
+fn entries_after_a_snapshot_are_kept_only_if_they_follow_it() {
     for (term, behind) in [(2, vec![]), (1, vec![(1, 11), (1, 12)])] {
         let mut bench = Bench::new();
         let _ = bench.append(1, 0..=12);

@@ -1,5 +1,5 @@
-//! The runtime, as `openraft` sees it. Channels are those of `tokio::sync`, which need no runtime of their own and
-//! are fair, but for one.
+//! Runtime for `openraft`. Channels are those of `tokio::sync`, which need no runtime of their own and are fair. Only
+//! `watch` is our own.
 
 use std::future::Future;
 use std::time::Duration;
@@ -58,12 +58,12 @@ impl AsyncRuntime for Runtime {
         Random
     }
 
-    /// For the tests of `openraft` that every runtime has to pass.
+    /// Makes a runtime for the tests of `openraft` that every runtime has to pass.
     fn new(_: usize) -> Self {
         Self::new(Time::default(), 1)
     }
 
-    /// Time goes on by itself whenever all tasks wait.
+    /// Runs the future. Time advances by itself whenever all tasks wait.
     fn block_on<F, T>(&mut self, future: F) -> T
     where
         F: Future<Output = T>,
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_does_what_openraft_asks_of_a_runtime() {
+    fn the_runtime_passes_the_tests_of_openraft() {
         openraft::rt::testing::Suite::<Runtime>::test_all();
     }
 }

@@ -13,14 +13,15 @@ use slab::Slab;
 
 use super::sleep::Timers;
 
-/// Polls of one call of [`Runtime::run`]. More than any burst takes: the rest goes on in the next turn, so that nobody starves.
+/// Maximum number of polls of one call of [`Runtime::run`]. More than any burst takes. The rest runs in the next turn,
+/// so that the caller is not blocked.
 const POLLS_MAX: usize = 100_000;
 
-/// The tasks of one node, and what they wait for.
+/// Tasks of one node, and their timers.
 pub struct Runtime {
     shared: Arc<Shared>,
     tasks: Slab<Task>,
-    /// What the first task that panicked said.
+    /// Message of the first task that panicked.
     panic: Option<String>,
 }
 
@@ -32,7 +33,7 @@ struct Task {
 
 type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What tasks reach from inside.
+/// State that tasks reach from inside.
 pub(super) struct Shared {
     now: AtomicU64,
     random: AtomicU64,
@@ -60,20 +61,20 @@ impl Wake for TaskWaker {
 }
 
 thread_local! {
-    /// Of the runtime whose task is being polled on this thread.
+    /// State of the runtime whose task is being polled on this thread.
     static CURRENT: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
 }
 
-/// Nobody panics while holding one of these.
+/// Locks a mutex. Poison is ignored: no code panics while it holds one.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
-    /// Of the runtime that runs on this thread.
+    /// State of the runtime that runs on this thread.
     ///
     /// # Panics
-    /// Outside of a task.
+    /// Panics outside of a task.
     pub fn current() -> Arc<Self> {
         CURRENT.with_borrow(Clone::clone).expect("called by a task of a runtime")
     }
@@ -94,7 +95,7 @@ impl Shared {
         lock(&self.spawned).push(Box::pin(future));
     }
 
-    /// SplitMix64.
+    /// Draws a random number (SplitMix64).
     pub fn draw(&self) -> u64 {
         const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
         let mut x = self.random.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
@@ -104,7 +105,7 @@ impl Shared {
     }
 }
 
-/// The runtime is the current one until this goes.
+/// Guard that makes a runtime the current one until it is dropped.
 struct Entered(Option<Arc<Shared>>);
 
 impl Entered {
@@ -131,12 +132,12 @@ impl Runtime {
         Self { shared: Arc::new(shared), tasks: Slab::new(), panic: None }
     }
 
-    /// It begins with the next [`Self::run`].
+    /// Adds a task. It starts with the next [`Self::run`].
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         self.shared.spawn(future);
     }
 
-    /// Runs tasks until all of them wait. A clock that goes backwards is taken to stand still.
+    /// Runs tasks until all of them wait. A clock that goes backwards counts as standing still.
     pub fn run(&mut self, now: Time) {
         self.shared.now.fetch_max(now.0, Ordering::Relaxed);
         let now = self.shared.now();
@@ -151,7 +152,7 @@ impl Runtime {
         }
     }
 
-    /// When [`Self::run`] is to be called again.
+    /// Time at which [`Self::run`] is to be called again.
     pub fn due(&self) -> Time {
         if !lock(&self.shared.ready).is_empty() || !lock(&self.shared.spawned).is_empty() {
             return self.shared.now();
@@ -159,7 +160,7 @@ impl Runtime {
         self.shared.timers().next().unwrap_or(Time::NEVER)
     }
 
-    /// What the first task that panicked said: nothing that the others do can be relied on.
+    /// Message of the first task that panicked. The other tasks can no longer be relied on.
     pub fn panic(&self) -> Option<&str> {
         self.panic.as_deref()
     }
@@ -175,7 +176,8 @@ impl Runtime {
     }
 
     fn poll(&mut self, key: usize) {
-        // It may have ended after it was woken, and another have its place: that one waits, or is polled for nothing.
+        // The task may have ended after it was woken, and another may have its key. That one is waiting, or is polled
+        // once in vain.
         let Some(task) = self.tasks.get_mut(key) else { return };
         let Some(mut future) = task.future.take() else { return };
         task.waker.is_ready.store(false, Ordering::Release);
@@ -189,17 +191,17 @@ impl Runtime {
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
                 let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
-                tracing::error!("a task of the consensus has panicked, so its group stops: {text}");
+                tracing::error!("consensus: task panicked, {text}; the replica stops");
                 self.panic.get_or_insert_with(|| text.to_owned());
                 self.tasks.remove(key);
             }
         }
     }
 
-    /// Runs everything until the future is ready; time goes on by itself whenever all tasks wait.
+    /// Runs all tasks until the future is ready. Time advances by itself whenever all tasks wait.
     ///
     /// # Panics
-    /// When nothing is left that it could wait for.
+    /// Panics when the future waits for something that cannot happen.
     pub fn run_until<T>(&mut self, future: impl Future<Output = T>) -> T {
         let mut future = std::pin::pin!(future);
         let mut context = Context::from_waker(Waker::noop());
@@ -211,14 +213,14 @@ impl Runtime {
                 }
             }
             let next = self.due();
-            assert!(next != Time::NEVER, "it waits for nothing");
+            assert!(next != Time::NEVER, "the future waits for something that cannot happen");
             self.run(next);
         }
     }
 }
 
 impl Drop for Runtime {
-    /// What tasks own may reach for the runtime when it goes.
+    /// Makes the runtime current, because destructors of the tasks may use it.
     fn drop(&mut self) {
         let _entered = Entered::new(&self.shared);
         self.tasks.clear();

@@ -1,6 +1,8 @@
-//! Runs the tasks of `openraft` on one thread, on a clock and with randomness that the owner gives: what it does depends on nothing else.
+//! Runtime that runs the tasks of `openraft` on one thread, with a clock and randomness from its owner. It depends on
+//! nothing else.
 //!
-//! Tasks wake each other while [`Runtime::run`] is on; when it returns, all of them wait for bytes, the disk or [`Runtime::due`].
+//! Tasks wake each other during [`Runtime::run`]. When it returns, all of them wait for bytes, the disk or
+//! [`Runtime::due`].
 
 mod channels;
 mod executor;

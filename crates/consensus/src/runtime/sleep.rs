@@ -54,13 +54,13 @@ impl SubAssign<Duration> for Instant {
 }
 
 impl openraft::Instant for Instant {
-    /// Outside of a task nothing is measured.
+    /// Current time. Outside of a task it is 0: nothing is measured there.
     fn now() -> Self {
         Self(Shared::try_current().map_or(Time::default(), |shared| shared.now()))
     }
 }
 
-/// Who is to be woken when, in the order in which they began to wait.
+/// Wakers by time, and by the order in which they began to wait.
 #[derive(Default)]
 pub(super) struct Timers {
     waiting: BTreeMap<(Time, u64), Waker>,
@@ -85,10 +85,10 @@ impl Timers {
     }
 }
 
-/// Ends at its time.
+/// Future that is ready at a time.
 pub struct Sleep {
     until: Instant,
-    /// Its place among the timers.
+    /// Key of its timer.
     waits: Option<((Time, u64), Arc<Shared>)>,
 }
 
@@ -129,18 +129,18 @@ impl Drop for Sleep {
     }
 }
 
-/// A time-out has run out.
+/// Error: a time-out has elapsed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Elapsed;
 
 impl fmt::Display for Elapsed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the time is over")
+        f.write_str("timed out")
     }
 }
 
 pin_project! {
-    /// What another future gives, or [`Elapsed`].
+    /// Output of another future, or [`Elapsed`].
     pub struct Timeout<F> {
         #[pin]
         future: F,

@@ -9,24 +9,24 @@ use tokio::sync::oneshot;
 
 use super::executor::Shared;
 
-/// What a task returns, when it has ended.
+/// Future with the output of a task.
 pub struct JoinHandle<T>(oneshot::Receiver<T>);
 
-/// The task has panicked, or its runtime has gone.
+/// Error: the task has panicked, or its runtime was dropped.
 #[derive(Debug)]
 pub struct JoinError;
 
 impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the task has not come to its end")
+        f.write_str("the task did not finish")
     }
 }
 
-/// Begins with the next turn of the executor. Who drops the handle does not end the task.
+/// Adds a task. It starts with the next turn of the executor. Dropping the handle does not end the task.
 pub fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     let (sender, receiver) = oneshot::channel();
     Shared::current().spawn(async move {
-        // Nobody may wait for it.
+        // The handle may have been dropped.
         let _ = sender.send(future.await);
     });
     JoinHandle(receiver)
@@ -40,7 +40,7 @@ impl<T> Future for JoinHandle<T> {
     }
 }
 
-/// The randomness of the runtime that runs on this thread.
+/// Random numbers of the runtime that runs on this thread.
 pub struct Random;
 
 impl TryRng for Random {

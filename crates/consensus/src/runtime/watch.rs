@@ -1,5 +1,5 @@
-//! A value and who waits for it to change. Those of `tokio` wake in an order that the operating system's randomness decides; here it is the
-//! order in which receivers were made.
+//! A value and the tasks that wait for it to change. The `watch` of `tokio` wakes tasks in an order that depends on the
+//! operating system's randomness. This one wakes them in the order in which the receivers were made.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -37,7 +37,8 @@ pub struct Receiver<T> {
 }
 
 impl<T> Shared<T> {
-    /// Nobody panics while holding it, or what was changed is whole.
+    /// Locks the value for reading. Poison is ignored: no code panics while it holds the lock, or the value is
+    /// complete.
     fn read(&self) -> RwLockReadGuard<'_, T> {
         self.value.read().unwrap_or_else(PoisonError::into_inner)
     }
