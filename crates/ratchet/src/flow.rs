@@ -1,10 +1,10 @@
-//! The flows. Each is in lock-step: the next message is published when everybody is done with the one before.
+//! The measured flows. Each flow runs in lock-step: a message is published when the previous one is completely handled.
 
 use broker::ConnectionId;
 
 use crate::node::{Broker, Publish, packets, publish_id};
 
-/// One flow; `messages` is enough for figures that repeat and few enough to be counted in a second or two.
+/// One flow. `messages` is large enough for figures that repeat, and small enough to be counted in a second or two.
 pub struct Flow {
     pub name: &'static str,
     pub messages: u32,
@@ -25,7 +25,7 @@ const TOPIC: &str = "plant/7/temperature";
 const FILTER: &str = "plant/+/temperature";
 const PAYLOAD: usize = 256;
 const FAN_OUT: usize = 100;
-/// What an absent client finds when it comes back.
+/// Number of messages that wait for an absent client when it reconnects.
 const WAITING: u32 = 100;
 
 fn one_to_one(qos: u8, messages: u32) {
@@ -68,7 +68,7 @@ fn fan_out(messages: u32) {
     }
 }
 
-/// A client that connects, subscribes to a filter of its own and leaves is one message.
+/// Runs a flow in which each message is a client that connects, subscribes to a filter of its own and disconnects.
 fn connect_subscribe(clients: u32) {
     let mut broker = Broker::new();
     for number in 0..clients {
@@ -78,7 +78,7 @@ fn connect_subscribe(clients: u32) {
     }
 }
 
-/// A session whose client comes back for every [`WAITING`] messages.
+/// Runs a flow with a session whose client reconnects after every [`WAITING`] messages.
 fn absent(messages: u32) {
     let mut broker = Broker::new();
     let mut subscriber = Client::new(broker.connect("subscriber", false));
@@ -100,7 +100,7 @@ fn absent(messages: u32) {
     assert_eq!(subscriber.delivered, messages - messages % WAITING, "everything is delivered");
 }
 
-/// Turns and answers until nobody has anything to say.
+/// Runs turns and sends the clients' answers until all are idle.
 fn run_until_idle(broker: &mut Broker, clients: &mut [&mut Client]) {
     for _ in 0..2 * WAITING {
         broker.turn();
@@ -116,7 +116,7 @@ fn run_until_idle(broker: &mut Broker, clients: &mut [&mut Client]) {
     panic!("the clients and the broker do not come to rest");
 }
 
-/// What a client makes of what it gets.
+/// A client that counts and acknowledges the messages it receives.
 struct Client {
     id: ConnectionId,
     answer: Vec<u8>,
@@ -146,7 +146,7 @@ impl Client {
                 }
                 5 => (0x62, [body[0], body[1]]),
                 6 => (0x70, [body[0], body[1]]),
-                // CONNACK of a session that is resumed.
+                // This is the CONNACK of a resumed session.
                 _ => continue,
             };
             self.answer.extend([reply, 2, id[0], id[1]]);

@@ -1,7 +1,8 @@
-//! What a message costs where nothing else is: one worker, no sockets, fixed seeds, one thread. Counted from outside by
-//! `cargo xtask ratchet`, which runs each flow with two numbers of messages and takes the difference.
+//! Instruction counts of the broker's hot paths: one worker, no sockets, fixed seeds, one thread. `cargo xtask ratchet`
+//! counts from outside. It runs each flow with two numbers of messages and takes the difference.
 //!
-//! `ratchet` lists the flows; `ratchet FLOW MESSAGES` runs one and prints the allocations of the whole process.
+//! `ratchet` lists the flows; `ratchet FLOW MESSAGES` runs one and prints the number of allocations of the whole
+//! process.
 
 mod flow;
 mod node;
@@ -14,7 +15,7 @@ struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: everything is the system allocator's; only a count is added.
+// SAFETY: all calls go to the system allocator; only a count is added.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);

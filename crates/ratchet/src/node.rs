@@ -1,5 +1,5 @@
-//! A worker and its clients, all in one thread; packets are those of MQTT 3.1.1, put together by hand so that the counted
-//! instructions are nearly all the broker's.
+//! A worker and its clients in one thread. The packets are MQTT 3.1.1 and are built by hand, so that nearly all counted
+//! instructions belong to the broker.
 
 use std::sync::Arc;
 
@@ -26,13 +26,13 @@ impl Broker {
         Self { worker, dirty: Vec::new(), received: Vec::new(), used: 0 }
     }
 
-    /// Bytes of a client.
+    /// Sends bytes from a client to the worker.
     pub fn send(&mut self, client: ConnectionId, bytes: &[u8]) {
         let received = self.worker.receive(NOW, client.slot, bytes);
         assert_eq!(received.consumed, bytes.len(), "the worker takes everything");
     }
 
-    /// Turns until nothing is left to do; then [`Self::received`] tells what came out.
+    /// Runs turns until nothing is left to do. [`Self::received`] then returns the output.
     pub fn turn(&mut self) {
         self.used = 0;
         for _ in 0..TURNS_MAX {
@@ -51,7 +51,7 @@ impl Broker {
                 self.used += 1;
                 self.worker.written(NOW, slot);
             }
-            // Every byte was taken at once, so nothing was kept that the woken could be offered again.
+            // The worker accepted every byte at once, so there are no kept bytes to offer again.
             self.worker.take_woken(&mut dirty);
             dirty.clear();
             self.dirty = dirty;
@@ -63,18 +63,18 @@ impl Broker {
         panic!("the worker does not come to rest in {TURNS_MAX} turns");
     }
 
-    /// What the last turns sent to a client, in order.
+    /// Returns the bytes that the last turns sent to a client, in order.
     pub fn received(&self, client: ConnectionId) -> impl Iterator<Item = &[u8]> {
         let here = self.received[..self.used].iter();
         here.filter(move |(slot, _)| *slot == client.slot).map(|(_, bytes)| &bytes[..])
     }
 
-    /// How many clients got something in the last turns.
+    /// Returns the number of clients that got something in the last turns.
     pub fn receivers(&self) -> usize {
         self.used
     }
 
-    /// CONNECT and CONNACK.
+    /// Sends CONNECT and checks CONNACK.
     pub fn connect(&mut self, name: &str, clean: bool) -> ConnectionId {
         let client = self.worker.open(NOW, None);
         let mut body = b"\x00\x04MQTT\x04".to_vec();
@@ -87,7 +87,7 @@ impl Broker {
         client
     }
 
-    /// SUBSCRIBE and SUBACK.
+    /// Sends SUBSCRIBE and checks SUBACK.
     pub fn subscribe(&mut self, client: ConnectionId, filter: &str, qos: u8) {
         let mut body = vec![0, 1];
         text(&mut body, filter);
@@ -98,7 +98,7 @@ impl Broker {
         assert_eq!(answer, [0x90, 3, 0, 1, qos], "SUBACK");
     }
 
-    /// DISCONNECT, and the connection is gone.
+    /// Sends DISCONNECT and removes the connection.
     pub fn disconnect(&mut self, client: ConnectionId) {
         self.send(client, &[0xE0, 0]);
         self.turn();
@@ -107,10 +107,10 @@ impl Broker {
     }
 }
 
-/// A PUBLISH that is sent again and again.
+/// A PUBLISH that is sent repeatedly.
 pub struct Publish {
     bytes: Vec<u8>,
-    /// Where its Packet Identifier is, if it has one.
+    /// Position of the Packet Identifier, if there is one.
     id_at: Option<usize>,
 }
 
@@ -128,7 +128,7 @@ impl Publish {
         Self { bytes, id_at }
     }
 
-    /// With identifiers 1 to 60,000, again and again.
+    /// Returns the packet of a message. Packet Identifiers run from 1 to 60,000 and then repeat.
     pub fn number(&mut self, message: u32) -> &[u8] {
         let id = (message % 60_000 + 1) as u16;
         if let Some(at) = self.id_at {
@@ -138,7 +138,7 @@ impl Publish {
     }
 }
 
-/// First byte, body and Remaining Length of each packet in `bytes`.
+/// Returns the first byte and the body of each packet in `bytes`.
 pub fn packets(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let first = *bytes.first()?;
@@ -157,7 +157,7 @@ pub fn packets(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// The Packet Identifier of a PUBLISH above QoS 0.
+/// Returns the Packet Identifier of a PUBLISH above QoS 0.
 pub fn publish_id(body: &[u8]) -> [u8; 2] {
     let at = 2 + usize::from(u16::from_be_bytes([body[0], body[1]]));
     [body[at], body[at + 1]]

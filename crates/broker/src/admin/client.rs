@@ -1,4 +1,4 @@
-//! Clients, sessions and subscriptions as an operator sees them.
+//! Clients, sessions and subscriptions as operators see them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,40 +12,40 @@ use crate::node::Node;
 use crate::route::{Options, RouteKind};
 use crate::store::{Enqueue, Member};
 
-/// A client that is connected, or a durable session whose client is not.
+/// A connected client, or a durable session whose client is not connected.
 #[derive(Clone, Debug)]
 pub struct ClientInfo {
     pub client_id: Arc<str>,
     pub connected: bool,
-    /// `None` for Unix sockets, and while not connected.
+    /// Address of the client. `None` for a Unix socket and for a client that is not connected.
     pub address: Option<SocketAddr>,
     pub username: Option<Box<str>>,
     pub version: Option<Version>,
     pub connected_at: Option<Time>,
-    /// Seconds; 0 is none.
+    /// Keep Alive in seconds; 0 means none.
     pub keep_alive: u16,
-    /// Whether its session outlives its connection.
+    /// True if the session outlives its connection.
     pub durable: bool,
     pub subscriptions: usize,
-    /// Deliveries at QoS 1 and 2 that it has not acknowledged.
+    /// Number of QoS 1 and 2 deliveries that the client has not acknowledged.
     pub inflight: usize,
     pub queued_messages: usize,
     pub queued_bytes: u64,
-    /// PUBLISH packets received from it on this connection; wraps at 2^32.
+    /// Number of PUBLISH packets received from the client on this connection; wraps at 2^32.
     pub messages_received: u32,
-    /// PUBLISH packets sent to it on this connection; wraps at 2^32.
+    /// Number of PUBLISH packets sent to the client on this connection; wraps at 2^32.
     pub messages_sent: u32,
-    /// Its session, whose part of the figures is still to be filled in.
+    /// Session whose figures are not added yet.
     pub(crate) session: Option<SessionId>,
 }
 
-/// Which clients are meant. Empty: all.
+/// Conditions on the clients of a listing. The default selects all clients.
 #[derive(Clone, Debug, Default)]
 pub struct ClientFilter {
-    /// In the Client Identifier.
+    /// Text that the Client Identifier contains.
     pub contains: Option<String>,
     pub username: Option<String>,
-    /// Network and bits of its prefix; IPv4 addresses are never written as IPv6.
+    /// Network address and prefix length in bits. IPv4 addresses are never written as IPv6.
     pub network: Option<(IpAddr, u8)>,
     pub connected: Option<bool>,
     pub version: Option<Version>,
@@ -59,7 +59,7 @@ pub struct ClientPage {
     pub next: Option<Cursor>,
 }
 
-/// All about one client.
+/// Everything known about one client.
 #[derive(Clone, Debug)]
 pub struct ClientDetail {
     pub info: ClientInfo,
@@ -70,34 +70,34 @@ pub struct ClientDetail {
 #[derive(Clone, Debug)]
 pub struct ConnectionDetail {
     pub id: ConnectionId,
-    /// What the configuration calls the listener that it came in by; `None` for in-memory transports.
+    /// Configured name of the listener that accepted the connection; `None` for in-memory transports.
     pub listener: Option<Box<str>>,
-    /// Deliveries it takes without acknowledgement.
+    /// Maximum number of unacknowledged deliveries that the client accepts.
     pub receive_maximum: u16,
-    /// `None`: no limit.
+    /// Maximum size of a packet that the client accepts, in bytes. `None` means no limit.
     pub packet_size_max: Option<u32>,
     pub topic_alias_max: u16,
-    /// Since its last packet.
+    /// Time since the client's last packet.
     pub silent: Duration,
-    /// Bytes not yet taken by the system.
+    /// Number of bytes that the operating system has not accepted yet.
     pub unsent_bytes: usize,
-    /// Bytes that it makes the node hold for its session: Topic Filters, Will and Client Identifier.
+    /// Number of bytes that the node holds for the client's session: Topic Filters, Will and Client Identifier.
     pub session_bytes: usize,
-    /// What its user has, and what all behind its mountpoint have.
+    /// Usage of the client's user. `mountpoint_usage` is that of all clients behind its mountpoint.
     pub user_usage: Option<ResourceUsage>,
     pub mountpoint_usage: Option<ResourceUsage>,
-    /// Whether a PUBLISH of its has to wait.
+    /// True while a PUBLISH of the client waits.
     pub publisher_blocked: bool,
     pub has_will: bool,
-    /// For how long a delivery has been waiting for its acknowledgement.
+    /// Time that a delivery has waited for its acknowledgement.
     pub oldest_unacknowledged: Option<Duration>,
 }
 
-/// What a user, or a mountpoint, has of the node: that is what its quota bounds.
+/// Usage of the node's resources by a user or a mountpoint. Quotas bound these figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResourceUsage {
     pub connections: u64,
-    /// Sessions that outlive their connection.
+    /// Number of sessions that outlive their connection.
     pub sessions: u64,
     /// Bytes of Topic Filters, Wills and Client Identifiers of connected clients.
     pub session_bytes: u64,
@@ -109,29 +109,29 @@ pub struct ResourceUsage {
 
 #[derive(Clone, Debug)]
 pub struct SessionDetail {
-    /// Session Expiry Interval; `None` is never.
+    /// Session Expiry Interval; `None` means that the session never expires.
     pub expiry: Option<Duration>,
-    /// When it ends if the client does not come back.
+    /// Time at which the session ends if the client does not reconnect.
     pub expires_at: Option<Time>,
     pub inflight: usize,
     pub queued_messages: usize,
     pub queued_bytes: u64,
     pub oldest_queued: Option<Duration>,
-    /// Messages whose publishers wait for a place in the queue.
+    /// Number of messages whose publishers wait for a queue slot.
     pub waiting_publishers: usize,
     pub will_due_at: Option<Time>,
 }
 
 #[derive(Clone, Debug)]
 pub struct SubscriptionInfo {
-    /// As the client wrote it, with `$share/` where it is shared.
+    /// Topic Filter as the client wrote it, with `$share/` if the subscription is shared.
     pub filter: Box<str>,
     pub qos: QoS,
     pub no_local: bool,
     pub retain_as_published: bool,
     pub retain_handling: RetainHandling,
     pub subscription_id: Option<u32>,
-    /// Empty in a listing of one client.
+    /// Client Identifier; empty in a listing of one client.
     pub client_id: Arc<str>,
     pub connected: bool,
 }
@@ -157,12 +157,12 @@ impl SubscriptionInfo {
     }
 }
 
-/// Which subscriptions are meant. Empty: all.
+/// Conditions on the subscriptions of a listing. The default selects all subscriptions.
 #[derive(Clone, Debug, Default)]
 pub struct SubscriptionFilter {
-    /// Exactly this filter, without `$share/`.
+    /// Exact Topic Filter, without `$share/`.
     pub filter: Option<String>,
-    /// Filters that match this Topic Name.
+    /// Topic Name that the Topic Filter matches.
     pub matching: Option<String>,
     pub share: Option<String>,
 }
@@ -184,7 +184,7 @@ pub struct SubscriptionPage {
     pub next: Option<Cursor>,
 }
 
-/// A message that waits for a client or for its acknowledgement.
+/// A message that waits for a client or for the client's acknowledgement.
 #[derive(Clone, Debug)]
 pub struct Queued {
     pub state: QueueState,
@@ -194,7 +194,7 @@ pub struct Queued {
     pub payload_bytes: usize,
     pub age: Duration,
     pub expires_in: Option<Duration>,
-    /// Its beginning.
+    /// First bytes of the payload.
     pub payload: Vec<u8>,
 }
 
@@ -202,11 +202,12 @@ pub struct Queued {
 pub enum QueueState {
     Inflight,
     Waiting,
-    /// Beyond the full queue: its publisher waits.
+    /// The queue is full; the publisher waits.
     Overflow,
 }
 
-/// Messages in flight are known only while they may have to be sent again: those of durable sessions and of shared subscriptions.
+/// One page of a queue. Messages in flight are included only if they may have to be sent again: those of durable
+/// sessions and of shared subscriptions.
 #[derive(Debug)]
 pub struct QueuePage {
     pub items: Vec<Queued>,
@@ -219,11 +220,11 @@ pub struct Kicked {
     pub session_ended: bool,
 }
 
-/// Who would get a message.
+/// Receivers of a message on a topic.
 #[derive(Debug, Default)]
 pub struct Matches {
     pub receivers: Vec<Receiver>,
-    /// Of them, how many there are in all.
+    /// Number of all receivers, including those beyond the limit of `receivers`.
     pub total: usize,
 }
 
@@ -233,16 +234,17 @@ pub struct Receiver {
     pub connected: bool,
     pub durable: bool,
     pub filters: Vec<Box<str>>,
-    /// The highest that one of its subscriptions grants.
+    /// Highest QoS that a matching subscription grants.
     pub qos: QoS,
-    /// The group of which one member gets it.
+    /// Shared group, if only one of its members gets the message.
     pub share: Option<Box<str>>,
-    /// Whose name is still to be found.
+    /// Member of a shared group whose Client Identifier is not known yet.
     pub(crate) unnamed: Option<Member>,
 }
 
 impl ClientFilter {
-    /// What the worker can tell; the queue's part is asked when the session's figures are there.
+    /// Checks the conditions that a worker can check. [`Self::wants_queue`] checks the others when the figures of the
+    /// session are known.
     pub(crate) fn wants(
         &self,
         client_id: &str,
@@ -269,7 +271,8 @@ impl ClientFilter {
     }
 }
 
-/// Whether an address is in the network of `bits` bits. IPv4 and IPv6 never mix.
+/// Returns whether `address` is in `network` with a prefix of `bits` bits. IPv4 and IPv6 addresses never match each
+/// other.
 pub fn is_within(address: IpAddr, network: IpAddr, bits: u8) -> bool {
     match (address.to_canonical(), network.to_canonical()) {
         (IpAddr::V4(address), IpAddr::V4(network)) => {
@@ -284,7 +287,7 @@ pub fn is_within(address: IpAddr, network: IpAddr, bits: u8) -> bool {
     }
 }
 
-/// An entry of a queue, with up to `payload_max` bytes of its payload.
+/// Returns an entry of a queue, with up to `payload_max` bytes of its payload.
 pub(crate) fn queued(now: Time, state: QueueState, entry: &Enqueue, payload_max: usize) -> Queued {
     let view = entry.message.view();
     Queued {
@@ -299,7 +302,7 @@ pub(crate) fn queued(now: Time, state: QueueState, entry: &Enqueue, payload_max:
     }
 }
 
-/// Up to `limit` filters that begin with `prefix`.
+/// Returns up to `limit` filters that begin with `prefix`, and whether there are more.
 pub(super) fn routes(node: &Arc<Node>, prefix: &str, limit: usize) -> (Vec<FilterRoutes>, bool) {
     let reader = node.routes.reader();
     let mut found: Vec<FilterRoutes> = Vec::new();
@@ -317,7 +320,7 @@ pub(super) fn routes(node: &Arc<Node>, prefix: &str, limit: usize) -> (Vec<Filte
             RouteKind::Session | RouteKind::Group => return,
         };
         let info = RouteInfo { kind, worker, shard };
-        // All destinations of a filter come one after the other.
+        // The index yields all destinations of a filter one after the other.
         let known = found.last_mut().filter(|last| *last.filter == *filter);
         match known {
             Some(known) if known.destinations.len() < DESTINATIONS_MAX => known.destinations.push(info),
@@ -332,10 +335,10 @@ pub(super) fn routes(node: &Arc<Node>, prefix: &str, limit: usize) -> (Vec<Filte
     (found, more)
 }
 
-/// Destinations told of one filter.
+/// Maximum number of destinations that are listed for one filter.
 const DESTINATIONS_MAX: usize = 1000;
 
-/// A durable session's part in a listing.
+/// Figures that a durable session adds to a listing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionFigures {
     pub inflight: usize,
@@ -356,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_hold_their_addresses() {
+    fn a_network_contains_its_addresses() {
         let within = |address: &str, network: &str, bits| {
             is_within(address.parse().expect("an address"), network.parse().expect("an address"), bits)
         };

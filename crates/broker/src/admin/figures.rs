@@ -1,4 +1,4 @@
-//! The node in numbers, as its workers last published them.
+//! Figures of the node, as its workers last published them.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -7,99 +7,101 @@ use crate::counters::{Counters, PacketCounters, Published, StoreCounters};
 use crate::ids::Time;
 use crate::node::Node;
 
-/// All figures of a node at one moment; those of each worker are up to about a second old.
+/// All figures of a node at one moment. The figures of a worker are up to about a second old.
 #[derive(Clone, Debug)]
 pub struct Figures {
     pub at: Time,
     pub workers: Vec<WorkerFigures>,
-    /// Pairs of Topic Filter and destination in the routing index.
+    /// Number of pairs of Topic Filter and destination in the routing index.
     pub routes: u64,
-    /// Unusual arrangements of wildcards that the node still takes, of `routing.shapes_max`.
+    /// Number of unusual wildcard shapes that the node still accepts, out of `routing.shapes_max`.
     pub shapes_free: u64,
     pub traces: u64,
-    /// Events of traces that were not handed on because there were too many.
+    /// Number of trace events that were discarded because there were too many.
     pub trace_events_lost: u64,
 }
 
-/// One worker's figures.
+/// Figures of one worker.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerFigures {
     pub counters: Counters,
-    /// Of the shards that it hosts, summed.
+    /// Counters of the shards that the worker hosts, summed.
     pub store: StoreCounters,
     pub packets: PacketCounters,
     pub connections: u64,
-    /// Durable sessions.
+    /// Number of durable sessions.
     pub sessions: u64,
-    /// Subscriptions of durable sessions.
+    /// Number of subscriptions of durable sessions.
     pub session_subscriptions: u64,
     pub retained_messages: u64,
     pub retained_bytes: u64,
-    /// Bytes of messages that wait, in flight to durable sessions included.
+    /// Bytes of waiting messages, including messages in flight to durable sessions.
     pub queued_bytes: u64,
-    /// Of these, for durable sessions that are away.
+    /// Part of `queued_bytes` that waits for disconnected clients.
     pub offline_bytes: u64,
-    /// Messages that wait for clients that are connected.
+    /// Number of messages that wait for connected clients.
     pub waiting_messages: u64,
-    /// For how long the oldest of them has waited.
+    /// Time that the oldest of `waiting_messages` has waited.
     pub oldest: Duration,
-    /// Clients in the table of slow subscribers.
+    /// Number of clients in the table of slow subscribers.
     pub slow: u64,
-    /// Of 0 to 3: what it gives up because it has too much to do.
+    /// Overload level, 0 to 3. A higher level refuses more kinds of work.
     pub overload: u8,
     pub reactor: ReactorFigures,
 }
 
-/// What a reactor tells of its loop.
+/// Figures that a reactor reports about its loop.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReactorFigures {
     pub turns: u64,
-    /// Time spent in turns, which is all but waiting.
+    /// Time spent in turns: all time except waiting for events.
     pub busy: Duration,
-    /// Turns that took less than 2^n microseconds and not less than half of that; the last holds all longer ones.
+    /// Histogram of turn times. Bucket n counts turns of at least 2^(n-1) and less than 2^n microseconds; the last
+    /// bucket also counts all longer turns.
     pub turn_us: [u64; TURN_BUCKETS],
-    /// Weight of what waits in its mailbox.
+    /// Weight of the commands in the mailbox, in bytes.
     pub mailbox_bytes: u64,
     pub accept_errors: AcceptErrors,
     pub door: AcceptFigures,
 }
 
-/// Connections on their way to CONNECT.
+/// Figures on connections before their CONNECT succeeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AcceptFigures {
-    /// Of the whole node, told by its first reactor.
+    /// Number of unauthenticated connections of the whole node. Only the first reactor reports it.
     pub half_open: u64,
-    /// Times that accepting paused because so many were half open.
+    /// Times that accepting paused because of too many unauthenticated connections.
     pub waits_half_open: u64,
-    /// Times that accepting paused for the rate of new connections.
+    /// Times that accepting paused because of the rate limit for new connections.
     pub waits_rate: u64,
     /// Times that accepting paused because the node was overloaded.
     pub waits_overload: u64,
-    /// Times that a connection was not read for a second because it sent most while the node was overloaded.
+    /// Times that the node, while overloaded, stopped reading the connection that sent most. Each pause lasts one
+    /// second.
     pub noisy_paused: u64,
-    /// Half-open connections closed because their address had as many as it may.
+    /// Unauthenticated connections closed because their address had reached its limit.
     pub closed_address: u64,
-    /// Those that were not through TLS, WebSocket and the PROXY header in time.
+    /// Unauthenticated connections closed because TLS, WebSocket or PROXY handshakes took too long.
     pub closed_timeout: u64,
     pub handshakes_full: u64,
     pub handshakes_resumed: u64,
 }
 
-/// Connections that were not taken.
+/// Numbers of connections that were not accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AcceptErrors {
-    /// The process has no descriptors left.
+    /// The process had no file descriptors left.
     pub descriptors: u64,
-    /// A limit on connections was reached.
+    /// The number of connections had reached its limit.
     pub limit: u64,
     pub other: u64,
 }
 
-/// Buckets of turn times: up to 2^23 us, which is 8 s.
+/// Number of buckets of turn times. The last bucket starts at 2^22 us (4 s).
 pub const TURN_BUCKETS: usize = 24;
 
 impl ReactorFigures {
-    /// A turn has taken so long.
+    /// Counts a turn that took `took`.
     pub fn turn(&mut self, took: Duration) {
         self.turns += 1;
         self.busy += took;
@@ -121,12 +123,12 @@ impl Figures {
         }
     }
 
-    /// Sum over all workers.
+    /// Returns the sum of a figure over all workers.
     pub fn total(&self, figure: impl Fn(&WorkerFigures) -> u64) -> u64 {
         self.workers.iter().map(figure).sum()
     }
 
-    /// All workers' counters as one.
+    /// Returns the counters of all workers, summed.
     pub fn counters(&self) -> (Counters, StoreCounters, PacketCounters) {
         let mut sum = (Counters::default(), StoreCounters::default(), PacketCounters::default());
         for worker in &self.workers {
@@ -137,7 +139,7 @@ impl Figures {
         sum
     }
 
-    /// Subscriptions of all clients and sessions.
+    /// Returns the number of subscriptions of all clients and sessions.
     pub fn subscriptions(&self) -> u64 {
         self.total(|worker| {
             let ephemeral =

@@ -1,8 +1,8 @@
-//! What an operator asks of a running node: [`Admin`] is the handle, its methods are the questions.
+//! Requests of operators to a running node. [`Admin`] is the handle; each of its methods is a request.
 //!
-//! A question travels to the worker that owns the answer, as a letter, and is answered by calling a [`Reply`] on that worker's
-//! thread. **Invariant:** one question costs its worker a bounded piece of work; what needs more is asked in steps, each with
-//! the [`Cursor`] of the one before. A reply that is dropped uncalled means that the node stops.
+//! A request travels as a command to the worker that owns the answer. That worker calls a [`Reply`] on its own thread.
+//! **Invariant:** one request costs its worker a bounded piece of work. A longer request is made in steps, each with
+//! the [`Cursor`] of the previous one. A reply that is dropped without a call means that the node is stopping.
 
 mod client;
 mod figures;
@@ -42,25 +42,25 @@ use crate::retained;
 use crate::settings::Settings;
 use crate::store::client_shard;
 
-/// Called with the answer, on a worker's thread: hands it on and does nothing else.
+/// Callback that gets the answer, on a worker's thread. It passes the answer on and does nothing else.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
 
-/// Where a listing goes on. Its numbers mean nothing outside the node's present run.
+/// Position at which a listing continues. Its numbers are valid only during the current run of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// A worker, or the number of workers plus a shard.
+    /// Index of a worker, or the number of workers plus the index of a shard.
     pub stage: u32,
-    /// The first slot to look at.
+    /// First slot to examine.
     pub slot: u32,
-    /// Subscriptions of that slot's client already listed.
+    /// Number of subscriptions of that slot's client that are already listed.
     pub within: u32,
 }
 
-/// A handle on a running node for operators. Cheap to clone; usable from any thread but a worker's.
+/// Handle of a running node for operators. It is cheap to clone and works on any thread except a worker's.
 #[derive(Clone)]
 pub struct Admin {
     node: Arc<Node>,
-    /// The wall clock when the node started, at [`Incarnation::began`](crate::Incarnation::began).
+    /// Wall-clock time at which the node started, at [`Incarnation::began`](crate::Incarnation::began).
     started: SystemTime,
     clock: std::time::Instant,
 }
@@ -72,18 +72,18 @@ pub struct Publication {
     pub payload: Vec<u8>,
     pub qos: u8,
     pub retain: bool,
-    /// Seconds; `None` is never.
+    /// Message Expiry Interval in seconds; `None` means that the message never expires.
     pub message_expiry: Option<u32>,
     pub content_type: Option<String>,
     pub response_topic: Option<String>,
     pub correlation_data: Option<Vec<u8>>,
-    /// Payload Format Indicator 1.
+    /// True sets Payload Format Indicator to 1: the payload is UTF-8 text.
     pub payload_is_text: bool,
     pub user_properties: Vec<(String, String)>,
 }
 
 impl Publication {
-    /// As on the wire, without Message Expiry Interval.
+    /// Returns the properties as encoded in PUBLISH, without Message Expiry Interval.
     fn properties(&self) -> Result<Vec<u8>, Invalid> {
         let mut properties = PropertiesBuf::default();
         let mut fits = true;
@@ -111,7 +111,7 @@ impl Publication {
 /// A subscription that an operator makes for a client.
 #[derive(Clone, Debug)]
 pub struct NewSubscription {
-    /// With `$share/` where it is shared.
+    /// Topic Filter, with `$share/` if the subscription is shared.
     pub filter: String,
     pub qos: QoS,
     pub no_local: bool,
@@ -120,36 +120,36 @@ pub struct NewSubscription {
     pub subscription_id: Option<u32>,
 }
 
-/// Why something cannot be done for a client.
+/// Reasons why an action on a client fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientActionError {
-    /// There is no such client, nor a session of it.
+    /// Neither the client nor a session of it exists.
     Unknown,
-    /// There is a session, but the client is not connected.
+    /// The client has a session but is not connected.
     NotConnected,
-    /// The client went while it was done.
+    /// The client disconnected during the action.
     Gone,
 }
 
-/// A retained message without its payload's bytes.
+/// A retained message without the bytes of its payload.
 #[derive(Clone, Debug)]
 pub struct RetainedInfo {
     pub topic: Box<str>,
     pub qos: QoS,
     pub payload_bytes: usize,
     pub age: Duration,
-    /// What is left of its Message Expiry Interval.
+    /// Remaining part of the Message Expiry Interval.
     pub expires_in: Option<Duration>,
 }
 
 #[derive(Debug)]
 pub struct RetainedPage {
     pub items: Vec<RetainedInfo>,
-    /// The shard to go on in, and the topic behind which.
+    /// Shard in which the next step continues, and the topic after which it continues.
     pub next: Option<(ShardId, Option<Box<str>>)>,
 }
 
-/// A retained message, whole.
+/// A complete retained message.
 #[derive(Clone, Debug)]
 pub struct RetainedMessage {
     pub info: RetainedInfo,
@@ -158,31 +158,32 @@ pub struct RetainedMessage {
     pub user_properties: Vec<(String, String)>,
 }
 
-/// What is wrong with a request.
+/// Reasons why a request is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalid {
-    /// No Topic Name [MQTT-4.7.1-1], longer or deeper than the settings allow, or the broker's own.
+    /// The topic is not a Topic Name [MQTT-4.7.1-1], exceeds the configured length or number of levels, or is reserved
+    /// for the broker.
     Topic,
-    /// No Topic Filter, or longer or deeper than the settings allow.
+    /// The filter is not a Topic Filter, or exceeds the configured length or number of levels.
     Filter,
-    /// 0, 1 or 2, and not above `mqtt.qos_max`.
+    /// The QoS is not 0, 1 or 2, or is above `mqtt.qos_max`.
     QoS,
     /// `mqtt.retain_available` is off.
     Retain,
-    /// A text with U+0000, or longer than 65,535 bytes [MQTT-1.5.4-2].
+    /// A text contains U+0000 or is longer than 65,535 bytes [MQTT-1.5.4-2].
     Text,
-    /// More bytes than `mqtt.packet_size_max`.
+    /// The message is larger than `mqtt.packet_size_max`.
     Size,
-    /// Said to be text, and is none.
+    /// The payload is declared to be text and is not valid UTF-8.
     Payload,
-    /// There already.
+    /// The entry exists already.
     Exists,
-    /// As many as there may be.
+    /// The maximum number of entries is reached.
     TooMany,
 }
 
 impl Admin {
-    /// `started` and `clock` are taken when the node starts.
+    /// Creates a handle. The caller reads `started` and `clock` when the node starts.
     pub fn new(node: Arc<Node>, started: SystemTime, clock: std::time::Instant) -> Self {
         Self { node, started, clock }
     }
@@ -199,7 +200,7 @@ impl Admin {
         self.node.incarnation.began.after(self.clock.elapsed())
     }
 
-    /// A point of the node's time by the wall clock.
+    /// Converts a time of the node to wall-clock time.
     pub fn wall(&self, time: Time) -> SystemTime {
         let began = self.node.incarnation.began;
         if time < began {
@@ -209,12 +210,12 @@ impl Admin {
         }
     }
 
-    /// What the workers last said of themselves; asks nobody, waits for nobody for longer than a copy takes.
+    /// Returns the figures that the workers last published. It sends no command, and waits no longer than a copy takes.
     pub fn figures(&self) -> Figures {
         Figures::of(&self.node, self.now())
     }
 
-    /// The settings in force.
+    /// Returns the settings in force.
     pub fn settings(&self) -> Arc<Settings> {
         self.node.settings()
     }
@@ -223,7 +224,7 @@ impl Admin {
         self.node.post(worker, request.into());
     }
 
-    /// One step of listing clients: those connected, then sessions without a connection.
+    /// Performs one step of listing clients: first connected clients, then sessions without a connection.
     pub fn clients(&self, from: Cursor, limit: usize, filter: Arc<ClientFilter>, reply: Reply<ClientPage>) {
         let (worker, from) = match self.resolve_cursor(from) {
             Some(at) => at,
@@ -232,13 +233,13 @@ impl Admin {
         self.send(worker, AdminRequest::Clients { from, limit, filter, reply });
     }
 
-    /// The worker that a cursor is at.
+    /// Returns the worker that owns the position of a cursor.
     fn resolve_cursor(&self, cursor: Cursor) -> Option<(WorkerId, Cursor)> {
         let worker = self.node.stage_host(cursor.stage)?;
         Some((worker, cursor))
     }
 
-    /// Everything about one client. `None`: there is no such client, nor a session of it.
+    /// Returns everything known about one client. `None` means that neither the client nor a session of it exists.
     pub fn client(&self, client_id: &str, reply: Reply<Option<Box<ClientDetail>>>) {
         let shard = client_shard(client_hash(client_id));
         self.send(
@@ -247,7 +248,8 @@ impl Admin {
         );
     }
 
-    /// Some of a client's subscriptions, from the `from`th on. `None`: unknown.
+    /// Returns up to `limit` subscriptions of a client, starting at index `from`. `None` means that the client is
+    /// unknown.
     pub fn client_subscriptions(
         &self,
         client_id: &str,
@@ -261,21 +263,23 @@ impl Admin {
         self.send(self.node.shard_host(shard), request);
     }
 
-    /// What waits for a client or is in flight to it, at most `limit`, each with up to `payload` bytes of its payload.
+    /// Returns at most `limit` messages that wait for a client or are in flight to it. Each has up to `payload` bytes
+    /// of its payload.
     pub fn queue(&self, client_id: &str, limit: usize, payload: usize, reply: Reply<Option<QueuePage>>) {
         let shard = client_shard(client_hash(client_id));
         let request = AdminRequest::Queue { shard, client_id: client_id.into(), limit, payload, reply };
         self.send(self.node.shard_host(shard), request);
     }
 
-    /// Closes a client's connection with 0x98, and ends its durable session if asked to. `None`: unknown.
+    /// Closes a client's connection with 0x98, and ends its durable session if `end_session` is true. `None` means that
+    /// the client is unknown.
     pub fn kick(&self, client_id: &str, end_session: bool, reply: Reply<Option<Kicked>>) {
         let shard = client_shard(client_hash(client_id));
         let request = AdminRequest::Kick { shard, client_id: client_id.into(), end_session, reply };
         self.send(self.node.shard_host(shard), request);
     }
 
-    /// One step of listing subscriptions: of connected clients, then of sessions without a connection.
+    /// Performs one step of listing subscriptions: first of connected clients, then of sessions without a connection.
     pub fn subscriptions(
         &self,
         from: Cursor,
@@ -289,11 +293,11 @@ impl Admin {
         self.send(worker, AdminRequest::Subscriptions { from, limit, filter, reply });
     }
 
-    /// Subscribes a connected client, as if it had sent SUBSCRIBE; answered with the Reason Code of its SUBACK. The access rules are
-    /// not asked: the operator's word counts.
+    /// Subscribes a connected client as if it had sent SUBSCRIBE. The reply is the Reason Code of the SUBACK. The
+    /// access rules do not apply: the operator decides.
     ///
     /// # Errors
-    /// A filter that is none.
+    /// Fails if the filter is invalid.
     pub fn subscribe(
         &self,
         client_id: &str,
@@ -307,10 +311,10 @@ impl Admin {
         Ok(())
     }
 
-    /// Takes a subscription from a connected client; answered with the Reason Code of its UNSUBACK.
+    /// Removes a subscription of a connected client. The reply is the Reason Code of the UNSUBACK.
     ///
     /// # Errors
-    /// A filter that is none.
+    /// Fails if the filter is invalid.
     pub fn unsubscribe(
         &self,
         client_id: &str,
@@ -325,10 +329,10 @@ impl Admin {
         Ok(())
     }
 
-    /// Publishes; answered when everybody it is for has it, as a PUBACK would be.
+    /// Publishes a message. The reply comes when all receivers have it, as a PUBACK would.
     ///
     /// # Errors
-    /// What no client could publish either.
+    /// Fails if a client could not publish the message either.
     pub fn publish(&self, publication: &Publication, reply: Reply<ReasonCode>) -> Result<(), Invalid> {
         let message = self.message(publication)?;
         let worker =
@@ -360,7 +364,7 @@ impl Admin {
         if size as u64 > mqtt.packet_size_max.bytes() {
             return Err(Invalid::Size);
         }
-        // Counted from when the worker publishes it.
+        // The interval starts when the worker publishes the message.
         let expires =
             publication.message_expiry.map_or(Time::NEVER, |seconds| Time(u64::from(seconds) * 1000));
         let view = MessageView {
@@ -378,10 +382,10 @@ impl Admin {
         Ok(view.to_message())
     }
 
-    /// One step of listing retained messages that match; `from` is what the step before said.
+    /// Performs one step of listing the retained messages that match. `from` is `next` of the previous step.
     ///
     /// # Errors
-    /// A filter that is none.
+    /// Fails if the filter is invalid.
     pub fn retained(
         &self,
         filter: &str,
@@ -406,8 +410,8 @@ impl Admin {
         self.send(host, AdminRequest::RetainedMessage { topic: topic.into(), reply });
     }
 
-    /// Deletes the retained messages of these topics; nobody is sent anything. Answered once for each worker that was asked, with how
-    /// many there were; returns how many answers come.
+    /// Deletes the retained messages of these topics without sending anything to clients. Returns the number of replies
+    /// to expect. Each worker that hosts one of the topics replies with the number of messages that it deleted.
     pub fn delete_retained(
         &self,
         topics: &[Box<str>],
@@ -428,10 +432,11 @@ impl Admin {
         requested
     }
 
-    /// Who would get a message on this topic, up to `limit` receivers; of shared groups all members.
+    /// Finds the receivers of a message on this topic, up to `limit`. All members of matching shared groups count as
+    /// receivers.
     ///
     /// # Errors
-    /// A topic that is none.
+    /// Fails if the topic is not a Topic Name.
     pub fn find_receivers(&self, topic: &str, limit: usize, reply: Reply<Matches>) -> Result<(), Invalid> {
         TopicName::parse(topic).map_err(|_| Invalid::Topic)?;
         let matches = Matches::default();
@@ -447,23 +452,24 @@ impl Admin {
         Ok(())
     }
 
-    /// Up to `limit` filters of the index that begin with `prefix`, in no particular order, each with its destinations, and whether there
-    /// are more. Goes through the whole index on the calling thread: call where that is no harm.
+    /// Returns up to `limit` filters of the index that begin with `prefix`, with their destinations, in no particular
+    /// order. The second value is true if there are more. The call scans the whole index on the calling thread, so do
+    /// not call it on a thread that others wait for.
     pub fn routes(&self, prefix: &str, limit: usize) -> (Vec<FilterRoutes>, bool) {
         client::routes(&self.node, prefix, limit)
     }
 
-    /// Counts messages on topics that match `filter` from now on.
+    /// Starts to count messages on topics that match `filter`.
     ///
     /// # Errors
-    /// A filter that is none, or is watched already; more than 64.
+    /// Fails if the filter is invalid or already watched, or if 64 filters are watched.
     pub fn watch(&self, filter: &str) -> Result<Watched, Invalid> {
         self.node.watches.add(filter, self.now(), self.node.workers)?;
         self.send_watches();
         self.watched().into_iter().find(|watched| *watched.filter == *filter).ok_or(Invalid::Filter)
     }
 
-    /// False when it was not watched.
+    /// Stops watching a filter. Returns false if the filter was not watched.
     pub fn unwatch(&self, filter: &str) -> bool {
         let known = self.node.watches.remove(filter);
         self.send_watches();
@@ -480,29 +486,30 @@ impl Admin {
         }
     }
 
-    /// The slowest deliveries of one worker's clients.
+    /// Returns the slowest deliveries of one worker's clients.
     pub fn slow(&self, worker: WorkerId, reply: Reply<Vec<SlowDelivery>>) {
         self.send(worker, AdminRequest::Slow { reply });
     }
 
-    /// Forgets them.
+    /// Clears the table of slow deliveries on all workers.
     pub fn forget_slow(&self) {
         for worker in self.workers() {
             self.send(worker, AdminRequest::ForgetSlow);
         }
     }
 
-    /// The busiest clients and topics of one worker, by sampling.
+    /// Returns the busiest clients and topics of one worker, found by sampling.
     pub fn top(&self, worker: WorkerId, reply: Reply<Top>) {
         self.send(worker, AdminRequest::Top { reply });
     }
 
-    /// Begins a trace on all workers. It goes on until the returned [`Trace`] is dropped.
+    /// Starts a trace on all workers. It runs until the returned [`Trace`] is dropped.
     ///
-    /// `sink` is called on the workers' threads for each event and must not block; false means that the event was lost, which is counted.
+    /// `sink` is called on the workers' threads for each event and must not block. It returns false if the event was
+    /// lost, and such events are counted.
     ///
     /// # Errors
-    /// More than 8 at once; a filter that is none.
+    /// Fails if 8 traces run already, or if the filter is invalid.
     pub fn trace(
         &self,
         subject: TraceSubject,
@@ -527,8 +534,8 @@ impl Admin {
         }
     }
 
-    /// Replaces the settings. Those that are read at start must be the ones the node was started with; connections keep what they were
-    /// told in CONNACK.
+    /// Replaces the settings. Settings that are read only at start must keep their values. Connections keep the limits
+    /// that their CONNACK announced.
     pub fn set_settings(&self, settings: Settings) {
         let settings = Arc::new(settings);
         for worker in self.workers() {
@@ -547,7 +554,7 @@ pub struct FilterRoutes {
 /// One destination of a filter.
 #[derive(Clone, Debug)]
 pub struct RouteInfo {
-    /// `client`, `session_qos0`, `shard` or `shard_groups`.
+    /// `client`, `session_qos0`, `shard`, `shard_groups` or `node`.
     pub kind: &'static str,
     pub worker: Option<u16>,
     pub shard: Option<u16>,

@@ -1,4 +1,4 @@
-//! The letters in which [`Admin`](super::Admin)'s questions travel.
+//! Commands that carry the requests of [`Admin`](super::Admin) to workers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::ids::{ConnectionId, SessionId, ShardId};
 use crate::message::Message;
 use crate::settings::Settings;
 
-/// What an operator wants to know, on its way.
+/// A request of an operator on its way to a worker.
 pub struct AdminCommand(pub(crate) Box<AdminRequest>);
 
-/// One question, or one step of answering it.
+/// One request, or one step of answering it.
 pub(crate) enum AdminRequest {
     Clients {
         from: Cursor,
@@ -28,19 +28,19 @@ pub(crate) enum AdminRequest {
         filter: Arc<ClientFilter>,
         reply: Reply<ClientPage>,
     },
-    /// A page of clients on its way past the hosts of their sessions, the first of which is the receiver.
+    /// A page of clients that visits the hosts of their sessions. The receiver hosts the first of them.
     ClientSessions {
         page: ClientPage,
         filter: Arc<ClientFilter>,
         reply: Reply<ClientPage>,
     },
-    /// To the client's shard.
+    /// Sent to the client's shard.
     Client {
         shard: ShardId,
         client_id: Box<str>,
         reply: Reply<Option<Box<ClientDetail>>>,
     },
-    /// To the worker of its connection, with what the shard knows.
+    /// Sent to the worker of the client's connection, with the details that the shard knows.
     ClientConnection {
         connection: ConnectionId,
         session: Option<Box<ClientDetail>>,
@@ -80,12 +80,12 @@ pub(crate) enum AdminRequest {
     },
     KickConnection {
         connection: ConnectionId,
-        /// Whether the session is to end, and whether there is one.
+        /// True if the session has to end. `durable` is true if there is a durable session.
         end_session: bool,
         durable: bool,
         reply: Reply<Option<Kicked>>,
     },
-    /// A step; answered with the slot to go on at.
+    /// One step; the reply is the slot at which the next step continues.
     KickAll {
         from: u32,
         reason: ReasonCode,
@@ -126,7 +126,7 @@ pub(crate) enum AdminRequest {
     Retained {
         /// See [`retained::shard_of`](crate::retained::shard_of).
         shard: ShardId,
-        /// The last one that may have some.
+        /// Last shard that may have matching messages.
         last: ShardId,
         filter: Box<str>,
         after: Option<Box<str>>,
@@ -142,7 +142,7 @@ pub(crate) enum AdminRequest {
         reply: Reply<usize>,
     },
     FindReceivers(Box<ReceiverSearch>),
-    /// The same on its way to where members of shared groups are known by name.
+    /// The same search, on its way to the workers that know the names of shared group members.
     NameMembers(Box<ReceiverSearch>),
     Watches(Arc<[Arc<Watch>]>),
     Traces(Arc<[Arc<Running>]>),
@@ -156,7 +156,7 @@ pub(crate) enum AdminRequest {
     },
 }
 
-/// A question that goes past every worker, the first one first.
+/// A search that visits every worker in turn, beginning with the first.
 pub(crate) struct ReceiverSearch {
     pub topic: Box<str>,
     pub limit: usize,
@@ -164,7 +164,7 @@ pub(crate) struct ReceiverSearch {
     pub reply: Reply<Matches>,
 }
 
-/// What a shard knows of a client.
+/// Connection and session of a client, as its shard knows them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientLocation {
     pub owner: Option<ConnectionId>,

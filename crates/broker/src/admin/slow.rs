@@ -1,34 +1,34 @@
-//! The slowest deliveries: which subscribers keep messages waiting.
+//! The slowest deliveries. They show which subscribers keep messages waiting.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ids::Time;
 
-/// The slowest delivery to one client of late.
+/// The slowest recent delivery to one client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowDelivery {
     pub client_id: Arc<str>,
-    /// From the message's arrival at the node, or the client's if that was later, to its acknowledgement; so far, while there is
-    /// none.
+    /// Time from the later of the message's arrival at the node and the client's connection to the acknowledgement.
+    /// While there is no acknowledgement, the time so far.
     pub latency: Duration,
-    /// At most 256 bytes of it.
+    /// First 256 bytes of the topic.
     pub topic: Box<str>,
     pub at: Time,
     pub acknowledged: bool,
 }
 
-/// The slowest deliveries of one worker, one a client.
+/// The slowest deliveries of one worker, at most one for each client.
 #[derive(Debug, Default)]
 pub(crate) struct SlowTable {
     entries: Vec<SlowDelivery>,
 }
 
-/// An entry is forgotten after this time.
+/// Time after which an entry expires.
 const KEPT: Duration = Duration::from_secs(300);
 
 impl SlowTable {
-    /// Takes a delivery in, unless `max` others are slower.
+    /// Records a delivery, unless `max` others are slower.
     pub fn record(
         &mut self,
         client_id: &Arc<str>,
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn it_keeps_the_slowest_of_each_client_for_a_while() {
+    fn the_table_keeps_the_slowest_delivery_of_each_client_for_five_minutes() {
         let mut table = SlowTable::default();
         for (client, ms) in [("a", 10), ("b", 20), ("c", 30), ("a", 5), ("d", 9), ("e", 25)] {
             record(&mut table, client, ms, 0);

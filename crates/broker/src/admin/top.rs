@@ -1,4 +1,4 @@
-//! The busiest clients and topics, found by looking at one of [`SAMPLE`] messages.
+//! The busiest clients and topics, found by sampling one of [`SAMPLE`] messages.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use crate::ids::Time;
 
-/// One message of so many is looked at, on average.
+/// Average number of messages for each one that is sampled.
 pub(crate) const SAMPLE: u64 = 16;
-/// Names counted at one time. Whoever has more than one in so many messages is among them.
+/// Number of names that are counted at one time. A name with more than one in `COUNTERS` messages is always among them.
 const COUNTERS: usize = 64;
-/// Counting begins anew after so long.
+/// Duration of a window. Counting restarts after it.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// The busiest of one worker over its last whole window, busiest first. Figures are estimates: of one message in `sample`.
+/// The busiest clients and topics of one worker in its last complete window, busiest first. The figures are estimates
+/// from one message in `sample`.
 #[derive(Clone, Debug, Default)]
 pub struct Top {
     pub window: Duration,
@@ -23,7 +24,7 @@ pub struct Top {
     pub topics: Vec<Busy>,
 }
 
-/// A client or topic, with the messages and bytes that it had in the window.
+/// A client or topic, with its messages and bytes in the window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Busy {
     pub name: Arc<str>,
@@ -31,7 +32,7 @@ pub struct Busy {
     pub bytes: u64,
 }
 
-/// A worker's counting.
+/// Counters of the current window of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Sampler {
     hasher: RandomState,
@@ -45,7 +46,7 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// A client has published.
+    /// Counts a PUBLISH that a client sent.
     pub fn received(&mut self, client_id: &Arc<str>, topic: &str, bytes: usize) {
         if self.received.is_next() {
             let hash = self.hasher.hash_one(&**client_id);
@@ -55,7 +56,7 @@ impl Sampler {
         }
     }
 
-    /// A client is sent a message.
+    /// Counts a message that is sent to a client.
     pub fn sent(&mut self, client_id: &Arc<str>, bytes: usize) {
         if self.sent.is_next() {
             let hash = self.hasher.hash_one(&**client_id);
@@ -63,7 +64,7 @@ impl Sampler {
         }
     }
 
-    /// Called about once a second.
+    /// Ends the window when it is over. The worker calls this about once a second.
     pub fn tick(&mut self, now: Time) {
         if self.begun.after(WINDOW) > now {
             return;
@@ -83,7 +84,8 @@ impl Sampler {
     }
 }
 
-/// Chooses one of [`SAMPLE`], by steps of random length: traffic that repeats itself is not met in step.
+/// Selects one of [`SAMPLE`] messages on average, in steps of random length. Periodic traffic therefore cannot fall
+/// into step with the sampling.
 #[derive(Debug)]
 struct RandomSampler {
     left: u32,
@@ -103,7 +105,7 @@ impl RandomSampler {
         if self.left > 0 {
             return false;
         }
-        // xorshift64 (Marsaglia 2003); steps of 1 to 31 have a mean of 16.
+        // xorshift64 (Marsaglia 2003). Steps of 1 to 31 have a mean of 16.
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;
@@ -112,8 +114,9 @@ impl RandomSampler {
     }
 }
 
-/// Space-Saving: who is not counted yet takes the place of the one with the fewest, and inherits its count, so that no frequent
-/// one is missed (Metwally, Agrawal, El Abbadi: Efficient computation of frequent and top-k elements, 2005).
+/// Counters of the Space-Saving algorithm. A new name replaces the one with the lowest count and inherits that count,
+/// so that no frequent name is missed (Metwally, Agrawal, El Abbadi: Efficient computation of frequent and top-k
+/// elements, 2005).
 #[derive(Debug, Default)]
 struct Sketch {
     hashes: Vec<u64>,
@@ -125,7 +128,7 @@ struct Counter {
     name: Arc<str>,
     messages: u64,
     bytes: u64,
-    /// Messages that may have been others'.
+    /// Number of messages that were inherited and may belong to other names.
     inherited: u64,
 }
 
@@ -170,12 +173,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_busiest_stand_out_among_many() {
+    fn sampling_finds_the_busiest_client_and_topic() {
         let mut sampler = Sampler::default();
         let (loud, quiet): (Arc<str>, Vec<Arc<str>>) =
             ("loud".into(), (0..1000).map(|number| format!("quiet-{number}").into()).collect());
         for number in 0..160_000 {
-            // Not in step with the sampling.
+            // The order is not in step with the sampling.
             match number * 7919 % 10 {
                 0..3 => sampler.received(&loud, "a/loud", 100),
                 _ => sampler.received(&quiet[number * 31 % 1000], "a/quiet", 10),
@@ -192,7 +195,7 @@ mod tests {
         assert_eq!(
             sampler.last().publishers.len(),
             top.publishers.len(),
-            "a window is whole before it shows"
+            "a window must be complete before its figures are published"
         );
         sampler.tick(Time(20_000));
         assert_eq!(sampler.last().publishers, []);

@@ -1,4 +1,4 @@
-//! Live traces: what happens to one client, on some topics, or from one network, as it happens.
+//! Live traces of the events of one client, of some topics, or of one network.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,19 +10,19 @@ use mqtt::{QoS, TopicFilter, TopicName};
 use super::client::is_within;
 use crate::ids::{Time, WorkerId};
 
-/// Traces at one time.
+/// Maximum number of traces at one time.
 const TRACES_MAX: usize = 8;
-/// Events a second of one trace on one worker.
+/// Maximum number of events a second for one trace on one worker.
 const EVENTS_PER_SECOND: u32 = 2000;
 
-/// What a trace is about.
+/// Subject of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceSubject {
-    /// One Client Identifier.
+    /// Events of one Client Identifier.
     Client(String),
-    /// PUBLISH packets on topics that match, in and out.
+    /// PUBLISH packets in both directions on topics that match the filter.
     Topic(String),
-    /// Network and bits of its prefix.
+    /// Events of addresses in a network, given by its address and prefix length in bits.
     Network(IpAddr, u8),
 }
 
@@ -41,7 +41,7 @@ pub enum TraceKind {
     Packet(Direction),
     Subscribe,
     Unsubscribe,
-    /// The connection ends, by whoever's wish.
+    /// The client or the node ended the connection.
     Disconnect,
     /// A message that a client does not get.
     Dropped,
@@ -59,14 +59,14 @@ pub struct TraceEvent {
     pub retain: bool,
     pub packet_id: Option<u16>,
     pub payload_bytes: Option<usize>,
-    /// Its beginning, as long as the trace wants it.
+    /// First bytes of the payload, at most as many as the trace asked for.
     pub payload: Vec<u8>,
     pub reason_code: Option<u8>,
-    /// One line for people.
+    /// Description in one line, for people.
     pub detail: String,
 }
 
-/// Ends its trace when dropped.
+/// Handle of a trace. Dropping it ends the trace.
 pub struct Trace {
     id: u64,
     lost: Arc<AtomicU64>,
@@ -78,7 +78,7 @@ impl Trace {
         Self { id, lost, end: Box::new(end) }
     }
 
-    /// Events that were not handed on so far.
+    /// Returns the number of events that were discarded so far.
     pub fn lost(&self) -> u64 {
         self.lost.load(Relaxed)
     }
@@ -92,16 +92,16 @@ impl Drop for Trace {
 
 type Sink = Box<dyn Fn(TraceEvent) -> bool + Send + Sync>;
 
-/// The traces that run.
+/// All running traces.
 #[derive(Default)]
 pub(crate) struct Traces {
     running: Mutex<(u64, Arc<[Arc<Running>]>)>,
     count: AtomicUsize,
-    /// Of traces that have ended too.
+    /// Number of events that ended traces lost.
     lost: AtomicU64,
 }
 
-/// One of them, shared by the workers.
+/// A running trace, shared by the workers.
 pub(crate) struct Running {
     id: u64,
     subject: TraceSubject,
@@ -152,7 +152,7 @@ impl Traces {
     }
 }
 
-/// What one worker needs to know of the traces. **Invariant:** a worker has one only while there are traces.
+/// One worker's view of the traces. **Invariant:** a worker has one only while there are traces.
 pub(crate) struct Tracing {
     traces: Vec<(Arc<Running>, Budget)>,
 }
@@ -163,12 +163,12 @@ struct Budget {
     spent: u32,
 }
 
-/// Whom or what an event is about.
+/// Client, address and topic that an event is about.
 #[derive(Clone, Copy)]
 pub(crate) struct EventContext<'a> {
     pub client_id: &'a Arc<str>,
     pub address: Option<SocketAddr>,
-    /// Of a PUBLISH or a delivery.
+    /// Topic, if the event is about a PUBLISH or a delivery.
     pub topic: Option<&'a str>,
 }
 
@@ -178,7 +178,7 @@ impl Tracing {
         (!traces.is_empty()).then(|| Box::new(Self { traces }))
     }
 
-    /// Hands an event to all traces that it concerns; `event` is given how much payload to show.
+    /// Passes an event to all traces that it concerns. `event` gets the number of payload bytes to include.
     pub fn note(&mut self, now: Time, about: EventContext<'_>, event: impl Fn(usize) -> TraceEvent) {
         for (trace, budget) in &mut self.traces {
             if !trace.concerns(about) {

@@ -1,4 +1,4 @@
-//! Topic metrics: messages on the topics of chosen filters, counted.
+//! Topic metrics: counts of the messages on topics that match chosen filters.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,14 +9,14 @@ use mqtt::{QoS, TopicFilter, TopicName};
 use super::Invalid;
 use crate::ids::Time;
 
-/// Filters watched at one time: one bit each in what a worker remembers of a topic.
+/// Maximum number of watched filters. A worker remembers one bit of each for a topic.
 const WATCHES_MAX: usize = 64;
 
 /// Messages in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     pub by_qos: [u64; 3],
-    /// Of their payloads.
+    /// Bytes of the payloads.
     pub bytes: u64,
 }
 
@@ -26,24 +26,24 @@ impl Traffic {
     }
 }
 
-/// A filter under observation.
+/// Counts for one watched filter.
 #[derive(Clone, Debug)]
 pub struct Watched {
     pub filter: Box<str>,
     pub since: Time,
-    /// From clients and from operators.
+    /// Messages from clients and operators.
     pub received: Traffic,
-    /// To clients.
+    /// Messages to clients.
     pub sent: Traffic,
-    /// Deliveries that came to nothing.
+    /// Number of deliveries that were dropped.
     pub dropped: u64,
 }
 
-/// The filters that are watched. Changed by operators; workers keep the list they were last told.
+/// The watched filters. Operators change this list; each worker keeps the version that it got last.
 #[derive(Debug, Default)]
 pub(crate) struct Watches(Mutex<Arc<[Arc<Watch>]>>);
 
-/// One of them, with a row of counters for each worker that only that worker writes.
+/// A watched filter with a row of counters for each worker. Only that worker writes its row.
 #[derive(Debug)]
 pub(crate) struct Watch {
     filter: Box<str>,
@@ -51,7 +51,7 @@ pub(crate) struct Watch {
     rows: Box<[Row]>,
 }
 
-/// On cache lines of its own.
+/// Counters of one worker. The alignment keeps workers from sharing cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Row {
@@ -62,7 +62,7 @@ struct Row {
     dropped: AtomicU64,
 }
 
-/// Adds to a counter that nobody else writes.
+/// Adds to a counter that has a single writer.
 fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(more), Relaxed);
 }

@@ -1,4 +1,4 @@
-//! An operator's questions, answered; see [`crate::admin`].
+//! Answers to requests of operators; see [`crate::admin`].
 
 use mqtt::{QoS, ReasonCode, TopicName};
 
@@ -13,7 +13,7 @@ use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::route::RouteKind;
 use crate::store::{Member, SUBSCRIPTIONS_AT_ONCE, ShardHost};
 
-/// Connections looked at in one step of a listing.
+/// Maximum number of connections that one step of a listing examines.
 const CONNECTIONS_AT_ONCE: u32 = 512;
 
 impl Worker {
@@ -152,12 +152,12 @@ impl Worker {
         }
     }
 
-    /// The shard that a stage beyond the workers is about.
+    /// Returns the shard of a stage, if the stage is about a shard and not about a worker.
     fn stage_shard(&self, stage: u32) -> Option<ShardId> {
         Some(ShardId(stage.checked_sub(u32::from(self.node.workers))? as u16))
     }
 
-    /// The beginning of the stage after this one, if there is one.
+    /// Returns the start of the next stage, if there is one.
     fn next_stage(&self, stage: u32) -> Option<Cursor> {
         self.node.stage_host(stage + 1)?;
         Some(Cursor { stage: stage + 1, slot: 0, within: 0 })
@@ -200,7 +200,7 @@ impl Worker {
                 continue;
             }
             let info = info(connection);
-            // Of durable sessions their shards say what waits.
+            // The shards of durable sessions add the rest of the queue figures later.
             if connection.session.is_some() || filter.wants_queue(&info) {
                 found.push(info);
             }
@@ -208,7 +208,8 @@ impl Worker {
         (found, (until < self.connections.slots()).then_some(until))
     }
 
-    /// Fills in what the shards of this worker know, and sends the page on to the next that is needed; the last one answers.
+    /// Adds the figures of this worker's shards and sends the page to the next worker that has some. The last worker
+    /// replies.
     fn fill_in_sessions(
         &mut self,
         mut page: ClientPage,
@@ -257,7 +258,7 @@ impl Worker {
         session: Option<Box<ClientDetail>>,
     ) -> Option<Box<ClientDetail>> {
         let open = |connection: &&Connection| connection.phase == Phase::Open;
-        // Gone meanwhile: then the session is all there is.
+        // The connection has ended in the meantime, so only the session remains.
         let Some(connection) = self.connections.get(id.slot, id.generation).filter(open) else {
             return session.map(|mut detail| {
                 detail.info.connected = false;
@@ -360,7 +361,7 @@ impl Worker {
         (found, None)
     }
 
-    /// What waits for an ephemeral session; what is in flight to it is known only where it may go to another.
+    /// Returns the queue of an ephemeral session. Messages in flight are kept only if another client may get them.
     fn queue_of(&self, id: ConnectionId, limit: usize, payload: usize) -> Option<QueuePage> {
         let connection = self.connections.get(id.slot, id.generation)?;
         let Some(flow) = connection.flow.as_deref() else {
@@ -397,7 +398,8 @@ impl Worker {
         reply(Some(Kicked { connection_closed: false, session_ended }));
     }
 
-    /// Adds this worker's connections and the sessions and groups that it hosts, then asks the next worker.
+    /// Adds the receivers of this worker: its connections, and the sessions and groups that it hosts. Then it passes
+    /// the search to the next worker.
     fn find_receivers(&mut self, mut search: Box<ReceiverSearch>) {
         let ReceiverSearch { topic, limit, matches, .. } = &mut *search;
         if let Ok(name) = TopicName::parse(topic) {
@@ -430,7 +432,8 @@ impl Worker {
         self.scratch.routes = routes;
     }
 
-    /// Names members of shared groups that live here, and sends the list to where others do; the last one answers.
+    /// Names the members of shared groups that belong to this worker, and sends the list to a worker that knows others.
+    /// The last worker replies.
     fn name_members(&mut self, mut search: Box<ReceiverSearch>) {
         let mut elsewhere = None;
         for receiver in &mut search.matches.receivers {
@@ -443,7 +446,7 @@ impl Worker {
                 Some(Member::Session(id)) if self.shard(id.shard).is_some() => {
                     self.shard(id.shard).and_then(|shard| shard.name_of(id))
                 }
-                // Who they are is known on that node.
+                // Only that node knows the Client Identifier.
                 Some(Member::Node(_)) => Some("(on another node)".into()),
                 Some(Member::Connection(id)) => {
                     elsewhere = Some(id.worker);
@@ -462,7 +465,7 @@ impl Worker {
         if let Some(worker) = elsewhere {
             return self.post(worker, AdminRequest::NameMembers(search).into());
         }
-        // Whoever has no name is gone.
+        // A receiver without a name no longer exists.
         search.matches.receivers.retain(|receiver| !receiver.client_id.is_empty());
         (search.reply)(search.matches);
     }

@@ -1,4 +1,4 @@
-//! From the answer of access control to the claim of the Client Identifier.
+//! The steps from the answer of access control to the claim of the Client Identifier.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ use crate::store::{Claim, Request, client_shard};
 use crate::wheel::TimerKind;
 use crate::will::WillOwner;
 
-/// How often the permission of one packet or Will is asked for; then it is refused.
+/// Number of checks of one packet or Will that may end without an answer. The last of them refuses it.
 pub(super) const ASKS_MAX: u8 = 4;
 
 impl Worker {
-    /// The answer of access control.
+    /// Handles the answer of access control to a CONNECT.
     pub(super) fn authenticated(&mut self, id: ConnectionId, result: AuthResult) {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         if connection.phase != Phase::Authenticating {
@@ -41,7 +41,7 @@ impl Worker {
         }
     }
 
-    /// The client is who the admission says.
+    /// Applies an admission to a connection: names, lifetime, mountpoint and rights.
     fn admit(&mut self, slot: u32, admission: Admission) -> Result<(), ReasonCode> {
         let now = self.now;
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
@@ -53,7 +53,7 @@ impl Worker {
         }
         let mountpoint = principal.as_ref().and_then(|principal| principal.mountpoint.as_deref());
         let is_moved = named || mountpoint.is_some();
-        // A tenant's clients have identifiers of their own, so that nobody takes over a session of another tenant.
+        // Client Identifiers include the mountpoint, so that no client can take over a session of another tenant.
         connection.client_id = match mountpoint {
             Some(mountpoint) => Arc::from(format!("{mountpoint}{client_id}")),
             None => client_id,
@@ -71,18 +71,19 @@ impl Worker {
             connection.extra().expires = Some(now.after(lifetime));
         }
         connection.take(principal, validity);
-        // By the names it has now, and since the answer was on its way meanwhile.
+        // The admission may have changed the names, and the client may have been banned while the answer was on its
+        // way.
         match self.revoked(slot) {
             Some(reason) => Err(reason),
             None => Ok(()),
         }
     }
 
-    /// The client may come in if it may publish its Will; then its Client Identifier is claimed.
+    /// Claims the Client Identifier of a client that may publish its Will, and refuses the others.
     pub(super) fn claim_client_id(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant_ref(slot) else { return };
         let version = connection.version;
-        // Read first: rules that change during the check must not count as checked.
+        // Read the generation first: rules that change during the check must not count as checked.
         let rules = self.node.access.generation();
         match self.may_will(connection) {
             Some(true) => {
@@ -100,7 +101,7 @@ impl Worker {
             None => {
                 let Some(connection) = self.connections.occupant(slot) else { return };
                 let connecting = connection.connecting.as_mut();
-                // Goes on when the answer is there.
+                // The worker calls this function again when the answer arrives.
                 let is_patient = connecting.is_some_and(|connecting| {
                     connecting.attempts += 1;
                     connecting.attempts < ASKS_MAX
@@ -138,7 +139,7 @@ impl Worker {
         self.request(shard, Request::Claim(Box::new(claim)));
     }
 
-    /// Charges a connection to its user and its mountpoint. False when one of them has as many as it may.
+    /// Charges a connection to its user and its mountpoint. Returns false if one of them has reached its maximum.
     fn charge_connection(&mut self, slot: u32) -> bool {
         let max = self.settings.quota.share_of(self.node.connections_max());
         let Some(connection) = self.connections.occupant(slot) else { return true };
@@ -153,8 +154,9 @@ impl Worker {
         is_taken
     }
 
-    /// Whether a client that is gone, or is being closed, may still publish its Will. It must not be banned, removed or expired, and the
-    /// current rules must allow it. A rule that another server would have to be asked about does not stop the Will.
+    /// Returns whether a client that is disconnected or being closed may still publish its Will. The client must not be
+    /// banned, removed or expired, and the current rules must allow the Will. A rule that needs the answer of another
+    /// server does not prevent the Will.
     pub(super) fn may_still_publish(&self, owner: &WillOwner, will: &Message) -> bool {
         let access = &self.node.access;
         let identity = owner.identity();
@@ -174,7 +176,8 @@ impl Worker {
         access.authorize(identity, action, topic, &mut later).is_none_or(|permission| permission.allowed)
     }
 
-    /// Checks the Will of a connected client against the current rules and drops it when they deny it. False when the answer is not known yet.
+    /// Checks the Will of a connected client against the current rules and drops a denied Will. Returns false if the
+    /// answer is not known yet.
     pub(super) fn recheck_will(&mut self, slot: u32) -> bool {
         let rules = self.node.access.generation();
         let Some(connection) = self.connections.occupant_ref(slot) else { return true };
@@ -197,7 +200,8 @@ impl Worker {
         answer.is_some()
     }
 
-    /// Charges what a client makes the node hold for its session to its user and its mountpoint: what was granted is charged whatever they have.
+    /// Charges the bytes that the node holds for a client's session to its user and its mountpoint. Granted bytes are
+    /// charged even beyond the quota.
     pub(super) fn charge_session(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let payers = connection.extra.as_ref().map(|extra| &extra.payers);
@@ -214,7 +218,7 @@ impl Worker {
         extra.charged_bytes = bytes;
     }
 
-    /// Whether a client may make the node hold so many bytes more for its session.
+    /// Returns whether a client's session may use `more` more bytes of the node.
     pub(super) fn has_room_for_bytes(&self, connection: &Connection, more: usize) -> bool {
         let quota = &self.settings.quota;
         if connection.session_bytes() + more > quota.client_bytes_max.bytes() as usize {
@@ -225,7 +229,7 @@ impl Worker {
         used + more as u64 <= quota.user_bytes_max.bytes()
     }
 
-    /// `None` when it is not known yet.
+    /// Returns whether a client may publish its Will. `None` means that the answer is not known yet.
     fn may_will(&self, connection: &Connection) -> Option<bool> {
         let will = connection.extra.as_ref().and_then(|extra| extra.will.as_ref());
         let Some((will, _)) = will else { return Some(true) };
@@ -249,10 +253,10 @@ impl Worker {
         self.authorize(connection, action, topic, about).map(|permission| permission.allowed)
     }
 
-    /// The client has authenticated again, and is the same as before.
+    /// Applies the admission of a client that has authenticated again.
     ///
     /// # Errors
-    /// It is somebody else, whose session and subscriptions these are not.
+    /// Fails if the client has another identity now. The session and the subscriptions belong to the first identity.
     pub(super) fn readmit(&mut self, slot: u32, admission: Admission) -> Result<(), ReasonCode> {
         let now = self.now;
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
@@ -293,7 +297,7 @@ impl Connection {
     }
 }
 
-/// A Will behind a mountpoint, of a client whose identifier is another now.
+/// Rebuilds a Will with its mountpoint and the current key of its publisher.
 fn moved(will: &Message, mountpoint: &str, publisher: ConnectionId, publisher_key: u64) -> Message {
     let view = will.view();
     let mut room = String::new();

@@ -1,11 +1,11 @@
-//! What holds of a worker between any two calls, and what is left when nobody is there. For tests and simulations.
+//! Invariants of a worker, for tests and simulations.
 
 use std::collections::HashMap;
 
 use super::Worker;
 
 impl Worker {
-    /// The picture that holds between any two calls.
+    /// Checks the invariants that hold between any two calls.
     pub fn check_invariants(&self) {
         let mut queued_bytes = 0;
         let mut pending = HashMap::new();
@@ -40,12 +40,13 @@ impl Worker {
         }
     }
 
-    /// Messages that the shards here know because their publishers may send them again.
+    /// Returns the number of messages whose identities the shards of this worker keep because publishers may send them
+    /// again.
     pub fn identities(&self) -> usize {
         self.shards.iter().map(|(_, shard)| shard.identities()).sum()
     }
 
-    /// What is true besides when nothing is under way, nobody is connected and no session is left.
+    /// Checks the additional invariants of an idle worker: no work in progress, no connections, no sessions.
     pub fn check_quiet(&self) {
         self.check_invariants();
         assert_eq!(self.connections.len(), 0);

@@ -1,4 +1,4 @@
-//! How a connection ends, and what becomes of what it leaves.
+//! End of a connection and handling of its Will, subscriptions, queue and session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use crate::store::{GroupName, Member, Release, Request, WillDisposition, client_
 use crate::wheel::TimerKind;
 use crate::will::WillOwner;
 
-/// How long the last bytes of a closed connection may take to leave.
+/// Maximum time for sending the last bytes of a closed connection.
 const LINGER: Duration = Duration::from_secs(2);
 
 impl Worker {
-    /// DISCONNECT from the client: an orderly end, without its Will when it says so [MQTT-3.14.4-3].
+    /// Handles DISCONNECT from the client: an orderly end. Reason Code 0x00 discards the Will [MQTT-3.14.4-3].
     pub(super) fn disconnect(&mut self, slot: u32, disconnect: &Disconnect<'_>) -> Result<(), ReasonCode> {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         let mut expiry = disconnect.properties.session_expiry_interval();
@@ -37,13 +37,13 @@ impl Worker {
         Ok(())
     }
 
-    /// Closes a connection and tells its client why, where its version can say so.
+    /// Closes a connection and sends its client the reason, if the protocol version allows it.
     pub(super) fn close(&mut self, slot: u32, reason: ReasonCode) {
         self.close_because(slot, reason, &reason.to_string());
     }
 
-    /// Closes a connection; the Reason String goes only to clients that want to know [MQTT-3.1.2-29] and have room for it
-    /// [MQTT-3.14.2-3].
+    /// Closes a connection. A client gets the Reason String only if it asks for such texts [MQTT-3.1.2-29] and the
+    /// packet fits [MQTT-3.14.2-3].
     pub(super) fn close_because(&mut self, slot: u32, reason: ReasonCode, why: &str) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         if connection.phase == Phase::Open {
@@ -72,7 +72,7 @@ impl Worker {
         if reason == ReasonCode::ServerShuttingDown
             && let Some(extra) = connection.extra.as_mut()
         {
-            // Nobody is left to read it.
+            // At a shutdown no client remains to receive the Will.
             extra.will = None;
         }
         self.end(slot, None);
@@ -82,8 +82,8 @@ impl Worker {
         self.end(slot, None);
     }
 
-    /// The peer broke the rules of what lies below MQTT: TLS, WebSocket, the PROXY protocol. `foreign`: it speaks something else, which the log
-    /// says in these words.
+    /// Handles a violation of a protocol below MQTT: TLS, WebSocket or PROXY. `foreign` describes the protocol of a
+    /// client that does not speak MQTT, for the log.
     pub fn refused_below(&mut self, now: Time, slot: u32, foreign: Option<&'static str>) {
         self.counters.protocol_errors += 1;
         let is_new = self.connections.occupant_ref(slot).is_some_and(|it| it.phase == Phase::AwaitConnect);
@@ -93,7 +93,7 @@ impl Worker {
         self.lost(now, slot);
     }
 
-    /// The transport is gone.
+    /// Handles the loss of the transport.
     pub fn lost(&mut self, now: Time, slot: u32) {
         self.now = now;
         if let Some(connection) = self.connections.occupant(slot) {
@@ -109,7 +109,7 @@ impl Worker {
         self.end(slot, None);
     }
 
-    /// Another connection claims this one's Client Identifier [MQTT-3.1.4-3].
+    /// Closes a connection whose Client Identifier another connection has claimed [MQTT-3.1.4-3].
     pub(super) fn revoke(&mut self, id: ConnectionId) {
         if self.connections.get_mut(id.slot, id.generation).is_some() {
             self.counters.taken_over += 1;
@@ -117,7 +117,8 @@ impl Worker {
         }
     }
 
-    /// Ends the connection [MQTT-4.13.2-1] [MQTT3-4.8.0-2] and its part in everything; bytes in its output may still leave.
+    /// Ends the connection [MQTT-4.13.2-1] [MQTT3-4.8.0-2] and releases its resources. Bytes in its output may still be
+    /// sent.
     pub(super) fn end(&mut self, slot: u32, expiry: Option<u32>) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let (id, phase, session) = (connection.id, connection.phase, connection.session);
@@ -165,9 +166,10 @@ impl Worker {
         let will_owner = owner.filter(|_| will.is_some() && session.is_some());
         let mut will_then = WillDisposition::Discard;
         match will {
-            // With the connection ends the session, and a Will is not delayed beyond that [MQTT-3.1.3-9].
+            // The session ends with the connection, and the end of a session publishes its Will without delay
+            // [MQTT-3.1.3-9].
             Some((will, _)) if session.is_none() => self.publish_will(&will, payers),
-            Some(_) => will_then = WillDisposition::Arm, // The store has it from the Claim.
+            Some(_) => will_then = WillDisposition::Arm, // The Claim has stored the Will in the shard.
             None => {}
         }
         if claimed {
@@ -186,7 +188,7 @@ impl Worker {
         self.mark_dirty(slot);
     }
 
-    /// Takes a subscription of a connection out of the index.
+    /// Removes a subscription of a connection from the index.
     pub(super) fn remove_subscription(&mut self, id: ConnectionId, durable: bool, text: &str) {
         let Ok(subscription) = Subscription::of_parsed(text) else { return };
         match subscription.share {
@@ -203,12 +205,13 @@ impl Worker {
                 };
                 self.request(group.shard(), leave);
             }
-            // The session's shard tells the group that the session is away.
+            // The session's shard notifies the group that the session is disconnected.
             Some(_) => {}
         }
     }
 
-    /// What waited for the client: publishers go on; a shared subscription's messages go to other members [MQTT-4.8.2-4].
+    /// Releases the queue of a client. Publishers continue, and messages of shared subscriptions go to other members
+    /// [MQTT-4.8.2-4].
     fn end_flow(&mut self, flow: crate::connection::Flow) {
         let crate::connection::Flow { deliveries, overflow, .. } = flow;
         let kept = deliveries.inflight_payloads().chain(deliveries.waiting_payloads());

@@ -1,4 +1,4 @@
-//! From CONNECT to CONNACK: what is checked here, what is asked of access control, what of the store.
+//! The steps from CONNECT to CONNACK: local checks, access control, and the claim of the session.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,13 +23,13 @@ use crate::route::{Options, Route, RouteKind};
 use crate::store::{DueWill, Identity, Request};
 use crate::wheel::TimerKind;
 
-/// Wills that waited, published in one turn.
+/// Maximum number of waiting Wills that one turn publishes.
 const WILLS_AT_ONCE: usize = 100;
 
 impl Worker {
     pub(super) fn connect(&mut self, slot: u32, connect: &Connect<'_>) {
         let Some(connection) = self.connections.occupant(slot) else { return };
-        // Of a refusal too.
+        // A refusal obeys these two values too.
         connection.packet_size_max = connect.maximum_packet_size();
         connection.marks.problem_information = connect.properties.request_problem_information();
         if let Err(reason) = self.check_connect(connect) {
@@ -53,7 +53,7 @@ impl Worker {
         connection.phase = Phase::Authenticating;
         connection.version = connect.version;
         connection.marks.bridge = connect.bridge;
-        // A 3.x client cannot be told Server Keep Alive; it keeps its own [MQTT-3.2.2-21].
+        // MQTT 3.x has no Server Keep Alive; such a client uses its own Keep Alive [MQTT-3.2.2-21].
         let has_properties = connect.version.has_properties();
         connection.keep_alive = if has_properties { keep_alive } else { connect.keep_alive };
         connection.client_key = client_key(&client_id);
@@ -103,17 +103,18 @@ impl Worker {
         }
     }
 
-    /// What can be refused without asking anybody.
+    /// Checks everything that needs no answer of access control or the store.
     fn check_connect(&self, connect: &Connect<'_>) -> Result<(), ReasonCode> {
         let mqtt = &self.settings.mqtt;
         if self.stopping {
-            return Err(ReasonCode::ServerUnavailable); // 0x8B is not for CONNACK (3.2.2.2).
+            return Err(ReasonCode::ServerUnavailable); // CONNACK has no Reason Code 0x8B (3.2.2.2).
         }
         // The refusal is 0x85, and the connection closes [MQTT-3.1.3-8] [MQTT3-3.2.2-5].
         if connect.client_id.len() > usize::from(mqtt.client_id_len_max) {
             return Err(ReasonCode::ClientIdentifierNotValid);
         }
-        // [MQTT3-3.1.3-7] [MQTT3-3.1.3-8]: without an identifier there is no session to come back to. 3.1 always has one.
+        // [MQTT3-3.1.3-7] [MQTT3-3.1.3-8]: a client without an identifier cannot resume a session. MQTT 3.1 requires an
+        // identifier.
         if connect.client_id.is_empty() && !connect.version.allows_assigned_client_id(connect.clean_start) {
             return Err(ReasonCode::ClientIdentifierNotValid);
         }
@@ -137,13 +138,14 @@ impl Worker {
         Ok(())
     }
 
-    /// Not to be guessed from others: who knows a Client Identifier can take its session over.
+    /// Returns a new Client Identifier. It cannot be guessed, because a client that knows a Client Identifier can take
+    /// over the session.
     fn new_client_id(&self) -> String {
         let number = self.node.assigned.fetch_add(1, Ordering::Relaxed);
         format!("auto-{number:x}-{:016x}", self.node.secret(number))
     }
 
-    /// The Client Identifier is this connection's: CONNACK [MQTT-3.2.0-1] [MQTT3-3.1.4-4].
+    /// Sends CONNACK after the connection has claimed its Client Identifier [MQTT-3.2.0-1] [MQTT3-3.1.4-4].
     pub(super) fn claimed(&mut self, claimed: Claimed) {
         let Claimed { connection: id, session_present, session, resume } = claimed;
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
@@ -172,7 +174,7 @@ impl Worker {
         self.counters.clients_connected += 1;
         let (mut subscriptions, mut walks) = (Vec::new(), Vec::new());
         if let Some(resume) = resume {
-            // Before anything can end the connection, which tells the next one of this.
+            // Restore this first: the end of a connection passes this state on to the next one.
             self.restore_inbound(id.slot, resume.received, resume.toggles, resume.dispatched);
             (subscriptions, walks) = (resume.subscriptions, resume.walks);
         }
@@ -180,7 +182,8 @@ impl Worker {
             return self.refuse_connect(id.slot, version, ReasonCode::PacketTooLarge);
         }
         self.report_connected(id.slot, session_present);
-        // The rules may have changed while the client was away. Another server is not asked again for each client that comes back.
+        // The rules may have changed while the client was disconnected. A recheck at each connect would overload
+        // another server, so only local rules are checked.
         let access = &self.node.access;
         let is_due = !subscriptions.is_empty() && access.guards_topics() && !access.may_answer_later();
         for (text, options, subscription_id) in subscriptions {
@@ -196,7 +199,7 @@ impl Worker {
         self.wake(id.slot);
     }
 
-    /// What the client's earlier connections have received.
+    /// Restores the Packet Identifiers that the client's previous connections received.
     fn restore_inbound(
         &mut self,
         slot: u32,
@@ -209,7 +212,7 @@ impl Worker {
         if received.is_empty() && toggles.is_empty() && dispatched.is_empty() {
             return;
         }
-        // What is remembered after all is not dispatched again.
+        // Messages that the shard remembers are not dispatched again.
         let remembered = |dispatched: &mut Dispatched| received.contains(&dispatched.packet_id.get());
         let remembered: Vec<_> = dispatched.extract_if(.., remembered).collect();
         let of = |packet_id| Identity::of_publish(session, packet_id, toggles.get(packet_id));
@@ -223,7 +226,8 @@ impl Worker {
         }
     }
 
-    /// A durable session's subscription on the connection's side: for what is delivered at QoS 0, which no store keeps.
+    /// Adds a durable session's subscription to the connection. The connection delivers its QoS 0 messages, which no
+    /// store keeps.
     pub(super) fn insert_durable(
         &mut self,
         id: ConnectionId,
@@ -250,7 +254,7 @@ impl Worker {
         }
     }
 
-    /// False when the client does not take a packet as large as CONNACK is.
+    /// Sends CONNACK. Returns false if it is larger than the client's Maximum Packet Size.
     fn send_connack(&mut self, slot: u32, session_present: bool) -> bool {
         let settings = self.settings.clone();
         let mqtt = &settings.mqtt;
@@ -299,7 +303,7 @@ impl Worker {
             if connecting.server_keep_alive {
                 properties.push(Property::ServerKeepAlive(connection.keep_alive));
             }
-            // [MQTT-3.1.2-28]: only when asked for.
+            // [MQTT-3.1.2-28]: only if the client asks for it.
             if connecting.response_information && !mqtt.response_information.is_empty() {
                 properties.push(Property::ResponseInformation(&mqtt.response_information));
             }
@@ -313,20 +317,21 @@ impl Worker {
         sent
     }
 
-    /// CONNACK with an error, then the end of the connection [MQTT-3.2.2-7].
+    /// Sends CONNACK with an error and ends the connection [MQTT-3.2.2-7].
     pub(super) fn refuse_connect(&mut self, slot: u32, version: Version, reason: ReasonCode) {
         self.report_refusal(slot, "client refused", None, reason);
         self.refuse_connect_silently(slot, version, reason, refusals::connect(reason));
     }
 
-    /// The same for a client whose Will the access rules deny.
+    /// Refuses a client whose Will the access rules deny.
     pub(super) fn refuse_will(&mut self, slot: u32, version: Version, topic: &str) {
         let reason = ReasonCode::NotAuthorized;
         self.report_refusal(slot, "client refused: it may not publish its Will", Some(topic), reason);
         self.refuse_connect_silently(slot, version, reason, Some(refusals::WILL_DENIED));
     }
 
-    /// Without a line in the log. The Reason String goes only to clients that want one and have room for it [MQTT-3.2.2-19].
+    /// Refuses a client without a log line. A client gets the Reason String only if it asks for such texts and the
+    /// packet fits [MQTT-3.2.2-19].
     fn refuse_connect_silently(
         &mut self,
         slot: u32,
@@ -360,14 +365,15 @@ impl Worker {
         }
     }
 
-    /// Publishes the Will of a session that ends with its connection. Its expiry counts from now.
+    /// Publishes the Will of a session that ends with its connection. The Message Expiry Interval starts now.
     pub(super) fn publish_will(&mut self, will: &Message, payers: Payers) {
         self.will_payers = Some(payers);
         self.publish_own(will.view().arrived(self.now));
         self.will_payers = None;
     }
 
-    /// Publishes a Will of a durable session, as soon as this node knows what others want: at its start it does not.
+    /// Publishes a Will of a durable session. A node that has just started keeps the Will until it knows the routes of
+    /// the other nodes.
     pub(super) fn receive_will(&mut self, will: DueWill) {
         if self.waiting_wills.is_empty() && !self.node.is_stale(self.now) {
             return self.publish_due(will);
@@ -376,7 +382,7 @@ impl Worker {
         self.wills_due = self.wills_due.min(Time(self.now.0 + OVERLOAD_RETRY_MS));
     }
 
-    /// So many of those that wait as may be in one turn.
+    /// Publishes waiting Wills, up to the maximum of one turn.
     pub(super) fn publish_waiting_wills(&mut self) {
         let is_stale = self.node.is_stale(self.now);
         let count = if is_stale { 0 } else { self.waiting_wills.len().min(WILLS_AT_ONCE) };
@@ -390,7 +396,7 @@ impl Worker {
         };
     }
 
-    /// Its shard knows it until everybody has it.
+    /// Publishes a Will that is due. Its shard keeps the Will until all receivers have it.
     fn publish_due(&mut self, will: DueWill) {
         let DueWill { shard, key, id, message, owner } = will;
         if owner.as_ref().is_some_and(|owner| !self.may_still_publish(owner, &message)) {
@@ -415,7 +421,7 @@ impl Worker {
     }
 }
 
-/// The Will Message; its `expires` is the Message Expiry Interval, counted from when it will be published.
+/// Builds the Will Message. `expires` is the Message Expiry Interval, which starts when the Will is published.
 fn will_message(will: &Will<'_>, publisher: ConnectionId, publisher_key: u64) -> Message {
     let mut scratch = Vec::new();
     let expiry = will.properties.message_expiry_interval();
@@ -438,7 +444,7 @@ fn will_delay(will: &Will<'_>) -> u32 {
     will.properties.will_delay_interval().unwrap_or(0)
 }
 
-/// The QoS that a subscription is granted.
+/// Returns the QoS that a subscription is granted.
 pub(super) fn granted_qos(asked: QoS, qos_max: u8) -> QoS {
     asked.min(QoS::from_bits(qos_max).unwrap_or(QoS::ExactlyOnce))
 }

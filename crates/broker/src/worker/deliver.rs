@@ -1,4 +1,5 @@
-//! Messages to the connections of this worker: straight into the output where the client keeps up, else into its queue.
+//! Delivery of messages to the connections of this worker. A message goes straight into the output of a client that
+//! keeps up, and into the queue of any other.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,32 +26,32 @@ use crate::route::{Options, Route};
 use crate::store::{Acknowledgement, Completion, Enqueue, EnqueueForPage, Request, WalkProgress, is_kept};
 use crate::wheel::{Timer, TimerKind};
 
-/// Generation of the rules for a message that no rule was asked about.
+/// Generation of the access rules for a message that was not checked against them.
 const UNCHECKED: u64 = u64::MAX;
 
-/// Unsent bytes at which queues stop filling a connection's output: about what the kernel takes at once.
+/// Unsent bytes at which queues stop filling a connection's output: about as much as the kernel accepts at once.
 const OUT_FULL: usize = 256 * 1024;
 
-/// Messages up to this size fit a packet of any version, whatever we add to them: an alias that stood for a long topic,
-/// Subscription Identifiers.
+/// Size up to which a message fits a packet of any version, including the bytes that the broker adds: Subscription
+/// Identifiers, and a long topic in place of a Topic Alias.
 const FITS_ALWAYS: usize = mqtt::PACKET_SIZE_MAX as usize / 2;
 
-/// Payloads from this size on are not copied for each of several receivers.
+/// Size from which a payload is shared between receivers instead of copied for each.
 const SHARED_MIN: usize = 8 * 1024;
 
-/// Why a message was dropped.
+/// Reason that a trace gives for a message that the access rules deny.
 const NOT_READABLE: &str = "the access rules do not let the client read it";
 
-/// Vectors that are used for one message at a time, kept for the next.
+/// Vectors for the message that is being handled, kept to avoid allocations.
 pub(super) struct Scratch {
     pub routes: Vec<Route>,
     pub targets: Vec<Target>,
     pub ids: Vec<u32>,
     pub properties: Vec<u8>,
-    /// A topic behind a mountpoint.
+    /// Topic with the mountpoint of a client.
     pub topic: String,
     pub encoded: Vec<u8>,
-    /// The Client Identifier of connections that have none yet.
+    /// Empty Client Identifier, for connections that have none yet.
     pub nobody: Arc<str>,
 }
 
@@ -68,10 +69,10 @@ impl Default for Scratch {
     }
 }
 
-/// A PUBLISH encoded once for many receivers: they differ by version, QoS, RETAIN, and how much of the topic is their mountpoint; the
-/// Packet Identifier is written over.
+/// A PUBLISH that is encoded once for many receivers. The encodings differ by version, QoS, RETAIN and the length of
+/// the mountpoint; the Packet Identifier is overwritten for each receiver.
 pub(super) struct EncodeOnce {
-    /// Whether there are receivers enough for it to pay.
+    /// True if there are enough receivers for this to save time.
     several: bool,
     buffer: Vec<u8>,
     known: Vec<(Form, std::ops::Range<usize>)>,
@@ -115,18 +116,18 @@ impl EncodeOnce {
     }
 }
 
-/// What becomes of a message at QoS 1 or 2 for a connection whose queue is full.
+/// Treatment of a QoS 1 or 2 message for a connection whose queue is full.
 #[derive(Clone, Copy, Debug)]
 enum WhenFull {
-    /// A message of the node itself.
+    /// Drop the message: it comes from the node itself.
     Drop,
-    /// It waits, and nobody for it.
+    /// Keep the message; no publisher waits for it.
     Wait,
-    /// It waits, and so does its publisher.
+    /// Keep the message and let its publisher wait.
     Tell(Token),
 }
 
-/// How one message looks to one receiver.
+/// Properties of a message that differ between receivers.
 struct DeliveryParams<'a> {
     qos: QoS,
     retain: bool,
@@ -137,8 +138,9 @@ struct DeliveryParams<'a> {
 }
 
 impl Worker {
-    /// One message to one connection; `ids` are the Subscription Identifiers of all its subscriptions that match. A receiver
-    /// without a place adds itself to `pending`, which completes `token` when the last has one.
+    /// Delivers a message to one connection. `ids` are the Subscription Identifiers of all its matching subscriptions.
+    /// A receiver without a free queue slot adds itself to `pending`, which completes `token` when the last such
+    /// receiver has a slot.
     pub(super) fn deliver(
         &mut self,
         target: &Target,
@@ -177,7 +179,7 @@ impl Worker {
         if connection.phase != Phase::Open {
             return;
         }
-        // Its `#` also matches the topic that its mountpoint lies below, which is not the client's.
+        // A `#` filter also matches the topic above the mountpoint, which does not belong to the client.
         if connection.unmounted(shared.view.topic).is_none() {
             return;
         }
@@ -187,7 +189,7 @@ impl Worker {
         };
         let mut rules = UNCHECKED;
         if self.node.access.guards_topics() {
-            // Read first: rules that change during the check must not count as checked.
+            // Read the generation first: rules that change during the check must not count as checked.
             rules = self.node.access.generation();
             if !self.may_receive(slot, shared.view.topic) {
                 self.counters.dropped_not_readable += 1;
@@ -223,7 +225,8 @@ impl Worker {
             && (group.is_none()
                 || connection.has_queue_room(self.node.load.queue_share(&self.settings), queue))
         {
-            // Only a group's message may have to go to another; any other dies with the connection.
+            // Keep only messages of a shared group: another member may need them. Other messages end with the
+            // connection.
             let kept = group.map(|_| queued(shared.message(), qos, retain, ids, group));
             if let Some(entry) = &kept {
                 self.queued_bytes += entry.message.size() as u64;
@@ -251,7 +254,7 @@ impl Worker {
         let drops = connection.marks.drops;
         let flow = connection.flow();
         let key = match full {
-            // A group's message goes to another member when the connection is closed.
+            // A message of a shared group goes to another member when the connection is closed.
             WhenFull::Tell(_) if drops && group.is_none() => {
                 self.counters.dropped_queue_full += 1;
                 self.note_full_queue(slot);
@@ -283,7 +286,7 @@ impl Worker {
         self.note_backlog(slot);
     }
 
-    /// Remembers the client for its full queue, once a connection.
+    /// Remembers the client because its queue was full, once for each connection.
     fn note_full_queue(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         if std::mem::replace(&mut connection.flow().noted_full, true) {
@@ -301,7 +304,7 @@ impl Worker {
         }
     }
 
-    /// A message of a group that was kept for another member is settled.
+    /// Releases the memory of a shared group's message that was kept for another member and is now settled.
     pub(super) fn release_held(&mut self, slot: u32, bytes: usize) {
         self.queued_bytes -= bytes as u64;
         if let Some(connection) = self.connections.occupant(slot) {
@@ -309,7 +312,7 @@ impl Worker {
         }
     }
 
-    /// Something waits for a connection.
+    /// Marks a connection as one with waiting messages.
     fn note_backlog(&mut self, slot: u32) {
         if let Some(connection) = self.connections.occupant(slot)
             && !std::mem::replace(&mut connection.marks.backlogged, true)
@@ -319,7 +322,8 @@ impl Worker {
         self.note_slow(slot);
     }
 
-    /// A message could not be sent at once: for how long has the client been keeping an earlier one?
+    /// Records the client as slow if an earlier delivery has waited too long, because a message could not be sent at
+    /// once.
     fn note_slow(&mut self, slot: u32) {
         let threshold = self.settings.monitor.slow_threshold;
         let Some(connection) = self.connections.occupant(slot) else { return };
@@ -328,14 +332,14 @@ impl Worker {
         };
         let latency = self.now.since(flow.probe.since);
         if latency >= threshold && flow.probe.report_after < self.now {
-            // Once a second is enough while it lasts.
+            // One record a second is enough while the delivery waits.
             flow.probe.report_after = Time(self.now.0 + 1000);
             let max = self.settings.monitor.slow_max as usize;
             self.slow.record(&connection.client_id, &flow.probe.topic, latency, false, self.now, max);
         }
     }
 
-    /// The client has acknowledged a delivery: if it is the one that is watched, how long did that take?
+    /// Records the latency of an acknowledged delivery if it is the measured one.
     pub(super) fn settle_probe(&mut self, slot: u32, packet_id: PacketId) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let Some(flow) = connection.flow.as_mut() else { return };
@@ -350,7 +354,7 @@ impl Worker {
         }
     }
 
-    /// A message that a client does not get.
+    /// Counts and traces a message that a client does not get.
     #[cold]
     fn dropped(&mut self, slot: u32, view: &MessageView<'_>, why: &str) {
         self.watched.dropped(self.id, view.topic);
@@ -438,14 +442,14 @@ impl Worker {
         self.mark_dirty(slot);
     }
 
-    /// Whether the rules let a client read a topic of the node's.
+    /// Returns whether the rules let a client receive a topic. `topic` includes the mountpoint.
     fn may_receive(&self, slot: u32, topic: &str) -> bool {
         let Some(connection) = self.connections.occupant_ref(slot) else { return false };
         connection.unmounted(topic).is_some_and(|topic| self.permits(connection, Action::Receive, topic))
     }
 
-    /// A message that the client may not get, or that is larger than it takes, is done with as if it had been sent
-    /// [MQTT-3.1.2-25].
+    /// Completes a delivery that is not sent, because the client may not get it or because it exceeds the Maximum
+    /// Packet Size [MQTT-3.1.2-25]. The delivery then counts as sent.
     fn finish_unsent(&mut self, slot: u32, params: &DeliveryParams<'_>) {
         let Some(packet_id) = params.packet_id else { return };
         let Some(connection) = self.connections.occupant(slot) else { return };
@@ -474,7 +478,8 @@ impl Worker {
         self.release_held(slot, kept.map_or(0, |entry| entry.message.size()));
     }
 
-    /// Sends what waits for a connection, as far as its window and its output allow, and lets waiting publishers in.
+    /// Sends waiting messages of a connection, as far as its window and output allow, and accepts messages of waiting
+    /// publishers.
     pub(super) fn pump(&mut self, slot: u32) {
         self.pump_durable(slot);
         self.pump_ephemeral(slot);
@@ -494,7 +499,8 @@ impl Worker {
                 }
                 SessionDelivery::Publish { packet_id, qos, dup, retain, message, subscription_ids } => {
                     let mut shared = Shared::from(&message);
-                    // The store skips what expired before it was pinned; from then on it is sent, with what is left.
+                    // The store skips messages that expired before they were bound to a Packet Identifier. Later, the
+                    // message is sent with the rest of its interval, or with 0.
                     let expiry = shared.view.remaining_expiry(self.now).unwrap_or(Some(0));
                     let ids = subscription_ids.as_slice();
                     let params = DeliveryParams { qos, retain, dup, packet_id: Some(packet_id), ids, expiry };
@@ -502,11 +508,12 @@ impl Worker {
                         self.finish_unsent(slot, &params);
                         continue;
                     }
-                    // The rules may have changed since it was queued, or sent for the first time.
+                    // The rules may have changed since the message was queued or first sent.
                     if self.node.access.guards_topics() && !self.may_receive(slot, shared.view.topic) {
                         self.counters.dropped_not_readable += 1;
                         if dup && qos == QoS::ExactlyOnce {
-                            // The client may have received it: PUBREL follows, so that both sides release the Packet Identifier.
+                            // The client may have received it. PUBREL follows, so that both sides release the Packet
+                            // Identifier.
                             self.acknowledge(slot, packet_id, Acknowledgement::PubRec { refused: false });
                         } else {
                             self.finish_unsent(slot, &params);
@@ -528,7 +535,7 @@ impl Worker {
             let window = connection.window;
             let Some(flow) = connection.flow.as_mut() else { return };
             let Some(next) = flow.deliveries.next_waiting() else {
-                // The queue had no room for the first message, for want of memory.
+                // The queue may have lacked memory even for the first message.
                 if flow.overflow.is_empty() {
                     return;
                 }
@@ -539,7 +546,7 @@ impl Worker {
                 return;
             };
             let expiry = next.message.view().remaining_expiry(self.now);
-            // The rules may have changed since it was queued.
+            // The rules may have changed since the message was queued.
             if flow.waiting_rules != self.node.access.generation() && self.node.access.guards_topics() {
                 let message = next.message.clone();
                 if !self.may_receive(slot, message.view().topic) {
@@ -595,7 +602,7 @@ impl Worker {
         flow.is_some_and(|flow| flow.deliveries.waiting() > 0)
     }
 
-    /// Takes the first waiting message out of a queue.
+    /// Removes the first waiting message from a queue.
     fn skip_waiting(&mut self, slot: u32) -> Option<Enqueue> {
         let connection = self.connections.occupant(slot)?;
         let flow = connection.flow.as_mut()?;
@@ -606,7 +613,7 @@ impl Worker {
         Some(entry)
     }
 
-    /// Moves messages from the overflow to places that are free again, and tells their publishers.
+    /// Moves messages from the overflow to free queue slots and notifies their publishers.
     fn drain_overflow(&mut self, slot: u32) {
         while let Some(connection) = self.connections.occupant(slot)
             && connection.flow.as_ref().is_some_and(|flow| !flow.overflow.is_empty())
@@ -625,30 +632,31 @@ impl Worker {
         }
     }
 
-    /// One of the receivers that a message waits for has a place, or is gone.
+    /// Notes that one of the receivers of a waiting message has a queue slot or is disconnected.
     pub(super) fn receiver_done(&mut self, key: u32) {
         let Some(pending) = self.pending.get_mut(key as usize) else { return };
         pending.remaining -= 1;
         if pending.remaining == 0 {
             let Pending { token, .. } = self.pending.remove(key as usize);
-            // By letter even to ourselves: the publisher may be in the middle of something.
+            // Send a command even to this worker: the publisher may be in the middle of an operation.
             self.outbox[self.id.index()].acknowledged.push((token, ReasonCode::Success));
         }
     }
 
-    /// Closes a client that freed no place for `queue.full_wait`, or for whom publishers have waited for `queue.full_wait_total` and which has not taken
-    /// what waited when its queue became full. Its publishers go on.
+    /// Closes a client whose full queue makes publishers wait for too long. The client is closed if it frees no queue
+    /// slot for `queue.full_wait`. It is also closed if publishers have waited for `queue.full_wait_total` and it has
+    /// not accepted the messages that waited when its queue became full. The publishers then continue.
     pub(super) fn check_queue_wait(&mut self, timer: Timer) {
         if self.connections.get_mut(timer.slot, timer.generation).is_none() {
             return;
         }
-        // There may be room because others have less.
+        // There may be room because other clients hold less memory.
         self.drain_overflow(timer.slot);
         let Some(connection) = self.connections.get_mut(timer.slot, timer.generation) else { return };
         let drops = connection.marks.drops;
         let Some(flow) = connection.flow.as_mut() else { return };
         flow.wait_timed = false;
-        // What no publisher waits for closes nobody.
+        // A message without a waiting publisher does not close the client.
         let mut waited_for = flow.overflow.iter().filter(|overflow| overflow.pending.is_some());
         let Some(oldest) = waited_for.next() else { return };
         let queue = &self.settings.queue;
@@ -673,9 +681,9 @@ impl Worker {
         self.close(slot, ReasonCode::QuotaExceeded);
     }
 
-    /// While the memory for queues is short, closes connections that hold more than an equal share of it and have taken nothing for
-    /// `queue.full_wait`, or too little for `queue.full_wait_total`. Whether a publisher waits does not matter: memory that nobody frees is missing
-    /// for everybody.
+    /// Closes connections that hold too much queue memory while it is short. Such a connection holds more than an equal
+    /// share. It has also accepted nothing for `queue.full_wait`, or too little for `queue.full_wait_total`. Waiting
+    /// publishers are not a condition: memory that one client does not free is missing for all others.
     pub(super) fn close_hoarders(&mut self) {
         if !self.node.load.hoarders_give_way.load(Ordering::Relaxed) {
             return;
@@ -708,14 +716,14 @@ impl Worker {
         }
     }
 
-    /// The queue of a durable session was full for too long, by its shard.
+    /// Closes the connection of a durable session whose shard reports that its queue was full for too long.
     pub(super) fn queue_was_full(&mut self, id: ConnectionId) {
         if self.connections.get_mut(id.slot, id.generation).is_some() {
             self.close_slow_reader(id.slot);
         }
     }
 
-    /// Deliveries of a durable session from its shard.
+    /// Queues deliveries of a durable session from its shard.
     pub(super) fn session_deliveries(
         &mut self,
         id: ConnectionId,
@@ -727,7 +735,7 @@ impl Worker {
         let flow = connection.flow();
         if !flow.retained.is_empty() {
             for delivery in [&first].into_iter().chain(&more) {
-                // Those of a page have RETAIN set.
+                // Messages of a page of retained messages have RETAIN set.
                 if let SessionDelivery::Publish { retain: false, message, .. } = delivery
                     && message.view().retain
                 {
@@ -738,7 +746,8 @@ impl Worker {
         let ready = &mut flow.ready;
         ready.push_back(first);
         ready.extend(more);
-        // What is in flight fits the window, unless the client acknowledges what it was never sent: then it would never end.
+        // Deliveries in flight fit the window, unless the client acknowledges deliveries that it was never sent.
+        // Without this check such a client could fill the queue without end.
         let publishes = |ready: &VecDeque<SessionDelivery>| {
             ready.iter().filter(|delivery| matches!(delivery, SessionDelivery::Publish { .. })).count()
         };
@@ -749,7 +758,7 @@ impl Worker {
         self.pump(id.slot);
     }
 
-    /// A shared subscription's message for a member of this worker.
+    /// Delivers a shared subscription's message to a member that is connected to this worker.
     pub(super) fn member_delivery(&mut self, delivery: MemberDelivery) {
         let MemberDelivery { group, connection: id, message, options, subscription_id, token } = delivery;
         let connection = self.connections.get_mut(id.slot, id.generation);
@@ -764,7 +773,7 @@ impl Worker {
         let ids: &[u32] = if subscription_id == 0 { &[] } else { &[subscription_id] };
         let retain = view.retain && options.retain_as_published();
         let mut pending = None;
-        // Without a token it has been acknowledged to its publisher: it may not be dropped any more.
+        // A message without a token is already acknowledged to its publisher, so it must not be dropped.
         let full = token.map_or(WhenFull::Wait, WhenFull::Tell);
         let once = &mut EncodeOnce::for_receivers(1);
         self.deliver_as(
@@ -786,8 +795,8 @@ impl Worker {
         }
     }
 
-    /// Hands the retained messages of a new subscription to a connection, after [`Self::begin_retained`]. False when there are
-    /// none.
+    /// Prepares the retained messages of a new subscription for a connection; [`Self::begin_retained`] starts them.
+    /// Returns false if there are none.
     pub(super) fn send_retained(
         &mut self,
         slot: u32,
@@ -798,7 +807,7 @@ impl Worker {
         self.resume_retained(slot, filter, (options, subscription_id), WalkProgress::default())
     }
 
-    /// The same for those that a durable session has not got yet.
+    /// Prepares the retained messages that a durable session has not received yet.
     pub(super) fn resume_retained(
         &mut self,
         slot: u32,
@@ -825,9 +834,9 @@ impl Worker {
         true
     }
 
-    /// Begins with the last `count` of the retained messages to be handed out. Not before every other worker has said that what
-    /// it published before these subscriptions has gone to where retained messages are kept: a message that was too early to
-    /// be delivered would be too late to be found.
+    /// Starts to send the last `count` prepared sets of retained messages. The first page waits for all other workers.
+    /// Each confirms that its messages from before these subscriptions have reached the retained store. Otherwise a
+    /// message could be too early for a delivery and too late for a page.
     pub(super) fn begin_retained(&mut self, slot: u32, count: usize) {
         let others = self.node.workers - 1;
         let Some(connection) = self.connections.occupant(slot) else { return };
@@ -849,7 +858,7 @@ impl Worker {
         self.ask_for_page(slot);
     }
 
-    /// Another worker has nothing from before some subscriptions any more.
+    /// Handles the confirmation of another worker that it has no messages from before some subscriptions.
     pub(super) fn flushed(&mut self, id: ConnectionId, ticket: u32) {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         let Some(flow) = connection.flow.as_mut() else { return };
@@ -860,7 +869,7 @@ impl Worker {
         }
     }
 
-    /// A retained message goes to a connection as a live one, while it is handed older ones.
+    /// Notes that a newer message on a retained topic was sent while older retained messages are still being sent.
     fn overtake(&mut self, target: &Target, topic: &str) {
         let Some(connection) = self.connections.get_mut(target.slot, target.generation) else { return };
         if let Some(flow) = connection.flow.as_mut() {
@@ -868,21 +877,21 @@ impl Worker {
         }
     }
 
-    /// The first of these workers that has ever had a retained message.
+    /// Returns the first worker of a range that has ever stored a retained message.
     fn first_used(&self, first: u16, last: u16) -> Option<u16> {
-        fence(Ordering::SeqCst); // Paired with that in `announce_retained`.
+        fence(Ordering::SeqCst); // Paired with the fence in `announce_retained`.
         let used =
             |worker: u16| self.node.published[usize::from(worker)].retained_used.load(Ordering::Acquire);
         (first..=last).find(|worker| used(*worker))
     }
 
-    /// Whether there have ever been retained messages.
+    /// Returns whether the node has ever stored a retained message.
     pub(super) fn has_retained(&self) -> bool {
-        fence(Ordering::SeqCst); // Paired with that in `announce_retained`.
+        fence(Ordering::SeqCst); // Paired with the fence in `announce_retained`.
         self.node.published.iter().any(|worker| worker.retained_used.load(Ordering::Acquire))
     }
 
-    /// A durable session has no retained messages to get for a subscription after all.
+    /// Notifies the shard that a durable session gets no more retained messages for a subscription.
     pub(super) fn end_walk(&mut self, slot: u32, filter: Box<str>, options: Options) {
         let session = self.connections.occupant_ref(slot).and_then(|connection| connection.session);
         if let Some(session) = session.filter(|_| is_kept(&filter, options) && self.has_retained()) {
@@ -890,7 +899,7 @@ impl Worker {
         }
     }
 
-    /// A durable session is served again: it gets the retained messages that it had yet to get when its last connection ended.
+    /// Continues the retained messages that were incomplete when the session's previous connection ended.
     pub(super) fn resume_walks(&mut self, slot: u32, walks: Vec<(Box<str>, WalkProgress)>) {
         if mutated(Mutation::ForgetWalks) {
             return;
@@ -911,7 +920,7 @@ impl Worker {
         }
     }
 
-    /// Asks for the next page of retained messages once there is room for it.
+    /// Requests the next page of retained messages when there is room for it.
     fn ask_for_page(&mut self, slot: u32) {
         let queue_max = self.settings.queue.messages_max as usize / 2;
         let now = self.now;
@@ -937,7 +946,7 @@ impl Worker {
         }
         flow.page_asked = true;
         if let Some(session) = session.filter(|_| is_kept(&job.filter, job.options) && !flow.room_for_page) {
-            // A page that found no room could be lost with the connection.
+            // Reserve room first: a page without room would be lost if the connection ended.
             return self.request(session.shard, Request::AskRoomForPage { session, connection: id });
         }
         flow.room_for_page = false;
@@ -947,7 +956,7 @@ impl Worker {
         self.post(worker, WorkerCommand::Scan(Box::new(scan)));
     }
 
-    /// A pause between two pages is over.
+    /// Continues after the pause between two pages.
     pub(super) fn continue_retained(&mut self, slot: u32) {
         if let Some(flow) = self.connections.occupant(slot).and_then(|connection| connection.flow.as_mut()) {
             flow.pace.timed = false;
@@ -955,7 +964,7 @@ impl Worker {
         }
     }
 
-    /// A page of retained messages for the subscription whose turn it is [MQTT-3.3.1-8].
+    /// Delivers a page of retained messages for the subscription at the front [MQTT-3.3.1-8].
     pub(super) fn page(&mut self, page: Page) {
         let Page { connection: id, mut messages, examined, next } = page;
         self.counters.retained_scanned += examined as u64;
@@ -967,7 +976,7 @@ impl Worker {
         let Some(job) = flow.retained.front_mut() else { return };
         let (options, subscription_id) = (job.options, job.subscription_id);
         if !connection.subscriptions.contains(&job.filter) {
-            // Unsubscribed meanwhile: nothing new for it [MQTT-3.10.4-2].
+            // The client has unsubscribed in the meantime: it gets nothing new [MQTT-3.10.4-2].
             let (filter, options) = (job.filter.clone(), job.options);
             flow.end_retained();
             self.end_walk(id.slot, filter, options);
@@ -1014,7 +1023,7 @@ impl Worker {
         }
     }
 
-    /// The queue of the session has the last page, if there was one, and room for another one.
+    /// Handles the answer of the shard that the session's queue has stored the last page and has room for another.
     pub(super) fn room_for_page(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         connection.flow().room_for_page = true;
@@ -1027,12 +1036,13 @@ impl Worker {
         self.ask_for_page(id.slot);
     }
 
-    /// The store remembers PUBREC: PUBREL may leave [MQTT-4.3.3-4].
+    /// Sends PUBREL after the store has recorded PUBREC [MQTT-4.3.3-4].
     pub(super) fn release_delivery(&mut self, id: ConnectionId, packet_id: PacketId, reason: ReasonCode) {
         self.send_to(id, &Packet::PubRel(Ack { packet_id, reason, properties: mqtt::Properties::default() }));
     }
 
-    /// The store has forgotten a QoS 2 identifier: PUBCOMP may leave, and the identifier's next message is another.
+    /// Sends PUBCOMP after the store has released a QoS 2 Packet Identifier. The next message with this identifier is a
+    /// new one.
     pub(super) fn complete_release(&mut self, id: ConnectionId, packet_id: PacketId) {
         if let Some(connection) = self.connections.get_mut(id.slot, id.generation)
             && connection.phase == Phase::Open

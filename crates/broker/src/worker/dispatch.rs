@@ -1,4 +1,4 @@
-//! From a message to everybody who wants it.
+//! Dispatch of a message to all its receivers.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -15,55 +15,57 @@ use crate::retained;
 use crate::route::{Route, RouteKind};
 use crate::store::{Identity, Request, shards_of};
 
-/// Messages up to this size are copied for each worker; larger ones are shared.
+/// Maximum size of a message that is copied for each worker. Larger messages are shared.
 const INLINE_MAX: usize = 8 * 1024;
 
-/// What a delivery to a shared group costs in deliveries to a connection: it takes a command of its own.
+/// Cost of a delivery to a shared group, in deliveries to a connection. Such a delivery needs a command of its own.
 const GROUP_FAN_OUT: u64 = 8;
 
-/// Who publishes, and what is to be known of it.
+/// Properties of a publish: its origin, its completions and earlier attempts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Publishing {
-    /// Who waits for completions; nobody without one.
+    /// Token for the completions. `None` means that nothing waits for them.
     pub token: Option<Token>,
-    /// Of a message that may be sent again.
+    /// Identity of a message that may be sent again.
     pub identity: Option<Identity>,
-    /// An earlier connection has dispatched it, when other nodes had lost so often what was on its way to them: whoever is connected has it, the store
-    /// may not, nor may a node that has lost something since.
+    /// Loss counter of other nodes when an earlier connection dispatched the message; `None` if none did. Connected
+    /// clients have such a message. The store may lack it, and so may a node with a loss since then.
     pub previous_losses: Option<u32>,
-    /// It comes from another node: it is for clients of this one.
+    /// True if the message comes from another node. It is then only for clients of this node.
     pub is_forwarded: bool,
-    /// When it was retained elsewhere; 0 when it comes from a client of this node.
+    /// Stamp of a message that another node retained; 0 if it comes from a client of this node.
     pub stamp: u64,
-    /// Its publisher may have sent it before.
+    /// True if the publisher may have sent the message before.
     pub repeated: bool,
 }
 
 impl Publishing {
-    /// Whoever waits for it can be told that nobody has it. A Will's shard keeps it for later.
+    /// Returns whether the publisher can be notified that no receiver has the message. A Will is not refused, because
+    /// its shard keeps it for later.
     fn is_refusable(&self) -> bool {
         matches!(self.token, Some(Token::Publish { .. } | Token::Operator { .. } | Token::Forwarded { .. }))
     }
 }
 
-/// Where a message has gone.
+/// Result of a dispatch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Dispatched {
-    /// Completions that will come for the token.
+    /// Number of completions that will come for the token.
     pub outstanding: u32,
     pub matched: bool,
-    /// Shards that were told its identity, as bits.
+    /// Shards that got the identity of the message, as bits.
     pub shards: u16,
-    /// Some of the completions are the store's, here or on another node.
+    /// True if the store gives some of the completions, on this node or another.
     pub stored: bool,
-    /// Nobody has it, for the log takes none.
+    /// Reason Code if no receiver has the message, because the log accepts none.
     pub refused: Option<ReasonCode>,
-    /// It went to a shared group, whose member may not get it, and to others.
+    /// True if the message went to other receivers and to a shared group whose member may not get it.
     pub may_be_partial: bool,
 }
 
 impl Worker {
-    /// Sends a message to all whose subscriptions match [MQTT3-3.3.2-3]. Completions carry `token`; without one nobody waits for any.
+    /// Sends a message to all matching subscriptions [MQTT3-3.3.2-3]. Completions carry `token`. Without a token there
+    /// are no completions.
     pub(super) fn dispatch(
         &mut self,
         name: TopicName<'_>,
@@ -90,7 +92,7 @@ impl Worker {
         let needs_log = view.retain || view.qos > QoS::AtMostOnce && !rest.is_empty();
         let refusal = if needs_log { self.node.refusal() } else { None };
         if refusal.is_some() && view.retain {
-            // Other nodes keep it, one of QoS 0 of this node's own clients, too.
+            // Other nodes keep the message, even at QoS 0 and from a client of this node.
             self.node.note_retained_missing();
         }
         if refusal.is_some() && publishing.is_refusable() && needs_places(rest, &view, &publishing) {
@@ -136,14 +138,14 @@ impl Worker {
                 RouteKind::ShardGroups => {
                     rest = &rest[1..];
                     self.fan_out += GROUP_FAN_OUT * u64::from(first.subscription_id);
-                    // The node that it comes from has chosen the members.
+                    // The node that forwarded the message has chosen the members.
                     for_groups |= if publishing.is_forwarded { 0 } else { 1 << first.index };
                 }
                 RouteKind::Node => {
                     let same = same_receiver(rest);
                     let (routes, after) = rest.split_at(same);
                     rest = after;
-                    // What an earlier connection has sent there arrives, unless the node has lost it.
+                    // A message that an earlier connection sent to the node arrives, unless it was lost on the way.
                     let node = NodeIndex(first.index);
                     let is_sent = publishing
                         .previous_losses
@@ -157,7 +159,7 @@ impl Worker {
                         self.retained_is_for_durable(node);
                     }
                 }
-                // A shard's own index has these; the node's has not.
+                // These kinds are in the index of a shard, not in the index of the node.
                 RouteKind::Session | RouteKind::Group => rest = &rest[1..],
             }
         }
@@ -200,7 +202,8 @@ impl Worker {
         result
     }
 
-    /// Delivers to connections of this worker. True when somebody has no place yet: then `token` completes later.
+    /// Delivers a message to connections of this worker. Returns true if a receiver has no free queue slot; `token`
+    /// then completes later.
     pub(super) fn deliver_all(
         &mut self,
         targets: &[Target],
@@ -262,14 +265,14 @@ impl Worker {
         u32::from(token.is_some())
     }
 
-    /// Says that there are retained messages on the topic's host, before anybody looks who has subscribed: whoever subscribes and
-    /// does not see this is seen.
+    /// Marks the topic's host as one that has retained messages, before the worker matches the topic. A subscriber that
+    /// does not see the mark is already in the index when the topic is matched.
     pub(super) fn announce_retained(&self, topic: &str) {
         let shard = retained::shard_of(topic);
         let used = &self.node.published[self.node.retained_host(shard).index()].retained_used;
         if shard != retained::OWN_TOPICS && !used.load(Ordering::Relaxed) {
             used.store(true, Ordering::Release);
-            fence(Ordering::SeqCst); // Paired with that in `first_used`.
+            fence(Ordering::SeqCst); // Paired with the fence in `first_used`.
         }
     }
 
@@ -291,7 +294,7 @@ impl Worker {
         u32::from(token.is_some())
     }
 
-    /// Who pays for a message that is retained: the client that publishes it, or the one that has left the Will which is published now.
+    /// Returns the payers of a retained message: those of its publisher, or those of the Will that is being published.
     fn payers_of(&self, publisher: Option<ConnectionId>) -> Payers {
         if let Some(payers) = &self.will_payers {
             return payers.clone();
@@ -302,14 +305,14 @@ impl Worker {
         extra.map(|extra| extra.payers.clone()).unwrap_or_default()
     }
 
-    /// A message of the node's own, such as a Will: nobody waits for its completions.
+    /// Publishes a message of the node itself, such as a Will. Nothing waits for its completions.
     pub(super) fn publish_own(&mut self, view: MessageView<'_>) {
         if let Ok(name) = TopicName::parse(view.topic) {
             self.dispatch(name, view, None);
         }
     }
 
-    /// Answers whoever waits for a completion.
+    /// Sends a completion to the party that waits for it.
     pub(super) fn answer(&mut self, token: Token, reason: ReasonCode) {
         match token {
             Token::Publish { connection: ConnectionId { worker, slot, generation }, sequence }
@@ -331,7 +334,7 @@ impl Worker {
         }
     }
 
-    /// The worker's list of what it has for another.
+    /// Queues a command for a worker until the end of the turn.
     pub(super) fn post(&mut self, to: WorkerId, command: WorkerCommand) {
         self.outbox[to.index()].commands.push(command);
     }
@@ -342,7 +345,7 @@ impl Worker {
     }
 }
 
-/// All routes of a topic, those of one receiver together.
+/// Returns all routes of a topic. The routes of one receiver are adjacent.
 fn routes_of<'r>(
     reader: &routing::Reader<Route>,
     name: TopicName<'_>,
@@ -350,7 +353,7 @@ fn routes_of<'r>(
 ) -> &'r [Route] {
     if reader.matches(name, routes) > 1 {
         routes.sort_unstable_by_key(|route| (route.kind, route.index, route.slot, route.generation));
-        // A shard is told once, however many of its filters match.
+        // A shard gets a message once, however many of its filters match.
         routes.dedup_by(|a, b| {
             let is_same = a.kind == b.kind
                 && a.index == b.index
@@ -364,8 +367,8 @@ fn routes_of<'r>(
     routes
 }
 
-/// Whether a message has to have its places in the log. Whether one of a group's has to says the group's choice, unless the message may have
-/// been given to somebody before, exactly once.
+/// Returns whether the log has to store a message. A shared group decides that itself when it chooses a member. The
+/// exception is a repeated QoS 2 message, which a member may already have.
 fn needs_places(routes: &[Route], view: &MessageView<'_>, publishing: &Publishing) -> bool {
     let needs = |route: &Route| match route.kind {
         RouteKind::Shard => true,
@@ -381,8 +384,8 @@ fn same_receiver(routes: &[Route]) -> usize {
     routes.iter().take_while(|route| key(route) == key(&routes[0])).count()
 }
 
-/// One receiver's routes as one delivery: the highest QoS, all Subscription Identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4].
-/// There are never several copies, of which each would carry its own [MQTT-3.3.4-5].
+/// Merges the routes of one receiver into one delivery with the highest QoS and all Subscription Identifiers
+/// [MQTT-3.3.4-2] [MQTT-3.3.4-4]. A receiver never gets several copies with one identifier each [MQTT-3.3.4-5].
 fn merge(routes: &[Route], view: &MessageView<'_>, targets: &mut Vec<Target>) {
     let first_target = targets.len();
     for route in routes {
@@ -403,7 +406,7 @@ fn merge(routes: &[Route], view: &MessageView<'_>, targets: &mut Vec<Target>) {
         let Route { slot, generation, subscription_id, options, .. } = *route;
         targets.push(Target { slot, generation, subscription_id, options, continues });
     }
-    // QoS 1 and 2 come to a durable session from its shard.
+    // A durable session gets QoS 1 and 2 messages from its shard.
     let by_store = |targets: &[Target]| {
         routes[0].kind == RouteKind::ConnectionQos0
             && targets
@@ -423,7 +426,7 @@ mod tests {
     use crate::ids::Time;
     use crate::route::Options;
 
-    /// [MQTT-3.8.3-3] is about one connection. Its slot may have been another's, on the same worker or not.
+    /// [MQTT-3.8.3-3] applies to one connection. Another connection may have had its slot, on the same worker or not.
     #[test]
     fn no_local_keeps_messages_from_their_publisher_alone() {
         let publisher = ConnectionId { worker: WorkerId(1), slot: 7, generation: 4 };

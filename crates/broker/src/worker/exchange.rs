@@ -1,4 +1,4 @@
-//! Enhanced authentication (4.12): AUTH packets between CONNECT and CONNACK, and again later.
+//! Enhanced authentication (4.12): AUTH packets before CONNACK, and later for re-authentication.
 
 use mqtt::{Auth, Connect, Packet, PropertiesBuf, Property, ReasonCode};
 
@@ -7,7 +7,7 @@ use crate::access::{AuthResult, Step};
 use crate::connection::{Enhanced, Phase};
 
 impl Worker {
-    /// CONNECT names an Authentication Method: the first step [MQTT-4.12.0-1].
+    /// Starts the exchange if CONNECT names an Authentication Method [MQTT-4.12.0-1].
     pub(super) fn start_exchange(&mut self, slot: u32, method: &str, connect: &Connect<'_>) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let credentials = connection.credentials(connect.password, &self.node);
@@ -22,7 +22,7 @@ impl Worker {
         self.exchange_step(slot, step);
     }
 
-    /// AUTH while the connection is being made.
+    /// Handles AUTH before CONNACK.
     pub(super) fn continue_exchange(&mut self, slot: u32, auth: &Auth<'_>) -> Result<(), ReasonCode> {
         if auth.reason != ReasonCode::ContinueAuthentication {
             return Err(ReasonCode::ProtocolError); // [MQTT-4.12.0-3]
@@ -30,7 +30,7 @@ impl Worker {
         self.next_step(slot, auth)
     }
 
-    /// AUTH of an accepted client: the start of a re-authentication, or a step of it [MQTT-4.12.1-1].
+    /// Handles AUTH of an accepted client: the start of a re-authentication, or a step of it [MQTT-4.12.1-1].
     pub(super) fn re_authenticate(&mut self, slot: u32, auth: &Auth<'_>) -> Result<(), ReasonCode> {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         let running =
@@ -58,7 +58,7 @@ impl Worker {
         let Some(Enhanced { method, run: Some(run) }) = enhanced else {
             return Err(ReasonCode::ProtocolError);
         };
-        // The method stays what CONNECT named [MQTT-4.12.0-5].
+        // The method must be the one that CONNECT named [MQTT-4.12.0-5].
         if auth.properties.authentication_method() != Some(&**method) {
             return Err(ReasonCode::BadAuthenticationMethod);
         }

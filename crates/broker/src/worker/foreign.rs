@@ -1,11 +1,11 @@
-//! Answers clients that speak another protocol than MQTT: the answer says that this is the wrong port.
+//! Answers to clients that speak another protocol than MQTT. An answer names the right port.
 
-/// What a connection begins with instead of CONNECT.
+/// Protocol of a connection that does not begin with CONNECT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForeignProtocol {
     /// A record of a TLS handshake.
     Tls,
-    /// A request of HTTP.
+    /// An HTTP request.
     Http,
 }
 
@@ -17,7 +17,7 @@ const BODY: &str = "This port speaks MQTT, not HTTP.\n\
                     The dashboard and the API are at the address of http.listen, usually port 18083.\n";
 
 impl ForeignProtocol {
-    /// `None` for what may be MQTT.
+    /// Returns the protocol that the first bytes belong to. `None` means that they may be MQTT.
     pub fn of(bytes: &[u8]) -> Option<Self> {
         // CONNECT begins with 0x10; the type of the first packet and its flags have no other value (2.1.3).
         match bytes {
@@ -27,7 +27,7 @@ impl ForeignProtocol {
         }
     }
 
-    /// What the client gets, if it can read it.
+    /// Returns the answer for the client, if the client can read one.
     pub fn answer(self) -> Option<String> {
         (self == Self::Http).then(|| {
             let length = BODY.len();
@@ -37,7 +37,7 @@ impl ForeignProtocol {
         })
     }
 
-    /// For the log.
+    /// Returns the text for the log.
     pub fn what(self) -> &'static str {
         match self {
             Self::Tls => {

@@ -1,9 +1,9 @@
-//! One worker: the connections of one reactor, its part of the store and of the retained messages.
+//! A worker: the connections of one reactor, its shards and their retained messages.
 //!
-//! A worker is told what happened ([`Worker::open`], [`Worker::receive`], [`Worker::lost`], [`Worker::take_batch`],
-//! [`Worker::tick`]) and leaves behind bytes to write ([`Worker::output`]), connections to look at
-//! ([`Worker::take_dirty`], [`Worker::take_woken`]) and batches for other workers ([`Worker::outgoing`]). It does no I/O and
-//! reads no clock, so a test can be its network and its time.
+//! The caller reports events with [`Worker::open`], [`Worker::receive`], [`Worker::lost`], [`Worker::take_batch`] and
+//! [`Worker::tick`]. It then collects bytes to write ([`Worker::output`]), connections to examine
+//! ([`Worker::take_dirty`], [`Worker::take_woken`]) and batches for other workers ([`Worker::outgoing`]). A worker does
+//! no I/O and reads no clock, so a test can play the network and the clock.
 
 mod admin;
 mod admit;
@@ -67,48 +67,49 @@ use crate::wheel::{Timer, TimerKind, Wheel};
 pub struct Worker {
     id: WorkerId,
     node: Arc<Node>,
-    /// As last told.
+    /// Settings in force on this worker.
     settings: Arc<Settings>,
     now: Time,
     connections: Slots<Connection>,
     reader: Reader<Route>,
-    /// What each worker gets at the end of the turn, this one's own included.
+    /// Batches that each worker gets at the end of the turn, including this worker.
     outbox: Vec<Batch>,
-    /// Memory for the next one of its own.
+    /// Memory of the next batch for this worker itself.
     own_batch: Batch,
-    /// For other nodes of the cluster.
+    /// Messages for other nodes of the cluster.
     outbound: Outbound,
-    /// Copies of what is retained here that are under way: to whom, and where to go on.
+    /// Copies of retained messages in progress: the receiving node, the kind, and the position of the next page.
     copies: slab::Slab<(NodeIndex, Copies, (ShardId, Box<str>))>,
-    /// Messages of other nodes that wait for their places here.
+    /// Messages of other nodes that wait to be stored here.
     arrivals: slab::Slab<peers::Arrival>,
     wheel: Wheel,
     dirty: Vec<u32>,
     woken: Vec<u32>,
     shards: Vec<(ShardId, ShardHost)>,
     shard_output: ShardOutput,
-    /// What the log has said and nobody has heard yet: bounded by the batches and reads under way.
+    /// Events of the log that are not handled yet. The batches and reads in progress bound their number.
     store_events: VecDeque<(ShardId, StoreEvent)>,
-    /// Of the broker's own topics.
+    /// Retained messages of the broker's own topics.
     own_retained: RetainedShard,
-    /// Asked for before what they should hold is durable, with the batches they wait for.
+    /// Scans that came before their messages were durable, with the batches that they wait for.
     waiting_scans: Vec<(Vec<(ShardId, u64)>, retained::Awaiting)>,
-    /// Copies that wait until workers have passed on what they had published before.
+    /// Copies that wait until all workers have passed on their earlier messages.
     pending_copies: slab::Slab<retained::PendingCopies>,
-    /// Who wants to know when this turn is over.
+    /// Parties to notify at the end of this turn.
     flush_waiters: Vec<FlushWaiter>,
-    /// Wills of durable sessions that wait until this node knows what others want: no more than there are sessions.
+    /// Wills of durable sessions that wait until this node knows the routes of the other nodes. There is at most one
+    /// for each session.
     waiting_wills: VecDeque<DueWill>,
-    /// When they are looked at.
+    /// Time at which the waiting Wills are checked.
     wills_due: Time,
-    /// Who pays for the Will that is being published, when it is retained.
+    /// Payers of the Will that is being published, in case it is retained.
     will_payers: Option<Payers>,
-    /// Messages that wait for a place with one or more connections of this worker, and who waits for that.
+    /// Messages that wait for queue slots of connections of this worker, with their tokens.
     pending: slab::Slab<Pending>,
     pool: Pool,
     scratch: deliver::Scratch,
     serial: u64,
-    /// Number of deliveries that messages dispatched here have caused, about.
+    /// Approximate number of deliveries that messages dispatched on this worker have caused.
     fan_out: u64,
     /// Connections that are read again in the next turn.
     paused: Vec<ConnectionId>,
@@ -116,7 +117,7 @@ pub struct Worker {
     queued_bytes: u64,
     backlog: Backlog,
     counters: Counters,
-    /// Messages that nobody got because the log takes none; counted with those that shards refuse.
+    /// Messages that no receiver got because the log accepts none. They are counted with the refusals of the shards.
     refused_by_log: u64,
     packets: PacketCounters,
     sampler: Sampler,
@@ -126,14 +127,15 @@ pub struct Worker {
     operators: operators::Operators,
     stopping: bool,
     overload: Overload,
-    /// The same without what waits in queues, which is no reason to refuse clients.
+    /// Overload without the bytes in queues, which are no reason to refuse clients.
     connect_overload: Overload,
     refuses_clients: bool,
-    /// Clients are judged by this time: everything that they had sent until then was read. The present time where nobody says so.
+    /// Time by which timeouts of clients are judged: all data that clients had sent until then was read. It equals
+    /// `now` if the caller does not call [`Self::has_read_until`].
     judged: Time,
-    /// [`Self::has_read_until`] was called.
+    /// True after a call of [`Self::has_read_until`].
     reads_sockets: bool,
-    /// Of the whole node, as of the last look.
+    /// Overload level of the whole node at the last assessment.
     overload_level: Level,
     housekeeping_due: Time,
     sys_due: Time,
@@ -141,7 +143,7 @@ pub struct Worker {
     sys: sys::Sys,
     recheck: recheck::Recheck,
     review: review::Review,
-    /// All workers' subscriptions are in the index: clients may be served.
+    /// True when the subscriptions of all workers are in the index, so that clients may be served.
     has_started: bool,
 }
 
@@ -151,7 +153,7 @@ struct Pending {
 }
 
 impl Worker {
-    /// Builds a worker that [`Node::build_workers`] makes ready to serve.
+    /// Builds a worker. [`Node::build_workers`] makes it ready to serve.
     pub(crate) fn new(id: WorkerId, node: Arc<Node>) -> Self {
         let settings = node.settings();
         let shards = node.hosted(id).map(|shard| {
@@ -219,7 +221,7 @@ impl Worker {
         }
     }
 
-    /// Puts what the sessions of the shards have subscribed to into the index, and sends their shared subscriptions to the shards
+    /// Inserts the subscriptions of the shards' sessions into the index. Sends their shared subscriptions to the shards
     /// of the groups.
     pub(crate) fn recall(&mut self) {
         let mut output = std::mem::take(&mut self.shard_output);
@@ -228,8 +230,8 @@ impl Worker {
         self.shard_output = output;
     }
 
-    /// Starts the shards where the previous incarnation of the node ended. Wills that are due may be dispatched from here on, so
-    /// the subscriptions and groups of all workers have to be in place.
+    /// Starts the shards in the state in which the previous incarnation of the node ended. Wills that are due may be
+    /// dispatched from now on, so the subscriptions and groups of all workers must be in place.
     pub(crate) fn start_shards(&mut self) {
         let mut output = std::mem::take(&mut self.shard_output);
         let (now, incarnation) = (self.now, self.node.incarnation);
@@ -248,7 +250,7 @@ impl Worker {
         self.id
     }
 
-    /// As last told.
+    /// Returns the settings in force on this worker.
     pub fn settings(&self) -> &Arc<Settings> {
         &self.settings
     }
@@ -265,12 +267,12 @@ impl Worker {
         &self.counters
     }
 
-    /// Where others read this worker's figures.
+    /// Returns the figures that this worker publishes.
     pub fn published(&self) -> &Published {
         &self.node.published[self.id.index()]
     }
 
-    /// A network connection was accepted. Its bytes go to [`Self::receive`] under the slot of the name it gets.
+    /// Adds an accepted Network Connection. Its bytes go to [`Self::receive`] with the slot of the returned id.
     pub fn open(&mut self, now: Time, peer: Option<SocketAddr>) -> ConnectionId {
         self.now = now;
         assert!(
@@ -311,33 +313,35 @@ impl Worker {
         id
     }
 
-    /// Whom the connection is for, where somebody speaks for others. Before CONNECT.
+    /// Sets the address of the client if a proxy has announced it. Call this before CONNECT.
     pub fn set_peer(&mut self, slot: u32, peer: SocketAddr) {
         if let Some(connection) = self.connections.occupant(slot) {
             connection.peer = Some(peer).into();
         }
     }
 
-    /// Where the connection came in: the place of the listener's name in [`Node::name_listeners`]. Before CONNECT.
+    /// Sets the listener that accepted the connection, as an index into [`Node::name_listeners`]. Call this before
+    /// CONNECT.
     pub fn set_listener(&mut self, slot: u32, listener: u16) {
         if let Some(connection) = self.connections.occupant(slot) {
             connection.listener = listener;
         }
     }
 
-    /// The verified certificate that the client has shown. Before CONNECT.
+    /// Sets the verified certificate of the client. Call this before CONNECT.
     pub fn set_certificate(&mut self, slot: u32, certificate: Arc<ClientCertificate>) {
         if let Some(connection) = self.connections.occupant(slot) {
             connection.extra().certificate = Some(certificate);
         }
     }
 
-    /// Bytes to write to a connection. What has left is taken off by [`Out::advance`]; then [`Self::written`] follows.
+    /// Returns the bytes to write to a connection. After a write the caller removes the written bytes with
+    /// [`Out::advance`] and calls [`Self::written`].
     pub fn output(&mut self, slot: u32) -> Option<&mut Out> {
         self.connections.occupant(slot).map(|connection| &mut connection.out)
     }
 
-    /// Some bytes of the connection's output have left.
+    /// Handles that some bytes of the connection's output were written.
     pub fn written(&mut self, now: Time, slot: u32) {
         self.now = now;
         let Some(connection) = self.connections.occupant(slot) else { return };
@@ -353,13 +357,14 @@ impl Worker {
         }
     }
 
-    /// A turn of the reactor took so long, and ends now.
+    /// Records that a turn of the reactor took `took` and ends now.
     pub fn turn_took(&mut self, now: Time, took: Duration) {
         self.overload.turn(now, took);
         self.connect_overload.turn(now, took);
     }
 
-    /// Looks at what there is to do, several times a second, and says how much the node has to give up until the next time.
+    /// Assesses the load of the node and returns its overload level until the next call. Call this several times a
+    /// second.
     pub fn assess_load(&mut self, now: Time, mailbox_bytes: u64) -> Level {
         let waiting_max = self.settings.limits.memory_queued_max.bytes();
         let load = Load { mailbox_bytes, waiting_bytes: self.node.waiting_bytes(), waiting_max };
@@ -374,34 +379,35 @@ impl Worker {
         self.overload_level
     }
 
-    /// Whether no new clients are accepted, as of the last look.
+    /// Returns whether the node refuses new clients, as of the last assessment.
     pub fn refuses_clients(&self) -> bool {
         self.refuses_clients
     }
 
-    /// Everything that clients had sent until `at` was read. From the first call on, no client is judged by a later time than this
-    /// [MQTT-3.1.2-24]: after a pause of the process or the machine, what lies in the sockets is read first.
+    /// Declares that all data that clients had sent until `at` was read. After the first call, timeouts are judged by
+    /// this time [MQTT-3.1.2-24]. So after a pause of the process or the machine, the worker reads the sockets before
+    /// it closes a client.
     pub fn has_read_until(&mut self, at: Time) {
         self.reads_sockets = true;
         self.judged = self.judged.max(at);
     }
 
-    /// Whether the client has come through CONNECT and is there.
+    /// Returns whether the client has passed CONNECT and is connected.
     pub fn is_open(&self, slot: u32) -> bool {
         self.connections.occupant_ref(slot).is_some_and(|connection| connection.phase == Phase::Open)
     }
 
-    /// Whether the connection is to be closed once its output has left.
+    /// Returns whether the connection has to be closed after its output is written.
     pub fn is_closing(&self, slot: u32) -> bool {
         self.connections.occupant_ref(slot).is_none_or(|connection| connection.phase == Phase::Closing)
     }
 
-    /// Whether a connection that is to be closed has had time enough for its last bytes.
+    /// Returns whether a closing connection has used up its time for the last bytes.
     pub fn is_overdue(&self, slot: u32) -> bool {
         self.connections.occupant_ref(slot).is_some_and(|connection| connection.marks.overdue)
     }
 
-    /// The transport is gone and the slot may be used again.
+    /// Frees a slot after its transport is closed.
     pub fn vacate(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let (phase, id) = (connection.phase, connection.id);
@@ -414,7 +420,7 @@ impl Worker {
         }
     }
 
-    /// Moves the slots of connections with output, or that are to be closed, to `slots`.
+    /// Moves the slots of connections with output, and of closing connections, to `slots`.
     pub fn take_dirty(&mut self, slots: &mut Vec<u32>) {
         slots.clear();
         std::mem::swap(&mut self.dirty, slots);
@@ -430,12 +436,12 @@ impl Worker {
         slots.append(&mut self.woken);
     }
 
-    /// What `worker` is to get. The edge sends it when it is not empty, and leaves an empty one.
+    /// Returns the batch for `worker`. If it is not empty, the edge sends it and leaves an empty one.
     pub fn outgoing(&mut self, worker: WorkerId) -> &mut Batch {
         &mut self.outbox[worker.index()]
     }
 
-    /// Whether there is anything to do before the worker may sleep.
+    /// Returns whether the worker has work to do before it may sleep.
     pub fn has_work(&self) -> bool {
         !self.dirty.is_empty()
             || !self.woken.is_empty()
@@ -443,7 +449,7 @@ impl Worker {
             || self.outbox.iter().any(|batch| !batch.is_empty())
     }
 
-    /// Works through what this worker has for itself, until nothing is left.
+    /// Handles the worker's batches for itself until none is left, at most [`SETTLE_ROUNDS`] times.
     pub fn settle(&mut self, now: Time) {
         for _ in 0..SETTLE_ROUNDS {
             if !self.settle_once(now) {
@@ -452,7 +458,7 @@ impl Worker {
         }
     }
 
-    /// One round of [`Self::settle`]; false when there was nothing to do.
+    /// Performs one round of [`Self::settle`]. Returns false if there was nothing to do.
     pub fn settle_once(&mut self, now: Time) -> bool {
         if self.outbox[self.id.index()].is_empty() {
             return false;
@@ -460,13 +466,13 @@ impl Worker {
         let mut batch = std::mem::take(&mut self.own_batch);
         std::mem::swap(&mut batch, &mut self.outbox[self.id.index()]);
         self.take_batch(now, &mut batch);
-        // Two take turns, for a round may leave something new.
+        // Two batches alternate, because a round may fill the next one.
         batch.recycle(usize::MAX);
         self.own_batch = batch;
         true
     }
 
-    /// When [`Self::tick`] is due, at the latest.
+    /// Returns the latest time at which [`Self::tick`] is due.
     pub fn next_timeout(&self) -> Time {
         let shards = self.shards.iter().map(|(_, shard)| shard.next_deadline()).min().unwrap_or(Time::NEVER);
         let behind = if self.is_behind() { Time::default() } else { Time::NEVER };
@@ -474,7 +480,7 @@ impl Worker {
         self.wheel.next().min(shards).min(own).min(behind)
     }
 
-    /// There was too much for one turn: the next one is due at once, by [`Self::tick`].
+    /// Returns whether a turn has left work over. [`Self::tick`] is then due at once.
     pub fn is_behind(&self) -> bool {
         !self.store_events.is_empty() || !self.paused.is_empty()
     }
@@ -515,7 +521,7 @@ impl Worker {
             self.request_missing_retained();
             self.shards.iter().for_each(|(_, shard)| shard.report_live());
             self.publish_figures();
-            // Two workers that weigh at once may leave the older result behind.
+            // Two workers that update this sum at once may store the older result.
             self.node.weigh(now);
             self.close_hoarders();
             let soon = [self.recheck(), self.review()].into_iter().flatten().min();
@@ -527,14 +533,14 @@ impl Worker {
         }
     }
 
-    /// The end of a turn, whose batches have been sent: nothing of the shared index is held any more.
+    /// Ends a turn whose batches have been sent. The worker holds nothing of the shared index after this call.
     pub fn end_turn(&mut self) {
         self.reader.quiescent();
         for waiter in self.flush_waiters.drain(..) {
             self.outbox[waiter.worker().index()].commands.push(WorkerCommand::Flushed(waiter));
         }
         if self.node.log.is_some() {
-            // Those that can wait go together, for one sync.
+            // Shards that can wait are flushed together, for one sync.
             let all = self.stopping || self.shards.iter().any(|(_, shard)| shard.batch_is_due(self.now));
             self.shards.iter_mut().for_each(|(_, shard)| shard.end_turn(all));
         }
@@ -552,7 +558,7 @@ impl Worker {
         }
     }
 
-    /// The thread is about to sleep: it delays nobody's memory.
+    /// Prepares for sleep: a sleeping thread must not delay the release of memory of the index.
     pub fn park(&self) {
         self.reader.park();
     }
@@ -561,7 +567,8 @@ impl Worker {
         self.reader.unpark();
     }
 
-    /// The node stops: every client is told and closed [MQTT-4.13.1-1]; nobody's Will is published.
+    /// Stops the node's connections: sends every client a DISCONNECT and closes it [MQTT-4.13.1-1]. No Will is
+    /// published.
     pub fn stop(&mut self, now: Time) {
         self.now = now;
         self.stopping = true;
@@ -580,7 +587,7 @@ impl Worker {
                     connection.phase,
                     Phase::AwaitConnect | Phase::Exchanging | Phase::Authenticating | Phase::Claiming
                 ) {
-                    // After a pause CONNECT may lie in the socket.
+                    // After a pause of the process, CONNECT may still be in the socket.
                     if self.judged.after(JUDGED_LATE) < self.now {
                         let again = Time(self.now.0 + 1);
                         return self.wheel.arm(again, slot, timer.generation, TimerKind::Connect);
@@ -603,7 +610,7 @@ impl Worker {
         }
     }
 
-    /// [MQTT-3.1.2-22]: silence of 1.5 times Keep Alive ends the connection.
+    /// [MQTT-3.1.2-22]: a client that is silent for 1.5 times Keep Alive is disconnected.
     fn check_keep_alive(&mut self, timer: Timer) {
         let Some(connection) = self.connections.get_mut(timer.slot, timer.generation) else { return };
         if connection.phase != Phase::Open || connection.keep_alive == 0 {
@@ -611,7 +618,7 @@ impl Worker {
         }
         let silence_max = u64::from(connection.keep_alive) * 1500;
         let mut due = Time(connection.last_packet.0 + silence_max);
-        // While we keep the client waiting, its silence is ours.
+        // While the node keeps the client waiting, the silence is the node's fault.
         if connection.marks.held || connection.flow.as_ref().is_some_and(|flow| flow.blocked.is_some()) {
             due = due.max(Time(self.now.0 + silence_max));
         }
@@ -668,7 +675,7 @@ impl Worker {
         self.sampler.tick(self.now);
     }
 
-    /// What waits for the connections of this worker.
+    /// Returns the messages that wait for the connections of this worker.
     fn walk_backlog(&mut self) -> Waiting {
         let (connections, now) = (&mut self.connections, self.now);
         self.backlog.step(|slot, generation| {
@@ -681,9 +688,10 @@ impl Worker {
     }
 }
 
-/// How long ago sockets were read at most when a client is closed that has sent no CONNECT. Longer than a reactor sleeps.
+/// Maximum age of the last read of all sockets when a client without CONNECT is closed. It is longer than the sleep of
+/// a reactor.
 const JUDGED_LATE: Duration = Duration::from_millis(1500);
-/// How long a worker with [`Mutation::ServeBeforeRecall`] serves before it has recalled its sessions.
+/// Time for which a worker with [`Mutation::ServeBeforeRecall`] serves clients before it recalls its sessions.
 const LATE: Duration = Duration::from_millis(500);
-/// Rounds of work for itself in one turn; more would keep sockets waiting.
+/// Maximum number of rounds of a worker's batches for itself in one turn. More would delay the sockets.
 pub const SETTLE_ROUNDS: usize = 8;

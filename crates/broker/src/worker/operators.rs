@@ -1,4 +1,4 @@
-//! What operators do: messages they publish, subscriptions they make for a client, connections they close.
+//! Actions of operators: publishing messages, subscribing clients, closing connections.
 
 use mqtt::{Disconnect, Packet, PropertiesBuf, Property, ReasonCode, SubscriptionOptions, TopicName};
 use slab::Slab;
@@ -14,12 +14,12 @@ use crate::ids::{ConnectionId, Ticket};
 use crate::message::Message;
 use crate::retained;
 
-/// Operators that wait for something.
+/// Requests of operators that wait for an answer.
 #[derive(Default)]
 pub(super) struct Operators {
-    /// By the key of [`Token::Operator`].
+    /// Requests by the key of [`Token::Operator`].
     waiting: Slab<Waiting>,
-    /// By the operator's number in the ticket.
+    /// Subscriptions by the operator's number in the ticket.
     subscribing: Slab<(ConnectionId, Reply<Result<ReasonCode, ClientActionError>>)>,
 }
 
@@ -29,26 +29,28 @@ struct Publish {
     reply: Reply<ReasonCode>,
 }
 
-/// Retained messages that are being deleted.
+/// A deletion of retained messages in progress.
 struct Deletion {
     outstanding: usize,
     deleted: usize,
     reply: Reply<usize>,
 }
 
-/// What waits for completions.
+/// A request that waits for completions.
 enum Waiting {
     Publish(Publish),
     Deletion(Deletion),
 }
 
-/// Operators that wait at one time on one worker, of each kind: their requests are bounded at their door, this is the last resort.
+/// Maximum number of waiting requests of each kind on one worker. Requests are already bounded where they enter the
+/// node; this limit is a last resort.
 const WAITING_MAX: usize = 10_000;
-/// Connections looked at in one step.
+/// Maximum number of connections that one step examines.
 const CONNECTIONS_AT_ONCE: u32 = 512;
 
 impl Worker {
-    /// Publishes for an operator; answered when everybody it is for has it. Its expiry counts from now.
+    /// Publishes a message for an operator. The reply comes when all receivers have it. The Message Expiry Interval
+    /// starts now.
     pub(super) fn publish_for_operator(&mut self, message: &Message, reply: Reply<ReasonCode>) {
         let view = message.view().arrived(self.now);
         let Ok(name) = TopicName::parse(view.topic) else { return reply(ReasonCode::TopicNameInvalid) };
@@ -70,12 +72,12 @@ impl Worker {
         self.operators.waiting.insert(Waiting::Publish(Publish { outstanding, reason, reply }));
     }
 
-    /// Deletes the retained messages of topics of this worker's; answered when they are gone.
+    /// Deletes the retained messages of topics that this worker hosts. The reply comes when they are deleted.
     pub(super) fn delete_for_operator(&mut self, topics: Vec<Box<str>>, reply: Reply<usize>) {
         let key = self.operators.waiting.vacant_key();
         let token = Token::Operator { worker: self.id, key: key as u32 };
         let (mut outstanding, mut deleted) = (0, 0);
-        // Turned away by the last resort: nothing is deleted, and the operator is told so.
+        // Beyond the limit nothing is deleted, and the reply says 0.
         let topics = if key < WAITING_MAX { topics } else { Vec::new() };
         for topic in topics {
             self.delete_elsewhere(&topic);
@@ -90,7 +92,7 @@ impl Worker {
         self.operators.waiting.insert(Waiting::Deletion(Deletion { outstanding, deleted, reply }));
     }
 
-    /// Other nodes keep the message no longer.
+    /// Sends the deletion of a retained message to the other nodes.
     fn delete_elsewhere(&mut self, topic: &str) {
         let stamp = self.node.stamp(self.now);
         if stamp == 0 || retained::shard_of(topic) == retained::OWN_TOPICS || TopicName::parse(topic).is_err()
@@ -101,7 +103,7 @@ impl Worker {
         self.forward_retained(&view, (stamp, true), None);
     }
 
-    /// One of the things that an operator waits for is done.
+    /// Notes that one of the completions of an operator's request has come.
     pub(super) fn completed_for_operator(&mut self, key: u32, reason: ReasonCode) {
         let Some(waiting) = self.operators.waiting.get_mut(key as usize) else { return };
         let is_done = match waiting {
@@ -181,7 +183,7 @@ impl Worker {
         Some((id.slot, Ticket::of_operator(self.operators.subscribing.insert((id, reply)))))
     }
 
-    /// SUBACK or UNSUBACK for an operator.
+    /// Sends the Reason Code of a SUBACK or UNSUBACK to the operator.
     pub(super) fn answer_operator(&mut self, ticket: Ticket, reason: Option<u8>) {
         let waiting = ticket.operator().and_then(|key| self.operators.subscribing.try_remove(key));
         if let Some((_, reply)) = waiting {
@@ -190,7 +192,7 @@ impl Worker {
         }
     }
 
-    /// The connection ends: whoever waits for it hears so.
+    /// Answers the operators that wait for a connection that has ended.
     pub(super) fn forget_operators(&mut self, id: ConnectionId) {
         if self.operators.subscribing.is_empty() {
             return;
@@ -202,7 +204,8 @@ impl Worker {
         }
     }
 
-    /// Closes a connection with `reason`, and its session with it if asked to. False when it is gone already.
+    /// Closes a connection with `reason`, and ends its session if `end_session` is true. Returns false if the
+    /// connection has already ended.
     pub(super) fn kick_connection(
         &mut self,
         id: ConnectionId,
@@ -239,12 +242,12 @@ impl Worker {
         true
     }
 
-    /// One step of closing all; gives the slot to go on at.
+    /// Performs one step of closing all connections. Returns the slot at which the next step continues.
     pub(super) fn kick_all(&mut self, from: u32, reason: ReasonCode) -> Option<u32> {
         let until = from.saturating_add(CONNECTIONS_AT_ONCE).min(self.connections.slots());
         for slot in from..until {
             let Some(connection) = self.connections.occupant(slot) else { continue };
-            // Whoever is about to be let in as well: it was promised the same.
+            // A client that is about to be accepted is closed like a connected one.
             if !matches!(connection.phase, Phase::AwaitConnect | Phase::Closing) {
                 let id = connection.id;
                 self.kick_connection(id, reason, false);

@@ -1,4 +1,4 @@
-//! What this worker and other nodes of the cluster have for each other.
+//! Exchange of messages, completions and retained copies between this worker and other nodes of the cluster.
 
 use std::ops::Range;
 
@@ -20,25 +20,26 @@ use crate::retained::{self, Scan};
 use crate::route::Route;
 use crate::store::{GroupName, Offer, Request};
 
-/// The User Property of a SUBSCRIBE that says who is to know of it before SUBACK.
+/// User Property of SUBSCRIBE that selects the nodes that must know the subscription before SUBACK.
 const SUBACK_PROPERTY: &str = "suback";
-/// Why a connection ends whose SUBACK would have had to wait for longer than `cluster.suback_timeout`.
+/// Reason String for a connection whose SUBACK would have to wait for longer than `cluster.suback_timeout`.
 const UNKNOWN_ELSEWHERE: &str = "Server busy: other nodes of the cluster have not said in time that they know the subscription; subscribe again";
 
-/// A message that is forwarded in this turn: where it is in the frames, and the hash of its topic.
+/// Location of a forwarded message in the frames of this turn, and the hash of its topic.
 pub(super) type InFrames = Option<(Range<usize>, u32)>;
 
-/// A message of another node, and how many completions will come for it.
+/// A message of another node that waits for completions.
 pub(super) struct Arrival {
     ticket: PeerTicket,
     outstanding: u32,
     reason: ReasonCode,
-    /// It has gone to those who want it here: an error after that does not mean that nobody has it.
+    /// True if receivers on this node already have the message. A later error then does not mean that none has it.
     is_given: bool,
 }
 
 impl Worker {
-    /// Hands what there is for other nodes over. At the end of a turn, when batches for other workers have left.
+    /// Submits the messages for other nodes. Call this at the end of a turn, after the batches for other workers are
+    /// sent.
     pub fn send_to_peers(&mut self) {
         if self.outbound.is_empty() {
             return;
@@ -49,12 +50,13 @@ impl Worker {
         }
     }
 
-    /// Bytes on their way to other nodes that nobody has looked at.
+    /// Returns the number of bytes that were submitted for other nodes and are not handled yet.
     pub fn peers_backlog(&self) -> usize {
         self.node.routes.peers().map_or(0, |peers| peers.backlog())
     }
 
-    /// A message for another node, which wants it for what all of `routes` say. Returns how many completions will come for the token.
+    /// Forwards a message to another node on behalf of all `routes`. Returns the number of completions that will come
+    /// for the token.
     pub(super) fn forward(
         &mut self,
         routes: &[Route],
@@ -87,21 +89,22 @@ impl Worker {
         u32::from(token.is_some())
     }
 
-    /// A durable session on a node wants the retained message that was forwarded last, to all nodes.
+    /// Marks the retained message that was last forwarded to all nodes as one that a durable session on `to` wants.
     pub(super) fn retained_is_for_durable(&mut self, to: NodeIndex) {
         let others = usize::from(self.node.others());
         let last = self.outbound.forwards.iter_mut().rev().take(others);
         last.filter(|forward| forward.to == to).for_each(|forward| forward.is_for_durable = true);
     }
 
-    /// What was forwarded last goes to nobody else.
+    /// Marks the message that was last forwarded as one without other receivers.
     pub(super) fn forwarded_alone(&mut self) {
         if let Some(forward) = self.outbound.forwards.last_mut() {
             forward.is_alone = true;
         }
     }
 
-    /// Every other node keeps what is retained, and gives it to those who want it, unless it is a copy. Returns how many completions will come for the token.
+    /// Forwards a retained message to all other nodes. They keep it and, unless it is a copy, deliver it to their
+    /// subscribers. Returns the number of completions that will come for the token.
     pub(super) fn forward_retained(
         &mut self,
         view: &MessageView<'_>,
@@ -113,7 +116,7 @@ impl Worker {
         for to in (0..others).map(NodeIndex) {
             let (frame, topic_hash) =
                 self.frame(&mut framed, view, FrameExtras { stamp, is_copy, group: None });
-            // A node that forgets it on the way has not kept it.
+            // A node that loses the message on the way has not kept it.
             let (qos, stored) = (view.qos, true);
             let forward = Forward {
                 to,
@@ -134,7 +137,7 @@ impl Worker {
         if token.is_some() { u32::from(others) } else { 0 }
     }
 
-    /// The message's place in this turn's frames, and the hash of its topic.
+    /// Returns the location of a message in the frames of this turn, and the hash of its topic.
     fn frame(
         &mut self,
         framed: &mut InFrames,
@@ -150,7 +153,7 @@ impl Worker {
         location.clone()
     }
 
-    /// A shared group's message for a member on another node.
+    /// Forwards a message of a shared group to a member on another node.
     pub(super) fn forward_to_group(&mut self, offer: &Offer) {
         let view = offer.message.view();
         let text = offer.group.text();
@@ -173,7 +176,8 @@ impl Worker {
         self.counters.forwarded += 1;
     }
 
-    /// Who has to know of a subscription before SUBACK, as the client or the settings say.
+    /// Returns the nodes that must know a subscription before SUBACK, as set by the client, the listener or the
+    /// settings.
     pub(super) fn suback_level(&self, listener: u16, properties: &Properties<'_>) -> SubackLevel {
         let asked = properties.user_properties().find(|(name, _)| *name == SUBACK_PROPERTY);
         match asked {
@@ -185,8 +189,8 @@ impl Worker {
         }
     }
 
-    /// This node knows the subscriptions of a SUBSCRIBE. True when others have to know them before SUBACK may leave: then one more
-    /// completion will come.
+    /// Announces subscriptions that this node knows to other nodes. Returns true if others must know them before SUBACK
+    /// is sent; one more completion then comes.
     pub(super) fn announce(&mut self, connection: ConnectionId, pending: &mut PendingAck) -> bool {
         let level = std::mem::replace(&mut pending.level, SubackLevel::Local);
         let is_awaited =
@@ -221,7 +225,7 @@ impl Worker {
             if is_known {
                 self.one_stored(connection, ticket, AckKind::Sub);
             } else if self.connections.get_mut(connection.slot, connection.generation).is_some() {
-                // Whether others know of the subscription is not known: neither granted nor refused.
+                // It is unknown whether other nodes know the subscription, so it is neither granted nor refused.
                 self.close_because(connection.slot, ReasonCode::ServerBusy, UNKNOWN_ELSEWHERE);
             }
         }
@@ -271,7 +275,7 @@ impl Worker {
         self.request(shard, Request::DeliverLocally { group: Box::new(group), message, refusal, token });
     }
 
-    /// What another node has retained and this one may have missed.
+    /// Keeps a copy of another node's retained message that this node may have missed.
     fn keep_copy(&mut self, framed: &Framed<'_>, copied_by: Option<NodeIndex>, key: Option<u32>) {
         let Framed { view, stamp, .. } = *framed;
         self.node.observe_stamp(stamp);
@@ -293,7 +297,7 @@ impl Worker {
         self.request(shard, Request::Retain { message, stamp, copied_by, refusal, token, payers });
     }
 
-    /// Whoever has all copies from here gets what this node learns later, too.
+    /// Passes a copy from `from` on to the nodes that already have all earlier copies of this node.
     pub(super) fn propagate(&mut self, from: NodeIndex, message: &Message, stamp: u64) {
         let extras = FrameExtras { stamp, is_copy: true, group: None };
         let (frame, topic_hash) = self.frame(&mut None, &message.view(), extras);
@@ -301,12 +305,13 @@ impl Worker {
         self.outbound.propagated.push(PropagatedCopy { from, frame, topic_hash, is_own });
     }
 
-    /// About once a second. Of the workers one asks for what all have missed.
+    /// Requests the retained messages that this node has missed. Only worker 0 asks, about once a second, on behalf of
+    /// all workers.
     pub(super) fn request_missing_retained(&mut self) {
         self.outbound.retained_missing |= self.id.index() == 0 && self.node.take_retained_missing();
     }
 
-    /// Tells another node what was deleted here: it may have missed that.
+    /// Sends another node the deletions of retained messages that it may have missed.
     pub(super) fn copy_deletions(&mut self, to: NodeIndex, which: Copies) {
         let known = self.shards.iter().flat_map(|(_, shard)| shard.retained_deletions());
         let wanted: Vec<(Box<str>, u64)> = known
@@ -318,12 +323,13 @@ impl Worker {
         }
     }
 
-    /// Nothing is retained on a topic any more, as of then: for a node that does not know it, and tells others if it has not known it.
+    /// Notifies a node that a topic has no retained message as of `stamp`. A node that did not know this notifies
+    /// others.
     pub(super) fn send_deletion(&mut self, to: NodeIndex, topic: &str, stamp: u64) {
         self.send_copy(to, &MessageView { retain: false, ..deletion(topic, self.now) }, stamp, None);
     }
 
-    /// Something that was retained or deleted, for a node that may have missed it.
+    /// Sends a retained message, or a deletion, to a node that may have missed it.
     fn send_copy(&mut self, to: NodeIndex, view: &MessageView<'_>, stamp: u64, token: Option<Token>) {
         let extras = FrameExtras { stamp, is_copy: true, group: None };
         let (frame, topic_hash) = self.frame(&mut None, view, extras);
@@ -342,7 +348,8 @@ impl Worker {
         });
     }
 
-    /// Sends the next page of what this worker's shards have retained to another node, and the one after it when that has arrived.
+    /// Sends the next page of this worker's retained messages to another node. The page after it follows when this one
+    /// has arrived.
     pub(super) fn copy_retained(&mut self, to: NodeIndex, which: Copies, from: Option<(ShardId, Box<str>)>) {
         let connection = ConnectionId { worker: self.id, slot: 0, generation: 0 };
         let done = from.as_ref().map_or(0, |(shard, _)| self.node.retained_shards(self.id, Some(*shard)));
@@ -356,7 +363,7 @@ impl Worker {
             let token = next.map(|from| self.copy_token(to, which, from));
             self.send_copy(to, &view, view.publisher_key.max(1), token);
         }
-        // A page on which nothing was to be sent.
+        // This page has no message to send.
         if messages.is_empty()
             && let Some(from) = page.next
         {
@@ -365,7 +372,7 @@ impl Worker {
         }
     }
 
-    /// Whether what is retained, or was deleted, as of a stamp is among the copies.
+    /// Returns whether the copies include a retained message or deletion with this stamp.
     fn is_copied(&self, which: Copies, stamp: u64) -> bool {
         match which {
             Copies::All => true,
@@ -378,14 +385,14 @@ impl Worker {
         Token::Copy { worker: self.id, key: self.copies.insert((to, which, from)) as u32 }
     }
 
-    /// A page has arrived.
+    /// Continues a copy whose last page has arrived.
     pub(super) fn continue_copy(&mut self, key: u32) {
         if let Some((to, which, from)) = self.copies.try_remove(key as usize) {
             self.copy_retained(to, which, Some(from));
         }
     }
 
-    /// One of the things that a message of another node waits for is done.
+    /// Notes that one of the completions of another node's message has come.
     pub(super) fn has_arrived(&mut self, key: u32, reason: ReasonCode) {
         let Some(arrival) = self.arrivals.get_mut(key as usize) else { return };
         if reason.is_error() {
@@ -399,7 +406,7 @@ impl Worker {
     }
 }
 
-/// What ends what a topic has retained.
+/// Returns the message that deletes the retained message of a topic.
 pub(super) fn deletion(topic: &str, now: Time) -> MessageView<'_> {
     MessageView {
         topic,

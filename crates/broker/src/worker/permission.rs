@@ -1,4 +1,4 @@
-//! What a client may do, where access control may have to ask others first.
+//! Permissions of clients. Access control may have to ask another server for them.
 
 use mqtt::{Publish, ReasonCode, Subscribe, Subscription};
 
@@ -11,7 +11,8 @@ use crate::connection::{Connection, Phase};
 use crate::ids::ConnectionId;
 
 impl Worker {
-    /// `None` when it is not known yet: then [`WorkerCommand::RetryAuthorize`] follows.
+    /// Asks access control for a permission. `None` means that the answer is not known yet;
+    /// [`WorkerCommand::RetryAuthorize`] then follows.
     pub(super) fn authorize(
         &self,
         connection: &Connection,
@@ -27,7 +28,7 @@ impl Worker {
         node.access.authorize(connection.identity(node), action, topic, &mut later)
     }
 
-    /// Whether a client may do this, as far as is known now.
+    /// Returns whether a client is known to have a permission now.
     pub(super) fn permits(&self, connection: &Connection, action: Action, topic: &str) -> bool {
         let mut later = || RetryAuthorize::new(|| {});
         let permission =
@@ -35,10 +36,10 @@ impl Worker {
         permission.is_some_and(|permission| permission.allowed)
     }
 
-    /// The topic is as the client writes it.
+    /// Returns whether a client may publish to `topic`, which is without the mountpoint.
     pub(super) fn may_publish(&mut self, slot: u32, publish: &Publish<'_>, topic: &str) -> bool {
         let Some(connection) = self.connections.occupant_ref(slot) else { return false };
-        // Behind a mountpoint too: there a wildcard of the tenant's would match it.
+        // This applies behind a mountpoint too, because a wildcard of the tenant would match the topic there.
         if is_reserved(topic, connection.own_client_id())
             || (connection.marks.mounted && topic.starts_with('$'))
         {
@@ -54,9 +55,10 @@ impl Worker {
         self.ask_and_remember(slot, action, topic).is_some_and(|permission| permission.allowed)
     }
 
-    /// Asks about a PUBLISH and remembers a lasting answer. `None` when the answer is not known yet.
+    /// Asks for the permission of a PUBLISH and remembers a lasting answer. `None` means that the answer is not known
+    /// yet.
     fn ask_and_remember(&mut self, slot: u32, action: Action, topic: &str) -> Option<Permission> {
-        // Read before the question: an answer of older rules must not be remembered as one of newer rules.
+        // Read the generation first: an answer of older rules must not be remembered as one of newer rules.
         let generation = self.node.access.generation();
         let connection = self.connections.occupant_ref(slot)?;
         let permission = self.authorize(connection, action, topic, AuthorizeSubject::Packet)?;
@@ -70,7 +72,8 @@ impl Worker {
         flow.permissions.get(self.node.access.generation(), action, topic)
     }
 
-    /// Whether this PUBLISH has to wait for its permission. Nothing of it has happened before that is known.
+    /// Returns whether this PUBLISH has to wait for its permission. The PUBLISH has no effect before the permission is
+    /// known.
     pub(super) fn awaits_permission(&mut self, slot: u32, publish: &Publish<'_>) -> bool {
         let Some(connection) = self.connections.occupant_ref(slot) else { return false };
         if connection.flow.as_ref().is_some_and(|flow| flow.questions > 0) {
@@ -93,7 +96,8 @@ impl Worker {
         self.await_answers(slot, u32::from(permission.is_none()))
     }
 
-    /// Whether this SUBSCRIBE has to wait for the permission of one of its filters. All that are not known are asked for at once.
+    /// Returns whether this SUBSCRIBE has to wait for the permission of one of its filters. The worker asks for all
+    /// unknown permissions at once.
     pub(super) fn awaits_permissions(&mut self, slot: u32, subscribe: &Subscribe<'_>) -> bool {
         let Some(connection) = self.connections.occupant_ref(slot) else { return false };
         if connection.flow.as_ref().is_some_and(|flow| flow.questions > 0) {
@@ -110,7 +114,8 @@ impl Worker {
         self.await_answers(slot, unknown)
     }
 
-    /// A packet waits for so many answers; in the end it is refused. False when it does not wait.
+    /// Makes a packet wait for `questions` answers. Returns false if the packet does not wait. After [`ASKS_MAX`]
+    /// attempts it waits no more and is refused.
     fn await_answers(&mut self, slot: u32, questions: u32) -> bool {
         let Some(connection) = self.connections.occupant(slot) else { return false };
         if questions == 0 && connection.flow.is_none() {
@@ -118,7 +123,7 @@ impl Worker {
         }
         let flow = connection.flow();
         if questions == 0 || flow.attempts >= ASKS_MAX {
-            // Answers that are still to come are for nobody.
+            // Answers that are still to come are ignored.
             flow.attempts = 0;
             return false;
         }
@@ -128,7 +133,7 @@ impl Worker {
         true
     }
 
-    /// What was not known is known now.
+    /// Handles the answer to an earlier question of this connection.
     pub(super) fn retry_authorize(&mut self, id: ConnectionId, about: AuthorizeSubject) {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         match (about, connection.phase) {
@@ -145,7 +150,7 @@ impl Worker {
         }
     }
 
-    /// What the admission allows is over.
+    /// Closes a connection whose admission has expired.
     pub(super) fn check_expiry(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let expires = connection.extra.as_ref().and_then(|extra| extra.expires);

@@ -1,4 +1,4 @@
-//! Batches from other workers, and letters.
+//! Handling of batches and commands from other workers.
 
 use mqtt::ReasonCode;
 
@@ -9,11 +9,11 @@ use crate::message::{MessageView, Shared};
 use crate::peers::NodeIndex;
 use crate::store::{Completion, ShardOutput};
 
-/// What the log makes of batches in one turn, about.
+/// Approximate maximum number of effects of log events in one turn.
 const EFFECTS_AT_ONCE: usize = 8192;
 
 impl Worker {
-    /// Works through a batch. Its vectors are left for [`Batch::recycle`].
+    /// Handles a batch. The vectors of the batch remain for [`Batch::recycle`].
     pub fn take_batch(&mut self, now: Time, batch: &mut Batch) {
         self.now = now;
         for BatchDelivery { body, targets, token, .. } in batch.deliveries.drain(..) {
@@ -33,7 +33,7 @@ impl Worker {
             self.handle_command(command);
         }
         for (token, reason) in batch.acknowledged.drain(..) {
-            // For a publisher here, or for one elsewhere that a connection of ours has kept waiting.
+            // The publisher is on this worker, or it is on another worker and waited for a connection of this one.
             self.answer(token, reason);
         }
     }
@@ -51,7 +51,7 @@ impl Worker {
                 self.shard_output = output;
             }
             WorkerCommand::Completion(completion) => self.completion(completion),
-            // Answered after this turn's batches have left.
+            // The answer follows after the batches of this turn are sent.
             WorkerCommand::Flush(waiter) => self.flush_waiters.push(waiter),
             WorkerCommand::Flushed(FlushWaiter::Connection(connection, ticket)) => {
                 self.flushed(connection, ticket)
@@ -72,8 +72,8 @@ impl Worker {
         }
     }
 
-    /// The log has something to say to shards of this worker. One message may be for very many sessions: after [`EFFECTS_AT_ONCE`] the
-    /// rest is left for the next turn.
+    /// Passes events of the log to shards of this worker. One message may be for very many sessions, so the turn stops
+    /// after [`EFFECTS_AT_ONCE`] effects and leaves the rest to the next turn.
     pub(super) fn process_store_events(&mut self) {
         let mut output = std::mem::take(&mut self.shard_output);
         let mut effects = 0;
@@ -122,7 +122,7 @@ impl Worker {
         }
     }
 
-    /// Sends on what a shard of this worker has decided.
+    /// Sends the output of a shard of this worker to its receivers.
     pub(super) fn apply_output(&mut self, output: &mut ShardOutput) {
         for (worker, command) in output.commands.drain(..) {
             self.post(worker, command);
@@ -133,7 +133,7 @@ impl Worker {
         let own = self.id;
         for (token, reason) in output.acknowledged.drain(..) {
             match token {
-                // Not at once, but in the order of the letters: completions of one shard stay in order.
+                // Queue the answer behind the commands, so that the completions of one shard stay in order.
                 Token::Publish { connection, .. } => {
                     self.outbox[connection.worker.index()].acknowledged.push((token, reason));
                 }

@@ -1,4 +1,4 @@
-//! PUBLISH from a client: what is checked, and when it is acknowledged.
+//! PUBLISH from a client: checks, dispatch and acknowledgement.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::retained;
 use crate::settings::PublishDenied;
 use crate::store::{Identity, Request, shards_of};
 
-/// How long a publisher waits until a node that is short of memory, or cut off from others, is asked again.
+/// Time in milliseconds after which a publisher is retried if the node lacks memory or cannot reach other nodes.
 pub(super) const OVERLOAD_RETRY_MS: u64 = 100;
 
 impl Worker {
@@ -50,12 +50,13 @@ impl Worker {
         Step::Done
     }
 
-    /// Whether this PUBLISH has to wait, and when to try again; [`Time::NEVER`] when an acknowledgement will say.
+    /// Returns the time of the next attempt if this PUBLISH has to wait. [`Time::NEVER`] means that an acknowledgement
+    /// starts the next attempt.
     fn must_wait(&mut self, slot: u32, publish: &Publish<'_>, size: usize) -> Option<Time> {
         let limits = &self.settings.limits;
         let receive_max = usize::from(self.settings.mqtt.receive_max);
         let connection = self.connections.occupant(slot)?;
-        // A QoS 2 message that we know is only answered.
+        // A known QoS 2 message needs only an answer.
         let known = |inbound: &Inbound| {
             publish.qos == QoS::ExactlyOnce && publish.packet_id.is_some_and(|id| inbound.has_received(id))
         };
@@ -72,7 +73,7 @@ impl Worker {
         {
             return Some(Time::NEVER);
         }
-        // A client that has messages unanswered might fill the rest of the memory before anybody notices.
+        // A client with unanswered messages could fill the rest of the memory before the node reacts.
         let has_unanswered =
             |flow: &Flow| flow.inbound.inflight() > 0 && !known(&flow.inbound) && self.node.is_nearly_full();
         if publish.qos > QoS::AtMostOnce && connection.flow.as_deref().is_some_and(has_unanswered) {
@@ -91,8 +92,9 @@ impl Worker {
         None
     }
 
-    /// Whether a retained message waits to be told if there is a place for it. That is asked while nobody has it, for what is refused comes to
-    /// nobody; and only where places are few.
+    /// Returns whether a retained message has to wait until its shard confirms that there is room. The worker asks
+    /// before it dispatches the message, because a refused message must reach no receiver. It asks only while room is
+    /// short.
     fn awaits_room(&mut self, slot: u32, publish: &Publish<'_>, size: usize) -> bool {
         if publish.qos == QoS::AtMostOnce || publish.payload.is_empty() {
             return false;
@@ -166,7 +168,8 @@ impl Worker {
         let topic = aliased.as_deref().unwrap_or(publish.topic);
         let name = TopicName::parse(topic).map_err(|_| ReasonCode::TopicNameInvalid)?;
         let is_beyond = is_beyond_limits(topic, mqtt);
-        // Read before anything can be refused: a repeated QoS 2 PUBLISH is answered as it was the first time.
+        // Receive the identifier before anything can be refused: a repeated QoS 2 PUBLISH gets the same answer as the
+        // first.
         if let Some(packet_id) = publish.packet_id {
             self.check_receive_maximum(slot, publish)?;
             if publish.qos == QoS::ExactlyOnce {
@@ -283,8 +286,9 @@ impl Worker {
         }
     }
 
-    /// A QoS 2 message of a session that outlives the connection. The store remembers its identifier before PUBREC leaves
-    /// [MQTT-4.3.3-8], and not before it has the message: until then the client's next connection may dispatch it again.
+    /// Publishes a QoS 2 message of a session that outlives the connection. The store records the Packet Identifier
+    /// before PUBREC is sent [MQTT-4.3.3-8], and not before it has the message. Until then the client's next connection
+    /// may dispatch the message again.
     fn publish_and_keep(
         &mut self,
         slot: u32,
@@ -299,7 +303,7 @@ impl Worker {
         let identity = Identity::of_publish(session, packet_id, inbound.toggles.get(packet_id));
         let previous_losses = inbound.dispatched(packet_id).map(|earlier| earlier.losses);
         let repeated = previous_losses.is_some() || dup;
-        // Before it is sent: what is lost from now on may be this.
+        // Read the counter before the message is sent: a later loss may concern this message.
         let losses = self.node.routes.losses();
         let publishing = Publishing {
             token: Some(token),
@@ -322,7 +326,8 @@ impl Worker {
         if let Some(connection) = self.connections.occupant(slot) {
             let inbound = &mut connection.flow().inbound;
             let earlier = inbound.take_dispatched(packet_id);
-            // What the earlier connection sent may be on its way still: it must not come as something new.
+            // The message of the earlier connection may still be on its way. It must not count as a new message when it
+            // arrives.
             inbound.lingering |= earlier.map_or(0, |earlier| earlier | shards);
             let shards = if earlier.is_none() { shards } else { 0 };
             let dispatched = session::Dispatched { packet_id, shards, losses };
@@ -333,14 +338,15 @@ impl Worker {
         }
     }
 
-    /// Nobody sends this message of the session again.
+    /// Lets shards forget the identity of a message that is not sent again.
     pub(super) fn forget_identity(&mut self, identity: Identity, shards: u16) {
         for shard in shards_of(shards) {
             self.request(shard, Request::ForgetIdentity { identity });
         }
     }
 
-    /// Acknowledges as the QoS asks [MQTT3-3.3.4-1]: now when nothing is outstanding, here or before [MQTT-4.6.0-2].
+    /// Acknowledges a PUBLISH according to its QoS [MQTT3-3.3.4-1]. The acknowledgement is sent at once if this PUBLISH
+    /// and all earlier ones are complete [MQTT-4.6.0-2].
     fn await_completions(&mut self, slot: u32, publish: &Publish<'_>, outstanding: u32, reason: ReasonCode) {
         let (Some(connection), Some(packet_id)) = (self.connections.occupant(slot), publish.packet_id) else {
             return;
@@ -356,7 +362,7 @@ impl Worker {
         }
     }
 
-    /// Acknowledges a PUBLISH that goes nowhere.
+    /// Acknowledges a PUBLISH that is not dispatched.
     fn refuse_publish(&mut self, slot: u32, publish: &Publish<'_>, reason: ReasonCode) {
         if publish.qos > QoS::AtMostOnce {
             self.give_up_dispatched(slot, publish);
@@ -364,10 +370,11 @@ impl Worker {
         }
     }
 
-    /// Refuses a topic that is beyond the limits.
+    /// Refuses a topic that exceeds the limits.
     ///
     /// # Errors
-    /// Before 5.0, and at QoS 0, there is no acknowledgement with a Reason Code, so the connection is closed.
+    /// Fails if no acknowledgement can carry a Reason Code: before MQTT 5.0 and at QoS 0. The connection is then
+    /// closed.
     fn refuse_topic(&mut self, slot: u32, publish: &Publish<'_>) -> Result<(), ReasonCode> {
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
         if publish.qos == QoS::AtMostOnce || !connection.version.has_receive_maximum() {
@@ -377,8 +384,9 @@ impl Worker {
         Ok(())
     }
 
-    /// The log takes no message, so nobody has this one. What was sent before may have places in it: neither acknowledged nor refused is what
-    /// the client may hear of that, so the connection ends.
+    /// Refuses a message that the log does not accept, so that no receiver has it. A repeated message may be stored
+    /// from an earlier attempt. The client may then get neither an acknowledgement nor a refusal, so the connection is
+    /// closed.
     fn refuse_untaken(
         &mut self,
         slot: u32,
@@ -393,7 +401,7 @@ impl Worker {
         self.poll_inbound(slot);
     }
 
-    /// What was asked for this retained message.
+    /// Returns whether the shard has no room for this retained message, and resets the answer.
     fn has_no_room(&mut self, slot: u32) -> bool {
         let flow = self.connections.occupant(slot).and_then(|connection| connection.flow.as_mut());
         flow.is_some_and(|flow| std::mem::take(&mut flow.room) == RetainRoom::Known(false))
@@ -403,12 +411,12 @@ impl Worker {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let Some(packet_id) = publish.packet_id else { return };
         let was_dispatched = connection.flow().inbound.dispatched(packet_id).is_some();
-        // At QoS 1 a message that is sent again is another, of which nobody has anything.
+        // A repeated QoS 1 message counts as a new message, so no receiver has a part of it.
         let repeated = publish.qos == QoS::ExactlyOnce && (publish.dup || was_dispatched);
         self.refuse_untaken(slot, (packet_id, publish.qos, repeated), ReasonCode::QuotaExceeded);
     }
 
-    /// What an earlier connection of the client has dispatched is refused now, and so at an end.
+    /// Ends a message that an earlier connection of the client dispatched and that is refused now.
     fn give_up_dispatched(&mut self, slot: u32, publish: &Publish<'_>) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let (Some(session), Some(packet_id)) = (connection.session, publish.packet_id) else { return };
@@ -421,7 +429,7 @@ impl Worker {
         }
     }
 
-    /// [MQTT-3.3.4-7] [MQTT-3.3.4-9]: what exceeds our Receive Maximum ends the connection.
+    /// [MQTT-3.3.4-7] [MQTT-3.3.4-9]: a client that exceeds the server's Receive Maximum is disconnected.
     fn check_receive_maximum(&mut self, slot: u32, publish: &Publish<'_>) -> Result<(), ReasonCode> {
         let receive_max = usize::from(self.settings.mqtt.receive_max);
         let Some(connection) = self.connections.occupant(slot) else { return Ok(()) };
@@ -432,7 +440,7 @@ impl Worker {
         if exceeded && !repeated { Err(ReasonCode::ReceiveMaximumExceeded) } else { Ok(()) }
     }
 
-    /// One of the things that a publish waits for is done.
+    /// Notes that one of the completions of a publish has come.
     pub(super) fn publish_completed(
         &mut self,
         slot: u32,
@@ -451,7 +459,8 @@ impl Worker {
         self.poll_inbound(slot);
     }
 
-    /// Some node may have a publish and another has not: neither acknowledged nor refused is what the client may hear of that.
+    /// Closes the connection of a publish that one node may have and another lacks. The client may get neither an
+    /// acknowledgement nor a refusal.
     pub(super) fn publish_unknown(&mut self, connection: ConnectionId) {
         if self.connections.get_mut(connection.slot, connection.generation).is_some() {
             self.counters.publish_refused += 1;
@@ -466,10 +475,11 @@ impl Worker {
         {
             if done.reason.is_error() {
                 self.counters.publish_refused += 1;
-                // 3.1.1 cannot refuse a PUBLISH: acknowledge it or close [MQTT3-3.3.5-2]. What the store could not keep must
-                // not look acknowledged.
+                // MQTT 3.1.1 cannot refuse a PUBLISH: acknowledge it or close [MQTT3-3.3.5-2]. A message that the store
+                // could not keep must not look acknowledged.
                 let cannot_refuse = !connection.version.has_receive_maximum() && is_failure(done.reason);
-                // Its identifier cannot be remembered, but shards may have it; or a group's member does not get it, and others have it.
+                // Some shards may have the message although its identifier cannot be recorded. Or a member of a group
+                // does not get it and other receivers have it.
                 let is_taken = done.reason == ReasonCode::ImplementationSpecificError
                     && done.keep != Keep::Never
                     || done.reason == ReasonCode::UnspecifiedError
@@ -498,30 +508,30 @@ impl Worker {
     }
 }
 
-/// What a PUBLISH is acknowledged with when all goes well.
+/// Returns the Reason Code of a PUBLISH that succeeds.
 fn reason_of(matched: bool) -> ReasonCode {
     if matched { ReasonCode::Success } else { ReasonCode::NoMatchingSubscribers }
 }
 
-/// Whether a Topic Name or Topic Filter has more levels or bytes than the settings allow.
+/// Returns whether a Topic Name or Topic Filter has more levels or bytes than the settings allow.
 pub(crate) fn is_beyond_limits(topic: &str, mqtt: &crate::settings::Mqtt) -> bool {
     topic.len() > usize::from(mqtt.topic_len_max)
         || topic.bytes().filter(|byte| *byte == b'/').count() >= usize::from(mqtt.topic_levels_max)
 }
 
-/// Whether only the broker itself publishes there.
+/// Returns whether only the broker itself publishes to a topic.
 pub(crate) fn is_own_topic(topic: &str) -> bool {
     topic == "$SYS" || topic.starts_with("$SYS/")
 }
 
-/// Whether a topic is reserved for the broker, as all below `$SYS` are but one: a client, usually a bridge, publishes whether it is connected on
-/// `$SYS/broker/connection/<Client Identifier>/state`.
+/// Returns whether a topic is reserved for the broker. That applies to all topics below `$SYS` except one: a client,
+/// usually a bridge, publishes its connection state on `$SYS/broker/connection/<Client Identifier>/state`.
 pub(super) fn is_reserved(topic: &str, client_id: &str) -> bool {
     let bridge = topic.strip_prefix(retained::BRIDGES).and_then(|rest| rest.strip_suffix("/state"));
     is_own_topic(topic) && bridge != Some(client_id)
 }
 
-/// Whether a message was not kept for want of something, as opposed to not being allowed.
+/// Returns whether a message was not kept because something is lacking, and not because it is forbidden.
 fn is_failure(reason: ReasonCode) -> bool {
     !matches!(reason, ReasonCode::NotAuthorized | ReasonCode::PayloadFormatInvalid)
 }

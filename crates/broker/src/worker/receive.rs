@@ -1,4 +1,4 @@
-//! Bytes from a connection: packets found, decoded, and handed to what they are about.
+//! Bytes from a connection: framing, decoding and handling of packets.
 
 use std::collections::VecDeque;
 
@@ -17,48 +17,50 @@ use crate::overload::Level;
 use crate::store::{Acknowledgement, Request};
 use crate::wheel::{Timer, TimerKind};
 
-/// What became of the bytes given to [`Worker::receive`].
+/// Result of [`Worker::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Bytes that need not be kept.
+    /// Number of bytes that the caller need not keep.
     pub consumed: usize,
     pub then: Then,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// Go on reading. When bytes are left over, the packet they begin takes `packet_len` in all.
+    /// Continue to read. If bytes are left over, they begin a packet of `packet_len` bytes in all; 0 if its length is
+    /// not known yet.
     Read { packet_len: usize },
-    /// Keep what is left and read nothing until the slot is woken.
+    /// Keep the remaining bytes and read nothing until the slot is woken.
     Hold,
-    /// The connection is closing; nothing more is read from it.
+    /// The connection is closing; read nothing more.
     Close,
 }
 
-/// An acknowledgement of another kind than its delivery waits for is a Protocol Error [MQTT-4.13.1-1] [MQTT3-4.8.0-1].
+/// Reason Code for an acknowledgement of another kind than its delivery waits for [MQTT-4.13.1-1] [MQTT3-4.8.0-1].
 const WRONG_KIND: ReasonCode = ReasonCode::ProtocolError;
 
-/// A packet was handled, or cannot be yet.
+/// Result of handling a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Done,
-    /// It has to wait; nothing of it has happened.
+    /// The packet has to wait and has had no effect.
     Blocked,
 }
 
-/// Bytes of packets kept behind a PUBLISH that waits.
+/// Maximum number of bytes of packets that are kept behind a waiting PUBLISH.
 const PARKED_MAX: usize = 64 * 1024;
-/// Unsent bytes beyond `queue.unsent_bytes_max` at which a client that does not read is not read from either.
+/// Unsent bytes beyond `queue.unsent_bytes_max` at which the node stops reading from a client that does not read.
 const ANSWERS_MAX: usize = 64 * 1024;
 
-/// Deliveries that one client's packets may cause before the next connection has its turn. With 1,000 receivers it is 65 messages.
+/// Maximum number of deliveries that one client's packets may cause before the next connection is handled. With 1,000
+/// receivers it is 65 messages.
 const FAN_OUT_MAX: u64 = 65_536;
 
-/// SUBSCRIBEs and UNSUBSCRIBEs of one client that wait for the store.
+/// Maximum number of SUBSCRIBE and UNSUBSCRIBE packets of one client that wait for the store.
 const UNANSWERED_MAX: usize = 64;
 
 impl Worker {
-    /// Bytes arrived, appended to those of this connection that an earlier call left over.
+    /// Handles the bytes of a connection. New bytes follow those that an earlier call left over.
     pub fn receive(&mut self, now: Time, slot: u32, bytes: &[u8]) -> Received {
         self.now = now;
         let received = self.receive_packets(slot, bytes);
@@ -67,7 +69,7 @@ impl Worker {
             && let Some(flow) = self.connections.occupant(slot).and_then(|it| it.flow.as_mut())
             && let Some(unfinished) = flow.unfinished.as_mut()
         {
-            // The client waits for the node now. What is missing is timed again when it is read.
+            // The client waits for the node now. The timer restarts when the connection is read again.
             unfinished.len = 0;
         }
         received
@@ -103,7 +105,8 @@ impl Worker {
                     self.refuse_foreign(slot, foreign);
                     continue;
                 }
-                // What an unknown client makes the node hold is bounded before its body arrives.
+                // The size limit before login bounds the memory of an unauthenticated client before the body of its
+                // packet arrives.
                 _ => mqtt.packet_size_max.min(mqtt.packet_size_before_login_max),
             };
             let size_max = size_max.bytes() as u32;
@@ -129,8 +132,9 @@ impl Worker {
             let waits = flow
                 .filter(|flow| flow.blocked.is_some() && !passes_blocked(connection.version, flow, packet));
             if let Some(blocked) = waits.and_then(|flow| flow.blocked.as_ref()) {
-                // Behind a PUBLISH that waits, acknowledgements are still taken; the rest keeps its order. The end of the stream
-                // usually follows DISCONNECT: it must not be met before that was heard [MQTT-3.14.4-3].
+                // Acknowledgements pass a waiting PUBLISH; other packets keep their order. The end of the stream
+                // usually follows DISCONNECT. Reading stops here, so that DISCONNECT is handled before that end
+                // [MQTT-3.14.4-3].
                 if blocked.len() + length > PARKED_MAX || packet[0] >> 4 == PacketType::Disconnect as u8 {
                     connection.marks.held = true;
                     return Received { consumed, then: Then::Hold };
@@ -146,8 +150,8 @@ impl Worker {
         }
     }
 
-    /// Reads nothing more from a publisher in this turn, so that what it has caused reaches its receivers and others have their turn.
-    /// False when the connection is closing.
+    /// Stops reading from a publisher for this turn, so that its messages reach their receivers and other connections
+    /// are handled. Returns false if the connection is not open.
     #[cold]
     #[inline(never)]
     fn pause_fan_out(&mut self, slot: u32) -> bool {
@@ -162,7 +166,7 @@ impl Worker {
         true
     }
 
-    /// Reads on from connections that were paused.
+    /// Resumes reading from paused connections.
     pub(super) fn resume_paused(&mut self) {
         for ConnectionId { slot, generation, .. } in std::mem::take(&mut self.paused) {
             let Some(connection) = self.connections.get_mut(slot, generation) else { continue };
@@ -174,13 +178,14 @@ impl Worker {
         }
     }
 
-    /// More of a packet has come that the edge keeps until it is complete: `len` bytes so far.
+    /// Notes that the edge has kept `len` bytes of an incomplete packet so far.
     pub fn receives(&mut self, now: Time, slot: u32, len: usize) {
         self.now = now;
         self.time_packet(slot, len, false);
     }
 
-    /// `len` bytes of a packet are there, 0 when none has begun. Before CONNACK there is a limit of time for everything.
+    /// Times an incomplete packet. `len` bytes of it have arrived; 0 means that no packet has begun. Before CONNACK,
+    /// one time limit covers all packets.
     fn time_packet(&mut self, slot: u32, len: usize, is_new: bool) {
         let (now, timeout) = (self.now, self.settings.mqtt.packet_timeout);
         let Some(connection) = self.connections.occupant(slot) else { return };
@@ -197,10 +202,10 @@ impl Worker {
         }
     }
 
-    /// The rest of a packet is due, if one has begun.
+    /// Closes a connection if the rest of its packet is overdue.
     pub(super) fn check_packet_timeout(&mut self, timer: Timer) {
         let (now, timeout) = (self.now, self.settings.mqtt.packet_timeout);
-        // While the node reads nothing, or less, what does not come is not the client's fault.
+        // While the node reads little or nothing, missing bytes are not the client's fault.
         let is_shed = self.overload_level == Level::Severe;
         let Some(connection) = self.connections.get_mut(timer.slot, timer.generation) else { return };
         let is_open = connection.phase == Phase::Open;
@@ -214,7 +219,7 @@ impl Worker {
             unfinished.since = now;
         }
         let due = unfinished.since.after(timeout);
-        // After a pause the rest may lie in the socket.
+        // After a pause of the process, the rest may still be in the socket.
         if due > self.judged {
             let due = due.max(Time(now.0 + 1));
             self.wheel.arm(due, timer.slot, timer.generation, TimerKind::Packet);
@@ -235,7 +240,7 @@ impl Worker {
             self.trace_packet_in(slot, packet);
         }
         let result = match decoded {
-            // What only a server sends is wrong whatever is in it.
+            // A packet that only servers send is a Protocol Error, whatever its content.
             Err(_) if phase == Phase::Open && is_servers(bytes[0]) => Err(ReasonCode::ProtocolError),
             Err(error) => {
                 self.refuse(slot, bytes, error);
@@ -255,7 +260,7 @@ impl Worker {
                 self.connect(slot, &connect);
                 Ok(())
             }
-            // The first packet is CONNECT [MQTT-3.1.0-1]; before it nothing is answered.
+            // The first packet must be CONNECT [MQTT-3.1.0-1]; the server sends nothing before it.
             Ok(_) if phase == Phase::AwaitConnect => {
                 self.counters.protocol_errors += 1;
                 self.close_silently(slot);
@@ -272,7 +277,7 @@ impl Worker {
         if let Err(reason) = result {
             self.counters.protocol_errors += 1;
             match phase {
-                // Before CONNACK there is no DISCONNECT; CONNACK says it.
+                // Before CONNACK the server cannot send DISCONNECT, so CONNACK carries the reason.
                 Phase::Exchanging => self.refuse_connect(slot, version, reason),
                 _ => self.close(slot, reason),
             }
@@ -291,7 +296,7 @@ impl Worker {
             Packet::PingReq => self.send(slot, &Packet::PingResp), // [MQTT-3.12.4-1]
             Packet::Disconnect(disconnect) => return self.disconnect(slot, &disconnect),
             Packet::Auth(auth) => return self.re_authenticate(slot, &auth),
-            // [MQTT-3.1.0-2]; the others only a server sends.
+            // A second CONNECT [MQTT-3.1.0-2], or a packet that only servers send. The caller handles PUBLISH.
             Packet::Connect(_)
             | Packet::ConnAck(_)
             | Packet::SubAck(_)
@@ -312,7 +317,7 @@ impl Worker {
         if let Some(flow) = connection.flow.as_mut() {
             match flow.deliveries.pub_ack(ack.packet_id) {
                 AckOutcome::Finished(Some(entry)) => self.release_held(slot, entry.message.size()),
-                // An unknown identifier is a late answer to something finished: nothing to do [MQTT-4.3.2-5].
+                // An unknown identifier is a late answer to a completed delivery and has no effect [MQTT-4.3.2-5].
                 AckOutcome::Finished(None) | AckOutcome::Unknown => {}
                 AckOutcome::WrongKind => return Err(WRONG_KIND),
             }
@@ -367,7 +372,8 @@ impl Worker {
         Ok(())
     }
 
-    /// The store knows that the client has sent the wrong kind of acknowledgement for a delivery.
+    /// Closes a connection whose client has sent the wrong kind of acknowledgement for a delivery, as its shard
+    /// reports.
     pub(super) fn wrong_acknowledgement(&mut self, id: ConnectionId) {
         if self.connections.get_mut(id.slot, id.generation).is_some_and(|it| it.phase == Phase::Open) {
             self.counters.protocol_errors += 1;
@@ -375,7 +381,8 @@ impl Worker {
         }
     }
 
-    /// PUBREL: PUBCOMP follows, for a durable session when the store has forgotten the identifier [MQTT-4.3.3-11].
+    /// Handles PUBREL. PUBCOMP follows at once, or for a durable session when the store has released the identifier
+    /// [MQTT-4.3.3-11].
     fn pub_rel(&mut self, slot: u32, ack: Ack<'_>) {
         self.release(slot, ack.packet_id);
         self.unblock(slot);
@@ -391,8 +398,9 @@ impl Worker {
             (Released::Released, None) => {
                 self.send_ack(slot, Packet::PubComp, packet_id, ReasonCode::Success);
             }
-            // PUBCOMP follows PUBREC. A client that sends PUBREL too early [MQTT-4.3.3-3] cannot be told from one that has just read the
-            // PUBREC of a PUBLISH that nobody subscribes to, so closing the connection would depend on timing.
+            // PUBCOMP follows PUBREC. A client may send PUBREL too early [MQTT-4.3.3-3]. It looks like a client that
+            // has just read the PUBREC of a PUBLISH without subscribers, so closing the connection would depend on
+            // timing.
             (Released::Early, _) => {}
             (Released::Unknown, _) => {
                 self.send_ack(slot, Packet::PubComp, packet_id, ReasonCode::PacketIdentifierNotFound);
@@ -411,9 +419,9 @@ impl Worker {
         }
     }
 
-    /// Appends one of the four acknowledgements to a connection's output. None carries a Reason String or User Properties, so
-    /// none of these makes one too large [MQTT-3.4.2-2] [MQTT-3.4.2-3] [MQTT-3.5.2-2] [MQTT-3.5.2-3] [MQTT-3.6.2-2]
-    /// [MQTT-3.6.2-3] [MQTT-3.7.2-2] [MQTT-3.7.2-3].
+    /// Appends one of the four acknowledgements to a connection's output. None carries User Properties, and none a
+    /// Reason String, so these cannot make it too large [MQTT-3.4.2-2] [MQTT-3.4.2-3] [MQTT-3.5.2-2] [MQTT-3.5.2-3]
+    /// [MQTT-3.6.2-2] [MQTT-3.6.2-3] [MQTT-3.7.2-2] [MQTT-3.7.2-3].
     pub(super) fn send_ack(
         &mut self,
         slot: u32,
@@ -428,8 +436,9 @@ impl Worker {
         self.send(slot, &packet(ack));
     }
 
-    /// Sends an acknowledgement that refuses a PUBLISH with a Reason String, to a client that wants one [MQTT-3.1.2-29] and has room for it
-    /// [MQTT-3.4.2-2] [MQTT-3.5.2-2]. False when it is to be sent without.
+    /// Sends an acknowledgement that refuses a PUBLISH with a Reason String. The client must ask for such texts
+    /// [MQTT-3.1.2-29], and the packet must fit [MQTT-3.4.2-2] [MQTT-3.5.2-2]. Returns false if the acknowledgement has
+    /// to be sent without the text.
     #[cold]
     #[inline(never)]
     fn send_refusal(&mut self, slot: u32, ack: &Packet<'_>) -> bool {
@@ -460,7 +469,7 @@ impl Worker {
         self.put_out(slot, packet);
     }
 
-    /// A packet other than PUBLISH is in a connection's output.
+    /// Counts and traces a packet other than PUBLISH that was added to a connection's output.
     pub(super) fn put_out(&mut self, slot: u32, packet: &Packet<'_>) {
         self.packets.sent(packet.packet_type());
         if self.is_traced() {
@@ -469,7 +478,7 @@ impl Worker {
         self.mark_dirty(slot);
     }
 
-    /// The client speaks something else, and is told so where it can read that.
+    /// Closes the connection of a client that speaks another protocol, with an answer if the client can read one.
     #[cold]
     fn refuse_foreign(&mut self, slot: u32, foreign: ForeignProtocol) {
         self.counters.protocol_errors += 1;
@@ -482,7 +491,7 @@ impl Worker {
         self.close_silently(slot);
     }
 
-    /// A peer's bytes that are no packet, or not now: the right Reason Code and the end of the connection [MQTT-4.13.1-1].
+    /// Refuses bytes that are no valid packet: sends the Reason Code and closes the connection [MQTT-4.13.1-1].
     fn refuse(&mut self, slot: u32, bytes: &[u8], error: DecodeError) {
         self.counters.protocol_errors += 1;
         let Some(connection) = self.connections.occupant(slot) else { return };
@@ -494,7 +503,7 @@ impl Worker {
             let version = connection.version;
             return self.refuse_connect(slot, version, error.reason_code());
         }
-        // CONNACK may say why in 5.0 [MQTT-3.1.4-2]; in 3.x only that the version is not supported
+        // CONNACK of 5.0 can carry the reason [MQTT-3.1.4-2]; in 3.x it can only say that the version is not supported
         // [MQTT3-3.1.2-2]. A client of an unknown version gets the CONNACK of 3.1.1, which every client can read.
         let reason = error.reason_code();
         match mqtt::connect_version(bytes) {
@@ -514,12 +523,12 @@ impl Worker {
         }
     }
 
-    /// Tries again what had to wait.
+    /// Handles the packets that had to wait.
     pub(super) fn unblock(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         let Some(mut blocked) = connection.flow.as_mut().and_then(|flow| flow.blocked.take()) else { return };
         let fan_out_max = self.fan_out + FAN_OUT_MAX;
-        // One of the packets may end the connection; nothing behind it counts any more.
+        // One of the packets may end the connection; the packets behind it are then ignored.
         while self.connections.occupant(slot).is_some_and(|connection| connection.phase == Phase::Open)
             && let Some(packet) = blocked.first()
         {
@@ -542,7 +551,7 @@ impl Worker {
         self.wake(slot);
     }
 
-    /// Lets the edge offer again what it kept of a connection.
+    /// Lets the edge offer the kept bytes of a connection again.
     pub(super) fn wake(&mut self, slot: u32) {
         if let Some(connection) = self.connections.occupant(slot)
             && std::mem::take(&mut connection.marks.held)
@@ -551,7 +560,7 @@ impl Worker {
         }
     }
 
-    /// Arms a timer for [`Self::unblock`], unless one is that fires earlier.
+    /// Arms a timer for [`Self::unblock`], unless an earlier one is armed.
     pub(super) fn try_again_at(&mut self, at: Time, slot: u32) {
         let now = self.now;
         let Some(connection) = self.connections.occupant(slot) else { return };
@@ -564,12 +573,12 @@ impl Worker {
     }
 }
 
-/// A client may acknowledge what it has not been sent on this connection, be it that it remembers an earlier one: then it is
-/// not sent any more. Otherwise it could make the store hand over more and more of what it does not read.
+/// Drops an unsent delivery that the client has acknowledged, perhaps because it remembers an earlier connection.
+/// Without this, the client could make the store pass on more and more deliveries that it does not read.
 fn withdraw(ready: &mut VecDeque<SessionDelivery>, id: PacketId, kind: Acknowledgement) {
     let (Some(first), Some(last)) = (ready.front(), ready.back()) else { return };
-    // Deliveries come in the order of their numbers, and identifiers go around in a circle (`session::Deliveries`). What was
-    // sent is before the first of these: there is nothing to look for.
+    // Deliveries are in the order of their numbers, and Packet Identifiers wrap around (`session::Deliveries`). A
+    // delivery that was sent precedes the first of these, so there is nothing to drop.
     let from_first =
         |id: PacketId| (u32::from(id.get()) + 65_535 - u32::from(first.packet_id().get())) % 65_535;
     if from_first(id) > from_first(last.packet_id()) {
@@ -589,17 +598,18 @@ fn withdraw(ready: &mut VecDeque<SessionDelivery>, id: PacketId, kind: Acknowled
     }
 }
 
-/// CONNACK, SUBACK, UNSUBACK and PINGRESP.
+/// Returns whether only servers send this packet: CONNACK, SUBACK, UNSUBACK or PINGRESP.
 fn is_servers(first_byte: u8) -> bool {
     matches!(first_byte >> 4, 2 | 9 | 11 | 13)
 }
 
-/// PUBACK, PUBREC, PUBCOMP and PINGREQ are processed while a PUBLISH of the client waits. So is the PUBREL of a message before that PUBLISH.
+/// Returns whether a packet is handled while a PUBLISH of the client waits. This applies to PUBACK, PUBREC, PUBCOMP,
+/// PINGREQ, and the PUBREL of a message before that PUBLISH.
 fn passes_blocked(version: Version, flow: &Flow, packet: &[u8]) -> bool {
     match packet[0] >> 4 {
         4 | 5 | 7 | 12 => true,
         6 => match mqtt::decode(version, packet) {
-            // An unknown identifier may be the one of the PUBLISH that waits.
+            // An unknown identifier may belong to the waiting PUBLISH.
             Ok(Packet::PubRel(Ack { packet_id, .. })) => {
                 flow.inbound.has_received(packet_id) && !flow.inbound.is_released_early(packet_id)
             }
@@ -613,7 +623,7 @@ fn passes_blocked(version: Version, flow: &Flow, packet: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Packet Identifiers go around in a circle without 0.
+    /// Packet Identifiers wrap around from 65,535 to 1.
     #[test]
     fn any_delivery_that_was_not_sent_can_be_withdrawn_and_no_other() {
         let ids = [65_534, 65_535, 1, 2];

@@ -1,4 +1,4 @@
-//! After a change of the access rules: subscriptions and Wills that are no longer allowed are ended.
+//! Recheck of subscriptions and Wills after a change of the access rules. Those that the rules deny now are removed.
 
 use mqtt::Subscription;
 
@@ -10,25 +10,25 @@ use crate::ids::Time;
 use crate::route::Options;
 use crate::store::Request;
 
-/// Connections looked at in one turn.
+/// Maximum number of connections that one turn examines.
 const CONNECTIONS_AT_ONCE: u32 = 1_000;
-/// Pause between two turns of it.
+/// Pause between two turns of a recheck, in milliseconds.
 const PAUSE_MS: u64 = 10;
 
-/// How far the worker is with looking at its connections under the present rules.
+/// Progress of a worker's recheck of its connections under the current rules.
 #[derive(Debug, Default)]
 pub(super) struct Recheck {
     generation: u64,
-    /// The next slot to look at, while there is one.
+    /// Next slot to examine, while a recheck is in progress.
     from: Option<u32>,
-    /// Only connections that are marked for it.
+    /// True if only marked connections are rechecked.
     marked_only: bool,
-    /// Answers have come that were not known.
+    /// True if answers have come that were not known during the last recheck.
     retry: bool,
 }
 
 impl Worker {
-    /// Goes on with it; returns when to be called again, if soon.
+    /// Continues a recheck. Returns the time of the next call if that is soon.
     pub(super) fn recheck(&mut self) -> Option<Time> {
         let generation = self.node.access.generation();
         if generation != self.recheck.generation {
@@ -51,7 +51,7 @@ impl Worker {
         self.recheck.from.map(|_| Time(self.now.0 + PAUSE_MS))
     }
 
-    /// Connections whose subscriptions could not be judged yet are looked at again, in a second at the earliest.
+    /// Schedules another recheck of connections whose permissions were not known yet, at the earliest in a second.
     pub(super) fn recheck_again(&mut self) {
         self.recheck.retry = true;
     }
@@ -89,7 +89,7 @@ impl Worker {
         }
     }
 
-    /// Whether the rules allow a subscription that a client has; `None` when that is not known yet.
+    /// Returns whether the rules allow an existing subscription of a client; `None` if that is not known yet.
     pub(super) fn may_keep(&self, slot: u32, text: &str, options: Options) -> Option<bool> {
         let Some(connection) = self.connections.occupant_ref(slot) else { return Some(true) };
         let Ok(subscription) = Subscription::parse(text) else { return Some(true) };

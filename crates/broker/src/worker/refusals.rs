@@ -1,22 +1,23 @@
-//! What a client of MQTT 5.0 is told of what is refused, besides the Reason Code. The texts name the limit or the rule, and nothing of others.
+//! Reason Strings for refused requests of MQTT 5.0 clients. The texts name the limit or the rule, and nothing about
+//! other clients.
 
 use mqtt::ReasonCode;
 
-/// Limits that filters of one SUBSCRIBE were beyond and that are not those for the number of subscriptions.
+/// Limits that the filters of one SUBSCRIBE exceeded, other than the number of subscriptions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExceededLimits {
-    /// Of unusual arrangements of wildcards, `routing.shapes_max` and its relatives.
+    /// Limits on unusual wildcard shapes, such as `routing.shapes_max`.
     pub shapes: bool,
-    /// Of bytes that the node holds, `quota.client_bytes_max` and `quota.user_bytes_max`.
+    /// Limits on the bytes that the node holds, `quota.client_bytes_max` and `quota.user_bytes_max`.
     pub bytes: bool,
-    /// Of the shared subscriptions of one client, `session.shared_subscriptions_max`.
+    /// Limit on the shared subscriptions of one client, `session.shared_subscriptions_max`.
     pub shared: bool,
 }
 
-/// Topic Filters that one packet says something about, at most; the Reason Codes say the rest.
+/// Maximum number of Topic Filters that a Reason String mentions. The Reason Codes cover the others.
 const FILTERS_NAMED_MAX: usize = 4;
 
-/// A Reason String for the Reason Codes of a SUBACK or UNSUBACK; `None` when nothing was refused.
+/// Returns a Reason String for the Reason Codes of a SUBACK or UNSUBACK; `None` if nothing was refused.
 pub fn reason_string(reasons: &[u8], exceeded: ExceededLimits) -> Option<String> {
     let refused = reasons.iter().enumerate().filter_map(|(index, byte)| {
         let reason = ReasonCode::try_from(*byte).ok().filter(|reason| reason.is_error())?;
@@ -52,7 +53,7 @@ fn why(reason: ReasonCode, exceeded: ExceededLimits) -> String {
     format!("{}: {more}", reason.name())
 }
 
-/// A Reason String for a PUBLISH that is refused.
+/// Returns a Reason String for a refused PUBLISH.
 pub fn publish(reason: ReasonCode) -> Option<&'static str> {
     match reason {
         ReasonCode::NotAuthorized => {
@@ -65,7 +66,7 @@ pub fn publish(reason: ReasonCode) -> Option<&'static str> {
     }
 }
 
-/// A Reason String for a CONNECT that is refused.
+/// Returns a Reason String for a refused CONNECT.
 pub fn connect(reason: ReasonCode) -> Option<&'static str> {
     match reason {
         ReasonCode::NotAuthorized => {
@@ -78,7 +79,7 @@ pub fn connect(reason: ReasonCode) -> Option<&'static str> {
     }
 }
 
-/// Its Will is refused.
+/// Reason String for a client whose Will is denied.
 pub const WILL_DENIED: &str = "access control does not allow this client to publish its Will Message";
 pub const WILL_TOO_LARGE: &str = "the Will Message is larger than this node takes";
 

@@ -1,15 +1,15 @@
-//! What the log says about clients: who is refused, who connects and disconnects.
+//! Log lines about clients: refusals, connects and disconnects.
 
 use mqtt::ReasonCode;
 use tracing::field::display;
 
 use super::Worker;
 
-/// Longest text of a client in a line of the log, in bytes.
+/// Maximum length of a client's text in a log line, in bytes.
 const TEXT_MAX: usize = 256;
 
 impl Worker {
-    /// Logs that something was refused to a client: as a warning while `limits.refusals_logged_per_minute` permits, else at level `debug`.
+    /// Logs a refusal: as a warning while `limits.refusals_logged_per_minute` permits, otherwise at level `debug`.
     pub(super) fn report_refusal(
         &self,
         slot: u32,
@@ -52,7 +52,7 @@ impl Worker {
         );
     }
 
-    /// The client is connected until now.
+    /// Logs the end of a client's connection.
     pub(super) fn report_disconnected(&self, slot: u32, why: &str) {
         let Some(connection) = self.connections.occupant_ref(slot) else { return };
         tracing::info!(
@@ -66,7 +66,7 @@ impl Worker {
     }
 }
 
-/// The first bytes of a text that a client has chosen.
+/// Returns the first bytes of a text that a client has chosen.
 fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_MAX)]
 }

@@ -13,14 +13,14 @@ use crate::peers::{Copies, NodeIndex};
 use crate::retained::{self, OWN_TOPICS, Page, PageBudget, Scan};
 use crate::store::{Request, SHARDS};
 
-/// What waits until all that was retained before is durable.
+/// A request that waits until all messages retained before it are durable.
 #[derive(Debug)]
 pub(super) enum Awaiting {
     Scan(Scan),
     Copy(NodeIndex, Copies),
 }
 
-/// Copies for other nodes, which wait until so many workers have passed on what they had published before.
+/// Copies for other nodes that wait until `pending_flushes` more workers have passed on their earlier messages.
 #[derive(Debug)]
 pub(super) struct PendingCopies {
     copies: Vec<(NodeIndex, Copies)>,
@@ -28,24 +28,26 @@ pub(super) struct PendingCopies {
 }
 
 impl Worker {
-    /// Keeps a message of the broker's own. Only worker 0 publishes these.
+    /// Retains a message of the broker itself. Only worker 0 publishes these.
     pub(super) fn retain_own(&mut self, message: Message) {
         debug_assert_eq!(self.id, WorkerId(0), "where the broker's own topics are");
-        // There are as many as the broker has figures: no limit has to be kept.
+        // Their number is bounded by the number of figures, so they need no limit.
         if self.own_retained.set(message, |_, _| true).is_err() {
             debug_assert!(false, "there is always room");
         }
     }
 
-    /// A page is asked for. Who asks sees everything that was sent here before: it waits until that is durable.
+    /// Handles the request for a page. The page includes all messages sent to this worker before, so it waits until
+    /// they are durable.
     pub(super) fn scan(&mut self, scan: Scan) {
         let (first, last) = retained::shard_range(&scan.filter);
         self.when_durable(first..=last, Awaiting::Scan(scan));
     }
 
-    /// Other nodes are to get what is retained here. What was dispatched before they had places, or went to an earlier life of theirs, comes to them by
-    /// these copies alone, and may still be on its way from the worker that dispatched it to the one that hosts its shard: all workers, this one too, say
-    /// first that what they have dispatched before is where it is to be retained.
+    /// Copies the retained messages of this worker to other nodes. Some messages reach a node only by these copies:
+    /// those that were dispatched before the node was known, or that were sent to its previous incarnation. Such a
+    /// message may still be on its way to the worker that hosts its shard. So all workers, including this one, first
+    /// confirm that their earlier messages have arrived there.
     pub(super) fn copy_all(&mut self, copies: Vec<(NodeIndex, Copies)>) {
         if copies.is_empty() {
             return;
@@ -57,7 +59,8 @@ impl Worker {
         }
     }
 
-    /// A worker has nothing from before some copies were asked for any more: when none has, what is not durable yet is waited for.
+    /// Handles the confirmation of a worker that it has passed on its messages from before a copy. After the last
+    /// confirmation the copy waits until these messages are durable.
     pub(super) fn copies_flushed(&mut self, key: u32) {
         let Some(pending) = self.pending_copies.get_mut(key as usize) else { return };
         pending.pending_flushes -= 1;
@@ -95,7 +98,7 @@ impl Worker {
         self.post(page.connection.worker, WorkerCommand::Page(Box::new(page)));
     }
 
-    /// Something has become durable: pages that waited for it are answered.
+    /// Answers requests for pages whose messages have become durable.
     pub(super) fn resume_scans(&mut self) {
         if self.waiting_scans.is_empty() {
             return;
@@ -112,7 +115,7 @@ impl Worker {
         }
     }
 
-    /// One page, from all shards of this worker.
+    /// Returns one page of messages from all shards of this worker.
     pub(super) fn retained_page(&self, scan: Scan) -> Page {
         let Scan { connection, filter, done, from, limit } = scan;
         let (mut budget, mut messages) = (PageBudget::of_messages(limit), Vec::new());
@@ -124,7 +127,7 @@ impl Worker {
                 next = Some((shard_id, Box::default()));
                 break;
             }
-            // Of one shard only the rest, of the others all.
+            // The scan continues inside the shard at which it stopped, and reads the others from their start.
             let after = from.as_ref().filter(|(at, after)| *at == shard_id && !after.is_empty());
             let (after, found) = (after.map(|(_, after)| &**after), &mut messages);
             let more = if shard_id == OWN_TOPICS {
@@ -141,7 +144,7 @@ impl Worker {
         Page { connection, messages, examined: budget.examined(), next }
     }
 
-    /// The workers, first to last, that may have retained messages of a filter.
+    /// Returns the first and the last worker that may have retained messages for a filter.
     pub(super) fn retained_workers(&self, filter: &str) -> (WorkerId, WorkerId) {
         match retained::shard_range(filter) {
             (first, last) if first == last => {
@@ -152,7 +155,7 @@ impl Worker {
         }
     }
 
-    /// Those of the places that are here.
+    /// Returns those of the given shards that this worker hosts.
     fn retained_here(&self, shard_ids: RangeInclusive<ShardId>) -> impl Iterator<Item = ShardId> {
         let (first, last) = shard_ids.into_inner();
         let here = |shard_id: &ShardId| self.node.retained_host(*shard_id) == self.id;
@@ -184,8 +187,8 @@ impl Worker {
         }
     }
 
-    /// Deletes a topic's retained message for an operator. `Ok` when that will be answered to `token`, as requests are;
-    /// otherwise it is done, and the number says how many there were.
+    /// Deletes the retained message of a topic for an operator. `Ok` means that a completion for `token` will come.
+    /// `Err` means that the deletion is done, and holds the number of deleted messages.
     pub(super) fn delete_retained(&mut self, topic: Box<str>, token: Token) -> Result<(), usize> {
         let shard_id = retained::shard_of(&topic);
         if shard_id == OWN_TOPICS {
@@ -195,7 +198,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Messages that are retained here, and their bytes.
+    /// Returns the number of messages retained here, and their bytes.
     pub(super) fn retained_figures(&self) -> (u64, u64) {
         let own = (self.own_retained.len() as u64, self.own_retained.bytes());
         self.shards.iter().fold(own, |(messages, bytes), (_, shard)| {
@@ -203,7 +206,7 @@ impl Worker {
         })
     }
 
-    /// About once a second.
+    /// Performs periodic work on retained messages, about once a second.
     pub(super) fn tend_retained(&mut self) {
         for (_, shard) in &mut self.shards {
             shard.tend_retained();
@@ -211,7 +214,7 @@ impl Worker {
     }
 }
 
-/// What the deletion of one retained message was answered.
+/// Returns the number of messages that a deletion with this answer has deleted.
 pub(super) fn deleted(reason: ReasonCode) -> usize {
     usize::from(reason == ReasonCode::Success)
 }

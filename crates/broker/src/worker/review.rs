@@ -1,4 +1,4 @@
-//! After somebody may have lost the right to be here: all who are connected are looked at again.
+//! Review of all connections after a client may have lost the right to be connected.
 
 use mqtt::ReasonCode;
 
@@ -6,25 +6,25 @@ use super::Worker;
 use crate::connection::Phase;
 use crate::ids::Time;
 
-/// Connections looked at in one turn.
+/// Maximum number of connections that one turn examines.
 const CONNECTIONS_AT_ONCE: u32 = 1_000;
-/// Pause between two turns of it.
+/// Pause between two turns of a review, in milliseconds.
 const PAUSE_MS: u64 = 10;
 
-/// How far the worker is with looking at its connections.
+/// Progress of a worker's review of its connections.
 #[derive(Debug, Default)]
 pub(super) struct Review {
-    /// What [`revocations`](crate::access::Access::revocations) said when the last look began.
+    /// Value of [`revocations`](crate::access::Access::revocations) when the last review began.
     revocations: u64,
-    /// The next slot to look at, while there is one.
+    /// Next slot to examine, while a review is in progress.
     from: Option<u32>,
-    /// Connections closed in this look.
+    /// Number of connections closed in this review.
     closed: usize,
 }
 
 impl Worker {
-    /// Goes on with it; returns when to be called again, if soon. However many changes there are meanwhile, a look goes on to its end, and
-    /// one more follows.
+    /// Continues a review. Returns the time of the next call if that is soon. A review always runs to its end; changes
+    /// during it start one more.
     pub(super) fn review(&mut self) -> Option<Time> {
         if self.review.from.is_none() {
             let revocations = self.node.access.revocations();
@@ -52,7 +52,7 @@ impl Worker {
 
     fn review_connection(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant_ref(slot) else { return };
-        // Whoever is about to be let in as well: the answer may be from before.
+        // A client that is about to be accepted is reviewed too, because its admission may be older than the change.
         if matches!(connection.phase, Phase::AwaitConnect | Phase::Closing) {
             return;
         }
@@ -62,14 +62,14 @@ impl Worker {
         }
     }
 
-    /// Why whoever has this connection may not be here.
+    /// Returns the reason why the client of a connection may not stay connected.
     pub(super) fn revoked(&self, slot: u32) -> Option<ReasonCode> {
         let connection = self.connections.occupant_ref(slot)?;
         let validity = connection.extra.as_ref().and_then(|extra| extra.validity.as_ref());
         match validity.is_some_and(|validity| validity.has_ended()) {
             false => self.node.access.revoked(connection.identity(&self.node)),
             true if connection.phase == Phase::Open => Some(ReasonCode::AdministrativeAction),
-            // Whether it comes in as things are now it may find out by trying again.
+            // The client can find out by another attempt whether it is accepted now.
             true => Some(ReasonCode::ServerUnavailable),
         }
     }

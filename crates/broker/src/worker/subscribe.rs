@@ -44,7 +44,7 @@ impl Worker {
         self.subscribe_to(slot, (ticket, level), filters, subscription_id)
     }
 
-    /// What a SUBSCRIBE asks for, whoever asks; answered by [`Self::finish_ack`] under the ticket.
+    /// Handles the filters of a SUBSCRIBE from a client or an operator. [`Self::finish_ack`] answers under the ticket.
     pub(super) fn subscribe_to<'f>(
         &mut self,
         slot: u32,
@@ -58,9 +58,9 @@ impl Worker {
         let mut pending = PendingAck {
             ticket,
             kind: AckKind::Sub,
-            // Read before the permissions are asked for.
+            // Read the generation before the permissions are checked.
             rules: self.node.access.generation(),
-            // What is stored for a session is not missed anywhere.
+            // A durable session must not miss messages from any node.
             level: if session.is_some() { SubackLevel::Cluster } else { level },
             outstanding: 0,
             reasons: Vec::with_capacity(filters.size_hint().0),
@@ -125,7 +125,8 @@ impl Worker {
             if reason >= ReasonCode::UnspecifiedError.as_u8() {
                 continue;
             }
-            // A session's shard tells the group itself, so that all the group hears of a session comes in order.
+            // A durable session's shard notifies the group itself, so that the group gets all changes of a session in
+            // order.
             if let Some(share) = subscription.share.filter(|_| session.is_none()) {
                 let group = GroupName { share: share.into(), filter: subscription.filter.as_str().into() };
                 let shard = group.shard();
@@ -160,7 +161,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether a client behind a mountpoint wants everything there.
+    /// Returns whether a client behind a mountpoint subscribes to everything below it.
     fn is_all_of_tenant(&self, slot: u32, filter: TopicFilter<'_>) -> bool {
         let connection = self.connections.occupant_ref(slot);
         let mounted = connection.filter(|connection| connection.marks.mounted);
@@ -178,7 +179,7 @@ impl Worker {
         let mqtt = &self.settings.mqtt;
         let invalid = Refusal::Filter(ReasonCode::TopicFilterInvalid);
         let Some(connection) = self.connections.occupant_ref(slot) else { return Err(invalid) };
-        // A mountpoint is in front of what the decoder has parsed.
+        // The decoder has parsed the filter without the mountpoint.
         let is_parsed = !connection.marks.mounted && ticket.operator().is_none();
         let subscription = if is_parsed { Subscription::of_parsed(text) } else { Subscription::parse(text) };
         let subscription = subscription.map_err(|_| invalid)?;
@@ -197,11 +198,11 @@ impl Worker {
         if subscription.filter.has_wildcard() && !mqtt.wildcard_subscription_available {
             return Err(Refusal::Filter(ReasonCode::WildcardSubscriptionsNotSupported));
         }
-        // What an operator asks for may lie outside.
+        // An operator may ask for a filter outside of the client's mountpoint.
         let Some(own) = connection.unmounted(filter) else {
             return Err(Refusal::Filter(ReasonCode::NotAuthorized));
         };
-        // An operator's word counts.
+        // The access rules do not apply to operators.
         if self.node.access.guards_topics() && ticket.operator().is_none() {
             let action = Action::Subscribe { qos: asked.qos };
             if !self.permits(connection, action, own) {
@@ -228,8 +229,8 @@ impl Worker {
         Ok(subscription)
     }
 
-    /// Refuses a filter with an unusual arrangement of wildcards of which the node, the client, its user or its mountpoint has too
-    /// many.
+    /// Reserves the shape of a filter. Refuses an unusual shape if the node, the client, its user or its mountpoint has
+    /// too many.
     fn reserve_shape<'a>(
         &self,
         slot: u32,
@@ -247,7 +248,7 @@ impl Worker {
         Ok(subscription)
     }
 
-    /// True when the subscription was there already; then it is replaced [MQTT-3.8.4-3].
+    /// Inserts a subscription of an ephemeral session. Returns true if it replaces an existing one [MQTT-3.8.4-3].
     fn insert_ephemeral(
         &mut self,
         id: ConnectionId,
@@ -291,7 +292,8 @@ impl Worker {
         Ok(())
     }
 
-    /// What an UNSUBSCRIBE asks for, whoever asks; answered by [`Self::finish_ack`] under the ticket.
+    /// Handles the filters of an UNSUBSCRIBE from a client or an operator. [`Self::finish_ack`] answers under the
+    /// ticket.
     pub(super) fn unsubscribe_from<'f>(
         &mut self,
         slot: u32,
@@ -320,7 +322,7 @@ impl Worker {
                 continue;
             };
             if session.is_some() {
-                // The store knows best: a SUBSCRIBE may still be on its way there.
+                // The shard decides: a SUBSCRIBE may still be on its way to it.
                 pending.reasons.push(ReasonCode::Success.as_u8());
                 pending.filters.push(PendingFilter::to_remove(text, index, subscription.share.is_some()));
                 pending.outstanding += u32::from(subscription.share.is_some());
@@ -366,7 +368,7 @@ impl Worker {
         }
     }
 
-    /// The store has a durable session's subscriptions.
+    /// Handles the answer of the store to the subscriptions of a durable session.
     pub(super) fn subscribed(&mut self, id: ConnectionId, ticket: Ticket, results: &[(ReasonCode, bool)]) {
         let denied = self.denied_meanwhile(id, ticket);
         let Some(pending) = self.pending_ack(id, ticket, AckKind::Sub) else { return };
@@ -377,10 +379,10 @@ impl Worker {
             pending.reasons[filter.index as usize] = reason.as_u8();
             if reason.is_error() {
                 if filter.shared {
-                    pending.outstanding -= 1; // Its group hears nothing.
+                    pending.outstanding -= 1; // The group gets no request and sends no answer.
                 }
             } else if denied.contains(&at) {
-                // The answer of its group, if it has one, is still to come.
+                // If the filter has a group, the group's answer is still to come.
                 pending.reasons[filter.index as usize] = ReasonCode::NotAuthorized.as_u8();
                 withdrawn.push(filter.text.clone());
             } else {
@@ -397,8 +399,8 @@ impl Worker {
         self.one_stored(id, ticket, AckKind::Sub);
     }
 
-    /// Filters of a SUBSCRIBE that the rules no longer allow, because they changed while the store was asked: the check of all connections
-    /// did not find these subscriptions yet.
+    /// Returns the indexes of filters of a SUBSCRIBE that the rules no longer allow, because they changed while the
+    /// store was asked. The recheck of all connections did not find these subscriptions yet.
     fn denied_meanwhile(&mut self, id: ConnectionId, ticket: Ticket) -> Vec<usize> {
         let rules = self.node.access.generation();
         let is_checked = ticket.operator().is_some() || !self.node.access.guards_topics();
@@ -413,13 +415,13 @@ impl Worker {
         if answers.contains(&None)
             && let Some(connection) = self.connections.occupant(id.slot)
         {
-            connection.marks.recheck = true; // When the answer is there.
+            connection.marks.recheck = true; // Recheck when the answer is known.
         }
         let denied = answers.iter().enumerate().filter(|(_, answer)| **answer == Some(false));
         denied.map(|(at, _)| at).collect()
     }
 
-    /// The store has forgotten subscriptions of a durable session.
+    /// Handles the answer of the store that subscriptions of a durable session are removed.
     pub(super) fn unsubscribed(&mut self, id: ConnectionId, ticket: Ticket, results: &[ReasonCode]) {
         let Some(pending) = self.pending_ack(id, ticket, AckKind::Unsub) else { return };
         let mut gone = Vec::new();
@@ -428,7 +430,7 @@ impl Worker {
             if *reason == ReasonCode::Success {
                 gone.push(filter.text.clone());
             } else if filter.shared {
-                pending.outstanding -= 1; // Its group hears nothing.
+                pending.outstanding -= 1; // The group gets no request and sends no answer.
             }
         }
         for text in gone {
@@ -440,7 +442,7 @@ impl Worker {
         self.one_stored(id, ticket, AckKind::Unsub);
     }
 
-    /// A shared group has taken a member in, or has no room for it.
+    /// Handles the answer of a shared group that has accepted a member or has no room for it.
     pub(super) fn joined(&mut self, id: ConnectionId, ticket: Ticket, index: u32, reason: ReasonCode) {
         if reason.is_error()
             && let Some(pending) = self.pending_ack(id, ticket, AckKind::Sub)
@@ -453,7 +455,7 @@ impl Worker {
         self.one_stored(id, ticket, AckKind::Sub);
     }
 
-    /// A shared subscription came to nothing.
+    /// Removes a shared subscription that its group has refused.
     fn forget_shared(&mut self, id: ConnectionId, text: Box<str>) {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         let known = connection.subscriptions.remove(&text);
@@ -463,18 +465,18 @@ impl Worker {
         }
     }
 
-    /// A durable session has a subscription that the access rules do not allow.
+    /// Removes a subscription of a durable session that the access rules do not allow.
     fn withdraw_subscription(&mut self, id: ConnectionId, filter: Box<str>) {
         let Some(connection) = self.connections.get_mut(id.slot, id.generation) else { return };
         let Some(session) = connection.session else { return };
-        // One that is replaced was there before.
+        // A subscription that replaces an earlier one is already in the list.
         if connection.subscriptions.remove(&filter) {
             self.remove_subscription(id, true, &filter);
         }
         self.request(session.shard, Request::Withdraw { session, filter });
     }
 
-    /// A shared group has let a member go.
+    /// Handles the answer of a shared group that a member has left.
     pub(super) fn left(&mut self, id: ConnectionId, ticket: Ticket) {
         self.one_stored(id, ticket, AckKind::Unsub);
     }
@@ -505,7 +507,7 @@ impl Worker {
             if pending.is_none() {
                 return;
             }
-            // Others may have been held back behind it.
+            // Reading may have stopped because of this acknowledgement.
             self.wake(id.slot);
             if let Some(pending) = pending {
                 self.finish_ack(id.slot, pending);
@@ -513,11 +515,11 @@ impl Worker {
         }
     }
 
-    /// SUBACK or UNSUBACK, then the retained messages of new subscriptions [MQTT-3.8.4-1] [MQTT-3.10.4-4].
+    /// Sends SUBACK or UNSUBACK, then the retained messages of new subscriptions [MQTT-3.8.4-1] [MQTT-3.10.4-4].
     fn finish_ack(&mut self, slot: u32, pending: PendingAck) {
         let why = self.refusal(slot, &pending.reasons, pending.exceeded);
         let properties = PropertiesBuf::from_iter(why.as_deref().map(Property::ReasonString));
-        // Under the packet's identifier [MQTT3-2.3.1-7].
+        // The acknowledgement has the Packet Identifier of the request [MQTT3-2.3.1-7].
         let ack = |packet_id| SubAck {
             packet_id,
             properties: properties.as_properties(),
@@ -553,8 +555,9 @@ impl Worker {
         }
     }
 
-    /// The Reason String of a SUBACK or UNSUBACK: for clients that want to know [MQTT-3.1.2-29], where it makes the packet no larger than they
-    /// take [MQTT-3.9.2-1] [MQTT-3.11.2-1]. There are no User Properties that could [MQTT-3.9.2-2] [MQTT-3.11.2-2].
+    /// Returns the Reason String of a SUBACK or UNSUBACK. The client must ask for such texts [MQTT-3.1.2-29], and the
+    /// packet must fit [MQTT-3.9.2-1] [MQTT-3.11.2-1]. There are no User Properties that could make it too large
+    /// [MQTT-3.9.2-2] [MQTT-3.11.2-2].
     fn refusal(&self, slot: u32, reasons: &[u8], exceeded: ExceededLimits) -> Option<String> {
         let connection = self.connections.occupant_ref(slot)?;
         if !connection.version.has_properties() || !connection.marks.problem_information {
@@ -565,27 +568,29 @@ impl Worker {
     }
 }
 
-/// Bytes of an acknowledgement besides the text of its Reason String and the Reason Codes of SUBACK or UNSUBACK, at most.
+/// Maximum number of bytes of an acknowledgement, without the text of its Reason String and the Reason Codes of SUBACK
+/// or UNSUBACK.
 pub(super) const ACK_FRAME: usize = 16;
 
-/// Options of a bridge, which versions before 5.0 cannot ask for: its own messages are not sent back, and messages keep their RETAIN flag.
+/// Returns the options of a bridge's subscription, which versions before 5.0 cannot request. The bridge does not get
+/// its own messages back, and messages keep their RETAIN flag.
 fn of_bridge(filter: &str, asked: SubscriptionOptions) -> SubscriptionOptions {
     let is_shared = filter.starts_with("$share/"); // [MQTT-3.8.3-4]
     SubscriptionOptions { no_local: !is_shared, retain_as_published: true, ..asked }
 }
 
-/// Whether a filter has a `+` too deep for the tree of routes.
+/// Returns whether a filter has a `+` on a level that is too deep for the tree of routes.
 fn has_deep_plus(filter: &str) -> bool {
     filter.len() > PLUS_LEVELS_MAX && filter.split('/').skip(PLUS_LEVELS_MAX).any(|level| level == "+")
 }
 
-/// Why a subscription is not granted.
+/// Reasons why a subscription is not granted.
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
     Filter(ReasonCode),
-    /// It has an unusual arrangement of wildcards, and there are too many.
+    /// The filter has an unusual wildcard shape, and there are too many.
     Shapes,
-    /// The client, its user or its mountpoint makes the node hold too much.
+    /// The client, its user or its mountpoint uses too many bytes of the node.
     Bytes,
     /// The client has too many shared subscriptions.
     Shared,

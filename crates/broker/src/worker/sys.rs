@@ -1,4 +1,4 @@
-//! The broker's own topics, `$SYS/broker/...`: what mosquitto's users know, where the meaning is the same.
+//! The broker's own topics, `$SYS/broker/...`. They have the names of mosquitto where the meaning is the same.
 
 use std::sync::atomic::Ordering::Relaxed;
 

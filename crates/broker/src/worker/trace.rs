@@ -1,4 +1,4 @@
-//! What traces see. Costs one look at an empty place while there is none.
+//! Trace events. While no trace runs, each costs one check of an empty field.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::admin::{Direction, EventContext, TraceEvent, TraceKind, Tracing};
 use crate::connection::Connection;
 use crate::message::MessageView;
 
-/// A PUBLISH on its way, as traces show it.
+/// A PUBLISH as traces show it.
 pub(super) struct TracedPublish<'a> {
     pub topic: &'a str,
     pub payload: &'a [u8],
@@ -27,7 +27,7 @@ impl<'a> TracedPublish<'a> {
 }
 
 impl Worker {
-    /// Whether anybody wants to know.
+    /// Returns whether any trace is running.
     #[inline]
     pub(super) fn is_traced(&self) -> bool {
         self.tracing.is_some()
@@ -46,7 +46,7 @@ impl Worker {
         });
     }
 
-    /// An operator publishes: to topic traces it is as if a client had.
+    /// Traces a message that an operator publishes. Topic traces treat it like a message of a client.
     #[inline]
     pub(super) fn trace_operator(&mut self, view: &MessageView<'_>) {
         if self.is_traced() {
@@ -80,7 +80,7 @@ impl Worker {
         });
     }
 
-    /// A packet other than PUBLISH has come.
+    /// Traces a received packet other than PUBLISH.
     #[cold]
     pub(super) fn trace_packet_in(&mut self, slot: u32, packet: &Packet<'_>) {
         let kind = match packet {
@@ -91,7 +91,7 @@ impl Worker {
             Packet::Publish(_) => return,
             _ => TraceKind::Packet(Direction::In),
         };
-        // Of a CONNECT the connection does not know the client yet.
+        // At CONNECT the connection does not know its Client Identifier yet.
         let client_id = match packet {
             Packet::Connect(connect) => Some(connect.client_id),
             _ => None,
@@ -99,7 +99,7 @@ impl Worker {
         self.trace_packet(slot, kind, packet, client_id);
     }
 
-    /// A packet other than PUBLISH goes out.
+    /// Traces a sent packet other than PUBLISH.
     #[cold]
     pub(super) fn trace_packet_out(&mut self, slot: u32, packet: &Packet<'_>) {
         let kind = match packet {
@@ -232,7 +232,7 @@ fn reason(packet: &Packet<'_>) -> Option<ReasonCode> {
     }
 }
 
-/// Filters named of one SUBSCRIBE or UNSUBSCRIBE.
+/// Maximum number of filters that are shown of one SUBSCRIBE or UNSUBSCRIBE.
 const FILTERS_SHOWN: usize = 20;
 
 fn detail(packet: &Packet<'_>) -> String {
@@ -243,7 +243,7 @@ fn detail(packet: &Packet<'_>) -> String {
             let clean = if connect.clean_start { "Clean Start" } else { "session resumed if there is one" };
             let _ = write!(text, " MQTT {}, {clean}, Keep Alive {} s", connect.version, connect.keep_alive);
             let _ = write!(text, ", Session Expiry {} s", connect.session_expiry());
-            // Never the password.
+            // The password is never shown.
             match connect.username {
                 Some(username) => write!(text, ", user {username}"),
                 None => Ok(()),

@@ -1,4 +1,4 @@
-//! Topic metrics on the path of a message: nothing but a look at an empty list while no filter is watched.
+//! Topic metrics on the path of a message. While no filter is watched, they cost one check of an empty list.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use mqtt::{QoS, TopicName};
 use crate::admin::Watch;
 use crate::ids::WorkerId;
 
-/// The filters this worker counts for, and which of them match the topic it saw last.
+/// Filters that this worker counts for, and those that match the most recent topic.
 #[derive(Debug, Default)]
 pub(super) struct WatchedTopics {
     list: Option<Arc<[Arc<Watch>]>>,
     topic: String,
-    /// One bit for each of the list.
+    /// Filters of the list that match `topic`, one bit each.
     matching: u64,
 }
 
