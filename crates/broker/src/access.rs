@@ -1,4 +1,4 @@
-//! Who may connect and what they may do: the questions the broker asks. Crate `auth` answers them.
+//! Authentication and authorisation: the questions that the broker asks. Crate `auth` answers them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,43 +8,43 @@ use std::time::Duration;
 
 use mqtt::{QoS, ReasonCode};
 
-/// What a CONNECT and the network say about its sender.
+/// Data of a CONNECT and of its Network Connection, for authentication.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Credentials<'a> {
     pub client_id: &'a str,
     pub username: Option<&'a str>,
     pub password: Option<&'a [u8]>,
-    /// `None` for Unix sockets and in-memory transports.
+    /// Address of the client; `None` for Unix sockets and in-memory transports.
     pub peer: Option<IpAddr>,
-    /// What the configuration calls the listener; empty for in-memory transports.
+    /// Name of the listener in the configuration; empty for in-memory transports.
     pub listener: &'a str,
-    /// Shown by the client, and verified.
+    /// Verified certificate of the client.
     pub certificate: Option<&'a Arc<ClientCertificate>>,
 }
 
 /// A connected client, as an access rule sees it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Identity<'a> {
-    /// Without the mountpoint.
+    /// Client Identifier without the mountpoint.
     pub client_id: &'a str,
     pub username: Option<&'a str>,
     pub peer: Option<IpAddr>,
     pub listener: &'a str,
     pub certificate: Option<&'a ClientCertificate>,
-    /// Of its [`Admission`].
+    /// Principal of the client's [`Admission`].
     pub principal: Option<&'a Principal>,
 }
 
-/// A client's certificate that an authority of its listener vouches for.
+/// A client's certificate that an authority of its listener has issued.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientCertificate {
     pub common_name: Option<Box<str>>,
-    /// As RFC 4514 writes it.
+    /// Subject in the form of RFC 4514.
     pub subject: Box<str>,
     pub issuer: Box<str>,
-    /// Hexadecimal, upper case, without separators.
+    /// Serial number: hexadecimal, upper case, without separators.
     pub serial: Box<str>,
-    /// Subject Alternative Names, in their order.
+    /// Subject Alternative Names, in the order of the certificate.
     pub dns_names: Vec<Box<str>>,
     pub email_addresses: Vec<Box<str>>,
     pub uris: Vec<Box<str>>,
@@ -55,29 +55,31 @@ pub struct ClientCertificate {
 /// The answer to a CONNECT.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AuthResult {
-    /// As the client said it is, with nothing to add.
+    /// The client is admitted under the names of its CONNECT, without limits of its own.
     Allow,
     Admit(Box<Admission>),
     /// Refuse with this Reason Code: 0x86, 0x87, 0x88, 0x89, 0x8A, 0x8C or 0x9F.
     Deny(ReasonCode),
 }
 
-/// As what a client is let in.
+/// Result of a successful authentication: names, lifetime and principal of the client.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Admission {
-    /// The Client Identifier instead of CONNECT's. A client is told only where it left the choice to the server (3.2.2.3.7).
+    /// Client Identifier that replaces the one of CONNECT. The client learns it only if it left the choice to the
+    /// server (3.2.2.3.7).
     pub client_id: Option<Arc<str>>,
-    /// The user name instead of CONNECT's.
+    /// User name that replaces the one of CONNECT.
     pub username: Option<Box<str>>,
-    /// For how long from now; then the client is closed with 0xA0.
+    /// Duration of the admission from now. At its end the client is closed with 0xA0.
     pub lifetime: Option<Duration>,
-    /// `None` when there is nothing to say.
+    /// `None` when nothing else is known of the client.
     pub principal: Option<Arc<Principal>>,
-    /// Of what it was let in by; `None` when that cannot lose its force while the client is here.
+    /// Validity of the credentials; `None` when they cannot become invalid while the client is connected.
     pub validity: Option<Arc<Validity>>,
 }
 
-/// Whether what clients were let in by still holds. Whoever ends one has [`Access::revocations`] grow afterwards.
+/// A flag that says whether the credentials of clients are still valid. Code that ends a validity then increments
+/// [`Access::revocations`].
 #[derive(Debug, Default)]
 pub struct Validity(AtomicBool);
 
@@ -91,60 +93,60 @@ impl Validity {
     }
 }
 
-/// The same one: two that say the same are still two.
+/// Compares identity: two validities with equal contents are different.
 impl PartialEq for Validity {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
     }
 }
 
-/// What else is known of an authenticated client.
+/// Further properties of an authenticated client.
 #[derive(Debug, Default)]
 pub struct Principal {
-    /// May do everything; rules are not asked.
+    /// Superusers may do everything; rules are not evaluated.
     pub superuser: bool,
-    /// Comes before every topic of the client, and before its Client Identifier, and is not seen by it. Ends with `/`, has no
-    /// wildcards.
+    /// Prefix of every topic of the client and of its Client Identifier, invisible to the client. It ends with `/` and
+    /// has no wildcards.
     pub mountpoint: Option<Box<str>>,
-    /// Of the user or its token, for rules.
+    /// Attributes of the user or its token, for rules.
     pub attributes: Vec<(Box<str>, Box<str>)>,
-    /// Rules of its own.
+    /// Rules of this client only.
     pub grants: Option<Box<dyn Grants>>,
-    /// Instead of `limits.messages_per_second` and `limits.bytes_per_second`.
+    /// Rates that replace `limits.messages_per_second` and `limits.bytes_per_second`.
     pub rates: Option<Rates>,
 }
 
-/// The same one: two that say the same are still two.
+/// Compares identity: two principals with equal contents are different.
 impl PartialEq for Principal {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
     }
 }
 
-/// How much a client may publish; 0 is no limit.
+/// Rates at which a client may publish; 0 is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
     pub messages_per_second: u32,
-    /// Messages at once after a pause; at least one second's.
+    /// Messages that the client may publish at once after a pause; at least the number of one second.
     pub messages_burst: u32,
     pub bytes_per_second: u64,
     pub bytes_burst: u64,
 }
 
-/// Rules that came with a client, such as claims of its token.
+/// Rules that belong to one client, such as claims of its token.
 pub trait Grants: fmt::Debug + Send + Sync {
-    /// `None` when they do not speak of it.
+    /// Decides about an action; `None` when no rule of these applies.
     fn decide(&self, identity: Identity<'_>, action: Action, topic: &str) -> Option<bool>;
 }
 
-/// What a client wants to do with a topic.
+/// An action of a client on a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Publish {
         qos: QoS,
         retain: bool,
     },
-    /// The topic is a Topic Filter, without a share name.
+    /// A SUBSCRIBE; the topic is a Topic Filter, without a share name.
     Subscribe {
         qos: QoS,
     },
@@ -152,24 +154,25 @@ pub enum Action {
     Receive,
 }
 
-/// One enhanced authentication of MQTT 5.0 (4.12), at CONNECT or again later. Called on reactors: it never blocks.
+/// One enhanced authentication of MQTT 5.0 (4.12), at CONNECT or later. It is called on reactors and never blocks.
 pub trait Mechanism: Send {
-    /// Takes the client's next Authentication Data, `None` when the packet had none.
+    /// Handles the client's next Authentication Data, `None` when the packet had none.
     fn step(&mut self, data: Option<&[u8]>) -> Step;
 }
 
-/// What follows a step of an enhanced authentication.
+/// Result of one step of an enhanced authentication.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// AUTH with 0x18 and this data; the client answers [MQTT-4.12.0-2].
+    /// The server sends AUTH with 0x18 and this data; the client answers [MQTT-4.12.0-2].
     Continue(Vec<u8>),
-    /// The client is let in, or goes on, as this; the data goes with CONNACK or the last AUTH [MQTT-4.12.0-5].
+    /// The client is admitted, or stays connected, with this admission. The data is sent in CONNACK or in the last AUTH
+    /// [MQTT-4.12.0-5].
     Success(Option<Vec<u8>>, Box<Admission>),
-    /// Refused with this Reason Code [MQTT-4.12.0-4].
+    /// The client is refused with this Reason Code [MQTT-4.12.0-4].
     Failure(ReasonCode),
 }
 
-/// Completes one authentication from any thread, once. Dropped without an answer it refuses (fail closed).
+/// Completes one authentication, once, from any thread. Dropping it without an answer refuses the client (fail closed).
 pub struct AuthReply(Option<Box<dyn FnOnce(AuthResult) + Send>>);
 
 impl AuthReply {
@@ -192,7 +195,8 @@ impl Drop for AuthReply {
     }
 }
 
-/// Called, or dropped, when a question that could not be answered will be when it is asked again. From any thread, once.
+/// Notifies the broker that a question will be answered when it is asked again. It is called or dropped once, from any
+/// thread.
 pub struct RetryAuthorize(Option<Box<dyn FnOnce() + Send>>);
 
 impl RetryAuthorize {
@@ -213,42 +217,44 @@ impl Drop for RetryAuthorize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permission {
     pub allowed: bool,
-    /// Whether the same question has the same answer until [`Access::generation`] grows or the client is admitted anew.
+    /// True when the answer stays the same until [`Access::generation`] grows or the client is authenticated again.
     pub lasting: bool,
 }
 
-/// Authentication and authorisation of one node. Called on reactors: an implementation never blocks.
+/// Authentication and authorisation of one node. Its functions are called on reactors: an implementation never blocks.
 pub trait Access: Send + Sync + 'static {
-    /// `Some` when the answer is known at once. `None` when it needs work (a password hash, another server): the implementation
-    /// then completes what `later` returns, from a thread of its own.
+    /// Authenticates a client. Returns `Some` when the answer is known at once. Returns `None` when it needs work, such
+    /// as a password hash or another server: the implementation then completes the value of `later` from a thread of
+    /// its own.
     fn authenticate(
         &self,
         credentials: Credentials<'_>,
         later: &mut dyn FnMut() -> AuthReply,
     ) -> Option<AuthResult>;
 
-    /// Whether this listener lets in clients that show neither a user name nor a password. While it does, it refuses web pages of other
-    /// hosts.
+    /// Returns whether this listener admits clients without user name and password. Such a listener refuses web pages
+    /// of other hosts.
     fn allows_anonymous(&self, _listener: &str) -> bool {
         true
     }
 
-    /// A run of the Authentication Method that a CONNECT names; `None` when there is no such method here, which refuses the
+    /// Starts the Authentication Method that a CONNECT names. `None` when the method is unknown here, which refuses the
     /// client with 0x8C.
     fn mechanism(&self, _method: &str, _credentials: Credentials<'_>) -> Option<Box<dyn Mechanism>> {
         None
     }
 
-    /// Whether `authorize` can ever say no. When false it is not asked at all.
+    /// Returns whether `authorize` can ever refuse. When false, `authorize` is not called.
     fn guards_topics(&self) -> bool;
 
-    /// Whether `authorize` can ever not know the answer yet.
+    /// Returns whether `authorize` can ever return `None`.
     fn may_answer_later(&self) -> bool {
         false
     }
 
-    /// Topics are as the client writes them, without its mountpoint. `None` when another server has to be asked: what `later` returns
-    /// is dropped when the answer is there, and stays there for at least a second. [`Action::Receive`] is always answered at once.
+    /// Decides whether a client may do an action. Topics are as the client writes them, without its mountpoint. Returns
+    /// `None` when another server has to be asked: the value of `later` is dropped when the answer is available. The
+    /// answer stays available for at least a second. [`Action::Receive`] is always answered at once.
     fn authorize(
         &self,
         identity: Identity<'_>,
@@ -257,22 +263,24 @@ pub trait Access: Send + Sync + 'static {
         later: &mut dyn FnMut() -> RetryAuthorize,
     ) -> Option<Permission>;
 
-    /// Grows whenever the rules change: subscriptions and cached answers from before are checked again.
+    /// Generation of the rules. It grows whenever the rules change; subscriptions and cached answers of earlier
+    /// generations are checked again.
     fn generation(&self) -> u64;
 
-    /// Why this client may not be here; `None` when it may. Asked when it is let in, and of all who are here whenever
-    /// [`Access::revocations`] has grown.
+    /// Reason to disconnect this client; `None` when it may stay. The broker asks when the client is admitted, and asks
+    /// about all clients whenever [`Access::revocations`] has grown.
     fn revoked(&self, _: Identity<'_>) -> Option<ReasonCode> {
         None
     }
 
-    /// Grows when somebody may have lost the right to be here, once that is in force: whoever comes from then on is refused.
+    /// Number that grows when a client may have lost the right to be connected. It grows once the change is in force,
+    /// so that later clients are refused.
     fn revocations(&self) -> u64 {
         0
     }
 }
 
-/// Everybody may do everything: what an unconfigured node on loopback does.
+/// Access control that allows everything: used by an unconfigured node on loopback.
 #[derive(Debug, Default)]
 pub struct AllowAll;
 

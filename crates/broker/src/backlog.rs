@@ -1,10 +1,11 @@
-//! How much waits, and for how long: a walk over those for whom something waits, a bounded part of it at a time.
+//! Backlog of the clients of a worker: number of waiting messages and their age. A walk over the clients measures it, a
+//! bounded part at a time.
 
 use std::time::Duration;
 
-/// Slots and generations of those for whom something waits, or did when the walk last came by.
+/// Slots and generations of the clients for which messages wait, or waited at the last pass of the walk.
 ///
-/// **Invariant:** everyone is in it once; their owner keeps a mark that says so.
+/// **Invariant:** every client is in it at most once; its owner keeps a mark that says so.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     slots: Vec<(u32, u32)>,
@@ -13,11 +14,11 @@ pub(crate) struct Backlog {
     last: Waiting,
 }
 
-/// What waits.
+/// Number of waiting messages and their age.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Waiting {
     pub messages: u64,
-    /// Age of the oldest.
+    /// Age of the oldest message.
     pub oldest: Duration,
 }
 
@@ -28,16 +29,17 @@ impl Waiting {
     }
 }
 
-/// Slots looked at in one step.
+/// Number of slots that one step looks at.
 const STEP: usize = 4096;
 
 impl Backlog {
-    /// Something waits for one who is not in it yet.
+    /// Adds a client that is not in it yet.
     pub fn push(&mut self, slot: u32, generation: u32) {
         self.slots.push((slot, generation));
     }
 
-    /// One step of the walk. `look` says what waits for somebody; on `None` they are left out from now on and their mark is to be cleared.
+    /// Looks at the next slots of the walk. `look` returns what waits for a client. On `None` the client is removed,
+    /// and the caller clears its mark.
     pub fn step(&mut self, mut look: impl FnMut(u32, u32) -> Option<Waiting>) {
         for _ in 0..STEP {
             let Some((slot, generation)) = self.slots.get(self.at).copied() else {
@@ -55,17 +57,17 @@ impl Backlog {
         }
     }
 
-    /// Those for whom something waits, or did a moment ago.
+    /// Number of clients for which messages wait, or waited a moment ago.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Slots and generations of all of them.
+    /// Slots and generations of all clients in it.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u32)> {
         self.slots.iter().copied()
     }
 
-    /// What the last whole walk found.
+    /// Result of the last complete walk.
     pub fn last(&self) -> Waiting {
         self.last
     }

@@ -1,4 +1,4 @@
-//! What workers say to each other: one [`Batch`] per turn and per receiver.
+//! Messages between workers: one [`Batch`] per turn and per receiver.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::retained::{Page, Scan};
 use crate::route::Options;
 use crate::store::{Completion, DueWill, Request, StoreEvent, WalkProgress};
 
-/// Everything that one worker has for another at the end of a turn. Its vectors are reused, so a steady flow of messages
-/// between two workers allocates nothing.
+/// All commands and deliveries of one worker for another at the end of a turn. Its vectors are reused: a steady flow of
+/// messages between two workers allocates nothing.
 #[derive(Debug, Default)]
 pub struct Batch {
     pub(crate) records: Vec<u8>,
     pub(crate) deliveries: Vec<BatchDelivery>,
     pub(crate) targets: Vec<Target>,
-    /// Completions: who waited, and how it went.
+    /// Completions: the token of each waiting request, and the result.
     pub acknowledged: Vec<(Token, ReasonCode)>,
     pub commands: Vec<WorkerCommand>,
 }
@@ -39,14 +39,14 @@ pub(crate) struct BatchDelivery {
 
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// Encoded in the batch's `records`.
+    /// The message is encoded in the batch's `records`.
     Inline(Range<usize>),
-    /// Large enough that sharing beats copying.
+    /// The message is large enough that sharing costs less than copying.
     Shared(Message),
 }
 
-/// One subscription of one connection that a message goes to. Several of one connection stand together, the first with the
-/// merged options, the others for their Subscription Identifiers.
+/// One subscription of one connection that receives the message. Subscriptions of one connection are adjacent: the
+/// first has the merged options, the others add their Subscription Identifiers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub slot: u32,
@@ -56,7 +56,7 @@ pub(crate) struct Target {
     pub continues: bool,
 }
 
-/// Who waits for a completion.
+/// The request that waits for a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
     /// Publish number `sequence` of a connection.
@@ -65,46 +65,46 @@ pub enum Token {
     Operator { worker: WorkerId, key: u32 },
     /// Page number `key` of the retained messages that a worker copies to other nodes.
     Copy { worker: WorkerId, key: u32 },
-    /// Message number `key` of those that a shard has given to members on other nodes.
+    /// Message number `key` of those that a shard has sent to group members on other nodes.
     Offered { shard: ShardId, key: u32 },
-    /// Message number `key` of those that came from other nodes to a worker.
+    /// Message number `key` of those that a worker has received from other nodes.
     Forwarded { worker: WorkerId, key: u32 },
     /// Append number `key` of a shard, which waits for members of shared groups.
     Append { shard: ShardId, key: u32 },
 }
 
-/// Everything that is rarer than a message.
+/// A command of one worker to another: everything that is rarer than a message.
 #[derive(Debug)]
 pub enum WorkerCommand {
     Request(ShardId, Request),
     Completion(Completion),
-    /// Answered by [`WorkerCommand::Flushed`] when the batches with everything that the receiver has published before are in the mailboxes of others,
-    /// so that whatever is sent upon the answer comes behind them.
+    /// Requests a [`WorkerCommand::Flushed`]. The receiver sends it once everything that it published before is in the
+    /// mailboxes of the other workers. A command that is sent after the answer therefore arrives after those messages.
     Flush(FlushWaiter),
     Flushed(FlushWaiter),
     Scan(Box<Scan>),
     Page(Box<Page>),
-    /// A message for a member of a shared subscription group.
+    /// A message for a member of a shared group.
     Member(Box<MemberDelivery>),
     AuthResult(ConnectionId, AuthResult),
-    /// Access control knows the answer to a question of this connection's.
+    /// Access control now has the answer to a question about this connection.
     RetryAuthorize(ConnectionId, AuthorizeSubject),
-    /// A Will that is due: to be published by the receiver.
+    /// A Will that is due; the receiver publishes it.
     Will(Box<DueWill>),
-    /// An operator's question.
+    /// A request of an operator.
     AdminRequest(AdminCommand),
-    /// What comes from other nodes.
+    /// Messages and commands of other nodes.
     Peers(Box<Inbound>),
-    /// What the log has to say to shards of the receiver.
+    /// Events of the log for shards of the receiver.
     Store(Vec<(ShardId, StoreEvent)>),
 }
 
-/// Who waits until workers have passed on what they had published before.
+/// The request that waits until workers have passed on what they published before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushWaiter {
-    /// A connection that has new subscriptions, and its number of these.
+    /// A connection that has new subscriptions, and the number of this wait.
     Connection(ConnectionId, u32),
-    /// Copies number `key` of what is retained on a worker, for other nodes.
+    /// Copy number `key` of the retained messages on a worker, for other nodes.
     Copies { worker: WorkerId, key: u32 },
 }
 
@@ -117,19 +117,19 @@ impl FlushWaiter {
     }
 }
 
-/// What a question to access control was about.
+/// Subject of a question to access control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthorizeSubject {
     Will,
     /// The packet that waits for its permission.
     Packet,
-    /// A subscription that exists, or the Will of a client that is connected.
+    /// An existing subscription, or the Will of a connected client.
     Subscription,
 }
 
 impl WorkerCommand {
-    /// The connection that this letter will close because another has claimed its Client Identifier. What its client sent before
-    /// that is still to be received first: it may be a DISCONNECT, after which there is no Will [MQTT-3.14.4-3].
+    /// Connection that this command closes because another has claimed its Client Identifier. Packets that its client
+    /// sent earlier must be handled first: one may be a DISCONNECT, after which there is no Will [MQTT-3.14.4-3].
     pub fn revoked(&self) -> Option<ConnectionId> {
         match self {
             WorkerCommand::Completion(Completion::Revoke { connection }) => Some(*connection),
@@ -137,7 +137,7 @@ impl WorkerCommand {
         }
     }
 
-    /// Bytes of the messages in it.
+    /// Bytes of the messages in the command.
     fn messages_size(&self) -> usize {
         match self {
             WorkerCommand::Request(
@@ -182,7 +182,7 @@ impl WorkerCommand {
     }
 }
 
-/// A shared subscription's message on its way to the member it was given to.
+/// A message of a shared subscription on its way to the chosen member.
 #[derive(Debug)]
 pub struct MemberDelivery {
     pub group: GroupId,
@@ -193,7 +193,7 @@ pub struct MemberDelivery {
     pub token: Option<Token>,
 }
 
-/// One pinned delivery of a durable session, for its connection.
+/// One delivery of a durable session for its connection, with the Packet Identifier that it keeps.
 #[derive(Debug)]
 pub enum SessionDelivery {
     Publish {
@@ -204,7 +204,7 @@ pub enum SessionDelivery {
         message: Message,
         subscription_ids: SubscriptionIds,
     },
-    /// QoS 2 goes on from here after a reconnect.
+    /// The QoS 2 delivery continues here after a reconnect.
     PubRel { packet_id: PacketId },
 }
 
@@ -230,32 +230,33 @@ impl SubscriptionIds {
     }
 }
 
-/// What a resumed session brings to its new connection.
+/// State that a resumed session passes to its new connection.
 #[derive(Debug, Default)]
 pub struct Resume {
     pub subscriptions: Vec<(Box<str>, Options, u32)>,
-    /// QoS 2 identifiers received from the client and not released.
+    /// QoS 2 Packet Identifiers received from the client and not released.
     pub received: Vec<u16>,
-    /// Those of its Packet Identifiers whose next message has the second identity.
+    /// Packet Identifiers whose next message has the second identity.
     pub toggles: Toggles,
-    /// QoS 2 messages that an earlier connection dispatched during the present run: clients that were connected have them.
+    /// QoS 2 messages that a previous connection dispatched during this run of the node: connected clients already have
+    /// them.
     pub dispatched: Vec<Dispatched>,
-    /// Topic Filters whose retained messages are not all queued, and how far that has come.
+    /// Topic Filters whose retained messages are not all queued, and the progress of each.
     pub walks: Vec<(Box<str>, WalkProgress)>,
 }
 
-/// A claim that was granted.
+/// Result of a claim that was granted.
 #[derive(Debug)]
 pub struct Claimed {
     pub connection: ConnectionId,
     pub session_present: bool,
-    /// The durable session, `None` for a session that ends with the connection.
+    /// The durable session; `None` for a session that ends with the connection.
     pub session: Option<SessionId>,
     pub resume: Option<Box<Resume>>,
 }
 
 impl Batch {
-    /// A batch of one letter.
+    /// Makes a batch of one command.
     pub fn of(command: WorkerCommand) -> Self {
         Self { commands: vec![command], ..Self::default() }
     }
@@ -264,7 +265,8 @@ impl Batch {
         self.deliveries.is_empty() && self.acknowledged.is_empty() && self.commands.is_empty()
     }
 
-    /// Bytes that the batch keeps in memory until the receiver has worked through it, roughly: what bounds a mailbox.
+    /// Approximate number of bytes that the batch keeps in memory until the receiver has handled it. Mailboxes are
+    /// bounded by it.
     pub fn weight(&self) -> usize {
         let shared = self.deliveries.iter().map(|delivery| match &delivery.body {
             Body::Inline(_) => 0,
@@ -278,7 +280,7 @@ impl Batch {
             + commands.sum::<usize>()
     }
 
-    /// Empties it and keeps the memory, up to `keep` bytes of records.
+    /// Empties the batch and keeps its memory, up to `keep` bytes of records.
     pub fn recycle(&mut self, keep: usize) {
         self.records.clear();
         if self.records.capacity() > keep {
@@ -297,7 +299,7 @@ mod tests {
     use crate::ids::Time;
     use crate::message::MessageView;
 
-    /// A mailbox is bounded by what its batches keep in memory, large messages that are shared among workers too.
+    /// Mailboxes are bounded by the memory that their batches keep, including large messages that workers share.
     #[test]
     fn shared_messages_weigh_what_they_are() {
         let payload = vec![0; 100_000];

@@ -1,4 +1,4 @@
-//! How much a client may publish: a bucket of messages and one of bytes, filled as time passes.
+//! Publish rate of a client: a token bucket of messages and one of bytes.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use crate::access::Rates;
 use crate::ids::Time;
 use crate::settings::Limits;
 
-/// What a client has left. Thousandths of a message and of a byte, so that slow rates add up.
+/// Remaining messages and bytes of a client, in thousandths, so that slow rates add up.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
-    /// When it was filled up to here; never, at first.
+    /// Time up to which the buckets are filled; `NEVER` at first.
     filled: Option<Time>,
     messages: i64,
-    /// Below zero after a message larger than what was left.
+    /// Negative after a message that was larger than the rest.
     bytes: i64,
 }
 
@@ -27,10 +27,9 @@ impl From<&Limits> for Rates {
 }
 
 impl Budget {
-    /// Takes a message of `size` bytes out.
+    /// Takes a message of `size` bytes from the buckets.
     ///
-    /// # Errors
-    /// When it has to wait: until when. Nothing was taken.
+    /// # Errors The time until which the message has to wait. Nothing was taken.
     pub fn take(&mut self, now: Time, rates: Rates, size: usize) -> Result<(), Time> {
         let Rates { messages_per_second, messages_burst, bytes_per_second, bytes_burst } = rates;
         let messages_rate = i64::from(messages_per_second);
@@ -61,7 +60,7 @@ impl Budget {
     }
 }
 
-/// Bytes a second beyond which there is no limit that means anything.
+/// Maximum rate in bytes per second; a greater one means no limit.
 const RATE_MAX: i64 = 1 << 50;
 
 #[cfg(test)]
@@ -77,7 +76,7 @@ mod tests {
         Rates { messages_per_second, messages_burst, bytes_per_second, bytes_burst }
     }
 
-    /// Messages of `size` bytes that go in `seconds`, by a client that sends as soon as it may.
+    /// Number of messages of `size` bytes that a client publishes in `seconds` if it sends as soon as it may.
     fn sent(rates: Rates, size: usize, seconds: u64) -> u64 {
         let (mut budget, mut now, mut sent) = (Budget::default(), Time(0), 0);
         while now.0 < seconds * 1000 {

@@ -1,4 +1,4 @@
-//! What a worker keeps of one Network Connection.
+//! State of one Network Connection in its worker.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -26,45 +26,46 @@ use crate::store::Enqueue;
 use crate::subscriptions::Subscriptions;
 use crate::worker::ExceededLimits;
 
-/// One Network Connection and the session it serves.
+/// One Network Connection and the session that it serves.
 ///
-/// An idle one is this struct and little more: everything that only traffic needs is in [`Flow`], which comes and goes.
+/// An idle connection is this struct and little more: everything that only traffic needs is in [`Flow`], which is
+/// allocated and freed with the traffic.
 pub(crate) struct Connection {
     pub id: ConnectionId,
     pub phase: Phase,
     pub version: Version,
-    /// Its place among the node's listeners.
+    /// Index among the node's listeners.
     pub listener: u16,
     pub marks: Marks,
-    /// Seconds; 0 is none.
+    /// Keep Alive in seconds; 0 is none.
     pub keep_alive: u16,
-    /// When the last complete packet came, or the connection was opened.
+    /// Time of the last complete packet, or of the opening of the connection.
     pub last_packet: Time,
-    /// Seconds of the node's time at which it was accepted as a client.
+    /// Second of the node's time at which the client was admitted.
     pub connected_at: u32,
     /// PUBLISH packets from and to the client; they wrap.
     pub messages_received: u32,
     pub messages_sent: u32,
     pub client_id: Arc<str>,
-    /// [`client_key`](crate::ids::client_key) of it.
+    /// [`client_key`](crate::ids::client_key) of the Client Identifier.
     pub client_key: u64,
-    /// Largest packet the client takes.
+    /// Maximum Packet Size of the client.
     pub packet_size_max: u32,
-    /// QoS 1 and 2 deliveries it takes without acknowledgement.
+    /// Receive Maximum of the client: QoS 1 and 2 deliveries without acknowledgement.
     pub window: u16,
-    /// Topic Aliases it takes.
+    /// Topic Alias Maximum of the client.
     pub alias_max: u16,
-    /// Session Expiry Interval, seconds, as granted.
+    /// Session Expiry Interval in seconds, as granted.
     pub session_expiry: u32,
-    /// Its place in the store; `None` for a session that ends with the connection.
+    /// Id of the session in the store; `None` for a session that ends with the connection.
     pub session: Option<SessionId>,
     pub out: Out,
     pub subscriptions: Subscriptions,
     pub flow: Option<Box<Flow>>,
     pub peer: Peer,
-    /// Only until CONNACK.
+    /// Present until CONNACK is sent.
     pub connecting: Option<Box<Connecting>>,
-    /// What few clients have.
+    /// State that few clients have.
     pub extra: Option<Box<Extra>>,
 }
 
@@ -73,40 +74,40 @@ const _: () = assert!(size_of::<Connection>() <= 216, "a byte here is a megabyte
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     AwaitConnect,
-    /// An enhanced authentication goes on: only AUTH and DISCONNECT may come [MQTT-3.1.2-30].
+    /// An enhanced authentication is in progress: only AUTH and DISCONNECT may arrive [MQTT-3.1.2-30].
     Exchanging,
-    /// Access control decides.
+    /// Access control is deciding.
     Authenticating,
-    /// The store decides who serves the Client Identifier.
+    /// The store is deciding which connection serves the Client Identifier.
     Claiming,
     Open,
-    /// Bytes may still leave; nothing is read any more.
+    /// Bytes may still be sent; nothing is read any more.
     Closing,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Marks {
-    /// In the worker's list of connections with something to write.
+    /// The connection is in the worker's list of connections with something to write.
     pub dirty: bool,
-    /// The edge keeps bytes of it until it is woken.
+    /// The edge keeps bytes of the connection until it is woken.
     pub held: bool,
     /// Reason Strings and User Properties may be sent [MQTT-3.1.2-29].
     pub problem_information: bool,
-    /// A Claim was sent for it, so a Release has to follow.
+    /// A Claim was sent for the connection, so a Release has to follow.
     pub claimed: bool,
-    /// It was to be closed and has had time enough for that.
+    /// The connection was to be closed, and the time for that has passed.
     pub overdue: bool,
-    /// In the worker's list of those for whom something waits.
+    /// The connection is in the worker's list of connections with waiting messages.
     pub backlogged: bool,
-    /// There is a mountpoint.
+    /// The client has a mountpoint.
     pub mounted: bool,
-    /// It is a bridge to another broker.
+    /// The client is a bridge to another broker.
     pub bridge: bool,
-    /// There are rates of its own.
+    /// The client has rates of its own.
     pub paced: bool,
-    /// Its subscriptions have to be checked again, because others had to be asked.
+    /// The subscriptions have to be checked again because another server had to be asked.
     pub recheck: bool,
-    /// Its queue was full for too long not long ago: no publisher waits for it.
+    /// The queue was full for too long a short time ago: no publisher waits for it.
     pub drops: bool,
 }
 
@@ -119,26 +120,26 @@ pub(crate) struct Extra {
     pub will: Option<(Message, u32)>,
     /// [`Access::generation`](crate::access::Access::generation) of the rules that allowed the Will.
     pub will_rules: u64,
-    /// When its admission ends.
+    /// End of the admission.
     pub expires: Option<Time>,
     pub enhanced: Option<Enhanced>,
-    /// Who pays for what it takes, from its admission until it ends.
+    /// Accounts that pay for the connection's resources, from its admission until it ends.
     pub payers: Payers,
-    /// Bytes for its session that are charged to them.
+    /// Bytes for the session that are charged to the payers.
     pub charged_bytes: u64,
 }
 
 /// Enhanced authentication of a connection.
 pub(crate) struct Enhanced {
     pub method: Box<str>,
-    /// The run that goes on, if one does.
+    /// The run in progress, if there is one.
     pub run: Option<Box<dyn Mechanism>>,
 }
 
-/// Where a client connects from, in the little room an idle connection may take.
+/// Address of a client, in as few bytes as an idle connection may take.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Peer {
-    /// A Unix socket, or none at all.
+    /// A Unix socket, or no address.
     #[default]
     Local,
     V4(SocketAddrV4),
@@ -155,7 +156,7 @@ impl From<Option<SocketAddr>> for Peer {
     }
 }
 
-/// What CONNACK will need of CONNECT.
+/// Data of CONNECT that is needed for CONNACK.
 #[derive(Debug)]
 pub(crate) struct Connecting {
     pub clean_start: bool,
@@ -163,114 +164,116 @@ pub(crate) struct Connecting {
     pub assigned: bool,
     pub response_information: bool,
     pub server_keep_alive: bool,
-    /// Questions about its Will.
+    /// Number of questions about the Will.
     pub attempts: u8,
     /// The last Authentication Data, for CONNACK.
     pub authentication_data: Option<Vec<u8>>,
 }
 
-/// Messages in both directions.
+/// State of messages in both directions.
 #[derive(Default)]
 pub(crate) struct Flow {
     pub inbound: Inbound,
     pub aliases_in: InboundAliases,
     pub aliases_out: Option<OutboundAliases>,
-    /// Deliveries of an ephemeral session. What is in flight keeps its message only when that may have to go to another.
+    /// Deliveries of an ephemeral session. A delivery in flight keeps its message only when the message may have to go
+    /// to another member.
     pub deliveries: Deliveries<Enqueue>,
-    /// [`Access::generation`](crate::access::Access::generation) of the rules that allowed the first of the waiting messages.
+    /// [`Access::generation`](crate::access::Access::generation) of the rules that allowed the first of the waiting
+    /// messages.
     pub waiting_rules: u64,
     /// Bytes of the messages that wait, and of those in flight that are kept for another member of their group.
     pub held_bytes: usize,
-    /// Messages that wait for a place among `deliveries`, most of them with their publishers.
+    /// Messages that wait for a slot among `deliveries`. The publishers of most of them wait too.
     pub overflow: VecDeque<Overflow>,
-    /// A timer runs for the oldest of them.
+    /// True while a timer runs for the oldest message in `overflow`.
     pub wait_timed: bool,
-    /// When a message last left the queue, or the first came in.
+    /// Time at which a message last left the queue, or at which the first one was queued.
     pub place_freed: Time,
-    /// Since when messages wait that waited then: since the queue was last empty, became full for the first time after that, or everything
-    /// was sent that waited before.
+    /// Time from which the client is measured: when the queue was last empty, became full for the first time after
+    /// that, or had sent all messages that waited before.
     pub waiting_since: Time,
-    /// Messages that waited in the queue at `waiting_since` and are still there.
+    /// Messages that were in the queue at `waiting_since` and still are.
     pub waiting_left: usize,
     /// The queue was full once since `waiting_since`.
     pub was_full: bool,
-    /// How long publishers have waited since `waiting_since`.
+    /// Time for which publishers have waited since `waiting_since`.
     pub full: FullTime,
-    /// The client was remembered for its full queue on this connection.
+    /// The client was remembered for its full queue during this connection.
     pub noted_full: bool,
     /// Deliveries of a durable session that wait for room in `out`.
     pub ready: VecDeque<SessionDelivery>,
-    /// Retained messages that new subscriptions are to get.
+    /// Retained messages for new subscriptions, still to be delivered.
     pub retained: VecDeque<RetainedJob>,
-    /// A page of retained messages is on its way.
+    /// A page of retained messages was requested and has not arrived.
     pub page_asked: bool,
-    /// The queue of the durable session has room for one.
+    /// The queue of the durable session has room for a page.
     pub room_for_page: bool,
-    /// How fast retained messages are looked at for it.
+    /// Pace at which retained messages are looked at for this client.
     pub pace: Pace,
-    /// Topics of retained messages that came as live ones while there was something in `retained`, and how many steps had been
-    /// counted then: what a page has for them is older.
+    /// Topics of retained messages that arrived as live messages while `retained` was not empty, each with the value of
+    /// `steps` at that time. A message of a page for such a topic is older.
     pub overtaken: HashMap<Box<str>, u32>,
-    /// New subscriptions and overtaken messages, counted.
+    /// Number of new subscriptions and overtaken messages.
     pub steps: u32,
     pub acknowledging: VecDeque<PendingAck>,
     pub blocked: Option<Blocked>,
-    /// A packet has begun to arrive. Kept until its timer finds that nothing is missing any more.
+    /// A packet that has begun to arrive. It is kept until its timer finds that nothing is missing any more.
     pub unfinished: Option<Unfinished>,
-    /// When a timer tries `blocked` again, unless that is past.
+    /// Time at which a timer tries `blocked` again, unless that is past.
     pub retry_at: Time,
     pub budget: Budget,
     pub permissions: Permissions,
-    /// Questions about the packet that waits for its permission, and how often they were asked.
+    /// Number of the question about the packet that waits for its permission, and how often it was asked.
     pub questions: u32,
     pub attempts: u8,
-    /// Of the retained message that waits to be told.
+    /// Answer about room for the retained message that waits for it.
     pub room: RetainRoom,
     pub probe: Probe,
 }
 
-/// How fast retained messages are looked at for one client: a second's worth at once, then at a steady rate.
+/// Pace at which retained messages are looked at for one client: those of one second at once, then a steady rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pace {
-    /// Microseconds of the node's time up to which what was looked at is spread.
+    /// Microsecond of the node's time up to which past work has been spread.
     spread_us: u64,
-    /// A timer runs.
+    /// True while a timer runs.
     pub timed: bool,
 }
 
 impl Pace {
-    /// Each page costs as much as so many messages that are looked at.
+    /// Cost of a page, as a number of messages that are looked at.
     const PAGE: u64 = 16;
     const BURST_MS: u64 = 1000;
 
-    /// A page was made, for which so many messages were looked at.
+    /// Records a page for which `examined` messages were looked at.
     pub fn spend(&mut self, now: Time, examined: usize, per_second: u32) {
         let examined = examined as u64 + Self::PAGE;
         self.spread_us =
             self.spread_us.max(now.0 * 1000) + examined * 1_000_000 / u64::from(per_second.max(1));
     }
 
-    /// When the next page may be asked for.
+    /// Time from which the next page may be requested.
     pub fn next(&self) -> Time {
         Time((self.spread_us / 1000).saturating_sub(Self::BURST_MS))
     }
 }
 
-/// An incomplete packet and when its timer started.
+/// An incomplete packet and the time at which its timer started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unfinished {
-    /// Bytes of it that have arrived; 0 when it is complete.
+    /// Bytes of the packet that have arrived; 0 when it is complete.
     pub len: u32,
-    /// `len` when the time that it may take began.
+    /// `len` at the time when the timer started.
     pub len_before: u32,
     pub since: Time,
 }
 
 impl Unfinished {
-    /// Number of bytes that restart the time when they arrive.
+    /// Number of arriving bytes that restart the timer.
     const PROGRESS: u32 = 1024;
 
-    /// Part of the packet has arrived: `len` bytes in all, of a new packet or more of the same.
+    /// Records that part of the packet has arrived: `len` bytes in total, of a new packet or of the same one.
     pub fn arrived(&mut self, now: Time, len: u32, is_new: bool) {
         if is_new || self.len == 0 {
             (self.since, self.len_before) = (now, 0);
@@ -281,7 +284,8 @@ impl Unfinished {
     }
 }
 
-/// Whether there is a place for a retained message, where most are taken: it is asked for before anybody has the message.
+/// Answer to whether a retained message can be stored while little room is left. The question is asked before the
+/// message is dispatched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetainRoom {
     #[default]
@@ -290,19 +294,19 @@ pub enum RetainRoom {
     Known(bool),
 }
 
-/// One delivery at a time that is watched on its way to its acknowledgement.
+/// One delivery that is observed until its acknowledgement; one at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Probe {
     pub packet_id: Option<PacketId>,
-    /// When its message came, or the client if that was later.
+    /// Time at which the message arrived, or the client if that was later.
     pub since: Time,
-    /// The beginning of its Topic Name.
+    /// First bytes of the Topic Name.
     pub topic: String,
-    /// Not told of again before.
+    /// Time before which the delivery is not reported again.
     pub report_after: Time,
 }
 
-/// How many times as much as one client a user or a mountpoint may have in queues.
+/// Bytes in queues that a user or a mountpoint may have, as a multiple of those of one client.
 const SHARES_OF_PAYER: u64 = 3;
 
 /// Bytes of a Topic Name that a probe keeps.
@@ -311,7 +315,7 @@ const PROBE_TOPIC: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Overflow {
     pub entry: Enqueue,
-    /// The record in the worker's `pending` that waits for it, if a publisher does.
+    /// Index of the record in the worker's `pending` that waits for the message, if its publisher waits.
     pub pending: Option<u32>,
     pub deadline: Time,
 }
@@ -321,20 +325,20 @@ pub(crate) struct RetainedJob {
     pub filter: Box<str>,
     pub options: Options,
     pub subscription_id: u32,
-    /// Workers still to ask, first the one that is being asked.
+    /// First worker that still has to be asked. It is the one that is being asked.
     pub worker: u16,
     pub last_worker: u16,
-    /// Shards that have no more, as bits.
+    /// Shards that have no more messages, as bits.
     pub done: u16,
-    /// Where to go on in another one.
+    /// Position at which the worker continues.
     pub from: Option<ScanPosition>,
-    /// Workers that have yet to say that what they published before the subscription is on its way.
+    /// Workers that have not yet confirmed that their messages from before the subscription are on their way.
     pub pending_flushes: u16,
-    /// How many steps had been counted at the subscription.
+    /// Value of `steps` at the subscription.
     pub since: u32,
 }
 
-/// Topics remembered while a connection is handed retained messages.
+/// Maximum number of remembered topics while a connection receives retained messages.
 const OVERTAKEN_MAX: usize = 4096;
 
 /// A SUBACK or UNSUBACK that waits for the store.
@@ -344,16 +348,16 @@ pub(crate) struct PendingAck {
     pub kind: AckKind,
     /// [`Access::generation`](crate::access::Access::generation) of the rules that allowed the subscriptions.
     pub rules: u64,
-    /// Who else has to know of the subscriptions when this node does; `Local` when nobody has to any more.
+    /// Nodes that have to know the subscriptions once this node does; `Local` when no other node has to any more.
     pub level: SubackLevel,
     pub outstanding: u32,
     pub reasons: Vec<u8>,
     pub filters: Vec<PendingFilter>,
-    /// What the refused ones were beyond.
+    /// Limits that the refused subscriptions exceeded.
     pub exceeded: ExceededLimits,
-    /// Bytes of the filters of a durable session, as they count.
+    /// Bytes of the filters of a durable session, as limits count them.
     pub bytes: usize,
-    /// Number of its shared subscriptions.
+    /// Number of shared subscriptions of the durable session.
     pub shared: u32,
 }
 
@@ -366,18 +370,18 @@ pub(crate) enum AckKind {
 /// One filter of a pending SUBSCRIBE or UNSUBSCRIBE.
 #[derive(Debug)]
 pub(crate) struct PendingFilter {
-    /// As the client wrote it.
+    /// Filter as the client wrote it.
     pub text: Box<str>,
     pub options: Options,
     pub subscription_id: u32,
-    /// Its place among the reasons.
+    /// Index of its Reason Code.
     pub index: u32,
     pub shared: bool,
     pub existed: bool,
 }
 
 impl PendingFilter {
-    /// One that goes, at `index` among the reasons.
+    /// Makes a filter to be removed, whose Reason Code is at `index`.
     pub fn to_remove(text: &str, index: u32, shared: bool) -> Self {
         Self {
             text: text.into(),
@@ -390,10 +394,10 @@ impl PendingFilter {
     }
 }
 
-/// A PUBLISH that has to wait, and what came after it.
+/// A PUBLISH that has to wait, and the packets after it.
 #[derive(Debug, Default)]
 pub(crate) struct Blocked {
-    /// Whole packets, from `from` on.
+    /// Complete packets, from `from` on.
     parked: Vec<u8>,
     from: usize,
 }
@@ -414,10 +418,10 @@ impl Blocked {
         rest.get(..length)
     }
 
-    /// Takes the first packet out, which has `length` bytes.
+    /// Removes the first packet, which has `length` bytes.
     pub fn pop(&mut self, length: usize) {
         self.from += length;
-        // A client may make us look at these again and again: no byte is moved more than twice.
+        // A client may make the broker look at these many times: no byte is moved more than twice.
         if self.from * 2 >= self.parked.len() {
             self.parked.drain(..self.from);
             self.from = 0;
@@ -426,20 +430,21 @@ impl Blocked {
 }
 
 impl Flow {
-    /// A message has left the queue.
+    /// Records that a message has left the queue.
     pub fn note_left(&mut self, now: Time) {
         self.place_freed = now;
         if self.waiting_left > 1 {
             self.waiting_left -= 1;
         } else {
-            // Everything that waited then has left: the client is slow, and works.
+            // All messages that waited then have been sent: the client is slow, but it works.
             self.restart_wait(now);
             self.was_full = !self.overflow.is_empty();
         }
     }
 
-    /// A message finds no place, and is the first that waits for one. When the queue was full before, and what waited then has not left
-    /// yet, the client has no more time than it had: otherwise one publisher with one message at a time would wait without end.
+    /// Records that a message finds no slot and is the first that waits for one. If the queue was full before and
+    /// earlier messages still wait, the client gets no additional time. Otherwise one publisher with one message at a
+    /// time would wait without end.
     pub fn becomes_full(&mut self, now: Time) {
         if !std::mem::replace(&mut self.was_full, true) {
             self.restart_wait(now);
@@ -447,14 +452,14 @@ impl Flow {
         self.full.begins(now);
     }
 
-    /// What waits now has to leave in time.
+    /// Restarts the time in which the messages that wait now have to be sent.
     pub fn restart_wait(&mut self, now: Time) {
         self.waiting_since = now;
         self.waiting_left = self.deliveries.waiting();
         self.full.restarts(now);
     }
 
-    /// A retained message has come as a live one.
+    /// Records that a retained message has arrived as a live message.
     pub fn overtake(&mut self, topic: &str) {
         if self.retained.is_empty() || self.overtaken.len() >= OVERTAKEN_MAX {
             return;
@@ -466,7 +471,7 @@ impl Flow {
         }
     }
 
-    /// The first of the subscriptions has its retained messages.
+    /// Ends the first job: its subscription has all its retained messages.
     pub fn end_retained(&mut self) {
         self.retained.pop_front();
         if self.retained.is_empty() {
@@ -485,10 +490,10 @@ impl Flow {
             && self.blocked.is_none()
     }
 
-    /// Whether it holds nothing that a later packet of this connection refers to.
+    /// Returns whether it holds nothing that a later packet of this connection refers to.
     pub fn is_forgettable(&self) -> bool {
-        // Packet Identifiers start anew with a new flow, which is fine while none is in use; aliases live as long as the
-        // connection [MQTT-3.3.2-7].
+        // Packet Identifiers start again with a new flow, which is correct while none is in use. Aliases exist as long
+        // as the connection [MQTT-3.3.2-7].
         self.is_idle()
             && self.unfinished.is_none()
             && self.inbound.is_forgettable()
@@ -506,9 +511,9 @@ impl Connection {
         self.extra.get_or_insert_with(Box::default)
     }
 
-    /// Appends a packet to what is to be written. False, and nothing, when it is larger than the client takes
-    /// [MQTT-3.1.2-24]; we never send User Properties of our own, which would have to be left out first [MQTT-3.2.2-20]
-    /// [MQTT-3.14.2-4] [MQTT-3.15.2-2] [MQTT-3.15.2-3].
+    /// Appends a packet to the output. Returns false and appends nothing when the packet is larger than the client
+    /// accepts [MQTT-3.1.2-24]. The broker sends no User Properties of its own, which would have to be left out first
+    /// [MQTT-3.2.2-20] [MQTT-3.14.2-4] [MQTT-3.15.2-2] [MQTT-3.15.2-3].
     pub fn put(&mut self, packet: &Packet<'_>, pool: &mut Pool) -> bool {
         let out = self.out.buffer(pool);
         let before = out.len();
@@ -520,18 +525,19 @@ impl Connection {
         fits
     }
 
-    /// [MQTT-2.2.1-3]: the completions of two SUBSCRIBEs under one Packet Identifier could not be told apart.
+    /// Checks that no SUBSCRIBE or UNSUBSCRIBE uses the Packet Identifier [MQTT-2.2.1-3]: the completions of two could
+    /// not be distinguished.
     pub fn check_unused(&self, packet_id: PacketId) -> Result<(), ReasonCode> {
         let in_use =
             |flow: &Flow| flow.acknowledging.iter().any(|pending| pending.ticket == Ticket::of(packet_id));
         if self.flow.as_deref().is_some_and(in_use) { Err(ReasonCode::ProtocolError) } else { Ok(()) }
     }
 
-    /// Whether the queue takes one message more: the client is within its own limits, and the client, its user and its mountpoint are
-    /// within their shares of the node's free memory.
+    /// Returns whether the queue has room for one more message. The client must be within its own limits. The client,
+    /// its user and its mountpoint must be within their shares of the node's free memory.
     pub fn has_queue_room(&self, share: u64, queue: &Queue) -> bool {
         let Some(flow) = self.flow.as_deref() else { return true };
-        // Whatever others hold, one message may wait: what the client takes next.
+        // One message may always wait, whatever others hold: it is the next for the client.
         if flow.held_bytes == 0 {
             return true;
         }
@@ -543,7 +549,7 @@ impl Connection {
             })
     }
 
-    /// Bytes wait for the client.
+    /// Adds bytes that wait for the client.
     pub fn hold(&mut self, bytes: usize) {
         self.flow().held_bytes += bytes;
         if let Some(extra) = self.extra.as_deref() {
@@ -551,7 +557,7 @@ impl Connection {
         }
     }
 
-    /// Bytes wait for the client no more.
+    /// Subtracts bytes that no longer wait for the client.
     pub fn release(&mut self, bytes: usize) {
         if let Some(flow) = self.flow.as_deref_mut() {
             flow.held_bytes -= bytes;
@@ -561,28 +567,28 @@ impl Connection {
         }
     }
 
-    /// Where the client comes from, among those whose queue was full for too long.
+    /// Source of the client, for the record of full queues.
     pub fn source(&self, node: &Node) -> Option<Source> {
         let address = self.peer()?.ip();
         let user = self.username().map(|user| node.owner_key(self.mountpoint(), Some(user)));
         Some(Source::new(user.unwrap_or(OwnerKey::NOBODY), address))
     }
 
-    /// Bytes that the client makes the node hold for its session.
+    /// Bytes that the node holds for the client's session.
     pub fn session_bytes(&self) -> usize {
         let will = self.extra.as_ref().and_then(|extra| extra.will.as_ref());
         let waiting = self.flow.as_ref().map_or(0, |flow| flow.acknowledging.iter().map(|it| it.bytes).sum());
         self.subscriptions.bytes() + waiting + self.client_id.len() + will.map_or(0, |(will, _)| will.size())
     }
 
-    /// Number of shared subscriptions that the client has and asks for, those of `pending` among them.
+    /// Number of shared subscriptions that the client has and requests, including those of `pending`.
     pub fn shared_subscriptions(&self, pending: &PendingAck) -> usize {
         let acknowledging = self.flow.iter().flat_map(|flow| &flow.acknowledging);
         let requested: u32 = acknowledging.chain([pending]).map(|it| it.shared).sum();
         self.subscriptions.shared() + requested as usize
     }
 
-    /// Watches this delivery on its way, unless another is being watched.
+    /// Starts to observe this delivery, unless another one is being observed.
     pub fn watch_delivery(&mut self, packet_id: PacketId, view: &MessageView<'_>) {
         let connected_at = Time(u64::from(self.connected_at) * 1000);
         let Some(flow) = self.flow.as_deref_mut() else { return };
@@ -594,7 +600,7 @@ impl Connection {
         }
     }
 
-    /// What waits in its queue.
+    /// Messages that wait in the queue of the client.
     pub fn waiting(&self, now: Time) -> Option<Waiting> {
         let flow = self.flow.as_deref()?;
         let messages = flow.deliveries.waiting() + flow.overflow.len();
@@ -616,7 +622,7 @@ impl Connection {
         }
     }
 
-    /// Empty without one.
+    /// Mountpoint of the client; empty when it has none.
     pub fn mountpoint(&self) -> &str {
         if !self.marks.mounted {
             return "";
@@ -625,17 +631,17 @@ impl Connection {
         principal.and_then(|principal| principal.mountpoint.as_deref()).unwrap_or_default()
     }
 
-    /// A topic of the node's as the client sees it; `None` outside of its mountpoint.
+    /// Converts a topic of the node to the client's topic; `None` outside of its mountpoint.
     pub fn unmounted<'t>(&self, topic: &'t str) -> Option<&'t str> {
         if self.marks.mounted { topic.strip_prefix(self.mountpoint()) } else { Some(topic) }
     }
 
-    /// The Client Identifier as the client knows it.
+    /// Client Identifier as the client knows it.
     pub fn own_client_id(&self) -> &str {
         self.unmounted(&self.client_id).unwrap_or(&self.client_id)
     }
 
-    /// What access control is asked about at CONNECT, or when the client authenticates again.
+    /// Credentials for access control, at CONNECT or when the client authenticates again.
     pub fn credentials<'a>(&'a self, password: Option<&'a [u8]>, node: &'a Node) -> Credentials<'a> {
         let Identity { client_id, username, peer, listener, .. } = self.identity(node);
         let certificate = self.extra.as_ref().and_then(|extra| extra.certificate.as_ref());
@@ -655,7 +661,7 @@ impl Connection {
     }
 }
 
-/// An entry for an ephemeral session's queue.
+/// Makes an entry for the queue of an ephemeral session.
 pub(crate) fn queued(
     message: Message,
     qos: mqtt::QoS,

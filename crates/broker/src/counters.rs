@@ -1,4 +1,4 @@
-//! Counters: plain numbers that one worker owns, copied to where others can read them once in a while.
+//! Counters: plain numbers that one worker owns. The worker copies them at intervals to where others can read them.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -7,17 +7,17 @@ use mqtt::PacketType;
 
 use crate::admin::ReactorFigures;
 
-/// One number with all that is known of it.
+/// One number with its description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figure {
-    /// Its name in `$SYS/broker/counters/`.
+    /// Name in `$SYS/broker/counters/`.
     pub name: &'static str,
-    /// The metric that it is a part of, without prefix and `_total`.
+    /// Metric that the number is part of, without prefix and `_total`.
     pub family: &'static str,
-    /// Which part: a label's name and value.
+    /// Label that names the part: name and value.
     pub label: Option<(&'static str, &'static str)>,
     pub help: &'static str,
-    /// Whether it may fall.
+    /// True when the value may fall.
     pub gauge: bool,
     pub value: u64,
 }
@@ -33,7 +33,7 @@ macro_rules! counters {
         }
 
         impl $name {
-            /// Each counter, those of one family together.
+            /// Iterates over the counters; those of one family are adjacent.
             pub fn each(&self) -> impl Iterator<Item = Figure> {
                 [$(Figure {
                     name: stringify!($field),
@@ -53,15 +53,15 @@ macro_rules! counters {
 }
 
 counters! {
-    /// What one worker has seen and done.
+    /// Counters of one worker.
     pub struct Counters {
         /// Network connections accepted.
         connections_opened as "network_connections_opened",
-        /// Network connections that are gone.
+        /// Network connections closed.
         connections_closed as "network_connections_closed",
         /// Connections whose client was accepted.
         clients_connected as "clients_connected",
-        /// Clients that are gone.
+        /// Clients disconnected.
         clients_disconnected as "clients_disconnected",
         /// CONNECTs refused.
         connects_refused as "connects_refused",
@@ -71,34 +71,35 @@ counters! {
         keep_alive_timeouts as "disconnects" "reason" = "keep_alive_timeout",
         /// CONNECT packets refused with 0x89 because the node was overloaded.
         connects_shed as "connects_shed",
-        /// Connections closed because CONNECT did not come in time.
+        /// Connections closed because CONNECT did not arrive in time.
         connect_timeouts as "disconnects" "reason" = "connect_timeout",
-        /// Connections closed because the rest of a packet did not come in time.
+        /// Connections closed because the rest of a packet did not arrive in time.
         packet_timeouts as "disconnects" "reason" = "packet_timeout",
         /// Connections closed because another took their Client Identifier.
         taken_over as "disconnects" "reason" = "taken_over",
-        /// Connections closed because their queue was full for too long: `queue.full_wait`, `queue.full_wait_total`, and when they had more than an
-        /// equal share of a memory that is short.
+        /// Connections closed because their queue was full for too long: `queue.full_wait`, `queue.full_wait_total`, or
+        /// more than an equal share of memory that is short.
         slow_readers_closed as "disconnects" "reason" = "slow_reader",
-        /// Connections closed because their admission had run out, such as the token that they came in with.
+        /// Connections closed because their admission had expired, such as the token of the client.
         admissions_expired as "disconnects" "reason" = "admission_expired",
         /// Connections closed by an operator.
         kicked as "disconnects" "reason" = "administrative",
-        /// CONNECTs refused because the user or the mountpoint has as many connections as it may (`quota`).
+        /// CONNECTs refused because the user or the mountpoint has the maximum number of connections (`quota`).
         quota_connections as "quota_refusals" "resource" = "connections",
-        /// Topic Filters refused because the client, its user or its mountpoint makes the node hold as many bytes as it may (`quota`).
+        /// Topic Filters refused because the client, its user or its mountpoint makes the node hold the maximum number
+        /// of bytes (`quota`).
         quota_session_bytes as "quota_refusals" "resource" = "session_bytes",
         /// CONNECTs refused because of the size of their Will (`mqtt.will_size_max`).
         quota_will_bytes as "quota_refusals" "resource" = "will_bytes",
-        /// Subscriptions that clients made whose sessions end with their connection.
+        /// Subscriptions made by clients whose sessions end with their connection.
         subscriptions_added as "subscriptions_added",
-        /// Subscriptions that are gone of clients whose sessions end with their connection.
+        /// Subscriptions removed of clients whose sessions end with their connection.
         subscriptions_removed as "subscriptions_removed",
         /// Retained messages that were looked at for new subscriptions, whether or not they match.
         retained_scanned as "retained_scanned",
-        /// Times retained messages for a client were put off because of `retained.scanned_per_second`.
+        /// Times retained messages for a client were delayed because of `retained.scanned_per_second`.
         retained_throttled as "retained_throttled",
-        /// Subscriptions of durable sessions whose retained messages went on to come after a new connection.
+        /// Subscriptions of durable sessions whose retained messages continued to arrive after a reconnect.
         retained_scans_resumed as "retained_scans_resumed",
         /// PUBLISH packets received at QoS 0.
         received_qos0 as "messages_received" "qos" = "0",
@@ -114,14 +115,14 @@ counters! {
         sent_qos2 as "messages_sent" "qos" = "2",
         /// Bytes received.
         bytes_received as "bytes_received",
-        /// Bytes put out for sending.
+        /// Bytes queued for sending.
         bytes_sent as "bytes_sent",
-        /// QoS 0 messages dropped because a connection had too much unsent.
+        /// QoS 0 messages dropped because a connection had too many unsent bytes.
         dropped_slow_qos0 as "messages_dropped" "reason" = "slow_reader",
-        /// QoS 0 messages dropped because a connection had anything unsent while the node was overloaded.
+        /// QoS 0 messages dropped because a connection had unsent bytes while the node was overloaded.
         dropped_overload as "messages_dropped" "reason" = "overload",
-        /// QoS 1 and 2 messages dropped because a queue was full: of the node itself, and for clients whose queue was full for too
-        /// long before.
+        /// QoS 1 and 2 messages dropped because a queue was full: that of the node itself, or of a client whose queue
+        /// was full for too long before.
         dropped_queue_full as "messages_dropped" "reason" = "queue_full",
         /// Messages not delivered because they had expired.
         dropped_expired as "messages_dropped" "reason" = "expired",
@@ -135,29 +136,30 @@ counters! {
         wills_denied as "wills_denied",
         /// Subscriptions refused by the access rules.
         subscribe_denied as "subscribes_denied",
-        /// Topic Filters refused because there are too many unusual arrangements of wildcards, of the node or of their client.
+        /// Topic Filters refused because the node or the client has too many unusual arrangements of wildcards.
         subscribe_shapes_refused as "subscribes_refused" "reason" = "shapes",
-        /// Shared subscriptions refused because the client has as many as it may have (`session.shared_subscriptions_max`).
+        /// Shared subscriptions refused because the client has the maximum number (`session.shared_subscriptions_max`).
         subscribe_shared_refused as "subscribes_refused" "reason" = "shared",
-        /// Packets that waited until another server had said whether they are allowed.
+        /// Packets that waited for another server to say whether they are allowed.
         permissions_awaited as "permissions_awaited",
         /// Times a publisher was made to wait because of its rate, its in-flight messages or the node's memory.
         publishers_blocked as "publishers_blocked",
-        /// Times a publisher was not read to the end in one turn because what it had just sent went to very many receivers.
+        /// Times a publisher was not read to the end in one turn because its last messages had very many receivers.
         fan_out_pauses as "fan_out_pauses",
-        /// PUBLISH packets refused by the store or by a limit on retained messages, or not acknowledged as another node could not take them.
+        /// PUBLISH packets refused by the store or by a limit on retained messages, or not acknowledged because another
+        /// node could not accept them.
         publish_refused as "publishes_refused",
-        /// Messages handed over for another node: one for each node that wants a message.
+        /// Messages forwarded to another node: one for each node that receives a message.
         forwarded as "messages_forwarded",
-        /// Messages that came from other nodes.
+        /// Messages received from other nodes.
         forwarded_received as "messages_forwarded_received",
-        /// Bytes of other nodes that were no message.
+        /// Malformed messages of other nodes.
         forwarded_malformed as "messages_dropped" "reason" = "malformed",
     }
 }
 
 counters! {
-    /// What one shard of the session store has seen and holds.
+    /// Counters and gauges of one shard of the session store.
     pub struct StoreCounters {
         /// Claims that found the Client Identifier served by another connection.
         takeovers as "takeovers",
@@ -165,7 +167,7 @@ counters! {
         claims_refused as "claims_refused",
         /// Sessions refused by `session.sessions_max`.
         sessions_refused as "sessions_refused",
-        /// Sessions refused because the user or the mountpoint has as many as it may (`quota`).
+        /// Sessions refused because the user or the mountpoint has the maximum number (`quota`).
         quota_sessions as "quota_refusals" "resource" = "sessions",
         /// Sessions that ended at their expiry.
         sessions_expired as "sessions_expired",
@@ -173,15 +175,15 @@ counters! {
         sessions_kicked as "sessions_kicked",
         /// Messages waiting in queues of durable sessions now.
         queued_messages as "session_queued_messages" (gauge),
-        /// Their bytes.
+        /// Bytes of messages waiting in queues of durable sessions now.
         queued_bytes as "session_queued_bytes" (gauge),
         /// Messages dropped by the rule for full queues.
         dropped_queue_full as "messages_dropped" "reason" = "queue_full",
         /// Messages dropped in a queue because they expired.
         dropped_expired as "messages_dropped" "reason" = "expired",
-        /// Messages dropped with the session they waited for.
+        /// Messages dropped with the session that they waited for.
         dropped_session_ended as "messages_dropped" "reason" = "session_ended",
-        /// Messages of shared subscriptions dropped because no member could take them.
+        /// Messages of shared subscriptions dropped because no member could receive them.
         dropped_no_member as "messages_dropped" "reason" = "no_group_member",
         /// Messages for durable sessions and retained messages refused because the disk is full or has failed.
         refused_by_log as "messages_refused_by_disk",
@@ -189,22 +191,23 @@ counters! {
         acknowledged_unsynced as "messages_acknowledged_unsynced",
         /// Messages of durability `memory` that waited for the disk after all, because of `limits.memory_unsynced_max`.
         unsynced_limited as "messages_unsynced_limited",
-        /// Messages that could not be read back from the disk, and were lost with it.
+        /// Messages lost because they could not be read back from the disk.
         read_errors as "messages_unreadable",
         /// Retained messages refused by `retained.messages_max` or `retained.bytes_max`.
         retained_refused as "retained_refused",
-        /// Retained messages refused because the user or the mountpoint has as many, or as many bytes, as it may (`quota`).
+        /// Retained messages refused because the user or the mountpoint has the maximum number of messages or bytes
+        /// (`quota`).
         quota_retained as "quota_refusals" "resource" = "retained",
     }
 }
 
 impl Counters {
-    /// PUBLISH packets received.
+    /// Number of PUBLISH packets received.
     pub fn publish_received(&self) -> u64 {
         self.received_qos0 + self.received_qos1 + self.received_qos2
     }
 
-    /// PUBLISH packets sent.
+    /// Number of PUBLISH packets sent.
     pub fn publish_sent(&self) -> u64 {
         self.sent_qos0 + self.sent_qos1 + self.sent_qos2
     }
@@ -226,16 +229,16 @@ impl Counters {
     }
 }
 
-/// Packets by type, both ways. Those sent are counted when they are put out.
+/// Packets by type, in both directions. A sent packet is counted when it is queued for output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PacketCounters {
-    /// By the number of the type; 0 holds what is no packet.
+    /// Packets by the number of their type; index 0 counts bytes that are no packet.
     received: [u64; 16],
     sent: [u64; 16],
 }
 
 impl PacketCounters {
-    /// A packet that begins with this byte has come.
+    /// Counts a packet that begins with this byte.
     pub(crate) fn received(&mut self, first_byte: u8) {
         self.received[usize::from(first_byte >> 4)] += 1;
     }
@@ -244,7 +247,7 @@ impl PacketCounters {
         self.sent[packet as usize] += 1;
     }
 
-    /// Each type of packet with how many were received and sent.
+    /// Iterates over the packet types, with the numbers received and sent.
     pub fn each(&self) -> impl Iterator<Item = (PacketType, u64, u64)> {
         let types = (1..16).filter_map(|number| PacketType::of(number << 4));
         types.map(|packet| (packet, self.received[packet as usize], self.sent[packet as usize]))
@@ -258,39 +261,41 @@ impl PacketCounters {
     }
 }
 
-/// Gauges and counters of one worker, as others read them: refreshed by their owner, never on the path of a packet.
+/// Gauges and counters of one worker for readers. Their owner refreshes them, never on the path of a packet.
 #[derive(Debug, Default)]
 pub struct Published {
     values: Mutex<(Counters, StoreCounters, PacketCounters)>,
     reactor: Mutex<ReactorFigures>,
-    /// Its [`Level`](crate::Level), as a number.
+    /// Overload [`Level`](crate::Level), as a number.
     pub overload: AtomicU8,
-    /// It has too much to do to take new clients.
+    /// The worker is too busy to accept new clients.
     pub refuses_clients: AtomicBool,
     pub connections: AtomicU64,
     pub sessions: AtomicU64,
-    /// Subscriptions of durable sessions.
+    /// Number of subscriptions of durable sessions.
     pub session_subscriptions: AtomicU64,
-    /// Set by whoever sends this worker its first retained message, before it does: until then nobody needs to ask it.
+    /// Set by the worker that sends this worker its first retained message, before it sends it. Until then no worker
+    /// needs to ask this one.
     pub retained_used: AtomicBool,
     pub retained_messages: AtomicU64,
     pub retained_bytes: AtomicU64,
-    /// Bytes of messages that wait on this worker, those in flight to durable sessions included.
+    /// Bytes of messages that wait on this worker, including those in flight to durable sessions.
     pub queued_bytes: AtomicU64,
-    /// Of these, bytes of messages for durable sessions that are away.
+    /// Part of `queued_bytes` for durable sessions that are absent.
     pub offline_bytes: AtomicU64,
-    /// Messages that wait for clients that are connected.
+    /// Number of messages that wait for connected clients.
     pub waiting_messages: AtomicU64,
-    /// Connected clients for whom something waits, or did a moment ago.
+    /// Number of connected clients for which messages wait, or waited a moment ago.
     pub waiting_clients: AtomicU64,
-    /// Milliseconds that the oldest of them has waited.
+    /// Age of the oldest waiting message in milliseconds.
     pub oldest_ms: AtomicU64,
-    /// Deliveries that took longer than `monitor.slow_threshold`, of late: one a client.
+    /// Number of recent deliveries that took longer than `monitor.slow_threshold`, one per client.
     pub slow: AtomicU64,
 }
 
 impl Published {
-    /// Refreshed about once a second by its worker, which leaves it be when a reader happens to hold it.
+    /// Copies the numbers of the worker. The worker does so about once a second and skips it while a reader holds the
+    /// lock.
     pub fn refresh(&self, counters: &Counters, store: &StoreCounters, packets: &PacketCounters) {
         if let Ok(mut values) = self.values.try_lock() {
             values.0.clone_from(counters);
@@ -299,7 +304,7 @@ impl Published {
         }
     }
 
-    /// The same for the reactor that runs the worker.
+    /// Copies the numbers of the reactor that runs the worker.
     pub fn refresh_reactor(&self, figures: &ReactorFigures) {
         if let Ok(mut value) = self.reactor.try_lock() {
             value.clone_from(figures);

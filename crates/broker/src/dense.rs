@@ -1,16 +1,17 @@
-//! Values without gaps, in chunks: growing it never moves what is in it.
+//! A dense vector in chunks: growth never moves its values.
 
 use std::ops::{Index, IndexMut};
 
-/// Values at places `0..len`. The last one takes the place of one that leaves.
+/// Values at indexes `0..len`. The last one moves to the index of one that is removed.
 #[derive(Debug)]
 pub(crate) struct Dense<T> {
-    /// All full but the last ones: one that is not needed is kept, so that clients that come and go one at a time allocate none.
+    /// All chunks but the last ones are full. One unused chunk is kept, so that clients that connect and disconnect one
+    /// at a time cause no allocation.
     chunks: Vec<Vec<T>>,
     len: usize,
 }
 
-/// Few, as there is a part of a chunk unused in every shard.
+/// Values per chunk. It is small because every shard has a partly unused chunk.
 const CHUNK: usize = 64;
 
 impl<T> Default for Dense<T> {
@@ -24,7 +25,7 @@ impl<T> Dense<T> {
         self.len
     }
 
-    /// Gives its place.
+    /// Appends a value and returns its index.
     pub fn push(&mut self, value: T) -> u32 {
         let index = self.len;
         if index == self.chunks.len() * CHUNK {
@@ -35,10 +36,9 @@ impl<T> Dense<T> {
         index as u32
     }
 
-    /// Takes out the value at `index`, to which the last one moves.
+    /// Removes the value at `index`, to which the last one moves.
     ///
-    /// # Panics
-    /// When there is none.
+    /// # Panics If there is no value at `index`.
     pub fn swap_remove(&mut self, index: u32) -> T {
         self.len = self.len.checked_sub(1).expect("there is a value at the place");
         let last = self.chunks[self.len / CHUNK].pop().expect("all chunks are full but the last ones");

@@ -1,4 +1,4 @@
-//! What an acknowledgement of a message means.
+//! Meaning of the acknowledgement of a message.
 
 use mqtt::{TopicFilter, TopicName};
 use settings::{Invalid, Raw, Value, choices, section};
@@ -6,9 +6,9 @@ use settings::{Invalid, Raw, Value, choices, section};
 use crate::settings::Settings;
 
 choices! {
-    /// What an acknowledgement means.
+    /// Guarantee of an acknowledgement.
     pub enum Durability {
-        /// What was acknowledged is on the disk: it survives the process, and a power cut.
+        /// The message is on the disk: it survives a crash of the process and a power failure.
         LocalDisk = "local-disk",
         /// Acknowledgements do not wait for the disk: a crash loses what has not reached it.
         Memory = "memory",
@@ -16,18 +16,18 @@ choices! {
 }
 
 section! {
-    /// What the acknowledgement of a message means, by its topic. The first rule whose filter matches counts; without one, `durability` of the
-    /// listener does.
+    /// Guarantee of the acknowledgement of a message, by its topic. The first rule whose filter matches applies.
+    /// Without a match, `durability` of the listener applies.
     [durability]
     pub struct DurabilityRule {
-        /// Topics, as a Topic Filter; those of tenants with their mountpoint.
+        /// Topic Filter of the rule. Topics of tenants include their mountpoint.
         pub filter: Filter = "#", at start;
-        /// `memory`: the message is acknowledged when it has its place in a queue, without waiting for the disk.
+        /// `memory`: the message is acknowledged when it is queued, without waiting for the disk.
         pub class: Durability = "local-disk", at start;
     }
 }
 
-/// A Topic Filter of the configuration. Checked when read.
+/// A Topic Filter of the configuration, checked when it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter(Box<str>);
 
@@ -54,7 +54,7 @@ impl Value for Filter {
 }
 
 impl Settings {
-    /// Of a message that came in by a listener with this class.
+    /// Durability of a message that arrived through a listener with this class.
     pub(crate) fn durability_of(&self, name: TopicName<'_>, listener: Durability) -> Durability {
         let rule = self.durability.iter().find(|rule| rule.filter.matches(name));
         rule.map_or(listener, |rule| rule.class)

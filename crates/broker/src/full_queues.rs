@@ -1,4 +1,5 @@
-//! Clients whose queue was full for too long. They are remembered for a while, in which no publisher waits for them.
+//! Clients whose queue was full for too long. They are remembered for a while, during which no publisher waits for
+//! them.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -11,18 +12,19 @@ use std::time::Duration;
 use crate::ids::Time;
 use crate::node::OwnerKey;
 
-/// The user and the network of a client. Clients without a user have only the network in common, which may be that of many devices behind
-/// one router or proxy: the log counts them together, and none of them makes another known.
+/// User and network of a client. Clients without a user share only the network, which may be that of many devices
+/// behind one router or proxy. The log counts these together, but none of them makes another one known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source(OwnerKey, IpAddr);
 
-/// How long publishers have waited for the full queue of a client while the client takes once what waits in it. A queue that has a free
-/// place for a moment, until the next message of the same publisher, has been full all the time.
+/// Time for which publishers have waited for the full queue of a client while the client receives once the messages
+/// that wait in it. A queue with a free slot for a moment only, until the next message of the same publisher, counts as
+/// full all the time.
 #[derive(Clone, Copy, Debug)]
 pub struct FullTime {
-    /// Since when publishers wait, [`Time::NEVER`] when none does.
+    /// Time since which publishers wait; [`Time::NEVER`] when none waits.
     since: Time,
-    /// How long publishers waited before `since`, in milliseconds.
+    /// Milliseconds for which publishers waited before `since`.
     before: u64,
 }
 
@@ -33,12 +35,12 @@ impl Default for FullTime {
 }
 
 impl FullTime {
-    /// A publisher begins to wait.
+    /// Records that a publisher begins to wait.
     pub fn begins(&mut self, now: Time) {
         self.since = self.since.min(now);
     }
 
-    /// The last publisher that waited has a place.
+    /// Records that the last waiting publisher has a slot.
     pub fn ends(&mut self, now: Time) {
         if self.since != Time::NEVER {
             self.before += now.0.saturating_sub(self.since.0);
@@ -46,7 +48,7 @@ impl FullTime {
         }
     }
 
-    /// The client has taken once what waited: time is counted from 0 again.
+    /// Restarts at 0: the client has received once the messages that waited.
     pub fn restarts(&mut self, now: Time) {
         self.before = 0;
         if self.since != Time::NEVER {
@@ -54,7 +56,7 @@ impl FullTime {
         }
     }
 
-    /// When publishers will have waited for `max`; [`Time::NEVER`] while none waits.
+    /// Time at which publishers will have waited for `max`; [`Time::NEVER`] while none waits.
     pub fn due(&self, max: Duration) -> Time {
         if self.since == Time::NEVER {
             return Time::NEVER;
@@ -66,16 +68,16 @@ impl FullTime {
 /// The remembered clients of a node.
 #[derive(Debug, Default)]
 pub struct FullQueues {
-    /// Makes it impossible to find a Client Identifier with the hash of another.
+    /// Key that prevents finding a Client Identifier with the hash of another.
     hash_key: [u8; 16],
-    /// Something was remembered once. While it is false, a CONNECT takes no lock.
+    /// True once a client was remembered. While it is false, a CONNECT takes no lock.
     any: AtomicBool,
     remembered: Mutex<Remembered>,
 }
 
 #[derive(Debug, Default)]
 struct Remembered {
-    /// When the queue was last full, by the hash of the Client Identifier.
+    /// Time at which the queue was last full, by the hash of the Client Identifier.
     clients: HashMap<u64, Time>,
     /// Number of remembered clients of a source, and when the last of them was added.
     sources: HashMap<Source, (u32, Time)>,
@@ -83,12 +85,13 @@ struct Remembered {
 
 /// Maximum number of remembered clients, and of sources.
 const REMEMBERED_MAX: usize = 1 << 16;
-/// Number of clients of one user and network from which on all clients of both count as known: another Client Identifier does not help.
+/// Number of remembered clients of one user and network from which all clients of both are known. A client cannot avoid
+/// this with another Client Identifier.
 const CLIENTS_OF_SOURCE: u32 = 3;
 
 impl Source {
-    /// IPv6 addresses of one /64 are one source.
-    /// A client without a user has [`OwnerKey::NOBODY`], whatever its mountpoint.
+    /// Makes a source. IPv6 addresses of one /64 are one source. A client without a user has [`OwnerKey::NOBODY`],
+    /// whatever its mountpoint.
     pub fn new(user: OwnerKey, address: IpAddr) -> Self {
         let network = match address {
             IpAddr::V4(_) => address,
@@ -107,7 +110,7 @@ impl FullQueues {
         Self { hash_key, ..Self::default() }
     }
 
-    /// Whether nothing was ever remembered.
+    /// Returns whether no client was ever remembered.
     pub fn is_empty(&self) -> bool {
         !self.any.load(Relaxed)
     }
@@ -119,7 +122,8 @@ impl FullQueues {
         hasher.finish()
     }
 
-    /// Remembers a client. True when an operator should hear of it: it was not remembered before, and few of its source were.
+    /// Remembers a client. Returns true when it should be reported to an operator: it was not remembered before, and
+    /// few of its source were.
     pub fn note(&self, client_id: &str, source: Option<Source>, now: Time, remember: Duration) -> bool {
         if remember.is_zero() {
             return false;
@@ -136,7 +140,7 @@ impl FullQueues {
         *count <= CLIENTS_OF_SOURCE
     }
 
-    /// Whether the client, or several of its user and network, were noted within `remember`.
+    /// Returns whether the client, or several of its user and network, were noted within `remember`.
     pub fn is_known(&self, client_id: &str, source: Option<Source>, now: Time, remember: Duration) -> bool {
         if self.is_empty() {
             return false;
@@ -158,7 +162,8 @@ impl Remembered {
         }
         self.clients.retain(|_, at| at.after(remember) > now);
         self.sources.retain(|_, (_, at)| at.after(remember) > now);
-        // A client that fills the list does not make it larger. Those who are forgotten are remembered again the next time.
+        // A client that fills the list does not make it larger. Clients that are removed are remembered again the next
+        // time.
         if self.clients.len() >= REMEMBERED_MAX {
             self.clients.clear();
         }

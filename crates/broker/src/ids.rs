@@ -1,4 +1,4 @@
-//! Names for workers, connections, shards and points in time.
+//! Ids of workers, connections, shards and points in time.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ impl WorkerId {
     }
 }
 
-/// One client's Network Connection on this node. The generation tells a slot's occupants apart: what is addressed to an
-/// earlier occupant finds nobody.
+/// One client's Network Connection on this node. The generation tells a slot's occupants apart: a command for a
+/// previous occupant is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId {
     pub worker: WorkerId,
@@ -24,7 +24,7 @@ pub struct ConnectionId {
 }
 
 impl ConnectionId {
-    /// Told to the state of durable sessions, where it is an opaque number.
+    /// Opaque number for the state of durable sessions.
     pub(crate) fn as_u64(self) -> u64 {
         u64::from(self.slot) << 32 | u64::from(self.generation)
     }
@@ -40,7 +40,7 @@ impl ShardId {
     }
 }
 
-/// A durable session's place in its shard.
+/// Slot of a durable session in its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionId {
     pub shard: ShardId,
@@ -49,15 +49,15 @@ pub struct SessionId {
 }
 
 impl SessionId {
-    /// What its messages are known by as its own, see [`Identity`](crate::store::Identity): never another session's while
-    /// somebody may remember. The highest bit is not set.
+    /// Origin of the session's messages, see [`Identity`](crate::store::Identity). No other session has it while any
+    /// node may remember it. The highest bit is not set.
     pub fn origin(self) -> u64 {
         let number = u64::from(self.generation) << 32 | u64::from(self.slot);
         u64::from(self.shard.0) << 48 | number & 0xffff_ffff_ffff
     }
 }
 
-/// A shared subscription group's place in its shard.
+/// Slot of a shared group in its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupId {
     pub shard: ShardId,
@@ -65,8 +65,8 @@ pub struct GroupId {
     pub generation: u32,
 }
 
-/// Which SUBSCRIBE or UNSUBSCRIBE of a connection a completion is for: a client's by its Packet Identifier, an operator's by a number
-/// beyond these.
+/// SUBSCRIBE or UNSUBSCRIBE of a connection that a completion belongs to: a Packet Identifier for a client's, a greater
+/// number for an operator's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(u32);
 
@@ -75,7 +75,7 @@ impl Ticket {
         Self(u32::from(packet_id.get()))
     }
 
-    /// One that no Packet Identifier has.
+    /// Makes a ticket that equals no Packet Identifier.
     pub fn of_operator(key: usize) -> Self {
         Self(FIRST_OF_OPERATORS + key as u32)
     }
@@ -91,7 +91,7 @@ impl Ticket {
 
 const FIRST_OF_OPERATORS: u32 = 0x1_0000;
 
-/// Milliseconds since the node started, monotonic. An input of every core: none of them reads a clock.
+/// Milliseconds since the node started, monotonic. It is an input of every core: none of them reads a clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 
@@ -103,18 +103,18 @@ impl Time {
         Time(self.0.saturating_add(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)))
     }
 
-    /// Zero when `earlier` is later.
+    /// Duration since `earlier`; zero when `earlier` is later.
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// Stands for a Client Identifier: FNV-1a in 64 bits. Fixed for a Client Identifier, whatever the process.
+/// Hash of a Client Identifier: FNV-1a in 64 bits. It is the same in every process.
 pub fn client_key(client_id: &str) -> u64 {
     fnv(client_id.as_bytes())
 }
 
-/// A Client Identifier's place among shards and hash strategies.
+/// Hash of a Client Identifier that selects its shard, and the member in hash strategies.
 pub fn client_hash(client_id: &str) -> u32 {
     fold(client_key(client_id))
 }
@@ -128,7 +128,7 @@ pub(crate) fn hash(bytes: &[u8]) -> u32 {
     fold(fnv(bytes))
 }
 
-/// FNV-1a: short keys, and nothing an attacker gains from filling one shard.
+/// FNV-1a: fast for short keys. An attacker gains nothing by filling one shard.
 fn fnv(bytes: &[u8]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in bytes {
@@ -141,7 +141,7 @@ fn fnv(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// What is on disk and what other nodes say goes by these numbers.
+    /// Data on disk and messages of other nodes depend on these numbers.
     #[test]
     fn a_client_identifier_stands_for_the_same_everywhere() {
         assert_eq!(client_key(""), 0xcbf2_9ce4_8422_2325);

@@ -1,9 +1,11 @@
 //! The broker of one node, without sockets: dispatch, sessions, shared subscriptions, retained messages, Wills, limits.
 //!
-//! Read [`Worker`] first: a node is a few of them that share a [`Node`] and send each other [`Batch`]es.
+//! Read [`Worker`] first: a node has a few of them, which share a [`Node`] and send each other [`Batch`]es.
 //!
-//! **Invariant:** no socket, clock or thread in here; time and bytes come as arguments. **Invariant:** a piece of state has
-//! one owner: a connection its worker, a durable session its shard, a retained message the shard that its topic hashes to.
+//! **Invariant:** no socket, clock or thread in this crate; time and bytes are arguments.
+//!
+//! **Invariant:** a piece of state has one owner: a connection its worker, a durable session its shard, a retained
+//! message the shard that its topic hashes to.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Application Messages on their way through the broker: a view over bytes, and a shared copy for those that wait.
+//! Application Messages on their way through the broker: a view over bytes, and a shared copy for messages that wait.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use mqtt::QoS;
 use crate::durability::Durability;
 use crate::ids::{ConnectionId, Time, WorkerId};
 
-/// An Application Message, borrowed from wherever its bytes are: the receive buffer, a batch between workers, a [`Message`].
+/// An Application Message whose bytes are borrowed from the receive buffer, a batch between workers, or a [`Message`].
 #[derive(Clone, Copy, Debug)]
 pub struct MessageView<'a> {
     pub topic: &'a str,
@@ -16,20 +16,21 @@ pub struct MessageView<'a> {
     pub payload: &'a [u8],
     pub qos: QoS,
     pub retain: bool,
-    /// When it expires; [`Time::NEVER`] without a Message Expiry Interval.
+    /// Time of expiry; [`Time::NEVER`] without a Message Expiry Interval.
     pub expires: Time,
-    /// When it came to this node, up to 2^48 ms.
+    /// Time of arrival at this node, up to 2^48 ms.
     pub received: Time,
-    /// The connection that published it: what No Local compares [MQTT-3.8.3-3]. `None` for Wills and the node's own messages.
+    /// Connection that published the message, for No Local [MQTT-3.8.3-3]. `None` for Wills and the node's own
+    /// messages.
     pub publisher: Option<ConnectionId>,
-    /// [`client_key`](crate::ids::client_key) of the publisher's Client Identifier; 0 for the node's own messages. Shared
-    /// subscriptions may go by it, and it outlives the connection.
+    /// [`client_key`](crate::ids::client_key) of the publisher's Client Identifier; 0 for the node's own messages.
+    /// Shared subscriptions may be distributed by it, and it remains valid after the connection.
     pub publisher_key: u64,
-    /// Whether its publisher waits for the disk.
+    /// Durability class: says whether the publisher waits for the disk.
     pub durability: Durability,
 }
 
-/// An Application Message that outlives its packet: one allocation, shared by everybody on the node who waits for it.
+/// An Application Message that outlives its packet: one allocation, shared by everything on the node that needs it.
 #[derive(Clone, Debug)]
 pub struct Message(Arc<[u8]>);
 
@@ -40,12 +41,12 @@ const HAS_PUBLISHER: u8 = 0b1000;
 const IN_MEMORY: u8 = 0b1_0000;
 
 impl<'a> MessageView<'a> {
-    /// Bytes that [`Self::encode`] appends.
+    /// Number of bytes that [`Self::encode`] appends.
     pub fn encoded_len(&self) -> usize {
         HEADER + self.topic.len() + self.properties.len() + self.payload.len()
     }
 
-    /// Appends the message in the form that [`Self::decode`] reads, for a hand-over between workers of one process.
+    /// Appends the message in the form that [`Self::decode`] reads, to pass it between workers of one process.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.header());
         out.extend_from_slice(self.topic.as_bytes());
@@ -80,7 +81,7 @@ impl<'a> MessageView<'a> {
         header
     }
 
-    /// Reads what [`Self::encode`] wrote. The bytes are this process's own, so a fault in them is a fault of ours.
+    /// Reads the output of [`Self::encode`]. The bytes are this process's own, so a fault in them is a bug.
     pub fn decode(bytes: &'a [u8]) -> Self {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -114,7 +115,8 @@ impl<'a> MessageView<'a> {
         }
     }
 
-    /// The message as the log has it: without the connection, which means nothing beyond this process.
+    /// Converts the message to the form of the log, without the connection, which has no meaning outside of this
+    /// process.
     pub(crate) fn stored(&self) -> shard::MessageView<'a> {
         shard::MessageView {
             topic: self.topic,
@@ -129,7 +131,7 @@ impl<'a> MessageView<'a> {
     }
 
     pub fn to_message(self) -> Message {
-        // Made at its final place: a vector would be copied there.
+        // Allocated in its final form: a vector would be copied to it.
         let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, self.encoded_len()).collect();
         let mut rest = Arc::get_mut(&mut bytes).unwrap_or_default();
         for part in [&self.header(), self.topic.as_bytes(), self.properties, self.payload] {
@@ -140,7 +142,7 @@ impl<'a> MessageView<'a> {
         Message(bytes)
     }
 
-    /// A message whose `expires` is still an interval comes into being.
+    /// Converts `expires` of a new message from an interval to a time.
     #[must_use]
     pub fn arrived(mut self, now: Time) -> Self {
         if self.expires != Time::NEVER {
@@ -150,7 +152,7 @@ impl<'a> MessageView<'a> {
         self
     }
 
-    /// The Message Expiry Interval to pass on: the rest of it, in seconds, rounded up [MQTT-3.3.2-6]. `Err` when it is over
+    /// Remaining Message Expiry Interval to pass on, in seconds, rounded up [MQTT-3.3.2-6]. `Err` when it has passed
     /// [MQTT-3.3.2-5].
     pub fn remaining_expiry(&self, now: Time) -> Result<Option<u32>, Expired> {
         if self.expires == Time::NEVER {
@@ -169,7 +171,7 @@ impl<'a> MessageView<'a> {
 pub struct Expired;
 
 impl Message {
-    /// A message as the log has it.
+    /// Converts a message from the form of the log.
     pub fn of_stored(stored: &shard::MessageView<'_>) -> Self {
         let view = MessageView {
             topic: stored.topic,
@@ -190,18 +192,18 @@ impl Message {
         MessageView::decode(&self.0)
     }
 
-    /// The message as encoded; the payload is its end.
+    /// Encoded message; it ends with the payload.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Bytes of memory it takes, shared or not.
+    /// Bytes of memory of the message, whether shared or not.
     pub fn size(&self) -> usize {
         self.0.len()
     }
 }
 
-/// Makes the shared copy of a message when the first who needs it asks, and no other after that.
+/// Makes the shared copy of a message at the first request, and returns the same one later.
 pub struct Shared<'a> {
     pub view: MessageView<'a>,
     message: Option<Message>,
@@ -212,7 +214,7 @@ impl<'a> Shared<'a> {
         Self { view, message: None }
     }
 
-    /// Whether there is a shared copy already.
+    /// Returns whether the shared copy exists already.
     pub fn is_shared(&self) -> bool {
         self.message.is_some()
     }

@@ -1,8 +1,8 @@
-//! A tenant's topics: behind its mountpoint, which its clients do not see.
+//! Topics of a tenant: they begin with its mountpoint, which its clients do not see.
 
 use mqtt::Subscription;
 
-/// The topic as the node knows it, in `room`.
+/// Topic as the node knows it; `room` is the buffer for it.
 pub(crate) fn mounted<'a>(mountpoint: &str, topic: &str, room: &'a mut String) -> &'a str {
     room.clear();
     room.push_str(mountpoint);
@@ -10,8 +10,8 @@ pub(crate) fn mounted<'a>(mountpoint: &str, topic: &str, room: &'a mut String) -
     room
 }
 
-/// The Topic Filter of a SUBSCRIBE or UNSUBSCRIBE as the node knows it; the name of a shared subscription stays in front. What is no
-/// filter becomes the empty text, which is none either.
+/// Topic Filter of a SUBSCRIBE or UNSUBSCRIBE as the node knows it. The name of a shared group stays in front. An
+/// invalid filter becomes the empty text, which is invalid too.
 pub(crate) fn mounted_filter(mountpoint: &str, text: &str) -> String {
     match Subscription::parse(text) {
         Ok(Subscription { share: None, filter }) => format!("{mountpoint}{}", filter.as_str()),

@@ -1,4 +1,4 @@
-//! What all workers of a node share.
+//! State that all workers of a node share.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -27,73 +27,74 @@ use crate::settings::Settings;
 use crate::store::{Condition, GroupName, Incarnation, Request, SHARDS, Store, StoreEvent, StoreLog};
 use crate::worker::Worker;
 
-/// The parts of a node that every worker reads. **Invariant:** nothing here is locked on the path of a packet.
+/// Parts of a node that every worker reads. **Invariant:** nothing here is locked on the path of a packet.
 pub struct Node {
-    /// In force now. Workers keep what they were last told, see [`Admin::set_settings`](crate::admin::Admin::set_settings).
+    /// Settings in force. Each worker keeps a copy, which is updated by
+    /// [`Admin::set_settings`](crate::admin::Admin::set_settings).
     settings: ArcSwap<Settings>,
     pub access: Arc<dyn Access>,
     pub routes: Arc<Routes>,
-    /// Shown in `$SYS/broker/version`.
+    /// Version in `$SYS/broker/version`.
     pub version: String,
     pub workers: u16,
-    /// One per worker.
+    /// Published numbers, one entry per worker.
     pub published: Vec<Published>,
     listeners: OnceLock<Vec<String>>,
-    /// What their messages are acknowledged for, by their places.
+    /// Durability of the messages of each listener, by its index.
     durability: OnceLock<Vec<Durability>>,
-    /// Who has to know of their subscriptions, by their places.
+    /// Nodes that must know the subscriptions of each listener before SUBACK, by its index.
     suback: OnceLock<Vec<Option<SubackLevel>>>,
-    /// How threads that are no workers reach one.
+    /// Function by which threads that are not workers send a command to a worker.
     mailbox: OnceLock<Box<dyn Fn(WorkerId, WorkerCommand) + Send + Sync>>,
     pub(crate) refusal_log: RefusalLog,
     pub(crate) watches: Watches,
     pub(crate) traces: Traces,
     pub(crate) hash_key: [u8; 16],
-    /// More waits than `limits.memory_queued_max`, as of a worker's last turn.
+    /// More than `limits.memory_queued_max` waits, as of the last turn of a worker.
     overloaded: AtomicBool,
-    /// When that began, in milliseconds and never 0; 0 while it is not so.
+    /// Start of this state in milliseconds, never 0; 0 while the node is not overloaded.
     overloaded_since: AtomicU64,
-    /// When more than half of it began to wait for connected clients; as `overloaded_since`.
+    /// Time since which more than half of the limit waits for connected clients, as in `overloaded_since`.
     half_since: AtomicU64,
-    /// More waits than three quarters of `limits.memory_queued_max`.
+    /// More than three quarters of `limits.memory_queued_max` wait.
     nearly_full: AtomicBool,
-    /// In milliseconds.
+    /// Milliseconds until which the lease lasts.
     fresh_until: AtomicU64,
-    /// As of [`Self::stamp_retained`].
+    /// Number of other nodes, see [`Self::stamp_retained`].
     others: AtomicU16,
-    /// What is retained gets a time by which other nodes can compare it.
+    /// Retained messages get a stamp by which other nodes can compare them.
     is_stamping: AtomicBool,
     wall_ms: AtomicU64,
     last_stamp: AtomicU64,
-    /// Other nodes have retained something for which there was no room here.
+    /// Other nodes have retained messages for which there was no room here.
     retained_missing: AtomicBool,
     pub(crate) load: Arc<NodeLoad>,
     connections_max: AtomicU64,
-    /// Where shards make things durable, if they do.
+    /// Log of the shards, if they are durable.
     pub(crate) log: Option<Arc<dyn StoreLog>>,
     pub(crate) incarnation: Incarnation,
-    /// All workers are built, with the subscriptions of the sessions that were found.
+    /// True once all workers are built, with the subscriptions of the sessions that were found.
     has_begun: AtomicBool,
-    /// The shards as they were found, until their workers take them over.
+    /// Restored shards, until their workers take them.
     found: Mutex<Vec<Shard>>,
-    /// Assigned Client Identifiers are made of this and a counter.
+    /// Counter that assigned Client Identifiers are made of.
     pub(crate) assigned: AtomicU64,
 }
 
-/// Whose a Client Identifier is; odd behind a mountpoint.
+/// Key of the owner of a Client Identifier; odd for a client with a mountpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct OwnerKey(u32);
 
 impl OwnerKey {
-    /// No user, no tenant.
+    /// Clients without user and tenant.
     pub const NOBODY: Self = Self(0);
 
-    /// Of a user, or of all that is behind a mountpoint.
+    /// Makes the key of a user, or of all clients behind a mountpoint.
     pub(crate) fn of(hash_key: &[u8; 16], mountpoint: &str, username: Option<&str>) -> Self {
         let mut hasher = DefaultHasher::new();
         hasher.write(hash_key);
         hasher.write(mountpoint.as_bytes());
-        hasher.write_u8(0xFF); // Not in any text.
+        hasher.write_u8(0xFF); // This byte is in no text.
         hasher.write(username.unwrap_or_default().as_bytes());
         let hash = hasher.finish() as u32;
         match (mountpoint, username) {
@@ -115,37 +116,39 @@ impl OwnerKey {
         self.0
     }
 
-    /// Whether another may have what this one has. What is nobody's anybody may have, but no tenant: in front of its mountpoint
-    /// somebody may have subscribed to more than it may see.
+    /// Returns whether a client with the key `other` may take over what belongs to this one. Anybody may take what
+    /// belongs to nobody, but a tenant may not: a client without a mountpoint may have subscribed to more than the
+    /// tenant may see.
     pub fn allows_takeover_by(self, other: Self) -> bool {
         self == other || (self == Self::NOBODY && !other.is_mounted())
     }
 }
 
-/// The listener of a connection that came in by none.
+/// Listener index of a connection without a listener.
 pub(crate) const NO_LISTENER: u16 = u16::MAX;
 
-/// What the shards of the session store need to know of the whole node.
+/// State of the whole node that the shards of the session store need.
 #[derive(Debug, Default)]
 pub struct NodeLoad {
-    /// Sessions that outlive their connection.
+    /// Number of sessions that outlive their connection.
     pub sessions: AtomicU64,
-    /// More than `limits.memory_queued_max` has waited for longer than `queue.full_wait`: what waits for absent clients gives way.
+    /// More than `limits.memory_queued_max` has waited for longer than `queue.full_wait`: messages for absent clients
+    /// are dropped.
     pub absent_give_way: AtomicBool,
     /// Retained messages of each shard, of batches that are applied.
     pub retained: [RetainedFigures; SHARDS as usize],
-    /// There is no place for any more of them, or not for a large one.
+    /// True when there is no room for more retained messages, or none for a large one.
     pub retained_is_short: AtomicBool,
-    /// Bytes of all queues, as of a worker's last turn.
+    /// Bytes of all queues, as of the last turn of a worker.
     pub queued: AtomicU64,
-    /// More than half of `limits.memory_queued_max` has waited for connected clients for longer than `queue.full_wait`: those that have
-    /// more than their share and acknowledge nothing are closed.
+    /// More than half of `limits.memory_queued_max` has waited for connected clients for longer than `queue.full_wait`.
+    /// Clients that have more than their share and acknowledge nothing are closed.
     pub hoarders_give_way: AtomicBool,
     pub full_queues: FullQueues,
     pub quotas: Quotas,
 }
 
-/// How many retained messages a shard has.
+/// Retained messages of a shard and their bytes.
 #[derive(Debug, Default)]
 pub struct RetainedFigures {
     pub messages: AtomicU64,
@@ -153,13 +156,13 @@ pub struct RetainedFigures {
 }
 
 impl NodeLoad {
-    /// Bytes that may wait for one connected client: what is free. However many take all they can, each newcomer gets as much as
-    /// they have.
+    /// Bytes that may wait for one connected client: the free part of the memory. However many clients use their share
+    /// fully, each new client gets as much as they have.
     pub fn queue_share(&self, settings: &Settings) -> u64 {
         settings.limits.memory_queued_max.bytes().saturating_sub(self.queued.load(Relaxed)).max(1)
     }
 
-    /// What a shard has is noted.
+    /// Records the retained messages of a shard.
     pub fn note_retained(&self, own: ShardId, (messages, bytes): (u64, u64), settings: &Settings) {
         let figures = &self.retained[own.index()];
         figures.messages.store(messages, Relaxed);
@@ -172,8 +175,8 @@ impl NodeLoad {
         self.retained_is_short.store(is_short, Relaxed);
     }
 
-    /// Retained messages of all shards but this one, and their bytes: limits are kept about right without a counter that all
-    /// would write to.
+    /// Retained messages of all shards but this one, and their bytes. Limits are kept approximately, without a counter
+    /// that all shards would write to.
     pub fn retained_elsewhere(&self, own: ShardId) -> (u64, u64) {
         let others = self.retained.iter().enumerate().filter(|(at, _)| *at != own.index());
         others.fold((0, 0), |(messages, bytes), (_, figures)| {
@@ -183,7 +186,7 @@ impl NodeLoad {
 }
 
 impl Node {
-    /// A node that keeps nothing on disk.
+    /// Creates a node that keeps nothing on disk.
     ///
     /// `seed` is secret randomness: keys of hash tables, assigned identifiers, choices in shared groups.
     pub fn new(
@@ -198,7 +201,7 @@ impl Node {
         Self::with_store(settings, access, version, workers, store)
     }
 
-    /// A node that goes on with what `store` holds.
+    /// Creates a node that continues with the contents of `store`.
     pub fn with_store(
         settings: Settings,
         access: Arc<dyn Access>,
@@ -207,7 +210,8 @@ impl Node {
         store: Store,
     ) -> Arc<Self> {
         let Store { log, shards, incarnation, hash_key: seed } = store;
-        // Not `mqtt.topic_levels_max`: what another node has granted, or this one before a restart, may have more levels.
+        // `mqtt.topic_levels_max` does not apply: a filter that another node granted, or this node before a restart,
+        // may have more levels.
         let limits =
             IndexLimits { shapes_max: settings.routing.shapes_max as usize, ..IndexLimits::default() };
         Arc::new(Self {
@@ -253,7 +257,8 @@ impl Node {
         self.settings.store(settings);
     }
 
-    /// The worker that answers for a stage of a listing: each worker for its connections, then the host of each shard.
+    /// Worker that answers for a stage of a listing. The first stages are the workers, for their connections; the next
+    /// are the shards, by their hosts.
     pub(crate) fn stage_host(&self, stage: u32) -> Option<WorkerId> {
         match stage.checked_sub(u32::from(self.workers)) {
             None => Some(WorkerId(stage as u16)),
@@ -262,7 +267,7 @@ impl Node {
         }
     }
 
-    /// A number that tells nothing of the node's secret, nor of those for other `number`s.
+    /// A number that reveals nothing about the node's secret, nor about the results for other `number`s.
     pub(crate) fn secret(&self, number: u64) -> u64 {
         let mut hasher = DefaultHasher::new();
         hasher.write(&self.hash_key);
@@ -270,23 +275,24 @@ impl Node {
         hasher.finish()
     }
 
-    /// Stands for those who own a Client Identifier together: a user, or a tenant and its user. Not to be found from outside.
+    /// Key of the clients that own a Client Identifier together: a user, or a tenant and its user. It cannot be
+    /// computed outside of the node.
     pub(crate) fn owner_key(&self, mountpoint: &str, username: Option<&str>) -> OwnerKey {
         OwnerKey::of(&self.hash_key, mountpoint, username)
     }
 
-    /// Who pays for what a client takes.
+    /// Accounts that pay for a client's resources.
     pub(crate) fn payers(&self, mountpoint: &str, username: Option<&str>) -> Payers {
         let user = if username.is_some() { self.owner_key(mountpoint, username) } else { OwnerKey::NOBODY };
         self.load.quotas.payers(user, self.owner_key(mountpoint, None))
     }
 
-    /// Says how many connections there may be, which the quotas of users are a part of.
+    /// Sets the maximum number of connections, from which the quotas of users are computed.
     pub fn set_connections_max(&self, max: u64) {
         self.connections_max.store(max, Relaxed);
     }
 
-    /// How many users and mountpoints have anything of the node.
+    /// Number of users and mountpoints that have anything charged to them.
     pub fn charged_accounts(&self) -> usize {
         self.load.quotas.charged()
     }
@@ -295,21 +301,23 @@ impl Node {
         self.connections_max.load(Relaxed)
     }
 
-    /// Says what the configuration calls the listeners. The first call counts.
+    /// Sets the names of the listeners in the configuration. Only the first call has an effect.
     pub fn name_listeners(&self, names: Vec<String>) {
         if self.listeners.set(names).is_err() {
             debug_assert!(false, "a node's listeners are named once");
         }
     }
 
-    /// Says what the listeners' messages are acknowledged for, in the order of [`Self::name_listeners`]. The first call counts.
+    /// Sets the durability of the listeners' messages, in the order of [`Self::name_listeners`]. Only the first call
+    /// has an effect.
     pub fn set_durability(&self, listeners: Vec<Durability>) {
         if self.durability.set(listeners).is_err() {
             debug_assert!(false, "a listener has one durability");
         }
     }
 
-    /// Says who has to know of subscriptions before SUBACK, in the order of [`Self::name_listeners`]. The first call counts.
+    /// Sets which nodes must know subscriptions before SUBACK, in the order of [`Self::name_listeners`]. Only the first
+    /// call has an effect.
     pub fn set_suback(&self, listeners: Vec<Option<SubackLevel>>) {
         if self.suback.set(listeners).is_err() {
             debug_assert!(false, "a listener has one level");
@@ -325,31 +333,32 @@ impl Node {
         known.and_then(|known| known.get(usize::from(listener))).copied().unwrap_or_default()
     }
 
-    /// Empty for [`NO_LISTENER`].
+    /// Name of a listener; empty for [`NO_LISTENER`].
     pub(crate) fn listener_name(&self, listener: u16) -> &str {
         let names = self.listeners.get();
         names.and_then(|names| names.get(usize::from(listener))).map_or("", String::as_str)
     }
 
-    /// Says how letters from other threads reach a worker. The first call counts.
+    /// Sets the function by which other threads send commands to a worker. Only the first call has an effect.
     pub fn set_mailbox(&self, mailbox: impl Fn(WorkerId, WorkerCommand) + Send + Sync + 'static) {
         if self.mailbox.set(Box::new(mailbox)).is_err() {
             debug_assert!(false, "a node has one mailbox");
         }
     }
 
-    /// Sends a letter from any thread.
+    /// Sends a command to a worker from any thread.
     pub(crate) fn post(&self, worker: WorkerId, command: WorkerCommand) {
         if let Some(mailbox) = self.mailbox.get() {
             mailbox(worker, command);
         }
     }
 
-    /// Builds the node's workers, one for each reactor, in the order of their ids. To be called once, after
-    /// [`Self::join_cluster`] and before anything is accepted from clients.
+    /// Builds the node's workers, one for each reactor, in the order of their ids. It is called once, after
+    /// [`Self::join_cluster`] and before any client is accepted.
     ///
-    /// A message that is dispatched before every durable subscription and every member of a shared group is in the index would
-    /// be acknowledged with "No matching subscribers" and lost. So all workers are built before any of them may serve.
+    /// All workers are built before any of them may serve. Otherwise a message could be dispatched before every durable
+    /// subscription and every member of a shared group is in the index. It would be acknowledged with "No matching
+    /// subscribers" and lost.
     pub fn build_workers(self: &Arc<Self>) -> Vec<Worker> {
         let ids = (0..self.workers).map(WorkerId);
         let mut workers: Vec<_> = ids.map(|id| Worker::new(id, self.clone())).collect();
@@ -369,12 +378,12 @@ impl Node {
         workers
     }
 
-    /// Whether all subscriptions of durable sessions are in the index.
+    /// Returns whether all subscriptions of durable sessions are in the index.
     pub fn has_begun(&self) -> bool {
         self.has_begun.load(Acquire)
     }
 
-    /// The state that a shard begins with: what was found on the disk, or nothing.
+    /// Initial state of a shard: restored from the disk, or empty.
     pub(crate) fn take_shard(&self, id: ShardId) -> Shard {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         match found.iter().position(|shard| shard.id() == id.0) {
@@ -383,25 +392,26 @@ impl Node {
         }
     }
 
-    /// The log tells this node from now on. After [`Self::set_mailbox`].
+    /// Connects the log, which sends its events to this node from now on. It is called after [`Self::set_mailbox`].
     pub fn connect_log(self: &Arc<Self>) {
         if let Some(log) = &self.log {
             log.connect(self);
         }
     }
 
-    /// The node belongs to a cluster. After [`Self::set_mailbox`], and before its workers begin. `clock` stands at [`Self::began`].
+    /// Connects the node to a cluster. It is called after [`Self::set_mailbox`] and before the workers start. `clock`
+    /// stands at [`Self::began`].
     ///
-    /// # Errors
-    /// Those of [`Peers::connect`].
+    /// # Errors Those of [`Peers::connect`].
     pub fn join_cluster(self: &Arc<Self>, peers: Arc<dyn Peers>, clock: Instant) -> Result<(), String> {
         self.routes.connect_peers(peers.clone());
         peers.connect(self, clock)
     }
 
-    /// What the node needs to know to keep retained messages as others do: how many other nodes there are (their places are the numbers
-    /// below), the time of the world in milliseconds when this node's [`Time`] was [`Self::began`], and a number that no other node should
-    /// have, for what is retained at the same time.
+    /// Starts stamping retained messages, so that all nodes of a cluster keep the same ones. `others` is the number of
+    /// other nodes; their indexes are the numbers below it. `wall_ms` is the wall-clock time in milliseconds at
+    /// [`Self::began`] of this node's [`Time`]. `own` is a number that no other node should have, for messages that are
+    /// retained at the same time.
     pub fn stamp_retained(&self, others: u16, wall_ms: u64, own: u8) {
         self.set_other_nodes(others);
         self.is_stamping.store(true, Relaxed);
@@ -409,23 +419,23 @@ impl Node {
         self.last_stamp.store(u64::from(own), Relaxed);
     }
 
-    /// The time of the world when this node's [`Time`] was [`Self::began`] is another one than was thought, milliseconds.
+    /// Corrects the wall-clock time in milliseconds at [`Self::began`] of this node's [`Time`].
     pub fn set_wall_clock(&self, wall_ms: u64) {
         self.wall_ms.store(wall_ms, Relaxed);
     }
 
-    /// So many places of other nodes there are now.
+    /// Sets the number of indexes of other nodes.
     pub fn set_other_nodes(&self, others: u16) {
         self.others.store(others, Relaxed);
     }
 
-    /// How many other nodes there are.
+    /// Number of other nodes.
     pub(crate) fn others(&self) -> u16 {
         self.others.load(Relaxed)
     }
 
-    /// A time for a message that is retained now: greater than that of every one that this node has seen; 0 on a node without others. Its
-    /// upper 48 bits are milliseconds of the world, and the lowest 8 the node's own.
+    /// Stamp of a message that is retained now: greater than every stamp that this node has seen; 0 on a node without
+    /// others. Its upper 48 bits are milliseconds of wall-clock time, and the lowest 8 are the node's own number.
     pub(crate) fn stamp(&self, now: Time) -> u64 {
         if !self.is_stamping.load(Relaxed) {
             return 0;
@@ -440,29 +450,31 @@ impl Node {
         next(last).unwrap_or_default()
     }
 
-    /// Whether a stamp may be of this node, in any of its lives.
+    /// Returns whether a stamp may be of this node, in any of its incarnations.
     pub(crate) fn is_own_stamp(&self, stamp: u64) -> bool {
         (stamp ^ self.last_stamp.load(Relaxed)) & 0xff == 0
     }
 
-    /// Another node has retained something then.
+    /// Records the stamp of a message that another node has retained.
     pub(crate) fn observe_stamp(&self, stamp: u64) {
         let next = |last: u64| (stamp > last).then_some(stamp & !0xff | last & 0xff);
-        // Nothing changes when it is an old one.
+        // An error means that the stamp is an old one, which changes nothing.
         let _ = self.last_stamp.fetch_update(Relaxed, Relaxed, next);
     }
 
-    /// Until then this node knows all routes that others were told are known, so that it may acknowledge messages of QoS 1 and 2.
+    /// Sets the end of the lease. Until then this node knows all routes whose SUBACK was sent anywhere, so that it may
+    /// acknowledge messages of QoS 1 and 2.
     pub fn set_fresh_until(&self, until: Time) {
         self.fresh_until.store(until.0, Relaxed);
     }
 
-    /// Whether somebody may have subscribed elsewhere of whom this node has not heard.
+    /// Returns whether another node may have a subscription that this node does not know.
     pub(crate) fn is_stale(&self, now: Time) -> bool {
         self.fresh_until.load(Relaxed) <= now.0
     }
 
-    /// A shared group, `$share/{ShareName}/{filter}`, has these members on another node. Ignored when that is no name of a group.
+    /// Sets the members of a shared group, `$share/{ShareName}/{filter}`, on another node. A text that names no group
+    /// is ignored.
     pub fn members_of_peer(&self, text: &str, node: NodeIndex, members: Members) {
         if let Some(group) = GroupName::parse(text) {
             let (shard, group) = (group.shard(), Box::new(group));
@@ -472,7 +484,8 @@ impl Node {
         }
     }
 
-    /// Closes all connections of clients, a few of each worker at a time: what they were promised holds no more.
+    /// Closes all connections of clients, a few of each worker at a time. The guarantees that the clients were given no
+    /// longer hold.
     pub fn close_clients(self: &Arc<Self>, reason: ReasonCode) {
         (0..self.workers).for_each(|worker| self.close_some(WorkerId(worker), 0, reason));
     }
@@ -488,22 +501,22 @@ impl Node {
         self.post(worker, request.into());
     }
 
-    /// Other nodes have something for a worker, from any thread.
+    /// Sends a worker the messages and commands of other nodes, from any thread.
     pub fn post_inbound(&self, worker: WorkerId, inbound: Inbound) {
         self.post(worker, WorkerCommand::Peers(Box::new(inbound)));
     }
 
-    /// When the node's time began in this life.
+    /// Start of the node's time in this incarnation.
     pub fn began(&self) -> Time {
         self.incarnation.began
     }
 
-    /// The log has something to say to a shard.
+    /// Passes an event of the log to a shard.
     pub fn store_event(&self, shard: ShardId, event: StoreEvent) {
         self.post(self.shard_host(shard), WorkerCommand::Store(vec![(shard, event)]));
     }
 
-    /// Batches up to these indexes are durable.
+    /// Reports that batches up to these indexes are durable.
     pub fn store_durable(&self, shards: impl Iterator<Item = (ShardId, u64)>) {
         let mut by_worker: Vec<Vec<_>> = (0..self.workers).map(|_| Vec::new()).collect();
         for (shard, index) in shards {
@@ -516,7 +529,8 @@ impl Node {
         }
     }
 
-    /// Why the log takes no message now. Asked once for each, before anybody has it: what one shard has taken no other may refuse.
+    /// Reason why the log accepts no message now. It is checked once for each message, before the message is
+    /// dispatched: when one shard has accepted it, no other may refuse it.
     pub(crate) fn refusal(&self) -> Option<ReasonCode> {
         self.log.as_ref().and_then(|log| match log.condition() {
             Condition::Good => None,
@@ -525,19 +539,19 @@ impl Node {
         })
     }
 
-    /// What other nodes have retained, or do now, finds no room.
+    /// Records that a retained message of another node finds no room.
     pub(crate) fn note_retained_missing(&self) {
         self.retained_missing.store(true, Relaxed);
     }
 
-    /// Whether something that others have retained is missing, and there may be room for it now. True once.
+    /// Returns true, once, when retained messages of others are missing and there may be room for them now.
     pub(crate) fn take_retained_missing(&self) -> bool {
         self.retained_missing.load(Relaxed)
             && self.refusal().is_none()
             && self.retained_missing.swap(false, Relaxed)
     }
 
-    /// Whether the log takes messages has changed.
+    /// Sets whether the log accepts messages.
     pub fn store_condition(&self, condition: Condition) {
         for worker in (0..self.workers).map(WorkerId) {
             let events = self.hosted(worker).map(|shard| (shard, StoreEvent::Condition(condition)));
@@ -550,7 +564,7 @@ impl Node {
         WorkerId(shard.0 % self.workers)
     }
 
-    /// Whether it has to be asked if there is a place for another retained message.
+    /// Returns whether a shard must be asked for room before a message is retained.
     pub(crate) fn is_short_of_retained(&self) -> bool {
         self.load.retained_is_short.load(Relaxed)
     }
@@ -560,7 +574,7 @@ impl Node {
         if shard == retained::OWN_TOPICS { WorkerId(0) } else { self.shard_host(shard) }
     }
 
-    /// Shards that a worker hosts, before another one or all, as bits.
+    /// Shards that a worker hosts, those before `before` or all, as bits.
     pub(crate) fn retained_shards(&self, worker: WorkerId, before: Option<ShardId>) -> u16 {
         let hosted = self.hosted(worker).filter(|shard| before.is_none_or(|before| *shard < before));
         hosted.fold(0, |shards, shard| shards | 1 << shard.0)
@@ -572,10 +586,10 @@ impl Node {
         (0..SHARDS).map(ShardId).filter(move |shard| shard.0 % workers == worker.0)
     }
 
-    /// Whether messages that wait take more memory than `limits.memory_queued_max`: publishers wait, but for clients that are
-    /// away no longer than `queue.full_wait`, because these may not come back for days.
+    /// Returns whether waiting messages take more memory than `limits.memory_queued_max`. Publishers then wait. They
+    /// wait no longer than `queue.full_wait` for absent clients, because these may stay away for days.
     pub(crate) fn is_overloaded(&self) -> bool {
-        // The flag is enough on the path of a packet; the sum is for when it is up.
+        // The flag is enough on the path of a packet; the sum is computed only while the flag is set.
         if !self.overloaded.load(Relaxed) {
             return false;
         }
@@ -585,12 +599,13 @@ impl Node {
         counts > self.settings.load().limits.memory_queued_max.bytes()
     }
 
-    /// Whether a publisher should have no more than one message unanswered, so that nobody fills the rest at once.
+    /// Returns whether a publisher should have only one unacknowledged message, so that no client uses up the rest at
+    /// once.
     pub(crate) fn is_nearly_full(&self) -> bool {
         self.nearly_full.load(Relaxed)
     }
 
-    /// An equal share of half of `limits.memory_queued_max` among the connected clients for whom something waits.
+    /// An equal share of half of `limits.memory_queued_max` among the connected clients for which messages wait.
     pub(crate) fn equal_share(&self) -> u64 {
         let sum = |figure: fn(&Published) -> &AtomicU64| -> u64 {
             self.published.iter().map(|worker| Published::get(figure(worker))).sum()
@@ -599,7 +614,7 @@ impl Node {
         self.settings.load().limits.memory_queued_max.bytes() / 2 / clients.max(1)
     }
 
-    /// A worker's `queued_bytes` have changed, or time has passed.
+    /// Updates the load after a worker's `queued_bytes` have changed or time has passed.
     pub(crate) fn weigh(&self, now: Time) {
         let set = |flag: &AtomicBool, value| {
             if flag.load(Relaxed) != value {
@@ -627,7 +642,7 @@ impl Node {
         if since == 0 && queued > maximum {
             self.overloaded_since.store(now.0.max(1), Relaxed);
         } else if since != 0 && queued <= maximum / 4 * 3 {
-            // Not at once, or everybody would wait again for the next message.
+            // Not at once, or all publishers would wait again for the next message.
             self.overloaded_since.store(0, Relaxed);
             set(&self.load.absent_give_way, false);
         } else if since != 0 && Time(since).after(settings.queue.full_wait) <= now {
@@ -635,13 +650,13 @@ impl Node {
         }
     }
 
-    /// Bytes that wait for clients that are connected.
+    /// Bytes that wait for connected clients.
     pub(crate) fn waiting_bytes(&self) -> u64 {
         let (queued, absent) = self.queued_bytes();
         queued.saturating_sub(absent)
     }
 
-    /// Bytes that wait on all workers, and those of them that wait for absent clients.
+    /// Bytes that wait on all workers, and the part for absent clients.
     fn queued_bytes(&self) -> (u64, u64) {
         let sum = |figure: fn(&Published) -> &AtomicU64| {
             self.published.iter().map(|worker| Published::get(figure(worker))).sum()
@@ -649,13 +664,13 @@ impl Node {
         (sum(|worker| &worker.queued_bytes), sum(|worker| &worker.offline_bytes))
     }
 
-    /// The Session Expiry Interval that is granted for the one asked for, both in seconds.
+    /// Session Expiry Interval that is granted for the requested one, both in seconds.
     pub(crate) fn granted_expiry(&self, asked: u32) -> u32 {
         asked.min(u32::try_from(self.settings.load().session.expiry_max.as_secs()).unwrap_or(u32::MAX))
     }
 }
 
-/// Delivers what the workers have for each other until nothing is left.
+/// Delivers the batches between workers until none is left.
 fn exchange(workers: &mut [Worker], now: Time) {
     loop {
         let mut is_quiet = true;

@@ -1,4 +1,4 @@
-//! Bytes on their way out of a connection, and the buffers they are lent.
+//! Output of a connection, and the pool that lends buffers for it.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -6,34 +6,34 @@ use std::ops::Range;
 
 use crate::message::Message;
 
-/// Bytes to be written: small packets one after the other in a vector lent from the worker's pool, and between them, by
-/// reference, the payloads of large messages that several connections get.
+/// Bytes to be written. Small packets are in a vector that is lent from the worker's pool. Payloads of large messages
+/// that several connections receive are inserted between them by reference.
 #[derive(Debug, Default)]
 pub struct Out {
     bytes: Vec<u8>,
     written: usize,
-    /// What stands between `bytes`, in order; `None` while there is nothing.
+    /// Payloads between parts of `bytes`, in order; `None` while there is none.
     shared: Option<Box<SharedPayloads>>,
 }
 
 #[derive(Debug, Default)]
 struct SharedPayloads {
     payloads: VecDeque<SharedPayload>,
-    /// Bytes of all of them that have yet to leave.
+    /// Bytes of all payloads that are still to be written.
     len: usize,
 }
 
 #[derive(Debug)]
 struct SharedPayload {
-    /// Index in `Out::bytes` before which it stands.
+    /// Index in `Out::bytes` before which the payload is inserted.
     at: usize,
     message: Message,
-    /// The part of the message that has yet to leave.
+    /// Part of the message that is still to be written.
     rest: Range<usize>,
 }
 
 impl Out {
-    /// The first bytes to be written, up to the end or to where a shared payload begins or ends.
+    /// First bytes to be written, up to the end or to the boundary of a shared payload.
     pub fn pending(&self) -> &[u8] {
         match self.shared.as_ref().and_then(|shared| shared.payloads.front()) {
             None => &self.bytes[self.written..],
@@ -42,7 +42,8 @@ impl Out {
         }
     }
 
-    /// Appends to `slices` what [`Self::pending`] begins, as far as there is room. Empty when one slice is all there is.
+    /// Appends the bytes to `slices`, beginning with those of [`Self::pending`], as far as there is room. Appends
+    /// nothing when all bytes are in one slice.
     pub fn pending_slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let Some(shared) = &self.shared else { return 0 };
         let (mut count, mut from) = (0, self.written);
@@ -65,7 +66,7 @@ impl Out {
         count
     }
 
-    /// Moves up to `max` of the first bytes to the end of `to`: for those who have to change them on their way.
+    /// Moves up to `max` of the first bytes to the end of `to`, for layers that transform them.
     pub fn take(&mut self, max: usize, to: &mut Vec<u8>) {
         let mut left = max;
         while left > 0 && !self.is_empty() {
@@ -85,7 +86,7 @@ impl Out {
         self.len() == 0
     }
 
-    /// The first `count` bytes have left.
+    /// Removes the first `count` bytes, which were written.
     pub fn advance(&mut self, mut count: usize) {
         while let Some(shared) = self.shared.as_mut()
             && let Some(payload) = shared.payloads.front_mut()
@@ -111,7 +112,7 @@ impl Out {
             self.bytes.clear();
             self.written = 0;
         } else if self.written >= COMPACT_AT && self.written * 2 >= self.bytes.len() {
-            // No byte is moved more than once on the average, however small the steps.
+            // No byte is moved more than once on average, however small the steps.
             self.bytes.drain(..self.written);
             for payload in self.shared.iter_mut().flat_map(|shared| &mut shared.payloads) {
                 payload.at -= self.written;
@@ -120,7 +121,7 @@ impl Out {
         }
     }
 
-    /// Where packets are appended.
+    /// Buffer to which packets are appended.
     pub(crate) fn buffer(&mut self, pool: &mut Pool) -> &mut Vec<u8> {
         if self.bytes.capacity() == 0 {
             self.bytes = pool.take_buffer();
@@ -149,9 +150,9 @@ impl Out {
     }
 }
 
-/// Shared payloads offered to one gathering write.
+/// Maximum number of shared payloads in one gathering write.
 const PAYLOADS_AT_ONCE: usize = 16;
-/// Slices that [`Out::pending_slices`] may need.
+/// Maximum number of slices that [`Out::pending_slices`] appends.
 pub const OUT_SLICES_MAX: usize = 2 * PAYLOADS_AT_ONCE + 1;
 const COMPACT_AT: usize = 64 * 1024;
 
@@ -162,11 +163,11 @@ pub(crate) struct Pool {
     bytes: usize,
 }
 
-/// Bytes that the buffers of one pool take together.
+/// Maximum number of bytes of all buffers in one pool.
 const POOL_BYTES: usize = 8 * 1024 * 1024;
-/// Buffers in one pool.
+/// Maximum number of buffers in one pool.
 const POOL_BUFFERS: usize = 4096;
-/// Largest buffer that is kept.
+/// Maximum size of a buffer that is kept.
 const POOLED_BYTES: usize = 256 * 1024;
 
 impl Pool {
@@ -195,7 +196,7 @@ mod tests {
     use super::*;
     use crate::ids::Time;
 
-    /// Everything that leaves, in pieces of `piece` bytes.
+    /// Takes all output in pieces of `piece` bytes.
     fn left(out: &mut Out, piece: usize) -> Vec<u8> {
         let mut all = Vec::new();
         while !out.is_empty() {

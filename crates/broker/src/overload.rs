@@ -1,52 +1,51 @@
-//! How much too much a worker has to do, as one number, from what its reactor and its queues tell. What is given up at which
-//! level stands at [`Level`].
+//! Overload level of a worker, computed from its reactor and its queues. [`Level`] says what is refused at which level.
 
 use std::time::Duration;
 
 use crate::ids::Time;
 use crate::settings::Overload as Settings;
 
-/// What a node gives up, each level what those below it do as well.
+/// Work that a node refuses. Each level includes the levels below it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Nothing.
     #[default]
     Calm,
-    /// New connections: they wait in the backlog, and those that were accepted get 0x89.
+    /// New connections: they wait in the listen backlog, and those that were accepted get 0x89.
     Busy,
-    /// QoS 0 messages to clients that have not read what they were sent before.
+    /// QoS 0 messages to clients that have unread output.
     High,
-    /// Reading from those who send most, for a second at a time.
+    /// Reading from the clients that send most, for a second at a time.
     Severe,
 }
 
 /// One worker's load.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Load {
-    /// Weight of what waits in the reactor's mailbox.
+    /// Weight of the commands in the reactor's mailbox.
     pub mailbox_bytes: u64,
-    /// Bytes of the node that wait for clients that are connected, and how many may wait.
+    /// Bytes of the node that wait for connected clients, and the maximum for them.
     pub waiting_bytes: u64,
     pub waiting_max: u64,
 }
 
-/// One worker's level. Rises at once, falls by one at a time.
+/// Overload level of one worker. It rises at once and falls by one at a time.
 #[derive(Debug, Default)]
 pub struct Overload {
     level: Level,
-    /// Microseconds that a turn takes, averaged over about a second of time: one hiccup is no load.
+    /// Microseconds per turn, averaged over about a second: one slow turn is no overload.
     turn_us: f64,
     last_turn: Time,
     lower_since: Option<Time>,
 }
 
-/// Over which turns are averaged, in microseconds.
+/// Period of the average, in microseconds.
 const AVERAGED_US: f64 = 1e6;
 
 impl Level {
     pub const ALL: [Level; 4] = [Level::Calm, Level::Busy, Level::High, Level::Severe];
 
-    /// 0 to 3.
+    /// Number of the level, 0 to 3.
     pub fn number(self) -> u8 {
         self as u8
     }
@@ -57,7 +56,7 @@ impl Level {
 }
 
 impl Overload {
-    /// A turn has ended; what was between it and the one before was sleep.
+    /// Records a turn. The time between two turns was idle.
     pub fn turn(&mut self, now: Time, took: Duration) {
         let took_us = took.as_secs_f64() * 1e6;
         let slept_us = (now.since(self.last_turn).as_secs_f64() * 1e6 - took_us).max(0.0);
@@ -66,7 +65,7 @@ impl Overload {
         self.turn_us += (took_us - self.turn_us) * took_us / (took_us + AVERAGED_US);
     }
 
-    /// Looks at everything, at the beginning of a turn; the level is for this worker until the next time.
+    /// Computes the level at the beginning of a turn. It applies to this worker until the next call.
     pub fn assess(&mut self, now: Time, load: Load, settings: &Settings) -> Level {
         self.turn(now, Duration::ZERO);
         let measured = self.measure(load, settings);
@@ -173,7 +172,7 @@ mod tests {
     }
 
     proptest! {
-        /// Never below what is measured, never down by more than one in `cooldown`, and calm in the end.
+        /// The level is never below the measured one, falls by at most one per `cooldown`, and returns to calm.
         #[test]
         fn whatever_comes_the_level_follows(
             steps in prop::collection::vec((0..3_000_u64, 0..5_000_u64, 0..200_u64), 0..200),

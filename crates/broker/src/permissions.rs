@@ -1,14 +1,14 @@
-//! What access control has lately answered one client.
+//! Cache of recent answers of access control for one client.
 
 use crate::access::{Action, Permission};
 
-/// The last lasting answers. Topics are compared in full: nobody gets another topic's answer.
+/// The last lasting answers. Topics are compared in full, so no topic gets the answer of another.
 #[derive(Debug, Default)]
 pub(crate) struct Permissions {
-    /// Of the rules that gave them.
+    /// Generation of the rules that gave the answers.
     generation: u64,
     remembered: Vec<RememberedAnswer>,
-    /// The entry to be replaced next.
+    /// Index of the entry to be replaced next.
     next: usize,
 }
 
@@ -19,9 +19,9 @@ struct RememberedAnswer {
     allowed: bool,
 }
 
-/// Topics that are remembered for one client.
+/// Maximum number of topics that are remembered for one client.
 const KNOWN_MAX: usize = 16;
-/// Longer topics are asked about each time.
+/// Maximum length of a remembered topic. Longer ones are checked each time.
 const TOPIC_MAX: usize = 256;
 
 impl Permissions {
@@ -53,7 +53,7 @@ impl Permissions {
         self.next = (self.next + 1) % KNOWN_MAX;
     }
 
-    /// The client is somebody else now.
+    /// Empties the cache: the identity of the client has changed.
     pub fn forget(&mut self) {
         self.remembered.clear();
         self.next = 0;

@@ -1,10 +1,11 @@
-//! What one user or one mountpoint may have of the node, in counts and bytes.
+//! Quotas: counts and bytes that one user or one mountpoint may have of the node.
 //!
-//! A resource is charged where it is taken and released where it ends. The accounts of a user and of a mountpoint are shared by
-//! all workers. What belongs to one client alone is counted by its owner: its worker, or the shard of its session.
+//! A resource is charged where it is acquired and released where it ends. The accounts of a user and of a mountpoint
+//! are shared by all workers. A resource of one client alone is counted by its owner: its worker, or the shard of its
+//! session.
 //!
-//! Only admission asks whether there is room ([`Payers::take`]). What was granted before, or by another node, is charged and never
-//! refused ([`Account::charge`]).
+//! Only admission checks a limit ([`Payers::take`]). A resource that was granted before, or by another node, is charged
+//! and never refused ([`Account::charge`]).
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
@@ -15,11 +16,11 @@ use crate::admin::ResourceUsage;
 use crate::node::OwnerKey;
 use crate::settings::Quota;
 
-/// What is charged.
+/// A resource that is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Resource {
-    /// Clients that are connected.
+    /// Connected clients.
     Connections,
     /// Sessions that outlive their connection.
     Sessions,
@@ -27,15 +28,15 @@ pub enum Resource {
     SessionBytes,
     /// Bytes of messages that wait for connected clients.
     QueuedBytes,
-    /// Messages that are retained on this node by its own clients.
+    /// Messages that this node's own clients have retained here.
     RetainedMessages,
-    /// Their bytes.
+    /// Bytes of these retained messages.
     RetainedBytes,
 }
 
 const RESOURCES: usize = 6;
 
-/// What one user, or one mountpoint, has.
+/// Resources of one user or one mountpoint.
 #[derive(Debug, Default)]
 pub struct Account {
     used: [AtomicU64; RESOURCES],
@@ -46,25 +47,25 @@ impl Account {
         self.used[resource as usize].load(Relaxed)
     }
 
-    /// Takes `amount` when there are at most `max` afterwards. False, and nothing, otherwise.
+    /// Charges `amount` when the total is then at most `max`. Otherwise returns false and charges nothing.
     pub fn take(&self, resource: Resource, amount: u64, max: u64) -> bool {
         let used = &self.used[resource as usize];
         let next = |used: u64| used.checked_add(amount).filter(|next| *next <= max);
         used.fetch_update(Relaxed, Relaxed, next).is_ok()
     }
 
-    /// Takes `amount` whatever there is.
+    /// Charges `amount` without a limit.
     pub fn charge(&self, resource: Resource, amount: u64) {
         self.used[resource as usize].fetch_add(amount, Relaxed);
     }
 
-    /// Gives back what was taken or charged.
+    /// Releases what was taken or charged.
     pub fn release(&self, resource: Resource, amount: u64) {
         let before = self.used[resource as usize].fetch_sub(amount, Relaxed);
         debug_assert!(before >= amount, "more {resource:?} released than taken");
     }
 
-    /// All of it, for operators.
+    /// All resources of the account, for operators.
     pub fn holdings(&self) -> ResourceUsage {
         ResourceUsage {
             connections: self.used(Resource::Connections),
@@ -80,14 +81,14 @@ impl Account {
         self.holdings() == ResourceUsage::default()
     }
 
-    /// Whether it has something that ends with clients and sessions: what is retained stays.
+    /// Returns whether it has a resource that ends with clients and sessions. Retained messages stay.
     fn is_left_over(&self) -> bool {
         ResourceUsage { retained_messages: 0, retained_bytes: 0, ..self.holdings() }
             != ResourceUsage::default()
     }
 }
 
-/// Who pays for what a client takes: its user and its mountpoint, where it has them.
+/// Accounts that pay for a client's resources: its user's and its mountpoint's, if it has them.
 #[derive(Clone, Debug, Default)]
 pub struct Payers {
     user: Option<Arc<Account>>,
@@ -104,7 +105,8 @@ impl Payers {
         [&self.user, &self.mountpoint].into_iter().filter_map(Option::as_deref)
     }
 
-    /// Takes `amount` from each payer when none of them then has more than `max`. False, and nothing, otherwise.
+    /// Charges `amount` to each payer when none of them then has more than `max`. Otherwise returns false and charges
+    /// nothing.
     pub fn take(&self, resource: Resource, amount: u64, max: u64) -> bool {
         for (at, account) in self.each().enumerate() {
             if !account.take(resource, amount, max) {
@@ -123,7 +125,7 @@ impl Payers {
         self.each().for_each(|account| account.release(resource, amount));
     }
 
-    /// What the payer that has most has.
+    /// Amount of the payer that has most.
     pub fn most_used(&self, resource: Resource) -> u64 {
         self.each().map(|account| account.used(resource)).max().unwrap_or(0)
     }
@@ -137,7 +139,7 @@ impl Payers {
     }
 }
 
-/// The accounts of a node. **Invariant:** an account lives as long as somebody holds it or anything is charged to it.
+/// The accounts of a node. **Invariant:** an account exists as long as it is referenced or anything is charged to it.
 #[derive(Debug, Default)]
 pub struct Quotas {
     accounts: Mutex<Accounts>,
@@ -146,15 +148,15 @@ pub struct Quotas {
 #[derive(Debug, Default)]
 struct Accounts {
     by_owner: HashMap<OwnerKey, Arc<Account>>,
-    /// How many there may be before those without use are forgotten.
+    /// Number of accounts at which unused ones are removed.
     sweep_at: usize,
 }
 
-/// Accounts up to which none is forgotten.
+/// Number of accounts up to which none is removed.
 const ACCOUNTS_KEPT: usize = 1024;
 
 impl Quotas {
-    /// The account of an owner; `None` for clients without user name and mountpoint, who have nothing in common.
+    /// Account of an owner; `None` for clients without user name and mountpoint, which share nothing.
     pub fn account(&self, owner: OwnerKey) -> Option<Arc<Account>> {
         if owner == OwnerKey::NOBODY {
             return None;
@@ -167,13 +169,13 @@ impl Quotas {
         Some(accounts.by_owner.entry(owner).or_default().clone())
     }
 
-    /// How many accounts have something charged to them that ends with clients and sessions.
+    /// Number of accounts that are charged for a resource that ends with clients and sessions.
     pub fn charged(&self) -> usize {
         let accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         accounts.by_owner.values().filter(|account| account.is_left_over()).count()
     }
 
-    /// Who pays for a client of `user` behind `mountpoint`, each [`OwnerKey::NOBODY`] where there is none.
+    /// Payers for a client of `user` behind `mountpoint`; each is [`OwnerKey::NOBODY`] where there is none.
     pub fn payers(&self, user: OwnerKey, mountpoint: OwnerKey) -> Payers {
         let mountpoint = if user == mountpoint { OwnerKey::NOBODY } else { mountpoint };
         Payers { user: self.account(user), mountpoint: self.account(mountpoint) }
@@ -181,7 +183,7 @@ impl Quotas {
 }
 
 impl Quota {
-    /// What one user or mountpoint may have of something of which the node has at most `max`.
+    /// Maximum share of one user or mountpoint of a resource whose maximum for the node is `max`.
     pub fn share_of(&self, max: u64) -> u64 {
         (u128::from(max) * u128::from(self.user_percent) / 100).max(1) as u64
     }

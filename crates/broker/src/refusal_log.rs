@@ -1,4 +1,4 @@
-//! Limits how many refusals are logged as warnings, so that clients cannot fill the log.
+//! Limit for the number of refusals that are logged as warnings, so that clients cannot fill the log.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -7,16 +7,17 @@ use crate::ids::Time;
 /// Counts the warnings of the current minute, for all workers of a node.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalLog {
-    /// The minute times [`MINUTE`], plus the number of warnings in it.
+    /// Current minute times [`MINUTE`], plus the number of warnings in it.
     taken: AtomicU64,
-    /// Refusals that were not logged as warnings since the last one that was.
+    /// Number of refusals that were not logged since the last warning.
     unlogged: AtomicU64,
 }
 
 const MINUTE: u64 = 1 << 32;
 
 impl RefusalLog {
-    /// Takes one warning of this minute. Returns how many refusals were not logged before it, or `None` when no warning is left.
+    /// Takes one warning of this minute. Returns how many refusals were not logged before it, or `None` when no warning
+    /// is left.
     pub fn take(&self, now: Time, per_minute: u32) -> Option<u64> {
         let minute = now.0 / 60_000 * MINUTE;
         let next = |taken: u64| {

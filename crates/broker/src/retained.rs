@@ -1,5 +1,5 @@
-//! Retained messages: each shard of the store has those whose Topic Name hashes to it, in the order of their topics. The
-//! broker's own, on `$SYS/`, are no shard's: worker 0 has them.
+//! Retained messages: each shard of the store has those whose Topic Name hashes to it, ordered by topic. Worker 0 has
+//! the broker's own ones, on `$SYS/`, which belong to no shard.
 //!
 //! They are part of no session and end with none [MQTT3-3.1.2-7]. One at QoS 0 replaces the last one as any other does
 //! [MQTT3-3.3.1-7].
@@ -14,24 +14,24 @@ use crate::ids::{ConnectionId, ShardId, Time, hash};
 use crate::message::Message;
 use crate::store::SHARDS;
 
-/// One place's part of the retained messages.
+/// Retained messages of one shard, or the broker's own.
 #[derive(Debug, Default)]
 pub struct RetainedShard {
     messages: BTreeMap<Box<str>, Message>,
     bytes: u64,
 }
 
-/// Asks for the next page of the retained messages that match a filter.
+/// Request for the next page of the retained messages that match a filter.
 #[derive(Debug)]
 pub struct Scan {
     pub connection: ConnectionId,
-    /// Without a share name.
+    /// Topic Filter without a share name.
     pub filter: Box<str>,
-    /// Shards that are passed over, as bits.
+    /// Shards that are skipped, as bits.
     pub done: u16,
-    /// `next` of the page before.
+    /// `next` of the previous page.
     pub from: Option<ScanPosition>,
-    /// Messages of a page, at most.
+    /// Maximum number of messages of a page.
     pub limit: usize,
 }
 
@@ -39,21 +39,22 @@ pub struct Scan {
 pub struct Page {
     pub connection: ConnectionId,
     pub messages: Vec<Message>,
-    /// Topics that were looked at.
+    /// Number of topics that were looked at.
     pub examined: usize,
-    /// Where to go on; `None` when this worker has no more.
+    /// Position to continue from; `None` when this worker has no more.
     pub next: Option<ScanPosition>,
 }
 
-/// Where a listing goes on: in this shard, or among the broker's [`OWN_TOPICS`], behind this topic, or at its beginning where that is empty.
+/// Position from which a listing continues: in this shard, or among the broker's [`OWN_TOPICS`], after this topic. An
+/// empty topic is the beginning.
 pub type ScanPosition = (ShardId, Box<str>);
 
-/// What one page may still cost.
+/// Remaining cost that one page may have.
 #[derive(Clone, Copy, Debug)]
 pub struct PageBudget {
     messages: usize,
     bytes: usize,
-    /// Topics looked at: a filter that matches few of many topics holds nobody up.
+    /// Number of topics that may be looked at: a filter that matches few of many topics delays nothing else.
     topics: usize,
 }
 
@@ -64,27 +65,27 @@ impl Default for PageBudget {
 }
 
 impl PageBudget {
-    /// Of a page of up to `count` messages.
+    /// Makes the budget of a page of up to `count` messages.
     pub fn of_messages(count: usize) -> Self {
         Self { messages: count.min(PAGE_MESSAGES), ..Self::default() }
     }
 
-    /// Messages that it still has room for.
+    /// Number of messages for which there is room.
     pub fn messages(&self) -> usize {
         self.messages
     }
 
-    /// So many topics were looked at.
+    /// Records that `topics` topics were looked at.
     pub fn examine(&mut self, topics: usize) {
         self.topics = self.topics.saturating_sub(topics);
     }
 
-    /// Topics that were looked at.
+    /// Number of topics that were looked at.
     pub fn examined(&self) -> usize {
         PAGE_TOPICS - self.topics
     }
 
-    /// A message of so many bytes was taken.
+    /// Records that a message of `bytes` bytes was taken.
     pub fn spend(&mut self, bytes: usize) {
         self.messages = self.messages.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
@@ -95,14 +96,14 @@ impl PageBudget {
     }
 }
 
-/// Messages of one page, at most.
+/// Maximum number of messages of one page.
 const PAGE_MESSAGES: usize = 64;
-/// Bytes after which a page ends.
+/// Number of bytes after which a page ends.
 const PAGE_BYTES: usize = 256 * 1024;
-/// Topics looked at for one page, at most.
+/// Maximum number of topics that are looked at for one page.
 const PAGE_TOPICS: usize = 2048;
 
-/// The shard that has a topic's retained message, or [`OWN_TOPICS`].
+/// Shard that has a topic's retained message, or [`OWN_TOPICS`].
 pub fn shard_of(topic: &str) -> ShardId {
     if topic.starts_with(SYS) && !topic.starts_with(BRIDGES) {
         return OWN_TOPICS;
@@ -129,18 +130,19 @@ pub fn shard_range(filter: &str) -> (ShardId, ShardId) {
     }
 }
 
-/// Whether a set of shards, as bits, has this one. It never has [`OWN_TOPICS`].
+/// Returns whether a set of shards, as bits, contains this one. It never contains [`OWN_TOPICS`].
 pub fn is_in(shards: u16, shard: ShardId) -> bool {
     shard.0 < SHARDS && shards >> shard.0 & 1 == 1
 }
 
-/// Stands for the broker's own topics, which no shard has: they are made anew after a start, and make nobody look for
-/// retained messages elsewhere.
+/// Id for the broker's own topics, which belong to no shard. They are created again after a start, and cause no search
+/// for retained messages elsewhere.
 pub const OWN_TOPICS: ShardId = ShardId(SHARDS);
 
 pub const SYS: &str = "$SYS/";
 
-/// Prefix of the topics on which bridges publish whether they are connected. They are messages of clients, so shards retain them.
+/// Prefix of the topics on which bridges publish whether they are connected. They are messages of clients, so shards
+/// retain them.
 pub const BRIDGES: &str = "$SYS/broker/connection/";
 
 impl RetainedShard {
@@ -152,8 +154,8 @@ impl RetainedShard {
         self.bytes
     }
 
-    /// Stores the message, or removes the topic's when the payload is empty [MQTT-3.3.1-6] [MQTT-3.3.1-7]. `room` is for the
-    /// limits: it is asked whether so many more messages and bytes may be kept.
+    /// Stores the message, or removes the topic's message when the payload is empty [MQTT-3.3.1-6] [MQTT-3.3.1-7].
+    /// `room` checks the limits: it returns whether so many more messages and bytes may be kept.
     pub fn set(&mut self, message: Message, room: impl FnOnce(u64, u64) -> bool) -> Result<(), RetainedFull> {
         let view = message.view();
         if view.payload.is_empty() {
@@ -185,7 +187,8 @@ impl RetainedShard {
         }
     }
 
-    /// Adds messages that match, behind a topic, as far as the budget allows; returns the topic to go on behind.
+    /// Adds matching messages after a topic, as far as the budget allows. Returns the topic after which the next page
+    /// begins.
     pub fn page(
         &self,
         now: Time,
@@ -221,8 +224,8 @@ impl RetainedShard {
         None
     }
 
-    /// What an operator sees of the messages that match, behind a topic; looks at a bounded number of them, and returns the
-    /// topic to go on behind.
+    /// Lists matching messages after a topic for an operator. Looks at a bounded number of them, and returns the topic
+    /// after which the next page begins.
     pub fn list(
         &self,
         now: Time,
@@ -241,7 +244,7 @@ impl RetainedShard {
         Some(whole(now, message))
     }
 
-    /// True when there was one.
+    /// Deletes a message. Returns true when there was one.
     pub fn delete(&mut self, topic: &str) -> bool {
         let before = self.messages.len();
         self.remove(topic);
@@ -249,7 +252,7 @@ impl RetainedShard {
     }
 }
 
-/// There is no room for another retained message.
+/// Error: there is no room for another retained message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetainedFull;
 
@@ -282,7 +285,7 @@ fn is_live(message: &Message, now: Time) -> bool {
     message.view().remaining_expiry(now).is_ok()
 }
 
-/// The part of a filter that every matching topic begins with. `a/#` matches `a` too, so the separator stays out.
+/// Part of a filter that every matching topic begins with. `a/#` matches `a` too, so the separator is left out.
 fn literal_prefix(filter: &str) -> &str {
     let wildcard = filter.find(['+', '#']).unwrap_or(filter.len());
     filter[..wildcard].trim_end_matches('/')

@@ -1,4 +1,4 @@
-//! What a Topic Filter leads to, in the node's index and in a shard's own.
+//! Destination of a Topic Filter, in the node's index and in a shard's own.
 
 use mqtt::{QoS, RetainHandling, SubscriptionOptions};
 
@@ -11,9 +11,10 @@ use crate::peers::{NodeIndex, Wants};
 pub struct Route {
     pub slot: u32,
     pub generation: u32,
-    /// 0 when the subscription has none. Of [`RouteKind::ShardGroups`]: about how many groups there are, 0 for few.
+    /// Subscription Identifier; 0 when there is none. In [`RouteKind::ShardGroups`]: approximate number of groups, 0
+    /// for few.
     pub subscription_id: u32,
-    /// A worker or a shard, as `kind` says.
+    /// Index of a worker or a shard, depending on `kind`.
     pub index: u16,
     pub options: Options,
     pub kind: RouteKind,
@@ -24,30 +25,31 @@ const _: () = assert!(size_of::<Route>() == 16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum RouteKind {
-    /// A connection of an ephemeral session on worker `index`: gets everything.
+    /// A connection of an ephemeral session on worker `index`: it receives all messages.
     Connection,
-    /// The connection of a durable session on worker `index`: gets only what is delivered at QoS 0, which no store keeps.
+    /// The connection of a durable session on worker `index`: it receives only messages that are delivered at QoS 0,
+    /// which no store keeps.
     ConnectionQos0,
     /// Shard `index` has durable sessions that want the filter at QoS 1 or 2.
     Shard,
-    /// Shard `index` has shared subscription groups of the filter.
+    /// Shard `index` has shared groups of the filter.
     ShardGroups,
-    /// Node `index` of the cluster has somebody who wants it; the byte of `options` says what ([`Wants`]).
+    /// Node `index` of the cluster wants the filter; the byte of `options` is its [`Wants`].
     Node,
-    /// In a shard's own index: durable session `slot`.
+    /// Durable session `slot`, in a shard's own index.
     Session,
-    /// In a shard's own index: shared subscription group `slot`.
+    /// Shared group `slot`, in a shard's own index.
     Group,
 }
 
 impl Route {
-    /// The one entry of a node for a filter.
+    /// Makes the one entry of a node for a filter.
     pub(crate) fn of_node(node: NodeIndex, wants: Wants) -> Self {
         let options = Options::from_byte(wants.bits());
         Self { slot: 0, generation: 0, subscription_id: 0, index: node.0, options, kind: RouteKind::Node }
     }
 
-    /// What a node wants.
+    /// Messages that the node wants.
     pub(crate) fn wants(&self) -> Wants {
         Wants::from_bits(self.options.byte())
     }
@@ -61,7 +63,7 @@ pub struct Options(u8);
 const BEHIND_MOUNTPOINT: u8 = shard::BEHIND_MOUNTPOINT;
 
 impl Options {
-    /// The options that [`Self::byte`] gave.
+    /// Decodes the output of [`Self::byte`].
     pub(crate) fn from_byte(byte: u8) -> Self {
         Self(byte)
     }
@@ -90,7 +92,8 @@ impl Options {
         }
     }
 
-    /// The subscription is `#` behind a mountpoint: the topic that the mountpoint lies below matches its filter, and is not the client's.
+    /// Returns whether the subscription is `#` behind a mountpoint. Its filter also matches the topic that the
+    /// mountpoint is below, which is not the client's.
     pub(crate) fn is_behind_mountpoint(self) -> bool {
         self.0 & BEHIND_MOUNTPOINT != 0
     }
@@ -100,14 +103,14 @@ impl Options {
         Self(self.0 | BEHIND_MOUNTPOINT)
     }
 
-    /// The same options with this QoS.
+    /// Copy of the options with this QoS.
     #[must_use]
     pub fn with_qos(self, qos: QoS) -> Self {
         Self(self.0 & !3 | qos as u8)
     }
 
-    /// Options of one delivery for two subscriptions of a client: the higher QoS [MQTT-3.3.4-2]; RETAIN as published when one
-    /// of them wants it.
+    /// Options of one delivery for two subscriptions of a client: the higher QoS [MQTT-3.3.4-2]; RETAIN as published
+    /// when one of them wants it.
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         let qos = self.qos().max(other.qos());

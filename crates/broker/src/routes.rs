@@ -1,4 +1,4 @@
-//! The node's index, and what other nodes are to hear of its changes.
+//! The node's index, and the changes of it for other nodes.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -13,34 +13,36 @@ use crate::peers::{Members, NodeIndex, Peers, Wants};
 use crate::retained;
 use crate::route::{Route, RouteKind};
 
-/// Who wants a topic: connections and shards of this node, and other nodes of a cluster.
+/// Index from Topic Filters to connections and shards of this node, and to other nodes of the cluster.
 ///
-/// **Invariant:** what is in the index was changed before the change was noted, so that whoever reads a note and then looks at the index
-/// sees what is so now, or another note follows.
+/// **Invariant:** the index is changed before the change is noted. A reader that takes a note and then looks at the
+/// index sees the current state, or another note follows.
 pub struct Routes {
     index: Arc<Index<Route>>,
     changes: Mutex<Vec<RouteChange>>,
-    /// Whoever hears of changes; nobody on a node without others.
+    /// Listener for changes; none on a node without others.
     peers: OnceLock<Arc<dyn Peers>>,
-    /// Pairs of filter and other node in the index.
+    /// Number of pairs of filter and other node in the index.
     of_peers: AtomicUsize,
-    /// Members of groups on other nodes that shards have not heard of yet.
+    /// Number of changes of members on other nodes that shards have not handled yet.
     joining: AtomicUsize,
-    /// Nodes that are cut off, as bits; those beyond are taken to be there.
+    /// Nodes that are not reachable, as bits. Nodes with greater indexes count as reachable.
     down: [AtomicU64; 16],
-    /// What other nodes want and this one has no room for: filters and shared groups by node. Empty, unless the index is full.
+    /// Filters and shared groups of other nodes for which the index has no room, by node. Empty, unless the index is
+    /// full.
     unrouted: Mutex<BTreeSet<(NodeIndex, Box<str>)>>,
     /// Size of `unrouted`.
     unrouted_len: AtomicUsize,
-    /// How often another node has lost what was on its way to it, and which time of these was the last of each.
+    /// Number of times that another node has lost messages on the way to it, and the number of the last time for each
+    /// node.
     losses: AtomicU32,
     lost: [AtomicU32; 1024],
 }
 
-/// What other nodes are to hear.
+/// A change for other nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteChange {
-    /// This node has somebody more, or somebody less, who wants a filter.
+    /// This node wants a filter for one more receiver, or for one fewer.
     Filter { filter: Box<str>, wants: Wants, is_added: bool },
     /// A shared group, `$share/{ShareName}/{filter}`, has these members here.
     Group { text: Box<str>, members: Members },
@@ -62,7 +64,7 @@ impl Routes {
         }
     }
 
-    /// Somebody hears of changes from now on. The first call counts.
+    /// Connects the listener for changes. Only the first call has an effect.
     pub(crate) fn connect_peers(&self, peers: Arc<dyn Peers>) {
         if self.peers.set(peers).is_err() {
             debug_assert!(false, "a node belongs to one cluster");
@@ -85,10 +87,9 @@ impl Routes {
         }
     }
 
-    /// Another node wants this of a filter; replaces what it wanted before.
+    /// Sets what another node wants of a filter; replaces what it wanted before.
     ///
-    /// # Errors
-    /// When the index is full, which is noted: see [`Self::unrouted`].
+    /// # Errors If the index is full, which is noted: see [`Self::unrouted`].
     pub fn set_peer(&self, filter: TopicFilter<'_>, node: NodeIndex, wants: Wants) -> Result<(), IndexFull> {
         let route = Route::of_node(node, wants);
         if wants.is_nothing() {
@@ -106,7 +107,8 @@ impl Routes {
         Ok(())
     }
 
-    /// Notes whether what another node wants, a filter or `$share/{ShareName}/{filter}`, is in the index, or wanted no more.
+    /// Records whether a filter or `$share/{ShareName}/{filter}` of another node is settled: it is in the index, or no
+    /// longer wanted.
     pub(crate) fn note_routed(&self, node: NodeIndex, text: &str, is_routed: bool) {
         if is_routed && self.unrouted_len.load(Acquire) == 0 {
             return;
@@ -120,54 +122,55 @@ impl Routes {
         self.unrouted_len.store(unrouted.len(), Release);
     }
 
-    /// Number of filters and shared groups of other nodes that the index has no room for. While there are any, this node must not
-    /// acknowledge messages: it does not know everybody who wants them.
+    /// Number of filters and shared groups of other nodes for which the index has no room. While there are any, this
+    /// node does not know all receivers and must not acknowledge messages.
     pub fn unrouted(&self) -> usize {
         self.unrouted_len.load(Acquire)
     }
 
-    /// One of those that [`Self::unrouted`] counts.
+    /// Any one of those that [`Self::unrouted`] counts.
     pub fn any_unrouted(&self) -> Option<Box<str>> {
         let unrouted = self.unrouted.lock().unwrap_or_else(PoisonError::into_inner);
         unrouted.first().map(|(_, text)| text.clone())
     }
 
-    /// Unusual arrangements of wildcards that the node still takes.
+    /// Number of unusual arrangements of wildcards for which the node has room.
     pub fn shapes_free(&self) -> usize {
         self.index.limits().shapes_max.saturating_sub(self.index.unusual_shapes())
     }
 
-    /// A shard is told of members on another node, and [`Self::joined`] when it has dealt with that.
+    /// Records that a shard is notified of members on another node; [`Self::joined`] follows when the shard has handled
+    /// that.
     pub(crate) fn joins(&self) {
         self.joining.fetch_add(1, Relaxed);
     }
 
-    /// After the index has what follows from it.
+    /// Records that a shard has handled members on another node. It is called after the index has the resulting change.
     pub(crate) fn joined(&self) {
         self.joining.fetch_sub(1, Release);
     }
 
-    /// Whether what other nodes want is in the index but for members of groups, of which shards are about to hear.
+    /// Returns whether the index still lacks members of groups on other nodes, which shards are about to handle.
     pub fn are_joining(&self) -> bool {
         self.joining.load(Acquire) > 0
     }
 
-    /// Pairs of filter and destination on this node: without what other nodes want.
+    /// Number of pairs of filter and destination on this node, without those of other nodes.
     pub(crate) fn own_len(&self) -> usize {
         self.index.len().saturating_sub(self.of_peers.load(Relaxed))
     }
 
-    /// What has changed since the last call, in the order of the notes.
+    /// Changes since the last call, in the order of the notes.
     pub fn take_changes(&self) -> Vec<RouteChange> {
         std::mem::take(&mut *self.changes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether somebody on this node wants this of a filter now.
+    /// Returns whether this node wants these messages of a filter now.
     pub fn is_wanted(&self, filter: TopicFilter<'_>, wants: Wants) -> bool {
         self.index.any_of(filter, |route| wants_of(route.kind) == wants)
     }
 
-    /// Who wants what, of this node (`None`) and of the others: each filter as often as somebody wants it.
+    /// Calls `f` for each destination of each filter: of this node (`None`) and of others.
     pub fn for_each_wanted(&self, mut f: impl FnMut(&str, Option<NodeIndex>, Wants)) {
         let reader = self.index.reader();
         self.index.for_each(&reader, |filter, route| match route.kind {
@@ -180,7 +183,7 @@ impl Routes {
     fn note(&self, filter: TopicFilter<'_>, kind: RouteKind, is_added: bool) {
         let Some(peers) = self.peers.get() else { return };
         let (wants, text) = (wants_of(kind), filter.as_str());
-        // What a node publishes about itself stays on that node. Bridges publish about themselves as clients.
+        // Messages that a node publishes about itself stay on that node. Bridges publish about themselves as clients.
         let is_own = text.starts_with(retained::SYS) && !text.starts_with(retained::BRIDGES);
         if wants.is_nothing() || is_own {
             return;
@@ -188,7 +191,7 @@ impl Routes {
         self.push(&**peers, RouteChange::Filter { filter: text.into(), wants, is_added });
     }
 
-    /// A shared group has other members here than before.
+    /// Records new members of a shared group on this node.
     pub(crate) fn note_group(&self, text: &str, members: Members) {
         if let Some(peers) = self.peers.get() {
             self.push(&**peers, RouteChange::Group { text: text.into(), members });
@@ -205,7 +208,7 @@ impl Routes {
         }
     }
 
-    /// Whether another node is there, or cut off.
+    /// Sets whether another node is reachable.
     pub fn set_reachable(&self, node: NodeIndex, is_up: bool) {
         let Some(word) = self.down.get(usize::from(node.0 / 64)) else { return };
         let bit = 1 << (node.0 % 64);
@@ -216,19 +219,21 @@ impl Routes {
         };
     }
 
-    /// Another node has lost, or not taken, what was on its way to it: a message whose publisher was not told of it, and says it again, goes there again.
+    /// Records that another node has lost or refused messages on the way to it. A publisher that got no acknowledgement
+    /// sends its message again, and that message is then forwarded to this node again.
     pub fn has_lost(&self, node: NodeIndex) {
         if let Some(lost) = self.lost.get(usize::from(node.0)) {
             lost.store(self.losses.fetch_add(1, Relaxed) + 1, Release);
         }
     }
 
-    /// For [`Self::may_have_lost`].
+    /// Number of losses so far, for [`Self::may_have_lost`].
     pub(crate) fn losses(&self) -> u32 {
         self.losses.load(Relaxed)
     }
 
-    /// Whether a node may have lost what was sent to it when there had been so many losses. One for which there is no place here may have.
+    /// Returns whether a node may have lost a message that was sent when there were `losses` losses. A node that has no
+    /// slot here may have.
     pub(crate) fn may_have_lost(&self, node: NodeIndex, losses: u32) -> bool {
         self.lost.get(usize::from(node.0)).is_none_or(|lost| lost.load(Acquire) > losses)
     }

@@ -1,7 +1,7 @@
-//! Unusual arrangements of wildcards: who may bring how many of them into the node's index.
+//! Unusual arrangements of wildcards, and how many of them each client may add to the node's index.
 //!
-//! A match costs at worst one look at each arrangement, so the node has a limit for them. Only a SUBSCRIBE of a local client can be
-//! refused for it: what was granted once, here or on another node, is always routed.
+//! A match costs at worst one look at each arrangement, so the node has a limit for them. Only a SUBSCRIBE of a local
+//! client can be refused for it. Filters that were granted once, here or on another node, are always routed.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
@@ -14,19 +14,18 @@ use crate::node::OwnerKey;
 use crate::routes::Routes;
 use crate::settings;
 
-/// The arrangements that one SUBSCRIBE brings, kept until all its filters are in the index or refused.
+/// Arrangements that one SUBSCRIBE adds. They are reserved until all its filters are in the index or refused.
 #[derive(Default)]
 pub struct ShapeReservations {
-    /// `None` while nothing is kept.
+    /// `None` while nothing is reserved.
     routes: Option<Arc<Routes>>,
     filters: Vec<Box<str>>,
 }
 
 impl ShapeReservations {
-    /// Keeps the arrangement of one more filter.
+    /// Reserves the arrangement of one more filter.
     ///
-    /// # Errors
-    /// When the node or one of the owners has too many.
+    /// # Errors If the node or one of the owners has too many.
     pub(crate) fn reserve(
         &mut self,
         routes: &Arc<Routes>,
@@ -40,7 +39,7 @@ impl ShapeReservations {
         Ok(())
     }
 
-    /// `None` when there is nothing to keep.
+    /// Shared reservations; `None` when nothing is reserved.
     pub(crate) fn shared(self) -> Option<Arc<Self>> {
         (!self.filters.is_empty()).then(|| Arc::new(self))
     }
@@ -63,16 +62,16 @@ impl Drop for ShapeReservations {
     }
 }
 
-/// Whether a well-formed filter may have an arrangement that is limited. A cheap look, without a lock: `+` is a whole level
-/// [MQTT-4.7.1-2].
+/// Returns whether a well-formed filter may have an arrangement that is limited. It is cheap and takes no lock: `+` is
+/// a whole level [MQTT-4.7.1-2].
 pub fn may_be_unusual(filter: &str) -> bool {
     let count = |wanted: u8| filter.bytes().filter(|byte| *byte == wanted).count();
     let plus = count(b'+');
     plus > EVERYDAY_PLUS_MAX as usize || plus > 0 && count(b'/') >= EVERYDAY_LEVELS_MAX
 }
 
-/// Whom a client's new arrangements are charged to: the client, its user and its mountpoint. A client without a user name shares
-/// what all such clients have.
+/// Owners that a client's new arrangements are charged to: the client, its user and its mountpoint. Clients without a
+/// user name share one owner.
 pub fn owners(
     client_id: &str,
     user: OwnerKey,

@@ -1,6 +1,6 @@
-//! A slab with generations, in chunks: growing it never moves what is in it.
+//! A slab with generations, in chunks: growth never moves its values.
 
-/// Values by (slot, generation). A slot's generation grows when its value leaves, so an old name finds nothing.
+/// Values by (slot, generation). A slot's generation grows when its value is removed, so a previous id finds nothing.
 #[derive(Debug)]
 pub struct Slots<T> {
     chunks: Vec<Box<[Slot<T>]>>,
@@ -35,7 +35,7 @@ impl<T> Slots<T> {
         (self.chunks.len() * CHUNK) as u32
     }
 
-    /// The slot and generation that the next [`Self::insert`] will give.
+    /// The slot and generation that the next [`Self::insert`] will return.
     pub fn vacant(&mut self) -> (u32, u32) {
         if self.free.is_empty() {
             let first = self.chunks.len() * CHUNK;
@@ -63,7 +63,7 @@ impl<T> Slots<T> {
         if found.generation == generation { found.value.as_mut() } else { None }
     }
 
-    /// Whoever is in the slot now.
+    /// Current occupant of the slot.
     pub fn occupant(&mut self, slot: u32) -> Option<&mut T> {
         self.chunks.get_mut(slot as usize / CHUNK)?.get_mut(slot as usize % CHUNK)?.value.as_mut()
     }

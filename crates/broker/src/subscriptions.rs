@@ -19,7 +19,7 @@ pub(crate) struct Many {
     shared: usize,
 }
 
-/// Bytes that one subscription counts with, as the node holds more for it than its text.
+/// Bytes that one subscription counts: more than its text, because the node holds more for it.
 pub(crate) fn bytes_of(filter: &str) -> usize {
     filter.len() + 64
 }
@@ -28,7 +28,7 @@ fn is_shared(filter: &str) -> bool {
     filter.starts_with("$share/") // [MQTT-4.8.2-1]
 }
 
-/// A filter, its options, its Subscription Identifier or 0.
+/// A filter, its options, and its Subscription Identifier or 0.
 type Subscribed = (Box<str>, Options, u32);
 
 const _: () = assert!(size_of::<Subscribed>() <= 24, "there is one for each subscription");
@@ -81,7 +81,7 @@ impl Subscriptions {
         }
     }
 
-    /// True when the filter was there already.
+    /// Adds or replaces a subscription. Returns true when the filter existed already.
     pub fn insert(&mut self, filter: Box<str>, options: Options, id: u32) -> bool {
         match self {
             Self::Few(list) => {
@@ -141,7 +141,8 @@ impl Subscriptions {
             .collect()
     }
 
-    /// All of them with their options and Subscription Identifiers, in an order that lasts as long as nothing changes.
+    /// All subscriptions with their options and Subscription Identifiers. The order stays the same as long as nothing
+    /// changes.
     pub fn iter(&self) -> Box<dyn Iterator<Item = (&str, Options, u32)> + '_> {
         match self {
             Self::Few(list) => Box::new(list.iter().map(|(filter, options, id)| (&**filter, *options, *id))),

@@ -1,9 +1,9 @@
-//! A timer wheel: many timers that are rarely precise and rarely fire.
+//! A timer wheel, for many timers that need little precision and rarely fire.
 
 use crate::ids::Time;
 
-/// Timers by slot and generation. A timer cannot be taken back: whoever it is for checks, when it fires, whether it still
-/// means anything. That costs nothing per packet.
+/// Timers by slot and generation. A timer cannot be cancelled: when it fires, its receiver checks whether it still has
+/// a meaning. So a timer costs nothing per packet.
 #[derive(Debug)]
 pub struct Wheel {
     spokes: Vec<Vec<Timer>>,
@@ -16,7 +16,7 @@ pub struct Wheel {
 pub struct Timer {
     pub slot: u32,
     pub generation: u32,
-    /// Tick at which it fires; a spoke holds timers of several turns of the wheel.
+    /// Tick at which the timer fires; a spoke holds timers of several turns of the wheel.
     tick: u32,
     pub kind: TimerKind,
 }
@@ -32,13 +32,13 @@ pub enum TimerKind {
     Packet,
     /// More retained messages may be looked at.
     Retained,
-    /// A publisher waits for a place in this connection's queue.
+    /// A publisher waits for a slot in this connection's queue.
     QueueWait,
-    /// A publisher that was blocked may be able to go on.
+    /// A publisher that was blocked may be able to continue.
     Unblock,
-    /// What the admission allows is over.
+    /// The admission has expired.
     Expiry,
-    /// The last bytes of a closed connection should have left.
+    /// The last bytes of a closed connection should have been written.
     Linger,
 }
 
@@ -52,7 +52,7 @@ impl Default for Wheel {
 }
 
 impl Wheel {
-    /// Fires at `at` or up to 100 ms later.
+    /// Starts a timer that fires at `at` or up to 100 ms later.
     pub fn arm(&mut self, at: Time, slot: u32, generation: u32, kind: TimerKind) {
         let tick = (at.0.div_ceil(TICK_MS)).max(self.fired + 1);
         let timer = Timer { slot, generation, tick: tick as u32, kind };
@@ -60,7 +60,7 @@ impl Wheel {
         self.armed += 1;
     }
 
-    /// When to call [`Self::fire`] next, at the latest.
+    /// Latest time for the next call of [`Self::fire`].
     pub fn next(&self) -> Time {
         if self.armed == 0 {
             return Time::NEVER;
@@ -75,7 +75,7 @@ impl Wheel {
             self.fired = self.fired.max(until);
             return;
         }
-        // After a long pause one turn around the wheel meets every timer.
+        // After a long pause one turn around the wheel visits every timer.
         let spokes = (until.saturating_sub(self.fired)).min(SPOKES as u64);
         let before = due.len();
         for tick in until + 1 - spokes..=until {

@@ -12,7 +12,7 @@ use crate::node::Node;
 /// The client that has left a Will, as it was admitted.
 #[derive(Debug, Default, PartialEq)]
 pub struct WillOwner {
-    /// With the mountpoint.
+    /// Client Identifier with the mountpoint.
     client_id: Arc<str>,
     mountpoint: Box<str>,
     username: Option<Box<str>>,
@@ -21,11 +21,12 @@ pub struct WillOwner {
     certificate: Option<Arc<ClientCertificate>>,
     principal: Option<Arc<Principal>>,
     validity: Option<Arc<Validity>>,
-    /// When its admission ends.
+    /// End of the admission.
     expires: Option<Time>,
-    /// [`Access::generation`](crate::access::Access::generation) of the rules that allowed the Will; `None` after a restart.
+    /// [`Access::generation`](crate::access::Access::generation) of the rules that allowed the Will; `None` after a
+    /// restart.
     rules: Option<u64>,
-    /// Rules may depend on its certificate or its principal, and these are not known any more.
+    /// Rules may depend on the client's certificate or principal, which are not known any more.
     is_partial: bool,
 }
 
@@ -62,18 +63,19 @@ impl WillOwner {
         }
     }
 
-    /// Whether its admission has expired, or its user was removed.
+    /// Returns whether the admission has expired or the user was removed.
     pub(crate) fn has_ended(&self, now: Time) -> bool {
         self.expires.is_some_and(|expires| expires <= now)
             || self.validity.as_ref().is_some_and(|validity| validity.has_ended())
     }
 
-    /// Whether the rules have to be asked, when they are of this generation.
+    /// Returns whether rules of this generation have to be evaluated.
     pub(crate) fn needs_check(&self, generation: u64) -> bool {
         !self.is_partial && self.rules != Some(generation)
     }
 
-    /// Its Will as the store keeps it: the owner is written in front of the properties, so that it is known after a restart too.
+    /// Will of the owner in the form of the store. The owner is written in front of the properties, so that it is known
+    /// after a restart too.
     pub(crate) fn sign(&self, will: &Message) -> Message {
         let view = will.view();
         let mut properties = Vec::with_capacity(64 + self.client_id.len() + view.properties.len());
@@ -86,7 +88,7 @@ impl WillOwner {
         MessageView { properties: &properties, ..view }.to_message()
     }
 
-    /// The owner and the properties of a Will of the store.
+    /// Splits the properties of a stored Will into the owner and the properties.
     pub(crate) fn of_signed(properties: &[u8]) -> (Option<Self>, &[u8]) {
         if properties.first() != Some(&MARK) {
             return (None, properties);
@@ -132,9 +134,9 @@ impl WillOwner {
     }
 }
 
-/// Begins properties that have an owner in front of them. No property has this identifier.
+/// First byte of properties with an owner in front of them. No property has this identifier.
 const MARK: u8 = 0;
-/// Bytes of the mark, and of the length of all that precedes the properties.
+/// Size of the mark and of the length of all that precedes the properties, in bytes.
 const HEADER: usize = 5;
 const PARTIAL: u8 = 1;
 const NAMED: u8 = 2;
@@ -201,7 +203,7 @@ mod tests {
         }
     }
 
-    /// What only a certificate or a token says is not stored, so the rules cannot be asked again after a restart.
+    /// Facts from a certificate or a token are not stored, so the rules cannot be evaluated again after a restart.
     #[test]
     fn rules_are_not_asked_about_a_stored_owner_whose_rights_came_with_a_token() {
         let principal = Principal { superuser: true, ..Principal::default() };

@@ -7,34 +7,34 @@ use super::NodeIndex;
 use crate::batch::Token;
 use crate::ids::{ConnectionId, Ticket, WorkerId};
 
-/// Everything that one worker has for other nodes at the end of a turn.
+/// All messages and reports of one worker for other nodes at the end of a turn.
 #[derive(Debug)]
 pub struct Outbound {
     pub worker: WorkerId,
-    /// Encoded messages, one behind the other.
+    /// Encoded messages, one after the other.
     pub frames: Vec<u8>,
     pub forwards: Vec<Forward>,
-    /// What another node has retained and this one had not: for nodes that get copies from here.
+    /// Retained messages of another node that were new to this one: for nodes that get copies from here.
     pub propagated: Vec<PropagatedCopy>,
-    /// SUBACKs that wait until other nodes know of the subscriptions.
+    /// SUBACKs that wait until other nodes know the subscriptions.
     pub announces: Vec<Announce>,
-    /// Messages of other nodes that have their places here, or were refused one.
+    /// Results of messages of other nodes: queued here, or refused.
     pub answers: Vec<(PeerTicket, ReasonCode)>,
-    /// [`Inbound::key`]s of what was worked through.
+    /// [`Inbound::key`]s of commands that were handled.
     pub taken: Vec<u32>,
-    /// What other nodes have retained found no room here for a while: they are to copy it again.
+    /// Retained messages of other nodes had no room here for a while: those nodes must copy them again.
     pub retained_missing: bool,
 }
 
-/// A copy of what a node has retained and this one had not.
+/// A copy of a retained message of another node that was new to this one.
 #[derive(Debug)]
 pub struct PropagatedCopy {
-    /// Who told it.
+    /// Node that sent the message.
     pub from: NodeIndex,
-    /// Where it is in [`Outbound::frames`].
+    /// Position in [`Outbound::frames`].
     pub frame: Range<usize>,
     pub topic_hash: u32,
-    /// This node had retained it, in an earlier life.
+    /// This node retained the message in a previous incarnation.
     pub is_own: bool,
 }
 
@@ -42,24 +42,25 @@ pub struct PropagatedCopy {
 #[derive(Debug)]
 pub struct Forward {
     pub to: NodeIndex,
-    /// Where it is in [`Outbound::frames`].
+    /// Position in [`Outbound::frames`].
     pub frame: Range<usize>,
-    /// Messages of one topic have one.
+    /// Hash of the topic: equal for messages of one topic.
     pub topic_hash: u32,
     pub qos: QoS,
-    /// It goes to the disk there, for a durable session or because it is retained.
+    /// The message goes to the disk of that node, for a durable session or because it is retained.
     pub stored: bool,
-    /// A durable session there wants it: when the link has no room, the message is refused and not dropped.
+    /// A durable session of that node wants the message. When the link has no room, the message is refused and not
+    /// dropped.
     pub is_for_durable: bool,
-    /// The node keeps it: it is not to be lost on the way, whatever its QoS.
+    /// The message is for a member of a shared group. When it does not arrive, another member gets it.
     pub is_kept: bool,
-    /// It is for a member of a shared group: when it does not arrive, another gets it.
+    /// The message waits in the link, because no member is on a reachable node.
     pub for_group: bool,
-    /// And no member is anywhere that is not cut off: it waits in the link.
+    /// No member is on a node that is reachable, so the message waits in the link.
     pub waits: bool,
-    /// Nobody else gets it, or may have got it before: a refusal means that nobody has it.
+    /// No other receiver gets the message, or may have got it before: a refusal means that nobody has it.
     pub is_alone: bool,
-    /// Who waits until it has arrived there.
+    /// Token of the request that waits until the message has arrived there.
     pub token: Option<Token>,
 }
 
@@ -72,61 +73,65 @@ pub struct Announce {
 }
 
 choices! {
-    /// Who has to know of a subscription before SUBACK leaves.
+    /// Nodes that have to know a subscription before SUBACK is sent.
     pub enum SubackLevel {
-        /// This node: what other nodes publish meanwhile may be missed.
+        /// This node only: messages that other nodes publish meanwhile may be missed.
         Local = "local",
         /// The core that this node is attached to.
         Core = "core",
-        /// Every node of the same `region`, and the core that this node is attached to. In a cluster of one region this is `cluster`.
+        /// Every node of the same `region`, and the core that this node is attached to. In a cluster of one region this
+        /// is `cluster`.
         Region = "region",
-        /// Every node that is not cut off: what is published after SUBACK, wherever, is delivered.
+        /// Every reachable node: messages that are published anywhere after SUBACK are delivered.
         Cluster = "cluster",
     }
 }
 
-/// A message of another node that waits for its places here.
+/// Ticket of a message of another node that waits to be queued here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerTicket {
     pub from: NodeIndex,
-    /// Of the link, which may have begun anew since.
+    /// Epoch of the link, which may have been reset since.
     pub link_epoch: u8,
     pub lane: u8,
     pub number: u32,
 }
 
-/// What other nodes have for one worker.
+/// Messages and reports of other nodes for one worker.
 #[derive(Debug, Default)]
 pub struct Inbound {
-    /// To be said in [`Outbound::taken`] when there are messages.
+    /// Key for [`Outbound::taken`], which is reported when there are messages.
     pub key: u32,
     pub messages: Vec<Forwarded>,
-    /// Messages of this worker's publishers that have arrived where they were sent, or not. `UnspecifiedError`: some may have it, and some
-    /// have not.
+    /// Results of messages of this worker's publishers on other nodes. `UnspecifiedError`: some nodes may have the
+    /// message, and some do not.
     pub acknowledged: Vec<(Token, ReasonCode)>,
-    /// Nodes that are to get retained messages of this worker.
+    /// Nodes that get copies of retained messages of this worker.
     pub copies: Vec<(NodeIndex, Copies)>,
-    /// SUBACKs that may leave, or may not be given: whoever had to know is not to be reached.
+    /// SUBACKs that may be sent (true), or that must be refused because a node that has to know the subscription is not
+    /// reachable (false).
     pub announced: Vec<(ConnectionId, Ticket, bool)>,
 }
 
-/// Which retained messages another node is to get.
+/// Retained messages that another node gets copies of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Copies {
-    /// Those of a node that is dead, or has left, whose stamps end so: it had told some of them to some nodes only.
+    /// Messages of a node that is dead or has left, whose stamps end in this number: it may have sent some of them to
+    /// some nodes only.
     Of(u8),
-    /// Those that were retained on this node: what was on its way to a node that begins anew is lost. And those of an earlier life of that
-    /// node, whose stamps end so: nobody else knows who has not heard of them.
+    /// Messages that were retained on this node, because those on the way to a node that restarts are lost. Also
+    /// messages of that node's previous incarnations, whose stamps end in this number: no node knows which of them
+    /// another one lacks.
     Own(u8),
     All,
 }
 
-/// A message that came from another node.
+/// A message that arrived from another node.
 #[derive(Debug)]
 pub struct Forwarded {
-    /// As [`decode`](super::decode) reads it.
+    /// Encoded message, for [`decode`](super::decode).
     pub frame: bytes::Bytes,
-    /// Who waits there until it has its places.
+    /// Ticket of the request that waits on that node until the message is queued here.
     pub ticket: Option<PeerTicket>,
 }
 
@@ -144,7 +149,7 @@ impl Outbound {
         }
     }
 
-    /// Bytes that it keeps in memory until it is dealt with, roughly.
+    /// Approximate number of bytes that it keeps in memory until it is handled.
     pub fn weight(&self) -> usize {
         self.frames.len()
             + self.forwards.len() * size_of::<Forward>()

@@ -1,14 +1,22 @@
-//! A message as it goes from node to node. Little endian:
+//! Encoding of a message between nodes. Little endian:
 //!
 //! ```text
-//! version u8 = 1 | flags u8 | age u32, ms | publisher_key u64 | [expiry left u64, ms] | [stamp u64] | [group length u16 | group]
+//! version u8 = 1 | flags u8 | age u32, ms | publisher_key u64 | [expiry left u64, ms] | [stamp u64]
+//!   | [group length u16 | group]
 //!   | topic length u16 | properties length u32 | topic | properties | payload
 //! ```
 //!
-//! Flags: bits 0-1 QoS, bit 2 RETAIN, bit 3 it expires, bit 4 its publisher does not wait for disks, bit 5 it is for a
-//! member of a shared group, `$share/{ShareName}/{filter}`, bit 6 it is retained as of a stamp, bit 7 it is
-//! only to be retained; a deletion without bit 2 there is told on by whoever has not known it. Clocks of nodes differ, so times are
-//! told as differences.
+//! Flags:
+//! - bits 0-1: QoS;
+//! - bit 2: RETAIN;
+//! - bit 3: the message expires;
+//! - bit 4: its publisher does not wait for disks;
+//! - bit 5: it is for a member of a shared group, `$share/{ShareName}/{filter}`;
+//! - bit 6: it is retained and has a stamp;
+//! - bit 7: it is a copy, only to be retained. A deletion with bit 7 and without bit 2 is passed on by a node that did
+//!   not know it.
+//!
+//! Clocks of nodes differ, so times are sent as differences.
 
 use std::fmt;
 
@@ -32,15 +40,15 @@ const COPY: u8 = 0b1000_0000;
 pub struct Framed<'a> {
     pub name: TopicName<'a>,
     pub view: MessageView<'a>,
-    /// It is for a member of this shared group, `$share/{ShareName}/{filter}`.
+    /// Shared group whose member gets the message, `$share/{ShareName}/{filter}`.
     pub group: Option<&'a str>,
-    /// It is retained as of then; 0 when it is not.
+    /// Stamp of a retained message; 0 for others.
     pub stamp: u64,
-    /// It is nobody's but to be retained.
+    /// The message is a copy: it is retained and delivered to no client.
     pub is_copy: bool,
 }
 
-/// Bytes that are no message.
+/// Error: the bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameError;
 
@@ -52,14 +60,14 @@ impl fmt::Display for FrameError {
 
 impl std::error::Error for FrameError {}
 
-/// What a message is, beside being for those who want it.
+/// Additional properties of a message between nodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FrameExtras<'a> {
-    /// It is for a member of this shared group, `$share/{ShareName}/{filter}`.
+    /// Shared group whose member gets the message, `$share/{ShareName}/{filter}`.
     pub group: Option<&'a str>,
-    /// It is retained as of then; 0 when it is not.
+    /// Stamp of a retained message; 0 for others.
     pub stamp: u64,
-    /// It is nobody's but to be retained.
+    /// The message is a copy: it is retained and delivered to no client.
     pub is_copy: bool,
 }
 
@@ -86,7 +94,7 @@ pub(crate) fn encode(view: &MessageView<'_>, extras: FrameExtras<'_>, now: Time,
         out.extend(stamp.to_le_bytes());
     }
     if let Some(group) = group {
-        // It was in a SUBSCRIBE, as one string.
+        // The text was one string in a SUBSCRIBE, so its length fits.
         out.extend((group.len() as u16).to_le_bytes());
         out.extend(group.as_bytes());
     }
@@ -98,17 +106,16 @@ pub(crate) fn encode(view: &MessageView<'_>, extras: FrameExtras<'_>, now: Time,
     out.extend(view.payload);
 }
 
-/// A message as a copy: for a node that is to keep it, and gives it to nobody.
+/// Converts a message to a copy: the receiving node retains it and delivers it to no client.
 pub fn as_copy(frame: &[u8]) -> Vec<u8> {
     let mut copy = frame.to_vec();
     copy.iter_mut().skip(1).take(1).for_each(|flags| *flags |= COPY);
     copy
 }
 
-/// Reads what another node's [`encode`] made.
+/// Decodes the output of [`encode`] on another node.
 ///
-/// # Errors
-/// For anything else. Never panics.
+/// # Errors If the bytes are anything else. Never panics.
 pub fn decode(mut bytes: &[u8], now: Time) -> Result<Framed<'_>, FrameError> {
     let [version, flags] = take(&mut bytes)?;
     let age = u32::from_le_bytes(take(&mut bytes)?);
@@ -116,7 +123,7 @@ pub fn decode(mut bytes: &[u8], now: Time) -> Result<Framed<'_>, FrameError> {
     let expires = if flags & EXPIRES == 0 {
         Time::NEVER
     } else {
-        // An expiry is never so long that it is none.
+        // A decoded expiry is never so long that it means none.
         Time(now.0.saturating_add(u64::from_le_bytes(take(&mut bytes)?)).min(Time::NEVER.0 - 1))
     };
     let stamp = if flags & STAMPED == 0 { 0 } else { u64::from_le_bytes(take(&mut bytes)?) };
@@ -184,7 +191,7 @@ mod tests {
         bytes
     }
 
-    /// The bytes of version 1, for ever.
+    /// Version 1 keeps these bytes for ever.
     #[test]
     fn a_message_between_nodes_has_these_bytes() {
         let found: String = encoded().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -202,7 +209,7 @@ mod tests {
         assert_eq!(found, golden.concat());
     }
 
-    /// Two nodes whose clocks are far apart agree on how old a message is and how long it lasts.
+    /// Two nodes whose clocks are far apart agree on the age of a message and on its expiry.
     #[test]
     fn times_are_told_as_differences() {
         let bytes = encoded();

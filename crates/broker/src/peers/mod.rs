@@ -1,9 +1,9 @@
-//! What workers and the other nodes of a cluster say to each other.
+//! Messages between the workers of this node and the other nodes of a cluster.
 //!
-//! A worker finds other nodes in the index, like connections and shards, and leaves behind what they are to get ([`Outbound`]);
-//! whoever joins nodes ([`Peers`]) takes it, and tells workers what comes from there ([`Inbound`]).
+//! A worker finds other nodes in the index, like connections and shards, and queues messages for them ([`Outbound`]).
+//! The cluster's implementation of [`Peers`] sends these, and passes what other nodes send to workers ([`Inbound`]).
 //!
-//! **Invariant:** a message that comes from another node is for this node's clients only: it goes to no third node.
+//! **Invariant:** a message of another node is for this node's clients only: it is forwarded to no third node.
 
 mod batch;
 mod frame;
@@ -23,24 +23,25 @@ pub use wants::Wants;
 
 use crate::node::Node;
 
-/// Another node of the cluster, by the number that this one has given it.
+/// Another node of the cluster, by the number that this node has given it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeIndex(pub u16);
 
-/// Whoever joins this node to the others.
+/// Interface to the part that connects this node with the others.
 pub trait Peers: Send + Sync {
-    /// The node is there, and its workers begin after this. `clock` stands at the node's [`began`](Node::began).
+    /// Starts the connection with the cluster. The node exists, and its workers start after this call. `clock` stands
+    /// at the node's [`began`](Node::began).
     ///
-    /// # Errors
-    /// Why the node cannot take its part, for whoever starts it.
+    /// # Errors The reason why the node cannot join, for the operator that starts it.
     fn connect(&self, node: &Arc<Node>, clock: Instant) -> Result<(), String>;
 
-    /// What a worker has for other nodes, from any thread. Never waits.
+    /// Accepts the output of a worker for other nodes, from any thread. Never waits.
     fn submit(&self, outbound: Outbound);
 
-    /// Bytes that were submitted and that nobody has looked at yet: what bounds them is that workers whose clients publish wait.
+    /// Number of submitted bytes that were not handled yet. They are bounded because workers whose clients publish
+    /// wait.
     fn backlog(&self) -> usize;
 
-    /// There are [`changes`](crate::Routes::take_changes) where there were none.
+    /// Notifies that there are [`changes`](crate::Routes::take_changes) where there were none.
     fn routes_changed(&self);
 }

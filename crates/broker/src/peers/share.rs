@@ -1,9 +1,9 @@
 /// The members of a shared subscription group on one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Members {
-    /// How many: those that are connected when there are any, else sessions that are away.
+    /// Number of connected members if there are any, else of absent durable sessions.
     pub count: u32,
-    /// Whether they are connected.
+    /// True when the counted members are connected.
     pub are_connected: bool,
 }
 

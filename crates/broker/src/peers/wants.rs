@@ -1,22 +1,22 @@
 use mqtt::QoS;
 
-/// What somebody on a node wants of a Topic Filter.
+/// Messages of a Topic Filter that a node wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wants(u8);
 
 impl Wants {
     /// Nothing.
     pub const NOTHING: Self = Self(0);
-    /// A session that ends with its connection: everything.
+    /// Everything: for a session that ends with its connection.
     pub const ALL: Self = Self(1);
-    /// The connection of a durable session: what is delivered to it at QoS 0.
+    /// Messages that are delivered at QoS 0: for the connection of a durable session.
     pub const QOS0: Self = Self(2);
-    /// A durable session: QoS 1 and 2.
+    /// Messages of QoS 1 and 2: for a durable session.
     pub const STORED: Self = Self(4);
 
     pub const EACH: [Self; 3] = [Self::ALL, Self::QOS0, Self::STORED];
 
-    /// From a byte of [`Self::bits`]; bits without a meaning are ignored.
+    /// Decodes the output of [`Self::bits`]; bits without a meaning are ignored.
     pub fn from_bits(bits: u8) -> Self {
         Self(bits & (Self::ALL.0 | Self::QOS0.0 | Self::STORED.0))
     }
@@ -43,7 +43,8 @@ impl Wants {
         Self(self.0 & !other.0)
     }
 
-    /// Whether a message of this QoS is for them. One above 0 may be delivered at QoS 0 to a subscription of that.
+    /// Returns whether a message of this QoS is wanted. A message above QoS 0 may be delivered at QoS 0 to a
+    /// subscription of that QoS.
     pub fn takes(self, qos: QoS) -> bool {
         match qos {
             QoS::AtMostOnce => self.0 & (Self::ALL.0 | Self::QOS0.0) != 0,

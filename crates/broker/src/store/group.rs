@@ -1,4 +1,4 @@
-//! One shared subscription group and how it chooses among its members.
+//! One shared group and its choice among its members.
 
 use mqtt::QoS;
 
@@ -13,26 +13,26 @@ use crate::settings::SharedStrategy;
 pub(super) struct Group {
     name: GroupName,
     members: Vec<GroupMember>,
-    /// Round robin: whose turn it is, as a number of [`Self::at_weight`].
+    /// Number of the next turn in round robin, see [`Self::at_weight`].
     next: u64,
     sticky: Option<Member>,
-    /// What other nodes were told last.
+    /// Members that other nodes were last notified of.
     pub announced: Members,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupMember {
     pub member: Member,
-    /// Members that it stands for: 1 unless it is another node.
+    /// Number of members that the entry represents: 1 unless it is another node.
     pub weight: u32,
-    /// Of another node's members.
+    /// True when the members of the other node are connected.
     pub are_connected: bool,
     pub connection: Option<ConnectionId>,
     pub options: Options,
     pub subscription_id: u32,
 }
 
-/// The member a message goes to.
+/// The member that gets a message.
 #[derive(Debug)]
 pub(super) struct Choice {
     pub member: Member,
@@ -58,7 +58,7 @@ impl Group {
         self.members.is_empty()
     }
 
-    /// Adds or replaces a member; true when it was one already.
+    /// Adds or replaces a member. Returns true when it was a member already.
     pub fn join(&mut self, member: GroupMember) -> bool {
         match self.members.iter_mut().find(|known| known.member == member.member) {
             Some(known) => {
@@ -66,7 +66,7 @@ impl Group {
                 true
             }
             None => {
-                // In the order of their subscriptions: so goes the first round.
+                // Members are kept in the order of their subscriptions, which is the order of the first round.
                 self.members.push(member);
                 false
             }
@@ -79,7 +79,7 @@ impl Group {
         self.members.len() < before
     }
 
-    /// The members of this node, as other nodes hear of them.
+    /// Members of this node, as other nodes are notified of them.
     pub fn own_members(&self) -> Members {
         let own = || self.members.iter().filter(|member| !member.is_elsewhere());
         let connected = own().filter(|member| member.is_connected()).count() as u32;
@@ -89,8 +89,8 @@ impl Group {
         }
     }
 
-    /// Chooses among connected members; among absent durable ones when nobody is connected and the message can wait. `is_candidate` says
-    /// whose turn it may be at all.
+    /// Chooses among connected members. Chooses among absent durable ones when none is connected and the message can
+    /// wait. `is_candidate` says which members may be chosen at all.
     pub fn choose(
         &mut self,
         strategy: SharedStrategy,
@@ -109,7 +109,7 @@ impl Group {
             .or_else(|| self.choose_among(strategy, message, random, &durable))?;
         let chosen = self.members[at];
         self.sticky = Some(chosen.member);
-        // Another node has so many turns as it has members.
+        // Another node has as many turns as it has members.
         let (before, with) = self.numbers_of(at);
         let all = self.numbers_of(self.members.len() - 1).1.max(1);
         let number = self.next % all;
@@ -126,11 +126,11 @@ impl Group {
         eligible: &dyn Fn(&GroupMember) -> bool,
     ) -> Option<usize> {
         let count = self.members.len();
-        // From the wanted place on, the first that is eligible.
+        // The first eligible member from the wanted index on.
         let from = |start: usize, eligible: &dyn Fn(&GroupMember) -> bool| {
             (0..count).map(|step| (start + step) % count.max(1)).find(|&at| eligible(&self.members[at]))
         };
-        // Another node stands for as many members as it has.
+        // Another node represents as many members as it has.
         let at = |number: u64| self.at_weight(number);
         match strategy {
             SharedStrategy::RoundRobin => from(at(self.next), eligible),
@@ -154,7 +154,8 @@ impl Group {
         }
     }
 
-    /// The place of a member where each has as many numbers as it weighs, one after the other and again from the first.
+    /// Index of the member with this number. Each member has as many consecutive numbers as its weight, and numbering
+    /// starts again after the last member.
     fn at_weight(&self, number: u64) -> usize {
         let all: u64 = self.members.iter().map(|member| u64::from(member.weight)).sum();
         let mut number = number % all.max(1);
@@ -167,7 +168,7 @@ impl Group {
         0
     }
 
-    /// The numbers of the members before one, and of those with it.
+    /// Total weight of the members before one, and the same including it.
     fn numbers_of(&self, at: usize) -> (u64, u64) {
         let weights = |members: &[GroupMember]| members.iter().map(|member| u64::from(member.weight)).sum();
         (weights(&self.members[..at]), weights(&self.members[..=at]))
@@ -175,12 +176,12 @@ impl Group {
 }
 
 impl GroupMember {
-    /// Whether it stands for the members of another node.
+    /// Returns whether the entry represents the members of another node.
     pub fn is_elsewhere(&self) -> bool {
         matches!(self.member, Member::Node(_))
     }
 
-    /// Whether somebody is connected.
+    /// Returns whether the member is connected.
     pub fn is_connected(&self) -> bool {
         self.connection.is_some() || self.is_elsewhere() && self.are_connected
     }

@@ -1,4 +1,4 @@
-//! Where the batches of shards become durable, seen from a shard.
+//! Interface of a shard to the log that makes its batches durable.
 
 use std::sync::Arc;
 
@@ -6,53 +6,53 @@ use crate::ids::{ShardId, Time};
 use crate::message::Message;
 use crate::node::Node;
 
-/// The log of a node, on threads of its own. Nothing here blocks: a reactor calls it. What comes of it is told by
-/// [`WorkerCommand::Store`](crate::WorkerCommand::Store) to the worker that hosts the shard.
+/// The log of a node, on threads of its own. No function blocks, because reactors call them. Results arrive as
+/// [`WorkerCommand::Store`](crate::WorkerCommand::Store) at the worker that hosts the shard.
 ///
-/// **Invariant:** batches of one shard become durable in the order of their indexes, and [`StoreEvent::Durable`] says so only when
-/// they are.
+/// **Invariant:** batches of one shard become durable in the order of their indexes, and [`StoreEvent::Durable`]
+/// reports them only then.
 pub trait StoreLog: Send + Sync {
-    /// Whom to tell from now on. Called once, before anything else.
+    /// Sets the node that receives the events. It is called once, before anything else.
     fn connect(&self, node: &Arc<Node>);
-    /// Queues a batch, whose index is one more than the last one's of the shard. It is let go of before it is told durable, for its
-    /// memory is used again.
+    /// Queues a batch, whose index is one more than that of the shard's last one. The log drops its reference before it
+    /// reports the batch as durable, because the shard reuses the memory.
     fn append(&self, shard: ShardId, index: u64, batch: Arc<Vec<u8>>);
     /// Queues a part of the checkpoint that stands for everything up to index `checkpoint`.
     fn part(&self, shard: ShardId, checkpoint: u64, part: u32, bytes: Vec<u8>);
-    /// All parts that changed are queued. Answered by [`StoreEvent::Checkpointed`].
+    /// Ends the checkpoint: all parts that changed are queued. Answered by [`StoreEvent::Checkpointed`].
     fn checkpointed(&self, shard: ShardId, checkpoint: u64);
     /// Reads messages of batches. Answered by [`StoreEvent::Read`].
     fn read(&self, shard: ShardId, wanted: Vec<Wanted>);
-    /// The shard needs nothing of this segment any more, durably.
+    /// Reports that the shard needs nothing of this segment any more, durably.
     fn vacated(&self, shard: ShardId, segment: u64);
-    /// Bytes that the shard cannot do without: its state and the messages it refers to.
+    /// Reports the number of bytes that the shard needs: its state and the messages it refers to.
     fn report_live(&self, shard: ShardId, bytes: u64);
-    /// Whether messages may be taken at all.
+    /// Returns whether messages may be accepted at all.
     fn condition(&self) -> Condition;
-    /// Maximum number of bytes of one session's messages that are kept in memory, although they lie on disk, until they are sent. With 0 each
-    /// message that waits is read from disk, which tests want.
+    /// Maximum number of bytes of one session's messages that are kept in memory until they are sent, although they are
+    /// on disk. With 0 each message that waits is read from disk, which tests use.
     fn ahead_bytes(&self) -> u64 {
         256 * 1024
     }
 }
 
-/// Whether the log takes messages.
+/// State of the log that decides whether it accepts messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Condition {
     #[default]
     Good,
-    /// There is no room: only what makes room is taken, until there is.
+    /// No room: only records that free some are accepted until there is.
     Full,
     /// The disk has failed: nothing becomes durable any more.
     Failed,
 }
 
-/// A message to read, and for what.
+/// A message to read, and its purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub purpose: Purpose,
     pub key: shard::MessageKey,
-    /// The disk could not give it the first time.
+    /// The disk could not return the message the first time.
     pub is_second_try: bool,
 }
 
@@ -62,51 +62,51 @@ impl Wanted {
     }
 }
 
-/// What a message is read for.
+/// Purpose of a message that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To be sent as this delivery of a session.
+    /// Send it as this delivery of a session.
     Delivery { session: shard::SessionUid, number: u64 },
-    /// To be given to another member of its shared group.
+    /// Give it to another member of its shared group.
     Orphan { id: u64 },
-    /// To be shown to an operator, as entry `at` of a page.
+    /// Show it to an operator, as entry `at` of a page.
     QueuePageRead { ticket: usize, at: usize },
-    /// To be moved out of a segment that is given back.
+    /// Move it out of a segment that is to be freed.
     Rewrite,
 }
 
-/// What the log tells a shard.
+/// An event of the log for a shard.
 #[derive(Debug)]
 pub enum StoreEvent {
     /// Everything up to this index is durable.
     Durable(u64),
     /// The checkpoint of this index is complete.
     Checkpointed(u64),
-    /// What was asked for; `None` where the disk could not give it.
+    /// Messages that were requested; `None` where the disk could not return one.
     Read(Vec<(Wanted, Option<Message>)>),
-    /// A segment is to be given back: whatever of these indexes and parts is needed has to be written again.
+    /// A segment is to be freed: the needed parts and batches of these indexes have to be written again.
     Vacate { segment: u64, first: u64, last: u64 },
-    /// There is room again, or none any more.
+    /// The condition of the log has changed: it has room again, or none any more.
     Condition(Condition),
 }
 
-/// What a node goes on with.
+/// State with which a node starts.
 pub struct Store {
-    /// Where it makes things durable; `None`: nothing outlives the process.
+    /// Log that makes changes durable; with `None` nothing outlives the process.
     pub log: Option<Arc<dyn StoreLog>>,
-    /// Shards as they were found; those that are missing are empty.
+    /// Shards that were found on disk; those that are missing are empty.
     pub shards: Vec<shard::Shard>,
     pub incarnation: Incarnation,
-    /// Secret randomness: keys of hash tables, assigned identifiers, choices in shared groups, and who owns a session. With a log it is
-    /// the same in every life.
+    /// Secret randomness: keys of hash tables, assigned identifiers, choices in shared groups, and owners of sessions.
+    /// With a log it is the same in every incarnation.
     pub hash_key: [u8; 16],
 }
 
-/// One life of a node.
+/// One run of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Incarnation {
-    /// The node's time as it begins: later than anything in the shards.
+    /// Time of the node at its start: later than any time in the shards.
     pub began: Time,
-    /// A number that no earlier life had.
+    /// A number that no previous incarnation had.
     pub number: u64,
 }

@@ -1,9 +1,11 @@
-//! The session store: who serves a Client Identifier, and what durable sessions hold.
+//! The session store: owners of Client Identifiers, and the contents of durable sessions.
 //!
-//! Workers reach it by [`Request`]s and hear from it by [`Completion`]s; nothing is acknowledged to a client before its
-//! completion has come. A [`ShardHost`] is one shard of it, hosted by one of the workers; requests to a shard travel like any other
-//! letter. **Invariant:** the worker that sends a request never assumes when, or in which order
-//! between sessions, its completion comes.
+//! Workers send it [`Request`]s and receive [`Completion`]s; nothing is acknowledged to a client before its completion
+//! has arrived. A [`ShardHost`] is one shard of it, hosted by one of the workers. Requests to a shard travel like any
+//! other command.
+//!
+//! **Invariant:** the worker that sends a request never assumes when its completion arrives, or in which order
+//! completions of different sessions do.
 
 mod group;
 mod host;
@@ -31,175 +33,184 @@ use crate::quota::Payers;
 use crate::route::Options;
 use crate::will::WillOwner;
 
-/// What a worker asks of a shard. Requests of one worker to one shard are applied in the order they were sent.
+/// A request of a worker to a shard. Requests of one worker to one shard are applied in the order in which they were
+/// sent.
 #[derive(Debug)]
 pub enum Request {
     /// A connection wants to serve a Client Identifier.
     Claim(Box<Claim>),
-    /// A connection stops serving its Client Identifier: it closed, or this is the answer to a revocation.
+    /// A connection stops serving its Client Identifier: it was closed, or this is the answer to a revocation.
     Release(Box<Release>),
-    /// Subscriptions of a durable session. Answered by [`Completion::Subscribed`] with the same `ticket`, and by a
+    /// Adds subscriptions of a durable session. Answered by [`Completion::Subscribed`] with the same `ticket`, and by a
     /// [`Completion::Joined`] for each that is shared and was not refused.
     Subscribe {
         session: SessionId,
         connection: ConnectionId,
         ticket: Ticket,
         filters: Vec<(Box<str>, Options, u32)>,
-        /// Their unusual arrangements of wildcards.
+        /// Reservations of the unusual arrangements of wildcards.
         shapes: Option<Arc<ShapeReservations>>,
-        /// There are retained messages: the session remembers those that the subscriptions are to get.
+        /// Retained messages exist: the session remembers the subscriptions that are to get some.
         retained: bool,
     },
-    /// Answered by [`Completion::Unsubscribed`], and by a [`Completion::Left`] for each that is shared and existed.
+    /// Removes subscriptions. Answered by [`Completion::Unsubscribed`], and by a [`Completion::Left`] for each that is
+    /// shared and existed.
     Unsubscribe {
         session: SessionId,
         connection: ConnectionId,
         ticket: Ticket,
         filters: Vec<Box<str>>,
     },
-    /// A subscription that the access rules no longer allow. Not answered.
+    /// Removes a subscription that the access rules no longer allow. Not answered.
     Withdraw {
         session: SessionId,
         filter: Box<str>,
     },
-    /// A message for the shard's durable sessions (`sessions`) or shared groups (`groups`) that match.
+    /// Appends a message for the shard's durable sessions (`sessions`) or shared groups (`groups`) that match.
     Append {
         message: Message,
         sessions: bool,
         groups: bool,
-        /// Of a message that its publisher may send again: with one that is known nothing is done but to answer, when the
-        /// first has its places.
+        /// Identity of a message that its publisher may send again. A message that is known already is only answered,
+        /// when the first one is queued.
         identity: Option<Identity>,
-        /// Why what needs the log is not taken; with `None` it is, whatever has become of the log since.
+        /// Reason to refuse the parts that need the log. With `None` they are accepted, whatever the state of the log
+        /// is now.
         refusal: Option<ReasonCode>,
         token: Option<Token>,
     },
-    /// The publisher does not send this again. Not answered.
+    /// Forgets an identity: the publisher does not send the message again. Not answered.
     ForgetIdentity {
         identity: Identity,
     },
-    /// A session is no more, so all that it may have sent is forgotten. Not answered.
+    /// Forgets all identities of a session that has ended. Not answered.
     ForgetOrigin {
         origin: u64,
     },
-    /// The retained message of a topic of this shard, or its end when the payload is empty [MQTT-3.3.1-6].
+    /// Stores the retained message of a topic of this shard, or deletes it when the payload is empty [MQTT-3.3.1-6].
     Retain {
         message: Message,
-        /// When it was retained, among several nodes; 0 on a node without others.
+        /// Stamp of the message; 0 on a node without others.
         stamp: u64,
-        /// The node that has sent a copy of what it has.
+        /// The node that has sent this copy of its own retained message.
         copied_by: Option<NodeIndex>,
-        /// As that of [`Request::Append`].
+        /// Reason to refuse, as in [`Request::Append`].
         refusal: Option<ReasonCode>,
         token: Option<Token>,
-        /// Who pays for it: nobody for what comes from another node.
+        /// Accounts that pay for the message: none for one of another node.
         payers: Payers,
     },
-    /// Whether there is a place for a topic's retained message of about this size. Answered by [`Completion::RoomToRetain`].
+    /// Asks whether there is room for a topic's retained message of about this size. Answered by
+    /// [`Completion::RoomToRetain`].
     AskRoomToRetain {
         topic: Box<str>,
         size: u64,
         connection: ConnectionId,
         payers: Payers,
     },
-    /// An operator deletes a topic's retained message. Answered by `token`: [`ReasonCode::NoSubscriptionExisted`] when there
-    /// was none.
+    /// Deletes a topic's retained message for an operator. Answered by `token`: [`ReasonCode::NoSubscriptionExisted`]
+    /// when there was none.
     DeleteRetained {
         topic: Box<str>,
         token: Token,
     },
-    /// Messages for one durable session: retained ones of a new subscription, or its share of a group's.
+    /// Queues messages for one durable session: retained ones of a new subscription, or one of a shared group.
     Enqueue {
         session: SessionId,
         entries: Vec<Enqueue>,
-        /// On behalf of a shared group.
+        /// Present for a message of a shared group.
         group: Option<Box<EnqueueForGroup>>,
         token: Option<Token>,
-        /// They are a page of retained messages. Answered by [`Completion::RoomForPage`] when there is room for another one.
+        /// Present for a page of retained messages. Answered by [`Completion::RoomForPage`] when there is room for
+        /// another one.
         page: Option<Box<EnqueueForPage>>,
     },
-    /// Whether the queue of a session has room for a page of retained messages. Answered by [`Completion::RoomForPage`], when it has.
+    /// Asks whether the queue of a session has room for a page of retained messages. Answered by
+    /// [`Completion::RoomForPage`] when it has.
     AskRoomForPage {
         session: SessionId,
         connection: ConnectionId,
     },
-    /// A subscription has no more retained messages to get. Not answered.
+    /// Ends the walk of a subscription: it has no more retained messages to get. Not answered.
     EndWalk {
         session: SessionId,
         filter: Box<str>,
     },
-    /// The client's part in a QoS 1 or 2 delivery.
+    /// Reports the client's acknowledgement of a QoS 1 or 2 delivery.
     Acknowledge {
         session: SessionId,
         connection: ConnectionId,
         packet_id: PacketId,
         kind: Acknowledgement,
     },
-    /// A QoS 2 PUBLISH of a durable session has arrived and is where it belongs, as far as that is the store: to be remembered
-    /// before PUBREC leaves.
+    /// Remembers a QoS 2 PUBLISH of a durable session before PUBREC is sent. The message is already queued wherever the
+    /// store is responsible for that.
     Receive {
         session: SessionId,
         packet_id: PacketId,
-        /// `memory`: PUBREC does not wait for the disk. PUBCOMP does, so that the identifier is not used again before it is forgotten.
+        /// Durability class. With `memory`, PUBREC does not wait for the disk. PUBCOMP does, so that the identifier is
+        /// not used again before it is forgotten.
         durability: Durability,
         token: Token,
     },
-    /// Its PUBREL arrived: to be forgotten before PUBCOMP leaves. The Packet Identifier's toggle flips, known or not.
+    /// Forgets a QoS 2 PUBLISH whose PUBREL arrived, before PUBCOMP is sent. The Packet Identifier's toggle flips,
+    /// whether it is known or not.
     Released {
         session: SessionId,
         connection: ConnectionId,
         packet_id: PacketId,
     },
-    /// The QoS 2 PUBLISH was refused: to be forgotten. Not answered.
+    /// Forgets a QoS 2 PUBLISH that was refused. Not answered.
     Forget {
         session: SessionId,
         packet_id: PacketId,
-        /// Some shards may have it: the Packet Identifier's toggle flips, so that its next message is another.
+        /// True when some shards may have the message: the Packet Identifier's toggle flips, so that its next message
+        /// is a different one.
         flip: bool,
     },
-    /// A member joins a shared subscription group, or changes: its options, or whether it is connected.
+    /// Adds a member to a shared group, or changes its options or its connection.
     Join(Box<Join>),
     Leave {
         group: Box<GroupName>,
         member: Member,
         reply: Option<(ConnectionId, Ticket)>,
     },
-    /// A shared subscription group has these members on another node.
+    /// Sets the members that a shared group has on another node.
     JoinNode {
         group: Box<GroupName>,
         node: NodeIndex,
         members: Members,
     },
-    /// A message of another node for a member on this one.
+    /// Delivers a message of another node to a member on this one.
     DeliverLocally {
         group: Box<GroupName>,
         message: Message,
-        /// As that of [`Request::Append`].
+        /// Reason to refuse, as in [`Request::Append`].
         refusal: Option<ReasonCode>,
         token: Option<Token>,
     },
-    /// A message for members on another node has its place there, or has none.
+    /// Reports that a message for members on another node is queued there, or was refused.
     Offered {
         key: u32,
         reason: ReasonCode,
     },
-    /// A message comes back from a member that cannot have it.
+    /// Returns a message from a member that cannot have it.
     Bounce {
         group: GroupId,
         message: Message,
-        /// Of one that a member had left behind before.
+        /// Identity of a message that another member left unfinished before.
         identity: Option<Identity>,
         token: Option<Token>,
     },
-    /// A message that a session has left behind unfinished, for another member of the group.
+    /// Delivers a message that a session left unfinished to another member of the group.
     DeliverOrphan {
         group: Box<GroupName>,
         message: Message,
         identity: Identity,
         token: Option<Token>,
     },
-    /// Whether messages that sessions of the asking shard have left behind were given to a session here before the process died. Answered by
-    /// [`Request::OrphansKnown`].
+    /// Asks whether messages that sessions of the asking shard left unfinished were given to a session here before the
+    /// process ended. Answered by [`Request::OrphansKnown`].
     FindOrphans {
         asker: ShardId,
         orphans: Arc<[u64]>,
@@ -208,25 +219,27 @@ pub enum Request {
         by: ShardId,
         orphans: Vec<u64>,
     },
-    /// This shard remembers the identity of what somebody waits for; [`Request::Accepted`] follows.
+    /// Reports that this shard remembers the identity of a message whose publisher waits; [`Request::Accepted`]
+    /// follows.
     AcceptedBy {
         key: u32,
         by: ShardId,
     },
-    /// A Will that was due is on its way: so many completions will come, from these shards among others, as bits.
+    /// Reports that a due Will was dispatched. So many completions will arrive, among others from these shards, as
+    /// bits.
     WillDispatched {
         key: u32,
         outstanding: u32,
         shards: u16,
     },
-    /// All members that had to take a message have it.
+    /// Reports that all members that had to accept a message have it.
     Accepted {
         key: u32,
         reason: ReasonCode,
     },
 }
 
-/// What a shard tells a worker.
+/// A message of a shard to a worker.
 #[derive(Debug)]
 pub enum Completion {
     Claimed(Claimed),
@@ -238,11 +251,11 @@ pub enum Completion {
     Revoke {
         connection: ConnectionId,
     },
-    /// The queue was full for too long: close with 0x97, and remember it.
+    /// The queue was full for too long: close with 0x97, and remember the client.
     QueueFull {
         connection: ConnectionId,
     },
-    /// SUBACK may leave; per filter its Reason Code and whether the subscription existed already.
+    /// SUBACK may be sent. For each filter: its Reason Code, and whether the subscription existed already.
     Subscribed {
         connection: ConnectionId,
         ticket: Ticket,
@@ -256,10 +269,10 @@ pub enum Completion {
     Deliver {
         connection: ConnectionId,
         first: SessionDelivery,
-        /// Those that follow it: often none, which takes no memory.
+        /// The deliveries after the first. There are often none, which takes no memory.
         more: Vec<SessionDelivery>,
     },
-    /// PUBREC is remembered; PUBREL may leave.
+    /// PUBREC of the client is remembered; PUBREL may be sent.
     Release {
         connection: ConnectionId,
         packet_id: PacketId,
@@ -269,12 +282,12 @@ pub enum Completion {
     WrongAcknowledgement {
         connection: ConnectionId,
     },
-    /// PUBREL is remembered; PUBCOMP may leave.
+    /// PUBREL is remembered; PUBCOMP may be sent.
     Complete {
         connection: ConnectionId,
         packet_id: PacketId,
     },
-    /// The queue of a session has room for a page of retained messages, and what came before is in it.
+    /// The queue of a session has room for a page of retained messages and contains the previous one.
     RoomForPage {
         connection: ConnectionId,
     },
@@ -282,14 +295,14 @@ pub enum Completion {
         connection: ConnectionId,
         is_there: bool,
     },
-    /// A shared group has taken a member in, or refused it with an error; SUBACK may leave.
+    /// A shared group has accepted a member, or refused it with an error; SUBACK may be sent.
     Joined {
         connection: ConnectionId,
         ticket: Ticket,
         index: u32,
         reason: ReasonCode,
     },
-    /// A shared group has let a member go; UNSUBACK may leave.
+    /// A shared group has removed a member; UNSUBACK may be sent.
     Left {
         connection: ConnectionId,
         ticket: Ticket,
@@ -297,7 +310,7 @@ pub enum Completion {
 }
 
 impl Completion {
-    /// The connection it is for.
+    /// The connection that receives it.
     pub fn connection(&self) -> ConnectionId {
         match self {
             Completion::Claimed(claimed) => claimed.connection,
@@ -322,39 +335,41 @@ impl Completion {
 pub struct Claim {
     pub client_id: Arc<str>,
     pub connection: ConnectionId,
-    /// Of whom.
+    /// Owner of the Client Identifier.
     pub user: OwnerKey,
-    /// Who pays for the session when it outlives the connection.
+    /// Payers for the session when it outlives the connection.
     pub payers: Payers,
     pub clean_start: bool,
-    /// Session Expiry Interval in seconds, bounded by `session.expiry_max` already.
+    /// Session Expiry Interval in seconds, already bounded by `session.expiry_max`.
     pub expiry: u32,
-    /// Deliveries at QoS 1 and 2 that the connection takes without acknowledgement.
+    /// Maximum number of QoS 1 and 2 deliveries to the connection without acknowledgement.
     pub window: u16,
-    /// The Will and its delay in seconds, for a session that outlives the connection: the store publishes it even when nobody
-    /// is left to ask for it. Its `expires` is still an interval, its topic is the node's, and it is signed, see `WillOwner::sign`.
+    /// The Will and its delay in seconds, for a session that outlives the connection. The store publishes it even if
+    /// the connection's worker cannot request that. Its `expires` is still an interval, its topic is the node's, and it
+    /// is signed, see `WillOwner::sign`.
     pub will: Option<(Message, u32)>,
 }
 
-/// What becomes of the Will of a [`Claim`] when its connection is gone.
+/// Treatment of the Will of a [`Claim`] when its connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WillDisposition {
-    /// The client took it back [MQTT-3.14.4-3], or it has none.
+    /// The client deleted it by DISCONNECT [MQTT-3.14.4-3], or it has none.
     Discard,
-    /// It is due after its delay, or when the session ends if that is earlier [MQTT-3.1.3-9].
+    /// The Will is due after its delay, or when the session ends if that is earlier [MQTT-3.1.3-9].
     Arm,
 }
 
-/// A Will that a shard wants published. It waits for [`Request::WillDispatched`], and for the completions that this announces.
+/// A Will for a worker to publish. It waits for [`Request::WillDispatched`], and for the completions that this
+/// announces.
 #[derive(Debug)]
 pub struct DueWill {
     pub shard: ShardId,
-    /// Completions go to [`Token::Append`] with this key.
+    /// Key of the [`Token::Append`] that completions go to.
     pub key: u32,
-    /// Its number in the shard: the same when it is published again after a crash.
+    /// Number of the Will in the shard: the same when it is published again after a crash.
     pub id: u64,
     pub message: Message,
-    /// The client that left it; `None` when a version that did not store this has written the Will.
+    /// Client whose Will it is; `None` for a Will that was written by a version that did not store the client.
     pub owner: Option<Arc<WillOwner>>,
 }
 
@@ -365,52 +380,56 @@ pub struct Release {
     /// A new Session Expiry Interval, from DISCONNECT [MQTT-3.14.2-2].
     pub expiry: Option<u32>,
     pub will: WillDisposition,
-    /// The client that leaves a Will, when there is one.
+    /// Client that leaves a Will, if there is one.
     pub will_owner: Option<Arc<WillOwner>>,
-    /// QoS 2 messages of the client that were dispatched and that the session may not remember, for [`Resume`]; `None` from a
-    /// connection that was closed before it had heard of any.
+    /// QoS 2 messages of the client that were dispatched and that the session may not remember, for [`Resume`]; `None`
+    /// from a connection that was closed before it received any.
     ///
     /// [`Resume`]: crate::batch::Resume
     pub dispatched: Option<Vec<Dispatched>>,
-    /// Shards that may know other messages of the session by their identities, as bits: they are told to forget them when it
-    /// ends.
+    /// Shards that may remember other messages of the session by their identities, as bits. They are notified when the
+    /// session ends.
     pub known_to: u16,
 }
 
-/// What tells one message from another that its publisher may send again, on another connection or after a crash.
+/// Identity of a message that its publisher may send again, on another connection or after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
-    /// [`SessionId::origin`]; with [`OF_SHARD`] a shard, for Wills, and with the next bit too for orphans.
+    /// Origin: [`SessionId::origin`] for a session. With [`OF_SHARD`] it is a shard, for Wills; with the next bit too,
+    /// for orphans.
     pub origin: u64,
-    /// The Packet Identifier times 2, plus its toggle; of a Will or an orphan its number times 2.
+    /// The Packet Identifier times 2, plus its toggle. For a Will or an orphan: its number times 2.
     pub number: u64,
 }
 
-/// In an origin: it is no session.
+/// Bit of an origin that is no session.
 const OF_SHARD: u64 = 1 << 63;
 
 impl Identity {
-    /// Of a QoS 2 PUBLISH. The toggle flips with each release, so that an identifier's next message is another.
+    /// Identity of a QoS 2 PUBLISH. The toggle flips with each release, so that an identifier's next message is a
+    /// different one.
     pub fn of_publish(session: SessionId, packet_id: PacketId, toggle: bool) -> Self {
         Self { origin: session.origin(), number: u64::from(packet_id.get()) * 2 + u64::from(toggle) }
     }
 
-    /// Of a Will, by its shard's number for it.
+    /// Identity of a Will, by its shard's number for it.
     pub fn of_will(shard: ShardId, id: u64) -> Self {
         Self { origin: OF_SHARD | u64::from(shard.0), number: id * 2 }
     }
 
-    /// Of a message that a member of a shared group left behind, by the shard's number for it.
+    /// Identity of a message that a member of a shared group left unfinished, by the shard's number for it.
     pub fn of_orphan(shard: ShardId, id: u64) -> Self {
         Self { origin: OF_SHARD | 1 << 62 | u64::from(shard.0), number: id * 2 }
     }
 
-    /// The messages that are to keep their order have this in common: those of one publisher. Wills and orphans are each of another one.
+    /// Key that is equal for messages that keep their order: those of one publisher. Each Will and each orphan has its
+    /// own.
     pub fn line(self) -> (u64, u64) {
         (self.origin, if self.origin & OF_SHARD == 0 { 0 } else { self.number })
     }
 
-    /// The message before or after it under the same Packet Identifier: when one comes, nobody sends the other again.
+    /// Identity of the message before or after it under the same Packet Identifier. When one arrives, the other is not
+    /// sent again.
     #[must_use]
     pub fn twin(self) -> Self {
         Self { number: self.number ^ 1, ..self }
@@ -430,7 +449,7 @@ pub(crate) fn shards_of(bits: u16) -> impl Iterator<Item = ShardId> {
 
 const _: () = assert!(SHARDS <= 16, "a u16 has a bit for each");
 
-/// One message for one durable session.
+/// Messages for one durable session.
 #[derive(Clone, Debug)]
 pub struct Enqueue {
     pub message: Message,
@@ -440,13 +459,15 @@ pub struct Enqueue {
     pub group: Option<GroupId>,
 }
 
-/// A shared group gives a durable session a message.
+/// Properties of a message from a shared group to a durable session.
 #[derive(Debug)]
 pub struct EnqueueForGroup {
     pub name: GroupName,
-    /// It takes the session for connected: one that is not gives the message back, for another member may be there.
+    /// The group takes the session for connected. A session that is not returns the message, because another member may
+    /// be connected.
     pub is_connected: bool,
-    /// Of what another member has left behind: it is given once, though the process may die before that is known.
+    /// Identity of a message that another member left unfinished. It is given once, even if the process ends before
+    /// that is known.
     pub identity: Option<Identity>,
 }
 
@@ -455,16 +476,17 @@ pub struct EnqueueForGroup {
 pub struct EnqueueForPage {
     pub connection: ConnectionId,
     pub filter: Box<str>,
-    /// How far the walk has come with this page; `None` at its end. What is before is in the queue, or will be with this page.
+    /// Progress of the walk with this page; `None` at its end. Earlier messages are in the queue, or are added with
+    /// this page.
     pub progress: Option<WalkProgress>,
 }
 
-/// How far a walk over retained messages has come, whichever workers host the shards.
+/// Progress of a walk over retained messages, whichever workers host the shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WalkProgress {
     /// Shards that have no more, as bits.
     pub done: u16,
-    /// In another one it goes on behind this topic.
+    /// Topic after which the walk continues in another shard.
     pub after: Option<Box<str>>,
 }
 
@@ -476,7 +498,7 @@ pub enum Acknowledgement {
     PubComp,
 }
 
-/// A shared subscription: what stands behind `$share/`.
+/// A shared subscription: the text after `$share/`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct GroupName {
     pub share: Box<str>,
@@ -484,18 +506,18 @@ pub struct GroupName {
 }
 
 impl GroupName {
-    /// Of `$share/{ShareName}/{filter}`; `None` for a subscription that is not shared.
+    /// Parses `$share/{ShareName}/{filter}`; `None` for a subscription that is not shared.
     pub fn parse(text: &str) -> Option<Self> {
         let subscription = Subscription::parse(text).ok()?;
         Some(Self { share: subscription.share?.into(), filter: subscription.filter.as_str().into() })
     }
 
-    /// As a client subscribes to it.
+    /// Text of the subscription in a SUBSCRIBE.
     pub fn text(&self) -> String {
         format!("$share/{}/{}", self.share, self.filter)
     }
 
-    /// The shard where the group lives.
+    /// The shard that owns the group.
     pub fn shard(&self) -> ShardId {
         let hash = hash(self.share.as_bytes()).rotate_left(5) ^ hash(self.filter.as_bytes());
         ShardId((hash % u32::from(SHARDS)) as u16)
@@ -507,23 +529,23 @@ pub fn client_shard(client_hash: u32) -> ShardId {
     ShardId((client_hash % BUCKETS % u32::from(SHARDS)) as u16)
 }
 
-/// A session as the broker names it.
+/// Id of a session in the broker.
 pub(crate) fn session_id(shard: ShardId, uid: SessionUid) -> SessionId {
     let number = uid.as_u64();
     SessionId { shard, slot: number as u32, generation: (number >> 32) as u32 }
 }
 
-/// A session as its shard names it.
+/// Id of a session in its shard.
 pub(crate) fn session_uid(id: SessionId) -> SessionUid {
     SessionUid::from_u64(u64::from(id.generation) << 32 | u64::from(id.slot))
 }
 
-/// Buckets that Client Identifiers hash to.
+/// Number of buckets that Client Identifiers hash to.
 pub const BUCKETS: u32 = 4096;
-/// Shards of a node.
+/// Number of shards of a node.
 pub const SHARDS: u16 = 16;
 
-/// Who takes part in a shared subscription.
+/// A member of a shared group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Member {
     /// A session that ends with this connection.
@@ -537,13 +559,13 @@ pub enum Member {
 pub struct Join {
     pub group: GroupName,
     pub member: Member,
-    /// The connection to deliver to; `None` while a durable member is away.
+    /// The connection to deliver to; `None` while a durable member is absent.
     pub connection: Option<ConnectionId>,
     pub options: Options,
     pub subscription_id: u32,
-    /// Whom to answer with [`Completion::Joined`]: the SUBSCRIBE and the filter's place among those that were asked of the
-    /// store.
+    /// Request that [`Completion::Joined`] answers: the SUBSCRIBE, and the index of the filter among those that the
+    /// store was asked for.
     pub reply: Option<(ConnectionId, Ticket, u32)>,
-    /// What the SUBSCRIBE has reserved.
+    /// Reservations of the SUBSCRIBE.
     pub shapes: Option<Arc<ShapeReservations>>,
 }

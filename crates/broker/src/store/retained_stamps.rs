@@ -1,20 +1,20 @@
-//! When topics were last retained, on a node that is one of several.
+//! Times of the last change of each retained topic, on a node that is one of several.
 
 use std::collections::{HashMap, VecDeque};
 
-/// Topics that are remembered: what is under way to the disk, and deletions.
+/// Maximum number of remembered topics: changes on the way to the disk, and deletions.
 const TOPICS_MAX: usize = 10_000;
 
-/// Stamps of the last changes. What is retained has its stamp with it; these are of changes that are not applied yet, and of deletions, of
-/// which the oldest are forgotten.
+/// Stamps of the last changes. A retained message contains its stamp; these are of changes that are not applied yet,
+/// and of deletions. The oldest deletions are forgotten.
 #[derive(Debug, Default)]
 pub struct Stamps {
     stamps: HashMap<Box<str>, Stamp, foldhash::quality::RandomState>,
-    /// The same topics, the longest known first.
+    /// The same topics, oldest first.
     order: VecDeque<Box<str>>,
 }
 
-/// When something was retained, or deleted.
+/// Time at which a message was retained or deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp {
     pub at: u64,
@@ -22,10 +22,9 @@ pub struct Stamp {
 }
 
 impl Stamps {
-    /// Notes a change of a topic: `applied` is the stamp of the message that is retained.
+    /// Records a change of a topic. `applied` is the stamp of the retained message.
     ///
-    /// # Errors
-    /// What is known, when it is later or the same.
+    /// # Errors The known stamp, when it is later or the same.
     pub fn note(&mut self, topic: &str, stamp: Stamp, applied: Option<u64>) -> Result<(), Stamp> {
         let noted = self.stamps.get(topic).copied();
         let applied = applied.map(|at| Stamp { at, deletes: false });
@@ -44,7 +43,7 @@ impl Stamps {
         Ok(())
     }
 
-    /// The deletions that are known, those of topics that are known longest last.
+    /// Known deletions, most recent first.
     pub fn deletions(&self) -> impl Iterator<Item = (&str, u64)> {
         let those = self.order.iter().rev().filter_map(|topic| Some((&**topic, self.stamps.get(topic)?)));
         those.filter(|(_, stamp)| stamp.deletes).map(|(topic, stamp)| (topic, stamp.at))

@@ -1,16 +1,16 @@
-//! When records were made, roughly: enough to tell for how long a message has waited that lies on the disk only.
+//! Approximate creation times of records. They give the age of a message that is on the disk only.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::ids::Time;
 
-/// Samples, evenly over the node's life, and always few.
+/// Samples at even distances over the node's incarnation; their number is always small.
 #[derive(Debug)]
 pub(super) struct Ages {
-    /// A record's index and when it was made, oldest first.
+    /// A record's index and the time of its creation, oldest first.
     samples: VecDeque<(u64, Time)>,
-    /// At least so much lies between two.
+    /// Minimum time between two samples.
     step: Duration,
 }
 
@@ -24,7 +24,7 @@ impl Default for Ages {
 }
 
 impl Ages {
-    /// A record is made.
+    /// Records that a record is created.
     pub fn note(&mut self, index: u64, now: Time) {
         if self.samples.back().is_some_and(|(_, last)| now < last.after(self.step)) {
             return;
@@ -40,8 +40,8 @@ impl Ages {
         }
     }
 
-    /// How long ago the record was made: too much by no more than lies between two samples, and for one of an earlier life of the node
-    /// only since this one began.
+    /// Age of the record. It is too great by at most the time between two samples. For a record of a previous
+    /// incarnation it is the time since this one started.
     pub fn of(&self, index: u64, now: Time) -> Duration {
         let after = self.samples.partition_point(|(sampled, _)| *sampled <= index);
         let sample = self.samples.get(after.saturating_sub(1));

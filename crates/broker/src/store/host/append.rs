@@ -1,4 +1,4 @@
-//! Messages for durable sessions and groups, and who waits for their places.
+//! Messages for durable sessions and groups, and the requests that wait until they are queued.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ pub struct Ordered {
     identity: Identity,
     message: Message,
     append: Option<u32>,
-    /// What became of it among the groups, when that is known.
+    /// Result of the groups, when that is known.
     accepted: Option<ReasonCode>,
 }
 
 impl ShardHost {
-    /// A message for the sessions or groups that match, or for both.
+    /// Appends a message for the sessions or groups that match, or for both.
     pub(super) fn append(
         &mut self,
         now: Time,
@@ -37,7 +37,7 @@ impl ShardHost {
     ) {
         if let Some(identity) = identity {
             if let Some(key) = self.accepting.get(&identity) {
-                // Answered with the first.
+                // The answer is the same as for the first.
                 return self.appends[*key as usize].duplicates.extend(token);
             }
             if self.state.knows(identity.into()) {
@@ -66,8 +66,8 @@ impl ShardHost {
         if !groups && !self.ordered.contains_key(&identity.line()) {
             return self.publish(now, message, Some(identity), append, out);
         }
-        // What is known by its identity is given to nobody again, so the groups have it first: a crash in between may bring it twice
-        // to one of them, but loses it to none.
+        // A message whose identity is known is not dispatched again, so the groups get it first. A crash in between may
+        // bring it twice to a group, but loses it for none.
         let ordered = Ordered { identity, message: message.clone(), append, accepted: None };
         self.ordered.entry(identity.line()).or_default().push_back(ordered);
         let first = self.new_append(Waiter::Groups(identity));
@@ -77,7 +77,8 @@ impl ShardHost {
         self.one_accepted(now, Some(first), out);
     }
 
-    /// The groups have a message, or cannot have it: the sessions get those of its publisher in their order [MQTT-4.6.0-6].
+    /// Continues after the groups have a message or have refused it: the sessions get the messages of its publisher in
+    /// their order [MQTT-4.6.0-6].
     fn groups_took(&mut self, now: Time, identity: Identity, reason: ReasonCode, out: &mut ShardOutput) {
         let queue = self.ordered.entry(identity.line()).or_default();
         if let Some(ordered) = queue.iter_mut().find(|ordered| ordered.identity == identity) {
@@ -114,7 +115,7 @@ impl ShardHost {
         self.propose(now, &command, Continuation::Publish { message: message.clone(), append });
     }
 
-    /// One member of each group that matches gets the message; `append` waits for them.
+    /// Gives the message to one member of each group that matches; `append` waits for them.
     fn deliver_to_groups(
         &mut self,
         now: Time,
@@ -152,7 +153,7 @@ impl ShardHost {
         self.appends.insert(Append { waiter, duplicates, identity, remaining: 1, groups: 0, reason }) as u32
     }
 
-    /// Messages for one session: retained ones of a new subscription, or its share of a group's.
+    /// Queues messages for one session: retained ones of a new subscription, or one of a shared group.
     pub(super) fn enqueue(
         &mut self,
         now: Time,
@@ -164,7 +165,8 @@ impl ShardHost {
     ) {
         let asker = waiter.as_ref().and_then(Waiter::asker);
         let append = waiter.map(|waiter| self.new_append(waiter));
-        // The group has not heard yet that this member has gone, as it was told before this came: somebody who is there shall have it.
+        // The member has gone since the group chose it, and the group does not know that yet. A connected member gets
+        // the message.
         let identity = of_group.and_then(|group| group.identity);
         let is_awaited = of_group.is_some_and(|group| group.is_connected);
         if is_awaited && !self.live.contains_key(&session_uid(id)) {
@@ -203,7 +205,8 @@ impl ShardHost {
         self.one_accepted(now, append, out);
     }
 
-    /// A message has a place beyond the limits of a session's queue: whoever appended it waits until it is within them.
+    /// Records that a message is queued beyond the limits of a session's queue: its publisher waits until it is within
+    /// them.
     pub(super) fn queue_exceeded(
         &mut self,
         now: Time,
@@ -226,12 +229,12 @@ impl ShardHost {
         self.arm(uid, due);
     }
 
-    /// How many messages wait in a session's queue before delivery `end`.
+    /// Number of messages that wait in a session's queue before delivery `end`.
     pub(super) fn waiting_before(&self, uid: SessionUid, end: u64) -> u64 {
         self.state.session(uid).map_or(0, |session| end.saturating_sub(session.waiting().start))
     }
 
-    /// Everything before delivery `before` lies within the limits.
+    /// Records that everything before delivery `before` is within the limits.
     pub(super) fn room_freed(&mut self, now: Time, uid: SessionUid, before: u64, out: &mut ShardOutput) {
         let mut freed = Vec::new();
         let waiting = self.waiting_before(uid, before);
@@ -284,7 +287,7 @@ impl ShardHost {
         }
     }
 
-    /// The session that a group's message was for is gone: another member gets it [MQTT-4.8.2-4].
+    /// Gives a group's message to another member, because the session it was for has ended [MQTT-4.8.2-4].
     pub(super) fn redeliver(
         &mut self,
         group: Option<GroupId>,
@@ -305,7 +308,7 @@ impl ShardHost {
     }
 }
 
-/// Whether somebody has no room for a message, whoever else has it.
+/// Returns whether the reason is a lack of room of one receiver, whatever others did with the message.
 fn is_for_room(reason: ReasonCode) -> bool {
     matches!(reason, ReasonCode::QuotaExceeded | ReasonCode::UnspecifiedError)
 }

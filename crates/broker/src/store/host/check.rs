@@ -1,4 +1,4 @@
-//! What is true of a shard whenever nobody is at work on it.
+//! Invariants of a shard between two requests.
 
 use super::ShardHost;
 use super::live::Bodies;
@@ -18,7 +18,7 @@ impl ShardHost {
         assert!(self.log.is_none() || absent == 0, "what nobody reads lies on the disk");
         for (uid, live) in &self.live {
             let session = self.state.session(*uid).expect("a session that is served exists");
-            // Dropped messages move an empty range, of which nothing is to be sent.
+            // Dropped messages move an empty range, which contains nothing to send.
             let open = session.open();
             assert!(live.next <= open.end && (open.is_empty() || open.start <= live.next));
             assert!(
@@ -38,12 +38,12 @@ impl ShardHost {
         }
     }
 
-    /// Identities of messages that their publishers may send again.
+    /// Number of identities of messages that their publishers may send again.
     pub fn identities(&self) -> usize {
         self.state.identities()
     }
 
-    /// What is true besides when nothing is under way and no session is left.
+    /// Checks the further invariants of a shard without sessions and without requests in progress.
     pub fn check_quiet(&self) {
         assert!(self.proposals.is_idle(), "nothing under way");
         assert_eq!((self.sessions(), self.clients.len(), self.live.len()), (0, 0, 0));

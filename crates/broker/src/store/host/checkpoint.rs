@@ -1,4 +1,4 @@
-//! Checkpoints of the state, and room for new segments: what keeps the log as short as what is live.
+//! Checkpoints of the state, and freeing of segments. They keep the log about as short as its live data.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,47 +10,47 @@ use crate::ids::Time;
 use crate::message::Message;
 use crate::store::log::{Purpose, Wanted};
 
-/// A checkpoint is written when so many bytes have been appended since the last, or as many as the state itself has.
+/// Number of appended bytes since the last checkpoint after which one is written, unless the state itself has more.
 const BYTES_BETWEEN: u64 = 16 << 20;
-/// Bytes of parts written in one turn.
+/// Bytes of parts that are written in one turn.
 const PARTS_AT_ONCE: usize = 256 * 1024;
-/// Entries looked at, and messages read, in one turn, for a segment that is given back.
+/// Entries looked at, and messages read, in one turn, for a segment that is to be freed.
 const MOVED_AT_ONCE: usize = 256;
 
-/// How far the current checkpoint has gone, and which segments are to be given back.
+/// Progress of the current checkpoint, and segments that are to be freed.
 #[derive(Default)]
 pub(super) struct Checkpointing {
     /// Bytes appended since the last checkpoint began.
     appended: u64,
-    /// Another is wanted after so many bytes more than [`BYTES_BETWEEN`].
+    /// Size of the state: a checkpoint is wanted after so many bytes more than [`BYTES_BETWEEN`].
     state_bytes: u64,
-    /// The index of the checkpoint that is being written.
+    /// Index of the checkpoint that is being written.
     writing: Option<u64>,
-    /// The last one that was begun, and the last one that is durable.
+    /// Index of the last checkpoint that was begun, and of the last one that is durable.
     begun: u64,
     durable: u64,
     vacating: VecDeque<Vacating>,
 }
 
-/// A segment of which the shard moves away.
+/// A segment whose live data the shard moves elsewhere.
 struct Vacating {
     segment: u64,
     first: u64,
     last: u64,
-    /// Where the walk over the entries goes on; `None` when it is over.
+    /// Position at which the walk over the entries continues; `None` after its end.
     cursor: Option<shard::Cursor>,
-    /// Messages that are being read, and who refers to them.
+    /// Messages that are being read, and the references to them.
     moving: BTreeMap<MessageKey, References>,
     /// Number of `Rewrite` commands that are not durable yet.
     rewrites: usize,
-    /// A `Rewrite` did not find all of its references. If a member of a shared group has left, its message is an orphan, which still needs
-    /// the segment. Orphans are searched again.
+    /// A `Rewrite` did not find all of its references. If a member of a shared group has left, its message is an
+    /// orphan, which still needs the segment. Orphans are searched again.
     is_incomplete: bool,
-    /// With a checkpoint at this index or later nothing in the segment is needed any more.
+    /// Index from which a checkpoint shows that nothing in the segment is needed any more.
     moved_by: Option<u64>,
 }
 
-/// Who refers to a message.
+/// References to a message.
 #[derive(Default)]
 struct References {
     entries: Vec<(SessionUid, u64)>,
@@ -72,7 +72,7 @@ impl Checkpointing {
         self.appended += bytes as u64;
     }
 
-    /// When there is something to do: at once or not at all.
+    /// Time of the next work: now or never.
     pub fn due(&self) -> Time {
         let can_go_on =
             || self.vacating.iter().find(|one| one.moved_by.is_none()).is_some_and(Vacating::can_go_on);
@@ -80,7 +80,7 @@ impl Checkpointing {
         if is_busy { Time::default() } else { Time::NEVER }
     }
 
-    /// Whether a checkpoint should begin, when none is being written.
+    /// Returns whether a checkpoint should begin, when none is being written.
     fn is_wanted(&self) -> bool {
         let is_pending = self.begun > self.durable;
         let for_room = self.vacating.front().and_then(|front| front.moved_by);
@@ -98,7 +98,7 @@ impl Checkpointing {
 }
 
 impl ShardHost {
-    /// The next piece of the checkpoint that is being written, or the first of one that is wanted.
+    /// Writes the next piece of the current checkpoint, or the first one of a checkpoint that is wanted.
     pub(super) fn continue_checkpoint(&mut self) {
         let Some(log) = self.log.clone() else { return };
         self.move_away();
@@ -121,13 +121,13 @@ impl ShardHost {
         }
     }
 
-    /// The checkpoint at this index is complete and durable.
+    /// Records that the checkpoint at this index is complete and durable.
     pub(super) fn checkpoint_durable(&mut self, index: u64) {
         self.checkpointing.durable = index;
         self.release_segments();
     }
 
-    /// Releases segments that are not needed since the last durable checkpoint.
+    /// Frees segments that are not needed after the last durable checkpoint.
     fn release_segments(&mut self) {
         let Some(log) = &self.log else { return };
         let Checkpointing { durable, vacating, .. } = &mut self.checkpointing;
@@ -136,7 +136,7 @@ impl ShardHost {
         }
     }
 
-    /// A segment is to be given back.
+    /// Starts to move data out of a segment that is to be freed.
     pub(super) fn vacate(&mut self, segment: u64, first: u64, last: u64) {
         self.checkpointing.vacating.push_back(Vacating {
             segment,
@@ -150,7 +150,7 @@ impl ShardHost {
         });
     }
 
-    /// Finds what is live in the segment that is given back, and has it read.
+    /// Finds the live data in the segment that is to be freed, and requests it from the log.
     fn move_away(&mut self) {
         let after = self.proposals.index();
         let Some(front) = self.checkpointing.vacating.iter_mut().find(|front| front.moved_by.is_none())
@@ -166,7 +166,7 @@ impl ShardHost {
         let Some(cursor) = front.cursor.take() else {
             front.moved_by = Some(after.max(front.last));
             self.proposals.hurry();
-            // Such a checkpoint may be durable already. No other follows as long as nothing is appended.
+            // Such a checkpoint may be durable already. No other one follows as long as nothing is appended.
             self.release_segments();
             return;
         };
@@ -184,7 +184,7 @@ impl ShardHost {
         }
     }
 
-    /// A message of a segment that is given back has been read: it is written again.
+    /// Writes a message again that was read from a segment that is to be freed.
     pub(super) fn rewrite(&mut self, now: Time, key: MessageKey, message: Option<Message>) {
         let vacating = self.checkpointing.vacating.iter_mut();
         let found = vacating.filter_map(|vacating| Some((vacating.moving.remove(&key)?, vacating))).next();
@@ -199,7 +199,7 @@ impl ShardHost {
         self.propose(now, &Command::Rewrite(command), continuation);
     }
 
-    /// A `Rewrite` was applied: `moved` of its `references` have the new key.
+    /// Records that a `Rewrite` was applied: `moved` of its `references` have the new key.
     pub(super) fn rewritten(&mut self, segment: u64, references: usize, moved: usize) {
         let mut vacating = self.checkpointing.vacating.iter_mut();
         if let Some(vacating) = vacating.find(|vacating| vacating.segment == segment) {
@@ -208,7 +208,7 @@ impl ShardHost {
         }
     }
 
-    /// Tells the log how much of it is needed.
+    /// Reports to the log how much of it is needed.
     pub fn report_live(&self) {
         if let Some(log) = &self.log {
             log.report_live(self.id, self.state.live_bytes());

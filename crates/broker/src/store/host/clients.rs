@@ -1,4 +1,4 @@
-//! Who is connected, by Client Identifier.
+//! Connected clients, by Client Identifier.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -12,22 +12,23 @@ use crate::ids::{ConnectionId, WorkerId};
 use crate::node::OwnerKey;
 use crate::store::{Claim, Release};
 
-/// The clients of one shard. The table has places only: it is half empty whenever it has grown, and a client is ten times a place.
+/// The clients of one shard. The table contains indexes only: it is half empty whenever it has grown, and a client is
+/// ten times as large as an index.
 pub(super) struct Clients {
     hasher: FixedState,
     indexes: HashTable<u32>,
     all: Dense<Client>,
 }
 
-/// Somebody who is connected, or whose claim or release is under way.
+/// A client that is connected, or whose claim or release is in progress.
 #[derive(Debug)]
 pub(super) struct Client {
     client_id: Arc<str>,
-    /// [`NOBODY`] for none: an `Option` would take four bytes more.
+    /// Owner; [`NOBODY`] for none: an `Option` would take four bytes more.
     owner: ConnectionId,
-    /// Whose it is.
+    /// Key of the user and tenant.
     pub user: OwnerKey,
-    /// What clients with durable sessions have, and those that are being taken over.
+    /// State of clients with durable sessions, and of those that are being taken over.
     claim_state: Option<Box<ClaimState>>,
 }
 
@@ -35,15 +36,15 @@ const _: () = assert!(size_of::<Client>() <= 40, "there is one for each connecti
 
 #[derive(Debug, Default)]
 pub(super) struct ClaimState {
-    /// Of the owner, when it is durable and its claim has been applied.
+    /// Session of the owner, when it is durable and its claim has been applied.
     pub session: Option<SessionUid>,
-    /// The owner's claim is under way.
+    /// The owner's claim is in progress.
     pub claiming: bool,
-    /// The owner has gone before its claim was applied.
+    /// The owner has disconnected before its claim was applied.
     pub gone: Option<Box<Release>>,
-    /// Commands about the client's session that are under way.
+    /// Number of commands about the client's session that are in progress.
     pub underway: u32,
-    /// A claim that waits until the owner has let go.
+    /// A claim that waits until the previous owner has released the session.
     pub pending: Option<Box<Claim>>,
 }
 
@@ -59,7 +60,7 @@ impl Client {
         (self.owner != NOBODY).then_some(self.owner)
     }
 
-    /// A connection's from now on, with no session yet.
+    /// Sets the connection that owns the client from now on, with no session yet.
     pub fn set_owner(&mut self, connection: ConnectionId, user: OwnerKey) {
         (self.owner, self.user) = (connection, user);
         if let Some(claim_state) = &mut self.claim_state {
@@ -83,17 +84,17 @@ impl Client {
         self.claim_state.as_ref().is_some_and(|claim_state| claim_state.pending.is_some())
     }
 
-    /// Made when there are none.
+    /// Claim state; created when there is none.
     pub fn claim_state(&mut self) -> &mut ClaimState {
         self.claim_state.get_or_insert_default()
     }
 
-    /// `None` is the same as the default.
+    /// Claim state, if there is one. `None` is the same as the default.
     pub fn existing_claim_state(&mut self) -> Option<&mut ClaimState> {
         self.claim_state.as_deref_mut()
     }
 
-    /// Forgets dealings with nothing in them.
+    /// Drops a claim state that is empty.
     pub fn settle(&mut self) {
         self.claim_state.take_if(|claim_state| {
             claim_state.session.is_none()
@@ -136,7 +137,7 @@ impl Clients {
         &mut self.all[index]
     }
 
-    /// Forgets a client that there is no reason to remember.
+    /// Removes a client that has no reason to be remembered.
     pub fn remove_if(&mut self, client_id: &str, is_idle: impl Fn(&Client) -> bool) {
         let (hash, all) = (self.hasher.hash_one(client_id), &self.all);
         let found = self.indexes.find_entry(hash, |index| *all[*index].client_id == *client_id);

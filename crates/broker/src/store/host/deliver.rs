@@ -1,4 +1,5 @@
-//! From the queue of a session to its connection: what the window allows, in order, from memory or from disk.
+//! Delivery from the queue of a session to its connection: as much as the window allows, in order, from memory or from
+//! disk.
 
 use mqtt::{PacketId, ReasonCode};
 use shard::{Answer, Command, Mutation, Phase, SessionUid, mutated};
@@ -12,14 +13,15 @@ use crate::message::Message;
 use crate::store::log::{Purpose, Wanted};
 use crate::store::{Acknowledgement, Completion, GroupName, Identity, Request, session_id, session_uid};
 
-/// How far ahead of what is sent next messages are kept: behind a long queue they would wait for long.
+/// Maximum distance from the next message to send at which messages are kept in memory: those further back in the queue
+/// would wait for long.
 const AHEAD_MESSAGES: u64 = 1 << 16;
-/// Messages that are read from disk at one time for one session, and their bytes.
+/// Maximum number of messages that are read from disk at one time for one session, and maximum number of their bytes.
 const READ_AT_ONCE: usize = 128;
 const READ_BYTES: u64 = 256 * 1024;
 
 impl ShardHost {
-    /// A message has its place in a session's queue.
+    /// Handles a message that was queued for a session.
     pub(super) fn queued(&mut self, uid: SessionUid, n: u64, message: &Message, pinned: bool) {
         let little = self.held.for_connected < self.held_little;
         let share = self.load.queue_share(&self.settings);
@@ -36,8 +38,9 @@ impl ShardHost {
                     self.backlog.push(id.slot, id.generation);
                 }
                 let is_near = n.saturating_sub(live.next) < AHEAD_MESSAGES;
-                // On disk it is anyway, and is read from there when the client has taken what it has been sent. What is pinned is kept
-                // beyond `ahead_bytes`, and so is what comes while all that is kept for clients of this shard is little.
+                // The message is on disk anyway, and is read from there when the client has received the earlier ones.
+                // A pinned message is kept beyond `ahead_bytes`, and so is any message while the total for clients of
+                // this shard is small.
                 let held = live.bodies.bytes();
                 let is_kept =
                     pinned && held < share || is_near && (little || held < self.ahead_bytes.min(share));
@@ -68,7 +71,7 @@ impl ShardHost {
         }
     }
 
-    /// A session has a connection.
+    /// Records that a session has a connection.
     pub(super) fn session_connected(&mut self, uid: SessionUid, mut live: Live) {
         live.bodies = self.bodies.remove(&uid).unwrap_or_default();
         let bytes = live.bodies.bytes();
@@ -78,7 +81,7 @@ impl ShardHost {
         self.page_waits.remove(&uid);
     }
 
-    /// A session has no connection any more, if it had one.
+    /// Records that a session has no connection any more, if it had one.
     pub(super) fn session_disconnected(&mut self, uid: SessionUid) -> Option<Live> {
         let mut live = self.live.remove(&uid)?;
         self.page_waits.remove(&uid);
@@ -91,7 +94,7 @@ impl ShardHost {
         Some(live)
     }
 
-    /// Something may be sent to the session, or so it seems.
+    /// Marks a session to which something may be sent.
     pub(super) fn touch(&mut self, uid: SessionUid) {
         if let Some(live) = self.live.get_mut(&uid)
             && !std::mem::replace(&mut live.touched, true)
@@ -107,12 +110,12 @@ impl ShardHost {
         }
     }
 
-    /// Sends what the window allows, first again what is unfinished.
+    /// Sends as much as the window allows, first unfinished deliveries again.
     fn pump(&mut self, now: Time, uid: SessionUid, out: &mut ShardOutput) {
         let Some(live) = self.live.get_mut(&uid) else { return };
         live.touched = false;
         let Some(session) = self.state.session(uid) else { return };
-        // Without a log everything is in memory, sent or not.
+        // Without a log all messages are in memory, sent or not.
         let share = if self.log.is_some() { self.load.queue_share(&self.settings) } else { u64::MAX };
         let bytes_max = self.settings.queue.bytes_max.bytes().min(share);
         let mut skipped = Vec::new();
@@ -130,13 +133,13 @@ impl ShardHost {
                 continue;
             }
             if entry.phase == Phase::Received {
-                // Not held back by the window (4.9).
+                // PUBREL is not limited by the window (4.9).
                 live.next += 1;
                 live.releases.insert(n);
                 out.deliver(live.connection, SessionDelivery::PubRel { packet_id });
                 continue;
             }
-            // What is in flight is kept whatever happens, so it is bounded in bytes too.
+            // Messages in flight are kept in any case, so they are bounded in bytes too.
             let is_open = live.inflight < u32::from(live.window)
                 && (live.inflight == 0 || live.inflight_bytes < bytes_max);
             if !is_open {
@@ -204,8 +207,8 @@ impl ShardHost {
         }
     }
 
-    /// Messages have been read; `None` where the disk could not give one. Each is tried twice at its place. What cannot be read then is lost,
-    /// and what waits behind it goes on.
+    /// Handles messages that were read; `None` where the disk could not return one. Each is tried twice at the same
+    /// position. A message that still cannot be read is lost, and the messages after it are delivered.
     pub(super) fn was_read(
         &mut self,
         now: Time,
@@ -271,8 +274,8 @@ impl ShardHost {
         self.pump_touched(now, out);
     }
 
-    /// Current key of a message that was read at `key`; `None` when nothing needs it any more. The log may have freed its segment during the
-    /// read, after the message was written again elsewhere.
+    /// Current key of a message that was read at `key`; `None` when nothing needs it any more. The log may have freed
+    /// its segment during the read, after the message was written again elsewhere.
     fn current_key(&self, purpose: Purpose, key: shard::MessageKey) -> Option<shard::MessageKey> {
         let of_entry = |uid, number| {
             let entry = self.state.session(uid)?.entry(number)?;
@@ -296,7 +299,7 @@ impl ShardHost {
         }
     }
 
-    /// A message that a member of a shared group left behind: in memory still, or on disk.
+    /// Handles a message that a member of a shared group left unfinished: it is in memory still, or on disk.
     pub(super) fn orphaned(
         &mut self,
         (uid, n): (SessionUid, u64),
@@ -332,7 +335,7 @@ impl ShardHost {
         let uid = session_uid(id);
         let Some(live) = self.live.get_mut(&uid).filter(|live| live.connection == connection) else { return };
         let Some(session) = self.state.session(uid) else { return };
-        // What was never sent cannot be acknowledged; an earlier connection may have sent it.
+        // A message that was never sent cannot be acknowledged; a previous connection may have sent it.
         let was_sent = |n| n < live.next || session.entry(n).is_some_and(|entry| entry.dup);
         let is_sent = session.number(packet_id).is_some_and(was_sent);
         let command = shard_kind(kind);
@@ -342,7 +345,7 @@ impl ShardHost {
         }
         let command = Command::Acknowledge { session: uid, epoch: live.epoch, packet_id, kind: command };
         let continuation = Continuation::Acknowledge { session: uid, connection, packet_id, kind };
-        // PUBREL waits for PUBREC, and what waits in the queue for its turn.
+        // PUBREL waits for PUBREC, and messages in the queue wait for their turn.
         if kind == (Acknowledgement::PubRec { refused: false }) || !session.waiting().is_empty() {
             self.propose(now, &command, continuation);
         } else {

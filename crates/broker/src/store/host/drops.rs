@@ -1,4 +1,5 @@
-//! Messages that the rule for full queues has dropped, told once for each session: their publishers have been acknowledged.
+//! Messages that the rule for full queues has dropped, logged once for each session: their publishers have been
+//! acknowledged.
 
 use std::collections::HashMap;
 
@@ -9,7 +10,7 @@ use super::ShardHost;
 use crate::ids::Time;
 use crate::settings::QueueFull;
 
-/// What was dropped, by session, since its client was last there.
+/// Messages dropped since the client was last connected, by session.
 #[derive(Debug)]
 pub(super) struct Drops {
     by_session: HashMap<SessionUid, u64, FixedState>,
@@ -19,7 +20,7 @@ pub(super) struct Drops {
     unsaid: u64,
 }
 
-/// Lines of one shard in a minute, at most: sessions may be very many.
+/// Maximum number of lines of one shard in a minute: there may be very many sessions.
 const LINES_MAX: u32 = 10;
 
 impl Drops {
@@ -27,7 +28,7 @@ impl Drops {
         Self { by_session: HashMap::with_hasher(hasher), minute: 0, lines: 0, unsaid: 0 }
     }
 
-    /// Whether there may be another line, and how many sessions had none before it.
+    /// Takes one line of this minute. Returns how many sessions had none before it, or `None` when no line is left.
     fn line(&mut self, now: Time) -> Option<u64> {
         let minute = now.0 / 60_000;
         if minute != self.minute {
@@ -62,7 +63,7 @@ impl ShardHost {
         );
     }
 
-    /// The client is back, or its session has ended.
+    /// Logs the drops of a session whose client is back, or which has ended.
     pub(super) fn log_drops(&mut self, now: Time, uid: SessionUid, client: &str) {
         let Some(dropped) = self.drops.by_session.remove(&uid) else { return };
         let Some(unsaid) = self.drops.line(now) else { return };

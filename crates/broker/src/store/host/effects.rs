@@ -1,4 +1,4 @@
-//! What a batch that was applied leads to.
+//! Reactions to the effects of an applied batch.
 
 use mqtt::ReasonCode;
 use shard::{Answer, DropReason, Effect, EndReason, SessionUid};
@@ -140,7 +140,7 @@ impl ShardHost {
         }
     }
 
-    /// Messages for the session, with no message of which it could be told that they are gone.
+    /// Handles the end of a session whose messages were dropped without any record of each.
     fn ended(
         &mut self,
         now: Time,

@@ -1,4 +1,4 @@
-//! Shared subscription groups: their members, and which of them a message goes to.
+//! Shared groups: their members, and the choice of the member that gets a message.
 
 use mqtt::{QoS, ReasonCode, TopicFilter};
 
@@ -11,37 +11,38 @@ use crate::route::{Options, Route, RouteKind};
 use crate::store::group::{Choice, Group, GroupMember};
 use crate::store::{Completion, Enqueue, EnqueueForGroup, GroupName, Identity, Join, Member, Request};
 
-/// On which terms a message is given.
+/// Conditions under which a message is given to a member.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GroupDelivery<'a> {
-    /// Why a member that needs the log does not get it.
+    /// Reason why a member that needs the log does not get it.
     pub refusal: Option<ReasonCode>,
-    /// It comes from another node, for a member on this one.
+    /// The message comes from another node, for a member on this one.
     pub only_here: bool,
-    /// Nodes that have no member to give it to.
+    /// Nodes that have no member for it.
     pub not_to: &'a [NodeIndex],
-    /// Why such a node did not take it, unless that was for want of members: whoever waits is told when nobody else takes it.
+    /// Reason why such a node did not accept it, unless it had no members. The publisher gets it as the answer when no
+    /// other member gets the message.
     pub declined: Option<ReasonCode>,
-    /// Nodes that it was offered to.
+    /// Number of nodes that the message was offered to.
     pub offers: u8,
-    /// Of what another member has left behind.
+    /// Identity of a message that another member left unfinished.
     pub identity: Option<Identity>,
-    /// Whom the member answers.
+    /// Token that the member answers.
     pub token: Option<Token>,
 }
 
-/// A message that a member on another node is to get.
+/// A message on its way to a member on another node.
 #[derive(Debug)]
 pub struct Offered {
     group: GroupId,
     message: Message,
-    /// Who waits for it; nobody for what another member left behind.
+    /// Token of the request that waits; none for a message that another member left unfinished.
     token: Option<Token>,
-    /// Where it is on its way to.
+    /// Node that the message was sent to.
     to: NodeIndex,
-    /// Nodes that had nobody, or no room.
+    /// Nodes that had no member, or no room.
     refused: Vec<NodeIndex>,
-    /// As those of [`GroupDelivery`].
+    /// Reason to refuse, as in [`GroupDelivery`].
     declined: Option<ReasonCode>,
     offers: u8,
 }
@@ -52,22 +53,22 @@ pub struct Offer {
     pub to: NodeIndex,
     pub group: Box<GroupName>,
     pub message: Message,
-    /// Hears whether a member there has it.
+    /// Token for the result: whether a member there has it.
     pub token: Option<Token>,
-    /// Nobody else is there, and that node is cut off: it waits for the node.
+    /// No other member is connected, and that node is not reachable: the message waits for the node.
     pub waits: bool,
 }
 
-/// Number of a filter's groups on one shard as publishers see it: rounded up to a power of two, and 0 while they are few, so that the
-/// node's index changes rarely.
+/// Number of a filter's groups on one shard as publishers see it. It is rounded up to a power of two, and 0 while it is
+/// small, so that the node's index changes rarely.
 fn announced(groups: u32) -> u32 {
     if groups <= FEW_GROUPS { 0 } else { groups.checked_next_power_of_two().unwrap_or(u32::MAX) }
 }
 
-/// Groups of one filter on one shard that a publisher is not charged for.
+/// Number of groups of one filter on one shard that a publisher is not charged for.
 const FEW_GROUPS: u32 = 4;
 
-/// Nodes that a message is offered to and that do not take it.
+/// Maximum number of nodes that a message is offered to without success.
 const OFFERS_MAX: u8 = 16;
 
 impl ShardHost {
@@ -112,7 +113,7 @@ impl ShardHost {
         Some((slot, generation))
     }
 
-    /// What the node knows of the groups of a filter.
+    /// Route of the node's index for the groups of a filter.
     fn route_of_groups(&self, uses: u32) -> Route {
         Route { subscription_id: announced(uses), ..self.node_route(RouteKind::ShardGroups) }
     }
@@ -129,7 +130,7 @@ impl ShardHost {
                 self.group_uses.remove(filter.as_str());
                 self.node_routes.remove(filter, (RouteKind::ShardGroups, self.id.0, 0, 0));
             } else if announced(uses) != announced(uses + 1) {
-                // Replaces a route that is there, so it has a place.
+                // The route replaces one that exists, so there is room for it.
                 let replaced = self.node_routes.insert(filter, self.route_of_groups(uses));
                 debug_assert!(replaced.is_ok(), "a route is replaced by one of the same filter");
             }
@@ -168,7 +169,7 @@ impl ShardHost {
         out: &mut ShardOutput,
     ) {
         let view = message.view();
-        // It waits for a node that is cut off, as other messages do: nobody waits for that.
+        // The message waits for a node that is not reachable, as other messages do. No publisher waits for that.
         let mut is_waiting = false;
         let choice = match self.groups.get_mut(id.slot, id.generation) {
             Some(group) if view.remaining_expiry(now).is_ok() => {
@@ -176,7 +177,7 @@ impl ShardHost {
                 self.random ^= self.random >> 7;
                 self.random ^= self.random << 17;
                 let routes = &self.node_routes;
-                // For a tenant's `#` the topic that its mountpoint lies below is not there.
+                // For a tenant's `#`, the topic that its mountpoint is below does not exist.
                 let is_above = group.name().filter.strip_suffix("/#") == Some(view.topic);
                 let is_its_own = |member: &GroupMember| !is_above || !member.options.is_behind_mountpoint();
                 let may_go = |node: NodeIndex| !only_here && !not_to.contains(&node);
@@ -199,7 +200,7 @@ impl ShardHost {
         };
         let Some(Choice { member, connection, options, subscription_id }) = choice else {
             if let (true, Some(token)) = (only_here, token) {
-                // The node that it comes from may know of another member.
+                // The node that sent the message may know another member.
                 return self.answer_with(now, token, ReasonCode::ServerUnavailable, out);
             }
             if let (Some(reason), Some(token)) = (declined, token) {
@@ -241,8 +242,8 @@ impl ShardHost {
             (Member::Node(node), _) => {
                 let refused = not_to.to_vec();
                 let kept = message.clone();
-                // What a member left behind, or what waits for a node that is cut off, nobody waits for, and it was acknowledged: when that
-                // node has nobody, another gets it.
+                // No publisher waits for an orphan, or for a message to a node that is not reachable. Such a message
+                // was acknowledged already: when that node has no member, another member gets it.
                 let is_assured = qos > QoS::AtMostOnce || token.is_some() && !is_waiting;
                 let token_kept = if is_waiting { None } else { token };
                 let offered = || Offered {
@@ -266,7 +267,7 @@ impl ShardHost {
         }
     }
 
-    /// Gives what a member left behind to another.
+    /// Gives a message that a member left unfinished to another one.
     pub(super) fn deliver_orphan(
         &mut self,
         now: Time,
@@ -288,7 +289,7 @@ impl ShardHost {
         );
     }
 
-    /// A group has these members on another node; all of them take part as one that weighs as much.
+    /// Sets the members that a group has on another node. All of them take part as one that weighs as much.
     pub(super) fn join_node(&mut self, name: GroupName, node: NodeIndex, members: Members) {
         let member = Member::Node(node);
         if members.count == 0 {
@@ -309,7 +310,7 @@ impl ShardHost {
         }
     }
 
-    /// Other nodes hear which members a group has here, when that has changed.
+    /// Notifies other nodes of the members that a group has here, when they have changed.
     fn announce_members(&mut self, name: &GroupName) {
         let index = self.group_names.get(name).copied();
         let Some(group) = index.and_then(|(slot, generation)| self.groups.get_mut(slot, generation)) else {
@@ -337,13 +338,14 @@ impl ShardHost {
         out.offered.push(Offer { to, group: name, message: message.clone(), token, waits });
     }
 
-    /// A member on another node has the message, or there is none: then somebody else gets it.
+    /// Handles the answer of another node: a member there has the message, or there is none and another member gets it.
     pub(super) fn offer_answered(&mut self, now: Time, key: u32, reason: ReasonCode, out: &mut ShardOutput) {
         let Some(offered) = self.offered.try_remove(key as usize) else { return };
         let Offered { group, message, token, to, mut refused, mut declined, mut offers } = offered;
         match reason {
             ReasonCode::ServerUnavailable => refused.push(to),
-            // The node is cut off since it was chosen: the next choice sees that, and takes it only when nobody else is there.
+            // The node has become unreachable since it was chosen. The next choice sees that, and takes the node only
+            // when there is no other member.
             ReasonCode::ServerBusy => {}
             ReasonCode::QuotaExceeded | ReasonCode::ImplementationSpecificError => {
                 declined = Some(reason);
@@ -351,7 +353,8 @@ impl ShardHost {
             }
             _ => return token.into_iter().for_each(|token| self.answer_with(now, token, reason, out)),
         }
-        // A strategy that likes one member best would choose the same node again, until that one's word of its members comes.
+        // A strategy that prefers one member would choose the same node again until that node's update of its members
+        // arrives.
         offers += 1;
         if offers > OFFERS_MAX {
             self.counters.dropped_no_member += 1;
@@ -363,7 +366,7 @@ impl ShardHost {
         self.deliver_to_member(now, group, &message, delivery, out);
     }
 
-    /// Another node has chosen a member on this one.
+    /// Delivers a message for which another node has chosen a member on this one.
     pub(super) fn deliver_locally(
         &mut self,
         now: Time,
@@ -387,7 +390,7 @@ impl ShardHost {
         );
     }
 
-    /// Answers on behalf of members that are not to be had.
+    /// Answers on behalf of members that are not available.
     pub(super) fn answer(&mut self, now: Time, token: Option<Token>, out: &mut ShardOutput) {
         if let Some(token) = token {
             self.answer_with(now, token, ReasonCode::Success, out);

@@ -1,4 +1,4 @@
-//! What operators ask of a shard.
+//! Requests of operators to a shard.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::store::{Member, session_id, session_uid};
 
 /// Sessions looked at in one step of a listing.
 const SESSIONS_AT_ONCE: usize = 512;
-/// Subscriptions looked at of one client in one step.
+/// Subscriptions of one client looked at in one step.
 pub(crate) const SUBSCRIPTIONS_AT_ONCE: usize = 2048;
 
 impl ShardHost {
@@ -29,7 +29,7 @@ impl ShardHost {
         self.state.counts().subscriptions as usize
     }
 
-    /// `None`: neither connected nor with a session.
+    /// Location of a client; `None` when it is neither connected nor has a session.
     pub(crate) fn locate(&self, client_id: &str) -> Option<ClientLocation> {
         let owner = self.clients.get(client_id).and_then(|client| client.owner());
         let session = self.state.session_of(client_id).map(|uid| self.session_id(uid));
@@ -40,7 +40,7 @@ impl ShardHost {
         session_id(self.id, uid)
     }
 
-    /// Messages that wait for sessions with a connection, as the walk over them goes.
+    /// Messages that wait for sessions with a connection, from one more step of the walk over them.
     pub(crate) fn walk_backlog(&mut self, now: Time) -> Waiting {
         let (state, live, ages, id) = (&self.state, &mut self.live, &self.ages, self.id);
         self.backlog.step(|slot, generation| {
@@ -80,7 +80,7 @@ impl ShardHost {
         Some(ClientDetail { info: self.info(uid, session), connection: None, session: Some(detail) })
     }
 
-    /// Sessions without a connection that are wanted, from a slot on; and the slot to go on at.
+    /// Matching sessions without a connection, from a slot on, and the slot to continue from.
     pub(crate) fn absent_clients(
         &self,
         from: u32,
@@ -105,7 +105,7 @@ impl ShardHost {
         (found, next)
     }
 
-    /// Subscriptions that are wanted of sessions without a connection, from a slot and a place among its subscriptions on.
+    /// Matching subscriptions of sessions without a connection, from a slot and an index among its subscriptions on.
     pub(crate) fn absent_subscriptions(
         &self,
         (from, mut within): (u32, u32),
@@ -138,7 +138,7 @@ impl ShardHost {
         (found, next.map(|next| (next, 0)))
     }
 
-    /// Some of a session's subscriptions, and where to go on.
+    /// Part of a session's subscriptions, and the position to continue from.
     pub(crate) fn subscriptions_of(
         &self,
         id: SessionId,
@@ -157,7 +157,7 @@ impl ShardHost {
         Some((some.collect(), (next < session.subscriptions_len()).then_some(next)))
     }
 
-    /// Ends a session without a connection. False when there is none, or it is served.
+    /// Ends a session without a connection. Returns false when there is none, or it has a connection.
     pub(crate) fn kick_session(&mut self, now: Time, id: SessionId, out: &mut ShardOutput) -> bool {
         let uid = session_uid(id);
         if self.state.session(uid).is_none() || self.live.contains_key(&uid) {
@@ -169,7 +169,7 @@ impl ShardHost {
         true
     }
 
-    /// Adds the sessions and members of shared groups that a topic's messages are for.
+    /// Adds the sessions and members of shared groups that receive a topic's messages.
     pub(crate) fn find_receivers(&mut self, topic: TopicName<'_>, limit: usize, matches: &mut Matches) {
         let room = limit.saturating_sub(matches.receivers.len());
         let (total, sessions) = self.state.matching(topic, room);
@@ -196,7 +196,7 @@ impl ShardHost {
             if matches.receivers.len() >= limit {
                 continue;
             }
-            // Who they are is known where they live; the worker asks there.
+            // The worker that hosts the connection knows its client and is asked for it.
             matches.receivers.push(Receiver {
                 client_id: Arc::from(""),
                 connected: member.is_connected(),
@@ -245,7 +245,7 @@ fn figures(session: SessionView<'_>) -> SessionFigures {
     }
 }
 
-/// What waits for a session. The age of a message that lies on disk only is roughly known.
+/// Messages that wait for a session. The age of a message that is on disk only is approximate.
 fn waiting(now: Time, session: SessionView<'_>, bodies: Option<&Bodies>, ages: &Ages) -> Option<Waiting> {
     let waiting = session.waiting();
     if waiting.is_empty() {

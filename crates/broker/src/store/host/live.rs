@@ -1,4 +1,4 @@
-//! A durable session with a connection: how far its deliveries have gone.
+//! A durable session with a connection: the progress of its deliveries.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -7,44 +7,45 @@ use crate::ids::{ConnectionId, Time};
 use crate::message::Message;
 use crate::settings::Queue;
 
-/// What a host keeps for a session that is served. It ends with the connection.
+/// State that a host keeps for a session with a connection. It ends with the connection.
 #[derive(Debug)]
 pub(super) struct Live {
     pub connection: ConnectionId,
     pub epoch: u32,
-    /// Deliveries that the connection takes without acknowledgement.
+    /// Maximum number of deliveries that the connection may have without acknowledgement.
     pub window: u16,
-    /// The next delivery to look at; those before it are sent, skipped or finished.
+    /// The next delivery to look at; earlier ones are sent, skipped or finished.
     pub next: u64,
-    /// PUBLISHes sent and not finished.
+    /// Number of PUBLISH packets sent and not finished.
     pub inflight: u32,
-    /// Deliveries of which only the PUBREL was sent: they are no PUBLISHes (4.9).
+    /// Deliveries for which only the PUBREL was sent: they do not count as PUBLISH packets (4.9).
     pub releases: BTreeSet<u64>,
     pub inflight_bytes: u64,
-    /// Messages are being read for it.
+    /// Messages are being read for the session.
     pub reading: bool,
-    /// Deliveries whose messages cannot be read, until that is noted in the shard.
+    /// Deliveries whose messages cannot be read, until that is recorded in the shard.
     pub unreadable: BTreeSet<u64>,
-    /// Queued beyond the limits, with the publishers that wait until it is within.
+    /// Messages queued beyond the limits, with the publishers that wait until they are within.
     pub over: VecDeque<Over>,
-    /// When one of them last came within.
+    /// Time at which one of them last came within the limits.
     pub place_freed: Time,
-    /// When the client last acknowledged anything, or connected.
+    /// Time at which the client last acknowledged anything, or connected.
     pub acknowledged: Time,
-    /// How long `over` was not empty since the queue became full, or since everything was sent that waited in the queue then.
+    /// Time for which `over` was not empty since the queue became full, or since all messages were sent that waited in
+    /// the queue then.
     pub full: FullTime,
-    /// PUBLISHes sent on this connection.
+    /// Number of PUBLISH packets sent on this connection.
     pub sent_in_all: u64,
-    /// How many of them there are when everything is sent that waited in the queue when `full` began to count.
+    /// Value of `sent_in_all` at which all messages are sent that waited in the queue when `full` began to count.
     pub full_until: u64,
-    /// The queue was full for too long not long ago: nobody waits for the client.
+    /// The queue was full for too long a short time ago: no publisher waits for the client.
     pub drops: bool,
-    /// Its earliest entry in the list of deadlines.
+    /// Time of its earliest entry in the list of deadlines.
     pub armed: Time,
-    /// What is due before is looked at then: the client could not be judged.
+    /// Time until which due work is postponed: the client could not be judged.
     pub put_off: Time,
     pub backlogged: bool,
-    /// Something may be sent, which is looked at when the batch is applied.
+    /// Something may be sent, which is checked when the batch is applied.
     pub touched: bool,
     /// Messages of its queue that are in memory.
     pub bodies: Bodies,
@@ -52,10 +53,11 @@ pub(super) struct Live {
 
 #[derive(Debug)]
 pub(super) struct Over {
-    /// Its delivery.
+    /// Number of the delivery.
     pub n: u64,
     pub append: Option<u32>,
-    /// When the rule for full queues decides, unless places become free meanwhile; never when no publisher waits.
+    /// Time at which the rule for full queues decides, unless slots become free meanwhile; never when no publisher
+    /// waits.
     pub deadline: Time,
 }
 
@@ -86,14 +88,15 @@ impl Live {
         }
     }
 
-    /// Delivery `n` is finished. What was acknowledged before it was sent again on this connection is not counted.
+    /// Records that delivery `n` is finished. A delivery that was acknowledged before it was sent again on this
+    /// connection is not counted.
     pub fn finished(&mut self, n: u64) {
         if n < self.next && !self.releases.remove(&n) {
             self.inflight -= 1;
         }
     }
 
-    /// The next delivery, of so many bytes, is on its way.
+    /// Records that the next delivery, of so many bytes, was sent.
     pub fn sent(&mut self, bytes: u64) {
         self.next += 1;
         self.sent_in_all += 1;
@@ -101,7 +104,7 @@ impl Live {
         self.inflight_bytes += bytes;
     }
 
-    /// When the rule for full queues may have to decide for what one publisher waits for.
+    /// Time at which the rule for full queues may have to decide about the message of one publisher.
     pub fn due_of(&self, deadline: Time, queue: &Queue) -> Time {
         if deadline == Time::NEVER || self.drops {
             return deadline;
@@ -110,22 +113,24 @@ impl Live {
         patient.min(self.full.due(queue.full_wait_total))
     }
 
-    /// The same for all that wait: it looks at each.
+    /// The earliest such time of all messages that wait; it looks at each.
     pub fn due(&self, queue: &Queue) -> Time {
         let earliest = self.over.iter().map(|over| over.deadline).min().unwrap_or(Time::NEVER);
         self.due_of(earliest, queue)
     }
 
-    /// A delivery is about to lie beyond the limits of the queue, in which `waiting` others wait.
+    /// Records that a delivery is about to exceed the limits of the queue, in which `waiting` others wait.
     pub fn becomes_full(&mut self, now: Time, waiting: u64) {
-        // Otherwise the queue was full before, and what waited then has not been sent yet: the client has no more time than it had.
+        // Otherwise the queue was full before, and the messages that waited then have not been sent yet: the client
+        // gets no additional time.
         if self.drops || self.over.is_empty() {
             self.turns_over(now, waiting);
         }
         self.full.begins(now);
     }
 
-    /// A client that is sent all that waited when its queue became full is slow, and works: it has as long again.
+    /// Restarts the time of a client that was sent all messages that waited when its queue became full: it is slow, but
+    /// it works.
     pub fn turns_over(&mut self, now: Time, waiting: u64) {
         if self.sent_in_all >= self.full_until {
             self.full_until = self.sent_in_all + waiting;
@@ -134,7 +139,8 @@ impl Live {
         }
     }
 
-    /// Nobody waits for the client until it has been sent as much as waits now, and its window once more.
+    /// Stops publishers from waiting for the client until it has been sent as many messages as wait now, and its window
+    /// once more.
     pub fn drops_from_now(&mut self, waiting: u64) {
         self.drops = true;
         self.full_until = self.sent_in_all + waiting + u64::from(self.window);
@@ -159,7 +165,8 @@ impl Bodies {
         self.messages.get(usize::try_from(at).ok()?)?.as_ref()
     }
 
-    /// Returns by how many bytes it grew. Numbers only grow, except for those that are read again.
+    /// Adds a message and returns by how many bytes the total grew. Numbers only grow, except for messages that are
+    /// read again.
     pub fn insert(&mut self, number: u64, message: Message) -> u64 {
         let before = self.bytes;
         if self.messages.is_empty() {
@@ -180,7 +187,7 @@ impl Bodies {
         self.bytes - before
     }
 
-    /// Returns the bytes that it had.
+    /// Removes a message and returns its size in bytes.
     pub fn remove(&mut self, number: u64) -> u64 {
         let at = number.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
         let entry = at.and_then(|at| self.messages.get_mut(at));

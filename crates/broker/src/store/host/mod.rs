@@ -1,11 +1,11 @@
-//! One shard on this node: its replicated state, what is proposed to it, and what of it is about connections.
+//! One shard on this node: its replicated state, its proposals, and the state that belongs to connections.
 //!
-//! A [`Request`] becomes a command ([`shard::Command`]) of the open batch. At the end of a turn the batch goes to the log; when it is
-//! durable it is applied to the state ([`shard::Shard`]), and only then is anybody answered. Without a log (a node that keeps
-//! nothing) a batch is applied as soon as it is made.
+//! A [`Request`] becomes a command ([`shard::Command`]) of the open batch. At the end of a turn the batch goes to the
+//! log. When it is durable it is applied to the state ([`shard::Shard`]), and only then are requests answered. Without
+//! a log (a node that keeps nothing) a batch is applied as soon as it is made.
 //!
-//! **Invariant:** what has to survive is changed by commands only. What ends with a connection or with the process is kept here: who
-//! is connected, what was sent, who waits, the members of shared groups.
+//! **Invariant:** state that has to survive is changed by commands only. State that ends with a connection or with the
+//! process is kept here: connected clients, sent deliveries, waiting requests, the members of shared groups.
 
 mod ages;
 mod append;
@@ -66,40 +66,40 @@ use crate::routes::Routes;
 use crate::settings::Settings;
 use crate::slots::Slots;
 
-/// Keyed with the node's secret, so that nobody chooses identifiers or filters that collide.
+/// Hash maps keyed with the node's secret, so that nobody can choose identifiers or filters that collide.
 type HashMap<K, V> = StdHashMap<K, V, foldhash::quality::FixedState>;
 
-/// One shard: the clients whose Client Identifier hashes to it, the shared groups whose name does, the retained messages whose topic
-/// does.
+/// One shard: the clients whose Client Identifier hashes to it, the shared groups whose name does, the retained
+/// messages whose topic does.
 pub struct ShardHost {
     id: ShardId,
     settings: Arc<Settings>,
-    /// The node's index, where this shard stands for all its sessions and groups.
+    /// The node's index, in which this shard is the destination for all its sessions and groups.
     node_routes: Arc<Routes>,
     load: Arc<NodeLoad>,
     state: Shard,
-    /// `None`: nothing is kept on disk.
+    /// Log of the shard; `None` when nothing is kept on disk.
     log: Option<Arc<dyn StoreLog>>,
     condition: Condition,
     proposals: Proposals,
     ages: Ages,
     effects: Vec<Effect>,
-    /// Sessions for which something may be sent now.
+    /// Sessions to which something may be sent now.
     touched: Vec<SessionUid>,
     /// Sessions whose connections wait for room for a page of retained messages.
     page_waits: BTreeSet<SessionUid>,
-    /// Filters that had no place in the node's index, of the command that is being answered.
+    /// Filters of the command that is being answered for which the node's index had no room.
     unrouted: Vec<Box<str>>,
     clients: Clients,
     charged: payers::Charged,
     live: HashMap<SessionUid, Live>,
     drops: drops::Drops,
-    /// Without a log: messages for those who are away.
+    /// Messages for absent clients, without a log.
     bodies: HashMap<SessionUid, Bodies>,
     held: Held,
-    /// Bytes for clients of this shard that are little for the node.
+    /// Limit in bytes below which the messages for clients of this shard are little for the node.
     held_little: u64,
-    /// As [`StoreLog::ahead_bytes`] says.
+    /// Value of [`StoreLog::ahead_bytes`].
     ahead_bytes: u64,
     groups: Slots<Group>,
     group_names: HashMap<GroupName, (u32, u32)>,
@@ -108,47 +108,49 @@ pub struct ShardHost {
     group_reader: Reader<Route>,
     group_uses: HashMap<Box<str>, u32>,
     group_matches: Vec<Route>,
-    /// Messages that members on other nodes are to get.
+    /// Messages on their way to members on other nodes.
     offered: slab::Slab<groups::Offered>,
     /// Appends that wait for members of groups, for the log, or for full queues.
     appends: slab::Slab<Append>,
-    /// Bytes of messages that were acknowledged ahead of the disk and have not their places yet.
+    /// Bytes of messages that were acknowledged before they are on disk, and are not queued yet.
     unsynced: u64,
-    /// Messages that their publishers may send again and that have not all their places yet, with their appends.
+    /// Messages that their publishers may send again and that are not queued everywhere yet, with their appends.
     accepting: HashMap<Identity, u32>,
-    /// By [`Identity::line`], messages whose groups come before the sessions: each waits for those before it, whose members may be slower.
+    /// Messages whose groups come before the sessions, by [`Identity::line`]. Each waits for those before it, whose
+    /// members may be slower.
     ordered: HashMap<(u64, u64), VecDeque<append::Ordered>>,
-    /// Sessions whose publishers wait, by when their patience ends. An entry counts while its session's `armed` says so.
+    /// Sessions whose publishers wait, by the time at which that ends. An entry counts while its session's `armed` says
+    /// so.
     deadlines: BinaryHeap<Reverse<(Time, SessionUid)>>,
-    /// QoS 2 messages that earlier connections of a session dispatched in this life.
+    /// QoS 2 messages that previous connections of a session dispatched in this incarnation.
     dispatched: HashMap<SessionUid, Vec<Dispatched>>,
     /// Shards that may know messages of a session by their identities, as bits.
     known_to: HashMap<SessionUid, u16>,
-    /// When topics were last retained or their messages deleted, as far as that is remembered.
+    /// Times at which topics were last retained or their messages deleted, as far as they are remembered.
     stamps: super::retained_stamps::Stamps,
-    /// The batch with the last retained message that was sent here.
+    /// Index of the batch with the last retained message that was sent here.
     retained_asked: u64,
-    /// What the last life's members have left behind, while shards are asked whether they have it.
+    /// Orphans of the previous incarnation, while shards are asked whether they have them.
     orphan_search: Option<orphans::OrphanSearch>,
     /// Wills that were due and that a shard refused.
     held_wills: wills::HeldWills,
     will_owners: wills::WillOwners,
-    /// A `Tick` or `Sweep` is under way.
+    /// A `Tick` or `Sweep` is in progress.
     ticking: bool,
-    /// As last proposed.
+    /// Limits as last proposed.
     limits: Option<Limits>,
-    /// Whether what waits for absent clients gave way when that was.
+    /// Value of `absent_give_way` when they were proposed.
     gives_way: bool,
     checkpointing: Checkpointing,
-    /// Operators who wait for messages from the disk.
+    /// Operators that wait for messages from the disk.
     page_reads: slab::Slab<queue_page::QueuePageRead>,
-    /// Sessions with a connection for which something waits.
+    /// Sessions with a connection for which messages wait.
     backlog: Backlog,
     random: u64,
     pub counters: StoreCounters,
 }
 
-/// What applying a request leads to.
+/// Results of applying a request.
 #[derive(Debug, Default)]
 pub struct ShardOutput {
     pub commands: Vec<(WorkerId, WorkerCommand)>,
@@ -158,52 +160,53 @@ pub struct ShardOutput {
     pub wills: Vec<DueWill>,
     /// Messages for members of groups on other nodes.
     pub offered: Vec<Offer>,
-    /// Topics of which nothing is retained any more, as of then: for a node that does not know it, or for all.
+    /// Topics without a retained message any more, each with the stamp of the deletion, for a node that does not know
+    /// it or for all.
     pub deleted: Vec<(Option<NodeIndex>, Box<str>, u64)>,
-    /// What another node has sent a copy of, retained then and not known here before.
+    /// Copies of retained messages that another node has sent and that were new here, each with its stamp.
     pub propagated: Vec<(NodeIndex, Message, u64)>,
 }
 
 /// Bytes of the messages that a shard holds in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// For sessions that are connected: they take them, or are given up, in bounded time.
+    /// Bytes for connected sessions: they receive the messages in bounded time, or are closed.
     pub for_connected: u64,
-    /// For those that are away, perhaps for days.
+    /// Bytes for absent sessions, perhaps for days.
     pub for_absent: u64,
 }
 
 #[derive(Debug)]
 struct Append {
     waiter: Waiter,
-    /// Of the same message sent again.
+    /// Tokens of the same message sent again.
     duplicates: Vec<Token>,
     identity: Option<Identity>,
     remaining: u32,
-    /// Groups that were given the message: one may have it and another not.
+    /// Number of groups that got the message: one may have it and another not.
     groups: u16,
     reason: ReasonCode,
 }
 
-/// Who is told when a message has its places.
+/// Receiver of the result of an append.
 #[derive(Debug)]
 enum Waiter {
     Token(Token),
-    /// The connection of a session that may have more retained messages to come.
+    /// The connection of a session that may have more retained messages to get.
     Page(SessionUid, ConnectionId),
-    /// Members of groups that get a message before the sessions do: it is among [`ShardHost::ordered`].
+    /// Members of groups that get a message before the sessions do: it is in [`ShardHost::ordered`].
     Groups(Identity),
-    /// A Will that was due, and the shards that were told its identity.
+    /// A Will that was due, and the shards that know its identity.
     Will {
         id: u64,
         shards: u16,
     },
-    /// A message that a member of a shared group left behind, and the shards that were told its identity.
+    /// A message that a member of a shared group left unfinished, and the shards that know its identity.
     Orphan {
         id: u64,
         shards: u16,
     },
-    /// Nobody any more: it was acknowledged ahead of the disk, so many bytes.
+    /// No receiver any more: the message of so many bytes was acknowledged before it was on disk.
     Unsynced(u64),
 }
 
@@ -224,13 +227,13 @@ impl ShardOutput {
     }
 }
 
-/// A quarter of what may wait on the node, for all its shards; nothing when nothing is kept ahead.
+/// A quarter of the memory for queues of the node, divided among its shards; 0 when nothing is kept ahead.
 fn little(settings: &Settings, ahead_bytes: u64) -> u64 {
     if ahead_bytes == 0 { 0 } else { settings.limits.memory_queued_max.bytes() / 4 / u64::from(SHARDS) }
 }
 
 impl ShardHost {
-    /// A shard that begins with a state and, unless nothing is kept on disk, the log that it comes from.
+    /// Creates a shard that begins with a state and, unless nothing is kept on disk, the log that the state comes from.
     ///
     /// `random` seeds the choice among members of shared groups.
     pub fn new(
@@ -301,7 +304,7 @@ impl ShardHost {
         }
     }
 
-    /// Starts the shard: no client of the node's previous incarnation is connected any more. To be called once, after
+    /// Starts the shard: no client of the node's previous incarnation is connected any more. It is called once, after
     /// [`Self::recall`] of all shards and before any other request.
     pub fn start(&mut self, now: Time, incarnation: Incarnation, out: &mut ShardOutput) {
         let Incarnation { number, .. } = incarnation;
@@ -413,8 +416,8 @@ impl ShardHost {
         self.apply_at_once(now, out);
     }
 
-    /// Something that the log says. That batches are durable may lead to more than is good for one turn: up to about `effects_max` effects on
-    /// the state, and then to what is to be heard again in the next. Returns how many effects it had.
+    /// Handles an event of the log. Durable batches may cause too much work for one turn. So about `effects_max`
+    /// effects are applied to the state; the rest follows in the next turn. Returns the number of effects.
     pub fn store_event(
         &mut self,
         now: Time,

@@ -1,7 +1,8 @@
-//! What a member of a shared group left behind, and who has it now.
+//! Orphans: messages that a member of a shared group left unfinished, and the search for their new receivers.
 //!
-//! The state keeps an orphan until its new place is durable. The process may die in between, so the place remembers whose it is: the next
-//! life asks all shards before it gives an orphan to anybody.
+//! The state keeps an orphan until it is durably queued elsewhere. The process may end in between, so the new queue
+//! remembers the orphan's identity. After a restart the node asks all shards before it gives an orphan to another
+//! member.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use crate::ids::{ShardId, Time};
 use crate::store::log::{Purpose, Wanted};
 use crate::store::{Identity, Request, SHARDS};
 
-/// Orphans of the last life.
+/// Orphans of the previous incarnation.
 pub(super) struct OrphanSearch {
     orphans: Arc<[u64]>,
-    /// Those that have a place, and the shards where, as bits.
+    /// Orphans that are queued, and the shards that have them, as bits.
     known: BTreeMap<u64, u16>,
     unanswered: u16,
 }
@@ -34,7 +35,8 @@ impl Waiter {
 }
 
 impl ShardHost {
-    /// A life begins: the last one may have given orphans to others and not have lived to note it.
+    /// Starts the search after a restart: the previous incarnation may have given orphans to others and ended before it
+    /// recorded that.
     pub(super) fn search_orphans(&mut self, out: &mut ShardOutput) {
         let orphans: Arc<[u64]> = self.state.orphans().map(|(id, _)| id).collect();
         if orphans.is_empty() {
@@ -77,7 +79,8 @@ impl ShardHost {
         }
     }
 
-    /// A shard remembers the identity of what an append of this one waits for, perhaps on behalf of another's.
+    /// Records that a shard remembers the identity of a message that an append of this shard waits for, perhaps on
+    /// behalf of another shard's append.
     pub(super) fn accepted_by(&mut self, key: u32, by: ShardId, out: &mut ShardOutput) {
         let Some(append) = self.appends.get_mut(key as usize) else { return };
         if let Waiter::Orphan { shards, .. } = &mut append.waiter {
@@ -87,7 +90,7 @@ impl ShardHost {
         }
     }
 
-    /// An orphan has its place. Its identity is forgotten when that is durable, and no sooner.
+    /// Records that an orphan is queued. Its identity is forgotten only when that is durable.
     pub(super) fn orphan_done(&mut self, now: Time, id: u64, shards: u16) {
         let identity = Identity::of_orphan(self.id, id);
         self.propose(now, &Command::OrphanDone { id }, Continuation::Forget { identity, shards });

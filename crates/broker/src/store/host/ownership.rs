@@ -1,7 +1,7 @@
-//! Who serves a Client Identifier.
+//! Ownership of Client Identifiers.
 //!
-//! A node alone keeps the owners of ephemeral sessions in memory; those of durable sessions are in the state too, so that their
-//! expiry and their Will begin when the process dies.
+//! A single node keeps the owners of ephemeral sessions in memory. Those of durable sessions are in the state too, so
+//! that their expiry and their Will delay start when the process ends.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -35,7 +35,7 @@ impl ShardHost {
         let Some(owner) = client.owner().filter(|_| !mutated(Mutation::NoTakeover)) else {
             return self.accept_claim(now, claim, out);
         };
-        // [MQTT-3.1.4-3]: the old connection goes first, and has gone before the new one hears anything.
+        // [MQTT-3.1.4-3]: the old connection is closed before the new one gets an answer.
         self.counters.takeovers += 1;
         match client.claim_state().pending.replace(claim) {
             None => out.complete(Completion::Revoke { connection: owner }),
@@ -43,8 +43,8 @@ impl ShardHost {
         }
     }
 
-    /// Clean Start begins a session anew, else one that exists goes on [MQTT-3.1.4-4] [MQTT3-3.1.4-3]; it lasts at least as
-    /// long as the connection [MQTT3-4.1.0-1] [MQTT3-4.1.0-2].
+    /// Accepts a claim. Clean Start begins a new session, otherwise an existing one is resumed [MQTT-3.1.4-4]
+    /// [MQTT3-3.1.4-3]. It lasts at least as long as the connection [MQTT3-4.1.0-1] [MQTT3-4.1.0-2].
     fn accept_claim(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
         let existing = self.state.session_of(&claim.client_id);
         let Some(client) = self.clients.get_mut(&claim.client_id) else { return };
@@ -80,7 +80,7 @@ impl ShardHost {
         self.push_continuation(Continuation::Claim(claim));
     }
 
-    /// Why a durable claim cannot be proposed.
+    /// Reason why a durable claim cannot be proposed.
     fn refusal(&mut self, claim: &Claim, existing: Option<SessionUid>) -> Option<ReasonCode> {
         if self.condition == Condition::Failed {
             return Some(ReasonCode::ServerUnavailable);
@@ -152,7 +152,7 @@ impl ShardHost {
         self.release_if_gone(now, &claim.client_id, out);
     }
 
-    /// The connection has gone while its claim was under way.
+    /// Releases a client whose connection was closed while its claim was in progress.
     fn release_if_gone(&mut self, now: Time, client_id: &Arc<str>, out: &mut ShardOutput) {
         if let Some(client) = self.clients.get_mut(client_id)
             && let Some(gone) = client.existing_claim_state().and_then(|claim_state| claim_state.gone.take())
@@ -220,7 +220,7 @@ impl ShardHost {
         }
         let command = Command::Release { session: uid, epoch: live.epoch, expiry_s: release.expiry, will };
         self.propose(now, &command, Continuation::Release(release.client_id.clone()));
-        // Nobody reads any more: publishers stop waiting, the rule for full queues decides.
+        // No client reads any more: publishers stop waiting, and the rule for full queues decides.
         for over in live.over {
             self.one_accepted(now, over.append, out);
         }

@@ -1,8 +1,8 @@
-//! Who pays for the sessions and the retained messages of a shard.
+//! Payers for the sessions and the retained messages of a shard.
 //!
-//! What is there is charged whatever its payers have; only a new session and a new retained message can be refused, and what is
-//! under way is not counted meanwhile. After a restart sessions are charged to the user that their record names. The user of a retained
-//! message is written nowhere: it is charged to nobody until it is published again.
+//! Existing resources are charged without a limit. Only a new session and a new retained message can be refused, and
+//! requests in progress are not counted meanwhile. After a restart sessions are charged to the user that their record
+//! names. The user of a retained message is not stored: the message is charged to nobody until it is published again.
 
 use std::hash::BuildHasher;
 
@@ -13,16 +13,16 @@ use crate::node::OwnerKey;
 use crate::quota::{Account, Payers, Resource};
 use crate::settings::Settings;
 
-/// What is charged on behalf of one shard. Nothing stands here for what nobody pays for.
+/// Charges on behalf of one shard. A resource without payers has no entry.
 #[derive(Debug)]
 pub(super) struct Charged {
     hash_key: [u8; 16],
     sessions: HashMap<SessionUid, Payers>,
-    /// By a hash of the topic with the node's secret.
+    /// Charges for retained messages, by a hash of the topic with the node's secret.
     retained: HashMap<u64, RetainedCharge>,
 }
 
-/// Who pays for the retained message of a topic.
+/// Payers for the retained message of a topic.
 #[derive(Debug)]
 pub(super) struct RetainedCharge {
     topic_hash: u64,
@@ -39,7 +39,7 @@ impl Charged {
         }
     }
 
-    /// The session is charged to these, and to nobody else.
+    /// Charges the session to these payers and to nobody else.
     pub fn session(&mut self, uid: SessionUid, payers: Payers) {
         self.session_ended(uid);
         if !payers.is_empty() {
@@ -54,12 +54,12 @@ impl Charged {
         }
     }
 
-    /// What is to be charged for a topic's retained message of so many bytes; 0 bytes: for none.
+    /// Charge for a topic's retained message of so many bytes; 0 bytes mean none.
     pub fn for_retained(&self, topic: &str, payers: Payers, bytes: u64) -> RetainedCharge {
         RetainedCharge { topic_hash: self.retained.hasher().hash_one(topic), payers, bytes }
     }
 
-    /// The topic's retained message is charged to these, and to nobody else.
+    /// Charges the topic's retained message to these payers and to nobody else.
     pub fn retained(&mut self, charge: RetainedCharge) {
         if let Some(before) = self.retained.remove(&charge.topic_hash) {
             before.payers.release(Resource::RetainedMessages, 1);
@@ -80,7 +80,7 @@ impl Charged {
 }
 
 impl ShardHost {
-    /// Charges a session that was there before the node's start.
+    /// Charges a session that existed before the node's start.
     pub(super) fn charge_known_session(&mut self, uid: SessionUid) {
         let Some(session) = self.state.session(uid) else { return };
         let user = OwnerKey::from_u32(session.user());
@@ -88,13 +88,14 @@ impl ShardHost {
         self.charged.session(uid, self.load.quotas.payers(user, mountpoint));
     }
 
-    /// Whether these payers may have one more session.
+    /// Returns whether these payers may have one more session.
     pub(super) fn may_have_session(&self, payers: &Payers) -> bool {
         let max = self.settings.quota.share_of(u64::from(self.settings.session.sessions_max));
         payers.most_used(Resource::Sessions) < max
     }
 
-    /// Whether these payers may have a retained message of so many bytes on this topic. One that they have there already makes room.
+    /// Returns whether these payers may have a retained message of so many bytes on this topic. A message of theirs
+    /// that it replaces counts as free.
     pub(super) fn may_retain(&self, topic: &str, bytes: u64, payers: &Payers) -> bool {
         if payers.is_empty() {
             return true;
@@ -111,7 +112,7 @@ impl ShardHost {
         payers.each().all(may)
     }
 
-    /// What holds of what is charged.
+    /// Checks the invariants of the charges.
     pub(super) fn check_charged(&self) {
         for uid in self.charged.sessions.keys() {
             assert!(self.state.session(*uid).is_some(), "a session that is gone is charged to nobody");
@@ -123,7 +124,7 @@ impl ShardHost {
     }
 }
 
-/// Whether one payer may have so much more.
+/// Returns whether one payer may have so much more.
 fn has_room_to_retain(settings: &Settings, account: &Account, more: u64, more_bytes: u64) -> bool {
     let (retained, quota) = (&settings.retained, &settings.quota);
     let fits = |resource, more: u64, max| more == 0 || account.used(resource) + more <= quota.share_of(max);
@@ -132,15 +133,15 @@ fn has_room_to_retain(settings: &Settings, account: &Account, more: u64, more_by
 }
 
 impl Payers {
-    /// Whether a shard has to be asked if these may have another retained message.
+    /// Returns whether a shard must be asked for room before these payers retain a message.
     pub(crate) fn is_short_of_retained(&self, settings: &Settings) -> bool {
         let largest = settings.mqtt.packet_size_max.bytes();
         !self.each().all(|account| has_room_to_retain(settings, account, 1, largest))
     }
 }
 
-/// The mountpoint of a session from before a restart, as far as its record says it: that of a tenant is the first level of its Client
-/// Identifier. One of several levels is known when the client is back.
+/// The mountpoint of a session from before a restart, as far as its record contains it: that of a tenant is the first
+/// level of its Client Identifier. A mountpoint of several levels is known when the client reconnects.
 fn mountpoint_of(hash_key: &[u8; 16], user: OwnerKey, client_id: &str) -> OwnerKey {
     match client_id.find('/') {
         Some(end) if user.is_mounted() => OwnerKey::of(hash_key, &client_id[..=end], None),

@@ -1,4 +1,4 @@
-//! From requests to batches, and from batches that are durable to the state.
+//! Path from requests to batches, and from durable batches to the state.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,60 +19,62 @@ use crate::store::{Acknowledgement, Identity};
 #[derive(Default)]
 pub(super) struct Proposals {
     open: Option<Open>,
-    /// Who asked for the commands of the open batch, in their order.
+    /// Continuations of the commands of the open batch, in their order.
     continuations: Vec<Continuation>,
-    /// Not yet durable, oldest first.
+    /// Batches that are not durable yet, oldest first.
     underway: VecDeque<Underway>,
-    /// Of the last batch that was made.
+    /// Index of the last batch that was made.
     last_index: u64,
-    /// The state's clock when all of them are applied, ms.
+    /// Clock of the state after all of them are applied, in milliseconds.
     clock: u64,
-    /// Memory of batches that were applied, for those to come.
+    /// Memory of applied batches, for later ones.
     spare: Vec<(Arc<Vec<u8>>, Vec<Continuation>)>,
 }
 
-/// The batch of this turn, or of a few turns while nobody waits for it.
+/// The batch of this turn, or of a few turns while no request waits for it.
 struct Open {
     batch: BatchBuilder,
-    /// What it will be shared in; empty until then.
+    /// Allocation that the batch will be shared in; empty until then.
     shared: Arc<Vec<u8>>,
     since: Time,
-    /// Somebody waits for what is in it.
+    /// A request waits for a command in the batch.
     urgent: bool,
 }
 
-/// A batch that is not durable yet, and who asked for what is in it.
+/// A batch that is not durable yet, and the continuations of its commands.
 pub(super) struct Underway {
     pub index: u64,
     pub bytes: Arc<Vec<u8>>,
     pub continuations: Vec<Continuation>,
 }
 
-/// How soon a command has to be durable.
+/// Urgency of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Urgency {
-    /// Somebody waits for the answer.
+    /// A request waits for the answer.
     Now,
-    /// Nobody does: it goes with the next batch that somebody waits for, or after [`LAZY_MS`]. Until then a crash undoes it, so it
-    /// has to be something that may as well not have come yet, such as a PUBACK: the message is sent again with DUP.
+    /// No request waits: the command goes with the next batch that one waits for, or after [`LAZY_MS`]. Until then a
+    /// crash loses it. So the command must be for something that may as well not have arrived yet, such as a PUBACK:
+    /// the message is then sent again with DUP.
     Later,
 }
 
-/// How long a batch for which nobody waits stays open. A client whose window it would open waits for it, so there are none then.
+/// Maximum time for which a batch that no request waits for stays open. A client whose window such a command would open
+/// waits for it, so then the batch is urgent.
 const LAZY_MS: u64 = 10;
-/// Memory of as many batches is kept for the next ones, each of at most so many bytes and commands.
+/// Number of applied batches whose memory is kept, and the maximum bytes and commands of each.
 const SPARES: usize = 2;
 const SPARE_BYTES: usize = 256 * 1024;
 const SPARE_COMMANDS: usize = 1024;
-/// Without a log: what one batch leads to before others have their turn. A worker has up to 16 shards.
+/// Number of effects of one batch before other shards have their turn, without a log. A worker has up to 16 shards.
 const EFFECTS_AT_ONCE: usize = 512;
-/// Memory that is kept for effects.
+/// Number of effects whose memory is kept.
 const EFFECTS_KEPT: usize = 4096;
 
-/// Who asked for a command, and what answering takes.
+/// Origin of a command, with the data that the answer needs.
 #[derive(Debug)]
 pub(super) enum Continuation {
-    /// The answer is of no interest.
+    /// The answer is ignored.
     Nobody,
     Claim(Box<Claim>),
     Release(Arc<str>),
@@ -87,7 +89,7 @@ pub(super) enum Continuation {
         reply: Option<(ConnectionId, Ticket)>,
         filters: Vec<Box<str>>,
     },
-    /// `append` is told when the message has its places.
+    /// `append` is completed when the message is queued.
     Publish {
         message: Message,
         append: Option<u32>,
@@ -115,12 +117,12 @@ pub(super) enum Continuation {
         connection: ConnectionId,
         packet_id: PacketId,
     },
-    /// Tick or Sweep.
+    /// A Tick or Sweep.
     Clock {
         sweep: bool,
     },
     Overdue(SessionUid),
-    /// A Will or an orphan has its places; afterwards nobody brings it again, and these shards may forget it.
+    /// A Will or an orphan is queued. Afterwards nothing sends it again, and these shards may forget its identity.
     Forget {
         identity: Identity,
         shards: u16,
@@ -135,12 +137,12 @@ pub(super) enum Continuation {
 }
 
 impl Proposals {
-    /// Batches for a state that has applied `index` and whose clock stands at `clock`.
+    /// Makes batches for a state that has applied `index` and whose clock stands at `clock`.
     pub fn starting_after(index: u64, clock: u64) -> Self {
         Self { last_index: index, clock, ..Self::default() }
     }
 
-    /// The open batch; it begins when there is none.
+    /// The open batch; created when there is none.
     fn opened(&mut self, now: Time) -> &mut Open {
         let (spare, continuations) = (&mut self.spare, &mut self.continuations);
         self.open.get_or_insert_with(|| {
@@ -166,7 +168,7 @@ impl Proposals {
         })
     }
 
-    /// A batch was applied.
+    /// Keeps the memory of an applied batch.
     fn recycle(&mut self, mut bytes: Arc<Vec<u8>>, mut continuations: Vec<Continuation>) {
         continuations.clear();
         let is_ours = Arc::get_mut(&mut bytes).is_some();
@@ -176,26 +178,26 @@ impl Proposals {
         }
     }
 
-    /// When the open batch goes to the log by itself; [`Time::NEVER`] without one.
+    /// Time at which the open batch goes to the log by itself; [`Time::NEVER`] without one.
     pub fn due(&self) -> Time {
         self.open
             .as_ref()
             .map_or(Time::NEVER, |open| open.since.after(std::time::Duration::from_millis(LAZY_MS)))
     }
 
-    /// What is in the open batch has to be durable soon.
+    /// Makes the open batch urgent.
     pub fn hurry(&mut self) {
         if let Some(open) = &mut self.open {
             open.urgent = true;
         }
     }
 
-    /// The index that the open batch will have, or the last one had.
+    /// Index that the open batch will have, or that the last one had.
     pub fn index(&self) -> u64 {
         self.last_index + u64::from(self.open.is_some())
     }
 
-    /// Without a log nothing waits for anything but its turn.
+    /// Returns whether batches are in progress. Without a log, requests wait only for their turn.
     pub fn has_underway(&self) -> bool {
         !self.underway.is_empty()
     }
@@ -212,13 +214,14 @@ impl ShardHost {
         self.push_continuation(continuation);
     }
 
-    /// The same for what nobody waits for.
+    /// Adds a command for which no request waits.
     pub(super) fn propose_later(&mut self, now: Time, command: &Command<'_>, continuation: Continuation) {
         self.push(now, command, Urgency::Later);
         self.push_continuation(continuation);
     }
 
-    /// Adds a command to the open batch; [`Self::push_continuation`] has to follow, with what the command borrows from.
+    /// Adds a command to the open batch. [`Self::push_continuation`] must follow, with the data that the command
+    /// borrows from.
     pub(super) fn push(&mut self, now: Time, command: &Command<'_>, urgency: Urgency) {
         self.catch_up(now);
         let open = self.proposals.opened(now);
@@ -228,8 +231,8 @@ impl ShardHost {
         open.batch.push(command);
     }
 
-    /// A batch moves the state's clock by a bounded step: after a long silence there have to be several, or what begins now would begin
-    /// in the past.
+    /// Moves the state's clock forward. A batch moves it by a bounded step: after a long pause several batches are
+    /// needed, or a session that starts now would start in the past.
     fn catch_up(&mut self, now: Time) {
         while self.proposals.clock.saturating_add(CLOCK_STEP_MAX_MS) < now.0 {
             self.close_batch();
@@ -246,9 +249,9 @@ impl ShardHost {
         self.close_batch();
     }
 
-    /// The node's life begins: whoever was connected when the last one ended is not any more, as of now. All that counts of the time in
-    /// between is in one command. A shard that was idle before may lack more than that takes, and catches up first: its sessions would
-    /// be released in the past.
+    /// Proposes the start of an incarnation: clients that were connected at the end of the previous one are
+    /// disconnected as of now. The time in between is covered by one command. A shard that was idle before may lack
+    /// more time than that command covers, and catches up first: otherwise its sessions would be released in the past.
     pub(super) fn propose_start(&mut self, now: Time, incarnation: u64) {
         while self.proposals.clock.saturating_add(ELAPSED_MAX_MS) < now.0 {
             self.step_clock();
@@ -265,7 +268,7 @@ impl ShardHost {
         }
     }
 
-    /// The next commands, of so many bytes, fit into the open batch, which has at most `max`.
+    /// Makes sure that the next commands, of so many bytes, fit into the open batch, which has at most `max`.
     pub(super) fn make_room_in_batch(&mut self, bytes: usize, max: usize) {
         let len = self.proposals.open.as_ref().map_or(0, |open| open.batch.len());
         if len + bytes > max {
@@ -282,7 +285,8 @@ impl ShardHost {
         self.proposals.underway.push_back(batch);
     }
 
-    /// Without a log: applies what was proposed, and what comes of that. What is too much for now is left for the next tick.
+    /// Applies the proposals, and proposals that result from them, without a log. The rest is left for the next tick
+    /// when it is too much for now.
     pub(super) fn apply_at_once(&mut self, now: Time, out: &mut ShardOutput) {
         if self.log.is_some() {
             return;
@@ -297,12 +301,13 @@ impl ShardHost {
         }
     }
 
-    /// Whether a batch for which nobody waits has been open for long enough.
+    /// Returns whether a batch that no request waits for has been open for long enough.
     pub fn batch_is_due(&self, now: Time) -> bool {
         self.proposals.due() <= now
     }
 
-    /// The end of a turn, with a log: the open batch goes there; one for which nobody waits only when `all` do.
+    /// Ends a turn, with a log: passes the open batch to it. A batch that no request waits for is passed only when
+    /// `all` is set.
     pub fn end_turn(&mut self, all: bool) {
         let urgent = self.proposals.open.as_ref().is_some_and(|open| open.urgent);
         if urgent || all {
@@ -310,8 +315,8 @@ impl ShardHost {
         }
     }
 
-    /// Batches up to `index` are durable: they are applied until that has had about `effects_max` effects. Returns how many it had; what is
-    /// left is told by [`Self::has_applied`].
+    /// Applies durable batches up to `index` until about `effects_max` effects were handled. Returns their number;
+    /// [`Self::has_applied`] says whether any are left.
     pub(crate) fn durable(
         &mut self,
         now: Time,
@@ -327,7 +332,7 @@ impl ShardHost {
         effects
     }
 
-    /// Applies the oldest batch, or goes on with it. Returns how many effects that had, one at least.
+    /// Applies the oldest batch, or continues with it. Returns the number of effects, at least one.
     fn apply_next(&mut self, now: Time, effects_max: usize, out: &mut ShardOutput) -> usize {
         let Some(mut batch) = self.proposals.underway.pop_front() else { return 1 };
         let mut effects = std::mem::take(&mut self.effects);
@@ -338,7 +343,7 @@ impl ShardHost {
         for effect in effects.drain(..) {
             self.effect(now, effect, &mut batch.continuations, out);
         }
-        // A message for very many sessions leads to as many.
+        // A message for very many sessions has as many effects.
         effects.shrink_to(EFFECTS_KEPT);
         self.effects = effects;
         if is_applied {

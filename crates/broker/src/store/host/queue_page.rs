@@ -1,4 +1,4 @@
-//! A look into a queue: what is not in memory is read from the disk before the operator is answered.
+//! A page of a queue for an operator. Messages that are not in memory are read from the disk before the answer.
 
 use shard::{Phase, SessionUid};
 
@@ -20,7 +20,7 @@ pub(super) struct QueuePageRead {
     reply: Reply<Option<QueuePage>>,
 }
 
-/// What a queue knows of a message.
+/// Properties of a message that the queue knows without reading it.
 #[derive(Clone, Copy)]
 struct Shown {
     number: u64,
@@ -28,11 +28,11 @@ struct Shown {
     retain: bool,
 }
 
-/// Pages that wait at one time; beyond it operators are told without what lies on disk.
+/// Maximum number of pages that wait at one time; beyond it operators get pages without the messages on disk.
 const PAGE_READS_MAX: usize = 64;
 
 impl ShardHost {
-    /// What a session has in flight and waiting, in this order.
+    /// Messages of a session, first those in flight, then those that wait.
     pub(crate) fn read_queue_page(
         &mut self,
         now: Time,
@@ -77,7 +77,7 @@ impl ShardHost {
         self.read(wanted.collect());
     }
 
-    /// One of the messages has been read.
+    /// Records that one of the messages has been read.
     pub(super) fn message_read(&mut self, now: Time, ticket: usize, at: usize, message: Option<Message>) {
         let Some(page_read) = self.page_reads.get_mut(ticket) else { return };
         page_read.outstanding -= 1;
@@ -91,7 +91,7 @@ impl ShardHost {
 }
 
 impl QueuePageRead {
-    /// Which delivery is at this place of the page.
+    /// The delivery at this index of the page.
     pub fn entry(&self, at: usize) -> Option<(SessionUid, u64)> {
         self.states.get(at).map(|(_, shown)| (self.session, shown.number))
     }

@@ -1,4 +1,4 @@
-//! QoS 2 publishes of durable sessions: which are received and not released [MQTT-4.3.3-10].
+//! QoS 2 publishes of durable sessions that are received and not released [MQTT-4.3.3-10].
 
 use mqtt::{PacketId, ReasonCode};
 use shard::Command;
@@ -12,7 +12,7 @@ use crate::store::log::Condition;
 use crate::store::{Completion, session_uid};
 
 impl ShardHost {
-    /// To be remembered before PUBREC leaves [MQTT-4.3.3-8].
+    /// Remembers a publish before PUBREC is sent [MQTT-4.3.3-8].
     pub(super) fn receive(
         &mut self,
         now: Time,
@@ -23,7 +23,7 @@ impl ShardHost {
     ) {
         let session = session_uid(id);
         let Some(live) = self.live.get(&session) else {
-            // The connection is gone, and nobody waits.
+            // The connection is closed, and nothing waits for the answer.
             return out.acknowledged.push((token, ReasonCode::Success));
         };
         if self.condition == Condition::Failed {
@@ -38,7 +38,7 @@ impl ShardHost {
         self.propose(now, &command, Continuation::Token(token));
     }
 
-    /// To be forgotten before PUBCOMP leaves [MQTT-4.3.3-11].
+    /// Forgets a publish before PUBCOMP is sent [MQTT-4.3.3-11].
     pub(super) fn released_by_client(
         &mut self,
         now: Time,
@@ -55,12 +55,13 @@ impl ShardHost {
         self.propose(now, &command, Continuation::Released { connection, packet_id });
     }
 
-    /// The publish was refused. `flip`: some shards may have it, so its Packet Identifier's next message is another.
+    /// Forgets a publish that was refused. With `flip`, some shards may have it, so its Packet Identifier's next
+    /// message is a different one.
     pub(super) fn forget_received(&mut self, now: Time, id: SessionId, packet_id: PacketId, flip: bool) {
         let session = session_uid(id);
         let Some(epoch) = self.live.get(&session).map(|live| live.epoch) else { return };
         if flip {
-            // A toggle flips with the release of what was received.
+            // A toggle flips with the release of a received publish.
             self.propose(now, &Command::Receive { session, epoch, packet_id }, Continuation::Nobody);
             return self.propose(now, &Command::Released { session, epoch, packet_id }, Continuation::Nobody);
         }

@@ -1,4 +1,4 @@
-//! The shard's part of the retained messages: the last one of each topic that is durable.
+//! The shard's part of the retained messages: the last durable one of each topic.
 
 use mqtt::{QoS, ReasonCode, TopicName};
 use shard::{Answer, Command};
@@ -14,7 +14,7 @@ use crate::quota::Payers;
 use crate::retained::{self, PageBudget};
 use crate::store::retained_stamps::Stamp;
 
-/// Deletions of one shard that another node is told of when the two meet.
+/// Maximum number of deletions of one shard that are sent to another node when the two connect.
 const DELETIONS_SENT_MAX: usize = 1000;
 
 impl ShardHost {
@@ -27,7 +27,7 @@ impl ShardHost {
         (refusal, token): (Option<ReasonCode>, Option<Token>),
         out: &mut ShardOutput,
     ) {
-        // A client's message was asked for before anybody had it: now it is kept.
+        // A client's message was admitted before it was dispatched: now it is kept.
         let is_promised = matches!(token, Some(Token::Publish { .. }));
         let mut refused = refusal;
         if refused.is_none() && !is_promised {
@@ -37,7 +37,7 @@ impl ShardHost {
         }
         if let Some(mut reason) = refused {
             if refusal.is_none() && matches!(token, Some(Token::Append { .. })) {
-                // A Will is tried again while there is no room, but not for these limits.
+                // A Will is tried again when the disk is full, but not because of these limits.
                 reason = ReasonCode::Success;
             }
             return out.acknowledged.extend(token.map(|token| (token, reason)));
@@ -45,7 +45,8 @@ impl ShardHost {
         if stamp != 0
             && let Err(known) = self.note_stamp(&message.view(), stamp)
         {
-            // A node that has missed a deletion offers what was deleted: it is told. What it has missed besides, it is sent anyway.
+            // A node that has missed a deletion offers the deleted message: it is notified. Other changes that it has
+            // missed are sent to it anyway.
             if copied_by.is_some() && known.deletes && !message.view().payload.is_empty() {
                 out.deleted.push((copied_by, message.view().topic.into(), known.at));
             }
@@ -53,7 +54,7 @@ impl ShardHost {
         }
         let view = message.view();
         match copied_by {
-            // Others may have missed it too.
+            // Other nodes may have missed it too.
             Some(_) if view.payload.is_empty() && !view.retain => {
                 out.deleted.push((None, view.topic.into(), stamp));
             }
@@ -63,8 +64,8 @@ impl ShardHost {
         let append = token.map(|token| self.new_append(Waiter::Token(token)));
         let append = self.acknowledge_early(now, message, append, out);
         let mut stored = message.view().stored();
-        // Nobody asks who published what is retained: it goes to no shared group [MQTT-4.8.2-1]. What a node without others has retained is
-        // older than all that it retains in a cluster.
+        // The publisher of a retained message is not needed: it goes to no shared group [MQTT-4.8.2-1]. A message that
+        // a node without others has retained is older than all that it retains in a cluster.
         stored.publisher_key = stamp;
         let bytes = if stored.payload.is_empty() { 0 } else { stored.encoded_len() as u64 };
         let charge = self.charged.for_retained(stored.topic, payers, bytes);
@@ -72,7 +73,7 @@ impl ShardHost {
         self.retained_asked = self.proposals.index();
     }
 
-    /// Notes when a message was retained, unless something later is known of its topic: that is returned.
+    /// Records the time at which a message was retained. Returns a later one, if that is known for its topic.
     fn note_stamp(&mut self, view: &MessageView<'_>, at: u64) -> Result<(), Stamp> {
         let applied =
             self.state.retained(view.topic).and_then(|bytes| shard::MessageView::decode(bytes).ok());
@@ -80,7 +81,7 @@ impl ShardHost {
         self.stamps.note(view.topic, Stamp { at, deletes: view.payload.is_empty() }, applied)
     }
 
-    /// Whether it is beyond the limits of retained messages. They are about right only: what is under way is not counted.
+    /// Refusal by the limits of retained messages. They are approximate: messages in progress are not counted.
     fn limit_refusal(&mut self, message: &Message, payers: &Payers) -> Option<ReasonCode> {
         let view = message.view();
         let fits = view.payload.is_empty()
@@ -88,7 +89,8 @@ impl ShardHost {
         (!fits).then_some(ReasonCode::QuotaExceeded)
     }
 
-    /// Whether a message may be retained, by the limits of the node and by the quotas of those who pay for it. Counts when it may not.
+    /// Returns whether a message may be retained, by the limits of the node and by the quotas of its payers. Counts a
+    /// refusal.
     pub(super) fn has_room_to_retain(&mut self, topic: &str, size: u64, payers: &Payers) -> bool {
         let fits = self.node_has_room_to_retain(topic, size);
         self.counters.retained_refused += u64::from(!fits);
@@ -109,7 +111,7 @@ impl ShardHost {
     }
 
     pub(super) fn delete_retained(&mut self, now: Time, topic: &str, token: Token, out: &mut ShardOutput) {
-        // Operators say what they like; the log takes Topic Names.
+        // An operator may send any text; the log accepts Topic Names only.
         if TopicName::parse(topic).is_err() {
             return out.acknowledged.push((token, ReasonCode::NoSubscriptionExisted));
         }
@@ -134,7 +136,7 @@ impl ShardHost {
         out.acknowledged.push((token, reason));
     }
 
-    /// The index of a batch that has to be applied before a reader sees every retained message that was sent here so far.
+    /// Index of a batch that has to be applied before a reader sees every retained message that was sent here so far.
     pub(crate) fn retained_barrier(&self) -> Option<u64> {
         (self.retained_asked > self.state.applied()).then_some(self.retained_asked)
     }
@@ -143,7 +145,7 @@ impl ShardHost {
         self.state.applied() >= index
     }
 
-    /// The last topics whose retained message was deleted, and when.
+    /// The last topics whose retained message was deleted, with the stamps.
     pub(crate) fn retained_deletions(&self) -> impl Iterator<Item = (&str, u64)> {
         self.stamps.deletions().take(DELETIONS_SENT_MAX)
     }
@@ -156,7 +158,8 @@ impl ShardHost {
         self.state.retained_counts().1
     }
 
-    /// Adds messages that match, behind a topic, as far as the budget allows; returns the topic to go on behind.
+    /// Adds matching messages after a topic, as far as the budget allows. Returns the topic after which the next page
+    /// begins.
     pub(crate) fn retained_page(
         &self,
         now: Time,
@@ -178,8 +181,8 @@ impl ShardHost {
         page.after
     }
 
-    /// What an operator sees of the messages that match, behind a topic; looks at a bounded number of them, and returns the
-    /// topic to go on behind.
+    /// Lists matching messages after a topic for an operator. Looks at a bounded number of them, and returns the topic
+    /// after which the next page begins.
     pub(crate) fn retained_list(
         &self,
         now: Time,
@@ -199,7 +202,7 @@ impl ShardHost {
         (!stored.is_expired(now.0)).then(|| retained::whole(now, &Message::of_stored(&stored)))
     }
 
-    /// When there are more or less, and about once a second: others are told how much there is.
+    /// Publishes the number of retained messages, when it has changed and about once a second.
     pub(crate) fn tend_retained(&self) {
         let is = (self.retained_len() as u64, self.retained_bytes());
         self.load.note_retained(self.id, is, &self.settings);

@@ -1,4 +1,4 @@
-//! Subscriptions of durable sessions, and what the node's index knows of them.
+//! Subscriptions of durable sessions, and their routes in the node's index.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::store::{Completion, GroupName, Join, Member, Request, session_uid};
 
 /// Topic Filters of a SUBSCRIBE with their options and Subscription Identifiers.
 type Filters = Vec<(Box<str>, Options, u32)>;
-/// The unusual arrangements of wildcards that a SUBSCRIBE has reserved.
+/// Unusual arrangements of wildcards that a SUBSCRIBE has reserved.
 type Reserved = Option<Arc<ShapeReservations>>;
 
-/// Sessions looked at at one time.
+/// Number of sessions that are looked at in one step.
 const SESSIONS_AT_ONCE: usize = 1024;
 
 impl ShardHost {
@@ -67,7 +67,7 @@ impl ShardHost {
         for (index, (result, (text, options, id))) in (0..).zip(results.into_iter().zip(&filters)) {
             let subscription = Subscription::parse(text).ok();
             let plain = subscription.as_ref().filter(|subscription| subscription.share.is_none());
-            // The node's index had no room: so the subscription is not there.
+            // The node's index had no room, so the subscription does not exist.
             if plain.is_some_and(|plain| unrouted.iter().any(|filter| **filter == *plain.filter.as_str())) {
                 let command = Command::Unsubscribe { session: uid, epoch: 0, filters: vec![text] };
                 self.propose(now, &command, Continuation::Nobody);
@@ -121,7 +121,7 @@ impl ShardHost {
         }
     }
 
-    /// The shard's first subscription with a filter: the node's index leads here now.
+    /// Adds a route to this shard for its first subscription with a filter.
     pub(super) fn filter_added(&mut self, text: Box<str>) {
         let Ok(filter) = TopicFilter::parse(&text) else { return };
         if self.node_routes.insert(filter, self.node_route(RouteKind::Shard)).is_err() {
@@ -140,7 +140,7 @@ impl ShardHost {
         Route { slot: 0, generation: 0, subscription_id: 0, index: self.id.0, options, kind }
     }
 
-    /// A session's shared subscription has ended; does nothing for one that is not shared.
+    /// Ends a session's shared subscription; does nothing for one that is not shared.
     pub(super) fn leave_group(
         &mut self,
         uid: SessionUid,
@@ -153,7 +153,7 @@ impl ShardHost {
         out.requests.push((shard, Request::Leave { group: Box::new(group), member, reply }));
     }
 
-    /// Tells the shared groups of a session where to find it now.
+    /// Updates the connection of a session in its shared groups.
     pub(super) fn update_groups(&mut self, uid: SessionUid, out: &mut ShardOutput) {
         let Some(session) = self.state.session(uid) else { return };
         let shared: Vec<_> = session
@@ -167,8 +167,8 @@ impl ShardHost {
         }
     }
 
-    /// Puts the subscriptions of the sessions that were found into the node's index, and announces the sessions to their shared
-    /// groups. Any shard may know the identities of what they have published at QoS 2.
+    /// Adds the subscriptions of restored sessions to the node's index, and announces the sessions to their shared
+    /// groups. Any shard may know the identities of the messages that they have published at QoS 2.
     pub(crate) fn recall(&mut self, out: &mut ShardOutput) {
         let filters: Vec<Box<str>> = self.state.filters().into_iter().map(Into::into).collect();
         filters.into_iter().for_each(|filter| self.filter_added(filter));
@@ -187,7 +187,7 @@ impl ShardHost {
         }
     }
 
-    /// A session from before the restart owns its unusual arrangements of wildcards again.
+    /// Charges a session from before the restart for its unusual arrangements of wildcards.
     fn charge_shapes(&self, uid: SessionUid) {
         let Some(session) = self.state.session(uid) else { return };
         let settings = &self.settings.routing;

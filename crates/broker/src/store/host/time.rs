@@ -1,4 +1,4 @@
-//! What happens by itself: publishers lose patience, sessions end, Wills become due, limits change.
+//! Timed events: the wait of publishers ends, sessions expire, Wills become due, limits change.
 
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,23 +12,23 @@ use crate::ids::{ConnectionId, SessionId, Time};
 use crate::settings::QueueFull;
 use crate::store::session_uid;
 
-/// When a client that could not be judged is looked at again.
+/// Delay after which a client that could not be judged is looked at again.
 const JUDGE_AGAIN: Duration = Duration::from_millis(10);
-/// Sessions looked at by one `Sweep`.
+/// Number of sessions that one `Sweep` looks at.
 const SWEEP: u32 = 4096;
 
 impl ShardHost {
-    /// When [`Self::tick`] is due, [`Time::NEVER`] without anything.
+    /// Time at which [`Self::tick`] is due; [`Time::NEVER`] without any work.
     pub fn next_deadline(&self) -> Time {
         let waiting = self.deadlines.peek().map_or(Time::NEVER, |Reverse((at, _))| *at);
         let due = if self.ticking { Time::NEVER } else { Time(self.state.next_deadline()) };
-        // Without a log nothing stays open.
+        // Without a log no batch stays open.
         let own = self.checkpointing.due().min(self.proposals.due()).min(self.held_wills.due());
         let left = self.log.is_none() && self.proposals.has_underway();
         waiting.min(due).min(own).min(if left { Time::default() } else { Time::NEVER })
     }
 
-    /// `judged`: everything that clients had sent until then was read.
+    /// Does the work that is due. Everything that clients had sent until `judged` was read.
     pub fn tick(&mut self, now: Time, judged: Time, out: &mut ShardOutput) {
         while let Some(Reverse((at, uid))) = self.deadlines.peek().copied()
             && at <= now
@@ -61,13 +61,13 @@ impl ShardHost {
         }
     }
 
-    /// Releases, in portions, the sessions that were owned when the process died.
+    /// Releases, in portions, the sessions that had a connection when the process ended.
     pub(super) fn sweep(&mut self, now: Time) {
         self.ticking = true;
         self.propose(now, &Command::Sweep { count: SWEEP }, Continuation::Clock { sweep: true });
     }
 
-    /// Sees to it that a session whose publishers wait is looked at when their patience ends, which is `due` at the earliest.
+    /// Schedules a look at a session whose publishers wait, when their wait ends, which is `due` at the earliest.
     pub(super) fn arm(&mut self, uid: SessionUid, due: Time) {
         let Some(live) = self.live.get_mut(&uid) else { return };
         if due >= live.armed {
@@ -82,7 +82,7 @@ impl ShardHost {
         }
     }
 
-    /// The rule for full queues has decided: nobody waits for this session any more.
+    /// Records that the rule for full queues has decided: no publisher waits for this session any more.
     pub(super) fn overdue_settled(&mut self, now: Time, uid: SessionUid, out: &mut ShardOutput) {
         let waiting = self.waiting_before(uid, u64::MAX).min(u64::from(self.settings.queue.messages_max));
         let Some(live) = self.live.get_mut(&uid) else { return };
@@ -100,13 +100,13 @@ impl ShardHost {
         }
     }
 
-    /// Connected clients for whom something waits.
+    /// Number of connected clients for which messages wait.
     pub fn waiting_clients(&self) -> usize {
         self.backlog.len()
     }
 
-    /// Clients that hold more than `share` of the memory for queues and have acknowledged nothing for `queue.full_wait`, until they
-    /// have `to_free` bytes together.
+    /// Clients that hold more than `share` of the memory for queues and have acknowledged nothing for
+    /// `queue.full_wait`, until they have `to_free` bytes together.
     pub fn hoarders(&self, judged: Time, share: u64, to_free: &mut u64) -> Vec<ConnectionId> {
         let mut found = Vec::new();
         for (slot, generation) in self.backlog.iter() {
@@ -124,14 +124,15 @@ impl ShardHost {
         found
     }
 
-    /// Without a log: what waits for absent clients has begun, or has stopped, to give way.
+    /// Updates the limits without a log, when messages for absent clients begin or stop to be dropped for lack of
+    /// memory.
     pub(super) fn notice_lack_of_memory(&mut self, now: Time) {
         if self.log.is_none() && self.load.absent_give_way.load(Relaxed) != self.gives_way {
             self.configure(now);
         }
     }
 
-    /// Says what the limits are, when they have changed.
+    /// Proposes the limits, when they have changed.
     pub(super) fn configure(&mut self, now: Time) {
         self.gives_way = self.load.absent_give_way.load(Relaxed);
         let limits = self.wanted_limits();
@@ -159,8 +160,8 @@ impl ShardHost {
         }
     }
 
-    /// Bytes that may wait for a session that is away. When a node without a log has held more than `limits.memory_queued_max` for
-    /// long, this is each session's equal share of that.
+    /// Maximum number of bytes that may wait for an absent session. When a node without a log has held more than
+    /// `limits.memory_queued_max` for long, this is each session's equal share of that.
     fn absent_bytes_max(&self) -> u64 {
         if self.log.is_some() || !self.load.absent_give_way.load(Relaxed) {
             return u64::MAX;
@@ -192,7 +193,7 @@ mod tests {
         host.start(began, Incarnation { began, number: 1 }, &mut ShardOutput::default());
     }
 
-    /// The time in between was counted twice when it was longer than a batch may move the clock.
+    /// A pause that was longer than the clock step of a batch was counted twice.
     #[test]
     fn after_a_long_pause_a_shards_clock_stands_where_the_nodes_does() {
         for hours in [0, 1, 10, 24, 30] {
@@ -202,7 +203,8 @@ mod tests {
         }
     }
 
-    /// Seed 52547: of a shard that was idle before, sessions were released in the past, so that Wills came and sessions ended too early.
+    /// Seed 52547: sessions of a shard that was idle before were released in the past, so that Wills and session expiry
+    /// came too early.
     #[test]
     fn a_session_of_an_idle_shard_lasts_from_the_start_of_the_next_life() {
         for hours in [0, 10, 24, 25, 48, 1000] {

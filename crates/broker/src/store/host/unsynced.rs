@@ -1,7 +1,10 @@
 //! Messages of durability `memory`: acknowledged when they are on their way to the log, not when they are on the disk.
 //!
-//! They go the same way as all others, so a session has them in the same order; only whoever waits for them does not wait for the disk.
-//! **Invariant:** what was acknowledged so and has not its places yet is bounded by `limits.memory_unsynced_max`.
+//! They take the same path as all others, so a session has them in the same order; only their publishers do not wait
+//! for the disk.
+//!
+//! **Invariant:** the bytes that were acknowledged in this way and are not queued yet are bounded by
+//! `limits.memory_unsynced_max`.
 
 use mqtt::ReasonCode;
 use shard::{Mutation, mutated};
@@ -13,8 +16,8 @@ use crate::message::Message;
 use crate::store::SHARDS;
 
 impl ShardHost {
-    /// The append under which a message is proposed: `append`, unless that need not wait. Then it is told now, and another one stands
-    /// for the message until it has its places.
+    /// Returns the append under which a message is proposed: `append`, if that must wait. Otherwise `append` is
+    /// completed now, and another append represents the message until it is queued.
     pub(super) fn acknowledge_early(
         &mut self,
         now: Time,
@@ -31,7 +34,7 @@ impl ShardHost {
         self.counters.acknowledged_unsynced += 1;
         let ahead = self.new_append(Waiter::Unsynced(bytes));
         if let Some(identity) = self.appends[key as usize].identity.take() {
-            // Until it has its places, the same message sent again is answered with this one.
+            // Until the message is queued, a repetition of it is answered with this append.
             self.appends[ahead as usize].identity = Some(identity);
             self.accepting.insert(identity, ahead);
         }

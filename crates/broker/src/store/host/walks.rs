@@ -1,8 +1,8 @@
-//! Walks over retained messages for subscriptions of durable sessions: how far each has come is part of the session, so that it goes on
-//! after a new connection and after a restart of the node.
+//! Walks over retained messages for subscriptions of durable sessions. The progress of each is part of the session, so
+//! that it continues after a reconnect and after a restart of the node.
 //!
-//! A page goes into the queue of the session like any message, and together with how far the walk has come by it. No page is asked for
-//! while the queue is half full, so that none lies beyond its limits when the connection ends.
+//! A page goes into the queue of the session like any message, together with the progress of the walk. No page is
+//! requested while the queue is half full, so that none exceeds its limits when the connection ends.
 
 use mqtt::QoS;
 use mqtt::RetainHandling;
@@ -15,12 +15,12 @@ use crate::retained;
 use crate::route::Options;
 use crate::store::{Completion, Enqueue, EnqueueForPage, WalkProgress, session_uid};
 
-/// Bytes of a command besides its texts and its message, at most.
+/// Maximum number of bytes of a command in addition to its texts and its message.
 const COMMAND: usize = 256;
 
 impl ShardHost {
-    /// Which subscriptions of a SUBSCRIBE are to get retained messages [MQTT-3.3.1-9] [MQTT-3.3.1-10] [MQTT-3.3.1-11] is remembered in the
-    /// same batch.
+    /// Starts the walks. The subscriptions of a SUBSCRIBE that are to get retained messages [MQTT-3.3.1-9]
+    /// [MQTT-3.3.1-10] [MQTT-3.3.1-11] are remembered in the same batch.
     pub(super) fn begin_walks(&mut self, now: Time, id: SessionId, filters: &[(Box<str>, Options, u32)]) {
         let session = session_uid(id);
         for (filter, options, _) in filters {
@@ -41,7 +41,7 @@ impl ShardHost {
         self.propose_later(now, &command, Continuation::Nobody);
     }
 
-    /// A page and how far the walk has come by it are in one record: a crash keeps both or neither.
+    /// Queues a page. The page and the progress of the walk are in one record: a crash keeps both or neither.
     pub(super) fn enqueue_page(
         &mut self,
         now: Time,
@@ -60,7 +60,7 @@ impl ShardHost {
         };
         let texts = filter.len()
             + progress.iter().filter_map(|it| it.after.as_ref()).map(|it| it.len()).sum::<usize>();
-        // Behind the last message nothing has to begin.
+        // After the last message nothing has to begin.
         let before_last =
             entries.iter().rev().skip(1).map(|entry| entry.message.size() + COMMAND).sum::<usize>();
         self.make_room_in_batch(texts + before_last + 4 * COMMAND, MESSAGE_OFFSET_MAX);
@@ -69,7 +69,7 @@ impl ShardHost {
         self.enqueue(now, id, entries, None, Some(Waiter::Page(session, connection)), out);
     }
 
-    /// Says so now, or when there is room.
+    /// Reports room for a page, now or when there is some.
     pub(super) fn room_for_page(&mut self, uid: SessionUid, connection: ConnectionId, out: &mut ShardOutput) {
         if self.live.get(&uid).is_some_and(|live| live.connection == connection) {
             self.page_waits.insert(uid);
@@ -77,7 +77,7 @@ impl ShardHost {
         }
     }
 
-    /// The queue of a session may be shorter than it was.
+    /// Checks for room after the queue of a session may have become shorter.
     #[inline]
     pub(super) fn look_for_room(&mut self, uid: SessionUid, out: &mut ShardOutput) {
         if self.page_waits.is_empty() || !self.page_waits.contains(&uid) {
@@ -96,8 +96,8 @@ impl ShardHost {
     }
 }
 
-/// Whether a session keeps how far the retained messages for a subscription have come. At QoS 0 nothing is kept for a session, and the
-/// broker's own messages are other ones after a restart.
+/// Returns whether a session keeps the progress of the retained messages for a subscription. At QoS 0 nothing is kept
+/// for a session, and the broker's own messages are different ones after a restart.
 pub(crate) fn is_kept(filter: &str, options: Options) -> bool {
     options.qos() > QoS::AtMostOnce && !filter.starts_with(retained::SYS) && !filter.starts_with("$share/")
 }

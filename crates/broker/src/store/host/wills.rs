@@ -13,7 +13,7 @@ use crate::store::log::Condition;
 use crate::store::{DueWill, Identity};
 use crate::will::WillOwner;
 
-/// What stands for the completions of a Will before it is known how many there are.
+/// Number that represents the completions of a Will before their number is known.
 const UNANNOUNCED: u32 = 1 << 31;
 
 /// Wills that are tried again: the disk was full when they were due.
@@ -23,12 +23,12 @@ pub(super) struct HeldWills {
     due: Option<Time>,
 }
 
-/// Owners of the Wills of clients that are away, as far as this incarnation of the node has seen them. No more than there are sessions and
-/// Wills that are due.
+/// Owners of the Wills of absent clients, as far as this incarnation of the node has seen them. There are no more of
+/// them than sessions and due Wills.
 #[derive(Debug, Default)]
 pub(super) struct WillOwners {
     pub of_sessions: HashMap<SessionUid, Arc<WillOwner>>,
-    /// By the number of the Will.
+    /// Owners by the number of the Will.
     pub of_due: HashMap<u64, Arc<WillOwner>>,
 }
 
@@ -42,7 +42,8 @@ impl HeldWills {
 }
 
 impl ShardHost {
-    /// A shard has refused a Will: it is kept, for when there is room again. False when there is nothing to wait for.
+    /// Keeps a Will that a shard has refused until there is room again. Returns false when there is nothing to wait
+    /// for.
     pub(super) fn hold_will(&mut self, now: Time, id: u64) -> bool {
         if self.state.due_will(id).is_none() {
             return false;
@@ -52,7 +53,7 @@ impl ShardHost {
         true
     }
 
-    /// Those who have had it by then know it by its identity.
+    /// Sends the held Wills again. A receiver that already got one knows it by its identity.
     pub(super) fn send_held_wills(&mut self, now: Time, out: &mut ShardOutput) {
         if self.held_wills.due() > now {
             return;
@@ -67,7 +68,8 @@ impl ShardHost {
         }
     }
 
-    /// A Will has become due, or was when the node's last life ended. The state keeps it until everybody whom it is for has it.
+    /// Publishes a Will that has become due, or was due when the node's previous incarnation ended. The state keeps it
+    /// until all its receivers have it.
     pub(super) fn will_due(&mut self, id: u64, out: &mut ShardOutput) {
         let Some(will) = self.state.due_will(id) else { return };
         let Ok(will) = shard::MessageView::decode(will) else { return };
@@ -75,12 +77,12 @@ impl ShardHost {
         let message = Message::of_stored(&shard::MessageView { properties, ..will });
         let key = self.new_append(Waiter::Will { id, shards: 0 });
         self.appends[key as usize].remaining = UNANNOUNCED;
-        // The one in memory knows more.
+        // The owner in memory has more properties than the stored one.
         let owner = self.will_owners.of_due.get(&id).cloned().or(owner.map(Arc::new));
         out.wills.push(DueWill { shard: self.id, key, id, message, owner });
     }
 
-    /// A Will is on its way.
+    /// Records that a Will was dispatched.
     pub(super) fn will_dispatched(
         &mut self,
         now: Time,
@@ -97,7 +99,7 @@ impl ShardHost {
         self.one_accepted(now, Some(key), out);
     }
 
-    /// Everybody whom a Will is for has it. Its identity is forgotten when that is durable, and no sooner.
+    /// Records that all receivers of a Will have it. Its identity is forgotten only when that is durable.
     pub(super) fn will_done(&mut self, now: Time, id: u64, shards: u16) {
         self.will_owners.of_due.remove(&id);
         let identity = Identity::of_will(self.id, id);
