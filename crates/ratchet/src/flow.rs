@@ -113,7 +113,7 @@ fn run_until_idle(broker: &mut Broker, clients: &mut [&mut Client]) {
             return;
         }
     }
-    panic!("the clients and the broker do not come to rest");
+    panic!("the clients and the broker never become idle");
 }
 
 /// A client that counts and acknowledges the messages it receives.

@@ -55,7 +55,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         _ => {
-            eprintln!("usage: ratchet [FLOW MESSAGES]; without arguments it lists the flows");
+            eprintln!("usage: ratchet [FLOW MESSAGES]; no arguments list the flows");
             ExitCode::FAILURE
         }
     }

@@ -29,7 +29,7 @@ impl Broker {
     /// Sends bytes from a client to the worker.
     pub fn send(&mut self, client: ConnectionId, bytes: &[u8]) {
         let received = self.worker.receive(NOW, client.slot, bytes);
-        assert_eq!(received.consumed, bytes.len(), "the worker takes everything");
+        assert_eq!(received.consumed, bytes.len(), "the worker accepts all bytes");
     }
 
     /// Runs turns until nothing is left to do. [`Self::received`] then returns the output.
@@ -60,7 +60,7 @@ impl Broker {
                 return;
             }
         }
-        panic!("the worker does not come to rest in {TURNS_MAX} turns");
+        panic!("the worker still has work after {TURNS_MAX} turns");
     }
 
     /// Returns the bytes that the last turns sent to a client, in order.

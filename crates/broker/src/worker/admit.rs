@@ -193,7 +193,7 @@ impl Worker {
             Some(false) => {
                 extra.will = None;
                 self.counters.wills_denied += 1;
-                tracing::debug!(client = &*client_id, "Will discarded: the access rules deny it now");
+                tracing::debug!(client = &*client_id, "Will discarded: access rules deny it");
             }
             None => {}
         }

@@ -15,7 +15,7 @@ impl Worker {
             flow.deliveries.check_invariants();
             assert!(
                 connection.session.is_none() || flow.deliveries.is_empty(),
-                "a durable session's queue is the store's"
+                "the store owns the queue of a durable session"
             );
             let waiting: usize = flow.deliveries.waiting_payloads().map(|entry| entry.message.size()).sum();
             let kept: usize = flow.deliveries.inflight_payloads().map(|entry| entry.message.size()).sum();
@@ -26,13 +26,16 @@ impl Worker {
                 *pending.entry(key as usize).or_insert(0) += 1;
             }
         }
-        assert_eq!(self.queued_bytes, queued_bytes as u64, "every byte that waits is counted, and no other");
+        assert_eq!(
+            self.queued_bytes, queued_bytes as u64,
+            "queued_bytes is the size of all waiting messages"
+        );
         assert_eq!(self.pending.len(), pending.len());
         for (key, waiting) in &self.pending {
             assert_eq!(
                 pending.get(&key),
                 Some(&waiting.remaining),
-                "a message waits for those who have it not"
+                "a message waits for each receiver that lacks it"
             );
         }
         for (_, shard) in &self.shards {

@@ -100,7 +100,7 @@ impl Worker {
             connection.out.discard();
             let is_open = connection.phase == Phase::Open;
             if connection.phase != Phase::Closing && self.is_traced() {
-                self.trace_end(slot, "the transport is gone");
+                self.trace_end(slot, "connection lost");
             }
             if is_open {
                 self.report_disconnected(slot, "connection lost");

@@ -40,7 +40,7 @@ const FITS_ALWAYS: usize = mqtt::PACKET_SIZE_MAX as usize / 2;
 const SHARED_MIN: usize = 8 * 1024;
 
 /// Reason that a trace gives for a message that the access rules deny.
-const NOT_READABLE: &str = "the access rules do not let the client read it";
+const NOT_READABLE: &str = "the access rules do not allow the client to receive it";
 
 /// Vectors for the message that is being handled, kept to avoid allocations.
 pub(super) struct Scratch {
@@ -298,8 +298,8 @@ impl Worker {
             tracing::warn!(
                 client = &*client,
                 user = connection.username(),
-                "queue full for too long: the client acknowledges too little; for queue.full_penalty its queue drops what it has no room for, \
-                 and no publisher waits"
+                "queue full for too long: the client acknowledges too slowly; for queue.full_penalty its full queue drops messages, \
+                 and no publisher waits for it"
             );
         }
     }
@@ -676,7 +676,10 @@ impl Worker {
     pub(super) fn close_slow_reader(&mut self, slot: u32) {
         let Some(connection) = self.connections.occupant(slot) else { return };
         self.counters.slow_readers_closed += 1;
-        tracing::debug!(client = &*connection.client_id, "closed: its queue was full for too long");
+        tracing::debug!(
+            client = &*connection.client_id,
+            "client disconnected: its queue was full for too long"
+        );
         self.note_full_queue(slot);
         self.close(slot, ReasonCode::QuotaExceeded);
     }
@@ -769,7 +772,10 @@ impl Worker {
         let mut shared = Shared::from(&message);
         let view = shared.view;
         let qos = view.qos.min(options.qos());
-        debug_assert!(!durable || qos == QoS::AtMostOnce, "a durable member's share comes from its session");
+        debug_assert!(
+            !durable || qos == QoS::AtMostOnce,
+            "a durable member gets QoS 1 and 2 from its session"
+        );
         let ids: &[u32] = if subscription_id == 0 { &[] } else { &[subscription_id] };
         let retain = view.retain && options.retain_as_published();
         let mut pending = None;

@@ -428,7 +428,7 @@ mod tests {
 
     /// [MQTT-3.8.3-3] applies to one connection. Another connection may have had its slot, on the same worker or not.
     #[test]
-    fn no_local_keeps_messages_from_their_publisher_alone() {
+    fn no_local_withholds_messages_only_from_their_publisher() {
         let publisher = ConnectionId { worker: WorkerId(1), slot: 7, generation: 4 };
         let view = MessageView {
             topic: "t",
@@ -451,7 +451,7 @@ mod tests {
             targets.len()
         };
         assert_eq!(merged(1, 7, 4, true), 0);
-        assert_eq!(merged(1, 7, 4, false), 1, "who does not ask for it gets its own messages");
+        assert_eq!(merged(1, 7, 4, false), 1, "without No Local a client gets its own messages");
         for (worker, slot, generation) in [(1, 7, 5), (1, 7, 3), (1, 8, 4), (2, 7, 4)] {
             assert_eq!(merged(worker, slot, generation, true), 1, "{worker}, {slot}, {generation}");
         }

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_mqtt_is_recognized_by_its_first_bytes() {
+    fn other_protocols_are_recognized_by_their_first_bytes() {
         let client_hello = [0x16, 3, 1, 2, 0, 1];
         assert_eq!(ForeignProtocol::of(&client_hello), Some(ForeignProtocol::Tls));
         for request in ["GET / HTTP/1.1\r\n", "POST /x HTTP/1.0\r\n", "PRI * HTTP/2.0\r\n"] {

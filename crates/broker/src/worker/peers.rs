@@ -23,7 +23,7 @@ use crate::store::{GroupName, Offer, Request};
 /// User Property of SUBSCRIBE that selects the nodes that must know the subscription before SUBACK.
 const SUBACK_PROPERTY: &str = "suback";
 /// Reason String for a connection whose SUBACK would have to wait for longer than `cluster.suback_timeout`.
-const UNKNOWN_ELSEWHERE: &str = "Server busy: other nodes of the cluster have not said in time that they know the subscription; subscribe again";
+const UNKNOWN_ELSEWHERE: &str = "Server busy: other nodes of the cluster have not confirmed in time that they know the subscription; subscribe again";
 
 /// Location of a forwarded message in the frames of this turn, and the hash of its topic.
 pub(super) type InFrames = Option<(Range<usize>, u32)>;

@@ -42,7 +42,7 @@ impl Worker {
         match command {
             WorkerCommand::Request(shard, request) => {
                 let Some((_, host)) = self.shards.iter_mut().find(|(id, _)| *id == shard) else {
-                    debug_assert!(false, "a request for a shard that is hosted elsewhere");
+                    debug_assert!(false, "request for a shard of another worker");
                     return;
                 };
                 let mut output = std::mem::take(&mut self.shard_output);

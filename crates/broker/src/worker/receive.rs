@@ -625,7 +625,7 @@ mod tests {
 
     /// Packet Identifiers wrap around from 65,535 to 1.
     #[test]
-    fn any_delivery_that_was_not_sent_can_be_withdrawn_and_no_other() {
+    fn only_unsent_deliveries_can_be_withdrawn() {
         let ids = [65_534, 65_535, 1, 2];
         let ready = || ids.map(|id| SessionDelivery::PubRel { packet_id: PacketId::new(id).expect("not 0") });
         let left = |id: u16, kind| {

@@ -77,7 +77,7 @@ impl Worker {
             tracing::debug!(
                 client = &*connection.client_id,
                 filter = &*text,
-                "no longer allowed: subscription ended"
+                "subscription removed: access rules no longer allow it"
             );
             connection.subscriptions.remove(&text);
             self.counters.subscribe_denied += 1;

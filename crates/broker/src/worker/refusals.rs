@@ -36,17 +36,17 @@ fn why(reason: ReasonCode, exceeded: ExceededLimits) -> String {
         ReasonCode::NotAuthorized => "access control does not allow it",
         ReasonCode::TopicFilterInvalid => "it is malformed, too long or has too many levels",
         ReasonCode::QuotaExceeded if exceeded.shapes => {
-            "there are too many different arrangements of wildcards, of this client or of all; use at most two + in at most 16 levels, which \
+            "too many different arrangements of wildcards, of this client or of all clients; use at most two + in at most 16 levels, which \
              is never refused for this"
         }
         ReasonCode::QuotaExceeded if exceeded.bytes => {
-            "this client, or its user, has as many bytes of Topic Filters as it may have"
+            "the Topic Filters of this client, or of its user, have reached their maximum number of bytes"
         }
         ReasonCode::QuotaExceeded if exceeded.shared => {
-            "this client has as many shared subscriptions as it may have"
+            "this client has reached its maximum number of shared subscriptions"
         }
         ReasonCode::QuotaExceeded => {
-            "there are as many subscriptions as there may be, or nothing more can be kept"
+            "the maximum number of subscriptions is reached, or no more can be stored"
         }
         reason => return reason.name().to_owned(),
     };
@@ -69,11 +69,9 @@ pub fn publish(reason: ReasonCode) -> Option<&'static str> {
 /// Returns a Reason String for a refused CONNECT.
 pub fn connect(reason: ReasonCode) -> Option<&'static str> {
     match reason {
-        ReasonCode::NotAuthorized => {
-            Some("access control does not let in a client that shows no more than this one")
-        }
+        ReasonCode::NotAuthorized => Some("access control does not accept the credentials of this client"),
         ReasonCode::QuotaExceeded => Some(
-            "a limit is reached: of connections or sessions of this node, of the client's user or of its mountpoint",
+            "a limit on connections or sessions is reached, of this node, of the client's user or of its mountpoint",
         ),
         _ => None,
     }
@@ -81,14 +79,14 @@ pub fn connect(reason: ReasonCode) -> Option<&'static str> {
 
 /// Reason String for a client whose Will is denied.
 pub const WILL_DENIED: &str = "access control does not allow this client to publish its Will Message";
-pub const WILL_TOO_LARGE: &str = "the Will Message is larger than this node takes";
+pub const WILL_TOO_LARGE: &str = "the Will Message is larger than this node accepts";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_says_why_and_of_several_which() {
+    fn a_reason_string_names_the_reason_and_the_filter() {
         let reason_string = |reasons: &[u8]| reason_string(reasons, ExceededLimits::default());
         assert_eq!(reason_string(&[0, 1, 2]), None);
         assert_eq!(
@@ -102,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_for_wildcards_says_that() {
+    fn a_reason_string_names_exceeded_wildcard_limits() {
         let shapes = reason_string(&[0x97], ExceededLimits { shapes: true, ..ExceededLimits::default() })
             .expect("refused");
         assert!(shapes.contains("arrangements of wildcards"), "{shapes}");

@@ -30,10 +30,10 @@ pub(super) struct PendingCopies {
 impl Worker {
     /// Retains a message of the broker itself. Only worker 0 publishes these.
     pub(super) fn retain_own(&mut self, message: Message) {
-        debug_assert_eq!(self.id, WorkerId(0), "where the broker's own topics are");
+        debug_assert_eq!(self.id, WorkerId(0), "worker 0 hosts the broker's own topics");
         // Their number is bounded by the number of figures, so they need no limit.
         if self.own_retained.set(message, |_, _| true).is_err() {
-            debug_assert!(false, "there is always room");
+            debug_assert!(false, "the broker's own topics have no limit");
         }
     }
 

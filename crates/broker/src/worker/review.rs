@@ -45,7 +45,7 @@ impl Worker {
         self.review.from = None;
         let clients = self.review.closed;
         if clients > 0 {
-            tracing::info!(clients, "disconnected: they may not be here any more");
+            tracing::info!(clients, "clients disconnected: they lost the right to be connected");
         }
         None
     }
