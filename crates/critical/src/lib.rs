@@ -1,7 +1,7 @@
-//! Threads without which a node is none: when one of them panics, the process ends.
+//! Critical threads: when one of them panics, the process ends.
 //!
-//! Half a broker is worse than none: whoever supervises the process starts a whole one. Threads that others can do without, or whose panics
-//! somebody answers for, are started as threads always are.
+//! A broker without one of its threads is worse than none: the supervisor of the process restarts it whole. Threads
+//! that are not essential, or whose panics are handled, are started in the ordinary way.
 
 #![forbid(unsafe_code)]
 
@@ -11,15 +11,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 use std::thread::{self, JoinHandle};
 
-/// Starts a thread of this name. Its panic is logged with its message, and aborts the process: `join` gives no error.
+/// Starts a thread of this name. Its panic is logged with its message and aborts the process, so `join` never returns
+/// an error.
 ///
 /// # Errors
-/// The system gives no thread.
+/// The system cannot start a thread.
 pub fn spawn<T: Send + 'static>(
     name: impl Into<String>,
     run: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    // Whatever was left half done is seen by nobody: the process ends.
+    // The process ends, so nothing sees state that was left half changed.
     let run = move || catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| end(&*panic));
     thread::Builder::new().name(name.into()).spawn(run)
 }
@@ -30,7 +31,7 @@ fn end(panic: &(dyn Any + Send)) -> ! {
     let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
     tracing::error!(
         thread = thread.name().unwrap_or_default(),
-        "a thread panicked that the node cannot do without, and the process ends: {said}"
+        "a critical thread panicked, and the process ends: {said}"
     );
     process::abort();
 }

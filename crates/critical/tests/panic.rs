@@ -1,13 +1,13 @@
-//! What becomes of a process with a thread that panics.
+//! Behaviour of a process with a thread that panics.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Output};
 
-/// Set for the process that is to end.
+/// Environment variable that is set in the process that must end.
 const CHILD: &str = "CRITICAL_CHILD";
 const SIGABRT: i32 = 6;
 
-/// What becomes of another process that does only the test of this name.
+/// Runs the test of this name in another process, and returns its output.
 fn done_by_a_child(test: &str) -> Output {
     let mut child = Command::new(std::env::current_exe().expect("this program"));
     child.args(["--exact", test, "--nocapture"]).env(CHILD, "1").output().expect("it runs")
@@ -33,6 +33,6 @@ fn a_panic_is_logged_and_ends_the_process() {
 }
 
 #[test]
-fn a_thread_that_ends_says_what_it_has_found() {
+fn a_thread_that_ends_returns_its_result() {
     assert_eq!(critical::spawn("one", || 7).expect("a thread").join().ok(), Some(7));
 }
