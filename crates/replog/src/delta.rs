@@ -2,15 +2,15 @@ use std::fmt;
 
 use crate::id::{Incarnation, Position, WriterId};
 
-/// What a key has. Small: it is copied.
+/// Value of a key. It is small: it is copied.
 pub trait Value: Clone + PartialEq {
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// From the front of `bytes`, which then begin behind it; `None` when that is no value.
+    /// Decodes a value from the front of `bytes` and advances it. Returns `None` for an invalid value.
     fn decode(bytes: &mut &[u8]) -> Option<Self>;
 }
 
-/// All last operations of one incarnation of a writer whose position is in `after..=upto`, without `after`.
+/// All last operations of one incarnation of a writer with positions in `after..=upto`, without `after`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delta<V> {
     pub writer: WriterId,
@@ -21,13 +21,13 @@ pub struct Delta<V> {
     pub operations: Vec<Operation<V>>,
 }
 
-/// Whether a delta is of a whole copy, for a reader that has missed deletions.
+/// Part of a whole copy for a reader that has missed deletions, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyPart {
     No,
-    /// Of one that goes on.
+    /// Part of a copy that continues.
     Part,
-    /// Its end: keys that it did not mention are deleted.
+    /// Last part of a copy: keys that the copy did not contain are deleted.
     End,
 }
 
@@ -35,20 +35,20 @@ pub enum CopyPart {
 pub struct Operation<V> {
     pub position: Position,
     pub key: Box<[u8]>,
-    /// `None`: deleted.
+    /// New value, or `None` for a deletion.
     pub value: Option<V>,
 }
 
-/// Bytes that are no delta.
+/// Error of bytes that are no delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaError {
-    /// Where.
+    /// Offset of the first invalid byte.
     pub offset: usize,
 }
 
 impl fmt::Display for DeltaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no delta of a replicated map, from byte {} on", self.offset)
+        write!(f, "invalid delta of a replicated map at byte {}", self.offset)
     }
 }
 
@@ -57,8 +57,9 @@ impl std::error::Error for DeltaError {}
 const VERSION: u8 = 1;
 
 impl<V: Value> Delta<V> {
-    /// Version u8, copy u8, writer u64, incarnation u64, after u64, length of the range; then for each operation the step of its position,
-    /// length of the key with the lowest bit for a value, key, value. Lengths and steps are of variable length.
+    /// Encodes the delta: version u8, copy u8, writer u64, incarnation u64, after u64, length of the range. For each
+    /// operation: the step of its position, the length of the key with a bit for a value as lowest bit, key, value.
+    /// Lengths and steps are of variable length.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(VERSION);
         out.push(match self.copy {
@@ -82,8 +83,10 @@ impl<V: Value> Delta<V> {
         }
     }
 
+    /// Decodes a delta. Never panics.
+    ///
     /// # Errors
-    /// For bytes that no [`Self::encode`] made. Never panics.
+    /// The bytes do not come from [`Self::encode`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DeltaError> {
         let mut rest = bytes;
         Self::read(&mut rest).ok_or(DeltaError { offset: bytes.len() - rest.len() })
@@ -130,7 +133,7 @@ fn take_slice<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
     Some(taken)
 }
 
-/// Seven bits a byte, the lowest first; the highest bit says that more follow.
+/// Appends a number: seven bits per byte, the lowest first; the highest bit means that more follow.
 fn put_number(mut number: u64, out: &mut Vec<u8>) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -183,9 +186,9 @@ mod tests {
         }
     }
 
-    /// The bytes of version 1, for ever.
+    /// Checks the bytes of version 1. They must never change.
     #[test]
-    fn a_delta_has_these_bytes() {
+    fn a_delta_keeps_its_byte_format() {
         let mut bytes = Vec::new();
         delta().encode(&mut bytes);
         let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -203,10 +206,10 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_panic_and_what_is_cut_is_refused() {
+    fn no_bytes_panic_and_cut_deltas_are_refused() {
         let mut bytes = Vec::new();
         delta().encode(&mut bytes);
-        // After its head and after each operation it would be a shorter one.
+        // Cut after its head or after an operation it is a valid shorter delta.
         let whole = [28, 34, bytes.len()];
         for length in 0..=bytes.len() {
             assert_eq!(Delta::<u8>::decode(&bytes[..length]).is_ok(), whole.contains(&length), "{length}");
@@ -225,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_one_meaning() {
+    fn numbers_have_one_encoding() {
         for number in [0, 1, 127, 128, 300, u64::MAX] {
             let mut bytes = Vec::new();
             put_number(number, &mut bytes);

@@ -5,29 +5,30 @@ use crate::delta::{CopyPart, Delta, Operation, Value};
 use crate::id::{Incarnation, Position, WriterId};
 use crate::replica::{Replica, WriterState};
 
-/// What one peer is sent, while the link to it lasts. It sends at once when it has been quiet, and gathers otherwise; it never waits for
-/// an answer.
+/// Deltas for one peer, while the link to it lasts. A feed sends at once after a quiet time, and gathers changes
+/// otherwise. It never waits for an answer.
 #[derive(Debug)]
 pub struct Feed {
     batching: Batching,
     fed: BTreeMap<WriterId, Fed>,
-    /// Microseconds.
+    /// Time of the last delta, in microseconds.
     last: Option<u64>,
     in_flight: u64,
-    /// Whose turn it was.
+    /// Writer of the last turn.
     turn: WriterId,
-    /// The revision of the replica at which there was nothing for the peer: nobody looks again before there is another.
+    /// Revision of the replica at which nothing was left to send. The feed does not search again before the revision
+    /// changes.
     idle_revision: Option<u64>,
 }
 
-/// How changes are gathered.
+/// Parameters for gathering changes.
 #[derive(Clone, Debug)]
 pub struct Batching {
-    /// After a delta has left, the next one waits so long. Zero: each change leaves by itself.
+    /// Minimum time between two deltas. With zero each change leaves by itself.
     pub interval: Duration,
-    /// Bytes of keys in one delta, without the last; a whole copy is made of such.
+    /// Maximum bytes of keys in one delta, without the last key; a whole copy consists of several deltas.
     pub bytes_max: usize,
-    /// Bytes of keys that are on their way.
+    /// Maximum bytes of keys that are in transit.
     pub in_flight_max: u64,
 }
 
@@ -41,15 +42,15 @@ impl Default for Batching {
 struct Fed {
     incarnation: Incarnation,
     upto: Position,
-    /// A whole copy is being sent; deletions up to here were forgotten when it began.
+    /// Set while a whole copy is sent: deletions up to this position were forgotten when it began.
     copy: Option<Position>,
 }
 
-/// Beside the key of each operation: its numbers.
+/// Bytes that each operation costs in addition to its key: its numbers.
 const OPERATION: u64 = 8;
 
 impl Feed {
-    /// Begins with what the peer says that it has ([`Replica::vector`]).
+    /// Creates a feed from the positions that the peer reports ([`Replica::vector`]).
     pub fn new(
         batching: Batching,
         vector: impl IntoIterator<Item = (WriterId, Incarnation, Position)>,
@@ -59,23 +60,24 @@ impl Feed {
         Self { batching, fed, last: None, in_flight: 0, turn: WriterId(0), idle_revision: None }
     }
 
-    /// The peer misses what comes after a position: it is sent again.
+    /// Sends the changes after a position again, because the peer lacks them.
     pub fn rewind(&mut self, writer: WriterId, incarnation: Incarnation, upto: Position) {
         self.fed.insert(writer, Fed { incarnation, upto, copy: None });
         self.idle_revision = None;
     }
 
-    /// The peer hears of other writers from this node than before: `wants` says something else from now on.
+    /// Notes that `wants` has a different result from now on: the peer receives other writers from this node than
+    /// before.
     pub fn wants_changed(&mut self) {
         self.idle_revision = None;
     }
 
-    /// The last delta found no place on the way to the peer: it comes again.
+    /// Returns a delta that the link refused: it is sent again.
     pub fn unsent<V: Value>(&mut self, replica: &Replica<V>, delta: &Delta<V>) {
         self.acknowledged(Self::cost(delta));
         self.idle_revision = None;
         if delta.after == Position::default() {
-            // Nothing of this life has been sent, not even that there is one.
+            // Nothing of this incarnation has been sent, not even the fact that it exists.
             self.fed.remove(&delta.writer);
             return;
         }
@@ -83,9 +85,10 @@ impl Feed {
         self.fed.insert(delta.writer, Fed { incarnation: delta.incarnation, upto: delta.after, copy });
     }
 
-    /// The next delta for the peer, if there is one and it is time. `wants` says of which writers the peer hears from this node, the same until
-    /// [`Self::wants_changed`]; a copy that has begun is finished, whether it is wanted or not, for the peer hears of that writer from nobody
-    /// else meanwhile. It is always of the same replica.
+    /// Returns the next delta for the peer, if there is one and it is time. `wants` selects the writers that the peer
+    /// receives from this node; its result must stay the same until [`Self::wants_changed`]. A copy that has begun is
+    /// finished even if it is not wanted any more, because meanwhile the peer receives that writer from no other node.
+    /// `replica` is the same in all calls.
     pub fn poll<V: Value>(
         &mut self,
         now: u64,
@@ -107,31 +110,31 @@ impl Feed {
         self.turn = writer;
         let (delta, bytes) = self.next(writer, held);
         self.in_flight += bytes;
-        // A copy is bounded by what is on its way, not by time.
+        // A copy is limited by the bytes in transit, not by time.
         if delta.copy == CopyPart::No && bytes < self.batching.bytes_max as u64 {
             self.last = Some(now);
         }
         Some(delta)
     }
 
-    /// Bytes of deltas have arrived, as [`Self::cost`] counts them.
+    /// Notes that bytes of deltas have arrived, as counted by [`Self::cost`].
     pub fn acknowledged(&mut self, bytes: u64) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
     }
 
-    /// What a delta counts while it is on its way.
+    /// Returns the cost of a delta while it is in transit, in bytes.
     pub fn cost<V>(delta: &Delta<V>) -> u64 {
         delta.operations.iter().map(|operation| operation.key.len() as u64 + OPERATION).sum()
     }
 
-    /// When the next delta may leave, microseconds.
+    /// Returns the time at which the next delta may leave, in microseconds.
     pub fn due(&self) -> u64 {
         let interval = u64::try_from(self.batching.interval.as_micros()).unwrap_or(u64::MAX);
         self.last.map_or(0, |last| last.saturating_add(interval))
     }
 
-    /// When [`Self::poll`] is worth calling again, microseconds; `None` while the peer has heard of everything, or of as much as may be on
-    /// its way.
+    /// Returns the time of the next call of [`Self::poll`], in microseconds. Returns `None` while the peer has
+    /// everything, or as much as may be in transit.
     pub fn next_due<V: Value>(&self, replica: &Replica<V>, wants: impl Fn(WriterId) -> bool) -> Option<u64> {
         if self.idle_revision == Some(replica.revision()) {
             return None;
@@ -154,14 +157,15 @@ impl Feed {
 
     fn is_behind<V: Value>(&self, replica: &Replica<V>, writer: WriterId, held: &WriterState<V>) -> bool {
         match self.fed.get(&writer) {
-            // What the peer knows of one that is over is worth nothing, and a writer knows best which of its lives goes on.
+            // State of the peer about an ended incarnation is worthless, and a writer knows best which of its
+            // incarnations runs.
             Some(fed) if fed.incarnation > held.incarnation => {
                 held.is_own || replica.is_dead(writer, fed.incarnation)
             }
             Some(fed) if fed.incarnation == held.incarnation => {
                 fed.upto < held.position || fed.copy.is_some()
             }
-            // That there is nothing in a new life is news, too.
+            // The peer must also learn that a new incarnation is empty.
             _ => true,
         }
     }
@@ -171,8 +175,7 @@ impl Feed {
         let new = Fed { incarnation, upto: Position::default(), copy: None };
         let mut fed =
             self.fed.get(&writer).copied().filter(|fed| fed.incarnation == incarnation).unwrap_or(new);
-        // What was deleted behind what the peer has, and forgotten since, it can only learn from a copy; one that is under way begins
-        // again.
+        // Deletions after the peer's position that are forgotten here require a copy. A copy in progress begins again.
         let floor = held.log.floor();
         if fed.upto < floor && fed.copy.is_none_or(|known| known < floor) {
             fed = Fed { copy: Some(floor), ..new };

@@ -1,10 +1,12 @@
-//! Maps with one writer each, replicated to many readers: no round trip for a change, and no conflict. No I/O, clocks or randomness.
+//! Maps with one writer each, replicated to many readers: no round trip for a change, and no conflict. No I/O, clocks
+//! or randomness.
 //!
-//! Read [`Replica`] first: what one node holds of all writers, its own map among them. A [`Feed`] is what one peer is sent of it, as
-//! [`Delta`]s, which the peer's replica applies. Any node can feed any writer's changes on, for every entry carries its position.
+//! Read [`Replica`] first: one node's state of all writers, its own map among them. A [`Feed`] sends [`Delta`]s of it
+//! to one peer, whose replica applies them. Any node can feed the changes of any writer, because every entry carries
+//! its position.
 //!
-//! **Invariant:** a replica holds for each key of a writer the last operation that it has heard of, in whatever order and however often
-//! deltas come; its position in a writer's changes is one before which it has heard of all.
+//! **Invariant:** a replica holds for each key of a writer the last operation that it has received, in whatever order
+//! and however often deltas arrive. It has received all changes of a writer up to its position.
 
 #![forbid(unsafe_code)]
 

@@ -7,7 +7,7 @@ use hashbrown::HashTable;
 use crate::delta::Value;
 use crate::id::Position;
 
-/// The last operation on each key of one writer, and their order.
+/// Last operation on each key of one writer, in order.
 #[derive(Debug)]
 pub struct Log<V> {
     entries: Vec<Entry<V>>,
@@ -15,13 +15,13 @@ pub struct Log<V> {
     by_key: HashTable<Slot>,
     by_position: BTreeMap<Position, u32>,
     hasher: FixedState,
-    /// Of keys that were deleted, while others may have to hear of that.
+    /// Positions of deleted keys, for readers that do not know the deletion yet.
     tombstones: BTreeSet<Position>,
-    /// Deletions up to here are forgotten: whoever is not that far needs a whole copy.
+    /// Position up to which deletions are forgotten: a reader before it needs a whole copy.
     floor: Position,
     live: usize,
     key_bytes: usize,
-    /// The sum of the hashes of all keys that are set with their values, the same in every replica.
+    /// Sum of the hashes of all keys that are set, with their values. It is the same in every replica.
     digest: u64,
     scratch: Vec<u8>,
 }
@@ -30,24 +30,25 @@ pub struct Log<V> {
 struct Entry<V> {
     key: Box<[u8]>,
     position: Position,
-    /// `None`: deleted.
+    /// Value, or `None` for a deleted key.
     value: Option<V>,
-    /// The copy that mentioned it.
+    /// Round of the copy that contained it.
     round: u32,
 }
 
-/// Where a key is. Its hash is kept, as a table that grows would otherwise look at every key again, each in a memory of its own.
+/// Index of a key. The hash is kept: a table that grows would otherwise read every key again, each from a different
+/// memory location.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     at: u32,
     hash: u32,
 }
 
-/// FNV-1a in 64 bits.
+/// Offset basis of 64-bit FNV-1a.
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0100_0000_01b3;
 
-/// Of what no copy mentioned.
+/// Round of entries that no copy contained.
 pub const NO_ROUND: u32 = 0;
 
 impl<V: Value> Log<V> {
@@ -67,12 +68,12 @@ impl<V: Value> Log<V> {
         }
     }
 
-    /// Keys that are set.
+    /// Returns the number of keys that are set.
     pub fn len(&self) -> usize {
         self.live
     }
 
-    /// Bytes of all keys, deleted ones that are remembered among them.
+    /// Returns the bytes of all keys, including remembered deleted ones.
     pub fn key_bytes(&self) -> usize {
         self.key_bytes
     }
@@ -106,7 +107,7 @@ impl<V: Value> Log<V> {
         self.by_key.find(spread(hash), is_it).map(|slot| slot.at)
     }
 
-    /// A key and what it has.
+    /// Returns a key and its value.
     pub fn entry(&self, at: u32) -> (&[u8], Option<&V>) {
         let entry = &self.entries[at as usize];
         (&entry.key, entry.value.as_ref())
@@ -116,8 +117,9 @@ impl<V: Value> Log<V> {
         self.find(key).is_some()
     }
 
-    /// Takes an operation unless a later one on its key is known; `round` is that of the copy that mentions it, or [`NO_ROUND`]. `None`: that
-    /// is so. Otherwise where the key is now ([`Self::entry`]), and the value before.
+    /// Applies an operation unless a later one on its key is known. `round` is that of the copy that contains it, or
+    /// [`NO_ROUND`]. Returns `None` when a later one is known, otherwise the index of the key ([`Self::entry`]) and the
+    /// previous value.
     pub fn put<K: AsRef<[u8]> + Into<Box<[u8]>>>(
         &mut self,
         key: K,
@@ -176,7 +178,7 @@ impl<V: Value> Log<V> {
         at
     }
 
-    /// Forgets an entry, whatever it is. Returns its key and value.
+    /// Removes an entry of any kind. Returns its key and value.
     fn take(&mut self, at: u32) -> (Box<[u8]>, Option<V>) {
         let entry = &mut self.entries[at as usize];
         let (key, value) = (std::mem::take(&mut entry.key), entry.value.take());
@@ -194,7 +196,7 @@ impl<V: Value> Log<V> {
         (key, value)
     }
 
-    /// Operations after a position, in their order.
+    /// Iterates over the operations after a position, in order.
     pub fn after(&self, position: Position) -> impl Iterator<Item = (Position, &[u8], Option<&V>)> {
         use std::ops::Bound::{Excluded, Unbounded};
         self.by_position.range((Excluded(position), Unbounded)).map(|(position, at)| {
@@ -203,7 +205,7 @@ impl<V: Value> Log<V> {
         })
     }
 
-    /// Every key that is set.
+    /// Iterates over the keys that are set.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &V)> {
         self.after(Position::default()).filter_map(|(_, key, value)| Some((key, value?)))
     }
@@ -217,7 +219,7 @@ impl<V: Value> Log<V> {
         }
     }
 
-    /// Deletions up to there are forgotten.
+    /// Forgets the deletions up to a position.
     pub fn raise_floor(&mut self, floor: Position) {
         self.floor = self.floor.max(floor);
         while let Some(position) = self.tombstones.first().copied().filter(|position| *position <= floor)
@@ -227,7 +229,8 @@ impl<V: Value> Log<V> {
         }
     }
 
-    /// Forgets what a whole copy did not mention: those of another round up to `position`. Returns keys that were set.
+    /// Removes the entries up to `position` that a whole copy did not contain: those of another round. Returns the keys
+    /// that were set.
     pub fn sweep(&mut self, round: u32, position: Position) -> Vec<Box<[u8]>> {
         let unmentioned = self.by_position.range(..=position).filter_map(|(_, at)| {
             let entry = &self.entries[*at as usize];
@@ -243,7 +246,8 @@ impl<V: Value> Log<V> {
             .collect()
     }
 
-    /// Takes out up to `count` entries, for a log that is given up. Keys that were set are returned; empty when there are no more.
+    /// Removes up to `count` entries of a log that is dropped. Returns the keys that were set; empty when none are
+    /// left.
     pub fn drain(&mut self, count: usize) -> Vec<Box<[u8]>> {
         let mut keys = Vec::new();
         while keys.len() < count
@@ -268,17 +272,17 @@ impl<V: Value> Log<V> {
             assert_eq!(entry.position, *position);
             assert_eq!(self.find(&entry.key), Some(*at));
             assert_eq!(entry.value.is_none(), self.tombstones.contains(position));
-            assert!(entry.value.is_some() || *position > self.floor, "what is forgotten is gone");
+            assert!(entry.value.is_some() || *position > self.floor, "forgotten deletions are removed");
         }
     }
 }
 
-/// The table takes its place from the lowest bits and a mark from the highest.
+/// Spreads a hash: the table takes the slot from the lowest bits and a tag from the highest.
 fn spread(hash: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(hash)
 }
 
-/// What a key with a value adds to the digest; nothing when it is deleted.
+/// Returns the contribution of a key with its value to the digest; 0 when it is deleted.
 fn part<V: Value>(key: &[u8], value: Option<&V>, scratch: &mut Vec<u8>) -> u64 {
     let Some(value) = value else { return 0 };
     scratch.clear();

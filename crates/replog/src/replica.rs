@@ -6,21 +6,21 @@ use crate::delta::{CopyPart, Delta, Operation, Value};
 use crate::id::{Incarnation, Position, WriterId};
 use crate::log::{Log, NO_ROUND};
 
-/// Lives of a writer that are kept while what it has now is not complete.
+/// Maximum incarnations of a writer that are kept while the present one is not complete.
 const INCARNATIONS_KEPT: usize = 3;
 
-/// What one node holds of the maps of all writers: its own, complete, and others' as far as it has heard.
+/// State of one node: the maps of all writers, its own complete, and others up to the received position.
 #[derive(Debug)]
 pub struct Replica<V> {
     writers: BTreeMap<WriterId, WriterState<V>>,
     dead: BTreeMap<WriterId, Dead>,
-    /// Logs of such, which are given up in portions.
+    /// Dropped logs, which are freed in portions.
     dropped: Vec<(WriterId, Log<V>)>,
-    /// Sources that were refused something ([`Self::poll_refused_source`]).
+    /// Sources that were refused deltas ([`Self::poll_refused_source`]).
     refused_sources: Vec<SourceId>,
     hasher: FixedState,
     tombstones_max: usize,
-    /// Another one with each change of what the writers have.
+    /// Number that changes with every change of the writers' state.
     revision: u64,
 }
 
@@ -28,7 +28,7 @@ pub struct Replica<V> {
 pub(crate) struct WriterState<V> {
     pub incarnation: Incarnation,
     pub log: Log<V>,
-    /// Of all operations up to here it has heard, of those on the same key at least of the last.
+    /// Position up to which the replica knows the last operation on each key.
     pub position: Position,
     copying: Option<Copying>,
     round: u32,
@@ -36,44 +36,44 @@ pub(crate) struct WriterState<V> {
     is_suspect: bool,
 }
 
-/// Lives of a writer that are over: all up to one, but for one that goes on nevertheless. A writer that has lost its number may begin one with a smaller
-/// number than it had before.
+/// Ended incarnations of a writer: all up to a number, except one that continues. A writer that has lost its number may
+/// start one with a smaller number than before.
 #[derive(Debug, Default)]
 struct Dead {
     upto: Incarnation,
     except: Option<Incarnation>,
 }
 
-/// A whole copy that is coming.
+/// A whole copy that is arriving.
 #[derive(Debug)]
 struct Copying {
     source: SourceId,
-    /// How far it is.
+    /// Position that it has reached.
     upto: Position,
-    /// Others whose words could not be taken meanwhile, which do not know that.
+    /// Other sources whose deltas were refused meanwhile, and that do not know it.
     refused: Vec<SourceId>,
 }
 
-/// A key of a writer has a value, or none. Told whenever that changes, and sometimes again when a writer begins a new life while what it
-/// wrote before is still being forgotten.
+/// Change of a key's value. Reported on every change, and sometimes again while entries of a writer's previous
+/// incarnation are still being forgotten.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Change<'a, V> {
     pub writer: WriterId,
     pub key: &'a [u8],
-    /// `None`: it has none any more.
+    /// New value, or `None` when the key has none any more.
     pub value: Option<&'a V>,
 }
 
-/// A delta was taken in.
+/// Result of an applied delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// How far the replica is with this writer now.
+    /// Position of the replica for this writer now.
     pub position: Position,
-    /// Keys that changed.
+    /// Number of changed keys.
     pub changes: usize,
 }
 
-/// Why a delta was not.
+/// Reason why a delta was not applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotApplied {
     /// The writer is this node.
@@ -82,20 +82,20 @@ pub enum NotApplied {
     Dead,
     /// A later incarnation is known.
     Old { known: Incarnation },
-    /// Something before it is missing: to be asked for from here on.
+    /// Earlier changes are missing: request them from this position.
     Gap { position: Position },
-    /// Another source is sending a whole copy: when that has come, or is given up, this one has to be heard again
+    /// Another source is sending a whole copy. When that is complete or given up, this source must send again
     /// ([`Replica::poll_refused_source`]).
     Copying,
 }
 
-/// Whom a delta came from: one feed of one peer.
+/// Source of a delta: one feed of one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SourceId(pub u64);
 
 impl<V: Value> Replica<V> {
-    /// An empty one. `hash_seed` is the node's secret, so that nobody chooses keys that collide; of each writer so many deletions are
-    /// remembered as `tombstones_max` says, for readers that are behind.
+    /// Creates an empty replica. `hash_seed` is a secret of the node, so that no client can choose colliding keys. Up
+    /// to `tombstones_max` deletions of each writer are remembered, for readers that are behind.
     pub fn new(hash_seed: u64, tombstones_max: usize) -> Self {
         Self {
             writers: BTreeMap::new(),
@@ -108,7 +108,7 @@ impl<V: Value> Replica<V> {
         }
     }
 
-    /// This node is a writer from now on, in a life of which nobody knows anything yet.
+    /// Makes this node a writer, with a new incarnation that no other node knows yet.
     pub fn own(&mut self, writer: WriterId, incarnation: Incarnation) {
         let own = WriterState { is_own: true, ..self.fresh(incarnation) };
         self.drop_writer(writer);
@@ -128,8 +128,8 @@ impl<V: Value> Replica<V> {
         }
     }
 
-    /// Changes a key of a map of this node's own, `None` deletes it. Returns the position of the change; `None` when there is nothing to
-    /// change or the map is not its own.
+    /// Changes a key of one of this node's own maps; `None` deletes it. Returns the position of the change, or `None`
+    /// when nothing changes or the map is not its own.
     pub fn set(&mut self, writer: WriterId, key: &[u8], value: Option<V>) -> Option<Position> {
         let held = self.writers.get_mut(&writer).filter(|held| held.is_own)?;
         if held.log.get(key) == value.as_ref() {
@@ -142,7 +142,7 @@ impl<V: Value> Replica<V> {
         Some(held.position)
     }
 
-    /// Takes in what another node says of a writer, and tells `on_change` what that changes.
+    /// Applies a delta, and calls `on_change` for each change.
     ///
     /// # Errors
     /// [`NotApplied`]; nothing is changed.
@@ -164,7 +164,7 @@ impl<V: Value> Replica<V> {
             Some(known) if known > incarnation => return Err(NotApplied::Old { known }),
             Some(known) if known == incarnation => {}
             _ => {
-                // What an earlier life wrote is void.
+                // Entries of an earlier incarnation are void.
                 self.drop_writer(writer);
                 self.begin(writer, incarnation);
             }
@@ -172,9 +172,9 @@ impl<V: Value> Replica<V> {
         let Some(held) = self.writers.get_mut(&writer) else { return Err(NotApplied::Dead) };
         let begins = copy != CopyPart::No && after == Position::default();
         let from = match &mut held.copying {
-            // Whoever copies: nothing is missing before it.
+            // In a copy nothing before it can be missing.
             _ if copy == CopyPart::No && after <= held.position => held.position,
-            // Two copies of different times cannot be told from one without what was deleted between them.
+            // Copies of different times cannot be combined into one without the deletions between them.
             Some(copying) if copying.source != source && !begins => {
                 if !copying.refused.contains(&source) {
                     copying.refused.push(source);
@@ -183,7 +183,7 @@ impl<V: Value> Replica<V> {
             }
             _ if copy == CopyPart::No => held.position,
             Some(copying) if !begins => copying.upto,
-            // One that begins takes the place of another, whose source may have stopped.
+            // A copy that begins replaces another one, whose source may have stopped.
             _ => Position::default(),
         };
         if after > from {
@@ -192,11 +192,12 @@ impl<V: Value> Replica<V> {
         if begins {
             held.round += 1;
         }
-        // A delta of another source may be older than the copy: what it brings is no sign that the copy mentioned it.
+        // A delta of another source may be older than the copy: its keys do not count as contained in the copy.
         let round = if copy == CopyPart::No { NO_ROUND } else { held.round };
         let mut changes = 0;
         for Operation { position, key, value } in operations {
-            // All up to here was heard of: what is not there any more was deleted, and the source has not heard of that.
+            // The replica has received all operations up to here: a key that is missing was deleted, and the source
+            // does not know that.
             if position <= held.position && !held.log.holds(&key) {
                 continue;
             }
@@ -230,7 +231,7 @@ impl<V: Value> Replica<V> {
         Ok(Applied { position: held.position, changes })
     }
 
-    /// Nothing more comes from a source: its copies are given up, and what they brought stays.
+    /// Drops a source that sends nothing more: its copies are given up, and the keys that they brought stay.
     pub fn lost(&mut self, source: SourceId) {
         self.refused_sources.retain(|refused_sources| *refused_sources != source);
         for held in self.writers.values_mut() {
@@ -243,7 +244,8 @@ impl<V: Value> Replica<V> {
         }
     }
 
-    /// Nothing comes from a source at present. Its copies go on when that changes, but for those for which others were refused.
+    /// Notes that a source sends nothing at present. Its copies resume later, except those for which other sources were
+    /// refused.
     pub fn source_down(&mut self, source: SourceId) {
         for held in self.writers.values_mut() {
             let is_given_up = |copying: &mut Copying| copying.source == source && !copying.refused.is_empty();
@@ -253,14 +255,15 @@ impl<V: Value> Replica<V> {
         }
     }
 
-    /// A source that was refused something for the copy of another one, which is no reason any more. It believes that this replica has
-    /// heard it: its feed has to begin again with what the replica has now. The call of [`Self::lost`] by which it does takes it from here.
+    /// Returns a source whose deltas were refused because of another source's copy that has ended. The source believes
+    /// that they were applied, so its feed must start again from the replica's present state. The call of
+    /// [`Self::lost`] that restarts the feed removes it from this list.
     pub fn poll_refused_source(&mut self) -> Option<SourceId> {
         self.refused_sources.pop()
     }
 
-    /// An incarnation of a writer, and every one before it, is dead for good: its entries go ([`Self::forget_some`]), and what is still
-    /// on its way is refused.
+    /// Declares an incarnation of a writer, and every earlier one, dead for good. Its entries are removed
+    /// ([`Self::forget_some`]), and deltas in transit are refused.
     pub fn declare_dead(&mut self, writer: WriterId, incarnation: Incarnation) {
         let dead = self.dead.entry(writer).or_default();
         dead.upto = incarnation.max(dead.upto);
@@ -268,7 +271,8 @@ impl<V: Value> Replica<V> {
         self.drop_if_dead(writer);
     }
 
-    /// A life of a writer is not dead after all. Whether it counted as dead: then what was told of it was refused.
+    /// Declares an incarnation of a writer not dead after all. Returns whether it counted as dead: then deltas of it
+    /// were refused.
     pub fn revive(&mut self, writer: WriterId, incarnation: Incarnation) -> bool {
         let was_dead = self.is_dead(writer, incarnation);
         if let Some(dead) = self.dead.get_mut(&writer).filter(|_| was_dead) {
@@ -280,8 +284,9 @@ impl<V: Value> Replica<V> {
         was_dead
     }
 
-    /// A life of a writer goes on, and what was told of a later one is void, of which nothing more is taken. Whether there was such a life: then what was told of
-    /// the one that goes on was refused.
+    /// Declares that an incarnation of a writer continues, and discards later ones: their entries are void, and none
+    /// are accepted any more. Returns whether there was a later one: then deltas of the one that continues were
+    /// refused.
     pub fn discard_later(&mut self, writer: WriterId, incarnation: Incarnation) -> bool {
         let Some(held) =
             self.writers.get(&writer).filter(|held| held.incarnation > incarnation && !held.is_own)
@@ -296,19 +301,19 @@ impl<V: Value> Replica<V> {
         true
     }
 
-    /// Whether this node writes that.
+    /// Returns whether this node is the writer.
     pub fn is_own(&self, writer: WriterId) -> bool {
         self.writers.get(&writer).is_some_and(|held| held.is_own)
     }
 
-    /// Whether a life of a writer was declared dead.
+    /// Returns whether an incarnation of a writer was declared dead.
     pub fn is_dead(&self, writer: WriterId, incarnation: Incarnation) -> bool {
         self.dead
             .get(&writer)
             .is_some_and(|dead| incarnation <= dead.upto && dead.except != Some(incarnation))
     }
 
-    /// A life of which nothing is known yet.
+    /// Starts an incarnation that is not known yet.
     fn begin(&mut self, writer: WriterId, incarnation: Incarnation) {
         let fresh = self.fresh(incarnation);
         self.writers.insert(writer, fresh);
@@ -331,8 +336,9 @@ impl<V: Value> Replica<V> {
         }
     }
 
-    /// Forgets up to `count` entries of the dead. `may_go` says of a writer, and how far the replica is with the life that it has now, whether what is not
-    /// in that life is void: until then its entries stay. False when there are no more that may go.
+    /// Forgets up to `count` entries of dead incarnations. `may_go` receives a writer and the replica's position in its
+    /// present incarnation, and returns whether entries that are missing there are void; until then they stay. Returns
+    /// false when no more may go.
     pub fn forget_some(
         &mut self,
         count: usize,
@@ -346,7 +352,7 @@ impl<V: Value> Replica<V> {
             self.dropped.remove(at);
         }
         for key in keys {
-            // A later life may have it, too.
+            // A later incarnation may have the key, too.
             let is_held = self.writers.get(&writer).is_some_and(|held| held.log.get(&key).is_some());
             let is_kept = || self.dropped(writer).any(|(_, log)| log.get(&key).is_some());
             if !is_held && !is_kept() {
@@ -356,7 +362,7 @@ impl<V: Value> Replica<V> {
         self.next_to_forget(&may_go).is_some()
     }
 
-    /// The oldest life that goes. A writer that begins anew again and again keeps few of its lives.
+    /// Returns the oldest incarnation to forget. A writer that restarts again and again keeps few of its incarnations.
     fn next_to_forget(
         &self,
         may_go: impl Fn(WriterId, Option<(Incarnation, Position)>) -> bool,
@@ -371,12 +377,12 @@ impl<V: Value> Replica<V> {
         self.dropped.iter().filter(move |(of, _)| *of == writer)
     }
 
-    /// Entries of earlier lives of a writer that are not forgotten yet, those of the earliest first.
+    /// Iterates over entries of earlier incarnations of a writer that are not forgotten yet, the earliest first.
     pub fn remains(&self, writer: WriterId) -> impl Iterator<Item = (&[u8], &V)> {
         self.dropped(writer).flat_map(|(_, log)| log.iter())
     }
 
-    /// Nobody hears of a writer at present; its entries stay.
+    /// Marks a writer as unreachable or reachable; its entries stay.
     pub fn set_suspect(&mut self, writer: WriterId, is_suspect: bool) {
         if let Some(held) = self.writers.get_mut(&writer) {
             held.is_suspect = is_suspect;
@@ -387,27 +393,27 @@ impl<V: Value> Replica<V> {
         self.writers.get(&writer).is_some_and(|held| held.is_suspect)
     }
 
-    /// How far the replica is with each writer.
+    /// Iterates over the position for each writer.
     pub fn vector(&self) -> impl Iterator<Item = (WriterId, Incarnation, Position)> {
         self.writers.iter().map(|(writer, held)| (*writer, held.incarnation, held.position))
     }
 
-    /// While this is the same so is [`Self::vector`], and no feed finds more than before.
+    /// Returns a number that is the same only while [`Self::vector`] is and no feed has more to send.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// How far the replica is with a writer.
+    /// Returns the position for a writer.
     pub fn position(&self, writer: WriterId) -> Option<Position> {
         self.writers.get(&writer).map(|held| held.position)
     }
 
-    /// The life of a writer that the replica is about.
+    /// Returns the incarnation of a writer that the replica holds.
     pub fn incarnation(&self, writer: WriterId) -> Option<Incarnation> {
         self.writers.get(&writer).map(|held| held.incarnation)
     }
 
-    /// Whether a whole copy of some writer is under way.
+    /// Returns whether a whole copy of some writer is in progress.
     pub fn is_copying(&self) -> bool {
         self.writers.values().any(|held| held.copying.is_some())
     }
@@ -416,23 +422,24 @@ impl<V: Value> Replica<V> {
         self.writers.get(&writer)?.log.get(key)
     }
 
-    /// All keys of a writer, in the order of their last changes.
+    /// Iterates over all keys of a writer, in the order of their last changes.
     pub fn entries(&self, writer: WriterId) -> impl Iterator<Item = (&[u8], &V)> {
         self.writers.get(&writer).into_iter().flat_map(|held| held.log.iter())
     }
 
-    /// Keys of a writer, deletions that are remembered, bytes of all of their keys.
+    /// Returns for a writer the number of keys, of remembered deletions, and the bytes of all their keys.
     pub fn size(&self, writer: WriterId) -> (usize, usize, usize) {
         let log = self.writers.get(&writer).map(|held| &held.log);
         log.map_or((0, 0, 0), |log| (log.len(), log.tombstones(), log.key_bytes()))
     }
 
-    /// A hash of all keys of a writer with their values: the same wherever these are the same.
+    /// Returns a hash of all keys of a writer with their values: the same in all replicas with the same keys and
+    /// values.
     pub fn digest(&self, writer: WriterId) -> u64 {
         self.writers.get(&writer).map_or(0, |held| held.log.digest())
     }
 
-    /// Deletions of a writer up to there are forgotten.
+    /// Returns the position up to which deletions of a writer are forgotten.
     pub(crate) fn floor(&self, writer: WriterId) -> Position {
         self.writers.get(&writer).map_or(Position::default(), |held| held.log.floor())
     }
@@ -445,7 +452,7 @@ impl<V: Value> Replica<V> {
         for (writer, held) in &self.writers {
             held.log.check_invariants();
             assert!(held.is_own || !self.is_dead(*writer, held.incarnation));
-            assert!(held.log.floor() <= held.position, "only what was heard of is forgotten");
+            assert!(held.log.floor() <= held.position, "only received deletions are forgotten");
             assert!(!held.is_own || held.copying.is_none());
             assert!(held.copying.as_ref().is_none_or(|copying| !copying.refused.contains(&copying.source)));
         }

@@ -1,4 +1,5 @@
-//! Nodes that write, restart, die, and feed each other over queues that are lost and begun anew, against maps that are simply kept.
+//! Nodes that write, restart, die, and feed each other over queues that are lost and made again, compared with plain
+//! maps.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -39,23 +40,23 @@ impl Random {
 
 type Map = BTreeMap<Vec<u8>, Flags>;
 
-/// A node that writes one map and reads all.
+/// A node that writes one map and reads all of them.
 struct Node {
     replica: Replica<Flags>,
-    /// What it told whoever asked to hear of changes, by writer.
+    /// Changes that its replica reported, by writer.
     mirror: BTreeMap<WriterId, Map>,
-    /// What it wrote in this life.
+    /// Keys that it wrote in this incarnation.
     written: Map,
     incarnation: Incarnation,
 }
 
-/// One node feeds another.
+/// Queue from one node to another.
 struct Wire {
     from: usize,
     to: usize,
     feed: Feed,
     queue: VecDeque<Vec<u8>>,
-    /// Nothing comes of it for now.
+    /// True while nothing arrives from it.
     is_silent: bool,
 }
 
@@ -91,7 +92,7 @@ impl World {
             let started = world.start(node, Incarnation(1));
             world.nodes.push(started);
         }
-        // A ring, both ways: everything reaches everybody by two ways and comes back to where it began.
+        // The nodes form a ring, both ways: each change reaches every node by two ways and returns to its writer.
         for node in 0..nodes {
             let next = (node + 1) % nodes;
             for (from, to) in [(node, next), (next, node)] {
@@ -167,15 +168,15 @@ impl World {
         self.listen_again(reader);
     }
 
-    /// Whoever could not be heard while another's copy came is asked anew.
+    /// Restarts the feeds of sources that were refused during another source's copy.
     fn listen_again(&mut self, reader: usize) {
         while let Some(source) = self.nodes[reader].replica.poll_refused_source() {
-            self.count("heard again");
+            self.count("read again");
             self.reconnect(source.0 as usize);
         }
     }
 
-    /// A wire goes quiet with what is on it, or goes on.
+    /// Silences a wire with its contents, or resumes it.
     fn silence(&mut self, at: usize) {
         let Wire { to, is_silent, .. } = &mut self.wires[at];
         *is_silent = !*is_silent;
@@ -187,7 +188,7 @@ impl World {
         }
     }
 
-    /// A link is lost and made anew.
+    /// Loses a link and makes it again.
     fn reconnect(&mut self, at: usize) {
         let replica = &mut self.nodes[self.wires[at].to].replica;
         replica.lost(SourceId(at as u64));
@@ -198,7 +199,7 @@ impl World {
         self.count("reconnected");
     }
 
-    /// A node begins anew, and some hear that its life before has ended.
+    /// Restarts a node, and reports the end of its previous incarnation to some nodes.
     fn restart(&mut self, node: usize, random: &mut Random) {
         let before = self.nodes[node].incarnation;
         self.nodes[node] = self.start(node, Incarnation(before.0 + 1));
@@ -226,8 +227,9 @@ impl World {
         }
     }
 
-    /// With what is left of the wires everybody ends with what each writer has: all of them, or one of the two ways round the ring, while what
-    /// goes the other way is silent for ever. None begins anew but by itself.
+    /// Heals the remaining wires and checks that every node ends with the maps of all writers. The wires are all of
+    /// them, or one of the two ways round the ring while the other stays silent for ever. Feeds restart only by
+    /// themselves.
     fn heal(&mut self, is_one_way: bool) {
         for at in 0..self.wires.len() {
             if self.wires[at].is_silent != (is_one_way && at % 2 == 1) {
@@ -255,7 +257,7 @@ impl World {
                 assert_eq!(held, self.nodes[node].written, "reader {reader}, writer {node}");
                 if reader != node {
                     let mirrored = self.nodes[reader].mirror.get(&writer(node)).cloned().unwrap_or_default();
-                    assert_eq!(mirrored, held, "those who hear of changes know the same");
+                    assert_eq!(mirrored, held, "reported changes agree");
                 }
             }
         }
@@ -263,7 +265,7 @@ impl World {
 }
 
 #[test]
-fn every_replica_ends_with_what_the_writers_have() {
+fn every_replica_ends_with_the_maps_of_the_writers() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = number("MERIDIAN_REPLOG_SEED").unwrap_or(0);
     let mut counts = BTreeMap::new();
@@ -307,7 +309,7 @@ fn every_replica_ends_with_what_the_writers_have() {
         "reconnected",
         "restarted",
         "silent",
-        "heard again",
+        "read again",
     ];
     for what in all {
         assert!(counts.get(what).is_some_and(|count| *count > 0), "{what} never happened: {counts:?}");
@@ -324,7 +326,7 @@ fn set(replica: &mut Replica<Flags>, key: &str, value: Option<u8>) {
     replica.set(WriterId(1), key.as_bytes(), value.map(Flags));
 }
 
-/// Sends all there is, and returns how many deltas that took and whether any was of a whole copy.
+/// Sends all deltas, and returns their number and whether any belonged to a whole copy.
 fn feed_all(now: u64, feed: &mut Feed, from: &Replica<Flags>, to: &mut Replica<Flags>) -> usize {
     let mut deltas = 0;
     for step in 0..10_000 {
@@ -340,7 +342,7 @@ fn feed_all(now: u64, feed: &mut Feed, from: &Replica<Flags>, to: &mut Replica<F
 fn a_lone_change_leaves_at_once_and_many_leave_together() {
     let (mut writer, mut reader) = one_to_one();
     let mut feed = Feed::new(Batching { interval: Duration::from_millis(1), ..Batching::default() }, []);
-    assert_eq!(feed_all(0, &mut feed, &writer, &mut reader), 1, "that a writer is there");
+    assert_eq!(feed_all(0, &mut feed, &writer, &mut reader), 1, "the existence of a writer");
     set(&mut writer, "a", Some(1));
     let now = 1_000_000_000;
     assert!(feed.poll(now, &writer, |_| true).is_some());
@@ -353,7 +355,7 @@ fn a_lone_change_leaves_at_once_and_many_leave_together() {
 }
 
 #[test]
-fn changes_on_one_key_that_were_not_sent_yet_are_one() {
+fn unsent_changes_of_one_key_are_sent_as_one() {
     let (mut writer, mut reader) = one_to_one();
     for round in 0..50 {
         set(&mut writer, "a", (round % 2 == 0).then_some(round));
@@ -361,7 +363,9 @@ fn changes_on_one_key_that_were_not_sent_yet_are_one() {
     let mut feed = Feed::new(Batching::default(), []);
     let delta = feed.poll(0, &writer, |_| true).expect("news");
     assert_eq!((delta.operations.len(), delta.upto), (1, Position(50)));
-    reader.apply(SourceId(1), delta, |_| panic!("a deletion of what was never there")).expect("contiguous");
+    reader
+        .apply(SourceId(1), delta, |_| panic!("a deletion of a key that never existed"))
+        .expect("contiguous");
 }
 
 #[test]
@@ -384,7 +388,7 @@ fn a_reader_that_missed_too_many_deletions_gets_a_copy_and_loses_nothing_meanwhi
         reader.apply(SourceId(1), delta, |_| {}).expect("in order");
         lowest = lowest.min(reader.size(WriterId(1)).0);
     }
-    assert_eq!(lowest, 100, "what is still set was there all the time");
+    assert_eq!(lowest, 100, "keys that are still set were there all the time");
     assert_eq!(reader.size(WriterId(1)).0, 100);
     assert!(!reader.is_copying());
 }
@@ -405,7 +409,7 @@ fn a_feed_without_answers_stops_at_its_bound() {
     assert!(feed.poll(u64::MAX / 2, &writer, |_| true).is_some());
 }
 
-/// What each of two feeds has to say at first of a map of which deletions are forgotten: two parts of a whole copy.
+/// Returns the first deltas of two feeds of a map whose deletions are forgotten: two parts of a whole copy each.
 fn two_copies() -> (Replica<Flags>, [Vec<Delta<Flags>>; 2]) {
     let mut writer = Replica::new(1, 0);
     writer.own(WriterId(1), Incarnation(1));
@@ -427,7 +431,7 @@ fn two_copies() -> (Replica<Flags>, [Vec<Delta<Flags>>; 2]) {
 const A: SourceId = SourceId(1);
 const B: SourceId = SourceId(2);
 
-/// A reader with the first part of both copies, who has refused the rest of the first.
+/// Returns a reader that has the first part of both copies and has refused the rest of the first.
 fn reader_of_two() -> (Replica<Flags>, Delta<Flags>) {
     let (_, [of_a, of_b]) = two_copies();
     let mut reader = Replica::new(1, 0);
@@ -442,7 +446,7 @@ fn reader_of_two() -> (Replica<Flags>, Delta<Flags>) {
 }
 
 #[test]
-fn who_was_refused_for_a_copy_is_heard_again_when_that_ends_or_is_given_up() {
+fn a_source_refused_during_a_copy_is_read_again_when_the_copy_ends_or_is_given_up() {
     type End = fn(&mut Replica<Flags>, Delta<Flags>);
     let ends: [End; 3] = [
         |reader, rest| {
@@ -465,9 +469,9 @@ fn who_was_refused_for_a_copy_is_heard_again_when_that_ends_or_is_given_up() {
     assert_eq!(reader.size(WriterId(1)).0, 3);
 }
 
-/// A link that is cut for a moment does not begin a copy of a million keys again.
+/// A short cut of a link must not restart a copy of a million keys.
 #[test]
-fn a_copy_that_keeps_nobody_out_survives_silence() {
+fn a_copy_that_refuses_no_other_source_survives_silence() {
     let (_, [of_a, _]) = two_copies();
     let mut reader = Replica::new(1, 0);
     reader.apply(A, of_a[0].clone(), |_| {}).expect("it begins");
@@ -477,7 +481,7 @@ fn a_copy_that_keeps_nobody_out_survives_silence() {
 }
 
 #[test]
-fn a_copy_that_has_begun_is_finished_when_nobody_wants_it_any_more() {
+fn a_copy_that_has_begun_is_finished_although_it_is_not_wanted_any_more() {
     let (writer, _) = two_copies();
     let mut feed = Feed::new(Batching { bytes_max: 20, ..Batching::default() }, []);
     let mut reader = Replica::new(1, 0);
@@ -494,7 +498,7 @@ fn a_copy_that_has_begun_is_finished_when_nobody_wants_it_any_more() {
 }
 
 #[test]
-fn a_part_of_a_copy_that_finds_no_place_is_sent_again_as_one() {
+fn a_part_of_a_copy_that_the_link_refused_is_sent_again_as_one() {
     let (writer, _) = two_copies();
     for unsent in [0, 1] {
         let mut feed = Feed::new(Batching { bytes_max: 20, ..Batching::default() }, []);
@@ -514,20 +518,20 @@ fn a_part_of_a_copy_that_finds_no_place_is_sent_again_as_one() {
     }
 }
 
-/// The entries of the life before would stay with its readers for ever.
+/// Readers would otherwise keep the entries of the previous incarnation for ever.
 #[test]
-fn that_there_is_nothing_in_a_new_life_is_said_again_when_it_finds_no_place() {
+fn an_empty_new_incarnation_is_announced_again_when_the_link_refused_it() {
     let mut writer = Replica::<Flags>::new(1, 4);
     writer.own(WriterId(1), Incarnation(2));
     let mut feed = Feed::new(Batching::default(), [(WriterId(1), Incarnation(1), Position(9))]);
-    let news = feed.poll(0, &writer, |_| true).expect("a new life");
+    let news = feed.poll(0, &writer, |_| true).expect("a new incarnation");
     feed.unsent(&writer, &news);
     assert_eq!(feed.poll(u64::MAX, &writer, |_| true), Some(news));
 }
 
 /// A writer has lost its number with its disk, and its clock was ahead before.
 #[test]
-fn a_life_with_a_smaller_number_is_taken_when_the_greater_one_is_over_and_the_greater_no_more() {
+fn an_incarnation_with_a_smaller_number_is_accepted_once_the_greater_one_is_over() {
     let id = WriterId(1);
     let incarnation = |number: u64, key: &str| {
         let mut writer = Replica::<Flags>::new(1, 4);
@@ -542,14 +546,14 @@ fn a_life_with_a_smaller_number_is_taken_when_the_greater_one_is_over_and_the_gr
     reader.apply(A, ahead.clone(), |_| {}).expect("the first");
     reader.declare_dead(id, Incarnation(51));
     assert!(reader.revive(id, Incarnation(1)) && !reader.revive(id, Incarnation(1)));
-    // Some other node has not heard that it is over.
+    // Another node does not know yet that it is over.
     assert_eq!(reader.apply(B, ahead.clone(), |_| {}), Err(NotApplied::Dead));
     reader.apply(A, delta.clone(), |_| {}).expect("it goes on");
     assert_eq!(reader.digest(id), behind.digest(id));
-    // That node says how far it is, and hears of the life that goes on.
+    // That node reports its position, and learns of the incarnation that continues.
     let mut feed = Feed::new(batching(), [(id, Incarnation(51), Position(1))]);
     assert!(feed.poll(0, &reader, |_| true).is_some_and(|told| told.incarnation == Incarnation(1)));
-    // The writer need not have heard of it to know that.
+    // The writer knows that even without having received the later one.
     let mut feed = Feed::new(batching(), [(id, Incarnation(51), Position(1))]);
     assert!(feed.poll(0, &behind, |_| true).is_some_and(|told| told.incarnation == Incarnation(1)));
     let mut other = Replica::<Flags>::new(1, 4);
