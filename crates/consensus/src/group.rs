@@ -17,10 +17,10 @@ use crate::machine::{Machine, Shared, State, StateMachine, UNSUPPORTED_VERSION};
 use crate::mutation::{Mutation, mutated};
 use crate::network::{Network, Transmit};
 use crate::raft_log::{StorageGroups, Store, Unreadable};
+use crate::raft_types::{Command, Member, ReplicaId, Types};
 use crate::runtime::{Runtime, lock};
 use crate::serve::Server;
 use crate::status::{Role, Status};
-use crate::raft_types::{Command, Member, ReplicaId, Types};
 use crate::wire;
 
 pub(crate) type Raft = openraft::Raft<Types, Machine>;

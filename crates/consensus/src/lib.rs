@@ -14,12 +14,12 @@ mod machine;
 mod mutation;
 mod network;
 mod raft_log;
+mod raft_types;
 mod runtime;
 mod serve;
 mod status;
 #[cfg(test)]
 mod tests;
-mod raft_types;
 mod wire;
 
 pub use config::{Config, ELECTION_TIMEOUT, HEARTBEAT};
@@ -30,5 +30,5 @@ pub use mutation::Mutation;
 pub use mutation::{mutate, reached};
 pub use network::Transmit;
 pub use raft_log::{StorageGroups, Unreadable};
-pub use status::{Progress, Role, Status};
 pub use raft_types::{LogGroup, Member, ReplicaId};
+pub use status::{Progress, Role, Status};

@@ -8,8 +8,8 @@ use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend};
 
 use crate::raft_log::Store;
-use crate::runtime::lock;
 use crate::raft_types::{Answer, LogId, Snapshot, SnapshotMeta, StoredMembership, Types};
+use crate::runtime::lock;
 
 /// State machine that replicas feed with the same commands. It depends on nothing but the commands.
 pub trait StateMachine: Send + 'static {

@@ -15,8 +15,8 @@ use openraft::raft::{
 use openraft::{AsyncRuntime, OptionalSend};
 use tokio::sync::oneshot;
 
-use crate::runtime::{Runtime, lock};
 use crate::raft_types::{LogGroup, LogId, Member, ReplicaId, Snapshot, Types, Vote};
+use crate::runtime::{Runtime, lock};
 use crate::wire::{Appended, Body, Message, encode};
 
 /// Bytes of a snapshot in one frame. Small enough that a frame of the control lane delays no other for long.

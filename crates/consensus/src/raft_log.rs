@@ -16,8 +16,8 @@ use storage::{GroupId, Log, Record, RecoveredGroup, SegmentId, Vacate};
 use tokio::sync::oneshot;
 
 use crate::mutation::{Mutation, mutated};
-use crate::runtime::lock;
 use crate::raft_types::{Entry, IoFlushed, LogId, Snapshot, SnapshotMeta, Types, Vote};
+use crate::runtime::lock;
 use crate::wire::{HardState, decode_entry, decode_meta, encode_entry, encode_meta, log_id, term_of};
 
 #[cfg(test)]

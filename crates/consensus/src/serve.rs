@@ -10,8 +10,8 @@ use tokio::sync::RwLock;
 
 use crate::group::Raft;
 use crate::raft_log::Store;
-use crate::runtime::lock;
 use crate::raft_types::{ReplicaId, Snapshot, SnapshotMeta, Vote};
+use crate::runtime::lock;
 use crate::wire::Body;
 
 /// State between requests: a snapshot that arrives in pieces.

@@ -9,8 +9,8 @@ use openraft::vote::RaftLeaderId as _;
 use storage::fault::FaultDisk;
 use storage::{Commit, GroupId, LogListener, Options, Vacate, Writer};
 
-use crate::runtime::lock;
 use crate::raft_types::{Command, Entry, Membership, Payload, SnapshotMeta, StoredMembership, Vote};
+use crate::runtime::lock;
 use crate::wire::{self, Append, Body, Message};
 use crate::{
     Change, Config, Group, LogGroup, Member, ReplicaId, Role, SnapshotError, StateMachine, StorageGroups,

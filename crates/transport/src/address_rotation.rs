@@ -1,18 +1,18 @@
-//! Which of the addresses behind a name is tried next.
+//! Selection of the next address to try among those of a host name.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// For whom a connection is made.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DialPurpose {
-    /// A peer is one node: which of its addresses does not matter, as long as it is there.
+    /// A peer is one node: any of its addresses will do as long as it answers there.
     Peer,
-    /// There may be a node at each address, and all are to be found.
+    /// Each address may have a node, and all of them are to be found.
     Discovery,
 }
 
-/// What was tried last behind each name that has several addresses.
+/// Last attempts for each host name that has several addresses.
 #[derive(Default)]
 pub struct AddressRotation {
     last: BTreeMap<(DialPurpose, Box<str>), LastAddress>,
@@ -21,25 +21,25 @@ pub struct AddressRotation {
 #[derive(Clone, Copy)]
 struct LastAddress {
     address: SocketAddr,
-    /// The peer was there the last time.
+    /// True when the peer was found there last time.
     is_good: bool,
 }
 
-/// One connection that is to be made, over the first of some addresses that takes it.
+/// One connection to make, over the first of several addresses that accepts it.
 pub struct Attempt {
     pub name: Box<str>,
     purpose: DialPurpose,
-    /// The one that is being tried, and those that come after it.
+    /// Address that is being tried; the others follow in order.
     address: Option<SocketAddr>,
     others: std::vec::IntoIter<SocketAddr>,
     has_alternatives: bool,
 }
 
-/// Names that have a turn. Beyond, all of them begin again, which costs an attempt or two.
+/// Maximum number of host names with a remembered attempt. Beyond it all start again, which costs an attempt or two.
 const NAMES_MAX: usize = 1024;
 
 impl AddressRotation {
-    /// The addresses `found` behind a name, from the one whose turn it is.
+    /// Starts an attempt at the addresses `found` for a name, beginning with the one whose turn it is.
     pub fn begin(&self, purpose: DialPurpose, name: &str, mut found: Vec<SocketAddr>) -> Attempt {
         if purpose == DialPurpose::Discovery {
             // Name servers change the order from one answer to the next.
@@ -49,7 +49,7 @@ impl AddressRotation {
         let turn = self.last.get(&(purpose, name.into()));
         let after = |turn: &LastAddress| match purpose {
             DialPurpose::Discovery => found.partition_point(|address| *address <= turn.address),
-            // The system's order says which is best.
+            // The order of the resolver is the order of preference.
             DialPurpose::Peer => {
                 let at = found.iter().position(|address| *address == turn.address);
                 at.map_or(0, |at| at + usize::from(!turn.is_good))
@@ -61,7 +61,7 @@ impl AddressRotation {
         Attempt { name: name.into(), purpose, address: None, others: found.into_iter(), has_alternatives }
     }
 
-    /// The address to try now.
+    /// Returns the address to try now.
     pub fn next(&mut self, attempt: &mut Attempt) -> Option<SocketAddr> {
         attempt.address = attempt.others.next();
         let address = attempt.address?;
@@ -76,21 +76,21 @@ impl AddressRotation {
         Some(address)
     }
 
-    /// The peer was there.
+    /// Notes that the peer was found.
     pub fn joined(&mut self, attempt: &Attempt) {
         if let Some(turn) = self.entry_of(attempt) {
             turn.is_good = true;
         }
     }
 
-    /// Nobody was there, or not the peer.
+    /// Notes that no node, or not the peer, was found.
     pub fn failed(&mut self, attempt: &Attempt) {
         if let Some(turn) = self.entry_of(attempt) {
             turn.is_good = false;
         }
     }
 
-    /// Unless another attempt has gone on from this one's address.
+    /// Returns the entry of the attempt's name, unless a later attempt has continued from this attempt's address.
     fn entry_of(&mut self, attempt: &Attempt) -> Option<&mut LastAddress> {
         let turn = self.last.get_mut(&(attempt.purpose, attempt.name.clone()))?;
         attempt.address.is_some_and(|address| address == turn.address).then_some(turn)
@@ -102,7 +102,7 @@ impl Attempt {
         self.others.len() == 0
     }
 
-    /// What went wrong, and at which address if the name does not say that.
+    /// Returns a text with the error, and with the address unless it equals the name.
     pub fn explain(&self, error: &std::io::Error) -> String {
         match self.address {
             Some(address) if self.has_alternatives => format!("{address}: {error}"),
@@ -119,7 +119,7 @@ mod tests {
         ports.iter().map(|port| ([127, 0, 0, 1], *port).into()).collect()
     }
 
-    /// The ports in the order in which an attempt tries them, of which `works` does.
+    /// Runs an attempt at several ports, where only `works` accepts, and returns the ports in the order of the tries.
     fn attempt(
         address_rotation: &mut AddressRotation,
         purpose: DialPurpose,
@@ -140,12 +140,12 @@ mod tests {
     }
 
     #[test]
-    fn every_address_that_is_sought_has_its_turn_whatever_the_order_of_the_answers() {
+    fn every_discovery_address_has_its_turn_in_any_order_of_the_answers() {
         let mut address_rotation = AddressRotation::default();
         let mut seek =
             |ports: &[u16]| attempt(&mut address_rotation, DialPurpose::Discovery, ports, |port| port != 2);
         assert_eq!(seek(&[3, 1, 2, 3]), [1]);
-        assert_eq!(seek(&[1, 2, 3]), [2, 3], "one that is dead holds up none");
+        assert_eq!(seek(&[1, 2, 3]), [2, 3], "a dead one delays no other");
         assert_eq!(seek(&[2, 1, 3]), [1]);
         assert_eq!(seek(&[4, 3, 1]), [3], "2 is gone, 4 has come");
         assert_eq!(seek(&[4, 3, 1]), [4]);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_dialed_where_it_was_and_elsewhere_when_it_is_not() {
+    fn a_peer_is_dialed_at_its_last_address_first_and_then_elsewhere() {
         let mut address_rotation = AddressRotation::default();
         let mut dial =
             |works| attempt(&mut address_rotation, DialPurpose::Peer, &[9, 1, 5], |port| port == works);
@@ -166,9 +166,9 @@ mod tests {
         assert_eq!(dial(0), [9, 1, 5]);
     }
 
-    /// The first address takes connections, and is not the peer's: that shows only later.
+    /// The first address accepts connections but is not the peer's, which shows only later.
     #[test]
-    fn what_is_not_joined_gives_the_turn_to_the_next() {
+    fn an_address_without_the_peer_passes_the_turn_to_the_next() {
         let mut address_rotation = AddressRotation::default();
         let mut first = || {
             let mut attempt = address_rotation.begin(DialPurpose::Peer, "name", addresses(&[9, 1]));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn names_have_a_bound() {
+    fn remembered_names_have_a_bound() {
         let mut address_rotation = AddressRotation::default();
         for name in 0..5_000 {
             let mut attempt =

@@ -4,26 +4,27 @@ use std::time::{Duration, Instant};
 
 use crate::secure::Tls;
 
-/// How links are carried.
+/// Configuration of the transport.
 #[derive(Clone, Debug)]
 pub struct TransportConfig {
-    /// Where other nodes connect to. A port of 0 is one that the system chooses.
+    /// Addresses that other nodes connect to. With port 0 the system chooses a port.
     pub listen: Vec<SocketAddr>,
-    /// On all connections, both ways; without it bytes are neither encrypted nor protected from change.
+    /// TLS for all connections in both directions. Without it bytes are neither encrypted nor protected from change.
     pub tls: Option<Tls>,
-    /// The time of [`link::Time`] 0.
+    /// Instant of [`link::Time`] 0.
     pub clock: Instant,
-    /// The congestion control of every connection, by the kernel's name for it.
+    /// Congestion control of every connection, by its name in the kernel.
     pub congestion: Box<str>,
-    /// A connection ends when what was sent is not acknowledged for so long, or the peer takes nothing for so long.
+    /// Maximum time for which sent bytes may stay unacknowledged, or the peer may accept none. The connection ends
+    /// then.
     pub user_timeout: Duration,
-    /// Bytes that a connection holds for a socket that would block; one frame may go beyond.
+    /// Maximum bytes that a connection holds while its socket would block; one frame may exceed it.
     pub output_max: usize,
-    /// Connections that wait to be accepted, in the kernel.
+    /// Maximum connections that wait in the kernel to be accepted.
     pub backlog: u16,
-    /// The name of the thread.
+    /// Name of the thread.
     pub thread: Box<str>,
-    /// What the name of a host with its port stands for. It may block: it has a thread of its own.
+    /// Resolver of host names with a port. It may block: it runs on a thread of its own.
     pub resolve: fn(&str) -> io::Result<Vec<SocketAddr>>,
 }
 

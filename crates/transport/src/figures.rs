@@ -1,12 +1,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What a carrier has done since it was started.
+/// Counters of a transport since it was started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Sockets that there are now, of any stage.
+    /// Current number of sockets, in any stage.
     pub connections: u64,
     pub accepted: u64,
-    /// Connections that could not be accepted, as for want of descriptors.
+    /// Connections that could not be accepted, for example for lack of file descriptors.
     pub accept_errors: u64,
     pub dialed: u64,
     /// Connections that TLS ended.
@@ -15,17 +15,17 @@ pub struct Figures {
     pub bytes_written: u64,
     pub reads: u64,
     pub writes: u64,
-    /// Writes that did not take everything.
+    /// Writes that the socket accepted only in part.
     pub blocked: u64,
     pub turns: u64,
-    /// Times that the thread slept and was woken by a letter.
+    /// Times that the thread slept and was woken by a command.
     pub wakeups: u64,
     pub commands: u64,
-    /// The congestion control that was asked for is not available: the kernel's own is used.
+    /// True when the configured congestion control is not available: the kernel's default is used.
     pub is_congestion_refused: bool,
 }
 
-/// The same while it goes on: one thread writes, any reads.
+/// Live counters behind [`Figures`]: one thread writes, any thread reads.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub connections: AtomicU64,
@@ -44,7 +44,7 @@ pub struct Counts {
     pub is_congestion_refused: AtomicBool,
 }
 
-/// Adds to a counter that no other thread writes: no locked instruction.
+/// Adds to a counter that no other thread writes, without a locked instruction.
 pub fn add(counter: &AtomicU64, count: u64) {
     counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
 }

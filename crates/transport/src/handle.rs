@@ -17,20 +17,20 @@ use crate::resolver::Resolver;
 use crate::secure::Tls;
 use crate::transport::{Transport, WAKER};
 
-/// A carrier that runs. It ends when this is dropped.
+/// Handle of a running transport. Dropping it stops the transport.
 pub struct Handle<L> {
     sender: Sender<L>,
     addresses: Vec<SocketAddr>,
     counts: Arc<Counts>,
     thread: Option<JoinHandle<()>>,
-    /// Nothing comes; its other end goes with the thread.
+    /// Channel without messages. It disconnects when the thread ends.
     ended: Receiver<()>,
 }
 
 /// Binds the addresses and starts the thread.
 ///
 /// # Errors
-/// An address that cannot be had, or no thread.
+/// An address cannot be bound, or the thread cannot be started.
 pub fn spawn<C: Handler + 'static>(handler: C, config: TransportConfig) -> io::Result<Handle<C::Command>> {
     let poll = Poll::new()?;
     let (sender, inbox) = mailbox(Waker::new(poll.registry(), WAKER)?);
@@ -56,12 +56,12 @@ pub fn spawn<C: Handler + 'static>(handler: C, config: TransportConfig) -> io::R
 }
 
 impl<L> Handle<L> {
-    /// For threads that have letters for the core.
+    /// Returns a sender for threads that have commands for the handler.
     pub fn sender(&self) -> Sender<L> {
         self.sender.clone()
     }
 
-    /// Where other nodes connect to, in the order of the configuration.
+    /// Returns the addresses that other nodes connect to, in the order of the configuration.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -70,9 +70,9 @@ impl<L> Handle<L> {
         self.counts.figures()
     }
 
-    /// Other certificates, for connections from now on. Nothing happens without TLS.
+    /// Sets other certificates for connections from now on. Without TLS it does nothing.
     pub fn renew(&self, tls: Tls) {
-        // A carrier that has ended has no connections.
+        // A transport that has ended has no connections.
         let _ = self.sender.post(MailboxItem::Renewed(tls));
     }
 
@@ -81,7 +81,8 @@ impl<L> Handle<L> {
         self.end();
     }
 
-    /// The same, but waits so long at most. False when the thread has not ended by then: it is stuck, and left to itself.
+    /// Stops like [`Self::stop`], but waits for at most `within`. Returns false when the thread has not ended by then:
+    /// it hangs and is abandoned.
     pub fn stop_within(mut self, within: Duration) -> bool {
         self.request_stop();
         let is_stuck = self.ended.recv_timeout(within) == Err(RecvTimeoutError::Timeout);
@@ -94,13 +95,13 @@ impl<L> Handle<L> {
     fn end(&mut self) {
         self.request_stop();
         if let Some(thread) = self.thread.take() {
-            // One that panics ends the process.
+            // A thread that panics ends the process.
             let _ = thread.join();
         }
     }
 
     fn request_stop(&self) {
-        // It may have ended already.
+        // The thread may have ended already.
         let _ = self.sender.post(MailboxItem::Stop);
     }
 }

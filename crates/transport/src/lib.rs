@@ -1,9 +1,11 @@
-//! The bytes of a node's links, over TCP and TLS: one thread that owns the sockets, and a [`Handler`] that owns a [`link::Mesh`].
+//! Transport of a node's links over TCP and TLS: one thread that owns the sockets, and a [`Handler`] that owns a
+//! [`link::Mesh`].
 //!
-//! [`spawn`] starts it; `Transport` in `transport.rs` is the loop to read. Other threads hand it letters through a [`Sender`].
+//! [`spawn`] starts it; `Transport` in `transport.rs` is the loop to read. Other threads send it commands through a
+//! [`Sender`].
 //!
-//! **Invariant:** the thread never blocks but in its poll, and no frame passes a lock. A connection that would block keeps no more than what
-//! one call of [`link::Mesh::output`] gave it.
+//! **Invariant:** the thread blocks only in its poll, and no frame passes a lock. A connection that would block keeps
+//! no more than one call of [`link::Mesh::output`] returned.
 
 #![forbid(unsafe_code)]
 
@@ -28,19 +30,20 @@ pub use handle::{Handle, spawn};
 pub use mailbox::Sender;
 pub use secure::{Names, Tls, TlsFiles};
 
-/// What owns the links whose bytes are carried. All calls come from one thread.
+/// Owner of the links whose bytes are carried. All calls come from one thread.
 pub trait Handler: Send {
-    /// What other threads hand it.
+    /// Command that other threads send it.
     type Command: Send;
 
     fn handle_command(&mut self, now: Time, command: Self::Command);
 
     fn mesh(&mut self) -> &mut Mesh;
 
-    /// Called once in every turn, after its letters, bytes and the time-outs of the mesh: for the mesh's events and what is due. What it
-    /// sends leaves in this turn.
+    /// Handles the mesh's events and due work. Called once in every turn, after its commands, bytes and the mesh's
+    /// time-outs. Its output leaves in this turn.
     fn turn(&mut self, now: Time);
 
-    /// When [`Self::turn`] is due, besides the mesh's own time-outs. [`Time::NEVER`] when nothing is.
+    /// Returns the time at which [`Self::turn`] is due, apart from the mesh's own time-outs. [`Time::NEVER`] when
+    /// nothing is.
     fn timeout(&self) -> Time;
 }

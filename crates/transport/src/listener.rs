@@ -3,15 +3,15 @@ use mio::net::TcpListener;
 
 use crate::log_limiter::LogLimiter;
 
-/// One address where other nodes connect to.
+/// One address that other nodes connect to.
 #[derive(Debug)]
 pub struct Listener {
     pub socket: TcpListener,
-    /// It may have more to accept.
+    /// True when more connections may wait to be accepted.
     pub is_pending: bool,
-    /// The system had no room: not before.
+    /// Time of the next attempt to accept, after the system had no resources.
     pub not_before: Time,
-    /// It cannot accept.
+    /// Limiter for log lines about failures to accept.
     pub log_limiter: LogLimiter,
 }
 

@@ -1,4 +1,4 @@
-//! How other threads hand letters to the carrier: a queue, and a wake-up only for a thread that sleeps.
+//! Mailbox for commands from other threads to the transport: a queue, and a wake-up only for a thread that sleeps.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,22 +10,22 @@ use mio::Waker;
 
 use crate::secure::Tls;
 
-/// What the carrier finds in its mailbox.
+/// Item in the mailbox of the transport.
 pub enum MailboxItem<L> {
     Command(L),
-    /// What a name stands for.
+    /// Answer of the resolver.
     Resolved {
         address: Box<str>,
         found: io::Result<Vec<SocketAddr>>,
     },
-    /// For connections from now on.
+    /// Certificates for connections from now on.
     Renewed(Tls),
     Stop,
 }
 
-/// Hands letters to the core of a carrier, in order.
+/// Sends commands to the handler of a transport, in order.
 ///
-/// The queue has no bound of its own: whoever sends without end looks at [`Self::waiting`].
+/// The queue has no bound of its own: a sender without a limit must check [`Self::waiting`].
 pub struct Sender<L> {
     sender: mpsc::Sender<MailboxItem<L>>,
     shared: Arc<Shared>,
@@ -34,11 +34,11 @@ pub struct Sender<L> {
 struct Shared {
     waker: Waker,
     is_sleeping: AtomicBool,
-    /// Letters that were sent and not taken yet.
+    /// Commands that were sent and not received yet.
     waiting: AtomicUsize,
 }
 
-/// The receiving side.
+/// Receiving side of the mailbox.
 pub struct Inbox<L> {
     receiver: mpsc::Receiver<MailboxItem<L>>,
     shared: Arc<Shared>,
@@ -59,27 +59,30 @@ impl<L> Clone for Sender<L> {
 }
 
 impl<L> Sender<L> {
+    /// Sends a command.
+    ///
     /// # Errors
-    /// The letter, when the carrier has ended.
+    /// The command itself, when the transport has ended.
     pub fn send(&self, command: L) -> Result<(), L> {
         self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         self.post(MailboxItem::Command(command)).map_err(|unsent| {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
             match unsent {
                 MailboxItem::Command(command) => command,
-                _ => unreachable!("it was a letter"),
+                _ => unreachable!("it was a command"),
             }
         })
     }
 
-    /// Letters that wait for the thread.
+    /// Returns the number of commands that wait for the thread.
     pub fn waiting(&self) -> usize {
         self.shared.waiting.load(Ordering::Relaxed)
     }
 
     pub(crate) fn post(&self, item: MailboxItem<L>) -> Result<(), MailboxItem<L>> {
         self.sender.send(item).map_err(|unsent| unsent.0)?;
-        // Paired with the fence in `Inbox::sleep`: either the sleeper sees the mail or we see it sleeping.
+        // Paired with the fence in `Inbox::sleep`: either the sleeper sees the command, or this thread sees it
+        // sleeping.
         fence(Ordering::SeqCst);
         if self.shared.is_sleeping.load(Ordering::Relaxed)
             && self.shared.is_sleeping.swap(false, Ordering::AcqRel)
@@ -100,7 +103,8 @@ impl<L> Inbox<L> {
         Some(item)
     }
 
-    /// Runs `poll` with the thread marked as asleep. When there is mail, `poll` is told not to wait, and the mail is returned.
+    /// Runs `poll` with the thread marked as asleep. When an item waits, the argument of `poll` says not to wait, and
+    /// the item is returned.
     pub fn sleep(&self, poll: impl FnOnce(bool) -> io::Result<()>) -> io::Result<Option<MailboxItem<L>>> {
         self.shared.is_sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

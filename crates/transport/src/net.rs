@@ -1,4 +1,4 @@
-//! Sockets as links want them.
+//! Creation of sockets for links.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,18 +11,20 @@ use socket2::{Domain, Socket, TcpKeepalive, Type};
 use crate::config::TransportConfig;
 use crate::figures::Counts;
 
-/// Links have their own pings; this is for connections in their handshake.
+/// TCP keep-alive for connections in their handshake. Links have their own pings.
 const KEEP_ALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(20))
     .with_interval(Duration::from_secs(5))
     .with_retries(3);
 
+/// Opens a listening socket.
+///
 /// # Errors
-/// The address is taken, or not of this machine.
+/// The address is in use or does not belong to this machine.
 pub fn listen(address: SocketAddr, config: &TransportConfig, counts: &Counts) -> io::Result<TcpListener> {
     let socket = socket(address, config, counts)?;
     if address.is_ipv6() {
-        // `[::]` is every address, IPv4 too.
+        // `[::]` accepts connections to every address, IPv4 too.
         socket.set_only_v6(false)?;
     }
     socket.set_reuse_address(true)?;
@@ -31,10 +33,10 @@ pub fn listen(address: SocketAddr, config: &TransportConfig, counts: &Counts) ->
     Ok(TcpListener::from_std(socket.into()))
 }
 
-/// Begins to connect.
+/// Starts to connect.
 ///
 /// # Errors
-/// Those that are known at once.
+/// Only errors that are known at once.
 pub fn connect(address: SocketAddr, config: &TransportConfig, counts: &Counts) -> io::Result<TcpStream> {
     let socket = socket(address, config, counts)?;
     match socket.connect(&address.into()) {
@@ -46,7 +48,7 @@ pub fn connect(address: SocketAddr, config: &TransportConfig, counts: &Counts) -
     Ok(TcpStream::from_std(socket.into()))
 }
 
-/// With everything that accepted connections inherit of their listener.
+/// Creates a socket with all options that accepted connections inherit from their listener.
 fn socket(address: SocketAddr, config: &TransportConfig, counts: &Counts) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)?;
     socket.set_tcp_nodelay(true)?;

@@ -1,4 +1,4 @@
-//! Names of hosts, on threads of their own: the system's resolver blocks.
+//! Resolution of host names on separate threads, because the system's resolver blocks.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,18 +8,21 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use crate::config::TransportConfig;
 use crate::mailbox::{MailboxItem, Sender};
 
-/// What waits for names. Of each name one question is on its way at most.
+/// Connections that wait for names. Each name has at most one query in progress.
 pub struct Resolver {
     questions: mpsc::SyncSender<Box<str>>,
     waiting: BTreeMap<Box<str>, Vec<u64>>,
 }
 
-/// Names that wait for a thread; a mesh asks again for those that find no place.
+/// Maximum names that wait for a thread. A mesh asks again for names that do not fit.
 const QUESTIONS_MAX: usize = 1024;
-/// A name whose servers do not answer takes a thread for half a minute: others do not wait for it.
+/// Number of threads. A name whose servers do not answer occupies one for half a minute; other names do not wait for
+/// it.
 const THREADS: usize = 4;
 
 impl Resolver {
+    /// Starts the threads.
+    ///
     /// # Errors
     /// A thread could not be started.
     pub fn start<L: Send + 'static>(config: &TransportConfig, answers: Sender<L>) -> io::Result<Self> {
@@ -42,7 +45,7 @@ impl Resolver {
         Ok(Self { questions, waiting: BTreeMap::new() })
     }
 
-    /// What an address is, if that takes no question; else `None`, and the answer comes as mail.
+    /// Returns the address if it needs no query. Otherwise returns `None`, and the answer arrives in the mailbox.
     pub fn ask(&mut self, connection: u64, address: &str) -> Option<SocketAddr> {
         if let Ok(address) = address.parse() {
             return Some(address);
@@ -55,12 +58,12 @@ impl Resolver {
         None
     }
 
-    /// Those that have asked for an address.
+    /// Takes the connections that have asked for an address.
     pub fn answered(&mut self, address: &str) -> Vec<u64> {
         self.waiting.remove(address).unwrap_or_default()
     }
 
-    /// A connection wants no answer any more. The question stays on its way.
+    /// Drops a connection's request. The query itself continues.
     pub fn forget(&mut self, connection: u64) {
         self.waiting.values_mut().for_each(|waiting| waiting.retain(|it| *it != connection));
     }

@@ -1,4 +1,4 @@
-//! TLS between nodes: each shows a certificate of the cluster's authority, and takes no other.
+//! TLS between nodes: each presents a certificate of the cluster's authority, and accepts no other.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,24 +14,25 @@ use rustls::{
 };
 use tls::{Expiry, ExpiryKind, TlsError, pem};
 
-/// Where the certificates of a node are (PEM).
+/// Paths of a node's certificate files (PEM).
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// This node's chain.
+    /// This node's certificate chain.
     pub certificate: PathBuf,
     pub key: PathBuf,
-    /// The authorities that the certificates of all nodes are of. Not those of the system: whoever they certify could join.
+    /// Authorities that issue the certificates of all nodes. The system's authorities are not used: any server that
+    /// they certify could join.
     pub authorities: PathBuf,
     pub names: Names,
 }
 
-/// What the certificate of a node that is dialed has to say besides being one of the cluster's authority.
+/// Check of the names in the certificate of a dialed node, in addition to its authority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Names {
-    /// Nothing: every node may be at every address.
+    /// No check: every node may be at every address.
     #[default]
     Any,
-    /// The host that was dialed.
+    /// The certificate must name the dialed host.
     Host,
 }
 
@@ -47,7 +48,7 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// Files that cannot be read or do not fit each other.
+    /// The files cannot be read or do not match each other.
     pub fn load(files: &TlsFiles) -> Result<Self, TlsError> {
         let provider = Arc::new(ring::default_provider());
         let authorities = Arc::new(pem::authorities(&files.authorities)?);
@@ -69,7 +70,7 @@ impl Tls {
             .with_client_cert_verifier(clients.build().map_err(unusable)?)
             .with_single_cert(chain.clone(), key.clone_key())
             .map_err(unfit)?;
-        // A session that is resumed shows no certificate, which may have ended since; handshakes are rare.
+        // A resumed session presents no certificate, which may have expired since. Handshakes are rare.
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         let servers = WebPkiServerVerifier::builder_with_provider(authorities, provider.clone());
@@ -90,38 +91,40 @@ impl Tls {
         Ok(Self { server: Arc::new(server), client: Arc::new(client), expiries })
     }
 
-    /// When the files end.
+    /// Returns the expiry of each file.
     pub fn expiries(&self) -> &[Expiry] {
         &self.expiries
     }
 
+    /// Creates the TLS state of an accepted connection.
+    ///
     /// # Errors
-    /// The library finds no use for the configuration.
+    /// The library rejects the configuration.
     pub(crate) fn accept(&self) -> Result<Connection, Error> {
         let mut connection = ServerConnection::new(self.server.clone())?;
         connection.set_buffer_limit(None);
         Ok(connection.into())
     }
 
-    /// For a connection to `address`, a host or IP with a port.
+    /// Creates the TLS state of a connection to `address`, a host or IP with a port.
     ///
     /// # Errors
-    /// As for [`Self::accept`].
+    /// The same as [`Self::accept`], or an invalid host name.
     pub(crate) fn dial(&self, address: &str) -> Result<Connection, Error> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| Error::General(format!("{host:?} can be no name of a certificate")))?;
+            .map_err(|_| Error::General(format!("{host:?} is not a valid name in a certificate")))?;
         let mut connection = ClientConnection::new(self.client.clone(), name)?;
         connection.set_buffer_limit(None);
         Ok(connection.into())
     }
 }
 
-/// All nodes know it.
+/// TLS versions. All nodes support this one.
 const VERSIONS: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
 
-/// Takes every certificate of the authority, whatever names it has.
+/// Verifier that accepts every certificate of the authority, with any name.
 #[derive(Debug)]
 struct AnyName(Arc<WebPkiServerVerifier>);
 
@@ -134,7 +137,7 @@ impl ServerCertVerifier for AnyName {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        // The name is looked at last, when everything else is found good.
+        // The name is checked last, when everything else is valid.
         match self.0.verify_server_cert(end_entity, intermediates, name, ocsp, now) {
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
@@ -166,22 +169,22 @@ impl ServerCertVerifier for AnyName {
     }
 }
 
-/// What an error means, and what to do about it.
+/// Explains an error, with a remedy.
 pub fn explain(error: &Error) -> String {
     let fix = match error {
         Error::InvalidMessage(_) => {
-            "what is there speaks no TLS, and is no node's cluster port: check the address and its port"
+            "no TLS and no Meridian node at this address: check the address and its port"
         }
         Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
-            "the peer's certificate has ended: renew it there, or check both clocks"
+            "the peer's certificate has expired: renew it there, or check both clocks"
         }
         Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => {
-            "the peer's certificate is not for the host that was dialed: dial it by a name in it, or do not check names"
+            "the peer's certificate does not name the dialed host: dial it by a name in the certificate, or do not check names"
         }
         Error::AlertReceived(_) => "the peer refuses this node's certificate: its log says why",
-        _ => "each node shows a certificate of the one authority that all of them trust",
+        _ => "each node must present a certificate of the one authority that all nodes trust",
     };
     format!("TLS: {error}; {fix}")
 }

@@ -1,4 +1,4 @@
-//! One connection: its socket, TLS on it, and what the socket did not take yet.
+//! One connection: its socket, TLS on it, and the output that the socket has not accepted yet.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead as _, IoSlice, Read as _, Write as _};
@@ -11,7 +11,7 @@ use rustls::Connection;
 
 use crate::address_rotation::Attempt;
 
-/// Slices of one write.
+/// Maximum slices of one write.
 const SLICES_MAX: usize = 64;
 /// Bytes that are encrypted at once.
 const PLAIN_MAX: usize = 64 * 1024;
@@ -21,39 +21,40 @@ pub struct Socket {
     pub stream: TcpStream,
     tls: Option<Box<Connection>>,
     pub stage: Stage,
-    /// How it was dialed, until the node that was dialed is known to be there.
+    /// Attempt that dialed the connection, until the dialed node is known to be there.
     pub attempt: Option<Attempt>,
-    /// What [`link::Mesh::output`] gave and the socket did not take.
+    /// Output of [`link::Mesh::output`] that the socket has not accepted.
     pending: VecDeque<Bytes>,
-    /// The peer has ended TLS: nothing that comes after that is read.
+    /// True once the peer has ended TLS: bytes after that are not read.
     is_over: bool,
-    /// The peer says nothing more behind what waits to be read, or the connection has failed: there is no further event.
+    /// True once the peer sends no more after the bytes that wait, or the connection has failed: no further event
+    /// comes.
     pub is_read_closed: bool,
-    /// Its last write did not take everything: wait for the socket's word.
+    /// True when the last write was not accepted whole: wait for the socket's event.
     pub is_blocked: bool,
-    /// Among those that may have more to read.
+    /// True while the socket is queued for reading.
     pub is_ready: bool,
-    /// Among those that may have more to write.
+    /// True while the socket is queued for writing.
     pub is_writing: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Not yet there; other addresses of the same name are tried after this one.
+    /// Not connected yet; other addresses of the same name are tried after this one.
     Connecting,
     Open,
 }
 
-/// Why a connection ends.
+/// Reason why a connection ends.
 pub enum CloseReason {
     Closed,
     Io(io::Error),
     Tls(rustls::Error),
-    /// It is a node, and speaks no TLS.
+    /// The peer is a node that does not speak TLS.
     NoTls,
 }
 
-/// How far a write came.
+/// Result of a write.
 pub struct Written {
     pub bytes: usize,
     pub writes: u64,
@@ -82,12 +83,12 @@ impl Socket {
         }
     }
 
-    /// Whether everything has left.
+    /// Returns whether all output has left.
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty() && self.tls.as_ref().is_none_or(|tls| !tls.wants_write())
     }
 
-    /// Whether TLS has something to write by itself.
+    /// Returns whether TLS itself has something to write.
     pub fn tls_has_output(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
     }
@@ -96,10 +97,11 @@ impl Socket {
         self.pending.extend(chunks.into_iter().filter(|chunk| !chunk.is_empty()));
     }
 
-    /// Reads once. Returns what the mesh is to have, which is empty while TLS has nothing whole, and whether there may be more.
+    /// Reads once. Returns the bytes for the mesh, which are empty while TLS has no whole record, and whether there may
+    /// be more.
     ///
     /// # Errors
-    /// The end of the connection; what came before it is lost, as it would be on the way.
+    /// The end of the connection. Bytes before it are lost, as they could be in transit.
     pub fn read(&mut self, scratch: &mut [u8]) -> Result<(usize, Bytes, bool), CloseReason> {
         if self.is_over {
             return Err(CloseReason::Closed);
@@ -125,13 +127,13 @@ impl Socket {
                 plain.into()
             }
         };
-        // A short read has emptied the socket; what comes later makes an event. After the peer's end only an empty read is the end, and
-        // that of TLS is told by the next read.
+        // A short read has emptied the socket; later bytes cause an event. After the peer's end only an empty read is
+        // the end of the connection, and the next read reports the end of TLS.
         let is_more = count == scratch.len() || self.is_read_closed || self.is_over;
         Ok((count, bytes, is_more))
     }
 
-    /// Writes what is pending, until the socket takes no more.
+    /// Writes pending output until the socket accepts no more.
     ///
     /// # Errors
     /// The end of the connection.
@@ -156,11 +158,11 @@ impl Socket {
         Ok(written)
     }
 
-    /// Says good-bye, as far as the socket takes it.
+    /// Writes the last bytes as far as the socket accepts them, and closes the connection.
     pub fn close(mut self, last: Bytes) {
         let is_open = self.stage == Stage::Open;
         self.push([last]);
-        // Whoever does not hear it hears the end of the connection.
+        // A peer that does not receive it notices the end of the connection.
         if is_open && self.write().is_ok() {
             if let Some(tls) = &mut self.tls {
                 tls.send_close_notify();
@@ -170,10 +172,10 @@ impl Socket {
         }
     }
 
-    /// TLS has ended the connection, and may have a word on why.
+    /// Sends the alert of TLS, if TLS has ended the connection with one.
     pub fn alert(&mut self) {
         if let Some(tls) = &mut self.tls {
-            // The peer that does not get it finds the connection closed.
+            // A peer that does not receive it finds the connection closed.
             let _ = tls.write_tls(&mut self.stream);
         }
     }
@@ -193,7 +195,8 @@ fn write_chunks(stream: &mut TcpStream, pending: &mut VecDeque<Bytes>) -> io::Re
     Ok((written, written == offered))
 }
 
-/// Encrypts some of what is pending unless records wait already, and writes records. They count as written when they are encrypted.
+/// Encrypts a part of the pending output unless records wait already, and writes records. Bytes count as written once
+/// they are encrypted.
 fn write_tls(
     stream: &mut TcpStream,
     tls: &mut Connection,
@@ -211,7 +214,7 @@ fn write_tls(
         }
     }
     if !tls.wants_write() {
-        // Before the handshake is done it keeps what it was given; it is blocked by the peer.
+        // Before the handshake is done TLS keeps the bytes it was given; it waits for the peer.
         return Ok((0, false));
     }
     let mut written = 0;
@@ -240,7 +243,7 @@ fn advance(pending: &mut VecDeque<Bytes>, mut count: usize) {
     }
 }
 
-/// Appends to `plain` what is whole. True when the peer has ended TLS; what follows that is left alone.
+/// Appends whole decrypted records to `plain`. Returns true when the peer has ended TLS; bytes after that are ignored.
 fn decrypt(tls: &mut Connection, mut wire: &[u8], plain: &mut Vec<u8>) -> Result<bool, CloseReason> {
     let mut is_over = false;
     while !is_over && !wire.is_empty() {
@@ -249,8 +252,8 @@ fn decrypt(tls: &mut Connection, mut wire: &[u8], plain: &mut Vec<u8>) -> Result
     Ok(is_over)
 }
 
-/// One round of [`decrypt`]: takes some of `wire`, or says that the peer has ended TLS. rustls takes nothing after that, and says so by no
-/// error.
+/// Runs one round of [`decrypt`]: takes a part of `wire`, or returns that the peer has ended TLS. rustls accepts
+/// nothing after that, and reports no error.
 fn decrypt_some(tls: &mut Connection, wire: &mut &[u8], plain: &mut Vec<u8>) -> Result<bool, CloseReason> {
     let taken = tls.read_tls(wire)?;
     let state = tls.process_new_packets().map_err(CloseReason::Tls)?;
@@ -276,7 +279,7 @@ mod tests {
 
     use super::*;
 
-    /// Two ends that have shaken hands: who is read from, and who reads.
+    /// Returns two ends with a complete handshake: the writer, and the reader.
     fn pair() -> (Connection, Connection) {
         let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
         let certificate = issued.cert.der().clone();
@@ -316,9 +319,9 @@ mod tests {
         wire
     }
 
-    /// Whoever has a certificate of the cluster could keep the thread busy for ever.
+    /// A node with a certificate of the cluster could otherwise keep the thread busy for ever.
     #[test]
-    fn what_follows_the_end_of_tls_ends_the_reading() {
+    fn bytes_after_the_end_of_tls_end_the_reading() {
         for said in [&b"data"[..], b""] {
             let (mut peer, mut ours) = pair();
             peer.writer().write_all(said).expect("buffered");
@@ -330,7 +333,7 @@ mod tests {
                 rounds += 1;
                 assert!(rounds < 100, "{} bytes are never taken", unread.len());
             }
-            assert_eq!(plain, said, "what was said before the end counts");
+            assert_eq!(plain, said, "bytes before the end count");
             assert!(decrypt(&mut ours, &wire, &mut plain).is_ok_and(|is_over| is_over));
             assert_eq!(plain, said);
         }

@@ -1,4 +1,5 @@
-//! The loop of the thread: letters, bytes and time for the core, and what it has for the sockets.
+//! Loop of the transport thread: it passes commands, bytes and time to the handler, and the handler's output to the
+//! sockets.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,16 +25,16 @@ use crate::secure::{Tls, explain};
 use crate::socket::{CloseReason, Socket, Stage};
 
 pub const WAKER: Token = Token(usize::MAX);
-/// Connections have small numbers, listeners these.
+/// First token of listeners; tokens of connections are smaller.
 const LISTENERS: usize = usize::MAX / 2;
 const EVENTS: usize = 256;
 const SCRATCH: usize = 64 * 1024;
-/// Letters, connections and bytes that one turn takes from each of those who have some.
+/// Maximum commands that one turn handles; below, connections of one listener, and reads and writes of one socket.
 const COMMANDS_MAX: usize = 1024;
 const ACCEPTED_MAX: usize = 64;
 const READS_MAX: usize = 4;
 const WRITES_MAX: usize = 4;
-/// After the system had no room for a connection.
+/// Pause after the system had no resources for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 pub struct Transport<C: Handler> {
@@ -44,9 +45,9 @@ pub struct Transport<C: Handler> {
     listeners: Vec<Listener>,
     resolver: Resolver,
     counts: Arc<Counts>,
-    /// By the numbers of their connections.
+    /// Sockets by the number of their connection.
     sockets: BTreeMap<u64, Socket>,
-    /// Connections that are to be made and whose name is not resolved yet.
+    /// Connections to make whose name is not resolved yet.
     resolving: BTreeMap<u64, (ConnectionId, DialPurpose)>,
     address_rotation: AddressRotation,
     ready: Vec<u64>,
@@ -54,9 +55,9 @@ pub struct Transport<C: Handler> {
     scratch: Vec<u8>,
     out: Output,
     now: Time,
-    /// The mesh heard of something after the core had its turn.
+    /// True when the mesh had an event after the handler's turn.
     needs_turn: bool,
-    /// There are more letters than one turn takes.
+    /// True when more commands wait than one turn takes.
     has_more_commands: bool,
     is_stopping: bool,
 }
@@ -96,7 +97,7 @@ impl<C: Handler> Transport<C> {
         })
     }
 
-    /// Runs until it is told to stop.
+    /// Runs until it is stopped.
     pub fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS);
         while !self.is_stopping {
@@ -122,7 +123,7 @@ impl<C: Handler> Transport<C> {
         }
     }
 
-    /// Sleeps until something happens, and takes letters.
+    /// Sleeps until an event or a time-out, and takes commands.
     fn wait(&mut self, events: &mut Events) {
         self.now = self.time();
         let accepts = self.listeners.iter().any(|it| it.is_pending && it.not_before <= self.now);
@@ -163,7 +164,7 @@ impl<C: Handler> Transport<C> {
         }
     }
 
-    /// When something is to be done without anything having happened.
+    /// Returns the time of the next work that needs no event.
     fn due(&mut self) -> Time {
         let paused = self.listeners.iter().filter(|it| it.is_pending).map(|it| it.not_before);
         let paused = paused.min().unwrap_or(Time::NEVER);
@@ -222,7 +223,7 @@ impl<C: Handler> Transport<C> {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         self.listeners[at].is_pending = false;
                     }
-                    // Whoever connected has gone again.
+                    // The peer has disconnected already.
                     Err(error)
                         if matches!(
                             error.kind(),
@@ -252,7 +253,7 @@ impl<C: Handler> Transport<C> {
         self.insert(Socket::new(id, stream, tls, Stage::Open));
     }
 
-    /// Polls a socket from now on.
+    /// Registers a socket with the poll.
     fn insert(&mut self, mut socket: Socket) {
         let (id, number) = (socket.id, socket.id.number());
         let both = Interest::READABLE | Interest::WRITABLE;
@@ -287,7 +288,7 @@ impl<C: Handler> Transport<C> {
         }
     }
 
-    /// Tries one address after the other, until one takes the beginning of a connection.
+    /// Tries one address after the other until a connection can be started.
     fn connect(&mut self, id: ConnectionId, mut attempt: Attempt) {
         let mut why = "no address is left".to_owned();
         while let Some(address) = self.address_rotation.next(&mut attempt) {
@@ -307,7 +308,7 @@ impl<C: Handler> Transport<C> {
         self.needs_turn = true;
     }
 
-    /// A socket that was to connect has, or cannot.
+    /// Handles the end of a connection attempt, successful or not.
     fn connected(&mut self, number: u64) {
         let Some(socket) = self.sockets.get_mut(&number) else { return };
         let failed = match socket.stream.take_error() {
@@ -331,9 +332,9 @@ impl<C: Handler> Transport<C> {
             Ok(tls) => {
                 let mut socket = Socket::new(id, stream, tls, Stage::Open);
                 (socket.attempt, socket.is_ready) = (Some(attempt), true);
-                // It came with the connection, and comes no second time.
+                // The event came with the connection, and does not come again.
                 socket.is_read_closed = is_read_closed;
-                // It is polled already.
+                // The socket is registered already.
                 self.sockets.insert(number, socket);
                 self.counts.connections.store(self.sockets.len() as u64, Ordering::Relaxed);
                 self.handler.mesh().dialed(self.now, id);
@@ -347,12 +348,12 @@ impl<C: Handler> Transport<C> {
     fn read_ready(&mut self) {
         let mut ready = std::mem::take(&mut self.ready);
         ready.retain(|number| self.read(*number));
-        // Those that have more, and those that were added meanwhile.
+        // Sockets that have more, and sockets that were added meanwhile.
         ready.append(&mut self.ready);
         self.ready = ready;
     }
 
-    /// Reads some; true when there may be more.
+    /// Reads a part. Returns true when there may be more.
     fn read(&mut self, number: u64) -> bool {
         for _ in 0..READS_MAX {
             let Some(socket) = self.sockets.get_mut(&number) else { return false };
@@ -363,7 +364,7 @@ impl<C: Handler> Transport<C> {
                     let (id, is_done, is_known) = (socket.id, !is_more, socket.attempt.is_none());
                     socket.is_ready = is_more;
                     if socket.tls_has_output() {
-                        // An answer of TLS, which may be what the peer waits for.
+                        // TLS may have an answer, and the peer may wait for it.
                         socket.is_blocked = false;
                         self.write_later(number);
                     }
@@ -386,7 +387,7 @@ impl<C: Handler> Transport<C> {
         true
     }
 
-    /// The peer is where it was dialed.
+    /// Notes that the peer was found at the dialed address.
     fn joined(&mut self, number: u64) {
         let socket = self.sockets.get_mut(&number);
         if let Some(attempt) = socket.and_then(|socket| socket.attempt.take()) {
@@ -422,7 +423,7 @@ impl<C: Handler> Transport<C> {
         Some(socket)
     }
 
-    /// Time, the core's turn, and what comes of it.
+    /// Handles time-outs, runs the handler's turn, and carries out the results.
     fn finish_turn(&mut self) {
         add(&self.counts.turns, 1);
         if self.handler.mesh().timeout() <= self.now {
@@ -469,7 +470,7 @@ impl<C: Handler> Transport<C> {
         }
     }
 
-    /// Writes what a connection has; true when there is more, and the socket takes it.
+    /// Writes the output of a connection. Returns true when there is more and the socket accepts it.
     fn write(&mut self, number: u64) -> bool {
         for _ in 0..WRITES_MAX {
             let Some(socket) = self.sockets.get_mut(&number) else { return false };
@@ -497,8 +498,8 @@ impl<C: Handler> Transport<C> {
     }
 }
 
-/// Polls again at once when a signal ended the wait: a process that was stopped finds what came meanwhile, before it judges any peer by
-/// its silence.
+/// Polls again at once when a signal ended the wait. A process that was suspended thus handles the bytes that arrived
+/// meanwhile before it judges any peer by its silence.
 fn poll_through(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
     let mut result = poll.poll(events, timeout);
     while result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::Interrupted) {

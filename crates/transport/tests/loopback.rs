@@ -49,7 +49,7 @@ fn three_nodes_exchange_frames() {
 #[test]
 fn frames_arrive_once_over_connections_that_are_cut() {
     let (a, b) = (Spec::new("a").start(), Spec::new("b").start());
-    // Whoever dials goes through the proxy, by a name that has to be resolved.
+    // The dialer goes through the proxy, by a name that must be resolved.
     let (dials, accepts) = if a.id < b.id { (&a, &b) } else { (&b, &a) };
     let name = |node: &node::Node| if node.id == a.id { "a" } else { "b" };
     let (port, cuts) = cutting_proxy(accepts.port(), 200_000);
@@ -88,7 +88,7 @@ fn a_node_with_another_secret_is_refused() {
     assert!(a.look(|_, mesh| mesh.peers().all(|peer| !peer.is_up)));
 }
 
-/// Certificates of an authority, in files.
+/// Certificate authority with its certificates in files.
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     directory: std::path::PathBuf,
@@ -133,7 +133,7 @@ fn links_go_over_tls() {
     join(&[("a", &a), ("b", &b)]);
     exchange(&a, &b, 20_000);
     assert_eq!((a.retransmitted(), b.retransmitted()), (0, 0));
-    // Whoever listens on the way sees no handshake of ours.
+    // A connection without TLS sees no handshake.
     let mut unauthenticated = TcpStream::connect(("127.0.0.1", a.port())).expect("it listens");
     unauthenticated.set_read_timeout(Some(PATIENCE)).expect("a time-out");
     unauthenticated.write_all(b"MLNK\x05\0\x01\0\x01\0\0").expect("it takes them");
@@ -142,7 +142,7 @@ fn links_go_over_tls() {
     assert_eq!(figures.tls_errors, 1);
 }
 
-/// Two nodes of which one has other TLS: they are never joined, and at least one says why.
+/// Runs two nodes with different TLS settings: they are never joined, and at least one logs the reason.
 fn never_joined(of_a: Option<Tls>, of_b: Option<Tls>, why: &str) {
     let a = Spec { tls: of_a, ..Spec::new("a") }.start();
     let b = Spec { tls: of_b, ..Spec::new("b") }.start();
@@ -160,7 +160,7 @@ fn never_joined(of_a: Option<Tls>, of_b: Option<Tls>, why: &str) {
 #[test]
 fn a_certificate_of_another_authority_is_refused() {
     let (good, other) = (Authority::new("ours"), Authority::new("theirs"));
-    // Each trusts what the other is, or not: both have to.
+    // Both nodes have to trust each other's authority; here one does not.
     for (of_a, of_b) in [(&good, &other), (&other, &good)] {
         let a = of_a.issue("a.example", of_b, Names::Any);
         let b = of_b.issue("b.example", of_b, Names::Any);
@@ -172,7 +172,7 @@ fn a_certificate_of_another_authority_is_refused() {
 }
 
 #[test]
-fn certificates_are_renewed_while_a_carrier_runs() {
+fn certificates_are_renewed_while_a_transport_runs() {
     let (good, other) = (Authority::new("renewed"), Authority::new("replaced"));
     let a = Spec { tls: Some(good.issue("a.example", &good, Names::Any)), ..Spec::new("a") }.start();
     let b = Spec { tls: Some(other.issue("b.example", &good, Names::Any)), ..Spec::new("b") }.start();
@@ -186,7 +186,7 @@ fn certificates_are_renewed_while_a_carrier_runs() {
     b.handle.renew(renewed);
     a.until_is(&News::Up(b.id));
     b.until_is(&News::Up(a.id));
-    // What there is goes on, whatever comes next.
+    // Existing connections continue after any renewal.
     b.handle.renew(other.issue("b.example", &other, Names::Any));
     exchange(&a, &b, 1_000);
 }
@@ -226,7 +226,7 @@ fn a_node_reads_nothing(tls: Option<&Tls>, count: u64) {
     join(&[("a", a), ("b", b), ("c", c)]);
     let (resume, until) = channel::<()>();
     c.send(NodeCommand::Halt(until));
-    // More than buffers, windows and sockets between them hold.
+    // These frames exceed the buffers, windows and sockets on the way.
     a.send(NodeCommand::Flood { to: c.id, count });
     exchange(a, b, count / 16);
     let (id, waits) = (c.id, std::time::Duration::from_secs(60).as_micros() as u64);
@@ -253,7 +253,8 @@ fn a_node_that_reads_nothing_over_tls_slows_no_other() {
     a_node_reads_nothing(Some(&authority.issue("node.example", &authority, Names::Any)), 300_000);
 }
 
-/// What is read by such a peer in the whole test does not fill a window: it costs the bytes that a link may hold, and holds up nobody else.
+/// Checks that a slow peer costs only the bytes that a link may hold, and delays no other peer. All bytes that it reads
+/// during the test do not fill a window.
 #[test]
 fn a_node_that_reads_a_byte_at_a_time_slows_no_other() {
     let nodes = ["a", "b", "c"].map(|name| Spec::new(name).start());
@@ -261,7 +262,8 @@ fn a_node_that_reads_a_byte_at_a_time_slows_no_other() {
     let (dials, accepts) = if a.id < c.id { (a, c) } else { (c, a) };
     let name = |node: &node::Node| if node.id == a.id { "a" } else { "c" };
     join(&[("a", a), ("b", b)]);
-    // To `a`, what `c` sends comes as it is sent; to `c`, once it is joined, a byte at a time.
+    // The proxy passes bytes from `c` to `a` at full speed. Once the two are joined, it passes bytes to `c` one at a
+    // time.
     let (port, trickle) = trickling_proxy(accepts.port(), dials.id == a.id);
     dials.add(name(accepts), &format!("127.0.0.1:{port}"));
     accepts.add(name(dials), "127.0.0.1:1");
@@ -284,11 +286,11 @@ fn a_node_that_reads_a_byte_at_a_time_slows_no_other() {
     trickle.end();
     c.send(NodeCommand::Expect { from: a.id, count });
     c.until_is(&News::Enough(a.id));
-    assert!(carried < 4 << 20, "{carried} bytes are no trickle");
+    assert!(carried < 4 << 20, "{carried} bytes are too many for one byte at a time");
 }
 
 #[test]
-fn letters_to_a_thread_that_is_awake_wake_nobody() {
+fn commands_to_a_thread_that_is_awake_cause_no_wakeup() {
     let a = Spec::new("a").start();
     a.look(|_, _| ());
     let before = a.handle.figures();
@@ -323,7 +325,7 @@ fn garbage_on_the_port_disturbs_nobody() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 56) as u8
         }));
-        // It may have hung up before all was written.
+        // The node may have closed the connection before all was written.
         let _ = unauthenticated.write_all(&bytes);
         let mut said = Vec::new();
         let _ = unauthenticated.read_to_end(&mut said);
@@ -333,7 +335,7 @@ fn garbage_on_the_port_disturbs_nobody() {
     assert_eq!((a.retransmitted(), a.handle.figures().connections), (0, 3));
 }
 
-/// Polling tells of both at once, and of neither again: nobody waits until a ping is missed.
+/// The poll reports both at once, and neither again: the end must not be noticed only by a missed ping.
 #[test]
 fn the_end_of_a_connection_that_comes_with_bytes_is_noticed() {
     let mesh = MeshConfig { handshake_max: 10 * PATIENCE, ..Spec::new("a").mesh };
@@ -345,17 +347,17 @@ fn the_end_of_a_connection_that_comes_with_bytes_is_noticed() {
     unauthenticated.write_all(b"MLNK").expect("it takes them");
     unauthenticated.shutdown(Shutdown::Write).expect("it is connected");
     drop(resume);
-    assert_eq!(unauthenticated.read(&mut [0; 1]).expect("it hangs up"), 0);
+    assert_eq!(unauthenticated.read(&mut [0; 1]).expect("it closes the connection"), 0);
     assert_eq!(a.handle.figures().accepted, 1);
 }
 
 #[test]
-fn of_more_connections_than_allowed_the_oldest_are_hung_up_on() {
+fn the_oldest_connections_beyond_the_limit_are_closed() {
     let few = MeshConfig { handshakes_max: 4, handshake_max: PATIENCE, ..Spec::new("a").mesh };
     let a = Spec { mesh: few.clone(), ..Spec::new("a") }.start();
     let b = Spec { mesh: few, ..Spec::new("b") }.start();
     join(&[("a", &a), ("b", &b)]);
-    // Until then some of the places are theirs.
+    // Until then these connections hold some of the slots.
     while a.look(|_, mesh| mesh.peers().any(|peer| peer.connections != (3, 3))) {
         std::thread::yield_now();
     }
@@ -375,7 +377,7 @@ fn of_more_connections_than_allowed_the_oldest_are_hung_up_on() {
 }
 
 #[test]
-fn a_thread_that_is_stuck_is_not_waited_for_any_longer_than_said() {
+fn stopping_waits_for_a_hanging_thread_only_as_long_as_requested() {
     let a = Spec::new("a").start();
     let (resume, until) = channel::<()>();
     a.send(NodeCommand::Halt(until));
@@ -384,7 +386,7 @@ fn a_thread_that_is_stuck_is_not_waited_for_any_longer_than_said() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_named() {
+fn a_port_in_use_is_named_in_the_error() {
     let a = Spec::new("a").start();
     let taken = a.handle.addresses()[0];
     let config = transport::TransportConfig { listen: vec![taken], ..Default::default() };
@@ -393,7 +395,7 @@ fn a_port_that_is_taken_is_named() {
 }
 
 #[test]
-fn a_congestion_control_that_the_kernel_does_not_have_is_said_and_done_without() {
+fn an_unavailable_congestion_control_is_logged_and_the_default_is_used() {
     let listen = vec![([127, 0, 0, 1], 0).into()];
     let config = transport::TransportConfig {
         listen,
@@ -406,12 +408,12 @@ fn a_congestion_control_that_the_kernel_does_not_have_is_said_and_done_without()
     assert!(handle.stop_within(PATIENCE));
 }
 
-/// Set for the process that has no descriptors left.
+/// Environment variable that is set in the process without free file descriptors.
 const CHILD: &str = "CARRIER_CHILD";
 
 #[test]
-fn connections_that_cannot_be_accepted_are_told_of_once() {
-    let own = "connections_that_cannot_be_accepted_are_told_of_once";
+fn connections_that_cannot_be_accepted_are_logged_once() {
+    let own = "connections_that_cannot_be_accepted_are_logged_once";
     if std::env::var_os(CHILD).is_some() {
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
         return cannot_accept();
@@ -425,7 +427,7 @@ fn connections_that_cannot_be_accepted_are_told_of_once() {
     assert_eq!(said.matches("cannot be accepted").count(), 1, "{said}");
 }
 
-/// It tries again and again.
+/// Checks that the node retries.
 fn cannot_accept() {
     let a = Spec::new("a").start();
     let address = a.handle.addresses()[0];

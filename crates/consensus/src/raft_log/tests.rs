@@ -11,8 +11,8 @@ use storage::fault::FaultDisk;
 use storage::{Commit, Options, Writer};
 
 use super::*;
-use crate::tests::EventRecorder;
 use crate::raft_types::{Command, Membership, Payload, StoredMembership};
+use crate::tests::EventRecorder;
 use crate::{Member, ReplicaId};
 
 const STORAGE_GROUPS: StorageGroups = StorageGroups { entries: GroupId(1), votes: GroupId(2) };

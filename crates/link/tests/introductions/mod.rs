@@ -264,7 +264,10 @@ fn another_process_with_the_name_of_a_peer_learns_why_it_is_refused() {
     assert_eq!((world.said(2, taken), world.said(2, "the peer refuses this node")), (1, 1));
     let told = &world.nodes[0].log;
     assert_eq!(told.len(), 1, "one report");
-    assert!(told[0].1 == "2" && told[0].2.ends_with("The one that is connected is at 1"), "it names the address of the connected process");
+    assert!(
+        told[0].1 == "2" && told[0].2.ends_with("The one that is connected is at 1"),
+        "it names the address of the connected process"
+    );
     let of_owner = world.nodes[0].introduced.iter().filter(|it| it.2 == world.nodes[1].edition).count();
     assert!(of_owner > 3 && of_owner == world.nodes[0].introduced.len(), "only the owner is reported");
     let peer = world.nodes[0].peers.values().next().expect("a peer");

@@ -17,7 +17,7 @@ fn at(node: &Node) -> String {
     format!("127.0.0.1:{}", node.port())
 }
 
-/// What names stand for in these tests, each of which has names of its own.
+/// Addresses of the host names in these tests. Each test has names of its own.
 static NAMES: Mutex<BTreeMap<String, Vec<SocketAddr>>> = Mutex::new(BTreeMap::new());
 
 fn name(name: &str, addresses: Vec<SocketAddr>) -> String {
@@ -30,27 +30,27 @@ fn resolve(name: &str) -> io::Result<Vec<SocketAddr>> {
     names.get(name).cloned().ok_or_else(|| io::Error::other("no such name"))
 }
 
-/// A node that asks these names, and soon gives up those who say nothing.
+/// Returns a node that resolves these names and gives up silent connections soon.
 fn seeker(name: &str) -> Spec {
     let mesh = MeshConfig { handshake_max: Duration::from_millis(500), ..Spec::new(name).mesh };
     Spec { resolve, mesh, ..Spec::new(name) }
 }
 
-/// An address where connections are taken and nothing is said.
+/// Returns an address that accepts connections and sends nothing.
 fn silence() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("it is bound");
     (listener, address)
 }
 
-/// An address where nobody is.
+/// Returns an address without a listener.
 fn nobody() -> SocketAddr {
     silence().1
 }
 
 fn are_introduced(a: &Node, b: &Node) {
     a.discover(&at(b));
-    // Again and again.
+    // The introduction repeats.
     for _ in 0..3 {
         a.until_introduced("b", Some(&at(b)));
         b.until_introduced("a", None);
@@ -63,10 +63,10 @@ fn are_introduced(a: &Node, b: &Node) {
 }
 
 #[test]
-fn two_strangers_are_introduced() {
+fn two_unknown_nodes_are_introduced() {
     let (a, b) = (Spec::new("a").start(), Spec::new("b").start());
     are_introduced(&a, &b);
-    // Then they know whom to join, and the one goes on beside the other.
+    // After that they know their peers, and discovery continues next to the link.
     join(&[("a", &a), ("b", &b)]);
     exchange(&a, &b, 10_000);
     a.until_introduced("b", Some(&at(&b)));
@@ -74,13 +74,13 @@ fn two_strangers_are_introduced() {
 }
 
 #[test]
-fn two_strangers_are_introduced_over_tls() {
-    let authority = Authority::new("strangers");
+fn two_unknown_nodes_are_introduced_over_tls() {
+    let authority = Authority::new("introduced");
     let tls = |name| Some(authority.issue(name, &authority, Names::Any));
     let a = Spec { tls: tls("a.example"), ..Spec::new("a") }.start();
     let b = Spec { tls: tls("b.example"), ..Spec::new("b") }.start();
     are_introduced(&a, &b);
-    let other = Authority::new("other strangers");
+    let other = Authority::new("other introduced");
     let c = Spec { tls: Some(other.issue("c.example", &other, Names::Any)), ..Spec::new("c") }.start();
     c.discover(&at(&a));
     c.until_refused("TLS");
@@ -96,7 +96,7 @@ fn a_node_finds_itself() {
     a.until_introduced("a", None);
 }
 
-/// The other end is as `change` makes it: neither hears of the other, and both are told why.
+/// Runs two nodes, the other one after `change`: neither learns of the other, and both log the reason.
 fn not_introduced(change: impl FnOnce(&mut Spec), at_seeker: &str, at_sought: &str) {
     let mut spec = Spec::new("b");
     change(&mut spec);
@@ -122,19 +122,19 @@ fn a_node_of_another_cluster_is_not_introduced() {
 }
 
 #[test]
-fn a_node_that_takes_no_introductions_says_so() {
+fn a_node_that_takes_no_introductions_logs_it() {
     let change = |spec: &mut Spec| spec.mesh.introduces = false;
     not_introduced(change, "takes no introductions", "the refusing node has no peer with this name");
 }
 
 #[test]
-fn what_is_no_node_is_said_to_be_none() {
+fn an_address_without_a_node_is_reported() {
     let (_silent, silent) = silence();
     let (garbage, address) = silence();
     thread::spawn(move || {
         for stream in garbage.incoming() {
             let mut stream = stream.expect("a connection");
-            // It is hung up on for what it says.
+            // Its answer is no handshake, so the node closes the connection.
             let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
             let _ = stream.read_to_end(&mut Vec::new());
         }
@@ -148,7 +148,7 @@ fn what_is_no_node_is_said_to_be_none() {
     a.until_refused("cannot be reached");
     a.discover("none.example:1");
     a.until_refused("no such name");
-    assert_eq!(a.look(|_, mesh| mesh.discovery().count()), 4, "all of them are tried on");
+    assert_eq!(a.look(|_, mesh| mesh.discovery().count()), 4, "all of them are still tried");
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn all_nodes_behind_one_name_are_found() {
     }
 }
 
-/// The first addresses of its name are of somebody who says nothing, of another node, and of nobody.
+/// The first addresses of its name belong to a silent server, to another node, and to none.
 #[test]
 fn a_peer_is_found_behind_a_name_with_several_addresses() {
     let (a, b) = (seeker("a"), seeker("b"));
@@ -185,13 +185,13 @@ fn a_peer_is_found_behind_a_name_with_several_addresses() {
     accepts.add(name_of(dials), "127.0.0.1:1");
     dials.until_is(&News::Up(accepts.id));
     exchange(&a, &b, 1_000);
-    // The other connections go where the first one went.
+    // The other connections use the address of the first one.
     while dials.look(|_, mesh| mesh.peers().any(|peer| peer.connections != (3, 3))) {
         thread::yield_now();
     }
 }
 
-/// Where it was, connections are still taken, but nothing is said.
+/// The old address still accepts connections, but sends nothing.
 #[test]
 fn a_peer_that_has_moved_is_found_at_the_next_address_of_its_name() {
     let ids = ["a", "b"].map(NodeId::of_name);
@@ -210,9 +210,9 @@ fn a_peer_that_has_moved_is_found_at_the_next_address_of_its_name() {
     exchange(&dials, &accepts, 1_000);
 }
 
-/// A name of no address, then of hundreds at which nobody is, then of others than before.
+/// The name has no address at first, then hundreds without a node, then different ones.
 #[test]
-fn a_name_may_stand_for_nothing_for_hundreds_and_for_something_else_the_next_time() {
+fn a_name_may_have_no_address_or_hundreds_and_may_change() {
     let (b, c) = (Spec::new("b").start(), Spec::new("c").start());
     let a = seeker("a").start();
     let sought = name("nonsense.example:1", Vec::new());

@@ -1,4 +1,4 @@
-//! Nodes whose cores count what comes, on real sockets; and what lies between them.
+//! Nodes on real sockets whose handlers count the frames that arrive; and proxies between them.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -15,7 +15,7 @@ use link::{
 };
 use transport::{Handle, Handler, Tls, TransportConfig, spawn};
 
-/// Longer than anything here takes on a machine that has other things to do.
+/// Time limit that is longer than anything here takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 type Look = Box<dyn FnOnce(Time, &Mesh) + Send>;
@@ -25,21 +25,21 @@ pub enum NodeCommand {
         name: String,
         address: String,
     },
-    /// An address that is to be sought.
+    /// Starts discovery at an address.
     Discover(String),
-    /// So many frames on lanes in turn.
+    /// Sends `count` frames on lanes in turn.
     Flood {
         to: NodeId,
         count: u64,
     },
-    /// [`News::Enough`] is to be told once so many frames have come from a peer.
+    /// Asks for [`News::Enough`] once `count` frames have arrived from a peer.
     Expect {
         from: NodeId,
         count: u64,
     },
-    /// The thread does nothing until the other end of the channel is dropped.
+    /// Blocks the thread until the other end of the channel is dropped.
     Halt(Receiver<()>),
-    /// A look at the mesh.
+    /// Runs a function on the mesh.
     Look(Look),
 }
 
@@ -49,10 +49,10 @@ pub enum News {
     Suspect(NodeId),
     Restarted(NodeId),
     Enough(NodeId),
-    /// All frames that were to be sent were taken.
+    /// All requested frames were accepted.
     Sent(NodeId),
     Refused(String),
-    /// Who, with which card, and where it was found.
+    /// Name, descriptor and discovery address of an introduced node.
     Introduced(String, Bytes, Option<String>),
 }
 
@@ -60,7 +60,7 @@ pub enum News {
 struct Peer {
     to_send: u64,
     sent: u64,
-    /// By lane, the number that comes next.
+    /// Number of the next frame, by lane.
     next: BTreeMap<Lane, u64>,
     received: u64,
     expected: Option<u64>,
@@ -105,7 +105,7 @@ impl Handler for Counting {
         }
         for (id, peer) in &mut self.peers {
             while peer.to_send > 0 {
-                // One in a while is larger than what a socket takes, and a record of TLS.
+                // Some frames are larger than a socket's buffer and a TLS record.
                 let length =
                     if peer.sent % 1_000 == 999 { 200_000 } else { 100 + (peer.sent % 200) as usize };
                 let frame = Bytes::from(vec![peer.sent as u8; length]);
@@ -132,7 +132,7 @@ impl Handler for Counting {
 
 impl Counting {
     fn tell(&self, news: News) {
-        // A test that is over hears nothing.
+        // The test may be over and listen no more.
         let _ = self.news.send(news);
     }
 
@@ -158,7 +158,7 @@ impl Counting {
     }
 }
 
-/// What a node is started with.
+/// Specification of a node.
 #[derive(Clone)]
 pub struct Spec {
     pub name: String,
@@ -194,7 +194,7 @@ impl Spec {
     pub fn start(self) -> Node {
         let (news, heard) = channel();
         let id = NodeId::of_name(&self.name);
-        let descriptor = format!("the card of {}", self.name).into();
+        let descriptor = format!("the descriptor of {}", self.name).into();
         let identity =
             Identity { name: self.name.into(), cluster: [self.cluster; 16], features: 0, descriptor };
         let mut state = id.0 ^ u64::from(self.listen.port()) ^ START.fetch_add(1, Ordering::Relaxed) as u64;
@@ -217,7 +217,7 @@ impl Spec {
     }
 }
 
-/// Starts that were made, so that none is like another.
+/// Number of starts so far, so that no two are alike.
 static START: AtomicUsize = AtomicUsize::new(0);
 
 pub struct Node {
@@ -239,14 +239,14 @@ impl Node {
         self.send(NodeCommand::Peer { name: name.into(), address: address.into() });
     }
 
-    /// Waits for news of which `is_it` says that they are those.
+    /// Waits for an item of news that `is_it` accepts.
     pub fn until(&self, what: &str, is_it: impl Fn(&News) -> bool) -> News {
         let mut others = Vec::new();
         loop {
             match self.heard.recv_timeout(PATIENCE) {
                 Ok(news) if is_it(&news) => return news,
                 Ok(news) => others.push(news),
-                Err(error) => panic!("{what}: {error}; heard {others:?}"),
+                Err(error) => panic!("{what}: {error}; other news {others:?}"),
             }
         }
     }
@@ -255,18 +255,18 @@ impl Node {
         self.until(&format!("{news:?}"), |it| it == news);
     }
 
-    /// Has it look for whoever is at an address.
+    /// Starts discovery at an address.
     pub fn discover(&self, address: &str) {
         self.send(NodeCommand::Discover(address.into()));
     }
 
-    /// Waits until a node was introduced: found at an address, or the one that has found this one.
+    /// Waits until a node is introduced: found at an address, or a dialer that has found this one.
     pub fn until_introduced(&self, name: &str, address: Option<&str>) {
-        let descriptor = format!("the card of {name}").into();
+        let descriptor = format!("the descriptor of {name}").into();
         self.until_is(&News::Introduced(name.into(), descriptor, address.map(String::from)));
     }
 
-    /// What it has heard by now.
+    /// Returns the news so far.
     pub fn news(&self) -> Vec<News> {
         self.heard.try_iter().collect()
     }
@@ -275,7 +275,7 @@ impl Node {
         self.until(part, |news| matches!(news, News::Refused(reason) if reason.contains(part)));
     }
 
-    /// What `look` sees in the mesh.
+    /// Returns the result of `look` on the mesh.
     pub fn look<T: Send + 'static>(&self, look: impl FnOnce(Time, &Mesh) -> T + Send + 'static) -> T {
         let (answer, answered) = channel();
         self.send(NodeCommand::Look(Box::new(move |now, mesh| {
@@ -291,7 +291,7 @@ impl Node {
     }
 }
 
-/// Makes all nodes know each other.
+/// Makes all nodes peers of each other.
 pub fn join(nodes: &[(&str, &Node)]) {
     for (_, node) in nodes {
         for (name, other) in nodes.iter().filter(|(_, other)| other.id != node.id) {
@@ -305,7 +305,7 @@ pub fn join(nodes: &[(&str, &Node)]) {
     }
 }
 
-/// Sends so many frames both ways and waits until all have come.
+/// Sends `count` frames both ways and waits until all have arrived.
 pub fn exchange(one: &Node, other: &Node, count: u64) {
     for (from, to) in [(one, other), (other, one)] {
         to.send(NodeCommand::Expect { from: from.id, count });
@@ -315,7 +315,7 @@ pub fn exchange(one: &Node, other: &Node, count: u64) {
     one.until_is(&News::Enough(other.id));
 }
 
-/// Carries bytes between those who connect and `to`, and cuts a connection after `cut` bytes, the next later.
+/// Carries bytes between its clients and `to`, and cuts a connection after `cut` bytes, the next one later.
 pub fn cutting_proxy(to: u16, cut: usize) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port();
@@ -355,14 +355,14 @@ fn carry(mut from: TcpStream, mut to: TcpStream, left: &AtomicUsize, cuts: &Atom
     }
 }
 
-/// How slowly a proxy carries bytes one way.
+/// Control of a slow direction of a proxy.
 #[derive(Clone, Default)]
 pub struct Trickle(Arc<(Mutex<Trickling>, Condvar)>);
 
 #[derive(Default)]
 struct Trickling {
     is_on: bool,
-    /// Carried a byte at a time.
+    /// Number of bytes carried one at a time.
     bytes: u64,
 }
 
@@ -379,7 +379,7 @@ impl Trickle {
         self.0.0.lock().expect("no panic").bytes
     }
 
-    /// Until so many have been carried.
+    /// Waits until `bytes` bytes have been carried.
     pub fn wait_for(&self, bytes: u64) {
         let (state, changed) = &*self.0;
         let state = state.lock().expect("no panic");
@@ -389,10 +389,11 @@ impl Trickle {
     }
 }
 
-/// From one byte to the next: so slow that no window fills while a test runs, and faster than a byte a second, for which nobody has the time.
+/// Pause between two bytes: long enough that no window fills during a test, and short enough for the test to finish.
 const TRICKLE_PAUSE: Duration = Duration::from_millis(20);
 
-/// Carries bytes between those who connect and `to`; back to whoever connected, or the other way, a byte at a time while told so.
+/// Carries bytes between its clients and `to`. In the direction that `forwards` selects it carries one byte at a time
+/// while the [`Trickle`] is on.
 pub fn trickling_proxy(to: u16, forwards: bool) -> (u16, Trickle) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port();
@@ -433,7 +434,7 @@ fn carry_slowly(mut from: TcpStream, mut to: TcpStream, trickle: Option<&Trickle
     }
 }
 
-/// A node that knows nobody.
+/// Starts a node without peers.
 pub fn idle(config: TransportConfig) -> std::io::Result<Handle<NodeCommand>> {
     let identity = Identity { name: "idle".into(), cluster: [1; 16], features: 0, descriptor: Bytes::new() };
     let mesh = Mesh::new(identity, Secret::new(b"secret"), Box::new(|_| {}), MeshConfig::default());
