@@ -1,5 +1,5 @@
-//! Bytes of strangers through everything that lies between a socket and MQTT, for two seconds or as many as the environment variable
-//! `MERIDIAN_FUZZ_SECONDS` says. `MERIDIAN_FUZZ_SEED` gives another run than the usual one.
+//! Fuzzing of the layers between a socket and MQTT, for two seconds or for `MERIDIAN_FUZZ_SECONDS` from the
+//! environment. `MERIDIAN_FUZZ_SEED` selects another run than the usual one.
 
 #[path = "../src/layer/mod.rs"]
 #[allow(dead_code, reason = "the reactor uses the rest")]
@@ -36,7 +36,7 @@ fn rounds(mut round: impl FnMut(&mut Random)) {
     }
 }
 
-/// Says which round failed.
+/// Prints the failing round: seed and number.
 struct Whence(u64, u64);
 
 impl Drop for Whence {
@@ -49,7 +49,7 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// What became of a connection.
+/// Result of a connection.
 #[derive(Debug, Default, PartialEq)]
 struct Outcome {
     plain: Vec<u8>,
@@ -62,7 +62,7 @@ fn receive(layers: &mut Layers, bytes: &[u8], outcome: &mut Outcome) {
     let mut decoded = Decoded::default();
     let waiting = !layers.is_through();
     outcome.ended = layers.receive(bytes, &mut decoded).is_err();
-    assert!(decoded.source.is_none() || (waiting && outcome.plain.is_empty()), "told once, before MQTT");
+    assert!(decoded.source.is_none() || (waiting && outcome.plain.is_empty()), "reported once, before MQTT");
     outcome.source = outcome.source.or(decoded.source);
     outcome.plain.extend_from_slice(&decoded.plain);
     outcome.wire.extend_from_slice(layers.wire());
@@ -70,7 +70,7 @@ fn receive(layers: &mut Layers, bytes: &[u8], outcome: &mut Outcome) {
     layers.rest();
 }
 
-/// What becomes of `bytes` when they come in pieces, each as long as `piece` says, at least one byte.
+/// Returns the result of `bytes` that arrive in pieces. `piece` returns the size of each, at least one byte.
 fn run(rules: &LayerRules, proxy: bool, bytes: &[u8], mut piece: impl FnMut(usize) -> usize) -> Outcome {
     let mut layers = rules
         .start(proxy, || PageRule::SameHost { loopback: false })
@@ -106,7 +106,7 @@ fn proxy_header(random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// A request and some frames; what they carry is appended to `plaintext`.
+/// Returns a request and some frames, and appends their payload to `plaintext`.
 fn frames(random: &mut Random, plaintext: &mut Vec<u8>) -> Vec<u8> {
     let mut bytes = b"GET /mqtt HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: mqtt\r\n"
@@ -155,9 +155,9 @@ fn frames(random: &mut Random, plaintext: &mut Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// However bytes are cut, the same comes of them; and what keeps the rules comes through whole.
+/// The result does not depend on how bytes are split, and valid input arrives completely.
 #[test]
-fn pieces_do_not_matter() {
+fn the_result_does_not_depend_on_the_pieces() {
     let (plain, framed) = (LayerRules::default(), websocket());
     rounds(|random| {
         let (rules, proxy) = match random.below(3) {
@@ -194,13 +194,13 @@ fn pieces_do_not_matter() {
     });
 }
 
-/// Where a header has to come, nothing is MQTT's before a whole one; where none may come, nobody is spoken for.
+/// A required header must be complete before any MQTT bytes. Where no header is allowed, no address is reported.
 #[test]
-fn nobody_is_spoken_for_without_a_header() {
+fn no_address_is_reported_without_a_header() {
     let (plain, framed) = (LayerRules::default(), websocket());
     rounds(|random| {
         let header = proxy_header(random);
-        // Behind its first byte, or it would be the beginning of another.
+        // The first byte must remain, or the rest could begin another header.
         let cut = 1 + random.below(header.len() - 1);
         let whole = run(&plain, true, &header[..cut], |rest| rest);
         assert_eq!(whole, Outcome::default(), "half a header says nothing, and ends nothing");
@@ -234,9 +234,9 @@ fn configurations() -> (LayerRules, Arc<ClientConfig>) {
     (LayerRules { tls: Some(Arc::new(server)), websocket: None }, Arc::new(client))
 }
 
-/// Whatever is done to what a client sends, before its handshake is over or after it: nothing comes through but what it said.
+/// Whatever happens to the client's bytes, during its handshake or after it: only data that it sent arrives.
 #[test]
-fn nothing_comes_out_of_tls_that_was_not_said() {
+fn no_data_comes_out_of_tls_that_was_not_sent() {
     let (rules, client) = configurations();
     let mut whole = 0;
     rounds(|random| {
@@ -274,12 +274,12 @@ fn nothing_comes_out_of_tls_that_was_not_said() {
         assert!(plaintext.starts_with(&outcome.plain), "{} bytes came through", outcome.plain.len());
         whole += u64::from(outcome.plain == plaintext && !outcome.ended);
     });
-    assert!(whole > 0, "some were not harmed");
+    assert!(whole > 0, "some runs were undamaged");
 }
 
-/// What is no TLS ends, and says nothing.
+/// Bytes that are not TLS end the connection without data.
 #[test]
-fn garbage_before_a_handshake_says_nothing() {
+fn garbage_before_a_handshake_yields_no_data() {
     let (rules, client) = configurations();
     rounds(|random| {
         let name = ServerName::try_from("localhost").expect("a name");

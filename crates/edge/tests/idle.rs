@@ -1,5 +1,6 @@
-//! What an idle connection may keep in memory. The user memory of a process is measured by `cargo xtask idle` and, with sockets, by
-//! `cargo xtask bench --only idle`; this counts the bytes asked of the allocator, which nobody else on the machine changes.
+//! Memory of an idle connection. `cargo xtask idle` measures the user memory of a process, and `cargo xtask bench
+//! --only idle` does so with sockets. This test counts the bytes requested from the allocator, which other programs on
+//! the machine do not influence.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
@@ -16,17 +17,17 @@ struct Counting;
 
 static LIVE: AtomicI64 = AtomicI64::new(0);
 
-// SAFETY: everything is the system allocator's; only a sum is kept.
+// SAFETY: every call goes to the system allocator; this only adds up sizes.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size() as i64, Ordering::Relaxed);
-        // SAFETY: the caller keeps `alloc`'s contract.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size() as i64, Ordering::Relaxed);
-        // SAFETY: the caller keeps `dealloc`'s contract.
+        // SAFETY: the caller upholds the contract of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -34,11 +35,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// As many as a process may have sockets for on most machines, and just above a step at which the sixteen tables of clients grow.
+/// Number of connections. Most machines allow a process this many sockets, and the sixteen tables of clients have just
+/// grown here.
 const CONNECTIONS: i64 = 15_000;
-/// 489 when this was written, in a debug build and with all timers in few lists, which take 35 bytes then and 64 at the most. The budget
-/// of a process is 768 bytes, of which the allocator, what is there once, and buffers that were used once take the rest. The
-/// structures that there is one of for each connection have their sizes beside them.
+/// Maximum number of bytes for each connection. Measured: 489, in a debug build and with all timers in few lists, which
+/// then take 35 bytes and 64 at most. The budget of a process is 768 bytes. The allocator, structures that exist once,
+/// and buffers that were used once take the rest. Structures that exist for each connection have their sizes in the
+/// code.
 const BYTES_MAX: i64 = 520;
 
 #[test]
@@ -59,7 +62,7 @@ fn an_idle_connection_keeps_no_more_than_its_budget() {
     );
 }
 
-/// Clients that connect and subscribe to a filter of their own.
+/// Adds clients that connect, each with a subscription to its own filter.
 fn add(reactor: &mut Reactor, numbers: std::ops::Range<u32>) {
     let mut bytes = Vec::new();
     for number in numbers {

@@ -1,4 +1,4 @@
-//! Enhanced authentication (3.15, 4.12), while no mechanism is configured.
+//! Enhanced authentication (3.15, 4.12) without a configured mechanism.
 
 use crate::harness::*;
 
@@ -43,7 +43,7 @@ fn auth_without_a_method_is_an_error() {
     });
 }
 
-/// 3.15: there is no AUTH before 5.0 (MQTT 3.1.1, 2.2.1): type 15 is forbidden.
+/// MQTT 3.1.1 (2.2.1) and 3.1 have no AUTH: packet type 15 is forbidden before 5.0 (3.15).
 #[test]
 fn auth_does_not_exist_before_5_0() {
     for version in [V3_1, V3_1_1] {

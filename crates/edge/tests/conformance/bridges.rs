@@ -1,4 +1,5 @@
-//! Bridges of other brokers: clients that set bit 7 of the Protocol Version. No specification has them; mosquitto and others do.
+//! Bridges of other brokers: clients that set bit 7 of the Protocol Version. No specification defines this bit, but
+//! mosquitto and others use it.
 
 use mqtt::QoS::{self, AtLeastOnce as QOS_1, AtMostOnce as QOS_0};
 use mqtt::ReasonCode;
@@ -29,7 +30,7 @@ fn a_bridge_gets_none_of_its_own_messages_and_others_with_their_retain_flag() {
     });
 }
 
-/// No Local is a Protocol Error in a shared subscription [MQTT-3.8.3-4], so a bridge is a member like any other.
+/// No Local is a Protocol Error in a shared subscription [MQTT-3.8.3-4], so a bridge is an ordinary member of a group.
 #[test]
 fn a_bridge_may_join_a_shared_group() {
     every_version(|b| {
@@ -41,9 +42,9 @@ fn a_bridge_may_join_a_shared_group() {
     });
 }
 
-/// It publishes 1 there when it is connected, and its Will is 0.
+/// A bridge publishes 1 on its state topic when it is connected, and its Will is 0.
 #[test]
-fn a_client_says_on_its_own_state_topic_whether_it_is_connected() {
+fn a_bridge_publishes_its_connection_state_on_its_own_topic() {
     every_version(|b| {
         let state = state_of(&b.id("bridge"));
         let retained = |text: &str| Message::new(&state, text, QOS_1).retained();
@@ -68,7 +69,7 @@ fn a_client_says_on_its_own_state_topic_whether_it_is_connected() {
 }
 
 #[test]
-fn nobody_publishes_on_the_state_topic_of_another_or_below_its_own() {
+fn clients_cannot_publish_on_the_state_topic_of_another_or_below_their_own() {
     every_version(|b| {
         let own = state_of(&b.id("bridge"));
         let topics = [

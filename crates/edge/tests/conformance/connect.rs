@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::harness::wire::{packet, string};
 use crate::harness::*;
 
-/// [MQTT-3.1.0-1] [MQTT3-3.1.0-1]; no DISCONNECT comes before a CONNACK [MQTT-3.14.0-1].
+/// [MQTT-3.1.0-1] [MQTT3-3.1.0-1]; the server sends no DISCONNECT before CONNACK [MQTT-3.14.0-1].
 #[test]
 fn the_first_packet_must_be_connect() {
     every_version(|b| {
@@ -87,7 +87,7 @@ fn packets_may_follow_connect_at_once() {
     });
 }
 
-/// [MQTT-3.1.2-1] [MQTT3-3.1.2-1]: closed, with or without a CONNACK that says why.
+/// [MQTT-3.1.2-1] [MQTT3-3.1.2-1]: the server closes the connection, with or without a CONNACK that gives the reason.
 #[test]
 fn a_wrong_protocol_name_is_refused() {
     every_version(|b| {
@@ -106,7 +106,7 @@ fn a_wrong_protocol_version_is_refused() {
             ("MQTT", 3),
             ("MQTT", 6),
             ("MQTT", 0x7F),
-            // A bridge, of no version either.
+            // A bridge of an unknown version.
             ("MQTT", 0x83),
             ("MQTT", 0x86),
             ("MQIsdp", 0x84),
@@ -128,7 +128,8 @@ fn refuses_protocol(b: &Broker, name: &str, level: u8) {
     while let Some(bytes) = client.read_bytes() {
         answer.extend(bytes);
     }
-    // "Unacceptable protocol version" in the form of 3.1.1, which every client can read. Others say nothing, or 0x84 of 5.0.
+    // "Unacceptable protocol version" in the form of 3.1.1, which every client can read. Other brokers send nothing, or
+    // 0x84 of 5.0.
     let is_excused = Broker::is_external() && matches!(answer[..], [] | [0x20, _, 0, 0x84, ..]);
     assert!(answer == [0x20, 2, 0, 1] || is_excused, "{name:?} {level}: {answer:02x?}");
 }
@@ -137,7 +138,7 @@ fn refuses_protocol(b: &Broker, name: &str, level: u8) {
 #[test]
 fn client_identifiers_of_1_to_23_letters_and_digits_are_accepted() {
     every_version(|b| {
-        // The three versions run at the same time and must not take each other's names.
+        // The three versions run at the same time, so their names must differ.
         let first = b.version as u8;
         let alphabet = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
         for at in (0..alphabet.len()).step_by(22) {
@@ -149,7 +150,7 @@ fn client_identifiers_of_1_to_23_letters_and_digits_are_accepted() {
     });
 }
 
-/// [MQTT-3.1.3-4] [MQTT3-3.1.3-4]; more than the specification demands of a server, as real clients need it.
+/// [MQTT-3.1.3-4] [MQTT3-3.1.3-4]; the specification demands less of a server, but real clients need it.
 #[test]
 fn any_string_is_a_client_identifier() {
     from_3_1_1(|b| {
@@ -226,7 +227,7 @@ fn an_assigned_client_identifier_is_new_and_names_the_session() {
         client.disconnect();
         let (client, connack) = b.connect_with(Connect::new(V5, &id).resuming().expiry(0));
         assert!(connack.session_present);
-        // It is for those that have none.
+        // CONNACK has the property only for clients without an identifier.
         assert_eq!(connack.properties.as_properties().assigned_client_identifier(), None);
         client.disconnect();
     });
@@ -234,7 +235,7 @@ fn an_assigned_client_identifier_is_new_and_names_the_session() {
 
 /// [MQTT-3.1.2-16] to [MQTT-3.1.2-19], [MQTT3-3.1.2-18] to [MQTT3-3.1.2-21]; a password is bytes (3.1.3.6).
 #[test]
-fn user_name_and_password_are_taken_where_nobody_asks_for_them() {
+fn user_name_and_password_are_accepted_without_authentication() {
     every_version(|b| {
         let connects = [
             b.client("a").username("user"),
@@ -252,13 +253,13 @@ fn user_name_and_password_are_taken_where_nobody_asks_for_them() {
     });
 }
 
-/// [MQTT-3.2.2-9] [MQTT-3.2.2-22]: what CONNACK does not announce has its default (3.2.2.3).
+/// [MQTT-3.2.2-9] [MQTT-3.2.2-22]: a property that CONNACK omits has its default (3.2.2.3).
 #[test]
-fn connack_announces_what_the_server_can() {
+fn connack_announces_the_capabilities_of_the_server() {
     v5(|b| {
         let (_client, connack) = b.connect_with(b.client("a").keep_alive(60));
         let properties = connack.properties.as_properties();
-        assert_eq!(properties.maximum_qos(), None, "2 has no spelling (3.2.2.3.4)");
+        assert_eq!(properties.maximum_qos(), None, "2 cannot be written (3.2.2.3.4)");
         assert_ne!(properties.retain_available(), Some(false));
         assert_ne!(properties.wildcard_subscription_available(), Some(false));
         assert_ne!(properties.subscription_identifier_available(), Some(false));
@@ -275,9 +276,9 @@ fn connack_announces_what_the_server_can() {
     });
 }
 
-/// 3.2.2.3.2: absent when the client gets what it asked for.
+/// 3.2.2.3.2: the property is absent when the client gets the requested interval.
 #[test]
-fn connack_tells_the_session_expiry_interval_when_it_is_another() {
+fn connack_has_the_session_expiry_interval_when_it_differs_from_the_request() {
     v5_with(
         |settings| settings.session.expiry_max = Duration::from_secs(100),
         |b| {
@@ -292,7 +293,7 @@ fn connack_tells_the_session_expiry_interval_when_it_is_another() {
 
 /// [MQTT-3.1.4-6] [MQTT3-3.1.4-5]
 #[test]
-fn what_follows_a_refused_connect_is_not_processed() {
+fn packets_after_a_refused_connect_are_not_processed() {
     v5(|b| {
         let topic = b.topic("t");
         let mut seen = b.connect("seen");
@@ -332,8 +333,8 @@ fn a_connection_without_connect_is_closed_after_a_while() {
     );
 }
 
-/// 3.2.2.3.9, 3.4.2.2.2, 3.5.2.2.2: where there is room for it [MQTT-3.2.2-19] [MQTT-3.4.2-2] [MQTT-3.5.2-2], and only to clients that want it
-/// [MQTT-3.1.2-29].
+/// 3.2.2.3.9, 3.4.2.2.2, 3.5.2.2.2: a reason is sent where it fits [MQTT-3.2.2-19] [MQTT-3.4.2-2] [MQTT-3.5.2-2], and
+/// only to clients that request it [MQTT-3.1.2-29].
 #[test]
 fn a_refusal_of_a_connection_or_a_message_says_why() {
     let change = |settings: &mut broker::settings::Settings| {
@@ -385,7 +386,7 @@ fn reason_strings_come_only_when_asked_for() {
             properties.as_properties().reason_string().is_none()
                 && !properties.as_properties().iter().any(|p| matches!(p, Property::UserProperty(..)))
         };
-        // One of too many levels is refused.
+        // A filter with too many levels is refused.
         client.send_subscribe(1, &[(&"d/".repeat(200), at(QOS_0)), (&topic, at(QOS_0))], &[]);
         assert!(bare(&client.suback().properties));
         client.send_unsubscribe(2, &["not/there", &topic]);

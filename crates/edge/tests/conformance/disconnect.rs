@@ -2,7 +2,7 @@
 
 use crate::harness::*;
 
-/// [MQTT-3.14.4-2] [MQTT3-3.14.4-2]: if the client does not close the connection, the server does.
+/// [MQTT-3.14.4-2] [MQTT3-3.14.4-2]: the server closes the connection if the client does not.
 #[test]
 fn the_connection_ends_with_disconnect() {
     every_version(|b| {
@@ -14,7 +14,7 @@ fn the_connection_ends_with_disconnect() {
 
 /// [MQTT-3.14.4-1] [MQTT3-3.14.4-1]
 #[test]
-fn nothing_counts_after_disconnect() {
+fn packets_after_disconnect_are_ignored() {
     every_version(|b| {
         let topic = b.topic("t");
         let mut witness = b.connect("witness");
@@ -32,9 +32,9 @@ fn nothing_counts_after_disconnect() {
     });
 }
 
-/// 3.14.2.1: those that a client may send.
+/// 3.14.2.1: the Reason Codes that a client may send.
 #[test]
-fn a_client_may_give_any_reason_of_its_own() {
+fn a_client_may_send_any_reason_code_of_clients() {
     v5(|b| {
         for reason in [0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99] {
             let mut client = b.connect("a");
@@ -62,9 +62,9 @@ fn a_client_may_explain_its_reason() {
     });
 }
 
-/// [MQTT-3.14.2-1]: no reason at all.
+/// [MQTT-3.14.2-1]: the code is not a Reason Code of DISCONNECT.
 #[test]
-fn a_reason_that_is_none_is_an_error() {
+fn an_unknown_reason_code_is_an_error() {
     v5(|b| {
         for reason in [0x01, 0x10, 0x7F, 0xFF] {
             let mut client = b.connect("a");

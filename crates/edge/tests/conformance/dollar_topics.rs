@@ -29,7 +29,7 @@ fn root_wildcards_do_not_see_dollar_topics() {
             exact.push(client);
         }
         publisher.publish(&topic, "hidden", QOS_1);
-        // A server may keep these topics to itself (4.7.2); ours keeps only $SYS.
+        // A server may reserve these topics (4.7.2); Meridian reserves only $SYS.
         for client in &mut exact {
             assert_eq!(client.message().topic, topic);
         }
@@ -46,7 +46,7 @@ fn root_wildcards_do_not_see_dollar_topics() {
     });
 }
 
-/// The next message of this scenario: an external broker has others that publish.
+/// Returns the next message of this scenario. An external broker has other publishers too.
 fn next_of_ours(client: &mut Client, end: &str, hidden: &str) -> String {
     loop {
         let topic = client.message().topic;
@@ -56,7 +56,7 @@ fn next_of_ours(client: &mut Client, end: &str, hidden: &str) -> String {
     }
 }
 
-/// 4.7.2: the same for retained messages.
+/// 4.7.2 holds for retained messages too.
 #[test]
 fn root_wildcards_fetch_no_retained_dollar_topics() {
     every_version(|b| {
@@ -74,7 +74,7 @@ fn root_wildcards_fetch_no_retained_dollar_topics() {
     });
 }
 
-/// A filter that begins with `$` sees nothing else.
+/// A filter that begins with `$` matches no other topics.
 #[test]
 fn dollar_filters_see_dollar_topics_only() {
     every_version(|b| {
@@ -84,16 +84,16 @@ fn dollar_filters_see_dollar_topics_only() {
         client.publish(&format!("{name}/a"), "x", QOS_0);
         client.publish(&format!("${name}x/a"), "x", QOS_0);
         client.nothing_of_its_own();
-        // Elsewhere in a topic `$` is a character like any.
+        // Elsewhere in a topic, `$` is an ordinary character.
         client.subscribe(&b.topic("+/a"), QOS_0);
         client.publish(&b.topic("$b/a"), "x", QOS_0);
         assert_eq!(client.message().topic, b.topic("$b/a"));
     });
 }
 
-/// 4.7.2, non-normative: what the server tells of itself.
+/// 4.7.2, non-normative: the server publishes its own state under $SYS.
 #[test]
-fn the_server_tells_of_itself_under_sys() {
+fn the_server_publishes_its_state_under_sys() {
     v5_with(
         |settings| settings.sys.interval = Duration::from_secs(1),
         |b| {
@@ -102,7 +102,7 @@ fn the_server_tells_of_itself_under_sys() {
                 client.subscribe("$SYS/#", QOS_0);
                 let first = client.message();
                 assert!(first.topic.starts_with("$SYS/"), "{first:?}");
-                // And again.
+                // It repeats them.
                 while client.message().topic != first.topic {}
                 client.unsubscribe(&["$SYS/#"]);
             }
@@ -114,7 +114,7 @@ fn the_server_tells_of_itself_under_sys() {
     );
 }
 
-/// 4.7.2, non-normative: it is the server's to say.
+/// 4.7.2, non-normative: only the server publishes under $SYS.
 #[test]
 fn clients_do_not_publish_under_sys() {
     every_version(|b| {
@@ -123,7 +123,7 @@ fn clients_do_not_publish_under_sys() {
         witness.subscribe(&topic, QOS_0);
         let mut client = b.connect("a");
         client.send_message(&Message::new(&topic, "fake", QOS_0).retained());
-        // Whether it is ignored or answered by closing is the server's choice.
+        // The server may ignore the message or close the connection.
         client.send_ping();
         while !matches!(client.recv(), Received::PingResp | Received::Closed) {}
         let mut publisher = b.connect("publisher");

@@ -19,11 +19,11 @@ fn a_client_gets_no_more_than_its_receive_maximum() {
                 (0..maximum).map(|_| subscriber.message_unacknowledged()).collect();
             for n in 0..10u16 {
                 subscriber.nothing();
-                let message = open.pop_front().expect("a message under way");
+                let message = open.pop_front().expect("a message in flight");
                 assert_eq!(message.text(), n.to_string());
                 match qos {
                     QOS_2 => {
-                        // PUBREC gives nothing back yet.
+                        // PUBREC does not free quota yet.
                         subscriber.send_pubrec(message.packet_id);
                         assert_eq!(subscriber.pubrel().packet_id, message.packet_id);
                         subscriber.nothing();
@@ -40,9 +40,9 @@ fn a_client_gets_no_more_than_its_receive_maximum() {
     });
 }
 
-/// 4.9: the quota is for QoS 1 and 2; [MQTT-3.3.4-10] [MQTT-4.9.0-3]: and for PUBLISH only.
+/// 4.9: the quota is for QoS 1 and 2, and for PUBLISH only [MQTT-3.3.4-10] [MQTT-4.9.0-3].
 #[test]
-fn everything_else_goes_on_at_zero_quota() {
+fn other_packets_are_sent_at_zero_quota() {
     v5(|b| {
         let (topic, other) = (b.topic("t"), b.topic("other"));
         let mut publisher = b.connect("publisher");
@@ -64,9 +64,9 @@ fn everything_else_goes_on_at_zero_quota() {
     });
 }
 
-/// 4.9: an error gives the place back, too.
+/// 4.9: an error frees quota too.
 #[test]
-fn a_refusal_gives_the_quota_back() {
+fn a_refusal_frees_quota() {
     v5(|b| {
         let topic = b.topic("t");
         let mut publisher = b.connect("publisher");
@@ -83,7 +83,7 @@ fn a_refusal_gives_the_quota_back() {
     });
 }
 
-/// [MQTT-4.4.0-1] under a new, smaller Receive Maximum.
+/// [MQTT-4.4.0-1] with a new, smaller Receive Maximum.
 #[test]
 fn a_session_is_resumed_within_the_new_receive_maximum() {
     v5(|b| {
@@ -107,7 +107,7 @@ fn a_session_is_resumed_within_the_new_receive_maximum() {
                 continue;
             }
             subscriber.nothing();
-            let oldest: Message = open.pop_front().expect("a message under way");
+            let oldest: Message = open.pop_front().expect("a message in flight");
             subscriber.acknowledge(&oldest);
             open.push_back(subscriber.message_unacknowledged());
         }
@@ -136,10 +136,10 @@ fn a_client_that_exceeds_the_servers_receive_maximum_is_closed() {
                 client.send_message(&message(id));
                 assert_eq!(client.pubrec().packet_id, id);
             }
-            // The same one again is not one more [MQTT-4.3.3-10].
+            // A repetition does not count as another message [MQTT-4.3.3-10].
             client.send_message(&message(5).dup());
             assert_eq!(client.pubrec().packet_id, 5);
-            // PUBCOMP makes room.
+            // PUBCOMP frees quota.
             client.send_pubrel(1);
             assert_eq!(client.pubcomp().packet_id, 1);
             client.send_message(&message(6));
@@ -153,9 +153,9 @@ fn a_client_that_exceeds_the_servers_receive_maximum_is_closed() {
     );
 }
 
-/// As a suite does that takes whatever the server announces.
+/// A test suite may use as much as the server announces.
 #[test]
-fn the_announced_receive_maximum_is_the_one_that_counts() {
+fn the_announced_receive_maximum_is_enforced() {
     v5(|b| {
         let (mut client, connack) = b.connect_with(b.client("a"));
         let maximum = connack.properties.as_properties().receive_maximum().unwrap_or(u16::MAX);
@@ -171,7 +171,7 @@ fn the_announced_receive_maximum_is_the_one_that_counts() {
     });
 }
 
-/// Acknowledged QoS 1 never counts for long: ten times the Receive Maximum, without waiting.
+/// Acknowledged QoS 1 messages free quota at once: the client sends ten times the Receive Maximum without waiting.
 #[test]
 fn a_client_within_its_window_may_send_for_ever() {
     v5_with(
@@ -196,9 +196,9 @@ fn a_client_within_its_window_may_send_for_ever() {
     );
 }
 
-/// `mqtt.inflight_max` bounds what is under way to a client that names no Receive Maximum, in any version.
+/// `mqtt.inflight_max` bounds the messages in flight to a client without a Receive Maximum, in any version.
 #[test]
-fn the_servers_own_window_bounds_what_is_under_way() {
+fn the_inflight_maximum_of_the_server_bounds_messages_in_flight() {
     v5_with(
         |settings| settings.mqtt.inflight_max = 4,
         |b| {

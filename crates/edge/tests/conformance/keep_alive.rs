@@ -55,9 +55,9 @@ fn every_packet_keeps_a_client_alive() {
     });
 }
 
-/// 3.1.2.10: 0 turns it off. Others around it do time out.
+/// 3.1.2.10: 0 turns Keep Alive off. Other clients of the scenario do time out.
 #[test]
-fn without_keep_alive_silence_is_no_crime() {
+fn a_silent_client_without_keep_alive_stays_connected() {
     every_version(|b| {
         let (mut silent, _) = b.connect_with(b.client("silent").keep_alive(0));
         let (mut patient, _) = b.connect_with(b.client("patient").keep_alive(60));
@@ -68,7 +68,7 @@ fn without_keep_alive_silence_is_no_crime() {
     });
 }
 
-/// [MQTT-3.1.2-22]: what counts is what the client sends.
+/// [MQTT-3.1.2-22]: only packets of the client count.
 #[test]
 fn receiving_does_not_keep_a_client_alive() {
     every_version(|b| {
@@ -95,12 +95,12 @@ fn receiving_does_not_keep_a_client_alive() {
     });
 }
 
-/// [MQTT-3.1.2-22] asks for a packet; bytes that are never one do not count.
+/// [MQTT-3.1.2-22] asks for a packet; bytes that never complete one do not count.
 #[test]
 fn half_a_packet_does_not_keep_a_client_alive() {
     v5_ours(|b| {
         let (mut client, _) = b.connect_with(b.client("a").keep_alive(1));
-        // A PUBLISH of 100,000 bytes that comes one byte at a time.
+        // A PUBLISH of 100,000 bytes that arrives byte by byte.
         client.send_bytes(&[0x30, 0xA0, 0x8D, 0x06, 0, 1, b't', 0]);
         let stop = Instant::now() + Duration::from_secs(15);
         client.stream().set_nonblocking(true).expect("a TCP socket");
@@ -134,14 +134,14 @@ fn the_server_may_choose_the_interval() {
                 );
                 client.closed_for(ReasonCode::KeepAliveTimeout);
             }
-            // What is short enough stands.
+            // A short interval is not changed.
             let (_client, connack) = b.connect_with(b.client("b").keep_alive(1));
             assert_eq!(connack.properties.as_properties().server_keep_alive(), None);
         },
     );
 }
 
-/// "As if the network had failed": the session stays.
+/// "As if the network had failed": the session remains.
 #[test]
 fn a_session_outlives_a_keep_alive_time_out() {
     every_version(|b| {

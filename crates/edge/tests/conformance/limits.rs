@@ -1,4 +1,4 @@
-//! What a server may limit, it announces, and holds clients to it (3.2.2.3).
+//! Limits that a server announces and enforces (3.2.2.3).
 
 use crate::harness::*;
 
@@ -53,7 +53,8 @@ fn a_server_may_retain_nothing() {
     );
 }
 
-/// A SUBSCRIBE that asks for something not available: SUBACK or DISCONNECT, both say the same (3.9.3, 3.2.2.3.11-13).
+/// Sends a SUBSCRIBE for something that is not available. SUBACK or DISCONNECT carries the reason (3.9.3,
+/// 3.2.2.3.11-13).
 fn is_not_available(b: &Broker, filter: &str, properties: &[Property<'_>], reason: ReasonCode) {
     let mut client = b.connect("a");
     client.send_subscribe(1, &[(filter, at(QOS_0))], properties);
@@ -109,7 +110,7 @@ fn a_server_may_have_no_subscription_identifiers() {
     );
 }
 
-/// `session.subscriptions_max`: 0x97 in 5.0, 0x80 before, and the others stay.
+/// `session.subscriptions_max`: 0x97 in 5.0, 0x80 before. Other subscriptions remain.
 #[test]
 fn a_client_has_a_maximum_of_subscriptions() {
     v5_with(
@@ -122,7 +123,7 @@ fn a_client_has_a_maximum_of_subscriptions() {
                     topics.iter().map(|topic| (topic.as_str(), at(QOS_0))).collect();
                 let refused = if version == V5 { ReasonCode::QuotaExceeded.as_u8() } else { 0x80 };
                 assert_eq!(client.try_subscribe(&wanted, &[]), [0, 0, 0, refused, refused]);
-                // Replacing one is not one more.
+                // Replacing a subscription does not add one.
                 client.subscribe(&topics[0], QOS_1);
                 client.unsubscribe(&[&topics[1]]);
                 client.subscribe(&topics[4], QOS_0);
@@ -148,7 +149,7 @@ fn a_client_identifier_has_a_maximum_of_bytes() {
     );
 }
 
-/// `mqtt.topic_levels_max` and `mqtt.topic_len_max`: a filter is refused, and so is a name.
+/// `mqtt.topic_levels_max` and `mqtt.topic_len_max` apply to filters and to names.
 #[test]
 fn a_topic_has_a_maximum_of_levels_and_bytes() {
     v5_with(
@@ -171,7 +172,7 @@ fn a_topic_has_a_maximum_of_levels_and_bytes() {
                 client.send_message(&Message::new(&bad, "x", QOS_2).packet_id(8));
                 assert_eq!(client.pubrec().reason, ReasonCode::TopicNameInvalid);
                 client.ping();
-                // At QoS 0 nothing else can say it.
+                // At QoS 0 there is no other way to report it.
                 client.send_message(&Message::new(&bad, "x", QOS_0));
                 client.closed_for(ReasonCode::TopicNameInvalid);
             }
@@ -179,7 +180,7 @@ fn a_topic_has_a_maximum_of_levels_and_bytes() {
     );
 }
 
-/// Neither matching nor retaining nor storing such a topic runs out of stack.
+/// Matching, retaining and storing such a topic do not overflow the stack.
 #[test]
 fn a_topic_may_have_as_many_levels_as_fit_in_it() {
     v5_with(
@@ -210,7 +211,7 @@ fn a_topic_may_have_as_many_levels_as_fit_in_it() {
     );
 }
 
-/// A `+` behind the 128th level finds no place in the tree of routes.
+/// The tree of routes cannot hold a `+` after the 128th level.
 #[test]
 fn a_plus_behind_the_first_128_levels_is_refused() {
     v5_with(
@@ -227,13 +228,13 @@ fn a_plus_behind_the_first_128_levels_is_refused() {
     );
 }
 
-/// `limits.connections_max`: one too many is refused, and its place is free when another leaves.
+/// `limits.connections_max`: one connection too many is refused. Its slot is free again when another client leaves.
 #[test]
 fn a_server_has_a_maximum_of_connections() {
     v5_with(
         |settings| settings.limits.connections_max = 3,
         |b| {
-            // The scenario with connections in between fills the places by itself.
+            // In the placement with extra connections, these already use the limit up.
             let mut clients = Vec::new();
             let mut refused = false;
             for n in 0..12 {
@@ -263,7 +264,7 @@ fn a_server_has_a_maximum_of_connections() {
                 client.nothing();
             }
             clients.remove(0).disconnect();
-            // The place is free once the broker has noticed, which may be after the client has.
+            // The slot is free once the broker has noticed the end, which may be after the client has.
             loop {
                 let mut client =
                     Client::new(std::net::TcpStream::connect(b.address()).expect("a connection"), V5);

@@ -1,21 +1,21 @@
-//! Packets that no client should send, byte by byte (1.5, 2, 3, 4.13). Each costs its sender the connection; a 5.0 sender
-//! is told why, and the broker serves on.
+//! Packets that no client should send, byte by byte (1.5, 2, 3, 4.13). Each one ends the connection of its sender. A
+//! 5.0 sender gets a reason, and the broker continues to serve others.
 
 use crate::harness::wire::{packet, properties, string};
 use crate::harness::*;
 
 const MALFORMED: &[ReasonCode] = &[ReasonCode::MalformedPacket];
-/// The specification calls these Protocol Errors, or does not say which of the two they are.
+/// Reason codes where the specification says Protocol Error, or does not say which of the two applies.
 const EITHER: &[ReasonCode] = &[ReasonCode::MalformedPacket, ReasonCode::ProtocolError];
 
-/// What a connected client sends is refused.
+/// Expects that the broker refuses these bytes of a connected client.
 fn refused(b: &Broker, bytes: &[u8], reasons: &[ReasonCode]) {
     let mut client = b.connect("bad");
     client.send_bytes(bytes);
     let received = client.recv();
     match &received {
         Received::Disconnect(disconnect) if b.version == V5 => {
-            // Others call Malformed what is a Protocol Error, and the other way round.
+            // Other brokers use Malformed Packet for a Protocol Error, and the reverse.
             let reasons = if Broker::is_external() { EITHER } else { reasons };
             assert!(
                 reasons.contains(&disconnect.reason),
@@ -31,7 +31,7 @@ fn refused(b: &Broker, bytes: &[u8], reasons: &[ReasonCode]) {
 
 /// An HTTP client gets an answer that names MQTT. A TLS handshake fails at once.
 #[test]
-fn what_speaks_another_protocol_is_told_so() {
+fn clients_of_other_protocols_get_an_answer() {
     use std::io::Read as _;
     every_version_ours(|b| {
         let all = |bytes: &[u8]| {
@@ -53,7 +53,7 @@ fn what_speaks_another_protocol_is_told_so() {
     });
 }
 
-/// A CONNECT is refused, with or without a CONNACK [MQTT-3.1.4-1] [MQTT-3.1.4-2] [MQTT3-3.1.4-1].
+/// Expects that a CONNECT is refused, with or without a CONNACK [MQTT-3.1.4-1] [MQTT-3.1.4-2] [MQTT3-3.1.4-1].
 fn refused_connect(b: &Broker, bytes: &[u8], reasons: &[ReasonCode]) {
     let mut client = b.open();
     client.send_bytes(bytes);
@@ -75,7 +75,7 @@ fn no_properties(b: &Broker) -> &'static [u8] {
     if b.version == V5 { &[0] } else { &[] }
 }
 
-/// One of each packet that a client sends, in the version at hand.
+/// Returns one of each packet that a client sends, in the version of the run.
 fn good_packets(b: &Broker) -> Vec<Vec<u8>> {
     let none = no_properties(b);
     let topic = string(b.topic("t"));
@@ -97,7 +97,7 @@ fn good_packets(b: &Broker) -> Vec<Vec<u8>> {
 /// [MQTT-2.1.3-1] [MQTT-3.6.1-1] [MQTT-3.8.1-1] [MQTT-3.10.1-1] [MQTT-3.14.1-1] [MQTT-3.15.1-1] [MQTT3-2.2.2-1]
 /// [MQTT3-2.2.2-2] [MQTT3-3.6.1-1] [MQTT3-3.8.1-1] [MQTT3-3.10.1-1] [MQTT3-3.14.1-1]
 #[test]
-fn flags_that_are_reserved() {
+fn reserved_flags_are_refused() {
     from_3_1_1(|b| {
         for good in good_packets(b).into_iter().filter(|good| good[0] >> 4 != 3) {
             for flags in (0..16).filter(|flags| *flags != good[0] & 0x0F) {
@@ -111,7 +111,7 @@ fn flags_that_are_reserved() {
 
 /// [MQTT-3.1.4-1] 3.1.1: CONNECT has no flags in its fixed header.
 #[test]
-fn flags_of_connect() {
+fn flags_of_connect_are_refused() {
     from_3_1_1(|b| {
         for flags in 1..16 {
             let mut bytes = b.client("bad").encode();
@@ -123,7 +123,7 @@ fn flags_of_connect() {
 
 /// [MQTT-3.3.1-4] [MQTT3-3.3.1-4]; [MQTT-3.3.1-2] [MQTT3-3.3.1-2]
 #[test]
-fn flags_of_publish() {
+fn invalid_flags_of_publish_are_refused() {
     every_version(|b| {
         for flags in [0b0110, 0b0111, 0b1110, 0b1111] {
             refused(
@@ -140,9 +140,9 @@ fn flags_of_publish() {
     });
 }
 
-/// 2.1.2: type 0 is reserved, in any place and with any flags.
+/// 2.1.2: type 0 is reserved, in any position and with any flags.
 #[test]
-fn packet_type_0() {
+fn packet_type_0_is_refused() {
     every_version(|b| {
         for first in 0..16 {
             refused(b, &[first, 0], MALFORMED);
@@ -154,9 +154,9 @@ fn packet_type_0() {
     });
 }
 
-/// 2.1.2: what only a server sends.
+/// 2.1.2: packets that only a server sends.
 #[test]
-fn packets_of_a_server() {
+fn packets_of_a_server_are_refused() {
     every_version(|b| {
         let none = no_properties(b);
         for bytes in [
@@ -170,9 +170,9 @@ fn packets_of_a_server() {
     });
 }
 
-/// 1.5.5, 2.1.4: five bytes are none.
+/// 1.5.5, 2.1.4: a length of five bytes is invalid.
 #[test]
-fn a_remaining_length_of_more_than_four_bytes() {
+fn a_remaining_length_of_more_than_four_bytes_is_refused() {
     every_version(|b| {
         for first in [0x30, 0x32, 0x40, 0x50, 0x62, 0x70, 0x82, 0xA2, 0xC0, 0xE0] {
             refused(b, &[first, 0xFF, 0xFF, 0xFF, 0xFF, 0x01], MALFORMED);
@@ -184,9 +184,9 @@ fn a_remaining_length_of_more_than_four_bytes() {
     });
 }
 
-/// 3.12, 3.14: bytes where there are none.
+/// 3.12, 3.14: packets with additional bytes.
 #[test]
-fn bytes_too_many() {
+fn additional_bytes_are_refused() {
     from_3_1_1(|b| {
         refused(b, &[0xC0, 1, 0], MALFORMED);
         if b.version == V3_1_1 {
@@ -195,13 +195,13 @@ fn bytes_too_many() {
                 refused(b, &[first, 3, 0, 1, 0], MALFORMED);
             }
         } else {
-            // A Reason Code, no properties, and then some.
+            // A Reason Code, no properties, and further bytes.
             for first in [0x40, 0x50, 0x62, 0x70] {
                 refused(b, &[first, 5, 0, 1, 0, 0, 0], MALFORMED);
             }
             refused(b, &[0xE0, 3, 0, 0, 0], MALFORMED);
         }
-        // Another filter begins, and does not end.
+        // The beginning of another filter.
         let none = no_properties(b);
         let topic = string(b.topic("t"));
         refused(b, &packet(0x82, &[&[0, 1], none, &topic, &[0], &[0]]), MALFORMED);
@@ -213,15 +213,15 @@ fn bytes_too_many() {
     });
 }
 
-/// Every packet, cut after each of its bytes and given a Remaining Length that says so.
+/// Every packet, truncated after each of its bytes, with a matching Remaining Length.
 #[test]
-fn bytes_too_few() {
+fn truncated_packets_are_refused() {
     from_3_1_1(|b| {
         let payload = b"payload".len();
         for good in good_packets(b) {
             let body = &good[2..];
             let optional = match good[0] >> 4 {
-                // A payload may be short, and is no payload at all at the shortest.
+                // A payload may have any length, including 0.
                 3 => payload + 1,
                 12 | 14 => continue,
                 _ => 1,
@@ -233,9 +233,9 @@ fn bytes_too_few() {
     });
 }
 
-/// The same for CONNECT, with everything in it.
+/// Truncation of a CONNECT with all optional parts.
 #[test]
-fn bytes_too_few_in_connect() {
+fn a_truncated_connect_is_refused() {
     from_3_1_1(|b| {
         let mut connect = b.client("bad").username("user").password(b"secret");
         let mut will = Message::new(&b.topic("will"), "gone", QOS_1);
@@ -262,7 +262,7 @@ fn bytes_too_few_in_connect() {
 
 /// [MQTT-2.2.1-3] [MQTT-2.2.1-2] [MQTT3-2.3.1-1]
 #[test]
-fn packet_identifier_0() {
+fn packet_identifier_0_is_refused() {
     from_3_1_1(|b| {
         let none = no_properties(b);
         let topic = string(b.topic("t"));
@@ -283,7 +283,7 @@ fn packet_identifier_0() {
 
 /// [MQTT-3.8.3-2] [MQTT-3.10.3-2] [MQTT3-3.8.3-3] [MQTT3-3.10.3-2]
 #[test]
-fn no_topic_filters() {
+fn a_subscribe_without_topic_filters_is_refused() {
     every_version(|b| {
         refused(b, &packet(0x82, &[&[0, 1], no_properties(b)]), &[ReasonCode::ProtocolError]);
         refused(b, &packet(0xA2, &[&[0, 1], no_properties(b)]), &[ReasonCode::ProtocolError]);
@@ -292,7 +292,7 @@ fn no_topic_filters() {
 
 /// [MQTT-3.8.3-5] 3.8.3.1 [MQTT3-3.8.3-4]
 #[test]
-fn subscription_options_that_are_reserved() {
+fn reserved_subscription_options_are_refused() {
     from_3_1_1(|b| {
         let reserved: &[u8] = match b.version {
             V5 => &[0x40, 0x80, 0xC0, 0x41],
@@ -312,7 +312,7 @@ fn subscription_options_that_are_reserved() {
     });
 }
 
-/// Byte strings that are not UTF-8, and one that is, but with U+0000.
+/// Byte strings that are not UTF-8, and one that is UTF-8 but contains U+0000.
 const NOT_UTF_8: [&[u8]; 16] = [
     b"\0",
     b"a\0b",
@@ -335,7 +335,7 @@ const NOT_UTF_8: [&[u8]; 16] = [
 /// [MQTT-1.5.4-1] [MQTT-1.5.4-2] [MQTT-3.3.2-1] [MQTT-3.8.3-1] [MQTT-3.10.3-1] [MQTT-4.7.3-2] [MQTT3-1.5.3-1]
 /// [MQTT3-1.5.3-2] [MQTT3-3.3.2-1] [MQTT3-3.8.3-1] [MQTT3-3.10.3-1] [MQTT3-4.7.3-2]
 #[test]
-fn topics_that_are_not_utf_8() {
+fn topics_that_are_not_utf_8_are_refused() {
     every_version(|b| {
         let none = no_properties(b);
         for bad in NOT_UTF_8 {
@@ -350,7 +350,7 @@ fn topics_that_are_not_utf_8() {
 
 /// [MQTT-3.1.3-4] [MQTT-3.1.3-11] [MQTT-3.1.3-12] [MQTT3-3.1.3-4] [MQTT3-3.1.3-10] [MQTT3-3.1.3-11]
 #[test]
-fn strings_of_connect_that_are_not_utf_8() {
+fn strings_of_connect_that_are_not_utf_8_are_refused() {
     every_version(|b| {
         let none = no_properties(b);
         let name: &[u8] = if b.version == V3_1 { b"\0\x06MQIsdp" } else { b"\0\x04MQTT" };
@@ -370,7 +370,7 @@ fn strings_of_connect_that_are_not_utf_8() {
 
 /// [MQTT-1.5.7-1] [MQTT-3.3.2-13] [MQTT-3.3.2-19]
 #[test]
-fn properties_that_are_not_utf_8() {
+fn properties_that_are_not_utf_8_are_refused() {
     v5(|b| {
         let topic = string(b.topic("t"));
         for bad in NOT_UTF_8 {
@@ -387,9 +387,9 @@ fn properties_that_are_not_utf_8() {
     });
 }
 
-/// Bytes that look odd and are fine: U+FEFF and others [MQTT-1.5.4-3] [MQTT3-1.5.3-3].
+/// Unusual but valid strings: U+FEFF and others [MQTT-1.5.4-3] [MQTT3-1.5.3-3].
 #[test]
-fn strings_that_are_utf_8_after_all() {
+fn unusual_utf_8_strings_are_accepted() {
     every_version(|b| {
         let mut client = b.connect("a");
         client.subscribe(&b.topic("#"), QOS_0);
@@ -403,9 +403,9 @@ fn strings_that_are_utf_8_after_all() {
     });
 }
 
-/// [MQTT-4.7.3-1] [MQTT3-4.7.3-1] 3.3.2.1: no topic, no alias.
+/// [MQTT-4.7.3-1] [MQTT3-4.7.3-1] 3.3.2.1: a PUBLISH without a topic and without an alias.
 #[test]
-fn an_empty_topic_name() {
+fn an_empty_topic_name_is_refused() {
     every_version(|b| {
         let none = no_properties(b);
         refused(
@@ -425,7 +425,7 @@ fn an_empty_topic_name() {
 /// [MQTT-3.1.2-12] [MQTT-3.1.2-13] [MQTT-3.1.2-16] to [MQTT-3.1.2-19] [MQTT3-3.1.2-3] [MQTT3-3.1.2-11]
 /// [MQTT3-3.1.2-13] [MQTT3-3.1.2-14] [MQTT3-3.1.2-15] [MQTT3-3.1.2-18] to [MQTT3-3.1.2-22]
 #[test]
-fn connect_flags_that_contradict() {
+fn contradictory_connect_flags_are_refused() {
     from_3_1_1(|b| {
         let none = no_properties(b);
         let connect = |flags: u8, payload: &[&[u8]]| {
@@ -444,18 +444,18 @@ fn connect_flags_that_contradict() {
             (0x22, vec![&id]),
             // Will QoS 3.
             (0x1E, vec![&id, none, &topic, &gone]),
-            // A Will that is not there, in whole or in part.
+            // A missing Will, in whole or in part.
             (0x06, vec![&id]),
             (0x06, vec![&id, none, &topic]),
-            // One that is there, and was not announced.
+            // A Will that the flags do not announce.
             (0x02, vec![&id, none, &topic, &gone]),
-            // A user name that is not there, and one that was not announced.
+            // A missing user name, and one that the flags do not announce.
             (0x82, vec![&id]),
             (0x02, vec![&id, &user]),
-            // Likewise a password.
+            // The same for a password.
             (0xC2, vec![&id, &user]),
             (0x82, vec![&id, &user, &secret]),
-            // No Client Identifier at all [MQTT-3.1.3-3] [MQTT3-3.1.3-3].
+            // No Client Identifier [MQTT-3.1.3-3] [MQTT3-3.1.3-3].
             (0x02, vec![]),
         ];
         if b.version == V3_1_1 {
@@ -467,9 +467,9 @@ fn connect_flags_that_contradict() {
     });
 }
 
-/// [MQTT-3.1.0-2] in the words of a raw client: the second one is wrong however it looks.
+/// [MQTT-3.1.0-2] with raw bytes: a second CONNECT is an error, however malformed it is.
 #[test]
-fn a_second_connect_that_is_broken() {
+fn a_malformed_second_connect_is_refused() {
     from_3_1_1(|b| {
         refused(b, &[0x10, 0], EITHER);
     });
@@ -506,7 +506,7 @@ const PROPERTIES: [(u8, &[u8]); 27] = [
     (0x2A, &[1]),
 ];
 
-/// A packet with a property block in its place, and the properties that it may have (2.2.2.2).
+/// Packet with a property block, and the properties that are allowed in it (2.2.2.2).
 type WithProperties<'a> = (&'a dyn Fn(&[u8]) -> Vec<u8>, &'a [u8]);
 
 fn each_packet(b: &Broker, check: impl Fn(WithProperties<'_>)) {
@@ -522,13 +522,13 @@ fn each_packet(b: &Broker, check: impl Fn(WithProperties<'_>)) {
     }
     check((&subscribe, &[0x0B, 0x26]));
     check((&unsubscribe, &[0x26]));
-    // Server Reference is for servers, but a packet may have it.
+    // Server Reference is for servers, but DISCONNECT may contain it.
     check((&disconnect, &[0x11, 0x1C, 0x1F, 0x26]));
 }
 
-/// 2.2.2.2: a property that belongs elsewhere.
+/// 2.2.2.2: a property of another packet type.
 #[test]
-fn properties_that_do_not_belong() {
+fn properties_of_other_packets_are_refused() {
     v5(|b| {
         each_packet(b, |(build, allowed)| {
             for (id, value) in PROPERTIES.into_iter().filter(|(id, _)| !allowed.contains(id)) {
@@ -538,9 +538,9 @@ fn properties_that_do_not_belong() {
     });
 }
 
-/// 2.2.2.2: an Identifier that does not exist, in one byte or more.
+/// 2.2.2.2: an unknown Identifier, in one byte or more.
 #[test]
-fn properties_that_do_not_exist() {
+fn unknown_properties_are_refused() {
     v5(|b| {
         each_packet(b, |(build, _)| {
             for id in [&[0x00][..], &[0x04], &[0x0A], &[0x14], &[0x2B], &[0x7F], &[0x81, 0x01], &[0xFF, 0x7F]]
@@ -553,28 +553,28 @@ fn properties_that_do_not_exist() {
 
 /// 2.2.2.2: "It is a Protocol Error to include ... more than once", but for User Properties.
 #[test]
-fn properties_that_come_twice() {
+fn repeated_properties_are_refused() {
     v5(|b| {
         each_packet(b, |(build, allowed)| {
             for id in allowed.iter().filter(|id| **id != 0x26) {
                 let (_, value) = PROPERTIES.iter().find(|(known, _)| known == id).expect("one of the 27");
-                // A Topic Alias and a Subscription Identifier are wrong for another reason as well.
+                // A Topic Alias and a Subscription Identifier are wrong for another reason too.
                 refused(b, &build(&properties(&[&[*id], value, &[*id], value])), EITHER);
             }
         });
     });
 }
 
-/// 2.2.2.1: a Property Length that lies, or that is none.
+/// 2.2.2.1: a wrong or invalid Property Length.
 #[test]
-fn properties_of_a_wrong_length() {
+fn a_wrong_property_length_is_refused() {
     v5(|b| {
         each_packet(b, |(build, allowed)| {
             let user = b"\x26\0\x01n\0\x01v";
-            // Longer than the packet, and too long to be a length.
+            // Longer than the packet, and too long for a length.
             refused(b, &build(&[&[100], &user[..]].concat()), EITHER);
             refused(b, &build(&[0x80, 0x80, 0x80, 0x80, 0x01]), EITHER);
-            // Cut within a property.
+            // Truncated within a property.
             for length in 1..user.len() {
                 refused(b, &build(&properties(&[&user[..length]])), EITHER);
             }
@@ -585,9 +585,10 @@ fn properties_of_a_wrong_length() {
     });
 }
 
-/// The same for CONNECT: what does not belong, does not exist, comes twice, or has no such value (3.1.2.11) [MQTT-3.1.4-2].
+/// CONNECT with properties of other packets, unknown or repeated properties, or invalid values (3.1.2.11)
+/// [MQTT-3.1.4-2].
 #[test]
-fn properties_of_connect() {
+fn invalid_properties_of_connect_are_refused() {
     v5(|b| {
         let connect = |block: &[u8]| packet(0x10, &[b"\0\x04MQTT\x05\x02\0\0", block, &string(b.id("bad"))]);
         let allowed = [0x11, 0x15, 0x16, 0x17, 0x19, 0x21, 0x22, 0x26, 0x27];
@@ -602,7 +603,7 @@ fn properties_of_connect() {
             // Receive Maximum 0, Maximum Packet Size 0.
             &[0x21, 0, 0],
             &[0x27, 0, 0, 0, 0],
-            // Truth values that are neither.
+            // Boolean values other than 0 and 1.
             &[0x17, 2],
             &[0x19, 2],
             &[0x17, 0xFF],
@@ -620,7 +621,7 @@ fn properties_of_connect() {
 
 /// The same for a Will (3.1.3.2).
 #[test]
-fn properties_of_a_will() {
+fn invalid_properties_of_a_will_are_refused() {
     v5(|b| {
         let connect = |block: &[u8]| {
             packet(
@@ -640,15 +641,15 @@ fn properties_of_a_will() {
     });
 }
 
-/// 3.3.2.3: values that do not exist.
+/// 3.3.2.3: invalid values.
 #[test]
-fn properties_of_publish_without_such_a_value() {
+fn invalid_property_values_of_publish_are_refused() {
     v5(|b| {
         let topic = string(b.topic("t"));
         for flag in [2, 0xFF] {
             refused(b, &packet(0x30, &[&topic, &properties(&[&[0x01, flag]]), b"x"]), EITHER);
         }
-        // Response Topic without a character [MQTT-4.7.3-1].
+        // An empty Response Topic [MQTT-4.7.3-1].
         refused(
             b,
             &packet(0x30, &[&topic, &properties(&[b"\x08\0\0"]), b"x"]),
@@ -659,7 +660,7 @@ fn properties_of_publish_without_such_a_value() {
 
 /// [MQTT-3.4.2-1] [MQTT-3.5.2-1] [MQTT-3.6.2-1] [MQTT-3.7.2-1]
 #[test]
-fn reason_codes_that_do_not_belong() {
+fn reason_codes_of_other_packets_are_refused() {
     v5(|b| {
         for (first, reasons) in [
             (0x40, &[0x01, 0x04, 0x11, 0x92, 0x8E, 0xFF][..]),
@@ -675,10 +676,10 @@ fn reason_codes_that_do_not_belong() {
     });
 }
 
-/// [MQTT-1.5.5-1]: of a length that takes more bytes than it needs. What has no effect may pass elsewhere; here it does
-/// not.
+/// [MQTT-1.5.5-1]: a length with more bytes than it needs. Other brokers may accept it where it has no effect; Meridian
+/// refuses it.
 #[test]
-fn a_length_with_padding() {
+fn a_padded_length_is_refused() {
     v5_ours(|b| {
         let topic = string(b.topic("t"));
         refused(b, &packet(0x30, &[&topic, &[0x80, 0x00], b"x"]), MALFORMED);

@@ -12,7 +12,7 @@ fn left(message: &Message) -> Option<u32> {
     message.properties.as_properties().message_expiry_interval()
 }
 
-/// [MQTT-3.3.2-6]: nothing to take off a message that has not waited. Slowness of the machine is allowed for.
+/// [MQTT-3.3.2-6]: the interval of a message that has not waited is not reduced. The test allows for a slow machine.
 #[test]
 fn the_interval_is_passed_on() {
     v5(|b| {
@@ -61,7 +61,7 @@ fn messages_expire_while_they_wait() {
     });
 }
 
-/// A retained message that has expired is gone, and one that has not tells what is left.
+/// An expired retained message is not sent. One that has not expired carries the remaining interval.
 #[test]
 fn retained_messages_expire() {
     v5(|b| {
@@ -82,7 +82,7 @@ fn retained_messages_expire() {
     });
 }
 
-/// A message that waits behind a full window is still on its way to be sent.
+/// A message that waits behind a full window has not been sent yet.
 #[test]
 fn messages_expire_behind_a_full_window() {
     v5(|b| {
@@ -102,9 +102,9 @@ fn messages_expire_behind_a_full_window() {
     });
 }
 
-/// [MQTT-4.3.3-7] and the same for QoS 1: once sent, a message is delivered, however late.
+/// [MQTT-4.3.3-7], and the same for QoS 1: a message that was sent once is delivered, however late.
 #[test]
-fn what_has_been_sent_does_not_expire() {
+fn a_message_in_flight_does_not_expire() {
     v5(|b| {
         let topic = b.topic("t");
         let mut publisher = b.connect("publisher");
@@ -122,7 +122,7 @@ fn what_has_been_sent_does_not_expire() {
     });
 }
 
-/// The handshake between publisher and server goes on [MQTT-4.3.3-13].
+/// The exchange between publisher and server is completed [MQTT-4.3.3-13].
 #[test]
 fn an_expired_message_is_acknowledged_all_the_same() {
     v5(|b| {
@@ -136,7 +136,7 @@ fn an_expired_message_is_acknowledged_all_the_same() {
     });
 }
 
-/// Before 5.0 a client never sees the interval, but its messages expire like any.
+/// Clients before 5.0 never see the interval, but their messages expire too.
 #[test]
 fn messages_for_older_clients_expire_too() {
     v5(|b| {

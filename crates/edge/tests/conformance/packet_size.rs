@@ -2,7 +2,7 @@
 
 use crate::harness::*;
 
-/// Bytes of a PUBLISH of QoS 1 to a 5.0 client, without properties of its own.
+/// Size in bytes of a QoS 1 PUBLISH to a 5.0 client, without properties.
 fn size(topic: &str, payload: usize) -> usize {
     Message::new(topic, vec![0; payload], QOS_1).packet_id(1).encode(V5).len()
 }
@@ -32,9 +32,9 @@ fn a_client_gets_no_packet_above_its_maximum() {
     });
 }
 
-/// [MQTT-3.1.2-25]: "as if it had completed sending", so that its place is free.
+/// [MQTT-3.1.2-25]: "as if it had completed sending", so its slot is free.
 #[test]
-fn what_is_too_large_takes_no_place_in_the_window() {
+fn a_message_that_is_too_large_takes_no_slot_in_the_window() {
     v5(|b| {
         let topic = b.topic("t");
         let mut publisher = b.connect("publisher");
@@ -52,9 +52,9 @@ fn what_is_too_large_takes_no_place_in_the_window() {
     });
 }
 
-/// The limit is the connection's: what waited for a session may be too large for the connection that comes.
+/// The limit belongs to the connection: a queued message may be too large for the next connection.
 #[test]
-fn what_waited_may_be_too_large_as_well() {
+fn a_queued_message_may_be_too_large_for_the_next_connection() {
     v5(|b| {
         let topic = b.topic("t");
         let mut publisher = b.connect("publisher");
@@ -98,7 +98,7 @@ fn a_packet_above_the_servers_maximum_closes_the_connection() {
     );
 }
 
-/// The fixed header is enough to refuse it; nobody waits for 256 MiB.
+/// The server refuses the packet by its fixed header, and does not wait for 256 MiB.
 #[test]
 fn a_packet_is_refused_by_its_header() {
     v5(|b| {
@@ -110,7 +110,7 @@ fn a_packet_is_refused_by_its_header() {
         assert!(maximum < 268_435_455);
         client.send_bytes(&[0x30, 0xFF, 0xFF, 0xFF, 0x7F]);
         client.closed_for(ReasonCode::PacketTooLarge);
-        // Before 5.0, and before any CONNECT, in silence.
+        // Before 5.0, and before any CONNECT, without a reason.
         let mut client = b.connect_as(V3_1_1, "b");
         client.send_bytes(&[0x30, 0xFF, 0xFF, 0xFF, 0x7F]);
         client.closed();
@@ -120,7 +120,7 @@ fn a_packet_is_refused_by_its_header() {
     });
 }
 
-/// [MQTT-3.2.2-19] and its kind: what is optional gives way.
+/// [MQTT-3.2.2-19] and similar: optional properties are omitted.
 #[test]
 fn answers_stay_within_the_clients_maximum() {
     v5(|b| {

@@ -1,4 +1,4 @@
-//! What a PUBLISH carries besides topic and payload (3.3.2.3).
+//! Properties of a PUBLISH (3.3.2.3).
 
 use crate::harness::wire::{packet, properties, string};
 use crate::harness::*;
@@ -72,7 +72,7 @@ fn user_properties_keep_their_order() {
     });
 }
 
-/// What waits for a session loses nothing.
+/// Messages that wait for a session keep their properties.
 #[test]
 fn properties_survive_waiting() {
     v5(|b| {
@@ -92,7 +92,7 @@ fn properties_survive_waiting() {
         assert_eq!(received.user_properties(), message.user_properties());
         assert_eq!(received.properties.as_properties().content_type(), Some("type"));
         subscriber.fail();
-        // And being sent again.
+        // And after a retransmission.
         let mut subscriber = b.resume("subscriber");
         let again = subscriber.message();
         assert_eq!(again.properties, received.properties);
@@ -128,7 +128,7 @@ fn a_response_topic_has_no_wildcards() {
     });
 }
 
-/// 3.3.2.3.2: a server may check; ours does, and says 0x99.
+/// 3.3.2.3.2: a server may check; Meridian does, and answers 0x99.
 #[test]
 fn a_payload_that_claims_to_be_text_is_checked() {
     v5_ours(|b| {
@@ -163,7 +163,7 @@ fn a_payload_that_claims_to_be_text_is_checked() {
     });
 }
 
-/// 3.1.2.11.6 and 4.10: the parts of a request and its response.
+/// 3.1.2.11.6 and 4.10: request and response.
 #[test]
 fn a_request_finds_its_response() {
     v5(|b| {
@@ -192,7 +192,7 @@ fn a_request_finds_its_response() {
 
 /// [MQTT-3.1.2-28] 3.2.2.3.15
 #[test]
-fn response_information_is_given_to_those_who_ask() {
+fn response_information_is_sent_on_request() {
     v5_with(
         |settings| settings.mqtt.response_information = "answers/here".into(),
         |b| {

@@ -1,11 +1,11 @@
-//! QoS 0, and what holds for a PUBLISH of any QoS (3.3, 4.3.1).
+//! QoS 0, and requirements on a PUBLISH of any QoS (3.3, 4.3.1).
 
 use crate::harness::wire::{packet, string};
 use crate::harness::*;
 
 /// [MQTT-4.3.1-1] [MQTT-3.3.1-2] [MQTT-3.3.4-1] [MQTT3-4.3.1-1]
 #[test]
-fn a_message_reaches_every_subscriber_and_nobody_else() {
+fn a_message_reaches_every_subscriber_and_no_other_client() {
     every_version(|b| {
         let topic = b.topic("a/b");
         let mut publisher = b.connect("publisher");
@@ -26,7 +26,7 @@ fn a_message_reaches_every_subscriber_and_nobody_else() {
     });
 }
 
-/// The bytes are those of the specification, not only what our own decoder makes of them.
+/// The bytes on the wire are checked, not only what Meridian's decoder reads from them.
 #[test]
 fn a_message_of_qos_0_looks_as_specified() {
     every_version(|b| {
@@ -126,7 +126,8 @@ fn a_message_has_the_lower_of_its_own_qos_and_the_subscriptions() {
     });
 }
 
-/// Whatever version it came in by, a message goes out in the receiver's. What the older versions cannot say is left out.
+/// A message is sent in the version of its receiver, whatever version it arrived in. Parts that an older version lacks
+/// are omitted.
 #[test]
 fn clients_of_all_versions_talk_to_each_other() {
     every_version(|b| {
@@ -152,7 +153,7 @@ fn clients_of_all_versions_talk_to_each_other() {
     });
 }
 
-/// A client that subscribes to what it publishes gets its own messages; No Local is another scenario.
+/// A client that subscribes to its own topic gets its own messages. No Local is another scenario.
 #[test]
 fn a_client_receives_its_own_messages() {
     every_version(|b| {
@@ -180,7 +181,8 @@ fn messages_of_one_topic_and_qos_keep_their_order() {
                 publisher.publish(&topic, n.to_string(), qos);
                 assert_eq!(subscriber.message().text(), n.to_string());
             }
-            // And without waiting for one before the next. A receiver may hold QoS 2 back until PUBREL.
+            // The next message is sent without waiting for the previous one. A receiver may hold back QoS 2 until
+            // PUBREL.
             for n in 0..200u16 {
                 publisher.send_message(&numbered(&topic, n, qos));
             }

@@ -20,7 +20,7 @@ fn puback_has_the_packet_identifier_of_its_publish() {
     });
 }
 
-/// A PUBLISH is acknowledged even if nobody wants it; 5.0 may say so (3.4.2.1).
+/// A PUBLISH is acknowledged even without subscribers; 5.0 may report that (3.4.2.1).
 #[test]
 fn a_message_without_subscribers_is_acknowledged() {
     every_version(|b| {
@@ -30,7 +30,7 @@ fn a_message_without_subscribers_is_acknowledged() {
     });
 }
 
-/// The bytes are those of the specification (3.4.2): in 5.0 a PUBACK without more than success has 4 or 5 or 6 bytes.
+/// The bytes on the wire (3.4.2): in 5.0 a PUBACK with only success has 4, 5 or 6 bytes.
 #[test]
 fn puback_looks_as_specified() {
     every_version(|b| {
@@ -74,7 +74,7 @@ fn a_packet_identifier_is_free_again_after_puback() {
         let mut subscriber = b.connect("subscriber");
         subscriber.subscribe(&topic, QOS_1);
         for n in 0..3 {
-            // Irrespective of DUP: after PUBACK it is a new message.
+            // DUP does not matter: after PUBACK it is a new message.
             let message = Message::new(&topic, n.to_string(), QOS_1).packet_id(5);
             let message = if n == 2 { message.dup() } else { message };
             publisher.send_message(&message);
@@ -99,7 +99,8 @@ fn dup_is_not_passed_on() {
     });
 }
 
-/// [MQTT-4.6.0-2] [MQTT3-4.6.0-2]: for the server as receiver. Neither 3.1 nor 3.1.1 limits how many may be under way.
+/// [MQTT-4.6.0-2] [MQTT3-4.6.0-2] for the server as receiver. Neither 3.1 nor 3.1.1 limits the number of messages in
+/// flight.
 #[test]
 fn acknowledgements_come_in_the_order_of_the_messages() {
     every_version(|b| {
@@ -107,7 +108,7 @@ fn acknowledgements_come_in_the_order_of_the_messages() {
         let mut publisher = b.connect("publisher");
         let mut subscriber = b.connect("subscriber");
         subscriber.subscribe(&topic, QOS_1);
-        // In 5.0 no more than the Receive Maximum, which is at least this in any broker tried.
+        // In 5.0 at most the Receive Maximum, which was at least this in every tested broker.
         let count = if b.version == V5 { 20 } else { 500 };
         for packet_id in 1..=count {
             publisher.send_message(&Message::new(&topic, packet_id.to_string(), QOS_1).packet_id(packet_id));
@@ -119,7 +120,7 @@ fn acknowledgements_come_in_the_order_of_the_messages() {
     });
 }
 
-/// [MQTT-4.3.2-3] [MQTT-4.4.0-1] [MQTT3-4.4.0-1]: resending is for a new connection only.
+/// [MQTT-4.3.2-3] [MQTT-4.4.0-1] [MQTT3-4.4.0-1]: only a new connection causes retransmissions.
 #[test]
 fn nothing_is_sent_again_on_the_same_connection() {
     every_version(|b| {
@@ -131,7 +132,7 @@ fn nothing_is_sent_again_on_the_same_connection() {
         publisher.publish(&topic, "two", QOS_2);
         let one = subscriber.message_unacknowledged();
         let two = subscriber.message_unacknowledged();
-        // Long enough for a broker with a timer, as those of old had, to be caught at least sometimes.
+        // Long enough to catch, at least sometimes, a broker that retransmits by a timer, as old brokers did.
         std::thread::sleep(std::time::Duration::from_millis(1500));
         subscriber.nothing();
         subscriber.acknowledge(&one);
@@ -140,7 +141,7 @@ fn nothing_is_sent_again_on_the_same_connection() {
     });
 }
 
-/// [MQTT-4.4.0-2]: an error answers, too.
+/// [MQTT-4.4.0-2]: an error is an answer too.
 #[test]
 fn a_puback_with_an_error_ends_the_delivery() {
     v5(|b| {
@@ -161,9 +162,9 @@ fn a_puback_with_an_error_ends_the_delivery() {
     });
 }
 
-/// A client that acknowledges what it never got does no harm, to itself or anybody.
+/// Acknowledgements of messages that a client never got are harmless.
 #[test]
-fn acknowledgements_of_nothing_are_harmless() {
+fn acknowledgements_of_unknown_messages_are_harmless() {
     every_version(|b| {
         let topic = b.topic("t");
         let mut publisher = b.connect("publisher");
@@ -183,7 +184,7 @@ fn acknowledgements_of_nothing_are_harmless() {
     });
 }
 
-/// Both directions have identifiers of their own (2.2.1, non-normative comment).
+/// Each direction has its own identifiers (2.2.1, non-normative comment).
 #[test]
 fn client_and_server_may_use_the_same_packet_identifier() {
     every_version(|b| {

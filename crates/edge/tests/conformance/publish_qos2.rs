@@ -87,9 +87,9 @@ fn a_packet_identifier_is_free_again_after_pubcomp() {
     });
 }
 
-/// 3.6.2.1, 3.7.2.1: Packet Identifier not found, which is no reason to part. Before 5.0 there is only PUBCOMP.
+/// 3.6.2.1, 3.7.2.1: Packet Identifier not found is no reason to close. Before 5.0 there is only PUBCOMP.
 #[test]
-fn a_pubrel_of_nothing_gets_a_pubcomp() {
+fn a_pubrel_of_an_unknown_identifier_gets_a_pubcomp() {
     every_version(|b| {
         let mut client = b.connect("a");
         let expected =
@@ -106,9 +106,9 @@ fn a_pubrel_of_nothing_gets_a_pubcomp() {
     });
 }
 
-/// [MQTT-4.3.3-4] 3.6.2.1: a PUBREC of nothing is answered with PUBREL, in 5.0 with its error.
+/// [MQTT-4.3.3-4] 3.6.2.1: a PUBREC of an unknown identifier is answered with PUBREL, in 5.0 with an error.
 #[test]
-fn a_pubrec_of_nothing_gets_a_pubrel() {
+fn a_pubrec_of_an_unknown_identifier_gets_a_pubrel() {
     v5(|b| {
         let mut client = b.connect("a");
         client.send_pubrec(12);
@@ -118,9 +118,9 @@ fn a_pubrec_of_nothing_gets_a_pubrel() {
     });
 }
 
-/// A PUBCOMP of nothing has no answer.
+/// A PUBCOMP of an unknown identifier has no answer.
 #[test]
-fn a_pubcomp_of_nothing_is_harmless() {
+fn a_pubcomp_of_an_unknown_identifier_is_harmless() {
     every_version(|b| {
         let mut client = b.connect("a");
         client.send_pubcomp(12);
@@ -128,7 +128,7 @@ fn a_pubcomp_of_nothing_is_harmless() {
     });
 }
 
-/// [MQTT-4.4.0-2] [MQTT-4.3.3-4]: no PUBREL follows, and it is over.
+/// [MQTT-4.4.0-2] [MQTT-4.3.3-4]: no PUBREL follows, and the delivery is over.
 #[test]
 fn a_pubrec_with_an_error_ends_the_delivery() {
     v5(|b| {
@@ -148,7 +148,7 @@ fn a_pubrec_with_an_error_ends_the_delivery() {
     });
 }
 
-/// [MQTT-4.3.3-6]: what a PUBCOMP says is the end, even an error (3.7.2.1).
+/// [MQTT-4.3.3-6]: a PUBCOMP ends the delivery, even with an error (3.7.2.1).
 #[test]
 fn a_pubcomp_with_an_error_ends_the_delivery() {
     v5(|b| {
@@ -168,7 +168,7 @@ fn a_pubcomp_with_an_error_ends_the_delivery() {
     });
 }
 
-/// [MQTT-4.6.0-3] [MQTT-4.6.0-4] [MQTT3-4.6.0-3]: for the server as receiver, and as sender.
+/// [MQTT-4.6.0-3] [MQTT-4.6.0-4] [MQTT3-4.6.0-3] for the server as receiver and as sender.
 #[test]
 fn many_exchanges_run_at_the_same_time_and_in_order() {
     every_version(|b| {
@@ -205,7 +205,8 @@ fn many_exchanges_run_at_the_same_time_and_in_order() {
     });
 }
 
-/// Releasing in another order than sending is the client's mistake [MQTT-4.6.0-4]; nothing is lost or doubled by it.
+/// Releasing messages in another order than sending them is an error of the client [MQTT-4.6.0-4]; no message is lost
+/// or duplicated.
 #[test]
 fn exchanges_may_be_released_in_any_order() {
     every_version(|b| {
@@ -228,7 +229,8 @@ fn exchanges_may_be_released_in_any_order() {
     });
 }
 
-/// [MQTT-4.13.1-1] [MQTT3-4.8.0-1]: an acknowledgement that is not the one that the delivery waits for is a Protocol Error. Nobody else notices.
+/// [MQTT-4.13.1-1] [MQTT3-4.8.0-1]: an acknowledgement of another type than the delivery waits for is a Protocol Error.
+/// Other clients are not affected.
 #[test]
 fn the_wrong_kind_of_acknowledgement_closes_the_connection() {
     const PUBACK: u8 = 0x40;
@@ -287,7 +289,7 @@ fn an_acknowledgement_of_an_unknown_identifier_is_ignored() {
     });
 }
 
-/// [MQTT-4.3.3-3]: whatever the PUBREC waits for, a PUBREL that comes before it is answered after it, and the identifier is free then.
+/// [MQTT-4.3.3-3]: a PUBREL that arrives before the PUBREC is answered after it, and then the identifier is free.
 #[test]
 fn a_pubrel_before_the_pubrec_is_answered_after_it() {
     every_version(|b| {

@@ -12,7 +12,7 @@ fn a_new_subscriber_gets_the_retained_message() {
             let topic = b.topic(&format!("t/{}", qos as u8));
             let mut publisher = b.connect("publisher");
             publisher.publish_message(Message::new(&topic, "kept", qos).retained());
-            // It is not part of the publisher's session (3.1.2.4).
+            // A retained message is not part of the publisher's session (3.1.2.4).
             publisher.disconnect();
             for granted in EVERY_QOS {
                 let mut subscriber = b.connect("subscriber");
@@ -71,7 +71,7 @@ fn an_empty_retained_message_deletes() {
             live.subscribe(&topic, QOS_0);
             assert!(live.message().retain);
             publisher.publish_message(Message::new(&topic, "", qos).retained());
-            // To others it is a message like any.
+            // Existing subscribers get it as an ordinary message.
             let message = live.message();
             assert_eq!((message.payload.len(), message.retain), (0, false));
             let mut late = b.connect("late");
@@ -148,7 +148,7 @@ fn subscribing_again_sends_the_retained_message_again() {
     });
 }
 
-/// More than fits into any window at once.
+/// More messages than any window holds.
 #[test]
 fn a_subscriber_gets_hundreds_of_retained_messages() {
     every_version(|b| {
@@ -177,7 +177,7 @@ fn a_subscriber_gets_hundreds_of_retained_messages() {
     });
 }
 
-/// [MQTT-3.3.2-17] [MQTT-3.3.2-18] [MQTT-3.3.2-20]: a retained message is whole.
+/// [MQTT-3.3.2-17] [MQTT-3.3.2-18] [MQTT-3.3.2-20]: a retained message is complete.
 #[test]
 fn a_retained_message_keeps_its_properties() {
     v5(|b| {
@@ -205,9 +205,9 @@ fn a_retained_message_keeps_its_properties() {
     });
 }
 
-/// A retained message that is queued is one that was sent live.
+/// A message in the queue of a session was sent to an existing subscription.
 #[test]
-fn a_session_that_is_away_gets_messages_without_retain() {
+fn a_disconnected_session_gets_messages_without_retain() {
     every_version(|b| {
         let topic = b.topic("t");
         let mut publisher = b.connect("publisher");
@@ -218,13 +218,13 @@ fn a_session_that_is_away_gets_messages_without_retain() {
         let mut subscriber = b.resume("subscriber");
         let message = subscriber.message();
         assert_eq!((message.text(), message.retain), ("while away", false));
-        // Resuming is no subscribing.
+        // Resuming a session does not subscribe again.
         subscriber.nothing();
         subscriber.disconnect();
     });
 }
 
-/// Each subscription of one SUBSCRIBE gets its own (3.3.1.3).
+/// Each filter of one SUBSCRIBE gets its own copy (3.3.1.3).
 #[test]
 fn overlapping_filters_of_one_subscribe_each_get_the_retained_message() {
     every_version(|b| {

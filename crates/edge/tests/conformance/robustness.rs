@@ -1,4 +1,4 @@
-//! Clients that behave badly or strangely, and the clients beside them that must not notice.
+//! Misbehaving clients, and other clients that must not be affected by them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::harness::wire::{packet, string};
 use crate::harness::*;
 
-/// 2.1: a packet is one however it is cut.
+/// 2.1: packets may be split in any way.
 #[test]
 fn packets_may_come_byte_by_byte() {
     every_version(|b| {
@@ -35,7 +35,7 @@ fn packets_may_come_byte_by_byte() {
     });
 }
 
-/// Cut anywhere, with a pause long enough for the broker to see the cut.
+/// A split at any byte, with a pause in which the broker reads the first part.
 #[test]
 fn packets_may_come_in_two_parts() {
     from_3_1_1(|b| {
@@ -46,7 +46,7 @@ fn packets_may_come_in_two_parts() {
         let bytes = Message::new(&topic, "payload", QOS_1).packet_id(3).encode(b.version);
         for cut in 1..bytes.len() {
             client.send_bytes(&bytes[..cut]);
-            // The broker has read the first part when it answers others that came later.
+            // The broker has read the first part when it answers later packets of another client.
             subscriber.ping();
             client.send_bytes(&bytes[cut..]);
             assert_eq!(client.puback().packet_id, 3);
@@ -55,7 +55,7 @@ fn packets_may_come_in_two_parts() {
     });
 }
 
-/// Many packets in one segment, and a packet at the end that comes in parts.
+/// Many packets in one segment, and a last packet that arrives in parts.
 #[test]
 fn many_packets_may_come_at_once() {
     every_version(|b| {
@@ -98,9 +98,9 @@ fn large_messages_do_not_block_each_other() {
     });
 }
 
-/// A client that vanishes in the middle of a packet.
+/// A client that disappears within a packet.
 #[test]
-fn a_client_that_vanishes_leaves_nothing_behind() {
+fn a_partial_packet_of_a_client_that_disappears_is_discarded() {
     every_version(|b| {
         let topic = b.topic("t");
         let mut witness = b.connect("witness");
@@ -112,7 +112,7 @@ fn a_client_that_vanishes_leaves_nothing_behind() {
             client.fail();
             assert_eq!(witness.message().text(), "gone");
         }
-        // Within CONNECT, too.
+        // Within CONNECT too.
         let connect = b.client("b").will(Message::new(&topic, "never", QOS_1)).encode();
         for cut in [1, 5, connect.len() - 1] {
             let mut client = b.open();
@@ -124,7 +124,7 @@ fn a_client_that_vanishes_leaves_nothing_behind() {
     });
 }
 
-/// A client that has stopped sending still gets what is for it until the broker closes.
+/// A client that has stopped sending still gets its messages until the broker closes the connection.
 #[test]
 fn a_half_closed_connection_is_closed() {
     every_version(|b| {
@@ -160,15 +160,15 @@ fn wait_until_readable(client: &Client) {
     client.stream().peek(&mut [0]).expect("something comes");
 }
 
-/// Garbage of any kind costs its sender the connection and nobody else anything.
+/// Garbage of any kind ends the connection of its sender and affects no other client.
 #[test]
-fn garbage_hurts_nobody_else() {
+fn garbage_does_not_affect_other_clients() {
     every_version(|b| {
         let topic = b.topic("t");
         let mut publisher = b.connect("publisher");
         let mut subscriber = b.connect("subscriber");
         subscriber.subscribe(&topic, QOS_1);
-        // A small generator, so that each run sends the same.
+        // A small generator, so that each run sends the same bytes.
         let mut state = 0x9E37_79B9_7F4A_7C15u64;
         let mut random = || {
             state ^= state << 13;
@@ -182,7 +182,7 @@ fn garbage_hurts_nobody_else() {
                 b.open()
             } else {
                 let client = b.connect("g");
-                // Mostly right, so that it gets deeper.
+                // Mostly valid packets, so that they get further.
                 let mut packet = Message::new(&topic, "garbage", QOS_2).packet_id(n).encode(b.version);
                 if n % 3 == 1 {
                     packet = packet_with_wrong_byte(packet, random());
@@ -192,7 +192,7 @@ fn garbage_hurts_nobody_else() {
                 client
             };
             client.send_bytes(&bytes);
-            // Gone without reading; the broker may have been quicker.
+            // The connection ends unread; the broker may have closed it earlier.
             drop(client);
         }
         publisher.publish(&topic, "fine", QOS_1);
@@ -203,22 +203,24 @@ fn garbage_hurts_nobody_else() {
 fn packet_with_wrong_byte(mut packet: Vec<u8>, random: u64) -> Vec<u8> {
     let at = random as usize % packet.len();
     packet[at] = (random >> 32) as u8;
-    // The topic of others is none of its business.
+    // The packet must not reach the topics of other clients.
     if let Some(at) = packet.windows(7).position(|seven| seven == b"garbage") {
         packet[at..at + 7].copy_from_slice(b"GARBAGE");
     }
     packet
 }
 
-/// Hundreds of clients that come, subscribe and go at the same time.
+/// Hundreds of clients that connect, subscribe and leave at the same time.
 #[test]
-fn a_storm_of_connections_is_weathered() {
+fn the_broker_survives_a_burst_of_connections() {
     v5(|b| {
         const CLIENTS: usize = 500;
         let topic = b.topic("t");
         let mut steady = b.connect("steady");
         let mut streams: Vec<Client> = (0..CLIENTS)
-            .map(|_| Client::new(TcpStream::connect(b.address()).expect("the broker takes connections"), V5))
+            .map(|_| {
+                Client::new(TcpStream::connect(b.address()).expect("the broker accepts connections"), V5)
+            })
             .collect();
         for (n, client) in streams.iter_mut().enumerate() {
             client.send_connect(&b.client(&format!("c{n}")));
@@ -244,7 +246,7 @@ fn a_storm_of_connections_is_weathered() {
     });
 }
 
-/// The same few names, over and over, faster than anything else can be done.
+/// A few Client Identifiers, reused over and over in quick succession.
 #[test]
 fn connections_may_come_and_go_quickly() {
     every_version(|b| {
@@ -252,7 +254,8 @@ fn connections_may_come_and_go_quickly() {
         witness.subscribe(&b.topic("#"), QOS_1);
         for n in 0..100 {
             let mut client = b.connect(&format!("c{}", n % 3));
-            // Acknowledged, since the next of that name may be quicker than what this one has only sent.
+            // The message is acknowledged, because the next connection with this identifier may overtake unacknowledged
+            // ones.
             client.publish(&b.topic(&n.to_string()), "x", QOS_1);
             client.send_disconnect(ReasonCode::Success, &PropertiesBuf::default());
         }
@@ -263,7 +266,8 @@ fn connections_may_come_and_go_quickly() {
     });
 }
 
-/// A subscriber that does not read loses QoS 0, not the others their messages, nor the publisher its pace.
+/// A subscriber that does not read loses QoS 0 messages. Other subscribers lose none, and the publisher is not slowed
+/// down.
 #[test]
 fn a_slow_reader_loses_qos_0() {
     v5_with(
@@ -281,7 +285,8 @@ fn a_slow_reader_loses_qos_0() {
                 publisher.publish(&topic, payload(n), QOS_0);
                 assert_eq!(quick.message().payload[..4], n.to_be_bytes());
             }
-            // Now it reads: what it has is in order, and less than all. It was not closed for that, and is served as before.
+            // The subscriber reads now. It gets a part of the messages, in order. Its connection stays open and is
+            // served as before.
             let end = b.topic("end");
             slow.subscribe(&end, QOS_1);
             publisher.publish(&end, "", QOS_1);
@@ -303,7 +308,7 @@ fn a_slow_reader_loses_qos_0() {
     );
 }
 
-/// QoS 1 to a subscriber that reads, but slowly: the publisher waits for it, and nothing is lost.
+/// QoS 1 to a subscriber that reads slowly: the publisher waits for it, and no message is lost.
 #[test]
 fn a_slow_reader_of_qos_1_sets_the_pace() {
     v5_with(
@@ -339,7 +344,7 @@ fn a_slow_reader_of_qos_1_sets_the_pace() {
     );
 }
 
-/// QoS 1 to a subscriber that never acknowledges: after `queue.full_wait` it is closed, and the publisher goes on.
+/// QoS 1 to a subscriber that never acknowledges: after `queue.full_wait` it is closed, and the publisher continues.
 #[test]
 fn a_stuck_reader_of_qos_1_is_closed() {
     v5_with(
@@ -361,7 +366,7 @@ fn a_stuck_reader_of_qos_1_is_closed() {
                 publisher.send_message(&Message::new(&topic, n.to_string(), QOS_1).packet_id(n));
             }
             std::thread::scope(|threads| {
-                // It must go on reading, or it would be as stuck as the other.
+                // The other subscriber must continue to read, or it would be stuck too.
                 threads.spawn(|| (1..=COUNT).for_each(|n| assert_eq!(other.message().text(), n.to_string())));
                 for n in 1..=COUNT {
                     assert_eq!(publisher.puback().packet_id, n);
@@ -383,7 +388,7 @@ fn a_stuck_reader_of_qos_1_is_closed() {
     );
 }
 
-/// A client that sends without reading what it is answered.
+/// A client that sends without reading the answers.
 #[test]
 fn a_client_that_never_reads_cannot_stop_the_broker() {
     every_version(|b| {
@@ -392,7 +397,7 @@ fn a_client_that_never_reads_cannot_stop_the_broker() {
         let mut stream = flood.stream().try_clone().expect("a TCP socket");
         stream.set_write_timeout(Some(Duration::from_millis(500))).expect("a TCP socket");
         let pings = [0xC0, 0].repeat(8 << 10);
-        // As much as the broker takes, up to 16 MB of PINGREQ.
+        // As much as the broker reads, up to 16 MB of PINGREQ.
         for _ in 0..1000 {
             match stream.write_all(&pings) {
                 Ok(()) => {}
@@ -415,9 +420,9 @@ fn a_client_that_never_reads_cannot_stop_the_broker() {
     });
 }
 
-/// A browser, a TLS client and a port scanner at the MQTT port.
+/// A browser, a TLS client and a port scanner on the MQTT port.
 #[test]
-fn other_protocols_are_turned_away() {
+fn other_protocols_are_refused() {
     every_version(|b| {
         let hello: [&[u8]; 4] = [
             b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -426,13 +431,13 @@ fn other_protocols_are_turned_away() {
             b"\r\n\r\n",
         ];
         for bytes in hello {
-            let mut stream = TcpStream::connect(b.address()).expect("the broker takes connections");
+            let mut stream = TcpStream::connect(b.address()).expect("the broker accepts connections");
             stream.write_all(bytes).expect("a fresh connection");
             stream.shutdown(Shutdown::Write).expect("a TCP socket");
             stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a TCP socket");
             let mut answer = Vec::new();
             match stream.read_to_end(&mut answer) {
-                // A browser may be told in HTTP what this port speaks.
+                // A browser may get an HTTP answer that names MQTT.
                 Ok(_) if bytes.starts_with(b"GET") => {
                     assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 400 "), "{answer:?}");
                 }

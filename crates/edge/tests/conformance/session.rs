@@ -1,4 +1,5 @@
-//! Sessions: what outlives a connection, for how long, and how a delivery goes on (3.1.2.4, 3.1.2.11.2, 4.1, 4.4).
+//! Sessions: the state that outlives a connection, its expiry, and the continuation of deliveries (3.1.2.4, 3.1.2.11.2,
+//! 4.1, 4.4).
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ fn session_present_says_whether_there_was_a_session() {
         assert!(!present(durable()));
         assert!(present(durable()));
         assert!(present(durable()));
-        // A clean one discards it, and leaves none behind.
+        // Clean Start discards the session, and that connection leaves none.
         assert!(!present(clean()));
         assert!(!present(durable()));
         assert!(present(durable()));
@@ -44,7 +45,7 @@ fn subscriptions_outlive_the_connection() {
             client.publish(topic, "x", QOS_2);
             assert_eq!(client.message().qos, EVERY_QOS[n]);
         }
-        // However the connection ended.
+        // However the connection ends.
         client.fail();
         let mut client = b.resume("client");
         client.unsubscribe(&[&b.topic("b/+")]);
@@ -83,7 +84,7 @@ fn a_session_that_ends_with_its_connection_leaves_nothing() {
 
 /// [MQTT-4.5.0-1] [MQTT3-4.5.0-1] [MQTT3-3.1.2-5]
 #[test]
-fn messages_wait_for_a_session_that_is_away() {
+fn messages_wait_for_a_disconnected_session() {
     every_version(|b| {
         let topic = b.topic("t");
         let mut publisher = b.connect("publisher");
@@ -102,7 +103,7 @@ fn messages_wait_for_a_session_that_is_away() {
             assert!(!message.dup);
         }
         subscriber.nothing_from(&mut publisher);
-        // Delivered is delivered.
+        // Acknowledged messages are not sent again.
         subscriber.fail();
         let mut subscriber = b.resume("subscriber");
         subscriber.nothing_from(&mut publisher);
@@ -110,9 +111,9 @@ fn messages_wait_for_a_session_that_is_away() {
     });
 }
 
-/// 3.1.2.4 [MQTT3-3.1.2-5]: QoS 0 may wait, too, or be dropped; more than once is wrong.
+/// 3.1.2.4 [MQTT3-3.1.2-5]: QoS 0 messages may be queued or dropped, but not sent twice.
 #[test]
-fn qos_0_for_a_session_that_is_away_comes_at_most_once() {
+fn qos_0_for_a_disconnected_session_arrives_at_most_once() {
     every_version(|b| {
         let topic = b.topic("t");
         let mut publisher = b.connect("publisher");
@@ -144,7 +145,7 @@ fn unacknowledged_messages_are_sent_again_with_dup_in_their_order() {
             publisher.publish(&topic, n.to_string(), if n % 2 == 0 { QOS_1 } else { QOS_2 });
         }
         let first: Vec<Message> = (0..10).map(|_| subscriber.message_unacknowledged()).collect();
-        // The first two are done; the others are not.
+        // The first two are acknowledged; the others are not.
         subscriber.acknowledge(&first[0]);
         subscriber.acknowledge(&first[1]);
         subscriber.nothing();
@@ -173,7 +174,7 @@ fn unacknowledged_messages_are_sent_again_with_dup_in_their_order() {
 
 /// [MQTT-4.4.0-1] [MQTT-4.3.3-5] [MQTT-4.3.3-6] [MQTT3-4.4.0-1]
 #[test]
-fn after_pubrec_it_is_pubrel_that_is_sent_again() {
+fn after_pubrec_the_server_retransmits_pubrel() {
     every_version(|b| {
         let topic = b.topic("t");
         let mut publisher = b.connect("publisher");
@@ -200,9 +201,9 @@ fn after_pubrec_it_is_pubrel_that_is_sent_again() {
     });
 }
 
-/// [MQTT-4.4.0-1]: a client that lost its memory of a PUBREC answers the PUBREL all the same, and goes on.
+/// [MQTT-4.4.0-1]: a client that has forgotten a PUBREC still answers the PUBREL and continues.
 #[test]
-fn deliveries_in_every_stage_go_on_together() {
+fn deliveries_in_every_stage_are_resumed() {
     every_version(|b| {
         let topic = b.topic("t");
         let mut publisher = b.connect("publisher");
@@ -245,9 +246,9 @@ fn deliveries_in_every_stage_go_on_together() {
     });
 }
 
-/// 4.1 [MQTT-4.3.3-10] [MQTT3-4.3.3-2]: what the server has received of QoS 2 is part of the session.
+/// 4.1 [MQTT-4.3.3-10] [MQTT3-4.3.3-2]: the received QoS 2 messages are part of the session.
 #[test]
-fn a_publisher_that_comes_back_does_not_publish_twice() {
+fn a_publisher_that_reconnects_does_not_publish_twice() {
     every_version(|b| {
         let topic = b.topic("t");
         let mut subscriber = b.connect("subscriber");
@@ -264,7 +265,7 @@ fn a_publisher_that_comes_back_does_not_publish_twice() {
         assert_eq!(publisher.pubcomp().packet_id, 7);
         assert_eq!(subscriber.message().text(), "once");
         subscriber.nothing_from(&mut publisher);
-        // PUBREL alone after coming back.
+        // Only PUBREL after the reconnect.
         publisher.send_message(&Message::new(&topic, "twice", QOS_2).packet_id(8));
         assert_eq!(publisher.pubrec().packet_id, 8);
         publisher.fail();
@@ -278,7 +279,7 @@ fn a_publisher_that_comes_back_does_not_publish_twice() {
     });
 }
 
-/// [MQTT-3.1.2-4]: with the session goes the memory of identifiers.
+/// [MQTT-3.1.2-4]: the session holds the received identifiers, so a new session has none.
 #[test]
 fn a_new_session_knows_no_packet_identifiers() {
     every_version(|b| {
@@ -291,7 +292,7 @@ fn a_new_session_knows_no_packet_identifiers() {
         publisher.fail();
         let mut publisher = b.connect("publisher");
         publisher.publish_message(Message::new(&topic, "second", QOS_2).packet_id(7));
-        // The first was never released: it may have been delivered or not.
+        // The first message was never released, so it may have been delivered or not.
         let mut text = subscriber.message().text().to_owned();
         if text == "first" {
             text = subscriber.message().text().to_owned();
@@ -301,7 +302,7 @@ fn a_new_session_knows_no_packet_identifiers() {
     });
 }
 
-/// [MQTT-4.1.0-1]: a long connection keeps its session, whatever its Session Expiry Interval.
+/// [MQTT-4.1.0-1]: a connection keeps its session, whatever the Session Expiry Interval.
 #[test]
 fn a_session_does_not_expire_while_connected() {
     v5(|b| {
@@ -334,16 +335,16 @@ fn a_session_expires_after_its_interval() {
     });
 }
 
-/// 3.1.2.11.2: without the property it is 0; Clean Start alone does not decide.
+/// 3.1.2.11.2: without the property the interval is 0. Clean Start alone does not decide.
 #[test]
-fn session_expiry_interval_and_clean_start_are_two_things() {
+fn session_expiry_interval_and_clean_start_are_independent() {
     v5(|b| {
-        // Clean Start 0 with interval 0 ends with the connection.
+        // Clean Start 0 with interval 0: the session ends with the connection.
         b.connect_with(b.client("a").resuming()).0.disconnect();
         let (client, connack) = b.connect_with(b.client("a").resuming());
         assert!(!connack.session_present);
         client.disconnect();
-        // Clean Start 1 with an interval stays.
+        // Clean Start 1 with an interval: the session remains.
         b.connect_with(b.client("a").expiry(100)).0.disconnect();
         let (client, connack) = b.connect_with(b.client("a").resuming().expiry(100));
         assert!(connack.session_present);
@@ -377,7 +378,7 @@ fn disconnect_may_change_the_session_expiry_interval() {
     });
 }
 
-/// 3.14.2.2.2: what was to end with its connection cannot be kept by DISCONNECT.
+/// 3.14.2.2.2: DISCONNECT cannot keep a session that ends with its connection.
 #[test]
 fn disconnect_cannot_keep_a_session_that_was_to_end() {
     v5(|b| {
@@ -390,7 +391,7 @@ fn disconnect_cannot_keep_a_session_that_was_to_end() {
     });
 }
 
-/// 0xFFFFFFFF never expires; a server may shorten it, and says so.
+/// 0xFFFFFFFF never expires. A server may shorten it, and says so.
 #[test]
 fn a_session_may_be_asked_to_last_for_ever() {
     v5(|b| {
@@ -401,7 +402,7 @@ fn a_session_may_be_asked_to_last_for_ever() {
     });
 }
 
-/// A session is a client's, not a version's.
+/// A session belongs to a client, not to a protocol version.
 #[test]
 fn a_session_may_be_resumed_by_another_version() {
     from_3_1_1(|b| {
@@ -426,7 +427,7 @@ fn a_session_may_be_resumed_by_another_version() {
     });
 }
 
-/// [MQTT-3.1.2-4]: Clean Start discards what waits, too.
+/// [MQTT-3.1.2-4]: Clean Start discards queued messages too.
 #[test]
 fn a_clean_start_discards_what_was_queued() {
     every_version(|b| {
@@ -447,7 +448,7 @@ fn a_clean_start_discards_what_was_queued() {
     });
 }
 
-/// A queue has a bound (`queue.messages_max`), and keeps what it is told to keep.
+/// A queue has a bound (`queue.messages_max`), and a setting decides which messages it keeps.
 #[test]
 fn a_full_queue_drops_the_oldest_or_the_newest() {
     use broker::settings::QueueFull;

@@ -11,7 +11,7 @@ fn members(b: &Broker, count: usize, filter: &str, qos: QoS) -> Vec<Client> {
     members
 }
 
-/// Everything that has come to a client before a barrier of `publisher`.
+/// Returns all messages that arrive at a client before a barrier of `publisher`.
 fn everything(client: &mut Client, b: &Broker, publisher: &mut Client) -> Vec<Message> {
     let barrier = b.topic("barrier");
     client.subscribe(&barrier, QOS_0);
@@ -27,7 +27,7 @@ fn everything(client: &mut Client, b: &Broker, publisher: &mut Client) -> Vec<Me
     }
 }
 
-/// [MQTT-4.8.2-1] [MQTT-4.8.2-2]; before 5.0 the filter is the same, as servers have long offered it.
+/// [MQTT-4.8.2-1] [MQTT-4.8.2-2]; before 5.0 the filter is the same, because servers have long supported it.
 #[test]
 fn each_message_goes_to_one_member() {
     from_3_1_1(|b| {
@@ -38,7 +38,7 @@ fn each_message_goes_to_one_member() {
             for n in 0..30 {
                 publisher.publish(&topic, n.to_string(), qos);
             }
-            // What is acknowledged has found its member, and with it what went before.
+            // An acknowledged message has reached a member, and so have the messages before it.
             publisher.publish(&topic, "30", QOS_1);
             let mut received: Vec<u32> = Vec::new();
             for member in &mut members {
@@ -46,9 +46,9 @@ fn each_message_goes_to_one_member() {
                     .iter()
                     .map(|message| message.text().parse().expect("a number"))
                     .collect();
-                // The default strategy spreads.
+                // The default strategy distributes the messages.
                 assert!(!share.is_empty());
-                // [MQTT-4.6.0-5]: at least what one member sees is in order.
+                // [MQTT-4.6.0-5]: each member sees its messages in order.
                 assert!(share.is_sorted());
                 received.extend(share);
             }
@@ -58,7 +58,7 @@ fn each_message_goes_to_one_member() {
     });
 }
 
-/// 4.8.2: a ShareName is a group of its own, and ordinary subscriptions are another thing.
+/// 4.8.2: each ShareName is a separate group, independent of ordinary subscriptions.
 #[test]
 fn each_group_and_each_plain_subscription_gets_every_message() {
     from_3_1_1(|b| {
@@ -84,7 +84,7 @@ fn each_group_and_each_plain_subscription_gets_every_message() {
     });
 }
 
-/// 4.8.2: a client with both gets both.
+/// 4.8.2: a client with both subscriptions gets both copies.
 #[test]
 fn a_client_may_have_a_shared_and_a_plain_subscription() {
     v5(|b| {
@@ -106,7 +106,7 @@ fn a_client_may_have_a_shared_and_a_plain_subscription() {
 
 /// [MQTT-4.8.2-3]
 #[test]
-fn each_member_has_a_qos_of_its_own() {
+fn each_member_has_its_own_qos() {
     from_3_1_1(|b| {
         let topic = b.topic("t");
         let filter = format!("$share/group/{topic}");
@@ -145,7 +145,7 @@ fn a_group_may_share_wildcards() {
     });
 }
 
-/// 4.8.2, non-normative: the filter behind the ShareName may begin with a separator.
+/// 4.8.2, non-normative: the filter after the ShareName may begin with a separator.
 #[test]
 fn the_filter_of_a_group_may_begin_with_a_slash() {
     from_3_1_1(|b| {
@@ -175,14 +175,14 @@ fn a_member_that_leaves_gets_nothing_more() {
             assert_eq!(left.message().text(), n.to_string());
         }
         gone.nothing_from(&mut publisher);
-        // The last one: nobody is left, and nobody is asked.
+        // The last member leaves, and the group ends.
         assert_eq!(left.unsubscribe(&[&filter]).first(), (b.version == V5).then_some(&0));
         publisher.publish(&topic, "nobody", QOS_1);
         left.nothing_from(&mut publisher);
     });
 }
 
-/// 4.8.2: subscribing again replaces one's own membership.
+/// 4.8.2: a repeated subscription replaces the membership.
 #[test]
 fn a_member_that_subscribes_again_is_one_member() {
     from_3_1_1(|b| {
@@ -214,7 +214,7 @@ fn retained_messages_are_not_shared() {
 
 /// [MQTT-3.8.3-4]
 #[test]
-fn a_group_has_no_use_for_no_local() {
+fn no_local_is_refused_in_a_group() {
     v5(|b| {
         let mut client = b.connect("a");
         let options = SubscriptionOptions { no_local: true, ..at(QOS_1) };
@@ -247,9 +247,10 @@ fn an_ill_formed_shared_filter_closes_the_connection() {
     });
 }
 
-/// [MQTT-4.8.2-4], and what it leaves open: a member that is away is no reason to wait if another is there.
+/// [MQTT-4.8.2-4], and a choice that it leaves open: the server does not wait for a disconnected member if another is
+/// connected.
 #[test]
-fn messages_go_to_members_that_are_there() {
+fn messages_go_to_connected_members() {
     v5_ours(|b| {
         let topic = b.topic("t");
         let filter = format!("$share/group/{topic}");
@@ -264,7 +265,7 @@ fn messages_go_to_members_that_are_there() {
             assert_eq!(there.message().text(), n.to_string());
         }
         there.unsubscribe(&[&filter]);
-        // Nobody else left: it waits.
+        // No other member is left, so the message waits.
         publisher.publish(&topic, "wait", QOS_1);
         let mut away = b.resume("away");
         assert_eq!(away.message().text(), "wait");
@@ -273,9 +274,9 @@ fn messages_go_to_members_that_are_there() {
     });
 }
 
-/// [MQTT-4.8.2-4]: what a member has been sent of QoS 2 stays its own.
+/// [MQTT-4.8.2-4]: a QoS 2 message that was sent to a member stays with it.
 #[test]
-fn a_member_that_comes_back_completes_its_delivery() {
+fn a_member_that_reconnects_completes_its_delivery() {
     from_3_1_1(|b| {
         let topic = b.topic("t");
         let filter = format!("$share/group/{topic}");
@@ -314,7 +315,7 @@ fn a_message_of_qos_2_ends_with_its_member() {
     });
 }
 
-/// 4.8.2: for QoS 1 the server may try another member once the first one's session has ended; ours does.
+/// 4.8.2: for QoS 1 the server may try another member once the session of the first has ended; Meridian does.
 #[test]
 fn a_message_of_qos_1_finds_another_member() {
     v5_ours(|b| {
@@ -367,7 +368,7 @@ fn a_message_that_a_member_refuses_is_discarded() {
 
 /// A group may have members of every version.
 #[test]
-fn versions_share() {
+fn clients_of_different_versions_share_a_group() {
     v5(|b| {
         let topic = b.topic("t");
         let filter = format!("$share/group/{topic}");
@@ -384,9 +385,9 @@ fn versions_share() {
     });
 }
 
-/// Every strategy sends each message to one member.
+/// Every strategy sends each message to exactly one member.
 #[test]
-fn no_strategy_doubles_or_loses_a_message() {
+fn no_strategy_duplicates_or_loses_a_message() {
     use broker::settings::SharedStrategy::*;
     for strategy in [RoundRobin, Random, Sticky, HashClientId, HashTopic, Local] {
         let strategy = &strategy;

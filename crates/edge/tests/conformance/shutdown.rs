@@ -1,10 +1,10 @@
-//! What clients see of a server that stops (4.13, 3.14.2.1).
+//! Behaviour of a stopping server towards its clients (4.13, 3.14.2.1).
 
 use crate::harness::*;
 
-/// 0x8B to 5.0 clients; to others the connection just ends [MQTT-3.14.4-2].
+/// 5.0 clients get 0x8B; for others the connection just ends [MQTT-3.14.4-2].
 #[test]
-fn a_server_that_stops_says_good_bye() {
+fn a_stopping_server_sends_disconnect() {
     v5_ours(|b| {
         let mut newer: Vec<Client> = (0..4).map(|n| b.connect(&format!("n{n}"))).collect();
         let mut older: Vec<Client> = (0..4).map(|n| b.connect_as(V3_1_1, &format!("o{n}"))).collect();
@@ -20,13 +20,13 @@ fn a_server_that_stops_says_good_bye() {
             client.closed();
         }
         silent.closed();
-        assert!(std::net::TcpStream::connect(b.address()).is_err(), "nobody listens any more");
+        assert!(std::net::TcpStream::connect(b.address()).is_err(), "the port is closed");
     });
 }
 
-/// What has been acknowledged by then has also been handed on.
+/// A message that was acknowledged before the stop is also delivered.
 #[test]
-fn a_server_that_stops_delivers_what_it_has_taken() {
+fn a_stopping_server_delivers_acknowledged_messages() {
     v5_ours(|b| {
         let topic = b.topic("t");
         let mut publisher = b.connect("publisher");

@@ -15,7 +15,7 @@ fn suback_has_the_packet_identifier_of_its_subscribe() {
     });
 }
 
-/// The bytes are those of the specification (3.9).
+/// The bytes on the wire (3.9).
 #[test]
 fn suback_looks_as_specified() {
     every_version(|b| {
@@ -79,7 +79,7 @@ fn subscribing_again_replaces_the_subscription() {
     });
 }
 
-/// [MQTT-3.8.4-5] [MQTT3-3.8.4-4]: as if one SUBSCRIBE came after the other.
+/// [MQTT-3.8.4-5] [MQTT3-3.8.4-4]: as if the server received one SUBSCRIBE after the other.
 #[test]
 fn the_last_of_equal_filters_in_one_subscribe_counts() {
     every_version(|b| {
@@ -92,9 +92,9 @@ fn the_last_of_equal_filters_in_one_subscribe_counts() {
     });
 }
 
-/// A subscription works from the moment that its SUBACK is there, wherever the publisher is connected.
+/// A subscription is effective when its SUBACK arrives, whichever worker the publisher is connected to.
 #[test]
-fn what_is_published_after_suback_arrives() {
+fn messages_published_after_suback_arrive() {
     every_version(|b| {
         let mut publishers: Vec<Client> = (0..3).map(|n| b.connect(&format!("p{n}"))).collect();
         let mut subscribers: Vec<Client> = (0..3).map(|n| b.connect(&format!("s{n}"))).collect();
@@ -112,7 +112,8 @@ fn what_is_published_after_suback_arrives() {
     });
 }
 
-/// A well-formed filter that the server does not accept (3.9.3) fails alone: the connection and the other filters stand.
+/// A well-formed filter that the server does not accept (3.9.3) fails alone: the connection and the other filters
+/// remain.
 #[test]
 fn a_filter_that_is_not_accepted_fails_alone() {
     from_3_1_1(|b| {
@@ -131,7 +132,7 @@ fn a_filter_that_is_not_accepted_fails_alone() {
     });
 }
 
-/// [MQTT-4.7.3-1] [MQTT3-4.7.3-1]: an empty filter is no filter at all.
+/// [MQTT-4.7.3-1] [MQTT3-4.7.3-1]: a filter has at least one character.
 #[test]
 fn an_empty_filter_is_refused() {
     from_3_1_1(|b| {
@@ -151,9 +152,9 @@ fn an_empty_filter_is_refused() {
     });
 }
 
-/// Subscriptions are the session's, not the identifier's or the topic's.
+/// Subscriptions belong to a session, not to an identifier or a topic.
 #[test]
-fn clients_have_subscriptions_of_their_own() {
+fn each_client_has_its_own_subscriptions() {
     every_version(|b| {
         let topic = b.topic("t");
         let mut one = b.connect("one");
@@ -172,7 +173,7 @@ fn clients_have_subscriptions_of_their_own() {
 
 /// [MQTT-3.8.4-4]: a subscription is replaced without a gap, however often.
 #[test]
-fn nothing_is_lost_while_a_subscription_is_replaced() {
+fn no_message_is_lost_while_a_subscription_is_replaced() {
     every_version(|b| {
         let topic = b.topic("t");
         let mut publisher = b.connect("publisher");
@@ -194,7 +195,7 @@ fn nothing_is_lost_while_a_subscription_is_replaced() {
     });
 }
 
-/// 3.9.2.1.2: a refused subscription comes with its reason where there is room for it [MQTT-3.9.2-1].
+/// 3.9.2.1.2: a refused subscription has a reason where it fits [MQTT-3.9.2-1].
 #[test]
 fn a_refusal_says_why_where_the_packet_has_room_for_it() {
     v5(|b| {
@@ -207,8 +208,8 @@ fn a_refusal_says_why_where_the_packet_has_room_for_it() {
             assert_eq!(suback.reasons, [0, ReasonCode::TopicFilterInvalid.as_u8()]);
             suback.properties.as_properties().reason_string().map(str::to_owned)
         };
-        let told = why(&mut b.connect("a")).expect("a reason");
-        assert!(told.starts_with("Topic Filter 2: Topic Filter invalid: "), "{told}");
+        let reason = why(&mut b.connect("a")).expect("a reason");
+        assert!(reason.starts_with("Topic Filter 2: Topic Filter invalid: "), "{reason}");
         let (mut small, _) = b.connect_with(b.client("b").with(Property::MaximumPacketSize(64)));
         assert_eq!(why(&mut small), None);
         let mut client = b.connect("c");

@@ -1,5 +1,5 @@
-//! No Local, Retain As Published, Retain Handling, Subscription Identifiers, and what happens where subscriptions of one
-//! client overlap (3.8.3.1, 3.8.2.1.2, 3.3.4).
+//! No Local, Retain As Published, Retain Handling, Subscription Identifiers, and overlapping subscriptions of one
+//! client (3.8.3.1, 3.8.2.1.2, 3.3.4).
 
 use crate::harness::wire::{packet, properties, string};
 use crate::harness::*;
@@ -17,7 +17,7 @@ fn handling(retain_handling: RetainHandling) -> SubscriptionOptions {
 
 /// [MQTT-3.8.3-3]
 #[test]
-fn with_no_local_a_client_does_not_hear_itself() {
+fn with_no_local_a_client_does_not_get_its_own_messages() {
     v5(|b| {
         let topic = b.topic("t");
         let mut one = b.connect("one");
@@ -35,7 +35,7 @@ fn with_no_local_a_client_does_not_hear_itself() {
     });
 }
 
-/// [MQTT-3.8.3-3]: the Client Identifier decides, so it holds for a Will and a session that comes back, too.
+/// [MQTT-3.8.3-3]: the Client Identifier decides, so No Local applies to a Will and to a resumed session too.
 #[test]
 fn no_local_outlives_the_connection() {
     v5(|b| {
@@ -58,9 +58,9 @@ fn no_local_outlives_the_connection() {
     });
 }
 
-/// No Local holds for its subscription, not for the client.
+/// No Local applies to its subscription, not to the client.
 #[test]
-fn another_subscription_without_no_local_still_hears() {
+fn another_subscription_without_no_local_still_gets_messages() {
     v5(|b| {
         let topic = b.topic("t");
         let mut client = b.connect("a");
@@ -70,7 +70,7 @@ fn another_subscription_without_no_local_still_hears() {
         let message = client.message();
         assert_eq!((message.subscription_ids(), message.qos), (vec![2], QOS_1));
         client.nothing_of_its_own();
-        // Replacing it ends it [MQTT-3.8.4-3].
+        // Replacing the subscription ends No Local [MQTT-3.8.4-3].
         client.unsubscribe(&[&b.topic("+")]);
         client.subscribe(&topic, QOS_1);
         client.publish(&topic, "y", QOS_1);
@@ -78,9 +78,9 @@ fn another_subscription_without_no_local_still_hears() {
     });
 }
 
-/// [MQTT-3.8.3-3]: retained messages of one's own are not forwarded either.
+/// [MQTT-3.8.3-3]: retained messages of the same client are not forwarded either.
 #[test]
-fn no_local_and_retained_messages() {
+fn no_local_applies_to_retained_messages() {
     v5(|b| {
         let topic = b.topic("t");
         let mut client = b.connect("a");
@@ -111,7 +111,7 @@ fn retain_as_published_keeps_the_flag() {
             assert!(keeps.message().retain);
             assert!(!clears.message().retain);
         }
-        // What is sent because of subscribing has it in any case (3.3.1.3).
+        // Messages that are sent because of the subscription carry RETAIN in any case (3.3.1.3).
         keeps.subscribe_with(&topic, SubscriptionOptions { retain_as_published: true, ..at(QOS_2) }, &[]);
         clears.subscribe(&topic, QOS_2);
         assert!(keeps.message().retain);
@@ -119,9 +119,9 @@ fn retain_as_published_keeps_the_flag() {
     });
 }
 
-/// A session that is away keeps the option.
+/// A disconnected session keeps the option.
 #[test]
-fn retain_as_published_holds_for_what_waits() {
+fn retain_as_published_applies_to_queued_messages() {
     v5(|b| {
         let topic = b.topic("t");
         let mut publisher = b.connect("publisher");
@@ -175,7 +175,7 @@ fn retain_handling_decides_about_retained_messages() {
     });
 }
 
-/// [MQTT-3.3.1-10]: a subscription of a session that is taken up exists.
+/// [MQTT-3.3.1-10]: a subscription of a resumed session exists already.
 #[test]
 fn a_subscription_of_a_resumed_session_is_not_new() {
     v5(|b| {
@@ -187,7 +187,7 @@ fn a_subscription_of_a_resumed_session_is_not_new() {
         publisher.publish_message(Message::new(&topic, "kept", QOS_0).retained());
         publisher.ping();
         let mut client = b.resume("a");
-        // Sent to the session while it was away or not at all: QoS 0.
+        // A QoS 0 message is sent to the resumed session or dropped.
         if let Received::Publish(message) = {
             client.send_ping();
             client.recv()
@@ -235,7 +235,7 @@ fn filters_of_one_subscribe_share_an_identifier() {
     });
 }
 
-/// [MQTT-3.8.4-3]: the identifier is part of the subscription that is replaced.
+/// [MQTT-3.8.4-3]: the identifier is part of the replaced subscription.
 #[test]
 fn subscribing_again_replaces_the_identifier() {
     v5(|b| {
@@ -266,7 +266,7 @@ fn an_identifier_outlives_the_connection() {
     });
 }
 
-/// [MQTT-3.3.4-3]: also with retained messages.
+/// [MQTT-3.3.4-3] applies to retained messages too.
 #[test]
 fn a_retained_message_names_the_subscription_that_fetched_it() {
     v5(|b| {
@@ -278,9 +278,9 @@ fn a_retained_message_names_the_subscription_that_fetched_it() {
     });
 }
 
-/// 3.8.2.1.2: 0 and a second one are errors.
+/// 3.8.2.1.2: 0 and a second identifier are errors.
 #[test]
-fn an_identifier_is_not_0_and_not_two() {
+fn identifier_0_and_a_second_identifier_are_refused() {
     v5(|b| {
         for block in [&[0x0B, 0][..], &[0x0B, 1, 0x0B, 2]] {
             let mut client = b.connect("a");
@@ -291,7 +291,7 @@ fn an_identifier_is_not_0_and_not_two() {
     });
 }
 
-/// [MQTT-3.3.4-2] [MQTT3-3.3.5-1]; of what is allowed we send one copy.
+/// [MQTT-3.3.4-2] [MQTT3-3.3.5-1]; among the allowed behaviours, Meridian sends one copy.
 #[test]
 fn overlapping_subscriptions_deliver_at_the_highest_qos() {
     every_version_ours(|b| {
@@ -336,7 +336,7 @@ fn overlapping_subscriptions_name_all_their_identifiers() {
     });
 }
 
-/// One copy for all: it keeps RETAIN if any of them wants it so.
+/// One copy serves all subscriptions. It keeps RETAIN if any of them asks for that.
 #[test]
 fn overlapping_subscriptions_may_differ_in_retain_as_published() {
     v5_ours(|b| {

@@ -18,7 +18,7 @@ fn the_older_connection_is_closed() {
     });
 }
 
-/// The versions of the two do not matter; only 5.0 is told.
+/// The versions of the two connections do not matter; only 5.0 gets a DISCONNECT.
 #[test]
 fn a_connection_is_taken_over_by_any_version() {
     every_version(|b| {
@@ -33,7 +33,7 @@ fn a_connection_is_taken_over_by_any_version() {
 
 /// [MQTT-3.1.2-5] [MQTT-4.4.0-1]
 #[test]
-fn the_new_connection_goes_on_where_the_old_one_was() {
+fn the_new_connection_resumes_the_deliveries_of_the_old_one() {
     every_version(|b| {
         let topic = b.topic("t");
         let mut publisher = b.connect("publisher");
@@ -56,7 +56,7 @@ fn the_new_connection_goes_on_where_the_old_one_was() {
     });
 }
 
-/// [MQTT-3.1.2-4]: a clean start takes the name and discards the session.
+/// [MQTT-3.1.2-4]: a clean start takes the identifier over and discards the session.
 #[test]
 fn a_clean_start_takes_over_without_the_session() {
     every_version(|b| {
@@ -71,7 +71,7 @@ fn a_clean_start_takes_over_without_the_session() {
     });
 }
 
-/// The name goes from hand to hand; each holder but the last is closed, and the session is never doubled.
+/// The identifier is taken over repeatedly. Each connection but the last is closed, and the session exists once.
 #[test]
 fn a_name_may_be_taken_over_many_times() {
     every_version(|b| {
@@ -83,7 +83,7 @@ fn a_name_may_be_taken_over_many_times() {
             publisher.publish(&topic, n.to_string(), QOS_1);
             let mut next = b.resume("subscriber");
             assert_eq!(next.message().text(), n.to_string());
-            // The broker has seen the acknowledgement before the name goes on.
+            // The broker has seen the acknowledgement before the next takeover.
             next.ping();
             client = next;
         }
@@ -92,9 +92,9 @@ fn a_name_may_be_taken_over_many_times() {
     });
 }
 
-/// All at the same time, from several threads: exactly one is left.
+/// Simultaneous connections from several threads: exactly one remains.
 #[test]
-fn of_many_connections_at_once_one_is_left() {
+fn one_of_many_simultaneous_connections_remains() {
     every_version(|b| {
         let (finished, results) = std::sync::mpsc::channel();
         std::thread::scope(|threads| {
@@ -105,7 +105,7 @@ fn of_many_connections_at_once_one_is_left() {
                         let mut client = b.open();
                         client.send_connect(&b.client("contested").durable());
                         let received = client.recv();
-                        // One may lose the name before its CONNACK is written.
+                        // A connection may be taken over before its CONNACK is written.
                         let answered = matches!(received, Received::Closed | Received::ConnAck(_));
                         assert!(answered, "{received:?}");
                         finished.send(client).expect("the scenario waits");
@@ -128,9 +128,9 @@ fn of_many_connections_at_once_one_is_left() {
     });
 }
 
-/// What the old connection still sends does not count.
+/// Packets of the old connection after the takeover are ignored.
 #[test]
-fn a_connection_that_was_taken_over_can_do_nothing() {
+fn packets_of_a_connection_that_was_taken_over_are_ignored() {
     every_version(|b| {
         let topic = b.topic("t");
         let mut witness = b.connect("witness");

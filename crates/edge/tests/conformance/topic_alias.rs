@@ -6,7 +6,7 @@ fn aliased(topic: &str, payload: &str, qos: QoS, alias: u16) -> Message {
     Message::new(topic, payload, qos).with(Property::TopicAlias(alias))
 }
 
-/// A connected client and how many aliases it may use; `None` where it may use none.
+/// Returns a connected client and the number of aliases that it may use; `None` where aliases are disabled.
 fn publisher(b: &Broker, name: &str) -> Option<(Client, u16)> {
     let (client, connack) = b.connect_with(b.client(name));
     let maximum = connack.properties.as_properties().topic_alias_maximum().unwrap_or(0);
@@ -24,7 +24,7 @@ fn an_alias_stands_for_its_topic() {
         subscriber.subscribe(&topic, QOS_2);
         for alias in [1, maximum] {
             publisher.publish_message(aliased(&topic, "with topic", QOS_0, alias));
-            // [MQTT-3.1.2-27] [MQTT-3.3.2-11]: aliases are the connection's, and this subscriber takes none.
+            // [MQTT-3.1.2-27] [MQTT-3.3.2-11]: aliases belong to a connection, and this subscriber accepts none.
             assert_eq!(subscriber.message(), Message::new(&topic, "with topic", QOS_0));
             for qos in EVERY_QOS {
                 publisher.publish_message(aliased("", "without", qos, alias));
@@ -35,7 +35,8 @@ fn an_alias_stands_for_its_topic() {
     });
 }
 
-/// 3.3.2.3.4: "A sender can modify the Topic Alias mapping by sending another PUBLISH ... with a different ... Topic Name."
+/// 3.3.2.3.4: "A sender can modify the Topic Alias mapping by sending another PUBLISH ... with a different ... Topic
+/// Name."
 #[test]
 fn an_alias_may_be_given_to_another_topic() {
     v5(|b| {
@@ -48,7 +49,7 @@ fn an_alias_may_be_given_to_another_topic() {
             publisher.publish_message(aliased("", "x", QOS_1, 1));
             assert_eq!(subscriber.message().topic, b.topic(name));
         }
-        // The alias may be there beside its topic, and two may stand for one.
+        // A PUBLISH may have both alias and topic, and two aliases may stand for one topic.
         publisher.publish_message(aliased(&b.topic("a"), "x", QOS_1, 2));
         publisher.publish_message(aliased("", "x", QOS_1, 1));
         publisher.publish_message(aliased("", "x", QOS_1, 2));
@@ -58,7 +59,7 @@ fn an_alias_may_be_given_to_another_topic() {
     });
 }
 
-/// An alias is made by a message, whether or not anybody wants that message.
+/// A message sets an alias whether or not the message has subscribers.
 #[test]
 fn an_alias_needs_no_subscriber() {
     v5(|b| {
@@ -69,7 +70,7 @@ fn an_alias_needs_no_subscriber() {
         subscriber.subscribe(&topic, QOS_1);
         publisher.publish_message(aliased("", "somebody", QOS_1, 1));
         assert_eq!(subscriber.message().topic, topic);
-        // Retained under its full name.
+        // The message is retained under its full topic.
         publisher.publish_message(aliased("", "kept", QOS_1, 1).retained());
         let mut late = b.connect("late");
         late.subscribe(&topic, QOS_1);
@@ -77,7 +78,7 @@ fn an_alias_needs_no_subscriber() {
     });
 }
 
-/// 3.3.2.3.4: no mapping and no Topic Name is a Protocol Error.
+/// 3.3.2.3.4: an unknown alias without a Topic Name is a Protocol Error.
 #[test]
 fn an_unknown_alias_is_an_error() {
     v5(|b| {
@@ -115,7 +116,7 @@ fn aliases_end_with_their_connection() {
         let mut second = b.resume("publisher");
         second.send_message(&aliased("", "x", QOS_1, 1).packet_id(1));
         second.closed_for_one_of(&[ReasonCode::ProtocolError, ReasonCode::TopicAliasInvalid]);
-        // Nor does another connection know them.
+        // Aliases do not apply to other connections.
         let mut one = b.connect("one");
         let mut two = b.connect("two");
         one.publish_message(aliased(&b.topic("one"), "x", QOS_1, 1));
@@ -129,8 +130,7 @@ fn aliases_end_with_their_connection() {
     });
 }
 
-/// [MQTT-3.1.2-26] [MQTT-3.3.2-11]: what the server does with the aliases that a client allows is its own affair, but it
-/// must make sense.
+/// [MQTT-3.1.2-26] [MQTT-3.3.2-11]: a server may use the allowed aliases as it likes, but they must be resolvable.
 #[test]
 fn the_servers_aliases_can_be_resolved() {
     v5(|b| {
@@ -162,7 +162,8 @@ fn the_servers_aliases_can_be_resolved() {
     });
 }
 
-/// Ours uses them: the topic goes once, the alias from then on, and they are new on a new connection [MQTT-3.3.2-7].
+/// Meridian uses aliases: it sends the topic once and then the alias. A new connection starts without aliases
+/// [MQTT-3.3.2-7].
 #[test]
 fn the_server_uses_the_aliases_that_a_client_allows() {
     v5_ours(|b| {
@@ -205,7 +206,7 @@ fn the_topics_of_all_aliases_have_a_maximum_of_bytes() {
         |b| {
             let Some((mut publisher, _)) = publisher(b, "publisher") else { return };
             let topic = b.topic(&"x".repeat(600));
-            // One that is given again leaves its room.
+            // An alias that is set again frees its bytes.
             for _ in 0..3 {
                 publisher.publish_message(aliased(&topic, "x", QOS_1, 1));
             }

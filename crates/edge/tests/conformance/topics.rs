@@ -20,11 +20,11 @@ fn check(b: &Broker, topics: &[&str], cases: &[(&str, &[&str])]) {
         let mut received = BTreeSet::new();
         loop {
             let message = subscriber.message();
-            // The end comes twice where the filter matches it.
+            // The end arrives twice where the filter matches it.
             if message.topic == end {
                 break;
             }
-            // [MQTT-4.7.3-4]: not a character is changed.
+            // [MQTT-4.7.3-4]: the topic is unchanged.
             assert_eq!(message.topic, b.topic(message.text()));
             assert!(received.insert(message.text().to_owned()), "{filter} matches {} twice", message.text());
         }
@@ -75,7 +75,7 @@ fn wildcards_match_levels() {
     });
 }
 
-/// 4.7.1.2: `#` is everything, the parent level included.
+/// 4.7.1.2: `#` matches everything, the parent level included.
 #[test]
 fn a_number_sign_matches_everything_below() {
     every_version(|b| {
@@ -94,7 +94,8 @@ fn a_number_sign_matches_everything_below() {
     });
 }
 
-/// [MQTT-4.7.3-4] [MQTT3-4.7.3-4]: nothing is normalised, folded or trimmed; [MQTT-1.5.4-3] [MQTT3-1.5.3-3]: nor a BOM.
+/// [MQTT-4.7.3-4] [MQTT3-4.7.3-4]: topics are not normalised, case-folded or trimmed; [MQTT-1.5.4-3] [MQTT3-1.5.3-3]: a
+/// BOM is kept.
 #[test]
 fn topics_are_compared_byte_by_byte() {
     every_version(|b| {
@@ -106,8 +107,8 @@ fn topics_are_compared_byte_by_byte() {
     });
 }
 
-/// [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT3-4.7.1-2] [MQTT3-4.7.1-3]: a wildcard is one only where it takes a whole level. A packet with another filter
-/// is malformed [MQTT-4.13.1-1] [MQTT3-4.8.0-1].
+/// [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT3-4.7.1-2] [MQTT3-4.7.1-3]: a wildcard must take a whole level. A packet with
+/// another filter is malformed [MQTT-4.13.1-1] [MQTT3-4.8.0-1].
 #[test]
 fn an_ill_formed_filter_closes_the_connection() {
     from_3_1_1(|b| {
@@ -168,7 +169,7 @@ fn a_topic_name_with_a_wildcard_closes_the_connection() {
     });
 }
 
-/// [MQTT-4.7.3-3] [MQTT3-4.7.3-3]; and 200 levels are not too many for the default of `mqtt.topic_levels_max`.
+/// [MQTT-4.7.3-3] [MQTT3-4.7.3-3]; 200 levels are within the default of `mqtt.topic_levels_max`.
 #[test]
 fn topics_may_be_long_and_deep() {
     every_version_with(

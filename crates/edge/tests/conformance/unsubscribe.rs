@@ -4,7 +4,7 @@ use crate::harness::*;
 
 /// [MQTT-3.10.4-4] [MQTT-3.10.4-5] [MQTT-3.11.3-2] [MQTT3-3.10.4-4] [MQTT3-3.10.4-5]
 #[test]
-fn unsuback_comes_even_if_there_was_no_subscription() {
+fn unsuback_is_sent_even_without_a_subscription() {
     every_version(|b| {
         let mut client = b.connect("a");
         client.subscribe(&b.topic("there"), QOS_1);
@@ -19,7 +19,7 @@ fn unsuback_comes_even_if_there_was_no_subscription() {
     });
 }
 
-/// The bytes are those of the specification (3.11): before 5.0 there is no payload.
+/// The bytes on the wire (3.11): before 5.0 there is no payload.
 #[test]
 fn unsuback_looks_as_specified() {
     every_version(|b| {
@@ -34,7 +34,7 @@ fn unsuback_looks_as_specified() {
 
 /// [MQTT-3.10.4-2] [MQTT3-3.10.4-2]
 #[test]
-fn nothing_comes_after_unsubscribe() {
+fn no_messages_arrive_after_unsubscribe() {
     every_version(|b| {
         for (filter, topic) in [("t", "t"), ("w/+", "w/x"), ("h/#", "h/a/b"), ("+/+/z", "q/r/z")] {
             let (filter, topic) = (b.topic(filter), b.topic(topic));
@@ -119,7 +119,7 @@ fn a_delivery_that_has_begun_is_completed() {
 }
 
 #[test]
-fn one_can_subscribe_again_after_unsubscribe() {
+fn a_client_can_subscribe_again_after_unsubscribe() {
     every_version(|b| {
         let topic = b.topic("t");
         let mut client = b.connect("a");

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::*;
 
-/// A subscriber to everything of a run, and a topic for a Will.
+/// Returns a subscriber to all topics of a run, and a topic for a Will.
 fn witness(b: &Broker) -> (Client, String) {
     let mut witness = b.connect("witness");
     witness.subscribe(&b.topic("#"), QOS_2);
@@ -28,7 +28,7 @@ fn a_will_is_published_when_the_connection_fails() {
                 (message.topic.as_str(), message.text(), message.qos, message.retain),
                 (&*topic, "gone", qos, false)
             );
-            // [MQTT-3.1.2-10] [MQTT3-3.1.2-10]: once.
+            // [MQTT-3.1.2-10] [MQTT3-3.1.2-10]: the Will is published once.
             let mut mortal = b.connect("mortal");
             mortal.ping();
             witness.nothing_from(&mut mortal);
@@ -38,14 +38,14 @@ fn a_will_is_published_when_the_connection_fails() {
 
 /// [MQTT-3.1.2-10] [MQTT-3.14.4-3] [MQTT3-3.1.2-10] [MQTT3-3.14.4-3]
 #[test]
-fn a_will_is_forgotten_after_disconnect() {
+fn a_will_is_discarded_after_disconnect() {
     every_version(|b| {
         let (mut witness, topic) = witness(b);
         let (client, _) = b.connect_with(b.client("mortal").will(will(&topic, QOS_1)));
         client.disconnect();
         let mut again = b.connect("mortal");
         witness.nothing_from(&mut again);
-        // Nor does it come back with the session's next connection, which has none.
+        // The session's next connection has no Will, and does not inherit the old one.
         let (client, _) = b.connect_with(b.client("durable").durable().will(will(&topic, QOS_1)));
         client.disconnect();
         b.resume("durable").fail();
@@ -55,7 +55,7 @@ fn a_will_is_forgotten_after_disconnect() {
     });
 }
 
-/// 3.14.2.1: 0x04 is Disconnect with Will Message, and any error has it published as well [MQTT-3.1.2-8].
+/// 3.14.2.1: 0x04 is Disconnect with Will Message. Any error code publishes the Will too [MQTT-3.1.2-8].
 #[test]
 fn a_will_is_published_after_a_disconnect_that_says_so() {
     v5(|b| {
@@ -99,7 +99,7 @@ fn a_will_may_be_retained() {
         late.subscribe(&topic, QOS_1);
         let message = late.message();
         assert_eq!((message.text(), message.retain), ("gone", true));
-        // An empty one deletes [MQTT-3.3.1-6].
+        // An empty Will deletes the retained message [MQTT-3.3.1-6].
         let (client, _) = b.connect_with(b.client("mortal").will(Message::new(&topic, "", QOS_1).retained()));
         client.fail();
         assert_eq!(witness.message().text(), "");
@@ -135,7 +135,7 @@ fn a_will_may_be_empty_or_binary() {
     });
 }
 
-/// 3.1.3.2 [MQTT-3.1.3-10] [MQTT-3.3.2-17]; Will Delay Interval is for the server alone.
+/// 3.1.3.2 [MQTT-3.1.3-10] [MQTT-3.3.2-17]; Will Delay Interval is for the server only.
 #[test]
 fn a_will_keeps_its_properties() {
     v5(|b| {
@@ -155,7 +155,7 @@ fn a_will_keeps_its_properties() {
     });
 }
 
-/// 3.1.3.2.4: Message Expiry Interval counts from the publication of the Will.
+/// 3.1.3.2.4: the Message Expiry Interval counts from the publication of the Will.
 #[test]
 fn a_will_may_expire() {
     v5(|b| {
@@ -168,9 +168,9 @@ fn a_will_may_expire() {
     });
 }
 
-/// [MQTT-4.5.0-1]: a Will is an Application Message like any.
+/// [MQTT-4.5.0-1]: a Will is an ordinary Application Message.
 #[test]
-fn a_will_waits_for_a_session_that_is_away() {
+fn a_will_waits_for_a_disconnected_session() {
     every_version(|b| {
         let topic = b.topic("will");
         let (mut witness, will_topic) = witness(b);
@@ -189,7 +189,7 @@ fn a_will_waits_for_a_session_that_is_away() {
 
 /// [MQTT-3.1.2-22] [MQTT3-3.1.2-24]: "as if the network had failed".
 #[test]
-fn a_will_is_published_when_keep_alive_runs_out() {
+fn a_will_is_published_when_keep_alive_expires() {
     every_version(|b| {
         let (mut witness, topic) = witness(b);
         let before = Instant::now();
@@ -211,7 +211,7 @@ fn a_will_waits_for_its_delay() {
         client.fail();
         assert_eq!(witness.message().text(), "gone");
         assert_waited(before, Duration::from_secs(1));
-        // The session is still there.
+        // The session still exists.
         let (client, connack) = b.connect_with(b.client("mortal").resuming());
         assert!(connack.session_present);
         client.disconnect();
@@ -220,7 +220,7 @@ fn a_will_waits_for_its_delay() {
     });
 }
 
-/// [MQTT-3.1.2-8]: the end of the session comes first.
+/// [MQTT-3.1.2-8]: the session ends before the delay.
 #[test]
 fn a_will_is_published_when_the_session_ends_before_its_delay() {
     v5(|b| {
@@ -240,7 +240,7 @@ fn a_will_is_published_when_the_session_ends_before_its_delay() {
         let (client, connack) = b.connect_with(b.client("mortal").resuming());
         assert!(!connack.session_present);
         client.disconnect();
-        // A new session under the same name ends the old one.
+        // A new session with the same Client Identifier ends the old one.
         let (client, _) = b.connect_with(b.client("mortal").expiry(1000).will(delayed()));
         client.fail();
         let _new = b.connect("mortal");
@@ -250,7 +250,7 @@ fn a_will_is_published_when_the_session_ends_before_its_delay() {
 
 /// [MQTT-3.1.3-9]
 #[test]
-fn a_delayed_will_is_not_published_when_the_client_comes_back() {
+fn a_delayed_will_is_not_published_when_the_client_reconnects() {
     v5(|b| {
         let (mut witness, topic) = witness(b);
         let delayed = will(&topic, QOS_1).with(Property::WillDelayInterval(2));
@@ -258,7 +258,7 @@ fn a_delayed_will_is_not_published_when_the_client_comes_back() {
         client.fail();
         let (mut client, connack) = b.connect_with(b.client("mortal").resuming().expiry(1000));
         assert!(connack.session_present);
-        // Waiting for nothing takes a wait.
+        // That the Will is not published can only be seen by waiting.
         std::thread::sleep(Duration::from_millis(3500));
         witness.nothing_from(&mut client);
         client.disconnect_with(ReasonCode::Success, &[Property::SessionExpiryInterval(0)]);
@@ -281,8 +281,8 @@ fn a_will_without_delay_is_published_on_takeover() {
     });
 }
 
-/// [MQTT-3.14.4-3] [MQTT3-3.1.2-10]: whoever comes next under the name may be faster to be served than the DISCONNECT that was sent
-/// before its CONNECT.
+/// [MQTT-3.14.4-3] [MQTT3-3.1.2-10]: the next connection with the same Client Identifier may be served before the
+/// DISCONNECT that was sent before its CONNECT.
 #[test]
 fn a_disconnect_that_was_sent_before_a_takeover_counts() {
     every_version(|b| {
@@ -320,9 +320,9 @@ fn a_delayed_will_survives_a_takeover_only_with_its_session() {
     });
 }
 
-/// [MQTT-3.1.2-7]: the Will is that of the last connection.
+/// [MQTT-3.1.2-7]: the Will belongs to the last connection.
 #[test]
-fn a_new_connection_has_a_will_of_its_own() {
+fn a_new_connection_has_its_own_will() {
     every_version(|b| {
         let (mut witness, topic) = witness(b);
         let (client, _) =
@@ -341,7 +341,7 @@ fn a_new_connection_has_a_will_of_its_own() {
 fn a_will_topic_with_a_wildcard_is_refused() {
     every_version(|b| {
         for topic in ["a/#", "+/a", "#"] {
-            // No encoder of ours writes such a topic.
+            // Meridian's encoder does not write such a topic.
             let mut bytes = b.client("mortal").will(Message::new("?/?", "x", QOS_0)).encode();
             let at = bytes.windows(3).position(|three| three == b"?/?").expect("the topic");
             bytes.splice(at..at + 3, format!("{topic:a<3}").into_bytes());

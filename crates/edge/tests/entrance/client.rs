@@ -1,4 +1,4 @@
-//! MQTT over any stream of bytes.
+//! MQTT client over any byte stream.
 
 use std::io::{self, Read, Write};
 
@@ -35,7 +35,7 @@ impl<S: Read + Write> Client<S> {
         Self::try_connect(stream, client_id).expect("CONNACK")
     }
 
-    /// None where the node closes the connection instead.
+    /// Returns `None` when the node closes the connection instead.
     pub fn try_connect(stream: S, client_id: &str) -> Option<Self> {
         let mut client = Self::over(stream);
         client.try_send(&connect(client_id)).ok()?;
@@ -57,7 +57,7 @@ impl<S: Read + Write> Client<S> {
         self.stream.flush()
     }
 
-    /// The next packet in words; "" at the end of the stream.
+    /// Returns the next packet as text; "" at the end of the stream.
     pub fn next(&mut self) -> String {
         let (text, _) = self.next_with_payload();
         text
@@ -110,7 +110,7 @@ impl<S: Read + Write> Client<S> {
     }
 }
 
-/// Messages of all sizes go there and back on one connection.
+/// Sends messages of all sizes to itself on one connection.
 pub fn echo<S: Read + Write>(client: &mut Client<S>, sizes: &[usize]) {
     client.subscribe("echo");
     for (id, size) in (1..).zip(sizes) {

@@ -1,4 +1,5 @@
-//! What lies between a socket and MQTT, over real sockets: TLS with a client of rustls, WebSocket with a client of tungstenite, and
+//! Layers between a socket and MQTT, over real sockets: TLS with a client of rustls, WebSocket with a client of
+//! tungstenite, and the PROXY protocol. Tests run with one worker and with three.
 //! the PROXY protocol; with one worker and with three.
 
 mod client;
@@ -21,7 +22,7 @@ use broker::settings::Settings;
 use edge::settings::{EdgeSettings, Listener};
 use edge::{Options, StartError};
 
-/// Longer than anything here takes on a busy machine: what needs it has failed.
+/// Maximum wait in these tests. Nothing takes longer on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Node {
@@ -30,7 +31,7 @@ struct Node {
     seen_identity: Arc<RecordingAccess>,
 }
 
-/// Lets everybody in, and remembers what they have shown: Client Identifier, listener, certificate.
+/// Access control that admits every client, and records its Client Identifier, listener and certificate.
 #[derive(Default)]
 struct RecordingAccess(Mutex<Option<Introduction>>);
 
@@ -104,7 +105,7 @@ impl Node {
         stream
     }
 
-    /// Address of a connected client, as the node sees it.
+    /// Returns the address of a connected client, as the node sees it.
     fn seen(&self, client_id: &str) -> Option<SocketAddr> {
         self.client(client_id)?.info.address
     }
@@ -116,7 +117,7 @@ impl Node {
         receiver.recv_timeout(PATIENCE).expect("an answer")
     }
 
-    /// What the client that published last has shown.
+    /// Returns what the client that published last has presented.
     fn last_shown(&self) -> Introduction {
         self.seen_identity.0.lock().expect("whole").take().expect("a client")
     }
@@ -142,7 +143,7 @@ fn everywhere_with(
     }
 }
 
-/// A directory for one test's files, gone at its end.
+/// Directory for the files of one test, removed at its end.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -165,7 +166,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // A test's end is not the place to fail for it.
+        // A failure here must not fail the test.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! The PROXY protocol from trusted sources.
+//! PROXY protocol from trusted sources.
 
 use std::io::{Read as _, Write as _};
 
@@ -12,7 +12,7 @@ fn trusting(networks: &str) -> Listener {
 }
 
 #[test]
-fn a_balancer_says_for_whom_it_speaks() {
+fn a_balancer_reports_the_address_of_its_client() {
     everywhere(
         || trusting("10.0.0.0/8, 127.0.0.0/8"),
         |node| {
@@ -30,7 +30,7 @@ fn a_balancer_says_for_whom_it_speaks() {
             }
             let mut stream = node.open();
             let local = stream.local_addr().expect("a socket");
-            // LOCAL of version 2: a health check of the balancer itself.
+            // LOCAL in version 2: a health check of the balancer itself.
             stream.write_all(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0").expect("sent");
             let _client = Client::connect(stream, "balancer");
             assert_eq!(node.seen("balancer"), Some(local));
@@ -51,9 +51,9 @@ fn a_trusted_source_without_a_header_is_closed() {
     );
 }
 
-/// Whoever may not speak for others is taken as itself, and what it says is MQTT or nothing.
+/// A source that is not trusted counts as itself, and its PROXY header is refused as malformed MQTT.
 #[test]
-fn others_cannot_pretend() {
+fn untrusted_sources_cannot_report_an_address() {
     everywhere(
         || trusting("10.0.0.0/8"),
         |node| {

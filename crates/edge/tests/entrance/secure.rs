@@ -25,7 +25,7 @@ use crate::{Directory, Node, everywhere};
 
 pub type Stream = StreamOwned<ClientConnection, TcpStream>;
 
-/// An authority with certificates for servers and clients.
+/// Authority with certificates for servers and clients.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -47,7 +47,7 @@ impl Authority {
         (certificate.pem(), key.serialize_pem())
     }
 
-    /// A list without anybody on it; the next one is due at the beginning of that year.
+    /// Returns an empty revocation list, whose next update is due at the beginning of `year`.
     fn revoked_until(&self, year: i32) -> String {
         let list = CertificateRevocationListParams {
             this_update: date_time_ymd(2020, 1, 1),
@@ -111,7 +111,7 @@ fn mqtt_flows_over_tls() {
             for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
                 let mut config = authority.client_of(&[version], None);
                 config.alpn_protocols = vec![b"mqtt".to_vec()];
-                // The second connection resumes the first one's session.
+                // The second connection resumes the session of the first.
                 for _ in 0..2 {
                     let mut client = Client::connect(connect(node, &config, "localhost"), "c");
                     assert_eq!(client.stream.conn.protocol_version(), Some(version.version));
@@ -139,7 +139,7 @@ fn mqtt_flows_over_secure_websocket() {
 }
 
 #[test]
-fn clients_show_their_certificates() {
+fn clients_authenticate_by_certificate() {
     let (directory, authority, other) = (Directory::new("mutual"), Authority::new(), Authority::new());
     for (mode, without) in [(TlsClient::Required, false), (TlsClient::Optional, true)] {
         everywhere(
@@ -153,7 +153,7 @@ fn clients_show_their_certificates() {
                     let mut client = Client::over(connect(node, config, "localhost"));
                     let mut bytes = Vec::new();
                     mqtt_connect(&mut bytes);
-                    // A refusal may show while this is written.
+                    // A refusal may become visible during this write.
                     client.stream.write_all(&bytes).is_ok() && client.next().starts_with("ConnAck")
                 };
                 assert!(served(&authority.client(Some(authority.issue("client")))));
@@ -164,10 +164,11 @@ fn clients_show_their_certificates() {
     }
 }
 
-/// `mqtt.packet_size_before_login_max`: whatever lies below MQTT, the fixed header of a CONNECT that is too large ends the connection.
+/// `mqtt.packet_size_before_login_max`: on every transport, the fixed header of a CONNECT that is too large ends the
+/// connection.
 #[test]
 fn a_connect_that_is_too_large_is_refused_at_its_fixed_header_on_every_transport() {
-    /// Says that 64 KiB and a byte will come, and waits for the end without sending them.
+    /// Announces 64 KiB and a byte, and waits for the end without sending them.
     fn is_refused(mut stream: impl Read + Write) {
         stream.write_all(&[0x10, 0xFD, 0xFF, 0x03]).expect("sent");
         stream.flush().expect("sent");
@@ -196,9 +197,9 @@ fn a_connect_that_is_too_large_is_refused_at_its_fixed_header_on_every_transport
     }
 }
 
-/// Access control hears of the certificate, also of a session that is resumed, and of the listener.
+/// Access control gets the certificate, also of a resumed session, and the listener.
 #[test]
-fn what_a_certificate_says_is_known_before_connect() {
+fn the_names_of_a_certificate_are_known_before_connect() {
     let (directory, authority) = (Directory::new("facts"), Authority::new());
     for transport in [Transport::Mqtt, Transport::WebSocket] {
         everywhere(
@@ -263,7 +264,7 @@ fn a_certificate_is_chosen_by_name_and_changes_without_a_restart() {
         || Listener { tls_names: Some(names.clone()), ..tls(&directory, &authority) },
         |node| {
             for name in ["localhost", "a.example", "x.b.example"] {
-                // The client checks that the name is the certificate's.
+                // The client checks the name in the certificate.
                 let mut client = Client::connect(connect(node, &authority.client(None), name), name);
                 echo(&mut client, &[10]);
             }
@@ -273,7 +274,8 @@ fn a_certificate_is_chosen_by_name_and_changes_without_a_restart() {
             directory.write("server.crt", &certificate);
             let edge = node.edge.clone();
             let certificates = node.node.certificates();
-            let error = certificates.read(&edge).err().expect("the key is another's").to_string();
+            let error =
+                certificates.read(&edge).err().expect("the key belongs to another certificate").to_string();
             assert!(error.contains("server.crt"), "{error}");
             Client::connect(connect(node, &authority.client(None), "localhost"), "still the first");
             directory.write("server.key", &key);
@@ -287,9 +289,9 @@ fn a_certificate_is_chosen_by_name_and_changes_without_a_restart() {
     );
 }
 
-/// Everything that a listener may show or check by, as it was read last.
+/// The reported dates are those of the files that were read last.
 #[test]
-fn when_certificates_end_is_known_and_renewed() {
+fn expiry_dates_of_certificates_are_known_and_renewed() {
     let (directory, authority) = (Directory::new("ends"), Authority::new());
     let names = directory.path("names");
     std::fs::create_dir_all(&names).expect("a directory");
@@ -325,7 +327,7 @@ fn when_certificates_end_is_known_and_renewed() {
         })
         .collect()
     };
-    // The authority of the tests ends in the year 4096.
+    // The authority of the tests expires in the year 4096.
     let authority_ends = (ExpiryKind::ClientCa, directory.path("ca.crt"), 67_090_118_400);
     let mut expected = vec![
         (ExpiryKind::Server, certificate, 1_924_992_000),
@@ -343,7 +345,7 @@ fn when_certificates_end_is_known_and_renewed() {
 }
 
 #[test]
-fn an_old_version_and_no_tls_at_all_are_refused() {
+fn old_versions_of_tls_and_plain_connections_are_refused() {
     let (directory, authority) = (Directory::new("refused"), Authority::new());
     everywhere(
         || Listener { tls_version_min: TlsVersion::V1_3, tls_tickets: false, ..tls(&directory, &authority) },
@@ -371,11 +373,11 @@ fn an_old_version_and_no_tls_at_all_are_refused() {
     );
 }
 
-/// A storm of handshakes starves nobody: the client that is there is served meanwhile.
+/// A burst of handshakes starves no client: a connected one is served meanwhile.
 #[test]
-fn a_storm_of_handshakes_passes() {
+fn connected_clients_are_served_during_a_burst_of_handshakes() {
     let (directory, authority) = (Directory::new("storm"), Authority::new());
-    // The last of them has to wait for all the others, on a machine that may have much else to do.
+    // The last handshake has to wait for all the others, on a machine that may be busy.
     let handshake_timeout = Duration::from_secs(60);
     everywhere(
         || Listener { handshake_timeout, ..tls(&directory, &authority) },

@@ -1,4 +1,4 @@
-//! Crowds at the door: connections that never come to CONNECT keep nobody out.
+//! Unauthenticated connections: those that never complete CONNECT do not keep other clients out.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use crate::client::{Client, echo};
 use crate::secure::{Authority, connect, tls};
 use crate::{Directory, Node, PATIENCE, everywhere, everywhere_with};
 
-/// The first bytes of a TLS record that would be a ClientHello.
+/// First bytes of a TLS record that would contain a ClientHello.
 const BEGINNING: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00";
 
 fn slow(node: &Node, count: usize, bytes: &[u8]) -> Vec<TcpStream> {
@@ -25,16 +25,16 @@ fn slow(node: &Node, count: usize, bytes: &[u8]) -> Vec<TcpStream> {
 
 fn is_closed(stream: &mut TcpStream) -> bool {
     let mut bytes = Vec::new();
-    // A reset is an end as well; a time-out is none.
+    // A reset is an end too, but a timeout is not.
     match stream.read_to_end(&mut bytes) {
         Ok(_) => true,
         Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
     }
 }
 
-/// Figures are told about twice a second.
+/// Waits until the counters of half-open connections satisfy `enough`. Reactors publish them about twice a second.
 fn door_until(node: &Node, enough: impl Fn(&AcceptFigures) -> bool) {
-    // Reactors tell their figures when they are awake.
+    // Reactors publish their counters only while they are awake.
     door_until_with(node, enough, || drop(node.open()));
 }
 
@@ -57,13 +57,13 @@ fn door_until_with(node: &Node, enough: impl Fn(&AcceptFigures) -> bool, wake: i
         }
         assert!(Instant::now() < until, "{sum:?}");
         wake();
-        // Seldom enough that what is opened only to wake somebody is no crowd of its own.
+        // Rarely enough that the connections that wake reactors do not add up.
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 #[test]
-fn a_thousand_slow_handshakes_keep_nobody_out() {
+fn a_thousand_slow_handshakes_do_not_keep_other_clients_out() {
     let (directory, authority) = (Directory::new("slow"), Authority::new());
     everywhere(
         || Listener { handshake_timeout: PATIENCE, ..tls(&directory, &authority) },
@@ -79,9 +79,9 @@ fn a_thousand_slow_handshakes_keep_nobody_out() {
     );
 }
 
-/// Whatever they wait for: TLS, the request of WebSocket, or the PROXY header.
+/// The deadline applies to TLS, the WebSocket request and the PROXY header.
 #[test]
-fn slow_handshakes_end() {
+fn slow_handshakes_are_closed() {
     let (directory, authority) = (Directory::new("reaped"), Authority::new());
     let timeout = Duration::from_millis(200);
     let listeners: [(&dyn Fn() -> Listener, &[u8]); 3] = [
@@ -109,15 +109,15 @@ fn slow_handshakes_end() {
     }
 }
 
-/// Who is through in time stays, however late CONNECT and everything after it come.
+/// A connection that finishes its layers in time stays, however late CONNECT and later packets arrive.
 #[test]
-fn the_time_for_the_handshake_is_not_the_time_for_connect() {
+fn the_handshake_timeout_does_not_limit_connect() {
     let timeout = Duration::from_millis(100);
     everywhere(
         || Listener { transport: Transport::WebSocket, handshake_timeout: timeout, ..Listener::default() },
         |node| {
             let through = crate::websocket::Frames::over(node.open(), 1000);
-            // Closed after this one's time, which began later than the other's.
+            // These are closed by their own deadline, which began later than that of the other connection.
             for mut stream in slow(node, 1, b"GET ") {
                 assert!(is_closed(&mut stream));
             }
@@ -130,9 +130,9 @@ fn the_time_for_the_handshake_is_not_the_time_for_connect() {
     );
 }
 
-/// Beyond the limit others wait in the backlog, and come in when these are gone.
+/// Beyond the limit, connections wait in the backlog until others are closed.
 #[test]
-fn when_too_many_are_half_open_others_wait() {
+fn connections_wait_while_too_many_are_half_open() {
     let settings: &dyn Fn(&mut broker::settings::Settings) = &|broker| {
         broker.limits.unauthenticated_max = 20;
         broker.mqtt.connect_timeout = Duration::from_millis(100);
@@ -148,19 +148,19 @@ fn when_too_many_are_half_open_others_wait() {
 }
 
 #[test]
-fn one_address_has_its_share_of_half_open_connections() {
+fn one_address_has_a_limit_of_half_open_connections() {
     let settings: &dyn Fn(&mut broker::settings::Settings) = &|broker| {
         broker.limits.unauthenticated_per_address = 3;
         broker.mqtt.connect_timeout = PATIENCE;
     };
     everywhere_with(&Listener::default, settings, |node| {
-        // Those that are through do not count.
+        // Connections with a successful CONNECT do not count.
         let _through: Vec<_> = (0..5).map(|n| Client::connect(node.open(), &format!("c{n}"))).collect();
         let mut half = slow(node, 4, b"\x10");
-        // Which of the four depends on the reactors.
+        // The reactors decide which of the four it is.
         until_one_is_closed(&mut half);
         drop(half);
-        // The node learns a little later that they have gone.
+        // The node notices the closed connections a little later.
         let until = Instant::now() + PATIENCE;
         while Client::try_connect(node.open(), "again").is_none() {
             assert!(Instant::now() < until, "still out");
@@ -180,9 +180,9 @@ fn until_one_is_closed(streams: &mut [TcpStream]) {
     }
 }
 
-/// A balancer's connections count for those whom it speaks for.
+/// A balancer's connections are counted by the address in the PROXY header.
 #[test]
-fn behind_a_balancer_each_address_has_its_share() {
+fn behind_a_balancer_each_address_has_its_limit() {
     let settings: &dyn Fn(&mut broker::settings::Settings) = &|broker| {
         broker.limits.unauthenticated_per_address = 2;
         broker.mqtt.connect_timeout = PATIENCE;
@@ -193,32 +193,32 @@ fn behind_a_balancer_each_address_has_its_share() {
         let first = header(1);
         let _half = slow(node, 3, first.as_bytes());
         let _others = slow(node, 2, header(2).as_bytes());
-        // Which of the three depends on the reactors.
+        // The reactors decide which of the three it is.
         door_until(node, |door| door.closed_address == 1);
         let mut good = slow(node, 1, header(3).as_bytes());
         let _client = Client::connect(good.remove(0), "good");
     });
 }
 
-/// Who is there is served, if more slowly; who is not has to wait, or is told to.
+/// Connected clients are served, if more slowly. New clients wait or are refused.
 #[test]
-fn an_overloaded_node_takes_nobody_else_in() {
+fn an_overloaded_node_accepts_no_new_clients() {
     let patient: &dyn Fn(&mut broker::settings::Settings) = &|broker| broker.mqtt.connect_timeout = PATIENCE;
     everywhere_with(&Listener::default, patient, |node| {
         let mut there = Client::connect(node.open(), "there");
         let mut half = Client::over(node.open());
-        // It has been accepted before the others.
+        // This connection was accepted before the others.
         half.stream.write_all(b"\x10").expect("sent");
         door_until(node, |door| door.half_open >= 1);
         let admin = node.node.admin();
         let calm = admin.settings();
         let mut overloaded = (*calm).clone();
-        // Any turn that does something is too long.
+        // Every turn that does something is too long.
         overloaded.overload.turn = Duration::from_nanos(1);
         overloaded.overload.cooldown = Duration::from_secs(3600);
         admin.set_settings(overloaded);
         echo(&mut there, &[900_000]);
-        // Some come each second, and fewer than the backlog holds: whoever waits in it stays there.
+        // Some connections arrive each second, fewer than the backlog holds. They stay in it.
         let knock = || {
             drop(node.open());
             std::thread::sleep(Duration::from_millis(50));

@@ -13,11 +13,11 @@ pub fn listener() -> Listener {
     Listener { transport: Transport::WebSocket, ..Listener::default() }
 }
 
-/// A stream of bytes over a client's WebSocket, each write in a frame or in several.
+/// Byte stream over the WebSocket of a client. Each write becomes one frame or several.
 pub struct Frames<S> {
     pub socket: WebSocket<S>,
     unread: Bytes,
-    /// Bytes of a frame, at most.
+    /// Maximum number of bytes of a frame.
     cut: usize,
 }
 
@@ -82,13 +82,13 @@ fn pings_are_answered_and_a_close_is_returned() {
         assert_eq!(socket.read().expect("a frame"), Message::Pong(Bytes::from_static(b"there?")));
         socket.close(None).expect("sent");
         socket.flush().expect("sent");
-        // The close comes back, then the end.
+        // The close frame is returned, and then the connection ends.
         while socket.read().is_ok() {}
         assert_eq!(node.seen("c"), None);
     });
 }
 
-/// DISCONNECT of MQTT ends the WebSocket in order.
+/// DISCONNECT ends the WebSocket connection in order.
 #[test]
 fn the_end_of_mqtt_closes_the_websocket() {
     everywhere(listener, |node| {
@@ -119,13 +119,13 @@ fn answer(node: &Node, request: &str) -> String {
     let mut stream = node.open();
     stream.write_all(request.as_bytes()).expect("sent");
     let mut bytes = Vec::new();
-    // The end may be a reset.
+    // The connection may end with a reset.
     let _ = stream.read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[test]
-fn what_is_no_upgrade_gets_an_answer_of_http() {
+fn a_request_without_upgrade_gets_an_http_answer() {
     let only = || Listener { websocket_origins: "https://app.example".into(), ..listener() };
     everywhere(only, |node| {
         let answer = |request: &str| answer(node, request);
@@ -145,7 +145,7 @@ fn what_is_no_upgrade_gets_an_answer_of_http() {
     });
 }
 
-/// The node of these tests lets everybody in.
+/// The node of these tests accepts every client without a login.
 #[test]
 fn without_a_login_only_pages_of_this_host_connect() {
     everywhere(listener, |node| {
@@ -164,14 +164,14 @@ fn without_a_login_only_pages_of_this_host_connect() {
         assert_eq!(status("localhost:8083", b"null"), "403");
         assert_eq!(status("localhost:8083", b"\xff"), "403");
         assert_eq!(status("localhost:8083", b"http://localhost:3000"), "101");
-        // DNS of somebody else that points to loopback.
+        // A foreign host name that resolves to loopback.
         assert_eq!(status("evil.example:8083", b"http://evil.example:8083"), "403");
     });
 }
 
-/// Nobody holds a place without CONNECT, upgrade or not.
+/// Connections without CONNECT are closed, with or without an upgrade.
 #[test]
-fn silence_is_closed_in_time() {
+fn silent_connections_are_closed_in_time() {
     everywhere(listener, |node| {
         let mut silent = node.open();
         let mut upgraded = Frames::over(node.open(), usize::MAX);

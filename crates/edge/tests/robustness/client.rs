@@ -1,4 +1,4 @@
-//! A client that does nothing by itself.
+//! Client that sends nothing by itself.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -17,7 +17,7 @@ pub struct Client {
     unread: Vec<u8>,
 }
 
-/// What came from the server.
+/// Packet or event from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Got {
     ConnAck,
@@ -29,11 +29,11 @@ pub enum Got {
     PubAck(u16),
     PingResp,
     Disconnect(ReasonCode),
-    /// The end of the connection, in order or not.
+    /// End of the connection, in order or not.
     End,
 }
 
-/// What a CONNECT says beyond the name.
+/// Options of a CONNECT.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct With {
     pub will: Option<&'static str>,
@@ -52,7 +52,7 @@ impl Client {
         client
     }
 
-    /// A network connection on which nothing was said.
+    /// Opens a network connection without sending anything.
     pub fn open(address: SocketAddr) -> io::Result<Client> {
         Client::over(TcpStream::connect_timeout(&address, PATIENCE)?)
     }
@@ -96,13 +96,13 @@ impl Client {
         self.send(&encoded(Packet::Disconnect(disconnect)));
     }
 
-    /// The server has worked through everything sent before.
+    /// Waits until the server has handled everything sent so far.
     pub fn ping(&mut self) {
         self.send(&PINGREQ);
         assert_eq!(self.next(), Got::PingResp);
     }
 
-    /// Nothing more comes from this client; it still listens.
+    /// Closes the sending side; the client still receives.
     pub fn shut_down_writing(&self) {
         self.stream.shutdown(Shutdown::Write).expect("it was connected");
     }
@@ -123,7 +123,7 @@ impl Client {
         }
     }
 
-    /// Everything up to the end of the connection.
+    /// Returns everything up to the end of the connection.
     pub fn rest(&mut self) -> Vec<Got> {
         let mut all = Vec::new();
         loop {
@@ -134,12 +134,12 @@ impl Client {
         }
     }
 
-    /// Waits until something comes, be it the end.
+    /// Waits until something arrives, which may be the end.
     pub fn await_answer(&mut self) {
         self.stream.peek(&mut [0]).expect("an answer, or an orderly end");
     }
 
-    /// Reads to the end, whatever comes.
+    /// Reads to the end and discards everything.
     pub fn drain(&mut self) {
         let mut buffer = [0; 4096];
         while self.stream.read(&mut buffer).expect("an orderly end") > 0 {}
@@ -214,7 +214,7 @@ pub fn subscribe(filter: &str, qos: QoS) -> Vec<u8> {
     encoded(Packet::Subscribe(Subscribe { packet_id, properties: Properties::EMPTY, filters }))
 }
 
-/// At QoS 1 with a Packet Identifier, else at QoS 0.
+/// Builds a PUBLISH: QoS 1 with a Packet Identifier, else QoS 0.
 pub fn publish(topic: &str, payload: &[u8], id: Option<u16>) -> Vec<u8> {
     encoded(Packet::Publish(Publish {
         dup: false,

@@ -1,4 +1,4 @@
-//! Clients that leave in ways of their own.
+//! Clients that leave in unusual ways.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn message(payload: &[u8]) -> Got {
 
 const WILL: With = With { will: Some("will"), keep_alive: 0 };
 
-/// What was sent before the end is worked through; then the client has left, without DISCONNECT.
+/// Bytes before the end are handled. Then the client has left, without DISCONNECT.
 #[test]
 fn a_client_that_shuts_down_its_sending_side_has_left() {
     with_1_and_3_workers(|workers| {
@@ -34,16 +34,17 @@ fn a_client_that_shuts_down_its_sending_side_has_left() {
     });
 }
 
-/// [MQTT-3.14.4-3]: DISCONNECT counts though the client does not read, and the system answers what is sent to it with a reset.
+/// [MQTT-3.14.4-3]: DISCONNECT counts even when the client does not read, and its system answers sent data with a
+/// reset.
 #[test]
-fn a_goodbye_behind_unread_messages_is_heard() {
+fn a_disconnect_behind_unread_messages_is_processed() {
     with_1_and_3_workers(|workers| {
         let node = Node::with(workers, |_, listener| listener.connections_max = 3);
         let mut watcher = node.client("watcher");
         watcher.subscribe("will", QoS::AtMostOnce);
         let mut publisher = node.client("p");
         for _ in 0..60 {
-            // One has left when there is a place for the next.
+            // A client has left when its slot accepts the next one.
             let mut client = until_accepted(&node, "c", WILL);
             client.subscribe("flood", QoS::AtMostOnce);
             for _ in 0..20 {
@@ -62,9 +63,9 @@ fn a_goodbye_behind_unread_messages_is_heard() {
     });
 }
 
-/// A client that neither reads nor closes keeps its place no longer than its last bytes may take to leave.
+/// A client that neither reads nor closes keeps its slot only as long as its last bytes may take to leave.
 #[test]
-fn a_client_that_was_closed_does_not_keep_its_place() {
+fn a_client_that_was_closed_does_not_keep_its_slot() {
     with_1_and_3_workers(|workers| {
         let node = Node::with(workers, |_, listener| listener.connections_max = 3);
         let mut stuck = node.client("c");
@@ -77,7 +78,7 @@ fn a_client_that_was_closed_does_not_keep_its_place() {
         publisher.ping();
         let mut heir = node.client("c");
         heir.ping();
-        // All places are taken, one by a connection that has been told to go and cannot hear it.
+        // All slots are taken, one of them by a connection that is being closed and does not read.
         until_accepted(&node, "", With::default()).ping();
         heir.ping();
         drop(stuck);
@@ -85,12 +86,13 @@ fn a_client_that_was_closed_does_not_keep_its_place() {
     });
 }
 
-/// A stopped process keeps its sockets open and says nothing: Keep Alive is what notices, and meanwhile nobody waits.
+/// A stopped process keeps its sockets open and sends nothing. Keep Alive detects it, and no other client waits
+/// meanwhile.
 #[test]
-fn a_stopped_process_is_noticed_by_its_silence() {
-    const NAME: &str = "gone::a_stopped_process_is_noticed_by_its_silence";
+fn keep_alive_detects_a_stopped_process() {
+    const NAME: &str = "gone::keep_alive_detects_a_stopped_process";
     if let Some(address) = argument() {
-        // The process that is going to be stopped.
+        // The process that will be stopped.
         let with = With { will: Some("will"), keep_alive: 1 };
         let mut client = Client::connect_with(address.parse().expect("an address"), "stopped", with);
         client.subscribe("t", QoS::AtLeastOnce);
@@ -110,7 +112,7 @@ fn a_stopped_process_is_noticed_by_its_silence() {
         let mut process = child(NAME, &node.address().to_string());
         assert_eq!(watcher.next(), message(b"ready"));
         let signal = |signal| {
-            // SAFETY: the process is our own child and has not been waited for.
+            // SAFETY: the process is a child of this one and has not been waited for.
             assert_eq!(unsafe { libc::kill(process.id() as i32, signal) }, 0);
         };
         signal(libc::SIGSTOP);
@@ -131,9 +133,9 @@ fn a_stopped_process_is_noticed_by_its_silence() {
     });
 }
 
-/// Silence in the middle of a packet is silence [MQTT-3.1.2-22], and so is none at all before CONNECT.
+/// An incomplete packet counts as silence [MQTT-3.1.2-22], and so do incomplete bytes before CONNECT.
 #[test]
-fn half_a_packet_is_silence() {
+fn an_incomplete_packet_counts_as_silence() {
     with_1_and_3_workers(|workers| {
         let node =
             Node::with(workers, |settings, _| settings.mqtt.connect_timeout = Duration::from_millis(300));
@@ -145,7 +147,7 @@ fn half_a_packet_is_silence() {
         dribbles.send(&[0x30, 100, 0, 1]);
         assert_eq!(mute.next(), Got::End);
         assert_eq!(stutters.next(), Got::End);
-        // One byte after the other, none of which completes a packet.
+        // One byte after the other, without completing a packet.
         dribbles.stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a time-out");
         let closed = (0..97).any(|_| {
             std::io::Write::write_all(&mut dribbles.stream, b"x").is_err()

@@ -1,4 +1,4 @@
-//! Addresses, sockets and descriptors: what there may not be enough of.
+//! Addresses, sockets and file descriptors, and shortages of them.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -13,10 +13,10 @@ use socket2::{Domain, Socket, Type};
 use crate::client::{Client, Got, PINGREQ, With, connect};
 use crate::{Node, PATIENCE, in_a_process_of_its_own, with_1_and_3_workers};
 
-/// A node that cannot accept goes on serving those it has, and accepts again when it can.
+/// A node that cannot accept continues to serve its clients, and accepts again when it can.
 #[test]
-fn accept_recovers_when_there_were_no_descriptors_left() {
-    if !in_a_process_of_its_own("listening::accept_recovers_when_there_were_no_descriptors_left") {
+fn accept_recovers_after_a_shortage_of_descriptors() {
+    if !in_a_process_of_its_own("listening::accept_recovers_after_a_shortage_of_descriptors") {
         return;
     }
     with_1_and_3_workers(|workers| {
@@ -26,7 +26,7 @@ fn accept_recovers_when_there_were_no_descriptors_left() {
         let hog = Hog::take_all();
         let connect = |socket: io::Result<Socket>| {
             let socket = socket.expect("there was a descriptor");
-            // The system takes connections in before the node does.
+            // The system accepts connections before the node does.
             socket.connect_timeout(&node.address().into(), PATIENCE).expect("the backlog has room");
             let mut client = Client::over(socket.into()).expect("an open socket");
             client.send_connect("", With::default());
@@ -46,7 +46,7 @@ fn accept_recovers_when_there_were_no_descriptors_left() {
     });
 }
 
-/// All descriptors that this process may have, until it is dropped.
+/// Takes all descriptors that this process may have, until it is dropped.
 struct Hog {
     limit: libc::rlimit,
     files: Vec<File>,
@@ -56,7 +56,7 @@ impl Hog {
     fn take_all() -> Hog {
         let first = File::open("/dev/null").expect("a descriptor");
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the structure is valid for the length of the call.
+        // SAFETY: the structure is valid for the duration of the call.
         assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) }, 0);
         set(libc::rlimit { rlim_cur: first.as_raw_fd() as libc::rlim_t + 50, ..limit });
         let mut files = vec![first];
@@ -75,12 +75,12 @@ impl Drop for Hog {
 }
 
 fn set(limit: libc::rlimit) {
-    // SAFETY: the structure is valid for the length of the call.
+    // SAFETY: the structure is valid for the duration of the call.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
 }
 
 #[test]
-fn a_port_in_use_is_named_together_with_what_to_do() {
+fn the_error_for_a_port_in_use_names_it_and_a_fix() {
     with_1_and_3_workers(|workers| {
         let node = Node::start(workers);
         let address = node.address().to_string();
@@ -92,7 +92,7 @@ fn a_port_in_use_is_named_together_with_what_to_do() {
             error.contains(&format!("--set listener.0.address=127.0.0.1:{next}")),
             "not --listen, which replaces all listeners: {error}"
         );
-        // The first goes on, and when it has gone the port is free at once.
+        // The first node continues, and when it has stopped the port is free at once.
         node.client("c").ping();
         node.stop(PATIENCE);
         Node::with(workers, |_, listener| listener.address = address.clone().into()).client("c").ping();
@@ -100,7 +100,7 @@ fn a_port_in_use_is_named_together_with_what_to_do() {
 }
 
 #[test]
-fn a_name_stands_for_its_addresses() {
+fn a_host_name_listens_on_all_its_addresses() {
     with_1_and_3_workers(|workers| {
         let node = Node::with(workers, |_, listener| listener.address = "localhost:0".into());
         let addresses: Vec<_> = node.0.listeners().iter().map(|bound| bound.tcp.expect("TCP")).collect();
@@ -131,7 +131,7 @@ fn ipv6_is_served_and_every_address_includes_ipv4() {
     });
 }
 
-/// A path of a test, gone at its end.
+/// File path of a test, removed at its end.
 struct Path(PathBuf);
 
 impl Path {
@@ -144,7 +144,7 @@ impl Path {
 
 impl Drop for Path {
     fn drop(&mut self) {
-        // It is gone already where everything went well.
+        // The file is already gone after a successful test.
         if self.0.exists() {
             std::fs::remove_file(&self.0).expect("our own file");
         }
@@ -160,7 +160,7 @@ fn a_unix_socket_is_served_and_leaves_no_file() {
                 listener.address = format!("unix:{}", path.0.display()).into()
             })
         };
-        // Left by a process that was killed: nobody listens.
+        // Left by a killed process: no process listens.
         drop(UnixListener::bind(&path.0).expect("a socket"));
         let node = start().expect("an abandoned file is no obstacle");
         for _ in 0..2 * workers {
@@ -184,9 +184,9 @@ fn a_unix_socket_is_served_and_leaves_no_file() {
     });
 }
 
-/// Whatever else has the name is not ours to remove.
+/// The node must not remove other files with that name.
 #[test]
-fn a_file_that_is_no_socket_is_left_alone() {
+fn a_file_that_is_not_a_socket_is_kept() {
     let path = Path::new("file");
     std::fs::write(&path.0, "precious").expect("a file");
     let node =
@@ -196,12 +196,12 @@ fn a_file_that_is_no_socket_is_left_alone() {
 }
 
 #[test]
-fn a_full_listener_closes_and_has_room_again() {
+fn a_full_listener_refuses_connections_until_one_ends() {
     with_1_and_3_workers(|workers| {
         let node = Node::with(workers, |_, listener| listener.connections_max = 2);
         let mut clients = vec![node.client("a"), node.client("b")];
         for _ in 0..3 {
-            let mut refused = Client::open(node.address()).expect("the system takes it in");
+            let mut refused = Client::open(node.address()).expect("the system accepts it");
             assert_eq!(refused.next(), Got::End);
         }
         clients[0].ping();
@@ -212,12 +212,12 @@ fn a_full_listener_closes_and_has_room_again() {
     });
 }
 
-/// Tries until a place is free: the node hears of those who left when it does.
+/// Tries until a slot is free: the node notices the end of connections with a delay.
 pub fn until_accepted(node: &Node, name: &str, with: With) -> Client {
     let end = Instant::now() + PATIENCE;
     loop {
         if let Ok(mut client) = Client::open(node.address())
-            // A refused connection may be gone before this is written.
+            // A refused connection may already be closed when this is written.
             && client.stream.write_all(&connect(name, with)).is_ok()
             && client.next() == Got::ConnAck
         {
@@ -228,9 +228,9 @@ pub fn until_accepted(node: &Node, name: &str, with: With) -> Client {
     }
 }
 
-/// Four a second, however many sockets listen: nine take more than a second, and nobody is turned away.
+/// Four a second over all sockets: nine connections take more than a second, and none is refused.
 #[test]
-fn the_rate_of_connections_is_the_listeners() {
+fn the_connect_rate_applies_to_the_whole_listener() {
     for workers in [1, 3] {
         let node = Node::with(workers, |_, listener| listener.connect_rate = 4);
         let begin = Instant::now();

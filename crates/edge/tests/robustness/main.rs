@@ -1,8 +1,8 @@
-//! A node over real sockets when its surroundings are unkind: no descriptors, no ports, clients that stop, flood, vanish or
-//! come all at once. Scenarios run with one worker and with three.
+//! Node over real sockets under difficult conditions: no descriptors, no ports, and clients that stop, flood, disappear
+//! or arrive all at once. Scenarios run with one worker and with three.
 //!
-//! A client that shuts down its sending side has left, as far as a node is concerned: MQTT wants both directions of a
-//! connection, and nothing that has no way to answer can be served (`gone.rs`).
+//! A client that closes its sending side has left, as far as a node is concerned. MQTT needs both directions of a
+//! connection, and a client without a way to answer cannot be served (`gone.rs`).
 
 mod client;
 mod gone;
@@ -23,7 +23,7 @@ use edge::{Options, StartError, Stopped};
 
 use crate::client::Client;
 
-/// Longer than anything here takes on a busy machine: what needs it has failed.
+/// Maximum wait in these tests. Nothing takes longer on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Node(edge::Node);
@@ -75,8 +75,8 @@ fn with_1_and_3_workers(scenario: impl Fn(usize)) {
     }
 }
 
-/// Where a test does something to its whole process, it runs in one of its own: true there. Elsewhere the process has run when
-/// this returns.
+/// Runs a test that changes its whole process in a separate process. Returns true in that process. Elsewhere it waits
+/// until the process has ended, and returns false.
 fn in_a_process_of_its_own(test: &str) -> bool {
     if std::env::var(CHILD).is_ok_and(|name| name == test) {
         return true;
@@ -86,7 +86,7 @@ fn in_a_process_of_its_own(test: &str) -> bool {
     false
 }
 
-/// Runs a test in another process, which finds `argument` by [`argument`].
+/// Runs a test in another process, where [`argument`] returns `argument`.
 fn child(test: &str, argument: &str) -> Child {
     let program = std::env::current_exe().expect("this program");
     let mut command = Command::new(program);

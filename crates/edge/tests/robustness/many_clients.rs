@@ -1,19 +1,19 @@
-//! Many at once.
+//! Many simultaneous clients.
 
 use mqtt::QoS;
 
 use crate::client::{Client, Got, With, subscribe};
 use crate::{Node, PATIENCE, with_1_and_3_workers};
 
-/// Two thousand connect, subscribe and are gone, some in order and some not; then everything is as before.
+/// Two thousand clients connect, subscribe and leave, some in order and some not. Afterwards the node is as before.
 #[test]
-fn a_storm_of_connections_passes() {
+fn the_node_recovers_after_a_burst_of_connections() {
     with_1_and_3_workers(|workers| {
         let node = Node::start(workers);
         let mut witness = node.client("witness");
         let storm = |from: usize| {
             let open = |_| {
-                let mut client = Client::open(node.address()).expect("the system takes it in");
+                let mut client = Client::open(node.address()).expect("the system accepts it");
                 client.send_connect("", With::default());
                 client.send(&subscribe("storm/#", QoS::AtLeastOnce));
                 client
@@ -21,7 +21,7 @@ fn a_storm_of_connections_passes() {
             let mut clients: Vec<_> = (from..from + 1000).map(open).collect();
             for (number, client) in clients.iter_mut().enumerate() {
                 match number % 4 {
-                    // Gone before the answer was read.
+                    // Closed before the answer was read.
                     0 => {}
                     1 => assert_eq!((client.next(), client.next()), (Got::ConnAck, Got::SubAck)),
                     2 => client.disconnect(),
@@ -45,9 +45,9 @@ fn a_storm_of_connections_passes() {
     });
 }
 
-/// One name, many claimants: at the end one has it, and all others were closed.
+/// Many connections claim one Client Identifier: at the end one has it, and all others were closed.
 #[test]
-fn a_crowd_after_one_client_identifier_leaves_one() {
+fn one_of_many_claims_of_a_client_identifier_remains() {
     with_1_and_3_workers(|workers| {
         let node = Node::start(workers);
         let mut clients: Vec<_> = (0..100)
@@ -57,7 +57,7 @@ fn a_crowd_after_one_client_identifier_leaves_one() {
                 client
             })
             .collect();
-        // When each has an answer, no claim is left.
+        // When each connection has an answer, no claim is left.
         for client in &mut clients {
             client.await_answer();
         }

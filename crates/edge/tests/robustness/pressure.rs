@@ -1,4 +1,4 @@
-//! Too much at once, in pieces too small, or read too slowly.
+//! Too much at once, in pieces that are too small, or read too slowly.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -28,9 +28,10 @@ fn a_large_packet_arrives_in_tiny_pieces() {
     });
 }
 
-/// Who does not read answers is not read from, and gets every one of them once it reads. Nobody else notices.
+/// A client that does not read its answers is not read from, and gets all of them once it reads. Other clients are not
+/// affected.
 #[test]
-fn a_flood_whose_answers_nobody_reads_stops_by_itself() {
+fn a_flood_with_unread_answers_is_throttled() {
     with_1_and_3_workers(|workers| {
         let node = Node::with(workers, |settings, _| settings.queue.unsent_bytes_max = ByteSize::kib(64));
         let mut flood = node.client("flood");
@@ -38,7 +39,8 @@ fn a_flood_whose_answers_nobody_reads_stops_by_itself() {
         flood.stream.set_nonblocking(true).expect("a socket");
         let piece = PINGREQ.repeat(10_000);
         let (mut sent, mut refusals) = (0, 0);
-        // The node has stopped reading when nothing fits for as long as it takes to serve somebody else many times.
+        // The node has stopped reading when no byte is accepted for as long as it takes to serve another client many
+        // times.
         while refusals < 100 {
             match flood.stream.write(&piece[sent % 2..]) {
                 Ok(count) => (sent, refusals) = (sent + count, 0),
@@ -67,7 +69,7 @@ fn a_flood_whose_answers_nobody_reads_stops_by_itself() {
     });
 }
 
-/// A slow reader of QoS 1 sets the pace of its publisher, and gets everything in order.
+/// A slow reader of QoS 1 slows its publisher down, and gets everything in order.
 #[test]
 fn a_slow_reader_of_large_messages_loses_nothing() {
     with_1_and_3_workers(|workers| {
@@ -98,7 +100,7 @@ fn a_slow_reader_of_large_messages_loses_nothing() {
     });
 }
 
-/// Readers that read nothing cost a bounded part of what is published; those that read get all of it.
+/// Subscribers that read nothing get a bounded part of the messages; those that read get all of them.
 #[test]
 fn large_messages_for_readers_that_do_not_read_are_dropped() {
     with_1_and_3_workers(|workers| {
@@ -117,21 +119,22 @@ fn large_messages_for_readers_that_do_not_read_are_dropped() {
         publisher.publish("end", b"end");
         for client in &mut stuck {
             let mut got = 0;
-            // The last, small message may have been dropped with the others: a PINGRESP is behind whatever was kept.
+            // The last, small message may have been dropped with the others. A PINGRESP follows all messages that were
+            // kept.
             client.send(&PINGREQ);
             while client.next() != Got::PingResp {
                 got += 1;
             }
-            // What the system buffers for both sockets, and the limit.
+            // The buffers of both sockets, and the limit.
             assert!(got * payload.len() < 40 << 20, "{got} of {COUNT} were kept");
         }
         node.stop(PATIENCE);
     });
 }
 
-/// Reactors that have mail all the time still look at their sockets.
+/// Reactors that always have commands still poll their sockets.
 #[test]
-fn a_flood_between_reactors_starves_nobody() {
+fn a_flood_between_reactors_does_not_starve_other_clients() {
     let node = Node::start(3);
     let mut subscribers: Vec<Client> = (0..6).map(|_| node.client("")).collect();
     for client in &mut subscribers {

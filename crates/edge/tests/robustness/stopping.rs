@@ -1,4 +1,4 @@
-//! A node that is told to stop does, and tells its clients.
+//! A node that is asked to stop ends in time, and disconnects its clients.
 
 use std::time::{Duration, Instant};
 
@@ -7,9 +7,9 @@ use mqtt::{QoS, ReasonCode};
 use crate::client::{Client, Got};
 use crate::{Node, PATIENCE, with_1_and_3_workers};
 
-/// A client that does nothing about it hears why, and holds nobody up.
+/// A client that does not react gets the reason, and does not delay the stop.
 #[test]
-fn clients_that_do_not_close_are_told_and_not_waited_for() {
+fn clients_that_do_not_close_get_a_reason_and_do_not_delay_the_stop() {
     with_1_and_3_workers(|workers| {
         let node = Node::start(workers);
         let mut clients: Vec<_> = (0..20).map(|_| node.client("")).collect();
@@ -23,9 +23,9 @@ fn clients_that_do_not_close_are_told_and_not_waited_for() {
     });
 }
 
-/// What is on its way to a client that reads, however slowly, arrives before the end.
+/// Data on its way to a client that reads, however slowly, arrives before the end.
 #[test]
-fn what_was_written_arrives_before_the_end() {
+fn written_data_arrives_before_the_end() {
     with_1_and_3_workers(|workers| {
         let node = Node::start(workers);
         let mut subscriber = node.client("s");
@@ -35,7 +35,7 @@ fn what_was_written_arrives_before_the_end() {
             publisher.publish("t", &vec![number; 10_000]);
         }
         publisher.ping();
-        // Its worker has the last message when it has this.
+        // The worker has handled the last message when this arrives.
         while subscriber.next() != (Got::Message { payload: vec![49; 10_000], packet_id: None }) {}
         for number in 50..100_u8 {
             publisher.publish("t", &vec![number; 10_000]);
@@ -65,7 +65,7 @@ fn clients_that_do_not_read_are_cut_off() {
             publisher.publish("t", &payload);
         }
         publisher.ping();
-        // In mid-flood too: nothing that a client sends keeps a node from stopping.
+        // The same during a flood: no client can keep a node from stopping.
         let mut flood = node.client("flood");
         let flooding = std::thread::spawn(move || {
             let piece = crate::client::publish("u", b"x", None).repeat(1000);
@@ -81,7 +81,7 @@ fn clients_that_do_not_read_are_cut_off() {
 }
 
 #[test]
-fn thousands_of_clients_are_told() {
+fn thousands_of_clients_get_a_reason() {
     let node = Node::start(3);
     let mut clients: Vec<_> = (0..2000).map(|_| node.client("")).collect();
     let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! The broker under test, and the ways in which every scenario is run.
+//! Broker under test, and the configurations in which every scenario runs.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use super::{Client, ConnAck, Connect, Received, Version};
 
-/// Names a running broker by address instead of starting one.
+/// Environment variable with the address of a running broker, which replaces the test node.
 const EXTERNAL: &str = "MERIDIAN_TEST_BROKER";
 
-/// How many reactors there are and where a scenario's clients land on them, as far as that can be steered: where
-/// the broker deals connections out in turn, connections opened in between shift the clients.
+/// Number of reactors, and the placement of a scenario's clients on them. A broker may distribute connections in turn.
+/// Then extra connections between two clients change the reactor of the second.
 #[derive(Clone, Copy, Debug)]
 enum Placement {
     OneWorker,
-    /// Three workers, one client after the other.
+    /// Three workers. Clients connect one after the other.
     Apart,
-    /// Three workers, two connections between a client and the next.
+    /// Three workers. Two extra connections are opened between a client and the next.
     Together,
 }
 
@@ -40,7 +40,7 @@ impl Placement {
     }
 }
 
-/// A broker as one run of a scenario sees it: with a protocol version, and with names nobody else uses.
+/// Broker as one run of a scenario sees it: with a protocol version, and with names that no other run uses.
 pub struct Broker {
     node: Arc<Node>,
     placement: Placement,
@@ -49,12 +49,12 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// A topic or filter of this run's own.
+    /// Returns a topic or filter that only this run uses.
     pub fn topic(&self, rest: &str) -> String {
         format!("run{}/{rest}", self.run)
     }
 
-    /// A Client Identifier of this run's own: short, letters and digits only [MQTT-3.1.3-5].
+    /// Returns a Client Identifier that only this run uses: short, only A to Z, a to z and 0 to 9 [MQTT-3.1.3-5].
     pub fn id(&self, name: &str) -> String {
         format!("{name}x{}", self.run)
     }
@@ -63,17 +63,17 @@ impl Broker {
         self.node.address
     }
 
-    /// Whether this is a broker that the suite did not start: it may have other settings, and messages of its own.
+    /// Returns whether the broker was not started by this suite. It may have other settings and other publishers.
     pub fn is_external() -> bool {
         std::env::var_os(EXTERNAL).is_some()
     }
 
-    /// Shuts the broker down, whichever versions of the scenario still run.
+    /// Stops the broker, also for versions of the scenario that still run.
     pub fn stop(&self) {
         self.node.stop();
     }
 
-    /// A Network Connection without a CONNECT so far.
+    /// Opens a Network Connection without CONNECT.
     pub fn open(&self) -> Client {
         self.open_as(self.version)
     }
@@ -86,15 +86,15 @@ impl Broker {
     }
 
     fn dial(&self) -> TcpStream {
-        TcpStream::connect(self.node.address).expect("the broker takes connections")
+        TcpStream::connect(self.node.address).expect("the broker accepts connections")
     }
 
-    /// A CONNECT of the run's version and with a name of its own.
+    /// Returns a CONNECT with the version of the run and a unique name.
     pub fn client(&self, name: &str) -> Connect {
         Connect::new(self.version, &self.id(name))
     }
 
-    /// A connected client with a new session that ends with its connection.
+    /// Connects a client with a new session that ends with its connection.
     pub fn connect(&self, name: &str) -> Client {
         self.connect_with(self.client(name)).0
     }
@@ -103,14 +103,14 @@ impl Broker {
         self.connect_with(Connect::new(version, &self.id(name))).0
     }
 
-    /// Connects and insists on success.
+    /// Connects, and fails unless the broker accepts.
     pub fn connect_with(&self, connect: Connect) -> (Client, ConnAck) {
         let mut client = self.open_as(connect.version);
         let connack = client.connect(&connect);
         (client, connack)
     }
 
-    /// Sends a CONNECT that is to be refused; the answer, if there was one before the connection was closed.
+    /// Sends a CONNECT that has to be refused. Returns the CONNACK, if there was one before the connection was closed.
     pub fn refused(&self, connect: &Connect) -> Option<ConnAck> {
         let mut client = self.open_as(connect.version);
         client.send_connect(connect);
@@ -126,23 +126,23 @@ impl Broker {
         }
     }
 
-    /// A client whose session outlives its connection. The session must be new.
+    /// Connects a client whose session outlives its connection. The session must be new.
     pub fn durable(&self, name: &str) -> Client {
         let (client, connack) = self.connect_with(self.client(name).durable());
-        assert!(!connack.session_present, "a session from nowhere");
+        assert!(!connack.session_present, "an unexpected session");
         client
     }
 
-    /// The client of a durable session again. The session must be there.
+    /// Connects the client of a durable session again. The session must exist.
     pub fn resume(&self, name: &str) -> Client {
         let (client, connack) = self.connect_with(self.client(name).durable());
-        // 3.1 cannot say it.
+        // 3.1 has no Session Present.
         assert!(connack.session_present || self.version == Version::V3_1, "the session is gone");
         client
     }
 }
 
-/// Changes the settings that a scenario needs to be different.
+/// Function that changes settings for a scenario.
 type Change<'a> = &'a (dyn Fn(&mut broker::settings::Settings) + Sync);
 
 /// Runs a scenario for all three versions.
@@ -160,22 +160,22 @@ pub fn v5(scenario: impl Fn(&Broker) + Sync) {
     run(&[Version::V5], None, &scenario);
 }
 
-/// Runs a scenario for all three versions that demands a decision of ours, among several that are allowed.
+/// Runs a scenario that checks a choice of Meridian where the specification allows several, for all three versions.
 pub fn every_version_ours(scenario: impl Fn(&Broker) + Sync) {
     run(&Version::ALL, Some(&|_| {}), &scenario);
 }
 
-/// Runs a scenario for 5.0 that demands a decision of ours, among several that the specification allows.
+/// Runs a scenario that checks a choice of Meridian where the specification allows several, for 5.0.
 pub fn v5_ours(scenario: impl Fn(&Broker) + Sync) {
     run(&[Version::V5], Some(&|_| {}), &scenario);
 }
 
-/// Runs a scenario for 5.0 against a broker with other settings than the defaults.
+/// Runs a scenario for 5.0 against a broker with changed settings.
 pub fn v5_with(change: impl Fn(&mut broker::settings::Settings) + Sync, scenario: impl Fn(&Broker) + Sync) {
     run(&[Version::V5], Some(&change), &scenario);
 }
 
-/// Runs a scenario for every version with settings of its own.
+/// Runs a scenario for every version with changed settings.
 pub fn every_version_with(
     change: impl Fn(&mut broker::settings::Settings) + Sync,
     scenario: impl Fn(&Broker) + Sync,
@@ -183,16 +183,16 @@ pub fn every_version_with(
     run(&Version::ALL, Some(&change), &scenario);
 }
 
-/// Runs a scenario in every placement and version at the same time: many of them consist of waiting.
+/// Runs a scenario in every placement and version at the same time, because most scenarios spend their time waiting.
 fn run(versions: &[Version], change: Option<Change<'_>>, scenario: &(dyn Fn(&Broker) + Sync)) {
     static RUNS: AtomicU32 = AtomicU32::new(1);
     if change.is_some() && Broker::is_external() {
         let name = std::thread::current().name().unwrap_or("a scenario").to_owned();
-        // Past the capture of a passing test's output: a skipped scenario must be seen.
+        // Written directly to stderr, because a skipped scenario must be visible even in a passing run.
         writeln!(std::io::stderr(), "skipped, needs a broker of its own: {name}").expect("stderr is open");
         return;
     }
-    // An external broker is where it is: what the placements differ in does not exist.
+    // The placements do not apply to an external broker.
     let placements = if Broker::is_external() { &Placement::ALL[..1] } else { &Placement::ALL[..] };
     std::thread::scope(|threads| {
         for &placement in placements {
@@ -203,7 +203,7 @@ fn run(versions: &[Version], change: Option<Change<'_>>, scenario: &(dyn Fn(&Bro
                     .name(format!("MQTT {version}, {placement:?}"))
                     .spawn_scoped(threads, move || {
                         let run = RUNS.fetch_add(1, Ordering::Relaxed);
-                        // An external broker may remember earlier runs of the suite.
+                        // An external broker may still have state of earlier runs of the suite.
                         let run = format!("{:x}n{run:x}", std::process::id());
                         scenario(&Broker { node, placement, version, run });
                     })
@@ -213,7 +213,7 @@ fn run(versions: &[Version], change: Option<Change<'_>>, scenario: &(dyn Fn(&Bro
     });
 }
 
-/// A broker for the length of a scenario.
+/// Broker that runs as long as a scenario.
 struct Node {
     address: SocketAddr,
     started: Mutex<Option<edge::Node>>,

@@ -1,4 +1,4 @@
-//! A client that does exactly what a scenario says.
+//! Client that sends exactly the packets of a scenario.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -13,15 +13,15 @@ use mqtt::{
 
 use super::{Ack, Broker, ConnAck, Connect, Message, Received, SubAck, at};
 
-/// How long a client waits for something that must come. Only a failing scenario ever waits that long.
+/// Maximum wait for an expected packet. Only a failing scenario waits that long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A Network Connection, and what is needed to read packets from it.
+/// Network Connection with the state to read packets from it.
 pub struct Client {
     stream: TcpStream,
     pub version: Version,
     bytes: Vec<u8>,
-    /// Packets that came while another was waited for.
+    /// Packets that arrived while another was expected.
     early: VecDeque<Received>,
     next_packet_id: u16,
 }
@@ -33,9 +33,9 @@ impl Client {
         Client { stream, version, bytes: Vec::new(), early: VecDeque::new(), next_packet_id: 1 }
     }
 
-    // What a client sends.
+    // Sending.
 
-    /// Sends bytes. That the broker has closed the connection meanwhile is seen when reading.
+    /// Sends bytes. If the broker has closed the connection meanwhile, the next read shows it.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         if let Err(error) = self.stream.write_all(bytes) {
             let closed = [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset, ErrorKind::ConnectionAborted];
@@ -45,7 +45,7 @@ impl Client {
 
     pub fn send(&mut self, packet: Packet<'_>) {
         let mut bytes = Vec::new();
-        assert!(packet.encode(self.version, &mut bytes), "{packet:?} can be said");
+        assert!(packet.encode(self.version, &mut bytes), "{packet:?} can be encoded");
         self.send_bytes(&bytes);
     }
 
@@ -53,7 +53,7 @@ impl Client {
         self.send_bytes(&connect.encode());
     }
 
-    /// Sends a PUBLISH as it is and waits for nothing.
+    /// Sends a PUBLISH unchanged, without waiting for an answer.
     pub fn send_message(&mut self, message: &Message) {
         self.send_bytes(&message.encode(self.version));
     }
@@ -98,9 +98,9 @@ impl Client {
         self.send(Packet::Auth(Auth { reason, properties: properties.as_properties() }));
     }
 
-    // What a client gets.
+    // Receiving.
 
-    /// The next packet, or the end of the connection.
+    /// Returns the next packet, or the end of the connection.
     pub fn recv(&mut self) -> Received {
         match self.early.pop_front() {
             Some(received) => received,
@@ -116,7 +116,7 @@ impl Client {
         }
     }
 
-    /// The next packet as it came; `None` at the end of the connection.
+    /// Returns the bytes of the next packet; `None` at the end of the connection.
     pub fn read_bytes(&mut self) -> Option<Vec<u8>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -126,7 +126,7 @@ impl Client {
                 return Some(self.bytes.drain(..size).collect());
             }
             let patience = deadline.saturating_duration_since(Instant::now());
-            assert!(!patience.is_zero(), "nothing came for {PATIENCE:?}, so far {:02x?}", self.bytes);
+            assert!(!patience.is_zero(), "nothing arrived for {PATIENCE:?}, so far {:02x?}", self.bytes);
             self.stream.set_read_timeout(Some(patience)).expect("a TCP socket");
             let mut chunk = [0; 16 << 10];
             match self.stream.read(&mut chunk) {
@@ -144,7 +144,7 @@ impl Client {
         }
     }
 
-    /// Waits for a certain packet and keeps those before it for later.
+    /// Waits for a certain packet, and keeps the packets before it for later.
     fn wait_for<T>(&mut self, what: &str, wanted: impl Fn(&Received) -> Option<T>) -> T {
         if let Some(found) =
             self.early.iter().enumerate().find_map(|(at, received)| Some((at, wanted(received)?)))
@@ -193,7 +193,7 @@ impl Client {
         self.wait_for("PINGRESP", |r| matches!(r, Received::PingResp).then_some(()));
     }
 
-    /// The next packet, which must be a PUBLISH; it is not acknowledged.
+    /// Returns the next packet, which must be a PUBLISH. Sends no acknowledgement.
     pub fn message_unacknowledged(&mut self) -> Message {
         match self.recv() {
             Received::Publish(message) => message,
@@ -201,7 +201,7 @@ impl Client {
         }
     }
 
-    /// The next packet, which must be a PUBLISH, acknowledged in full.
+    /// Returns the next packet, which must be a PUBLISH, and completes its acknowledgement.
     pub fn message(&mut self) -> Message {
         let message = self.message_unacknowledged();
         self.acknowledge(&message);
@@ -223,24 +223,25 @@ impl Client {
         }
     }
 
-    /// The payloads of the next PUBLISH packets, as text.
+    /// Returns the payloads of the next PUBLISH packets, as text.
     pub fn texts(&mut self, count: usize) -> Vec<String> {
         (0..count).map(|_| self.message().text().to_owned()).collect()
     }
 
-    /// The connection ends here, without another packet.
+    /// Expects the end of the connection, without another packet.
     pub fn closed(&mut self) {
         let received = self.recv();
         assert_eq!(received, Received::Closed);
     }
 
-    /// The broker closes the connection, and says why where the version can [MQTT-4.13.1-1] [MQTT-3.14.4-2].
+    /// Expects that the broker closes the connection, with a reason where the version has one [MQTT-4.13.1-1]
+    /// [MQTT-3.14.4-2].
     pub fn closed_for(&mut self, reason: ReasonCode) {
         self.closed_for_one_of(&[reason]);
     }
 
-    /// As `closed_for`, where the specification leaves a choice. To say why is only a SHOULD (4.13): a broker that is
-    /// not ours may close in silence.
+    /// Variant of `closed_for` where the specification leaves a choice. The reason is only a SHOULD (4.13), so an
+    /// external broker may close without one.
     pub fn closed_for_one_of(&mut self, reasons: &[ReasonCode]) {
         let received = self.recv();
         match &received {
@@ -255,15 +256,15 @@ impl Client {
         }
     }
 
-    // What a client does.
+    // Protocol exchanges.
 
-    /// Sends CONNECT and insists on success.
+    /// Sends CONNECT, and fails unless the broker accepts.
     pub fn connect(&mut self, connect: &Connect) -> ConnAck {
         self.send_connect(connect);
         match self.recv() {
             Received::ConnAck(connack) => {
                 assert_eq!(connack.reason, ReasonCode::Success, "for {connect:?}");
-                // 3.1 keeps the byte of Session Present for itself.
+                // 3.1 reserves the byte of Session Present.
                 assert!(!connack.session_present || self.version != Version::V3_1);
                 connack
             }
@@ -271,13 +272,13 @@ impl Client {
         }
     }
 
-    /// A Packet Identifier that this client has not used so far.
+    /// Returns a Packet Identifier that this client has not used yet.
     pub fn packet_id(&mut self) -> u16 {
         self.next_packet_id += 1;
         self.next_packet_id - 1
     }
 
-    /// Publishes; returns when the handshake is complete.
+    /// Publishes, and returns when the exchange is complete.
     pub fn publish(&mut self, topic: &str, payload: impl AsRef<[u8]>, qos: QoS) {
         self.publish_message(Message::new(topic, payload, qos));
     }
@@ -287,7 +288,7 @@ impl Client {
         assert!(!reason.is_error(), "the message was refused: {reason}");
     }
 
-    /// Publishes; the Reason Code of PUBACK or PUBREC.
+    /// Publishes, and returns the Reason Code of PUBACK or PUBREC.
     pub fn try_publish(&mut self, mut message: Message) -> ReasonCode {
         if message.qos == QoS::AtMostOnce {
             self.send_message(&message);
@@ -313,7 +314,7 @@ impl Client {
         pubrec.reason
     }
 
-    /// Subscribes and insists on the QoS.
+    /// Subscribes, and fails unless the QoS is granted.
     pub fn subscribe(&mut self, filter: &str, qos: QoS) {
         self.subscribe_with(filter, at(qos), &[]);
     }
@@ -328,7 +329,7 @@ impl Client {
         assert_eq!(reasons, [options.qos as u8], "for {filter}");
     }
 
-    /// Subscribes; the Reason Codes of SUBACK.
+    /// Subscribes, and returns the Reason Codes of SUBACK.
     pub fn try_subscribe(
         &mut self,
         filters: &[(&str, SubscriptionOptions)],
@@ -362,7 +363,7 @@ impl Client {
         }));
     }
 
-    /// Unsubscribes; the Reason Codes of UNSUBACK, none before 5.0.
+    /// Unsubscribes, and returns the Reason Codes of UNSUBACK; none before 5.0.
     pub fn unsubscribe(&mut self, filters: &[&str]) -> Vec<u8> {
         let packet_id = self.packet_id();
         self.send_unsubscribe(packet_id, filters);
@@ -391,7 +392,7 @@ impl Client {
         self.pingresp();
     }
 
-    /// Says good-bye and waits until the broker has closed the connection.
+    /// Sends DISCONNECT, and waits until the broker has closed the connection.
     pub fn disconnect(mut self) {
         self.send_disconnect(ReasonCode::Success, &PropertiesBuf::default());
         self.drain();
@@ -402,7 +403,7 @@ impl Client {
         self.drain();
     }
 
-    /// Ends the connection as a failing network does, and waits until the broker has noticed.
+    /// Ends the connection like a network failure, and waits until the broker has noticed.
     pub fn fail(mut self) {
         self.stream.shutdown(Shutdown::Write).expect("a connected socket");
         self.drain();
@@ -413,7 +414,7 @@ impl Client {
         while self.read_bytes().is_some() {}
     }
 
-    /// Ends the sending direction only, as a client that crashed does.
+    /// Closes only the sending direction, like a crashed client.
     pub fn shut_down_sending(&mut self) {
         self.stream.shutdown(Shutdown::Write).expect("a connected socket");
     }
@@ -422,16 +423,16 @@ impl Client {
         &self.stream
     }
 
-    // What a client does not get.
+    // Absence of packets.
 
-    /// Nothing has come and, as far as this connection's own packets go, nothing will.
+    /// Expects that nothing has arrived, and that the packets of this connection so far cause nothing more.
     pub fn nothing(&mut self) {
         self.send_ping();
         let received = self.recv();
         assert_eq!(received, Received::PingResp);
     }
 
-    /// Nothing of what `publisher` has sent so far comes here: a message that follows it all is the first to come.
+    /// Expects nothing of what `publisher` has sent so far: a message that follows it must be the first to arrive.
     pub fn nothing_from(&mut self, publisher: &mut Client) {
         let barrier = barrier();
         self.subscribe(&barrier, QoS::AtMostOnce);
@@ -439,7 +440,7 @@ impl Client {
         self.reaches(&barrier);
     }
 
-    /// Nothing of what this client has published so far comes back to it.
+    /// Expects none of the messages that this client has published so far.
     pub fn nothing_of_its_own(&mut self) {
         let barrier = barrier();
         self.subscribe(&barrier, QoS::AtMostOnce);
@@ -450,7 +451,7 @@ impl Client {
     fn reaches(&mut self, barrier: &str) {
         match self.recv() {
             Received::Publish(message) if message.topic == barrier => {}
-            other => panic!("{other:?} should not have come"),
+            other => panic!("{other:?} should not have arrived"),
         }
         self.unsubscribe(&[barrier]);
     }
@@ -461,7 +462,7 @@ fn ack(packet_id: u16, reason: ReasonCode) -> mqtt::Ack<'static> {
     mqtt::Ack { packet_id, reason, properties: Properties::default() }
 }
 
-/// A topic for a barrier, new each time, which no other filter of a scenario matches.
+/// Returns a new topic for a barrier, which no other filter of a scenario matches.
 fn barrier() -> String {
     static BARRIERS: AtomicU32 = AtomicU32::new(0);
     let number = BARRIERS.fetch_add(1, Ordering::Relaxed);

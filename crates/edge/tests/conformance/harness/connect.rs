@@ -1,10 +1,10 @@
-//! A CONNECT, put together step by step.
+//! Builder of CONNECT packets.
 
 use mqtt::{PropertiesBuf, Property, Version, Will};
 
 use super::Message;
 
-/// What a client says when it connects. Without more: a new session that ends with the connection, Keep Alive off.
+/// Content of a CONNECT. Default: a new session that ends with the connection, and Keep Alive off.
 #[derive(Clone, Debug)]
 pub struct Connect {
     pub version: Version,
@@ -33,7 +33,7 @@ impl Connect {
         }
     }
 
-    /// A session that is taken up again, or made, and outlives the connection.
+    /// Resumes or creates a session that outlives the connection.
     pub fn durable(self) -> Connect {
         match self.version {
             Version::V5 => self.resuming().expiry(3600),
@@ -41,13 +41,13 @@ impl Connect {
         }
     }
 
-    /// Says that it is a bridge.
+    /// Sets the bridge bit.
     pub fn bridge(mut self) -> Connect {
         self.bridge = true;
         self
     }
 
-    /// Clean Start 0.
+    /// Sets Clean Start to 0.
     pub fn resuming(mut self) -> Connect {
         self.clean_start = false;
         self
@@ -82,7 +82,7 @@ impl Connect {
         self
     }
 
-    /// The bytes to send.
+    /// Returns the encoded packet.
     pub fn encode(&self) -> Vec<u8> {
         let will = self.will.as_ref().map(|will| Will {
             qos: will.qos,
@@ -103,7 +103,7 @@ impl Connect {
             password: self.password.as_deref(),
             properties: self.properties.as_properties(),
         };
-        assert!(mqtt::Packet::Connect(connect).encode(self.version, &mut bytes), "{self:?} can be said");
+        assert!(mqtt::Packet::Connect(connect).encode(self.version, &mut bytes), "{self:?} can be encoded");
         bytes
     }
 }

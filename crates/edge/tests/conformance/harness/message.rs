@@ -1,8 +1,8 @@
-//! An Application Message, sent or received.
+//! Application Message, sent or received.
 
 use mqtt::{Packet, PacketId, PropertiesBuf, Property, Publish, QoS, Version};
 
-/// What a PUBLISH says, or a Will.
+/// Content of a PUBLISH or of a Will.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
     pub topic: String,
@@ -10,7 +10,7 @@ pub struct Message {
     pub qos: QoS,
     pub retain: bool,
     pub dup: bool,
-    /// 0 when there is none.
+    /// Packet Identifier; 0 when there is none.
     pub packet_id: u16,
     pub properties: PropertiesBuf,
 }
@@ -71,16 +71,16 @@ impl Message {
             properties: self.properties.as_properties(),
             payload: &self.payload,
         };
-        assert!(Packet::Publish(publish).encode(version, &mut bytes), "{self:?} can be said");
+        assert!(Packet::Publish(publish).encode(version, &mut bytes), "{self:?} can be encoded");
         bytes
     }
 
-    /// The payload as text.
+    /// Returns the payload as text.
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.payload).expect("a payload of text")
     }
 
-    /// The values of all User Properties, in order.
+    /// Returns all User Properties in order.
     pub fn user_properties(&self) -> Vec<(String, String)> {
         let user = |property| match property {
             Property::UserProperty(name, value) => Some((name.to_owned(), value.to_owned())),
@@ -89,7 +89,7 @@ impl Message {
         self.properties.as_properties().iter().filter_map(user).collect()
     }
 
-    /// All Subscription Identifiers, sorted: their order has no meaning [MQTT-3.3.4-4].
+    /// Returns all Subscription Identifiers, sorted: their order has no meaning [MQTT-3.3.4-4].
     pub fn subscription_ids(&self) -> Vec<u32> {
         let id = |property| match property {
             Property::SubscriptionIdentifier(id) => Some(id),

@@ -1,5 +1,5 @@
-//! What the scenarios stand on: [`Broker`] runs one against a node, [`Client`] speaks MQTT to it over a real socket,
-//! packet by packet, without answering or hiding anything by itself.
+//! Harness of the scenarios. [`Broker`] runs a scenario against a node. [`Client`] speaks MQTT to it over a real
+//! socket, packet by packet, without automatic answers.
 
 mod broker;
 mod client;
@@ -27,15 +27,15 @@ pub const QOS_1: QoS = QoS::AtLeastOnce;
 pub const QOS_2: QoS = QoS::ExactlyOnce;
 pub const EVERY_QOS: [QoS; 3] = [QOS_0, QOS_1, QOS_2];
 
-/// How much too early a broker's clock may be, since it looks at it once a turn.
+/// Maximum error of a broker's clock, which it reads once a turn.
 const CLOCK: Duration = Duration::from_millis(20);
 
-/// This much time has passed since then, and not less. That it is not more is never asked: the machine may be slow.
+/// Asserts that at least `time` has passed since `since`. There is no upper bound, because the machine may be slow.
 pub fn assert_waited(since: Instant, time: Duration) {
     assert!(since.elapsed() + CLOCK >= time, "{:?} instead of {time:?}", since.elapsed());
 }
 
-/// Plain subscription options.
+/// Returns subscription options with only a QoS.
 pub fn at(qos: QoS) -> SubscriptionOptions {
     SubscriptionOptions { qos, ..SubscriptionOptions::default() }
 }

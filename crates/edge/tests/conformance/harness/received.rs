@@ -1,10 +1,10 @@
-//! What a client gets to see.
+//! Packets that a client receives.
 
 use mqtt::{Packet, PropertiesBuf, ReasonCode};
 
 use super::Message;
 
-/// A packet from the broker, or the end of the connection.
+/// Packet from the broker, or the end of the connection.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Received {
     ConnAck(ConnAck),

@@ -1,6 +1,6 @@
-//! Packets byte by byte, for those that no encoder would make.
+//! Packets built byte by byte, for forms that no encoder produces.
 
-/// A packet of these parts under this first byte, with the Remaining Length that they need.
+/// Returns a packet with this first byte, these parts, and their Remaining Length.
 pub fn packet(first: u8, parts: &[&[u8]]) -> Vec<u8> {
     let body = parts.concat();
     let mut packet = vec![first];
@@ -9,14 +9,14 @@ pub fn packet(first: u8, parts: &[&[u8]]) -> Vec<u8> {
     packet
 }
 
-/// Bytes behind their Two Byte length: a UTF-8 Encoded String, or Binary Data.
+/// Prefixes bytes with their two-byte length: a UTF-8 Encoded String or Binary Data.
 pub fn string(bytes: impl AsRef<[u8]>) -> Vec<u8> {
     let bytes = bytes.as_ref();
     let length = u16::try_from(bytes.len()).expect("at most 65,535 bytes");
     [&length.to_be_bytes(), bytes].concat()
 }
 
-/// Properties behind their length.
+/// Prefixes properties with their length.
 pub fn properties(parts: &[&[u8]]) -> Vec<u8> {
     let block = parts.concat();
     [variable_byte_integer(block.len()), block].concat()
