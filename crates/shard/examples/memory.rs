@@ -1,5 +1,5 @@
-//! Bytes of memory per session and per queued message, and the CPU time that commands take (Linux):
-//! `cargo run --release -p shard --example memory [sessions] [messages]`.
+//! Measures memory per session and per queued message, and the CPU time of commands (Linux): `cargo run --release
+//! -p shard --example memory [sessions] [messages]`.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -11,12 +11,12 @@ use shard::{
     Shard, WillFate, packet_id,
 };
 
-/// What was asked for, so that the allocator's own rounding is not in the figures.
+/// Allocator that counts the requested bytes, without the rounding of the system allocator.
 struct Counting;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: everything is the system allocator's; only sizes are added up.
+// SAFETY: every call goes to the system allocator; only the sizes are added up.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.fetch_add(layout.size(), Relaxed);
@@ -34,7 +34,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Commands of one batch.
+/// Number of commands of one batch.
 const BATCH: usize = 256;
 
 struct Bench {
@@ -121,14 +121,14 @@ fn main() {
     }
 }
 
-/// Of this process, so that what else runs on the machine does not count.
+/// Returns the CPU time of this process, so that other processes on the machine do not count.
 fn cpu_time() -> Duration {
-    let figures = std::fs::read_to_string("/proc/self/schedstat").expect("Linux says so");
+    let figures = std::fs::read_to_string("/proc/self/schedstat").expect("Linux provides the CPU time");
     let nanoseconds = figures.split(' ').next().and_then(|figure| figure.parse().ok());
     Duration::from_nanos(nanoseconds.expect("a number"))
 }
 
-/// Client Identifiers that belong to shard 0.
+/// Returns Client Identifiers that belong to shard 0.
 fn client_ids() -> impl Iterator<Item = (usize, String)> {
     let ids = (0..).map(|number| (number, format!("device-{number:09}")));
     ids.filter(|(_, id)| shard::client_bucket(id).is_multiple_of(16))
@@ -180,7 +180,7 @@ fn queued_messages(count: usize) {
         window: 1024,
         will: None,
     };
-    // Too short for the kernel's account.
+    // The time is too short for the kernel's CPU accounting.
     let start = Instant::now();
     bench.push(&Command::Claim(claim));
     bench.flush();
@@ -196,7 +196,7 @@ fn queued_messages(count: usize) {
     println!("acknowledge, which pins the next: {each} ns, {left} left");
 }
 
-/// A publisher and a subscriber that keeps up: each batch acknowledges what the one before delivered.
+/// Measures a publisher and a subscriber that keeps up: each batch acknowledges the deliveries of the previous one.
 fn one_session_in_step(count: usize) {
     let mut bench = Bench::new();
     let session = bench.session("reader", "t");
@@ -218,7 +218,7 @@ fn one_session_in_step(count: usize) {
     println!("publish to one session and acknowledge: {} ns", elapsed.as_nanos() as u64 / n);
 }
 
-/// A message for each of so many sessions of this shard that are away: a node has 16 times as many.
+/// Measures one message for each of `count` absent sessions of this shard; a node has 16 times as many.
 fn one_for_all(count: usize) {
     let mut bench = Bench::new();
     for (_, client_id) in client_ids().take(count) {
@@ -233,7 +233,7 @@ fn one_for_all(count: usize) {
         start.elapsed().as_micros()
     };
     let first = one(&mut bench);
-    // Too short for the kernel's account, so the shortest is what others on the machine disturbed least.
+    // The time is too short for the kernel's CPU accounting. The shortest run is the least disturbed one.
     let another = (0..20).map(|_| one(&mut bench)).min().unwrap_or_default();
     let saving = (0..20).map(|_| {
         bench.shard.begin_checkpoint();

@@ -1,4 +1,4 @@
-//! Bytes that nobody wrote, as a record and as a part: they are refused, or they are taken and the state is sound.
+//! Feeds random bytes as a record and as a part: they are refused, or they are accepted and the state is sound.
 
 use std::sync::LazyLock;
 
@@ -7,12 +7,12 @@ use shard::{
     Answer, BatchBuilder, Claim, Command, Effect, Enqueue, Filter, MessageView, NEVER, PartId, Shard, Will,
 };
 
-/// An index, and the parts that stand for it.
+/// An index and the parts of its checkpoint.
 type Checkpoint = (u64, Vec<(PartId, Vec<u8>)>);
 
 static LIVELY: LazyLock<Checkpoint> = LazyLock::new(write_lively);
 
-/// The first two bytes are the number of a part; the rest is tried as both.
+/// Checks an input. Its first two bytes are the number of a part; the rest is tried as both.
 pub fn check(input: &[u8]) {
     let Some((number, bytes)) = input.split_first_chunk::<2>() else { return };
     check_batch(bytes);
@@ -29,7 +29,7 @@ pub fn check_batch(bytes: &[u8]) {
         return;
     }
     shard.check_invariants();
-    // And what comes after it does no harm either.
+    // Later commands do no harm either.
     let mut builder = BatchBuilder::new(NEVER);
     for command in [Command::Tick, Command::Sweep { count: u32::MAX }, Command::Tick] {
         builder.push(&command);
@@ -43,7 +43,7 @@ pub fn check_part(part: PartId, bytes: &[u8]) {
     if shard.restore_part(part, bytes).is_err() {
         return;
     }
-    // Without what belongs to no bucket no session is taken; with other sessions few would be.
+    // Without the `REST` part no session is accepted; with other sessions few would be.
     let is_rest = |part: PartId| part.bucket() == shard::REST;
     for (other, bytes) in LIVELY.1.iter().filter(|(other, _)| is_rest(*other) != is_rest(part)) {
         shard.restore_part(*other, bytes).expect("a part");
@@ -83,7 +83,7 @@ fn publish(topic: &str, wait: bool) -> Command<'_> {
     Command::Publish { message, wait, identity: None }
 }
 
-/// A shard in which there is something of everything.
+/// Creates a shard with an instance of everything.
 fn lively() -> Shard {
     let mut shard = Shard::new(3, [0; 16]);
     for (part, bytes) in &LIVELY.1 {

@@ -1,4 +1,4 @@
-//! The rules once more, as simply as they can be said: vectors that are searched, and nothing left for later.
+//! Model of the rules, written as simply as possible: vectors that are searched, and no deferred work.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,9 +13,9 @@ pub struct Model {
     pub identities: BTreeSet<(u64, u64)>,
     /// Payload and expiry by topic.
     pub retained: BTreeMap<String, (Vec<u8>, u64)>,
-    /// Payloads.
+    /// Payloads of Wills that are due.
     pub wills: Vec<Vec<u8>>,
-    /// Payloads.
+    /// Payloads of orphaned messages.
     pub orphans: Vec<Vec<u8>>,
 }
 
@@ -56,7 +56,7 @@ pub struct Entry {
     pub over: bool,
 }
 
-/// A message that comes.
+/// An incoming message.
 #[derive(Clone)]
 pub struct Message<'a> {
     pub topic: &'a str,
@@ -73,7 +73,7 @@ fn after(now: u64, seconds: u32) -> u64 {
 }
 
 impl Model {
-    /// What a Tick does in the end, however many it takes.
+    /// Applies the whole effect of a sequence of Ticks, however many it takes.
     pub fn tick(&mut self) {
         for client in self.sessions.keys().cloned().collect::<Vec<_>>() {
             let session = &self.sessions[&client];
@@ -87,7 +87,7 @@ impl Model {
         self.retained.retain(|_, (_, expires)| *expires > self.now || *expires == NEVER);
     }
 
-    /// Whether the session was there; `None` when there is none now.
+    /// Returns whether the session existed; `None` when there is none now.
     pub fn claim(
         &mut self,
         client: &str,
@@ -181,7 +181,7 @@ impl Model {
         matched
     }
 
-    #[expect(clippy::too_many_arguments, reason = "all that a queue says of a message")]
+    #[expect(clippy::too_many_arguments, reason = "all fields of a queued message")]
     pub fn enqueue(
         &mut self,
         client: &str,
@@ -228,7 +228,7 @@ impl Model {
         oldest.map(|at| session.entries.remove(at)).is_some()
     }
 
-    /// What lies beyond the limits is settled by the rule.
+    /// Settles the messages beyond the limits by the rule for full queues.
     pub fn settle(&mut self, client: &str) {
         loop {
             let limits = self.limits;
@@ -245,7 +245,7 @@ impl Model {
                     session.entries.retain(|entry| !entry.over);
                     let waiting = session.entries.iter().filter(|entry| entry.phase == Phase::Waiting);
                     let waiting = waiting.count() as u64;
-                    // Numbers that were never opened are given again.
+                    // Numbers of deliveries that were never opened are given again.
                     let first = session.entries.iter().find(|entry| entry.phase == Phase::Waiting);
                     session.next = first.map_or(session.next, |first| first.n + waiting);
                 }
@@ -276,7 +276,7 @@ impl Model {
         session.move_up(&limits);
     }
 
-    /// True when it is known.
+    /// Returns true when the delivery is known.
     pub fn acknowledge(&mut self, client: &str, id: u16, kind: Acknowledgement) -> bool {
         let session = self.sessions.get_mut(client).expect("is there");
         let open =

@@ -1,4 +1,5 @@
-//! Bytes become commands; the shard is compared with the model after each, and with a replica that began with a checkpoint.
+//! Turns bytes into commands. Compares the shard with the model after each, and with a replica that began with a
+//! checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use shard::{
 
 use crate::model::{self, Message, Model};
 
-/// Plays a program to its end. Panics when something is not as the model says.
+/// Plays a program to its end. Panics when the shard differs from the model.
 pub fn run(program: &[u8]) {
     let mut run = Run::new(Bytes(program));
     run.configure();
@@ -29,11 +30,11 @@ struct Run<'a> {
     log: Vec<Vec<u8>>,
     /// Present and past sessions of each client, the present one last.
     uids: BTreeMap<String, Vec<SessionUid>>,
-    /// What the effects alone say: phase, and whether beyond the limits, by session and delivery.
+    /// State that the effects imply: phase, and whether beyond the limits, by session and delivery.
     mirror: BTreeMap<SessionUid, BTreeMap<u64, (Phase, bool)>>,
     /// The parts of the last complete checkpoint, as a log holds them.
     stored: BTreeMap<PartId, Vec<u8>>,
-    /// A checkpoint under way: its index and what is out of it.
+    /// The unfinished checkpoint: its index and the pages written so far.
     writing: Option<(u64, Pages)>,
     replica: Option<Shard>,
     messages: u64,
@@ -41,7 +42,7 @@ struct Run<'a> {
 
 type Pages = Vec<(PartId, Vec<u8>)>;
 
-/// A program; zeros when it is over.
+/// A program; it reads as zeros after its end.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -63,7 +64,7 @@ impl Bytes<'_> {
 const CLIENTS: [&str; 4] = ["a", "b", "longer-name", "d"];
 const TOPICS: [&str; 4] = ["t/0", "t/1", "u", "t/1/x"];
 const FILTERS: [&str; 6] = ["t/0", "t/+", "#", "u", "t/#", "$share/g/u"];
-/// A message is as long as its topic, these bytes, and what the shard counts in units of 8.
+/// Sizes of payloads. The size of a message is its topic and payload, which the shard counts in units of 8.
 const PAYLOADS: [usize; 3] = [8, 24, 200];
 
 impl<'a> Run<'a> {
@@ -111,7 +112,7 @@ impl<'a> Run<'a> {
         self.log.push(batch);
         let (index, batch) = (self.log.len() as u64, &self.log[self.log.len() - 1]);
         let mut effects = Vec::new();
-        // One effect at a time, every other record.
+        // Every other record is applied in portions of one effect.
         let portion = if index.is_multiple_of(2) { 1 } else { usize::MAX };
         while !self.shard.apply_some(index, batch, portion, &mut effects).expect("the next batch") {
             assert!(self.shard.is_midway() && self.shard.applied() == index - 1);
@@ -120,7 +121,7 @@ impl<'a> Run<'a> {
         if let Some(replica) = &mut self.replica {
             let mut same = Vec::new();
             replica.apply(index, batch, &mut same).expect("the next batch");
-            assert_eq!(same, effects, "a replica that began with a checkpoint says the same");
+            assert_eq!(same, effects, "a replica that began with a checkpoint has the same effects");
         }
         if let Command::Acknowledge { session, .. } = command {
             self.mirror_answer(*session, &effects);
@@ -183,7 +184,8 @@ impl<'a> Run<'a> {
         self.bytes.of(&CLIENTS)
     }
 
-    /// A session of a client, which may be gone, and the epoch of its owner, which may be stale. True when neither is.
+    /// Chooses a session of a client, which may be gone, and the epoch of its owner, which may be stale. True when
+    /// neither is.
     fn owner(&mut self, client: &str) -> (SessionUid, u32, bool) {
         let (kind, uids) = (self.bytes.next(), self.uids.get(client));
         let nobody = SessionUid::from_u64(77 << 24);
@@ -278,7 +280,7 @@ impl<'a> Run<'a> {
         let (session, epoch, fine) = self.owner(client);
         let choice = self.bytes.next();
         let open = self.model.sessions.get(client).map_or(&[][..], |session| &session.entries);
-        // Mostly what is open, sometimes anything.
+        // The choice is usually an open delivery, sometimes any other.
         let n = match open.get(usize::from(choice >> 3) % open.len().clamp(1, 4)) {
             Some(entry) if choice != 255 => entry.n,
             _ => u64::from(choice),
@@ -458,7 +460,8 @@ impl<'a> Run<'a> {
         };
         self.apply(&Command::Configure(limits));
         self.model.limits = limits;
-        // What the old limits held back is noticed by the next that happens to a session; here at once.
+        // The shard releases deliveries that the old limits held back at the next event of each session; the model
+        // does it at once.
         for client in CLIENTS {
             let Some(session) = self.model.sessions.get(client).filter(|session| session.owned) else {
                 continue;
@@ -488,7 +491,7 @@ impl<'a> Run<'a> {
         assert_eq!(answer, Answer::Retained { replaced: before.is_some() });
     }
 
-    /// The node dies and lives again; others come before the sweep is through.
+    /// Crashes and restarts the node; other commands come before the sweep is complete.
     fn start_again(&mut self) {
         let elapsed_ms = u64::from(self.bytes.next()) * 1_000;
         self.now = self.shard.now() + elapsed_ms;
@@ -608,7 +611,7 @@ impl<'a> Run<'a> {
 
     fn body(&self, key: shard::MessageKey) -> Vec<u8> {
         let record = &self.log[key.index() as usize - 1];
-        shard::message_at(record, key).expect("a message stands there").payload.to_vec()
+        shard::message_at(record, key).expect("a message is stored there").payload.to_vec()
     }
 
     fn check(&self) {
@@ -642,7 +645,7 @@ impl<'a> Run<'a> {
             let same = replica.session(uid).expect("is there");
             assert!(
                 same.entries(0).eq(view.entries(0)),
-                "what a client is sent does not depend on checkpoints"
+                "deliveries to a client do not depend on checkpoints"
             );
         }
         assert_eq!((view.owner().is_some(), view.epoch()), (session.owned, session.epoch));
@@ -667,7 +670,11 @@ impl<'a> Run<'a> {
         let mirror = self.mirror.get(&uid);
         for ((n, phase, over, entry), expected) in entries.iter().zip(&session.entries) {
             assert_eq!((*n, *phase, *over), (expected.n, expected.phase, expected.over));
-            assert_eq!(mirror.and_then(|mirror| mirror.get(n)), Some(&(*phase, *over)), "effects say all");
+            assert_eq!(
+                mirror.and_then(|mirror| mirror.get(n)),
+                Some(&(*phase, *over)),
+                "the effects are complete"
+            );
             assert_eq!((entry.qos, entry.retain, entry.size), (expected.qos, expected.retain, expected.size));
             if *phase != Phase::Received {
                 assert_eq!((entry.ids, entry.expires), (&*expected.ids, expected.expires));
@@ -675,6 +682,6 @@ impl<'a> Run<'a> {
                 assert_eq!(self.body(entry.key), expected.payload);
             }
         }
-        assert_eq!(mirror.map_or(0, BTreeMap::len), entries.len(), "effects say all");
+        assert_eq!(mirror.map_or(0, BTreeMap::len), entries.len(), "the effects are complete");
     }
 }

@@ -1,6 +1,7 @@
-//! Many commands in one record.
+//! Batches: many commands in one record.
 //!
-//! A batch is a header of 16 bytes (version, three of 0, number of commands, the proposer's clock) and its commands.
+//! A batch is a header of 16 bytes (version, three bytes of 0, number of commands, the proposer's clock) and its
+//! commands.
 
 use crate::command::{Command, Decoded, RECORD_MAX, decode, encode};
 use crate::error::{ApplyError, Malformed, malformed};
@@ -8,36 +9,38 @@ use crate::ids::{MESSAGE_OFFSET_MAX, MessageKey};
 use crate::message::MessageView;
 use crate::wire::{Reader, Writer};
 
-/// Gathers commands. Reused by [`BatchBuilder::begin`], it allocates no more than the largest batch needed.
+/// Builder of a batch. Reused by [`BatchBuilder::begin`], it allocates no more than the largest batch needed.
 #[derive(Debug)]
 pub struct BatchBuilder {
     bytes: Vec<u8>,
     count: u32,
 }
 
-/// Where a command lies in its batch.
+/// Location of a command in its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pushed {
-    /// Counts from 0; answers carry it.
+    /// Number of the command, from 0; its answer carries the same number.
     pub ordinal: u32,
-    /// Where its message begins, if it has one: with the index of the record its [`MessageKey`].
+    /// Offset of the command's message, if it has one. Together with the index of the record it is the
+    /// [`MessageKey`].
     pub message: Option<usize>,
 }
 
 const VERSION: u8 = 1;
 const HEADER: usize = 16;
-/// Where in it the proposer's clock stands.
+/// Offset of the proposer's clock in a batch.
 const NOW: usize = 8;
-/// Between this and [`MESSAGE_OFFSET_MAX`] there is room for what precedes the message of any command.
+/// Size at which a batch is full. Up to [`MESSAGE_OFFSET_MAX`] there is room for the fields before the message of
+/// any command.
 const FULL: usize = MESSAGE_OFFSET_MAX - 256;
 
 impl BatchBuilder {
-    /// `now_ms` is the proposer's clock.
+    /// Creates an empty batch. `now_ms` is the proposer's clock.
     pub fn new(now_ms: u64) -> Self {
         Self::in_memory_of(Vec::new(), now_ms)
     }
 
-    /// In memory that is at hand; what is in it goes.
+    /// Creates an empty batch in existing memory, and discards the contents of that.
     pub fn in_memory_of(bytes: Vec<u8>, now_ms: u64) -> Self {
         let mut builder = Self { bytes, count: 0 };
         builder.begin(now_ms);
@@ -54,13 +57,15 @@ impl BatchBuilder {
         self.bytes.raw(&header);
     }
 
-    /// The proposer's clock went on while the batch was open.
+    /// Sets a later value of the proposer's clock while the batch is open.
     pub fn advance(&mut self, now_ms: u64) {
         self.bytes[NOW..HEADER].copy_from_slice(&now_ms.to_le_bytes());
     }
 
+    /// Appends a command.
+    ///
     /// # Panics
-    /// On a batch that [`is_full`](Self::is_full).
+    /// Panics when the batch [`is_full`](Self::is_full).
     pub fn push(&mut self, command: &Command<'_>) -> Pushed {
         assert!(!self.is_full(), "a full batch is closed");
         let message = encode(command, &mut self.bytes);
@@ -69,12 +74,12 @@ impl BatchBuilder {
         Pushed { ordinal: self.count - 1, message }
     }
 
-    /// Nothing more fits.
+    /// Returns whether no further command fits.
     pub fn is_full(&self) -> bool {
         self.bytes.len() >= FULL
     }
 
-    /// Bytes so far.
+    /// Size of the batch in bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -83,12 +88,12 @@ impl BatchBuilder {
         self.count == 0
     }
 
-    /// Commands so far.
+    /// Number of commands in the batch.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// The batch so far, ready to be logged and applied.
+    /// Returns the batch, ready to be logged and applied.
     pub fn bytes(&mut self) -> &[u8] {
         self.bytes[4..8].copy_from_slice(&self.count.to_le_bytes());
         &self.bytes
@@ -100,7 +105,7 @@ impl BatchBuilder {
     }
 }
 
-/// A batch that was read to its end, so that all of it can be applied.
+/// A batch that was decoded completely, so that all of it can be applied.
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
     pub now: u64,
@@ -108,14 +113,14 @@ pub(crate) struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// `commands` is empty memory to put them in.
+    /// Decodes a batch. `commands` is empty memory for its commands.
     pub fn decode(index: u64, bytes: &'a [u8], mut commands: Vec<Decoded<'a>>) -> Result<Self, ApplyError> {
         let fault = |command| move |Malformed { what }| ApplyError::Malformed { index, command, what };
         if bytes.len() > RECORD_MAX {
             return Err(fault(0)(Malformed { what: "length of a batch" }));
         }
         let (now, count) = decode_header(bytes).map_err(fault(0))?;
-        // A command has 8 bytes at least, so a count that lies makes nobody reserve more than the batch.
+        // A command has 8 bytes at least. So a false count reserves no more than the size of the batch.
         commands.reserve((count as usize).min(bytes.len() / 8));
         let mut at = HEADER;
         for command in 0..count {
@@ -130,13 +135,13 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// The memory of commands that are done with, for those of another batch.
+/// Clears the commands and keeps their memory for another batch.
 pub(crate) fn reused<'a>(mut commands: Vec<Decoded<'_>>) -> Vec<Decoded<'a>> {
-    /// Larger ones are given back.
+    /// Maximum number of commands whose memory is kept.
     const KEPT: usize = 1024;
     commands.clear();
     commands.shrink_to(KEPT);
-    // Collecting what a vector was turned into takes place in its own memory; there is nothing in it.
+    // Collecting a vector that was turned into an iterator reuses its memory; it is empty here.
     commands.into_iter().map(|_| unreachable!("it is empty")).collect()
 }
 
@@ -149,18 +154,18 @@ fn decode_header(bytes: &[u8]) -> Result<(u64, u32), Malformed> {
     Ok((reader.u64()?, count))
 }
 
-/// The commands of a batch, for those who look into a log.
+/// Returns the commands of a batch, for readers of a log.
 ///
 /// # Errors
-/// [`ApplyError::Malformed`], with 0 for the index.
+/// [`ApplyError::Malformed`], with index 0.
 pub fn commands(batch: &[u8]) -> Result<Vec<Command<'_>>, ApplyError> {
     Ok(Batch::decode(0, batch, Vec::new())?.commands.into_iter().map(|decoded| decoded.command).collect())
 }
 
-/// The message that stands at a key; `batch` is the payload of the record with the key's index.
+/// Returns the message at a key; `batch` is the payload of the record with the key's index.
 ///
 /// # Errors
-/// There is no message at that place.
+/// There is no message at that offset.
 pub fn message_at(batch: &[u8], key: MessageKey) -> Result<MessageView<'_>, Malformed> {
     MessageView::decode(batch.get(key.offset()..).unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! Which messages of the log are still needed, and what few entries have besides.
+//! Messages of the log that are still needed, and the rare details of entries.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,10 +10,13 @@ use crate::entry::Entry;
 use crate::ids::MessageKey;
 use crate::message::NEVER;
 
+/// Bodies that entries need.
+///
 /// **Invariant:** `live` is the sum of the sizes of the different messages that entries need.
 #[derive(Debug)]
 pub(crate) struct Bodies {
-    /// How many entries need a message that several may. What one entry needs is not in here.
+    /// Number of entries that need a message, for messages that several entries may need. A message of a single
+    /// entry is not here.
     shared: HashMap<MessageKey, u32, FixedState>,
     all_details: Slab<EntryDetails>,
     live: u64,
@@ -21,10 +24,11 @@ pub(crate) struct Bodies {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EntryDetails {
-    /// By its Message Expiry Interval or because it has waited too long; [`NEVER`] without either.
+    /// Time at which the message expires, by its Message Expiry Interval or the maximum waiting time; [`NEVER`]
+    /// without either.
     pub expires: u64,
     pub ids: Ids,
-    /// On whose behalf: the text of a shared subscription.
+    /// Text of the shared subscription that the delivery belongs to.
     pub group: Option<Arc<str>>,
 }
 
@@ -71,7 +75,7 @@ impl Bodies {
         self.live
     }
 
-    /// An entry comes into being.
+    /// Adds an entry.
     pub fn add(&mut self, entry: &mut Entry, details: EntryDetails) {
         if !details.is_empty() {
             let number = u32::try_from(self.all_details.insert(details)).unwrap_or(u32::MAX - 1);
@@ -81,7 +85,7 @@ impl Bodies {
         self.refer(entry);
     }
 
-    /// An entry does not need its message any more.
+    /// Notes that an entry no longer needs its message.
     pub fn remove(&mut self, entry: &mut Entry) {
         if entry.details != 0 {
             self.all_details.remove(entry.details as usize - 1);
@@ -90,7 +94,7 @@ impl Bodies {
         self.unrefer(entry);
     }
 
-    /// The message of an entry stands elsewhere now.
+    /// Moves the message of an entry to another key.
     pub fn relocate(&mut self, entry: &mut Entry, key: MessageKey, shared: bool) {
         self.unrefer(entry);
         entry.move_to(key, shared);
@@ -127,7 +131,7 @@ impl Bodies {
         self.all_details.get((entry.details as usize).checked_sub(1)?)
     }
 
-    /// When the entry's message expires.
+    /// Returns the time at which the entry's message expires.
     pub fn expires(&self, entry: &Entry) -> u64 {
         self.details(entry).map_or(NEVER, |details| details.expires)
     }
@@ -137,7 +141,7 @@ impl Bodies {
         expires <= now && expires != NEVER
     }
 
-    /// What is held for these entries and no others.
+    /// Checks that the stored bodies are exactly those of these entries.
     pub fn check_invariants<'a>(&self, entries: impl Iterator<Item = &'a Entry>) {
         let mut shared = HashMap::with_capacity_and_hasher(self.shared.len(), self.shared.hasher().clone());
         let mut alone = Vec::new();
@@ -157,7 +161,10 @@ impl Bodies {
             live += if is_first { entry.size() } else { 0 };
         }
         alone.sort_unstable();
-        assert!(alone.is_sorted_by(|one, next| one < next), "entries that share a message say so");
+        assert!(
+            alone.is_sorted_by(|one, next| one < next),
+            "entries that share a message are marked as shared"
+        );
         assert_eq!(all_details, self.all_details.len());
         assert_eq!(live, self.live);
         for (key, count) in &self.shared {

@@ -1,4 +1,5 @@
-//! What the state machine is told. Each command is proposed by one host, logged, and applied by all that hold the shard.
+//! Commands of the state machine. One host proposes each command, it is logged, and all replicas of the shard apply
+//! it.
 
 mod decode;
 mod encode;
@@ -13,52 +14,53 @@ pub(crate) use decode::{Decoded, decode};
 pub use encode::RECORD_MAX;
 pub(crate) use encode::encode;
 
-/// A command. Where it carries `epoch`, that is the one of the Claim in whose name it speaks; when another Claim has come
-/// since, it changes nothing and is answered with [`Answer::Stale`](crate::Answer::Stale). A session that does not exist is
-/// answered with [`Answer::Gone`](crate::Answer::Gone).
+/// A command. A command with `epoch` is issued under the Claim with that epoch. When another Claim has come since,
+/// the command changes nothing and the answer is [`Answer::Stale`](crate::Answer::Stale). The answer for a session
+/// that does not exist is [`Answer::Gone`](crate::Answer::Gone).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// A node's life begins, `elapsed_ms` after the clock of the one before stood still, at most
-    /// [`ELAPSED_MAX_MS`](crate::ELAPSED_MAX_MS) of which count. Sessions that were owned are released as of now.
+    /// Begins an incarnation of the node, `elapsed_ms` after the clock of the previous one stopped. At most
+    /// [`ELAPSED_MAX_MS`](crate::ELAPSED_MAX_MS) of it count. Releases owned sessions as of now.
     Started {
         incarnation: u64,
         elapsed_ms: u64,
     },
     Configure(Limits),
-    /// Does what is due by the clock of the batch: sessions end, Wills become due, retained messages expire. At most
-    /// [`TICK_MAX`](crate::TICK_MAX) of them.
+    /// Handles everything that is due by the clock of the batch: sessions end, Wills become due, retained messages
+    /// expire. Handles at most [`TICK_MAX`](crate::TICK_MAX) of them.
     Tick,
-    /// Goes through up to `count` sessions and does the releasing that a `Started` left for later.
+    /// Releases up to `count` sessions that a `Started` left for later.
     Sweep {
         count: u32,
     },
     Claim(Claim<'a>),
-    /// The connection is gone. `expiry_s`: a new Session Expiry Interval, from DISCONNECT [MQTT-3.14.2-2]. Everything beyond
-    /// the limits of the queue is settled by the rule, for nobody reads any more.
+    /// Ends the ownership of a connection that is gone. `expiry_s` is a new Session Expiry Interval, from
+    /// DISCONNECT [MQTT-3.14.2-2]. Nobody reads the queue any more, so all messages beyond its limits are settled
+    /// by the rule for full queues.
     Release {
         session: SessionUid,
         epoch: u32,
         expiry_s: Option<u32>,
         will: WillFate,
     },
-    /// An operator's delete. Its Will becomes due.
+    /// Deletes a session for an operator. Its Will becomes due.
     End {
         session: SessionUid,
     },
-    /// `epoch` 0: not in the name of a connection.
+    /// Adds subscriptions. `epoch` 0: not on behalf of a connection.
     Subscribe {
         session: SessionUid,
         epoch: u32,
         filters: Vec<Filter<'a>>,
     },
-    /// `epoch` 0: not in the name of a connection.
+    /// Removes subscriptions. `epoch` 0: not on behalf of a connection.
     Unsubscribe {
         session: SessionUid,
         epoch: u32,
         filters: Vec<&'a str>,
     },
-    /// A message for the sessions that match, and that want it at QoS 1 or 2. `wait`: its publisher waits while queues of
-    /// connected sessions are full; else such a queue does not take it.
+    /// Delivers a message to the sessions that match it at QoS 1 or 2. `wait`: its publisher waits while queues of
+    /// connected sessions are full; otherwise such a queue does not accept it.
     Publish {
         message: MessageView<'a>,
         wait: bool,
@@ -68,7 +70,7 @@ pub enum Command<'a> {
     ForgetOrigin {
         origin: u64,
     },
-    /// A message for one session: a retained one of a new subscription, or its share of a group's.
+    /// Delivers a message to one session: a retained message of a new subscription, or a message of a shared group.
     Enqueue(Enqueue<'a>),
     Acknowledge {
         session: SessionUid,
@@ -76,29 +78,30 @@ pub enum Command<'a> {
         packet_id: PacketId,
         kind: Acknowledgement,
     },
-    /// A QoS 2 PUBLISH arrived: to be remembered before PUBREC leaves.
+    /// Records a QoS 2 PUBLISH before PUBREC is sent.
     Receive {
         session: SessionUid,
         epoch: u32,
         packet_id: PacketId,
     },
-    /// Its PUBREL arrived: to be forgotten before PUBCOMP leaves; the identifier's toggle flips.
+    /// Records the PUBREL of a QoS 2 PUBLISH before PUBCOMP is sent; the identifier's toggle flips.
     Released {
         session: SessionUid,
         epoch: u32,
         packet_id: PacketId,
     },
-    /// It was refused and never published: to be forgotten, and the toggle stays.
+    /// Removes the record of a QoS 2 PUBLISH that was refused and never published; the toggle stays.
     Refuse {
         session: SessionUid,
         epoch: u32,
         packet_id: PacketId,
     },
-    /// Its publishers have waited long enough: what lies beyond the limits of the queue is settled by the rule.
+    /// Settles the messages beyond the limits of the queue by the rule for full queues, because their publishers
+    /// have waited long enough.
     Overdue {
         session: SessionUid,
     },
-    /// How far the retained messages of one subscription have been queued for the session.
+    /// Records which retained messages of one subscription have been queued for the session.
     Walk {
         session: SessionUid,
         filter: &'a str,
@@ -112,7 +115,8 @@ pub enum Command<'a> {
     WillDone {
         id: u64,
     },
-    /// The message stands here too: these entries of its old place move. What is not, or no longer, there is passed over.
+    /// Stores the message again: these entries of its old key now refer to this one. Entries that do not exist are
+    /// skipped.
     Rewrite(Rewrite<'a>),
     OrphanDone {
         id: u64,
@@ -122,15 +126,16 @@ pub enum Command<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim<'a> {
     pub client_id: &'a str,
-    /// Whose the session is; the host's business.
+    /// User of the session; meaningful to the host only.
     pub user: u32,
-    /// Of whom; the host's business.
+    /// Connection that claims the session; meaningful to the host only.
     pub connection: u64,
     pub clean_start: bool,
-    /// Session Expiry Interval, seconds; `u32::MAX` is never. With 0 no session begins, and one that is resumed ends with its
-    /// Release.
+    /// Session Expiry Interval in seconds; `u32::MAX` is never. With 0 no session begins, and a resumed one ends
+    /// with its Release.
     pub expiry_s: u32,
-    /// Receive Maximum of the client. At most [`PINNED_MAX`](crate::PINNED_MAX) deliveries are pinned whatever it says.
+    /// Receive Maximum of the client. At most [`PINNED_MAX`](crate::PINNED_MAX) deliveries are pinned, whatever its
+    /// value.
     pub window: u16,
     pub will: Option<Will<'a>>,
 }
@@ -138,21 +143,21 @@ pub struct Claim<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Will<'a> {
     pub message: MessageView<'a>,
-    /// Will Delay Interval.
+    /// Will Delay Interval in seconds.
     pub delay_s: u32,
 }
 
-/// What becomes of the Will of the Claim.
+/// Handling of the Will when a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum WillFate {
     /// The client disconnected normally [MQTT-3.14.4-3].
     Discard = 0,
-    /// Due after its delay or when the session ends, whichever comes first [MQTT-3.1.3-9].
+    /// The Will becomes due after its delay or when the session ends, whichever comes first [MQTT-3.1.3-9].
     Arm = 1,
 }
 
-/// A subscription as the SUBSCRIBE says it.
+/// A subscription as in SUBSCRIBE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filter<'a> {
     /// A Topic Filter, or `$share/{ShareName}/{filter}`.
@@ -167,30 +172,31 @@ pub struct Filter<'a> {
 pub struct Enqueue<'a> {
     pub session: SessionUid,
     pub message: MessageView<'a>,
-    /// 1 or 2: of the delivery.
+    /// QoS of the delivery: 1 or 2.
     pub qos: QoS,
-    /// Of the delivery.
+    /// RETAIN flag of the delivery.
     pub retain: bool,
     /// Subscription Identifiers.
     pub ids: Vec<u32>,
-    /// Taken once. Nothing is forgotten on account of it.
+    /// Identity by which the message is accepted once. It does not remove the record of another identity.
     pub identity: Option<Identity>,
-    /// The text of the shared subscription on whose behalf. When the session ends before the message is acknowledged, it is
-    /// another member's [MQTT-4.8.2-4].
+    /// Text of the shared subscription that the delivery belongs to. When the session ends before the message is
+    /// acknowledged, another member receives it [MQTT-4.8.2-4].
     pub group: Option<&'a str>,
 }
 
-/// What a [`Command::Walk`] says of the retained messages that a subscription is to get.
+/// Step of a [`Command::Walk`]: progress of queueing the retained messages of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalkStep<'a> {
-    /// None is queued yet.
+    /// No message is queued yet.
     Begin,
-    /// The same, unless the session has the subscription already. Stands before the [`Command::Subscribe`] in its batch.
+    /// Like `Begin`, unless the session has the subscription already. Comes before the [`Command::Subscribe`] in
+    /// its batch.
     BeginIfNew,
-    /// All of the shards whose bits are in `done` are queued, and of another shard those up to topic `after`; "" when there is no such
-    /// shard. Stands before the messages in their batch.
+    /// All messages of the shards whose bits are set in `done` are queued. Of one more shard, those up to topic
+    /// `after` are; "" when there is no such shard. Comes before the messages in their batch.
     At { done: u16, after: &'a str },
-    /// All are queued.
+    /// All messages are queued.
     End,
 }
 
@@ -202,7 +208,7 @@ pub enum Acknowledgement {
     /// PUBREC with an error Reason Code.
     PubRecRefused = 2,
     PubComp = 3,
-    /// By the owner: it was never sent, and is not to be.
+    /// The owner did not send the delivery and will not send it.
     Skip = 4,
 }
 

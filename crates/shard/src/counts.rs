@@ -1,40 +1,41 @@
-//! What a shard counts.
+//! Counts of a shard.
 
-/// Levels follow from the state; totals count since this shard began on this node and are no part of the state.
+/// Counts of a shard. Levels follow from the state. Totals count since this shard began on this node and are not
+/// part of the state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Sessions.
+    /// Number of sessions.
     pub sessions: u64,
-    /// Sessions with a connection.
+    /// Number of sessions with a connection.
     pub owned: u64,
-    /// Subscriptions of all sessions, shared ones included.
+    /// Number of subscriptions of all sessions, shared ones included.
     pub subscriptions: u64,
-    /// Messages that wait, those beyond limits included.
+    /// Number of waiting messages, those beyond limits included.
     pub queued_messages: u64,
-    /// Bytes of these.
+    /// Bytes of the waiting messages.
     pub queued_bytes: u64,
     /// Bytes of the messages that wait or are pinned, for all sessions.
     pub held_bytes: u64,
-    /// The same for sessions without a connection.
+    /// Bytes of the messages that wait or are pinned, for sessions without a connection.
     pub held_absent_bytes: u64,
-    /// Total: messages that got a place in a queue.
+    /// Total of messages that were queued.
     pub enqueued: u64,
-    /// Total: messages that queues lost by their rule.
+    /// Total of messages that queues dropped by the rule for full queues.
     pub dropped_queue_full: u64,
-    /// Total: messages that expired in a queue.
+    /// Total of messages that expired in a queue.
     pub dropped_expired: u64,
-    /// Total: messages that were unfinished when their session ended, and are nobody else's.
+    /// Total of messages that were unfinished when their session ended, and go to no other member.
     pub dropped_session_ended: u64,
-    /// Total: deliveries that the owner skipped.
+    /// Total of deliveries that the owner skipped.
     pub skipped: u64,
-    /// Total: messages that were taken before.
+    /// Total of messages that had been accepted before.
     pub repeated: u64,
-    /// Total: commands of a connection that is not the owner any more.
+    /// Total of commands of a connection that is no longer the owner.
     pub stale: u64,
-    /// Total: sessions that ended because their time came.
+    /// Total of sessions that expired.
     pub sessions_expired: u64,
-    /// Total: sessions that ended in other ways.
+    /// Total of sessions that ended in other ways.
     pub sessions_ended: u64,
-    /// Total: retained messages that expired.
+    /// Total of retained messages that expired.
     pub retained_expired: u64,
 }

@@ -1,7 +1,7 @@
-//! When a session is to be looked at.
+//! Deadlines of sessions.
 
-/// Ordered by time, then by slot. In three words rather than two, one of which would be half empty: there is one for each
-/// session that will end.
+/// Time and slot of a session, in that order. Three words rather than two larger ones, one of them half empty: each
+/// session that will end has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Deadline {
     high: u32,
@@ -12,7 +12,7 @@ pub(crate) struct Deadline {
 const _: () = assert!(size_of::<Deadline>() == 12);
 
 impl Deadline {
-    /// `at` by the state's clock, ms.
+    /// Creates a deadline. `at` is a time of the state's clock in ms.
     pub fn new(at: u64, slot: u32) -> Self {
         Self { high: (at >> 32) as u32, low: at as u32, slot }
     }

@@ -1,87 +1,88 @@
-//! What applying a batch leads to, in the order in which it happened.
+//! Effects of applying a batch, in the order in which they happened.
 
 use mqtt::ReasonCode;
 
 use crate::ids::{MessageKey, SessionUid};
 
-/// Something that the host has to do, or may want to know. What is too large to be carried, such as subscriptions, messages
-/// or who owns a session now, is read from the [`Shard`](crate::Shard) after the batch.
+/// Effect that the host has to act on, or may want to know. Larger data, such as subscriptions, messages or the
+/// owner of a session, is read from the [`Shard`](crate::Shard) after the batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// One for every command, in their order; effects of a command precede its answer, but those that a
-    /// [`Claim`](crate::Command::Claim) has after the session is claimed.
+    /// Answer to a command: one for each, in their order. Effects of a command precede its answer, except those
+    /// that a [`Claim`](crate::Command::Claim) has after the session is claimed.
     Answer { ordinal: u32, answer: Answer },
-    /// A message of command `ordinal` got a place in a session's queue, as delivery `n`. `pinned`: it may be sent now. `over`:
-    /// it lies beyond the limits of the queue, so its publisher is not answered before [`Effect::Room`] passes `n`, or
-    /// [`Overdue`](crate::Command::Overdue) or a [`Release`](crate::Command::Release) has settled it.
+    /// A message of command `ordinal` was queued for a session, as delivery `n`. `pinned`: it may be sent now.
+    /// `over`: it is beyond the limits of the queue. Its publisher is then answered only when [`Effect::Room`]
+    /// passes `n`, or when [`Overdue`](crate::Command::Overdue) or a [`Release`](crate::Command::Release) has
+    /// settled it.
     Queued { ordinal: u32, session: SessionUid, n: u64, pinned: bool, over: bool },
-    /// Deliveries `from..to`, which hold no gaps, may be sent; after a Claim they may have been sent before.
+    /// Deliveries `from..to`, without gaps, may be sent; after a Claim they may have been sent before.
     Pinned { session: SessionUid, from: u64, to: u64 },
-    /// Deliveries below `before` lie within the limits of the queue now: their publishers may be answered.
+    /// Deliveries below `before` are within the limits of the queue now: their publishers may be answered.
     Room { session: SessionUid, before: u64 },
-    /// Deliveries `from..to` waited and are gone.
+    /// Waiting deliveries `from..to` were dropped.
     Dropped { session: SessionUid, from: u64, to: u64, reason: DropReason },
-    /// A message of command `ordinal` found a full queue and got no place in it.
+    /// A message of command `ordinal` was not queued, because the queue is full.
     NotQueued { ordinal: u32, session: SessionUid },
-    /// The session is gone. `shared`: the texts of its shared subscriptions.
+    /// The session ended. `shared`: the texts of its shared subscriptions.
     SessionEnded { session: SessionUid, client_id: Box<str>, shared: Box<[Box<str>]>, reason: EndReason },
-    /// The first subscription of this shard has the filter.
+    /// The first subscription of this shard with the filter was added.
     FilterAdded { filter: Box<str> },
-    /// No subscription of this shard has the filter any more.
+    /// The last subscription of this shard with the filter was removed.
     FilterRemoved { filter: Box<str> },
-    /// [`Shard::due_will`](crate::Shard::due_will) is to be published, and [`WillDone`](crate::Command::WillDone) to be said
-    /// when that is durable. It is the Will of this session.
+    /// The host has to publish [`Shard::due_will`](crate::Shard::due_will), the Will of this session, and to
+    /// propose [`WillDone`](crate::Command::WillDone) when that is durable.
     WillDue { id: u64, session: SessionUid },
-    /// [`Shard::orphan`](crate::Shard::orphan) is to be given to another member of its group, and
-    /// [`OrphanDone`](crate::Command::OrphanDone) to be said when that is durable.
-    /// It was delivery `n` of a session that ends.
+    /// The host has to send [`Shard::orphan`](crate::Shard::orphan) to another member of its group, and to propose
+    /// [`OrphanDone`](crate::Command::OrphanDone) when that is durable. The message was delivery `n` of a session
+    /// that ends.
     Orphaned { id: u64, key: MessageKey, session: SessionUid, n: u64 },
-    /// The retained message of the topic has expired.
+    /// The retained message of the topic expired.
     RetainedExpired { topic: Box<str> },
-    /// How many retained messages there are after the batch, when that has changed, and their bytes.
+    /// Number and bytes of the retained messages after the batch, when they changed.
     RetainedChanged { messages: u64, bytes: u64 },
 }
 
-/// What a command came to.
+/// Answer to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing more to say: it is done.
+    /// The command was applied; there is no further result.
     Done,
-    /// There is no such session.
+    /// The session does not exist.
     Gone,
     /// Another connection has claimed the session since.
     Stale,
-    /// Tick, Sweep: whether the same again would find more to do.
+    /// Tick, Sweep: true when another one would find more to do.
     Progress {
         more: bool,
     },
-    /// `session` is `None` when the claim was for no longer than its connection and nothing was there to resume. `present`:
-    /// the session has been there [MQTT-3.2.2-2] [MQTT-3.2.2-3].
+    /// Claim: `session` is `None` when no session is to outlive the connection and there was none to resume.
+    /// `present`: the session existed before [MQTT-3.2.2-2] [MQTT-3.2.2-3].
     Claimed {
         session: Option<SessionUid>,
         epoch: u32,
         present: bool,
     },
-    /// Claim: the shard has no number left for another session.
+    /// Claim: the shard has no free number for another session.
     Full,
     Subscribed {
         results: Box<[Subscribed]>,
     },
-    /// Success or No subscription existed, for each filter.
+    /// Reason Code for each filter: Success or No subscription existed.
     Unsubscribed {
         results: Box<[ReasonCode]>,
     },
-    /// The message has a place in the queues of as many sessions, or was dropped by their rule.
+    /// The message was queued for `matched` sessions, or dropped by the rule for full queues.
     Published {
         matched: u32,
     },
-    /// Publish, Enqueue: the identity is known, so the message has been taken before.
+    /// Publish, Enqueue: the identity is known, so the message was accepted before.
     Repeated,
     /// Acknowledge: delivery `n` is finished.
     Finished {
         n: u64,
     },
-    /// Acknowledge with PUBREC: PUBREL may leave, for the first time or again [MQTT-4.3.3-4].
+    /// Acknowledge with PUBREC: PUBREL may be sent, for the first time or again [MQTT-4.3.3-4].
     Release {
         n: u64,
         again: bool,
@@ -90,35 +91,35 @@ pub enum Answer {
     Unknown,
     /// Acknowledge: the delivery with the Packet Identifier waits for another kind of acknowledgement.
     WrongKind,
-    /// Receive: the Packet Identifier is remembered with this toggle; `again`: it has been before [MQTT-4.3.3-10].
+    /// Receive: the Packet Identifier is recorded with this toggle; `again`: it had been before [MQTT-4.3.3-10].
     Received {
         toggle: bool,
         again: bool,
     },
-    /// Retain: whether the topic had a message before.
+    /// Retain: true when the topic had a message before.
     Retained {
         replaced: bool,
     },
-    /// Rewrite: as many of the entries exist and stand at the new place now.
+    /// Rewrite: number of entries that exist and have moved.
     Rewritten {
         moved: u32,
     },
 }
 
-/// One filter of a [`Subscribe`](crate::Command::Subscribe).
+/// Result for one filter of a [`Subscribe`](crate::Command::Subscribe).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscribed {
-    /// For SUBACK.
+    /// Reason Code for SUBACK.
     pub reason: ReasonCode,
-    /// The subscription was there and is replaced [MQTT-3.8.4-3].
+    /// True when the subscription existed and is replaced [MQTT-3.8.4-3].
     pub existed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DropReason {
-    /// By the rule for full queues.
+    /// Dropped by the rule for full queues.
     QueueFull,
-    /// Its Message Expiry Interval passed while it waited [MQTT-3.3.2-5].
+    /// The Message Expiry Interval passed while the message waited [MQTT-3.3.2-5].
     Expired,
 }
 
@@ -126,10 +127,10 @@ pub enum DropReason {
 pub enum EndReason {
     /// A Claim with Clean Start [MQTT-3.1.2-4].
     CleanStart,
-    /// Its Session Expiry Interval passed [MQTT-3.1.2-23].
+    /// The Session Expiry Interval passed [MQTT-3.1.2-23].
     Expired,
-    /// It was released with a Session Expiry Interval of 0.
+    /// The session was released with a Session Expiry Interval of 0.
     Released,
-    /// By an operator.
+    /// An operator deleted the session.
     Ended,
 }

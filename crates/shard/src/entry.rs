@@ -4,7 +4,9 @@ use mqtt::QoS;
 
 use crate::ids::MessageKey;
 
-/// **Invariant:** 16 bytes. What few entries have, such as an expiry, lies in [`Bodies`](crate::bodies::Bodies).
+/// Entry of a queue.
+///
+/// **Invariant:** 16 bytes. Rare fields, such as an expiry, are in [`Bodies`](crate::bodies::Bodies).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub key: MessageKey,
@@ -16,17 +18,17 @@ pub(crate) struct Entry {
 
 const _: () = assert!(size_of::<Entry>() == 16);
 
-/// How far the delivery has come.
+/// Progress of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Phase {
-    /// May be dropped and may expire.
+    /// The delivery may be dropped and may expire.
     Waiting = 0,
-    /// May have been sent: neither is dropped nor expires.
+    /// The delivery may have been sent: it is neither dropped nor does it expire.
     Pinned = 1,
-    /// PUBREC has come: the message is not needed any more, the Packet Identifier is.
+    /// PUBREC was received: the message is no longer needed, the Packet Identifier is.
     Received = 2,
-    /// Keeps its place among others that are not.
+    /// The delivery is finished and keeps its slot among unfinished ones.
     Finished = 3,
 }
 
@@ -37,13 +39,13 @@ const QOS2: u32 = 1 << (SIZE_BITS + 2);
 const RETAIN: u32 = 1 << (SIZE_BITS + 3);
 const SHARED: u32 = 1 << (SIZE_BITS + 4);
 
-/// The size of a message as queues count it: as it is in the log, filled up to 8 bytes.
+/// Returns the size of a message as queues count it: its size in the log, filled up to 8 bytes.
 pub(crate) fn message_size(encoded: usize) -> u64 {
     (encoded as u64).next_multiple_of(UNIT)
 }
 
 impl Entry {
-    /// `size` is a [`message_size`]. `shared`: other entries may refer to the same message.
+    /// Creates an entry. `size` is a [`message_size`]. `shared`: other entries may refer to the same message.
     pub fn new(key: MessageKey, size: u64, qos: QoS, retain: bool, shared: bool) -> Self {
         assert!(size / UNIT < 1 << SIZE_BITS, "a packet has at most 256 MiB");
         let mut packed = (size / UNIT) as u32;
@@ -59,7 +61,7 @@ impl Entry {
         Self { key, packed, details: 0 }
     }
 
-    /// Takes the place of a delivery that was dropped before it was opened.
+    /// Creates the placeholder of a delivery that was dropped before it was opened.
     pub fn finished() -> Self {
         Self { key: MessageKey::from_u64(0), packed: PHASE, details: 0 }
     }
@@ -93,23 +95,23 @@ impl Entry {
         self.packed = self.packed & !PHASE | (phase as u32) << SIZE_BITS;
     }
 
-    /// The same message at another place.
+    /// Moves the entry to another copy of the same message.
     pub fn move_to(&mut self, key: MessageKey, shared: bool) {
         self.key = key;
         self.packed = self.packed & !SHARED | if shared { SHARED } else { 0 };
     }
 
-    /// Whether the message will still be read.
+    /// Returns whether the message will still be read.
     pub fn needs_body(&self) -> bool {
         matches!(self.phase(), Phase::Waiting | Phase::Pinned)
     }
 
-    /// Everything but key and side, for the checkpoint.
+    /// Returns all fields except key and details, for the checkpoint.
     pub fn packed(&self) -> u32 {
         self.packed
     }
 
-    /// `None` for what [`Self::packed`] does not return.
+    /// Restores an entry; `None` for a value that [`Self::packed`] does not return.
     pub fn unpack(key: MessageKey, packed: u32) -> Option<Self> {
         let known = packed & !(PHASE | QOS2 | RETAIN | SHARED) < 1 << SIZE_BITS;
         known.then_some(Self { key, packed, details: 0 })
@@ -121,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_holds_what_it_was_given() {
+    fn an_entry_holds_its_fields() {
         let key = MessageKey::new(3, 16);
         let largest = message_size((256 << 20) + 200);
         let mut entry = Entry::new(key, largest, QoS::ExactlyOnce, true, false);

@@ -1,11 +1,11 @@
-//! What is wrong with bytes that are not ours to doubt: a log or a checkpoint.
+//! Errors in the bytes of a log or a checkpoint.
 
 use std::fmt;
 
-/// Bytes that nothing here writes.
+/// Bytes that this crate never writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// Which field.
+    /// Name of the malformed field.
     pub what: &'static str,
 }
 
@@ -13,19 +13,20 @@ pub(crate) fn malformed<T>(what: &'static str) -> Result<T, Malformed> {
     Err(Malformed { what })
 }
 
-/// Why a batch was not applied. The state is as it was before.
+/// Reason why a batch was not applied. The state is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApplyError {
-    /// Records are applied once each, in their order.
+    /// A record is not the next one. Records are applied once each, in their order.
     OutOfOrder { expected: u64, index: u64 },
-    /// The batch is not one that a [`BatchBuilder`](crate::BatchBuilder) of this version wrote. `command` counts from 0.
+    /// The batch was not written by a [`BatchBuilder`](crate::BatchBuilder) of this version. `command` counts from
+    /// 0.
     Malformed { index: u64, command: u32, what: &'static str },
 }
 
-/// Why a checkpoint cannot be what a state begins with.
+/// Reason why a state cannot begin with a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestoreError {
-    /// The part is not one that [`Shard::write_parts`](crate::Shard::write_parts) of this version wrote.
+    /// The part was not written by [`Shard::write_parts`](crate::Shard::write_parts) of this version.
     Malformed { part: u32, what: &'static str },
     /// Pages of a part are missing.
     Incomplete { part: u32 },
@@ -43,7 +44,7 @@ impl fmt::Display for ApplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ApplyError::OutOfOrder { expected, index } => {
-                write!(f, "record {index} where {expected} comes next")
+                write!(f, "record {index} is out of order: expected {expected}")
             }
             ApplyError::Malformed { index, command, what } => {
                 write!(f, "record {index} is damaged or of a newer version: command {command}, {what}")
@@ -61,7 +62,7 @@ impl fmt::Display for RestoreError {
             RestoreError::Incomplete { part } => {
                 write!(f, "pages of part {part} of the checkpoint are missing")
             }
-            RestoreError::Inconsistent { what } => write!(f, "parts of the checkpoint do not fit: {what}"),
+            RestoreError::Inconsistent { what } => write!(f, "checkpoint parts do not fit together: {what}"),
         }
     }
 }

@@ -1,12 +1,12 @@
-//! The numbers that commands, effects and parts go by, and how texts lead to them.
+//! Ids of commands, effects and parts, and the hashes of texts.
 
 use std::fmt;
 
-/// A durable session of one shard: a counter above the slot that the session lies in. Never reused.
+/// Id of a durable session of one shard: a counter, and in the low bits the slot of the session. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionUid(u64);
 
-/// Sessions that a shard holds, at most.
+/// Maximum number of sessions of a shard.
 pub const SESSIONS_MAX: u32 = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 24;
 
@@ -16,7 +16,7 @@ impl SessionUid {
         Self(count << SLOT_BITS | u64::from(slot))
     }
 
-    /// What a command or a part says it is; whether there is such a session is another question.
+    /// Converts the number in a command or a part. There may be no such session.
     pub fn from_u64(value: u64) -> Self {
         Self(value)
     }
@@ -25,7 +25,7 @@ impl SessionUid {
         self.0
     }
 
-    /// Where a listing of sessions meets it.
+    /// Position of the session in a listing of sessions.
     pub fn list_index(self) -> u32 {
         self.slot()
     }
@@ -39,23 +39,26 @@ impl SessionUid {
     }
 }
 
-/// Where a message stands: the index of the record that carries its command, and its offset in that record's payload.
+/// Location of a message: the index of the record with its command, and its offset in that record's payload.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageKey(u64);
 
-/// Where messages begin in a batch is a multiple of this.
+/// Alignment of messages in a batch, in bytes.
 pub const MESSAGE_ALIGN: usize = 8;
-/// A message begins before this offset of its batch, 1 MiB.
+/// Upper bound of the offset of a message in its batch: 1 MiB.
 pub const MESSAGE_OFFSET_MAX: usize = 1 << (OFFSET_BITS + MESSAGE_ALIGN.trailing_zeros());
 const OFFSET_BITS: u32 = 17;
-/// Records have indexes below this.
+/// Upper bound of the indexes of records.
 pub const INDEX_MAX: u64 = 1 << (u64::BITS - OFFSET_BITS);
 
 const _: () = assert!(MESSAGE_OFFSET_MAX == 1 << 20);
 
 impl MessageKey {
+    /// Creates a key.
+    ///
     /// # Panics
-    /// An offset that is not aligned or beyond [`MESSAGE_OFFSET_MAX`], an index beyond [`INDEX_MAX`].
+    /// Panics on an offset that is not aligned or beyond [`MESSAGE_OFFSET_MAX`], and on an index beyond
+    /// [`INDEX_MAX`].
     pub fn new(index: u64, offset: usize) -> Self {
         assert!(offset.is_multiple_of(MESSAGE_ALIGN) && offset < MESSAGE_OFFSET_MAX && index < INDEX_MAX);
         Self(index << OFFSET_BITS | (offset / MESSAGE_ALIGN) as u64)
@@ -69,12 +72,12 @@ impl MessageKey {
         self.0
     }
 
-    /// Of the record.
+    /// Index of the record.
     pub fn index(self) -> u64 {
         self.0 >> OFFSET_BITS
     }
 
-    /// Bytes from the beginning of the record's payload.
+    /// Offset in bytes from the beginning of the record's payload.
     pub fn offset(self) -> usize {
         (self.0 & ((1 << OFFSET_BITS) - 1)) as usize * MESSAGE_ALIGN
     }
@@ -86,25 +89,27 @@ impl fmt::Debug for MessageKey {
     }
 }
 
-/// What a message is known by so that it is taken once. What the two numbers mean is the host's business, but for
-/// [`Publish`](crate::Command::Publish): a number there makes the same origin's number with the last bit flipped forgotten, as
-/// a QoS 2 publish is its Packet Identifier times two plus how often that was released, modulo two.
+/// Identity by which a message is accepted once.
+///
+/// The host defines the meaning of the two numbers, with one exception. In a [`Publish`](crate::Command::Publish),
+/// a number removes the record of the same origin's number with the last bit flipped. There the number of a QoS 2
+/// publish is two times its Packet Identifier, plus the number of its releases modulo two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     pub origin: u64,
     pub number: u64,
 }
 
-/// A piece of a checkpoint: a bucket, and the page of it. The low 16 bits are the bucket, so that the first page of each
-/// has the bucket's number.
+/// A piece of a checkpoint: a bucket and a page of it. The low 16 bits are the bucket, so the first page of each
+/// bucket has the bucket's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartId(u32);
 
-/// Buckets that Client Identifiers hash to: parts 0 to 4095.
+/// Number of buckets that Client Identifiers hash to: parts 0 to 4095.
 pub const BUCKETS: u16 = 4096;
-/// Retained messages follow, by their topics: parts 4096 to 8191.
+/// First bucket of retained messages, by their topics: parts 4096 to 8191.
 pub const RETAINED_FIRST: u16 = BUCKETS;
-/// What belongs to no bucket.
+/// Bucket of the state that belongs to no other bucket.
 pub const REST: u16 = 2 * BUCKETS;
 
 impl PartId {
@@ -129,18 +134,18 @@ impl PartId {
     }
 }
 
-/// FNV-1a in 64 bits: what No Local compares Client Identifiers by.
+/// Computes FNV-1a in 64 bits. No Local compares these hashes of Client Identifiers.
 pub fn fnv64(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
-/// The bucket of a Client Identifier: the folded hash modulo [`BUCKETS`].
+/// Returns the bucket of a Client Identifier: the folded hash modulo [`BUCKETS`].
 pub fn client_bucket(client_id: &str) -> u16 {
     bucket(client_id)
 }
 
-/// The bucket of a Topic Name's retained message, at least [`RETAINED_FIRST`].
+/// Returns the bucket of a Topic Name's retained message, at least [`RETAINED_FIRST`].
 pub fn retained_bucket(topic: &str) -> u16 {
     RETAINED_FIRST + bucket(topic)
 }
@@ -155,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_says_where_its_message_stands() {
+    fn a_key_is_the_location_of_its_message() {
         let key = MessageKey::new(INDEX_MAX - 1, MESSAGE_OFFSET_MAX - MESSAGE_ALIGN);
         assert_eq!((key.index(), key.offset()), (INDEX_MAX - 1, MESSAGE_OFFSET_MAX - MESSAGE_ALIGN));
         assert_eq!(key.as_u64(), u64::MAX);
@@ -163,15 +168,15 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_a_count_and_a_slot() {
+    fn a_session_id_is_a_count_and_a_slot() {
         let uid = SessionUid::new(7, SESSIONS_MAX - 1);
         assert_eq!((uid.count(), uid.slot()), (7, SESSIONS_MAX - 1));
         assert!(SessionUid::new(8, 0) > uid);
     }
 
-    /// The numbers are in every checkpoint, so they never change.
+    /// Every checkpoint holds these numbers, so they never change.
     #[test]
-    fn texts_have_the_buckets_that_they_always_had() {
+    fn the_buckets_of_texts_never_change() {
         assert_eq!(fnv64(b"foobar"), 0x8594_4171_f739_67e8);
         assert_eq!((client_bucket("thermostat"), retained_bucket("thermostat")), (2517, 6613));
     }

@@ -1,13 +1,16 @@
-//! QoS 2 publishes of one session: the Packet Identifiers that were received and not released, and how often each was released.
+//! QoS 2 publishes of one session: the Packet Identifiers that were received and not released, and the number of
+//! releases of each, modulo 2.
 
 use mqtt::PacketId;
 
-/// **Invariant:** a page is there when one of its toggles is set, and pages are in order.
+/// Received Packet Identifiers and their toggles.
+///
+/// **Invariant:** a page exists when one of its toggles is set, and pages are in order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Inbound {
-    /// In the order in which they came.
+    /// Received Packet Identifiers, in the order of their arrival.
     received: Vec<u16>,
-    /// How often each identifier was released, modulo 2, in pages of 64.
+    /// Number of releases of each identifier, modulo 2, in pages of 64.
     toggles: Vec<(u16, u64)>,
 }
 
@@ -22,7 +25,7 @@ impl Inbound {
         found.is_ok_and(|at| self.toggles[at].1 & bit != 0)
     }
 
-    /// False when it was received already [MQTT-4.3.3-10].
+    /// Records an identifier. Returns false when it was received already [MQTT-4.3.3-10].
     pub fn receive(&mut self, id: PacketId) -> bool {
         let new = !self.received.contains(&id.get());
         if new {
@@ -31,7 +34,8 @@ impl Inbound {
         new
     }
 
-    /// Forgets it, so that the client may use it for another message [MQTT-4.3.3-11]. False when it was not there.
+    /// Removes an identifier and flips its toggle, so that the client may use it for another message
+    /// [MQTT-4.3.3-11]. Returns false when it was not recorded.
     pub fn release(&mut self, id: PacketId) -> bool {
         let known = self.refuse(id);
         if known {
@@ -40,7 +44,7 @@ impl Inbound {
         known
     }
 
-    /// Forgets it as if it had not come. False when it was not there.
+    /// Removes an identifier as if it had never been received. Returns false when it was not recorded.
     pub fn refuse(&mut self, id: PacketId) -> bool {
         let Some(at) = self.received.iter().position(|known| *known == id.get()) else { return false };
         self.received.remove(at);
@@ -71,7 +75,7 @@ impl Inbound {
         &self.toggles
     }
 
-    /// As a checkpoint says it. `None` when it contradicts itself.
+    /// Restores the state from a checkpoint. `None` when it is contradictory.
     pub fn restore(received: Vec<u16>, toggles: Vec<(u16, u64)>) -> Option<Self> {
         let ordered = toggles.windows(2).all(|two| two[0].0 < two[1].0);
         let used = toggles.iter().all(|(page, bits)| *bits != 0 && *page < 1024);
@@ -92,7 +96,7 @@ mod tests {
 
     /// [MQTT-4.3.3-10] [MQTT-4.3.3-11]
     #[test]
-    fn an_identifier_is_known_until_it_is_released_and_then_another() {
+    fn an_identifier_is_known_until_its_release_and_new_after_it() {
         let mut inbound = Inbound::default();
         assert!(inbound.receive(id(64)) && !inbound.receive(id(64)));
         assert!(!inbound.toggle(id(64)));
@@ -101,6 +105,9 @@ mod tests {
         assert!(inbound.receive(id(64)) && inbound.refuse(id(64)));
         assert!(inbound.toggle(id(64)), "refused is not released");
         assert!(inbound.receive(id(64)) && inbound.release(id(64)));
-        assert!(!inbound.toggle(id(64)) && inbound.is_empty(), "back where it began, it takes no room");
+        assert!(
+            !inbound.toggle(id(64)) && inbound.is_empty(),
+            "back in its initial state, it uses no memory"
+        );
     }
 }

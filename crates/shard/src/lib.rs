@@ -1,9 +1,11 @@
-//! The state of durable sessions as a deterministic state machine: commands in, effects out, no I/O, no clock, no randomness.
+//! State of durable sessions as a deterministic state machine: commands in, effects out, no I/O, no clock, no
+//! randomness.
 //!
-//! Read [`Command`] and [`Effect`] first, then [`Shard`]. The state, its rules and who may send what: `docs/shard.md`.
+//! Read [`Command`] and [`Effect`] first, then [`Shard`]. `docs/shard.md` describes the state, its rules and who
+//! may send which command.
 //!
-//! **Invariant:** what a shard holds and what it says depends on the batches alone that it applied, not on the node that
-//! applies them, nor on whether it began with the first batch or with a checkpoint.
+//! **Invariant:** state and effects of a shard depend only on the batches that it applied. They do not depend on
+//! the node that applies them, nor on whether it began with the first batch or with a checkpoint.
 
 #![forbid(unsafe_code)]
 

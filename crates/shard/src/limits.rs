@@ -1,28 +1,30 @@
-//! Limits that the state machine itself holds, all of them per session.
+//! Limits that the state machine itself enforces, all of them per session.
 
 use crate::error::{Malformed, malformed};
 use crate::wire::{Reader, Writer};
 
-/// What [`Configure`](crate::Command::Configure) sets. What a node counts over all its shards, such as sessions or retained
-/// messages, the host refuses before it proposes anything.
+/// Limits that [`Configure`](crate::Command::Configure) sets. Limits of a whole node, such as the number of
+/// sessions or retained messages, are enforced by the host before it proposes a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Messages that may wait for a session behind those that are pinned.
+    /// Maximum number of messages that wait for a session after the pinned ones.
     pub queue_messages_max: u32,
-    /// Bytes of the messages that may wait for a session, and of those that are pinned for it; one of these may be larger.
+    /// Maximum number of bytes of the messages that wait for a session, and of those that are pinned for it. One
+    /// pinned message may be larger.
     pub queue_bytes_max: u64,
-    /// How long a message may wait for a session, ms; `u64::MAX`: as long as it does not expire. One that has waited longer is
-    /// treated as expired.
+    /// Maximum time that a message waits for a session, in ms; `u64::MAX`: until it expires. A message that waited
+    /// longer counts as expired.
     pub queue_age_max_ms: u64,
-    /// Which message a full queue loses.
+    /// Message that a full queue drops.
     pub queue_full: QueueFull,
-    /// Bytes that may wait for a session that is away, when that is less than `queue_bytes_max`. `u64::MAX`: no such limit.
+    /// Maximum number of bytes that wait for an absent session, when that is less than `queue_bytes_max`.
+    /// `u64::MAX`: no such limit.
     pub absent_bytes_max: u64,
-    /// Subscriptions of a session.
+    /// Maximum number of subscriptions of a session.
     pub subscriptions_max: u32,
 }
 
-/// The rule for full queues.
+/// Rule for full queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum QueueFull {

@@ -5,13 +5,13 @@ use mqtt::{QoS, TopicName};
 use crate::error::{Malformed, malformed};
 use crate::wire::Reader;
 
-/// A point of the state's clock, milliseconds, that never comes.
+/// Time of the state's clock, in milliseconds, that is never reached.
 pub const NEVER: u64 = u64::MAX;
 
-/// An Application Message, borrowed from where its bytes are.
+/// An Application Message that borrows its bytes.
 ///
-/// Encoded it is a header of [`MessageView::HEADER`] bytes (version, flags, lengths, the three numbers), the topic, the
-/// properties, the payload. It says itself how long it is.
+/// Its encoding is a header of [`MessageView::HEADER`] bytes (version, flags, lengths, the three numbers), the
+/// topic, the properties, the payload. The encoding contains its own length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageView<'a> {
     /// A Topic Name.
@@ -21,12 +21,12 @@ pub struct MessageView<'a> {
     pub payload: &'a [u8],
     pub qos: QoS,
     pub retain: bool,
-    /// When it expires by the state's clock, ms; [`NEVER`] without a Message Expiry Interval.
+    /// Time of expiry by the state's clock, in ms; [`NEVER`] without a Message Expiry Interval.
     pub expires: u64,
-    /// When it came, by the state's clock, ms.
+    /// Time of arrival by the state's clock, in ms.
     pub received: u64,
-    /// [`fnv64`](crate::fnv64) of the publisher's Client Identifier, which No Local compares [MQTT-3.8.3-3]; 0 for Wills and
-    /// the node's own messages.
+    /// [`fnv64`](crate::fnv64) of the publisher's Client Identifier, which No Local compares [MQTT-3.8.3-3]; 0 for
+    /// Wills and the node's own messages.
     pub publisher_key: u64,
 }
 
@@ -34,10 +34,10 @@ const VERSION: u8 = 1;
 const RETAIN: u8 = 0b100;
 
 impl<'a> MessageView<'a> {
-    /// Bytes in front of the topic.
+    /// Bytes before the topic.
     pub const HEADER: usize = 40;
 
-    /// Bytes that [`Self::encode`] appends. What queues count as the size of a message.
+    /// Number of bytes that [`Self::encode`] appends. Queues count it as the size of a message.
     pub fn encoded_len(&self) -> usize {
         Self::HEADER + self.topic.len() + self.properties.len() + self.payload.len()
     }
@@ -66,10 +66,10 @@ impl<'a> MessageView<'a> {
         bytes
     }
 
-    /// Reads a message at the beginning of `bytes`; what follows it is not looked at.
+    /// Decodes a message at the beginning of `bytes`; ignores the bytes after it.
     ///
     /// # Errors
-    /// Anything that [`Self::encode`] does not write, a topic that is no Topic Name included.
+    /// Bytes that [`Self::encode`] does not write, an invalid Topic Name included.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
         Self::read(&mut Reader::new(bytes))
     }
@@ -110,8 +110,8 @@ impl<'a> MessageView<'a> {
         self.expires <= now && self.expires != NEVER
     }
 
-    /// The Message Expiry Interval to pass on: the rest of it, in seconds, rounded up [MQTT-3.3.2-6]. `Err` when it is over
-    /// [MQTT-3.3.2-5].
+    /// Returns the Message Expiry Interval to forward: the remaining time in seconds, rounded up [MQTT-3.3.2-6].
+    /// `Err` when it is over [MQTT-3.3.2-5].
     pub fn remaining_expiry(&self, now: u64) -> Result<Option<u32>, Expired> {
         if self.expires == NEVER {
             return Ok(None);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_reads_as_it_was_written_and_not_when_cut() {
+    fn a_message_decodes_as_encoded_and_not_when_cut() {
         let mut bytes = view().to_bytes();
         assert_eq!(bytes.len(), view().encoded_len());
         assert_eq!(MessageView::decode(&bytes), Ok(view()));
@@ -153,12 +153,12 @@ mod tests {
             assert!(MessageView::decode(&bytes[..end]).is_err());
         }
         bytes.push(9);
-        assert_eq!(MessageView::decode(&bytes), Ok(view()), "what follows belongs to others");
+        assert_eq!(MessageView::decode(&bytes), Ok(view()), "the bytes after a message are ignored");
     }
 
     /// [MQTT-3.3.2-2] [MQTT-4.7.3-1]: a message with such a topic can only come from a fault.
     #[test]
-    fn a_topic_that_is_none_is_refused() {
+    fn an_invalid_topic_is_refused() {
         for topic in ["", "a/#", "+", "a\0"] {
             let bytes = MessageView { topic, ..view() }.to_bytes();
             assert_eq!(MessageView::decode(&bytes), malformed("topic of a message"));
@@ -167,7 +167,7 @@ mod tests {
 
     /// [MQTT-3.3.2-5] [MQTT-3.3.2-6]
     #[test]
-    fn the_expiry_passed_on_is_what_is_left_of_it() {
+    fn the_forwarded_expiry_is_the_remaining_time() {
         let at = |expires| MessageView { expires, ..view() };
         assert_eq!(at(NEVER).remaining_expiry(5), Ok(None));
         assert_eq!(at(NEVER).remaining_expiry(NEVER), Ok(None));

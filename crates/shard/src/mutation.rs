@@ -1,54 +1,55 @@
-//! Faults put into the product on purpose: the simulator must notice each of them (`cargo xtask sim --mutations`).
+//! Mutations: faults that are built into the product on purpose. The simulator must notice each of them (`cargo
+//! xtask sim --mutations`).
 
 #[cfg(feature = "trial")]
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// One way of doing it wrong.
+/// One fault that can be built in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mutation {
-    /// A session is found although a new one was asked for.
+    /// A session is resumed although a new one was requested.
     IgnoreCleanStart = 1,
-    /// Sessions end before their time.
+    /// Sessions end too early.
     EarlyExpiry,
-    /// Nobody remembers which QoS 2 messages have come.
+    /// The record of received QoS 2 messages is lost.
     ForgetIdentities,
-    /// What was on its way when a connection was lost does not come first.
+    /// Deliveries in flight at the loss of a connection are not sent first.
     SkipPinned,
     /// Checkpoints have no retained messages.
     DropRetained,
-    /// Whoever was connected when the process died has no Will.
+    /// Clients that were connected when the process crashed have no Will.
     ForgetWills,
-    /// A Will that was published is still due after a restart.
+    /// A published Will is due again after a restart.
     RepeatWills,
-    /// Messages read from the disk are mistaken for each other.
+    /// Messages read from the disk are confused with each other.
     WrongBody,
-    /// A Client Identifier is served although another connection has it.
+    /// A client is served although another connection has its Client Identifier.
     NoTakeover,
-    /// A message is acknowledged when it is on its way to the disk.
+    /// A message is acknowledged before it is durable.
     AcknowledgeEarly,
-    /// Packet Identifiers are used again too soon.
+    /// Packet Identifiers are reused too early.
     ReusePacketId,
-    /// A start passes over the last thing that was durable.
+    /// A start skips the last durable batch.
     ForgetLastBatch,
     /// A batch is applied twice.
     ApplyTwice,
     /// A node serves clients before all of its workers have put the subscriptions of their sessions into the index.
     ServeBeforeRecall,
-    /// After a read that failed, nothing is read for the session any more.
+    /// The session's queue is never read again after a failed read.
     StandStill,
     /// The second read of a message uses its old key, although the message has moved.
     ReadWhereItWas,
-    /// A Will is published although its client has lost the right to.
+    /// A Will is published although its client has lost the right to publish it.
     PublishDeniedWills,
-    /// Clients are closed for silence before what they have sent is read.
+    /// Clients are closed for silence before their received bytes are read.
     JudgeUnread,
-    /// The retained messages of a subscription do not go on to come over the next connection.
+    /// The retained messages of a subscription do not continue after a reconnect.
     ForgetWalks,
 }
 
 impl Mutation {
-    /// All of them.
+    /// All mutations.
     pub const ALL: [Self; 19] = [
         Self::IgnoreCleanStart,
         Self::EarlyExpiry,
@@ -72,34 +73,34 @@ impl Mutation {
     ];
 }
 
-/// The one that is put in, or 0.
+/// Number of the active mutation, or 0.
 #[cfg(feature = "trial")]
 static CURRENT: AtomicU8 = AtomicU8::new(0);
 
-/// How often the place of each was reached, by its number.
+/// Number of times that the code of each mutation was reached, by its number.
 #[cfg(feature = "trial")]
 static REACHED: [AtomicU64; Mutation::ALL.len() + 1] = [const { AtomicU64::new(0) }; _];
 
-/// Puts one in, for the whole process.
+/// Activates a mutation, or none, for the whole process.
 #[cfg(feature = "trial")]
 pub fn mutate(mutation: Option<Mutation>) {
     CURRENT.store(mutation.map_or(0, |mutation| mutation as u8), Ordering::SeqCst);
 }
 
-/// How often the process has reached the place where this one can be put in.
+/// Returns how often the process has reached the code of this mutation.
 #[cfg(feature = "trial")]
 pub fn reached(mutation: Mutation) -> u64 {
     REACHED[mutation as usize].load(Ordering::Relaxed)
 }
 
-/// Whether this one is put in.
+/// Returns whether this mutation is active.
 #[cfg(feature = "trial")]
 pub fn mutated(mutation: Mutation) -> bool {
     REACHED[mutation as usize].fetch_add(1, Ordering::Relaxed);
     CURRENT.load(Ordering::Relaxed) == mutation as u8
 }
 
-/// Never in a product build.
+/// Returns false: a product build has no mutations.
 #[cfg(not(feature = "trial"))]
 #[inline(always)]
 pub const fn mutated(_: Mutation) -> bool {

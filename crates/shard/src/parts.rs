@@ -1,40 +1,43 @@
-//! Which parts of the state the next checkpoint has to contain, and which of the present one are still to be written.
+//! Parts of the state: those that the next checkpoint has to contain, and those of the present one that are still
+//! to be written.
 
 use std::collections::BTreeMap;
 
 use crate::ids::{PartId, REST};
 use crate::wire::Writer;
 
-/// **Invariant:** a part that is pending has not changed since the checkpoint began; one that was to be written and has
-/// changed since is in `saved`, as it was.
+/// State of all parts.
+///
+/// **Invariant:** a pending part has not changed since the checkpoint began. A part that was pending and has
+/// changed since is in `saved`, with its old contents.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    /// By bucket.
+    /// Flags by bucket.
     flags: Box<[u8]>,
-    /// Encoded before they changed.
+    /// Parts that were encoded before they changed.
     saved: BTreeMap<u16, Vec<u8>>,
-    /// Pages that the log holds of each part, and their bytes.
+    /// Number of pages that the log holds of each part, and their bytes.
     stored: BTreeMap<u16, (u16, u64)>,
     stored_bytes: u64,
-    /// Pages that the parts written with the checkpoint under way had before.
+    /// Number of pages that the parts written with the present checkpoint had before.
     replaced: BTreeMap<u16, u16>,
-    /// Where the search for pending parts goes on.
+    /// Bucket at which the search for pending parts continues.
     cursor: u16,
-    /// The index that the checkpoint under way stands for.
+    /// Index of the present checkpoint.
     checkpoint: u64,
     scratch: Vec<u8>,
 }
 
-/// Changed since the last checkpoint began.
+/// The part changed since the last checkpoint began.
 const DIRTY: u8 = 1;
-/// To be written with the checkpoint under way.
+/// The part is to be written with the present checkpoint.
 const PENDING: u8 = 2;
-/// Belongs to the last checkpoint that began.
+/// The part belongs to the last checkpoint that began.
 const CURRENT: u8 = 4;
 
 const COUNT: u16 = REST + 1;
 const VERSION: u8 = 1;
-/// Version, three of 0, this page, number of pages, the index that the checkpoint stands for.
+/// Size of a page's header: version, three bytes of 0, page, number of pages, index of the checkpoint.
 pub(crate) const PAGE_HEADER: usize = 16;
 /// Bytes of a part in one page.
 pub(crate) const PAGE_BYTES: usize = 1 << 20;
@@ -53,7 +56,7 @@ impl Parts {
         }
     }
 
-    /// A part is about to change; true when it has to be [saved](Self::save) as it is before that.
+    /// Notes that a part is about to change. Returns true when it has to be [saved](Self::save) first.
     pub fn touch(&mut self, bucket: u16) -> bool {
         let flags = &mut self.flags[usize::from(bucket)];
         *flags |= DIRTY;
@@ -73,16 +76,17 @@ impl Parts {
         for flags in &mut self.flags {
             *flags = if *flags & DIRTY != 0 { PENDING | CURRENT } else { 0 };
         }
-        // It is in every checkpoint, so that there is none without a part.
+        // `REST` is in every checkpoint, so that no checkpoint is empty.
         self.flags[usize::from(REST)] = PENDING | CURRENT;
     }
 
-    /// The last checkpoint that began will never be complete: its parts are due again.
+    /// Notes that the last checkpoint that began will never be complete: its parts are due again.
     pub fn abandon(&mut self) {
         for flags in &mut self.flags {
             *flags = if *flags & CURRENT != 0 { DIRTY } else { *flags & DIRTY };
         }
-        // Which of the two versions of a part counts is not known here, so the next deletes the pages of both.
+        // It is unknown here which of the two versions of a part counts, so the next checkpoint deletes the pages
+        // of both.
         for (bucket, before) in std::mem::take(&mut self.replaced) {
             let (pages, bytes) = self.stored.get(&bucket).copied().unwrap_or_default();
             self.stored.insert(bucket, (pages.max(before), bytes));
@@ -97,14 +101,14 @@ impl Parts {
         }
     }
 
-    /// The part is to be written with the next checkpoint although it has not changed.
+    /// Marks the part for the next checkpoint although it has not changed.
     pub fn renew(&mut self, bucket: u16) {
         if let Some(flags) = self.flags.get_mut(usize::from(bucket)) {
             *flags |= DIRTY;
         }
     }
 
-    /// The next part to be written and its bytes, if they were saved.
+    /// Returns the next part to be written, and its bytes if they were saved.
     pub fn next(&mut self) -> Option<(u16, Option<Vec<u8>>)> {
         if let Some((bucket, bytes)) = self.saved.pop_first() {
             return Some((bucket, Some(bytes)));
@@ -121,8 +125,8 @@ impl Parts {
         None
     }
 
-    /// Writes a part in pages, and deletes those that it had more before. An empty part is deleted whole. Returns the bytes
-    /// written.
+    /// Writes a part in pages, and deletes surplus pages of its previous version. An empty part is deleted whole.
+    /// Returns the bytes written.
     pub fn write(&mut self, bucket: u16, bytes: &[u8], out: &mut dyn FnMut(PartId, &[u8])) -> usize {
         let pages = bytes.len().div_ceil(PAGE_BYTES) as u16;
         let mut written = 0;
@@ -146,7 +150,7 @@ impl Parts {
         written
     }
 
-    /// Notes what the log holds of a part; returns how many pages it held before.
+    /// Records the pages that the log holds of a part; returns the previous number of pages.
     pub fn store(&mut self, bucket: u16, pages: u16, bytes: u64) -> u16 {
         let before =
             if pages == 0 { self.stored.remove(&bucket) } else { self.stored.insert(bucket, (pages, bytes)) };
@@ -175,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_gets_shorter_deletes_the_pages_that_it_had() {
+    fn a_part_that_shrinks_deletes_its_surplus_pages() {
         let mut parts = Parts::new();
         let long = vec![7; 2 * PAGE_BYTES + 1];
         let full = PAGE_HEADER + PAGE_BYTES;
@@ -189,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_written_once_each_until_they_change() {
+    fn parts_are_written_once_until_they_change() {
         let mut parts = Parts::new();
         let all = |parts: &mut Parts| std::iter::from_fn(|| parts.next()).collect::<Vec<_>>();
         assert!(!parts.touch(3) && !parts.touch(9));
@@ -203,7 +207,7 @@ mod tests {
         parts.abandon();
         parts.renew(4);
         parts.begin(3);
-        assert_eq!(all(&mut parts), [(4, None), (9, None), (REST, None)], "what was abandoned is due again");
+        assert_eq!(all(&mut parts), [(4, None), (9, None), (REST, None)], "abandoned parts are due again");
     }
 
     #[test]
@@ -218,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_that_begins_before_the_last_is_complete_takes_its_parts_over() {
+    fn a_checkpoint_that_begins_before_the_last_is_complete_includes_its_parts() {
         let mut parts = Parts::new();
         parts.touch(3);
         parts.touch(4);

@@ -1,4 +1,4 @@
-//! QoS 1 and 2 deliveries of one session: their numbers, those that are open, and those that wait behind them.
+//! QoS 1 and 2 deliveries of one session: their numbers, the open ones, and those that wait.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,44 +8,46 @@ use mqtt::PacketId;
 use crate::entry::{Entry, Phase};
 use crate::limits::Limits;
 
-/// Deliveries are numbered; the Packet Identifier of delivery `n` is `1 + n mod 65,535`, and `n` is not opened unless `n`
-/// minus the oldest unfinished is below 65,535, so an identifier in use is never given out again [MQTT-2.2.1-3].
+/// Queue of deliveries.
 ///
-/// **Invariant:** `open` are the deliveries from `first` on, its first is unfinished, and `unfinished` of it are; between them
-/// and `next` some may have been dropped before they were opened; `waiting` are `next..end`, and those below `within` lie within
-/// the limits of the queue.
+/// Deliveries are numbered. The Packet Identifier of delivery `n` is `1 + n mod 65,535`. `n` is not opened unless
+/// `n` minus the oldest unfinished is below 65,535, so an identifier in use is never assigned again [MQTT-2.2.1-3].
+///
+/// **Invariant:** `open` holds the deliveries from `first` on; its first is unfinished, and `unfinished` of them
+/// are. Between `open` and `next` some may have been dropped before they were opened. `waiting` holds `next..end`,
+/// and those below `within` are within the limits of the queue.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     open: VecDeque<Entry>,
-    /// Number of the first of `open`; of no meaning without one.
+    /// Number of the first of `open`; meaningless while `open` is empty.
     first: u64,
     waiting: VecDeque<Entry>,
-    /// Number of the first of `waiting`, or of the next delivery that comes.
+    /// Number of the first of `waiting`, or of the next delivery.
     next: u64,
     within: u64,
-    /// Deliveries below were open before the present connection.
+    /// Deliveries below this number were open before the present connection.
     pub dup_below: u64,
     unfinished: u32,
-    /// Of the messages of `open` that are still needed.
+    /// Bytes of the messages of `open` that are still needed.
     open_bytes: u64,
     waiting_bytes: u64,
-    /// Of those of `waiting` that lie within the limits.
+    /// Bytes of the messages of `waiting` that are within the limits.
     within_bytes: u64,
 }
 
 pub(crate) const PACKET_IDS: u64 = u16::MAX as u64;
-/// No session gets as many deliveries, however long it lasts.
+/// Upper bound of delivery numbers. No session lasts long enough to reach it.
 const NUMBER_MAX: u64 = 1 << 56;
-/// Deliveries that are pinned for a session, at most, whatever its client's Receive Maximum.
+/// Maximum number of pinned deliveries of a session, whatever its client's Receive Maximum.
 pub const PINNED_MAX: u16 = 1024;
 
 impl Queue {
-    /// An empty one that goes on at a number.
+    /// Creates an empty queue that continues at a number.
     pub fn at(next: u64) -> Self {
         Self { next, within: next, ..Self::default() }
     }
 
-    /// As a checkpoint says it. `None` when it contradicts itself.
+    /// Restores a queue from a checkpoint. `None` when it is contradictory.
     pub fn restore(
         open: VecDeque<Entry>,
         waiting: VecDeque<Entry>,
@@ -84,7 +86,7 @@ impl Queue {
         self.open.is_empty() && self.waiting.is_empty()
     }
 
-    /// Deliveries that are open, or finished among such.
+    /// Range of the open deliveries, finished ones among them included.
     pub fn open_range(&self) -> Range<u64> {
         if self.open.is_empty() {
             return self.next..self.next;
@@ -96,12 +98,12 @@ impl Queue {
         self.next..self.end()
     }
 
-    /// The number that the next delivery gets.
+    /// Number of the next delivery.
     pub fn end(&self) -> u64 {
         self.next + self.waiting.len() as u64
     }
 
-    /// Deliveries below it lie within the limits.
+    /// Deliveries below this number are within the limits.
     pub fn within(&self) -> u64 {
         self.within
     }
@@ -139,7 +141,7 @@ impl Queue {
         }
     }
 
-    /// Entries from delivery `n` on, with their numbers.
+    /// Returns the entries from delivery `n` on, with their numbers.
     pub fn from(&self, n: u64) -> impl Iterator<Item = (u64, &Entry)> {
         let first = self.open_range().start;
         let skip = |from: u64| usize::try_from(n.saturating_sub(from)).unwrap_or(usize::MAX);
@@ -153,7 +155,7 @@ impl Queue {
         (first..).zip(self.open).chain((self.next..).zip(self.waiting))
     }
 
-    /// Whether a message more has no place: there are as many or as much as may be, or others wait for a place already.
+    /// Returns whether another message would exceed the limits, or others are beyond the limits already.
     pub fn is_full(&self, limits: &Limits) -> bool {
         self.within < self.end() || self.is_within_full(limits)
     }
@@ -163,7 +165,7 @@ impl Queue {
             || self.within_bytes >= limits.queue_bytes_max.max(1)
     }
 
-    /// Puts a delivery behind the others; `over`: beyond the limits, as all that come after it then are.
+    /// Appends a delivery. `over`: it is beyond the limits, as all later ones then are.
     pub fn push(&mut self, entry: Entry, over: bool) -> u64 {
         debug_assert_eq!(entry.phase(), Phase::Waiting);
         debug_assert!(over || self.within == self.end());
@@ -177,7 +179,7 @@ impl Queue {
         self.end() - 1
     }
 
-    /// What lies beyond the limits moves up into places that have become free.
+    /// Moves deliveries beyond the limits into slots that have become free.
     pub fn move_up(&mut self, limits: &Limits) {
         while self.within < self.end() && !self.is_within_full(limits) {
             self.within_bytes += self.waiting[(self.within - self.next) as usize].size();
@@ -189,7 +191,7 @@ impl Queue {
         self.waiting.front()
     }
 
-    /// Takes the oldest that waits out, with its number.
+    /// Removes the oldest waiting delivery and returns it with its number.
     pub fn pop_waiting(&mut self) -> Option<(u64, Entry)> {
         let entry = self.waiting.pop_front()?;
         let n = self.next;
@@ -204,7 +206,7 @@ impl Queue {
         Some((n, entry))
     }
 
-    /// Takes the newest beyond the limits out.
+    /// Removes the newest delivery beyond the limits.
     pub fn pop_over(&mut self) -> Option<Entry> {
         if self.within == self.end() {
             return None;
@@ -214,15 +216,15 @@ impl Queue {
         Some(entry)
     }
 
-    /// Whether the oldest that waits may be opened.
+    /// Returns whether the oldest waiting delivery may be opened.
     pub fn window_open(&self, window: u16, limits: &Limits) -> bool {
-        // What is open is kept whatever happens, so it is bounded in bytes too.
+        // Open deliveries are never dropped, so their bytes are bounded too.
         let room = self.open_bytes < limits.queue_bytes_max || self.open_bytes == 0;
         let id_free = self.next - self.open_range().start < PACKET_IDS;
         self.unfinished < u32::from(window.clamp(1, PINNED_MAX)) && id_free && room
     }
 
-    /// Opens the oldest that waits, which the window allows; returns its number.
+    /// Opens the oldest waiting delivery, which the window must allow; returns its number.
     pub fn open_next(&mut self) -> Option<u64> {
         let opened = self.next;
         let (n, mut entry) = self.pop_waiting()?;
@@ -231,7 +233,7 @@ impl Queue {
         if self.open.is_empty() {
             self.first = n;
         }
-        // The numbers of those that were dropped meanwhile.
+        // Placeholders for deliveries that were dropped before.
         while self.first + (self.open.len() as u64) < n {
             grow(&mut self.open);
             self.open.push_back(Entry::finished());
@@ -243,7 +245,7 @@ impl Queue {
         Some(n)
     }
 
-    /// The open delivery that carries a Packet Identifier.
+    /// Returns the open delivery with a Packet Identifier.
     pub fn numbered(&self, id: PacketId) -> Option<u64> {
         let first = self.open_range().start;
         // The distance from the first identifier to this one, around the circle of identifiers.
@@ -251,7 +253,7 @@ impl Queue {
         (at < self.open.len() as u64).then_some(first + at)
     }
 
-    /// PUBREC has come for a pinned delivery.
+    /// Records PUBREC for a pinned delivery.
     pub fn receive(&mut self, n: u64) {
         if let Some(entry) = self.get_mut(n) {
             debug_assert_eq!(entry.phase(), Phase::Pinned);
@@ -260,7 +262,7 @@ impl Queue {
         }
     }
 
-    /// An open delivery that is not finished is.
+    /// Finishes an open, unfinished delivery.
     pub fn finish(&mut self, n: u64) {
         let Some(entry) = self.get_mut(n) else { return };
         let bytes = if entry.needs_body() { entry.size() } else { 0 };
@@ -274,7 +276,7 @@ impl Queue {
         shrink(&mut self.open);
     }
 
-    /// Gives memory back that nobody needs while the session is away.
+    /// Frees memory that is not needed while the session is absent.
     pub fn shrink(&mut self) {
         self.open.shrink_to_fit();
         self.waiting.shrink_to_fit();
@@ -295,18 +297,18 @@ impl Queue {
         let within = self.waiting.iter().take((self.within - self.next) as usize).map(Entry::size);
         assert_eq!(within.sum::<u64>(), self.within_bytes);
         let nothing = |entry: &Entry| entry.needs_body() || entry.details == 0;
-        assert!(self.open.iter().all(nothing), "what is not needed holds nothing");
+        assert!(self.open.iter().all(nothing), "an entry without a body has no details");
     }
 }
 
-/// A queue grows by an eighth, so that a long one wastes little; moving it costs eight copies of each entry at most.
+/// Grows a queue by an eighth, so that a long one wastes little. That costs at most eight copies of each entry.
 fn grow(entries: &mut VecDeque<Entry>) {
     if entries.len() == entries.capacity() {
         entries.reserve_exact((entries.len() / 8).max(4));
     }
 }
 
-/// A queue that was long gives memory back as it gets short.
+/// Frees memory of a long queue as it becomes short.
 fn shrink(entries: &mut VecDeque<Entry>) {
     const KEPT: usize = 64;
     if entries.capacity() > KEPT && entries.len() < entries.capacity() / 4 {
@@ -333,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn identifiers_are_given_in_order_and_not_twice() {
+    fn identifiers_are_assigned_in_order_and_not_twice() {
         let mut queue = queue_of(3);
         assert_eq!((queue.open_next(), queue.open_next()), (Some(0), Some(1)));
         assert_eq!(
@@ -366,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dropped_before_it_was_opened_leaves_its_number_behind() {
+    fn a_delivery_dropped_before_it_is_opened_keeps_its_number() {
         let mut queue = queue_of(4);
         queue.open_next();
         assert_eq!(queue.pop_waiting().map(|(n, _)| n), Some(1));
@@ -375,7 +377,7 @@ mod tests {
         queue.check_invariants();
         assert_eq!(queue.numbered(id(3)), Some(2));
         queue.finish(0);
-        assert_eq!(queue.open_range(), 2..3, "and goes with those before it");
+        assert_eq!(queue.open_range(), 2..3, "it is removed with those before it");
         queue.finish(2);
         queue.pop_waiting();
         assert!(queue.is_empty() && queue.open_range().is_empty());
@@ -383,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_beyond_the_limits_moves_up_as_places_become_free() {
+    fn messages_beyond_the_limits_move_up_as_slots_become_free() {
         let limits = Limits { queue_messages_max: 2, ..Limits::default() };
         let mut queue = queue_of(2);
         assert!(queue.is_full(&limits));

@@ -1,7 +1,7 @@
 //! Retained messages, in the order of their topics.
 //!
-//! They are part of no session and end with none [MQTT3-3.1.2-7]. One at QoS 0 replaces the last one as any other does
-//! [MQTT3-3.3.1-7].
+//! They belong to no session and do not end with one [MQTT3-3.1.2-7]. A QoS 0 message replaces the last one like
+//! any other [MQTT3-3.3.1-7].
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,9 +16,9 @@ use crate::message::{MessageView, NEVER};
 #[derive(Debug, Default)]
 pub(crate) struct Retained {
     messages: BTreeSet<ByTopic>,
-    /// The same by the part of the checkpoint that they are in.
+    /// Messages by the part of the checkpoint that they are in.
     buckets: BTreeMap<u16, BTreeSet<ByTopic>>,
-    /// Those that expire.
+    /// Messages that expire, by time.
     expiries: BTreeSet<(u64, ByTopic)>,
     bytes: u64,
 }
@@ -26,17 +26,18 @@ pub(crate) struct Retained {
 /// A page of a scan.
 #[derive(Clone, Debug, Default)]
 pub struct RetainedPage {
-    /// Messages that match and have not expired, each a [`MessageView`], encoded; in the order of their topics.
+    /// Messages that match and have not expired, each an encoded [`MessageView`], in the order of their topics.
     pub messages: Vec<Arc<[u8]>>,
-    /// The topic to go on after; `None` when there is no more.
+    /// The topic to continue after; `None` when there is no more.
     pub after: Option<Box<str>>,
-    /// Messages that were looked at, whether or not they match.
+    /// Number of messages that were examined, whether or not they match.
     pub examined: usize,
 }
 
 /// Bytes of messages after which a page ends.
 const PAGE_BYTES: usize = 256 * 1024;
-/// Topics looked at for one page, at most: a filter that matches few of many topics holds nobody up.
+/// Maximum number of topics that are examined for one page, so that a filter that matches few of many topics delays
+/// nothing.
 const PAGE_TOPICS: usize = 2048;
 
 /// An encoded message that is compared by its topic.
@@ -50,7 +51,7 @@ impl ByTopic {
     }
 
     fn view(&self) -> MessageView<'_> {
-        MessageView::decode(&self.0).unwrap_or_else(|_| unreachable!("read before it was stored"))
+        MessageView::decode(&self.0).unwrap_or_else(|_| unreachable!("decoded before it was stored"))
     }
 }
 
@@ -86,7 +87,7 @@ impl Retained {
         self.messages.len()
     }
 
-    /// Of the messages, encoded.
+    /// Bytes of the encoded messages.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -95,7 +96,7 @@ impl Retained {
         self.messages.get(topic.as_bytes()).map(|message| &message.0)
     }
 
-    /// Stores the message in place of the topic's last one. True when there was one [MQTT-3.3.1-5].
+    /// Stores the message in place of the topic's last one. Returns true when there was one [MQTT-3.3.1-5].
     pub fn set(&mut self, view: &MessageView<'_>) -> bool {
         let replaced = self.remove(view.topic);
         let message = ByTopic(view.to_bytes().into());
@@ -108,7 +109,7 @@ impl Retained {
         replaced
     }
 
-    /// True when there was one.
+    /// Removes the topic's message. Returns true when there was one.
     pub fn remove(&mut self, topic: &str) -> bool {
         let Some(message) = self.messages.take(topic.as_bytes()) else { return false };
         self.bytes -= message.0.len() as u64;
@@ -126,17 +127,17 @@ impl Retained {
         true
     }
 
-    /// When the next one expires.
+    /// Time at which the next message expires.
     pub fn next_expiry(&self) -> u64 {
         self.expiries.first().map_or(NEVER, |(at, _)| *at)
     }
 
-    /// The topic of the next one that expires.
+    /// Topic of the next message that expires.
     pub fn next_expiring(&self) -> Option<Box<str>> {
         self.expiries.first().map(|(_, message)| message.view().topic.into())
     }
 
-    /// Messages of a bucket in the order of their topics.
+    /// Returns the messages of a bucket in the order of their topics.
     pub fn of_bucket(&self, bucket: u16) -> impl Iterator<Item = &[u8]> {
         self.buckets.get(&bucket).into_iter().flatten().map(|message| &*message.0)
     }
@@ -149,7 +150,7 @@ impl Retained {
         self.buckets.keys().copied()
     }
 
-    /// Messages that match a filter, behind a topic; looks at a bounded number of them.
+    /// Returns messages that match a filter, after a topic. Examines a bounded number of them.
     pub fn page(&self, now: u64, filter: &str, after: Option<&str>, limit: usize) -> RetainedPage {
         let mut page = RetainedPage::default();
         let Ok(filter) = TopicFilter::parse(filter) else { return page };
@@ -197,7 +198,8 @@ impl Retained {
     }
 }
 
-/// The part of a filter that every matching topic begins with. `a/#` matches `a` too, so the separator stays out.
+/// Returns the part of a filter that every matching topic begins with. `a/#` matches `a` too, so the separator is
+/// not included.
 fn literal_prefix(filter: &str) -> &str {
     let wildcard = filter.find(['+', '#']).unwrap_or(filter.len());
     filter[..wildcard].trim_end_matches('/')

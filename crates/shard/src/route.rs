@@ -1,4 +1,4 @@
-//! What a Topic Filter leads to in a shard's own index.
+//! Destinations of a Topic Filter in a shard's own index.
 
 use mqtt::QoS;
 
@@ -13,8 +13,9 @@ pub(crate) struct Route {
 
 const _: () = assert!(size_of::<Route>() == 12);
 
-/// A bit of Subscription Options that SUBSCRIBE leaves at 0: the subscription is `#` of a client whose topics all begin with some levels, as
-/// its Client Identifier does, and which does not see these. Its filter also matches the topic that they lie below, which is not the client's.
+/// Bit of Subscription Options that SUBSCRIBE leaves at 0. It marks the subscription `#` of a client with a
+/// mountpoint, which it does not see. Its filter also matches the topic that is the parent of the mountpoint, which
+/// is not the client's.
 pub const BEHIND_MOUNTPOINT: u8 = 0x40;
 
 /// Subscription Options in the one byte of the SUBSCRIBE packet, and [`BEHIND_MOUNTPOINT`].
@@ -38,8 +39,8 @@ impl Options {
         self.0 & BEHIND_MOUNTPOINT != 0
     }
 
-    /// Options of one delivery for two subscriptions of a client: the higher QoS [MQTT-3.3.4-2]; RETAIN as published when one
-    /// of them wants it.
+    /// Merges the options of two subscriptions of a client for one delivery: the higher QoS [MQTT-3.3.4-2]; RETAIN
+    /// as published when one of them has it.
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         let qos = self.qos().max(other.qos());

@@ -9,16 +9,19 @@ use crate::message::NEVER;
 use crate::queue::Queue;
 use crate::subscriptions::Subscriptions;
 
-/// **Invariant:** small: a node holds millions that are away. What only some have lies behind a pointer.
+/// State of a session.
+///
+/// **Invariant:** small, because a node holds millions of absent sessions. Rare fields are behind a pointer.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub client_id: Box<str>,
     pub uid: SessionUid,
-    /// Of the last Claim.
+    /// Connection of the last Claim.
     pub connection: u64,
-    /// When it ends; [`NEVER`] while it is owned, and with a Session Expiry Interval of `u32::MAX`.
+    /// Time at which the session ends; [`NEVER`] while it is owned, and with a Session Expiry Interval of
+    /// `u32::MAX`.
     pub ends: u64,
-    /// Where an empty queue goes on. Of no meaning while there is one.
+    /// Number at which an empty queue continues. Meaningless while there is a queue.
     pub next: u64,
     pub subscriptions: Subscriptions,
     pub queue: Option<Box<Queue>>,
@@ -26,14 +29,14 @@ pub(crate) struct Session {
     /// Grows with every Claim, from 1 on.
     pub epoch: u32,
     pub user: u32,
-    /// Session Expiry Interval.
+    /// Session Expiry Interval in seconds.
     pub expiry_s: u32,
-    /// Of the shard at the last Claim: an owner of an earlier era is gone.
+    /// Era of the shard at the last Claim. An owner of an earlier era is gone.
     pub era: u32,
     pub window: u16,
     pub bucket: u16,
     pub has_owner: bool,
-    /// More of its queue had expired than is dropped at once: the next Tick goes on.
+    /// True when more of its queue had expired than is dropped at once: the next Tick continues.
     pub stuck: bool,
 }
 
@@ -43,31 +46,31 @@ const _: () = assert!(size_of::<Session>() <= 104);
 pub(crate) struct Extra {
     pub inbound: Inbound,
     pub will: Option<ArmedWill>,
-    /// By Topic Filter, which the session has subscribed to or has been refused.
+    /// Walks by Topic Filter, to which the session has subscribed or was refused.
     pub walks: BTreeMap<Box<str>, Walk>,
 }
 
-/// How far the retained messages of a subscription have been queued.
+/// Progress of queueing the retained messages of a subscription.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Walk {
-    /// Shards of which all are queued, as bits.
+    /// Bits of the shards whose messages are all queued.
     pub done: u16,
-    /// Of another shard those up to this topic are; empty when there is no such shard.
+    /// Topic up to which messages of one more shard are queued; empty when there is no such shard.
     pub after: Box<str>,
 }
 
 /// The Will of the last Claim.
 #[derive(Clone, Debug)]
 pub(crate) struct ArmedWill {
-    /// A [`MessageView`](crate::MessageView), encoded.
+    /// An encoded [`MessageView`](crate::MessageView).
     pub message: Arc<[u8]>,
-    /// Will Delay Interval.
+    /// Will Delay Interval in seconds.
     pub delay_s: u32,
-    /// [`NEVER`] while the session is owned.
+    /// Time at which it is due; [`NEVER`] while the session is owned.
     pub due: u64,
 }
 
-/// When something that was said to last `seconds` is over. `u32::MAX` seconds is never (3.1.2.11.2).
+/// Returns the time `seconds` after `now`. `u32::MAX` seconds is never (3.1.2.11.2).
 pub(crate) fn after(now: u64, seconds: u32) -> u64 {
     if seconds == u32::MAX { NEVER } else { now.saturating_add(u64::from(seconds) * 1000) }
 }
@@ -79,7 +82,8 @@ impl Extra {
 }
 
 impl Session {
-    /// When it is to be looked at: it ends, its Will is due, or the last look was not enough. [`NEVER`]: not at all.
+    /// Time at which the session needs attention: it ends, its Will is due, or the last Tick did not finish.
+    /// [`NEVER`]: no deadline.
     pub fn deadline(&self) -> u64 {
         let will = self.will().map_or(NEVER, |will| will.due);
         if self.stuck { 0 } else { self.ends.min(will) }
@@ -116,7 +120,7 @@ impl Session {
         walks.into_iter().flatten().map(|(filter, walk)| (&**filter, walk))
     }
 
-    /// At most `max` walks; beyond them none begins.
+    /// Stores a walk. At most `max` walks exist; none begins beyond them.
     pub fn set_walk(&mut self, filter: &str, walk: Walk, max: usize) {
         let walks = &mut self.extra.get_or_insert_default().walks;
         if walks.len() < max || walks.contains_key(filter) {
@@ -132,13 +136,13 @@ impl Session {
         self.drop_extra_if_empty();
     }
 
-    /// The queue, which is there as long as something is in it, and while the session is owned.
+    /// Returns the queue. It exists while it has entries, and while the session is owned.
     pub fn queue_mut(&mut self) -> &mut Queue {
         let next = self.next;
         self.queue.get_or_insert_with(|| Box::new(Queue::at(next)))
     }
 
-    /// Gives memory back that a session does not need while it is away.
+    /// Frees memory that a session does not need while it is absent.
     pub fn shrink(&mut self) {
         match &mut self.queue {
             Some(queue) if queue.is_empty() => {

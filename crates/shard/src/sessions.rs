@@ -1,4 +1,4 @@
-//! Where the sessions of a shard lie, and how they are found.
+//! Storage of the sessions of a shard, and their index.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -11,14 +11,14 @@ use crate::ids::{SESSIONS_MAX, SessionUid};
 use crate::queue::Queue;
 use crate::session::Session;
 
-/// A new session takes the lowest slot that is free, which depends on nothing but the slots in use.
+/// Sessions by slot. A new session takes the lowest free slot, which depends only on the slots in use.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     slots: Vec<Option<Box<Session>>>,
     free: BinaryHeap<Reverse<u32>>,
     /// Slots by Client Identifier.
     by_client: HashTable<u32>,
-    /// Slots by bucket, in no order.
+    /// Slots by bucket, in no particular order.
     by_bucket: BTreeMap<u16, Vec<u32>>,
     hasher: FixedState,
 }
@@ -64,20 +64,20 @@ impl Sessions {
         self.by_client.find(hash, same).copied()
     }
 
-    /// The slot that the next session takes; `None` when all are taken.
+    /// Returns the slot of the next session; `None` when all are taken.
     pub fn next_slot(&self) -> Option<u32> {
         let slot = self.free.peek().map_or(self.slots.len() as u32, |Reverse(slot)| *slot);
         (slot < SESSIONS_MAX).then_some(slot)
     }
 
-    /// A session into its slot, which is [`Self::next_slot`] but while a checkpoint is read.
+    /// Stores a session in its slot, which is [`Self::next_slot`] except while a checkpoint is read.
     pub fn insert(&mut self, session: Session) {
         let slot = session.uid.slot();
         if self.free.peek() == Some(&Reverse(slot)) {
             self.free.pop();
         }
         if self.slots.len() <= slot as usize {
-            // By an eighth, so that little stays empty.
+            // The vector grows by an eighth, so that little of it stays empty.
             let more = slot as usize + 1 - self.slots.len();
             if self.slots.capacity() - self.slots.len() < more {
                 self.slots.reserve_exact(more.max(self.slots.len() / 8));
@@ -115,19 +115,19 @@ impl Sessions {
         Some(session)
     }
 
-    /// The free slots after a checkpoint was read.
+    /// Collects the free slots after a checkpoint was read.
     pub fn find_free(&mut self) {
         let free = (0_u32..).zip(&self.slots).filter(|(_, session)| session.is_none());
         self.free = free.map(|(slot, _)| Reverse(slot)).collect();
     }
 
-    /// Sessions from a slot on, in the order of their slots.
+    /// Returns the sessions from a slot on, in the order of their slots.
     pub fn from(&self, slot: u32) -> impl Iterator<Item = &Session> {
         let from = (slot as usize).min(self.slots.len());
         self.slots[from..].iter().filter_map(Option::as_deref)
     }
 
-    /// Slots of a bucket, in order.
+    /// Returns the slots of a bucket, in order.
     pub fn of_bucket(&self, bucket: u16) -> Vec<u32> {
         let mut slots = self.by_bucket.get(&bucket).cloned().unwrap_or_default();
         slots.sort_unstable();

@@ -1,4 +1,4 @@
-//! The state of one shard, and how a batch is applied to it.
+//! State of one shard, and the application of batches to it.
 
 mod checkpoint;
 mod deliver;
@@ -43,16 +43,17 @@ pub use time::{CLOCK_STEP_MAX_MS, ELAPSED_MAX_MS, TICK_MAX};
 
 use restore::Pages;
 
-/// One shard: the sessions of the Client Identifiers that hash to it, and the retained messages of such topics.
+/// One shard: the sessions of the Client Identifiers that hash to it, and the retained messages of the topics that
+/// do.
 pub struct Shard {
     id: u16,
     /// Index of the last record that was applied.
     applied: u64,
-    /// The state's clock, ms.
+    /// The state's clock in ms.
     now: u64,
     limits: Limits,
     sessions: Sessions,
-    /// Sessions that ever began.
+    /// Number of sessions ever created.
     sessions_created: u64,
     bodies: Bodies,
     retained: Retained,
@@ -63,15 +64,15 @@ pub struct Shard {
     /// Messages of shared subscriptions whose member is gone.
     orphans: BTreeMap<u64, Entry>,
     orphans_created: u64,
-    /// Sessions to look at, by time and slot.
+    /// Deadlines of sessions, by time and slot.
     deadlines: BTreeSet<Deadline>,
-    /// Of the last `Started`.
+    /// Incarnation of the last `Started`.
     incarnation: u64,
-    /// How often a node's life began.
+    /// Number of incarnations of the node.
     era: u32,
-    /// When eras ended of which sessions may still be marked as owned.
+    /// End times of eras whose sessions may still be marked as owned.
     ended_eras: BTreeMap<u32, u64>,
-    /// The slot where the sweep goes on.
+    /// Slot at which the sweep continues.
     sweep: u32,
     routes: Arc<Index<Route>>,
     reader: Reader<Route>,
@@ -79,35 +80,37 @@ pub struct Shard {
     ids: Vec<u32>,
     /// Memory for the commands of a batch.
     commands: Vec<Decoded<'static>>,
-    /// The record that is applied in portions, as far as that is.
+    /// Progress of a record that is applied in portions.
     portion: Option<Portion>,
-    /// The portion ends when there are so many effects.
+    /// Number of effects at which a portion ends.
     effects_max: usize,
     counts: Counts,
     parts: Parts,
-    /// Pages of parts of which others are missing, while a checkpoint is read.
+    /// Pages of incomplete parts, while a checkpoint is read.
     pages: BTreeMap<u16, Pages>,
 }
 
-/// How far a record is applied of which there is too much for one go.
+/// Progress of a record that is too large to be applied at once.
 #[derive(Clone, Copy, Debug, Default)]
 struct Portion {
-    /// The command to go on with.
+    /// The command to continue with.
     command: u32,
-    /// Of a Publish: the routes in `matches` that are done, and the sessions that have the message.
+    /// Progress of a Publish: the routes in `matches` that are done, and the number of sessions that have the
+    /// message.
     routes: usize,
     matched: u32,
-    /// What the clock and the retained messages were before the record.
+    /// Clock before the record, in ms.
     before: u64,
+    /// Number and bytes of the retained messages before the record.
     retained: (usize, u64),
 }
 
-/// As many bytes of a part that has to be encoded before it changes count as an effect: about what takes as long.
+/// Number of bytes that count as one effect when a part has to be encoded before it changes: about as much work.
 const SAVED_PER_EFFECT: usize = 256;
 
 impl Shard {
-    /// An empty one. `hash_key` is the node's secret: who knew it could make filters and identifiers that collide. Nothing
-    /// that the shard says depends on it.
+    /// Creates an empty shard. `hash_key` is the node's secret: with it, a client could create filters and
+    /// identifiers that collide. No effect of the shard depends on it.
     pub fn new(id: u16, hash_key: [u8; 16]) -> Self {
         let [low, high] = [0, 8].map(|at| {
             let bytes: [u8; 8] = std::array::from_fn(|byte| hash_key[at + byte]);
@@ -148,20 +151,21 @@ impl Shard {
         }
     }
 
-    /// Applies the record that follows the last one; its effects are appended.
+    /// Applies the record that follows the last one, and appends its effects.
     ///
     /// # Errors
-    /// The record is not the next, or its payload is not a batch. Nothing has changed then.
+    /// The record is not the next, or its payload is not a batch. The state is unchanged then.
     pub fn apply(&mut self, index: u64, batch: &[u8], effects: &mut Vec<Effect>) -> Result<(), ApplyError> {
         while !self.apply_some(index, batch, usize::MAX, effects)? {}
         Ok(())
     }
 
-    /// The same in portions, each of about `effects` effects, for a message may be for very many sessions. True when all of the record is
-    /// applied; until then the next portion of it is all that may be asked for, or a look at what is there.
+    /// Applies a record in portions of about `effects` effects each, because one message may go to very many
+    /// sessions. Returns true when the whole record is applied. Until then only the next portion of it may be
+    /// applied, and the state may be read.
     ///
     /// # Errors
-    /// As [`Self::apply`].
+    /// The errors of [`Self::apply`].
     pub fn apply_some(
         &mut self,
         index: u64,
@@ -219,18 +223,18 @@ impl Shard {
         Ok(true)
     }
 
-    /// A record is applied in part.
+    /// Returns whether a record is applied in part.
     pub fn is_midway(&self) -> bool {
         self.portion.is_some()
     }
 
-    /// Goes on behind a record that is lost: a repair could not save it. What it would have changed stays as it was.
+    /// Skips a lost record that a repair could not save. The state that it would have changed stays as it was.
     pub fn pass_over(&mut self, index: u64) {
         self.touch(REST);
         self.applied = self.applied.max(index);
     }
 
-    /// False when there is more of it than the portion allows.
+    /// Applies a command. Returns false when the portion ends before the command does.
     fn apply_command(
         &mut self,
         at: &mut Portion,
@@ -325,21 +329,21 @@ impl Shard {
         }
     }
 
-    /// Whether a session has a connection; an owner of an earlier era is gone.
+    /// Returns whether a session has a connection; an owner of an earlier era is gone.
     fn is_owned(&self, session: &Session) -> bool {
         session.has_owner && session.era == self.era
     }
 
-    /// The slot of a session that is about to change.
+    /// Returns the slot of a session that is about to change.
     fn slot(&mut self, uid: SessionUid, effects: &mut Vec<Effect>) -> Result<u32, Answer> {
         let bucket = self.sessions.get(uid).ok_or(Answer::Gone)?.bucket;
         self.touch(bucket);
         self.settle(uid.slot(), effects);
-        // A session that should have been released may have ended by that.
+        // A session that should have been released may have ended by the release.
         self.sessions.get(uid).map(|_| uid.slot()).ok_or(Answer::Gone)
     }
 
-    /// The same for what only the owner may say.
+    /// Returns the slot of a session for a command of its owner.
     fn owned_slot(&mut self, uid: SessionUid, epoch: u32) -> Result<u32, Answer> {
         let session = self.sessions.get(uid).ok_or(Answer::Gone)?;
         let bucket = session.bucket;
@@ -351,7 +355,7 @@ impl Shard {
         Ok(uid.slot())
     }
 
-    /// A part is about to change.
+    /// Notes that a part is about to change.
     fn touch(&mut self, bucket: u16) {
         if self.parts.touch(bucket) {
             let bytes = self.encode_part(bucket);

@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 
 use crate::wire::{Reader, Writer};
 
-/// Bytes one after the other while they are few, a tree when they are many. Both in the order of the texts.
+/// Subscriptions as bytes while they are few, and as a tree when they are many. Both are in the order of the texts.
 #[derive(Debug)]
 #[expect(
     clippy::box_collection,
     reason = "most sessions have few, and a tree inside would make each of them larger"
 )]
 pub(crate) enum Subscriptions {
-    /// For each: Subscription Options, Subscription Identifier or 0, length of the text, text.
+    /// Subscription Options, Subscription Identifier or 0, length of the text, text, for each subscription.
     Few(Box<[u8]>),
     Many(Box<BTreeMap<Box<str>, (u8, u32)>>),
 }
 
 const _: () = assert!(size_of::<Subscriptions>() == 16);
 
-/// Bytes of the few. One text may be longer.
+/// Maximum size of the few, in bytes. One text may be longer.
 const FEW_BYTES: usize = 1024;
 
 impl Default for Subscriptions {
@@ -42,7 +42,7 @@ impl Subscriptions {
         }
     }
 
-    /// True when the text was there already.
+    /// Inserts a subscription. Returns true when the text existed already.
     pub fn insert(&mut self, text: &str, options: u8, id: u32) -> bool {
         match self {
             Self::Few(bytes) => {
@@ -74,7 +74,7 @@ impl Subscriptions {
         }
     }
 
-    /// True when the text was there.
+    /// Removes a subscription. Returns true when the text existed.
     pub fn remove(&mut self, text: &str) -> bool {
         match self {
             Self::Few(bytes) => {
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn subscriptions_are_found_few_or_many() {
+    fn few_and_many_subscriptions_are_found() {
         let mut subscriptions = Subscriptions::default();
         for number in (0..200).rev() {
             let text = format!("f/{number:03}");

@@ -25,13 +25,13 @@ pub(crate) trait Writer {
         self.raw(&value.to_le_bytes());
     }
 
-    /// With its length in front.
+    /// Appends a text after its length.
     fn text(&mut self, value: &str) {
         self.u32(value.len() as u32);
         self.raw(value.as_bytes());
     }
 
-    /// With its length in front.
+    /// Appends bytes after their length.
     fn blob(&mut self, value: &[u8]) {
         self.u32(value.len() as u32);
         self.raw(value);
@@ -44,7 +44,7 @@ impl Writer for Vec<u8> {
     }
 }
 
-/// What is left to read.
+/// Bytes that are still to be read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => malformed("a yes or no"),
+            _ => malformed("a Boolean"),
         }
     }
 
@@ -98,7 +98,7 @@ impl<'a> Reader<'a> {
     pub fn str(&mut self, len: usize) -> Result<&'a str, Malformed> {
         match std::str::from_utf8(self.bytes(len)?) {
             Ok(text) => Ok(text),
-            Err(_) => malformed("text that is no UTF-8"),
+            Err(_) => malformed("text that is not UTF-8"),
         }
     }
 
@@ -112,7 +112,8 @@ impl<'a> Reader<'a> {
         self.bytes(len)
     }
 
-    /// How many of something follow that takes at least `size` bytes each, so that nobody makes room for more than there is.
+    /// Reads a count of items of at least `size` bytes each. A count beyond the remaining bytes is an error, so
+    /// that a caller may reserve memory by it.
     pub fn count(&mut self, size: usize) -> Result<usize, Malformed> {
         let count = self.u32()? as usize;
         if count.checked_mul(size).is_none_or(|least| least > self.left()) {

@@ -1,7 +1,7 @@
-//! The checks of `fuzz/damage.rs` on records and parts that were good before somebody changed them.
+//! Checks of `fuzz/damage.rs` on good records and parts that were changed.
 
 #[path = "../fuzz/damage.rs"]
-#[allow(dead_code, reason = "the fuzzer's way in is not this one's")]
+#[allow(dead_code, reason = "this entry point is for the fuzzer only")]
 mod damage;
 #[path = "../../mqtt/fuzz/mutate.rs"]
 #[allow(dead_code, reason = "the codec's own fuzzing uses the rest")]
@@ -10,7 +10,7 @@ mod mutate;
 use mutate::Random;
 use shard::PartId;
 
-/// For each fixture, so that a run takes seconds.
+/// Number of rounds for each fixture, so that a run takes seconds.
 const ROUNDS: u64 = 300;
 
 #[test]
@@ -36,7 +36,7 @@ fn a_damaged_part_is_refused_or_does_no_harm() {
     }
 }
 
-/// A few bytes are others, or some are missing; more often those of numbers than those of texts.
+/// Changes or removes a few bytes, more often those of numbers than those of texts.
 fn change(random: &mut Random, bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for _ in 0..=random.below(3) {

@@ -1,4 +1,4 @@
-//! The shard against a model of it, on programs that nobody has thought of.
+//! Compares the shard with a model on random programs.
 
 #[path = "../fuzz/model.rs"]
 mod model;
@@ -10,9 +10,10 @@ use proptest::prelude::*;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// State, answers and effects are the model's; a replica that begins with a checkpoint says the same from there on.
+    /// State, answers and effects are those of the model. A replica that begins with a checkpoint has the same
+    /// effects from there on.
     #[test]
-    fn a_shard_does_what_the_rules_say(program in proptest::collection::vec(any::<u8>(), 0..4_000)) {
+    fn a_shard_follows_the_rules(program in proptest::collection::vec(any::<u8>(), 0..4_000)) {
         program::run(&program);
     }
 }

@@ -1,4 +1,4 @@
-//! Reads what `encode` writes, and refuses everything else.
+//! Decodes commands that `encode` wrote, and refuses everything else.
 
 use mqtt::{PacketId, QoS};
 
@@ -10,14 +10,14 @@ use crate::limits::Limits;
 use crate::message::MessageView;
 use crate::wire::Reader;
 
-/// A command of a batch, and where in the batch its message begins.
+/// A command of a batch, and the offset of its message in the batch.
 #[derive(Debug)]
 pub(crate) struct Decoded<'a> {
     pub command: Command<'a>,
     pub message: usize,
 }
 
-/// Reads the command that begins at `at`; returns where the next one does.
+/// Decodes the command at `at`; returns the offset of the next one.
 pub(crate) fn decode(batch: &[u8], at: usize) -> Result<(Decoded<'_>, usize), Malformed> {
     let mut header = Reader::new(batch.get(at..).unwrap_or_default());
     let (kind, version, zero) = (header.u8()?, header.u8()?, header.u16()?);
@@ -39,7 +39,7 @@ pub(crate) fn decode(batch: &[u8], at: usize) -> Result<(Decoded<'_>, usize), Ma
 
 struct Body<'a> {
     reader: Reader<'a>,
-    /// Where the body ends in its batch.
+    /// Offset of the end of the body in its batch.
     end: usize,
     message: usize,
 }
@@ -98,7 +98,7 @@ impl<'a> Body<'a> {
         let (window, clean_start, has_will) = (reader.u16()?, reader.bool()?, reader.bool()?);
         let delay_s = reader.u32()?;
         if !has_will && delay_s != 0 {
-            return malformed("delay of no Will");
+            return malformed("delay without a Will");
         }
         let will = if has_will { Some(Will { message: self.message()?, delay_s }) } else { None };
         let client_id = self.reader.text()?;
@@ -157,7 +157,7 @@ impl<'a> Body<'a> {
         }
         let group = self.reader.text()?;
         if !has_group && !group.is_empty() {
-            return malformed("name of no group");
+            return malformed("name of an absent group");
         }
         let group = has_group.then_some(group);
         Ok(Command::Enqueue(Enqueue { session, message, qos, retain, ids, identity, group }))
@@ -209,7 +209,7 @@ impl<'a> Body<'a> {
         let identity = Identity { origin: self.reader.u64()?, number: self.reader.u64()? };
         let is_some = self.reader.bool()?;
         if !is_some && (identity.origin, identity.number) != (0, 0) {
-            return malformed("identity that is none");
+            return malformed("fields of an absent identity");
         }
         Ok(is_some.then_some(identity))
     }
@@ -233,12 +233,13 @@ impl<'a> Body<'a> {
         self.pad()?;
         self.message = self.end - self.reader.left();
         if self.message >= MESSAGE_OFFSET_MAX {
-            return malformed("place of a message");
+            return malformed("offset of a message");
         }
         MessageView::read(&mut self.reader)
     }
 
-    /// Bodies begin and end at multiples of the alignment, so what is left says where padding ends.
+    /// Skips padding. Bodies begin and end at multiples of the alignment, so the remaining length gives the length
+    /// of the padding.
     fn pad(&mut self) -> Result<(), Malformed> {
         let padding = self.reader.bytes(self.reader.left() % MESSAGE_ALIGN)?;
         if padding.iter().all(|byte| *byte == 0) { Ok(()) } else { malformed("padding") }

@@ -1,14 +1,14 @@
-//! The stable form of commands.
+//! Stable encoding of commands.
 //!
-//! A command is a header of 8 bytes (kind, version, 0, length of the body) and a body that is filled up to a multiple of 8
-//! with zeros. A message in it comes before everything of variable length, at a multiple of 8.
+//! A command is a header of 8 bytes (kind, version, 0, length of the body) and a body that is filled up to a
+//! multiple of 8 with zeros. A message in it comes before all fields of variable length, at a multiple of 8.
 
 use super::{Acknowledgement, Claim, Command, Enqueue, Rewrite, WalkStep};
 use crate::ids::{Identity, MESSAGE_ALIGN, SessionUid};
 use crate::message::MessageView;
 use crate::wire::Writer;
 
-/// Kinds of commands. A number is never given to another one.
+/// Kinds of commands. A number is never reused for another kind.
 pub(super) mod kind {
     pub const STARTED: u8 = 1;
     pub const CONFIGURE: u8 = 2;
@@ -35,18 +35,19 @@ pub(super) mod kind {
     pub const WALK: u8 = 23;
 }
 
-/// The version that every kind of command has today.
+/// Current version of every kind of command.
 pub(super) const VERSION: u8 = 1;
 pub(crate) const HEADER: usize = 8;
 
-/// Bytes that the payload of a record never exceeds: the batch in front of its last command, and that with the largest packet.
+/// Maximum size of a record's payload in bytes: the batch before its last command, and that command with the
+/// largest packet.
 pub const RECORD_MAX: usize = (1 << 20) + (256 << 20) + (1 << 16);
 
-/// Appends a command to a batch; returns where in it the command's message begins.
+/// Appends a command to a batch; returns the offset of the command's message in it.
 pub(crate) fn encode(command: &Command<'_>, out: &mut Vec<u8>) -> Option<usize> {
     let start = out.len();
     debug_assert!(start.is_multiple_of(MESSAGE_ALIGN));
-    // The length is known afterwards.
+    // The length is filled in below.
     out.raw(&[kind_of(command), VERSION, 0, 0, 0, 0, 0, 0]);
     let message = body(command, out);
     pad(out);
@@ -216,7 +217,7 @@ fn owner(session: SessionUid, epoch: u32, out: &mut Vec<u8>) {
     out.u32(epoch);
 }
 
-/// Puts the message at the next place where one may be.
+/// Appends the message at the next aligned offset.
 fn put_message(message: &MessageView<'_>, out: &mut Vec<u8>) -> usize {
     pad(out);
     let at = out.len();

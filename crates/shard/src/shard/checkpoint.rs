@@ -1,22 +1,22 @@
-//! Checkpoints: the state as it is at one index, written part by part while batches go on.
+//! Checkpoints: the state at one index, written part by part while batches are applied.
 
 use crate::ids::{PartId, REST, fnv64};
 use crate::shard::Shard;
 
 impl Shard {
-    /// Begins a checkpoint of the present state, of the parts that have changed since the last one began. Returns the index
-    /// that it stands for. One that is under way is abandoned.
+    /// Begins a checkpoint of the present state, with the parts that have changed since the last one began. Returns
+    /// its index. Abandons an unfinished checkpoint.
     ///
     /// # Panics
-    /// While a record [is applied in part](Self::is_midway).
+    /// Panics while a record [is applied in part](Self::is_midway).
     pub fn begin_checkpoint(&mut self) -> u64 {
-        assert!(!self.is_midway(), "a checkpoint stands for whole records");
+        assert!(!self.is_midway(), "a checkpoint is taken between records");
         self.parts.begin(self.applied);
         self.applied
     }
 
-    /// Hands out parts of the checkpoint, pages of at most 1 MiB, until they are all out, which is then said by `true`, or
-    /// `budget` bytes are exceeded. A page without bytes deletes what the log holds of it.
+    /// Writes parts of the checkpoint in pages of at most 1 MiB, until `budget` bytes are exceeded. Returns true
+    /// when all parts are written. A page without bytes deletes the page that the log holds.
     pub fn write_parts(&mut self, budget: usize, out: &mut dyn FnMut(PartId, &[u8])) -> bool {
         let mut written = 0;
         while written <= budget {
@@ -27,12 +27,14 @@ impl Shard {
         false
     }
 
-    /// The last checkpoint that began will never be complete: all its parts are written again with the next one.
+    /// Notes that the last checkpoint that began will never be complete: all its parts are written again with the
+    /// next one.
     pub fn abandon_checkpoint(&mut self) {
         self.parts.abandon();
     }
 
-    /// The part's bucket is written with the next checkpoint although it has not changed: where it stands is to be freed.
+    /// Marks the part's bucket for the next checkpoint although it has not changed, because its segment is to be
+    /// freed.
     pub fn renew_part(&mut self, part: PartId) {
         self.parts.renew(part.bucket());
     }
@@ -42,7 +44,7 @@ impl Shard {
         self.bodies.live() + self.parts.stored_bytes()
     }
 
-    /// A number that replicas have in common as long as their states are the same.
+    /// Returns a digest that is equal on replicas as long as their states are the same.
     pub fn digest(&self) -> u64 {
         let mut buckets: Vec<u16> = self.sessions.buckets().chain(self.retained.buckets()).collect();
         buckets.push(REST);

@@ -1,4 +1,4 @@
-//! The client's part in QoS 1 and 2, both ways.
+//! The client's part in QoS 1 and 2, in both directions.
 
 use mqtt::{PacketId, QoS};
 
@@ -36,7 +36,7 @@ impl Shard {
                 entry.details = 0;
                 queue.receive(n);
                 self.release_entry(&mut body, true);
-                // The message is not needed any more [MQTT-4.3.3-4], so its bytes may make room for another.
+                // The message is no longer needed [MQTT-4.3.3-4], so its bytes may make room for another.
                 self.pump(slot, effects);
                 return Answer::Release { n, again: false };
             }

@@ -1,4 +1,4 @@
-//! The stable form of parts. Each begins with its version; a part with nothing in it has no bytes.
+//! Stable encoding of parts. Each begins with its version; an empty part has no bytes.
 
 use crate::bodies::Bodies;
 use crate::entry::Entry;
@@ -7,9 +7,9 @@ use crate::session::Session;
 use crate::shard::Shard;
 use crate::wire::Writer;
 
-/// Of all parts but those below.
+/// Version of all parts except the following.
 pub(super) const VERSION: u8 = 1;
-/// Of a bucket's sessions where some wait for retained messages: each says how far those of its subscriptions are queued.
+/// Version of a bucket of sessions where some wait for retained messages: each has the progress of its walks.
 pub(super) const WITH_WALKS: u8 = 2;
 
 impl Shard {
@@ -133,7 +133,7 @@ fn encode_walks(session: &Session, out: &mut Vec<u8>) {
     }
 }
 
-/// A queue that is empty looks the same whether there is one or not.
+/// Encodes a queue. An empty queue and no queue have the same encoding.
 fn encode_queue(session: &Session, bodies: &Bodies, out: &mut Vec<u8>) {
     let Some(queue) = session.queue.as_ref().filter(|queue| !queue.is_empty()) else {
         let next = session.queue.as_ref().map_or(session.next, |queue| queue.end());
@@ -145,7 +145,7 @@ fn encode_queue(session: &Session, bodies: &Bodies, out: &mut Vec<u8>) {
     out.bool(true);
     out.u64(open.start);
     out.u64(queue.within());
-    // Below what is open it says nothing, and an empty queue may remember it or not.
+    // Below the open deliveries the number has no meaning, and an empty queue may or may not keep it.
     out.u64(if queue.dup_below > open.start { queue.dup_below } else { 0 });
     out.u32((open.end - open.start) as u32);
     out.u32((waiting.end - waiting.start) as u32);

@@ -1,4 +1,4 @@
-//! A place in a session's queue, and the rule for full ones.
+//! Slots in a session's queue, and the rule for full queues.
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use crate::message::NEVER;
 use crate::queue::Queue;
 use crate::shard::Shard;
 
-/// A message that comes to a session.
+/// A message for a session.
 pub(super) struct Arrival {
-    /// Of its command.
+    /// Number of its command.
     pub ordinal: u32,
     pub entry: Entry,
     pub details: EntryDetails,
     pub when_full: WhenFull,
 }
 
-/// What a full queue of a session with a connection does.
+/// Behaviour of a full queue of a session with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WhenFull {
-    /// Takes it beyond its limits; whoever brought it waits.
+    /// The queue accepts it beyond its limits; the publisher waits.
     GoOver,
-    /// Does not take it: nobody waits, as for a Will.
+    /// The queue does not accept it: there is no publisher that could wait, as for a Will.
     Refuse,
 }
 
@@ -55,7 +55,8 @@ impl Shard {
         Answer::Done
     }
 
-    /// The name of a shared subscription, in common with the last message in the queue when it has the same.
+    /// Returns the name of a shared subscription, sharing the memory of the last message in the queue if it has the
+    /// same.
     fn group_name(&self, slot: u32, group: &str) -> Arc<str> {
         let queue = self.sessions.queue(slot);
         let last = queue.and_then(|queue| queue.get(queue.end().checked_sub(1)?));
@@ -63,7 +64,7 @@ impl Shard {
         name.filter(|name| ***name == *group).cloned().unwrap_or_else(|| group.into())
     }
 
-    /// Gives a message its place. The session's part was touched and the session is settled.
+    /// Queues a message. The session's part was touched and the session is settled.
     pub(super) fn enqueue(&mut self, slot: u32, arrival: Arrival, effects: &mut Vec<Effect>) {
         let Arrival { ordinal, mut entry, mut details, when_full } = arrival;
         let size = entry.size();
@@ -95,7 +96,7 @@ impl Shard {
         let queue = session.queue_mut();
         let first = queue.next_waiting().is_none();
         let n = queue.push(entry, over);
-        // While another waits, so does this one: the window is closed.
+        // While another message waits, this one waits too: the window is closed.
         let turn = owned && first && queue.window_open(window, &self.limits);
         let pinned = turn && (expires == NEVER || expires > now);
         if pinned {
@@ -109,7 +110,8 @@ impl Shard {
         }
     }
 
-    /// Makes room in the queue of a session that is away, by the rule for full ones. False when there is none to be made.
+    /// Makes room in the queue of an absent session, by the rule for full queues. Returns false when that is not
+    /// possible.
     fn make_room(&mut self, slot: u32, size: u64, effects: &mut Vec<Effect>) -> bool {
         let mut dropped = Dropped::default();
         let room = loop {
@@ -129,7 +131,7 @@ impl Shard {
         room
     }
 
-    /// What lies beyond the limits of a session's queue is settled by the rule for full ones.
+    /// Settles the messages beyond the limits of a session's queue by the rule for full queues.
     pub(super) fn settle_over(&mut self, slot: u32, effects: &mut Vec<Effect>) {
         let Some(queue) = self.sessions.queue_mut(slot) else { return };
         let end = queue.end();
@@ -163,7 +165,7 @@ impl Shard {
         }
     }
 
-    /// A session that goes away keeps what it may then have.
+    /// Reduces the queue of a session whose connection goes to the limits of an absent session.
     pub(super) fn trim(&mut self, slot: u32, effects: &mut Vec<Effect>) {
         let mut dropped = Dropped::default();
         let max = self.limits.absent_bytes_max;
@@ -175,7 +177,7 @@ impl Shard {
         self.report_dropped(slot, dropped, effects);
     }
 
-    /// Drops the oldest message that waits; false when there is none.
+    /// Drops the oldest waiting message; returns false when there is none.
     fn drop_oldest(&mut self, slot: u32, dropped: &mut Dropped) -> bool {
         let popped = self.sessions.queue_mut(slot).and_then(Queue::pop_waiting);
         let Some((n, entry)) = popped else { return false };
@@ -196,7 +198,7 @@ impl Shard {
         true
     }
 
-    /// A message that waited is not in its queue any more, and nobody will read it.
+    /// Releases a waiting message that was removed from its queue and will not be read.
     fn forget_waiting(&mut self, slot: u32, mut entry: Entry) {
         let owned = self.sessions.at(slot).is_some_and(|session| self.is_owned(session));
         self.counts.queued_messages -= 1;
@@ -204,7 +206,7 @@ impl Shard {
         self.release_entry(&mut entry, owned);
     }
 
-    /// A message is held for a session no longer.
+    /// Notes that a session no longer holds a message.
     pub(super) fn release_entry(&mut self, entry: &mut Entry, owned: bool) {
         self.counts.held_bytes -= entry.size();
         self.counts.held_absent_bytes -= if owned { 0 } else { entry.size() };
@@ -218,7 +220,8 @@ impl Shard {
         }
     }
 
-    /// Opens what the window of the connection allows; drops what has expired when its turn comes, a bounded number.
+    /// Opens the deliveries that the window of the connection allows. Drops a bounded number of expired ones on the
+    /// way.
     pub(super) fn pump(&mut self, slot: u32, effects: &mut Vec<Effect>) {
         let Some(session) = self.sessions.at(slot) else { return };
         if !self.is_owned(session) {
@@ -263,10 +266,10 @@ impl Shard {
     }
 }
 
-/// Expired messages that are dropped while others wait for the same batch.
+/// Maximum number of expired messages that are dropped at once, while others wait for the same batch.
 const EXPIRED_AT_ONCE: u32 = 4096;
 
-/// Deliveries that were dropped one after the other.
+/// Consecutive deliveries that were dropped.
 #[derive(Default)]
 struct Dropped(Option<(u64, u64)>);
 
@@ -277,7 +280,7 @@ impl Dropped {
     }
 }
 
-/// Deliveries that are told of in runs.
+/// Deliveries that are reported in runs.
 struct Run<'a> {
     effects: &'a mut Vec<Effect>,
     session: SessionUid,

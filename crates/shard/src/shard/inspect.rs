@@ -1,4 +1,4 @@
-//! What the host and operators read.
+//! Read access for the host and operators.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::retained::RetainedPage;
 use crate::session::Session;
 use crate::shard::Shard;
 
-/// A session as it is now.
+/// A session in its present state.
 #[derive(Clone, Copy)]
 pub struct SessionView<'a> {
     session: &'a Session,
@@ -29,20 +29,22 @@ pub struct SessionView<'a> {
 /// One delivery to one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryView<'a> {
-    /// Where its message stands.
+    /// Location of its message.
     pub key: MessageKey,
     /// Bytes of the message in the log, filled up to 8.
     pub size: u64,
     pub qos: QoS,
     pub retain: bool,
-    /// It was open before the present connection, so it may have been sent: a PUBLISH has DUP [MQTT-3.3.1-1].
+    /// True when the delivery was open before the present connection, so it may have been sent: its PUBLISH has DUP
+    /// [MQTT-3.3.1-1].
     pub dup: bool,
     pub phase: Phase,
-    /// By its Message Expiry Interval or because it has waited too long; [`NEVER`] without either.
+    /// Time at which the message expires, by its Message Expiry Interval or the maximum waiting time; [`NEVER`]
+    /// without either.
     pub expires: u64,
     /// Subscription Identifiers.
     pub ids: &'a [u32],
-    /// On behalf of a shared subscription.
+    /// Shared subscription that the delivery belongs to.
     pub group: Option<&'a str>,
 }
 
@@ -61,17 +63,17 @@ impl Shard {
         self.id
     }
 
-    /// Index of the last record that was applied, all of it; 0 at first.
+    /// Index of the last record that was applied completely; 0 at first.
     pub fn applied(&self) -> u64 {
         self.applied - u64::from(self.is_midway())
     }
 
-    /// The state's clock, ms.
+    /// The state's clock in ms.
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// Of the last [`Started`](crate::Command::Started).
+    /// Incarnation of the last [`Started`](crate::Command::Started).
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
@@ -84,12 +86,12 @@ impl Shard {
         &self.counts
     }
 
-    /// Identities that are remembered.
+    /// Number of recorded identities.
     pub fn identities(&self) -> usize {
         self.identities.len()
     }
 
-    /// Whether a message with this identity has been taken.
+    /// Returns whether a message with this identity was accepted.
     pub fn knows(&self, identity: Identity) -> bool {
         self.identities.contains(&identity) && !mutated(Mutation::ForgetIdentities)
     }
@@ -106,7 +108,7 @@ impl Shard {
         SessionView { session, bodies: &self.bodies, owned: self.is_owned(session) }
     }
 
-    /// Up to `limit` sessions from a place on, which is 0 at first, and the place to go on at.
+    /// Returns up to `limit` sessions from a position on, which is 0 at first, and the position to continue at.
     pub fn sessions_from(&self, list_index: u32, limit: usize) -> (Vec<SessionUid>, Option<u32>) {
         let some: Vec<_> = self.sessions.from(list_index).take(limit).map(|session| session.uid).collect();
         let next = some.last().map(|uid| uid.slot() + 1);
@@ -114,30 +116,31 @@ impl Shard {
         (some, next)
     }
 
-    /// Filters of all sessions, but for shared ones: what the node's index has to know of this shard.
+    /// Returns the filters of all sessions, except shared ones: the routes to this shard in the node's index.
     pub fn filters(&self) -> BTreeSet<&str> {
         let texts = self.sessions.from(0).flat_map(|session| session.subscriptions.iter());
         let plain = |text: &&str| Subscription::parse(text).is_ok_and(|parsed| parsed.share.is_none());
         texts.map(|(text, ..)| text).filter(plain).collect()
     }
 
-    /// The topic's retained message, a [`MessageView`](crate::MessageView) encoded, expired or not.
+    /// Returns the topic's retained message as an encoded [`MessageView`](crate::MessageView), expired or not.
     pub fn retained(&self, topic: &str) -> Option<&Arc<[u8]>> {
         self.retained.get(topic)
     }
 
-    /// Up to `limit` retained messages that match a filter and have not expired by the state's clock, behind a topic; looks
-    /// at a bounded number.
+    /// Returns up to `limit` retained messages after a topic that match a filter and have not expired by the
+    /// state's clock. Examines a bounded number.
     pub fn retained_page(&self, filter: &str, after: Option<&str>, limit: usize) -> RetainedPage {
         self.retained.page(self.now, filter, after, limit)
     }
 
-    /// How many retained messages there are, and their bytes.
+    /// Returns the number of retained messages and their bytes.
     pub fn retained_counts(&self) -> (u64, u64) {
         (self.retained.len() as u64, self.retained.bytes())
     }
 
-    /// A Will that is to be published, a [`MessageView`](crate::MessageView) encoded. Its `expires` is as the Claim had it.
+    /// Returns a Will that is to be published, as an encoded [`MessageView`](crate::MessageView). Its `expires` is
+    /// that of the Claim.
     pub fn due_will(&self, id: u64) -> Option<&Arc<[u8]>> {
         self.wills.get(&id)
     }
@@ -175,12 +178,12 @@ impl<'a> SessionView<'a> {
         &self.session.client_id
     }
 
-    /// As the last Claim said.
+    /// User of the last Claim.
     pub fn user(self) -> u32 {
         self.session.user
     }
 
-    /// The connection that serves it.
+    /// Connection that serves the session.
     pub fn owner(self) -> Option<u64> {
         self.owned.then_some(self.session.connection)
     }
@@ -189,27 +192,27 @@ impl<'a> SessionView<'a> {
         self.session.epoch
     }
 
-    /// Of the last Claim.
+    /// Window of the last Claim.
     pub fn window(self) -> u16 {
         self.session.window
     }
 
-    /// Session Expiry Interval.
+    /// Session Expiry Interval in seconds.
     pub fn expiry_s(self) -> u32 {
         self.session.expiry_s
     }
 
-    /// When it ends, by the state's clock; [`NEVER`] while it is owned.
+    /// Time of the state's clock at which the session ends; [`NEVER`] while it is owned.
     pub fn ends(self) -> u64 {
         self.session.ends
     }
 
-    /// When its Will is due; [`NEVER`] without one and while it is owned.
+    /// Time at which its Will is due; [`NEVER`] without one and while the session is owned.
     pub fn will_due(self) -> u64 {
         self.session.will().map_or(NEVER, |will| will.due)
     }
 
-    /// Text, Subscription Options, Subscription Identifier or 0; in the order of the texts.
+    /// Returns text, Subscription Options, and Subscription Identifier or 0, in the order of the texts.
     pub fn subscriptions(self) -> impl Iterator<Item = (&'a str, u8, u32)> {
         self.session.subscriptions.iter()
     }
@@ -218,45 +221,46 @@ impl<'a> SessionView<'a> {
         self.session.subscriptions.len()
     }
 
-    /// Topic Filters whose retained messages are not all queued; shards of which they are, as bits, and of another one the topic up to
-    /// which they are, or "".
+    /// Returns the Topic Filters whose retained messages are not all queued. Each has the bits of the shards that
+    /// are done, and for one more shard the topic up to which messages are queued, or "".
     pub fn walks(self) -> impl Iterator<Item = (&'a str, u16, &'a str)> {
         self.session.walks().map(|(filter, walk)| (filter, walk.done, &*walk.after))
     }
 
-    /// Packet Identifiers of QoS 2 publishes that were received and not released, in the order they came, with their toggles.
+    /// Returns the Packet Identifiers of QoS 2 publishes that were received and not released, in the order of their
+    /// arrival, with their toggles.
     pub fn received(self) -> impl Iterator<Item = (PacketId, bool)> {
         let inbound = self.session.inbound().into_iter();
         inbound.flat_map(|inbound| inbound.received().map(|id| (id, inbound.toggle(id))))
     }
 
-    /// Whether the Packet Identifier was released an odd number of times.
+    /// Returns whether the Packet Identifier was released an odd number of times.
     pub fn toggle(self, packet_id: PacketId) -> bool {
         self.session.inbound().is_some_and(|inbound| inbound.toggle(packet_id))
     }
 
-    /// Whether QoS 2 publishes of it were ever received, as far as that can be told.
+    /// Returns whether QoS 2 publishes of the session were ever received, as far as the state shows.
     pub fn has_received(self) -> bool {
         self.session.inbound().is_some()
     }
 
-    /// Pages of toggles that are set: bit `b` of page `p` is that of Packet Identifier 64 p + b.
+    /// Returns the pages of toggles that are set: bit `b` of page `p` belongs to Packet Identifier 64 p + b.
     pub fn toggles(self) -> impl Iterator<Item = (u16, u64)> {
         self.session.inbound().into_iter().flat_map(|inbound| inbound.toggles().iter().copied())
     }
 
-    /// The open delivery that carries a Packet Identifier.
+    /// Returns the open delivery with a Packet Identifier.
     pub fn number(self, packet_id: PacketId) -> Option<u64> {
         self.session.queue.as_ref()?.numbered(packet_id)
     }
 
-    /// `None`: gone, or never there.
+    /// Returns a delivery; `None` when it is gone or never existed.
     pub fn entry(self, n: u64) -> Option<EntryView<'a>> {
         let queue = self.session.queue.as_ref()?;
         Some(self.entry_view(n, queue, queue.get(n)?))
     }
 
-    /// Deliveries that are there, from one on, with their numbers.
+    /// Returns the existing deliveries from `from` on, with their numbers.
     pub fn entries(self, from: u64) -> impl Iterator<Item = (u64, EntryView<'a>)> {
         let queue = self.session.queue.as_deref().into_iter();
         queue.flat_map(move |queue| {
@@ -279,40 +283,40 @@ impl<'a> SessionView<'a> {
         }
     }
 
-    /// Deliveries that are open, and finished ones among them.
+    /// Range of open deliveries, finished ones among them included.
     pub fn open(self) -> Range<u64> {
         let next = self.session.next;
         self.session.queue.as_ref().map_or(next..next, |queue| queue.open_range())
     }
 
-    /// Deliveries that wait.
+    /// Range of waiting deliveries.
     pub fn waiting(self) -> Range<u64> {
         let next = self.session.next;
         self.session.queue.as_ref().map_or(next..next, |queue| queue.waiting_range())
     }
 
-    /// Deliveries below it lie within the limits of the queue.
+    /// Deliveries below this number are within the limits of the queue.
     pub fn within(self) -> u64 {
         self.session.queue.as_ref().map_or(self.session.next, |queue| queue.within())
     }
 
-    /// Deliveries that are open and not finished.
+    /// Number of deliveries that are open and not finished.
     pub fn unfinished(self) -> u32 {
         self.session.queue.as_ref().map_or(0, |queue| queue.unfinished())
     }
 
-    /// Of the messages that wait.
+    /// Bytes of the waiting messages.
     pub fn waiting_bytes(self) -> u64 {
         self.session.queue.as_ref().map_or(0, |queue| queue.waiting_bytes())
     }
 
-    /// Of the messages that are pinned.
+    /// Bytes of the pinned messages.
     pub fn pinned_bytes(self) -> u64 {
         self.session.queue.as_ref().map_or(0, |queue| queue.open_bytes())
     }
 }
 
-/// The Packet Identifier of a delivery.
+/// Returns the Packet Identifier of a delivery.
 pub fn packet_id(n: u64) -> PacketId {
     let ids = if mutated(Mutation::ReusePacketId) { 4 } else { PACKET_IDS };
     let id = 1 + (n % ids) as u16;

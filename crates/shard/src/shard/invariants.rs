@@ -1,4 +1,4 @@
-//! What is true of a shard between any two batches.
+//! Invariants of a shard between any two batches.
 
 use crate::counts::Counts;
 use crate::deadline::Deadline;
@@ -7,14 +7,16 @@ use crate::message::NEVER;
 use crate::shard::Shard;
 
 impl Shard {
+    /// Checks all invariants. Takes time in proportion to the state.
+    ///
     /// # Panics
-    /// When something is wrong with the state: a fault of ours. Takes time in proportion to the state.
+    /// Panics when an invariant does not hold: a bug of this crate.
     pub fn check_invariants(&self) {
         self.retained.check_invariants();
         self.check_sessions();
     }
 
-    /// [`Self::check_invariants`] without the retained messages.
+    /// Checks the invariants of [`Self::check_invariants`] except those of retained messages.
     pub fn check_sessions(&self) {
         self.sessions.check_invariants();
         let mut counts = Counts::default();
@@ -40,7 +42,7 @@ impl Shard {
             queue.check_invariants();
             assert!(
                 owned || session.has_owner || queue.within() == queue.end(),
-                "nobody waits for a session that is away"
+                "no publisher waits for an absent session"
             );
             counts.queued_messages += queue.end() - queue.waiting_range().start;
             counts.queued_bytes += queue.waiting_bytes();
@@ -68,7 +70,7 @@ impl Shard {
         self.check_routes();
     }
 
-    /// The index holds the subscriptions that are not shared, and nothing else.
+    /// Checks that the index holds exactly the subscriptions that are not shared.
     fn check_routes(&self) {
         let plain = |session: &crate::session::Session| {
             let texts = session.subscriptions.iter();

@@ -1,4 +1,4 @@
-//! Who serves a Client Identifier, and the life of its session.
+//! Ownership of Client Identifiers, and the beginning and end of their sessions.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::shard::Shard;
 use crate::subscriptions::Subscriptions;
 
 impl Shard {
-    /// Clean Start begins a session anew, else one that exists goes on [MQTT-3.1.4-4] [MQTT3-3.1.4-3]; it lasts at least as
-    /// long as the connection [MQTT3-4.1.0-1] [MQTT3-4.1.0-2].
+    /// Claims a session. Clean Start begins a new one, otherwise an existing one is resumed [MQTT-3.1.4-4]
+    /// [MQTT3-3.1.4-3]. A session lasts at least as long as the connection [MQTT3-4.1.0-1] [MQTT3-4.1.0-2].
     pub(super) fn claim(&mut self, ordinal: u32, claim: &Claim<'_>, effects: &mut Vec<Effect>) {
         let bucket = client_bucket(claim.client_id);
         self.touch(bucket);
@@ -45,13 +45,14 @@ impl Shard {
         self.rearm(slot);
     }
 
-    /// The owner of a session that is claimed has gone, or goes by this. Returns the session unless that is over.
+    /// Removes the owner of a session that is claimed, which has gone or is taken over. Returns the session unless
+    /// it has ended.
     fn evict_owner(&mut self, slot: u32, clean_start: bool, effects: &mut Vec<Effect>) -> Option<u32> {
         self.settle(slot, effects);
         if self.sessions.at(slot)?.has_owner {
             self.release_slot(slot, self.now, None, WillFate::Arm, effects);
         }
-        // Its time may have come without a tick.
+        // The session may have expired without a tick.
         let early = if mutated(Mutation::EarlyExpiry) { 3_600_000 } else { 0 };
         let over = self.sessions.at(slot)?.ends <= self.now.saturating_add(early);
         if clean_start && !mutated(Mutation::IgnoreCleanStart) || over {
@@ -60,7 +61,7 @@ impl Shard {
             return None;
         }
         self.disarm(slot);
-        // None when the session is resumed before its Will is due [MQTT-3.1.3-9].
+        // No Will when the session is resumed before the Will is due [MQTT-3.1.3-9].
         if self.sessions.at(slot)?.will().is_some_and(|will| will.due <= self.now) {
             self.will_due(slot, effects);
         }
@@ -116,7 +117,7 @@ impl Shard {
         self.counts.held_absent_bytes -= bytes;
     }
 
-    /// Everything that is open is sent again, in order [MQTT-4.4.0-1] [MQTT-4.6.0-1].
+    /// Reports all open deliveries, so that they are sent again in order [MQTT-4.4.0-1] [MQTT-4.6.0-1].
     fn report_open(&self, slot: u32, effects: &mut Vec<Effect>) {
         let Some(session) = self.sessions.at(slot) else { return };
         let Some(queue) = &session.queue else { return };
@@ -150,7 +151,8 @@ impl Shard {
         }
     }
 
-    /// The connection went at `disconnected_at`, which is now or the end of a node's last life.
+    /// Releases a session. The connection ended at `disconnected_at`, which is now or the end of the node's
+    /// previous incarnation.
     pub(super) fn release_slot(
         &mut self,
         slot: u32,
@@ -169,7 +171,7 @@ impl Shard {
         session.ends = after(disconnected_at, session.expiry_s);
         let (ends, will) = (session.ends, session.take_will());
         if let Some(mut will) = will.filter(|_| fate == WillFate::Arm) {
-            // Due after its delay or when the session ends, whichever comes first [MQTT-3.1.3-9].
+            // The Will is due after its delay or when the session ends, whichever comes first [MQTT-3.1.3-9].
             will.due = after(disconnected_at, will.delay_s).min(ends);
             session.set_will(will);
         }
@@ -182,7 +184,7 @@ impl Shard {
         if is_due {
             self.will_due(slot, effects);
         }
-        // Nobody reads any more: publishers stop waiting, the rule for full queues decides.
+        // Nobody reads the queue any more: publishers stop waiting, and the rule for full queues decides.
         self.settle_over(slot, effects);
         self.trim(slot, effects);
         if ends <= now {
@@ -213,8 +215,8 @@ impl Shard {
         }
     }
 
-    /// Ends a session: its subscriptions, what waits for it, and a Will that was still to come [MQTT-3.1.2-8]. Its part was
-    /// touched.
+    /// Ends a session with its subscriptions, its queue, and a Will that was not due yet [MQTT-3.1.2-8]. Its part
+    /// was touched.
     pub(super) fn end_slot(&mut self, slot: u32, reason: EndReason, effects: &mut Vec<Effect>) {
         let Some(session) = self.sessions.at(slot) else { return };
         let owned = self.is_owned(session);
@@ -245,8 +247,8 @@ impl Shard {
         effects.push(Effect::SessionEnded { session, client_id, shared, reason });
     }
 
-    /// What a member of a shared subscription has not acknowledged when its session ends goes to another [MQTT-4.8.2-4], but
-    /// at QoS 2 only what it has not been sent [MQTT-4.8.2-5].
+    /// Ends an entry of a session that ends. Another member of a shared subscription receives its unacknowledged
+    /// messages [MQTT-4.8.2-4]. At QoS 2 that holds only for messages that were not sent [MQTT-4.8.2-5].
     fn end_entry(
         &mut self,
         (session, n): (SessionUid, u64),
@@ -272,7 +274,7 @@ impl Shard {
         self.release_entry(&mut entry, owned);
     }
 
-    /// A session that is known to be there.
+    /// Returns a session that is known to exist.
     pub(super) fn session_at(&mut self, slot: u32) -> &mut Session {
         self.sessions.at_mut(slot).expect("looked up by this command")
     }

@@ -1,4 +1,4 @@
-//! A message for all the sessions that match its topic.
+//! Delivery of a message to all sessions that match its topic.
 
 use mqtt::{QoS, TopicName};
 
@@ -12,19 +12,20 @@ use crate::route::{Options, Route};
 use crate::shard::enqueue::{Arrival, WhenFull};
 use crate::shard::{Portion, Shard};
 
-/// What a Publish says, for each session that it reaches.
+/// Data of a Publish for each session that it reaches.
 struct Published<'a> {
     ordinal: u32,
     key: MessageKey,
     view: &'a MessageView<'a>,
     size: u64,
     when_full: WhenFull,
-    /// Several sessions may get it.
+    /// True when several sessions may receive it.
     shared: bool,
 }
 
 impl Shard {
-    /// `None` when there are more sessions than the portion allows: it goes on behind the last one that has the message.
+    /// Publishes a message. Returns `None` when there are more sessions than the portion allows: the next portion
+    /// continues after the last session that has the message.
     pub(super) fn publish(
         &mut self,
         at: &mut Portion,
@@ -55,7 +56,8 @@ impl Shard {
         Some(Answer::Published { matched: std::mem::take(&mut at.matched) })
     }
 
-    /// Fills `matches` with the subscriptions of those who get a message, session by session. False when it has come before.
+    /// Fills `matches` with the subscriptions of the sessions that receive a message, session by session. Returns
+    /// false when the message was accepted before.
     fn find_sessions(&mut self, view: &MessageView<'_>, identity: Option<Identity>) -> bool {
         self.matches.clear();
         if let Some(identity) = identity {
@@ -65,18 +67,19 @@ impl Shard {
             // The Packet Identifier is in use again, so its last message was released.
             self.identities.remove(&Identity { number: identity.number ^ 1, ..identity });
         }
-        // What is delivered at QoS 0 no session keeps.
+        // No session keeps messages that are delivered at QoS 0.
         if view.qos > QoS::AtMostOnce
             && let Ok(topic) = TopicName::parse(view.topic)
         {
             self.reader.matches(topic, &mut self.matches);
-            // Which order the index has depends on its history.
+            // The order of the index depends on its history.
             self.matches.sort_unstable_by_key(|route| (route.slot, route.id, route.options.0));
         }
         true
     }
 
-    /// One copy for all subscriptions of a session that match [MQTT-3.3.4-2] [MQTT-3.3.4-4]. True when it gets one.
+    /// Delivers one copy for all subscriptions of a session that match [MQTT-3.3.4-2] [MQTT-3.3.4-4]. Returns true
+    /// when the session receives one.
     fn publish_to(&mut self, published: &Published<'_>, routes: &[Route], effects: &mut Vec<Effect>) -> bool {
         let Published { ordinal, key, view, size, when_full, shared } = *published;
         let slot = routes[0].slot;
@@ -115,7 +118,8 @@ impl Shard {
         true
     }
 
-    /// Whether the session's `#` matches a topic only because that is what its mountpoint lies below. To be asked for such a subscription.
+    /// Returns whether the session's `#` matches a topic only because the topic is the parent of its mountpoint.
+    /// Call it for such a subscription only.
     fn is_above_mountpoint(&self, slot: u32, topic: &str) -> bool {
         let Some(session) = self.sessions.at(slot) else { return false };
         let below = session.client_id.strip_prefix(topic);
@@ -129,7 +133,7 @@ impl Shard {
         session.subscriptions.iter().any(is_this)
     }
 
-    /// Sessions that a topic's messages are for, at most `limit` of them, and how many there are.
+    /// Returns at most `limit` sessions that a topic's messages go to, and the number of all.
     pub fn matching(&self, topic: TopicName<'_>, limit: usize) -> (usize, Vec<SessionUid>) {
         let mut routes = Vec::new();
         self.reader.matches(topic, &mut routes);

@@ -1,4 +1,4 @@
-//! Reads what `encode` writes into an empty shard, and refuses what contradicts itself.
+//! Decodes parts that `encode` wrote into an empty shard, and refuses contradictions.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use crate::shard::encode::{VERSION, WITH_WALKS};
 use crate::subscriptions::Subscriptions;
 use crate::wire::Reader;
 
-/// Of sessions, Wills and orphans, however long a shard lasts.
+/// Upper bound of the numbers of sessions, Wills and orphans that a shard ever creates.
 const COUNT_MAX: u64 = 1 << 39;
 
-/// Those of a part that are there.
+/// Pages of a part that were read so far.
 #[derive(Debug)]
 pub(super) struct Pages {
     checkpoint: u64,
@@ -35,10 +35,10 @@ pub(super) struct Pages {
 }
 
 impl Shard {
-    /// Takes a live part of the checkpoint, in any order, into a shard that is new.
+    /// Reads a live part of the checkpoint into a new shard. Parts may come in any order.
     ///
     /// # Errors
-    /// The part is damaged, or of a newer version. The shard is of no use then.
+    /// The part is damaged, or of a newer version. The shard cannot be used then.
     pub fn restore_part(&mut self, part: PartId, bytes: &[u8]) -> Result<(), RestoreError> {
         let result = self.take_page(part, bytes);
         result.map_err(|Malformed { what }| RestoreError::Malformed { part: part.as_u32(), what })
@@ -65,7 +65,7 @@ impl Shard {
             return malformed("pages of different checkpoints");
         }
         if pages.bytes[usize::from(page)].replace(chunk.into()).is_some() {
-            return malformed("a page that was there already");
+            return malformed("duplicate page");
         }
         if pages.bytes.iter().all(Option::is_some)
             && let Some(pages) = self.pages.remove(&bucket)
@@ -80,7 +80,7 @@ impl Shard {
     fn note_stored(&mut self, bucket: u16, pages: u16, bytes: usize) -> Result<(), Malformed> {
         match self.parts.store(bucket, pages, bytes as u64) {
             0 => Ok(()),
-            _ => malformed("a part that was there already"),
+            _ => malformed("duplicate part"),
         }
     }
 
@@ -120,10 +120,10 @@ impl Shard {
         let uid = SessionUid::from_u64(reader.u64()?);
         let client_id = reader.text()?;
         let taken = self.sessions.at(uid.slot()).is_some() || self.sessions.slot_of(client_id).is_some();
-        // A damaged number must not make us reserve all slots there can be.
+        // A damaged number must not make us reserve all possible slots.
         let plausible = uid.slot() < SESSIONS_MAX && uid.count() > u64::from(uid.slot());
         if taken || !plausible || client_bucket(client_id) != bucket {
-            return malformed("session that cannot be");
+            return malformed("impossible session id");
         }
         let mut session = Session {
             client_id: client_id.into(),
@@ -162,13 +162,13 @@ impl Shard {
             let text = reader.text()?;
             let Ok(subscription) = Subscription::parse(text) else { return malformed("Topic Filter") };
             if subscriptions.insert(text, options, id) {
-                return malformed("subscription that was there already");
+                return malformed("duplicate subscription");
             }
             if subscription.share.is_none() {
                 let route = Route { slot, id, options: Options(options) };
                 match self.routes.insert(subscription.filter, route) {
                     Ok(Inserted::New | Inserted::Added) => {}
-                    Ok(Inserted::Replaced) | Err(_) => return malformed("Topic Filter that cannot be"),
+                    Ok(Inserted::Replaced) | Err(_) => return malformed("invalid or duplicate Topic Filter"),
                 }
             }
         }
@@ -184,7 +184,7 @@ impl Shard {
         let (first, within, dup_below) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let (open, waiting) = (reader.u32()?, reader.u32()?);
         let mut entries = |count: u32| {
-            // An entry has 13 bytes at least, so a count that lies makes nobody reserve more than the part.
+            // An entry has 13 bytes at least. So a false count reserves no more than the size of the part.
             let mut entries = VecDeque::with_capacity((count as usize).min(reader.left() / 13));
             for _ in 0..count {
                 entries.push_back(self.decode_entry(reader)?);
@@ -220,7 +220,7 @@ impl Shard {
 
     fn decode_rest(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
         if reader.u16()? != self.id {
-            return malformed("another shard's part");
+            return malformed("part of another shard");
         }
         self.now = reader.u64()?;
         self.limits = Limits::decode(reader)?;
@@ -252,10 +252,11 @@ impl Shard {
         Ok(())
     }
 
-    /// All parts are there: the shard stands at the index of the checkpoint, 0 when there was none.
+    /// Completes the shard after all parts were read. It continues at the index of the checkpoint, 0 when there was
+    /// none.
     ///
     /// # Errors
-    /// Parts are missing or do not fit together.
+    /// Parts are missing or contradict each other.
     pub fn restored(&mut self, index: u64) -> Result<(), RestoreError> {
         if let Some(bucket) = self.pages.keys().next() {
             return Err(RestoreError::Incomplete { part: u32::from(*bucket) });
@@ -269,7 +270,7 @@ impl Shard {
             .iter()
             .any(|count| *count >= COUNT_MAX)
         {
-            return Err(RestoreError::Inconsistent { what: "a count that nothing reaches" });
+            return Err(RestoreError::Inconsistent { what: "an impossibly high count" });
         }
         let mut counts = self.counts;
         for session in self.sessions.from(0) {

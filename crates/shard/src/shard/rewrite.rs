@@ -1,4 +1,4 @@
-//! Messages that move, so that the record they stood in is needed no more.
+//! Rewrites messages, so that the record that held them is no longer needed.
 
 use crate::command::Rewrite;
 use crate::effect::Answer;
@@ -6,29 +6,29 @@ use crate::entry::{Entry, message_size};
 use crate::ids::{MessageKey, SessionUid};
 use crate::shard::Shard;
 
-/// Where a search goes on.
+/// Position at which a search continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// Of the session; `u32::MAX` when orphans are searched.
+    /// Slot of the session; `u32::MAX` when orphans are searched.
     slot: u32,
-    /// The delivery, or the orphan.
+    /// Number of the delivery, or id of the orphan.
     n: u64,
 }
 
-/// What needs messages of some records.
+/// Deliveries and orphans that need messages of some records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// In the order of sessions and deliveries.
+    /// Entries in the order of sessions and deliveries.
     pub entries: Vec<(MessageKey, SessionUid, u64)>,
     pub orphans: Vec<(MessageKey, u64)>,
-    /// `None`: that was all.
+    /// Position to continue at; `None`: the search is complete.
     pub cursor: Option<Cursor>,
 }
 
 const ORPHANS: u32 = u32::MAX;
 
 impl Cursor {
-    /// Searches orphans only.
+    /// Position that searches orphans only.
     pub const AT_ORPHANS: Self = Self { slot: ORPHANS, n: 0 };
 }
 
@@ -59,8 +59,9 @@ impl Shard {
         Answer::Rewritten { moved }
     }
 
-    /// Which deliveries and orphans need messages of the records `first..=last`; looks at about `budget` of them, a session
-    /// counting as one more, and says where to go on. Messages of entries that come meanwhile have higher keys.
+    /// Finds the deliveries and orphans that need messages of the records `first..=last`. Examines about `budget`
+    /// of them, a session counting as one more, and returns the position to continue at. Entries that arrive in the
+    /// meantime have messages with higher keys.
     pub fn entries_between(&self, first: u64, last: u64, from: Cursor, budget: usize) -> Found {
         let mut found = Found::default();
         let wanted = |entry: &Entry| entry.needs_body() && (first..=last).contains(&entry.key.index());

@@ -1,4 +1,4 @@
-//! Subscriptions of sessions, and what the index knows of them.
+//! Subscriptions of sessions, and their routes in the index.
 
 use mqtt::{QoS, ReasonCode, Subscription, TopicFilter};
 use routing::{Inserted, Removed};
@@ -116,7 +116,7 @@ impl Shard {
     }
 }
 
-/// Of SUBACK (3.9.3).
+/// Returns the Reason Code of SUBACK (3.9.3).
 fn granted_reason(qos: QoS) -> ReasonCode {
     match qos {
         QoS::AtMostOnce => ReasonCode::Success,

@@ -1,4 +1,4 @@
-//! The clock, what becomes due by it, and the beginning of a node's life.
+//! The state's clock, everything that becomes due by it, and the beginning of an incarnation.
 
 use crate::command::WillFate;
 use crate::deadline::Deadline;
@@ -8,21 +8,23 @@ use crate::message::NEVER;
 use crate::mutation::{Mutation, mutated};
 use crate::shard::Shard;
 
-/// How far a batch may move the clock, an hour. A shard that was idle for longer catches up with its next batches.
+/// Maximum step of the clock in one batch: an hour. A shard that was idle for longer catches up with its next
+/// batches.
 pub const CLOCK_STEP_MAX_MS: u64 = 3_600_000;
-/// How much of the time between two lives of a node counts, a day.
+/// Maximum time between two incarnations of a node that counts: a day.
 pub const ELAPSED_MAX_MS: u64 = 24 * 3_600_000;
-/// What one Tick does, at most.
+/// Maximum amount of work of one Tick.
 pub const TICK_MAX: usize = 256;
 
 impl Shard {
     pub(super) fn advance_clock(&mut self, proposed: u64) {
-        // The last millisecond of all is NEVER.
+        // NEVER is the highest value, so the clock stops before it.
         let latest = self.now.saturating_add(CLOCK_STEP_MAX_MS).min(NEVER - 1);
         self.now = self.now.max(proposed.min(latest));
     }
 
-    /// The node that owned sessions is no more. To release them is left to [`Self::sweep`], and to whoever meets one before.
+    /// Records that the node that owned sessions is gone. [`Self::sweep`] releases them, or an earlier command for
+    /// a session does.
     pub(super) fn started(&mut self, incarnation: u64, before: u64, elapsed_ms: u64) {
         let latest = before.saturating_add(elapsed_ms.min(ELAPSED_MAX_MS)).min(NEVER - 1);
         self.now = self.now.max(latest);
@@ -52,7 +54,7 @@ impl Shard {
         Answer::Progress { more }
     }
 
-    /// Releases a session whose owner was gone with the node's last life, as of the end of that.
+    /// Releases a session whose owner was gone with the node's previous incarnation, as of the end of that.
     pub(super) fn settle(&mut self, slot: u32, effects: &mut Vec<Effect>) {
         let Some(session) = self.sessions.at(slot) else { return };
         if !session.has_owner || session.era == self.era {
@@ -69,20 +71,20 @@ impl Shard {
         }
     }
 
-    /// When a [`Tick`](crate::Command::Tick) finds something to do; [`NEVER`] without such.
+    /// Time at which a [`Tick`](crate::Command::Tick) finds something to do; [`NEVER`] if none.
     pub fn next_deadline(&self) -> u64 {
         let session = self.deadlines.first().map_or(NEVER, |deadline| deadline.at());
         session.min(self.retained.next_expiry())
     }
 
-    /// Whether a [`Sweep`](crate::Command::Sweep) finds something to do.
+    /// Returns whether a [`Sweep`](crate::Command::Sweep) finds something to do.
     pub fn sweeping(&self) -> bool {
         !self.ended_eras.is_empty()
     }
 
     pub(super) fn tick(&mut self, effects: &mut Vec<Effect>) -> Answer {
         let mut left = TICK_MAX;
-        // Each session once: one of which much has expired would be the first again.
+        // Each session once: a session with many expired messages would be the first again.
         let due = self.deadlines.range(..=Deadline::new(self.now, u32::MAX)).take(TICK_MAX);
         let due: Vec<u32> = due.map(|deadline| deadline.slot).collect();
         for slot in due {
@@ -107,7 +109,7 @@ impl Shard {
         Answer::Progress { more: self.next_deadline() <= self.now }
     }
 
-    /// Something of a session is due.
+    /// Handles everything of a session that is due.
     fn look_at(&mut self, slot: u32, effects: &mut Vec<Effect>) {
         self.disarm(slot);
         let Some(session) = self.sessions.at(slot) else { return };
@@ -121,7 +123,7 @@ impl Shard {
         self.rearm(slot);
     }
 
-    /// What a session's deadline depends on is about to change.
+    /// Removes the session's deadline before its inputs change.
     pub(super) fn disarm(&mut self, slot: u32) {
         let deadline = self.sessions.at(slot).map_or(NEVER, |session| session.deadline());
         if deadline != NEVER {
@@ -129,7 +131,7 @@ impl Shard {
         }
     }
 
-    /// Sees to it that a session is looked at when it is due.
+    /// Sets the session's deadline.
     pub(super) fn rearm(&mut self, slot: u32) {
         self.disarm(slot);
         let Some(session) = self.sessions.at(slot) else { return };

@@ -1,7 +1,7 @@
-//! The bytes of every command and every part, so that a log of today is read by every version to come.
+//! Golden bytes of every command and every part, so that every later version reads a log of today.
 //!
-//! A form that is in a fixture never changes: what is new gets another version, and fixtures of its own. `MERIDIAN_BLESS=1`
-//! writes fixtures that are missing.
+//! An encoding that is in a fixture never changes. A new one gets another version and its own fixtures.
+//! `MERIDIAN_BLESS=1` writes fixtures that are missing.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -117,7 +117,7 @@ fn commands() -> Vec<(&'static str, Command<'static>)> {
 }
 
 #[test]
-fn commands_have_the_bytes_that_they_always_had() {
+fn the_bytes_of_commands_never_change() {
     let batch = |command: &Command<'_>| {
         let mut builder = BatchBuilder::new(0x0011_2233_4455_6677);
         builder.push(command);
@@ -133,7 +133,7 @@ fn commands_have_the_bytes_that_they_always_had() {
     }
 }
 
-/// A state in which every field of every part has something to say.
+/// Creates a state in which every field of every part has a value.
 fn host() -> Host {
     let limits = Limits { queue_messages_max: 3, ..Limits::default() };
     let mut host = Host::with(limits);
@@ -173,9 +173,9 @@ fn host() -> Host {
     host
 }
 
-/// A session that waits for retained messages makes its part one of another version.
+/// A session that waits for retained messages gives its part another version.
 #[test]
-fn parts_with_walks_have_the_bytes_that_they_always_had() {
+fn the_bytes_of_parts_with_walks_never_change() {
     let mut host = Host::with(Limits::default());
     let owner = host.claim_as(&support::claim("thermostat"));
     host.subscribe(owner, "a/+", 1);
@@ -200,12 +200,12 @@ fn parts_with_walks_have_the_bytes_that_they_always_had() {
 }
 
 #[test]
-fn parts_have_the_bytes_that_they_always_had() {
+fn the_bytes_of_parts_never_change() {
     let mut host = host();
     assert_eq!(
         (host.shard.orphans().count(), host.shard.due_wills().count()),
         (1, 1),
-        "there is something in all"
+        "every part has contents"
     );
     let index = host.shard.applied();
     let parts = host.checkpoint();
@@ -234,7 +234,7 @@ fn parts_have_the_bytes_that_they_always_had() {
 
 type Fixtures = BTreeMap<String, Vec<u8>>;
 
-/// Reads a fixture file: a name, then lines of hexadecimal digits behind it.
+/// Reads a fixture file: names, each followed by lines of hexadecimal digits.
 fn fixtures(file: &str, written: &Fixtures) -> Fixtures {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file);
     if std::env::var_os("MERIDIAN_BLESS").is_some() && !path.exists() {

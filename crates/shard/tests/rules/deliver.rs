@@ -10,9 +10,9 @@ fn host(options: u8) -> (Host, (shard::SessionUid, u32)) {
     (host, owner)
 }
 
-/// [MQTT-4.9.0-2]: as many as the client's Receive Maximum says are open, the others wait.
+/// [MQTT-4.9.0-2]: at most Receive Maximum deliveries are open, the others wait.
 #[test]
-fn the_window_of_the_connection_opens_what_waits_in_order() {
+fn the_window_of_the_connection_opens_waiting_deliveries_in_order() {
     let (mut host, owner) = host(1);
     assert_eq!(describe(&host.publish("a")), ["queued 0 pinned"]);
     assert_eq!(describe(&host.publish("b")), ["queued 1 pinned"]);
@@ -25,7 +25,7 @@ fn the_window_of_the_connection_opens_what_waits_in_order() {
     assert_eq!(host.ack(owner, 4, PubAck), Answer::Unknown, "never sent");
 }
 
-/// [MQTT-4.3.3-4]: PUBREC is answered with PUBREL as often as it comes; the identifier is in use until PUBCOMP.
+/// [MQTT-4.3.3-4]: each PUBREC is answered with PUBREL; the identifier is in use until PUBCOMP.
 #[test]
 fn qos_2_goes_through_its_phases() {
     let (mut host, owner) = host(2);
@@ -52,9 +52,10 @@ fn a_refused_qos_2_delivery_is_finished() {
     assert!(host.queue(owner.0).is_empty());
 }
 
-/// [MQTT-4.4.0-1] [MQTT-4.6.0-1]: unfinished deliveries come again, in order, with their identifiers, the newest last.
+/// [MQTT-4.4.0-1] [MQTT-4.6.0-1]: unfinished deliveries are sent again, in order, with their identifiers, the
+/// newest last.
 #[test]
-fn a_resumed_session_is_told_of_everything_that_is_open() {
+fn a_resumed_session_reports_all_open_deliveries() {
     let (mut host, owner) = host(2);
     for topic in ["a", "b", "c"] {
         host.publish(topic);
@@ -72,7 +73,7 @@ fn a_resumed_session_is_told_of_everything_that_is_open() {
 }
 
 #[test]
-fn what_is_finished_is_not_told_again() {
+fn a_finished_delivery_is_not_reported_again() {
     let (mut host, owner) = host(1);
     let owner_3 = host.claim_as(&shard::Claim { window: 3, ..claim("c") });
     assert_eq!(owner_3.1, owner.1 + 1);
@@ -84,9 +85,9 @@ fn what_is_finished_is_not_told_again() {
     assert_eq!(describe(&effects), ["pinned 0..1", "pinned 2..3"]);
 }
 
-/// Who is not the owner any more changes nothing, and neither does who never was.
+/// A connection that is no longer the owner, or never was, changes nothing.
 #[test]
-fn commands_of_an_earlier_owner_are_stale() {
+fn commands_of_a_previous_owner_are_stale() {
     let (mut host, owner) = host(1);
     host.publish("a");
     host.claim("c");
@@ -97,7 +98,7 @@ fn commands_of_an_earlier_owner_are_stale() {
     assert_eq!((host.queue(owner.0).len(), host.shard.counts().stale), (1, 2));
 }
 
-/// [MQTT-3.3.2-5]: what expires while it waits is not delivered. It is dropped when its turn comes.
+/// [MQTT-3.3.2-5]: a message that expires while it waits is not delivered. It is dropped when its turn comes.
 #[test]
 fn an_expired_message_is_dropped_at_its_turn_and_counted() {
     let (mut host, owner) = host(1);
@@ -117,7 +118,7 @@ fn an_expired_message_is_dropped_at_its_turn_and_counted() {
 }
 
 #[test]
-fn a_message_that_has_expired_when_it_comes_takes_no_place_for_long() {
+fn a_message_that_is_expired_on_arrival_frees_its_slot_soon() {
     let (mut host, owner) = host(1);
     host.tick(5_000);
     let message = MessageView { expires: 5_000, ..view("a") };
@@ -126,7 +127,7 @@ fn a_message_that_has_expired_when_it_comes_takes_no_place_for_long() {
     assert!(host.queue(owner.0).is_empty());
 }
 
-/// What is pinned may have been sent, so it neither expires nor is it dropped; its owner alone may skip it.
+/// A pinned message may have been sent, so it neither expires nor is it dropped; only its owner may skip it.
 #[test]
 fn a_pinned_message_stays_until_its_owner_skips_it() {
     let (mut host, owner) = host(1);
@@ -138,7 +139,7 @@ fn a_pinned_message_stays_until_its_owner_skips_it() {
     assert_eq!(host.shard.counts().skipped, 1);
 }
 
-/// A queue of which very many have expired is worked off by Ticks, not by one Claim.
+/// Ticks drop the messages of a queue with very many expired ones, not a single Claim.
 #[test]
 fn many_expired_messages_are_dropped_in_portions() {
     let limits = shard::Limits { queue_messages_max: 10_000, ..Default::default() };

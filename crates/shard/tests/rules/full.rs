@@ -1,4 +1,4 @@
-//! Full queues.
+//! Tests of full queues.
 
 use crate::support::*;
 use shard::{Acknowledgement::*, Answer, Command, Limits, QueueFull, SessionUid};
@@ -7,7 +7,7 @@ fn limits(queue_full: QueueFull) -> Limits {
     Limits { queue_messages_max: 2, queue_full, ..Limits::default() }
 }
 
-/// A session whose window is full and whose queue is, too.
+/// Creates a session with a full window and a full queue.
 fn full(queue_full: QueueFull) -> (Host, (SessionUid, u32)) {
     let mut host = Host::with(limits(queue_full));
     let owner = host.claim_as(&shard::Claim { window: 1, ..claim("c") });
@@ -19,7 +19,7 @@ fn full(queue_full: QueueFull) -> (Host, (SessionUid, u32)) {
 }
 
 #[test]
-fn a_connected_clients_queue_goes_over_and_its_publishers_wait_for_room() {
+fn a_connected_clients_queue_exceeds_its_limits_and_publishers_wait_for_room() {
     let (mut host, owner) = full(QueueFull::DropOldest);
     assert_eq!(describe(&host.publish("3")), ["queued 3 over"]);
     assert_eq!(describe(&host.publish("4")), ["queued 4 over"]);
@@ -32,14 +32,14 @@ fn a_connected_clients_queue_goes_over_and_its_publishers_wait_for_room() {
 }
 
 #[test]
-fn a_publisher_hears_of_room_although_its_message_is_opened_at_once() {
+fn a_publisher_is_notified_of_room_although_its_message_is_opened_at_once() {
     let (mut host, owner) = full(QueueFull::DropOldest);
     host.publish("3");
     let effects = host.effects(&Command::Claim(shard::Claim { window: 9, ..claim("c") }));
     assert_eq!(
         describe(&effects)[..2],
         ["dropped 1..2 QueueFull", "room 4"],
-        "the connection before is gone"
+        "the previous connection is gone"
     );
     let (mut host, _) = full(QueueFull::DropOldest);
     for topic in ["3", "4"] {
@@ -54,9 +54,9 @@ fn a_publisher_hears_of_room_although_its_message_is_opened_at_once() {
     assert_eq!(describe(&effects), ["dropped 3..5 Expired"]);
 }
 
-/// Nobody waits for what the node itself sends, such as Wills.
+/// No publisher waits for messages of the node itself, such as Wills.
 #[test]
-fn what_nobody_waits_for_is_not_taken_by_a_full_queue() {
+fn a_full_queue_refuses_messages_without_a_waiting_publisher() {
     let (mut host, owner) = full(QueueFull::DropOldest);
     let effects = host.effects(&Command::Publish { message: view("3"), wait: false, identity: None });
     assert_eq!(describe(&effects), ["not queued"]);
@@ -64,7 +64,7 @@ fn what_nobody_waits_for_is_not_taken_by_a_full_queue() {
 }
 
 #[test]
-fn overdue_publishers_are_let_in_at_the_cost_of_the_oldest() {
+fn overdue_publishers_are_accepted_at_the_cost_of_the_oldest_messages() {
     let (mut host, owner) = full(QueueFull::DropOldest);
     host.publish("3");
     host.publish("4");
@@ -72,14 +72,14 @@ fn overdue_publishers_are_let_in_at_the_cost_of_the_oldest() {
     assert_eq!(describe(&effects), ["dropped 1..3 QueueFull", "room 5"]);
     assert_eq!(host.queue(owner.0), ["0", "3", "4"]);
     assert_eq!(host.shard.counts().dropped_queue_full, 2);
-    // The identifiers of those that were dropped are passed over.
+    // The identifiers of dropped deliveries are skipped.
     let (_, effects) = host.ack_effects(owner, 1, PubAck);
     assert_eq!(describe(&effects), ["pinned 3..4"]);
     assert_eq!(host.ack(owner, 4, PubAck), Answer::Finished { n: 3 });
 }
 
 #[test]
-fn or_lose_what_they_sent() {
+fn overdue_publishers_lose_their_messages_under_the_other_rule() {
     let (mut host, owner) = full(QueueFull::DropNewest);
     host.publish("3");
     host.publish("4");
@@ -89,12 +89,12 @@ fn or_lose_what_they_sent() {
     assert_eq!(
         describe(&host.publish("5")),
         ["queued 3 over"],
-        "a number that was never opened is given again"
+        "the number of a delivery that was never opened is given again"
     );
 }
 
 #[test]
-fn a_queue_is_settled_when_its_client_goes() {
+fn a_queue_is_settled_when_its_client_disconnects() {
     let (mut host, owner) = full(QueueFull::DropOldest);
     host.publish("3");
     assert_eq!(describe(&host.release(owner)), ["dropped 1..2 QueueFull", "room 4"]);
@@ -106,11 +106,11 @@ fn an_absent_clients_queue_loses_the_oldest() {
     let (mut host, owner) = full(QueueFull::DropOldest);
     host.release(owner);
     assert_eq!(describe(&host.publish("3")), ["dropped 1..2 QueueFull", "queued 3"]);
-    assert_eq!(host.queue(owner.0), ["0", "2", "3"], "what was open stays");
+    assert_eq!(host.queue(owner.0), ["0", "2", "3"], "open deliveries stay");
 }
 
 #[test]
-fn or_the_newest() {
+fn an_absent_clients_queue_loses_the_newest_under_the_other_rule() {
     let (mut host, owner) = full(QueueFull::DropNewest);
     host.release(owner);
     assert_eq!(describe(&host.publish("3")), ["not queued"]);
@@ -118,20 +118,20 @@ fn or_the_newest() {
 }
 
 #[test]
-fn bytes_are_limited_as_messages_are() {
+fn bytes_are_limited_like_messages() {
     let size = view("0").encoded_len().next_multiple_of(8) as u64;
     let mut host = Host::with(Limits { queue_bytes_max: 2 * size, ..limits(QueueFull::DropOldest) });
     let owner = host.claim_as(&shard::Claim { window: 100, ..claim("c") });
     host.subscribe(owner, "#", 1);
     assert_eq!(describe(&host.publish("0")), ["queued 0 pinned"]);
     assert_eq!(describe(&host.publish("1")), ["queued 1 pinned"]);
-    assert_eq!(describe(&host.publish("2")), ["queued 2"], "what is pinned is limited too");
+    assert_eq!(describe(&host.publish("2")), ["queued 2"], "pinned deliveries are limited too");
     host.ack(owner, 1, PubAck);
     assert_eq!(host.shard.session(owner.0).map(|session| session.waiting()), Some(3..3));
 }
 
 #[test]
-fn a_message_waits_no_longer_than_it_may() {
+fn a_message_waits_at_most_the_maximum_time() {
     let mut host = Host::with(Limits { queue_age_max_ms: 5_000, ..limits(QueueFull::DropOldest) });
     let owner = host.claim("c");
     host.subscribe(owner, "#", 1);
@@ -142,12 +142,12 @@ fn a_message_waits_no_longer_than_it_may() {
     host.publish("2");
     host.now = 5_000;
     let effects = describe(&host.effects(&Command::Claim(claim("c"))));
-    assert_eq!(effects, ["pinned 0..1", "dropped 1..2 Expired", "pinned 2..3"], "what was open stays");
+    assert_eq!(effects, ["pinned 0..1", "dropped 1..2 Expired", "pinned 2..3"], "open deliveries stay");
 }
 
-/// When too much waits on the node, each client that is away keeps its share.
+/// Each absent client keeps its share when too many messages wait on the node.
 #[test]
-fn absent_clients_give_way() {
+fn absent_clients_lose_messages_beyond_their_share() {
     let size = view("0").encoded_len().next_multiple_of(8) as u64;
     let (mut host, owner) = full(QueueFull::DropOldest);
     host.answer(&Command::Configure(Limits { absent_bytes_max: size, ..limits(QueueFull::DropOldest) }));

@@ -1,4 +1,4 @@
-//! QoS 2 from clients, and messages that are taken once.
+//! QoS 2 publishes of clients, and messages that are accepted once.
 
 use crate::support::*;
 use mqtt::PacketId;
@@ -10,7 +10,7 @@ fn id(value: u16) -> PacketId {
 
 /// [MQTT-4.3.3-8] [MQTT-4.3.3-10] [MQTT-4.3.3-11] [MQTT-4.3.3-12]
 #[test]
-fn a_packet_identifier_is_another_after_each_release() {
+fn a_packet_identifier_is_a_new_one_after_each_release() {
     let mut host = Host::default();
     let (session, epoch) = host.claim("c");
     let packet_id = id(5);
@@ -26,7 +26,7 @@ fn a_packet_identifier_is_another_after_each_release() {
 }
 
 #[test]
-fn a_resumed_session_knows_what_it_received() {
+fn a_resumed_session_knows_its_received_identifiers() {
     let mut host = Host::default();
     let (session, epoch) = host.claim("c");
     for packet_id in [id(9), id(2)] {
@@ -39,7 +39,7 @@ fn a_resumed_session_knows_what_it_received() {
 }
 
 #[test]
-fn a_message_with_an_identity_is_taken_once() {
+fn a_message_with_an_identity_is_accepted_once() {
     let mut host = Host::default();
     let owner = host.claim("c");
     host.subscribe(owner, "#", 1);
@@ -50,7 +50,7 @@ fn a_message_with_an_identity_is_taken_once() {
     assert_eq!(host.answer(&publish(10)), Answer::Published { matched: 1 });
     assert_eq!(host.answer(&publish(10)), Answer::Repeated);
     assert_eq!(host.answer(&publish(12)), Answer::Published { matched: 1 });
-    // The same Packet Identifier after its release: the message before is forgotten.
+    // The Packet Identifier is used again after its release: the previous message is forgotten.
     assert_eq!(host.answer(&publish(11)), Answer::Published { matched: 1 });
     assert_eq!(host.shard.identities(), 2);
     assert_eq!(host.answer(&publish(10)), Answer::Published { matched: 1 });

@@ -1,4 +1,4 @@
-//! Sessions begin, go from owner to owner, and end.
+//! Beginning, ownership and end of sessions.
 
 use crate::support::*;
 use shard::{
@@ -7,7 +7,7 @@ use shard::{
 
 /// [MQTT-3.1.4-4] [MQTT-3.2.2-2] [MQTT-3.2.2-3]
 #[test]
-fn a_session_is_resumed_or_begun_anew() {
+fn a_session_is_resumed_or_begins_empty() {
     let mut host = Host::default();
     let first = host.answer(&Command::Claim(claim("c")));
     let Answer::Claimed { session: Some(session), epoch: 1, present: false } = first else {
@@ -31,11 +31,11 @@ fn a_session_is_resumed_or_begun_anew() {
 
 /// [MQTT-3.1.2-23]
 #[test]
-fn a_session_ends_when_its_time_is_over() {
+fn a_session_ends_when_its_expiry_interval_passes() {
     let mut host = Host::default();
     let owner = host.claim("c");
     host.tick(500_000);
-    assert_eq!(host.shard.next_deadline(), NEVER, "not while somebody is connected");
+    assert_eq!(host.shard.next_deadline(), NEVER, "not while a client is connected");
     host.release(owner);
     assert_eq!(host.shard.next_deadline(), 600_000);
     assert_eq!(host.tick(599_999), []);
@@ -44,7 +44,7 @@ fn a_session_ends_when_its_time_is_over() {
 }
 
 #[test]
-fn a_session_whose_time_is_over_is_not_resumed_although_no_tick_came() {
+fn an_expired_session_is_not_resumed_although_no_tick_came() {
     let mut host = Host::default();
     let owner = host.claim("c");
     host.release(owner);
@@ -62,7 +62,7 @@ fn the_largest_expiry_is_never() {
     assert_eq!((host.shard.next_deadline(), host.shard.counts().owned), (NEVER, 0));
 }
 
-/// [MQTT-3.14.2-2] and the rule that 0 ends it.
+/// [MQTT-3.14.2-2], and an interval of 0 ends the session.
 #[test]
 fn a_disconnect_can_change_the_expiry() {
     let mut host = Host::default();
@@ -73,7 +73,7 @@ fn a_disconnect_can_change_the_expiry() {
 }
 
 #[test]
-fn a_claim_without_expiry_begins_nothing_but_resumes() {
+fn a_claim_without_expiry_creates_no_session_but_resumes_one() {
     let mut host = Host::default();
     let brief = Claim { expiry_s: 0, ..claim("c") };
     let none = Answer::Claimed { session: None, epoch: 0, present: false };
@@ -88,7 +88,7 @@ fn a_claim_without_expiry_begins_nothing_but_resumes() {
     assert_eq!(host.shard.counts().sessions, 0);
 }
 
-/// A node that dies releases nobody: the next life does it, as of its beginning.
+/// A crashed node releases no session: the next incarnation does it, as of its beginning.
 #[test]
 fn the_sessions_of_a_dead_node_are_released() {
     let mut host = Host::default();
@@ -97,11 +97,15 @@ fn the_sessions_of_a_dead_node_are_released() {
     host.subscribe(owners[0], "t", 1);
     host.now = 10_000;
     host.answer(&Command::Started { incarnation: 2, elapsed_ms: 10_000 });
-    assert_eq!(host.shard.now(), 10_000, "the time of the batch and the time between lives are the same");
+    assert_eq!(
+        host.shard.now(),
+        10_000,
+        "the time of the batch and the time between incarnations are the same"
+    );
     assert_eq!((host.shard.counts().owned, host.shard.sweeping()), (0, true));
     assert_eq!(host.shard.session(owners[0].0).and_then(|session| session.owner()), None);
     assert_eq!(host.ack(owners[0], 1, PubAck), Answer::Stale);
-    // One who is met before the sweep comes by.
+    // One session gets a command before the sweep reaches it.
     host.now = 15_000;
     host.publish("t");
     let session = host.shard.session(owners[0].0).expect("is there");
@@ -115,9 +119,9 @@ fn the_sessions_of_a_dead_node_are_released() {
     assert_eq!(describe(&host.tick(110_000)), ["removed t", "ended a Expired", "ended c Expired"]);
 }
 
-/// A node that dies again before it has swept.
+/// The node crashes again before its sweep is complete.
 #[test]
-fn each_session_is_released_as_of_the_life_that_owned_it() {
+fn each_session_is_released_as_of_the_incarnation_that_owned_it() {
     let mut host = Host::default();
     let old = host.claim("old");
     host.now = 10_000;
@@ -132,7 +136,7 @@ fn each_session_is_released_as_of_the_life_that_owned_it() {
 }
 
 #[test]
-fn the_clock_goes_forward_only_and_not_far_at_once() {
+fn the_clock_never_goes_back_and_its_steps_are_limited() {
     let mut host = Host::default();
     host.tick(5_000);
     host.tick(1_000);
@@ -146,7 +150,7 @@ fn the_clock_goes_forward_only_and_not_far_at_once() {
 }
 
 #[test]
-fn an_operator_ends_a_session_whoever_owns_it() {
+fn an_operator_ends_a_session_with_any_owner() {
     let mut host = Host::default();
     let owner = host.claim("c");
     host.subscribe(owner, "$share/g/t", 1);
@@ -155,8 +159,8 @@ fn an_operator_ends_a_session_whoever_owns_it() {
     assert_eq!((host.answer(&end), host.shard.counts().owned), (Answer::Gone, 0));
 }
 
-/// [MQTT-4.8.2-4] [MQTT-4.8.2-5]: what a member of a group has not acknowledged goes to another; at QoS 2 what it was sent
-/// goes to nobody.
+/// [MQTT-4.8.2-4] [MQTT-4.8.2-5]: another member receives the unacknowledged messages of a group's member; at QoS 2
+/// nobody receives those that were sent.
 #[test]
 fn messages_of_a_group_outlive_their_member() {
     let mut host = Host::default();

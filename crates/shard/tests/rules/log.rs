@@ -1,4 +1,4 @@
-//! Records: their order, damaged ones, messages that move.
+//! Records: their order, damaged ones, and moved messages.
 
 use crate::support::*;
 use shard::{
@@ -7,7 +7,7 @@ use shard::{
 };
 
 #[test]
-fn records_are_applied_in_their_order_and_once() {
+fn records_are_applied_once_and_in_order() {
     let mut host = Host::default();
     host.claim("c");
     let (digest, batch) = (host.shard.digest(), host.log[0].clone());
@@ -68,9 +68,9 @@ fn live_bytes_are_those_of_messages_that_are_still_needed() {
     assert_eq!(host.shard.live_bytes(), 0);
 }
 
-/// The record of a message that few still need is freed by putting the message into another one.
+/// The record of a message that few entries still need is freed: the message is written into another record.
 #[test]
-fn a_message_moves_with_all_who_need_it() {
+fn a_message_moves_for_all_entries_that_need_it() {
     let mut host = Host::default();
     let owners = ["a", "b", "c"].map(|client_id| host.claim(client_id));
     for owner in owners {
@@ -107,7 +107,7 @@ fn a_message_moves_with_all_who_need_it() {
 }
 
 #[test]
-fn a_checkpoint_stands_for_its_index_whatever_comes_while_it_is_written() {
+fn a_checkpoint_holds_the_state_at_its_index_while_later_batches_are_applied() {
     let limits = Limits { queue_full: QueueFull::DropNewest, ..Limits::default() };
     let mut host = Host::with(limits);
     let owners: Vec<_> = (0..50).map(|number| host.claim(&format!("client-{number}"))).collect();
@@ -117,7 +117,7 @@ fn a_checkpoint_stands_for_its_index_whatever_comes_while_it_is_written() {
     let mut parts = Vec::new();
     for owner in &owners {
         let done = host.shard.write_parts(1, &mut |part, bytes| parts.push((part, bytes.to_vec())));
-        assert!(!done, "two parts at a time do not suffice");
+        assert!(!done, "more than two parts are needed");
         host.release(*owner);
         host.publish("t");
     }
@@ -134,9 +134,9 @@ fn a_checkpoint_stands_for_its_index_whatever_comes_while_it_is_written() {
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Queued { .. })));
 }
 
-/// A client that came back to an unfinished delivery, finished it, and has another one after the checkpoint.
+/// A client resumed an unfinished delivery, finished it, and has another one after the checkpoint.
 #[test]
-fn an_empty_queue_has_no_past_after_a_checkpoint() {
+fn an_empty_queue_has_no_history_after_a_checkpoint() {
     let mut host = Host::default();
     let first = host.claim("c");
     host.subscribe(first, "t", 1);
@@ -152,7 +152,7 @@ fn an_empty_queue_has_no_past_after_a_checkpoint() {
 }
 
 #[test]
-fn only_what_has_changed_is_written_again() {
+fn only_changed_parts_are_written_again() {
     let mut host = Host::default();
     let owner = host.claim("c");
     host.claim("d");

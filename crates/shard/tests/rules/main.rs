@@ -1,4 +1,4 @@
-//! What commands do, rule by rule.
+//! Effects of commands, rule by rule.
 
 #[path = "../support/mod.rs"]
 mod support;

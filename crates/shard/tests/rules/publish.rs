@@ -1,4 +1,4 @@
-//! Which sessions get a message, and how.
+//! Selection of the sessions for a message, and the form of the deliveries.
 
 use crate::support::*;
 use mqtt::{QoS, ReasonCode};
@@ -8,7 +8,7 @@ const RETAIN_AS_PUBLISHED: u8 = 8;
 const NO_LOCAL: u8 = 4;
 
 #[test]
-fn a_message_reaches_each_session_that_wants_it_once() {
+fn a_message_reaches_each_matching_session_once() {
     let mut host = Host::default();
     let one = host.claim("one");
     let two = host.claim("two");
@@ -27,7 +27,7 @@ fn a_message_reaches_each_session_that_wants_it_once() {
 
 /// [MQTT-3.3.4-2] [MQTT-3.3.4-3] [MQTT-3.3.4-4] [MQTT-3.3.1-13]
 #[test]
-fn overlapping_subscriptions_are_one_delivery_with_the_best_of_all() {
+fn overlapping_subscriptions_give_one_delivery_with_the_highest_options() {
     let mut host = Host::default();
     let (session, epoch) = host.claim("c");
     let filters = vec![
@@ -48,7 +48,7 @@ fn overlapping_subscriptions_are_one_delivery_with_the_best_of_all() {
 
 /// [MQTT-3.8.3-3]: for each subscription.
 #[test]
-fn no_local_holds_for_the_publishers_client_identifier() {
+fn no_local_compares_the_publishers_client_identifier() {
     let mut host = Host::default();
     let owner = host.claim("c");
     host.subscribe(owner, "a", 1 | NO_LOCAL);
@@ -65,7 +65,7 @@ fn no_local_holds_for_the_publishers_client_identifier() {
 }
 
 #[test]
-fn what_is_delivered_at_qos_0_is_not_kept() {
+fn a_message_delivered_at_qos_0_is_not_kept() {
     let mut host = Host::default();
     let owner = host.claim("c");
     host.subscribe(owner, "a", 0);
@@ -80,7 +80,7 @@ fn what_is_delivered_at_qos_0_is_not_kept() {
 
 /// [MQTT-3.8.4-3]
 #[test]
-fn filters_are_told_when_the_first_has_them_and_when_the_last_leaves() {
+fn filters_are_reported_with_their_first_and_last_subscription() {
     let mut host = Host::default();
     let one = host.claim("one");
     let two = host.claim("two");
@@ -112,14 +112,14 @@ fn subscriptions_are_granted_refused_and_replaced() {
         one(ReasonCode::QuotaExceeded, false),
     ];
     assert_eq!(answer, Answer::Subscribed { results: results.into() });
-    // The broker gives a group's messages to its members; a subscription alone leads to nothing.
+    // The broker delivers a group's messages to its members; a shared subscription alone gets nothing.
     assert_eq!(host.answer(&publish("a")), Answer::Published { matched: 1 });
     let texts: Vec<_> = host.shard.session(session).expect("is there").subscriptions().collect();
     assert_eq!(texts, [("$share/g/a", 0, 0), ("a", 1, 0)]);
     assert_eq!(host.shard.counts().subscriptions, 2);
 }
 
-/// Not in the name of a connection: an operator, or access rules that have changed.
+/// Changes without a connection come from an operator or from new access rules.
 #[test]
 fn subscriptions_change_without_an_owner_too() {
     let mut host = Host::default();
@@ -138,9 +138,9 @@ fn subscriptions_change_without_an_owner_too() {
     );
 }
 
-/// Retained messages of a new subscription, and shares of a group's.
+/// Retained messages of a new subscription, and messages of a shared group.
 #[test]
-fn one_session_is_given_a_message_once() {
+fn a_message_can_be_queued_for_one_session() {
     let mut host = Host::default();
     let owner = host.claim("c");
     let enqueue = Enqueue {

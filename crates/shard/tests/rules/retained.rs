@@ -9,7 +9,7 @@ fn retain<'a>(topic: &'a str, payload: &'a [u8], expires: u64) -> Command<'a> {
 
 /// [MQTT-3.3.1-5] [MQTT-3.3.1-6] [MQTT-3.3.1-7]
 #[test]
-fn a_topic_has_its_last_message_until_an_empty_one_comes() {
+fn a_topic_keeps_its_last_message_until_an_empty_one_comes() {
     let mut host = Host::default();
     let never = shard::NEVER;
     let (answer, effects) = host.submit(&retain("t", b"one", never));
@@ -34,7 +34,10 @@ fn retained_messages_expire_in_portions() {
     assert_eq!(host.shard.next_deadline(), 1_000);
     host.now = 1_299;
     assert_eq!(host.answer(&Command::Tick), Answer::Progress { more: true });
-    assert!(host.shard.retained_page("#", None, 9).messages.is_empty(), "nobody sees what has expired");
+    assert!(
+        host.shard.retained_page("#", None, 9).messages.is_empty(),
+        "an expired message is never returned"
+    );
     assert_eq!(host.answer(&Command::Tick), Answer::Progress { more: false });
     assert_eq!((host.shard.retained_counts(), host.shard.counts().retained_expired), ((0, 0), 300));
 }

@@ -11,7 +11,7 @@ fn host(delay_s: u32) -> (Host, (shard::SessionUid, u32)) {
 
 /// [MQTT-3.1.2-8]
 #[test]
-fn a_will_is_due_when_the_connection_is_lost_and_is_there_until_it_is_done() {
+fn a_will_is_due_when_the_connection_is_lost_and_stays_until_it_is_done() {
     let (mut host, owner) = host(0);
     assert_eq!(describe(&host.release(owner)), ["will 1"]);
     let message = host.shard.due_will(1).expect("is there");
@@ -25,14 +25,14 @@ fn a_will_is_due_when_the_connection_is_lost_and_is_there_until_it_is_done() {
 
 /// [MQTT-3.1.2-10] [MQTT-3.14.4-3]
 #[test]
-fn a_client_takes_its_will_back_by_disconnecting() {
+fn a_client_cancels_its_will_by_disconnecting() {
     let (mut host, (session, epoch)) = host(0);
     let release = Command::Release { session, epoch, expiry_s: None, will: WillFate::Discard };
     assert_eq!(host.effects(&release), []);
     assert_eq!(describe(&host.tick(100_000)), ["ended c Expired"]);
 }
 
-/// [MQTT-3.1.3-9]: none when the session is resumed before it is due.
+/// [MQTT-3.1.3-9]: no Will when the session is resumed before it is due.
 #[test]
 fn a_delayed_will_is_dropped_when_the_client_comes_back() {
     let (mut host, owner) = host(10);
@@ -43,7 +43,7 @@ fn a_delayed_will_is_dropped_when_the_client_comes_back() {
 }
 
 #[test]
-fn a_delayed_will_is_due_after_its_delay_though_no_tick_came() {
+fn a_delayed_will_is_due_after_its_delay_although_no_tick_came() {
     let (mut host, owner) = host(10);
     host.release(owner);
     host.now = 10_000;
@@ -62,10 +62,10 @@ fn a_will_is_due_when_the_session_ends_before_its_delay_is_over() {
     assert_eq!(describe(&host.effects(&clean)), ["will 1", "ended c CleanStart"]);
 }
 
-/// A connection that claims the session of another which the host has not released yet takes it over: the Will of that one is
-/// as if it had been lost now.
+/// A connection claims the session of another that the host has not released yet. It takes the session over, and
+/// the Will of the other is due as if its connection was lost now.
 #[test]
-fn a_takeover_is_a_loss_of_the_connection() {
+fn a_takeover_counts_as_a_loss_of_the_connection() {
     let (mut host, _) = host(0);
     assert_eq!(describe(&host.effects(&Command::Claim(claim("c")))), ["will 1"]);
     let (mut host, _) = self::host(10);
@@ -73,7 +73,7 @@ fn a_takeover_is_a_loss_of_the_connection() {
     assert_eq!(host.tick(90_000), []);
 }
 
-/// What the connection before had for a Will is not this one's.
+/// The Will of the previous connection does not belong to this one.
 #[test]
 fn each_claim_has_its_own_will() {
     let (mut host, owner) = host(10);

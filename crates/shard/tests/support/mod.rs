@@ -1,4 +1,4 @@
-//! A shard that is told commands one by one, and remembers its records.
+//! A test host: it applies commands one by one, and keeps their records.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use mqtt::{PacketId, QoS};
@@ -29,7 +29,7 @@ impl Host {
         host
     }
 
-    /// One batch; its effects.
+    /// Applies one batch; returns its effects.
     pub fn apply(&mut self, commands: &[Command<'_>]) -> Vec<Effect> {
         let mut builder = BatchBuilder::new(self.now);
         for command in commands {
@@ -43,7 +43,7 @@ impl Host {
         effects
     }
 
-    /// One command; its answer, and its other effects.
+    /// Applies one command; returns its answer and its other effects.
     pub fn submit(&mut self, command: &Command<'_>) -> (Answer, Vec<Effect>) {
         let mut effects = self.apply(std::slice::from_ref(command));
         let at = effects.iter().position(|effect| matches!(effect, Effect::Answer { .. }));
@@ -104,7 +104,7 @@ impl Host {
         self.effects(&Command::Tick)
     }
 
-    /// Topics of the messages that a session has yet to finish, in order.
+    /// Returns the topics of the unfinished messages of a session, in order.
     pub fn queue(&self, session: SessionUid) -> Vec<String> {
         let session = self.shard.session(session).expect("is there");
         let needed = |phase| !matches!(phase, shard::Phase::Received | shard::Phase::Finished);
@@ -113,10 +113,10 @@ impl Host {
     }
 
     pub fn message(&self, key: MessageKey) -> MessageView<'_> {
-        shard::message_at(&self.log[key.index() as usize - 1], key).expect("a message stands there")
+        shard::message_at(&self.log[key.index() as usize - 1], key).expect("a message is stored there")
     }
 
-    /// A whole checkpoint, taken at once.
+    /// Takes a whole checkpoint at once.
     pub fn checkpoint(&mut self) -> Vec<(PartId, Vec<u8>)> {
         let mut parts = Vec::new();
         self.shard.begin_checkpoint();
@@ -126,7 +126,7 @@ impl Host {
 }
 
 pub fn restore(parts: &[(PartId, Vec<u8>)], index: u64) -> Shard {
-    let mut shard = Shard::new(3, *b"another secret.."); // Nothing may depend on it.
+    let mut shard = Shard::new(3, *b"another secret.."); // No result may depend on it.
     for (part, bytes) in parts.iter().filter(|(_, bytes)| !bytes.is_empty()) {
         shard.restore_part(*part, bytes).expect("a part");
     }
@@ -159,7 +159,7 @@ pub fn will(topic: &str, delay_s: u32) -> Option<Will<'_>> {
     Some(Will { message: view(topic), delay_s })
 }
 
-/// What effects say, without sessions: short enough to be compared as text.
+/// Describes effects without sessions: short enough to be compared as text.
 pub fn describe(effects: &[Effect]) -> Vec<String> {
     let text = |effect: &Effect| match effect {
         Effect::Answer { answer, .. } => format!("{answer:?}"),
