@@ -1,9 +1,9 @@
-//! The shards of a broker on the log of `storage`: what of them is written, who is told of it, and how a node's life begins where the
-//! last one ended. Threads, files and clocks are the caller's, so the program and the simulator run the same code.
+//! Shards of a broker on the log of `storage`: records, notifications, and recovery of a node's state at a start.
+//! The caller provides threads, files and clocks, so the program and the simulator run the same code.
 //!
-//! Read [`ShardLog`] first; [`restore`] is the way back.
+//! Read [`ShardLog`] first; [`restore`] reads the state back.
 //!
-//! **Invariant:** a shard is told of nothing that the log has not told.
+//! **Invariant:** a shard is notified only of events that the log has reported.
 
 #![forbid(unsafe_code)]
 

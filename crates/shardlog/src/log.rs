@@ -1,4 +1,4 @@
-//! The log of a node, as the shards of its broker see it.
+//! The log of a node, as the shards of its broker use it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -8,7 +8,7 @@ use broker::{Condition, Message, Node, ShardId, StoreEvent, StoreLog, Wanted};
 use shard::{Mutation, mutated};
 use storage::{GroupId, Log, LogListener, Record, SegmentId, Shortage, Vacate};
 
-/// The groups of the node's replica of the meta group: its entries, and its votes.
+/// Groups of the node's replica of the meta group: its entries, and its votes.
 pub const META: [GroupId; 2] = [GroupId(0), GroupId(u16::MAX)];
 
 pub fn group_of(shard: ShardId) -> GroupId {
@@ -19,16 +19,17 @@ fn shard_of(group: GroupId) -> ShardId {
     ShardId(group.0 - 1)
 }
 
-/// Whoever the groups of [`META`] belong to.
+/// Listener for the groups of [`META`].
 pub trait MetaListener: Send + Sync {
-    /// As in [`LogListener`].
+    /// Entries are durable, as in [`LogListener`].
     fn durable(&self, group: GroupId, index: u64);
     fn checkpoint_durable(&self, group: GroupId, index: u64);
     fn vacate(&self, vacate: Vacate);
     fn failed(&self);
 }
 
-/// What the log tells, and whom: nobody until the node is there.
+/// Passes the events of the log to the node's shards and to the meta group. Shards receive none before the node
+/// exists.
 #[derive(Default)]
 pub struct LogNotifier {
     node: OnceLock<Weak<Node>>,
@@ -36,9 +37,10 @@ pub struct LogNotifier {
     condition: AtomicU8,
 }
 
-/// Who hears what is about the groups of [`META`].
+/// Receiver of the events of the groups of [`META`].
 enum MetaSink {
-    /// Nobody yet: it is kept. A replica may write before anybody hears the log, and waits until that is on the disk.
+    /// No listener is set yet: events are kept. A replica may write before the listener is set, and waits until
+    /// the write is durable.
     Buffered(Vec<MetaEvent>),
     Attached(Box<dyn MetaListener>),
 }
@@ -83,7 +85,8 @@ impl LogNotifier {
         }
     }
 
-    /// Somebody hears what is about the groups of [`META`], from the beginning on. The first call counts.
+    /// Sets the listener for the groups of [`META`]. It also receives all earlier events. Only the first call
+    /// counts.
     pub fn set_meta_listener(&self, meta: Box<dyn MetaListener>) {
         let mut sink = self.meta();
         if let MetaSink::Buffered(events) = &mut *sink {
@@ -114,7 +117,7 @@ impl LogNotifier {
     }
 }
 
-/// The events of the log, passed on to the workers' mailboxes.
+/// Forwards the events of the log to the workers' mailboxes.
 pub struct EventForwarder(pub Arc<LogNotifier>);
 
 impl LogListener for EventForwarder {
@@ -143,7 +146,7 @@ impl LogListener for EventForwarder {
         self.0.event(shard_of(group), StoreEvent::Vacate { segment: segment.0, first, last });
     }
 
-    /// The log itself tells operators, and not each time.
+    /// Stores the condition. The log itself reports a full disk to operators, and not each time.
     fn full(&mut self, _: Shortage) {
         self.0.condition(Condition::Full);
     }
@@ -155,24 +158,24 @@ impl LogListener for EventForwarder {
     fn failed(&mut self, error: &storage::Error) {
         tracing::error!(
             %error,
-            "the disk has failed: nothing is acknowledged any more that has to be kept. Look at the disk, then restart the node"
+            "the disk has failed; messages that have to be kept are no longer acknowledged. Check the disk, then restart the node"
         );
         self.0.meta().push(MetaEvent::Failed);
         self.0.condition(Condition::Failed);
     }
 }
 
-/// Messages that a shard wants back.
+/// Request of a shard to read messages back from the log.
 #[derive(Debug)]
 pub struct ReadRequest {
     shard: ShardId,
     wanted: Vec<Wanted>,
 }
 
-/// Has what shards want back read, some time and elsewhere: a disk may take long, and a reactor never waits.
+/// Schedules a read for later, on another thread: a disk may take long, and a reactor never waits.
 type ReadScheduler = Box<dyn Fn(ReadRequest) + Send + Sync>;
 
-/// A shard's side of the log.
+/// Log access of one node's shards.
 pub struct ShardLog {
     log: Log,
     notifier: Arc<LogNotifier>,
@@ -180,7 +183,8 @@ pub struct ShardLog {
 }
 
 impl ShardLog {
-    /// `schedule_read` is called on reactors, and sees to it that [`ReadRequest::run`] is called elsewhere.
+    /// Creates the log access. `schedule_read` is called on reactors and arranges that [`ReadRequest::run`] is
+    /// called elsewhere.
     pub fn new(
         log: Log,
         notifier: Arc<LogNotifier>,
@@ -195,10 +199,10 @@ impl ShardLog {
 }
 
 impl ReadRequest {
-    /// Reads, and tells the shard. Waits for the disk.
+    /// Reads the messages and passes them to the shard. Waits for the disk.
     pub fn run(self, log: &Log, notifier: &LogNotifier) {
         let Self { shard, wanted } = self;
-        // Messages that were published together lie in one record.
+        // Messages that were published together are in one record.
         let mut records: HashMap<u64, Option<Arc<[u8]>>> = HashMap::new();
         let read = wanted.into_iter().map(|wanted| {
             let index = wanted.key.index();
@@ -207,10 +211,10 @@ impl ReadRequest {
                 Err(error) => {
                     let shard = shard.0;
                     if wanted.is_second_try {
-                        tracing::error!(%error, shard, index, "a message cannot be read back");
+                        tracing::error!(%error, shard, index, "message cannot be read back from the log");
                     } else {
-                        // It may have been moved meanwhile.
-                        tracing::debug!(%error, shard, index, "a message is read again");
+                        // The message may have moved in the meantime.
+                        tracing::debug!(%error, shard, index, "message not found in the log; reading it again");
                     }
                     None
                 }
@@ -227,13 +231,13 @@ impl ReadRequest {
         notifier.event(shard, StoreEvent::Read(read));
     }
 
-    /// As [`Self::run`], when the disk gives nothing: for the simulator.
+    /// Ends the request like [`Self::run`] on a disk that fails to read: for the simulator.
     pub fn fail(self, notifier: &LogNotifier) {
         let read = self.wanted.into_iter().map(|wanted| (wanted, None)).collect();
         notifier.event(self.shard, StoreEvent::Read(read));
     }
 
-    /// Whether all of it is asked for the first time.
+    /// Returns whether all messages are requested for the first time.
     pub fn is_first_try(&self) -> bool {
         self.wanted.iter().all(|wanted| !wanted.is_second_try)
     }
@@ -263,7 +267,7 @@ impl StoreLog for ShardLog {
 
     fn vacated(&self, shard: ShardId, segment: u64) {
         if let Err(refused) = self.log.vacated(group_of(shard), SegmentId(segment)) {
-            tracing::error!(%refused, shard = shard.0, segment, "a segment is kept");
+            tracing::error!(%refused, shard = shard.0, segment, "segment is not freed: the group still needs it");
         }
     }
 
@@ -305,9 +309,9 @@ mod tests {
         }
     }
 
-    /// A replica that votes alone does so when it begins, and the log may be faster than whoever is to hear it.
+    /// A replica that votes alone does so when it begins, and the log may report that before the listener is set.
     #[test]
-    fn what_is_written_before_somebody_hears_of_it_is_told_then_in_order() {
+    fn events_before_the_listener_is_set_are_delivered_in_order() {
         let notifier = Arc::new(LogNotifier::default());
         let mut events = EventForwarder(notifier.clone());
         let [entries, votes] = META;

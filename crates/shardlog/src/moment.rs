@@ -1,28 +1,28 @@
-//! The node's clock over its lives: it goes on after a restart where it stood, plus the time in between.
+//! The node's clock across incarnations: after a restart it continues where it stopped, plus the time in between.
 //!
-//! While the machine stays up, its own clock says how long that was, whatever happens to the wall clock; after a reboot only the wall
-//! clock can, and it may be wrong: it counts for a day at most.
+//! While the machine stays up, its boot clock gives that time, even when the wall clock jumps. After a reboot only
+//! the wall clock can give it, and it may be wrong: it counts for a day at most.
 
 use std::time::Duration;
 
-/// What a wall clock may make of the time between two lives.
+/// Maximum time between two incarnations that the wall clock can add.
 pub(crate) const WALL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A point of the node's time, with what the clocks of the machine said then.
+/// A moment of the node's time, with the readings of the machine's clocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moment {
     /// The node's time.
     pub node: Duration,
-    /// Since 1970, by the wall clock.
+    /// Time since 1970, by the wall clock.
     pub wall: Duration,
-    /// Since the machine was started; does not stand still while it sleeps.
+    /// Time since the machine was started; continues while the machine sleeps.
     pub boot: Duration,
-    /// Which start of the machine that was.
+    /// Id of that start of the machine.
     pub boot_id: String,
 }
 
 impl Moment {
-    /// The node's time at a later moment.
+    /// Returns the node's time at a later moment.
     pub fn node_at(&self, later: &Moment) -> Duration {
         let same_boot = !self.boot_id.is_empty() && self.boot_id == later.boot_id;
         let between = if same_boot {
@@ -33,13 +33,13 @@ impl Moment {
         self.node + between
     }
 
-    /// As it is written down.
+    /// Encodes the moment as text.
     pub fn encode(&self) -> String {
         let Self { node, wall, boot, boot_id } = self;
         format!("1 {} {} {} {boot_id}\n", node.as_millis(), wall.as_millis(), boot.as_millis())
     }
 
-    /// `None` for anything else.
+    /// Decodes a moment; `None` for any other text.
     pub fn decode(text: &str) -> Option<Self> {
         let mut fields = text.split_whitespace();
         if fields.next()? != "1" {
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_clock_that_jumps_changes_nothing_while_the_machine_is_up() {
+    fn a_jump_of_the_wall_clock_changes_nothing_while_the_machine_is_up() {
         let last = moment(HOUR, YEAR * 50, HOUR, "a");
         for wall in [YEAR * 49, YEAR * 51, Duration::ZERO] {
             assert_eq!(last.node_at(&moment(Duration::ZERO, wall, HOUR * 2, "a")), HOUR * 2);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_read_as_it_was_written_and_anything_else_is_none() {
+    fn a_moment_is_decoded_as_encoded_and_other_text_is_refused() {
         let written = moment(HOUR, YEAR, HOUR, "boot-id");
         assert_eq!(Moment::decode(&written.encode()), Some(written));
         for text in ["", "2 1 1 1 x", "1 x 1 1", "1 1"] {

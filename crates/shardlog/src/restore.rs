@@ -1,4 +1,4 @@
-//! The state of the shards as the log has it, and the life that goes on from there.
+//! Recovery: the state of the shards in the log, and the incarnation that begins with it.
 
 use std::time::Duration;
 
@@ -9,37 +9,40 @@ use storage::RecoveredGroup;
 use crate::log::{META, group_of};
 use crate::moment::Moment;
 
-/// Takes what was found of the meta group out of all groups.
+/// Removes the groups of the meta group from `groups` and returns them.
 pub fn take_meta(groups: &mut Vec<RecoveredGroup>) -> Vec<RecoveredGroup> {
     groups.extract_if(.., |group| META.contains(&group.group)).collect()
 }
 
-/// What was found of each shard, in their order; `None` for those that never wrote. The meta group was taken out before.
+/// Sorts the recovered groups by shard; `None` for shards that never wrote. Call [`take_meta`] first.
 ///
 /// # Errors
-/// Text: a group that this version does not know.
+/// A message: there is a group that this version does not know.
 pub fn sort(groups: Vec<RecoveredGroup>) -> Result<Vec<(u16, Option<RecoveredGroup>)>, String> {
     let mut found: Vec<Option<RecoveredGroup>> = (0..SHARDS).map(|_| None).collect();
     for group in groups {
         let index = (0..SHARDS).find(|shard| group_of(ShardId(*shard)) == group.group);
         let index = index.ok_or_else(|| {
-            format!("the store has a group {} that this version does not know", group.group)
+            format!(
+                "the log has a group {} that this version does not know: start a newer version",
+                group.group
+            )
         })?;
         found[usize::from(index)] = Some(group);
     }
     Ok((0..SHARDS).zip(found).collect())
 }
 
-/// How many records [`restore`] reads for a shard.
+/// Number of records that [`restore`] reads for a shard.
 #[must_use]
 pub fn records(group: &RecoveredGroup) -> u64 {
     group.parts_count() as u64 + (group.last - group.checkpoint.unwrap_or(0))
 }
 
-/// One shard: its checkpoint, and what came after it. `read` is told of each record of [`records`].
+/// Restores one shard from its checkpoint and later records. `read` is called for each record of [`records`].
 ///
 /// # Errors
-/// Text: what of it cannot be read.
+/// A message that names what cannot be read.
 pub fn restore(
     id: u16,
     group: Option<RecoveredGroup>,
@@ -87,7 +90,8 @@ fn restore_group(
     Ok(shard)
 }
 
-/// The life that begins with these shards. `last_moment` is the last moment that was written down, `now` what the clocks of the machine say.
+/// Returns the incarnation that begins with these shards. `last_moment` is the last stored moment, `now` the
+/// present one of the machine's clocks.
 pub fn incarnation(shards: &[Shard], last_moment: Option<&Moment>, now: &Moment) -> Incarnation {
     let shard_time = shards.iter().map(|shard| Duration::from_millis(shard.now())).max().unwrap_or_default();
     let node = last_moment.map_or(shard_time, |last_moment| last_moment.node_at(now)).max(shard_time);
