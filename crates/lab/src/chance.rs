@@ -1,4 +1,4 @@
-//! Random numbers that are the same for the same seed: SplitMix64.
+//! Random number generator with the same numbers for the same seed: SplitMix64.
 
 pub(crate) struct Chance(u64);
 
@@ -15,7 +15,7 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// At least 0 and less than 1.
+    /// Returns a number of at least 0 and less than 1.
     pub(crate) fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }

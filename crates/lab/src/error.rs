@@ -1,17 +1,17 @@
-//! What can be wrong with a lab, by what the reader can do about it.
+//! Errors of a lab, by the action that they require.
 
 use std::fmt;
 use std::io;
 
 #[derive(Debug)]
 pub enum LabError {
-    /// The topology, or what is asked of it: a sentence with what would be right.
+    /// The topology or a request is invalid: a sentence with the valid values.
     Topology(String),
-    /// This process may not make network namespaces.
+    /// This process may not create network namespaces.
     NotRoot,
-    /// The system refuses something; what, and why.
+    /// The system refused an operation: the operation, and the reason.
     System(String, io::Error),
-    /// The thread that carries packets is gone.
+    /// The thread that carries packets has ended.
     Stopped,
 }
 

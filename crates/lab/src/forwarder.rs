@@ -1,4 +1,4 @@
-//! The thread that carries packets between the devices of the hosts.
+//! Thread that carries packets between the devices of the hosts.
 
 use crate::LabError;
 use crate::network::Network;
@@ -10,27 +10,29 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Something to do with the network between two packets.
+/// Job for the network between two packets.
 type Job = Box<dyn FnOnce(Duration, &mut Network) + Send>;
 
-/// Ends the thread when it is dropped.
+/// Handle of the thread. Dropping it ends the thread.
 pub(crate) struct Forwarder {
     jobs: SyncSender<Job>,
-    /// A byte for each job; the end of it is the end of the thread. `None` in `drop` only.
+    /// Socket with a byte for each job; its end ends the thread. `None` in `drop` only.
     waker: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Jobs that wait.
+/// Maximum number of waiting jobs.
 const JOBS_MAX: usize = 16;
-/// Packets of one host, or to all, before the others have their turn.
+/// Maximum number of packets of one host, or due packets, before the others have their turn.
 const TURN: usize = 64;
-/// Above what `mtu` may be.
+/// Size of the packet buffer in bytes: more than the maximum of `mtu`.
 const PACKET_MAX: usize = 9216;
 
 impl Forwarder {
+    /// Starts the thread.
+    ///
     /// # Errors
-    /// No thread, or no socket.
+    /// The system provides no thread or no socket.
     pub(crate) fn start(network: Network, tuns: Vec<File>) -> Result<Self, LabError> {
         let (waker, wakeups) = UnixStream::pair().map_err(LabError::system("socketpair"))?;
         wakeups.set_nonblocking(true).map_err(LabError::system("socketpair"))?;
@@ -41,14 +43,14 @@ impl Forwarder {
         Ok(Self { jobs, waker: Some(waker), thread: Some(thread) })
     }
 
-    /// Does something with the network and waits for it.
+    /// Runs a job on the network and waits for its result.
     pub(crate) fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(Duration, &mut Network) -> T + Send + 'static,
     ) -> Result<T, LabError> {
         let (answer, answered) = sync_channel(1);
         let job: Job = Box::new(move |now, network| {
-            // Who asked waits for this, unless its thread has panicked.
+            // The caller waits for this, unless its thread has panicked.
             let _ = answer.send(work(now, network));
         });
         self.jobs.send(job).map_err(|_| LabError::Stopped)?;
@@ -62,7 +64,7 @@ impl Drop for Forwarder {
     fn drop(&mut self) {
         self.waker = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there was said on standard error, and there is nothing left to undo.
+            // The panic was reported on standard error, and there is nothing left to undo.
             let _ = thread.join();
         }
     }
@@ -118,16 +120,17 @@ impl ForwarderLoop {
     fn deliver(&mut self) {
         for _ in 0..TURN {
             let Some((host, packet)) = self.network.due(self.clock.elapsed()) else { return };
-            // A device that takes no more loses packets, as any does.
+            // A device with a full queue loses packets, like any device.
             let _ = (&self.tuns[host]).write(&packet);
         }
     }
 }
 
-/// Real-time, where the system allows it: nodes that fill the processors must not delay the network too.
+/// Requests real-time priority, if the system allows it: nodes that fill the processors must not delay the network
+/// too.
 fn prefer() {
     let parameters = libc::sched_param { sched_priority: 10 };
-    // SAFETY: `parameters` lives until the call returns. Without the right to it, things stay as they are.
+    // SAFETY: `parameters` is valid until the call returns. Without the right to it, the call changes nothing.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &parameters) };
 }
 
@@ -137,7 +140,7 @@ fn wait(polled: &mut [libc::pollfd], longest: Option<Duration>) -> io::Result<()
         tv_nsec: libc::c_long::from(longest.subsec_nanos() as i32),
     });
     let pointer = longest.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: both live until the call returns, and the length is that of the slice.
+    // SAFETY: both are valid until the call returns, and the length is that of the slice.
     let result =
         unsafe { libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, pointer, std::ptr::null()) };
     match io::Error::last_os_error() {

@@ -1,4 +1,4 @@
-//! A topology that is up.
+//! A running topology.
 
 use crate::forwarder::Forwarder;
 use crate::namespace::{Namespace, enter};
@@ -10,8 +10,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// The hosts, and the thread that carries their packets. It ends when this is dropped; processes that are still in a
-/// host's namespace reach nobody then.
+/// Hosts, and the thread that carries their packets. The thread ends when the lab is dropped. Processes that are
+/// still in a host's namespace then reach no other host.
 pub struct Lab {
     topology: Topology,
     namespaces: Vec<File>,
@@ -19,8 +19,10 @@ pub struct Lab {
 }
 
 impl Lab {
+    /// Starts the hosts.
+    ///
     /// # Errors
-    /// Not root, or what the system refuses; nothing stays behind.
+    /// The process is not root, or the system refuses an operation. Nothing stays behind.
     pub fn start(topology: Topology) -> Result<Self, LabError> {
         let mut namespaces = Vec::with_capacity(topology.hosts.len());
         let mut tuns = Vec::with_capacity(topology.hosts.len());
@@ -37,31 +39,33 @@ impl Lab {
         &self.topology
     }
 
+    /// Returns the address of a host.
+    ///
     /// # Errors
     /// No host has this name.
     pub fn address(&self, host: &str) -> Result<Ipv4Addr, LabError> {
         Ok(self.topology.hosts[self.topology.host(host)?].address)
     }
 
-    /// The process of this command will be on the host.
+    /// Makes the command's process run on the host.
     ///
     /// # Errors
     /// No host has this name.
     pub fn enter_host(&self, host: &str, command: &mut Command) -> Result<(), LabError> {
         let net = self.namespaces[self.topology.host(host)?].as_raw_fd();
-        // SAFETY: one system call, which is async-signal-safe. The descriptor is open in the child until it executes,
-        // and a command that outlives this lab fails to start or starts where nobody is reached.
+        // SAFETY: one system call, which is async-signal-safe. The descriptor is open in the child until it
+        // executes. A command that outlives this lab fails to start, or starts where nothing is reachable.
         unsafe { command.pre_exec(move || enter(net)) };
         Ok(())
     }
 
-    /// Does something on a thread of its own that is on the host: sockets that it opens belong there.
+    /// Runs `work` on a new thread on the host: sockets that it opens belong to the host.
     ///
     /// # Errors
-    /// No host has this name, or the system refuses it.
+    /// No host has this name, or the system refuses an operation.
     ///
     /// # Panics
-    /// When `work` does.
+    /// Panics when `work` does.
     pub fn within<T: Send>(&self, host: &str, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         let net = self.namespaces[self.topology.host(host)?].as_raw_fd();
         std::thread::scope(|scope| {
@@ -73,30 +77,34 @@ impl Lab {
         })
     }
 
-    /// Changes the line between two sites, both ways: `lab.set(("fra", "hkg"), "rate", "50mbit")`.
+    /// Changes the line between two sites in both directions: `lab.set(("fra", "hkg"), "rate", "50mbit")`.
     ///
     /// # Errors
-    /// A name that is not there, or a value that is none.
+    /// An unknown name, or an invalid value.
     pub fn set(&self, (a, b): (&str, &str), name: &str, value: &str) -> Result<(), LabError> {
         let [a, b, name, value] = [a, b, name, value].map(String::from);
         self.forwarder.ask(move |now, network| network.set(now, (&a, &b), &name, &value))?
     }
 
-    /// From now on nothing of the one host or site reaches the other.
+    /// Stops all packets from one host or site to the other.
     ///
     /// # Errors
-    /// A name that is neither.
+    /// A name that is neither a host nor a site.
     pub fn cut(&self, from: &str, to: &str) -> Result<(), LabError> {
         let [from, to] = [from, to].map(String::from);
         self.forwarder.ask(move |_, network| network.cut(&from, &to))?
     }
 
+    /// Ends all cuts.
+    ///
     /// # Errors
     /// The thread that carries packets has ended.
     pub fn heal(&self) -> Result<(), LabError> {
         self.forwarder.ask(|_, network| network.heal())
     }
 
+    /// Returns the counters of packets.
+    ///
     /// # Errors
     /// The thread that carries packets has ended.
     pub fn counters(&self) -> Result<Counters, LabError> {

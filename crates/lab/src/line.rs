@@ -1,25 +1,25 @@
-//! One direction between two places: when a packet that enters now comes out, if it does.
+//! One direction of a line between two sites. It decides when, or whether, a packet arrives.
 
 use crate::LabError;
 use crate::chance::Chance;
 use crate::quantity;
 use std::time::Duration;
 
-/// What a line does to packets.
+/// Properties of a line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameters {
-    /// One way.
+    /// Delay in one direction.
     pub delay: Duration,
-    /// Each packet is late by up to this, and never overtakes the one before.
+    /// Maximum additional delay of a packet. A packet never overtakes an earlier one.
     pub jitter: Duration,
     /// Share of the packets that are lost, 0 to 1.
     pub loss: f64,
-    /// Lost packets in a row, on average; up to 1 each is lost by itself.
+    /// Average number of consecutive lost packets; up to 1, each loss is independent.
     pub burst: f64,
-    /// Bits a second; 0 is no limit.
+    /// Bits per second; 0 is no limit.
     pub rate: u64,
-    /// Bytes that wait where the rate is limited, at most; what comes more is lost. 0: what the rate carries in 100 ms,
-    /// and 64 KiB at least.
+    /// Maximum number of bytes that wait where the rate is limited; further packets are lost. 0: the bytes that the
+    /// rate carries in 100 ms, and at least 64 KiB.
     pub queue: u64,
     pub state: State,
 }
@@ -27,9 +27,9 @@ pub struct Parameters {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum State {
     Up,
-    /// Packets vanish without a word.
+    /// Packets are lost silently.
     Down,
-    /// Up for a while, then down for a while, and so on.
+    /// Up and down in turn, each for a while.
     Flapping {
         up: Duration,
         down: Duration,
@@ -51,11 +51,11 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// Changes one of them, as a topology writes it: `rtt` (half of it each way), `delay`, `jitter`, `loss`, `burst`,
-    /// `rate`, `queue`, `state` (`up`, `down`, `flap:UP/DOWN`).
+    /// Changes one parameter, with the name and the value of a topology file: `rtt` (half of it in each direction),
+    /// `delay`, `jitter`, `loss`, `burst`, `rate`, `queue`, `state` (`up`, `down`, `flap:UP/DOWN`).
     ///
     /// # Errors
-    /// Another name, or a value that is none.
+    /// An unknown name, or an invalid value.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), LabError> {
         match name {
             "rtt" => self.delay = quantity::duration(value)? / 2,
@@ -65,7 +65,7 @@ impl Parameters {
             "burst" => {
                 self.burst =
                     value.parse().ok().filter(|burst| (1.0..=1e6).contains(burst)).ok_or_else(|| {
-                        LabError::Topology(format!("burst {value:?}: packets in a row, 1 or more"))
+                        LabError::Topology(format!("burst {value:?}: give a number of packets, 1 or more"))
                     })?;
             }
             "rate" => self.rate = quantity::rate(value)?,
@@ -73,7 +73,7 @@ impl Parameters {
             "state" => self.state = state(value)?,
             _ => {
                 let known = "rtt, delay, jitter, loss, burst, rate, queue, state";
-                return Err(LabError::Topology(format!("a line has no {name:?}: one of {known}")));
+                return Err(LabError::Topology(format!("a line has no {name:?}: use one of {known}")));
             }
         }
         Ok(())
@@ -92,33 +92,33 @@ fn state(value: &str) -> Result<State, LabError> {
     }
     let times = value.strip_prefix("flap:").and_then(|times| times.split_once('/'));
     let (up, down) =
-        times.ok_or_else(|| LabError::Topology(format!("state {value:?}: up, down or flap:UP/DOWN")))?;
+        times.ok_or_else(|| LabError::Topology(format!("state {value:?}: use up, down or flap:UP/DOWN")))?;
     let (up, down) = (quantity::duration(up)?, quantity::duration(down)?);
     if (up + down).is_zero() {
-        return Err(LabError::Topology(format!("state {value:?}: one of the two has to last")));
+        return Err(LabError::Topology(format!("state {value:?}: UP or DOWN has to be more than 0")));
     }
     Ok(State::Flapping { up, down })
 }
 
-/// What becomes of a packet.
+/// Fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Outcome {
-    /// It comes out then.
+    /// The packet arrives at this time.
     At(Duration),
     Lost,
-    /// The queue before the line has no place.
+    /// The queue before the line is full.
     QueueFull,
     /// The line is down.
     Down,
 }
 
-/// Times are since any one beginning, the same for all calls.
+/// A line in use. All times are since the same arbitrary start.
 pub struct Line {
     parameters: Parameters,
     chance: Chance,
-    /// Inside a run of lost packets.
+    /// True within a run of lost packets.
     is_losing: bool,
-    /// When all that waits has left.
+    /// Time at which the queue is empty.
     free_at: Duration,
     last_at: Duration,
     flapping_since: Duration,
@@ -140,7 +140,8 @@ impl Line {
         &self.parameters
     }
 
-    /// What was under way stays so. A shorter delay holds at once: what enters now may overtake.
+    /// Changes the parameters. Packets under way are not affected. A shorter delay takes effect at once: a new
+    /// packet may overtake older ones.
     pub fn change(&mut self, now: Duration, parameters: Parameters) {
         self.last_at = Duration::ZERO;
         self.free_at = self.free_at.min(now);
@@ -160,13 +161,13 @@ impl Line {
         }
     }
 
-    /// Takes a packet of so many bytes.
+    /// Sends a packet of `bytes` bytes.
     pub fn enter(&mut self, now: Duration, bytes: usize) -> Outcome {
         if !self.is_up(now) {
             return Outcome::Down;
         }
         let Parameters { rate, delay, jitter, .. } = self.parameters;
-        // The queue is before the wire: what is lost on the wire has had its place in the queue.
+        // The queue is before the wire: a packet that is lost on the wire was in the queue.
         let mut at = now;
         if rate > 0 {
             let start = self.free_at.max(now);
@@ -189,7 +190,8 @@ impl Line {
         Outcome::At(at)
     }
 
-    /// Two states: one loses all and lasts `burst` packets on average, the other loses none.
+    /// Returns whether the packet is lost. There are two states: one loses all packets and lasts for `burst`
+    /// packets on average, the other loses none.
     fn loses(&mut self) -> bool {
         let Parameters { loss, burst, .. } = self.parameters;
         if loss <= 0.0 || loss >= 1.0 {
@@ -221,12 +223,12 @@ mod tests {
     }
 
     #[test]
-    fn a_round_trip_is_two_ways() {
+    fn a_round_trip_is_two_directions() {
         assert_eq!(line(&[("rtt", "98ms")]).enter(ms(5), 100), Outcome::At(ms(54)));
     }
 
     #[test]
-    fn what_a_rate_does_not_carry_waits_and_then_is_lost() {
+    fn packets_beyond_the_rate_wait_and_then_are_lost() {
         let mut line = line(&[("rate", "8mbit"), ("queue", "10000B"), ("delay", "10ms")]);
         for sent in 1..=10 {
             // 1000 bytes take a millisecond.
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_as_many_and_as_long_as_wished() {
+    fn losses_have_the_configured_share_and_length() {
         for burst in [1.0, 8.0] {
             let mut line = line(&[("loss", "2%"), ("burst", &burst.to_string())]);
             let (mut lost, mut runs, mut before) = (0, 0, false);
@@ -275,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_holds_for_what_enters_after_it() {
+    fn a_change_applies_to_later_packets() {
         let mut line = line(&[("rate", "8mbit"), ("delay", "100ms")]);
         assert_eq!(line.enter(ms(0), 1000), Outcome::At(ms(101)));
         let mut shorter = line.parameters().clone();

@@ -1,5 +1,5 @@
-//! A network namespace without a name, with one TUN device in it. The kernel removes both when the last descriptor and
-//! the last process are gone, however they went: there is nothing to clean up.
+//! Network namespace without a name, with one TUN device in it. The kernel removes both when the last descriptor
+//! and the last process are gone, however they ended: there is nothing to clean up.
 
 use crate::topology::Host;
 use crate::{LabError, Topology};
@@ -11,21 +11,23 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::thread;
 
-/// The namespace, and the device that carries all that its processes send.
+/// The namespace, and the device that carries all packets of its processes.
 pub(crate) struct Namespace {
     pub(crate) net: File,
     pub(crate) tun: File,
 }
 
 const DEVICE: &str = "wan0";
-/// Packets that wait in the device for us.
+/// Maximum number of packets that wait in the device for us.
 const DEVICE_QUEUE: i32 = 10_000;
 
 impl Namespace {
+    /// Creates the namespace and the device.
+    ///
     /// # Errors
-    /// Not root, or what the system refuses.
+    /// The process is not root, or the system refuses an operation.
     pub(crate) fn open(host: &Host, topology: &Topology) -> Result<Self, LabError> {
-        // A thread of its own is moved into the new namespace and ends there: no other is.
+        // A new thread moves into the new namespace and ends there: no other thread moves.
         thread::scope(|scope| {
             let made = scope.spawn(|| make(host, topology)).join();
             made.unwrap_or_else(|_| Err(LabError::System(host.name.clone(), io::Error::other("panic"))))
@@ -34,7 +36,7 @@ impl Namespace {
 }
 
 fn make(host: &Host, topology: &Topology) -> Result<Namespace, LabError> {
-    // SAFETY: no memory is involved; it concerns this thread, which ends soon.
+    // SAFETY: no memory is involved; the call affects this thread only, which ends soon.
     match check(unsafe { libc::unshare(libc::CLONE_NEWNET) }) {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => return Err(LabError::NotRoot),
         Err(error) => return Err(LabError::System("unshare".into(), error)),
@@ -47,15 +49,15 @@ fn make(host: &Host, topology: &Topology) -> Result<Namespace, LabError> {
         let path = format!("/proc/sys/{}", name.replace('.', "/"));
         fs::write(&path, value).map_err(LabError::system(path))?;
     }
-    // IPv4 only: the kernel would send IPv6 of its own accord. A kernel without IPv6 has no such file.
+    // IPv4 only: the kernel would send IPv6 packets on its own. A kernel without IPv6 has no such file.
     let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{DEVICE}/disable_ipv6"), "1");
     set_up(host.address, i32::from(topology.mtu)).map_err(LabError::system(DEVICE))?;
     Ok(Namespace { net, tun })
 }
 
-/// Moves the calling thread. Async-signal-safe.
+/// Moves the calling thread into the namespace. Async-signal-safe.
 pub(crate) fn enter(net: RawFd) -> io::Result<()> {
-    // SAFETY: no memory is involved, and a descriptor that is none is an error.
+    // SAFETY: no memory is involved, and an invalid descriptor is an error.
     check(unsafe { libc::setns(net, libc::CLONE_NEWNET) }).map(|_| ())
 }
 
@@ -71,7 +73,7 @@ fn device() -> io::Result<File> {
 fn set_up(address: Ipv4Addr, mtu: i32) -> io::Result<()> {
     // SAFETY: no memory is involved.
     let socket = check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: the descriptor is new, and ours alone.
+    // SAFETY: the descriptor is new, and we own it.
     let socket = unsafe { OwnedFd::from_raw_fd(socket) };
     let up = |name: &str| {
         let mut request = request(name);
@@ -84,7 +86,7 @@ fn set_up(address: Ipv4Addr, mtu: i32) -> io::Result<()> {
         request.ifr_ifru.ifru_addr = socket_address(address);
         ioctl(&socket, call, &mut request)
     };
-    // The route to all hosts comes with the address and its mask. There is no other.
+    // The route to all hosts comes with the address and its mask. There is no other route.
     with_address(libc::SIOCSIFADDR, address)?;
     with_address(libc::SIOCSIFNETMASK, Ipv4Addr::new(255, 255, 0, 0))?;
     let with_number = |call: libc::c_ulong, number: i32| {
@@ -97,11 +99,11 @@ fn set_up(address: Ipv4Addr, mtu: i32) -> io::Result<()> {
     up(DEVICE)
 }
 
-/// From linux/sockios.h; its argument is where that of SIOCSIFMTU is.
+/// Request number from linux/sockios.h; its argument has the position of that of SIOCSIFMTU.
 const SIOCSIFTXQLEN: libc::c_ulong = 0x8943;
 
 fn request(name: &str) -> libc::ifreq {
-    // SAFETY: all zeros are an empty name and a value of any of its kinds.
+    // SAFETY: all zeros are an empty name and a valid value of each kind.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;
@@ -118,7 +120,7 @@ fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
 }
 
 fn ioctl(of: &impl AsRawFd, call: libc::c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
-    // SAFETY: each call of this file takes an `ifreq`, which lives until it returns.
+    // SAFETY: each call of this file takes an `ifreq`, which is valid until it returns.
     check(unsafe { libc::ioctl(of.as_raw_fd(), call as _, request) }).map(|_| ())
 }
 

@@ -1,4 +1,5 @@
-//! Packets under way: which line each takes, who is cut off from whom, and what is due. Knows no sockets and no clock.
+//! Packets under way: the line that each takes, the hosts that are cut off from each other, and the packets that
+//! are due. No sockets and no clock.
 
 use crate::line::{Line, Outcome, Parameters};
 use crate::{LabError, Topology};
@@ -6,30 +7,30 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-/// Bytes under way, at most: what enters beyond it is lost, and counted.
+/// Maximum number of bytes under way. Further packets are lost and counted.
 const HELD_MAX: usize = 256 << 20;
 
-/// What has become of packets so far.
+/// Numbers of packets by fate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub delivered: u64,
-    /// On the wire, as the line's loss says.
+    /// Lost on the wire by the line's loss.
     pub lost: u64,
-    /// No place before a line with a rate.
+    /// Lost because the queue before a line with a rate was full.
     pub queue_full: u64,
-    /// The line was down, or the two hosts are cut off from each other.
+    /// Lost because the line was down, or the two hosts were cut off from each other.
     pub cut: u64,
-    /// Not of IPv4, from an address that is not the sender's, or to nobody.
+    /// Refused: not IPv4, from an address that is not the sender's, or to an unknown address.
     pub refused: u64,
-    /// More than 256 MiB under way.
+    /// Lost because more than 256 MiB were under way.
     pub overflow: u64,
 }
 
 pub struct Network {
     topology: Topology,
-    /// From each site to each site.
+    /// Lines from each site to each site.
     lines: Vec<Vec<Line>>,
-    /// From each host to each host.
+    /// Cuts from each host to each host.
     is_cut: Vec<Vec<bool>>,
     under_way: BinaryHeap<Reverse<Packet>>,
     held: usize,
@@ -37,7 +38,7 @@ pub struct Network {
     counters: Counters,
 }
 
-/// In the order in which they come out; of the same moment, in which they came in.
+/// A packet under way. Packets are ordered by arrival time; those of the same time by sending order.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Packet {
     at: Duration,
@@ -67,7 +68,7 @@ impl Network {
         }
     }
 
-    /// Takes what a host sends.
+    /// Accepts a packet that a host sends.
     pub fn enter(&mut self, now: Duration, from: usize, packet: &[u8]) {
         let Some(to) = self.target(from, packet) else {
             self.counters.refused += 1;
@@ -102,12 +103,13 @@ impl Network {
         self.topology.host_at(address(16)).filter(|to| *to != from)
     }
 
-    /// When `due` has something.
+    /// Time at which `due` has a packet.
     pub fn next_at(&self) -> Option<Duration> {
         self.under_way.peek().map(|Reverse(packet)| packet.at)
     }
 
-    /// The next packet that has arrived by now, and where. What is under way when its line is cut does not arrive.
+    /// Returns the next packet that has arrived by now, and its host. A packet under way does not arrive when its
+    /// line is cut.
     pub fn due(&mut self, now: Duration) -> Option<(usize, Vec<u8>)> {
         while self.next_at().is_some_and(|at| at <= now) {
             let Reverse(Packet { from, to, bytes, .. }) = self.under_way.pop()?;
@@ -123,10 +125,10 @@ impl Network {
         None
     }
 
-    /// Changes the line between two sites, both ways, as `Parameters::set` does.
+    /// Changes the line between two sites in both directions, as `Parameters::set` does.
     ///
     /// # Errors
-    /// A name that is not there, or a value that is none; nothing is changed then.
+    /// An unknown name, or an invalid value. Nothing is changed then.
     pub fn set(
         &mut self,
         now: Duration,
@@ -143,7 +145,7 @@ impl Network {
         Ok(())
     }
 
-    /// From now on nothing of the one host or site reaches the other; what goes the other way does.
+    /// Stops all packets from one host or site to the other. The opposite direction is not affected.
     ///
     /// # Errors
     /// A name that is neither a host nor a site.
@@ -157,7 +159,7 @@ impl Network {
         Ok(())
     }
 
-    /// Nobody is cut off any more.
+    /// Ends all cuts.
     pub fn heal(&mut self) {
         self.is_cut.iter_mut().for_each(|row| row.fill(false));
     }
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_come_out_when_they_are_due_and_in_their_order() {
+    fn packets_arrive_when_they_are_due_and_in_order() {
         let mut network = network();
         network.enter(ms(0), 0, &packet(E1, W1, 1));
         network.enter(ms(0), 0, &packet(E1, E2, 2));
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_nobody_and_to_nobody_are_refused() {
+    fn packets_with_unknown_addresses_are_refused() {
         let mut network = network();
         let mut of_six = packet(E1, W1, 0);
         of_six[0] = 0x65;
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_is_one_way_and_reaches_what_is_under_way() {
+    fn a_cut_is_one_way_and_affects_packets_under_way() {
         let mut network = network();
         network.enter(ms(0), 0, &packet(E1, W1, 1));
         network.cut("e1", "west").unwrap();
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_change_both_ways() {
+    fn lines_change_in_both_directions() {
         let mut network = network();
         network.set(ms(0), ("west", "east"), "rtt", "20ms").unwrap();
         assert!(network.set(ms(0), ("west", "east"), "rtt", "20").is_err());

@@ -1,4 +1,4 @@
-//! Durations, rates, sizes and shares as a topology writes them.
+//! Durations, rates, sizes and shares in the notation of a topology file.
 
 use crate::LabError;
 use std::time::Duration;
@@ -17,23 +17,23 @@ fn scaled(text: &str, what: &str, units: &[(&str, f64)]) -> Result<f64, LabError
         _ => {
             let known: Vec<&str> = units.iter().map(|(name, _)| *name).collect();
             Err(LabError::Topology(format!(
-                "{text:?} is no {what}: a number and one of {}",
+                "{text:?} is not a {what}: give a number and one of {}",
                 known.join(", ")
             )))
         }
     }
 }
 
-/// Up to an hour: longer is a mistake.
+/// Parses a duration of up to an hour: a longer one is a mistake.
 pub(crate) fn duration(text: &str) -> Result<Duration, LabError> {
     let seconds = scaled(text, "duration", &[("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0)])?;
     if seconds > 3600.0 {
-        return Err(LabError::Topology(format!("{text:?} is more than an hour")));
+        return Err(LabError::Topology(format!("{text:?} is more than the maximum of one hour")));
     }
     Ok(Duration::from_nanos((seconds * 1e9).round() as u64))
 }
 
-/// Bits a second; 0 for `unlimited`.
+/// Parses a rate in bits per second; 0 for `unlimited`.
 pub(crate) fn rate(text: &str) -> Result<u64, LabError> {
     if text == "unlimited" {
         return Ok(0);
@@ -41,12 +41,12 @@ pub(crate) fn rate(text: &str) -> Result<u64, LabError> {
     scaled(text, "rate", &[("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)]).map(|bits| bits as u64)
 }
 
-/// Bytes.
+/// Parses a size in bytes.
 pub(crate) fn size(text: &str) -> Result<u64, LabError> {
     scaled(text, "size", &[("B", 1.0), ("KiB", 1024.0), ("MiB", 1_048_576.0)]).map(|bytes| bytes as u64)
 }
 
-/// A share of all from 0 to 1, written in per cent.
+/// Parses a share from 0 to 1, written in per cent.
 pub(crate) fn share(text: &str) -> Result<f64, LabError> {
     let share = scaled(text, "share", &[("%", 0.01)])?;
     if share > 1.0 {
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_refused_with_what_would_be_one() {
+    fn an_invalid_quantity_is_refused_with_the_valid_units() {
         for text in ["", "x", "5", "-1ms", "1.2.3s", "2h", "61m"] {
             assert!(duration(text).is_err(), "{text}");
         }

@@ -1,4 +1,4 @@
-//! Places, the hosts in them and the lines between them, from a TOML file.
+//! Topology: sites, the hosts in them and the lines between them, from a TOML file.
 
 use crate::LabError;
 use crate::line::Parameters;
@@ -8,36 +8,36 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// All of a lab. Addresses are 10.77.SITE.HOST, by the order in the file.
+/// Topology of a lab. Addresses are 10.77.SITE.HOST, in the order of the file.
 #[derive(Clone, Debug)]
 pub struct Topology {
     pub name: String,
-    /// The same losses and jitter for the same seed.
+    /// Seed of losses and jitter.
     pub seed: u64,
-    /// Largest packet between hosts, in bytes.
+    /// Maximum size of a packet between hosts, in bytes.
     pub mtu: u16,
     /// Settings below `net.` of each host's kernel.
     pub sysctl: BTreeMap<String, String>,
     pub sites: Vec<String>,
     pub hosts: Vec<Host>,
-    /// From each site (rows) to each site, itself too.
+    /// Lines from each site (rows) to each site, itself included.
     lines: Vec<Vec<Parameters>>,
 }
 
 #[derive(Clone, Debug)]
 pub struct Host {
     pub name: String,
-    /// Its place in `Topology::sites`.
+    /// Index in `Topology::sites`.
     pub site: usize,
     pub address: Ipv4Addr,
-    /// One way of the host's own line to its site.
+    /// Delay in one direction of the host's own line to its site.
     pub access: Duration,
 }
 
 const NET: [u8; 2] = [10, 77];
-/// Places and hosts of each place: one byte of the address, without 0 and 255.
+/// Maximum number of sites, and of hosts of each site: one byte of the address, without 0 and 255.
 const EACH_MAX: usize = 254;
-/// Hosts of all places: each has a file descriptor and a namespace.
+/// Maximum number of hosts of all sites: each has a file descriptor and a namespace.
 const HOSTS_MAX: usize = 256;
 
 #[derive(Deserialize)]
@@ -64,7 +64,7 @@ fn mtu() -> u16 {
 #[serde(deny_unknown_fields)]
 struct SiteEntry {
     name: String,
-    /// Round trip between its own hosts.
+    /// Round-trip time between hosts of the same site.
     #[serde(default)]
     rtt: Option<String>,
 }
@@ -79,15 +79,19 @@ struct HostEntry {
 }
 
 impl Topology {
+    /// Parses a topology.
+    ///
     /// # Errors
-    /// What is wrong, with the name of what it is about.
+    /// An invalid topology. The message names the invalid part.
     pub fn parse(text: &str) -> Result<Self, LabError> {
         let file: File = toml::from_str(text).map_err(|error| LabError::Topology(error.to_string()))?;
         if !(576..=9000).contains(&file.mtu) {
-            return invalid(format!("mtu {}: from 576 to 9000", file.mtu));
+            return invalid(format!("mtu {}: use 576 to 9000", file.mtu));
         }
         if let Some(name) = file.sysctl.keys().find(|name| !is_net(name)) {
-            return invalid(format!("sysctl {name:?}: only those that begin with `net.` belong to one host"));
+            return invalid(format!(
+                "sysctl {name:?}: use only names that begin with `net.`, because others do not belong to one host"
+            ));
         }
         let count = file.site.len();
         let mut topology = Self {
@@ -100,7 +104,7 @@ impl Topology {
             lines: vec![vec![Parameters::default(); count]; count],
         };
         if count == 0 || count > EACH_MAX {
-            return invalid(format!("{count} sites: from 1 to {EACH_MAX}"));
+            return invalid(format!("{count} sites: use 1 to {EACH_MAX}"));
         }
         for (index, site) in file.site.iter().enumerate() {
             topology.check_name(&site.name)?;
@@ -121,7 +125,10 @@ impl Topology {
         let site = self.site(&entry.site)?;
         let number = 1 + self.hosts.iter().filter(|host| host.site == site).count();
         if number > EACH_MAX || self.hosts.len() >= HOSTS_MAX {
-            return invalid(format!("host {}: {HOSTS_MAX} hosts at most, {EACH_MAX} of a site", entry.name));
+            return invalid(format!(
+                "host {}: use at most {HOSTS_MAX} hosts, and {EACH_MAX} hosts of a site",
+                entry.name
+            ));
         }
         let access = entry.access.as_deref().map_or(Ok(Duration::ZERO), quantity::duration)?;
         let address = Ipv4Addr::new(NET[0], NET[1], site as u8 + 1, number as u8);
@@ -129,14 +136,14 @@ impl Topology {
         Ok(())
     }
 
-    /// Every two sites have a line, which is the same both ways.
+    /// Adds the lines. Every two sites have a line, with the same parameters in both directions.
     fn add_lines(&mut self, entries: &[BTreeMap<String, String>]) -> Result<(), LabError> {
         let count = self.sites.len();
         let mut has_line = vec![vec![false; count]; count];
         for entry in entries {
             let end = |name: &str| match entry.get(name) {
                 Some(site) => self.site(site),
-                None => invalid(format!("a [[line]] has no {name:?}, the name of a site")),
+                None => invalid(format!("a [[line]] has no {name:?}: give the name of a site")),
             };
             let (a, b) = (end("a")?, end("b")?);
             let mut parameters = Parameters::default();
@@ -145,7 +152,7 @@ impl Topology {
             }
             if a == b || std::mem::replace(&mut has_line[a][b], true) {
                 return invalid(format!(
-                    "line {} to {}: one between each two sites",
+                    "line {} to {}: use one between each two sites",
                     self.sites[a], self.sites[b]
                 ));
             }
@@ -167,21 +174,27 @@ impl Topology {
     fn check_name(&self, name: &str) -> Result<(), LabError> {
         let is_plain = |c: u8| c.is_ascii_alphanumeric() || c == b'-';
         if name.is_empty() || name.len() > 40 || !name.bytes().all(is_plain) {
-            return invalid(format!("{name:?} is no name: letters, digits and -, 40 at most"));
+            return invalid(format!(
+                "{name:?} is not a name: use at most 40 characters, A-Z, a-z, 0-9 and -"
+            ));
         }
         if self.sites.iter().any(|site| site == name) || self.host(name).is_ok() {
-            return invalid(format!("{name} is there twice: sites and hosts have different names"));
+            return invalid(format!("{name} is there twice: give sites and hosts different names"));
         }
         Ok(())
     }
 
+    /// Returns the index of a site.
+    ///
     /// # Errors
     /// No site has this name.
     pub fn site(&self, name: &str) -> Result<usize, LabError> {
         let found = self.sites.iter().position(|site| site == name);
-        found.ok_or_else(|| LabError::Topology(format!("no site {name:?}: {}", self.sites.join(", "))))
+        found.ok_or_else(|| LabError::Topology(format!("no site {name:?}: use {}", self.sites.join(", "))))
     }
 
+    /// Returns the index of a host.
+    ///
     /// # Errors
     /// No host has this name.
     pub fn host(&self, name: &str) -> Result<usize, LabError> {
@@ -189,10 +202,10 @@ impl Topology {
         found.ok_or_else(|| LabError::Topology(format!("no host {name:?}")))
     }
 
-    /// The host of this name, or all of the site of this name.
+    /// Returns the host of this name, or all hosts of the site of this name.
     ///
     /// # Errors
-    /// Neither is there.
+    /// There is neither a host nor a site of this name.
     pub fn hosts_of(&self, name: &str) -> Result<Vec<usize>, LabError> {
         if let Ok(host) = self.host(name) {
             return Ok(vec![host]);
@@ -210,7 +223,7 @@ impl Topology {
         &self.lines[from][to]
     }
 
-    /// What a packet and its answer take between two hosts, without queues and jitter.
+    /// Returns the round-trip time between two hosts, without queues and jitter.
     pub fn round_trip(&self, one: usize, other: usize) -> Duration {
         let (one, other) = (&self.hosts[one], &self.hosts[other]);
         let one_way_delays = self.lines[one.site][other.site].delay + self.lines[other.site][one.site].delay;
@@ -273,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lab_of_the_experiments_has_their_distances() {
+    fn the_geo_lab_has_the_distances_of_the_experiments() {
         let geo = Topology::parse(include_str!("../labs/geo.toml")).unwrap();
         let round_trip =
             |one: &str, other: &str| geo.round_trip(geo.host(one).unwrap(), geo.host(other).unwrap());
@@ -284,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_together_is_refused_by_name() {
+    fn contradictions_are_refused_with_their_name() {
         let twice = TWO.replace("name = \"e2\"", "name = \"west\"");
         let nowhere = TWO.replace("site = \"west\"", "site = \"north\"");
         let apart = TWO.replace("[[line]]", "[[site]]\nname = \"south\"\n[[line]]");
@@ -299,7 +312,7 @@ mod tests {
             (misspelt, "acces"),
             (global, "vm.swappiness"),
             (TWO.replace("b = \"west\"", "b = \"east\""), "one between each two"),
-            (TWO.replace("name = \"e2\"", "name = \"../e\""), "is no name"),
+            (TWO.replace("name = \"e2\"", "name = \"../e\""), "is not a name"),
             (TWO.replace("name = \"two\"", "name = \"two\"\nmtu = 68"), "mtu 68"),
         ] {
             let said = refused(&text);

@@ -1,4 +1,4 @@
-//! Real namespaces: needs root, which CI has.
+//! Tests with real namespaces: they need root, which CI has.
 
 use lab::{Lab, LabError, Topology};
 use std::io::{ErrorKind, Read, Write};
@@ -25,7 +25,8 @@ const TOPOLOGY: &str = r#"
 "#;
 const LONGEST: Duration = Duration::from_secs(20);
 
-/// `None` where namespaces may not be made, which is an error where `MERIDIAN_LAB_REQUIRED` is set.
+/// Starts a lab. Returns `None` where namespaces may not be created, which is an error when `MERIDIAN_LAB_REQUIRED`
+/// is set.
 fn lab() -> Option<Lab> {
     match Lab::start(Topology::parse(TOPOLOGY).expect("the topology")) {
         Ok(lab) => Some(lab),
@@ -38,7 +39,7 @@ fn lab() -> Option<Lab> {
 }
 
 #[test]
-fn bytes_take_as_long_as_the_line_says_until_it_is_cut() {
+fn bytes_arrive_after_the_delay_of_the_line_until_it_is_cut() {
     let Some(lab) = lab() else { return };
     let listener = lab.within("w1", || TcpListener::bind("0.0.0.0:7000").expect("a port")).expect("w1");
     let west = SocketAddr::from((lab.address("w1").expect("w1"), 7000));
@@ -46,7 +47,7 @@ fn bytes_take_as_long_as_the_line_says_until_it_is_cut() {
     let mut near =
         lab.within("e1", || TcpStream::connect_timeout(&west, LONGEST)).expect("e1").expect("west");
     let (mut far, from) = listener.accept().expect("a connection");
-    // At least: how much longer a loaded machine takes says nothing.
+    // Only a lower bound: a loaded machine may take longer.
     assert!(begun.elapsed() >= Duration::from_millis(60), "{:?}", begun.elapsed());
     assert_eq!(from.ip(), lab.address("e1").expect("e1"));
     let mut byte = [0];
@@ -59,7 +60,7 @@ fn bytes_take_as_long_as_the_line_says_until_it_is_cut() {
     lab.cut("e1", "w1").expect("a cut");
     near.write_all(b"b").expect("a byte out");
     far.set_read_timeout(Some(Duration::from_millis(200))).expect("a bound");
-    let error = far.read(&mut byte).expect_err("nothing comes through a cut");
+    let error = far.read(&mut byte).expect_err("no byte passes a cut");
     assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
     lab.heal().expect("healed");
     far.set_read_timeout(Some(LONGEST)).expect("a bound");
@@ -70,7 +71,7 @@ fn bytes_take_as_long_as_the_line_says_until_it_is_cut() {
 }
 
 #[test]
-fn processes_are_on_their_host_and_see_nothing_else() {
+fn processes_are_on_their_host_and_reach_nothing_else() {
     let Some(lab) = lab() else { return };
     let mut command = Command::new("cat");
     command.arg("/proc/net/dev");
@@ -82,7 +83,7 @@ fn processes_are_on_their_host_and_see_nothing_else() {
     devices.retain(|name| ["eth0", "wan0", "lo"].contains(name));
     devices.sort_unstable();
     assert_eq!(devices, ["lo", "wan0"]);
-    // Who listens elsewhere is not reached.
+    // A listener on another host is not reachable.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let outside = listener.local_addr().expect("its address");
     let tried = lab.within("e1", || TcpStream::connect_timeout(&outside, Duration::from_secs(1)));
