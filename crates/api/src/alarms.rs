@@ -1,4 +1,4 @@
-//! Alarms: what is wrong with a node or its cluster now, each with what to do about it.
+//! Alarms: present faults of a node or its cluster, each with the action that ends it.
 //!
 //! There is one list. The dashboard, `meridian top`, `meridian ctl status` and `meridian ctl cluster` all show it.
 
@@ -15,26 +15,26 @@ use crate::process::ProcessFigures;
 use crate::state::{Phase, State};
 use crate::storage::StorageCondition;
 
-/// Frames that wait this long are a sign of a link that is too slow for what is published. In seconds.
+/// Age of a waiting frame, in seconds, from which a link counts as too slow for the messages that are published.
 const FRAME_AGE_MAX: f64 = 5.0;
-/// Share of frames that were sent again, in percent. Without lost connections it is 0.
+/// Maximum share of retransmitted frames, in percent. Without lost connections the share is 0.
 const RETRANSMITTED_MAX: f64 = 1.0;
 
-/// Something that is wrong, and what to do about it.
+/// A present fault, and the action that ends it.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct Alarm {
-    /// The node that it is about.
+    /// Node that the alarm is about.
     pub node: String,
-    /// `error` (something does not work), `warning` (something will not work, or does not work as it should) or `notice`.
+    /// `error` (a function fails), `warning` (a function will fail, or works badly) or `notice`.
     pub severity: Severity,
-    /// What it is about, for programs: `storage`, `node`, `open`, `limits`, `certificate`, `membership`, `quorum`, `acknowledging`, `dead`, `link`,
-    /// `unjoined_peers`, `clock`, `routes_unindexed`, `refused`, `bbr` or `no_answer`.
+    /// Subject of the alarm, for programs: `storage`, `node`, `open`, `limits`, `certificate`, `membership`, `quorum`,
+    /// `acknowledging`, `dead`, `link`, `unjoined_peers`, `clock`, `routes_unindexed`, `refused`, `bbr` or `no_answer`.
     pub code: &'static str,
-    /// What is wrong and what to do about it, as a text for people.
+    /// Description of the fault and of the action that ends it, for people.
     pub text: String,
 }
 
-/// How much an alarm matters.
+/// Severity of an alarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = AlarmSeverity)]
@@ -50,7 +50,7 @@ impl Alarm {
     }
 }
 
-/// All alarms that this node knows of. The most important ones are first.
+/// Returns all alarms that this node knows of, the most severe first.
 pub(crate) fn all(state: &State, stuck: Option<String>) -> Vec<Alarm> {
     let node = &state.node.name;
     let mut alarms = of_node(state);
@@ -59,7 +59,7 @@ pub(crate) fn all(state: &State, stuck: Option<String>) -> Vec<Alarm> {
     alarms.extend(view.iter().flat_map(of_cluster));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     alarms.extend(of_certificates(node, (state.node.expiries)(), i64::try_from(now).unwrap_or(i64::MAX)));
-    // Stable: what was found first stays first.
+    // The sort is stable: alarms of one severity keep their order.
     alarms.sort_by_key(|alarm| alarm.severity);
     alarms
 }
@@ -109,7 +109,7 @@ fn of_node(state: &State) -> Vec<Alarm> {
     alarms
 }
 
-/// Limits that are nearly reached.
+/// Adds alarms for limits that are nearly reached.
 fn of_limits(state: &State) -> Vec<Alarm> {
     let node = &state.node.name;
     let is_near = |part: u64, whole: u64| whole > 0 && part.saturating_mul(10) > whole.saturating_mul(9);
@@ -146,7 +146,7 @@ fn of_limits(state: &State) -> Vec<Alarm> {
         errors.descriptors + errors.limit + errors.other
     });
     if errors > 0 {
-        // A count since the start never ends: it is a notice.
+        // A count since the start never returns to 0, so it is a notice.
         add(
             Severity::Notice,
             format!(
@@ -157,7 +157,8 @@ fn of_limits(state: &State) -> Vec<Alarm> {
     alarms
 }
 
-/// Certificates and revocation lists that have expired, or will within a fortnight. A file is named once, with all listeners that use it.
+/// Adds alarms for certificates and revocation lists that have expired or expire within 14 days. A file is named once,
+/// with all listeners that use it.
 fn of_certificates(node: &str, expiries: Vec<(String, Expiry)>, now: i64) -> Vec<Alarm> {
     let mut files: BTreeMap<(PathBuf, &'static str, i64), (Expiry, Vec<String>)> = BTreeMap::new();
     for (listener, expiry) in expiries {
@@ -191,13 +192,13 @@ fn of_certificates(node: &str, expiries: Vec<(String, Expiry)>, now: i64) -> Vec
     alarms.collect()
 }
 
-/// What is wrong with the node's part in its cluster.
+/// Adds alarms for the node's part in its cluster.
 fn of_cluster(view: &ClusterView) -> Vec<Alarm> {
     let node = &view.node;
     let error = |code, text: &str| Alarm::new(node, Severity::Error, code, text);
     let mut alarms: Vec<Alarm> = view.membership.iter().flat_map(|it| of_membership(node, it)).collect();
     let waits = view.membership.as_ref().is_some_and(|membership| membership.waits_for.is_some());
-    // A node that is no member yet hears from nobody what it waits for.
+    // A node that is no member yet cannot acknowledge for a reason that another alarm gives.
     if !view.acknowledging && !waits {
         let (up, all) = reached(view);
         alarms.push(error("acknowledging", if up > all / 2 {
@@ -243,7 +244,7 @@ fn of_cluster(view: &ClusterView) -> Vec<Alarm> {
     alarms
 }
 
-/// Cores that this node reaches, itself included, and all cores.
+/// Returns the number of cores that this node reaches, itself included, and the number of all cores.
 fn reached(view: &ClusterView) -> (usize, usize) {
     let own = usize::from(view.role == "core");
     let cores = view.links.iter().filter(|link| link.role == "core");
@@ -281,7 +282,7 @@ fn of_membership(node: &str, membership: &MembershipView) -> Vec<Alarm> {
 }
 
 fn of_links(view: &ClusterView) -> Vec<Alarm> {
-    // Of a dead node it is said what to do, and of a node that has not joined why.
+    // The alarm `dead` covers dead nodes, and the alarm `unjoined_peers` covers nodes that have not joined.
     let is_known =
         |link: &&LinkView| link.state == "dead" && view.membership.is_some() || is_not_joined(view, link);
     let mut alarms = Vec::new();
@@ -320,7 +321,7 @@ fn of_links(view: &ClusterView) -> Vec<Alarm> {
     alarms
 }
 
-/// Whether it is known why the other node of a link has not joined.
+/// Returns whether another alarm gives the reason why the other node of a link has not joined.
 fn is_not_joined(view: &ClusterView, link: &LinkView) -> bool {
     let is_it = |one: &UnjoinedPeerView| one.name.as_ref() == Some(&link.node) && one.address == link.address;
     link.state != "up" && view.unjoined_peers.iter().any(is_it)
@@ -328,7 +329,7 @@ fn is_not_joined(view: &ClusterView, link: &LinkView) -> bool {
 
 fn unjoined_peers(one: &UnjoinedPeerView) -> Alarm {
     let UnjoinedPeerView { address, reason, count, .. } = one;
-    // Anybody who reaches the port may claim a name, with any character in it.
+    // Any host that reaches the port may claim a name, with any character in it.
     let name = one.name.as_ref().map(|name| format!(" ({})", name.escape_debug()));
     let times = if *count == 1 { "once".to_owned() } else { format!("{count} times") };
     let text =
@@ -336,7 +337,7 @@ fn unjoined_peers(one: &UnjoinedPeerView) -> Alarm {
     Alarm::new(one.name.as_deref().unwrap_or(address), Severity::Warning, "unjoined_peers", text)
 }
 
-/// Which clocks are wrong.
+/// Adds alarms for wrong clocks.
 fn of_clocks(view: &ClusterView) -> Vec<Alarm> {
     let fix = "timedatectl set-ntp true or chronyc makestep sets it, and nothing has to be restarted";
     let apart = |ahead: f64| {
@@ -363,7 +364,7 @@ fn of_clocks(view: &ClusterView) -> Vec<Alarm> {
     of_own.into_iter().chain(of_others).collect()
 }
 
-/// A number of seconds for people: `250ms`, `1.5s`, `12s`, `5m 12s`, `1h`, `3d 4h`.
+/// Formats a number of seconds for people: `250ms`, `1.5s`, `12s`, `5m 12s`, `1h`, `3d 4h`.
 fn span(seconds: f64) -> String {
     let Ok(span) = Duration::try_from_secs_f64(seconds.max(0.0)) else { return "-".to_owned() };
     let (ms, s) = (span.as_millis(), span.as_secs());

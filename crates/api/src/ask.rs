@@ -1,4 +1,4 @@
-//! Asking a reactor: a question goes by letter, the answer comes back by a one-shot channel.
+//! Requests to a reactor: a command carries the question, a one-shot channel returns the answer.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::problem::Problem;
 use crate::role::Caller;
 use crate::state::State;
 
-/// How long a reactor has for its answer. It answers between two turns, so only one that is badly overloaded needs more; what has to
-/// wait for clients, such as a publish into full queues, may need as much as `queue.full_wait`.
+/// Time within which a reactor has to answer. A reactor answers between two turns, so only an overloaded one needs
+/// longer. A request that waits for clients, such as a publish into full queues, may need as much as `queue.full_wait`.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What asking gave at once: nothing, or the reason why nobody was asked.
+/// Immediate result of a submission: nothing, or the reason why it was not sent.
 pub trait Submission {
     /// # Errors
-    /// Why nobody was asked.
+    /// The reason why nothing was sent.
     fn into_result(self) -> Result<(), Problem>;
 }
 
@@ -36,12 +36,12 @@ impl Submission for Result<(), Invalid> {
 /// Asks and waits: `ask(|reply| admin.client(id, reply)).await?`.
 ///
 /// # Errors
-/// What is wrong with the question; 503 when no answer came in time, or none comes because the node stops.
+/// The fault of the question; 503 when no answer comes in time or the node stops.
 pub async fn ask<T: Send + 'static, A: Submission>(
     question: impl FnOnce(Reply<T>) -> A,
 ) -> Result<T, Problem> {
     let (sender, receiver) = oneshot::channel();
-    // Nobody waits any more when the request was given up meanwhile.
+    // The receiver is gone when the request was dropped in the meantime.
     question(Box::new(move |answer| drop(sender.send(answer)))).into_result()?;
     answer(receiver, ANSWER_TIMEOUT).await
 }
@@ -57,7 +57,7 @@ async fn answer<T>(receiver: oneshot::Receiver<T>, within: Duration) -> Result<T
     }
 }
 
-/// Changes records, which the cores of a cluster have to agree on: in order, and not once the caller is gone.
+/// Changes records, on which the cores of a cluster must agree. Changes run in order, and not after the caller is gone.
 ///
 /// # Errors
 /// Those of [`ChangeQueue::run`](crate::change_queue::ChangeQueue::run).
@@ -70,7 +70,7 @@ pub async fn propose<T: Send + 'static>(
     state.records_queue.run(caller, move || change(&shared)).await
 }
 
-/// Changes what this node alone has: in order, and not once the caller is gone.
+/// Changes state that only this node has. Changes run in order, and not after the caller is gone.
 ///
 /// # Errors
 /// Those of [`ChangeQueue::run`](crate::change_queue::ChangeQueue::run).
@@ -83,10 +83,11 @@ pub async fn change_node<T: Send + 'static>(
     state.node_queue.run(caller, move || change(&shared)).await
 }
 
-/// Runs what takes as long as the disk, or looks at much, on a thread where that is no harm. It is not begun once this future is dropped.
+/// Runs work that waits for the disk, or reads a lot of data, on a thread that may block. The work does not start after
+/// this future is dropped.
 ///
 /// # Errors
-/// 500 when it failed; then it is a mistake of ours.
+/// 500 when the work panicked, which is a defect of the program.
 pub async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
@@ -96,7 +97,7 @@ pub async fn run_blocking<T: Send + 'static>(
     working.await.map_err(mistake)
 }
 
-/// Has no effect on what was begun.
+/// Aborts the task on drop. Work that has started is not affected.
 struct AbortOnDrop(AbortHandle);
 
 impl Drop for AbortOnDrop {

@@ -1,4 +1,4 @@
-//! The dashboard's files, which are a part of the program.
+//! Files of the dashboard, which are part of the program.
 
 use axum::extract::Request;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
@@ -12,7 +12,8 @@ use crate::problem::Problem;
 #[folder = "dashboard/"]
 struct Dashboard;
 
-/// Whatever no route matches: a file of the dashboard, or nothing. Names are looked up as they are, so no path leads anywhere else.
+/// Answers all paths that no route matches: a file of the dashboard, or 404. A name is looked up literally, so no path
+/// leads elsewhere.
 pub async fn serve(request: Request) -> Response {
     let path = request.uri().path();
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -24,7 +25,7 @@ pub async fn serve(request: Request) -> Response {
     };
     let Some(file) = Dashboard::get(name) else { return not_found(path).into_response() };
     let etag = etag(&file);
-    // Built files have a name of their own for each content.
+    // The name of a built file contains a hash of its content.
     let caching =
         if name.starts_with("assets/") { "public, max-age=31536000, immutable" } else { "no-cache" };
     let known = request.headers().get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());

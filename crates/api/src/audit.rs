@@ -22,38 +22,39 @@ use crate::role::Role;
 use crate::slots::network;
 use crate::timestamp::Timestamp;
 
-/// Entries kept in memory, and shown.
+/// Number of entries kept in memory, and shown.
 pub const KEPT: usize = 1000;
-/// Entries on their way to the file; beyond it requests wait for the disk.
+/// Maximum number of entries that wait for the file. Beyond it, requests wait for the disk.
 const WAITING: usize = 256;
-/// Of an old file, what is read at the start.
+/// Number of bytes at the end of an existing file that are read at the start.
 const TAIL: u64 = 512 * 1024;
-/// Bytes of a path and of a detail that are kept.
+/// Maximum number of bytes of a path and of a detail that are kept.
 const TEXT_MAX: usize = 1024;
-/// The same of a refused attempt.
+/// The same for a refused attempt.
 const REFUSED_TEXT_MAX: usize = 256;
 const FILE: &str = "audit.log";
 const REFUSED_FILE: &str = "refused.log";
-/// Callers whose refused attempts are counted within a minute; those of further ones are not written.
+/// Maximum number of callers whose refused attempts are counted within a minute. Attempts of further callers are not
+/// written.
 const CALLERS_MAX: usize = 4096;
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// One request.
+/// Entry of the audit log: one request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = AuditEntry)]
 pub struct Entry {
     pub at: Timestamp,
-    /// Name of the key; `meridian key` for what that command did on the node's machine.
+    /// Name of the key; `meridian key` for changes that this command made on the node's machine.
     pub by: Option<String>,
     pub role: Option<Role>,
-    /// Where the request came from; the file of `meridian key`.
+    /// Address that the request came from, or the file of `meridian key`.
     pub address: String,
     pub method: String,
-    /// With its query.
+    /// Path with its query.
     pub path: String,
-    /// Status of the answer, whether or not somebody still waited for it.
+    /// Status of the answer, whether or not the client still waited for it.
     pub status: u16,
-    /// What was done, or why not.
+    /// Description of the change, or reason of the refusal.
     pub detail: Option<String>,
 }
 
@@ -73,7 +74,8 @@ impl Entry {
         }
     }
 
-    /// What was done by another way than a request, as the request that would have done it.
+    /// Entry for a change that was made by another way than a request. It looks like the request that would have made
+    /// it.
     pub(crate) fn of_local_command(
         by: &str,
         address: String,
@@ -99,7 +101,8 @@ fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(TEXT_MAX)].to_owned()
 }
 
-/// What an entry is about. Each has entries in memory and files of its own, so that attempts push no change out.
+/// Kind of an entry. Each kind has its own entries in memory and its own files, so that refused attempts displace no
+/// change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuditKind {
     /// A change that was begun.
@@ -108,7 +111,7 @@ pub enum AuditKind {
     Refused,
 }
 
-/// The log: the last entries in memory, and a thread that writes the files.
+/// The audit log: the last entries in memory, and a thread that writes the files.
 #[derive(Debug)]
 pub struct Audit {
     changes: Mutex<VecDeque<Entry>>,
@@ -120,7 +123,7 @@ pub struct Audit {
     unwritten: AtomicU64,
 }
 
-/// How many refused attempts each caller had within a minute.
+/// Number of refused attempts of each caller within a minute.
 #[derive(Debug)]
 struct Rates {
     per_minute: u32,
@@ -130,7 +133,7 @@ struct Rates {
 }
 
 impl Rates {
-    /// Counts an attempt. False when its caller had as many within the minute as are written.
+    /// Counts an attempt. Returns false when its caller has reached the number that is written in a minute.
     fn take(&mut self, caller: String, now: Instant) -> bool {
         if now.saturating_duration_since(self.since) >= MINUTE {
             self.since = now;
@@ -146,17 +149,17 @@ impl Rates {
 }
 
 impl Audit {
-    /// Takes up the last entries of the file in `data_dir`, if there is one; made when the first entry comes.
+    /// Reads the last entries of the file in `data_dir`, if there is one. The file is created with the first entry.
     ///
     /// # Errors
-    /// No thread to be had.
+    /// The system provides no thread.
     pub fn start(data_dir: &Path, file_max: u64, refused_per_minute: u32) -> io::Result<Self> {
         let [path, refused_path] = [FILE, REFUSED_FILE].map(|file| data_dir.join(file));
         let [changes, refused] = [&path, &refused_path].map(|path| tail(path).unwrap_or_default());
         let (sender, mut receiver) = mpsc::channel::<(AuditKind, Entry)>(WAITING);
         let failed = Arc::new(AtomicU64::new(0));
         let counter = failed.clone();
-        // tidy: allow(thread): what it does not write is counted, and told.
+        // tidy: allow(thread): entries that it does not write are counted and reported.
         let thread = std::thread::Builder::new().name("audit".to_owned()).spawn(move || {
             let open = |path| AuditFile { path, file: None, len: 0, max: file_max };
             let (mut changes, mut refused) = (open(path), open(refused_path));
@@ -166,7 +169,7 @@ impl Audit {
                     AuditKind::Refused => &mut refused,
                 };
                 if let Err(error) = file.append(&entry) {
-                    // One line for each that is missing would fill the log as well.
+                    // One line for each missing entry would fill the log as well.
                     if counter.fetch_add(1, Ordering::Relaxed) == 0 {
                         tracing::error!(path = %file.path.display(), %error, "the audit log cannot be written");
                     }
@@ -244,20 +247,20 @@ impl Audit {
         }
     }
 
-    /// The newest first, of one kind.
+    /// Returns the newest entries of one kind, newest first.
     pub fn recent(&self, kind: AuditKind, limit: usize) -> Vec<Entry> {
         self.entries(kind).iter().rev().take(limit).cloned().collect()
     }
 
-    /// The newest first, of both kinds. When there are more than `limit`, refused attempts are half of them at most, or fill what changes
-    /// leave.
+    /// Returns the newest entries of both kinds, newest first. When there are more than `limit`, refused attempts are
+    /// at most half of them, or fill the space that changes leave.
     pub fn recent_of_both(&self, limit: usize) -> Vec<Entry> {
         let mut refused = self.recent(AuditKind::Refused, limit);
         let mut entries = self.recent(AuditKind::Change, limit);
         refused.truncate((limit / 2).max(limit - entries.len()));
         entries.truncate(limit - refused.len());
         entries.append(&mut refused);
-        // Stable: entries of one time stay in order.
+        // The sort is stable: entries of one time keep their order.
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.at));
         entries
     }
@@ -270,17 +273,17 @@ impl Audit {
         entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refused attempts that were not written, because there were too many of one key and address.
+    /// Number of refused attempts that were not written because one key and address had too many.
     pub fn unwritten(&self) -> u64 {
         self.unwritten.load(Ordering::Relaxed)
     }
 
-    /// Entries that are not in the file because it could not be written.
+    /// Number of entries that are missing in the file because it could not be written.
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Writes what waits, and ends.
+    /// Writes the waiting entries and stops the thread.
     pub fn stop(&self) {
         drop(self.to_file.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -291,7 +294,7 @@ impl Audit {
     }
 }
 
-/// Who is counted: key and address, without the port.
+/// Caller that attempts are counted for: key and address, without the port.
 fn caller(Entry { by, address, .. }: &Entry) -> String {
     let address =
         address.parse::<SocketAddr>().map_or_else(|_| address.clone(), |peer| network(peer.ip()).to_string());
@@ -304,7 +307,7 @@ fn tail(path: &Path) -> io::Result<VecDeque<Entry>> {
     file.seek(SeekFrom::Start(len.saturating_sub(TAIL)))?;
     let mut entries = VecDeque::new();
     for line in BufReader::new(file.take(TAIL)).split(b'\n') {
-        // The first line may be half a one, and the last one too after a crash.
+        // The first line may be incomplete, and the last one too after a crash.
         let Ok(entry) = serde_json::from_slice(&line?) else { continue };
         if entries.len() == KEPT {
             entries.pop_front();
@@ -345,7 +348,7 @@ impl AuditFile {
         let written = file.write_all(&line);
         self.len += line.len() as u64;
         if written.is_err() {
-            // Perhaps it can be opened again.
+            // The next entry tries to open the file again.
             self.file = None;
         }
         written
@@ -419,7 +422,7 @@ mod tests {
         assert_eq!((audit.failed(), audit.recent(AuditKind::Change, 9).len()), (2, 2));
     }
 
-    /// An attempt of this caller with a path as long as it may be.
+    /// An attempt of this caller with a path of the maximum length.
     fn attempt(by: Option<&str>, address: &str) -> Entry {
         let (by, path) = (by.map(str::to_owned), format!("/api/v1/clients/{}", "x".repeat(1000)));
         Entry {
@@ -437,7 +440,7 @@ mod tests {
         entries.into_iter().for_each(|entry| runtime.block_on(audit.write_refused(entry)));
     }
 
-    /// Otherwise a viewer could erase what an admin did.
+    /// Otherwise a viewer could erase the changes of an admin.
     #[test]
     fn refused_attempts_push_no_change_out_of_memory_or_files() {
         let directory = directory("pushed-out");
@@ -454,7 +457,7 @@ mod tests {
             let text = std::fs::read_to_string(directory.join(name)).unwrap();
             assert!(text.len() <= 64 << 10 && text.lines().all(|line| line.len() < 1000), "{name}");
         }
-        // After a restart too.
+        // The same holds after a restart.
         let audit = Audit::start(&directory, 64 << 10, 10).unwrap();
         assert_eq!(audit.recent(AuditKind::Change, 10)[0].status, 7);
         assert!(audit.recent(AuditKind::Refused, 1).len() == 1);
@@ -474,7 +477,7 @@ mod tests {
         ] {
             refuse(&audit, (0..10).map(|_| attempt(by, address)));
         }
-        // Another port, and another address of the same household.
+        // Another port, and another address of the same network.
         refuse(&audit, [attempt(None, "192.0.2.1:2"), attempt(None, "[2001:db8::2]:1")]);
         assert_eq!(audit.recent(AuditKind::Refused, 100).len(), 4 * 3);
         assert_eq!(audit.unwritten(), 4 * 7 + 2);
@@ -490,7 +493,7 @@ mod tests {
         let mut take =
             |caller: &str, seconds| rates.take(caller.to_owned(), begun + Duration::from_secs(seconds));
         assert_eq!([take("a", 0), take("a", 59), take("b", 59), take("a", 60)], [true, false, true, true]);
-        // So many callers are somebody who has many addresses.
+        // So many callers are one client with many addresses.
         (0..CALLERS_MAX).for_each(|number| _ = take(&number.to_string(), 61));
         assert!(!take("another", 62));
     }

@@ -1,4 +1,4 @@
-//! A panic as a value: one request's mistake is not the connection's, nor that of the log that is to say what came of it.
+//! A panic as a value: the panic of one request ends neither the connection nor the task that writes the audit log.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -12,7 +12,7 @@ use axum::response::IntoResponse as _;
 
 use crate::problem::Problem;
 
-/// A handler's answer, which is 500 where it panics.
+/// The answer of a handler, or 500 when the handler panics.
 pub struct CatchPanic<F>(Pin<Box<F>>);
 
 impl<F: Future<Output = Result<Response<Body>, Infallible>>> CatchPanic<F> {
@@ -25,7 +25,7 @@ impl<F: Future<Output = Result<Response<Body>, Infallible>>> Future for CatchPan
     type Output = Response<Body>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // After a panic the future is not polled again.
+        // The future is not polled again after a panic.
         match std::panic::catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx))) {
             Ok(Poll::Ready(Ok(response))) => Poll::Ready(response),
             Ok(Poll::Ready(Err(never))) => match never {},

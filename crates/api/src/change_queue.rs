@@ -1,5 +1,5 @@
-//! Changes that are made one after the other, in the order in which they came, on one of the threads that wait. Those that wait for other
-//! nodes have a lane of their own, so that whatever this node answers by itself does not wait with them.
+//! Changes that run one after the other, in the order of arrival, on a blocking thread. Changes that wait for other
+//! nodes have a queue of their own, so that changes of this node do not wait behind them.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use crate::ask::run_blocking;
 use crate::problem::Problem;
 use crate::role::Caller;
 
-/// Changes of one lane, at most: the one that is made, and those that wait.
+/// Maximum number of changes of one queue: the running one and those that wait.
 pub const PENDING_MAX: usize = 64;
 
-/// One change at a time.
+/// Queue that runs one change at a time.
 #[derive(Debug)]
 pub struct ChangeQueue {
     permits: Arc<Semaphore>,
     turn: Arc<Semaphore>,
-    /// What to say when there are too many.
+    /// Message for the client when the queue is full.
     full: &'static str,
 }
 
 impl ChangeQueue {
-    /// For users, rules, bans, keys and the cluster's settings.
+    /// Queue for users, rules, bans, keys and the cluster's settings.
     pub fn of_records() -> Self {
         Self::new(
             "so many changes of users, rules, bans, keys or the cluster's settings wait already that nothing was done. `meridian ctl cluster` \
@@ -30,7 +30,7 @@ impl ChangeQueue {
         )
     }
 
-    /// For what this node writes by itself.
+    /// Queue for changes that this node writes by itself.
     pub fn of_node() -> Self {
         Self::new(
             "so many changes of this node wait for its disk already that nothing was done; try again in a moment",
@@ -41,10 +41,11 @@ impl ChangeQueue {
         Self { permits: Arc::new(Semaphore::new(PENDING_MAX)), turn: Arc::new(Semaphore::new(1)), full }
     }
 
-    /// Makes a change when it is its turn, unless the caller is gone before.
+    /// Runs a change when it is its turn, unless the caller is gone before.
     ///
     /// # Errors
-    /// 503 when there are too many, or the caller was gone; nothing was begun then. 500 when it failed, by a mistake of ours.
+    /// 503 when there are too many, or the caller is gone; then nothing was begun. 500 when the change panicked, which
+    /// is a defect of the program.
     pub async fn run<T: Send + 'static>(
         &self,
         caller: &Caller,
@@ -62,7 +63,7 @@ impl ChangeQueue {
         };
         let caller = caller.clone();
         let done = run_blocking(move || {
-            // A change that goes on when nobody waits for it goes on to hold them.
+            // A change keeps its slot and its turn also when its caller is gone.
             let _held = (permit, turn);
             (!caller.is_abandoned()).then(change)
         });
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
     use crate::role::Role;
 
-    /// Somebody who waits until the sender is dropped.
+    /// A caller that waits until the sender is dropped.
     fn caller() -> (Caller, watch::Sender<()>) {
         let (waits, client_waits) = watch::channel(());
         let caller = Caller::new(None, Role::Admin, "127.0.0.1:1".parse().unwrap());

@@ -1,5 +1,6 @@
-//! Requests that are meant to change something: each is carried out in a task of its own, which a connection only waits for. What was begun
-//! goes on when the connection is gone or the time of the request is over, and the audit log says what came of it.
+//! Requests that are meant to change something. Each runs in its own task, and the connection only waits for it. A
+//! change that has begun continues when the connection is gone or its time is over, and the audit log records the
+//! result.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, watch};
 
 use crate::problem::Problem;
 
-/// Those that are under way.
+/// Changes that are running.
 #[derive(Debug)]
 pub struct Changes {
     permits: Arc<Semaphore>,
@@ -18,21 +19,22 @@ pub struct Changes {
     cut_off: watch::Sender<bool>,
 }
 
-/// A place among those that are under way, until it is dropped.
+/// Permit to run a change, until it is dropped.
 pub struct ChangePermit {
     _permit: OwnedSemaphorePermit,
     cut_off: watch::Receiver<bool>,
 }
 
 impl Changes {
-    /// As many as there may be connections: whoever waits for a change finds a place, unless too many were left behind.
+    /// Creates as many permits as connections are allowed. Each connection that waits for a change gets a permit,
+    /// unless too many changes outlived their connections.
     pub fn new(permits_max: u32) -> Self {
         let permits = Arc::new(Semaphore::new(permits_max as usize));
         Self { permits, permits_max, cut_off: watch::Sender::new(false) }
     }
 
     /// # Errors
-    /// 503: too many are under way, or the node stops.
+    /// 503: too many changes are running, or the node stops.
     pub fn begin(&self) -> Result<ChangePermit, Problem> {
         match self.permits.clone().try_acquire_owned() {
             Ok(permit) => Ok(ChangePermit { _permit: permit, cut_off: self.cut_off.subscribe() }),
@@ -47,8 +49,8 @@ impl Changes {
         }
     }
 
-    /// Waits until nothing is under way and begins nothing more. What takes longer than `within` is cut off; then its entry in the audit
-    /// log says so, for which there is as much time again.
+    /// Refuses new changes and waits until none is running. Cancels changes that take longer than `within`. Their
+    /// entries in the audit log say so, and may take as much time again.
     pub async fn end(&self, within: Duration) {
         let ended = || tokio::time::timeout(within, self.permits.acquire_many(self.permits_max));
         if ended().await.is_err() {
@@ -63,7 +65,7 @@ impl Changes {
 }
 
 impl ChangePermit {
-    /// What came of it, or that nobody knows when it is cut off.
+    /// Returns the response, or a response that says that the result is unknown when the change is cancelled.
     pub async fn outcome(&mut self, handled: impl Future<Output = Response>) -> Response {
         tokio::select! {
             biased;

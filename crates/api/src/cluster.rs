@@ -1,4 +1,4 @@
-//! What the server needs of whoever joins the node to a cluster.
+//! Interface between the server and the node's part in a cluster.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,53 +9,54 @@ use utoipa::ToSchema;
 
 /// The node's part in its cluster.
 pub trait Cluster: Send + Sync {
-    /// How things were when the thread that carries the links was last heard of; `None` until the node takes its part.
+    /// State at the last report of the thread that carries the links; `None` until the node takes its part.
     fn view(&self) -> Option<ClusterView>;
 
-    /// How long ago that was: less than a second, unless the thread is stuck. Zero where there is no such thread, or not any more.
+    /// Time since that report: less than a second, unless the thread is stuck. Zero where that thread does not run.
     fn silence(&self) -> Duration;
 
-    /// Asks another node. `callback` is called once, from any thread, with its answer or with why there is none.
+    /// Asks another node. `callback` is called once, from any thread, with the answer or the reason why there is none.
     fn ask(&self, node: &str, question: Vec<u8>, callback: AnswerCallback);
 
-    /// Who answers other nodes from now on; before, nobody does.
+    /// Sets the handler that answers other nodes. Until then, nothing answers them.
     fn set_request_handler(&self, request_handler: Arc<dyn RequestHandler>);
 
-    /// Has something done that concerns the whole cluster. `callback` is called once, from any thread, when it is done, or with why it is not;
-    /// what the cores have to agree on may be done still then.
+    /// Executes an order that concerns the whole cluster. `callback` is called once, from any thread, with the result.
+    /// After an error, the cores may still agree to the order.
     fn order(&self, order: Order, callback: OrderCallback);
 
-    /// Whether this node was told to leave, and stops for that.
+    /// Returns whether this node was ordered to leave, and stops for that reason.
     fn is_leaving(&self) -> bool;
 }
 
-/// What an operator wants of the cluster.
+/// An order of an operator to the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// The node of this name is no member any more, whatever its state, if it has not joined again in another life.
+    /// Removes the member of this name, whatever its state, unless it has joined again in another incarnation.
     Remove { node: String, incarnation: u64 },
-    /// The core of this name leads.
+    /// Makes the core of this name the leader.
     Lead(String),
-    /// Replicants are spread evenly over the cores. Done when those that are there were told.
+    /// Spreads the replicants evenly over the cores. It is done when the present replicants are notified.
     Balance,
-    /// Other nodes are to be met at these addresses, too, until the process ends.
+    /// Connects to other nodes at these addresses, too, until the process ends.
     JoinAt(Vec<String>),
-    /// This node stops, and is no member any more. Done when it has begun to, and refused when it stops already for another reason.
+    /// Stops this node and removes it from the members. It is done when the stop has begun. It is refused when the node
+    /// already stops for another reason.
     Leave,
 }
 
-/// Hears what another node answers, or why it does not.
+/// Receives the answer of another node, or the reason why there is none.
 pub type AnswerCallback = Box<dyn FnOnce(Result<Vec<u8>, String>) + Send>;
 
-/// Hears that an order was carried out, or why it was not.
+/// Receives the result of an order.
 pub type OrderCallback = Box<dyn FnOnce(Result<(), OrderError>) + Send>;
 
-/// Why an order was not carried out, for people.
+/// Reason why an order was not carried out, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OrderError {
-    /// It does not fit what is so, and nothing comes of it.
+    /// The order does not fit the present state, and has no effect.
     Refused(String),
-    /// Nobody has said yes or no in time: what the cores have to agree on may be done still.
+    /// No decision came in time: the cores may still agree.
     Unknown(String),
 }
 
@@ -67,39 +68,40 @@ impl fmt::Display for OrderError {
     }
 }
 
-/// Takes the answer for another node. Dropped without one, it tells that node that there is none.
+/// Receives the answer for another node. When it is dropped without one, that node learns that there is none.
 pub type Reply = Box<dyn FnOnce(Vec<u8>) + Send>;
 
-/// Answers what other nodes ask.
+/// Handler of requests from other nodes.
 pub trait RequestHandler: Send + Sync {
-    /// `from` is the name of the node that asks. Does not wait.
+    /// Answers the question of the node `from`. Does not wait.
     fn answer(&self, from: &str, question: &[u8], reply: Reply);
 }
 
-/// The node's part in its cluster. Counters begin with the process; of nodes, filters and links, as this node knows them.
+/// The node's part in its cluster. Counters begin with the process. Nodes, filters and links are shown as this node
+/// knows them.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ClusterView {
-    /// This node's name.
+    /// Name of this node.
     pub node: String,
     /// `core` or `replicant`.
     pub role: &'static str,
     pub region: String,
-    /// Of this life of the node; greater than that of every earlier one.
+    /// Incarnation of this node; greater than that of every earlier run.
     pub incarnation: u64,
-    /// The core that this replicant hears from; null for cores, and while none is there.
+    /// Core that this replicant is attached to; null for cores, and while it is attached to none.
     pub attached_to: Option<String>,
-    /// Whether this node acknowledges messages of QoS 1 and 2: a majority of cores says that it knows all routes, or it does not ask
-    /// (`cluster.without_quorum`).
+    /// True while this node acknowledges messages of QoS 1 and 2: a majority of cores confirms that it knows all
+    /// routes, or the node does not ask (`cluster.without_quorum`).
     pub acknowledging: bool,
-    /// For how long a majority of cores lets it, if none says it again, which they do four times in `cluster.lease`; 0 while none does, null for a
-    /// core that needs nobody's word.
+    /// Remaining time of the lease, in seconds. A majority of cores renews it four times in `cluster.lease`. It is 0
+    /// without a lease, and null for a core that needs no other core.
     pub lease_s: Option<f64>,
-    /// Cores by whose word this node acknowledges, by name; a core counts itself besides.
+    /// Cores that grant this node its lease, by name; a core also counts itself.
     pub lease_granted_by: Vec<GrantView>,
-    /// Nodes that acknowledge by the word of this core, by name; none on replicants.
+    /// Nodes to which this core grants a lease, by name; none on replicants.
     pub leases_granted: Vec<GrantView>,
-    /// By how much this node's clock is ahead of those of most nodes, or behind when it is less than 0; null while it agrees with them to
-    /// two seconds. Then it is this machine's clock that has to be set.
+    /// Offset of this node's clock from those of most nodes, in seconds; less than 0 when this clock is behind. It is
+    /// null while they agree to two seconds. Otherwise set the clock of this machine.
     pub clock_offset_s: Option<f64>,
     /// SUBACKs that wait until the core knows of the subscription.
     pub subacks_waiting_core: u64,
@@ -107,86 +109,87 @@ pub struct ClusterView {
     pub subacks_waiting_region: u64,
     /// SUBACKs that wait until the cluster knows of the subscription.
     pub subacks_waiting_cluster: u64,
-    /// SUBACKs for which others did not hear of the subscription in time.
+    /// SUBACKs for which other nodes did not receive the subscription in time.
     pub subacks_overdue: u64,
-    /// Changes of routes taken in from other nodes.
+    /// Changes of routes applied from other nodes.
     pub routes_applied: u64,
-    /// Routes of other nodes that found no place.
+    /// Routes of other nodes that were refused because the tables are full.
     pub routes_refused: u64,
-    /// Filters and shared groups of other nodes that this node's index has no room for: while there are any, this node acknowledges no
-    /// message of QoS 1 or 2.
+    /// Filters and shared groups of other nodes that this node's index has no room for. While there are any, this node
+    /// acknowledges no message of QoS 1 or 2.
     pub routes_unindexed: u64,
-    /// Messages of QoS 0 that found no place on the way to another node.
+    /// Messages of QoS 0 to other nodes that were dropped because a buffer was full.
     pub dropped_qos0: u64,
-    /// Messages of QoS 1 and 2 for nodes that are cut off that found no place.
+    /// Messages of QoS 1 and 2 to suspect nodes that were dropped because a buffer was full.
     pub dropped_suspect: u64,
-    /// Messages of QoS 1 and 2 that found no place and were refused.
+    /// Messages of QoS 1 and 2 that were refused because a buffer was full.
     pub refused: u64,
-    /// What peers sent and was no word of a node.
+    /// Invalid messages received from peers.
     pub malformed: u64,
-    /// Connections to the port for other nodes that were closed because too many did not say who they are.
+    /// Connections to the cluster port that were closed because too many were unauthenticated.
     pub unauthenticated_closed: u64,
-    /// Questions of operators to other nodes.
+    /// Requests of operators sent to other nodes.
     pub requests_sent: u64,
-    /// Those that got no answer.
+    /// Requests to other nodes that got no answer.
     pub requests_unanswered: u64,
-    /// Questions of other nodes.
+    /// Requests received from other nodes.
     pub requests_received: u64,
-    /// Those that found too many before them, or no place for their answers.
+    /// Requests of other nodes that were refused because too many waited, or because their answers had no room.
     pub requests_refused: u64,
-    /// Bytes of frames to nodes of other regions, before they were compressed.
+    /// Bytes of frames to nodes of other regions, before compression.
     pub compressed_before_bytes: u64,
-    /// The same after it.
+    /// Bytes of frames to nodes of other regions, after compression.
     pub compressed_after_bytes: u64,
-    /// This node first, then the others by name.
+    /// Routes of each node: this node first, then the others by name.
     pub routes: Vec<NodeRoutes>,
-    /// By name.
+    /// Links to other nodes, by name.
     pub links: Vec<LinkView>,
-    /// Who was met or sought and is not joined, by address: the 32 that were heard of last, within three minutes.
+    /// Unjoined peers by address: the 32 most recent ones of the last three minutes.
     pub unjoined_peers: Vec<UnjoinedPeerView>,
     pub transport: TransportView,
-    /// What the cores agree on; null where the members are those of a list in the configuration.
+    /// State that the cores agree on; null where the configuration lists the members.
     pub membership: Option<MembershipView>,
 }
 
-/// A node that acknowledges messages by the word of a core.
+/// A node that acknowledges messages by a lease from a core.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct GrantView {
-    /// The other one of the two.
+    /// Name of the other node of the lease.
     pub node: String,
-    /// For how long, if it is not said again.
+    /// Remaining time of the lease in seconds, if it is not renewed.
     pub left_s: f64,
 }
 
-/// Somebody who was met or sought, and is not joined.
+/// A peer that was met or searched for, and has not joined.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct UnjoinedPeerView {
-    /// Where this node connects to, HOST:PORT, or the host that it comes from.
+    /// Address that this node connects to, HOST:PORT, or the host that the peer connects from.
     pub address: String,
-    /// As it says, proved or not; null when it has said none.
+    /// Name that the peer claims, proved or not; null when it has sent none.
     pub name: Option<String>,
-    /// What was wrong last, with what to do about it.
+    /// The last fault, and the action that ends it.
     pub reason: String,
-    /// How long ago that was.
+    /// Time since the last fault, in seconds.
     pub last_s: f64,
-    /// How often something was wrong.
+    /// Number of faults.
     pub count: u64,
 }
 
-/// What the cores of a cluster agree on, as far as this node knows.
+/// State that the cores of a cluster agree on, as far as this node knows.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct MembershipView {
-    /// No majority of cores was heard lately: who is alive and who leads is as it was last known.
+    /// True while this node has received nothing from a majority of cores recently: members and leader are as it knew
+    /// them last.
     pub stale: bool,
-    /// The number of the cluster, in hexadecimal; null while there is none yet.
+    /// Identifier of the cluster, in hexadecimal; null while there is none yet.
     pub cluster_uid: Option<String>,
-    /// Of the last change that this node knows of: with the same, two nodes know the same members.
+    /// Index of the last change that this node knows. Two nodes with the same index know the same members.
     pub index: u64,
-    /// Why this node is no member yet; null once it is.
+    /// Reason why this node is no member yet; null once it is.
     pub waits_for: Option<String>,
-    /// By name, this node among them once it is a member.
+    /// Members by name, including this node once it is a member.
     pub members: Vec<MemberView>,
-    /// Of a core: its part in the agreement; null on replicants.
+    /// Raft state of this core; null on replicants.
     pub replica: Option<ReplicaView>,
 }
 
@@ -197,87 +200,89 @@ pub struct MemberView {
     /// `core` or `replicant`.
     pub role: &'static str,
     pub region: String,
-    /// Where other nodes reach it.
+    /// Address at which other nodes reach it.
     pub address: String,
-    /// Of the life that has joined.
+    /// Incarnation that has joined.
     pub incarnation: u64,
-    /// `alive`, `leaving` (it has stopped, and gives up its vote), `suspect` (no core hears of it) or `dead` (the cores agree that this
-    /// life is over).
+    /// `alive`, `leaving` (it has stopped, and gives up its vote), `suspect` (no core reaches it) or `dead` (the cores
+    /// agree that this incarnation has ended).
     pub state: &'static str,
-    /// Whether it has a vote in what the cores agree on. Known to cores; false on replicants.
+    /// True when the node has a vote in the meta group. Known to cores; false on replicants.
     pub votes: bool,
-    /// Whether it leads the cores, as far as this one knows. Known to cores; false on replicants.
+    /// True when the node is the leader of the cores, as far as this node knows. Known to cores; false on replicants.
     pub leads: bool,
 }
 
-/// A core's part in what the cores agree on.
+/// Raft state of a core in the meta group.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ReplicaView {
     /// `leader`, `follower`, `candidate`, `learner` (without a vote) or `stopped`.
     pub raft_state: &'static str,
-    /// Of the election: greater than that of every earlier leader.
+    /// Term of the election: greater than that of every earlier leader.
     pub term: u64,
-    /// The node that leads; null while none is known.
+    /// Leader; null while none is known.
     pub leader: Option<String>,
-    /// The core that hands on what this one and the node that leads say to each other, where the two do not reach each other; null otherwise.
+    /// Core that relays between this core and the leader while the two do not reach each other; null otherwise.
     pub leader_via: Option<String>,
-    /// Of the last entry of its log.
+    /// Index of the last entry of the Raft log.
     pub last_index: u64,
-    /// Of the last entry that its state has.
+    /// Index of the last entry that is applied to the state.
     pub applied_index: u64,
-    /// Whether a majority of the voters was heard lately: of the leader that they answer it, of others that they hear it.
+    /// True while the core has recent contact with a majority of the voters: a leader receives their answers, the
+    /// others receive the leader.
     pub quorum: bool,
     pub voters: u64,
     pub learners: u64,
-    /// Why it has stopped.
+    /// Reason why the replica has stopped.
     pub failure: Option<String>,
 }
 
-/// What the clients of one node want.
+/// Routes of the clients of one node.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct NodeRoutes {
     pub node: String,
     pub role: &'static str,
     pub incarnation: u64,
-    /// Changes that were heard of in this life.
+    /// Number of changes received in this incarnation.
     pub position: u64,
     pub filters: u64,
-    /// Deletions that are remembered for nodes that are behind.
+    /// Deletions that are remembered for nodes that lack them.
     pub tombstones: u64,
-    /// Of all filters.
+    /// Bytes of all filters.
     pub bytes: u64,
-    /// A hash of all filters and what is wanted of them, in hexadecimal: two nodes that know the same have the same.
+    /// Hash of all filters and their destinations, in hexadecimal: two nodes that know the same routes have the same
+    /// hash.
     pub digest: String,
-    /// Nothing is heard of the node at present; what is known of it stays.
+    /// True while the node is silent. Its routes are kept.
     pub suspect: bool,
 }
 
-/// The link to one other node.
+/// Link to one other node.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct LinkView {
     pub node: String,
     pub address: String,
     pub role: &'static str,
     pub region: String,
-    /// `up`, `suspect` (nothing is heard of it), or `dead` (neither, and the cores agree on it).
+    /// `up`, `suspect` (the other node is silent), or `dead` (it is silent, and the cores declared it dead).
     pub state: &'static str,
-    /// For how long it has been so.
+    /// Seconds since the state changed.
     pub state_s: f64,
-    /// Whether this node connects to the other.
+    /// True when this node opens the connections to the other one.
     pub dials: bool,
-    /// That carry frames.
+    /// Connections that carry frames.
     pub connections: u64,
     pub connections_wanted: u64,
-    /// Of the protocol between nodes; 0 before the first connection.
+    /// Version of the protocol between nodes; 0 before the first connection.
     pub version: u16,
-    /// Features that both have, as bits.
+    /// Features that both nodes have, as bits.
     pub features: u64,
-    /// Null while the link is not up.
+    /// Round-trip time in milliseconds; null while the link is not up.
     pub round_trip_ms: Option<f64>,
-    /// By how much the other node's clock is ahead of this node's, or behind when it is less than 0, as it said within the last minute or
-    /// so; null while that is not known.
+    /// Offset of the other node's clock from this node's in seconds, as reported within about the last minute; less
+    /// than 0 when the other clock is behind; null while unknown.
     pub clock_ahead_s: Option<f64>,
-    /// Whether that is more than two seconds, and not because it is this node's clock that is wrong (`clock_offset_s`).
+    /// True when the offset is more than two seconds and this node's clock is not the wrong one (`clock_offset_s`).
     pub clock_differs: bool,
     pub bytes_sent: u64,
     pub bytes_received: u64,
@@ -285,13 +290,13 @@ pub struct LinkView {
     pub connected: u64,
     /// Connections that were silent for too long.
     pub timeouts: u64,
-    /// Times that the other node had begun anew.
+    /// Times that the other node restarted.
     pub restarts: u64,
-    /// Bytes that came and are not dealt with.
+    /// Bytes received and not yet processed.
     pub unconsumed_bytes: u64,
     /// Messages whose publishers wait for the other node.
     pub unconfirmed: u64,
-    /// Frames sent again of all frames sent, in percent: only those of a connection that was lost are.
+    /// Share of frames that were retransmitted, in percent. Only frames of a lost connection are.
     pub retransmitted_percent: f64,
     pub lanes: Vec<LaneView>,
     pub last_error: Option<String>,
@@ -307,17 +312,17 @@ pub struct LaneView {
     pub frame_bytes_sent: u64,
     pub frames_received: u64,
     pub frame_bytes_received: u64,
-    /// Sent again, because the connection that had carried them was lost.
+    /// Frames sent again because their connection was lost.
     pub retransmitted: u64,
-    /// That found no place.
+    /// Frames refused because the buffer was full.
     pub refused: u64,
-    /// That were lost with a connection, or forgotten by the other node.
+    /// Frames lost with a connection, or forgotten by the other node.
     pub lost: u64,
     /// Times that frames waited for credit.
     pub stalled: u64,
     pub waiting_bytes: u64,
     pub waiting_frames: u64,
-    /// How long the oldest of them has waited.
+    /// Age of the oldest waiting frame, in seconds.
     pub oldest_s: f64,
 }
 
@@ -333,11 +338,11 @@ pub struct TransportView {
     pub bytes_written: u64,
     pub reads: u64,
     pub writes: u64,
-    /// Writes that did not take everything.
+    /// Writes that the socket accepted only in part.
     pub blocked: u64,
     pub turns: u64,
     pub wakeups: u64,
     pub commands: u64,
-    /// Whether links use BBR; without it, bulk transfers over long distances are slow.
+    /// True when links use BBR. Without it, bulk transfers over long distances are slow.
     pub bbr: bool,
 }

@@ -1,4 +1,4 @@
-//! What the server needs of whoever owns the node's configuration.
+//! Interface between the server and the owner of the node's configuration.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,38 +11,38 @@ use utoipa::ToSchema;
 use crate::problem::{FieldProblem, Problem};
 use crate::timestamp::Timestamp;
 
-/// Values by name of the setting, written as in the environment; `None` takes a change back that was made at run time.
+/// Values by name of the setting, written as in the environment. `None` reverts a change that was made at run time.
 pub type Changes = BTreeMap<String, Option<String>>;
 
-/// For whom a change is meant.
+/// Nodes that a change is meant for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// This node.
+    /// This node only.
     #[default]
     Node,
-    /// All nodes of the cluster. What a node has for itself goes over it.
+    /// All nodes of the cluster. Values that a node has for itself take precedence.
     Cluster,
 }
 
-/// Something wrong with one setting.
+/// A fault of one setting.
 pub type SettingProblem = FieldProblem;
 
-/// The owner of the configuration. Its functions take as long as the disk does: they are called where that is no harm, from one
-/// thread at a time or from several.
+/// The owner of the configuration. Its functions wait for the disk: call them on a thread that may block, from one
+/// thread or from several.
 pub trait Configuration: Send + Sync {
     fn view(&self) -> ConfigView;
 
-    /// What is wrong with these changes; nothing when they can be made.
+    /// Returns the faults of these changes; none when they can be made.
     fn validate(&self, scope: Scope, changes: &Changes) -> Vec<SettingProblem>;
 
-    /// For the cluster it waits for other nodes.
+    /// Changes settings. For the cluster it waits for other nodes.
     ///
     /// # Errors
-    /// [`Refused`]; then nothing has changed, unless it says otherwise.
+    /// [`Refused`]; then nothing has changed, unless the error says otherwise.
     fn change(&self, scope: Scope, changes: &Changes, author: &Author) -> Result<Changed, Refused>;
 
-    /// Takes up the settings that were changed on this node at run time as they were in `version`.
+    /// Restores the settings that were changed on this node at run time to their state in `version`.
     ///
     /// # Errors
     /// [`Refused`]; then nothing has changed.
@@ -54,26 +54,26 @@ pub trait Configuration: Send + Sync {
     /// [`Refused`]; then nothing has changed.
     fn reload(&self, by: &str) -> Result<Reloaded, Refused>;
 
-    /// The newest first.
+    /// Returns the versions of the configuration, newest first.
     fn history(&self) -> Vec<Version>;
 
-    /// Settings of the cluster that this node cannot take up.
+    /// Number of settings of the cluster that this node cannot apply.
     fn refused(&self) -> usize;
 
     fn log_level(&self) -> LogLevelView;
 
-    /// Changes what is logged until the next start, or for so long: then [`Configuration::revert_log_level`] is called. Returns a number
-    /// for that.
+    /// Changes the log level until the next start, or for a time. Returns a number for
+    /// [`Configuration::revert_log_level`], which the caller calls when the time is over.
     ///
     /// # Errors
-    /// Why it is no level.
+    /// The reason why the text is no level.
     fn set_log_level(&self, level: &str, for_time: Option<Duration>) -> Result<u64, String>;
 
-    /// Takes the configured level again, unless there was a later change than the one with this number.
+    /// Restores the configured level, unless a later change than the one with this number was made.
     fn revert_log_level(&self, number: u64);
 }
 
-/// Who changes something, and why.
+/// Author of a change, and the reason.
 #[derive(Clone, Debug, Default)]
 pub struct Author {
     /// Name of the key; empty when there is none.
@@ -81,7 +81,8 @@ pub struct Author {
     pub comment: String,
 }
 
-/// A value for readers who may not change it: without user, password and query of the URLs in it, where keys of services often stand.
+/// Returns a value for readers who may not change it: without user, password and query of its URLs, which often hold
+/// keys of services.
 pub fn without_secrets(value: &str) -> Cow<'_, str> {
     if !value.contains("://") {
         return Cow::Borrowed(value);
@@ -111,7 +112,7 @@ pub fn without_secrets(value: &str) -> Cow<'_, str> {
 const HIDDEN: &str = "***";
 
 impl ConfigView {
-    /// The same for readers who may not change it.
+    /// Returns the view for readers who may not change it.
     pub fn without_secrets(mut self) -> Self {
         for setting in &mut self.settings {
             for value in
@@ -128,7 +129,7 @@ impl ConfigView {
 }
 
 impl Version {
-    /// The same for readers who may not change the configuration.
+    /// Returns the version for readers who may not change the configuration.
     pub fn without_secrets(mut self) -> Self {
         for change in &mut self.changes {
             for value in [&mut change.before, &mut change.after].into_iter().flatten() {
@@ -146,7 +147,7 @@ pub struct ConfigView {
     pub settings: Vec<SettingView>,
     /// The configuration file, if one was named.
     pub file: Option<String>,
-    /// What the cluster agrees on and this node cannot take up: it goes by what it had before.
+    /// Settings that the cluster agrees on and this node cannot apply. It keeps the previous values.
     pub refused: Vec<SettingProblem>,
 }
 
@@ -156,7 +157,7 @@ pub struct SettingView {
     /// `mqtt.qos_max`, or `listener.0.address`.
     pub name: String,
     pub section: String,
-    /// As it is written in the environment; `null` when it is unset.
+    /// Value as it is written in the environment; `null` when it is unset.
     pub value: Option<String>,
     pub default: Option<String>,
     #[serde(rename = "type")]
@@ -164,23 +165,23 @@ pub struct SettingView {
     pub doc: String,
     /// `low..=high`, with either end left out where there is none.
     pub range: Option<&'static str>,
-    /// The words it takes, when it is one of a few.
+    /// Allowed words, when the setting is one of a few.
     pub choices: Option<Vec<&'static str>>,
     /// `default`, `file`, `cluster`, `runtime`, `environment` or `command line`.
     pub source: &'static str,
-    /// What the cluster agrees on, which need not be what this node goes by.
+    /// Value that the cluster agrees on, which may differ from the value in force on this node.
     pub cluster: Option<ReplicatedValue>,
-    /// Whether a running node can take up another value.
+    /// True when a running node can apply another value.
     pub reloadable: bool,
-    /// The value that takes effect at the next start, when that is another one; empty when it is unset then.
+    /// Value that takes effect at the next start, when that is another one; empty when it is unset then.
     pub pending: Option<String>,
 }
 
-/// What holds for all nodes of the cluster.
+/// A value for all nodes of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ReplicatedValue {
     pub value: String,
-    /// Name of the key; `null` when it was nobody's.
+    /// Name of the key; `null` when there was none.
     pub by: Option<String>,
     pub comment: String,
     pub at: Timestamp,
@@ -190,29 +191,29 @@ pub struct ReplicatedValue {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, serde::Deserialize, ToSchema)]
 pub struct Change {
     pub name: String,
-    /// `null`: unset.
+    /// Previous value; `null` when it was unset.
     pub before: Option<String>,
     pub after: Option<String>,
 }
 
-/// What a change did.
+/// Result of a change.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Changed {
-    /// Of this node's configuration.
+    /// Version of this node's configuration.
     pub version: u64,
-    /// What is another value on this node now.
+    /// Settings whose values changed on this node.
     pub changed: Vec<Change>,
-    /// Settings that were changed for the cluster, and that this node goes on taking from elsewhere.
+    /// Settings that were changed for the cluster and that this node still reads from another source.
     pub overridden: Vec<SettingProblem>,
 }
 
-/// What reading the files again did.
+/// Result of reading the files again.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Reloaded {
     pub changed: Vec<Change>,
     /// Settings that differ and take effect at the next start.
     pub pending: Vec<String>,
-    /// The files that were read again, those of certificates among them: whatever has changed in them holds now.
+    /// Files that were read again, including certificates. Their changes are in force now.
     pub files: Vec<String>,
 }
 
@@ -221,30 +222,31 @@ pub struct Reloaded {
 pub struct Version {
     pub version: u64,
     pub at: Timestamp,
-    /// Name of the key; `null` when it was nobody's.
+    /// Name of the key; `null` when there was none.
     pub by: Option<String>,
     pub comment: String,
     pub changes: Vec<Change>,
 }
 
-/// What is logged.
+/// The log level in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct LogLevelView {
     pub level: String,
-    /// When the configured level comes back; `null` when this is it, or holds until the next start.
+    /// Time at which the configured level returns; `null` when it is in force already, or when this level holds until
+    /// the next start.
     pub until: Option<Timestamp>,
 }
 
-/// Why the configuration was not changed.
+/// Reason why the configuration was not changed.
 #[derive(Debug)]
 pub enum Refused {
     /// These settings are wrong, or cannot be changed.
     Settings(Vec<SettingProblem>),
-    /// There is no such version.
+    /// The version does not exist.
     NoVersion(u64),
-    /// A file cannot be read or written, or what a setting names cannot be used.
+    /// A file cannot be read or written, or a value that a setting names cannot be used.
     Failed(String),
-    /// The cluster has not agreed, or nobody knows whether it has.
+    /// The cluster has not agreed, or the result is unknown.
     NotCommitted(ProposeError),
 }
 

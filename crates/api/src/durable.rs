@@ -1,14 +1,14 @@
-//! Files that are there whole: a crash leaves the old one or the new one.
+//! Files that are replaced as a whole: a crash leaves the old one or the new one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Replaces the file, readable by its owner only, and makes its directory when there is none.
+/// Replaces the file, readable by its owner only. Creates its directory when there is none.
 ///
 /// # Errors
-/// Those of the system; the old file is then still there.
+/// Those of the system; the old file is then unchanged.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -16,7 +16,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     };
     fs::create_dir_all(directory)?;
     let next = temporary_path(path, ".new");
-    // Left by a crash, and perhaps with other permissions.
+    // A crash may have left this file, possibly with other permissions.
     if let Err(error) = fs::remove_file(&next)
         && error.kind() != io::ErrorKind::NotFound
     {
@@ -25,11 +25,11 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&next)?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&next, path));
     if let Err(error) = written {
-        // Whether it can be taken away or not, what went wrong before is what is told.
+        // The first error is the one to report, whether or not the removal succeeds.
         drop(fs::remove_file(&next));
         return Err(error);
     }
-    // The new name is on the disk when the directory is.
+    // The new name is durable when the directory is.
     File::open(directory)?.sync_all()
 }
 

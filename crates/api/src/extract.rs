@@ -1,4 +1,4 @@
-//! What handlers take from a request. Whatever is wrong with it becomes a problem document.
+//! Arguments that handlers extract from a request. Each fault of the request becomes a problem document.
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -10,7 +10,8 @@ use serde_json::error::Category;
 use crate::problem::{Kind, Problem};
 use crate::state::State;
 
-/// The query. Its type refuses what it does not know: `#[serde(deny_unknown_fields)]`. A parameter that can be repeated is a `Vec`.
+/// The query. Its type refuses unknown parameters: `#[serde(deny_unknown_fields)]`. A parameter that can be repeated is
+/// a `Vec`.
 #[derive(Debug)]
 pub struct Query<T>(pub T);
 
@@ -25,7 +26,7 @@ impl<T: DeserializeOwned> FromRequestParts<State> for Query<T> {
     }
 }
 
-/// What stands in the path, percent-decoded.
+/// Parameters of the path, percent-decoded.
 #[derive(Debug)]
 pub struct Path<T>(pub T);
 
@@ -40,7 +41,7 @@ impl<T: DeserializeOwned + Send> FromRequestParts<State> for Path<T> {
     }
 }
 
-/// A JSON body. Its type refuses what it does not know: `#[serde(deny_unknown_fields)]`.
+/// A JSON body. Its type refuses unknown fields: `#[serde(deny_unknown_fields)]`.
 #[derive(Debug)]
 pub struct Body<T>(pub T);
 
@@ -65,7 +66,7 @@ impl<T: DeserializeOwned> FromRequest<State> for Body<T> {
 /// Reads a body to its end.
 ///
 /// # Errors
-/// 413 beyond `http.body_max`, 400 when it breaks off.
+/// 413 beyond `http.body_max`, 400 when the body ends early.
 pub(crate) async fn whole(state: &State, body: axum::body::Body) -> Result<Bytes, Problem> {
     let max = state.settings.body_max.bytes() as usize;
     match Limited::new(body, max).collect().await {
@@ -85,7 +86,7 @@ pub(crate) fn too_large(state: &State) -> Problem {
     ))
 }
 
-/// JSON that is none is a bad request; JSON that is not what is wanted names the field.
+/// Converts an error of JSON: invalid syntax is a bad request; a wrong value is a problem that names the field.
 fn wrong(error: serde_json::Error, name: &str) -> Problem {
     match error.classify() {
         Category::Data if name == "." => Problem::new(Kind::Invalid, format!("the body: {error}")),

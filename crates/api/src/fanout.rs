@@ -1,7 +1,7 @@
-//! Requests that are about the whole cluster: what other nodes are asked, and how their answers become one.
+//! Requests about the whole cluster: the requests to other nodes, and the merge of their answers.
 //!
-//! A node answers for itself in its handlers; what is here stands between them and the gate. Other nodes are asked by way of
-//! [`Cluster::ask`](crate::Cluster::ask), and answer as they would answer whoever asks them.
+//! A node answers for itself in its handlers; this layer is between them and the gate. Other nodes are asked by way of
+//! [`Cluster::ask`](crate::Cluster::ask), and answer as they would answer any client.
 
 mod forwarded;
 mod gather;
@@ -18,27 +18,27 @@ use crate::state::State;
 
 pub(crate) use self::forwarded::{ForwardHandler, Forwarded};
 
-/// Whose answer an operation gives when the request names no node.
+/// Nodes whose answers an operation returns when the request names no node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fanout {
-    /// That of the node that is asked, which is all there is to say, or all that is wanted.
+    /// The node that is asked, whose answer is complete.
     Local,
-    /// Those of all nodes, one after the other, in pages.
+    /// All nodes, one after the other, in pages.
     Pages,
-    /// That of the node that knows the client best.
+    /// The node that knows the client best.
     BestMatch,
-    /// Every node does it.
+    /// All nodes; each executes the request.
     All,
-    /// Those of all nodes, as one list of receivers.
+    /// All nodes, as one list of receivers.
     Receivers,
-    /// That of the node that is asked, with what others say of themselves.
+    /// The node that is asked, with the alarms that others report of themselves.
     Alarms,
     /// The sum over all nodes.
     History,
 }
 
 impl Fanout {
-    /// Of the operation with this id; `None`: it is asked of the node itself only.
+    /// Returns the fanout of the operation with this id; `None` when only the node itself can be asked.
     pub fn of(operation: &str) -> Option<Self> {
         Some(match operation {
             "nodes" | "list_clients" | "list_subscriptions" => Self::Pages,
@@ -75,7 +75,7 @@ impl Fanout {
     }
 }
 
-/// Answers for the whole cluster what is about it, or for the node that is named.
+/// Answers a request for the whole cluster, or for the node that it names.
 pub async fn fanout(FromState(state): FromState<State>, request: Request, next: Next) -> Response {
     let fanout = state.fanout(&request);
     let (Some(fanout), false) = (fanout, request.extensions().get::<Forwarded>().is_some()) else {

@@ -1,4 +1,4 @@
-//! The gate: what every request passes before its handler, whatever it asks for.
+//! The gate: checks that every request passes before its handler.
 
 use std::net::SocketAddr;
 
@@ -22,11 +22,12 @@ use crate::role::{Caller, Role};
 use crate::state::State;
 use crate::timestamp::Timestamp;
 
-/// The peer's address, put into each request by the server.
+/// The peer's address, which the server adds to each request.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub SocketAddr);
 
-/// Lets a request through to its handler, or answers why not; writes it into the audit log when it is meant to change something.
+/// Passes a request to its handler, or answers with the reason of its refusal. Writes it to the audit log when it is
+/// meant to change something.
 pub async fn gate(FromState(state): FromState<State>, mut request: Request, next: Next) -> Response {
     let pending = (!is_read_only(request.method())).then(|| PendingEntry::of(&request));
     match (admit(&state, &request), pending) {
@@ -34,7 +35,7 @@ pub async fn gate(FromState(state): FromState<State>, mut request: Request, next
             request.extensions_mut().insert(caller);
             next.run(request).await
         }
-        // What nobody handles changes nothing, and whoever asks for it may be anybody: no body is read.
+        // A request without a handler changes nothing and may come from any client, so its body is not read.
         (Ok(caller), Some(pending)) if request.extensions().get::<MatchedPath>().is_none() => {
             let response = next.run(request).await;
             audit_unchanged(&state, Some(&caller), pending, response).await
@@ -47,7 +48,7 @@ pub async fn gate(FromState(state): FromState<State>, mut request: Request, next
     }
 }
 
-/// Writes down what was answered where nothing was begun.
+/// Writes an audit entry for a request where nothing was begun.
 async fn audit_unchanged(
     state: &State,
     caller: Option<&Caller>,
@@ -60,7 +61,7 @@ async fn audit_unchanged(
     response
 }
 
-/// Has a change carried out and written down, whether or not somebody goes on waiting for it.
+/// Executes a change and writes its audit entry, whether or not the client still waits.
 async fn change(
     state: State,
     caller: Caller,
@@ -68,7 +69,7 @@ async fn change(
     request: Request,
     next: Next,
 ) -> Response {
-    // A body that comes slowly, or not, takes nobody's place.
+    // The body is read before a permit is taken: a slow body holds no permit.
     let (parts, body) = request.into_parts();
     let begun = whole(&state, body).await.and_then(|body| Ok((body, state.changes.begin()?)));
     let (body, mut permit) = match begun {
@@ -91,15 +92,15 @@ async fn change(
     });
     let response =
         carried_out.await.unwrap_or_else(|_| Problem::unavailable("the node is stopping").into_response());
-    // Until here, where the connection does not drop this before.
+    // The sender is kept until here; a connection that ends drops it earlier.
     drop(waits);
     response
 }
 
-/// A request that is meant to change something, as the audit log has it.
+/// A request that is meant to change something, as an entry of the audit log.
 struct PendingEntry {
     entry: Entry,
-    /// Of another node.
+    /// True when the request comes from another node.
     is_forwarded: bool,
 }
 
@@ -108,10 +109,10 @@ impl PendingEntry {
         Self { entry: Entry::of(request), is_forwarded: request.extensions().get::<Forwarded>().is_some() }
     }
 
-    /// With what came of it; `None` where that is not written down.
+    /// Completes the entry with the result; `None` when it is not written.
     fn into_entry(self, caller: Option<&Caller>, response: &Response) -> Option<Entry> {
         let Self { mut entry, is_forwarded } = self;
-        // A node that is asked for a client that it does not have has done nothing.
+        // A node that does not have the client has changed nothing.
         let does_nothing = is_forwarded && response.status() == StatusCode::NOT_FOUND;
         if does_nothing || response.extensions().get::<SkipAudit>().is_some() {
             return None;
@@ -130,12 +131,12 @@ impl PendingEntry {
     }
 }
 
-/// Whether a request of this method changes nothing.
+/// Returns whether a request of this method changes nothing.
 pub fn is_read_only(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-/// Marks an answer that is not written to the audit log, because there are too many like it.
+/// Marks an answer that is not written to the audit log because there are too many like it.
 #[derive(Clone, Copy)]
 struct SkipAudit;
 
@@ -146,7 +147,7 @@ struct Rejection {
 
 enum RejectionResponse {
     Problem(Problem),
-    /// One of too many refusals.
+    /// One refusal too many.
     TooMany,
 }
 
@@ -173,7 +174,7 @@ fn admit(state: &State, request: &Request) -> Result<Caller, Rejection> {
     let headers = request.headers();
     let rejected = &state.metrics.rejected;
     let address = request.extensions().get::<Peer>().map_or(state.address, |peer| peer.0);
-    // Whoever did not even show a token can be anybody, so there is a limit to how often that is worth an answer of its own.
+    // A client without a valid token can be anybody, so its refusals have a limited rate.
     let unauthenticated = |count: fn(&crate::metrics::Rejected), problem| {
         count(rejected);
         let answer = match state.metrics.refusals.take() {
@@ -227,7 +228,8 @@ fn admit(state: &State, request: &Request) -> Result<Caller, Rejection> {
         (None, path) if path.starts_with("/api/v1") => Some(Role::Viewer),
         (None, _) => None,
     };
-    // With a key, a page of another site has none. Its links to the dashboard still work, which needs no role.
+    // With a key, a page of another site has no token. Links of other sites to the dashboard still work, as it needs no
+    // role.
     if open && needs.is_some() && is_cross_origin {
         return Err(unauthenticated(
             crate::metrics::Rejected::origin,
@@ -236,7 +238,7 @@ fn admit(state: &State, request: &Request) -> Result<Caller, Rejection> {
             ),
         ));
     }
-    // What nginx speaks to its upstream servers unless it is told otherwise, without a header that names it.
+    // nginx uses HTTP/1.0 to its upstream servers by default, without a header that identifies it.
     if open && !is_read_only(request.method()) && request.version() < Version::HTTP_11 {
         let detail = "HTTP/1.0 is what proxies speak, and there is no API key, so everybody who reaches the proxy would be an \
                       admin; make a key first with `meridian key add`, or use HTTP/1.1";
@@ -297,7 +299,7 @@ fn admit(state: &State, request: &Request) -> Result<Caller, Rejection> {
     Ok(caller)
 }
 
-/// The gate of another node has let somebody in, as the role that stands there; what that role may is looked at again.
+/// Admits a request that the gate of another node has admitted with the role in it. That role is checked again.
 fn admit_forwarded(state: &State, request: &Request, forwarded: &Forwarded) -> Result<Caller, Rejection> {
     let caller = Caller::new(forwarded.by.clone(), forwarded.role, forwarded.address);
     let refuse =
@@ -336,7 +338,7 @@ fn allow(operations: &[Operation]) -> String {
     names.join(", ")
 }
 
-/// A parameter that nobody reads is a slip of whoever sends it.
+/// Refuses unknown parameters: a parameter that no handler reads is a mistake of the client.
 fn known_query(operation: &Operation, query: &str) -> Result<(), Problem> {
     let pairs: Vec<(String, String)> = serde_html_form::from_str(query)
         .map_err(|error| Problem::bad_request(format!("the query: {error}")))?;

@@ -1,7 +1,7 @@
 //! The node's main figures over the last hour: a sample every five seconds, in memory.
 //!
-//! [`History`] holds the samples, [`Sampler`] takes them, and a [`HistoryView`] is what the API answers: for one node, or the sum over
-//! the nodes of a cluster.
+//! [`History`] holds the samples, [`Sampler`] takes them, and a [`HistoryView`] is what the API answers: for one node,
+//! or the sum over the nodes of a cluster.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -17,15 +17,15 @@ use crate::timestamp::Timestamp;
 
 /// Seconds from one sample to the next.
 pub const STEP_S: u64 = 5;
-/// Samples that are kept: those of an hour.
+/// Number of samples that are kept: those of an hour.
 pub const SAMPLES_MAX: usize = 720;
-/// Reasons for dropped messages that have a place in a sample.
+/// Maximum number of reasons for dropped messages in a sample.
 const REASONS_MAX: usize = 12;
 
-/// The ring is allocated once and never grows; docs/operations.md names its size.
+/// The ring is allocated once and never grows; docs/operations.md states its size.
 const _: () = assert!(SAMPLES_MAX * size_of::<Sample>() == 90 * 1024);
 
-/// How the figures of two nodes become one.
+/// Function that combines the figures of two nodes.
 type Join = fn(f64, f64) -> f64;
 
 const SUM: Join = |one, other| one + other;
@@ -38,11 +38,12 @@ macro_rules! figures {
             $($name: f32,)+
         }
 
-        /// A list for each figure, oldest first, with a value for each step; null where there is no sample. Rates are a second, over one step.
+        /// Lists of figures, oldest first, with a value for each step; null where there is no sample. Rates are per
+        /// second, over one step.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
         pub struct Series {
             $($(#[doc = $doc])+ pub $name: Vec<Option<f64>>,)+
-            /// `dropped_per_s` by reason; reasons that none was dropped for are left out.
+            /// `dropped_per_s` by reason, without reasons that have dropped nothing.
             pub dropped_per_s_by_reason: BTreeMap<String, Vec<Option<f64>>>,
         }
 
@@ -51,7 +52,7 @@ macro_rules! figures {
                 $(self.$name.push(sample.map(|sample| rounded(sample.$name)));)+
             }
 
-            /// Takes in the series of another node.
+            /// Adds the series of another node.
             fn join(&mut self, other: &Self, at: Offset) {
                 $(join_lists(&mut self.$name, &other.$name, at, $join);)+
             }
@@ -64,49 +65,49 @@ macro_rules! figures {
 }
 
 figures! {
-    /// Clients that are connected.
+    /// Connected clients.
     connections: SUM,
-    /// Sessions that outlive their connection.
+    /// Durable sessions.
     sessions: SUM,
-    /// Messages from clients.
+    /// Messages received from clients.
     messages_received_per_s: SUM,
-    /// Messages to clients.
+    /// Messages sent to clients.
     messages_sent_per_s: SUM,
-    /// Bytes of all packets from clients.
+    /// Bytes of all packets received from clients.
     bytes_received_per_s: SUM,
-    /// Bytes of all packets to clients.
+    /// Bytes of all packets sent to clients.
     bytes_sent_per_s: SUM,
-    /// Packets from clients.
+    /// Packets received from clients.
     packets_received_per_s: SUM,
-    /// Packets to clients.
+    /// Packets sent to clients.
     packets_sent_per_s: SUM,
-    /// Messages that were dropped.
+    /// Dropped messages.
     dropped_per_s: SUM,
     /// Messages that wait for clients.
     queued_messages: SUM,
-    /// Bytes of messages that wait for clients, in flight to durable sessions included.
+    /// Bytes of messages that wait for clients, including those in flight to durable sessions.
     queued_bytes: SUM,
-    /// Of these, for clients that are away.
+    /// Part of `queued_bytes` for clients that are not connected.
     offline_bytes: SUM,
-    /// Memory of the process.
+    /// Resident memory of the process.
     resident_bytes: SUM,
     /// CPUs that the process kept busy.
     cpus_busy: SUM,
     /// Number of reactors.
     reactors: SUM,
-    /// Reactors that were busy: the sum of the share of time that each did not wait.
+    /// Number of busy reactors: the sum of the share of time that each did not wait.
     reactors_busy: SUM,
-    /// The share of time that the busiest reactor did not wait, 0 to 1.
+    /// Share of time that the busiest reactor did not wait, 0 to 1.
     reactor_busiest: LARGEST,
 }
 
-/// The figures of one step.
+/// Figures of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Sample {
-    /// Whole steps from 1970 to its end.
+    /// Number of whole steps from 1970 to its end.
     step: u64,
     figures: Figures,
-    /// Dropped messages a second, in the order of [`Ring::reasons`].
+    /// Dropped messages per second, in the order of [`Ring::reasons`].
     dropped: [f32; REASONS_MAX],
 }
 
@@ -116,7 +117,7 @@ pub struct History(Mutex<Ring>);
 
 #[derive(Debug)]
 struct Ring {
-    /// Oldest first; their steps increase.
+    /// Samples, oldest first; their steps increase.
     samples: VecDeque<Sample>,
     reasons: Vec<&'static str>,
 }
@@ -130,7 +131,7 @@ impl Default for Ring {
 impl Ring {
     fn push(&mut self, sample: Sample) {
         let behind = self.samples.back().map_or(0, |last| (last.step + 1).saturating_sub(sample.step));
-        // The clock was set back: samples keep their distances, and none lies in the future.
+        // The clock was set back: samples keep their distances, and none is in the future.
         self.samples.iter_mut().for_each(|earlier| earlier.step = earlier.step.saturating_sub(behind));
         if self.samples.len() == SAMPLES_MAX {
             self.samples.pop_front();
@@ -138,7 +139,7 @@ impl Ring {
         self.samples.push_back(sample);
     }
 
-    /// The last `steps` steps, up to that of the last sample.
+    /// Returns the last `steps` steps, up to that of the last sample.
     fn view(&self, node: &str, steps: usize) -> HistoryView {
         let mut view = HistoryView::empty(node);
         let Some(last) = self.samples.back().map(|last| last.step) else { return view };
@@ -173,13 +174,13 @@ impl History {
         ring.push(sample);
     }
 
-    /// The last `steps` steps of this node, which is called `node`.
+    /// Returns the last `steps` steps of this node, whose name is `node`.
     pub fn view(&self, node: &str, steps: usize) -> HistoryView {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).view(node, steps.clamp(1, SAMPLES_MAX))
     }
 }
 
-/// To three decimals, which is more than a sample of a few seconds can mean.
+/// Rounds to three decimals, which is more than the precision of a sample of a few seconds.
 fn rounded(value: f32) -> f64 {
     (f64::from(value) * 1000.0).round() / 1000.0
 }
@@ -188,7 +189,7 @@ fn time_of(step: u64) -> Timestamp {
     Timestamp::of_ms(step.saturating_mul(STEP_S * 1000))
 }
 
-/// The first step that two lists share: its index in each.
+/// First step that two lists share: its index in each.
 #[derive(Clone, Copy)]
 struct Offset {
     list: usize,
@@ -204,27 +205,27 @@ fn join_lists(list: &mut [Option<f64>], other: &[Option<f64>], at: Offset, join:
     }
 }
 
-/// Main figures of the last hour, of one node or summed up for several.
+/// Main figures of the last hour, of one node or the sum of several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = History)]
 pub struct HistoryView {
     /// Seconds from one step to the next.
     pub step_s: u64,
-    /// When the last step ended; null while there is no sample.
+    /// End of the last step; null while there is no sample.
     pub until: Option<Timestamp>,
     /// Nodes that answered, by name.
     pub nodes: Vec<String>,
-    /// Nodes of the cluster that did not answer: what they did is in no sum, not even in those of earlier steps.
+    /// Nodes of the cluster that did not answer. Their figures are in no sum, not even in those of earlier steps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub missing: Vec<String>,
-    /// Number of nodes that have a sample of the step, oldest first: a node that has started since has none.
+    /// Number of nodes that have a sample of the step, oldest first. A node that started later has none.
     pub summed: Vec<u32>,
     pub series: Series,
 }
 
-/// Nodes sample at the same time, unless their clocks differ by more steps than this: then it is their last samples that are taken to be
-/// of the same time.
+/// Maximum difference between the last steps of two nodes, in steps. Beyond it their clocks differ, and their last
+/// samples are taken to be of the same time.
 const STEPS_APART_MAX: u64 = 2;
 
 impl HistoryView {
@@ -240,8 +241,8 @@ impl HistoryView {
         }
     }
 
-    /// Adds up the histories of nodes. The clock of the first node dates the sum. The sum ends with the last step for which every node has a
-    /// sample; nodes that are too late do not count.
+    /// Adds up the histories of nodes. The clock of the first node dates the sum. The sum ends with the last step for
+    /// which every node has a sample. Nodes that are too late are left out.
     pub fn sum(each: Vec<Self>, missing: Vec<String>) -> Self {
         let mut nodes: Vec<String> = each.iter().flat_map(|view| view.nodes.clone()).collect();
         nodes.sort();
@@ -279,13 +280,13 @@ impl HistoryView {
         sum
     }
 
-    /// The number of its last step.
+    /// Returns the number of the last step.
     fn last(&self) -> Option<u64> {
         let since = self.until?.0.duration_since(SystemTime::UNIX_EPOCH).ok()?;
         Some(since.as_secs() / STEP_S)
     }
 
-    /// Whether it has steps of the length that this node knows, and no more than are kept.
+    /// Returns whether the view has steps of the expected length, and at most [`SAMPLES_MAX`].
     fn is_whole(&self) -> bool {
         self.step_s == STEP_S && (1..=SAMPLES_MAX).contains(&self.summed.len())
     }
@@ -311,15 +312,15 @@ struct Totals {
     bytes_sent: u64,
     packets_received: u64,
     packets_sent: u64,
-    /// All reasons, those that none was dropped for as well.
+    /// Dropped messages by reason, including reasons that have dropped nothing.
     dropped: BTreeMap<&'static str, u64>,
-    /// By reactor.
+    /// Busy time by reactor.
     busy: Vec<Duration>,
     cpu_s: f64,
 }
 
 impl Totals {
-    /// With what is so at the moment.
+    /// Reads the counters and the present figures.
     fn read(state: &State) -> (Self, Figures) {
         let now = state.admin.figures();
         let (counters, store, packets) = now.counters();
@@ -349,7 +350,7 @@ impl Totals {
         (totals, figures)
     }
 
-    /// Writes the rates since `before` into `figures`; what is returned is that of each reason.
+    /// Writes the rates since `before` into `figures`. Returns the rate of each reason.
     fn rates(&self, before: &Self, figures: &mut Figures) -> [f32; REASONS_MAX] {
         let seconds = (self.at - before.at).as_secs_f32();
         let rate = |now: u64, before: u64| now.saturating_sub(before) as f32 / seconds;
@@ -361,7 +362,7 @@ impl Totals {
         figures.packets_sent_per_s = rate(self.packets_sent, before.packets_sent);
         figures.cpus_busy = (self.cpu_s - before.cpu_s).max(0.0) as f32 / seconds;
         let busy = self.busy.iter().zip(&before.busy).map(|(now, before)| now.saturating_sub(*before));
-        // Reactors publish their figures about once a second, so that a step may hold a little more than its own time.
+        // Reactors publish their figures about once a second, so a step may contain slightly more than its own time.
         for share in busy.map(|busy| (busy.as_secs_f32() / seconds).min(1.0)) {
             figures.reactors_busy += share;
             figures.reactor_busiest = figures.reactor_busiest.max(share);
@@ -378,11 +379,11 @@ impl Totals {
     }
 }
 
-/// Takes a sample each step, as long as it lives.
+/// Takes a sample in each step.
 pub struct Sampler {
     state: State,
     before: Totals,
-    /// The step of the last sample.
+    /// Step of the last sample.
     last: u64,
 }
 
@@ -392,7 +393,7 @@ impl Sampler {
         Self { state, before, last: 0 }
     }
 
-    /// Until the node stops.
+    /// Runs until the node stops.
     pub async fn run(mut self) {
         loop {
             let ms = since_1970().as_millis() as u64;
@@ -402,7 +403,8 @@ impl Sampler {
     }
 
     fn take(&mut self, step: u64) {
-        // Right after the start there is too little to tell a rate by; a clock that is slowed down ends the sleep a little early.
+        // Right after the start, the time is too short for a rate. A clock that is slowed down ends the sleep slightly
+        // early.
         if step == self.last || self.before.at.elapsed() < Duration::from_secs(STEP_S) / 2 {
             return;
         }
@@ -477,7 +479,7 @@ mod tests {
         assert_eq!(by_reason, BTreeMap::from([("overload".to_owned(), vec![Some(0.0), Some(0.25)])]));
     }
 
-    /// One that has no place in a sample would be missing in the history by reason.
+    /// A reason without an index would be missing in the history.
     #[test]
     fn every_reason_has_a_place() {
         let (counters, store) = (broker::Counters::default(), broker::StoreCounters::default());
@@ -515,7 +517,7 @@ mod tests {
         assert_eq!((none.until, none.summed.len()), (None, 0));
     }
 
-    /// What comes from another node is never trusted to be as long as it should.
+    /// A view from another node may have any length.
     #[test]
     fn a_view_that_is_not_what_it_says_is_left_out() {
         let [mut short, mut long, mut slow] = ["b", "c", "d"].map(|node| view(node, 100..105));

@@ -1,11 +1,12 @@
-//! Who the request says it is for, and from which page it comes: the defence against other sites' pages in the operator's browser.
+//! The host that a request names, and the origin of its page: the defence against pages of other sites in the
+//! operator's browser.
 
 use std::net::IpAddr;
 
 use axum::http::header::{HOST, ORIGIN};
 use axum::http::{HeaderMap, Uri};
 
-/// The host and port the request is for: from its target when that has one, else from the Host header.
+/// Returns host and port that the request names: from its target when that has one, else from the Host header.
 pub fn authority<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     if let Some(authority) = uri.authority() {
         return Some(authority.as_str());
@@ -17,7 +18,8 @@ pub fn authority<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     }
 }
 
-/// `localhost`, or an address of loopback, with any port. A name that somebody's DNS points to 127.0.0.1 is none.
+/// Returns whether the authority is `localhost` or a loopback address, with any port. A name whose DNS entry is
+/// 127.0.0.1 does not count.
 pub fn is_loopback(authority: &str) -> bool {
     let host = without_port(authority);
     if host.eq_ignore_ascii_case("localhost") {
@@ -39,7 +41,7 @@ fn without_port(authority: &str) -> &str {
     }
 }
 
-/// The header of a proxy that the request has; `None` when it came without one.
+/// Returns the header of a proxy in the request; `None` when it came without one.
 pub fn proxied_by(headers: &HeaderMap) -> Option<&str> {
     let is_of_proxy = |name: &&str| {
         matches!(*name, "forwarded" | "via" | "x-real-ip" | "x-client-ip") || name.starts_with("x-forwarded-")
@@ -47,7 +49,7 @@ pub fn proxied_by(headers: &HeaderMap) -> Option<&str> {
     headers.keys().map(|name| name.as_str()).find(is_of_proxy)
 }
 
-/// The request comes from a page of another site: its Origin is not `authority`.
+/// Returns whether the request comes from a page of another site: its Origin is not `authority`.
 pub fn is_cross_origin(authority: &str, headers: &HeaderMap) -> bool {
     if headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site") {
         return true;

@@ -1,4 +1,5 @@
-//! API keys: who may ask what. The registry holds names, roles and hashes; a token is shown once, when it is made.
+//! API keys and their roles. The configuration store holds names, roles and hashes; a token is shown once, when its key
+//! is made.
 
 mod request;
 mod request_handler;
@@ -23,12 +24,12 @@ pub use request::Outcome;
 use request::{DirectoryLock, KeyRequest};
 pub(crate) use request_handler::KeyRequestHandler;
 
-/// Keys, at most: each request with a token is compared with all of them.
+/// Maximum number of keys: each request with a token is compared with all of them.
 pub const KEYS_MAX: usize = 256;
-/// Bytes of a name, at most.
+/// Maximum number of bytes of a name.
 pub const NAME_MAX: usize = 64;
 const TABLE: Table = Table::named("keys");
-/// Where earlier versions kept them.
+/// File of the keys in earlier versions.
 const LEGACY_FILE: &str = "api-keys.json";
 const PREFIX: &str = "mrd_";
 
@@ -39,9 +40,9 @@ pub struct Key {
     pub name: Arc<str>,
     pub role: Role,
     pub created_at: Timestamp,
-    /// `None` is never.
+    /// Expiry; `None` is never.
     pub expires_at: Option<Timestamp>,
-    /// SHA-256 of the token. The token is 256 bits of randomness, so nothing slower is needed to keep it from being guessed.
+    /// SHA-256 of the token. The token has 256 bits of randomness, so a slower hash is not needed against guessing.
     sha256: Hash,
 }
 
@@ -53,7 +54,7 @@ impl Hash {
         Self(Sha256::digest(token.as_bytes()).into())
     }
 
-    /// Takes the same time wherever they differ.
+    /// Compares in constant time.
     fn is(&self, other: &Self) -> bool {
         self.0.iter().zip(&other.0).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
     }
@@ -76,7 +77,7 @@ impl<'de> Deserialize<'de> for Hash {
     }
 }
 
-/// A key to be.
+/// A key to be made.
 #[derive(Clone, Debug)]
 pub struct NewKey {
     pub name: String,
@@ -84,7 +85,7 @@ pub struct NewKey {
     pub expires_in: Option<Duration>,
 }
 
-/// Why the keys cannot be read or changed.
+/// Reason why the keys cannot be read or changed.
 #[derive(Debug)]
 pub enum KeyError {
     Unreadable {
@@ -95,30 +96,30 @@ pub enum KeyError {
         path: PathBuf,
         error: String,
     },
-    /// The registry cannot be used.
+    /// The configuration store cannot be used.
     ConfigStore(String),
-    /// The registry does not take it.
+    /// The configuration store refuses the change.
     Write(ProposeError),
     Random(getrandom::Error),
     BadName,
     Exists(String),
     TooMany,
     Unknown(String),
-    /// Without this one nobody could manage the keys any more.
+    /// The last key of an admin; without it no admin could manage the keys any more.
     LastAdmin,
-    /// What was wanted before in this file waits for a node still.
+    /// An earlier request in this file still waits for a node.
     Pending(PathBuf),
-    /// The node's files are those of the user with this number.
+    /// The node's files belong to the user with this number.
     OtherUser {
         path: PathBuf,
         uid: u32,
     },
-    /// What is wanted in this file makes no sense.
+    /// The request in this file is invalid.
     InvalidRequest {
         path: PathBuf,
         error: String,
     },
-    /// The node has taken it up, and it is not so.
+    /// The node has processed the request, and it is not in effect.
     NotApplied,
 }
 
@@ -173,7 +174,7 @@ struct Document {
     keys: Vec<Key>,
 }
 
-/// The keys of a data directory, as `meridian key` uses them, whether a node runs there or not.
+/// Keys of a data directory, as `meridian key` uses them, whether a node runs there or not.
 #[derive(Clone, Debug)]
 pub struct KeyFile {
     data_dir: PathBuf,
@@ -188,19 +189,19 @@ impl KeyFile {
         self.data_dir.join(configstore::FILE)
     }
 
-    /// Keys in the order they were made. Changes nothing.
+    /// Returns the keys in the order they were made. Changes nothing.
     ///
     /// # Errors
-    /// A registry that cannot be read or understood.
+    /// The configuration store cannot be read or understood.
     pub fn read(&self) -> Result<Vec<Key>, KeyError> {
         Ok(Keys::read_only(&self.data_dir)?.known.keys.load().to_vec())
     }
 
-    /// Makes a key, and its token. A node that runs here does it, and has it in its audit log; where the keys are a cluster's, whichever
-    /// node runs here next.
+    /// Makes a key and its token. A node that runs here writes it, with an entry in its audit log. Keys of a cluster
+    /// are written by the next node that runs here.
     ///
     /// # Errors
-    /// A bad or known name, too many keys, a registry that cannot be read or written; the node refuses it.
+    /// A bad or known name; too many keys; the configuration store cannot be read or written; the node refuses it.
     pub fn add(&self, new: &NewKey) -> Result<(Key, String, Outcome), KeyError> {
         let runs = DirectoryLock::is_held(&self.data_dir)?;
         if !runs {
@@ -214,10 +215,10 @@ impl KeyFile {
         Ok((key, token, outcome))
     }
 
-    /// Takes a key away, likewise.
+    /// Removes a key, in the same way.
     ///
     /// # Errors
-    /// No such key; a registry that cannot be read or written; the node refuses it.
+    /// No such key; the configuration store cannot be read or written; the node refuses it.
     pub fn remove(&self, name: &str) -> Result<Outcome, KeyError> {
         let runs = DirectoryLock::is_held(&self.data_dir)?;
         if !runs {
@@ -232,7 +233,7 @@ impl KeyFile {
         self.request_change(&KeyRequest::Remove(name.to_owned()), runs)
     }
 
-    /// A key is wanted, which the node makes when it runs.
+    /// Returns whether a request for a key waits for the node to run.
     pub fn has_pending_key(&self) -> bool {
         matches!(KeyRequest::read(&self.data_dir), Ok(Some(KeyRequest::Add(_))))
     }
@@ -259,7 +260,7 @@ impl KeyFile {
     }
 }
 
-/// The keys of `api-keys.json`; none when there is no such file.
+/// Returns the keys of `api-keys.json`; none when there is no such file.
 fn legacy(data_dir: &Path) -> Result<Vec<Key>, KeyError> {
     let path = data_dir.join(LEGACY_FILE);
     let text = match fs::read_to_string(&path) {
@@ -291,14 +292,14 @@ fn token() -> Result<String, KeyError> {
     Ok(format!("{PREFIX}{}", Base64UrlUnpadded::encode_string(&random)))
 }
 
-/// The keys of a running node. What `meridian key` does beside it is seen within a second.
+/// Keys of a running node. Changes by `meridian key` are visible within a second.
 pub struct Keys {
     config_store: Arc<dyn ConfigStore>,
     known: Arc<KeyCache>,
     used: Mutex<HashMap<Arc<str>, Timestamp>>,
 }
 
-/// The view of the table of keys, in the order they were made.
+/// Cache of the table of keys, in the order they were made.
 #[derive(Debug, Default)]
 struct KeyCache {
     keys: ArcSwap<Vec<Key>>,
@@ -321,7 +322,7 @@ impl View for KeyCache {
     fn apply(&self, changes: &[Applied<'_>]) {
         let mut keys = self.keys.load().to_vec();
         for change in changes {
-            // One that makes no sense opens nothing.
+            // An invalid key admits no client.
             keys.retain(|key| *key.name != *change.key);
             match change.value.map(|_| read(change)) {
                 Some(Ok(key)) => keys.push(key),
@@ -345,7 +346,7 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// Why a token gives nothing.
+/// Reason why a token is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denied {
     Unknown,
@@ -354,17 +355,17 @@ pub enum Denied {
 
 impl Keys {
     /// # Errors
-    /// Records that make no sense.
+    /// A record that cannot be read.
     pub fn open(config_store: Arc<dyn ConfigStore>) -> Result<Self, KeyError> {
         let known = Arc::new(KeyCache::default());
         config_store.subscribe(TABLE, known.clone()).map_err(KeyError::ConfigStore)?;
         Ok(Self { config_store, known, used: Mutex::default() })
     }
 
-    /// The keys of a data directory as a node would find them. Changes nothing there.
+    /// Reads the keys of a data directory as a node would. Changes nothing there.
     ///
     /// # Errors
-    /// A registry, or a file of earlier versions, that cannot be read or understood.
+    /// The configuration store, or a file of earlier versions, cannot be read or understood.
     pub fn read_only(data_dir: &Path) -> Result<Self, KeyError> {
         let config_store = LocalStore::read_only(data_dir);
         let keys =
@@ -379,11 +380,11 @@ impl Keys {
         Ok(keys)
     }
 
-    /// Takes over `api-keys.json` of earlier versions, when it is in this directory, and renames it to `api-keys.json.imported`. A key
-    /// whose name is taken is left out.
+    /// Imports `api-keys.json` of earlier versions, when it is in this directory, and renames it to
+    /// `api-keys.json.imported`. A key whose name is taken is left out.
     ///
     /// # Errors
-    /// A file that cannot be used, or a registry that does not take it.
+    /// The file cannot be used, or the configuration store refuses its keys.
     pub fn import(&self, data_dir: &Path) -> Result<usize, KeyError> {
         let path = data_dir.join(LEGACY_FILE);
         if !path.exists() {
@@ -405,18 +406,18 @@ impl Keys {
         Ok(count)
     }
 
-    /// No key exists, not even one that has expired.
+    /// Returns whether no key exists, not even an expired one.
     pub fn is_empty(&self) -> bool {
         self.config_store.catch_up();
         self.known.keys.load().is_empty()
     }
 
-    /// What the registry that holds the keys counts, of all of its tables.
+    /// Figures of the configuration store that holds the keys, over all of its tables.
     pub(crate) fn configstore(&self) -> configstore::Figures {
         self.config_store.figures()
     }
 
-    /// All keys, each with when it was last used since the start of the node.
+    /// Returns all keys, each with its last use since the start of the node.
     pub fn list(&self) -> Vec<(Key, Option<Timestamp>)> {
         self.config_store.catch_up();
         let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
@@ -427,7 +428,7 @@ impl Keys {
         self.config_store.catch_up();
         let hash = Hash::of(token);
         let keys = self.known.keys.load();
-        // All are compared, so that the time tells nothing about which one it is.
+        // All keys are compared, so that the time does not reveal which one matches.
         let mut found = None;
         for key in keys.iter() {
             if key.sha256.is(&hash) {
@@ -442,11 +443,11 @@ impl Keys {
         Ok((key.name.clone(), key.role))
     }
 
-    /// Makes a key, and its token. Takes as long as the disk does.
+    /// Makes a key and its token. Waits for the disk.
     ///
     /// # Errors
-    /// A bad or known name, too many keys, a registry that does not take it; [`KeyError::LastAdmin`] when it is no admin's and there is
-    /// no live one.
+    /// A bad or known name; too many keys; the configuration store refuses it; [`KeyError::LastAdmin`] when the key is
+    /// no admin's and no valid key of an admin exists.
     pub fn add(&self, new: &NewKey) -> Result<(Key, String), KeyError> {
         self.config_store.catch_up_now().map_err(KeyError::Write)?;
         if new.role != Role::Admin && !self.has_other_admin(None) {
@@ -461,7 +462,7 @@ impl Keys {
         Ok((key, token))
     }
 
-    /// A key that may be put, and its token.
+    /// Returns a key that may be stored, and its token.
     fn new_key(&self, new: &NewKey) -> Result<(Key, String), KeyError> {
         let token = token()?;
         let created_at = Timestamp::now();
@@ -499,10 +500,10 @@ impl Keys {
         }
     }
 
-    /// Makes it so. What is so already, as after a crash, is done.
+    /// Executes a request. A request that is already in effect, as after a crash, succeeds.
     ///
     /// # Errors
-    /// As [`Keys::add`] and [`Keys::remove`], but that an admin need not be left: whoever wants it can make one.
+    /// As [`Keys::add`] and [`Keys::remove`]. An admin need not remain: the local user can make one.
     pub(crate) fn make(&self, request: &KeyRequest) -> Result<(), KeyError> {
         self.config_store.catch_up_now().map_err(KeyError::Write)?;
         match request {
@@ -516,11 +517,11 @@ impl Keys {
         }
     }
 
-    /// Takes as long as the disk does.
+    /// Removes a key. Waits for the disk.
     ///
     /// # Errors
-    /// No such key, a registry that does not take it; [`KeyError::LastAdmin`] when it is the last live one of an admin, unless it is the
-    /// last of all and `to_none` is allowed.
+    /// No such key; the configuration store refuses it; [`KeyError::LastAdmin`] when it is the last valid one of an
+    /// admin, unless it is the last of all and `to_none` is allowed.
     pub fn remove(&self, name: &str, to_none: bool) -> Result<(), KeyError> {
         self.config_store.catch_up_now().map_err(KeyError::Write)?;
         let keys = self.known.keys.load();
@@ -535,7 +536,7 @@ impl Keys {
     }
 
     fn remove_any(&self, name: &str) -> Result<(), KeyError> {
-        // No name is as long as no key may be.
+        // A name that is too long cannot be a key.
         let unknown = || KeyError::Unknown(name.to_owned());
         if !is_name(name) {
             return Err(unknown());
@@ -548,14 +549,14 @@ impl Keys {
         }
     }
 
-    /// Sees now what somebody did beside the node, not within a second.
+    /// Reads changes of other processes now instead of within a second.
     pub fn refresh(&self) {
         if let Err(error) = self.config_store.catch_up_now() {
             tracing::error!("the API keys stay what they were: {error}");
         }
     }
 
-    /// Whether an admin can still get in without this key.
+    /// Returns whether an admin can still authenticate without this key.
     fn has_other_admin(&self, without: Option<&str>) -> bool {
         let now = Timestamp::now();
         let counts = |key: &Key| {

@@ -1,10 +1,10 @@
 //! HTTP: the API under `/api/v1`, `/metrics`, `/health`, and the dashboard's files.
 //!
-//! [`Bound::bind`] opens the address, [`Bound::serve`] answers on a runtime of its own; read [`routes`](crate::routes) for what can be
-//! asked and `gate` for who may. `routes/node.rs` is the model of a route file.
+//! [`Bound::bind`] opens the address, [`Bound::serve`] answers on a runtime of its own. Read [`routes`](crate::routes)
+//! for the requests and `gate` for their admission. `routes/node.rs` is the model of a route file.
 //!
-//! **Invariant:** nothing here runs on a reactor, and nothing here holds what a reactor waits for. **Invariant:** every route is in
-//! the OpenAPI document, and the role that it needs is read from there.
+//! **Invariant:** nothing here runs on a reactor, and nothing here holds a resource that a reactor waits for.
+//! **Invariant:** every route is in the OpenAPI document, and the role that it needs is read from there.
 
 mod alarms;
 mod ask;

@@ -1,11 +1,11 @@
-//! What goes wrong again and again, and is logged now and then.
+//! A limit on log lines about a repeated fault.
 
 use std::time::{Duration, Instant};
 
-/// From one line in the log to the next, at least.
+/// Minimum time between two lines in the log.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Complaints about one thing.
+/// Limiter of the lines about one fault.
 #[derive(Debug, Default)]
 pub struct LogLimiter {
     last: Option<Instant>,
@@ -13,7 +13,7 @@ pub struct LogLimiter {
 }
 
 impl LogLimiter {
-    /// Something went wrong. How many complaints were left out since the last line when another one is due, and `None` when it is not.
+    /// Counts a fault. Returns the number of suppressed lines when a line is due, and `None` otherwise.
     pub fn allow(&mut self, now: Instant) -> Option<u64> {
         if self.last.is_some_and(|last| now.saturating_duration_since(last) < EVERY) {
             self.suppressed += 1;

@@ -1,4 +1,4 @@
-//! The log ring: the last events of the log in memory, and those who follow it.
+//! The log ring: the last events of the log in memory, and the followers that stream them.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -16,13 +16,13 @@ use utoipa::ToSchema;
 use crate::sse::Sink;
 use crate::timestamp::Timestamp;
 
-/// Events kept.
+/// Number of events kept.
 pub const EVENTS: usize = 2000;
-/// Bytes of their texts, about.
+/// Approximate maximum number of bytes of their texts.
 const BYTES: usize = 2 * 1024 * 1024;
-/// Bytes of one text that are kept.
+/// Maximum number of bytes kept of one text.
 const TEXT_MAX: usize = 4096;
-/// Fields of one event that are kept.
+/// Maximum number of fields kept of one event.
 const FIELDS_MAX: usize = 32;
 
 /// One event of the log.
@@ -33,7 +33,7 @@ pub struct LogEvent {
     #[schema(value_type = String)]
     #[serde(serialize_with = "level_name")]
     pub level: Level,
-    /// The part of the program that says it.
+    /// Part of the program that logs the event.
     pub target: String,
     pub message: String,
     #[schema(value_type = Object)]
@@ -51,8 +51,8 @@ impl LogEvent {
     }
 }
 
-/// The ring. It is a layer of the log too: give a clone to the subscriber. A thread that logs waits only for another that logs or
-/// for a copy of references; followers that are slow lose events and are told so.
+/// The ring. It is also a layer of the log: pass a clone to the subscriber. A thread that logs waits only for another
+/// one that logs, or for a copy of references. Slow followers lose events and are notified of it.
 #[derive(Clone, Debug, Default)]
 pub struct LogRing(Arc<Inner>);
 
@@ -60,7 +60,7 @@ pub struct LogRing(Arc<Inner>);
 struct Inner {
     buffer: Mutex<Buffer>,
     followers: Mutex<Vec<(Level, Sink<Arc<LogEvent>>)>>,
-    /// Length of `followers`, so that nobody takes its lock while nobody follows.
+    /// Length of `followers`, so that its lock is not taken while there are none.
     following: AtomicUsize,
 }
 
@@ -71,7 +71,7 @@ struct Buffer {
 }
 
 impl LogRing {
-    /// The newest events at least as severe as `level`, newest last.
+    /// Returns the newest events at least as severe as `level`, newest last.
     pub fn last(&self, limit: usize, level: Level) -> Vec<Arc<LogEvent>> {
         let buffer = lock(&self.0.buffer);
         let severe = buffer.events.iter().rev().filter(|event| event.level <= level);
@@ -81,7 +81,7 @@ impl LogRing {
         events
     }
 
-    /// Sends events at least as severe as `level` from now on, until the sink's other end is gone.
+    /// Sends events at least as severe as `level` from now on, until the stream of the sink is gone.
     pub(crate) fn follow(&self, level: Level, sink: Sink<Arc<LogEvent>>) {
         let mut followers = lock(&self.0.followers);
         followers.retain(|(_, sink)| !sink.is_closed());

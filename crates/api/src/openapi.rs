@@ -1,4 +1,4 @@
-//! The OpenAPI document: made from the routes, completed with what is the same for all of them.
+//! The OpenAPI document: generated from the routes, completed with the parts that all of them share.
 
 use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -11,12 +11,12 @@ use utoipa::{PartialSchema as _, ToSchema as _};
 use crate::fanout::Fanout;
 use crate::problem::{FieldProblem, ProblemDocument};
 
-/// The document of all routes.
+/// Returns the document of all routes.
 pub fn document() -> OpenApi {
     crate::routes::router().1
 }
 
-/// Adds what no route says of itself: who made it, how to show a token, and what a refusal looks like.
+/// Adds the parts that no route declares: origin, authentication, and the form of a refusal.
 pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
     document.info = InfoBuilder::new()
         .title("Meridian")
@@ -57,7 +57,7 @@ fn add_problem(operation: &mut Operation) {
     operation.responses.responses.insert("default".to_owned(), RefOr::T(response));
 }
 
-/// Whatever can be asked of another node by way of this one.
+/// Adds the parameter `node` to an operation that can be forwarded to another node.
 fn add_node(operation: &mut Operation) {
     let description = match operation.operation_id.as_deref().and_then(Fanout::of) {
         None => return,

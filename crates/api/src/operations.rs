@@ -1,4 +1,4 @@
-//! Operations: what can be asked and which role it needs, read from the OpenAPI document.
+//! Operations with the roles that they need, read from the OpenAPI document.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use utoipa::openapi::OpenApi;
 use crate::fanout::Fanout;
 use crate::role::Role;
 
-/// What the gate knows of each route.
+/// Operations of all routes, as the gate uses them.
 #[derive(Debug, Default)]
 pub struct Operations {
     by_path: HashMap<String, Vec<Operation>>,
@@ -19,18 +19,18 @@ pub struct Operations {
 #[derive(Debug)]
 pub struct Operation {
     pub method: Method,
-    /// `None`: everybody, without a token.
+    /// Required role; `None`: no token is needed.
     pub role: Option<Role>,
-    /// Names of the parameters of its query.
+    /// Names of the query parameters.
     pub query: Vec<String>,
-    /// `None`: it is asked of this node itself only.
+    /// Fanout; `None`: only this node itself can be asked.
     pub fanout: Option<Fanout>,
 }
 
 impl Operations {
-    /// An operation that names no role needs the greatest one.
+    /// Reads the operations of a document. An operation without a role needs the greatest one.
     pub fn of(document: &OpenApi) -> Self {
-        // By way of JSON, because that is what everybody else reads too.
+        // JSON is the form that all other readers of the document use.
         let json = serde_json::to_value(document).unwrap_or_default();
         let mut by_path = HashMap::new();
         for (path, item) in json["paths"].as_object().into_iter().flatten() {
@@ -40,7 +40,7 @@ impl Operations {
         Self { by_path }
     }
 
-    /// What is known of a path as the router matched it; `None` when nothing.
+    /// Returns the operations of a path as the router matched it; `None` for an unknown path.
     pub fn at(&self, path: &str) -> Option<&[Operation]> {
         self.by_path.get(path).map(Vec::as_slice)
     }

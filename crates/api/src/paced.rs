@@ -1,4 +1,4 @@
-//! A connection whose reader may not stop reading for ever.
+//! A connection that limits the time for which its peer may read nothing.
 
 use std::io;
 use std::pin::Pin;
@@ -9,11 +9,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-/// A stream that fails with [`io::ErrorKind::TimedOut`] when the peer takes nothing for a while although there is something for it.
+/// A stream that fails with [`io::ErrorKind::TimedOut`] when data waits and the peer reads nothing for a while.
 pub struct Paced {
     stream: TcpStream,
     timeout: Duration,
-    /// Runs while the peer takes nothing.
+    /// Timer that runs while the peer reads nothing.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,4 +1,4 @@
-//! Pages of a listing: how many items, where to go on, and the form of the answer.
+//! Pages of a listing: number of items, cursor, and form of the answer.
 
 use std::ops::RangeInclusive;
 
@@ -9,20 +9,20 @@ use utoipa::ToSchema;
 
 use crate::problem::Problem;
 
-/// Items of a page when `limit` is not said.
+/// Number of items of a page without `limit`.
 pub const LIMIT_DEFAULT: usize = 100;
-/// Items of a page, at most.
+/// Maximum number of items of a page.
 pub const LIMIT_MAX: usize = 1000;
-/// Bytes of a cursor's text: one that holds the longest Topic Name fits.
+/// Maximum number of bytes of a cursor's text. It has room for the longest Topic Name.
 const CURSOR_MAX: usize = 128 * 1024;
 
-/// One page. It may hold fewer items than asked for while there is more: `next` says whether there is.
+/// One page. It may hold fewer items than `limit` while there are more: `next` shows whether there are.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Page<T> {
     pub items: Vec<T>,
-    /// Where to go on, for `?cursor=`; `null` on the last page.
+    /// Cursor of the next page, for `?cursor=`; `null` on the last page.
     pub next: Option<String>,
-    /// Nodes of the cluster that did not answer: what is there is not listed.
+    /// Nodes of the cluster that did not answer: their items are not listed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub missing: Vec<String>,
@@ -33,13 +33,13 @@ impl<T> Page<T> {
         Self { items, next, missing: Vec::new() }
     }
 
-    /// The only page there is.
+    /// Returns the only page of a listing.
     pub fn whole(items: Vec<T>) -> Self {
         Self::new(items, None)
     }
 }
 
-/// The number of items asked for: 1 to 1000, 100 when nothing is said.
+/// Returns the number of items of a page: 1 to 1000, 100 without `limit`.
 ///
 /// # Errors
 /// 400 when it is out of range.
@@ -47,7 +47,7 @@ pub fn limit(asked: Option<usize>) -> Result<usize, Problem> {
     limit_within(asked, LIMIT_DEFAULT, 1..=LIMIT_MAX)
 }
 
-/// The same with other bounds.
+/// Returns the number of items of a page within other bounds.
 ///
 /// # Errors
 /// 400 when it is out of range.
@@ -63,17 +63,17 @@ pub fn limit_within(
     Err(Problem::bad_request(format!("limit: expected {} to {}, found {asked}", range.start(), range.end())))
 }
 
-/// A cursor as clients see it: they give it back as it is.
+/// Encodes a cursor. Clients return it unchanged.
 pub fn encode<C: Serialize>(cursor: &C) -> String {
-    // Only maps with keys that are no texts fail, and no cursor is one.
+    // Only maps whose keys are not strings fail, and no cursor is one.
     let json = serde_json::to_vec(cursor).unwrap_or_default();
     Base64UrlUnpadded::encode_string(&json)
 }
 
-/// Reads `?cursor=`; `None` when it was not given.
+/// Reads `?cursor=`; `None` when it is absent.
 ///
 /// # Errors
-/// 400 when it is none of ours.
+/// 400 when the server did not make it.
 pub fn decode<C: DeserializeOwned>(cursor: Option<&str>) -> Result<Option<C>, Problem> {
     let Some(text) = cursor else { return Ok(None) };
     let read = || {
@@ -86,7 +86,7 @@ pub fn decode<C: DeserializeOwned>(cursor: Option<&str>) -> Result<Option<C>, Pr
     read().map(Some).ok_or_else(found)
 }
 
-/// A place in the broker's listings; `broker::admin::Cursor` with a text form.
+/// A position in the broker's listings; `broker::admin::Cursor` with a text form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListingCursor(u32, u32, u32);
 

@@ -1,4 +1,4 @@
-//! Problem: why a request was not done, as RFC 9457 problem document.
+//! Problem: the reason why a request failed, as RFC 9457 problem document.
 
 use axum::Json;
 use axum::http::header::{ALLOW, CONTENT_TYPE, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -9,7 +9,7 @@ use configstore::ProposeError;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// What kind of problem it is. Clients tell problems apart by the slug.
+/// Kind of a problem. Clients distinguish problems by the slug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     BadRequest,
@@ -26,7 +26,7 @@ pub enum Kind {
     Unavailable,
     /// Nothing has changed.
     NotCommitted,
-    /// The cores may agree yet, or have done so.
+    /// The cores may still agree, or have agreed.
     Undecided,
 }
 
@@ -67,20 +67,20 @@ impl Kind {
     }
 }
 
-/// Why a request was not done. Turns into its document with [`IntoResponse`].
+/// Reason why a request failed. [`IntoResponse`] converts it to its document.
 #[derive(Clone, Debug)]
 pub struct Problem(Box<Facts>);
 
 #[derive(Clone, Debug)]
 struct Facts {
     kind: Kind,
-    /// A sentence, with the fix in it.
+    /// A sentence that includes the remedy.
     detail: String,
     errors: Vec<FieldProblem>,
     header: Option<(HeaderName, HeaderValue)>,
 }
 
-/// What is wrong with one field of the request.
+/// Fault of one field of the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FieldProblem {
     pub name: String,
@@ -91,19 +91,19 @@ pub struct FieldProblem {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub struct ProblemDocument {
-    /// `urn:meridian:problem:` and a slug that says what kind of problem it is.
+    /// `urn:meridian:problem:` and a slug that names the kind of problem.
     #[serde(rename = "type")]
     pub type_: String,
     pub title: &'static str,
     pub status: u16,
-    /// What is wrong and what to do about it.
+    /// The fault and its remedy.
     pub detail: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub errors: Vec<FieldProblem>,
 }
 
-/// Left in a response for the audit log.
+/// Detail that a response carries for the audit log.
 #[derive(Clone, Debug)]
 pub(crate) struct ProblemDetail(pub String);
 
@@ -155,20 +155,20 @@ impl Problem {
         Self::new(Kind::Unavailable, detail)
     }
 
-    /// The node has too much to do of this kind; in a moment it may not have.
+    /// Returns the problem that the node has too many requests of this kind. A later try may succeed.
     pub fn busy(detail: impl Into<String>) -> Self {
         let mut problem = Self::unavailable(detail);
         problem.0.header = Some((RETRY_AFTER, HeaderValue::from_static("1")));
         problem
     }
 
-    /// One field is wrong: 422.
+    /// Returns the problem that one field is wrong: 422.
     pub fn invalid(name: impl Into<String>, detail: impl Into<String>) -> Self {
         let (name, detail) = (name.into(), detail.into());
         Self::new(Kind::Invalid, format!("{name}: {detail}")).field(name, detail)
     }
 
-    /// Several fields are wrong: 422.
+    /// Returns the problem that several fields are wrong: 422.
     pub fn invalid_fields(errors: Vec<FieldProblem>) -> Self {
         let detail: Vec<_> = errors.iter().map(|error| format!("{}: {}", error.name, error.detail)).collect();
         let mut problem = Self::new(Kind::Invalid, detail.join("; "));
@@ -184,7 +184,7 @@ impl Problem {
         problem
     }
 
-    /// Says what is wrong with one field besides.
+    /// Adds a fault of one more field.
     #[must_use]
     pub fn field(mut self, name: impl Into<String>, detail: impl Into<String>) -> Self {
         self.0.errors.push(FieldProblem { name: name.into(), detail: detail.into() });
@@ -199,7 +199,7 @@ impl Problem {
         &self.0.detail
     }
 
-    /// What is sent, for those who put it into something else, such as one result of a batch.
+    /// Returns the document, for responses that contain it, such as one result of a batch.
     pub fn document(self) -> ProblemDocument {
         let Facts { kind, detail, errors, header: _ } = *self.0;
         let (status, slug, title) = kind.facts();
@@ -226,7 +226,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// What the broker finds wrong with a request. Those who know the field's name better say it themselves.
+/// Converts a refusal of the broker. Handlers that know the field's name better report it themselves.
 impl From<Invalid> for Problem {
     fn from(invalid: Invalid) -> Self {
         match invalid {
@@ -257,7 +257,7 @@ impl From<Invalid> for Problem {
     }
 }
 
-/// Why a change of the registry is not in force.
+/// Converts the reason why a change of the configuration store is not in force.
 impl From<ProposeError> for Problem {
     fn from(error: ProposeError) -> Self {
         let detail = error.to_string();

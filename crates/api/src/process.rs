@@ -1,4 +1,4 @@
-//! What the system says of this process. Linux tells it in `/proc`; elsewhere nothing is known.
+//! Figures of the system about this process. Linux has them in `/proc`; elsewhere none are known.
 
 use std::fs;
 use std::time::SystemTime;
@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// Each is `null` where the system does not tell.
+/// Figures of the process. Each is `null` where the system does not provide it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct ProcessFigures {
     /// Processor time used, by all threads, in seconds.
@@ -17,7 +17,8 @@ pub struct ProcessFigures {
     pub threads: Option<u64>,
 }
 
-/// Entries of `/proc/self/fd` that are counted one by one, where the system does not tell their number.
+/// Maximum number of entries of `/proc/self/fd` that are counted one by one, where the system does not provide their
+/// number.
 const FDS_COUNTED: usize = 65_536;
 
 impl ProcessFigures {
@@ -25,10 +26,10 @@ impl ProcessFigures {
         Self { open_fds: open_fds(), max_fds: max_fds(), ..Self::without_fds() }
     }
 
-    /// Without those of descriptors, which cost more the more of them are open.
+    /// Reads all figures but those of descriptors, whose cost grows with the number of open ones.
     pub fn without_fds() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The name of the program, in brackets, may hold anything; what follows it does not.
+        // The name of the program, in brackets, may contain anything; the fields after it are numbers.
         let fields: Vec<&str> =
             stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split_whitespace().collect();
         let field = |index: usize| fields.get(index)?.parse::<u64>().ok();
@@ -45,7 +46,7 @@ impl ProcessFigures {
     }
 }
 
-/// Newer systems tell the number as the directory's size, which costs the same with a million of them.
+/// Returns the number of open descriptors. Newer systems report it as the directory's size, whose cost is constant.
 fn open_fds() -> Option<u64> {
     let path = "/proc/self/fd";
     match fs::metadata(path).ok()?.len() {
@@ -61,7 +62,7 @@ fn max_fds() -> Option<u64> {
     (result == 0).then_some(limit.rlim_cur)
 }
 
-/// Seconds since 1970.
+/// Converts a time to seconds since 1970.
 pub fn unix_seconds(time: SystemTime) -> f64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }

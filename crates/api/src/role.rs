@@ -1,4 +1,4 @@
-//! Roles, and who asks.
+//! Roles and callers.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -12,11 +12,11 @@ use utoipa::ToSchema;
 use crate::problem::Problem;
 use crate::state::State;
 
-/// What a key permits; each role may do what those before it may.
+/// Rights of a key. Each role includes the rights of those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Sees everything but payloads, keys and the audit log.
+    /// Reads everything but payloads, keys and the audit log.
     Viewer,
     /// Acts on clients and messages: kick, subscribe, publish, ban, trace.
     Operator,
@@ -40,16 +40,17 @@ impl Role {
     }
 }
 
-/// Who asks. A handler that wants to know takes it as an argument.
+/// Sender of a request. A handler that needs it takes it as an argument.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// The name of the key; `None` when no key exists, and for what needs none.
+    /// Name of the key; `None` when no key exists, and for requests that need none.
     pub name: Option<Arc<str>>,
     pub role: Role,
     pub address: SocketAddr,
-    /// What the audit log says about the request besides its path.
+    /// Text of the audit log about the request, in addition to its path.
     note: Arc<OnceLock<String>>,
-    /// Its other end is gone when nobody waits for the answer any more. `None` for what only reads.
+    /// Receiver whose sender is gone when the client no longer waits for the answer. `None` for requests that only
+    /// read.
     client_waits: Option<watch::Receiver<()>>,
 }
 
@@ -58,26 +59,26 @@ impl Caller {
         Self { name, role, address, note: Arc::default(), client_waits: None }
     }
 
-    /// With somebody who waits for the answer for as long as the other end is there.
+    /// Sets the receiver whose sender lasts for as long as the client waits for the answer.
     pub(crate) fn client_waits(self, client_waits: watch::Receiver<()>) -> Self {
         Self { client_waits: Some(client_waits), ..self }
     }
 
-    /// Whether nobody waits any more for what is to be changed.
+    /// Returns whether the client no longer waits for its change.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.client_waits.as_ref().is_some_and(|client_waits| client_waits.has_changed().is_err())
     }
 
-    /// Returns when nobody waits any more for what is to be changed.
+    /// Returns when the client no longer waits for its change.
     pub(crate) async fn abandoned(&self) {
         match self.client_waits.clone() {
-            // Nothing is ever sent.
+            // The sender sends nothing.
             Some(mut client_waits) => while client_waits.changed().await.is_ok() {},
             None => std::future::pending().await,
         }
     }
 
-    /// The key's name, or nothing: for `by` fields.
+    /// Returns the key's name, or an empty text: for `by` fields.
     pub fn by(&self) -> &str {
         self.name.as_deref().unwrap_or_default()
     }
@@ -95,7 +96,7 @@ impl Caller {
         )))
     }
 
-    /// Says in the audit log what was done, beyond what the path says. The first word counts.
+    /// Adds to the audit log what was done, beyond the path. Only the first call has an effect.
     pub fn note(&self, note: impl FnOnce() -> String) {
         self.note.get_or_init(note);
     }

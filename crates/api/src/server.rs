@@ -40,24 +40,25 @@ use crate::slots::{NoSlot, RequestSniffer, Slot, Slots};
 use crate::state::{Parts, Phase, State};
 use crate::tls::{CertificateError, Certificates, Https, NotServed};
 
-/// Threads of the runtime: one can be busy with a long page while the other answers whether the node lives.
+/// Number of threads of the runtime: one can be busy with a long page while the other answers health checks.
 const THREADS: usize = 2;
-/// Threads for what waits for the disk or looks at much, and one for each lane of changes, which may wait for other nodes.
+/// Number of threads for work that waits for the disk or reads a lot of data, and one for each queue of changes, which
+/// may wait for other nodes.
 const BLOCKING_THREADS: usize = 4 + LANES;
-/// See [`crate::change_queue`].
+/// Number of queues of changes; see [`crate::change_queue`].
 const LANES: usize = 2;
-/// Priority of all of them, as `nice` counts it: packets go first when there is not enough for all.
+/// Priority of all these threads, as `nice` counts it: the reactors run first when there are too few CPUs.
 const NICE: libc::c_int = 5;
-/// Bytes of a request's header, at most: of its target 64 KiB can be used.
+/// Maximum number of bytes of a request's header. Its target can use 64 KiB.
 const HEADER: usize = 96 * 1024;
-/// Bytes that one connection reads ahead, and has waiting to be written, about.
+/// Approximate maximum number of bytes that one connection reads ahead, and that wait to be written.
 const BUFFER: usize = 128 * 1024;
-/// How long a connection beyond the limit may take until its request is complete.
+/// Time within which a connection beyond the limit must complete its request.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long requests that run may take until they are cut off when the server stops.
+/// Time after which running requests are cancelled when the server stops.
 const STOP: Duration = Duration::from_secs(2);
 
-/// An address that is open, where nobody is answered yet.
+/// An open address where no requests are answered yet.
 #[derive(Debug)]
 pub struct Bound {
     listener: TcpListener,
@@ -66,12 +67,12 @@ pub struct Bound {
     https: Option<Arc<Https>>,
 }
 
-/// Why an address could not be opened.
+/// Reason why an address could not be opened.
 #[derive(Debug)]
 pub enum BindError {
     Address {
         address: SocketAddr,
-        /// The process that has it, where that is known.
+        /// Process that uses the address, if it is known.
         holder: Option<String>,
         error: io::Error,
     },
@@ -105,7 +106,7 @@ impl Bound {
     /// Opens the address; `None` when HTTP is off.
     ///
     /// # Errors
-    /// Those of the system and of the files of certificates, with what to do about them.
+    /// Those of the system and of the certificate files, with their remedies.
     pub fn bind(settings: &HttpSettings) -> Result<Option<Self>, BindError> {
         let Listen::At(address) = settings.listen else { return Ok(None) };
         let https = Https::read(settings).map_err(BindError::Certificate)?.map(Arc::new);
@@ -119,20 +120,20 @@ impl Bound {
         Ok(Some(Self { listener, address, settings: settings.clone(), https }))
     }
 
-    /// With the port that the system chose, where it did.
+    /// Address, with the port that the system chose for port 0.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What the certificates are renewed by.
+    /// Handle that reloads the certificates.
     pub fn certificates(&self) -> Certificates {
         Certificates(self.https.clone())
     }
 
-    /// Answers from now on. `/health/ready` says `starting` until [`Readiness::ready`].
+    /// Answers requests from now on. `/health/ready` reports `starting` until [`Readiness::ready`].
     ///
     /// # Errors
-    /// No threads to be had.
+    /// The system provides no threads.
     pub fn serve(self, parts: Parts) -> io::Result<Server> {
         let Self { listener, address, settings, https } = self;
         let audit = Audit::start(
@@ -184,16 +185,16 @@ impl Bound {
     }
 }
 
-/// Only this thread gets the lower priority: in Linux each has its own.
+/// Lowers the priority of this thread only: in Linux each thread has its own.
 fn be_nice() {
     #[cfg(target_os = "linux")]
-    // SAFETY: the call takes numbers and touches no memory of ours. When it is refused, the priority stays what it was.
+    // SAFETY: the call takes numbers and touches no memory of ours. When it is refused, the priority is unchanged.
     unsafe {
         libc::setpriority(libc::PRIO_PROCESS, 0, NICE);
     }
 }
 
-/// A server that answers.
+/// A running server.
 pub struct Server {
     state: State,
     runtime: Runtime,
@@ -206,18 +207,18 @@ impl Server {
         self.state.address
     }
 
-    /// For whoever knows when the node takes clients.
+    /// Handle for the part that knows when the node accepts clients.
     pub fn readiness(&self) -> Readiness {
         Readiness(self.state.clone())
     }
 
-    /// The node stops taking clients: `/health/ready` says so. Everything else is still answered.
+    /// Reports in `/health/ready` that the node accepts no more clients. All other requests are still answered.
     pub fn stopping(&self) {
         self.state.enter(Phase::Stopping);
     }
 
-    /// Ends streams and connections, changes that are under way, and the threads; cuts off each after about two seconds. Then the audit log
-    /// has an entry for every change that was begun.
+    /// Ends streams, connections, running changes and the threads. Each is cancelled after about two seconds. Then the
+    /// audit log has an entry for every change that was begun.
     pub fn stop(self) {
         self.stopping();
         self.stop.send_replace(true);
@@ -233,11 +234,11 @@ impl Server {
     }
 }
 
-/// Says that the node takes clients.
+/// Handle that reports that the node accepts clients.
 pub struct Readiness(State);
 
 impl Readiness {
-    /// `/health/ready` says so, unless the node stops already.
+    /// Reports in `/health/ready` that the node accepts clients, unless it stops already.
     pub fn ready(&self) {
         self.0.enter(Phase::Ready);
     }
@@ -265,7 +266,8 @@ impl Accepting {
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    // Descriptors may have run out; trying again at once would only take time from who could free some.
+                    // Descriptors may have run out. An immediate second try would only take time from the threads that
+                    // can close some.
                     if let Some(suppressed) = log_limiter.allow(Instant::now()) {
                         tracing::warn!(%error, suppressed, "an HTTP connection was not accepted; said once a minute at most");
                     }
@@ -275,16 +277,16 @@ impl Accepting {
             };
             match self.slots.take(peer.ip()) {
                 Ok(slot) => drop(self.serve(stream, peer, Ok(slot))),
-                // A stop takes every slot.
+                // A stopping server takes every slot.
                 Err(_) if *self.stop.borrow() => {}
                 Err(none) => asked.push(self.serve(stream, peer, Err(none))),
             }
         }
     }
 
-    /// Without a slot, `/health` is answered, and everything else is refused.
+    /// Serves a connection. Without a slot, it answers `/health` and refuses all other requests.
     fn serve(&self, stream: TcpStream, peer: SocketAddr, slot: Result<Slot, NoSlot>) -> AbortHandle {
-        // A page is one write; whatever else is small would only wait.
+        // A page is one write; small writes would only be delayed.
         drop(stream.set_nodelay(true));
         let (state, https, mut stop) = (self.state.clone(), self.https.clone(), self.stop.clone());
         let count = slot.is_ok().then(|| Connected::new(state.clone()));
@@ -321,12 +323,12 @@ impl Accepting {
     }
 }
 
-/// One connection, its TLS behind it.
+/// One connection, after its TLS handshake.
 struct Conversation {
     state: State,
     router: axum::Router,
     peer: SocketAddr,
-    /// Only one request is answered, and only for `/health`.
+    /// Reason why the connection has no slot: then it answers only one request, and only for `/health`.
     no_slot: Option<NoSlot>,
     stop: watch::Receiver<bool>,
     hsts: Option<HeaderValue>,
@@ -369,7 +371,7 @@ impl Conversation {
     }
 }
 
-/// What browsers are told of HTTPS.
+/// Strict-Transport-Security header for browsers.
 fn hsts(settings: &HttpSettings, https: bool) -> Option<HeaderValue> {
     let seconds = settings.tls_hsts.as_secs();
     (https && seconds > 0).then(|| HeaderValue::from_str(&format!("max-age={seconds}")).ok()).flatten()
@@ -396,12 +398,12 @@ impl Drop for Connected {
     }
 }
 
-/// What is answered without a slot: whether the node lives must not depend on how many others ask.
+/// Returns whether a path is answered without a slot: health checks must not depend on the number of other clients.
 fn is_health(path: &str) -> bool {
     path == "/health" || path.starts_with("/health/")
 }
 
-/// The answer to a request other than for `/health` of a connection without a slot.
+/// Answers a request other than for `/health` of a connection without a slot.
 fn refuse(state: &State, no_slot: NoSlot, hsts: Option<HeaderValue>) -> Response<Body> {
     let rejected = &state.metrics.rejected;
     let problem = match no_slot {
@@ -428,7 +430,7 @@ fn not_https() -> Problem {
     Problem::bad_request("this port speaks HTTPS (http.tls_certificate is set); use https://")
 }
 
-/// Tells a connection why it is closed, and reads what it sends for a moment: a reset would overtake the answer.
+/// Sends a connection the reason why it is closed, and reads its data for a moment: a reset would overtake the answer.
 async fn tell(mut stream: TcpStream, status: &str, problem: Problem) {
     let body = serde_json::to_string(&problem.document()).unwrap_or_default();
     let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/problem+json\r\nconnection: close");
@@ -440,7 +442,7 @@ async fn tell(mut stream: TcpStream, status: &str, problem: Problem) {
         while stream.read(&mut rest).await? > 0 {}
         io::Result::Ok(())
     };
-    // Whoever goes before the answer does not want it.
+    // A client that leaves before the answer does not need it.
     drop(tokio::time::timeout(Duration::from_secs(1), send_refusal).await);
 }
 
@@ -452,7 +454,8 @@ async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, std::convert::Infallible> {
     let begun = Instant::now();
-    // Where its body ends a proxy before us may see differently, if a length was there too: nothing is read after it.
+    // A proxy in front of the server may see the end of this body elsewhere when it has a length, too. So the
+    // connection closes after this request.
     let last = request.headers().contains_key(TRANSFER_ENCODING);
     let mut request = request.map(Body::new);
     request.extensions_mut().insert(Peer(canonical(peer)));
@@ -484,7 +487,7 @@ async fn answer(
     Ok(response)
 }
 
-/// What browsers are told about every answer.
+/// Adds security headers for browsers to every answer.
 fn protect(response: &mut Response<Body>) {
     let headers = response.headers_mut();
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -1,4 +1,4 @@
-//! The settings of the HTTP server.
+//! Settings of the HTTP server.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,51 +11,54 @@ section! {
     /// The HTTP server: the API under `/api/v1`, `/metrics`, `/health` and the dashboard.
     [http]
     pub struct HttpSettings {
-        /// An IP address with its port, such as `127.0.0.1:18083`, or `off`. Other than loopback addresses need an API key
-        /// (`meridian key add`). Port 0 lets the system choose.
+        /// Address of the HTTP server: an IP address with its port, such as `127.0.0.1:18083`, or `off`. Addresses
+        /// other than loopback need an API key (`meridian key add`). Port 0 lets the system choose.
         pub listen: Listen = "127.0.0.1:18083", at start;
-        /// The certificate chain (PEM) that is shown; with it, HTTPS is spoken. A reload reads the files of certificates again.
+        /// Certificate chain (PEM) of the HTTP server, which turns HTTPS on. A reload reads the certificate files
+        /// again.
         pub tls_certificate: Option<PathBuf> = "", at start;
-        /// The certificate's private key (PEM).
+        /// Private key (PEM) of the certificate.
         pub tls_key: Option<PathBuf> = "", at start;
-        /// Authorities (PEM) of which everybody has to show a certificate, besides a key of the API. Browsers and whoever
-        /// collects metrics need one too.
+        /// Authorities (PEM) of client certificates. When set, every client must present a certificate, in addition to
+        /// its API key. This includes browsers and programs that collect metrics.
         pub tls_client_ca: Option<PathBuf> = "", at start;
         /// Lowest version of TLS.
         pub tls_version_min: TlsVersion = "1.2", at start;
-        /// How long a TLS handshake may take, the wait for its turn included.
+        /// Maximum duration of a TLS handshake, including the wait for its turn.
         pub tls_handshake_timeout: Duration = "10s" in "100ms..=2m", at start;
-        /// TLS handshakes at one time; more wait.
+        /// Maximum number of simultaneous TLS handshakes; further ones wait.
         pub tls_handshakes_max: u32 = "64" in "1..=4096", at start;
-        /// How long browsers are told to come by HTTPS only (Strict-Transport-Security), which holds for all ports of the host's
-        /// name; 0s is not at all. Never said without TLS.
+        /// Time for which browsers use HTTPS only (Strict-Transport-Security), on all ports of the host's name; 0s
+        /// sends no header. The header is never sent without TLS.
         pub tls_hsts: Duration = "365d" in "0s..=3650d", at start;
-        /// Serve without TLS on other than loopback addresses: keys of the API and all that is asked go over the network for
-        /// everybody on the way to read. Otherwise the node does not start like that.
+        /// Allow HTTP without TLS on addresses other than loopback. API keys and all requests then cross the network
+        /// unencrypted. Without this setting the node refuses to start in that case.
         pub plain_text_allowed: bool = "false", at start;
-        /// Connections at one time; those beyond it are told so (503) and closed, unless they ask for `/health`. Sixteen more are kept for
-        /// this machine.
+        /// Maximum number of connections. Further ones get 503 and are closed, unless they request `/health`. Sixteen
+        /// more are reserved for this machine.
         pub connections_max: u32 = "512" in "1..=65535", at start;
-        /// The same of one address; a /64 of IPv6 counts as one. Not for this machine, where a proxy stands for many.
+        /// Maximum number of connections of one address; a /64 of IPv6 counts as one. It does not apply to this
+        /// machine, where a proxy connects for many clients.
         pub connections_per_address: u32 = "64" in "1..=65535", at start;
-        /// Bytes of a request's body; a larger one is refused (413).
+        /// Maximum size of a request's body; a larger one is refused (413).
         pub body_max: ByteSize = "4MiB" in "1KiB..=64MiB", at start;
-        /// How long a connection may take, and may wait, until the header of its next request is complete.
+        /// Maximum time until the header of the next request of a connection is complete, including idle time.
         pub header_timeout: Duration = "30s" in "100ms..=10m", at start;
-        /// How long a request may take from its header to the beginning of its answer, its body included.
+        /// Maximum time from the header of a request to the beginning of its answer, including the request's body.
         pub request_timeout: Duration = "30s" in "100ms..=10m", at start;
-        /// How long a connection may take no byte of an answer that waits for it; then it is closed.
+        /// Time after which a connection is closed when it accepts no byte of a waiting answer.
         pub write_timeout: Duration = "30s" in "100ms..=10m", at start;
-        /// Streams (log, trace) at one time; more are refused (429).
+        /// Maximum number of streams (log, trace); further ones are refused (429).
         pub streams_max: u32 = "16" in "1..=1024", at start;
-        /// Requests a second that may be refused for their token, Host or Origin; those beyond it get 429 and are counted,
-        /// but not written to the audit log. Requests with a valid token are never held back by it.
+        /// Maximum number of requests per second that are refused with a specific answer because of their token, Host
+        /// or Origin. Further ones get 429 and are counted, but are not written to the audit log. Requests with a valid
+        /// token are not limited.
         pub refusals_per_second: u32 = "10" in "1..=100000", at start;
-        /// Refused attempts to change something that are written to the audit log within a minute, for each key and address. Further ones are
-        /// refused like the others, and counted.
+        /// Maximum number of refused attempts that the audit log records within a minute, for each key and address.
+        /// Further ones are refused like the others, and counted.
         pub audit_refused_per_minute: u32 = "30" in "1..=100000", at start;
-        /// Size at which each file of the audit log, `audit.log` for changes and `refused.log` for refused attempts, is followed by a new one;
-        /// one old file of each is kept.
+        /// Size at which a file of the audit log is followed by a new one: `audit.log` for changes, `refused.log` for
+        /// refused attempts. One old file of each is kept.
         pub audit_file_max: ByteSize = "16MiB" in "64KiB..=1GiB", at start;
     }
 }
@@ -70,7 +73,7 @@ choices! {
     }
 }
 
-/// Where HTTP is served, if it is.
+/// Address of the HTTP server, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listen {
     Off,

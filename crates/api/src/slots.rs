@@ -1,4 +1,4 @@
-//! How many connections there may be, of all and of one address.
+//! Limits on the number of connections, in total and of one address.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
-/// Connections of this machine beyond the maximum, so that an operator of the node gets in.
+/// Number of connections of this machine beyond the maximum, so that a local operator can connect.
 const LOOPBACK_RESERVE: usize = 16;
-/// Connections beyond the maximum that are asked whether they want `/health`. The oldest makes room for another one.
+/// Maximum number of connections beyond the limit that may still request `/health`. A further one replaces the oldest.
 const SNIFF_MAX: usize = 32;
 
-/// The slots of all connections of a server.
+/// Slots of all connections of a server.
 #[derive(Debug)]
 pub struct Slots {
     all: Arc<Semaphore>,
@@ -28,12 +28,12 @@ pub struct Slot {
     _of_address: Option<OfAddress>,
 }
 
-/// Why a connection gets no slot.
+/// Reason why a connection gets no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoSlot {
-    /// There are as many connections as there may be.
+    /// The server has the maximum number of connections.
     All,
-    /// Of this address.
+    /// This address has the maximum number of connections.
     Address,
 }
 
@@ -47,7 +47,7 @@ impl Slots {
         }
     }
 
-    /// The slots that are not kept for anybody.
+    /// Slots that are not reserved.
     pub fn all(&self) -> &Arc<Semaphore> {
         &self.all
     }
@@ -96,13 +96,13 @@ impl Drop for OfAddress {
     }
 }
 
-/// Connections without a slot that may ask for `/health`, the oldest first.
+/// Connections without a slot that may request `/health`, the oldest first.
 #[derive(Debug, Default)]
 pub struct RequestSniffer(VecDeque<AbortHandle>);
 
 impl RequestSniffer {
-    /// Adds one; the oldest is ended when there are too many. A probe sends its request at once, and an idle connection does not, so idle ones
-    /// cannot keep probes out.
+    /// Adds a connection, and ends the oldest when there are too many. A probe sends its request at once, and an idle
+    /// connection does not, so idle ones cannot displace probes.
     pub fn push(&mut self, connection: AbortHandle) {
         self.0.retain(|connection| !connection.is_finished());
         if self.0.len() >= SNIFF_MAX
@@ -114,7 +114,7 @@ impl RequestSniffer {
     }
 }
 
-/// The network that counts as one address: an address of IPv4, a /64 of IPv6.
+/// Returns the network that counts as one address: an address of IPv4, a /64 of IPv6.
 pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),

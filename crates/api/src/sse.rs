@@ -1,4 +1,4 @@
-//! Streams of events (`text/event-stream`): a bounded queue for each, a limit on how many, and an end for all of them.
+//! Streams of events (`text/event-stream`): a bounded queue for each, a limit on their number, and a common end.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,11 +16,12 @@ use tokio::time::{Instant, Sleep};
 
 use crate::problem::Problem;
 
-/// Events that wait for one reader of a stream; those beyond it are lost, and the reader is told how many.
+/// Maximum number of events that wait for one reader of a stream. Further ones are lost, and the reader receives their
+/// number.
 pub const QUEUE: usize = 1024;
-/// A comment goes out after so long without an event, so that whoever is between knows that the stream lives.
+/// Time without an event after which a comment is sent, so that proxies see that the stream is active.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Bytes put into one frame as long as there are events.
+/// Approximate maximum number of bytes of events in one frame.
 const FRAME: usize = 16 * 1024;
 
 /// All streams of a server.
@@ -36,7 +37,7 @@ impl Streams {
         Self { open: Arc::default(), max, stop: watch::Sender::new(false) }
     }
 
-    /// Opens one: what goes into the sink comes out of the stream.
+    /// Opens a stream: events sent into the sink come out of the stream.
     ///
     /// # Errors
     /// 429 when `http.streams_max` are open.
@@ -60,13 +61,13 @@ impl Streams {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Ends all of them.
+    /// Ends all streams.
     pub(crate) fn stop(&self) {
         self.stop.send_replace(true);
     }
 }
 
-/// A place among the streams; given back when dropped.
+/// A slot among the streams, released on drop.
 #[derive(Debug)]
 struct StreamSlot(Arc<AtomicUsize>);
 
@@ -84,7 +85,7 @@ impl Drop for StreamSlot {
     }
 }
 
-/// Where events come from. Can be used on any thread: it never waits.
+/// Source of the events of a stream. It can be used on any thread: it never waits.
 #[derive(Debug)]
 pub struct Sink<T> {
     sender: mpsc::Sender<T>,
@@ -98,7 +99,8 @@ impl<T> Clone for Sink<T> {
 }
 
 impl<T> Sink<T> {
-    /// Hands an event on. False: it was lost because the reader is slow, which the reader is told, or gone.
+    /// Sends an event. Returns false when it is lost, because the reader is slow or gone. A slow reader receives the
+    /// number of lost events.
     pub fn send(&self, event: T) -> bool {
         let sent = self.sender.try_send(event).is_ok();
         if !sent {
@@ -107,12 +109,12 @@ impl<T> Sink<T> {
         sent
     }
 
-    /// The reader is told of so many more that are lost, which did not get here.
+    /// Adds a number of events that were lost before this sink. The reader receives it.
     pub fn lose(&self, count: u64) {
         self.lost.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Nobody reads any more.
+    /// Returns whether the reader is gone.
     pub fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }
@@ -124,7 +126,7 @@ struct Limits {
     events: Option<u64>,
 }
 
-/// The other end: turn it into the response with [`Stream::respond`].
+/// The other end of a sink: [`Stream::respond`] converts it to the response.
 #[derive(Debug)]
 pub struct Stream<T> {
     receiver: mpsc::Receiver<T>,
@@ -135,22 +137,22 @@ pub struct Stream<T> {
 }
 
 impl<T: Send + 'static> Stream<T> {
-    /// Ends with `event: end`, reason `time`, after so long.
+    /// Ends the stream with `event: end`, reason `time`, after this time.
     #[must_use]
     pub fn for_at_most(mut self, time: Duration) -> Self {
         self.limits.time = Some(time);
         self
     }
 
-    /// Ends with `event: end`, reason `events`, after so many.
+    /// Ends the stream with `event: end`, reason `events`, after this number of events.
     #[must_use]
     pub fn events_max(mut self, events: u64) -> Self {
         self.limits.events = Some(events);
         self
     }
 
-    /// The response. `event` is the name of the events; `render` makes what is sent as JSON out of an event, and `None` sends nothing.
-    /// `held` is dropped when the stream ends, however it ends: put what feeds it there.
+    /// Returns the response. `event` is the name of the events. `render` converts an event to its JSON value, and
+    /// `None` sends nothing. `held` is dropped when the stream ends for any reason: put the source of its events there.
     pub fn respond<R: Serialize + 'static>(
         self,
         event: &'static str,
@@ -163,7 +165,7 @@ impl<T: Send + 'static> Stream<T> {
             lost,
             event,
             render: Box::new(render),
-            // A sender that is gone has nothing to stop any more either.
+            // A sender that is gone has nothing more to stop.
             stop: Box::pin(async move { drop(stop.wait_for(|stop| *stop).await) }),
             deadline: limits.time.map(|time| Box::pin(tokio::time::sleep(time))),
             events_left: limits.events,
@@ -190,14 +192,14 @@ struct EventBody<T, R, H> {
     first: bool,
 }
 
-// The parts that are pinned are in boxes.
+// The pinned parts are in boxes.
 impl<T, R, H> Unpin for EventBody<T, R, H> {}
 
 impl<T, R: Serialize, H> EventBody<T, R, H> {
     fn gather(&mut self, cx: &mut Context<'_>) -> Option<Bytes> {
         let mut out = Vec::new();
         if std::mem::take(&mut self.first) {
-            // So that whoever waits for the header of the answer, and for its first byte, has both.
+            // The client receives the header of the answer and its first byte at once.
             out.extend_from_slice(b": open\n\n");
         }
         while out.len() < FRAME {
@@ -249,7 +251,7 @@ impl<T, R: Serialize, H> EventBody<T, R, H> {
     }
 }
 
-/// JSON has no line breaks of its own, so one `data` line holds it.
+/// Writes one event. JSON contains no line breaks, so one `data` line is enough.
 fn put<R: Serialize>(out: &mut Vec<u8>, event: &str, data: &R) {
     out.extend_from_slice(format!("event: {event}\ndata: ").as_bytes());
     if let Err(error) = serde_json::to_writer(&mut *out, data) {

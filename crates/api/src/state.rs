@@ -1,4 +1,4 @@
-//! State: what every handler can reach.
+//! State that every handler can access.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ use crate::sse::Streams;
 use crate::storage::{Storage, StorageCondition};
 use crate::turns::TurnWindow;
 
-/// What the server is given: the node that it speaks for.
+/// Parts of the node that the server is given.
 pub struct Parts {
     pub admin: Admin,
     pub guard: Arc<Guard>,
@@ -44,7 +44,7 @@ pub struct Parts {
     pub cluster: Option<Arc<dyn Cluster>>,
 }
 
-/// What does not change while the node runs.
+/// Facts that do not change while the node runs.
 pub struct NodeFacts {
     pub name: String,
     pub version: &'static str,
@@ -52,7 +52,7 @@ pub struct NodeFacts {
     pub data_dir: PathBuf,
     pub connections_max: usize,
     pub listeners: Vec<ListenerFacts>,
-    /// When the files of TLS end, with the listener whose they are; asked at each scrape.
+    /// Returns the expiries of the TLS files, each with its listener; called at each scrape.
     pub expiries: Box<dyn Fn() -> Vec<(String, Expiry)> + Send + Sync>,
 }
 
@@ -60,12 +60,12 @@ pub struct NodeFacts {
 pub struct ListenerFacts {
     pub name: String,
     pub address: String,
-    /// 0 is no limit of its own.
+    /// Maximum number of connections; 0 is no limit of its own.
     pub connections_max: usize,
     pub connections: Box<dyn Fn() -> usize + Send + Sync>,
 }
 
-/// What every handler can reach; a handler takes it as an argument. Cheap to clone.
+/// State that every handler can access; a handler takes it as an argument. Cheap to clone.
 #[derive(Clone)]
 pub struct State(Arc<Shared>);
 
@@ -84,14 +84,14 @@ pub struct Shared {
     /// `None`: the node belongs to no cluster.
     pub cluster: Option<Arc<dyn Cluster>>,
     pub settings: HttpSettings,
-    /// Where HTTP is served.
+    /// Address of the HTTP server.
     pub address: SocketAddr,
     pub(crate) streams: Streams,
     pub(crate) audit: Audit,
     pub(crate) changes: Changes,
-    /// Changes of records, which the cores of a cluster have to agree on.
+    /// Queue of changes of records, on which the cores of a cluster must agree.
     pub(crate) records_queue: ChangeQueue,
-    /// Changes that this node makes by itself, and writes.
+    /// Queue of changes that this node makes and writes by itself.
     pub(crate) node_queue: ChangeQueue,
     pub(crate) metrics: HttpMetrics,
     pub(crate) operations: Operations,
@@ -102,7 +102,7 @@ pub struct Shared {
     phase: AtomicU8,
 }
 
-/// How far the node is.
+/// Phase of the node between start and stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     Starting,
@@ -165,17 +165,17 @@ impl State {
         }
     }
 
-    /// Never goes back.
+    /// Enters a phase. Never returns to an earlier one.
     pub(crate) fn enter(&self, phase: Phase) {
         self.phase.fetch_max(phase as u8, Ordering::Release);
     }
 
-    /// How the disk is; `None` where nothing is kept on it.
+    /// Condition of the disk; `None` where nothing is kept on it.
     pub fn storage_condition(&self) -> Option<StorageCondition> {
         self.storage.as_ref().map(|storage| storage.condition())
     }
 
-    /// Nobody needs a token: there is no key, and only this machine gets here.
+    /// Returns whether no token is needed: there is no key, and only this machine can connect.
     pub fn is_open(&self) -> bool {
         self.address.ip().to_canonical().is_loopback() && self.keys.is_empty()
     }

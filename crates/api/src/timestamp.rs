@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
-/// Written as `2026-01-31T12:00:00.000Z`. Times before 1970 and after 9999 are written as the nearest that has a text.
+/// A time that is written as `2026-01-31T12:00:00.000Z`. Times before 1970 and after 9999 are written as the nearest
+/// one with a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ToSchema)]
 #[schema(value_type = String, format = DateTime, examples("2026-01-31T12:00:00.000Z"))]
 pub struct Timestamp(pub SystemTime);
@@ -15,12 +16,12 @@ impl Timestamp {
         Self(SystemTime::now())
     }
 
-    /// From milliseconds since 1970; the last time that has a text when they are beyond it.
+    /// Converts milliseconds since 1970; values beyond the last time with a text become that time.
     pub fn of_ms(ms: u64) -> Self {
         Self(SystemTime::UNIX_EPOCH).after(Duration::from_millis(ms))
     }
 
-    /// So much later; the last time that has a text when that is beyond it.
+    /// Returns the time after this duration; values beyond the last time with a text become that time.
     #[must_use]
     pub fn after(self, time: Duration) -> Self {
         Self(self.0.checked_add(time).map_or(last(), |time| time.min(last())))

@@ -1,4 +1,4 @@
-//! HTTPS: the certificates, and how a connection gets to them.
+//! HTTPS: certificates, and their use by connections.
 
 use std::io;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use tokio_rustls::server::TlsStream;
 use crate::paced::Paced;
 use crate::settings::{HttpSettings, TlsVersion};
 
-/// What all connections share.
+/// State that all connections share.
 pub(crate) struct Https {
     files: ArcSwap<Files>,
-    /// Handshakes cost far more than requests: only so many are computed side by side.
+    /// Permits for handshakes: they cost far more than requests, so their number is limited.
     handshakes: Semaphore,
     timeout: Duration,
     write_timeout: Duration,
 }
 
-/// What was read from files.
+/// Contents of the files.
 struct Files {
     config: Arc<ServerConfig>,
     expiries: Vec<Expiry>,
@@ -38,19 +38,19 @@ impl std::fmt::Debug for Https {
     }
 }
 
-/// Why a connection is not served.
+/// Reason why a connection is not served.
 pub(crate) enum NotServed {
-    /// The first byte is not that of TLS: somebody forgot the `s` of https.
+    /// The first byte is not that of TLS: the client used http instead of https.
     PlainText(TcpStream),
     Failed(io::Error),
     TooSlow,
 }
 
 impl Https {
-    /// `None` without a certificate.
+    /// Reads the files; `None` without a certificate.
     ///
     /// # Errors
-    /// Files that cannot be read or do not fit each other.
+    /// A file cannot be read, or the files do not match.
     pub fn read(settings: &HttpSettings) -> Result<Option<Self>, CertificateError> {
         let Some(files) = read(settings)? else { return Ok(None) };
         Ok(Some(Self {
@@ -61,10 +61,10 @@ impl Https {
         }))
     }
 
-    /// The handshake, which may wait for others.
+    /// Performs the handshake, which may wait for others.
     pub async fn accept(&self, stream: TcpStream) -> Result<TlsStream<Paced>, NotServed> {
         let shake = async {
-            // A connection that says nothing takes no place from those that do.
+            // A silent connection takes no permit.
             let mut first = [0];
             if stream.peek(&mut first).await.map_err(NotServed::Failed)? == 0 {
                 return Err(NotServed::Failed(io::ErrorKind::UnexpectedEof.into()));
@@ -81,10 +81,10 @@ impl Https {
     }
 }
 
-/// The content type of a record of a handshake [RFC 8446, 5.1].
+/// Content type of a handshake record [RFC 8446, 5.1].
 const HANDSHAKE: u8 = 22;
 
-/// The certificates of a server that runs, or is about to. Cheap to clone.
+/// Certificates of a server that runs, or is about to. Cheap to clone.
 #[derive(Clone)]
 pub struct Certificates(pub(crate) Option<Arc<Https>>);
 
@@ -92,31 +92,31 @@ pub struct Certificates(pub(crate) Option<Arc<Https>>);
 pub struct Renewed(Option<(Arc<Https>, Files)>);
 
 impl Certificates {
-    /// Whether HTTPS can be served with these settings, or is not to be.
+    /// Checks that HTTPS can be served with these settings, or is off.
     ///
     /// # Errors
-    /// Files that cannot be read or do not fit each other.
+    /// A file cannot be read, or the files do not match.
     pub fn check(settings: &HttpSettings) -> Result<(), CertificateError> {
         read(settings).map(drop)
     }
 
-    /// Reads the files of these settings again. A server that was started without TLS stays without.
+    /// Reads the files of these settings again. A server that was started without TLS continues without it.
     ///
     /// # Errors
-    /// Files that cannot be read or do not fit each other; then nothing has changed.
+    /// A file cannot be read, or the files do not match; then nothing has changed.
     pub fn read(&self, settings: &HttpSettings) -> Result<Renewed, CertificateError> {
         let Some(https) = &self.0 else { return Ok(Renewed(None)) };
         Ok(Renewed(read(settings)?.map(|files| (https.clone(), files))))
     }
 
-    /// When the files in use end; none without TLS.
+    /// Returns the expiries of the files in use; none without TLS.
     pub fn expiries(&self) -> Vec<Expiry> {
         self.0.as_ref().map(|https| https.files.load().expiries.clone()).unwrap_or_default()
     }
 }
 
 impl Renewed {
-    /// Handshakes from now on use what was read; connections that there are go on.
+    /// Uses the files for handshakes from now on. Existing connections continue.
     pub fn apply(self) {
         if let Some((https, files)) = self.0 {
             https.files.store(Arc::new(files));
@@ -124,7 +124,7 @@ impl Renewed {
     }
 }
 
-/// Why HTTPS cannot be served: which setting, which file, and what is wrong.
+/// Reason why HTTPS cannot be served: the setting, the file, and its fault.
 #[derive(Debug)]
 pub struct CertificateError(String);
 

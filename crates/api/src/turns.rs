@@ -1,4 +1,4 @@
-//! How long reactor turns took lately: differences between figures that only grow.
+//! Recent durations of reactor turns: differences between figures that only grow.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -8,17 +8,18 @@ use broker::admin::{ReactorFigures, TURN_BUCKETS};
 
 type Buckets = [u64; TURN_BUCKETS];
 
-/// Figures of the last seconds, taken whenever somebody asks.
+/// Figures of the last seconds, taken at each request.
 #[derive(Debug, Default)]
 pub struct TurnWindow(Mutex<VecDeque<(Instant, Vec<Buckets>)>>);
 
-/// How far back figures are compared with.
+/// Maximum age of the figures to compare with.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Figures that are kept are so far apart at least.
+/// Minimum time between figures that are kept.
 const STEP: Duration = Duration::from_secs(1);
 
 impl TurnWindow {
-    /// Turn times of each reactor since the oldest figures within the window; since the start when nobody asked lately.
+    /// Returns the turn times of each reactor since the oldest figures within the window, or since the start when there
+    /// was no request recently.
     pub fn recent(&self, now: Instant, figures: &[&ReactorFigures]) -> Vec<Buckets> {
         let current: Vec<Buckets> = figures.iter().map(|figures| figures.turn_us).collect();
         let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -41,7 +42,8 @@ impl TurnWindow {
     }
 }
 
-/// The time in microseconds that `share` of the turns stayed below, as near as the buckets tell; 0 when there was none.
+/// Returns the time in microseconds that `share` of the turns stayed below, as precise as the buckets are; 0 when there
+/// were no turns.
 pub fn quantile(buckets: &Buckets, share: f64) -> u64 {
     let total: u64 = buckets.iter().sum();
     let rank = (total as f64 * share).ceil() as u64;

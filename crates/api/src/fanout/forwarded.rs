@@ -15,7 +15,7 @@ use crate::gate::Peer;
 use crate::role::Role;
 use crate::state::State;
 
-/// What another node passes on for somebody whom it has let in. In JSON; what is not known is ignored.
+/// A request of a client that another node has admitted and passes on. In JSON; unknown fields are ignored.
 #[derive(Serialize, Deserialize)]
 pub struct ForwardedRequest {
     pub method: String,
@@ -23,13 +23,13 @@ pub struct ForwardedRequest {
     pub target: String,
     #[serde(default)]
     pub body: String,
-    /// The name of the key.
+    /// Name of the key.
     pub by: Option<String>,
     pub role: Role,
     pub address: SocketAddr,
 }
 
-/// Marks a request that another node passes on: its gate has let it in. Only [`ForwardHandler`] makes it.
+/// Marks a request that another node passes on: its gate has admitted the client. Only [`ForwardHandler`] creates it.
 #[derive(Clone, Debug)]
 pub struct Forwarded {
     pub by: Option<Arc<str>>,
@@ -46,11 +46,11 @@ pub struct ForwardHandler {
 
 impl RequestHandler for ForwardHandler {
     fn answer(&self, from: &str, question: &[u8], reply: Reply) {
-        // Who asks what is no question is not answered; dropping the reply says so.
+        // An invalid request gets no answer; the dropped reply reports that.
         let Some(request) = request(from, question) else { return };
         let (mut router, within) = (self.router.clone(), self.state.settings.request_timeout);
         self.runtime.spawn(async move {
-            // A panic, or a time-out, ends the task, and with it the reply.
+            // A panic or a timeout drops the reply.
             let Ok(Ok(response)) = tokio::time::timeout(within, router.call(request)).await else { return };
             if let Some(answer) = ForwardedResponse::read(response).await {
                 reply(answer.encode());
@@ -75,14 +75,14 @@ fn request(from: &str, question: &[u8]) -> Option<Request<Body>> {
     Some(request)
 }
 
-/// An answer of a node: status, little endian, and body.
+/// Answer of a node: status, little endian, and body.
 pub struct ForwardedResponse {
     pub status: u16,
     pub body: Vec<u8>,
 }
 
 impl ForwardedResponse {
-    /// `None` when the body breaks off.
+    /// Reads the response; `None` when its body ends early.
     pub async fn read(response: Response<Body>) -> Option<Self> {
         let status = response.status().as_u16();
         let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.ok()?;

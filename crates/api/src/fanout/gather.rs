@@ -1,4 +1,4 @@
-//! Asking nodes: this one's own handler, and others.
+//! Requests to nodes: to this one's own handler, and to others.
 
 use std::time::Duration;
 
@@ -20,22 +20,23 @@ use crate::problem::Problem;
 use crate::role::Caller;
 use crate::state::State;
 
-/// The fabric gives up before; this is for a node that ends meanwhile.
+/// Maximum time for an answer. The cluster router gives up earlier; this bound is for a node that stops in the
+/// meantime.
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A request that nodes are asked for.
+/// A request that goes to several nodes.
 pub struct GatherRequest {
     pub state: State,
     parts: Parts,
     body: Vec<u8>,
     next: Next,
-    /// The node that the request names.
+    /// Node that the request names.
     node: Option<String>,
-    /// The rest of its query.
+    /// Query without `node`.
     pub query: Vec<(String, String)>,
 }
 
-/// What one node said, or why it did not.
+/// Answer of one node, or the reason why there is none.
 pub struct NodeResponse {
     pub node: String,
     pub answer: Result<ForwardedResponse, Problem>,
@@ -43,7 +44,7 @@ pub struct NodeResponse {
 
 impl GatherRequest {
     /// # Errors
-    /// What is wrong with the request.
+    /// The fault of the request.
     pub async fn begin(state: State, request: Request, next: Next) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         let body = axum::body::to_bytes(body, state.settings.body_max.bytes() as usize);
@@ -61,7 +62,7 @@ impl GatherRequest {
     }
 
     /// # Errors
-    /// Why there is no answer.
+    /// The reason why there is no answer.
     pub async fn answer(self, fanout: Fanout) -> Result<Response, Problem> {
         if let Some(node) = &self.node {
             let answer = self.ask(node, &self.query).await.answer?;
@@ -78,7 +79,7 @@ impl GatherRequest {
         }
     }
 
-    /// All nodes of the cluster, in an order that is the same on each.
+    /// Names of all nodes of the cluster, in an order that is the same on each.
     pub fn nodes(&self) -> Vec<String> {
         let view = self.state.cluster.as_ref().and_then(|cluster| cluster.view());
         let others = view.into_iter().flat_map(|view| view.links).map(|link| link.node);
@@ -92,12 +93,12 @@ impl GatherRequest {
         &self.state.node.name
     }
 
-    /// What the query says of something.
+    /// Returns the value of a query parameter.
     pub fn query_value(&self, name: &str) -> Option<&str> {
         self.query.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// The query with something else in it; `None`: without it.
+    /// Returns the query with these parameters replaced; `None` removes one.
     pub fn query_with(&self, changes: &[(&str, Option<String>)]) -> Vec<(String, String)> {
         let is_changed = |known: &str| changes.iter().any(|(name, _)| *name == known);
         let kept = self.query.iter().filter(|(name, _)| !is_changed(name)).cloned();
@@ -115,12 +116,12 @@ impl GatherRequest {
         }
     }
 
-    /// Asks nodes at the same time; their answers come in the order of their names.
+    /// Asks nodes at the same time. The answers are in the order of their names.
     pub async fn ask_all(&self, nodes: &[String], query: &[(String, String)]) -> Vec<NodeResponse> {
         self.ask_all_within(FORWARD_TIMEOUT, nodes, query).await
     }
 
-    /// The same, and waits no longer than `patience` for all of them together.
+    /// Asks nodes at the same time, and waits at most `patience` for all of them together.
     pub async fn ask_all_within(
         &self,
         patience: Duration,
@@ -149,7 +150,7 @@ impl GatherRequest {
         answers
     }
 
-    /// This node's own answer.
+    /// Returns this node's own answer.
     async fn ask_local(&self, query: &[(String, String)]) -> Response {
         let mut request = Request::from_parts(self.parts.clone(), Body::from(self.body.clone()));
         match self.target(query).parse() {
@@ -161,12 +162,12 @@ impl GatherRequest {
 
     fn target(&self, query: &[(String, String)]) -> String {
         let path = self.parts.uri.path();
-        // Pairs of texts always have a form.
+        // Pairs of texts can always be encoded.
         let query = serde_html_form::to_string(query).unwrap_or_default();
         if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
     }
 
-    /// Asks another node; the answer comes by the receiver.
+    /// Asks another node. The receiver returns the answer.
     fn forward(
         &self,
         node: &str,
@@ -195,7 +196,7 @@ impl GatherRequest {
         let question = serde_json::to_vec(&question)
             .map_err(|error| Problem::internal(format!("the request cannot be passed on: {error}")))?;
         let (sender, receiver) = oneshot::channel();
-        // Nobody waits any more when the request was given up meanwhile.
+        // The receiver is gone when the request was dropped in the meantime.
         cluster.ask(node, question, Box::new(move |answer| drop(sender.send(answer))));
         Ok(receiver)
     }
@@ -221,7 +222,7 @@ async fn await_response(
     }
 }
 
-/// An answer of a node as it came.
+/// Builds a response from the answer of a node, unchanged.
 pub fn response(status: u16, body: Vec<u8>) -> Response {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let kind = if status.is_success() { "application/json" } else { "application/problem+json" };
@@ -231,7 +232,7 @@ pub fn response(status: u16, body: Vec<u8>) -> Response {
     response
 }
 
-/// An answer that was put together.
+/// Builds a response from a merged answer.
 pub fn document(status: u16, document: &Value) -> Response {
     response(status, document.to_string().into_bytes())
 }

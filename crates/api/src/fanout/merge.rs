@@ -1,4 +1,4 @@
-//! How the answers of nodes become one.
+//! Merges the answers of nodes into one.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::history::HistoryView;
 use crate::paging;
 use crate::problem::Problem;
 
-/// A place in a list of all nodes: the node, and its own place there. Nodes have one order everywhere, so a list that was begun on one node
-/// can be gone on with on another.
+/// A position in a list of all nodes: the node, and the position on that node. All nodes sort nodes in the same order,
+/// so a list that began on one node can continue on another.
 #[derive(Debug, Serialize, Deserialize)]
 struct PageMark {
     #[serde(rename = "n")]
@@ -23,12 +23,12 @@ struct PageMark {
     cursor: Option<String>,
 }
 
-/// Where a list of all nodes goes on.
+/// Returns the cursor of a list of all nodes.
 fn mark(node: &str, cursor: Option<String>) -> Option<String> {
     Some(paging::encode(&PageMark { node: node.to_owned(), cursor }))
 }
 
-/// What a page of all nodes has so far.
+/// Items collected for a page of all nodes.
 #[derive(Default)]
 struct MergedPage {
     items: Vec<Value>,
@@ -44,7 +44,8 @@ impl MergedPage {
         document(200, &page)
     }
 
-    /// Takes one node's page. What is returned is where that goes on, or the answer when it is a refusal of the request.
+    /// Adds the page of one node. Returns the position where that node's list continues, or its answer when it refuses
+    /// the request.
     fn take(&mut self, answer: NodeResponse, room: usize) -> Result<PageState, ForwardedResponse> {
         let NodeResponse { node, answer } = answer;
         match answer {
@@ -72,20 +73,21 @@ impl MergedPage {
     }
 }
 
-/// How far the page of a node was taken.
+/// Part of a node's page that was added.
 enum PageState {
     All,
     Some(String),
-    /// It has more than there is room for.
+    /// The node has more items than there is room for.
     Nothing,
 }
 
-/// The request is to blame, not the node.
+/// Returns whether the answer blames the request, not the node.
 fn is_client_error(answer: &ForwardedResponse) -> bool {
     (400..500).contains(&answer.status) && answer.status != 429
 }
 
-/// One node's list after the other's. A node has a page to itself first; only what it leaves free is asked of all that follow, at once.
+/// Lists the nodes one after the other. The first node fills the page; all that follow are asked at the same time for
+/// the rest.
 pub async fn pages(gather: &GatherRequest) -> Result<Response, Problem> {
     let limit = match gather.query_value("limit").map(str::parse::<usize>) {
         Some(Ok(limit)) => paging::limit(Some(limit))?,
@@ -96,7 +98,7 @@ pub async fn pages(gather: &GatherRequest) -> Result<Response, Problem> {
     let (from, cursor) = begin.map_or((String::new(), None), |mark| (mark.node, mark.cursor));
     let nodes: Vec<String> = gather.nodes().into_iter().filter(|node| *node >= from).collect();
     let Some((first, others)) = nodes.split_first() else { return Ok(MergedPage::default().response(None)) };
-    // A place in the list of a node that is none of the cluster any more is nobody's.
+    // A position on a node that has left the cluster is ignored.
     let cursor = cursor.filter(|_| *first == from);
     let mut merged = MergedPage::default();
     let limit_of = |limit: usize| Some(limit.to_string());
@@ -127,7 +129,8 @@ pub async fn pages(gather: &GatherRequest) -> Result<Response, Problem> {
     Ok(merged.response(mark(second, None)))
 }
 
-/// The answer of the node where the client is: this one if it is here, and one where it is connected before one that only keeps its session.
+/// Returns the answer of the node where the client is. This node takes precedence, and a connection takes precedence
+/// over a stored session.
 pub async fn best(gather: &GatherRequest) -> Result<Response, Problem> {
     if let Some(PageMark { node, cursor }) = paging::decode(gather.query_value("cursor"))? {
         let answer = gather.ask(&node, &gather.query_with(&[("cursor", cursor)])).await.answer?;
@@ -152,7 +155,7 @@ pub async fn best(gather: &GatherRequest) -> Result<Response, Problem> {
             Ok(_) | Err(_) => missing.push(node),
         }
     }
-    // The first of several: this node comes first.
+    // Of equal answers the first wins: this node comes first.
     let best = found.into_iter().reduce(|best, other| if other.0 > best.0 { other } else { best });
     match best {
         Some((rank, ..)) if rank == Rank::Unknown && !missing.is_empty() => Err(not_found_but(&missing)),
@@ -161,13 +164,13 @@ pub async fn best(gather: &GatherRequest) -> Result<Response, Problem> {
     }
 }
 
-/// How much a node knows of the client.
+/// Knowledge of a node about the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Unknown,
-    /// It is there but in another state.
+    /// The client exists in another state.
     Conflict,
-    /// The request makes no sense.
+    /// The request is invalid.
     Refused,
     Offline,
     Connected,
@@ -185,7 +188,7 @@ fn rank(answer: &ForwardedResponse) -> Rank {
     }
 }
 
-/// One node's answer; where its list goes on is a place on that node.
+/// Returns one node's answer. A cursor in it becomes a position on that node.
 fn of_node(node: &str, answer: ForwardedResponse) -> Response {
     if answer.is_success()
         && let Ok(mut body) = serde_json::from_slice::<Value>(&answer.body)
@@ -204,7 +207,7 @@ fn not_found_but(missing: &[String]) -> Problem {
     ))
 }
 
-/// Every node does it: what was done anywhere is said, with where.
+/// Executes the request on every node. Merges their results, with the names of the nodes.
 pub async fn each(gather: &GatherRequest) -> Result<Response, Problem> {
     let mut done: Option<Value> = None;
     let (mut missing, mut refused) = (Vec::new(), None);
@@ -235,7 +238,7 @@ pub async fn each(gather: &GatherRequest) -> Result<Response, Problem> {
     }
 }
 
-/// What two nodes did: true where one of them did, and both lists.
+/// Merges the results of two nodes: true where one of them is true, and both lists.
 fn both(mut before: Value, other: &Value) -> Value {
     for (name, value) in other.as_object().into_iter().flatten() {
         match (&mut before[name], value) {
@@ -247,17 +250,17 @@ fn both(mut before: Value, other: &Value) -> Value {
     before
 }
 
-/// How long other nodes have for what is asked every few seconds: alarms and figures.
+/// Maximum time for requests that repeat every few seconds: alarms and figures.
 const SHORTLY: Duration = Duration::from_secs(2);
 
-/// All that this node knows of, then what each other node says of itself, with its name in front: errors first. Nodes without a link that
-/// is up are not asked: there is an alarm of the link.
+/// Lists all alarms that this node knows, then those that each other node reports of itself, prefixed with its name;
+/// errors first. Nodes without a link that is up are not asked: the link has an alarm.
 pub async fn alarms(gather: &GatherRequest) -> Result<Response, Problem> {
     let view = gather.state.cluster.as_ref().and_then(|cluster| cluster.view());
     let links = view.into_iter().flat_map(|view| view.links).filter(|link| link.state == "up");
     let nodes: Vec<String> = links.map(|link| link.node).chain([gather.own().to_owned()]).collect();
     let mut answers = gather.ask_all_within(SHORTLY, &nodes, &gather.query).await;
-    // Stable: the others stay in the order of their names.
+    // The sort is stable: the other nodes keep the order of their names.
     answers.sort_by_key(|answer| answer.node != gather.own());
     let (mut all, mut own) = (Vec::<Value>::new(), 0);
     let mut missing = Vec::new();
@@ -272,7 +275,7 @@ pub async fn alarms(gather: &GatherRequest) -> Result<Response, Problem> {
                     continue;
                 }
                 for mut alarm in alarms.into_iter().filter(|alarm| alarm["node"] == *node) {
-                    // Of another node's clock this node has said it already.
+                    // This node has already reported the other node's clock.
                     if all[..own]
                         .iter()
                         .any(|known| known["node"] == alarm["node"] && known["code"] == alarm["code"])
@@ -308,7 +311,8 @@ pub async fn alarms(gather: &GatherRequest) -> Result<Response, Problem> {
     Ok(document(200, &page))
 }
 
-/// The sum over all nodes; this one says what time it is. Nodes without a link that is up are not asked, and are named as missing.
+/// Returns the sum over all nodes; the clock of this node dates it. Nodes without a link that is up are not asked, and
+/// are named as missing.
 pub async fn history(gather: &GatherRequest) -> Result<Response, Problem> {
     let view = gather.state.cluster.as_ref().and_then(|cluster| cluster.view());
     let (up, down): (Vec<_>, Vec<_>) =
@@ -325,7 +329,7 @@ pub async fn history(gather: &GatherRequest) -> Result<Response, Problem> {
                 Err(_) => missing.push(node),
             },
             Ok(answer) if node == gather.own() => return Ok(response(answer.status, answer.body)),
-            // A node of an earlier version keeps none.
+            // A node of an earlier version keeps no history.
             Ok(_) | Err(_) => missing.push(node),
         }
     }
@@ -333,7 +337,7 @@ pub async fn history(gather: &GatherRequest) -> Result<Response, Problem> {
     Ok(document(200, &json!(HistoryView::sum(each, missing))))
 }
 
-/// Who would get a message, on any node.
+/// Lists the receivers of a message, on any node.
 pub async fn receivers(gather: &GatherRequest) -> Result<Response, Problem> {
     let limit = paging::limit(gather.query_value("limit").and_then(|limit| limit.parse().ok()))?;
     let (mut all, mut missing) = (Vec::new(), Vec::new());

@@ -1,5 +1,6 @@
-//! What `meridian key` wants of the node that keeps its data in a directory: a file there, which the node takes up while it runs, or when
-//! it starts. Whoever can write it as the node's user could do whatever the node does, so that is proof enough.
+//! A request of `meridian key` to the node of a data directory: a file there, which the node executes while it runs, or
+//! when it starts. A process that can write the file as the node's user can do all that the node can, so no other proof
+//! is needed.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -12,17 +13,17 @@ use serde::{Deserialize, Serialize};
 
 use super::{Key, KeyError};
 
-/// The name of the file in a data directory.
+/// Name of the file in a data directory.
 pub const FILE: &str = "key-wanted.json";
 const NEXT_FILE: &str = "key-wanted.json.new";
-/// Held by a node that looks for it.
+/// Lock file of a node that reads requests.
 const LOCK_FILE: &str = "keys.lock";
-/// Bytes of the file, at most.
+/// Maximum number of bytes of the file.
 const BYTES_MAX: u64 = 16 * 1024;
-/// What others than the owner must not be permitted.
+/// Permissions that other users than the owner must not have.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const UNTRUSTED: &str = "it is no file of the node's own user that nobody else may write";
-/// How long the node may take: it looks once a second, and then waits for the cores.
+/// Maximum time of the node: it looks once a second, and then waits for the cores.
 const HANDLE_TIMEOUT: Duration = Duration::from_secs(15);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -30,27 +31,27 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyRequest {
-    /// With the hash of its token, which only who wants it has.
+    /// The key, with the hash of its token. Only the requester has the token.
     Add(Key),
     Remove(String),
 }
 
-/// What became of a change that somebody wants.
+/// Result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It holds.
+    /// The change is in effect.
     Done,
-    /// It is in this file until a node takes it up.
+    /// The request is in this file until a node executes it.
     Pending { path: PathBuf, runs: bool },
 }
 
-/// That a node looks for what is wanted, until this is dropped.
+/// Lock that a node holds while it reads requests, until it is dropped.
 #[derive(Debug)]
 pub struct DirectoryLock(#[expect(dead_code, reason = "it is held")] File);
 
 impl DirectoryLock {
     /// # Errors
-    /// Those of the system: `NotFound` without a data directory, `WouldBlock` when another node does already.
+    /// Those of the system: `NotFound` without a data directory, `WouldBlock` when another node holds the lock.
     pub fn begin(data_dir: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         let file =
@@ -59,7 +60,7 @@ impl DirectoryLock {
         Ok(Self(file))
     }
 
-    /// Whether a node does, in this directory.
+    /// Returns whether a node holds the lock of this directory.
     ///
     /// # Errors
     /// This is not the node's user; those of the system.
@@ -81,7 +82,7 @@ impl DirectoryLock {
     }
 }
 
-/// As the log says that it is done.
+/// Text for the log.
 impl fmt::Display for KeyRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -92,10 +93,10 @@ impl fmt::Display for KeyRequest {
 }
 
 impl KeyRequest {
-    /// Puts it where the node finds it.
+    /// Stores the request for the node.
     ///
     /// # Errors
-    /// Something waits there already; this is not the node's user; those of the system.
+    /// Another request waits already; this is not the node's user; those of the system.
     pub fn put(&self, data_dir: &Path) -> Result<PathBuf, KeyError> {
         let path = data_dir.join(FILE);
         if path.exists() {
@@ -105,7 +106,7 @@ impl KeyRequest {
         let unwritten = |error| KeyError::Unreadable { path: next.clone(), error };
         let text = serde_json::to_vec(self).map_err(|error| unwritten(error.into()))?;
         let written = || {
-            // Left by a crash.
+            // A crash may have left this file.
             if let Err(error) = fs::remove_file(&next)
                 && error.kind() != io::ErrorKind::NotFound
             {
@@ -121,7 +122,7 @@ impl KeyRequest {
             let path = data_dir.join(name);
             Some((fs::metadata(&path).ok()?.uid(), path))
         });
-        // Root may give it to the node's user.
+        // Root may change the owner to the node's user.
         if let Some((uid, path)) = nodes
             && uid != mine
             && fchown(&file, Some(uid), None).is_err()
@@ -134,13 +135,13 @@ impl KeyRequest {
         Ok(path)
     }
 
-    /// What waits in this directory, if anything does.
+    /// Reads the request that waits in this directory, if there is one.
     ///
     /// # Errors
-    /// [`KeyError::InvalidRequest`]: a file that is not to be trusted, or makes no sense. Those of the system.
+    /// [`KeyError::InvalidRequest`]: the file is not trusted, or is invalid. Those of the system.
     pub fn read(data_dir: &Path) -> Result<Option<Self>, KeyError> {
         let path = data_dir.join(FILE);
-        // Neither follows a link nor waits for the other end of a pipe.
+        // These flags neither follow a link nor wait for the other end of a pipe.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let untrusted = || io::Error::new(io::ErrorKind::InvalidData, UNTRUSTED);
         let read = || {
@@ -171,7 +172,7 @@ impl KeyRequest {
         }
     }
 
-    /// Takes away what waits in this directory.
+    /// Removes the request that waits in this directory.
     ///
     /// # Errors
     /// Those of the system.
@@ -181,7 +182,7 @@ impl KeyRequest {
     }
 }
 
-/// Waits until the node has taken up what was put there, for as long as that may take; whether it has.
+/// Waits for [`HANDLE_TIMEOUT`] at most until the node has removed the file. Returns whether it has.
 pub fn wait_until_handled(path: &Path) -> bool {
     let until = Instant::now() + HANDLE_TIMEOUT;
     while path.exists() {
@@ -258,7 +259,7 @@ mod tests {
     #[test]
     fn what_root_wants_is_the_nodes_users() {
         let directory = directory("user");
-        // Only root gives files away.
+        // Only root can change the owner of a file.
         if std::os::unix::fs::chown(directory.join(configstore::FILE), Some(4711), None).is_ok() {
             let path = KeyRequest::Remove("a".into()).put(&directory).unwrap();
             assert_eq!(fs::metadata(path).unwrap().uid(), 4711);

@@ -1,4 +1,4 @@
-//! A running node takes up what `meridian key` wants in its data directory.
+//! Execution of requests of `meridian key` by the node that runs in their data directory.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -15,17 +15,17 @@ use crate::problem::Problem;
 use crate::role::{Caller, Role};
 use crate::state::State;
 
-/// From one look to the next.
+/// Time from one look to the next.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Who did it, in the audit log. No key can have this name.
+/// Author in the audit log. No key can have this name.
 const BY: &str = "meridian key";
 
-/// Looks for it, as long as it lives.
+/// Task that looks for requests.
 pub struct KeyRequestHandler {
     state: State,
-    /// What waits, or cannot be read or removed.
+    /// Limiter for requests that wait, or cannot be read or removed.
     retry_log: LogLimiter,
-    /// What is no wish of `meridian key`.
+    /// Limiter for files that are no request of `meridian key`.
     invalid_log: LogLimiter,
     lock: Option<DirectoryLock>,
 }
@@ -38,7 +38,8 @@ impl KeyRequestHandler {
         request_handler
     }
 
-    /// Not before there is a data directory: a node that keeps nothing makes none, and `meridian key` writes the first key itself.
+    /// Takes the lock once there is a data directory. A node that keeps nothing creates none, and `meridian key` writes
+    /// the first key itself.
     fn take_lock(&mut self) {
         match DirectoryLock::begin(&self.state.node.data_dir) {
             Ok(lock) => self.lock = Some(lock),
@@ -49,7 +50,7 @@ impl KeyRequestHandler {
         }
     }
 
-    /// Until the node stops.
+    /// Runs until the node stops.
     pub async fn run(mut self) {
         loop {
             if self.lock.is_some() {
@@ -80,7 +81,7 @@ impl KeyRequestHandler {
     }
 
     async fn handle(&mut self, request: KeyRequest) {
-        // The stop waits for what was begun.
+        // The stop waits for changes that have begun.
         let Ok(_permit) = self.state.changes.begin() else { return };
         let caller = Caller::new(Some(BY.into()), Role::Admin, self.state.address);
         let made = {
@@ -138,7 +139,7 @@ impl KeyRequestHandler {
     }
 }
 
-/// Whether it may go well another time.
+/// Returns whether a later try may succeed.
 fn is_retryable(error: &KeyError) -> bool {
     let KeyError::Write(error) = error else { return false };
     matches!(

@@ -1,16 +1,16 @@
-//! What the HTTP server counts of itself.
+//! Metrics of the HTTP server.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// All of it.
+/// All metrics of the HTTP server.
 #[derive(Debug)]
 pub struct HttpMetrics {
     pub rejected: Rejected,
     pub refusals: Refusals,
     pub connections: AtomicUsize,
-    /// By status, from 100 to 599.
+    /// Counts by status, from 100 to 599.
     codes: Vec<AtomicU64>,
     seconds: Histogram,
 }
@@ -26,7 +26,7 @@ impl HttpMetrics {
         }
     }
 
-    /// A request was answered with `status` after `took`; for a stream, its beginning counts.
+    /// Counts a request that was answered with `status` after `took`. A stream counts at its beginning.
     pub fn answered(&self, status: u16, took: Duration) {
         if let Some(code) = usize::from(status).checked_sub(100).and_then(|index| self.codes.get(index)) {
             code.fetch_add(1, Ordering::Relaxed);
@@ -34,7 +34,7 @@ impl HttpMetrics {
         self.seconds.observe(took);
     }
 
-    /// Statuses that were sent, and how often.
+    /// Returns the statuses that were sent, with their counts.
     pub fn codes(&self) -> impl Iterator<Item = (usize, u64)> {
         let counted = self.codes.iter().map(|code| code.load(Ordering::Relaxed)).enumerate();
         counted.filter(|(_, count)| *count > 0).map(|(index, count)| (index + 100, count))
@@ -47,7 +47,7 @@ impl HttpMetrics {
 
 macro_rules! rejected {
     ($($reason:ident),+) => {
-        /// Requests that were refused before anybody looked at what they ask for.
+        /// Requests that were refused before their handler ran.
         #[derive(Debug, Default)]
         pub struct Rejected { $($reason: AtomicU64,)+ }
 
@@ -62,7 +62,7 @@ macro_rules! rejected {
 }
 rejected!(connections, address, tls, host, proxy, origin, media_type, token, role, body, rate);
 
-/// Seconds up to which requests are counted in a bucket of their own.
+/// Upper bounds of the buckets of request times, in seconds.
 pub const BOUNDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0];
 
 #[derive(Debug, Default)]
@@ -79,14 +79,14 @@ impl Histogram {
         self.micros.fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Counts of each bucket alone, and the sum of all seconds.
+    /// Returns the count of each single bucket, and the sum of all seconds.
     pub fn read(&self) -> (Vec<u64>, f64) {
         let counts = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect();
         (counts, self.micros.load(Ordering::Relaxed) as f64 / 1e6)
     }
 }
 
-/// How many requests of strangers are refused with an answer of their own each second.
+/// Limiter of the refusals of unauthenticated requests that get an answer of their own each second.
 #[derive(Debug)]
 pub struct Refusals {
     per_second: f64,
@@ -99,7 +99,7 @@ impl Refusals {
         Self { per_second, left: Mutex::new((per_second, Instant::now())) }
     }
 
-    /// False when there were too many.
+    /// Takes one; false when there were too many.
     pub fn take(&self) -> bool {
         self.take_at(Instant::now())
     }

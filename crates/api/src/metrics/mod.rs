@@ -1,4 +1,4 @@
-//! Metrics: what the server counts of itself, and how figures become Prometheus' text format.
+//! Metrics: the counters of the server, and the conversion of figures into Prometheus' text format.
 
 mod http;
 mod text;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// What a family holds.
+/// Type of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Counter,
@@ -20,12 +20,12 @@ impl Kind {
     }
 }
 
-/// The text of one scrape.
+/// Text of one scrape.
 #[derive(Debug, Default)]
 pub struct Text(String);
 
 impl Text {
-    /// Begins a family. `name` has its suffix already: `_total` for counters, none for gauges and histograms.
+    /// Begins a family. `name` includes its suffix: `_total` for counters, none for gauges and histograms.
     pub fn family(&mut self, name: &str, kind: Kind, help: &str) -> Family<'_> {
         debug_assert!(is_name(name) && (kind == Kind::Counter) == name.ends_with("_total"), "{name}");
         self.0.push_str("# HELP ");
@@ -36,7 +36,7 @@ impl Text {
         Family { name: name.to_owned(), text: self }
     }
 
-    /// A family with one sample.
+    /// Writes a family with one sample.
     pub fn one(&mut self, name: &str, kind: Kind, help: &str, value: f64) {
         self.family(name, kind, help).sample(&[], value);
     }
@@ -51,7 +51,7 @@ impl Text {
     }
 }
 
-/// A family of which samples are still to come.
+/// A family that accepts further samples.
 #[derive(Debug)]
 pub struct Family<'a> {
     name: String,
@@ -63,7 +63,8 @@ impl Family<'_> {
         self.line("", labels, None, value);
     }
 
-    /// A histogram from the count of each bucket alone: `bounds` are their upper ends, and one more count is for what is beyond.
+    /// Writes a histogram from the count of each single bucket. `bounds` are their upper ends; `counts` has one more
+    /// for all values beyond.
     pub fn histogram(&mut self, labels: &[(&str, &str)], bounds: &[f64], counts: &[u64], sum: f64) {
         let mut below = 0;
         for (bound, count) in bounds.iter().zip(counts) {
@@ -94,7 +95,7 @@ impl Family<'_> {
         if open {
             out.push('}');
         }
-        // Rust writes infinities and NaN in words that Prometheus reads too, and whole numbers without a fraction.
+        // Rust's texts of infinities and NaN are valid for Prometheus, and whole numbers have no fraction.
         self.text.push(format_args!(" {value}\n"));
     }
 }

@@ -1,4 +1,4 @@
-//! `/alarms`: what is wrong now, and what to do about it.
+//! `/alarms`: present faults and their remedies.
 
 use axum::Json;
 use utoipa_axum::router::OpenApiRouter;
@@ -12,9 +12,10 @@ pub(super) fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(list))
 }
 
-/// What is wrong now, and what to do about it: errors first.
+/// Lists present faults and their remedies, errors first.
 ///
-/// In a cluster without `node`: all that the node that is asked knows, and what each other node says of itself.
+/// In a cluster, a request without `node` returns all that this node knows, and the faults that each other node reports
+/// of itself.
 #[utoipa::path(get, path = "/api/v1/alarms", tag = "node", operation_id = "list_alarms", security(("token" = ["viewer"])),
     responses((status = 200, body = Page<Alarm>)))]
 async fn list(state: State) -> Json<Page<Alarm>> {

@@ -1,4 +1,4 @@
-//! `/audit`: what was changed, and by whom.
+//! `/audit`: changes and their authors.
 
 use axum::Json;
 use serde::Deserialize;
@@ -20,14 +20,16 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct AuditQuery {
-    /// Entries shown: 1 to 1000, 100 when not given.
+    /// Number of entries: 1 to 1000; default 100.
     limit: Option<usize>,
-    /// Only attempts that were refused before anything was begun (`true`), or only the others (`false`).
+    /// `true`: only attempts that were refused before anything was begun; `false`: only the others.
     refused: Option<bool>,
 }
 
-/// The last requests that were meant to change something, newest first. What was begun stands in `DATA_DIR/audit.log`, attempts that were refused
-/// in `DATA_DIR/refused.log`. When there are more of both than are shown, refused ones are half of them at most.
+/// Lists the last requests that were meant to change something, newest first.
+///
+/// Changes that were begun are in `DATA_DIR/audit.log`, refused attempts in `DATA_DIR/refused.log`. When there are more
+/// of both than the limit, refused attempts are at most half.
 #[utoipa::path(get, path = "/api/v1/audit", tag = "access", operation_id = "audit", security(("token" = ["admin"])),
     params(AuditQuery), responses((status = 200, body = Page<Entry>)))]
 async fn list(state: State, Query(query): Query<AuditQuery>) -> Result<Json<Page<Entry>>, Problem> {

@@ -24,7 +24,7 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 }
 
 const LISTING: &str = "bans";
-/// Beyond this a ban is for good.
+/// Maximum duration of a ban in seconds. A longer one must be unlimited.
 const FOR_S_MAX: u64 = 100 * 365 * 24 * 3600;
 
 /// A ban.
@@ -36,10 +36,10 @@ struct BanItem {
     kind: &'static str,
     value: String,
     reason: String,
-    /// The name of the key that made it; empty in open mode.
+    /// Name of the key that made it; empty in open mode.
     by: String,
     created_at: Timestamp,
-    /// When it ends; `null`: never.
+    /// End of the ban; `null`: never.
     until: Option<Timestamp>,
 }
 
@@ -61,13 +61,13 @@ impl From<&Ban> for BanItem {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct PageQuery {
-    /// Items of a page: 1 to 1000, 100 when not given.
+    /// Number of items of a page: 1 to 1000; default 100.
     limit: Option<usize>,
-    /// `next` of the page before.
+    /// `next` of the previous page.
     cursor: Option<String>,
 }
 
-/// Lists bans, the oldest first.
+/// Lists bans, oldest first.
 #[utoipa::path(
     get, path = "/api/v1/bans", tag = "bans", operation_id = "list_bans",
     security(("token" = ["viewer"])),
@@ -82,19 +82,20 @@ async fn list(state: State, Query(query): Query<PageQuery>) -> Result<Json<Page<
     Ok(Json(Page::new(page.iter().map(|ban| BanItem::from(&**ban)).collect(), next)))
 }
 
-/// Whom to ban.
+/// Clients to ban.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct BanBody {
     /// `client_id`, `username` or `address`.
     kind: String,
-    /// A Client Identifier or User Name, which a `*` at the end makes a prefix; an address or a network such as `10.0.0.0/8`.
+    /// A Client Identifier or User Name, where a `*` at the end makes it a prefix; or an address or a network such as
+    /// `10.0.0.0/8`.
     #[schema(examples("sensor-17*"))]
     value: String,
     #[serde(default)]
     #[schema(max_length = 1024)]
     reason: String,
-    /// Seconds; it never ends when not given.
+    /// Duration in seconds; without it the ban never ends.
     for_s: Option<u64>,
 }
 
@@ -125,7 +126,9 @@ impl BanBody {
     }
 }
 
-/// Bans clients. Connections of those that are here are closed within seconds, in a cluster on every node (DISCONNECT with 0x98); their
+/// Bans clients.
+///
+/// Connections of banned clients are closed within seconds (DISCONNECT with 0x98), in a cluster on every node. Their
 /// sessions stay.
 #[utoipa::path(
     post, path = "/api/v1/bans", tag = "bans", operation_id = "add_ban",
@@ -145,7 +148,7 @@ async fn add(
     Ok((StatusCode::CREATED, Json(BanItem::from(&*ban))))
 }
 
-/// Takes a ban back.
+/// Removes a ban.
 #[utoipa::path(
     delete, path = "/api/v1/bans/{id}", tag = "bans", operation_id = "remove_ban",
     security(("token" = ["operator"])),

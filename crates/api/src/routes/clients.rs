@@ -1,4 +1,4 @@
-//! `/clients`: who is connected, whose session waits, and how to close them.
+//! `/clients`: connected clients and stored sessions, and the end of connections.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 
 const LISTING: &str = "clients";
 
-/// A client that is connected, or a durable session whose client is not.
+/// A connected client, or a durable session whose client is not connected.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ClientItem {
     pub client_id: String,
@@ -42,24 +42,24 @@ pub struct ClientItem {
     #[schema(example = "5.0")]
     pub version: Option<&'static str>,
     pub connected_at: Option<Timestamp>,
-    /// 0: the client may be silent for ever.
+    /// Keep Alive in seconds; 0 disables it.
     pub keep_alive_s: u16,
-    /// Whether its session outlives its connection.
+    /// True when the session outlives its connection.
     pub durable: bool,
     pub subscriptions: usize,
     /// Deliveries at QoS 1 and 2 that it has not acknowledged.
     pub inflight: usize,
     pub queued_messages: usize,
     pub queued_bytes: u64,
-    /// By the broker from the client, on this connection.
+    /// Messages from the client on this connection.
     pub messages_received: u32,
-    /// By the broker to the client, on this connection.
+    /// Messages to the client on this connection.
     pub messages_sent: u32,
-    /// The node that it is connected to, or that keeps its session.
+    /// Node that it is connected to, or that keeps its session.
     pub node: String,
 }
 
-/// Everything about one client.
+/// All details of one client.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Client {
     #[serde(flatten)]
@@ -72,43 +72,43 @@ pub struct Client {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Connection {
-    /// The reactor that it is pinned to.
+    /// Reactor of the connection.
     pub worker: u16,
-    /// What the configuration calls the listener that it came in by.
+    /// Name of the listener that accepted it.
     pub listener: Option<String>,
-    /// Deliveries that it takes without acknowledgement.
+    /// Maximum number of deliveries in flight.
     pub receive_maximum: u16,
-    /// Bytes of a packet that it takes; null is no limit.
+    /// Maximum Packet Size in bytes; null is no limit.
     pub packet_size_max: Option<u32>,
     pub topic_alias_max: u16,
-    /// Since its last packet.
+    /// Time since its last packet.
     pub last_packet_ms: u64,
-    /// Bytes that the system has not taken yet.
+    /// Bytes that the system has not accepted yet.
     pub unsent_bytes: usize,
-    /// Bytes that it makes the node hold for its session (`quota.client_bytes_max`): Topic Filters, Will and Client Identifier.
+    /// Bytes that the node holds for its session (`quota.client_bytes_max`): Topic Filters, Will and Client Identifier.
     pub session_bytes: usize,
-    /// What all clients of its user have of the node together; null without a user name.
+    /// Usage of all clients of its user together; null without a user name.
     pub user_usage: Option<ResourceUsage>,
-    /// What all clients behind its mountpoint have together; null without one.
+    /// Usage of all clients behind its mountpoint together; null without one.
     pub mountpoint_usage: Option<ResourceUsage>,
-    /// Whether a PUBLISH of its waits for room in a queue.
+    /// True while one of its PUBLISH packets waits for room in a queue.
     pub publisher_blocked: bool,
     pub has_will: bool,
-    /// For how long a delivery has been waiting for its acknowledgement.
+    /// Time that the oldest delivery has waited for its acknowledgement.
     pub oldest_unacknowledged_ms: Option<u64>,
 }
 
-/// What a user, or a mountpoint, has of the node: that is what its quota bounds (`quota`).
+/// Usage of the node by a user or a mountpoint, which its quota bounds (`quota`).
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ResourceUsage {
     pub connections: u64,
-    /// Sessions that outlive their connection, whether connected or not.
+    /// Durable sessions, connected or not.
     pub sessions: u64,
     /// Bytes of Topic Filters, Wills and Client Identifiers of connected clients.
     pub session_bytes: u64,
     /// Bytes of messages that wait for connected clients.
     pub queued_bytes: u64,
-    /// Retained messages that were published on this node since its start, and not replaced by others since.
+    /// Retained messages that were published on this node since its start and not replaced by others since.
     pub retained_messages: u64,
     pub retained_bytes: u64,
 }
@@ -131,18 +131,18 @@ impl From<broker::admin::ResourceUsage> for ResourceUsage {
 pub struct Session {
     /// Session Expiry Interval; null is never.
     pub expiry_s: Option<u64>,
-    /// When it ends unless the client comes back; null while it is connected.
+    /// End of the session unless the client returns; null while it is connected.
     pub expires_at: Option<Timestamp>,
     pub inflight: usize,
     pub queued_messages: usize,
     pub queued_bytes: u64,
     pub oldest_queued_age_s: Option<u64>,
-    /// Messages whose publishers wait for a place in the queue.
+    /// Messages whose publishers wait for a queue slot.
     pub waiting_publishers: usize,
     pub will_due_at: Option<Timestamp>,
 }
 
-/// Which clients are listed. All that is given must hold.
+/// Conditions of a list of clients. A client must meet all of them.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -156,13 +156,13 @@ pub struct ClientsQuery {
     connected: Option<bool>,
     /// `3.1`, `3.1.1` or `5.0`. Only connected clients have one.
     version: Option<String>,
-    /// With at least so many messages waiting.
+    /// Minimum number of waiting messages.
     min_queued: Option<usize>,
-    /// With at least so many deliveries unacknowledged.
+    /// Minimum number of unacknowledged deliveries.
     min_inflight: Option<usize>,
-    /// Items of a page: 1 to 1000, 100 when not given.
+    /// Number of items of a page: 1 to 1000; default 100.
     limit: Option<usize>,
-    /// `next` of the page before.
+    /// `next` of the previous page.
     cursor: Option<String>,
 }
 
@@ -194,15 +194,15 @@ fn version_name(version: Version) -> &'static str {
     VERSIONS.iter().find(|(known, _)| *known == version).map_or("", |(_, name)| name)
 }
 
-/// An address or a network, as the broker wants it.
+/// Parses an address or a network into the form that the broker uses.
 pub(super) fn network(name: &str, text: &str) -> Result<(IpAddr, u8), Problem> {
     let net = Net::parse(text).map_err(|error| Problem::bad_request(format!("{name}: {error}")))?;
     Ok((net.address(), net.prefix_len()))
 }
 
-/// Clients that are connected, then durable sessions whose clients are not.
+/// Lists connected clients, then durable sessions whose clients are not connected.
 ///
-/// While clients come and go one of them may be missed or come twice; one that stays comes once.
+/// A client that connects or disconnects meanwhile may be missing or appear twice. A client that stays appears once.
 #[utoipa::path(
     get, path = "/api/v1/clients", tag = "clients", operation_id = "list_clients", security(("token" = ["viewer"])),
     params(ClientsQuery),
@@ -229,7 +229,7 @@ async fn list(state: State, Query(query): Query<ClientsQuery>) -> Result<Json<Pa
     Ok(Json(Page::new(items, next)))
 }
 
-/// One client, by its Client Identifier (percent-encoded, `/` too).
+/// Returns one client by its Client Identifier (percent-encoded, including `/`).
 #[utoipa::path(
     get, path = "/api/v1/clients/{client_id}", tag = "clients", operation_id = "get_client", security(("token" = ["viewer"])),
     params(("client_id" = String, Path)),
@@ -245,17 +245,17 @@ async fn get(state: State, Path(client_id): Path<String>) -> Result<Json<Client>
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct KickQuery {
-    /// Whether its session ends too, with its subscriptions and what waits for it.
+    /// True to end the session too, with its subscriptions and waiting messages.
     #[serde(default)]
     session: bool,
 }
 
-/// What was done to a client.
+/// Result of a kick.
 #[derive(Debug, Serialize, ToSchema)]
 struct Kicked {
     connection_closed: bool,
     session_ended: bool,
-    /// Where the client was.
+    /// Nodes that the client was on.
     nodes: Vec<String>,
     /// Nodes of the cluster that did not answer: the client may be there, too.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -263,7 +263,8 @@ struct Kicked {
     missing: Vec<String>,
 }
 
-/// Closes a client's connection (DISCONNECT with 0x98), and ends its session when asked to; in a cluster, on whichever nodes it is.
+/// Closes a client's connection (DISCONNECT with 0x98), and ends its session on request. In a cluster, this happens on
+/// every node that the client is on.
 #[utoipa::path(
     delete, path = "/api/v1/clients/{client_id}", tag = "clients", operation_id = "kick_client", security(("token" = ["operator"])),
     params(("client_id" = String, Path), KickQuery),
@@ -288,19 +289,19 @@ async fn kick(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct QueueQuery {
-    /// Messages listed: 1 to 1000, 100 when not given.
+    /// Number of messages: 1 to 1000; default 100.
     limit: Option<usize>,
-    /// Whether the beginnings of payloads are shown. Needs the role operator.
+    /// True to show the beginnings of payloads. Needs the role operator.
     #[serde(default)]
     payload: bool,
 }
 
-/// What waits for a client or for its acknowledgement, the oldest first.
+/// Messages that wait for a client or for its acknowledgement, oldest first.
 #[derive(Debug, Serialize, ToSchema)]
 struct Queue {
     items: Vec<QueueItem>,
     next: Option<String>,
-    /// Whether there is more than was asked for.
+    /// True when there are more messages than the limit.
     truncated: bool,
 }
 
@@ -314,14 +315,14 @@ struct QueueItem {
     retain: bool,
     payload_bytes: usize,
     age_ms: u64,
-    /// What is left of its Message Expiry Interval.
+    /// Remaining seconds of its Message Expiry Interval.
     expires_in_s: Option<u64>,
-    /// Its first 4096 bytes in Base64, when asked for.
+    /// First 4096 bytes in Base64, on request.
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<String>,
 }
 
-/// Messages that wait for a client, and those in flight to it that may have to be sent again.
+/// Lists messages that wait for a client, and messages in flight to it that may have to be sent again.
 #[utoipa::path(
     get, path = "/api/v1/clients/{client_id}/queue", tag = "clients", operation_id = "get_client_queue", security(("token" = ["viewer"])),
     params(("client_id" = String, Path), QueueQuery),
@@ -358,7 +359,7 @@ async fn queue(
     Ok(Json(Queue { items: items.collect(), next: None, truncated: page.truncated }))
 }
 
-/// Bytes of each payload shown in a queue.
+/// Maximum number of bytes of each payload shown in a queue.
 const PAYLOAD_SHOWN: usize = 4096;
 
 pub(super) fn unknown(client_id: &str) -> Problem {

@@ -1,4 +1,4 @@
-//! `/cluster`: the node's part in its cluster, who belongs to it, and what operators do about that.
+//! `/cluster`: the node's part in its cluster, its members, and the actions of operators on them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,13 +28,13 @@ pub(super) fn routes() -> OpenApiRouter<State> {
         .routes(routes!(leave))
 }
 
-/// The cores give up before; this is for a node that ends meanwhile.
+/// Maximum time for an order. The cores give up earlier; this bound is for a node that stops in the meantime.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(60);
-/// What the cores have agreed on is in this node's own answers after this, unless it is cut off.
+/// Time within which a decision of the cores is visible in this node's answers, unless the node is unreachable.
 const SHOWN_WITHIN: Duration = Duration::from_secs(5);
 const SHOWN_EVERY: Duration = Duration::from_millis(10);
 
-/// The node's part in its cluster: its links to other nodes, and what it knows of the routes of each, and the
+/// Returns the node's part in its cluster: its links to other nodes, the routes of each node that it knows, and the
 /// members that the cores agree on.
 #[utoipa::path(get, path = "/api/v1/cluster", tag = "node", operation_id = "cluster", security(("token" = ["viewer"])),
     responses((status = 200, body = ClusterView)))]
@@ -58,9 +58,11 @@ fn part(state: &State) -> Result<(Arc<dyn Cluster>, ClusterView), Problem> {
     }
 }
 
-/// Removes a dead node from the cluster: nothing is kept for it any more. When it starts again it joins as any other node does.
+/// Removes a dead node from the cluster: nothing is kept for it any more. When it starts again it joins as any other
+/// node does.
 ///
-/// Only the life goes that the node that is asked knows to be dead: when it has joined again meanwhile it stays, and the answer is 409.
+/// Only the incarnation that this node knows to be dead is removed. When the node has joined again in the meantime it
+/// stays, and the answer is 409.
 #[utoipa::path(
     delete, path = "/api/v1/cluster/nodes/{name}", tag = "node", operation_id = "remove_node",
     security(("token" = ["admin"])),
@@ -84,8 +86,8 @@ async fn remove(state: State, caller: Caller, Path(name): Path<String>) -> Resul
     Ok(removed)
 }
 
-/// Waits until this node's own answers show what the cores have agreed on: an operator who asks next would not believe the answer otherwise.
-/// Not for long, as it is agreed on in any case.
+/// Waits for [`SHOWN_WITHIN`] at most until this node's own answers show the decision of the cores. Otherwise the
+/// operator's next request would show the old state.
 async fn shown(cluster: &dyn Cluster, is_shown: impl Fn(&MembershipView) -> bool) {
     let until = Instant::now() + SHOWN_WITHIN;
     let holds = || cluster.view().and_then(|view| view.membership).as_ref().is_some_and(&is_shown);
@@ -97,7 +99,7 @@ async fn shown(cluster: &dyn Cluster, is_shown: impl Fn(&MembershipView) -> bool
 /// Waits until an order is carried out.
 async fn execute(cluster: &dyn Cluster, order: Order) -> Result<StatusCode, OrderError> {
     let (sender, receiver) = oneshot::channel();
-    // Nobody waits any more when the request was given up meanwhile.
+    // The receiver is gone when the request was dropped in the meantime.
     cluster.order(order, Box::new(move |obeyed| drop(sender.send(obeyed))));
     match tokio::time::timeout(ORDER_TIMEOUT, receiver).await {
         Ok(Ok(obeyed)) => obeyed.map(|()| StatusCode::NO_CONTENT),
@@ -108,11 +110,11 @@ async fn execute(cluster: &dyn Cluster, order: Order) -> Result<StatusCode, Orde
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Leader {
-    /// The core that is to lead.
+    /// Core to become the leader.
     node: String,
 }
 
-/// Has another core lead the others, for a moment in which nothing is agreed upon. Nothing else depends on who leads.
+/// Makes another core the leader. The cores agree on nothing for a moment; nothing else depends on the leader.
 #[utoipa::path(
     put, path = "/api/v1/cluster/leader", tag = "node", operation_id = "transfer_lead",
     security(("token" = ["admin"])),
@@ -130,15 +132,15 @@ async fn lead(state: State, caller: Caller, Body(body): Body<Leader>) -> Result<
             body.node
         ))
     })?;
-    // A replicant does not know who leads.
+    // A replicant does not know the leader.
     let leads =
         |it: &MembershipView| it.replica.as_ref().is_none_or(|it| it.leader.as_ref() == Some(&body.node));
     shown(&*cluster, leads).await;
     Ok(led)
 }
 
-/// Has the replicants spread evenly over the cores, those of a region over the cores of that region where it has some. They move within a
-/// second, and lose nothing by it.
+/// Spreads the replicants evenly over the cores. Replicants of a region go to the cores of that region where it has
+/// some. They move within a second and lose nothing.
 #[utoipa::path(
     post, path = "/api/v1/cluster/balance", tag = "node", operation_id = "balance_replicants",
     security(("token" = ["operator"])),
@@ -152,15 +154,15 @@ async fn balance(state: State) -> Result<StatusCode, Problem> {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Join {
-    /// Cluster ports of nodes of the cluster: `HOST:PORT` each.
+    /// Cluster ports of nodes of the cluster, each as `HOST:PORT`.
     addresses: Vec<String>,
 }
 
-/// Addresses of one request.
+/// Maximum number of addresses in one request.
 const ADDRESSES_MAX: usize = 16;
 
-/// Tells a node that waits for its cluster, or that hears no core any more, where other nodes are. It holds until the process ends:
-/// `cluster.join` says it for good.
+/// Gives a node that waits for its cluster, or reaches no core any more, the addresses of other nodes. They are used
+/// until the process ends; `cluster.join` is permanent.
 #[utoipa::path(
     post, path = "/api/v1/cluster/join", tag = "node", operation_id = "join_cluster",
     security(("token" = ["admin"])),
@@ -187,14 +189,16 @@ async fn join(state: State, caller: Caller, Body(body): Body<Join>) -> Result<St
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Leave {
-    /// Whether what durable sessions have on this node's disk may be lost for their clients.
+    /// True to discard the durable sessions on this node's disk.
     #[serde(default)]
     discard_sessions: bool,
 }
 
-/// Stops this node for good: its clients are disconnected, it gives up its vote, is no member of the cluster any more, and ends. When it
-/// starts again it joins as any other node does. A node that leaves already says the same again; one that stops for another reason stays a
-/// member, and the answer is 409.
+/// Stops this node permanently and removes it from the cluster. Its clients are disconnected, and it gives up its vote.
+/// When it starts again it joins as any other node does.
+///
+/// A node that already leaves returns the same answer. A node that stops for another reason stays a member, and the
+/// answer is 409.
 #[utoipa::path(
     post, path = "/api/v1/cluster/leave", tag = "node", operation_id = "leave_cluster",
     security(("token" = ["admin"])),
@@ -232,7 +236,7 @@ fn stays(why: &str) -> Problem {
     ))
 }
 
-/// What the cores agree on.
+/// Returns the membership that the cores agree on, or the reason why there is none.
 fn replicated<'a>(view: &'a ClusterView, so: &str) -> Result<&'a MembershipView, Problem> {
     view.membership.as_ref().ok_or_else(|| {
         Problem::conflict(format!(
@@ -253,7 +257,7 @@ fn may_lead(membership: &MembershipView, name: &str) -> Result<(), Problem> {
     Err(Problem::conflict(format!("node `{name}` {why}")))
 }
 
-/// A node of one cluster does not become one of another by an address.
+/// Refuses a node that is already a member: an address does not move it to another cluster.
 fn may_join(view: &ClusterView) -> Result<(), Problem> {
     let membership = replicated(view, "nobody joins it by an address")?;
     if membership.waits_for.is_some() || membership.members.is_empty() {
@@ -295,7 +299,8 @@ fn member<'a>(membership: &'a MembershipView, name: &str) -> Result<&'a crate::c
     })
 }
 
-/// The life that is to go. Only what is dead is removed: a node that runs would join again, and what it has acknowledged could be lost meanwhile.
+/// Returns the incarnation to remove. Only a dead node is removed: a running one would join again, and messages that it
+/// acknowledged could be lost in the meantime.
 fn may_go(view: &ClusterView, name: &str) -> Result<u64, Problem> {
     let member = member(replicated(view, "a node that is on it is a member")?, name)?;
     match member.state {

@@ -1,4 +1,4 @@
-//! `/config`: the settings, and changing those that a running node can change.
+//! `/config`: the settings, and changes of those that a running node can change.
 
 use axum::Json;
 use serde::{Deserialize, Serialize};
@@ -25,17 +25,17 @@ pub(super) fn routes() -> OpenApiRouter<State> {
         .routes(routes!(reload))
 }
 
-/// Settings in one request, at most.
+/// Maximum number of settings in one request.
 const CHANGES_MAX: usize = 256;
-/// Bytes of a comment, at most.
+/// Maximum number of bytes of a comment.
 const COMMENT_MAX: usize = 1024;
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Validate {
-    /// Values by name of the setting, written as in the environment; `null` takes a change back.
+    /// Values by name of the setting, written as in the environment; `null` reverts a change.
     changes: Changes,
-    /// `node` unless said.
+    /// Scope of the changes; default `node`.
     #[serde(default)]
     scope: Scope,
 }
@@ -49,12 +49,12 @@ struct Validated {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct ConfigPatch {
-    /// Values by name of the setting, written as in the environment; `null` takes a change back.
+    /// Values by name of the setting, written as in the environment; `null` reverts a change.
     changes: Changes,
-    /// `node` unless said.
+    /// Scope of the changes; default `node`.
     #[serde(default)]
     scope: Scope,
-    /// For the history.
+    /// Comment for the history.
     #[serde(default)]
     comment: String,
 }
@@ -62,14 +62,15 @@ struct ConfigPatch {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Rollback {
-    /// As in the history.
+    /// Version in the history.
     version: u64,
-    /// For the history.
+    /// Comment for the history.
     #[serde(default)]
     comment: String,
 }
 
-/// Every setting: its value, where that came from, and whether it can be changed now. Only an admin sees users, passwords and queries of URLs.
+/// Lists every setting: its value, its source, and whether it can be changed now. Only an admin sees users, passwords
+/// and queries of URLs.
 #[utoipa::path(get, path = "/api/v1/config", tag = "configuration", operation_id = "config",
     security(("token" = ["viewer"])), responses((status = 200, body = ConfigView)))]
 async fn view(state: State, caller: Caller) -> Result<Json<ConfigView>, Problem> {
@@ -77,7 +78,7 @@ async fn view(state: State, caller: Caller) -> Result<Json<ConfigView>, Problem>
     Ok(Json(if caller.role == Role::Admin { view } else { view.without_secrets() }))
 }
 
-/// Whether these changes could be made; nothing changes.
+/// Checks whether these changes could be made; nothing changes.
 #[utoipa::path(post, path = "/api/v1/config/validate", tag = "configuration", operation_id = "config_validate",
     security(("token" = ["operator"])), request_body = Validate, responses((status = 200, body = Validated)))]
 async fn validate(state: State, Body(body): Body<Validate>) -> Result<Json<Validated>, Problem> {
@@ -86,9 +87,11 @@ async fn validate(state: State, Body(body): Body<Validate>) -> Result<Json<Valid
     Ok(Json(Validated { valid: problems.is_empty(), problems }))
 }
 
-/// Changes settings, all of them or none. They hold at once and over restarts. Those of `node` stand in `DATA_DIR/runtime.toml`, which goes
-/// over the configuration file. Those of `cluster` are agreed upon by its cores and in force on all nodes, as soon as each has heard; they go
-/// over the file too, and `runtime.toml` goes over them.
+/// Changes settings, all of them or none. They take effect at once and persist across restarts.
+///
+/// Settings of `node` are stored in `DATA_DIR/runtime.toml`, which takes precedence over the configuration file.
+/// Settings of `cluster` are agreed upon by the cores and take effect on each node when it receives them. They take
+/// precedence over the file, and `runtime.toml` takes precedence over them.
 #[utoipa::path(patch, path = "/api/v1/config", tag = "configuration", operation_id = "config_change",
     security(("token" = ["admin"])), request_body = ConfigPatch, responses((status = 200, body = Changed)))]
 async fn change(
@@ -108,7 +111,7 @@ async fn change(
     Ok(Json(changed))
 }
 
-/// The last 100 versions, newest first. Only an admin sees users, passwords and queries of URLs.
+/// Lists the last 100 versions, newest first. Only an admin sees users, passwords and queries of URLs.
 #[utoipa::path(get, path = "/api/v1/config/history", tag = "configuration", operation_id = "config_history",
     security(("token" = ["viewer"])), responses((status = 200, body = Page<Version>)))]
 async fn history(state: State, caller: Caller) -> Result<Json<Page<Version>>, Problem> {
@@ -119,8 +122,8 @@ async fn history(state: State, caller: Caller) -> Result<Json<Page<Version>>, Pr
     Ok(Json(Page::whole(versions)))
 }
 
-/// Takes up the changes made on this node at run time as they were in that version; they become a new version. What the cluster agrees on
-/// stays.
+/// Restores the changes made on this node at run time to their state in a version. The result is a new version.
+/// Settings that the cluster agrees on stay.
 #[utoipa::path(post, path = "/api/v1/config/rollback", tag = "configuration", operation_id = "config_rollback",
     security(("token" = ["admin"])), request_body = Rollback, responses((status = 200, body = Changed)))]
 async fn rollback(
@@ -137,8 +140,8 @@ async fn rollback(
     Ok(Json(changed))
 }
 
-/// Reads configuration file, password file, access rules, certificates and the other files that settings name again, as SIGHUP does, and says
-/// which.
+/// Reads the configuration file, password file, access rules, certificates and the other files that settings name
+/// again, as SIGHUP does. Returns the names of the files.
 #[utoipa::path(post, path = "/api/v1/config/reload", tag = "configuration", operation_id = "config_reload",
     security(("token" = ["admin"])), responses((status = 200, body = Reloaded)))]
 async fn reload(state: State, caller: Caller) -> Result<Json<Reloaded>, Problem> {
@@ -172,7 +175,7 @@ fn author(caller: &Caller, comment: String) -> Result<Author, Problem> {
     Ok(Author { by: caller.by().to_owned(), comment })
 }
 
-/// For the audit log.
+/// Text of the changes for the audit log.
 fn describe_changes(changes: &[Change]) -> String {
     let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "unset".to_owned());
     let one =

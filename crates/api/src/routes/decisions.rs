@@ -1,4 +1,4 @@
-//! `/rules/test`: what a client may do, and who says so.
+//! `/rules/test`: decisions about the actions of a client, and their sources.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,16 +26,16 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 #[serde(deny_unknown_fields)]
 struct RuleTestBody {
     client_id: String,
-    /// Of a client that is connected, `username` and `address` are what it has when they are left out.
+    /// User name. For a connected client, `username` and `address` default to those of its connection.
     username: Option<String>,
     #[schema(value_type = Option<String>)]
     address: Option<IpAddr>,
-    /// The name of the listener.
+    /// Name of the listener.
     #[serde(default)]
     listener: String,
     /// Common Name of its certificate.
     cert_cn: Option<String>,
-    /// Of the user or its token.
+    /// Attributes of the user or its token.
     #[serde(default)]
     attributes: BTreeMap<String, String>,
     /// `publish`, `subscribe` or `receive`.
@@ -48,28 +48,28 @@ struct RuleTestBody {
     #[serde(default)]
     #[schema(maximum = 2)]
     qos: u8,
-    /// Whether the message is published as retained.
+    /// True when the message is published as retained.
     #[serde(default)]
     retain: bool,
 }
 
-/// The answer, and what everybody says who is asked.
+/// Decision, and the opinions of all sources.
 #[derive(Debug, Serialize, ToSchema)]
 struct DecisionItem {
     allowed: bool,
-    /// Who decides: `superuser`, `token`, `rules`, `database`, `acl_file`, `http`, `no_match` or `broker`.
+    /// Source of the decision: `superuser`, `token`, `rules`, `database`, `acl_file`, `http`, `no_match` or `broker`.
     decided_by: &'static str,
-    /// The rule, and where it is written.
+    /// The rule, and its location.
     reason: String,
-    /// All sources in their order; the first that does not say `none` decides.
+    /// All sources in their order; the first whose opinion is not `none` decides.
     steps: Vec<DecisionStep>,
 }
 
-/// What one of them says.
+/// Opinion of one source.
 #[derive(Debug, Serialize, ToSchema)]
 struct DecisionStep {
     by: &'static str,
-    /// `allow`, `deny`, `none`, `later` (it is being asked: ask again) or `failed`.
+    /// `allow`, `deny`, `none`, `later` (the source is still being asked: repeat the request) or `failed`.
     opinion: &'static str,
     reason: String,
 }
@@ -94,7 +94,7 @@ impl From<Explanation> for DecisionItem {
 }
 
 impl RuleTestBody {
-    /// What is wanted, and the topic as rules see it.
+    /// Returns the action, and the topic as rules see it.
     fn action_and_topic(&self) -> Result<(Action, &str), Problem> {
         let qos = QoS::from_bits(self.qos).ok_or_else(|| Problem::invalid("qos", "expected 0, 1 or 2"))?;
         if self.action == "subscribe" {
@@ -115,7 +115,7 @@ impl RuleTestBody {
     }
 }
 
-/// Says what a client may do, and which rule says so. Nothing is done or counted.
+/// Decides whether a client may do something, and names the rule. Nothing is done or counted.
 #[utoipa::path(
     post, path = "/api/v1/rules/test", tag = "rules", operation_id = "test_rules",
     security(("token" = ["operator"])),

@@ -1,4 +1,4 @@
-//! The OpenAPI document, and where people read it.
+//! The OpenAPI document, and its page for people.
 
 use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderName, StatusCode};
@@ -12,14 +12,14 @@ pub(super) fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(document)).routes(routes!(page))
 }
 
-/// This document.
+/// Returns this document.
 #[utoipa::path(get, path = "/api/openapi.json", tag = "document", operation_id = "openapi", security(()),
     responses((status = 200, body = Object, content_type = "application/json")))]
 async fn document(state: State) -> impl IntoResponse {
     ([(CONTENT_TYPE, "application/json")], state.document.to_string())
 }
 
-/// The page of the dashboard that shows this document.
+/// Redirects to the page of the dashboard that shows this document.
 #[utoipa::path(get, path = "/api/docs", tag = "document", operation_id = "docs", security(()),
     responses((status = 302, description = "The page is at `Location`", headers(("location" = String)))))]
 async fn page() -> (StatusCode, [(HeaderName, &'static str); 1]) {

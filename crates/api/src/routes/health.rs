@@ -1,4 +1,4 @@
-//! Whether the node lives, and whether it takes work.
+//! Health: whether the node runs, and whether it accepts work.
 
 use std::time::Duration;
 
@@ -24,31 +24,35 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 const WAITS: &str =
     "the node lets clients in once it has what the cores agree on: users, rules, bans and keys";
 
-/// The thread that carries the links is heard of twice a second, also when it has nothing to do. One that is busy for as long as this, or
-/// waits for the machine, is of no use to clients either.
+/// Silence of the thread that carries the links, from which it counts as stuck. It reports twice a second, also when it
+/// has nothing to do. A thread that is busy for this long, or gets no CPU, is of no use to clients either.
 const STUCK_AFTER: Duration = Duration::from_secs(5);
 const STUCK: &str = "stuck";
 
 #[derive(Serialize, ToSchema)]
 struct Health {
-    /// `live`, `ready`, `starting` or `stopping`; of the storage `good`, `full`, `failed` or `memory`; of the cluster `quorum`,
-    /// `no_quorum`, `joining`, `starting` or `alone`; `stuck` when the thread that carries the links is not heard of.
+    /// `live`, `ready`, `starting` or `stopping`; of the storage `good`, `full`, `failed` or `memory`; of the cluster
+    /// `quorum`, `no_quorum`, `joining`, `starting` or `alone`; `stuck` when the thread that carries the links is
+    /// silent.
     status: &'static str,
-    /// What does not work, and what does.
+    /// Functions that fail, and functions that still work.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false, nullable = false)]
     detail: Option<String>,
 }
 
-/// Whether the process answers.
+/// Reports that the process answers.
 #[utoipa::path(get, path = "/health/live", tag = "health", operation_id = "health_live", security(()),
     responses((status = 200, body = Health)))]
 async fn live() -> Json<Health> {
     Json(Health { status: "live", detail: None })
 }
 
-/// Whether the node takes clients: not before it has started and, in a cluster whose cores agree on them, has the first copy of users, rules,
-/// bans and keys; nor once it stops, nor while the thread that carries its links is not heard of for 5 seconds.
+/// Reports whether the node accepts clients; 503 otherwise.
+///
+/// A node accepts no clients before it has started and after its stop has begun. In a cluster whose cores agree on
+/// users, rules, bans and keys, it first needs a copy of them. It also accepts none while the thread that carries its
+/// links has been silent for 5 seconds.
 #[utoipa::path(get, path = "/health/ready", tag = "health", operation_id = "health_ready", security(()),
     responses((status = 200, body = Health), (status = 503, body = Health)))]
 async fn ready(state: State) -> (StatusCode, Json<Health>) {
@@ -68,14 +72,14 @@ async fn ready(state: State) -> (StatusCode, Json<Health>) {
     (status, Json(Health { status: phase.name(), detail }))
 }
 
-/// What a node that has not started waits for, and why it may not come.
+/// Returns the condition that a starting node waits for, and the reason why it may not come.
 fn waits(view: Option<&ClusterView>) -> String {
     let why = view.map(|view| joining(view).unwrap_or_else(|| unreached(view))).unwrap_or_default();
     format!("{WAITS}{}{why}", if why.is_empty() { "" } else { "; " })
 }
 
-/// Whether what has to be kept can be: 503 while the disk is full, and once it has failed. The node serves whatever need not be kept all the
-/// same.
+/// Reports whether durable data can be stored: 503 while the disk is full, and after it has failed. The node still
+/// serves everything that need not be stored.
 #[utoipa::path(get, path = "/health/storage", tag = "health", operation_id = "health_storage", security(()),
     responses((status = 200, body = Health), (status = 503, body = Health)))]
 async fn storage(state: State) -> (StatusCode, Json<Health>) {
@@ -85,8 +89,12 @@ async fn storage(state: State) -> (StatusCode, Json<Health>) {
     (status, Json(Health { status: condition.map_or("memory", StorageCondition::name), detail }))
 }
 
-/// Whether this node is a member of its cluster, acknowledges messages of QoS 1 and 2 (`acknowledging` of `GET /cluster`) and, as a core, hears that a majority of those that vote agrees; 503 with the reason, and the cores that it does not
-/// reach, otherwise, and while the thread that carries its links is not heard of for 5 seconds. A node without a cluster needs nobody.
+/// Reports whether this node is a working member of its cluster; 503 otherwise, with the reason and the cores that it
+/// does not reach.
+///
+/// The node must be a member and acknowledge messages of QoS 1 and 2 (`acknowledging` of `GET /cluster`). A core must
+/// also be in contact with a majority of the voters. The answer is 503, too, while the thread that carries the links
+/// has been silent for 5 seconds. A node without a cluster always answers 200.
 #[utoipa::path(get, path = "/health/quorum", tag = "health", operation_id = "health_quorum", security(()),
     responses((status = 200, body = Health), (status = 503, body = Health)))]
 async fn quorum(state: State) -> (StatusCode, Json<Health>) {
@@ -105,7 +113,7 @@ async fn quorum(state: State) -> (StatusCode, Json<Health>) {
     (code, Json(Health { status, detail }))
 }
 
-/// What is wrong when the thread that carries the links says nothing: what it said last holds no more.
+/// Returns the fault when the thread that carries the links is silent: its last report is no longer valid.
 pub(super) fn stuck(state: &State) -> Option<String> {
     let silence = state.cluster.as_ref()?.silence();
     (silence >= STUCK_AFTER).then(|| {
@@ -117,7 +125,7 @@ pub(super) fn stuck(state: &State) -> Option<String> {
     })
 }
 
-/// Why no majority of cores carries this node, and what that is called.
+/// Returns the name of the state and the reason when the node lacks the confirmation of a majority of cores.
 fn lacks_quorum(view: &ClusterView) -> Option<(&'static str, String)> {
     if let Some(why) = joining(view) {
         return Some(("joining", why));
@@ -145,13 +153,13 @@ fn lacks_quorum(view: &ClusterView) -> Option<(&'static str, String)> {
     Some(("no_quorum", why))
 }
 
-/// Why the node is no member of its cluster.
+/// Returns the reason why the node is no member of its cluster.
 fn joining(view: &ClusterView) -> Option<String> {
     let why = view.membership.as_ref()?.waits_for.as_ref()?;
     Some(format!("this node is no member yet: {why}"))
 }
 
-/// Cores that this node is not linked to, for people; nothing when there are none.
+/// Names the cores that this node is not linked to, for people; empty when there are none.
 fn unreached(view: &ClusterView) -> String {
     let cores = view.links.iter().filter(|link| link.role == "core" && link.state != "up");
     let cores: Vec<&str> = cores.map(|core| &*core.node).collect();

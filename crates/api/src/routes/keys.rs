@@ -30,9 +30,9 @@ struct KeyView {
     name: Arc<str>,
     role: Role,
     created_at: Timestamp,
-    /// `null`: never.
+    /// Expiry; `null`: never.
     expires_at: Option<Timestamp>,
-    /// Since the start of the node; `null`: not yet.
+    /// Last use since the start of the node; `null`: not yet.
     last_used_at: Option<Timestamp>,
 }
 
@@ -49,7 +49,7 @@ struct AddKey {
     /// 1 to 64 characters of `a-z`, `A-Z`, `0-9`, `.`, `_`, `-`, `@`.
     name: String,
     role: Role,
-    /// Seconds; never when not given.
+    /// Time until it expires, in seconds; without it the key never expires.
     expires_in_s: Option<u64>,
 }
 
@@ -61,14 +61,14 @@ struct CreatedKey {
     token: String,
 }
 
-/// All keys.
+/// Lists all keys.
 #[utoipa::path(get, path = "/api/v1/keys", tag = "access", operation_id = "keys", security(("token" = ["admin"])),
     responses((status = 200, body = Page<KeyView>)))]
 async fn list(state: State) -> Json<Page<KeyView>> {
     Json(Page::whole(state.keys.list().into_iter().map(|(key, used)| KeyView::of(key, used)).collect()))
 }
 
-/// Makes a key. With the first one, every request needs a token; it has to be an admin's.
+/// Makes a key. Once the first key exists, every request needs a token; so the first key must be an admin's.
 #[utoipa::path(post, path = "/api/v1/keys", tag = "access", operation_id = "key_add", security(("token" = ["admin"])),
     request_body = AddKey, responses((status = 201, body = CreatedKey)))]
 async fn add(
@@ -86,7 +86,7 @@ async fn add(
     Ok((StatusCode::CREATED, Json(CreatedKey { key: KeyView::of(key, None), token })))
 }
 
-/// Takes a key away; its token is refused from now on.
+/// Removes a key; its token is refused from now on.
 #[utoipa::path(delete, path = "/api/v1/keys/{name}", tag = "access", operation_id = "key_remove",
     security(("token" = ["admin"])), params(("name" = String, Path, description = "Name of the key")),
     responses((status = 204, description = "It is gone")))]

@@ -1,4 +1,4 @@
-//! Long listings in short steps: what one page may cost, how many are made at once, and where the next one begins.
+//! Long listings in short steps: the cost of one page, the number of simultaneous listings, and the cursor.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::paging;
 use crate::problem::Problem;
 
-/// What one page may cost; one that is not full by then is returned as it is, with where to go on.
+/// Maximum cost of one page. A page that is not full by then is returned as it is, with a cursor.
 #[derive(Debug)]
 pub(super) struct Budget {
     began: Instant,
@@ -22,25 +22,25 @@ impl Budget {
         Self { began: Instant::now(), steps: 0 }
     }
 
-    /// A step was made. Whether there may be another one.
+    /// Counts a step. Returns whether another one is allowed.
     pub fn step(&mut self) -> bool {
         self.steps += 1;
         self.steps < STEPS_MAX && self.began.elapsed() < TIME_MAX
     }
 }
 
-/// Letters to reactors for one page. Each costs its reactor a few hundred slots at most.
+/// Maximum number of commands to reactors for one page. Each costs its reactor at most a few hundred slots.
 const STEPS_MAX: u32 = 200;
 const TIME_MAX: Duration = Duration::from_millis(50);
 
-/// Listings at one time, of all kinds together: each has at most one letter under way, so this is what reactors have to do for all
-/// of them at any moment.
+/// Permits for simultaneous listings of all kinds. Each listing has at most one command in progress, so this bounds the
+/// work of the reactors at any moment.
 static AT_ONCE: Semaphore = Semaphore::const_new(LISTINGS_MAX);
 const LISTINGS_MAX: usize = 4;
-/// How long a listing waits for its turn.
+/// Maximum time that a listing waits for its turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A turn among the listings, until it is dropped.
+/// Waits for a turn among the listings, which lasts until it is dropped.
 ///
 /// # Errors
 /// 429 when there is none within [`TURN_TIMEOUT`].
@@ -57,7 +57,8 @@ async fn turn_among(listings: &Semaphore, within: Duration) -> Result<SemaphoreP
     }
 }
 
-/// A place in one kind of listing, of one run of the node: elsewhere it would skip or repeat items without a word.
+/// A position in one kind of listing of one run of the node. In another listing or run it would skip or repeat items
+/// unnoticed.
 #[derive(Debug, Serialize, Deserialize)]
 struct ListingMark<T> {
     #[serde(rename = "l")]
@@ -72,12 +73,12 @@ fn run(admin: &Admin) -> u64 {
     admin.started().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
 }
 
-/// The text of `next`.
+/// Returns the text of `next`.
 pub(super) fn next<T: Serialize>(admin: &Admin, listing: &str, position: T) -> String {
     paging::encode(&ListingMark { listing: listing.to_owned(), run: run(admin), position })
 }
 
-/// Reads `?cursor=`; `None` when it was not given.
+/// Reads `?cursor=`; `None` when it is absent.
 ///
 /// # Errors
 /// 400 when it is of another listing, or from before the node's last start.

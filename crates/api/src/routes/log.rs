@@ -1,4 +1,4 @@
-//! `/log`: what the node says about itself.
+//! `/log`: the event log of the node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,9 +27,9 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct LogQuery {
-    /// Events shown: 1 to 1000, 100 when not given.
+    /// Number of events: 1 to 1000; default 100.
     limit: Option<usize>,
-    /// Events at least as severe: `error`, `warn`, `info`, `debug` or `trace`; all when not given.
+    /// Least severe level: `error`, `warn`, `info`, `debug` or `trace`; without it all.
     level: Option<String>,
 }
 
@@ -37,7 +37,7 @@ struct LogQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct StreamQuery {
-    /// Events at least as severe: `error`, `warn`, `info`, `debug` or `trace`; all when not given.
+    /// Least severe level: `error`, `warn`, `info`, `debug` or `trace`; without it all.
     level: Option<String>,
 }
 
@@ -50,7 +50,7 @@ fn severity(level: Option<String>) -> Result<Level, Problem> {
     })
 }
 
-/// The last events of the log, newest last. The node keeps 2,000, of the level that is in force.
+/// Lists the last events of the log, newest last. The node keeps 2,000 events of the level in force.
 #[utoipa::path(get, path = "/api/v1/log", tag = "log", operation_id = "log", security(("token" = ["viewer"])),
     params(LogQuery), responses((status = 200, body = Page<LogEvent>)))]
 async fn last(state: State, Query(query): Query<LogQuery>) -> Result<Json<Page<Arc<LogEvent>>>, Problem> {
@@ -58,7 +58,7 @@ async fn last(state: State, Query(query): Query<LogQuery>) -> Result<Json<Page<A
     Ok(Json(Page::whole(state.log.last(limit, level))))
 }
 
-/// Events of the log as they come: `log`, `lost` (how many the reader was too slow for), `end` (why).
+/// Streams events of the log: `log`, `lost` (number of events that the reader was too slow for), `end` (reason).
 #[utoipa::path(get, path = "/api/v1/log/stream", tag = "log", operation_id = "log_stream",
     security(("token" = ["viewer"])), params(StreamQuery),
     responses((status = 200, body = LogEvent, content_type = "text/event-stream")))]
@@ -69,7 +69,7 @@ async fn stream(state: State, Query(query): Query<StreamQuery>) -> Result<Respon
     Ok(stream.respond("log", Some, ()))
 }
 
-/// What is logged.
+/// Returns the log level in force.
 #[utoipa::path(get, path = "/api/v1/log/level", tag = "log", operation_id = "log_level",
     security(("token" = ["viewer"])), responses((status = 200, body = LogLevelView)))]
 async fn level(state: State) -> Json<LogLevelView> {
@@ -79,15 +79,15 @@ async fn level(state: State) -> Json<LogLevelView> {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct SetLevel {
-    /// As for `log.level`: `debug`, or `info,edge=debug`.
+    /// Level as in `log.level`: `debug`, or `info,edge=debug`.
     level: String,
-    /// Seconds until the configured level comes back, up to a day; until the next start when not given.
+    /// Seconds until the configured level returns, up to a day; without it, until the next start.
     for_s: Option<u64>,
 }
 
 const FOR_MAX: u64 = 24 * 3600;
 
-/// Changes what is logged, for a while or until the next start. To keep it, change the setting `log.level`.
+/// Changes the log level for a time or until the next start. To change it permanently, use the setting `log.level`.
 #[utoipa::path(put, path = "/api/v1/log/level", tag = "log", operation_id = "log_level_set",
     security(("token" = ["operator"])), request_body = SetLevel, responses((status = 200, body = LogLevelView)))]
 async fn set_level(

@@ -1,4 +1,4 @@
-//! `/metrics`: the same numbers as Prometheus reads them.
+//! `/metrics`: all figures in Prometheus' format.
 
 mod cluster;
 
@@ -25,11 +25,11 @@ pub(super) fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(metrics))
 }
 
-/// Everything that is counted, in Prometheus' text format.
+/// Returns all metrics in Prometheus' text format.
 #[utoipa::path(get, path = "/metrics", tag = "node", operation_id = "metrics", security(("token" = ["viewer"])),
     responses((status = 200, body = String, content_type = "text/plain; version=0.0.4")))]
 async fn metrics(state: State) -> Result<impl IntoResponse, Problem> {
-    // Whoever changes the registry may be waiting for the disk.
+    // A change of the configuration store may be waiting for the disk.
     let shared = state.clone();
     let kept = run_blocking(move || shared.keys.configstore()).await?;
     let shared = state.clone();
@@ -119,7 +119,7 @@ fn listeners(text: &mut Text, state: &State) {
     }
 }
 
-/// Every counter of the broker, one family after the other.
+/// Writes every counter of the broker, one family after the other.
 fn counters(text: &mut Text, figures: &Figures) {
     let (counters, store, _) = figures.counters();
     let each: Vec<Figure> = counters.each().chain(store.each()).collect();
@@ -130,7 +130,7 @@ fn counters(text: &mut Text, figures: &Figures) {
         let (kind, suffix) = if first.gauge { (Kind::Gauge, "") } else { (Kind::Counter, "_total") };
         let help = help(first.family).unwrap_or(first.help);
         let mut family = text.family(&format!("meridian_{}{suffix}", first.family), kind, help);
-        // Of the same label there may be several: one for connections, one for sessions.
+        // One label may have several counters: one for connections, one for sessions.
         let mut samples: Vec<(Option<(&str, &str)>, u64)> = Vec::new();
         for figure in each.iter().filter(|figure| figure.family == first.family) {
             match samples.iter_mut().find(|(label, _)| *label == figure.label) {
@@ -144,7 +144,7 @@ fn counters(text: &mut Text, figures: &Figures) {
     }
 }
 
-/// What a family means that has several counters, each with a meaning of its own.
+/// Returns the help of a family that has several counters, each with a help of its own.
 fn help(family: &str) -> Option<&'static str> {
     Some(match family {
         "disconnects" => "Connections closed by the broker, by reason.",
@@ -192,7 +192,7 @@ fn reactors(text: &mut Text, figures: &Figures) {
         worker.connections as f64
     });
 
-    // The last bucket holds all that took longer, so it has no upper end.
+    // The last bucket holds all longer turns, so it has no upper end.
     let bounds: Vec<f64> = (0..TURN_BUCKETS - 1).map(|power| (1_u64 << power) as f64 / 1e6).collect();
     let mut family = text.family("meridian_reactor_turn_seconds", Kind::Histogram, "How long turns took.");
     for (reactor, worker) in &rows {
@@ -233,7 +233,7 @@ fn doors(text: &mut Text, figures: &Figures) {
     family.sample(&[("kind", "resumed")], sum(|door| door.handshakes_resumed));
 }
 
-/// Without TLS the family has no sample.
+/// Writes the expiries of certificates. The family has no sample without TLS.
 fn certificates(text: &mut Text, state: &State) {
     let help = "When a certificate in use ends, since 1970, or the next list of revoked ones is due; of a file with several the first.";
     let mut family = text.family("meridian_certificate_not_after_timestamp_seconds", Kind::Gauge, help);
@@ -241,7 +241,7 @@ fn certificates(text: &mut Text, state: &State) {
     let mut seen = HashSet::new();
     for (listener, expiry) in &expiries {
         let (kind, file) = (expiry.kind.name(), expiry.file.to_string_lossy());
-        // Names of listeners, and `http` for the API, are not kept apart by the settings.
+        // The settings allow a listener whose name is `http`, as is that of the API.
         if seen.insert((listener, kind, file.clone())) {
             let labels = [("listener", listener.as_str()), ("kind", kind), ("certificate", &*file)];
             family.sample(&labels, expiry.not_after as f64);
@@ -281,7 +281,7 @@ fn authorizations(text: &mut Text, state: &State) {
     }
 }
 
-/// By link of the authentication chain; SCRAM counts as one.
+/// Writes a sample for each link of the authentication chain; SCRAM counts as one.
 fn links(text: &mut Text, state: &State) {
     let links = state.guard.link_figures();
     let help = "Answers of the links of the authentication chain.";
@@ -316,7 +316,7 @@ fn links(text: &mut Text, state: &State) {
         .for_each(|link| family.sample(&[("authenticator", link.name)], link.duration_max.as_secs_f64()));
 }
 
-/// Zeros where no tokens are configured, or their keys are not in a JWK Set.
+/// All values are 0 where no tokens are configured, or their keys are not in a JWK Set.
 fn tokens(text: &mut Text, state: &State) {
     let figures = state.guard.tokens().map(|tokens| tokens.figures()).unwrap_or_default();
     let help = "JSON Web Tokens that clients showed, by result.";
@@ -368,7 +368,7 @@ fn protection(text: &mut Text, state: &State) {
     text.one("meridian_protection_evicted_total", Kind::Counter, help, figures.evicted as f64);
 }
 
-/// The HTTP services of authentication and authorisation.
+/// Writes the figures of the HTTP services of authentication and authorisation.
 fn services(text: &mut Text, state: &State) {
     let services = state.guard.http_services().figures();
     let mut simple = |name: &str, kind: Kind, help: &str, value: fn(&ServiceFigures) -> f64| {
@@ -418,7 +418,7 @@ fn services(text: &mut Text, state: &State) {
     }
 }
 
-/// Users, access rules, bans, API keys and settings of the cluster, and the file that they are in.
+/// Writes the figures of users, access rules, bans, API keys and settings of the cluster, and of their file.
 fn configstore(text: &mut Text, figures: &configstore::Figures) {
     let help = "Records of the registry: users, access rules, bans, API keys and settings of the cluster.";
     let mut family = text.family("meridian_config_store_records", Kind::Gauge, help);
@@ -495,7 +495,7 @@ fn storage(text: &mut Text, view: &StorageView) {
     );
 }
 
-/// Only filters that an operator chose, of which there are 64 at most.
+/// Writes the figures of the filters that an operator chose: at most 64.
 fn topics(text: &mut Text, state: &State) {
     let help = "Messages on the topics of filters under observation, since that began.";
     let mut family = text.family("meridian_topic_messages_total", Kind::Counter, help);
@@ -542,7 +542,7 @@ fn http(text: &mut Text, state: &State) {
     text.one("meridian_audit_refused_unwritten_total", Kind::Counter, help, state.audit.unwritten() as f64);
 }
 
-/// Left out where the system does not tell.
+/// Figures that the system does not provide are left out.
 fn process(text: &mut Text, state: &State) {
     let ProcessFigures { cpu_s, resident_bytes, open_fds, max_fds, threads: _ } = ProcessFigures::read();
     if let Some(seconds) = cpu_s {

@@ -1,6 +1,6 @@
-//! What can be asked: one file for each noun. A route is an annotated function, and a line in its file's `routes`.
+//! Routes of the API: one file for each noun. A route is an annotated function, and a line in its file's `routes`.
 //!
-//! The annotation is all there is to say about a route: the gate takes the role that it needs, and the parameters that it knows, from
+//! The annotation is the only description of a route: the gate reads the required role and the known parameters from
 //! the OpenAPI document.
 
 mod alarms;
@@ -19,7 +19,7 @@ mod metrics;
 mod node;
 mod publish;
 mod retained;
-// Its noun is the broker's: where messages go.
+// Routes of the broker: destinations of messages.
 #[allow(clippy::module_inception)]
 mod routes;
 mod rules;
@@ -38,7 +38,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::state::State;
 
-/// All routes, and the document that describes them. The document keeps this order.
+/// Returns all routes, and the document that describes them. The document keeps this order.
 pub(crate) fn router() -> (axum::Router<State>, OpenApi) {
     let (router, document) = OpenApiRouter::new()
         .merge(health::routes())

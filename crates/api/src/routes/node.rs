@@ -20,7 +20,7 @@ pub(super) fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(node)).routes(routes!(nodes))
 }
 
-/// What a node is.
+/// Description of a node.
 #[derive(Serialize, ToSchema)]
 struct Node {
     name: String,
@@ -33,47 +33,48 @@ struct Node {
     workers: usize,
     /// `starting`, `ready` or `stopping`.
     state: &'static str,
-    /// How the disk is: `good`, `full`, `failed`; `memory` where nothing is kept on it.
+    /// Condition of the disk: `good`, `full`, `failed`; `memory` where nothing is kept on disk.
     storage: &'static str,
     data_dir: String,
     listeners: Vec<Listener>,
-    /// Connections at one time, at most.
+    /// Maximum number of simultaneous connections.
     connections_max: usize,
-    /// Where this API is served.
+    /// Address of this API.
     http: String,
     os: &'static str,
     cpus: usize,
-    /// Whether clients may connect without a user name and password only because there is no user yet: the first user ends that, unless
-    /// `auth.allow_anonymous` is set to `true`.
+    /// True while clients may connect without a user name and password only because there is no user yet. The first
+    /// user ends that, unless `auth.allow_anonymous` is set to `true`.
     open_until_first_user: bool,
-    /// Whether clients may publish and subscribe to everything only because there is no access rule yet, and `auth.no_match` is not set: from
-    /// the first rule on, what no rule allows is refused.
+    /// True while clients may publish and subscribe to everything only because there is no access rule yet and
+    /// `auth.no_match` is not set. The first rule ends that: actions that no rule allows are then refused.
     open_until_first_rule: bool,
-    /// Clients that are connected.
+    /// Connected clients.
     connections: u64,
-    /// Sessions that outlive their connection.
+    /// Durable sessions.
     sessions: u64,
     subscriptions: u64,
-    /// Messages by the broker from clients, since the start; rates are differences of two answers.
+    /// Messages received from clients since the start; rates are differences of two answers.
     messages_received: u64,
-    /// Messages by the broker to clients, since the start.
+    /// Messages sent to clients since the start.
     messages_sent: u64,
     /// Null where it belongs to no cluster, and until it takes its part.
     cluster: Option<ClusterSummary>,
 }
 
-/// A node's part in its cluster, in short; `/cluster` says more.
+/// A node's part in its cluster, in short; `/cluster` has more.
 #[derive(Serialize, ToSchema)]
 #[schema(as = NodeClusterView)]
 struct ClusterSummary {
     /// `core` or `replicant`.
     role: &'static str,
     region: String,
-    /// Whether it acknowledges messages of QoS 1 and 2.
+    /// True while it acknowledges messages of QoS 1 and 2.
     acknowledging: bool,
-    /// The core that this replicant hears from.
+    /// Core that this replicant is attached to.
     attached_to: Option<String>,
-    /// By how much its clock is ahead of those of most nodes, or behind when it is less than 0; null while it agrees with them to two seconds.
+    /// Offset of its clock from those of most nodes, in seconds; less than 0 when its clock is behind; null while they
+    /// agree to two seconds.
     clock_offset_s: Option<f64>,
     links: Vec<LinkSummary>,
 }
@@ -85,21 +86,22 @@ struct LinkSummary {
     node: String,
     role: &'static str,
     region: String,
-    /// `up`, `suspect` (nothing is heard of it), or `dead` (neither, and the cores agree on it).
+    /// `up`, `suspect` (the other node is silent), or `dead` (it is silent, and the cores declared it dead).
     state: &'static str,
-    /// For how long it has been so.
+    /// Seconds since the state changed.
     state_s: f64,
-    /// Null while the link is not up.
+    /// Round-trip time in milliseconds; null while the link is not up.
     round_trip_ms: Option<f64>,
-    /// By how much the other node's clock is ahead of this node's, or behind when it is less than 0; null while that is not known.
+    /// Offset of the other node's clock from this node's, in seconds; less than 0 when the other clock is behind; null
+    /// while unknown.
     clock_ahead_s: Option<f64>,
-    /// Whether that is more than two seconds, and not because it is this node's clock that is wrong.
+    /// True when the offset is more than two seconds and this node's clock is not the wrong one.
     clock_differs: bool,
     retransmitted_percent: f64,
-    /// That wait for the other node or its acknowledgement.
+    /// Bytes that wait for the other node or its acknowledgement.
     waiting_bytes: u64,
     waiting_frames: u64,
-    /// How long the oldest of them has waited.
+    /// Age of the oldest waiting frame, in seconds.
     oldest_s: f64,
     bytes_sent: u64,
     bytes_received: u64,
@@ -136,13 +138,13 @@ impl ClusterSummary {
     }
 }
 
-/// Where clients connect.
+/// A listener that clients connect to.
 #[derive(Serialize, ToSchema)]
 struct Listener {
     name: String,
     address: String,
     connections: usize,
-    /// 0 is no limit of its own.
+    /// Maximum number of connections; 0 is no limit of its own.
     connections_max: usize,
 }
 
@@ -186,7 +188,7 @@ impl Node {
     }
 }
 
-/// What this node is.
+/// Returns a description of this node.
 #[utoipa::path(get, path = "/api/v1/node", tag = "node", operation_id = "node", security(("token" = ["viewer"])),
     responses((status = 200, body = Node)))]
 async fn node(state: State) -> Json<Node> {
@@ -197,18 +199,18 @@ async fn node(state: State) -> Json<Node> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct NodesQuery {
-    /// Items of a page: 1 to 1000, 100 when not given.
+    /// Number of items of a page: 1 to 1000; default 100.
     limit: Option<usize>,
-    /// `next` of the page before.
+    /// `next` of the previous page.
     #[serde(rename = "cursor")]
     _cursor: Option<String>,
 }
 
-/// All nodes of the cluster; a node without a cluster is the only one.
+/// Lists all nodes of the cluster; a node without a cluster is the only one.
 #[utoipa::path(get, path = "/api/v1/nodes", tag = "node", operation_id = "nodes", security(("token" = ["viewer"])),
     params(NodesQuery), responses((status = 200, body = Page<Node>)))]
 async fn nodes(state: State, Query(query): Query<NodesQuery>) -> Result<Json<Page<Node>>, Problem> {
-    // Of itself there is one, which is the first page of any size.
+    // A single node lists only itself, which is the first page of any size.
     paging::limit(query.limit)?;
     Ok(Json(Page::whole(vec![Node::of(&state)])))
 }

@@ -24,13 +24,13 @@ pub(super) fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(publish)).routes(routes!(publish_batch))
 }
 
-/// Messages in one batch.
+/// Maximum number of messages in one batch.
 const BATCH_MAX: usize = 1000;
-/// Messages of a batch that wait for their acknowledgement at one time.
+/// Maximum number of messages of a batch that wait for their acknowledgement.
 const UNDER_WAY_MAX: usize = 64;
-/// For one message. Queues that are full make it wait as a client would, `queue.full_wait` by default 5 s.
+/// Maximum time for one message. Full queues make it wait as a client would, `queue.full_wait` by default 5 s.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// For a whole batch; what was not sent by then is not sent any more.
+/// Maximum time for a whole batch. Messages that are not sent by then are not sent.
 const BATCH_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A message to publish.
@@ -39,15 +39,15 @@ const BATCH_TIMEOUT: Duration = Duration::from_secs(20);
 struct MessageBody {
     #[schema(examples("sensors/kitchen/temperature"))]
     topic: String,
-    /// The payload as text. Without this and `payload_base64` the payload is empty.
+    /// Payload as text. Without this and `payload_base64` the payload is empty.
     payload: Option<String>,
-    /// The payload as Base64, instead of `payload`.
+    /// Payload as Base64, instead of `payload`.
     payload_base64: Option<String>,
     /// 0, 1 or 2.
     #[serde(default)]
     #[schema(maximum = 2)]
     qos: u8,
-    /// Kept for later subscribers; with an empty payload the one that is kept is deleted.
+    /// True to keep the message for later subscribers. An empty payload deletes the retained message.
     #[serde(default)]
     retain: bool,
     #[serde(default)]
@@ -66,7 +66,7 @@ struct PropertiesBody {
     /// Payload Format Indicator 1: the payload is UTF-8 text.
     #[serde(default)]
     payload_is_text: bool,
-    /// Pairs of name and value, in order; a name may come more than once.
+    /// Pairs of name and value, in order; a name may appear more than once.
     #[serde(default)]
     user_properties: Vec<(String, String)>,
 }
@@ -104,16 +104,16 @@ impl MessageBody {
     }
 }
 
-/// What became of a message.
+/// Result of a published message.
 #[derive(Debug, Serialize, ToSchema)]
 struct Published {
-    /// 0, or 16 when nobody wanted it.
+    /// 0, or 16 when there is no matching subscriber.
     reason_code: u8,
     #[schema(examples("no matching subscribers"))]
     reason: String,
 }
 
-/// Publishes a message. Answered when everybody it is for has it, as a PUBACK would be.
+/// Publishes a message. The answer comes when all its receivers have it, as a PUBACK would.
 #[utoipa::path(
     post, path = "/api/v1/publish", tag = "messages", operation_id = "publish",
     security(("token" = ["operator"])),
@@ -130,7 +130,7 @@ async fn publish(
     Ok(Json(sent.outcome(Instant::now() + TIMEOUT).await?))
 }
 
-/// Messages to publish, in this order: those on one topic arrive in it.
+/// Messages to publish, in this order. Messages on one topic arrive in this order.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct BatchBody {
@@ -138,7 +138,7 @@ struct BatchBody {
     messages: Vec<MessageBody>,
 }
 
-/// What became of each message, in the order of the request.
+/// Results of the messages, in the order of the request.
 #[derive(Debug, Serialize, ToSchema)]
 struct Batch {
     results: Vec<BatchResult>,
@@ -151,7 +151,7 @@ enum BatchResult {
     Refused { problem: ProblemDocument },
 }
 
-/// Publishes up to 1000 messages. One that is refused does not hold up the others.
+/// Publishes up to 1000 messages. A refused message does not delay the others.
 #[utoipa::path(
     post, path = "/api/v1/publish/batch", tag = "messages", operation_id = "publish_batch",
     security(("token" = ["operator"])),
@@ -205,15 +205,15 @@ async fn finish(sent: Result<Sent, Problem>, deadline: Instant) -> BatchResult {
     }
 }
 
-/// A message on its way.
+/// A message whose acknowledgement is pending.
 struct Sent(oneshot::Receiver<ReasonCode>);
 
-/// Hands a message to its reactor; those of one topic go to the same one, so they keep their order.
+/// Sends a message to its reactor. Messages of one topic go to the same one, so they keep their order.
 fn send(admin: &Admin, message: MessageBody) -> Result<Sent, Problem> {
     let publication = message.publication()?;
     let (reply_sender, reply_receiver) = oneshot::channel();
     let reply = move |code| {
-        // Nobody waits any more when the request was given up meanwhile.
+        // The receiver is gone when the request was dropped in the meantime.
         let _ = reply_sender.send(code);
     };
     admin.publish(&publication, Box::new(reply))?;

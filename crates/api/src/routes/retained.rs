@@ -23,7 +23,7 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 }
 
 const LISTING: &str = "retained";
-/// Messages deleted in one step.
+/// Number of messages deleted in one step.
 const STEP: usize = 500;
 
 /// A retained message without its payload.
@@ -32,9 +32,9 @@ struct RetainedItem {
     topic: String,
     qos: u8,
     payload_bytes: usize,
-    /// Since it arrived.
+    /// Seconds since it arrived.
     age_s: u64,
-    /// What is left of its Message Expiry Interval; null is for ever.
+    /// Remaining seconds of its Message Expiry Interval; null is never.
     expires_in_s: Option<u64>,
 }
 
@@ -54,15 +54,15 @@ impl From<RetainedInfo> for RetainedItem {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct RetainedQuery {
-    /// A Topic Filter; `#` when not given, which matches all but `$SYS`.
+    /// A Topic Filter; default `#`, which matches all but `$SYS`.
     filter: Option<String>,
-    /// Items of a page: 1 to 1000, 100 when not given.
+    /// Number of items of a page: 1 to 1000; default 100.
     limit: Option<usize>,
-    /// `next` of the page before.
+    /// `next` of the previous page.
     cursor: Option<String>,
 }
 
-/// The shard to go on in, and the topic behind which.
+/// The shard to continue in, and the last topic that was listed.
 type RetainedPosition = (u16, Option<String>);
 
 fn from_position((shard, after): RetainedPosition) -> (ShardId, Option<Box<str>>) {
@@ -113,7 +113,7 @@ struct Retained {
     topic: String,
     qos: u8,
     payload_base64: String,
-    /// The payload when it is UTF-8 text.
+    /// Payload when it is UTF-8 text.
     payload: Option<String>,
     payload_bytes: usize,
     content_type: Option<String>,
@@ -123,7 +123,7 @@ struct Retained {
     expires_in_s: Option<u64>,
 }
 
-/// The retained message of one topic, with its payload.
+/// Returns the retained message of one topic, with its payload.
 #[utoipa::path(
     get, path = "/api/v1/retained/message", tag = "messages", operation_id = "get_retained",
     security(("token" = ["operator"])),
@@ -159,17 +159,17 @@ async fn get(state: State, Query(query): Query<TopicQuery>) -> Result<Json<Retai
 struct DeleteQuery {
     /// One Topic Name.
     topic: Option<String>,
-    /// All that match this Topic Filter.
+    /// All topics that match this Topic Filter.
     filter: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 struct Deleted {
-    /// How many there were.
+    /// Number of deleted messages.
     deleted: usize,
 }
 
-/// Deletes the retained message of one topic, or all that match a filter. Nobody is sent anything.
+/// Deletes the retained message of one topic, or all that match a filter. Subscribers receive nothing.
 #[utoipa::path(
     delete, path = "/api/v1/retained", tag = "messages", operation_id = "delete_retained",
     security(("token" = ["operator"])),
@@ -205,10 +205,10 @@ async fn delete(
 }
 
 async fn delete_topics(state: &State, topics: &[Box<str>]) -> Result<usize, Problem> {
-    // As large as there can be answers, so that none is turned away; one for each worker.
+    // One slot for the answer of each worker, so that none is refused.
     let (reply_sender, mut reply_receiver) = mpsc::channel(state.admin.workers().count().max(1));
     let answers = state.admin.delete_retained(topics, move |count| {
-        // Nobody waits any more when the request was given up meanwhile.
+        // The receiver is gone when the request was dropped in the meantime.
         let _ = reply_sender.try_send(count);
     });
     let mut deleted = 0;

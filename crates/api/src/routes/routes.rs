@@ -1,4 +1,4 @@
-//! `/routes`: what the routing index holds, and who would get a message.
+//! `/routes`: contents of the routing index, and receivers of a message.
 
 use axum::Json;
 use serde::{Deserialize, Serialize};
@@ -17,10 +17,10 @@ pub(super) fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(find_receivers))
 }
 
-/// One at a time: each goes through the whole index.
+/// Permit for one listing at a time: each goes through the whole index.
 static LISTING: Semaphore = Semaphore::const_new(1);
 
-/// Routes looked through for one exact filter: it may have so many longer ones beside it.
+/// Maximum number of routes that are searched for one exact filter: many longer ones may precede it.
 const EXACT_SEARCH_MAX: usize = 100_000;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -29,24 +29,24 @@ const EXACT_SEARCH_MAX: usize = 100_000;
 struct RoutesQuery {
     /// Exactly this Topic Filter, without `$share/`.
     filter: Option<String>,
-    /// What the Topic Filter begins with.
+    /// Beginning of the Topic Filter.
     prefix: Option<String>,
-    /// Filters listed: 1 to 1000, 100 when not given.
+    /// Number of filters: 1 to 1000; default 100.
     limit: Option<usize>,
 }
 
-/// Some of the index, in no particular order.
+/// A part of the index, in no particular order.
 #[derive(Debug, Serialize, ToSchema)]
 struct Routes {
     items: Vec<Route>,
     next: Option<String>,
-    /// Whether there are more that match.
+    /// True when more routes match.
     truncated: bool,
     /// Pairs of filter and destination in the whole index.
     total: u64,
 }
 
-/// A Topic Filter and where its messages go.
+/// A Topic Filter and the destination of its messages.
 #[derive(Debug, Serialize, ToSchema)]
 struct Route {
     filter: String,
@@ -55,8 +55,8 @@ struct Route {
 
 #[derive(Debug, Serialize, ToSchema)]
 struct Destination {
-    /// `client`: a connection; `session_qos0`: a durable session's connection, for messages at QoS 0; `shard`: durable sessions of a
-    /// shard; `shard_groups`: shared subscriptions of a shard.
+    /// `client`: a connection; `session_qos0`: a durable session's connection, for messages at QoS 0; `shard`: durable
+    /// sessions of a shard; `shard_groups`: shared subscriptions of a shard.
     kind: &'static str,
     worker: Option<u16>,
     shard: Option<u16>,
@@ -79,7 +79,7 @@ async fn list(state: State, Query(query): Query<RoutesQuery>) -> Result<Json<Rou
     };
     let admin = state.admin.clone();
     let listed = run_blocking(move || {
-        // Held to the end, also when the request is given up before.
+        // Held to the end, also when the request is dropped earlier.
         let _turn = turn;
         let prefix = query.prefix.unwrap_or_default();
         let Some(filter) = query.filter else { return admin.routes(&prefix, limit) };
@@ -110,20 +110,20 @@ async fn list(state: State, Query(query): Query<RoutesQuery>) -> Result<Json<Rou
 struct MatchQuery {
     /// A Topic Name.
     topic: String,
-    /// Receivers listed: 1 to 1000, 100 when not given.
+    /// Number of receivers: 1 to 1000; default 100.
     limit: Option<usize>,
 }
 
-/// Who would get a message on a topic.
+/// Receivers of a message on a topic.
 #[derive(Debug, Serialize, ToSchema)]
 struct Receivers {
     topic: String,
     receivers: Vec<Receiver>,
-    /// Whether there are more.
+    /// True when there are more.
     truncated: bool,
-    /// How many there are in all; of a shared subscription each member counts.
+    /// Total number of receivers; each member of a shared subscription counts.
     total: usize,
-    /// Nodes of the cluster that did not answer: who is there is not listed.
+    /// Nodes of the cluster that did not answer: their receivers are not listed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     missing: Vec<String>,
@@ -132,20 +132,20 @@ struct Receivers {
 #[derive(Debug, Serialize, ToSchema)]
 struct Receiver {
     client_id: String,
-    /// The node that it is connected to, or that keeps its session.
+    /// Node that it is connected to, or that keeps its session.
     node: String,
     connected: bool,
-    /// Whether its session outlives its connection.
+    /// True when its session outlives its connection.
     durable: bool,
-    /// Its filters that match.
+    /// Filters of the receiver that match.
     filters: Vec<String>,
     /// The highest QoS that one of them grants.
     qos: u8,
-    /// The shared subscription of which one member gets it.
+    /// Shared subscription that delivers the message to one of its members.
     share: Option<String>,
 }
 
-/// Who would get a message on this topic, now.
+/// Lists the clients that would receive a message on this topic now.
 #[utoipa::path(
     get, path = "/api/v1/routes/match", tag = "routes", operation_id = "match_routes",
     security(("token" = ["viewer"])),

@@ -31,14 +31,14 @@ const LISTING: &str = "rules";
 struct RuleItem {
     #[schema(examples("17"))]
     id: String,
-    /// Its place among the rules, from 1: the first that speaks of a question decides it.
+    /// Position among the rules, from 1. The first rule that matches a question decides it.
     position: usize,
     /// A line as in a rules file.
     rule: String,
-    /// When false it decides nothing.
+    /// False disables the rule.
     enabled: bool,
     description: String,
-    /// The name of the key that wrote it last; empty in open mode.
+    /// Name of the key that wrote it last; empty in open mode.
     author: String,
     changed_at: Timestamp,
 }
@@ -57,7 +57,7 @@ impl RuleItem {
     }
 }
 
-/// What a rule is to say.
+/// Contents of a rule.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct RuleBody {
@@ -70,7 +70,7 @@ struct RuleBody {
     description: String,
 }
 
-/// A rule to be.
+/// A rule to add.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct AddRule {
@@ -81,26 +81,26 @@ struct AddRule {
     enabled: bool,
     #[serde(default)]
     description: String,
-    /// Its place, from 1; the last when not given.
+    /// Position, from 1; without it the rule is the last.
     position: Option<usize>,
 }
 
-/// All rules to be, in their order.
+/// All rules to store, in their order.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct AllRules {
     rules: Vec<RuleBody>,
 }
 
-/// Where a rule is to stand.
+/// New position of a rule.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct RulePosition {
-    /// From 1; beyond the last it is the last.
+    /// Position from 1; a value beyond the last is the last.
     position: usize,
 }
 
-/// How many rules there are now.
+/// Number of rules.
 #[derive(Debug, Serialize, ToSchema)]
 struct RuleCount {
     rules: usize,
@@ -110,9 +110,9 @@ struct RuleCount {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct PageQuery {
-    /// Items of a page: 1 to 1000, 100 when not given.
+    /// Number of items of a page: 1 to 1000; default 100.
     limit: Option<usize>,
-    /// `next` of the page before.
+    /// `next` of the previous page.
     cursor: Option<String>,
 }
 
@@ -148,7 +148,7 @@ async fn list(state: State, Query(query): Query<PageQuery>) -> Result<Json<Page<
     Ok(Json(Page::new(items, next)))
 }
 
-/// One rule.
+/// Returns one rule.
 #[utoipa::path(
     get, path = "/api/v1/rules/{id}", tag = "rules", operation_id = "rule",
     security(("token" = ["viewer"])), params(("id" = String, Path)),
@@ -160,7 +160,7 @@ async fn get(state: State, Path(id): Path<String>) -> Result<Json<RuleItem>, Pro
     Ok(Json(RuleItem::of(position, &rule)))
 }
 
-/// Adds a rule. Subscriptions are checked again, here and below: those that are no longer allowed end.
+/// Adds a rule. This and all other changes of rules check subscriptions again: those that are no longer allowed end.
 #[utoipa::path(
     post, path = "/api/v1/rules", tag = "rules", operation_id = "rule_add",
     security(("token" = ["admin"])), request_body = AddRule,
@@ -179,7 +179,7 @@ async fn add(
     Ok((StatusCode::CREATED, Json(item)))
 }
 
-/// Replaces what a rule says.
+/// Replaces the contents of a rule.
 #[utoipa::path(
     put, path = "/api/v1/rules/{id}", tag = "rules", operation_id = "rule_replace",
     security(("token" = ["admin"])), params(("id" = String, Path)), request_body = RuleBody,
@@ -197,7 +197,7 @@ async fn replace(
     Ok(Json(changed(&state, &caller, move |rules| rules.replace(id, &new, &by)).await?))
 }
 
-/// Moves a rule to another place.
+/// Moves a rule to another position.
 #[utoipa::path(
     put, path = "/api/v1/rules/{id}/position", tag = "rules", operation_id = "rule_move",
     security(("token" = ["admin"])), params(("id" = String, Path)), request_body = RulePosition,
@@ -228,7 +228,7 @@ async fn remove(state: State, caller: Caller, Path(id): Path<String>) -> Result<
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Has these rules instead of all that there are.
+/// Replaces all rules with these.
 #[utoipa::path(
     put, path = "/api/v1/rules", tag = "rules", operation_id = "rules_replace",
     security(("token" = ["admin"])), request_body = AllRules,

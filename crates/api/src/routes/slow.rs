@@ -1,4 +1,4 @@
-//! `/slow-subscribers`: whose messages take longest.
+//! `/slow-subscribers`: clients whose deliveries take longest.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct SlowQuery {
-    /// Clients listed: 1 to 100, 10 when not given.
+    /// Number of clients: 1 to 100; default 10.
     limit: Option<usize>,
 }
 
@@ -34,22 +34,22 @@ struct SlowQuery {
 struct SlowSubscribers {
     items: Vec<SlowSubscriber>,
     next: Option<String>,
-    /// Deliveries that take less are not looked at.
+    /// Shorter deliveries are not considered.
     threshold_ms: u64,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
 struct SlowSubscriber {
     client_id: String,
-    /// From the message's arrival at the node, or the client's if that was later, to its acknowledgement.
+    /// Time from the arrival of the message at the node, or of the client if that was later, to its acknowledgement.
     latency_ms: u64,
     topic: String,
     at: Timestamp,
-    /// False while it is still waited for.
+    /// False while the acknowledgement is pending.
     acknowledged: bool,
 }
 
-/// The subscribers whose deliveries took longest, the slowest first, each with its slowest delivery of late.
+/// Lists the subscribers whose recent deliveries took longest, slowest first, each with its slowest delivery.
 #[utoipa::path(
     get, path = "/api/v1/slow-subscribers", tag = "metrics", operation_id = "list_slow_subscribers",
     security(("token" = ["viewer"])),
@@ -63,7 +63,7 @@ async fn list(state: State, Query(query): Query<SlowQuery>) -> Result<Json<SlowS
     for worker in admin.workers() {
         slowest.extend(ask(|reply| admin.slow(worker, reply)).await?);
     }
-    // One that came back on another worker is listed once.
+    // A client that reconnected on another worker is listed once.
     slowest.sort_by(|a, b| b.latency.cmp(&a.latency).then_with(|| a.client_id.cmp(&b.client_id)));
     let mut listed = std::collections::HashSet::new();
     let items = slowest.into_iter().filter(|slow| listed.insert(slow.client_id.clone())).take(limit);
@@ -77,7 +77,7 @@ async fn list(state: State, Query(query): Query<SlowQuery>) -> Result<Json<SlowS
     Ok(Json(SlowSubscribers { items: items.collect(), next: None, threshold_ms: threshold(&state).await? }))
 }
 
-/// Forgets them all.
+/// Forgets all slow subscribers.
 #[utoipa::path(
     delete, path = "/api/v1/slow-subscribers", tag = "metrics", operation_id = "forget_slow_subscribers",
     security(("token" = ["operator"])),
@@ -88,7 +88,7 @@ async fn forget(state: State) -> StatusCode {
     StatusCode::NO_CONTENT
 }
 
-/// `monitor.slow_threshold` in force.
+/// Returns `monitor.slow_threshold` in force.
 async fn threshold(state: &State) -> Result<u64, Problem> {
     let configuration = state.configuration.clone();
     let view = run_blocking(move || configuration.view()).await?;

@@ -1,4 +1,4 @@
-//! `/stats`: the node in numbers, taken at one moment.
+//! `/stats`: figures of the node at one moment.
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
@@ -23,14 +23,14 @@ pub(super) fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(stats)).routes(routes!(history))
 }
 
-/// Numbers of the node. Reactors tell theirs about once a second; rates are differences of two answers.
+/// Figures of the node. Reactors publish theirs about once a second; rates are differences of two answers.
 #[derive(Serialize, ToSchema)]
 struct Stats {
     at: Timestamp,
     uptime_s: u64,
-    /// Clients that are connected.
+    /// Connected clients.
     connections: u64,
-    /// Sessions that outlive their connection.
+    /// Durable sessions.
     sessions: u64,
     subscriptions: u64,
     /// Pairs of Topic Filter and destination in the routing index.
@@ -39,14 +39,14 @@ struct Stats {
     queued: Queued,
     received: Traffic,
     sent: Traffic,
-    /// By packet type.
+    /// Packets by type.
     packets_received: BTreeMap<&'static str, u64>,
     packets_sent: BTreeMap<&'static str, u64>,
     dropped: Dropped,
     /// Every counter of the broker.
     counters: BTreeMap<&'static str, u64>,
     auth: Auth,
-    /// Connections that were not taken.
+    /// Connections that could not be accepted.
     accept_errors: u64,
     workers: Vec<Worker>,
     process: ProcessFigures,
@@ -62,11 +62,11 @@ struct Retained {
 #[derive(Serialize, ToSchema)]
 struct Queued {
     messages: u64,
-    /// In flight to durable sessions included.
+    /// Bytes of waiting messages, including those in flight to durable sessions.
     bytes: u64,
-    /// Of these, for clients that are away.
+    /// Part of `bytes` for clients that are not connected.
     offline_bytes: u64,
-    /// For how long the oldest message has waited.
+    /// Age of the oldest waiting message, in seconds.
     oldest_age_s: f64,
 }
 
@@ -75,7 +75,7 @@ struct Queued {
 struct Traffic {
     messages: u64,
     messages_by_qos: [u64; 3],
-    /// Of all packets.
+    /// Bytes of all packets.
     bytes: u64,
 }
 
@@ -85,7 +85,7 @@ struct Dropped {
     by_reason: BTreeMap<&'static str, u64>,
 }
 
-/// Questions of who may connect, by answer.
+/// Authentications by result.
 #[derive(Serialize, ToSchema)]
 #[schema(as = AuthFigures)]
 struct Auth {
@@ -104,16 +104,16 @@ struct Worker {
     worker: usize,
     connections: u64,
     turns: u64,
-    /// All time that was not spent waiting.
+    /// Time that was not spent waiting, in microseconds.
     busy_us: u64,
-    /// Of the last ten seconds, when somebody asked ten seconds ago; else since the start.
+    /// Percentile of the last ten seconds when a request came ten seconds ago; otherwise since the start.
     turn_us_p50: u64,
     turn_us_p99: u64,
     queued_bytes: u64,
     mailbox_bytes: u64,
 }
 
-/// The node in numbers.
+/// Returns figures of the node.
 #[utoipa::path(get, path = "/api/v1/stats", tag = "node", operation_id = "stats", security(("token" = ["viewer"])),
     responses((status = 200, body = Stats)))]
 async fn stats(state: State) -> Json<Stats> {
@@ -175,13 +175,14 @@ async fn stats(state: State) -> Json<Stats> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct HistoryQuery {
-    /// How far back, in seconds: 5 to 3600, 3600 when not given.
+    /// Length of the history in seconds: 5 to 3600; default 3600.
     seconds: Option<u64>,
 }
 
-/// Main figures of the last hour, every five seconds, so that a chart can begin with what was before.
+/// Returns main figures of the last hour, every five seconds.
 ///
-/// In a cluster, a request without `node` returns the sum over all nodes. Each node keeps its own hour in memory. Nodes have two seconds to answer.
+/// In a cluster, a request without `node` returns the sum over all nodes. Each node keeps its own hour in memory. Nodes
+/// have two seconds to answer.
 #[utoipa::path(get, path = "/api/v1/stats/history", tag = "node", operation_id = "stats_history", security(("token" = ["viewer"])),
     params(HistoryQuery), responses((status = 200, body = HistoryView)))]
 async fn history(state: State, Query(query): Query<HistoryQuery>) -> Result<Json<HistoryView>, Problem> {
@@ -205,7 +206,7 @@ fn dropped(each: &[Figure]) -> Dropped {
     Dropped { total: by_reason.values().sum(), by_reason }
 }
 
-/// Some counters exist for connections and for sessions: together they are what one name stands for.
+/// Adds up counters of one name: some exist for connections and for sessions.
 fn summed(each: &[Figure]) -> BTreeMap<&'static str, u64> {
     let mut counters = BTreeMap::new();
     each.iter().for_each(|figure| *counters.entry(figure.name).or_default() += figure.value);
@@ -229,12 +230,12 @@ fn workers(state: &State, figures: &Figures) -> Vec<Worker> {
     .collect()
 }
 
-/// For how long the oldest message has waited, in seconds.
+/// Age of the oldest waiting message, in seconds.
 pub(super) fn oldest_s(figures: &Figures) -> f64 {
     figures.workers.iter().map(|worker| worker.oldest).max().unwrap_or_default().as_secs_f64()
 }
 
-/// The packet's name in lower case, without a space.
+/// Returns the packet's name in lower case, without a space.
 pub(super) fn packet_name(packet: mqtt::PacketType) -> &'static str {
     use mqtt::PacketType as P;
     match packet {

@@ -1,4 +1,4 @@
-//! `/storage`: what the node keeps on disk.
+//! `/storage`: durable data of the node.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -18,7 +18,7 @@ pub(super) fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(storage)).routes(routes!(backup))
 }
 
-/// What the node keeps on disk.
+/// Durable data of the node.
 #[derive(Serialize, ToSchema)]
 struct Storage {
     /// `local-disk`, or `memory`: nothing outlives the process.
@@ -27,7 +27,7 @@ struct Storage {
     log: Option<StorageView>,
 }
 
-/// What the node keeps on disk: how the disk is, how much there is, what the last start found, the last backup.
+/// Returns the condition of the disk, figures of the log, the result of the last start, and the last backup.
 #[utoipa::path(get, path = "/api/v1/storage", tag = "node", operation_id = "storage", security(("token" = ["viewer"])),
     responses((status = 200, body = Storage)))]
 async fn storage(state: State) -> Result<Json<Storage>, Problem> {
@@ -39,17 +39,18 @@ async fn storage(state: State) -> Result<Json<Storage>, Problem> {
     Ok(Json(Storage { durability, log }))
 }
 
-/// Which backup to make.
+/// A backup to make.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct BackupBody {
-    /// The directory to make below `storage.backup_dir`: letters, digits, `.`, `_` and `-`, the first one a letter or a digit.
+    /// Directory to create below `storage.backup_dir`: `a-z`, `A-Z`, `0-9`, `.`, `_` and `-`; the first character must
+    /// be alphanumeric.
     #[schema(examples("2026-01-31"), max_length = 64)]
     name: String,
 }
 
-/// Begins to copy what the node keeps on disk, while the node goes on, into a new directory below `storage.backup_dir`. One copy at a
-/// time; `GET /api/v1/storage` tells how far it is.
+/// Begins to copy the durable data, while the node runs, into a new directory below `storage.backup_dir`. One copy at a
+/// time; `GET /api/v1/storage` shows the progress.
 #[utoipa::path(
     post, path = "/api/v1/storage/backups", tag = "node", operation_id = "backup_storage",
     security(("token" = ["admin"])),
@@ -79,7 +80,7 @@ async fn backup(
     }
 }
 
-/// One part of a path that leads nowhere else.
+/// Returns whether a name is one component of a path and cannot lead elsewhere.
 fn is_name(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     name.len() <= 64

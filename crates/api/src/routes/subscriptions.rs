@@ -1,4 +1,4 @@
-//! `/subscriptions` and `/clients/{client_id}/subscriptions`: who wants what, and changing it on a client's behalf.
+//! `/subscriptions` and `/clients/{client_id}/subscriptions`: subscriptions, and changes of them on a client's behalf.
 
 use std::sync::Arc;
 
@@ -26,13 +26,13 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 
 const LISTING: &str = "subscriptions";
 const LISTING_OF_CLIENT: &str = "client-subscriptions";
-/// Subscriptions of one client that are asked for in one step.
+/// Number of subscriptions of one client that are read in one step.
 const STEP: usize = 1000;
 
 /// A subscription of one client.
 #[derive(Debug, Serialize, ToSchema)]
 struct ClientSubscription {
-    /// As the client wrote it, with `$share/` where it is shared.
+    /// Topic Filter as the client wrote it, with `$share/` where it is shared.
     #[schema(examples("sensors/+/temperature"))]
     filter: String,
     /// The QoS that was granted.
@@ -44,14 +44,14 @@ struct ClientSubscription {
     subscription_id: Option<u32>,
 }
 
-/// A subscription and whose it is.
+/// A subscription and its client.
 #[derive(Debug, Serialize, ToSchema)]
 struct SubscriptionItem {
     #[serde(flatten)]
     subscription: ClientSubscription,
     client_id: String,
     connected: bool,
-    /// The node that it is connected to, or that keeps its session.
+    /// Node that it is connected to, or that keeps its session.
     node: String,
 }
 
@@ -64,13 +64,13 @@ struct SubscriptionsQuery {
     /// A Topic Name that the Topic Filter matches.
     #[serde(rename = "match")]
     matching: Option<String>,
-    /// The name of a shared subscription.
+    /// Name of a shared subscription.
     share: Option<String>,
-    /// One client's only.
+    /// Subscriptions of this client only.
     client_id: Option<String>,
-    /// Items of a page: 1 to 1000, 100 when not given.
+    /// Number of items of a page: 1 to 1000; default 100.
     limit: Option<usize>,
-    /// `next` of the page before.
+    /// `next` of the previous page.
     cursor: Option<String>,
 }
 
@@ -88,7 +88,7 @@ impl SubscriptionsQuery {
     }
 }
 
-/// Lists subscriptions: of clients that are connected, then of sessions whose clients are not.
+/// Lists subscriptions of connected clients, then of sessions whose clients are not connected.
 #[utoipa::path(
     get, path = "/api/v1/subscriptions", tag = "subscriptions", operation_id = "list_subscriptions",
     security(("token" = ["viewer"])),
@@ -130,7 +130,7 @@ async fn list(
     Ok(Json(Page::new(items, next)))
 }
 
-/// One client's that match; none of a client that is not there.
+/// Lists one client's matching subscriptions; none when the client does not exist.
 async fn list_one(
     state: &State,
     client_id: &str,
@@ -169,7 +169,7 @@ async fn list_one(
     Ok(Json(Page::new(items, next)))
 }
 
-/// Whether a subscription is meant.
+/// Returns whether a subscription matches the conditions.
 fn wants(filter: &SubscriptionFilter, text: &str) -> bool {
     let Ok(subscription) = Subscription::parse(text) else { return false };
     let matching =
@@ -183,9 +183,9 @@ fn wants(filter: &SubscriptionFilter, text: &str) -> bool {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct PageQuery {
-    /// Items of a page: 1 to 1000, 100 when not given.
+    /// Number of items of a page: 1 to 1000; default 100.
     limit: Option<usize>,
-    /// `next` of the page before.
+    /// `next` of the previous page.
     cursor: Option<String>,
 }
 
@@ -215,14 +215,14 @@ async fn list_of_client(
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct SubscribeBody {
-    /// With `$share/NAME/` for a shared subscription.
+    /// Topic Filter, with `$share/NAME/` for a shared subscription.
     #[schema(examples("sensors/+/temperature"))]
     filter: String,
-    /// The highest QoS: 0, 1 or 2.
+    /// Maximum QoS: 0, 1 or 2.
     #[serde(default = "one")]
     #[schema(default = 1, maximum = 2)]
     qos: u8,
-    /// Not the client's own messages.
+    /// True to exclude the client's own messages.
     #[serde(default)]
     no_local: bool,
     #[serde(default)]
@@ -240,7 +240,7 @@ fn one() -> u8 {
 }
 
 impl SubscribeBody {
-    /// Says everything that is wrong at once.
+    /// Checks all fields and reports all faults at once.
     fn check(self) -> Result<NewSubscription, Problem> {
         let mut errors = Vec::new();
         let mut wrong = |name: &str, detail: &str| {
@@ -289,17 +289,17 @@ impl SubscribeBody {
 /// The largest Variable Byte Integer (3.8.2.1.2).
 const SUBSCRIPTION_ID_MAX: u32 = 268_435_455;
 
-/// What came of it.
+/// Result of a subscribe or unsubscribe.
 #[derive(Debug, Serialize, ToSchema)]
 struct SubscribeResult {
     filter: String,
-    /// That of SUBACK or UNSUBACK.
+    /// Reason Code as in SUBACK or UNSUBACK.
     reason_code: u8,
     #[schema(examples("granted QoS 1"))]
     reason: String,
 }
 
-/// Subscribes a connected client, as if it had sent SUBSCRIBE. Access rules are not asked: the operator's word counts.
+/// Subscribes a connected client, as if it had sent SUBSCRIBE. Access rules do not apply to operators.
 #[utoipa::path(
     post, path = "/api/v1/clients/{client_id}/subscriptions", tag = "clients", operation_id = "subscribe_client",
     security(("token" = ["operator"])),
@@ -328,7 +328,7 @@ struct UnsubscribeQuery {
     filter: String,
 }
 
-/// Takes a subscription from a connected client, as if it had sent UNSUBSCRIBE.
+/// Removes a subscription of a connected client, as if it had sent UNSUBSCRIBE.
 #[utoipa::path(
     delete, path = "/api/v1/clients/{client_id}/subscriptions", tag = "clients", operation_id = "unsubscribe_client",
     security(("token" = ["operator"])),
@@ -387,7 +387,7 @@ fn outcome(
     }
 }
 
-/// The specification's name of a code, as it stands in the middle of a sentence.
+/// Returns the specification's name of a code, in the form for the middle of a sentence.
 pub(super) fn reason(code: ReasonCode) -> String {
     let name = code.name();
     let mut letters = name.chars();

@@ -24,16 +24,16 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct TopQuery {
-    /// Names of each kind: 1 to 50, 10 when not given.
+    /// Number of names of each kind: 1 to 50; default 10.
     limit: Option<usize>,
 }
 
-/// The busiest over the last whole window, the busiest first. Figures are estimates.
+/// The busiest clients and topics over the last whole window, busiest first. Figures are estimates.
 #[derive(Debug, Serialize, ToSchema)]
 struct Top {
-    /// 0: no window is whole yet.
+    /// Length of the window in seconds; 0 when no window is complete yet.
     window_s: f64,
-    /// One message of so many was looked at.
+    /// Sampling interval: one message in this number was examined.
     sample: u64,
     publishers: Vec<BusyClient>,
     subscribers: Vec<BusyClient>,
@@ -54,7 +54,7 @@ struct BusyTopic {
     bytes_per_s: f64,
 }
 
-/// The busiest publishers, subscribers and topics, by sampling.
+/// Lists the busiest publishers, subscribers and topics, by sampling.
 #[utoipa::path(
     get, path = "/api/v1/top", tag = "node", operation_id = "get_top",
     security(("token" = ["viewer"])),
@@ -68,7 +68,7 @@ async fn top(state: State, Query(query): Query<TopQuery>) -> Result<Json<Top>, P
     for worker in admin.workers() {
         all.push(ask(|reply| admin.top(worker, reply)).await?);
     }
-    // Each worker has windows of its own, which begin within about a second of each other.
+    // Each worker has its own windows, which begin within about a second of each other.
     let window = all.iter().map(|top| top.window).max().unwrap_or_default();
     let sample = all.iter().map(|top| top.sample).max().unwrap_or_default();
     let merge = |of: fn(&broker::admin::Top) -> &Vec<Busy>| {
@@ -94,14 +94,14 @@ async fn top(state: State, Query(query): Query<TopQuery>) -> Result<Json<Top>, P
     }))
 }
 
-/// A second.
+/// Rate per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Rate {
     messages: f64,
     bytes: f64,
 }
 
-/// Adds up what each worker has seen of a name in its window of so many seconds.
+/// Adds up the samples of each worker by name. A sample has the length of its window in seconds.
 fn busiest<'a>(seen: impl Iterator<Item = (&'a Busy, f64)>, limit: usize) -> Vec<(Arc<str>, Rate)> {
     let mut by_name: HashMap<Arc<str>, Rate> = HashMap::new();
     for (busy, seconds) in seen.filter(|(_, seconds)| *seconds > 0.0) {
@@ -118,7 +118,7 @@ fn busiest<'a>(seen: impl Iterator<Item = (&'a Busy, f64)>, limit: usize) -> Vec
     all
 }
 
-/// To what an estimate can mean.
+/// Rounds to the precision of an estimate.
 fn rounded(number: f64) -> f64 {
     (number * 10.0).round() / 10.0
 }

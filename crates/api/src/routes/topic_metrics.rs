@@ -1,4 +1,4 @@
-//! `/topic-metrics`: messages on the topics of chosen filters, counted.
+//! `/topic-metrics`: message counts on the topics of chosen filters.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -19,16 +19,16 @@ pub(super) fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(list, add, remove))
 }
 
-/// What was counted for one filter.
+/// Counts of one filter.
 #[derive(Debug, Serialize, ToSchema)]
 struct TopicMetrics {
     filter: String,
     since_at: Timestamp,
-    /// From clients and operators.
+    /// Messages from clients and operators.
     received: MessageCount,
-    /// To clients.
+    /// Messages to clients.
     sent: MessageCount,
-    /// Deliveries that came to nothing.
+    /// Deliveries that were dropped.
     dropped: u64,
 }
 
@@ -36,7 +36,7 @@ struct TopicMetrics {
 struct MessageCount {
     messages: u64,
     by_qos: [u64; 3],
-    /// Of payloads.
+    /// Bytes of payloads.
     bytes: u64,
 }
 
@@ -77,7 +77,7 @@ struct FilterBody {
     filter: String,
 }
 
-/// Counts messages on topics that match this filter from now on. There may be 64 filters.
+/// Counts messages on topics that match this filter from now on. The limit is 64 filters.
 #[utoipa::path(
     post, path = "/api/v1/topic-metrics", tag = "metrics", operation_id = "add_topic_metrics",
     security(("token" = ["operator"])),
@@ -113,7 +113,7 @@ struct FilterQuery {
     filter: String,
 }
 
-/// Ends counting for a filter and forgets its figures.
+/// Stops counting for a filter and forgets its figures.
 #[utoipa::path(
     delete, path = "/api/v1/topic-metrics", tag = "metrics", operation_id = "remove_topic_metrics",
     security(("token" = ["operator"])),

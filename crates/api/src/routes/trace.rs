@@ -1,4 +1,4 @@
-//! `/trace`: what happens to a client, on a topic or from a network, as it happens.
+//! `/trace`: live events of a client, on a topic or from a network.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -33,31 +33,31 @@ const EVENTS_DEFAULT: u64 = 10_000;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct TraceQuery {
-    /// What happens to this client. One of `client_id`, `topic` and `address` is needed.
+    /// Events of this client. One of `client_id`, `topic` and `address` is required.
     client_id: Option<String>,
     /// Each PUBLISH on a topic that matches this Topic Filter, as it arrives and as it is delivered.
     topic: Option<String>,
-    /// What happens to clients of this address or network, such as `10.0.0.0/8`.
+    /// Events of clients of this address or network, such as `10.0.0.0/8`.
     address: Option<String>,
-    /// Bytes of each payload that are shown: 0 to 4096, none when not given.
+    /// Number of bytes shown of each payload: 0 to 4096; default 0.
     payload: Option<usize>,
-    /// For how long: 1 to 3600 seconds, 60 when not given.
+    /// Duration: 1 to 3600 seconds; default 60.
     seconds: Option<u64>,
-    /// How many events: 1 to 100000, 10000 when not given.
+    /// Maximum number of events: 1 to 100000; default 10000.
     events: Option<u64>,
-    /// These kinds of events only; may be repeated.
+    /// Kinds of events to include; may be repeated.
     #[serde(default)]
     kind: Vec<String>,
 }
 
-/// What a trace looks at, and how far.
+/// Subject and limits of a trace.
 #[derive(Debug)]
 struct Plan {
     subject: TraceSubject,
     payload: usize,
     time: Duration,
     events: u64,
-    /// Empty: all.
+    /// Kinds of events; empty: all.
     kinds: Vec<&'static str>,
 }
 
@@ -118,13 +118,13 @@ fn kind_name(kind: TraceKind) -> &'static str {
 #[derive(Debug, Serialize, ToSchema)]
 struct TraceItem {
     at: Timestamp,
-    /// `connect`, `connack`, `publish_in`, `publish_out`, `packet_in`, `packet_out`, `subscribe`, `unsubscribe`, `disconnect` or
-    /// `dropped`.
+    /// `connect`, `connack`, `publish_in`, `publish_out`, `packet_in`, `packet_out`, `subscribe`, `unsubscribe`,
+    /// `disconnect` or `dropped`.
     kind: &'static str,
     /// Empty for an operator.
     client_id: String,
     address: Option<String>,
-    /// The reactor.
+    /// Reactor of the connection.
     worker: u16,
     #[serde(skip_serializing_if = "Option::is_none")]
     topic: Option<String>,
@@ -136,7 +136,7 @@ struct TraceItem {
     packet_id: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_bytes: Option<usize>,
-    /// The beginning of the payload in Base64.
+    /// Beginning of the payload in Base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -166,7 +166,8 @@ impl TraceItem {
     }
 }
 
-/// Events as they happen, until a limit is reached or the reader goes: `trace`, `lost` (how many the reader did not get), `end` (why).
+/// Streams events as they happen, until a limit is reached or the reader disconnects: `trace`, `lost` (number of events
+/// that the reader missed), `end` (reason).
 #[utoipa::path(
     get, path = "/api/v1/trace", tag = "trace", operation_id = "trace",
     security(("token" = ["operator"])),
@@ -181,7 +182,7 @@ async fn trace(state: State, Query(query): Query<TraceQuery>) -> Result<Response
     let losses = Arc::new(Losses { sink, of_sink: AtomicU64::new(0), reported: AtomicU64::new(0) });
     let at_source = losses.clone();
     let on_event = move |event: TraceEvent| {
-        // What was not asked for is not lost either.
+        // An event that was not requested does not count as lost.
         if !kinds.is_empty() && !kinds.contains(&kind_name(event.kind)) {
             return true;
         }
@@ -204,12 +205,12 @@ async fn trace(state: State, Query(query): Query<TraceQuery>) -> Result<Response
     Ok(stream.for_at_most(time).events_max(events).respond("trace", render, running))
 }
 
-/// Events that were lost: those that the stream had no room for, of which it tells by itself, and those beyond what a reactor hands on
-/// in a second, which never came here.
+/// Number of lost events. The stream counts and reports those that it had no room for. This adds those beyond the rate
+/// of a reactor, which never reached the stream.
 struct Losses {
     sink: Sink<TraceEvent>,
     of_sink: AtomicU64,
-    /// Of the others, those that the reader was told of.
+    /// Number of those beyond the rate that are already reported to the reader.
     reported: AtomicU64,
 }
 

@@ -32,7 +32,7 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 }
 
 const LISTING: &str = "users";
-/// Records that one request looks at.
+/// Maximum number of records that one request reads.
 const LOOKED_AT_MAX: usize = 20_000;
 const STEP: usize = 500;
 
@@ -40,11 +40,11 @@ const STEP: usize = 500;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListQuery {
-    /// Part of the name, the tenant or the description; ASCII letters in either case.
+    /// Part of the name, the tenant or the description; ASCII upper and lower case are equal.
     search: Option<String>,
-    /// Items of a page: 1 to 1000, 100 when not given.
+    /// Number of items of a page: 1 to 1000; default 100.
     limit: Option<usize>,
-    /// `next` of the page before.
+    /// `next` of the previous page.
     cursor: Option<String>,
 }
 
@@ -52,7 +52,7 @@ struct ListQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ChangeQuery {
-    /// Leaves the user's connections open, on every node: what they may do stays what it was when they came.
+    /// True to keep the user's connections open, on every node. Their rights are unchanged.
     #[serde(default)]
     keep_connected: bool,
 }
@@ -63,7 +63,7 @@ impl ChangeQuery {
     }
 }
 
-/// Lists users by their names. Passwords are not kept, and their hashes are not shown.
+/// Lists users by name. Passwords are not stored, and their hashes are not shown.
 #[utoipa::path(
     get, path = "/api/v1/users", tag = "users", operation_id = "users",
     security(("token" = ["viewer"])), params(ListQuery),
@@ -79,7 +79,7 @@ async fn list(state: State, Query(query): Query<ListQuery>) -> Result<Json<Page<
     Ok(Json(Page::new(items, next)))
 }
 
-/// Users behind this name, and where to go on.
+/// Returns a page of users after this name, and the cursor.
 fn page(
     users: &Users,
     mut after: Option<String>,
@@ -94,7 +94,7 @@ fn page(
             if items.len() == limit {
                 return (items, after);
             }
-            // One that cannot be read is in the log, and can be removed by its name.
+            // A record that cannot be read is in the log, and can be removed by its name.
             let item = match record {
                 Ok(record) => UserItem::of(&name, &record),
                 Err(_) => UserItem::damaged(&name),
@@ -111,7 +111,7 @@ fn page(
     (items, after)
 }
 
-/// One user.
+/// Returns one user.
 #[utoipa::path(
     get, path = "/api/v1/users/{name}", tag = "users", operation_id = "user",
     security(("token" = ["viewer"])), params(("name" = String, Path)),
@@ -147,8 +147,8 @@ async fn add(
     Ok((StatusCode::CREATED, Json(added.await??)))
 }
 
-/// Replaces all that is said of a user; the password stays when none is given. The user's connections are closed within seconds, in a
-/// cluster on every node.
+/// Replaces all fields of a user; without a password the old one stays. The user's connections are closed within
+/// seconds, in a cluster on every node.
 #[utoipa::path(
     put, path = "/api/v1/users/{name}", tag = "users", operation_id = "user_replace",
     security(("token" = ["admin"])), params(("name" = String, Path), ChangeQuery), request_body = UserBody,
@@ -169,7 +169,8 @@ async fn replace(
     change(state, caller, name, query, move |record| with(body.record(record), secrets.clone())).await
 }
 
-/// Changes a user's password, or whether it may get in. The user's connections are closed within seconds, in a cluster on every node.
+/// Changes a user's password, or whether the user is enabled. The user's connections are closed within seconds, in a
+/// cluster on every node.
 #[utoipa::path(
     patch, path = "/api/v1/users/{name}", tag = "users", operation_id = "user_patch",
     security(("token" = ["admin"])), params(("name" = String, Path), ChangeQuery), request_body = UserPatch,
@@ -193,7 +194,8 @@ async fn patch(
     .await
 }
 
-/// Removes a user. Its connections are closed within seconds, in a cluster on every node; their sessions stay for as long as they were to.
+/// Removes a user. The user's connections are closed within seconds, in a cluster on every node. The sessions stay
+/// until they expire.
 #[utoipa::path(
     delete, path = "/api/v1/users/{name}", tag = "users", operation_id = "user_remove",
     security(("token" = ["admin"])), params(("name" = String, Path), ChangeQuery),
@@ -209,17 +211,18 @@ async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Users to bring in.
+/// Users to import.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Import {
-    /// Either these ..
+    /// Users as objects, instead of `csv`.
     #[serde(default)]
     users: Vec<UserBody>,
-    /// .. or lines of comma-separated values, the first of which names the columns: `name`, and any of `password`, `password_hash`,
-    /// `superuser`, `enabled`, `tenant`, `description`.
+    /// Users as lines of comma-separated values, instead of `users`. The first line names the columns: `name`, and any
+    /// of `password`, `password_hash`, `superuser`, `enabled`, `tenant`, `description`.
     csv: Option<String>,
-    /// What becomes of users who are there already: `refuse` brings nobody in, `keep` leaves them as they are, `replace` replaces them.
+    /// Treatment of users that exist already: `refuse` imports no user, `keep` leaves them unchanged, `replace`
+    /// replaces them.
     #[serde(default)]
     existing: ExistingName,
 }
@@ -233,17 +236,19 @@ enum ExistingName {
     Replace,
 }
 
-/// What came of it.
+/// Result of an import.
 #[derive(Debug, Serialize, ToSchema)]
 struct ImportResult {
     added: usize,
     replaced: usize,
-    /// Left as they were.
+    /// Users that were left unchanged.
     kept: usize,
 }
 
-/// Brings many users in, as far as the body's limit goes. Either all are right, or nobody comes in. Passwords that have to be hashed
-/// take time, so there may be 200 of them at once; hashes may be as many as there is room for.
+/// Imports users, up to the size limit of the body. All users are imported, or none.
+///
+/// Passwords take time to hash, so a request may have at most 200. The number of hashes is limited by the size of the
+/// body only.
 #[utoipa::path(
     post, path = "/api/v1/users/import", tag = "users", operation_id = "users_import",
     security(("token" = ["admin"])), params(ChangeQuery), request_body = Import,
@@ -287,7 +292,7 @@ async fn import(
     Ok(Json(ImportResult { added, replaced, kept }))
 }
 
-/// Passwords of an import; each takes some 50 ms.
+/// Maximum number of passwords of an import; each takes about 50 ms.
 const PASSWORDS_MAX: usize = 200;
 
 async fn change(
@@ -305,7 +310,7 @@ async fn change(
     Ok(Json(changed.await??))
 }
 
-/// Before a password is hashed for nobody.
+/// Checks that the user exists, so that no password is hashed in vain.
 async fn known(state: &State, name: &str) -> Result<(), Problem> {
     let (state, name) = (state.clone(), name.to_owned());
     run_blocking(move || match state.users.get(&name)? {
@@ -316,7 +321,7 @@ async fn known(state: &State, name: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// A record with a new password, when there is one: the old keys of SCRAM are for the old one.
+/// Returns the record with a new password, when there is one. The old keys of SCRAM belong to the old password.
 fn with(record: UserRecord, secrets: Option<Hashed>) -> UserRecord {
     match secrets {
         Some(Hashed { hash, scram }) => UserRecord { hash: Some(hash), scram, ..record },

@@ -1,4 +1,4 @@
-//! Who asks.
+//! The caller of a request.
 
 use std::sync::Arc;
 
@@ -15,18 +15,18 @@ pub(super) fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(whoami))
 }
 
-/// What the token stands for.
+/// Caller of a request.
 #[derive(Serialize, ToSchema)]
 struct WhoAmI {
     /// Name of the key; `null` when there is no key at all.
     #[schema(value_type = Option<String>)]
     name: Option<Arc<str>>,
     role: Role,
-    /// No API key exists: everybody who reaches this server is an admin.
+    /// True when no API key exists: every client that reaches this server is an admin.
     open: bool,
 }
 
-/// Whose token this is, and what it permits.
+/// Returns the key and the role of this token.
 #[utoipa::path(get, path = "/api/v1/whoami", tag = "access", operation_id = "whoami", security(("token" = ["viewer"])),
     responses((status = 200, body = WhoAmI)))]
 async fn whoami(state: State, caller: Caller) -> Json<WhoAmI> {

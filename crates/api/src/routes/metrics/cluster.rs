@@ -1,9 +1,10 @@
-//! The node's part in its cluster, as Prometheus reads it. Left out where the node belongs to no cluster.
+//! Metrics of the node's part in its cluster. Left out where the node belongs to no cluster.
 
 use crate::cluster::{ClusterView, LaneView, LinkView, MembershipView, NodeRoutes, TransportView};
 use crate::metrics::{Kind, Text};
 
-/// The number of series grows with the nodes of the cluster, which have a limit; not with clients or topics.
+/// Writes all of them. The number of series grows with the nodes of the cluster, which have a limit, and not with
+/// clients or topics.
 pub(super) fn cluster(text: &mut Text, view: &ClusterView) {
     own(text, view);
     nodes(text, &view.routes);
@@ -15,7 +16,7 @@ pub(super) fn cluster(text: &mut Text, view: &ClusterView) {
     }
 }
 
-/// Where the cores agree on the members. What is of the agreement itself only cores tell.
+/// Writes the figures of the members where the cores agree on them. Only cores have those of the meta group.
 fn membership(text: &mut Text, view: &MembershipView) {
     let help = "Members of the cluster as far as this node knows, by what the cores agree on: alive, leaving, suspect or dead.";
     let mut family = text.family("meridian_cluster_members", Kind::Gauge, help);
@@ -101,7 +102,7 @@ fn own(text: &mut Text, view: &ClusterView) {
     family.sample(&[("when", "after")], view.compressed_after_bytes as f64);
 }
 
-/// What is known of each node, this one included.
+/// Writes the figures of each node, including this one.
 fn nodes(text: &mut Text, nodes: &[NodeRoutes]) {
     let mut each = |name: &str, help: &str, figure: fn(&NodeRoutes) -> u64| {
         let mut family = text.family(&format!("meridian_cluster_node_{name}"), Kind::Gauge, help);
@@ -157,7 +158,7 @@ fn links(text: &mut Text, links: &[LinkView]) {
     each("unconfirmed_messages", gauge, help, |link| Some(link.unconfirmed as f64));
 }
 
-/// By link and class of frames.
+/// Writes the figures of each link by class of frames.
 fn lanes(text: &mut Text, links: &[LinkView]) {
     let mut each = |name: &str, kind: Kind, help: &str, figure: fn(&LaneView) -> f64| {
         let mut family = text.family(&format!("meridian_link_{name}"), kind, help);

@@ -1,4 +1,4 @@
-//! Users as they are sent, and how their passwords are hashed.
+//! Users in requests, and the hashing of their passwords.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,19 @@ use super::secret::Secret;
 use crate::ask::run_blocking;
 use crate::problem::Problem;
 
-/// What is said of a user.
+/// Contents of a user.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UserBody {
-    /// 1 to 1024 bytes without control characters. Needed where the path does not say it.
+    /// 1 to 1024 bytes without control characters. Required where the path does not name the user.
     pub name: Option<String>,
-    /// Hashed (argon2id) as soon as it arrives.
+    /// Password; hashed (argon2id) as soon as it arrives.
     #[schema(value_type = Option<String>, write_only)]
     pub password: Option<Secret>,
     /// A hash as in a password file, instead of a password.
     #[schema(value_type = Option<String>, write_only)]
     pub password_hash: Option<Secret>,
-    /// With a password: keys of SCRAM-SHA-256 too, of so many iterations (4096 to 5000000).
+    /// Number of iterations (4096 to 5000000). With a password, it adds keys of SCRAM-SHA-256.
     pub scram_iterations: Option<u32>,
     #[serde(default = "yes")]
     pub enabled: bool,
@@ -39,7 +39,7 @@ pub struct UserBody {
     pub description: String,
 }
 
-/// How much a user's client may publish; 0 is no limit.
+/// Publish rates of a user's clients; 0 is no limit.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 #[derive(Default)]
@@ -50,17 +50,17 @@ pub struct RatesBody {
     pub bytes_burst: u64,
 }
 
-/// What is to be different about a user.
+/// Changes of a user.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UserPatch {
-    /// Hashed (argon2id) as soon as it arrives.
+    /// Password; hashed (argon2id) as soon as it arrives.
     #[schema(value_type = Option<String>, write_only)]
     pub password: Option<Secret>,
     /// A hash as in a password file, instead of a password.
     #[schema(value_type = Option<String>, write_only)]
     pub password_hash: Option<Secret>,
-    /// With a password: keys of SCRAM-SHA-256 too, of so many iterations (4096 to 5000000).
+    /// Number of iterations (4096 to 5000000). With a password, it adds keys of SCRAM-SHA-256.
     pub scram_iterations: Option<u32>,
     pub enabled: Option<bool>,
 }
@@ -76,7 +76,7 @@ impl UserBody {
         self.name.take().ok_or_else(|| Problem::invalid("name", "it is missing"))
     }
 
-    /// The record as it is said to be; password and times are those of the old one.
+    /// Returns the record of this body; password and times are those of the old record.
     pub fn record(&self, old: UserRecord) -> UserRecord {
         UserRecord {
             enabled: self.enabled,
@@ -92,7 +92,7 @@ impl UserBody {
 }
 
 impl UserPatch {
-    /// For the audit log.
+    /// Text for the audit log.
     pub fn note(&self) -> String {
         let password = if self.password.is_some() || self.password_hash.is_some() { "password" } else { "" };
         match self.enabled {
@@ -118,20 +118,20 @@ impl From<RatesRecord> for RatesBody {
     }
 }
 
-/// What is kept of a password.
+/// Stored form of a password.
 #[derive(Clone)]
 pub struct Hashed {
     pub hash: String,
     pub scram: Option<String>,
 }
 
-/// Passwords that are hashed at one time: each takes 19 MiB and a CPU.
+/// Permits to hash passwords: each hash takes 19 MiB and a CPU.
 static AT_ONCE: Semaphore = Semaphore::const_new(2);
 
-/// What is to be kept of a password, or the hash that came instead; `None` without either.
+/// Hashes a password, or returns the hash that came instead; `None` without either.
 ///
 /// # Errors
-/// Both, or what SCRAM cannot have.
+/// Both are present, or the parameters of SCRAM are invalid.
 pub async fn hashed(
     password: Option<Secret>,
     hash: Option<Secret>,
@@ -160,5 +160,5 @@ pub async fn hashed(
     Ok(Some(Hashed { hash, scram }))
 }
 
-/// Bytes of a password; CONNECT has no room for more.
+/// Maximum number of bytes of a password; CONNECT has no room for more.
 const PASSWORD_MAX: usize = 65_535;

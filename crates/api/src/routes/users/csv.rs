@@ -3,8 +3,10 @@
 use super::body::UserBody;
 use super::secret::Secret;
 
+/// Reads users.
+///
 /// # Errors
-/// What is wrong, with its line; no value is repeated, as it may be a password.
+/// The fault, with its line. No value is repeated, as it may be a password.
 pub fn read(text: &str) -> Result<Vec<UserBody>, String> {
     let mut rows = rows(text)?.into_iter();
     let (_, header) = rows.next().ok_or("the first line names the columns; `name` has to be there")?;
@@ -49,7 +51,7 @@ fn truth(column: &str, value: &str, default: bool) -> Result<bool, String> {
     }
 }
 
-/// Rows, each with the line where it begins. Empty lines are none.
+/// Splits the text into rows, each with the line where it begins. Empty lines are skipped.
 fn rows(text: &str) -> Result<Vec<(usize, Vec<String>)>, String> {
     let mut rows = Vec::new();
     let (mut row, mut field) = (Vec::new(), String::new());

@@ -9,24 +9,24 @@ use utoipa::ToSchema;
 use super::body::RatesBody;
 use crate::timestamp::Timestamp;
 
-/// A user. Neither the password nor what is made of it is shown.
+/// A user. Neither the password nor its hash is shown.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct UserItem {
     pub name: String,
-    /// When false the user cannot connect.
+    /// False when the user cannot connect.
     pub enabled: bool,
-    /// May do everything.
+    /// True when the user may do everything.
     pub superuser: bool,
-    /// Whether there is a password.
+    /// True when there is a password.
     pub has_password: bool,
-    /// Whether it can be proven by SCRAM-SHA-256.
+    /// True when the password can be proven by SCRAM-SHA-256.
     pub has_scram: bool,
-    /// What comes before the topics of its clients; `null`: nothing.
+    /// Prefix of all topics of its clients; `null`: none.
     pub tenant: Option<String>,
     pub attributes: BTreeMap<String, String>,
-    /// Instead of those of the configuration; `null`: as configured.
+    /// Rates that replace those of the configuration; `null`: as configured.
     pub rates: Option<RatesBody>,
-    /// Access rules of its own, asked before all others.
+    /// Access rules of the user, evaluated before all others.
     pub rules: Vec<String>,
     pub description: String,
     pub created_at: Timestamp,
@@ -52,13 +52,13 @@ impl UserItem {
         }
     }
 
-    /// One whose record makes no sense: refused at CONNECT, and to be removed.
+    /// Returns a user whose record cannot be read. It is refused at CONNECT and can be removed.
     pub fn damaged(name: &str) -> Self {
         let record = UserRecord { enabled: false, ..UserRecord::new(0) };
         Self { description: "this record cannot be used; see the log".to_owned(), ..Self::of(name, &record) }
     }
 
-    /// Whether a text in small letters is a part of what is said of it.
+    /// Returns whether a text in lower case is a part of the name, tenant or description.
     pub fn matches(&self, search: &str) -> bool {
         let texts = [Some(&self.name), self.tenant.as_ref(), Some(&self.description)];
         texts.into_iter().flatten().any(|text| text.to_ascii_lowercase().contains(search))

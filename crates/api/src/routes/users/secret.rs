@@ -1,4 +1,4 @@
-//! A password on its way to its hash.
+//! A password before it is hashed.
 
 use serde::{Deserialize, Deserializer};
 
@@ -23,7 +23,7 @@ impl std::fmt::Debug for Secret {
 }
 
 impl<'de> Deserialize<'de> for Secret {
-    /// What is no text is not repeated in the error, as others would be.
+    /// An error does not repeat a value of the wrong type, as other types do.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match serde_json::Value::deserialize(deserializer)? {
             serde_json::Value::String(text) => Ok(Self(text)),
