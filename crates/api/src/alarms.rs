@@ -73,7 +73,7 @@ fn of_node(state: &State) -> Vec<Alarm> {
         Phase::Starting => alarms.push(alarm(
             Severity::Warning,
             "node",
-            "the node is starting and serves no clients yet (meridian ctl health says what it waits for)"
+            "the node is starting and serves no clients yet (meridian ctl health shows what it waits for)"
                 .to_owned(),
         )),
         Phase::Stopping => alarms.push(alarm(Severity::Warning, "node", "the node is stopping".to_owned())),
@@ -83,8 +83,9 @@ fn of_node(state: &State) -> Vec<Alarm> {
             Severity::Error,
             "storage",
             format!(
-                "the disk of {} is full, or no file descriptor is left for the log: messages for durable sessions and retained messages are \
-                 refused. Free some space; the node goes on by itself (meridian ctl storage)",
+                "the disk of {} is full, or no file descriptor is left for the log: messages for durable \
+                 sessions and retained messages are refused. Free some space; the node then continues by \
+                 itself (meridian ctl storage)",
                 state.node.data_dir.display()
             ),
         )),
@@ -102,7 +103,9 @@ fn of_node(state: &State) -> Vec<Alarm> {
         alarms.push(alarm(
             Severity::Warning,
             "open",
-            "there is no API key: everybody on this machine is admin (`meridian key add NAME --role admin` ends that)".to_owned(),
+            "there is no API key: everybody on this machine is admin. Make a key: `meridian key add NAME \
+             --role admin`"
+                .to_owned(),
         ));
     }
     alarms.extend(of_limits(state));
@@ -121,14 +124,15 @@ fn of_limits(state: &State) -> Vec<Alarm> {
         (figures.total(|worker| worker.connections), state.node.connections_max as u64);
     if is_near(connections, connections_max) {
         warn(format!(
-            "{connections} clients are connected, more than 90 % of the {connections_max} that limits.connections_max allows"
+            "{connections} clients are connected, more than 90 % of limits.connections_max \
+             ({connections_max})"
         ));
     }
     for listener in &state.node.listeners {
         let (connections, most) = ((listener.connections)(), listener.connections_max);
         if is_near(connections as u64, most as u64) {
             warn(format!(
-                "the listener {} has {connections} connections, more than 90 % of the {most} that it allows",
+                "the listener {} has {connections} connections, more than 90 % of its limit of {most}",
                 listener.name
             ));
         }
@@ -138,7 +142,8 @@ fn of_limits(state: &State) -> Vec<Alarm> {
         && is_near(open, most)
     {
         warn(format!(
-            "{open} file descriptors are in use, more than 90 % of the {most} that are allowed: raise ulimit -n or LimitNOFILE, and restart the node"
+            "{open} file descriptors are in use, more than 90 % of the limit of {most}: raise ulimit -n or \
+             LimitNOFILE, and restart the node"
         ));
     }
     let errors = figures.total(|worker| {
@@ -150,7 +155,8 @@ fn of_limits(state: &State) -> Vec<Alarm> {
         add(
             Severity::Notice,
             format!(
-                "{errors} connections could not be accepted since the start (meridian_accept_errors_total says why)"
+                "{errors} connections could not be accepted since the start (meridian_accept_errors_total \
+                 shows the reasons)"
             ),
         );
     }
@@ -202,17 +208,19 @@ fn of_cluster(view: &ClusterView) -> Vec<Alarm> {
     if !view.acknowledging && !waits {
         let (up, all) = reached(view);
         alarms.push(error("acknowledging", if up > all / 2 {
-            "not acknowledging, though a majority of cores is reached: publishers of QoS 1 and 2 wait. Routes are still taken in (meridian ctl routes --nodes), \
-             links are slow (meridian ctl links), or a core that restarted waits for a node that is missing, up to cluster.suback_timeout"
+            "not acknowledging, though a majority of cores is reached: publishers of QoS 1 and 2 wait. \
+             Routes are still being applied (meridian ctl routes --nodes), links are slow (meridian ctl \
+             links), or a restarted core waits for a missing node, up to cluster.suback_timeout"
         } else {
-            "not acknowledging: no majority of cores is reached, and publishers of QoS 1 and 2 wait. Bring the cores back; cluster.without_quorum = \"serve\" \
-             goes on without them, and may miss subscribers elsewhere"
+            "not acknowledging: no majority of cores is reached, and publishers of QoS 1 and 2 wait. Start \
+             the cores again; cluster.without_quorum = \"serve\" continues without them, and may miss \
+             subscribers on other nodes"
         }));
     }
     if view.role == "replicant" && view.attached_to.is_none() {
         alarms.push(error(
             "acknowledging",
-            "attached to no core: this node hears nothing of subscriptions elsewhere until a core is up",
+            "attached to no core: this node receives no subscriptions of other nodes until a core is up",
         ));
     }
     alarms.extend(of_links(view));
@@ -230,7 +238,8 @@ fn of_cluster(view: &ClusterView) -> Vec<Alarm> {
             node,
             Severity::Notice,
             "refused",
-            "messages of QoS 1 and 2 found no place on the way to another node since the start: raise cluster.buffer_max, or publish less",
+            "messages of QoS 1 and 2 to other nodes were refused since the start because a buffer was full: \
+             raise cluster.buffer_max, or publish less",
         ));
     }
     if !view.transport.bbr {
@@ -262,19 +271,24 @@ fn of_membership(node: &str, membership: &MembershipView) -> Vec<Alarm> {
             let failure = replica.failure.as_deref().unwrap_or_default();
             alarms.push(error(
                 "quorum",
-                format!("this core takes no part in what the others agree on: {failure}. Look at its disk and restart it"),
+                format!(
+                    "this core no longer takes part in the meta group: {failure}. Check its disk and \
+                    restart it"
+                ),
             ));
         }
         Some(replica) if !replica.quorum && membership.waits_for.is_none() => alarms.push(error(
             "quorum",
-            "no quorum: this core hears no majority of those that vote, so nodes neither join nor die. Bring cores back".to_owned(),
+            "no quorum: this core reaches no majority of the voters, so no node can join or be declared \
+             dead. Start the missing cores"
+                .to_owned(),
         )),
         _ => {}
     }
     for member in membership.members.iter().filter(|member| member.state == "dead") {
         let name = &member.node;
         let text = format!(
-            "{name} is dead: start it again, or, when it does not come back, meridian ctl cluster remove {name}"
+            "{name} is dead: start it again, or, when it does not return, meridian ctl cluster remove {name}"
         );
         alarms.push(Alarm::new(name, Severity::Error, "dead", text));
     }
@@ -295,26 +309,32 @@ fn of_links(view: &ClusterView) -> Vec<Alarm> {
         let (node, is_up) = (&link.node, link.state == "up");
         if !is_up {
             alarms.push(Alarm::new(node, Severity::Error, "link", format!(
-                "{node} ({}): nothing is heard of it for {}{why}. Does it run (its `meridian ctl health`), does its address lead there, does the \
-                 firewall let it through, and are cluster.id, secret and TLS the same?",
+                "{node} ({}): silent for {}{why}. Check that it runs (`meridian ctl health` there), that its \
+                 address and the firewall are right, and that cluster.id, secret and TLS are the same",
                 link.address,
                 span(link.state_s)
             )));
         } else if link.connections < link.connections_wanted {
             let (connections, wanted) = (link.connections, link.connections_wanted);
-            let text = format!("{node}: {connections} of {wanted} connections are there{why}");
+            let text = format!("{node}: {connections} of {wanted} connections are up{why}");
             alarms.push(Alarm::new(node, Severity::Warning, "link", text));
         }
         let oldest = link.lanes.iter().map(|lane| lane.oldest_s).fold(0.0, f64::max);
         if is_up && oldest > FRAME_AGE_MAX {
-            alarms.push(Alarm::new(node, Severity::Warning, "link", format!(
-                "{node}: frames have waited for {}: the link or the node is slower than what is published for it",
-                span(oldest)
-            )));
+            alarms.push(Alarm::new(
+                node,
+                Severity::Warning,
+                "link",
+                format!(
+                    "{node}: frames have waited for {}: the link or the node is slower than its publishers",
+                    span(oldest)
+                ),
+            ));
         }
         if link.retransmitted_percent > RETRANSMITTED_MAX {
             alarms.push(Alarm::new(node, Severity::Warning, "link", format!(
-                "{node}: frames are sent again, as connections to it are lost: look at the network between"
+                "{node}: frames are sent again because connections to it are lost: check the network between \
+                 the nodes"
             )));
         }
     }
@@ -339,7 +359,7 @@ fn unjoined_peers(one: &UnjoinedPeerView) -> Alarm {
 
 /// Adds alarms for wrong clocks.
 fn of_clocks(view: &ClusterView) -> Vec<Alarm> {
-    let fix = "timedatectl set-ntp true or chronyc makestep sets it, and nothing has to be restarted";
+    let fix = "set it with timedatectl set-ntp true or chronyc makestep; no restart is needed";
     let apart = |ahead: f64| {
         let seconds = ahead.abs();
         let seconds = if seconds < 10.0 { seconds } else { seconds.round() };
@@ -355,7 +375,10 @@ fn of_clocks(view: &ClusterView) -> Vec<Alarm> {
         let (node, ahead) = (&link.node, link.clock_ahead_s?);
         let text = match own {
             None => {
-                format!("the clock of {node} is {} that of this node: {fix}, where it is wrong", apart(ahead))
+                format!(
+                    "the clock of {node} is {} that of this node: on the machine that is wrong, {fix}",
+                    apart(ahead)
+                )
             }
             Some(off) => format!("the clock of {node} is {} those of most nodes: {fix}", apart(ahead + off)),
         };

@@ -91,7 +91,7 @@ pub async fn change_node<T: Send + 'static>(
 pub async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
-    let mistake = |_| Problem::internal("this is a mistake of the node; its log says more");
+    let mistake = |_| Problem::internal("this is a defect of the program; the node's log has details");
     let working = tokio::task::spawn_blocking(work);
     let _abort = AbortOnDrop(working.abort_handle());
     working.await.map_err(mistake)

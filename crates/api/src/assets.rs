@@ -39,7 +39,7 @@ pub async fn serve(request: Request) -> Response {
 }
 
 fn not_found(path: &str) -> Problem {
-    Problem::not_found(format!("there is nothing at {path}; /api/openapi.json lists what there is"))
+    Problem::not_found(format!("there is nothing at {path}; /api/openapi.json lists the paths of the API"))
 }
 
 fn etag(file: &EmbeddedFile) -> HeaderValue {

@@ -171,7 +171,8 @@ impl Audit {
                 if let Err(error) = file.append(&entry) {
                     // One line for each missing entry would fill the log as well.
                     if counter.fetch_add(1, Ordering::Relaxed) == 0 {
-                        tracing::error!(path = %file.path.display(), %error, "the audit log cannot be written");
+                        tracing::error!(path = %file.path.display(), %error, "audit log: write failed; \
+                            entries are missing in the file");
                     }
                 }
             }
@@ -206,8 +207,9 @@ impl Audit {
                         key,
                         address,
                         suppressed,
-                        "too many refused attempts of one key and address within a minute (http.audit_refused_per_minute); not \
-                         writing more of them to the audit log; said once a minute at most"
+                        "audit log: too many refused attempts of one key and address within a minute \
+                         (http.audit_refused_per_minute); not writing more of them (logged once a minute at \
+                         most)"
                     );
                 }
                 return;
@@ -289,7 +291,7 @@ impl Audit {
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
             && thread.join().is_err()
         {
-            tracing::error!("the thread of the audit log failed");
+            tracing::error!("audit log: its thread panicked; no more entries are written");
         }
     }
 }

@@ -31,9 +31,10 @@ impl<F: Future<Output = Result<Response<Body>, Infallible>>> Future for CatchPan
             Ok(Poll::Ready(Err(never))) => match never {},
             Ok(Poll::Pending) => Poll::Pending,
             Err(_) => {
-                tracing::error!("a handler of HTTP failed");
+                tracing::error!("http: a handler panicked; answering 500");
                 Poll::Ready(
-                    Problem::internal("this is a mistake of the node; its log says more").into_response(),
+                    Problem::internal("this is a defect of the program; the node's log has details")
+                        .into_response(),
                 )
             }
         }

@@ -25,15 +25,17 @@ impl ChangeQueue {
     /// Queue for users, rules, bans, keys and the cluster's settings.
     pub fn of_records() -> Self {
         Self::new(
-            "so many changes of users, rules, bans, keys or the cluster's settings wait already that nothing was done. `meridian ctl cluster` \
-             says whether a majority of its cores is there; try again in a moment",
+            "too many changes of users, rules, bans, keys or the cluster's settings are waiting: nothing has \
+             changed. `meridian ctl cluster` shows whether a majority of the cores is up; try again in a \
+             moment",
         )
     }
 
     /// Queue for changes that this node writes by itself.
     pub fn of_node() -> Self {
         Self::new(
-            "so many changes of this node wait for its disk already that nothing was done; try again in a moment",
+            "too many changes of this node are waiting for its disk: nothing has changed; try again in a \
+             moment",
         )
     }
 
@@ -72,7 +74,7 @@ impl ChangeQueue {
 }
 
 fn given_up() -> Problem {
-    Problem::unavailable("nobody waited for it any more when its turn came: it was not begun")
+    Problem::unavailable("the client was gone before the turn of this change: it was not begun")
 }
 
 #[cfg(test)]
@@ -122,7 +124,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             let problem = change_queue.run(&waiting, || ()).await.unwrap_err();
-            assert!(problem.detail().contains("so many changes"), "{}", problem.detail());
+            assert!(problem.detail().contains("too many changes"), "{}", problem.detail());
             drop(waits);
             release.send(()).unwrap();
             for (number, change) in changes.into_iter().enumerate() {

@@ -39,8 +39,8 @@ impl Changes {
         match self.permits.clone().try_acquire_owned() {
             Ok(permit) => Ok(ChangePermit { _permit: permit, cut_off: self.cut_off.subscribe() }),
             Err(TryAcquireError::NoPermits) => Err(Problem::busy(format!(
-                "{} changes are under way, as many as there may be connections (http.connections_max): nothing has changed; try again in \
-                 a moment",
+                "{} changes are running, which is the limit (http.connections_max): nothing has changed; try \
+                 again in a moment",
                 self.permits_max
             ))),
             Err(TryAcquireError::Closed) => {
@@ -54,10 +54,13 @@ impl Changes {
     pub async fn end(&self, within: Duration) {
         let ended = || tokio::time::timeout(within, self.permits.acquire_many(self.permits_max));
         if ended().await.is_err() {
-            tracing::warn!("changes by HTTP are cut off: what came of them is not known");
+            tracing::warn!(
+                "http: changes did not end in time for the stop; cancelling them, and their \
+                results are unknown"
+            );
             self.cut_off.send_replace(true);
             if ended().await.is_err() {
-                tracing::warn!("the audit log misses what was cut off");
+                tracing::warn!("audit log: entries of cancelled changes are missing");
             }
         }
         self.permits.close();
@@ -71,7 +74,8 @@ impl ChangePermit {
             biased;
             response = handled => response,
             () = async { drop(self.cut_off.wait_for(|cut_off| *cut_off).await) } => {
-                let detail = "the node stopped before it was known what came of it: look before you try again";
+                let detail = "the node stopped before it was known whether the change succeeded: look before \
+                    you try again";
                 Problem::unavailable(detail).into_response()
             }
         }

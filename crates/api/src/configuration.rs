@@ -272,7 +272,7 @@ impl From<Refused> for Problem {
         match refused {
             Refused::Settings(problems) => Self::invalid_fields(problems),
             Refused::NoVersion(version) => Self::not_found(format!(
-                "there is no version {version} in the history; GET /api/v1/config/history lists those there are"
+                "there is no version {version} in the history; GET /api/v1/config/history lists the versions"
             )),
             Refused::Failed(why) => Self::conflict(format!("nothing has changed: {why}")),
             Refused::NotCommitted(error) => error.into(),

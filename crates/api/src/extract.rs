@@ -51,7 +51,7 @@ impl<T: DeserializeOwned> FromRequest<State> for Body<T> {
     async fn from_request(request: Request, state: &State) -> Result<Self, Problem> {
         let bytes = whole(state, request.into_body()).await?;
         if bytes.iter().all(u8::is_ascii_whitespace) {
-            return Err(Problem::bad_request("a JSON body is needed here, and there is none"));
+            return Err(Problem::bad_request("the request has no body; send a JSON body"));
         }
         let mut deserializer = serde_json::Deserializer::from_slice(&bytes);
         let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
@@ -75,13 +75,13 @@ pub(crate) async fn whole(state: &State, body: axum::body::Body) -> Result<Bytes
             state.metrics.rejected.body();
             Err(too_large(state))
         }
-        Err(error) => Err(Problem::bad_request(format!("the body broke off: {error}"))),
+        Err(error) => Err(Problem::bad_request(format!("the body ended early: {error}"))),
     }
 }
 
 pub(crate) fn too_large(state: &State) -> Problem {
     Problem::too_large(format!(
-        "the body may have {} (http.body_max); send less at once",
+        "the body is larger than {} (http.body_max); send less at once",
         state.settings.body_max
     ))
 }
@@ -92,7 +92,7 @@ fn wrong(error: serde_json::Error, name: &str) -> Problem {
         Category::Data if name == "." => Problem::new(Kind::Invalid, format!("the body: {error}")),
         Category::Data => Problem::invalid(name, error.to_string()),
         Category::Syntax | Category::Eof | Category::Io => {
-            Problem::bad_request(format!("the body is no JSON: {error}"))
+            Problem::bad_request(format!("the body is not valid JSON: {error}"))
         }
     }
 }

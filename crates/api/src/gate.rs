@@ -157,7 +157,8 @@ impl RejectionResponse {
             Self::Problem(problem) => problem.into_response(),
             Self::TooMany => {
                 let problem = Problem::too_many(
-                    "too many requests are refused (http.refusals_per_second); see to the token, then try again",
+                    "too many requests are refused (http.refusals_per_second); check the token, then try \
+                     again",
                 );
                 let mut response = problem.into_response();
                 response.extensions_mut().insert(SkipAudit);
@@ -190,7 +191,7 @@ fn admit(state: &State, request: &Request) -> Result<Caller, Rejection> {
     let Some(authority) = host::authority(request.uri(), headers) else {
         return Err(unauthenticated(
             crate::metrics::Rejected::host,
-            Problem::bad_request("one Host header is needed"),
+            Problem::bad_request("send exactly one Host header"),
         ));
     };
     let open = state.is_open();
@@ -240,8 +241,8 @@ fn admit(state: &State, request: &Request) -> Result<Caller, Rejection> {
     }
     // nginx uses HTTP/1.0 to its upstream servers by default, without a header that identifies it.
     if open && !is_read_only(request.method()) && request.version() < Version::HTTP_11 {
-        let detail = "HTTP/1.0 is what proxies speak, and there is no API key, so everybody who reaches the proxy would be an \
-                      admin; make a key first with `meridian key add`, or use HTTP/1.1";
+        let detail = "proxies use HTTP/1.0, and there is no API key, so everybody who reaches the proxy \
+            would be an admin; make a key first with `meridian key add`, or use HTTP/1.1";
         return Err(unauthenticated(crate::metrics::Rejected::proxy, Problem::forbidden(detail)));
     }
     let caller = match (needs, open) {
@@ -284,7 +285,7 @@ fn admit(state: &State, request: &Request) -> Result<Caller, Rejection> {
         rejected.media_type();
         return Err(refuse(Problem::new(
             Kind::UnsupportedMediaType,
-            "whatever changes something needs `Content-Type: application/json`, also without a body",
+            "a request that changes something needs `Content-Type: application/json`, also without a body",
         )));
     }
     if content_length(headers) > Some(state.settings.body_max.bytes()) {
@@ -307,7 +308,10 @@ fn admit_forwarded(state: &State, request: &Request, forwarded: &Forwarded) -> R
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let mut operations = path.and_then(|path| state.operations.at(path)).into_iter().flatten();
     let Some(operation) = operations.find(|it| it.method == *request.method() && it.fanout.is_some()) else {
-        return Err(refuse(Problem::not_found("this is not answered to other nodes: ask this node itself")));
+        return Err(refuse(Problem::not_found(
+            "this cannot be forwarded from another node: ask this node \
+            directly",
+        )));
     };
     caller.needs(operation.role.unwrap_or(Role::Admin)).map_err(refuse)?;
     known_query(operation, request.uri().query().unwrap_or_default()).map_err(refuse)?;
@@ -346,11 +350,14 @@ fn known_query(operation: &Operation, query: &str) -> Result<(), Problem> {
         return Ok(());
     };
     if unknown == "node" {
-        return Err(Problem::bad_request("node: this is not passed on to other nodes; ask that node itself"));
+        return Err(Problem::bad_request(
+            "node: this request is not forwarded to other nodes; ask that node \
+            directly",
+        ));
     }
     let nearest = settings::nearest(unknown, operation.query.iter().map(String::as_str));
     Err(Problem::bad_request(match nearest {
         Some(nearest) => format!("unknown parameter `{unknown}`; the nearest known one is `{nearest}`"),
-        None => format!("unknown parameter `{unknown}`; there are none here"),
+        None => format!("unknown parameter `{unknown}`; this request has no parameters"),
     }))
 }

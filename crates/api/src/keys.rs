@@ -129,37 +129,45 @@ impl fmt::Display for KeyError {
             Self::Unreadable { path, error } => write!(f, "{}: {error}", path.display()),
             Self::NotUnderstood { path, error } => write!(
                 f,
-                "{}: {error}; put the file right, or move it away and make new keys with `meridian key add`",
+                "{}: {error}; correct the file, or move it away and make new keys with `meridian key add`",
                 path.display()
             ),
             Self::ConfigStore(why) => f.write_str(why),
             Self::Write(error) => error.fmt(f),
-            Self::Random(error) => write!(f, "the system gives no randomness: {error}"),
+            Self::Random(error) => write!(f, "the system provides no randomness: {error}"),
             Self::BadName => {
                 write!(f, "a name is 1 to {NAME_MAX} characters of a-z, A-Z, 0-9, `.`, `_`, `-`, `@`")
             }
-            Self::Exists(name) => write!(f, "there is a key `{name}` already; remove it first, or choose another name"),
+            Self::Exists(name) => {
+                write!(f, "there is a key `{name}` already; remove it first, or choose another name")
+            }
             Self::TooMany => write!(f, "there are {KEYS_MAX} keys, which is the limit; remove some"),
             Self::Unknown(name) => write!(f, "there is no key `{name}`"),
             Self::LastAdmin => f.write_str(
-                "then no key would have the role admin, and nobody could manage the keys by the API; make one first",
+                "this would leave no key with the role admin to manage the keys by the API; make one first",
             ),
             Self::Pending(path) => write!(
                 f,
-                "what was wanted before waits in {} for the node, which is not there or hears no majority of the cores: start it, or \
-                 remove the file to withdraw that",
+                "an earlier request waits in {} for the node, which does not run or reaches no majority of \
+                 the cores: start it, or remove the file to withdraw the request",
                 path.display()
             ),
             Self::OtherUser { path, uid } => write!(
                 f,
-                "{} belongs to another user, the node's: run this as that one (sudo -u '#{uid}' meridian key ...)",
+                "{} belongs to another user, that of the node: run this command as that user (sudo -u \
+                 '#{uid}' meridian key ...)",
                 path.display()
             ),
             Self::InvalidRequest { path, error } => {
-                write!(f, "{}: {error}; it is written by `meridian key` only, of the same version", path.display())
+                write!(
+                    f,
+                    "{}: {error}; only `meridian key` of the same version may write this file",
+                    path.display()
+                )
             }
             Self::NotApplied => f.write_str(
-                "the node has taken it up, and the keys here do not show it: the node's log says why, and so does `meridian ctl audit`",
+                "the node has processed the request, and the keys do not show it: the node's log and \
+                 `meridian ctl audit` have the reason",
             ),
         }
     }
@@ -330,14 +338,15 @@ impl View for KeyCache {
                 None => {}
             }
         }
-        tracing::info!(keys = keys.len(), "the API keys have changed");
+        tracing::info!(keys = keys.len(), "keys: changed");
         self.store(keys);
     }
 }
 
 fn read(record: &Applied<'_>) -> Result<Key, String> {
-    serde_json::from_str(record.value.unwrap_or_default())
-        .map_err(|error| format!("the API key {} of the registry cannot be used: {error}", record.key))
+    serde_json::from_str(record.value.unwrap_or_default()).map_err(|error| {
+        format!("the API key {} of the configuration store cannot be used: {error}", record.key)
+    })
 }
 
 impl fmt::Debug for Keys {
@@ -399,7 +408,7 @@ impl Keys {
         let renamed = fs::rename(&path, data_dir.join(format!("{LEGACY_FILE}.imported")));
         renamed.and_then(|()| fs::File::open(data_dir)?.sync_all()).map_err(|error| {
             KeyError::ConfigStore(format!(
-                "{} is taken over, and cannot be renamed: {error}; move it away",
+                "{} was imported and cannot be renamed: {error}; move it away",
                 path.display()
             ))
         })?;
@@ -552,7 +561,7 @@ impl Keys {
     /// Reads changes of other processes now instead of within a second.
     pub fn refresh(&self) {
         if let Err(error) = self.config_store.catch_up_now() {
-            tracing::error!("the API keys stay what they were: {error}");
+            tracing::error!("keys: refresh failed; keeping the previous keys: {error}");
         }
     }
 

@@ -22,20 +22,22 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
         .title("Meridian")
         .version("1")
         .description(Some(
-            "What an operator asks of a node. Refusals are problem documents (RFC 9457). The role that an operation \
-             needs stands in its security requirement; none is needed while there is no API key and the server is \
-             bound to a loopback address. Lists come in pages: go on with `cursor` until `next` is null. Whatever \
-             changes something needs `Content-Type: application/json`. In a cluster, what is about clients and subscriptions is \
-             answered for all nodes; `missing` in an answer names those that did not answer. What the cores agree on (users, rules, bans, keys and settings of \
-             the cluster) changes when a majority of them agrees; 503 with `Retry-After` otherwise: `not-committed` has changed \
-             nothing, `undecided` may hold, so look before you try again.",
+            "API to operate a node. Refusals are problem documents (RFC 9457). The security requirement of \
+             an operation names the role that it needs. No role is needed while there is no API key and the \
+             server is bound to a loopback address. Lists come in pages: continue with `cursor` until \
+             `next` is null. A request that changes something needs `Content-Type: application/json`. In a \
+             cluster, requests about clients and subscriptions are answered for all nodes; `missing` in an \
+             answer names those that did not answer. Users, rules, bans, keys and settings of the cluster \
+             change when a majority of the cores agrees. Otherwise the answer is 503 with `Retry-After`: \
+             `not-committed` means that nothing has changed; `undecided` means that the change may be in \
+             effect, so check before you try again.",
         ))
         .license(Some(LicenseBuilder::new().name("Apache-2.0").identifier(Some("Apache-2.0")).build()))
         .build();
     let components = document.components.get_or_insert_with(Components::new);
     let token = HttpBuilder::new()
         .scheme(HttpAuthScheme::Bearer)
-        .description(Some("The token that `meridian key add` or `POST /api/v1/keys` shows once."))
+        .description(Some("Token that `meridian key add` or `POST /api/v1/keys` shows once."))
         .build();
     components.add_security_scheme("token", SecurityScheme::Http(token));
     components.schemas.insert("Problem".to_owned(), ProblemDocument::schema());
@@ -51,7 +53,7 @@ pub(crate) fn complete(mut document: OpenApi) -> OpenApi {
 }
 
 fn add_problem(operation: &mut Operation) {
-    let mut response = Response::new("A problem document: why not, and what to do about it");
+    let mut response = Response::new("A problem document with the reason and the remedy");
     let content = Content::new(Some(Ref::from_schema_name("Problem")));
     response.content.insert("application/problem+json".to_owned(), RefOr::T(content));
     operation.responses.responses.insert("default".to_owned(), RefOr::T(response));
@@ -61,8 +63,8 @@ fn add_problem(operation: &mut Operation) {
 fn add_node(operation: &mut Operation) {
     let description = match operation.operation_id.as_deref().and_then(Fanout::of) {
         None => return,
-        Some(Fanout::Local) => "The node of the cluster that is to answer; this one when not given.",
-        Some(_) => "The node of the cluster that is to answer; all when not given.",
+        Some(Fanout::Local) => "Node of the cluster that answers; default: this node.",
+        Some(_) => "Node of the cluster that answers; default: all nodes.",
     };
     let node = ParameterBuilder::new()
         .name("node")

@@ -81,7 +81,7 @@ pub fn decode<C: DeserializeOwned>(cursor: Option<&str>) -> Result<Option<C>, Pr
         serde_json::from_slice(&bytes).ok()
     };
     let found = || {
-        Problem::bad_request("cursor: give back `next` of the page before as it was, or begin without one")
+        Problem::bad_request("cursor: send `next` of the previous page unchanged, or leave it out to begin")
     };
     read().map(Some).ok_or_else(found)
 }

@@ -33,32 +33,30 @@ pub enum Kind {
 impl Kind {
     fn facts(self) -> (StatusCode, &'static str, &'static str) {
         match self {
-            Self::BadRequest => (StatusCode::BAD_REQUEST, "bad-request", "The request makes no sense"),
-            Self::Unauthorized => (StatusCode::UNAUTHORIZED, "unauthorized", "A valid token is needed"),
+            Self::BadRequest => (StatusCode::BAD_REQUEST, "bad-request", "Invalid request"),
+            Self::Unauthorized => (StatusCode::UNAUTHORIZED, "unauthorized", "Valid token required"),
             Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "Not permitted"),
-            Self::NotFound => (StatusCode::NOT_FOUND, "not-found", "There is no such thing"),
+            Self::NotFound => (StatusCode::NOT_FOUND, "not-found", "Not found"),
             Self::MethodNotAllowed => {
-                (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "Not with this method")
+                (StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", "Method not allowed")
             }
-            Self::Conflict => (StatusCode::CONFLICT, "conflict", "Not in this state"),
-            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "too-large", "The body is too large"),
+            Self::Conflict => (StatusCode::CONFLICT, "conflict", "Conflict with the present state"),
+            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "too-large", "Body too large"),
             Self::UnsupportedMediaType => {
                 (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported-media-type", "JSON is needed")
             }
-            Self::Invalid => (StatusCode::UNPROCESSABLE_ENTITY, "invalid", "A value is not valid"),
-            Self::TooManyRequests => (StatusCode::TOO_MANY_REQUESTS, "too-many-requests", "Too many at once"),
-            Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "The node made a mistake"),
-            Self::Unavailable => {
-                (StatusCode::SERVICE_UNAVAILABLE, "unavailable", "The node cannot answer now")
+            Self::Invalid => (StatusCode::UNPROCESSABLE_ENTITY, "invalid", "Invalid value"),
+            Self::TooManyRequests => {
+                (StatusCode::TOO_MANY_REQUESTS, "too-many-requests", "Too many requests")
             }
+            Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error"),
+            Self::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Node unavailable"),
             Self::NotCommitted => {
-                (StatusCode::SERVICE_UNAVAILABLE, "not-committed", "The cores have not agreed to it")
+                (StatusCode::SERVICE_UNAVAILABLE, "not-committed", "Not committed by the cores")
             }
-            Self::Undecided => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "undecided",
-                "It is not known whether the cores agreed to it",
-            ),
+            Self::Undecided => {
+                (StatusCode::SERVICE_UNAVAILABLE, "undecided", "Unknown whether the cores committed")
+            }
         }
     }
 
@@ -177,7 +175,7 @@ impl Problem {
     }
 
     pub(crate) fn method_not_allowed(method: &axum::http::Method, allow: &str) -> Self {
-        let detail = format!("{method} is not possible here; what is: {allow}");
+        let detail = format!("{method} is not allowed here; allowed: {allow}");
         let header = HeaderValue::from_str(allow).ok().map(|allow| (ALLOW, allow));
         let mut problem = Self::new(Kind::MethodNotAllowed, detail);
         problem.0.header = header;
@@ -249,10 +247,10 @@ impl From<Invalid> for Problem {
             Invalid::Size => Self::too_large("the message is larger than mqtt.packet_size_max"),
             Invalid::Payload => Self::invalid(
                 "properties.payload_is_text",
-                "the payload is no UTF-8; leave this out or send text",
+                "the payload is not valid UTF-8; leave this out or send text",
             ),
             Invalid::Exists => Self::conflict("there is one already"),
-            Invalid::TooMany => Self::too_many("there are as many as there may be; end one of them first"),
+            Invalid::TooMany => Self::too_many("the limit is reached; remove one first"),
         }
     }
 }
@@ -275,7 +273,7 @@ impl From<ProposeError> for Problem {
             | ProposeError::ReadOnly
             | ProposeError::OfCluster
             | ProposeError::Broken { .. } => {
-                tracing::error!("the registry did not take a change: {detail}");
+                tracing::error!("configuration store: change failed: {detail}");
                 Self::internal(detail)
             }
         }

@@ -90,7 +90,7 @@ impl Caller {
             return Ok(());
         }
         Err(Problem::forbidden(format!(
-            "this needs the role {}, and the key is one for a {}; ask an admin for another key",
+            "this needs the role {}, and the key has the role {}; ask an admin for another key",
             role.name(),
             self.role.name()
         )))
@@ -110,7 +110,7 @@ impl FromRequestParts<State> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &State) -> Result<Self, Problem> {
-        parts.extensions.get().cloned().ok_or_else(|| Problem::internal("nobody asked who you are"))
+        parts.extensions.get().cloned().ok_or_else(|| Problem::internal("the request has no caller"))
     }
 }
 

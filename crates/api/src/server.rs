@@ -83,20 +83,20 @@ impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (address, holder, error) = match self {
             Self::Address { address, holder, error } => (address, holder, error),
-            Self::Certificate(error) => return write!(f, "HTTPS cannot be served: {error}"),
+            Self::Certificate(error) => return write!(f, "HTTPS cannot be started: {error}"),
         };
         write!(f, "HTTP cannot be served on {address}: ")?;
         match error.kind() {
             io::ErrorKind::AddrInUse => {
                 let holder = holder.as_deref().unwrap_or("another process");
-                write!(f, "{holder} uses it. Stop that one")?;
+                write!(f, "{holder} uses it. Stop that process")?;
             }
             io::ErrorKind::PermissionDenied => {
                 f.write_str("not permitted. Ports below 1024 need root or the capability net_bind_service")?
             }
             _ => write!(f, "{error}")?,
         }
-        f.write_str("; or choose another address with --http ADDRESS, or do without with --http off")
+        f.write_str("; or choose another address with --http ADDRESS, or turn HTTP off with --http off")
     }
 }
 
@@ -226,7 +226,7 @@ impl Server {
         let all = self.state.settings.connections_max;
         let ended = async { tokio::time::timeout(STOP, self.connections.acquire_many(all)).await.is_ok() };
         if !self.runtime.block_on(ended) {
-            tracing::info!("HTTP connections are cut off");
+            tracing::info!("http: connections did not end in time for the stop; closing them");
         }
         self.runtime.block_on(self.state.changes.end(STOP));
         self.runtime.shutdown_timeout(STOP);
@@ -269,7 +269,8 @@ impl Accepting {
                     // Descriptors may have run out. An immediate second try would only take time from the threads that
                     // can close some.
                     if let Some(suppressed) = log_limiter.allow(Instant::now()) {
-                        tracing::warn!(%error, suppressed, "an HTTP connection was not accepted; said once a minute at most");
+                        tracing::warn!(%error, suppressed, "an HTTP connection was not accepted; logged once \
+                            a minute at most");
                     }
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
@@ -315,8 +316,8 @@ impl Accepting {
             state.metrics.rejected.tls();
             match failed {
                 NotServed::PlainText(stream) => tell(stream, "400 Bad Request", not_https()).await,
-                NotServed::Failed(error) => tracing::debug!(%peer, %error, "a TLS handshake of HTTP failed"),
-                NotServed::TooSlow => tracing::debug!(%peer, "a TLS handshake of HTTP took too long"),
+                NotServed::Failed(error) => tracing::debug!(%peer, %error, "http: TLS handshake failed"),
+                NotServed::TooSlow => tracing::debug!(%peer, "http: TLS handshake timed out"),
             }
         });
         serving.abort_handle()
@@ -366,7 +367,7 @@ impl Conversation {
             }
         };
         if let Err(error) = served {
-            tracing::debug!(%peer, %error, "an HTTP connection ended");
+            tracing::debug!(%peer, %error, "http: connection ended");
         }
     }
 }
@@ -464,13 +465,10 @@ async fn answer(
     let mut response = match handled {
         Ok(response) => response,
         Err(_) => {
-            let begun = if reads {
-                ""
-            } else {
-                ": what was begun goes on, and the audit log will say what came of it"
-            };
+            let begun =
+                if reads { "" } else { ": the change continues, and the audit log will show its result" };
             let detail =
-                format!("no answer within {within:?} (http.request_timeout), the body included{begun}");
+                format!("no answer within {within:?} (http.request_timeout), including the body{begun}");
             let mut response = Problem::unavailable(detail).into_response();
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             response

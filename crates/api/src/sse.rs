@@ -255,7 +255,7 @@ impl<T, R: Serialize, H> EventBody<T, R, H> {
 fn put<R: Serialize>(out: &mut Vec<u8>, event: &str, data: &R) {
     out.extend_from_slice(format!("event: {event}\ndata: ").as_bytes());
     if let Err(error) = serde_json::to_writer(&mut *out, data) {
-        tracing::error!(%error, event, "an event cannot be written");
+        tracing::error!(%error, event, "http: an event of a stream cannot be encoded");
     }
     out.extend_from_slice(b"\n\n");
 }

@@ -340,7 +340,7 @@ fn alarms() -> Value {
     let alarm = |severity: &str, code: &str, text: &str| json!({"node": "n1", "severity": severity, "code": code, "text": text});
     json!({"items": [
         alarm("error", "dead", "n3 is dead: start it again"),
-        alarm("error", "link", "n4 (10.0.0.4:7883): nothing is heard of it for 12s; no route\u{1b}"),
+        alarm("error", "link", "n4 (10.0.0.4:7883): silent for 12s; no route\u{1b}"),
         alarm("warning", "open", "there is no API key"),
         alarm("notice", "bbr", "links do not use BBR"),
     ], "next": null})
@@ -354,8 +354,8 @@ fn the_cluster_is_shown_with_all_alarms_and_links_with_those_of_links() {
     let notes = ctl(&mock, "cluster").notes;
     assert_eq!(
         notes,
-        "! n3 is dead: start it again\n! n4 (10.0.0.4:7883): nothing is heard of it for 12s; no route\\u{1b}\n\
-         ! there is no API key\n! links do not use BBR\n"
+        "! n3 is dead: start it again\n! n4 (10.0.0.4:7883): silent for 12s; no route\\u{1b}\n! there is no \
+         API key\n! links do not use BBR\n"
     );
     let notes = ctl(&mock, "links").notes;
     assert_eq!(notes.lines().count(), 2, "{notes}");

@@ -55,7 +55,7 @@ impl GatherRequest {
         let mut named = query.extract_if(.., |(name, _)| name == "node").map(|(_, node)| node);
         let node = named.next();
         if named.next().is_some() {
-            return Err(Problem::bad_request("node: name one, or none for all"));
+            return Err(Problem::bad_request("node: name one node, or leave it out for all"));
         }
         drop(named);
         Ok(Self { state, parts, body, next, node, query })
@@ -111,7 +111,7 @@ impl GatherRequest {
         match self.ask_all(&[node.to_owned()], query).await.pop() {
             Some(answer) => answer,
             None => {
-                NodeResponse { node: node.to_owned(), answer: Err(Problem::internal("nobody was asked")) }
+                NodeResponse { node: node.to_owned(), answer: Err(Problem::internal("no node was asked")) }
             }
         }
     }
@@ -135,7 +135,7 @@ impl GatherRequest {
         }
         let mut answers = Vec::new();
         if nodes.iter().any(|node| node == self.own()) {
-            let broken = || Problem::internal("the answer broke off; the node's log says more");
+            let broken = || Problem::internal("the answer ended early; the node's log has details");
             let answer = ForwardedResponse::read(self.ask_local(query).await).await.ok_or_else(broken);
             answers.push(NodeResponse { node: self.own().to_owned(), answer });
         }
@@ -183,12 +183,12 @@ impl GatherRequest {
             )));
         }
         let caller: Option<&Caller> = self.parts.extensions.get();
-        let caller = caller.ok_or_else(|| Problem::internal("nobody asked who you are"))?;
+        let caller = caller.ok_or_else(|| Problem::internal("the request has no caller"))?;
         let question = ForwardedRequest {
             method: self.parts.method.as_str().to_owned(),
             target: self.target(query),
             body: String::from_utf8(self.body.clone())
-                .map_err(|_| Problem::bad_request("the body is no UTF-8 text"))?,
+                .map_err(|_| Problem::bad_request("the body is not valid UTF-8"))?,
             by: caller.name.as_deref().map(str::to_owned),
             role: caller.role,
             address: caller.address,
@@ -209,12 +209,13 @@ async fn await_response(
 ) -> Result<ForwardedResponse, Problem> {
     let no_answer = |why: &str| {
         Problem::unavailable(format!(
-            "no answer of node `{node}`: {why}. `meridian ctl links` says how its link is; what was to be changed may have been"
+            "no answer from node `{node}`: {why}. `meridian ctl links` shows its link; a requested change \
+             may have been made"
         ))
     };
     match tokio::time::timeout_at(until, answer).await {
         Ok(Ok(Ok(bytes))) => {
-            ForwardedResponse::decode(&bytes).ok_or_else(|| no_answer("what came is no answer"))
+            ForwardedResponse::decode(&bytes).ok_or_else(|| no_answer("its answer is invalid"))
         }
         Ok(Ok(Err(why))) => Err(no_answer(&why)),
         Ok(Err(_)) => Err(no_answer("this node is stopping")),

@@ -107,7 +107,7 @@ pub async fn pages(gather: &GatherRequest) -> Result<Response, Problem> {
         Ok(PageState::All) => {}
         Ok(PageState::Some(cursor)) => return Ok(merged.response(mark(first, Some(cursor)))),
         Ok(PageState::Nothing) => {
-            return Err(Problem::internal(format!("node `{first}` sent more than was asked for")));
+            return Err(Problem::internal(format!("node `{first}` sent more items than requested")));
         }
         Err(refusal) => return Ok(response(refusal.status, refusal.body)),
     }
@@ -202,7 +202,8 @@ fn of_node(node: &str, answer: ForwardedResponse) -> Response {
 
 fn not_found_but(missing: &[String]) -> Problem {
     Problem::unavailable(format!(
-        "no such client on the nodes that answered, and no answer of {}: try again when they are back (`meridian ctl links`)",
+        "no such client on the nodes that answered, and no answer from {}: try again when they are back \
+         (`meridian ctl links`)",
         missing.join(", ")
     ))
 }
@@ -291,7 +292,8 @@ pub async fn alarms(gather: &GatherRequest) -> Result<Response, Problem> {
             Ok(answer) if answer.status == 404 => {}
             Ok(_) | Err(_) => {
                 let text = format!(
-                    "{node} is linked to this node and does not answer: what is wrong there is not known (meridian ctl links)"
+                    "{node} is linked to this node and does not answer: its alarms are unknown (meridian ctl \
+                     links)"
                 );
                 all.push(json!(Alarm::new(&node, Severity::Error, "no_answer", text)));
                 missing.push(node);

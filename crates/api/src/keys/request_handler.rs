@@ -45,7 +45,8 @@ impl KeyRequestHandler {
             Ok(lock) => self.lock = Some(lock),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => self.warn_limited(&format!(
-                "`meridian key` is not heard, as another node seems to be in this data directory: keys.lock: {error}"
+                "requests of `meridian key` are not read, as another node seems to use this data directory: \
+                 keys.lock: {error}"
             )),
         }
     }
@@ -71,7 +72,8 @@ impl KeyRequestHandler {
                 if let Some(suppressed) = self.invalid_log.allow(Instant::now()) {
                     tracing::error!(
                         suppressed,
-                        "what is wanted in the data directory is taken away, and not done: {error}; said once a minute at most"
+                        "meridian key: invalid request in the data directory: {error}; removing it (logged \
+                         once a minute at most)"
                     );
                 }
                 self.discard().await;
@@ -96,10 +98,8 @@ impl KeyRequestHandler {
         };
         let text = request.to_string();
         match &why {
-            None => tracing::warn!(
-                "{text}, as somebody wants who is this node's user on this machine (`meridian key`)"
-            ),
-            Some(why) => tracing::error!("`meridian key` wants this, and it is not done: {text}: {why}"),
+            None => tracing::warn!("{text}, requested by this node's user on this machine (`meridian key`)"),
+            Some(why) => tracing::error!("meridian key: request refused: {text}: {why}"),
         }
         self.state.audit.write(self.entry(&request, text, why)).await;
         self.discard().await;
@@ -123,18 +123,18 @@ impl KeyRequestHandler {
         let data_dir = self.state.node.data_dir.clone();
         if let Ok(Err(error)) = run_blocking(move || KeyRequest::discard(&data_dir)).await {
             self.warn_limited(&format!(
-                "{FILE} cannot be removed from the data directory, remove it: {error}"
+                "{FILE} cannot be removed from the data directory: {error}; remove it"
             ));
         }
     }
 
     fn log_retry(&mut self, why: &str) {
-        self.warn_limited(&format!("what `meridian key` wants waits: {why}"));
+        self.warn_limited(&format!("the request of `meridian key` waits: {why}"));
     }
 
     fn warn_limited(&mut self, what: &str) {
         if let Some(suppressed) = self.retry_log.allow(Instant::now()) {
-            tracing::warn!(suppressed, "{what}; tried again each second, said once a minute at most");
+            tracing::warn!(suppressed, "{what}; trying again each second (logged once a minute at most)");
         }
     }
 }

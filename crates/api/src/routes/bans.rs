@@ -156,8 +156,7 @@ async fn add(
     responses((status = 204)),
 )]
 async fn remove(state: State, caller: Caller, Path(id): Path<String>) -> Result<StatusCode, Problem> {
-    let unknown =
-        || Problem::not_found(format!("there is no ban `{id}`; `GET /api/v1/bans` lists those there are"));
+    let unknown = || Problem::not_found(format!("there is no ban `{id}`; `GET /api/v1/bans` lists the bans"));
     let number = id.parse().map_err(|_| unknown())?;
     let removed =
         propose(&state, &caller, move |state| state.guard.bans().remove(BanId(number), SystemTime::now()));

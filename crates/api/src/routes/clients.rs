@@ -364,7 +364,8 @@ const PAYLOAD_SHOWN: usize = 4096;
 
 pub(super) fn unknown(client_id: &str) -> Problem {
     Problem::not_found(format!(
-        "no client `{client_id}` is connected or has a session here; `GET /api/v1/clients?search=` finds those that are"
+        "no client `{client_id}` is connected or has a session here; search with `GET \
+         /api/v1/clients?search=`"
     ))
 }
 

@@ -54,7 +54,7 @@ fn part(state: &State) -> Result<(Arc<dyn Cluster>, ClusterView), Problem> {
     let cluster = of_state(state)?;
     match cluster.view() {
         Some(view) => Ok((cluster.clone(), view)),
-        None => Err(Problem::unavailable("the node does not take its part in the cluster yet")),
+        None => Err(Problem::unavailable("the node has not started its part in the cluster yet")),
     }
 }
 
@@ -76,7 +76,8 @@ async fn remove(state: State, caller: Caller, Path(name): Path<String>) -> Resul
     let removed = execute(&*cluster, Order::Remove { node: name.clone(), incarnation }).await.map_err(|disobeyed| match disobeyed {
         OrderError::Refused(why) => Problem::conflict(format!("node `{name}` was not removed: {why}")),
         OrderError::Unknown(why) => Problem::unavailable(format!(
-            "the cores did not agree to remove `{name}`: {why}. They may do so still: `meridian ctl cluster` says who is a member"
+            "the cores did not agree to remove `{name}`: {why}. They may still do so: `meridian ctl cluster` \
+             shows the members"
         )),
     })?;
     let is_gone = |members: &[MemberView]| {
@@ -124,11 +125,12 @@ struct Leader {
 async fn lead(state: State, caller: Caller, Body(body): Body<Leader>) -> Result<StatusCode, Problem> {
     caller.note(|| body.node.clone());
     let (cluster, view) = part(&state)?;
-    let membership = replicated(&view, "nobody leads its cores")?;
+    let membership = replicated(&view, "its cores have no leader")?;
     may_lead(membership, &body.node)?;
     let led = execute(&*cluster, Order::Lead(body.node.clone())).await.map_err(|why| {
         Problem::unavailable(format!(
-            "`{}` did not take the lead: {why}. `meridian ctl cluster` on a core says who leads, and who votes",
+            "`{}` did not become the leader: {why}. `meridian ctl cluster` on a core shows the leader and \
+             the voters",
             body.node
         ))
     })?;
@@ -218,8 +220,9 @@ async fn leave(state: State, Body(body): Body<Leave>) -> Result<StatusCode, Prob
     let sessions = state.admin.figures().total(|worker| worker.sessions);
     if sessions > 0 && !body.discard_sessions {
         return Err(Problem::conflict(format!(
-            "{sessions} durable sessions are kept on this node, and what is queued for them would not reach their clients any more: say \
-             that they may be lost (discard_sessions, `--discard-sessions`), or disconnect them elsewhere first"
+            "{sessions} durable sessions are stored on this node, and their queued messages would be lost: \
+             confirm the loss (discard_sessions, `--discard-sessions`), or move the clients to other nodes \
+             first"
         )));
     }
     match execute(&*cluster, Order::Leave).await {
@@ -231,8 +234,8 @@ async fn leave(state: State, Body(body): Body<Leave>) -> Result<StatusCode, Prob
 
 fn stays(why: &str) -> Problem {
     Problem::conflict(format!(
-        "this node does not leave its cluster: {why}. It stays a member; have it leave when it runs again, or remove it when it is dead \
-         (`meridian ctl cluster remove`, asked of another node)"
+        "this node does not leave its cluster: {why}. It stays a member; repeat the command when it runs \
+         again, or remove it when it is dead (`meridian ctl cluster remove`, on another node)"
     ))
 }
 
@@ -249,8 +252,8 @@ fn replicated<'a>(view: &'a ClusterView, so: &str) -> Result<&'a MembershipView,
 fn may_lead(membership: &MembershipView, name: &str) -> Result<(), Problem> {
     let member = member(membership, name)?;
     let why = match member.state {
-        _ if member.role != "core" => "is a replicant: only cores lead",
-        "alive" if membership.replica.is_some() && !member.votes => "has no vote yet: wait until it has",
+        _ if member.role != "core" => "is a replicant: only a core can be the leader",
+        "alive" if membership.replica.is_some() && !member.votes => "has no vote yet: wait until it has one",
         "alive" => return Ok(()),
         _ => "is not alive",
     };
@@ -259,25 +262,25 @@ fn may_lead(membership: &MembershipView, name: &str) -> Result<(), Problem> {
 
 /// Refuses a node that is already a member: an address does not move it to another cluster.
 fn may_join(view: &ClusterView) -> Result<(), Problem> {
-    let membership = replicated(view, "nobody joins it by an address")?;
+    let membership = replicated(view, "no node joins it by an address")?;
     if membership.waits_for.is_some() || membership.members.is_empty() {
         return Ok(());
     }
     if membership.members.iter().all(|member| member.node == view.node) {
         return Err(Problem::conflict(
-            "this node has begun a cluster of its own, and two clusters do not mix: stop it, remove its data directory, and start it with \
-             --join",
+            "this node is a member of its own new cluster, and cannot move to another one: stop it, remove \
+             its data directory, and start it with --join",
         ));
     }
     if view.links.iter().any(|link| link.state == "up" && link.role == "core") {
-        return Err(Problem::conflict("this node is a member of its cluster already, and hears its cores"));
+        return Err(Problem::conflict("this node is already a member of its cluster and reaches its cores"));
     }
     Ok(())
 }
 
 fn may_leave(view: &ClusterView, membership: &MembershipView) -> Result<(), Problem> {
     if membership.waits_for.is_some() || !membership.members.iter().any(|member| member.node == view.node) {
-        return Err(Problem::conflict("this node is no member of the cluster yet: just stop it"));
+        return Err(Problem::conflict("this node is no member of the cluster yet: stop it"));
     }
     let mut cores =
         membership.members.iter().filter(|member| member.role == "core" && member.state == "alive");
@@ -306,13 +309,14 @@ fn may_go(view: &ClusterView, name: &str) -> Result<u64, Problem> {
     match member.state {
         "dead" => Ok(member.incarnation),
         "alive" => Err(Problem::conflict(format!(
-            "node `{name}` is alive, as far as the cores agree: stop it first (one that is gone already is dead as soon as a majority of the cores agrees on it, or half of an even number with the core that leads), a node that runs would join again; or have it leave (`meridian ctl cluster leave`, \
-             asked of that node)"
+            "node `{name}` is alive, as far as the cores agree: stop it first, as a running node would join \
+             again, or let it leave (`meridian ctl cluster leave` on that node). A stopped node is dead as \
+             soon as a majority of the cores agrees on it, or half of an even number including the leader"
         ))),
         "leaving" => Err(Problem::conflict(format!("node `{name}` is leaving already"))),
         _ => Err(Problem::conflict(format!(
-            "the cores do not agree yet that node `{name}` is dead: stop it, and wait until `meridian ctl cluster` says so. That takes a \
-             majority of them"
+            "the cores do not agree yet that node `{name}` is dead: stop it, and wait until `meridian ctl \
+             cluster` shows it as dead. That takes a majority of the cores"
         ))),
     }
 }

@@ -159,7 +159,7 @@ async fn reload(state: State, caller: Caller) -> Result<Json<Reloaded>, Problem>
 
 fn bounded(changes: &Changes) -> Result<(), Problem> {
     match changes.len() {
-        0 => Err(Problem::invalid("changes", "there are none; name a setting and its value")),
+        0 => Err(Problem::invalid("changes", "no changes; name a setting and its value")),
         1..=CHANGES_MAX => Ok(()),
         _ => Err(Problem::invalid(
             "changes",

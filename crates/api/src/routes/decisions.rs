@@ -99,11 +99,11 @@ impl RuleTestBody {
         let qos = QoS::from_bits(self.qos).ok_or_else(|| Problem::invalid("qos", "expected 0, 1 or 2"))?;
         if self.action == "subscribe" {
             let subscription = Subscription::parse(&self.topic)
-                .map_err(|why| Problem::invalid("topic", format!("this is no Topic Filter: {why}")))?;
+                .map_err(|why| Problem::invalid("topic", format!("invalid Topic Filter: {why}")))?;
             return Ok((Action::Subscribe { qos }, subscription.filter.as_str()));
         }
         TopicName::parse(&self.topic)
-            .map_err(|why| Problem::invalid("topic", format!("this is no Topic Name: {why}")))?;
+            .map_err(|why| Problem::invalid("topic", format!("invalid Topic Name: {why}")))?;
         match &*self.action {
             "publish" => Ok((Action::Publish { qos, retain: self.retain }, &self.topic)),
             "receive" => Ok((Action::Receive, &self.topic)),

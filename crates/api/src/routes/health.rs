@@ -22,7 +22,7 @@ pub(super) fn routes() -> OpenApiRouter<State> {
 }
 
 const WAITS: &str =
-    "the node lets clients in once it has what the cores agree on: users, rules, bans and keys";
+    "the node accepts clients once it has a copy of the users, rules, bans and keys that the cores agree on";
 
 /// Silence of the thread that carries the links, from which it counts as stuck. It reports twice a second, also when it
 /// has nothing to do. A thread that is busy for this long, or gets no CPU, is of no use to clients either.
@@ -103,7 +103,7 @@ async fn quorum(state: State) -> (StatusCode, Json<Health>) {
     }
     let (status, detail) = match state.cluster.as_ref().map(|cluster| cluster.view()) {
         None => ("alone", None),
-        Some(None) => ("starting", Some("the node does not take its part in the cluster yet".to_owned())),
+        Some(None) => ("starting", Some("the node has not started its part in the cluster yet".to_owned())),
         Some(Some(view)) => match lacks_quorum(&view) {
             None => ("quorum", None),
             Some((status, why)) => (status, Some(why)),
@@ -118,8 +118,8 @@ pub(super) fn stuck(state: &State) -> Option<String> {
     let silence = state.cluster.as_ref()?.silence();
     (silence >= STUCK_AFTER).then(|| {
         format!(
-            "the thread that carries this node's links has not been heard of for {} s: nothing goes to other nodes or comes from them; restart \
-             the node",
+            "the thread that carries this node's links has been silent for {} s: nothing is exchanged with \
+             other nodes; restart the node",
             silence.as_secs()
         )
     })
@@ -132,15 +132,17 @@ fn lacks_quorum(view: &ClusterView) -> Option<(&'static str, String)> {
     }
     let mut why = match view.membership.as_ref().and_then(|membership| membership.replica.as_ref()) {
         Some(replica) => match &replica.failure {
-            Some(failure) => format!("this core takes no part in the agreement any more: {failure}"),
+            Some(failure) => format!("this core no longer takes part in the meta group: {failure}"),
             None if !replica.quorum => format!(
-                "this core hears no majority of the {} that vote, or not the one that leads: members neither join nor die as far as it knows{}",
+                "this core reaches no majority of the {} voters, or not the leader: as far as it knows, no \
+                 node can join or be declared dead{}",
                 replica.voters,
                 if view.acknowledging { "" } else { ", and publishers of QoS 1 and 2 wait" }
             ),
             None if view.acknowledging => return None,
-            None => "no majority of all cores, those without a vote among them, lets this core acknowledge: publishers of QoS 1 and 2 wait. Start those that \
-                     are gone, or remove them when they are dead (meridian ctl cluster remove NAME)"
+            None => "no majority of all cores, including those without a vote, lets this core acknowledge: \
+                publishers of QoS 1 and 2 wait. Start the missing cores, or remove them when they are dead \
+                (meridian ctl cluster remove NAME)"
                 .to_owned(),
         },
         None if view.acknowledging => return None,
@@ -166,19 +168,20 @@ fn unreached(view: &ClusterView) -> String {
     if cores.is_empty() {
         return String::new();
     }
-    format!("it does not reach {} (meridian ctl cluster says why)", cores.join(", "))
+    format!("it does not reach {} (meridian ctl cluster shows why)", cores.join(", "))
 }
 
 fn detail(condition: StorageCondition) -> Option<&'static str> {
     match condition {
         StorageCondition::Good => None,
         StorageCondition::Full => Some(
-            "the disk is full, or no file descriptor is left for the log: messages for durable sessions and retained messages are refused until there is room; QoS 0, \
-             sessions without expiry and acknowledgements go on",
+            "the disk is full, or no file descriptor is left for the log: messages for durable sessions and \
+             retained messages are refused until there is room; QoS 0, sessions without expiry and \
+             acknowledgements still work",
         ),
         StorageCondition::Failed => Some(
-            "the disk has failed: durable sessions are refused until the node is restarted; QoS 0 and sessions without \
-             expiry go on",
+            "the disk has failed: durable sessions are refused until the node is restarted; QoS 0 and \
+             sessions without expiry still work",
         ),
     }
 }

@@ -52,7 +52,7 @@ async fn turn_among(listings: &Semaphore, within: Duration) -> Result<SemaphoreP
     match tokio::time::timeout(within, listings.acquire()).await {
         Ok(Ok(permit)) => Ok(permit),
         _ => Err(Problem::too_many(format!(
-            "{LISTINGS_MAX} listings are made already; try again later, and ask for smaller pages"
+            "{LISTINGS_MAX} listings are running already; try again later, and request smaller pages"
         ))),
     }
 }
@@ -89,10 +89,10 @@ pub(super) fn position<T: DeserializeOwned>(
 ) -> Result<Option<T>, Problem> {
     let Some(mark) = paging::decode::<ListingMark<T>>(cursor)? else { return Ok(None) };
     if mark.listing != listing {
-        return Err(Problem::bad_request("cursor: it belongs to another listing; begin without one"));
+        return Err(Problem::bad_request("cursor: it belongs to another listing; leave it out to begin"));
     }
     if mark.run != run(admin) {
-        return Err(Problem::bad_request("cursor: the node was started again since; begin without one"));
+        return Err(Problem::bad_request("cursor: the node has restarted since; leave it out to begin"));
     }
     Ok(Some(mark.position))
 }

@@ -52,7 +52,7 @@ async fn metrics(state: State) -> Result<impl IntoResponse, Problem> {
     protection(&mut text, &state);
     services(&mut text, &state);
     configstore(&mut text, &kept);
-    let help = "Settings that the cluster agrees on and this node cannot take up.";
+    let help = "Settings that the cluster agrees on and this node cannot apply.";
     text.one("meridian_config_settings_refused", Kind::Gauge, help, state.configuration.refused() as f64);
     if let Some(stored) = &stored {
         storage(&mut text, stored);
@@ -69,8 +69,8 @@ async fn metrics(state: State) -> Result<impl IntoResponse, Problem> {
 fn gauges(text: &mut Text, figures: &Figures) {
     let mut gauge = |name: &str, help: &str, value: f64| text.one(name, Kind::Gauge, help, value);
     let total = |figure: fn(&WorkerFigures) -> u64| figures.total(figure) as f64;
-    gauge("meridian_clients", "Clients that are connected.", total(|worker| worker.connections));
-    gauge("meridian_sessions", "Sessions that outlive their connection.", total(|worker| worker.sessions));
+    gauge("meridian_clients", "Connected clients.", total(|worker| worker.connections));
+    gauge("meridian_sessions", "Durable sessions.", total(|worker| worker.sessions));
     gauge(
         "meridian_subscriptions",
         "Subscriptions of all clients and sessions.",
@@ -83,7 +83,7 @@ fn gauges(text: &mut Text, figures: &Figures) {
     );
     gauge(
         "meridian_routing_shapes_free",
-        "Unusual arrangements of wildcards that the node still takes, of routing.shapes_max.",
+        "Shapes of Topic Filters that the node can still add before it reaches routing.shapes_max.",
         figures.shapes_free as f64,
     );
     gauge("meridian_retained_messages", "Retained messages.", total(|worker| worker.retained_messages));
@@ -94,20 +94,20 @@ fn gauges(text: &mut Text, figures: &Figures) {
         total(|worker| worker.waiting_messages),
     );
     let oldest = oldest_s(figures);
-    gauge("meridian_queue_oldest_age_seconds", "For how long the oldest of them has waited.", oldest);
-    gauge("meridian_traces_active", "Traces that run.", figures.traces as f64);
-    gauge("meridian_slow_subscribers", "Clients with slow deliveries of late.", total(|worker| worker.slow));
+    gauge("meridian_queue_oldest_age_seconds", "Age of the oldest message that waits for a client.", oldest);
+    gauge("meridian_traces_active", "Active traces.", figures.traces as f64);
+    gauge("meridian_slow_subscribers", "Clients with recent slow deliveries.", total(|worker| worker.slow));
     let (all, absent) = (total(|worker| worker.queued_bytes), total(|worker| worker.offline_bytes));
-    let help = "Bytes of messages that wait, in flight to durable sessions included.";
+    let help = "Bytes of messages that wait, including those in flight to durable sessions.";
     let mut family = text.family("meridian_queued_bytes", Kind::Gauge, help);
     family.sample(&[("for", "connected")], (all - absent).max(0.0));
     family.sample(&[("for", "offline")], absent);
-    let help = "Events of traces that were not handed on because there were too many.";
+    let help = "Trace events that were dropped because there were too many.";
     text.one("meridian_trace_events_lost_total", Kind::Counter, help, figures.trace_events_lost as f64);
 }
 
 fn listeners(text: &mut Text, state: &State) {
-    let help = "Network connections by listener, those without a client included.";
+    let help = "Network connections by listener, including those without a client.";
     let mut family = text.family("meridian_network_connections", Kind::Gauge, help);
     // A listener on a name has several addresses and one count.
     let mut seen: Vec<&str> = Vec::new();
@@ -150,7 +150,7 @@ fn help(family: &str) -> Option<&'static str> {
         "disconnects" => "Connections closed by the broker, by reason.",
         "messages_received" => "PUBLISH packets received, by QoS.",
         "messages_sent" => "PUBLISH packets sent, by QoS.",
-        "messages_dropped" => "Messages that were not delivered to somebody they were for, by reason.",
+        "messages_dropped" => "Messages that were not delivered to one of their receivers, by reason.",
         _ => return None,
     })
 }
@@ -179,22 +179,25 @@ fn reactors(text: &mut Text, figures: &Figures) {
     each("meridian_reactor_turns_total", Kind::Counter, "Turns of the reactor's loop.", |worker| {
         worker.reactor.turns as f64
     });
-    let help = "Time that the reactor spent in turns: all but waiting.";
+    let help = "Time that the reactor spent in turns, without the time that it waited.";
     each("meridian_reactor_busy_seconds_total", Kind::Counter, help, |worker| {
         worker.reactor.busy.as_secs_f64()
     });
-    each("meridian_reactor_mailbox_bytes", Kind::Gauge, "Weight of what other threads sent it.", |worker| {
-        worker.reactor.mailbox_bytes as f64
-    });
-    let help = "What it gives up because it has too much to do: 0 is nothing, 3 is most.";
+    each(
+        "meridian_reactor_mailbox_bytes",
+        Kind::Gauge,
+        "Size of the commands in the reactor's mailbox.",
+        |worker| worker.reactor.mailbox_bytes as f64,
+    );
+    let help = "Overload level of the reactor: 0 refuses nothing, 3 refuses most.";
     each("meridian_overload_level", Kind::Gauge, help, |worker| f64::from(worker.overload));
-    each("meridian_reactor_connections", Kind::Gauge, "Clients that it serves.", |worker| {
+    each("meridian_reactor_connections", Kind::Gauge, "Clients of the reactor.", |worker| {
         worker.connections as f64
     });
 
     // The last bucket holds all longer turns, so it has no upper end.
     let bounds: Vec<f64> = (0..TURN_BUCKETS - 1).map(|power| (1_u64 << power) as f64 / 1e6).collect();
-    let mut family = text.family("meridian_reactor_turn_seconds", Kind::Histogram, "How long turns took.");
+    let mut family = text.family("meridian_reactor_turn_seconds", Kind::Histogram, "Duration of turns.");
     for (reactor, worker) in &rows {
         let sum = worker.reactor.busy.as_secs_f64();
         family.histogram(&[("reactor", reactor)], &bounds, &worker.reactor.turn_us, sum);
@@ -202,7 +205,7 @@ fn reactors(text: &mut Text, figures: &Figures) {
     let errors = |of: fn(&broker::admin::AcceptErrors) -> u64| {
         figures.total(|worker| of(&worker.reactor.accept_errors)) as f64
     };
-    let help = "Connections that were not taken, by reason.";
+    let help = "Connections that could not be accepted, by reason.";
     let mut family = text.family("meridian_accept_errors_total", Kind::Counter, help);
     family.sample(&[("reason", "descriptors")], errors(|errors| errors.descriptors));
     family.sample(&[("reason", "limit")], errors(|errors| errors.limit));
@@ -214,20 +217,21 @@ fn doors(text: &mut Text, figures: &Figures) {
     let sum = |of: fn(&broker::admin::AcceptFigures) -> u64| {
         figures.total(|worker| of(&worker.reactor.door)) as f64
     };
-    let help = "Connections that have not come through CONNECT.";
+    let help = "Unauthenticated connections: those whose CONNECT has not succeeded yet.";
     text.one("meridian_unauthenticated_connections", Kind::Gauge, help, sum(|door| door.half_open));
-    let help = "Half-open connections that were closed, by reason.";
+    let help = "Unauthenticated connections that were closed, by reason.";
     let mut family = text.family("meridian_unauthenticated_closed_total", Kind::Counter, help);
     family.sample(&[("reason", "address")], sum(|door| door.closed_address));
     family.sample(&[("reason", "timeout")], sum(|door| door.closed_timeout));
-    let help = "Times that no connections were accepted for a while, by reason.";
+    let help = "Times that the node paused accepting connections, by reason.";
     let mut family = text.family("meridian_accept_pauses_total", Kind::Counter, help);
     family.sample(&[("reason", "unauthenticated")], sum(|door| door.waits_half_open));
     family.sample(&[("reason", "rate")], sum(|door| door.waits_rate));
     family.sample(&[("reason", "overload")], sum(|door| door.waits_overload));
-    let help = "Times that a connection was not read for a second because it sent most while the node was overloaded.";
+    let help = "Times that reading of a connection paused for a second because it sent most while the node \
+        was overloaded.";
     text.one("meridian_publishers_paused_total", Kind::Counter, help, sum(|door| door.noisy_paused));
-    let help = "TLS handshakes that came to their end, by kind.";
+    let help = "Completed TLS handshakes, by kind.";
     let mut family = text.family("meridian_tls_handshakes_total", Kind::Counter, help);
     family.sample(&[("kind", "full")], sum(|door| door.handshakes_full));
     family.sample(&[("kind", "resumed")], sum(|door| door.handshakes_resumed));
@@ -235,7 +239,8 @@ fn doors(text: &mut Text, figures: &Figures) {
 
 /// Writes the expiries of certificates. The family has no sample without TLS.
 fn certificates(text: &mut Text, state: &State) {
-    let help = "When a certificate in use ends, since 1970, or the next list of revoked ones is due; of a file with several the first.";
+    let help = "Expiry of a certificate in use, or time at which the next revocation list is due, in seconds \
+        since 1970; of a file with several, the first.";
     let mut family = text.family("meridian_certificate_not_after_timestamp_seconds", Kind::Gauge, help);
     let expiries = (state.node.expiries)();
     let mut seen = HashSet::new();
@@ -251,7 +256,7 @@ fn certificates(text: &mut Text, state: &State) {
 
 fn authentications(text: &mut Text, state: &State) {
     let figures = state.guard.figures();
-    let help = "Clients that were checked, by result.";
+    let help = "Authentications of clients, by result.";
     let mut family = text.family("meridian_authentications_total", Kind::Counter, help);
     for (result, value) in [
         ("accepted", figures.accepted),
@@ -271,7 +276,7 @@ fn authentications(text: &mut Text, state: &State) {
 }
 
 fn authorizations(text: &mut Text, state: &State) {
-    let help = "Decisions about what clients may do, by who made them; answers that reactors remember are not decided again.";
+    let help = "Authorization decisions, by source; answers that reactors cache are not counted.";
     let mut family = text.family("meridian_authorizations_total", Kind::Counter, help);
     for figures in state.guard.decisions() {
         let results = [("allowed", figures.allowed), ("denied", figures.denied), ("failed", figures.failed)];
@@ -301,15 +306,15 @@ fn links(text: &mut Text, state: &State) {
     let help = "Clients that wait for a link of the authentication chain or its threads.";
     let mut family = text.family("meridian_authenticator_waiting", Kind::Gauge, help);
     links.iter().for_each(|link| family.sample(&[("authenticator", link.name)], link.waiting as f64));
-    let help = "How often a link could not answer at once.";
+    let help = "Questions that a link could not answer at once.";
     let mut family = text.family("meridian_authenticator_deferred_total", Kind::Counter, help);
     links.iter().for_each(|link| family.sample(&[("authenticator", link.name)], link.works as f64));
-    let help = "Seconds that a link worked for its answers in all.";
+    let help = "Total time that a link worked on its answers, in seconds.";
     let mut family = text.family("meridian_authenticator_seconds_total", Kind::Counter, help);
     links
         .iter()
         .for_each(|link| family.sample(&[("authenticator", link.name)], link.duration_sum.as_secs_f64()));
-    let help = "Longest that a link worked for an answer since the start, in seconds.";
+    let help = "Longest time that a link worked on an answer since the start, in seconds.";
     let mut family = text.family("meridian_authenticator_seconds_max", Kind::Gauge, help);
     links
         .iter()
@@ -319,7 +324,7 @@ fn links(text: &mut Text, state: &State) {
 /// All values are 0 where no tokens are configured, or their keys are not in a JWK Set.
 fn tokens(text: &mut Text, state: &State) {
     let figures = state.guard.tokens().map(|tokens| tokens.figures()).unwrap_or_default();
-    let help = "JSON Web Tokens that clients showed, by result.";
+    let help = "JSON Web Tokens that clients presented, by result.";
     let mut family = text.family("meridian_jwt_tokens_total", Kind::Counter, help);
     for (result, value) in [
         ("accepted", figures.accepted),
@@ -334,37 +339,36 @@ fn tokens(text: &mut Text, state: &State) {
         family.sample(&[("result", result)], value as f64);
     }
     let jwks = figures.jwks.unwrap_or_default();
-    let help = "Keys of the JWK Set that tokens are verified with.";
+    let help = "Keys of the JWK Set in use.";
     text.one("meridian_jwks_keys", Kind::Gauge, help, jwks.keys as f64);
-    let help = "Time since the JWK Set was last known to be the issuer's; 0 before the first time.";
+    let help = "Time since the last successful fetch of the JWK Set; 0 before the first one.";
     let age = jwks.age.map_or(0.0, |age| age.as_secs_f64());
     text.one("meridian_jwks_age_seconds", Kind::Gauge, help, age);
     let help = "Fetches of the JWK Set, by result.";
     let mut family = text.family("meridian_jwks_fetches_total", Kind::Counter, help);
     family.sample(&[("result", "fetched")], jwks.fetched as f64);
     family.sample(&[("result", "failed")], jwks.failures as f64);
-    let help = "Tokens that named a key which was not in the JWK Set.";
+    let help = "Tokens whose key was not in the JWK Set.";
     text.one("meridian_jwks_unknown_keys_total", Kind::Counter, help, jwks.unknown_key_ids as f64);
-    let help = "Tokens that were held against keys whose last fetch had failed.";
+    let help = "Tokens that were verified with keys whose last fetch had failed.";
     text.one("meridian_jwks_stale_uses_total", Kind::Counter, help, jwks.with_old_keys as f64);
 }
 
 fn protection(text: &mut Text, state: &State) {
     let figures = state.guard.protection_figures();
-    let help = "Wrong logins that were held against an address or a user name.";
+    let help = "Failed logins that were counted for an address or a user name.";
     text.one("meridian_login_failures_total", Kind::Counter, help, figures.failures as f64);
-    let help = "How often an address, a user name or both together had to wait after wrong logins.";
+    let help = "Times that an address, a user name or a pair of both had to wait after failed logins.";
     text.one("meridian_login_backoffs_total", Kind::Counter, help, figures.backoffs as f64);
-    let help =
-        "Logins that waited before they were checked, because their user name had too many wrong ones.";
+    let help = "Logins that waited before their check because their user name had too many failed ones.";
     text.one("meridian_login_delays_total", Kind::Counter, help, figures.delayed as f64);
-    let help = "Bans of Client Identifiers that came and went too often.";
+    let help = "Bans of Client Identifiers that connected and disconnected too often.";
     let mut family = text.family("meridian_flapping_bans_total", Kind::Counter, help);
     family.sample(&[("result", "made")], figures.flapping_banned as f64);
     family.sample(&[("result", "failed")], figures.flapping_failed as f64);
-    let help = "Addresses, user names and Client Identifiers that are remembered for protection.";
+    let help = "Addresses, user names and Client Identifiers that login protection tracks.";
     text.one("meridian_protection_entries", Kind::Gauge, help, figures.entries as f64);
-    let help = "Of those, given up because there were too many.";
+    let help = "Tracked entries of login protection that were discarded because there were too many.";
     text.one("meridian_protection_evicted_total", Kind::Counter, help, figures.evicted as f64);
 }
 
@@ -377,27 +381,29 @@ fn services(text: &mut Text, state: &State) {
             family.sample(&[("service", service)], value(figures));
         }
     };
-    let help = "Requests to HTTP services that clients are checked by.";
+    let help = "Requests to the HTTP services of authentication and authorization.";
     simple("meridian_http_service_requests_total", Kind::Counter, help, |figures| figures.requests as f64);
-    let help = "Questions to HTTP services that were answered from memory.";
+    let help = "Questions to HTTP services that were answered from the cache.";
     simple("meridian_http_service_cached_total", Kind::Counter, help, |figures| figures.cached as f64);
-    let help = "Questions to HTTP services that waited for the answer of an equal one.";
+    let help = "Questions to HTTP services that waited for the answer to an identical one.";
     simple("meridian_http_service_coalesced_total", Kind::Counter, help, |figures| figures.joined as f64);
-    let help = "Questions that no HTTP service was asked, as a name cannot be said in its template; refused.";
+    let help = "Questions that were refused without a request because a name does not fit the template of \
+        the HTTP service.";
     simple("meridian_http_service_unsendable_total", Kind::Counter, help, |figures| figures.unaskable as f64);
-    let help = "Requests to HTTP services right now.";
+    let help = "Current requests to HTTP services.";
     simple("meridian_http_service_in_flight", Kind::Gauge, help, |figures| figures.in_flight as f64);
-    let help = "Answers of HTTP services in memory.";
+    let help = "Answers of HTTP services in the cache.";
     simple("meridian_http_service_cache_entries", Kind::Gauge, help, |figures| figures.remembered as f64);
-    let help = "Times that the circuit to an HTTP service opened.";
+    let help = "Times that the circuit breaker of an HTTP service opened.";
     simple("meridian_http_service_circuit_opened_total", Kind::Counter, help, |figures| {
         figures.opened as f64
     });
-    let help = "The circuit to an HTTP service: 0 closed, 1 half-open, 2 open (not asked).";
+    let help =
+        "State of the circuit breaker of an HTTP service: 0 closed, 1 half-open, 2 open (no requests).";
     simple("meridian_http_service_circuit", Kind::Gauge, help, |figures| figures.circuit as u8 as f64);
-    let help = "Time that requests to HTTP services took, in all.";
+    let help = "Total duration of requests to HTTP services.";
     simple("meridian_http_service_seconds_total", Kind::Counter, help, |figures| figures.took.as_secs_f64());
-    let help = "The longest request to an HTTP service.";
+    let help = "Duration of the longest request to an HTTP service.";
     simple("meridian_http_service_seconds_max", Kind::Gauge, help, |figures| figures.took_max.as_secs_f64());
 
     let help = "Answers of HTTP services, by result.";
@@ -409,7 +415,7 @@ fn services(text: &mut Text, state: &State) {
             family.sample(&[("service", service), ("result", result)], value as f64);
         }
     }
-    let help = "Questions to HTTP services without an answer, by reason; refused.";
+    let help = "Questions that were refused because an HTTP service did not answer, by reason.";
     let mut family = text.family("meridian_http_service_failures_total", Kind::Counter, help);
     for (service, figures) in &services {
         for (reason, value) in figures.failed.by_kind() {
@@ -420,35 +426,37 @@ fn services(text: &mut Text, state: &State) {
 
 /// Writes the figures of users, access rules, bans, API keys and settings of the cluster, and of their file.
 fn configstore(text: &mut Text, figures: &configstore::Figures) {
-    let help = "Records of the registry: users, access rules, bans, API keys and settings of the cluster.";
+    let help = "Records of the configuration store: users, access rules, bans, API keys and settings of the \
+        cluster.";
     let mut family = text.family("meridian_config_store_records", Kind::Gauge, help);
     figures.records.iter().for_each(|(table, records)| family.sample(&[("table", table)], *records as f64));
-    let help = "Changes that made the registry what it is: the same on all nodes of a cluster that have heard of everything.";
+    let help = "Revision of the configuration store; it is the same on all nodes of a cluster that are up to \
+        date.";
     text.one("meridian_config_store_revision", Kind::Gauge, help, figures.revision as f64);
-    let help = "Bytes of the registry's file.";
+    let help = "Size of the configuration store's file.";
     text.one("meridian_config_store_bytes", Kind::Gauge, help, figures.wal_bytes as f64);
-    let help = "Changes of the registry, by result.";
+    let help = "Changes of the configuration store, by result.";
     let mut family = text.family("meridian_config_store_changes_total", Kind::Counter, help);
     family.sample(&[("result", "accepted")], figures.accepted as f64);
     family.sample(&[("result", "refused")], figures.refused as f64);
     family.sample(&[("result", "failed")], figures.failed as f64);
-    let help = "How often the registry was forced to the disk.";
+    let help = "Syncs of the configuration store to the disk.";
     text.one("meridian_config_store_syncs_total", Kind::Counter, help, figures.syncs as f64);
-    let help = "How often the registry's file was written anew without what is dead.";
+    let help = "Compactions of the configuration store's file.";
     text.one("meridian_config_store_compactions_total", Kind::Counter, help, figures.compactions as f64);
-    let help = "Bytes of half-written changes that were cut off the registry's file.";
+    let help = "Bytes of incomplete changes that were cut off the configuration store's file.";
     text.one("meridian_config_store_torn_bytes_total", Kind::Counter, help, figures.torn_bytes as f64);
 }
 
 /// Left out where nothing is kept on disk.
 fn storage(text: &mut Text, view: &StorageView) {
-    let help = "How the disk is: 1 for the condition that it is in.";
+    let help = "Condition of the disk: 1 for the present one.";
     let mut family = text.family("meridian_storage_condition", Kind::Gauge, help);
     for condition in StorageCondition::ALL {
         let is = f64::from(u8::from(condition.name() == view.state));
         family.sample(&[("condition", condition.name())], is);
     }
-    let help = "Segments of the log: with records, kept ready, being freed.";
+    let help = "Segments of the log, by state: with records, kept ready, being freed.";
     let mut family = text.family("meridian_storage_segments", Kind::Gauge, help);
     let used = view.segments.saturating_sub(view.vacating);
     for (state, count) in [("used", used), ("spare", view.spares), ("vacating", view.vacating)] {
@@ -456,14 +464,24 @@ fn storage(text: &mut Text, view: &StorageView) {
     }
     let rows = [
         ("bytes", Kind::Gauge, "Bytes of the log's segments.", view.bytes),
-        ("live_bytes", Kind::Gauge, "Bytes of the log that are needed.", view.live_bytes),
+        ("live_bytes", Kind::Gauge, "Bytes of the log that are still needed.", view.live_bytes),
         ("queue_records", Kind::Gauge, "Records that wait for the disk.", view.queue_records),
         ("queue_bytes", Kind::Gauge, "Bytes of records that wait for the disk.", view.queue_bytes),
         ("commits_total", Kind::Counter, "Group commits of the log.", view.commits),
         ("records_total", Kind::Counter, "Records that were made durable.", view.records),
         ("written_bytes_total", Kind::Counter, "Bytes written into the log.", view.bytes_written),
-        ("checkpoint_bytes_total", Kind::Counter, "Of these, parts of checkpoints.", view.checkpoint_bytes),
-        ("moved_bytes_total", Kind::Counter, "Of these, moved out of freed segments.", view.moved_bytes),
+        (
+            "checkpoint_bytes_total",
+            Kind::Counter,
+            "Written bytes that were parts of checkpoints.",
+            view.checkpoint_bytes,
+        ),
+        (
+            "moved_bytes_total",
+            Kind::Counter,
+            "Written bytes that were moved out of freed segments.",
+            view.moved_bytes,
+        ),
         ("segments_freed_total", Kind::Counter, "Segments that were freed.", view.freed),
         ("full_total", Kind::Counter, "Times that the disk became full.", view.full_count),
     ];
@@ -471,22 +489,18 @@ fn storage(text: &mut Text, view: &StorageView) {
         text.one(&format!("meridian_storage_{name}"), kind, help, value as f64);
     }
     let rows = [
-        ("meridian_storage_sync_seconds", "How long syncs of the log took.", &view.sync),
-        (
-            "meridian_storage_commit_seconds",
-            "How long commits of the log took, syncs included.",
-            &view.commit,
-        ),
+        ("meridian_storage_sync_seconds", "Duration of syncs of the log.", &view.sync),
+        ("meridian_storage_commit_seconds", "Duration of commits of the log, including syncs.", &view.commit),
     ];
     for (name, help, durations) in rows {
         let (bounds, counts) = &durations.buckets;
         text.family(name, Kind::Histogram, help).histogram(&[], bounds, counts, durations.sum_s);
     }
-    let help = "How long the last start took for the log, by part.";
+    let help = "Duration of the recovery of the log at the last start, by part.";
     let mut family = text.family("meridian_storage_recovery_seconds", Kind::Gauge, help);
     family.sample(&[("part", "read")], view.recovery.read_s);
     family.sample(&[("part", "restored")], view.recovery.restored_s);
-    let help = "Bytes of a last commit that was not complete, which the last start cut off.";
+    let help = "Bytes of an incomplete last commit that the last start cut off.";
     text.one(
         "meridian_storage_recovery_truncated_bytes",
         Kind::Gauge,
@@ -497,7 +511,7 @@ fn storage(text: &mut Text, view: &StorageView) {
 
 /// Writes the figures of the filters that an operator chose: at most 64.
 fn topics(text: &mut Text, state: &State) {
-    let help = "Messages on the topics of filters under observation, since that began.";
+    let help = "Messages on topics that match a filter of topic metrics, since it was added.";
     let mut family = text.family("meridian_topic_messages_total", Kind::Counter, help);
     for watched in state.admin.watched() {
         let rows = [
@@ -521,24 +535,20 @@ fn http(text: &mut Text, state: &State) {
     let open = metrics.connections.load(Ordering::Relaxed) as f64;
     text.one("meridian_http_connections", Kind::Gauge, "HTTP connections.", open);
     let streams = state.streams.running() as f64;
-    text.one(
-        "meridian_http_streams",
-        Kind::Gauge,
-        "Streams of the log and of traces that are open.",
-        streams,
-    );
-    let help = "HTTP requests refused before their turn, by reason.";
+    text.one("meridian_http_streams", Kind::Gauge, "Open streams of the log and of traces.", streams);
+    let help = "HTTP requests refused before their handler ran, by reason.";
     let mut family = text.family("meridian_http_rejected_total", Kind::Counter, help);
     for (reason, count) in metrics.rejected.each() {
         family.sample(&[("reason", reason)], count as f64);
     }
     let (counts, sum) = metrics.seconds().read();
-    let help = "From the end of a request's header to the beginning of its answer.";
+    let help = "Time from the end of a request's header to the beginning of its answer.";
     let mut family = text.family("meridian_http_request_seconds", Kind::Histogram, help);
     family.histogram(&[], &BOUNDS, &counts, sum);
     let help = "Entries of the audit log that could not be written to its file.";
     text.one("meridian_audit_entries_lost_total", Kind::Counter, help, state.audit.failed() as f64);
-    let help = "Refused attempts that were not written to the audit log, because there were too many of one key and address.";
+    let help = "Refused attempts that were not written to the audit log because one key and address had too \
+        many.";
     text.one("meridian_audit_refused_unwritten_total", Kind::Counter, help, state.audit.unwritten() as f64);
 }
 
@@ -550,12 +560,12 @@ fn process(text: &mut Text, state: &State) {
     }
     let whole = |number: Option<u64>| number.map(|number| number as f64);
     let rows = [
-        ("process_resident_memory_bytes", "Memory that the process has in RAM.", whole(resident_bytes)),
-        ("process_open_fds", "Descriptors that are open.", whole(open_fds)),
-        ("process_max_fds", "Descriptors that may be open.", whole(max_fds)),
+        ("process_resident_memory_bytes", "Resident memory of the process.", whole(resident_bytes)),
+        ("process_open_fds", "Open file descriptors.", whole(open_fds)),
+        ("process_max_fds", "Maximum number of open file descriptors.", whole(max_fds)),
         (
             "process_start_time_seconds",
-            "When the node started, since 1970.",
+            "Start time of the node, in seconds since 1970.",
             Some(unix_seconds(state.admin.started())),
         ),
     ];

@@ -79,7 +79,7 @@ impl MessageBody {
         };
         let payload = match (self.payload, self.payload_base64) {
             (Some(_), Some(_)) => {
-                return Err(Problem::invalid("payload_base64", "there is a `payload` too; send one of them"));
+                return Err(Problem::invalid("payload_base64", "send either `payload` or `payload_base64`"));
             }
             (Some(text), None) => text.into_bytes(),
             (None, Some(text)) => base64("payload_base64", &text)?,
@@ -227,14 +227,14 @@ impl Sent {
             Ok(Err(_)) => return Err(Problem::unavailable("the node is stopping")),
             Err(_) => {
                 return Err(Problem::unavailable(
-                    "sent, but not everybody it is for took it in time: queues are full or clients do not read",
+                    "sent, but not every receiver accepted it in time: queues are full or clients do not read",
                 ));
             }
         };
         match code {
-            ReasonCode::QuotaExceeded => {
-                Err(Problem::too_many("0x97 Quota exceeded: a queue it is for is full; send more slowly"))
-            }
+            ReasonCode::QuotaExceeded => Err(Problem::too_many(
+                "0x97 Quota exceeded: the queue of a receiver is full; send more slowly",
+            )),
             code if code.is_error() => {
                 Err(Problem::unavailable(format!("refused with 0x{:02X} {}", code.as_u8(), code.name())))
             }

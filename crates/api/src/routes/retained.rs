@@ -135,7 +135,7 @@ async fn get(state: State, Query(query): Query<TopicQuery>) -> Result<Json<Retai
     let message = ask(|reply| state.admin.retained_message(&query.topic, reply)).await?;
     let Some(message) = message else {
         return Err(Problem::not_found(format!(
-            "no message is retained on `{}`; `GET /api/v1/retained?filter=` finds those that are",
+            "no message is retained on `{}`; search with `GET /api/v1/retained?filter=`",
             query.topic
         )));
     };
@@ -188,7 +188,7 @@ async fn delete(
             return Ok(Json(Deleted { deleted }));
         }
         (None, Some(filter)) => filter,
-        _ => return Err(Problem::bad_request("say which: either `topic` or `filter`")),
+        _ => return Err(Problem::bad_request("send either `topic` or `filter`")),
     };
     caller.note(|| format!("filter {filter}"));
     let _turn = listing::turn().await?;
@@ -217,7 +217,10 @@ async fn delete_topics(state: &State, topics: &[Box<str>]) -> Result<usize, Prob
             Ok(Some(count)) => deleted += count,
             Ok(None) => return Err(Problem::unavailable("the node is stopping")),
             Err(_) => {
-                return Err(Problem::unavailable("a reactor did not answer in time; ask again for the rest"));
+                return Err(Problem::unavailable(
+                    "a reactor did not answer in time; repeat the request for \
+                    the rest",
+                ));
             }
         }
     }

@@ -263,13 +263,13 @@ where
 
 fn number(id: &str) -> Result<RuleId, Problem> {
     let unknown =
-        |_| Problem::not_found(format!("there is no rule `{id}`; `GET /api/v1/rules` lists those there are"));
+        |_| Problem::not_found(format!("there is no rule `{id}`; `GET /api/v1/rules` lists the rules"));
     id.parse().map(RuleId).map_err(unknown)
 }
 
 fn check_position(position: Option<usize>) -> Result<(), Problem> {
     match position {
-        Some(0) => Err(Problem::invalid("position", "places are counted from 1")),
+        Some(0) => Err(Problem::invalid("position", "positions are counted from 1")),
         _ => Ok(()),
     }
 }
@@ -278,9 +278,7 @@ impl From<RuleTableError> for Problem {
     fn from(error: RuleTableError) -> Self {
         let detail = error.to_string();
         match error {
-            RuleTableError::Unknown(_) => {
-                Self::not_found(detail + "; `GET /api/v1/rules` lists those there are")
-            }
+            RuleTableError::Unknown(_) => Self::not_found(detail + "; `GET /api/v1/rules` lists the rules"),
             RuleTableError::TooMany => Self::conflict(detail),
             RuleTableError::Of { .. } => Self::invalid("rules", detail),
             RuleTableError::Rule(_)

@@ -63,12 +63,13 @@ async fn backup(
     Body(body): Body<BackupBody>,
 ) -> Result<(StatusCode, Json<Backup>), Problem> {
     if !is_name(&body.name) {
-        let detail = "expected up to 64 letters, digits, `.`, `_` and `-`, the first one a letter or a digit"
+        let detail = "expected up to 64 characters of a-z, A-Z, 0-9, `.`, `_` and `-`, the first one \
+            alphanumeric"
             .to_owned();
         return Err(Problem::invalid_fields(vec![FieldProblem { name: "name".to_owned(), detail }]));
     }
     let Some(storage) = state.storage.clone() else {
-        return Err(Problem::conflict("the node keeps nothing on disk (storage.durability = \"memory\")"));
+        return Err(Problem::conflict("the node stores nothing on disk (storage.durability = \"memory\")"));
     };
     match change_node(&state, &caller, move |_| storage.start_backup(&body.name)).await? {
         Ok(backup) => Ok((StatusCode::ACCEPTED, Json(backup))),

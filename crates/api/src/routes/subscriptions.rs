@@ -267,7 +267,7 @@ impl SubscribeBody {
             wrong("retain_handling", "expected 0, 1 or 2");
         }
         if shared && self.no_local {
-            wrong("no_local", "not with a shared subscription [MQTT-3.8.3-4]");
+            wrong("no_local", "not allowed with a shared subscription [MQTT-3.8.3-4]");
         }
         if self.subscription_id.is_some_and(|id| !(1..=SUBSCRIPTION_ID_MAX).contains(&id)) {
             wrong("subscription_id", "expected 1 to 268435455, or null");
@@ -364,18 +364,19 @@ fn outcome(
         Err(ClientActionError::Unknown) => return Err(unknown(client_id)),
         Err(ClientActionError::NotConnected) => {
             return Err(Problem::conflict(format!(
-                "the client `{client_id}` is not connected; subscriptions of a session change when its client is there"
+                "the client `{client_id}` is not connected; subscriptions of a session can change only while \
+                 its client is connected"
             )));
         }
         Err(ClientActionError::Gone) => {
             return Err(Problem::conflict(format!(
-                "the client `{client_id}` went while this was done; look again"
+                "the client `{client_id}` disconnected during the request; check its subscriptions"
             )));
         }
     };
     match code {
         ReasonCode::QuotaExceeded => Err(Problem::too_many(
-            "0x97 Quota exceeded: the client, or the node, has as many subscriptions as it may",
+            "0x97 Quota exceeded: the client or the node has reached its limit of subscriptions",
         )),
         code if code.is_error() => {
             Err(Problem::invalid("filter", format!("refused with 0x{:02X} {}", code.as_u8(), code.name())))

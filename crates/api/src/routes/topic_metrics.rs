@@ -92,13 +92,13 @@ async fn add(
     let filter = body.filter;
     caller.note(|| format!("filter {filter}"));
     if filter.starts_with("$share/") {
-        let detail = "topics are counted, not shared subscriptions; leave out $share/ and the name behind it";
+        let detail = "topics are counted, not shared subscriptions; leave out $share/ and the name after it";
         return Err(Problem::invalid("filter", detail));
     }
     let watched = state.admin.watch(&filter).map_err(|invalid| match invalid {
         Invalid::Exists => Problem::conflict(format!("`{filter}` is counted already")),
         Invalid::TooMany => {
-            Problem::invalid("filter", "64 filters are counted, and not more; delete one first")
+            Problem::invalid("filter", "64 filters are counted, which is the limit; delete one first")
         }
         other => other.into(),
     })?;

@@ -72,7 +72,7 @@ impl TraceQuery {
             }
             _ => {
                 return Err(Problem::bad_request(
-                    "say what to trace: one of `client_id`, `topic` and `address`",
+                    "name what to trace: one of `client_id`, `topic` and `address`",
                 ));
             }
         };

@@ -162,7 +162,10 @@ async fn replace(
     Body(body): Body<UserBody>,
 ) -> Result<Json<UserItem>, Problem> {
     if body.name.as_ref().is_some_and(|other| *other != name) {
-        return Err(Problem::invalid("name", "it is another one than the path's; a user cannot be renamed"));
+        return Err(Problem::invalid(
+            "name",
+            "it differs from the name in the path; a user cannot be renamed",
+        ));
     }
     known(&state, &name).await?;
     let secrets = hashed(body.password.clone(), body.password_hash.clone(), body.scram_iterations).await?;
@@ -268,8 +271,10 @@ async fn import(
     };
     caller.note(|| format!("{} users", users.len()));
     if users.iter().filter(|user| user.password.is_some()).count() > PASSWORDS_MAX {
-        let detail =
-            format!("there may be {PASSWORDS_MAX} passwords at once; send hashes, or fewer users at a time");
+        let detail = format!(
+            "a request may have at most {PASSWORDS_MAX} passwords; send hashes, or fewer users at a \
+                time"
+        );
         return Err(Problem::invalid("users", detail));
     }
     let mut records = Vec::with_capacity(users.len());
@@ -338,9 +343,7 @@ impl From<UserError> for Problem {
     fn from(error: UserError) -> Self {
         let detail = error.to_string();
         match error {
-            UserError::Unknown(_) => {
-                Self::not_found(detail + "; `GET /api/v1/users?search=` finds those there are")
-            }
+            UserError::Unknown(_) => Self::not_found(detail + "; search with `GET /api/v1/users?search=`"),
             UserError::Exists(_) | UserError::TooMany { .. } => Self::conflict(detail),
             UserError::ConfigStore(error) => error.into(),
             UserError::Of { error, .. } => match *error {
@@ -355,7 +358,7 @@ impl From<UserError> for Problem {
                     .collect(),
             ),
             UserError::Damaged { .. } | UserError::System(_) => {
-                tracing::error!("users are as they were: {detail}");
+                tracing::error!("users have not changed: {detail}");
                 Self::internal(detail)
             }
         }

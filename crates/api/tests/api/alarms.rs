@@ -65,7 +65,7 @@ fn dead_nodes_unreachable_nodes_and_nodes_that_have_not_joined_are_each_named_on
     view.links[0].state = "dead";
     let lines = of(view.clone());
     has(&lines, "error dead b is dead", "meridian ctl cluster remove b");
-    has_not(&lines, "nothing is heard of it");
+    has_not(&lines, "silent for");
     has(&lines, "warning unjoined_peers 10.0.0.7 (z): another secret", "(12 times, last 2s ago)");
     // Anybody who reaches the port may claim any name.
     view.unjoined_peers[0].name = Some("z\n! n8".to_owned());
@@ -74,11 +74,7 @@ fn dead_nodes_unreachable_nodes_and_nodes_that_have_not_joined_are_each_named_on
     let mut view = crate::cluster::view();
     view.links[0].last_error = Some("no route".to_owned());
     view.links[0].last_error_s = Some(3.0);
-    has(
-        &of(view.clone()),
-        "error link b (127.0.0.1:7883): nothing is heard of it for 12s; 3s ago: no route",
-        "firewall",
-    );
+    has(&of(view.clone()), "error link b (127.0.0.1:7883): silent for 12s; 3s ago: no route", "firewall");
     view.unjoined_peers = vec![UnjoinedPeerView {
         address: "127.0.0.1:7883".to_owned(),
         name: Some("b".to_owned()),
@@ -87,7 +83,7 @@ fn dead_nodes_unreachable_nodes_and_nodes_that_have_not_joined_are_each_named_on
         count: 1,
     }];
     let lines = of(view);
-    has_not(&lines, "nothing is heard of it");
+    has_not(&lines, "silent for");
     assert_eq!(lines.iter().filter(|line| line.contains("no route")).count(), 1, "{lines:#?}");
     has(&lines, "warning unjoined_peers", "(once, last 2s ago)");
 }
@@ -100,9 +96,13 @@ fn a_node_without_quorum_says_so_and_one_that_is_no_member_yet_says_what_it_wait
         of(view)
     };
     has_not(&but(|_| ()), "no quorum");
-    has(&but(|it| it.replica.as_mut().unwrap().quorum = false), "error quorum no quorum", "Bring cores back");
+    has(
+        &but(|it| it.replica.as_mut().unwrap().quorum = false),
+        "error quorum no quorum",
+        "Start the missing cores",
+    );
     let failed = but(|it| it.replica.as_mut().unwrap().failure = Some("disk on fire".to_owned()));
-    has(&failed, "error quorum", "disk on fire. Look at its disk and restart it");
+    has(&failed, "error quorum", "disk on fire. Check its disk and restart it");
     let waiting = but(|it| it.waits_for = Some("2 of 3 cores have met".to_owned()));
     has(&waiting, "error membership no member yet: 2 of 3", "");
     has_not(&waiting, "not acknowledging");

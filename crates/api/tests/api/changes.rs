@@ -153,7 +153,7 @@ fn what_a_client_that_has_gone_wanted_is_in_the_audit_log() {
 fn what_took_longer_than_a_request_may_is_in_the_audit_log() {
     let (server, held) = held(|settings| settings.request_timeout = Duration::from_millis(100));
     let detail = ask(&server, "one").answer("PATCH").problem(503, "unavailable");
-    assert!(detail.contains("the audit log will say"), "{detail}");
+    assert!(detail.contains("the audit log will show"), "{detail}");
     held.0.release();
     assert_eq!(audit(&server, 1), [(200, "one unset -> 7".to_owned())]);
 }

@@ -223,7 +223,7 @@ fn one_node_is_asked_by_way_of_another() {
     assert!(detail.contains("a, b, c"), "{detail}");
     world.a().get("/api/v1/node?node=a&node=b").problem(400, "bad-request");
     let detail = world.a().get("/api/v1/users?node=b").problem(400, "bad-request");
-    assert!(detail.contains("ask that node itself"), "{detail}");
+    assert!(detail.contains("ask that node directly"), "{detail}");
     let alone = Server::start();
     alone.get("/api/v1/node?node=b").problem(404, "not-found");
     assert_eq!(alone.get("/api/v1/node?node=test").is(200)["name"], "test");

@@ -78,7 +78,7 @@ fn a_cursor_belongs_to_one_listing_of_one_run() {
     let detail = fixture.get(&format!("/api/v1/subscriptions?cursor={next}")).problem(400);
     assert!(detail.contains("another listing"), "{detail}");
     let detail = Fixture::start().get(&format!("/api/v1/clients?cursor={next}")).problem(400);
-    assert!(detail.contains("started again"), "{detail}");
+    assert!(detail.contains("restarted"), "{detail}");
     for bad in ["x", "e30", "%00", "AAAA", ""] {
         for path in ["clients", "subscriptions", "clients/a/subscriptions", "retained", "bans"] {
             fixture.get(&format!("/api/v1/{path}?cursor={bad}")).problem(400);

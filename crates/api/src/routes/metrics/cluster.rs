@@ -18,7 +18,8 @@ pub(super) fn cluster(text: &mut Text, view: &ClusterView) {
 
 /// Writes the figures of the members where the cores agree on them. Only cores have those of the meta group.
 fn membership(text: &mut Text, view: &MembershipView) {
-    let help = "Members of the cluster as far as this node knows, by what the cores agree on: alive, leaving, suspect or dead.";
+    let help = "Members of the cluster that this node knows, by the state that the cores agree on: alive, \
+        leaving, suspect or dead.";
     let mut family = text.family("meridian_cluster_members", Kind::Gauge, help);
     for state in ["alive", "leaving", "suspect", "dead"] {
         let members = view.members.iter().filter(|member| member.state == state).count();
@@ -27,20 +28,16 @@ fn membership(text: &mut Text, view: &MembershipView) {
     let Some(replica) = &view.replica else { return };
     let truth = |truth: bool| f64::from(u8::from(truth));
     let rows = [
-        ("leader", "1 on the core that leads the others, 0 on these.", truth(replica.raft_state == "leader")),
+        ("leader", "1 on the leader of the cores, 0 on the others.", truth(replica.raft_state == "leader")),
         (
             "quorum",
-            "Whether this core hears that a majority of cores agrees: 1, or 0.",
+            "1 while this core is in contact with a majority of the voters, otherwise 0.",
             truth(replica.quorum),
         ),
-        (
-            "term",
-            "Of the last election of a leader that this core knows of; grows with each.",
-            replica.term as f64,
-        ),
+        ("term", "Current Raft term of the meta group.", replica.term as f64),
         (
             "applied",
-            "The last change that the cores agreed on and this one has taken in.",
+            "Index of the last Raft log entry that this core has applied.",
             replica.applied_index as f64,
         ),
     ];
@@ -53,50 +50,63 @@ fn own(text: &mut Text, view: &ClusterView) {
     let help = "Name, role and region of this node in its cluster; always 1.";
     text.family("meridian_cluster_info", Kind::Gauge, help)
         .sample(&[("node", &view.node), ("role", view.role), ("region", &view.region)], 1.0);
-    let help = "Whether the node acknowledges messages of QoS 1 and 2 as far as the cluster is concerned: 1, or 0 while it holds them.";
+    let help = "1 while the cluster lets the node acknowledge messages of QoS 1 and 2, 0 while the node \
+        withholds acknowledgements.";
     text.one("meridian_cluster_acknowledging", Kind::Gauge, help, f64::from(u8::from(view.acknowledging)));
-    let help = "Filters and shared groups of other nodes that this node has no room for; it acknowledges nothing while there are any.";
+    let help = "Filters and shared groups of other nodes that this node has no room for. It acknowledges no \
+        messages while there are any.";
     text.one("meridian_cluster_routes_unindexed", Kind::Gauge, help, view.routes_unindexed as f64);
-    let help = "SUBACKs that wait until others know of the subscription, by whom they wait for.";
+    let help = "SUBACKs that wait until other nodes know of the subscription, by the nodes that they wait \
+        for.";
     let mut family = text.family("meridian_cluster_subacks_waiting", Kind::Gauge, help);
     family.sample(&[("for", "core")], view.subacks_waiting_core as f64);
     family.sample(&[("for", "region")], view.subacks_waiting_region as f64);
     family.sample(&[("for", "cluster")], view.subacks_waiting_cluster as f64);
-    let help = "Messages that found no place on the way to another node and were given up, by reason.";
+    let help = "Messages to other nodes that were dropped because a buffer was full, by reason.";
     let mut family = text.family("meridian_cluster_messages_dropped_total", Kind::Counter, help);
     family.sample(&[("reason", "qos0")], view.dropped_qos0 as f64);
     family.sample(&[("reason", "suspect")], view.dropped_suspect as f64);
     for (name, help, value) in [
         (
             "subacks_overdue",
-            "SUBACKs for which others did not hear of the subscription in time.",
+            "SUBACKs for which other nodes did not receive the subscription in time.",
             view.subacks_overdue,
         ),
-        ("routes_applied", "Changes of routes taken in from other nodes.", view.routes_applied),
-        ("routes_refused", "Routes of other nodes that found no place.", view.routes_refused),
-        ("messages_refused", "Messages of QoS 1 and 2 that found no place and were refused.", view.refused),
-        ("malformed", "What peers sent and was no word of a node.", view.malformed),
+        ("routes_applied", "Changes of routes applied from other nodes.", view.routes_applied),
+        (
+            "routes_refused",
+            "Routes of other nodes that were refused because the tables are full.",
+            view.routes_refused,
+        ),
+        (
+            "messages_refused",
+            "Messages of QoS 1 and 2 to other nodes that were refused because a buffer was \
+            full.",
+            view.refused,
+        ),
+        ("malformed", "Invalid messages received from peers.", view.malformed),
         (
             "unauthenticated_closed",
-            "Connections to the port for other nodes that were closed because too many did not say who they are.",
+            "Connections to the cluster port that were closed because too many were unauthenticated.",
             view.unauthenticated_closed,
         ),
-        ("requests_sent", "Questions of operators to other nodes.", view.requests_sent),
+        ("requests_sent", "Requests of operators sent to other nodes.", view.requests_sent),
         (
             "requests_unanswered",
-            "Questions of operators to other nodes that got no answer.",
+            "Requests of operators to other nodes that got no answer.",
             view.requests_unanswered,
         ),
-        ("requests_received", "Questions of operators that other nodes passed on.", view.requests_received),
+        ("requests_received", "Requests of operators received from other nodes.", view.requests_received),
         (
             "requests_refused",
-            "Questions of other nodes that found too many before them, or no place for their answers.",
+            "Requests of other nodes that were refused because too many waited, or because their answers had \
+             no room.",
             view.requests_refused,
         ),
     ] {
         text.one(&format!("meridian_cluster_{name}_total"), Kind::Counter, help, value as f64);
     }
-    let help = "Bytes of frames to nodes of other regions, before and after they were compressed.";
+    let help = "Bytes of frames to nodes of other regions, before and after compression.";
     let mut family = text.family("meridian_cluster_compressed_bytes_total", Kind::Counter, help);
     family.sample(&[("when", "before")], view.compressed_before_bytes as f64);
     family.sample(&[("when", "after")], view.compressed_after_bytes as f64);
@@ -108,16 +118,13 @@ fn nodes(text: &mut Text, nodes: &[NodeRoutes]) {
         let mut family = text.family(&format!("meridian_cluster_node_{name}"), Kind::Gauge, help);
         nodes.iter().for_each(|node| family.sample(&[("node", &node.node)], figure(node) as f64));
     };
-    each("filters", "Topic Filters that clients of the node want, as far as is known here.", |n| n.filters);
+    each("filters", "Topic Filters of the node's clients that this node knows.", |n| n.filters);
     each("route_bytes", "Bytes of those Topic Filters.", |n| n.bytes);
-    let help = "Changes of the node's routes that were heard of in its present life; begins anew with it.";
+    let help = "Changes of the node's routes received in its present incarnation; starts again with each \
+        incarnation.";
     each("position", help, |n| n.position);
-    each("tombstones", "Deletions of routes that are remembered for nodes that are behind.", |n| {
-        n.tombstones
-    });
-    each("suspect", "1 while nothing is heard of the node; what is known of it stays.", |n| {
-        u64::from(n.suspect)
-    });
+    each("tombstones", "Deletions of routes that are remembered for nodes that lack them.", |n| n.tombstones);
+    each("suspect", "1 while the node is silent; its routes are kept.", |n| u64::from(n.suspect));
 }
 
 fn links(text: &mut Text, links: &[LinkView]) {
@@ -130,16 +137,19 @@ fn links(text: &mut Text, links: &[LinkView]) {
         }
     };
     let (gauge, counter) = (Kind::Gauge, Kind::Counter);
-    each("up", gauge, "Whether the link to the other node is up.", |link| {
+    each("up", gauge, "1 while the link to the other node is up, otherwise 0.", |link| {
         Some(f64::from(u8::from(link.state == "up")))
     });
-    each("state_seconds", gauge, "For how long it has been so.", |link| Some(link.state_s));
-    each("connections", gauge, "Connections that carry its frames.", |link| Some(link.connections as f64));
-    let help = "Connections that it should have.";
+    each("state_seconds", gauge, "Time since the state of the link changed.", |link| Some(link.state_s));
+    each("connections", gauge, "Connections that carry frames of the link.", |link| {
+        Some(link.connections as f64)
+    });
+    let help = "Connections that the link should have.";
     each("connections_wanted", gauge, help, |link| Some(link.connections_wanted as f64));
-    let help = "From a frame to the other node to its echo; left out while the link is not up.";
+    let help = "Round-trip time of the link; left out while the link is not up.";
     each("round_trip_seconds", gauge, help, |link| link.round_trip_ms.map(|ms| ms / 1e3));
-    let help = "By how much the other node's clock is ahead of this node's, or behind when it is less than 0; left out while it is not known.";
+    let help = "Offset of the other node's clock from this node's; less than 0 when the other clock is \
+        behind; left out while unknown.";
     each("clock_ahead_seconds", gauge, help, |link| link.clock_ahead_s);
     each("bytes_sent_total", counter, "Bytes sent to the other node.", |link| Some(link.bytes_sent as f64));
     let help = "Bytes received from the other node.";
@@ -149,10 +159,10 @@ fn links(text: &mut Text, links: &[LinkView]) {
     });
     let help = "Connections of the link that ended because they were silent for too long.";
     each("timeouts_total", counter, help, |link| Some(link.timeouts as f64));
-    each("restarts_total", counter, "Times that the other node had begun anew.", |link| {
+    each("restarts_total", counter, "Times that the other node restarted.", |link| {
         Some(link.restarts as f64)
     });
-    let help = "Bytes that came over the link and are not dealt with.";
+    let help = "Bytes that the link received and that are not yet processed.";
     each("unconsumed_bytes", gauge, help, |link| Some(link.unconsumed_bytes as f64));
     let help = "Messages whose publishers wait for the other node.";
     each("unconfirmed_messages", gauge, help, |link| Some(link.unconfirmed as f64));
@@ -175,15 +185,17 @@ fn lanes(text: &mut Text, links: &[LinkView]) {
     each("frame_bytes_received_total", counter, "Bytes of the frames received.", |lane| {
         lane.frame_bytes_received as f64
     });
-    let help = "Frames sent again, because the connection that had carried them was lost.";
+    let help = "Frames sent again because their connection was lost.";
     each("frames_retransmitted_total", counter, help, |lane| lane.retransmitted as f64);
-    each("frames_refused_total", counter, "Frames that found no place.", |lane| lane.refused as f64);
+    each("frames_refused_total", counter, "Frames that were refused because the buffer was full.", |lane| {
+        lane.refused as f64
+    });
     let help = "Frames that were lost with a connection, or forgotten by the other node.";
     each("frames_lost_total", counter, help, |lane| lane.lost as f64);
     each("stalls_total", counter, "Times that frames waited for credit.", |lane| lane.stalled as f64);
     each("queue_bytes", gauge, "Bytes of frames that wait.", |lane| lane.waiting_bytes as f64);
     each("queue_frames", gauge, "Frames that wait.", |lane| lane.waiting_frames as f64);
-    let help = "For how long the oldest of them has waited.";
+    let help = "Age of the oldest waiting frame.";
     each("queue_age_seconds", gauge, help, |lane| lane.oldest_s);
 }
 
@@ -195,7 +207,7 @@ fn transport(text: &mut Text, transport: &TransportView) {
         (
             "accept_errors_total",
             counter,
-            "Connections of other nodes that could not be taken.",
+            "Connections of other nodes that could not be accepted.",
             transport.accept_errors,
         ),
         ("dialed_total", counter, "Connections to other nodes that were tried.", transport.dialed),
@@ -209,14 +221,24 @@ fn transport(text: &mut Text, transport: &TransportView) {
         ("written_bytes_total", counter, "Bytes written to other nodes.", transport.bytes_written),
         ("reads_total", counter, "Reads of connections with other nodes.", transport.reads),
         ("writes_total", counter, "Writes to connections with other nodes.", transport.writes),
-        ("blocked_total", counter, "Writes that did not take everything.", transport.blocked),
+        ("blocked_total", counter, "Writes that the socket accepted only in part.", transport.blocked),
         ("turns_total", counter, "Turns of the thread that carries links.", transport.turns),
-        ("wakeups_total", counter, "Times that other threads woke it.", transport.wakeups),
-        ("commands_total", counter, "What other threads gave it to do.", transport.commands),
+        (
+            "wakeups_total",
+            counter,
+            "Times that other threads woke the thread that carries links.",
+            transport.wakeups,
+        ),
+        (
+            "commands_total",
+            counter,
+            "Commands of other threads to the thread that carries links.",
+            transport.commands,
+        ),
         (
             "bbr",
             gauge,
-            "1 when links use BBR; without it, bulk over long distances is slow.",
+            "1 when links use BBR. Without it, bulk transfers over long distances are slow.",
             u64::from(transport.bbr),
         ),
     ];

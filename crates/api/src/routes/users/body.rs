@@ -144,7 +144,7 @@ pub async fn hashed(
         (None, _) if scram_iterations.is_some() => {
             return Err(Problem::invalid(
                 "scram_iterations",
-                "its keys are made of a password, and there is none",
+                "its keys are derived from a password, and there is none",
             ));
         }
         (None, None) => return Ok(None),

@@ -9,7 +9,7 @@ use super::secret::Secret;
 /// The fault, with its line. No value is repeated, as it may be a password.
 pub fn read(text: &str) -> Result<Vec<UserBody>, String> {
     let mut rows = rows(text)?.into_iter();
-    let (_, header) = rows.next().ok_or("the first line names the columns; `name` has to be there")?;
+    let (_, header) = rows.next().ok_or("the first line must name the columns, including `name`")?;
     if let Some(unknown) = header.iter().find(|column| !COLUMNS.contains(&column.as_str())) {
         return Err(format!("line 1: unknown column `{unknown}`; known are {}", COLUMNS.join(", ")));
     }
@@ -81,7 +81,7 @@ fn rows(text: &str) -> Result<Vec<(usize, Vec<String>)>, String> {
                 }
                 (begun, was_quoted) = (line, false);
             }
-            _ if was_quoted => return Err(format!("line {line}: something stands behind a closing quote")),
+            _ if was_quoted => return Err(format!("line {line}: unexpected text after a closing quote")),
             _ => field.push(character),
         }
     }
@@ -120,13 +120,13 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_with_the_line_and_without_the_value() {
         for (text, expected) in [
-            ("", "names the columns"),
+            ("", "must name the columns"),
             ("user\nalice", "line 1: unknown column `user`"),
             ("password\nhunter2", "`name` is missing"),
             ("name,password\na,b\nb,hunter2,c", "line 3: 3 values, and 2 columns"),
             ("name,enabled\nb,hunter2", "line 2: enabled: expected true or false"),
             ("name\n\"hunter2", "line 2: a quote is not closed"),
-            ("name\n\"a\"hunter2", "line 2: something stands behind"),
+            ("name\n\"a\"hunter2", "line 2: unexpected text after"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(expected) && !error.contains("hunter2"), "{error}");
