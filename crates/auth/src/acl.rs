@@ -1,12 +1,12 @@
-//! Access rules: mosquitto's ACL file, and what it allows.
+//! Access rules of mosquitto's ACL file.
 //!
-//! A client's topic is decided by the first of these that speaks of it: a `deny` of its user, an allowing rule of its
-//! user, a `deny` pattern, an allowing pattern. When none does, the answer is no. Clients without a user name have the
-//! rules above the first `user` line for their own.
+//! The first of these that applies decides about a client's topic: a `deny` of its user, an allowing rule of its user,
+//! a `deny` pattern, an allowing pattern. Otherwise access is refused. The rules above the first `user` line are for
+//! clients without a user name.
 //!
-//! A subscription is granted under [`SubscribeRule::Covered`] when, in the same order, no `deny` overlaps its Topic
-//! Filter before one allowing rule covers it entirely. So nothing is granted of which a part would be refused at
-//! delivery. That several rules cover it only together is not seen.
+//! Under [`SubscribeRule::Covered`], the same order decides about a subscription. One allowing rule must cover its
+//! Topic Filter entirely, and no `deny` before it may overlap the filter. So no part of a granted subscription is
+//! refused at delivery. Several rules that cover a filter only together do not grant it.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,16 +17,17 @@ use crate::error::{Fault, FileError};
 use crate::rule::{Fit, RuleFilter};
 
 settings::choices! {
-    /// When a subscription is granted under an ACL.
+    /// Condition for granting a subscription under an ACL.
     pub enum SubscribeRule {
-        /// When one rule allows reading everything that the Topic Filter matches, and no `deny` overlaps it.
+        /// Grants a subscription when one rule allows reading everything that its Topic Filter matches, and no `deny`
+        /// overlaps it.
         Covered = "covered",
-        /// Always, as mosquitto does: what may not be read is just not delivered.
+        /// Grants every subscription, like mosquitto. Messages that may not be read are not delivered.
         Always = "always",
     }
 }
 
-/// Whom a rule is applied to.
+/// Client that rules are applied to.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     pub client_id: &'a str,
@@ -39,7 +40,7 @@ pub struct Acl {
     anonymous: Rules,
     users: HashMap<Box<str>, Rules>,
     patterns: Rules,
-    /// The rules as they are written, by line.
+    /// Text of each rule, by line.
     texts: HashMap<u32, Box<str>>,
 }
 
@@ -52,7 +53,7 @@ struct Rules {
 #[derive(Debug)]
 struct Rule {
     filter: RuleFilter,
-    /// Counts from 1.
+    /// Line number, counted from 1.
     line: u32,
 }
 
@@ -62,7 +63,7 @@ struct Grant {
     write: bool,
 }
 
-/// What an ACL says to a question, and by what.
+/// Answer of an ACL, and its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub allowed: bool,
@@ -73,12 +74,12 @@ pub struct Decision {
 pub enum Why {
     /// The rule in this line of the file, counted from 1.
     Line(u32),
-    /// The `deny` in this line has `%c` or `%u` in it, and the client's name a `+`, `#` or `/`, or a `$` where the topic
-    /// begins: what it would forbid cannot be told.
+    /// The `deny` in this line contains `%c` or `%u`, and the client's name contains `+`, `#` or `/`, or begins the
+    /// topic with `$`. The topics that it forbids cannot be determined.
     DangerousName(u32),
-    /// No rule speaks of it.
+    /// No rule applies.
     NoRule,
-    /// Subscriptions are not asked about: [`SubscribeRule::Always`].
+    /// Every subscription is granted: [`SubscribeRule::Always`].
     SubscribeAlways,
 }
 
@@ -131,12 +132,12 @@ impl Acl {
         Ok(())
     }
 
-    /// The rule of this line, as it is written.
+    /// Returns the rule of this line, as it is written.
     pub fn text(&self, line: u32) -> Option<&str> {
         self.texts.get(&line).map(|text| &**text)
     }
 
-    /// Whether the client may do this. Does not allocate.
+    /// Returns whether the client is allowed to do this. Does not allocate.
     pub fn permits(
         &self,
         subject: Subject<'_>,
@@ -147,7 +148,7 @@ impl Acl {
         self.decide(subject, action, topic, subscribe).allowed
     }
 
-    /// The same, with what decides it.
+    /// Returns whether the client is allowed to do this, and the deciding rule.
     pub fn decide(
         &self,
         subject: Subject<'_>,
@@ -175,7 +176,7 @@ impl Rules {
         line: u32,
         parse: impl Fn(&str) -> Result<RuleFilter, mqtt::TopicError>,
     ) -> Result<(), Fault> {
-        // One word is a topic; of several the first is the access, and the topic may hold spaces.
+        // One word is a topic. With several, the first is the access, and the topic may contain spaces.
         let (access, topic) = match split_word(text) {
             ("", _) => return Err(Fault::TopicMissing),
             (topic, "") => ("readwrite", topic),
@@ -199,7 +200,7 @@ impl Rules {
         Ok(())
     }
 
-    /// `None` when they do not speak of it.
+    /// Returns the decision of these rules; `None` when none applies.
     fn say(&self, subject: Subject<'_>, action: Action, topic: &str) -> Option<Decision> {
         let denies = |Rule { filter, line }: &Rule| {
             let forbids = match filter.fit(subject) {
@@ -208,7 +209,7 @@ impl Rules {
                     Action::Publish { .. } | Action::Receive => filter.matches(subject, topic),
                 },
                 Fit::NoName => false,
-                // What it would forbid cannot be told, so it forbids all.
+                // The forbidden topics cannot be determined, so all are forbidden.
                 Fit::Dangerous => return Some(Why::DangerousName(*line)),
             };
             forbids.then_some(Why::Line(*line))
@@ -229,7 +230,7 @@ impl Rules {
     }
 }
 
-/// The first word and what follows it, blanks between them removed.
+/// Returns the first word and the rest, without the blanks between them.
 fn split_word(text: &str) -> (&str, &str) {
     let (word, rest) = text.split_once([' ', '\t']).unwrap_or((text, ""));
     (word, rest.trim_start())

@@ -1,10 +1,11 @@
-//! What clients may do: the sources of authorisation in their order.
+//! Authorisation: decides what clients may do, with the sources of authorisation in their order.
 //!
-//! [`Authority`] decides; read it first. A superuser may do everything. Then the rules that came with a client (of its token) are
-//! asked, then each source of [`Sources`], until one has an opinion. What nobody speaks of is decided by `auth.no_match`, but `$SYS` is
-//! read only by those to whom a source allows it, and where a service is asked about subscriptions, what they bring is delivered.
+//! [`Authority`] decides; read it first. A superuser may do everything. Then the client's own rules (from its token)
+//! are asked, then each source of [`Sources`], until one has an opinion. If none has, `auth.no_match` decides. There
+//! are two exceptions: `$SYS` is readable only where a source allows it, and where a service decides about
+//! subscriptions, their messages are delivered.
 //!
-//! **Invariant:** a source that could not find out refuses (fail closed).
+//! **Invariant:** a source that could not decide refuses (fail closed).
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,9 +25,10 @@ pub use explain::{Explanation, Step};
 pub use names::{NoMatch, SourceName, SourceNames};
 pub use sources::Sources;
 
-/// A source of authorisation that may have to ask elsewhere. Called on reactors: it never blocks.
+/// Source of authorisation that may have to ask another server. Called on reactors: it never blocks.
 pub trait Source: fmt::Debug + Send + Sync {
-    /// Topics are as for [`broker::access::Access::authorize`]. [`Action::Receive`] is always answered at once.
+    /// Returns the opinion about a topic, which is given as for [`broker::access::Access::authorize`].
+    /// [`Action::Receive`] is always answered at once.
     fn opinion(
         &self,
         identity: Identity<'_>,
@@ -36,7 +38,7 @@ pub trait Source: fmt::Debug + Send + Sync {
     ) -> Opinion;
 }
 
-/// Asks the sources that do not come from files, and counts what all of them say.
+/// Asks the sources that do not come from files, and counts the decisions of all sources.
 #[derive(Debug, Default)]
 pub struct Authority {
     database: ArcSwapOption<RuleSet>,
@@ -51,25 +53,25 @@ struct Counters {
     failed: AtomicU64,
 }
 
-/// Who decided a question.
+/// Part that made a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decider {
     Superuser,
     /// Rules that came with the client.
     Token,
     Source(SourceName),
-    /// Nobody spoke of it.
+    /// No part had an opinion.
     NoMatch,
 }
 
-/// What was decided by one of the deciders so far, but for deliveries. Answers that reactors remember are not decided again.
+/// Number of decisions of one decider, deliveries excluded. Answers that reactors remember are not counted again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecisionFigures {
     /// `superuser`, `token`, the name of a source, or `no_match`.
     pub by: &'static str,
     pub allowed: u64,
     pub denied: u64,
-    /// Refused because it could not find out; not in `denied`.
+    /// Refused because the decider could not decide. Not included in `denied`.
     pub failed: u64,
 }
 
@@ -105,32 +107,33 @@ impl Decider {
 }
 
 impl Authority {
-    /// The rules of the database from now on; none when it is empty.
+    /// Sets the rules of the database; an empty set is no source.
     pub fn set_database(&self, rules: RuleSet) {
         self.database.store((!rules.is_empty()).then(|| Arc::new(rules)));
     }
 
-    /// The HTTP service from now on.
+    /// Sets the HTTP service.
     pub fn set_http(&self, source: Option<Box<dyn Source>>) {
         self.http.store(source.map(Arc::new));
     }
 
-    /// Whether anything but `allowed` can come out, for clients without rules of their own.
+    /// Returns whether an answer other than "allowed" is possible for clients without their own rules.
     pub fn guards(&self, sources: &Sources) -> bool {
         sources.no_match().is_some() || self.has_source(sources)
     }
 
-    /// Whether an answer can take time.
+    /// Returns whether an answer can be delayed.
     pub fn may_answer_later(&self, sources: &Sources) -> bool {
         self.http.load().is_some() && sources.is_enabled(SourceName::Http)
     }
 
-    /// Whether there is anything to ask.
+    /// Returns whether there is any source.
     fn has_source(&self, sources: &Sources) -> bool {
         SourceName::ALL.into_iter().any(|name| self.is_enabled(sources, name))
     }
 
-    /// Whether this is a source. One that is named is, also when it has nothing to say; when none is named those that are there are.
+    /// Returns whether this source is asked. A named source is, even when it is empty. When none is named, the existing
+    /// sources are.
     fn is_enabled(&self, sources: &Sources, name: SourceName) -> bool {
         sources.is_enabled(name)
             && (sources.are_named()
@@ -142,7 +145,8 @@ impl Authority {
                 })
     }
 
-    /// Whether the client may; `None` when that is not known yet. Does not allocate but for questions to others.
+    /// Decides whether the client may do this; `None` when the answer is still pending. Allocates only for requests to
+    /// other servers.
     pub fn decide(
         &self,
         sources: &Sources,
@@ -156,7 +160,8 @@ impl Authority {
         }
         let mut lasting = true;
         for name in sources.order().filter(|name| self.is_enabled(sources, *name)) {
-            // What others say, and also that they say nothing, may change without our knowing. They are not asked about deliveries.
+            // Opinions of an HTTP service may change without notice, also when it has none. It is not asked about
+            // deliveries.
             lasting &= name != SourceName::Http || action == Action::Receive;
             let by = Decider::Source(name);
             match self.opinion(sources, name, identity, action, topic, later) {
@@ -194,21 +199,22 @@ impl Authority {
             SourceName::AclFile => sources.acl_opinion(identity, action, topic),
             SourceName::Http => match &*self.http.load() {
                 Some(source) => source.opinion(identity, action, topic, later),
-                // It is named and not there: what it would have refused cannot be told.
+                // The source is named and missing, so its refusals are unknown.
                 None => Opinion::Failed,
             },
         }
     }
 
-    /// Whether a subscription that brings what no source speaks of was granted by asking, or by `auth.no_match`. A service is not asked
-    /// about each delivery, and the broker checks subscriptions again; so what was granted is delivered. Rules that grant a filter speak of
-    /// all that it matches, but for `auth.acl_subscribe = "always"`, which grants what nobody was asked about.
+    /// Returns whether a subscription was granted by an HTTP service or by `auth.no_match`, when no source has an
+    /// opinion about its messages. The service is not asked about deliveries, and the broker checks subscriptions
+    /// again, so messages of a granted subscription are delivered. Rules that grant a filter apply to all its messages,
+    /// except with `auth.acl_subscribe = "always"`, which grants subscriptions without asking.
     fn was_asked_at_subscribe(&self, sources: &Sources) -> bool {
         self.is_enabled(sources, SourceName::Http)
             && !(self.is_enabled(sources, SourceName::AclFile) && sources.grants_every_subscription())
     }
 
-    /// What follows when nobody speaks of it.
+    /// Returns the decision when no source has an opinion.
     fn no_match(&self, sources: &Sources, identity: Identity<'_>, action: Action, topic: &str) -> bool {
         if action == Action::Receive && self.was_asked_at_subscribe(sources) {
             return true;
@@ -220,7 +226,7 @@ impl Authority {
         }
     }
 
-    /// Deliveries are not counted: each asks, on all reactors at once, and would wait for the others' counting.
+    /// Counts a decision, but not a delivery: all reactors decide those at once, and would contend for the counters.
     fn count(&self, action: Action, by: Decider, allowed: bool, lasting: bool) -> Permission {
         if action == Action::Receive {
             return Permission { allowed, lasting };
@@ -230,7 +236,7 @@ impl Authority {
         Permission { allowed, lasting }
     }
 
-    /// One for each of [`Decider::ALL`], in that order.
+    /// Returns one entry for each of [`Decider::ALL`], in that order.
     pub fn figures(&self) -> [DecisionFigures; Decider::COUNT] {
         Decider::ALL.map(|by| {
             let Counters { allowed, denied, failed } = &self.counters[by.index()];
@@ -245,7 +251,7 @@ impl Authority {
     }
 }
 
-/// What comes with the client, before all sources.
+/// Returns the decision of the client's own rights, which come before all sources.
 fn decision_of_identity(identity: Identity<'_>, action: Action, topic: &str) -> Option<(Decider, bool)> {
     let principal = identity.principal?;
     if principal.superuser {
@@ -259,7 +265,7 @@ fn has_grants(identity: Identity<'_>) -> bool {
     identity.principal.is_some_and(|principal| principal.grants.is_some())
 }
 
-/// Whether it is about reading what the broker says about itself.
+/// Returns whether the question is about reading the broker's own `$SYS` topics.
 fn is_sys_read(action: Action, topic: &str) -> bool {
     matches!(action, Action::Subscribe { .. } | Action::Receive)
         && topic.strip_prefix("$SYS").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

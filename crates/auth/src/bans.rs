@@ -1,7 +1,7 @@
-//! Clients that may not connect: by Client Identifier, User Name or address, for a while or for good.
+//! Bans: clients that may not connect, by Client Identifier, User Name or address, for a time or permanently.
 //!
-//! [`Bans`] proposes them to the registry, and sees what is in force there. Each CONNECT asks [`Bans::find`], which takes no lock; a
-//! change builds the next [`Snapshot`](snapshot::Snapshot).
+//! [`Bans`] proposes changes to the configuration store, and sees the bans that it holds. Each CONNECT calls
+//! [`Bans::find`], which takes no lock; a change builds the next [`Snapshot`](snapshot::Snapshot).
 
 mod file;
 mod net;
@@ -22,53 +22,53 @@ pub use net::{Net, NetError};
 pub use target::{BanKind, BanTarget, Pattern, VALUE_MAX, ValueError};
 use view::BanView;
 
-/// Never used twice, not even after a restart.
+/// Id of a ban. Never reused, not even after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BanId(pub u64);
 
-/// One ban.
+/// Ban of a client or of several.
 #[derive(Clone, Debug)]
 pub struct Ban {
     pub id: BanId,
     pub target: BanTarget,
     pub reason: Box<str>,
-    /// Who said so: the name of an API key, or empty.
+    /// Author: the name of an API key, or empty.
     pub by: Box<str>,
     pub created_at: SystemTime,
-    /// In force before this time; `None` is for good.
+    /// End of the ban; `None` is permanent.
     pub until: Option<SystemTime>,
 }
 
-/// A ban to be.
+/// Ban to be created.
 #[derive(Clone, Debug)]
 pub struct NewBan {
     pub target: BanTarget,
-    /// At most [`REASON_MAX`] bytes.
+    /// Reason of at most [`REASON_MAX`] bytes.
     pub reason: String,
     pub by: String,
     pub until: Option<SystemTime>,
 }
 
-/// Bytes of a ban's reason.
+/// Maximum size of a ban's reason in bytes.
 pub const REASON_MAX: usize = 1024;
 
-/// Why a ban cannot be made or taken back.
+/// Reason why a ban cannot be created or removed.
 #[derive(Debug)]
 pub enum BanError {
-    /// The same is banned already, by this ban.
+    /// The same target is banned already, by this ban.
     Exists(BanId),
     TooMany {
         maximum: usize,
     },
     ReasonLong,
-    /// The registry does not take it.
+    /// The configuration store does not accept the change.
     Write(ProposeError),
 }
 
 impl std::fmt::Display for BanError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Exists(id) => write!(f, "ban {} says the same; delete it first", id.0),
+            Self::Exists(id) => write!(f, "ban {} has the same target; delete it first", id.0),
             Self::TooMany { maximum } => {
                 write!(f, "there are {maximum} bans; delete some, or raise `auth.bans_max`")
             }
@@ -80,11 +80,11 @@ impl std::fmt::Display for BanError {
 
 impl std::error::Error for BanError {}
 
-/// The bans of one node. A ban that is over is found no more at once, and removed at the next change.
+/// Bans of one node. An expired ban is not found any more at once, and is removed at the next change.
 pub struct Bans {
     view: Arc<BanView>,
     config_store: Arc<dyn ConfigStore>,
-    /// Held by whoever changes bans on this node, so that they do not have to try again.
+    /// Held while bans are changed on this node, which avoids conflicts and repetitions.
     changing: Mutex<()>,
     bans_max: usize,
 }
@@ -96,23 +96,23 @@ impl std::fmt::Debug for Bans {
 }
 
 impl Bans {
-    /// Bans that are kept in memory only.
+    /// Creates bans that are kept in memory only.
     pub fn in_memory(bans_max: usize) -> Self {
         let config_store = Arc::new(LocalStore::in_memory());
         Self { view: Arc::default(), config_store, changing: Mutex::default(), bans_max }.watching()
     }
 
-    /// The bans of the registry. More than `bans_max` are kept when they are there already, but none are added.
+    /// Opens the bans of the configuration store. Existing bans beyond `bans_max` are kept, but none are added.
     ///
     /// # Errors
-    /// Records that make no sense: starting without these bans would let in who was sent away.
+    /// A record is invalid: starting without these bans would admit banned clients.
     pub fn open(config_store: Arc<dyn ConfigStore>, bans_max: usize) -> Result<Self, String> {
         let view = Arc::new(BanView::default());
         config_store.subscribe(TABLE, view.clone())?;
         Ok(Self { view, config_store, changing: Mutex::default(), bans_max })
     }
 
-    /// For a ledger without records, which cannot say no.
+    /// Registers the view at a store without records, where this cannot fail.
     fn watching(self) -> Self {
         if let Err(why) = self.config_store.subscribe(TABLE, self.view.clone()) {
             tracing::error!("{why}");
@@ -120,16 +120,16 @@ impl Bans {
         self
     }
 
-    /// Takes over `bans.json` of earlier versions, when it is in this directory, and renames it to `bans.json.imported`. Says how many
-    /// bans came in.
+    /// Imports `bans.json` of earlier versions, if this directory has one, and renames it to `bans.json.imported`.
+    /// Returns the number of imported bans.
     ///
     /// # Errors
-    /// A file that cannot be used, or a registry that does not take them. Both stay as they are, or nearly: it can be done again.
+    /// The file cannot be used, or the configuration store does not accept the bans. The import can be repeated then.
     pub fn import(&self, data_dir: &Path) -> Result<usize, BansImportError> {
         file::import(self, data_dir)
     }
 
-    /// A ban in force that means this client. `now` is asked for only when there is one with an end.
+    /// Returns a ban in force that matches this client. `now` is called only when a matching ban has an end.
     pub fn find(
         &self,
         client_id: &str,
@@ -140,12 +140,12 @@ impl Bans {
         self.view.snapshot().find(client_id, username, peer, now).map(|ban| ban.id)
     }
 
-    /// Grows when a ban comes into force, whoever made it, on whichever node.
+    /// Returns a number that grows whenever a ban comes into force, on any node.
     pub fn revocations(&self) -> u64 {
         self.view.revocations()
     }
 
-    /// Up to `limit` bans in force behind `after`, the oldest first, and whether there may be more.
+    /// Returns up to `limit` bans in force after `after`, the oldest first, and whether there may be more.
     pub fn list(&self, after: Option<BanId>, limit: usize, now: SystemTime) -> (Vec<Arc<Ban>>, bool) {
         let snapshot = self.view.snapshot();
         let mut rest = snapshot.after(after).iter().filter(|ban| ban.is_in_force(now));
@@ -153,7 +153,7 @@ impl Bans {
         (page, rest.next().is_some())
     }
 
-    /// How many are in force or were a short while ago.
+    /// Returns the number of bans that are in force or expired recently.
     pub fn len(&self) -> usize {
         self.view.snapshot().all().len()
     }
@@ -162,10 +162,11 @@ impl Bans {
         self.len() == 0
     }
 
-    /// Bans. Takes time with the number of bans and waits for the registry: not for a reactor.
+    /// Adds a ban. Takes time proportional to the number of bans and waits for the configuration store: not for a
+    /// reactor.
     ///
     /// # Errors
-    /// [`BanError`]; nothing has changed then.
+    /// [`BanError`]; then nothing has changed.
     pub fn add(&self, new: NewBan, now: SystemTime) -> Result<Arc<Ban>, BanError> {
         if new.reason.len() > REASON_MAX {
             return Err(BanError::ReasonLong);
@@ -200,10 +201,10 @@ impl Bans {
         }
     }
 
-    /// Takes a ban back; returns it, or `None` when there is no such ban.
+    /// Removes a ban and returns it; `None` when there is no such ban.
     ///
     /// # Errors
-    /// [`BanError::Write`]; the ban is in force still.
+    /// [`BanError::Write`]; then the ban is still in force.
     pub fn remove(&self, id: BanId, now: SystemTime) -> Result<Option<Arc<Ban>>, BanError> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let snapshot = self.view.snapshot();
@@ -214,7 +215,7 @@ impl Bans {
         Ok(Some(removed))
     }
 
-    /// Some of those that are over go with every change.
+    /// Proposes a change. It also removes some of the expired bans.
     fn propose(
         &self,
         mut batch: Vec<Change>,
@@ -227,7 +228,7 @@ impl Bans {
     }
 }
 
-/// An id that was never used, at least this one, and the change that keeps it from being used again.
+/// Returns an id that was never used, at least `least`, and the change that reserves it.
 fn next_id(config_store: &dyn ConfigStore, least: u64) -> (BanId, Change) {
     let stored = config_store.read(COUNTERS, COUNTER);
     let next = stored.as_ref().and_then(|stored| stored.value.parse().ok()).unwrap_or(1).max(least);
@@ -243,7 +244,7 @@ fn unwritten(error: serde_json::Error) -> BanError {
 }
 
 const TABLE: Table = Table::named("bans");
-/// Numbers that only grow.
+/// Table of counters that only grow.
 const COUNTERS: Table = Table::named("counters");
 const COUNTER: &str = "bans";
 const TIDIED_MAX: usize = 1_000;

@@ -1,4 +1,4 @@
-//! The client certificate as a link of the chain, and what names it gives.
+//! Link of the chain that authenticates by client certificate, and the names in a certificate.
 
 use broker::access::{Admission, ClientCertificate, Credentials};
 use mqtt::ReasonCode;
@@ -7,25 +7,25 @@ use settings::choices;
 use crate::link::{Attempt, Link, Outcome};
 
 choices! {
-    /// What of a certificate is a name.
+    /// Field of a certificate that is used as a name.
     pub enum CertificateName {
-        /// Nothing.
+        /// No field.
         None = "none",
-        /// The Common Name of its subject.
+        /// Common Name of the subject.
         Cn = "cn",
-        /// Its whole subject, as RFC 4514 writes it.
+        /// Subject, as RFC 4514 formats it.
         Dn = "dn",
-        /// The first DNS name among its Subject Alternative Names.
+        /// First DNS name of the Subject Alternative Names.
         Dns = "dns",
-        /// The first mail address among them.
+        /// First email address of the Subject Alternative Names.
         Email = "email",
-        /// The first URI among them.
+        /// First URI of the Subject Alternative Names.
         Uri = "uri",
     }
 }
 
 impl CertificateName {
-    /// `None` when the certificate has no such name, or an empty one.
+    /// Returns the name; `None` when the certificate has none, or an empty one.
     pub fn of(self, certificate: &ClientCertificate) -> Option<&str> {
         let name = match self {
             Self::None => None,
@@ -39,7 +39,7 @@ impl CertificateName {
     }
 }
 
-/// Lets in who shows a certificate that an authority of its listener vouches for.
+/// Admits clients with a certificate that an authority of their listener has signed.
 #[derive(Clone, Copy, Debug)]
 pub struct Certificate {
     pub username: CertificateName,
@@ -55,13 +55,13 @@ impl Link for Certificate {
         let name = self.username.of(certificate);
         Some(match (name, credentials.username) {
             (Some(name), Some(claimed)) if name != claimed => {
-                tracing::debug!(name, claimed, "a user name that is not the certificate's is refused");
+                tracing::debug!(name, claimed, "authentication: user name differs from that of the certificate; refusing");
                 Outcome::Refuse(ReasonCode::NotAuthorized)
             }
             (Some(name), _) => {
                 Outcome::Admit(Box::new(Admission { username: Some(name.into()), ..Admission::default() }))
             }
-            // The certificate does not vouch for this name, so something else has to.
+            // The certificate does not prove this name, so another link has to.
             (None, Some(_)) => Outcome::NotMine,
             (None, None) if self.username == CertificateName::None => Outcome::Admit(Box::default()),
             (None, None) => Outcome::NotMine,
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_gives_its_name() {
+    fn each_field_returns_its_name() {
         for (field, name) in [
             (CertificateName::Cn, Some("press-7")),
             (CertificateName::Dn, Some("CN=press-7,O=Works")),
@@ -130,14 +130,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_somebody_else_than_the_certificate_says() {
+    fn a_user_name_that_differs_from_the_certificate_is_refused() {
         let refused = Outcome::Refuse(ReasonCode::NotAuthorized);
         assert_eq!(ask(CertificateName::Cn, Some(certificate()), Some("admin")), refused);
     }
 
-    /// Otherwise any certificate of the authority would do for any user name.
+    /// Otherwise any certificate of the authority would be valid for any user name.
     #[test]
-    fn a_certificate_that_gives_no_name_vouches_for_none() {
+    fn a_certificate_without_a_name_proves_no_user_name() {
         assert_eq!(ask(CertificateName::None, Some(certificate()), Some("admin")), Outcome::NotMine);
         assert_eq!(ask(CertificateName::Uri, Some(certificate()), Some("admin")), Outcome::NotMine);
         assert_eq!(ask(CertificateName::Uri, Some(certificate()), None), Outcome::NotMine);

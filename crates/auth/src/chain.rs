@@ -1,7 +1,7 @@
-//! The authentication chain: links in the order in which they are asked.
+//! Authentication chain: links in the order in which they are asked.
 //!
-//! [`Chain`] is what the settings gave and knows no client; a [`Run`](run::Run) is one client's way along it when that takes
-//! work. The threads are [`Pools`](pool::Pools).
+//! A [`Chain`] follows from the settings and has no state of clients. A [`Run`](run::Run) is one client's pass through
+//! it, when that takes work on threads. The threads are [`Pools`](pool::Pools).
 
 mod deadlines;
 mod figures;
@@ -23,13 +23,13 @@ pub(crate) use pool::{PoolSize, Pools};
 use crate::link::{Attempt, CacheKey, Link, Outcome};
 use crate::recent::{Fingerprint, Recent};
 
-/// The links in force, in order.
+/// Links in force, in order.
 #[derive(Default)]
 pub(crate) struct Chain {
     links: Vec<Member>,
 }
 
-/// A link and what is counted of it.
+/// Link with its counters.
 pub(crate) struct Member {
     pub link: Arc<dyn Link>,
     pub counters: Arc<LinkCounters>,
@@ -57,13 +57,14 @@ impl Chain {
         self.links.iter()
     }
 
-    /// The link whose work hides that nobody knows a client.
+    /// Index of the link whose work hides that no link knows a client.
     pub fn decoy(&self) -> Option<usize> {
         self.links.iter().position(|member| member.link.decoy().is_some())
     }
 
-    /// Under what a success of these credentials is remembered when the links before `from` have nothing to do with them. Every link
-    /// behind counts, also one that says "not mine": it may know the user a moment later.
+    /// Returns the fingerprint under which a success of these credentials is remembered, when the links before `from`
+    /// did not decide. It covers every later link, also one that answers "not mine", because that may know the user a
+    /// moment later.
     pub fn fingerprint(&self, from: usize, credentials: Credentials<'_>, recent: &Recent) -> Fingerprint {
         let cache_keys: Vec<_> =
             self.links[from..].iter().map(|member| (member, member.link.cache_key(credentials))).collect();
@@ -89,25 +90,25 @@ impl Chain {
 }
 
 impl Member {
-    /// What is known without work, and counted.
+    /// Returns the answer that needs no work, and counts it.
     pub fn check_immediately(&self, credentials: Credentials<'_>) -> Option<Outcome> {
         let outcome = self.link.check_immediately(credentials)?;
         self.counters.note(&outcome);
         Some(outcome)
     }
 
-    /// Finds out, with what it took counted. A link that panics has failed.
+    /// Returns the answer of the link's work, and counts the time. A link that panics has failed.
     pub fn work(&self, attempt: &Attempt) -> Outcome {
         let began = Instant::now();
         let work = std::panic::AssertUnwindSafe(|| self.link.work(attempt));
         let outcome = std::panic::catch_unwind(work)
-            .unwrap_or_else(|_| Outcome::Failed("it panicked; this is a bug".to_owned()));
+            .unwrap_or_else(|_| Outcome::Failed("the link panicked; this is a bug".to_owned()));
         self.counters.record_duration(began.elapsed());
         self.counters.note(&outcome);
         outcome
     }
 
-    /// Work in vain, which is counted as work.
+    /// Runs the work of a decoy, and counts it as work.
     pub fn work_decoy(&self, attempt: &Attempt) {
         let began = Instant::now();
         let work = std::panic::AssertUnwindSafe(|| {
@@ -116,7 +117,7 @@ impl Member {
             }
         });
         if std::panic::catch_unwind(work).is_err() {
-            tracing::error!(link = self.link.name(), "a decoy panicked; this is a bug");
+            tracing::error!(link = self.link.name(), "authentication: decoy panicked; this is a bug");
         }
         self.counters.record_duration(began.elapsed());
     }

@@ -1,41 +1,41 @@
-//! What is wrong with a password, ACL or rules file, and where.
+//! Errors of password, ACL and rules files, with their location.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::rules::RuleError;
 
-/// A file that cannot be used.
+/// File that cannot be used.
 #[derive(Debug)]
 pub struct FileError {
     pub path: PathBuf,
-    /// Counts from 1; `None` when it is the file as a whole.
+    /// Line, counted from 1; `None` for the file as a whole.
     pub line: Option<usize>,
     pub fault: Fault,
 }
 
-/// What is wrong with it.
+/// Fault of a file.
 #[derive(Debug)]
 pub enum Fault {
     Io(std::io::Error),
-    /// The file is no UTF-8.
+    /// The file is not UTF-8.
     NotText,
-    /// A line of a password file without `:`.
+    /// A line of a password file has no `:`.
     NoColon,
     UserEmpty,
     UserTwice {
         user: String,
         first: usize,
     },
-    /// What stands for a password is not a hash this program knows.
+    /// The stored value is not a hash that this program knows.
     NotAHash {
         user: String,
     },
-    /// A hash that would take more memory or rounds than any sensible one.
+    /// The hash takes more memory or rounds than any sensible one.
     TooCostly {
         user: String,
     },
-    /// The first word of a line in an ACL file.
+    /// The first word of a line in an ACL file is unknown.
     UnknownWord {
         word: String,
     },
@@ -43,14 +43,14 @@ pub enum Fault {
         word: String,
     },
     TopicMissing,
-    /// In a rules file.
+    /// A fault in a rules file.
     Rule(RuleError),
     /// `auth.sources` names a source that is not configured.
     SourceMissing {
         source: &'static str,
         setting: &'static str,
     },
-    /// A source is configured that `auth.sources` does not name.
+    /// A configured source is missing in `auth.sources`.
     SourceUnnamed {
         source: &'static str,
         setting: &'static str,
@@ -68,7 +68,7 @@ impl FileError {
 }
 
 impl FileError {
-    /// Says the same without a word of the file, for callers who may name files and not read them.
+    /// Returns the message without any contents of the file, for callers who may name files and not read them.
     pub(crate) fn without_contents(&self) -> String {
         match self.fault {
             Fault::Io(_) | Fault::NotText | Fault::SourceMissing { .. } | Fault::SourceUnnamed { .. } => {
@@ -107,12 +107,12 @@ impl fmt::Display for Fault {
             Self::UserTwice { user, first } => write!(f, "user `{user}` is in line {first} already"),
             Self::NotAHash { user } => write!(
                 f,
-                "what stands for the password of `{user}` is no hash known here ($argon2id$, $7$, $6$, $2b$, $pbkdf2-sha256$, SCRAM-SHA-256$); set it with `meridian passwd`"
+                "the password of `{user}` is not stored in a known form ($argon2id$, $7$, $6$, $2b$, $pbkdf2-sha256$, SCRAM-SHA-256$); set it with `meridian passwd`"
             ),
             Self::TooCostly { user } => {
                 write!(
                     f,
-                    "the password hash of `{user}` asks for more than 1 GiB or for rounds that take seconds; set it anew with `meridian passwd`"
+                    "the password hash of `{user}` asks for more than 1 GiB or for rounds that take seconds; set it again with `meridian passwd`"
                 )
             }
             Self::UnknownWord { word } => {
@@ -123,16 +123,16 @@ impl fmt::Display for Fault {
             }
             Self::Rule(error) => write!(f, "{error}"),
             Self::SourceMissing { source, setting } => {
-                write!(f, "`{source}` is named and has no file; set {setting}, or leave out `{source}`")
+                write!(f, "auth.sources names `{source}`, which has no file; set {setting}, or remove `{source}`")
             }
             Self::SourceUnnamed { source, setting } => {
                 write!(
                     f,
-                    "{setting} is set and `{source}` is not named, so its rules would not hold; name it, or unset {setting}"
+                    "{setting} is set and `{source}` is not named in auth.sources, so its rules would not apply; name it, or unset {setting}"
                 )
             }
             Self::TopicMissing => f.write_str("the topic is missing"),
-            Self::TopicInvalid { topic, why } => write!(f, "`{topic}` is no Topic Filter: {why}"),
+            Self::TopicInvalid { topic, why } => write!(f, "`{topic}` is not a Topic Filter: {why}"),
         }
     }
 }

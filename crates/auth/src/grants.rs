@@ -1,8 +1,9 @@
-//! The rules that a client brings along: the `acl` claim of its token, or `acl` in the answer of an HTTP service.
+//! Rules that a client brings: the `acl` claim of its token, or `acl` in the answer of an HTTP service.
 //!
-//! Two forms: `{"publish": [FILTER], "subscribe": [FILTER], "all": [FILTER]}`, which only allows, and a list of
-//! `{"permission": "allow", "action": "publish", "topic": FILTER, "qos": [0, 1], "retain": false}`, of which the first that speaks of
-//! a topic decides. What none speaks of is left to the other sources of authorisation.
+//! There are two forms. `{"publish": [FILTER], "subscribe": [FILTER], "all": [FILTER]}` only allows. A list of
+//! `{"permission": "allow", "action": "publish", "topic": FILTER, "qos": [0, 1], "retain": false}` is searched for the
+//! first entry that applies to a topic. Topics to which no entry applies are left to the other sources of
+//! authorisation.
 
 use broker::access::{Action, Grants, Identity};
 use mqtt::QoS;
@@ -10,10 +11,10 @@ use serde_json::{Map, Value};
 
 use crate::rule::{Fit, RuleFilter};
 
-/// Rules of a client, at most.
+/// Maximum number of rules of a client.
 pub const GRANTS_MAX: usize = 1000;
 
-/// In their order.
+/// Rules of a client, in order.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ClientGrants {
     rules: Box<[Rule]>,
@@ -25,32 +26,32 @@ struct Rule {
     publish: bool,
     subscribe: bool,
     topic: Topic,
-    /// A bit for each QoS that it speaks of.
+    /// One bit for each QoS that the rule applies to.
     qos: u8,
-    /// The only kind of publication that it speaks of.
+    /// The only value of RETAIN that the rule applies to, if any.
     retain: Option<bool>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Topic {
     Filter(RuleFilter),
-    /// This text and no other: `eq a/#` is about a subscription to `a/#`, and not about one to `a/b`.
+    /// This text and no other: `eq a/#` applies to a subscription to `a/#`, and not to one to `a/b`.
     Exactly(RuleFilter),
 }
 
 impl ClientGrants {
     /// # Errors
-    /// What is wrong with them, to be said after the name of the claim or member.
+    /// The fault, as the end of a sentence that begins with the name of the claim or member.
     pub fn parse(claim: &Value) -> Result<Self, &'static str> {
         let mut rules = Vec::new();
         match claim {
             Value::Object(lists) => {
                 for (action, filters) in lists {
                     let (publish, subscribe) = parse_action(action)?;
-                    let Value::Array(filters) = filters else { return Err("has a member that is no list") };
+                    let Value::Array(filters) = filters else { return Err("has a member that is not a list") };
                     for filter in filters {
                         let Value::String(topic) = filter else {
-                            return Err("has a topic that is no string");
+                            return Err("has a topic that is not a string");
                         };
                         let topic = Topic::parse(topic)?;
                         add(
@@ -62,7 +63,7 @@ impl ClientGrants {
             }
             Value::Array(list) => {
                 for rule in list {
-                    let Value::Object(rule) = rule else { return Err("has a rule that is no object") };
+                    let Value::Object(rule) = rule else { return Err("has a rule that is not an object") };
                     add(&mut rules, Rule::parse(rule)?)?;
                 }
             }
@@ -80,7 +81,7 @@ fn add(rules: &mut Vec<Rule>, rule: Rule) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Whether it is about publishing, and about subscribing.
+/// Returns whether the action includes publishing, and subscribing.
 fn parse_action(action: &str) -> Result<(bool, bool), &'static str> {
     match action {
         "publish" => Ok((true, false)),
@@ -91,7 +92,7 @@ fn parse_action(action: &str) -> Result<(bool, bool), &'static str> {
 }
 
 impl Rule {
-    /// A member that is not known is an error: it may have been meant to narrow the rule.
+    /// Parses one rule. An unknown member is an error, because it may have been meant to narrow the rule.
     fn parse(members: &Map<String, Value>) -> Result<Self, &'static str> {
         let (mut permission, mut action, mut topic, mut qos, mut retain) = (None, None, None, QOS_ALL, None);
         for (name, value) in members {
@@ -107,7 +108,7 @@ impl Rule {
                 ("topic", Value::String(value)) => topic = Some(Topic::parse(value)?),
                 ("qos", value) => qos = parse_qos(value)?,
                 ("retain", Value::Bool(value)) => retain = Some(*value),
-                _ => return Err("has a rule with a member that is not known, or of a wrong type"),
+                _ => return Err("has a rule with an unknown member, or one of a wrong type"),
             }
         }
         let (Some(allow), Some((publish, subscribe)), Some(topic)) = (permission, action, topic) else {
@@ -119,14 +120,14 @@ impl Rule {
         Ok(Self { allow, publish, subscribe, topic, qos, retain })
     }
 
-    /// Whether the rule is about this, by everything but the topic.
+    /// Returns whether the rule applies to this action, apart from the topic.
     fn means(&self, action: Action) -> bool {
         match action {
             Action::Publish { qos, retain } => {
                 self.publish && self.has(qos) && self.retain.is_none_or(|only| only == retain)
             }
             Action::Subscribe { qos } => self.subscribe && self.has(qos),
-            // What came of a subscription that was granted is not refused for a QoS that it does not have.
+            // A message of a granted subscription is not refused because of its QoS.
             Action::Receive => self.subscribe && (self.allow || self.qos == QOS_ALL),
         }
     }
@@ -150,8 +151,8 @@ fn parse_qos(value: &Value) -> Result<u8, &'static str> {
 
 impl Topic {
     fn parse(text: &str) -> Result<Self, &'static str> {
-        const WRONG: &str = "has a topic that is no Topic Filter, or has a placeholder that is not known";
-        // A share name is not part of what rules are asked about: such a rule would never be found.
+        const WRONG: &str = "has a topic that is not a Topic Filter, or has an unknown placeholder";
+        // A share name is not part of the topic that rules are asked about, so such a rule would never apply.
         if text.starts_with("$share/") || text.starts_with("eq $share/") {
             return Err("has a topic with a share name; write it without");
         }
@@ -163,17 +164,18 @@ impl Topic {
 }
 
 impl Grants for ClientGrants {
-    /// The first rule that speaks of it. A subscription is spoken of by a rule that allows when the rule covers its whole Topic
-    /// Filter, and by one that denies when they have one topic in common.
+    /// Returns the decision of the first rule that applies. An allowing rule applies to a subscription when it covers
+    /// the whole Topic Filter. A denying rule applies when the two have one topic in common.
     fn decide(&self, identity: Identity<'_>, action: Action, topic: &str) -> Option<bool> {
         self.rules.iter().filter(|rule| rule.means(action)).find_map(|rule| {
             let filter = match &rule.topic {
                 Topic::Filter(filter) => filter,
-                // Who may subscribe to exactly this is also sent what it matches; who may not can have it by other subscriptions.
+                // A client that may subscribe to exactly this filter also gets its messages. A client that may not can
+                // still get them by other subscriptions.
                 Topic::Exactly(filter) if action == Action::Receive && rule.allow => filter,
                 Topic::Exactly(_) if action == Action::Receive => return None,
                 Topic::Exactly(filter) => {
-                    // `+/#` is another spelling of `#`.
+                    // `+/#` is another form of `#`.
                     let all = !rule.allow && topic == "+/#" && filter.is(identity, "#");
                     return (all || filter.is(identity, topic)).then_some(rule.allow);
                 }
@@ -186,7 +188,7 @@ impl Grants for ClientGrants {
                     filter.overlaps(identity, topic)
                 }
                 (Fit::Usable, _) => filter.matches(identity, topic),
-                // What it would forbid cannot be told, so it forbids all.
+                // The forbidden topics cannot be determined, so all are forbidden.
                 (Fit::Dangerous, false) => true,
                 (Fit::Dangerous, true) | (Fit::NoName, _) => false,
             };
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_form_allows_and_leaves_the_rest_to_others() {
+    fn the_short_form_allows_and_leaves_the_rest_to_other_sources() {
         let claim = json!({"publish": ["up/${clientid}"], "subscribe": ["down/+"], "all": ["both/#"]});
         assert_eq!(decide(&claim, PUBLISH, "up/c1"), Some(true));
         assert_eq!(decide(&claim, PUBLISH, "up/c2"), None);
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_of_a_list_that_speaks_of_a_topic_decides() {
+    fn the_first_applicable_rule_of_a_list_decides() {
         let rule = |permission: &str, action: &str, topic: &str| json!({"permission": permission, "action": action, "topic": topic});
         let claim =
             json!([rule("deny", "all", "a/secret"), rule("allow", "all", "a/#"), rule("deny", "all", "#")]);
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_could_stretch_a_rule_gets_nothing_of_it() {
+    fn a_name_with_wildcards_does_not_widen_a_rule() {
         let of = |client_id: &'static str, claim: Value, topic: &str| {
             let identity = Identity { client_id, username: None, ..Identity::default() };
             ClientGrants::parse(&claim).unwrap().decide(identity, PUBLISH, topic)
@@ -291,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_rules_is_refused() {
+    fn an_invalid_list_of_rules_is_refused() {
         for claim in [
             json!("publish"),
             json!(null),

@@ -252,7 +252,7 @@ pattern deny devices/%c/private
         let reason = |allowed, text: &str| (allowed, format!("acl_file: {text}"));
         let nobody = (
             false,
-            "no_match: nobody speaks of it, so it is refused (auth.no_match)\n  before it: acl_file says nothing: ".to_owned(),
+            "no_match: no source applies, so access is refused (auth.no_match)\n  before it: acl_file says nothing: ".to_owned(),
         );
         let nobody = |reason: &str| (nobody.0, format!("{}{reason}", nobody.1));
         assert_eq!(
@@ -271,10 +271,7 @@ pattern deny devices/%c/private
             file.ask("--user alice --client c --topic devices/c/state --action publish"),
             reason(true, "F:7: pattern write devices/%c/state")
         );
-        assert_eq!(
-            file.ask("--client c --topic home/alice/a --action publish"),
-            nobody("no rule speaks of it")
-        );
+        assert_eq!(file.ask("--client c --topic home/alice/a --action publish"), nobody("no rule applies"));
         assert_eq!(
             file.ask("--client c --topic $share/g/home/# --action subscribe"),
             nobody("no single rule allows reading everything that the filter matches")

@@ -34,7 +34,7 @@ fn subject<'a>(client_id: &'a str, username: Option<&'a str>) -> Subject<'a> {
 const PUBLISH: Action = Action::Publish { qos: QoS::AtMostOnce, retain: false };
 const SUBSCRIBE: Action = Action::Subscribe { qos: QoS::AtMostOnce };
 
-/// The topics of `candidates` that the client may do this with.
+/// Returns the topics of `candidates` for which the client may do this.
 fn permitted<'a>(subject: Subject<'_>, action: Action, candidates: &[&'a str]) -> Vec<&'a str> {
     let acl = acl(FILE);
     let permits = |topic: &&str| acl.permits(subject, action, topic, SubscribeRule::Covered);
@@ -85,19 +85,19 @@ fn a_subscription_is_refused_where_a_deny_overlaps_it() {
     let alice = subject("c", Some("alice"));
     let filters =
         ["home/alice/#", "home/alice/+", "home/alice/kitchen/#", "home/alice/secret/x", "home/+/kitchen"];
-    // `home/alice/secret/#` is about `home/alice/secret` too, so `home/alice/+` overlaps it.
+    // `home/alice/secret/#` matches `home/alice/secret` too, so `home/alice/+` overlaps it.
     assert_eq!(permitted(alice, SUBSCRIBE, &filters), ["home/alice/kitchen/#"]);
 }
 
 #[test]
-fn mosquittos_way_of_subscribing_grants_all_and_filters_deliveries() {
+fn the_rule_always_grants_subscriptions_and_filters_deliveries() {
     let (acl, alice) = (acl(FILE), subject("c", Some("alice")));
     assert!(acl.permits(alice, SUBSCRIBE, "#", SubscribeRule::Always));
     assert!(!acl.permits(alice, Action::Receive, "home/bob/a", SubscribeRule::Always));
     assert!(!acl.permits(alice, PUBLISH, "home/bob/a", SubscribeRule::Always));
 }
 
-/// With it a client could call itself `+` and read what all others may read.
+/// Otherwise a client with the name `+` could read the topics of all others.
 #[test]
 fn a_name_with_wildcards_gets_nothing_from_patterns() {
     for name in ["+", "#", "c1/x"] {
@@ -112,7 +112,7 @@ fn a_name_with_wildcards_gets_nothing_from_patterns() {
     let permits =
         |name, topic| acl.permits(subject(name, Some("u")), Action::Receive, topic, SubscribeRule::Covered);
     assert!(permits("c1", "more/a"));
-    assert!(!permits("+", "more/a"), "a deny that cannot be told forbids all that patterns allow");
+    assert!(!permits("+", "more/a"), "an undeterminable deny forbids all that patterns allow");
 }
 
 #[test]
@@ -157,9 +157,9 @@ fn topic() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
-    /// A granted subscription hides nothing: whatever it matches may be read.
+    /// Every message that matches a granted subscription may be read.
     #[test]
-    fn what_a_granted_subscription_matches_may_be_read(
+    fn messages_of_a_granted_subscription_may_be_read(
         rules in proptest::collection::vec(rule(), 1..6),
         wanted in filter().prop_map(|filter| filter.replace("%c", "me")),
         topics in proptest::collection::vec(topic(), 1..20),
@@ -179,13 +179,13 @@ proptest! {
     #[test]
     fn no_text_panics(text in "(user|topic|pattern|read|deny|[a-c%+#/ \n\t]){0,30}") {
         if let Ok(acl) = Acl::parse(Path::new("acl"), &text) {
-            // An answer either way; that it is the right one is settled above.
+            // The result does not matter here; other tests check it.
             acl.permits(subject("me", Some("a")), PUBLISH, "a/b", SubscribeRule::Covered);
         }
     }
 }
 
-/// The lines of `FILE`, counted from 1.
+/// Line numbers of `FILE` count from 1.
 #[test]
 fn a_decision_names_the_line_that_makes_it() {
     let acl = acl(FILE);

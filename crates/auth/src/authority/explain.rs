@@ -1,4 +1,4 @@
-//! Why a question has its answer.
+//! Explanations of decisions.
 
 use broker::access::{Action, Identity, RetryAuthorize};
 
@@ -7,28 +7,30 @@ use crate::acl::Why;
 use crate::opinion::Opinion;
 use crate::rules::{RuleLocation, RuleSet, RulingReason};
 
-/// An answer, and what everybody who is asked said.
+/// Decision, and the opinion of every decider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// `false` also when it is not known: what cannot be decided is refused.
+    /// `false` also when the decision failed or is pending.
     pub allowed: bool,
-    /// The one that decides is the first with an opinion other than [`Opinion::None`]; those behind it would have been asked otherwise.
+    /// The first step with an opinion other than [`Opinion::None`] decides. The later ones show what would apply
+    /// otherwise.
     pub steps: Vec<Step>,
-    /// Which of `steps`.
+    /// Index in `steps`.
     pub decided_by: usize,
 }
 
-/// What one of them said.
+/// Opinion of one decider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     pub by: Decider,
     pub opinion: Opinion,
-    /// For people: the rule, where it is written, and why it holds when that is not plain.
+    /// Explanation for people: the rule, where it is written, and why it applies when that is not obvious.
     pub reason: String,
 }
 
 impl Authority {
-    /// What [`Authority::decide`] comes to, and how. Counts nothing. A source that has to ask elsewhere is asked, and may know the answer
+    /// Returns the decision of [`Authority::decide`] and its reasons. Counts nothing. A source that asks another server
+    /// is asked, and may have the answer when this is called again.
     /// when this is called again.
     pub fn explain(
         &self,
@@ -41,7 +43,7 @@ impl Authority {
         if let Some((by, allowed)) = decision_of_identity(identity, action, topic) {
             let reason = match by {
                 Decider::Superuser => "a superuser may do everything",
-                _ => "a rule that came with the client speaks of it",
+                _ => "a rule that came with the client applies",
             };
             steps.push(Step { by, opinion: of(allowed), reason: reason.to_owned() });
         }
@@ -61,7 +63,7 @@ impl Authority {
                     let reason = match opinion {
                         Opinion::Allow | Opinion::Deny | Opinion::None => "as the service answered",
                         Opinion::Later => "the service is being asked; ask again",
-                        Opinion::Failed => "the service cannot be asked, so the answer is no",
+                        Opinion::Failed => "the service does not answer, so access is refused",
                     };
                     (opinion, reason.to_owned())
                 }
@@ -71,17 +73,17 @@ impl Authority {
         let allowed = self.no_match(sources, identity, action, topic);
         let reason = match sources.no_match() {
             _ if action == Action::Receive && self.was_asked_at_subscribe(sources) => {
-                "no rule speaks of it, and the service was asked about the subscription: what was granted is delivered"
+                "no rule applies, and the service decided about the subscription: messages of a granted subscription are delivered"
             }
             Some(NoMatch::Allow) if is_sys_read(action, topic) => {
-                "`$SYS` is read by those only to whom a rule allows it"
+                "`$SYS` can be read only where a rule allows it"
             }
-            Some(NoMatch::Allow) => "nobody speaks of it, and auth.no_match is \"allow\"",
-            Some(NoMatch::Deny) => "nobody speaks of it, and auth.no_match is \"deny\"",
+            Some(NoMatch::Allow) => "no source applies, and auth.no_match is \"allow\"",
+            Some(NoMatch::Deny) => "no source applies, and auth.no_match is \"deny\"",
             None if allowed => {
-                "there is no source of authorisation (auth.rules_file, auth.acl_file, ...), so everybody may do everything"
+                "there is no source of authorisation (auth.rules_file, auth.acl_file, ...), so every client may do everything"
             }
-            None => "nobody speaks of it, so it is refused (auth.no_match)",
+            None => "no source applies, so access is refused (auth.no_match)",
         };
         steps.push(Step { by: Decider::NoMatch, opinion: of(allowed), reason: reason.to_owned() });
         let decided_by = steps.iter().position(|step| step.opinion != Opinion::None).unwrap_or(0);
@@ -93,7 +95,7 @@ fn of(allowed: bool) -> Opinion {
     if allowed { Opinion::Allow } else { Opinion::Deny }
 }
 
-/// `location` is the file of the rules, or what their ids are called.
+/// Returns the opinion of `rules`. `location` is the file of the rules, or the kind of their ids.
 fn opinion_of_rules(
     rules: Option<&RuleSet>,
     location: &str,
@@ -105,7 +107,7 @@ fn opinion_of_rules(
     let Some(ruling) = rules.ruling(identity, action, topic) else {
         let reason = match action {
             Action::Subscribe { .. } => "no single rule allows reading everything that the filter matches",
-            Action::Publish { .. } | Action::Receive => "no rule speaks of it",
+            Action::Publish { .. } | Action::Receive => "no rule applies",
         };
         return (Opinion::None, reason.to_owned());
     };
@@ -132,13 +134,13 @@ fn acl(sources: &Sources, identity: Identity<'_>, action: Action, topic: &str) -
         Why::NoRule if matches!(action, Action::Subscribe { .. }) => {
             "no single rule allows reading everything that the filter matches".to_owned()
         }
-        Why::NoRule => "no rule speaks of it".to_owned(),
+        Why::NoRule => "no rule applies".to_owned(),
         Why::SubscribeAlways => {
-            "auth.acl_subscribe is \"always\"; what may not be received is not delivered".to_owned()
+            "auth.acl_subscribe is \"always\"; messages that may not be received are not delivered".to_owned()
         }
     };
     (opinion, reason)
 }
 
-const DANGEROUS: &str = "\na name with `+`, `#` or `/`, or a `$` at its beginning, could mean other topics than its own here, so this \
-                         deny holds for all";
+const DANGEROUS: &str = "\na name with `+`, `#` or `/`, or a `$` at its beginning, could match topics of other clients here, so this \
+                         deny applies to all topics";

@@ -1,10 +1,10 @@
-//! The settings `auth.sources` and `auth.no_match`.
+//! Settings `auth.sources` and `auth.no_match`.
 
 use std::fmt;
 
 use settings::{Invalid, Raw, Value, choices};
 
-/// A source of authorisation, as `auth.sources` and figures call it.
+/// Source of authorisation, as `auth.sources` and metrics name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceName {
     Rules,
@@ -14,7 +14,7 @@ pub enum SourceName {
 }
 
 impl SourceName {
-    /// In the order in which they are asked when `auth.sources` is unset: what costs least first.
+    /// Order of the sources when `auth.sources` is unset: the cheapest first.
     pub const ALL: [Self; 4] = [Self::Rules, Self::Database, Self::AclFile, Self::Http];
 
     pub fn as_str(self) -> &'static str {
@@ -27,7 +27,7 @@ impl SourceName {
     }
 }
 
-/// The sources to be asked, in order, each once.
+/// Sources to ask, in order, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceNames(pub Vec<SourceName>);
 
@@ -61,11 +61,11 @@ impl Value for SourceNames {
 const EXPECTED: &str = "names separated by commas, each once: rules, database, acl_file, http";
 
 choices! {
-    /// What follows when no source of authorisation speaks of a question.
+    /// Decision when no source has an opinion.
     pub enum NoMatch {
-        /// It is refused.
+        /// Access is refused.
         Deny = "deny",
-        /// It is allowed, except to read `$SYS`.
+        /// Access is allowed, except to read `$SYS`.
         Allow = "allow",
     }
 }

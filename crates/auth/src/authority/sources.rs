@@ -1,4 +1,4 @@
-//! The sources that are files, and the order of all.
+//! Sources of authorisation that are files, and the order of all sources.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::opinion::Opinion;
 use crate::rules::RuleSet;
 use crate::settings::Auth;
 
-/// What the settings say about authorisation, files read.
+/// Authorisation settings, with their files read.
 #[derive(Debug, Default)]
 pub struct Sources {
     named: Option<SourceNames>,
@@ -23,7 +23,7 @@ pub struct Sources {
 
 impl Sources {
     /// # Errors
-    /// A file that cannot be used; a source that is named and has no file.
+    /// A file cannot be used, or a source is named and has no file.
     pub fn read(settings: &Auth) -> Result<Self, FileError> {
         let Auth { sources: named, no_match, rules_file, acl_file, acl_subscribe, .. } = settings;
         for (name, file, setting) in [
@@ -33,7 +33,7 @@ impl Sources {
             let is_named = named.as_ref().map(|names| names.0.contains(&name));
             let fault = match (is_named, file) {
                 (Some(true), None) => Fault::SourceMissing { source: name.as_str(), setting },
-                // Who takes the trouble to write rules means them to hold.
+                // An operator who writes rules expects them to apply.
                 (Some(false), Some(_)) => Fault::SourceUnnamed { source: name.as_str(), setting },
                 _ => continue,
             };
@@ -50,7 +50,7 @@ impl Sources {
         })
     }
 
-    /// Those that are named, or all that there may be.
+    /// Returns the named sources, or all of them.
     pub fn order(&self) -> impl Iterator<Item = SourceName> {
         self.named.as_ref().map_or(&SourceName::ALL[..], |names| &names.0).iter().copied()
     }
@@ -83,7 +83,7 @@ impl Sources {
         self.acl.as_ref().map(|(path, _)| &**path)
     }
 
-    /// Whether the ACL file says yes to every subscription and looks at deliveries only.
+    /// Returns whether the ACL file grants every subscription and checks only deliveries.
     pub(super) fn grants_every_subscription(&self) -> bool {
         self.acl_subscribe == SubscribeRule::Always
     }

@@ -9,7 +9,7 @@ use crate::settings::Auth;
 const PUBLISH: Action = Action::Publish { qos: QoS::AtMostOnce, retain: false };
 const SUBSCRIBE: Action = Action::Subscribe { qos: QoS::AtMostOnce };
 
-/// Says the same to everything.
+/// Source with the same opinion about everything.
 #[derive(Debug)]
 struct FixedSource(Opinion);
 
@@ -81,7 +81,8 @@ impl Files {
         Sources::read(&self.settings).unwrap()
     }
 
-    /// Whether it is allowed, and lasting. What is explained is what is decided.
+    /// Returns whether it is allowed, and whether the answer is lasting. Also checks that the explanation agrees with
+    /// the decision.
     #[track_caller]
     fn ask(&self, who: Identity<'_>, action: Action, topic: &str) -> Option<(bool, bool)> {
         let sources = self.sources();
@@ -112,7 +113,7 @@ const YES: Option<(bool, bool)> = Some((true, true));
 const NO: Option<(bool, bool)> = Some((false, true));
 
 #[test]
-fn without_any_source_everything_is_allowed_unless_it_is_said() {
+fn without_any_source_everything_is_allowed_by_default() {
     let files = Files::new("none");
     assert!(!files.authority.guards(&files.sources()));
     assert_eq!(files.ask(alice(), PUBLISH, "a"), YES);
@@ -125,7 +126,7 @@ fn without_any_source_everything_is_allowed_unless_it_is_said() {
 }
 
 #[test]
-fn what_nobody_speaks_of_is_refused_where_there_is_a_source() {
+fn access_is_refused_by_default_where_there_is_a_source() {
     for files in [
         Files::new("rules").rules("allow everyone all a"),
         Files::new("acl").acl("topic a\n"),
@@ -161,7 +162,7 @@ fn the_first_source_with_an_opinion_decides() {
     assert_eq!(files.ask(alice(), PUBLISH, "r/x"), NO);
     assert_eq!(files.ask(alice(), PUBLISH, "d"), YES);
     assert_eq!(files.ask(alice(), PUBLISH, "h"), NO);
-    // Others may change their mind.
+    // A service may change its answer.
     assert_eq!(files.ask(alice(), PUBLISH, "x"), Some((true, false)));
     let files = all("reversed").order(&[SourceName::AclFile, SourceName::Database, SourceName::Rules]);
     assert_eq!(files.ask(alice(), PUBLISH, "d"), NO);
@@ -170,7 +171,7 @@ fn the_first_source_with_an_opinion_decides() {
 }
 
 #[test]
-fn who_cannot_find_out_refuses() {
+fn a_source_that_cannot_decide_refuses() {
     let files = Files::new("failed").rules("allow everyone all a").http(Opinion::Failed);
     let files = files.no_match(NoMatch::Allow);
     assert_eq!(files.ask(alice(), PUBLISH, "a"), YES);
@@ -183,14 +184,15 @@ fn who_cannot_find_out_refuses() {
     let files = files.http(Opinion::Later);
     assert_eq!(files.ask(alice(), PUBLISH, "b"), None);
     assert_eq!(files.ask(alice(), Action::Receive, "b"), Some((false, false)));
-    // Named, and not there.
+    // Named, and missing.
     let files = Files::new("gone").order(&[SourceName::Http]).no_match(NoMatch::Allow);
     assert_eq!(files.ask(alice(), PUBLISH, "b"), Some((false, false)));
 }
 
-/// A service is not asked about deliveries: a subscription that brings what no rule speaks of was granted by asking.
+/// A service is not asked about deliveries. A subscription for messages to which no rule applies was granted by the
+/// service.
 #[test]
-fn what_a_service_granted_is_delivered_unless_a_rule_denies_it() {
+fn messages_of_a_granted_subscription_are_delivered_unless_a_rule_denies_them() {
     let receive = |files: &Files, topic| files.ask(alice(), Action::Receive, topic);
     let files = Files::new("granted").http(Opinion::None);
     assert_eq!(receive(&files, "a"), YES);
@@ -209,11 +211,11 @@ fn what_a_service_granted_is_delivered_unless_a_rule_denies_it() {
     // Without the service among the sources, rules have to allow it.
     let files = ruled("unasked").http(Opinion::None).order(&names[1..]);
     assert_eq!(receive(&files, "c"), NO);
-}
+/// The `always` rule grants subscriptions without asking, and the ACL file decides about deliveries.
 
-/// There a subscription is granted without a question to anybody, and deliveries are what the ACL file is for.
+/// Under `always`, a subscription is granted without asking, and the ACL file decides about deliveries.
 #[test]
-fn what_every_subscription_is_granted_for_has_to_be_allowed_by_the_acl_file() {
+fn the_acl_file_decides_about_deliveries_when_every_subscription_is_granted() {
     let mut files = Files::new("always").acl("user alice\ntopic read a\n").http(Opinion::Deny);
     files.settings.acl_subscribe = crate::acl::SubscribeRule::Always;
     let files = files.order(&[SourceName::AclFile, SourceName::Http]);
@@ -224,7 +226,7 @@ fn what_every_subscription_is_granted_for_has_to_be_allowed_by_the_acl_file() {
 }
 
 #[test]
-fn what_comes_with_the_client_comes_first() {
+fn rules_of_the_client_come_first() {
     let files = Files::new("token").rules("deny everyone all a\nallow everyone all b");
     let grants = RuleSet::parse("allow everyone all a\ndeny everyone all b").unwrap();
     let grants: Box<dyn Grants> = Box::new(grants);
@@ -234,7 +236,7 @@ fn what_comes_with_the_client_comes_first() {
     assert_eq!(files.ask(who, PUBLISH, "b"), NO);
     assert_eq!(files.decided_by(who, PUBLISH, "b").0, Decider::Token);
     assert_eq!(files.ask(who, PUBLISH, "c"), NO);
-    // They are a source of authorisation like others: what they do not allow is refused.
+    // The client's rules are a source of authorisation like others: what they do not allow is refused.
     assert_eq!(Files::new("token-only").ask(who, PUBLISH, "c"), NO);
     let root = Principal { superuser: true, ..Default::default() };
     let root = Identity { principal: Some(&root), ..alice() };
@@ -242,7 +244,7 @@ fn what_comes_with_the_client_comes_first() {
     assert_eq!(files.ask(root, SUBSCRIBE, "$SYS/#"), YES);
 }
 
-/// The attack list: what the broker says about itself is for those only to whom a rule gives it.
+/// Attack list: the broker's own topics are only for clients to which a rule gives them.
 #[test]
 fn sys_is_read_by_explicit_permission_only() {
     let files = Files::new("sys").rules("allow user root subscribe $SYS/#\nallow everyone all #");
@@ -256,7 +258,7 @@ fn sys_is_read_by_explicit_permission_only() {
 }
 
 #[test]
-fn a_source_that_is_named_or_configured_and_not_both_is_a_mistake() {
+fn a_source_must_be_both_named_and_configured() {
     let read = |files: &Files| Sources::read(&files.settings).unwrap_err().to_string();
     let text = read(&Files::new("missing").order(&[SourceName::Rules]));
     assert!(text.contains("auth.sources") && text.contains("set auth.rules_file"), "{text}");

@@ -1,4 +1,5 @@
-//! `bans.json`, where earlier versions kept their bans: read once, and taken over into the registry.
+//! `bans.json`, the file in which earlier versions kept their bans. It is read once and imported into the configuration
+//! store.
 
 use std::collections::HashSet;
 use std::io;
@@ -13,13 +14,13 @@ use super::record;
 use super::target::{BanKind, BanTarget, ValueError};
 use super::{Ban, BanId, Bans, COUNTER, COUNTERS};
 
-/// What stands in the file. Times are milliseconds since 1970.
+/// Contents of the file. Times are milliseconds since 1970.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Contents {
     #[serde(rename = "version")]
     _version: u32,
-    /// Ids are never used again, not even after a restart.
+    /// Ids are never reused, not even after a restart.
     next_id: u64,
     bans: Vec<Entry>,
 }
@@ -36,7 +37,7 @@ struct Entry {
     until_ms: Option<u64>,
 }
 
-/// The only field that is read of a file from a later version.
+/// The only field that is read from a file of a later version.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
@@ -44,7 +45,7 @@ struct Versioned {
 
 const VERSION: u32 = 1;
 
-/// A file of bans that cannot be used.
+/// File of bans that cannot be used.
 #[derive(Debug)]
 pub struct BansFileError {
     pub path: PathBuf,
@@ -65,7 +66,7 @@ pub enum BansFault {
         id: u64,
         error: ValueError,
     },
-    /// Ids do not ascend, or two bans mean the same.
+    /// Ids do not ascend, or two bans have the same target.
     Order {
         id: u64,
     },
@@ -87,8 +88,8 @@ impl std::fmt::Display for BansFileError {
                 write!(f, "ban {id} has the kind `{kind}`; known are client_id, username and address")?;
             }
             BansFault::Value { id, error } => write!(f, "ban {id}: {error}")?,
-            BansFault::Order { id } => write!(f, "ban {id} is out of order or there twice")?,
-            BansFault::Time { id } => write!(f, "ban {id} has a time beyond all calendars")?,
+            BansFault::Order { id } => write!(f, "ban {id} is out of order or occurs twice")?,
+            BansFault::Time { id } => write!(f, "ban {id} has a time outside the supported range")?,
         }
         f.write_str("; repair it, or move it away to start without bans")
     }
@@ -96,7 +97,7 @@ impl std::fmt::Display for BansFileError {
 
 impl std::error::Error for BansFileError {}
 
-/// The bans of a file and the next id; none when there is no file.
+/// Returns the bans of a file and the next id; no bans when there is no file.
 pub(super) fn read(path: &Path) -> Result<(Vec<Arc<Ban>>, u64), BansFileError> {
     let error = |fault| BansFileError { path: path.to_owned(), fault };
     let text = match std::fs::read(path) {
@@ -136,12 +137,12 @@ fn parse(text: &[u8]) -> Result<(Vec<Arc<Ban>>, u64), BansFault> {
     Ok((bans, contents.next_id))
 }
 
-/// Why `bans.json` is not taken over.
+/// Reason why `bans.json` is not imported.
 #[derive(Debug)]
 pub enum BansImportError {
     File(BansFileError),
     ConfigStore(ProposeError),
-    /// What was taken over cannot be renamed.
+    /// The imported file cannot be renamed.
     Rename {
         path: PathBuf,
         error: io::Error,
@@ -152,9 +153,9 @@ impl std::fmt::Display for BansImportError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::File(error) => error.fmt(f),
-            Self::ConfigStore(error) => write!(f, "the registry does not take the bans of {FILE}: {error}"),
+            Self::ConfigStore(error) => write!(f, "the configuration store does not accept the bans of {FILE}: {error}"),
             Self::Rename { path, error } => {
-                write!(f, "{} is taken over, and cannot be renamed: {error}; move it away", path.display())
+                write!(f, "{} is imported and cannot be renamed: {error}; move it away", path.display())
             }
         }
     }
@@ -162,7 +163,7 @@ impl std::fmt::Display for BansImportError {
 
 impl std::error::Error for BansImportError {}
 
-/// See [`Bans::import`]. What is banned already stays as it is.
+/// Implements [`Bans::import`]. Targets that are banned already stay unchanged.
 pub(super) fn import(bans: &Bans, data_dir: &Path) -> Result<usize, BansImportError> {
     let path = data_dir.join(FILE);
     if !path.exists() {
@@ -185,7 +186,7 @@ pub(super) fn import(bans: &Bans, data_dir: &Path) -> Result<usize, BansImportEr
         changes.push(put.map_err(BansImportError::ConfigStore)?);
     }
     let count = changes.len();
-    // The ids first: whatever happens between two batches, none of them is given to another ban.
+    // The ids come first: whatever happens between two batches, none of them is given to another ban.
     let counted =
         super::counter(free, bans.config_store.read(COUNTERS, COUNTER).map(|stored| stored.revision));
     bans.config_store.propose(vec![counted]).map_err(BansImportError::ConfigStore)?;
@@ -211,7 +212,7 @@ mod tests {
         {"id":7,"kind":"client_id","value":"a*","reason":"loud","by":"","created_ms":2000,"until_ms":5000}]}"#;
 
     #[test]
-    fn a_file_reads_as_it_was_written() {
+    fn a_file_is_read_as_it_was_written() {
         let (bans, next) = parse(FILE.as_bytes()).unwrap();
         assert_eq!(next, 9);
         assert_eq!(bans.iter().map(|ban| ban.id.0).collect::<Vec<_>>(), [3, 7]);
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_says_something_else_is_refused() {
+    fn an_invalid_file_is_refused() {
         #[track_caller]
         fn refused(from: &str, to: &str, why: &str) {
             let text = FILE.replacen(from, to, 1);

@@ -1,26 +1,26 @@
-//! Addresses and networks, v4 and v6.
+//! IPv4 and IPv6 addresses and networks.
 
 use std::fmt;
 use std::net::IpAddr;
 
-/// A network in CIDR notation; a single address is a network of one. IPv4 written as IPv6 (`::ffff:10.0.0.1`) is IPv4.
+/// Network in CIDR notation; a single address is a network of one. IPv4 written as IPv6 (`::ffff:10.0.0.1`) is IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Net {
-    /// Canonical, and zero behind the prefix.
+    /// Canonical address, with zeros after the prefix.
     address: IpAddr,
-    /// 0..=32 or 0..=128.
+    /// Prefix length in bits: 0..=32 or 0..=128.
     prefix_len: u8,
 }
 
-/// Why a text is no network.
+/// Reason why a text is not a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetError {
     Address,
-    /// Not a number of bits that the address has.
+    /// The prefix length is not within the number of bits of the address.
     PrefixLength {
         maximum: u8,
     },
-    /// Bits behind the prefix are set: most likely a slip, so it is not guessed which half was meant.
+    /// Bits after the prefix are set. This is most likely a mistake, and which half was meant is unknown.
     HostBits {
         meant: Net,
     },
@@ -61,14 +61,14 @@ impl Net {
         let canonical = address.to_canonical();
         let (address, prefix_len) = match (address.is_ipv6() && canonical.is_ipv4(), bits) {
             (true, 96..) => (canonical, bits - 96),
-            // Shorter than the part that says "this is IPv4": a network of IPv6 addresses.
+            // The prefix is shorter than the part that marks IPv4, so this is a network of IPv6 addresses.
             _ => (address, bits),
         };
         let net = Self { address: mask(address, prefix_len), prefix_len };
         if net.address == address { Ok(net) } else { Err(NetError::HostBits { meant: net }) }
     }
 
-    /// The network of one address.
+    /// Returns the network of one address.
     pub fn of(address: IpAddr) -> Self {
         let address = address.to_canonical();
         Self { address, prefix_len: if address.is_ipv4() { 32 } else { 128 } }
@@ -96,7 +96,7 @@ impl fmt::Display for Net {
     }
 }
 
-/// The first `bits` bits of an address, zeros behind them.
+/// Returns the first `bits` bits of an address, with zeros after them.
 pub(super) fn mask(address: IpAddr, bits: u8) -> IpAddr {
     match address {
         IpAddr::V4(v4) => {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_no_networks_say_what_to_write() {
+    fn errors_for_invalid_networks_say_what_to_write() {
         for text in ["", "x", "10.0.0", "10.0.0.1:80", "fe80::1%eth0", "/8", " 10.0.0.1", "10.0.0.256"] {
             assert_eq!(Net::parse(text), Err(NetError::Address), "{text}");
         }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_written_as_it_is_read() {
+    fn a_network_is_written_in_the_form_that_is_read() {
         for text in ["10.0.0.0/8", "10.1.2.3", "2001:db8::/32", "::1", "0.0.0.0/0"] {
             assert_eq!(net(text).to_string(), text);
         }

@@ -1,4 +1,4 @@
-//! A ban as the registry keeps it.
+//! Record of a ban in the configuration store.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::target::{BanKind, BanTarget};
 use super::{Ban, BanId, TABLE};
 
-/// Times are milliseconds since 1970.
+/// Stored fields. Times are milliseconds since 1970.
 #[derive(Serialize, Deserialize)]
 struct Record {
     kind: String,
@@ -22,13 +22,13 @@ struct Record {
     until_ms: Option<u64>,
 }
 
-/// Sorts as the number does.
+/// Returns the key of a ban. Keys sort like the ids.
 pub fn key(id: BanId) -> String {
     format!("{:020}", id.0)
 }
 
 /// # Errors
-/// Never: a record has a JSON.
+/// None: every record has a JSON form.
 pub fn put(ban: &Ban) -> serde_json::Result<Change> {
     let record = Record {
         kind: ban.target.kind().name().to_owned(),
@@ -42,16 +42,16 @@ pub fn put(ban: &Ban) -> serde_json::Result<Change> {
 }
 
 /// # Errors
-/// What makes no sense about it.
+/// The fault of an invalid record.
 pub fn read(key: &str, value: &str) -> Result<Ban, String> {
-    let wrong = |why: String| format!("ban {key} of the registry cannot be used: {why}");
-    let id = key.parse().map(BanId).map_err(|_| wrong("its key is no number".to_owned()))?;
+    let wrong = |why: String| format!("ban {key} of the configuration store cannot be used: {why}");
+    let id = key.parse().map(BanId).map_err(|_| wrong("its key is not a number".to_owned()))?;
     let record: Record = serde_json::from_str(value).map_err(|error| wrong(error.to_string()))?;
     let kind =
         BanKind::parse(&record.kind).ok_or_else(|| wrong(format!("unknown kind `{}`", record.kind)))?;
     let target = BanTarget::parse(kind, &record.value).map_err(|error| wrong(error.to_string()))?;
     let time = |ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms));
-    let beyond = || wrong("a time beyond all calendars".to_owned());
+    let beyond = || wrong("a time outside the supported range".to_owned());
     Ok(Ban {
         id,
         target,
@@ -62,7 +62,7 @@ pub fn read(key: &str, value: &str) -> Result<Ban, String> {
     })
 }
 
-/// Times before 1970 cannot come from a clock that is right; they are 1970.
+/// Converts a time to milliseconds since 1970. Earlier times can only come from a wrong clock, and become 1970.
 fn milliseconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

@@ -1,4 +1,4 @@
-//! All bans of one moment, laid out for the question at each CONNECT.
+//! All bans at one moment, indexed for the look-up at each CONNECT.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,11 +9,11 @@ use super::net::mask;
 use super::target::{BanTarget, Pattern};
 use super::{Ban, BanId};
 
-/// All bans of one moment. A question costs two hash look-ups, two binary searches and one look-up for each prefix length
-/// in use, however many bans there are.
+/// All bans at one moment. A look-up costs two hash look-ups, two binary searches and one look-up for each prefix
+/// length in use, however many bans there are.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
-    /// In the order of their ids.
+    /// Bans in the order of their ids.
     all: Vec<Arc<Ban>>,
     client_ids: Texts,
     usernames: Texts,
@@ -29,7 +29,7 @@ struct Texts {
 }
 
 impl Snapshot {
-    /// `bans` come in the order of their ids, and no two mean the same.
+    /// Builds the snapshot. `bans` are in the order of their ids, and no two have the same target.
     pub(super) fn new(bans: impl Iterator<Item = Arc<Ban>>) -> Self {
         let mut new = Self::default();
         let (mut client_ids, mut usernames) = (Vec::new(), Vec::new());
@@ -64,7 +64,7 @@ impl Snapshot {
         &self.all
     }
 
-    /// Those behind `after`, in the order of their ids.
+    /// Returns the bans after `after`, in the order of their ids.
     pub(super) fn after(&self, after: Option<BanId>) -> &[Arc<Ban>] {
         let at = after.map_or(0, |after| self.all.partition_point(|ban| ban.id <= after));
         &self.all[at..]
@@ -100,10 +100,10 @@ impl Texts {
     }
 }
 
-/// Prefixes, and for each the next shorter one that is a prefix of it.
+/// Prefixes, each with a link to the next shorter one that is a prefix of it.
 #[derive(Debug, Default)]
 struct Prefixes {
-    /// Sorted by their bytes.
+    /// Prefixes sorted by their bytes.
     nodes: Vec<Prefix>,
 }
 
@@ -119,7 +119,7 @@ impl Prefixes {
         prefixes.sort_by(|a, b| a.0.cmp(&b.0));
         let mut nodes: Vec<Prefix> = Vec::with_capacity(prefixes.len());
         for (text, ban) in prefixes {
-            // What is a prefix of this one is on the way from its predecessor to that one's shorter ones.
+            // A prefix of this one is either its predecessor or a shorter prefix of its predecessor.
             let mut shorter = nodes.len().checked_sub(1).map(|at| at as u32);
             while let Some(at) = shorter
                 && !text.starts_with(&*nodes[at as usize].text)
@@ -131,10 +131,10 @@ impl Prefixes {
         Self { nodes }
     }
 
-    /// The bans of all prefixes of a text, the longest first.
+    /// Returns the bans of all prefixes of a text, the longest first.
     fn of(&self, text: &str) -> impl Iterator<Item = &Arc<Ban>> {
-        // Every prefix of `text` sorts at or before it, and is a prefix of whatever lies between: so they are all on
-        // the way from the last entry that is not behind `text`.
+        // Every prefix of `text` sorts at or before it, and is a prefix of all entries between. So all of them are on
+        // the chain of shorter prefixes from the last entry that does not sort after `text`.
         let last = self.nodes.partition_point(|node| *node.text <= *text).checked_sub(1);
         let mut next = last.map(|at| at as u32);
         std::iter::from_fn(move || {

@@ -1,11 +1,11 @@
-//! Whom a ban means.
+//! Target of a ban.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use super::net::{Net, NetError};
 
-/// What a ban looks at.
+/// Property of a client that a ban compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BanKind {
     ClientId,
@@ -29,11 +29,11 @@ impl BanKind {
     }
 }
 
-/// Exactly this text, or every text that begins with it.
+/// Exact text, or prefix of texts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Pattern {
     Exact(Box<str>),
-    /// Never empty: that would be everybody.
+    /// Prefix, never empty: an empty one would match every client.
     Prefix(Box<str>),
 }
 
@@ -46,7 +46,7 @@ impl Pattern {
     }
 }
 
-/// Whom a ban means.
+/// Clients that a ban applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum BanTarget {
     ClientId(Pattern),
@@ -54,28 +54,28 @@ pub enum BanTarget {
     Address(Net),
 }
 
-/// Why a text cannot be the value of a ban.
+/// Reason why a text cannot be the value of a ban.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueError {
     Empty,
-    /// `*` alone.
+    /// `*` alone, which would match every client.
     Everybody,
-    /// More than [`VALUE_MAX`] bytes.
+    /// The value has more than [`VALUE_MAX`] bytes.
     Long,
     Net(NetError),
 }
 
-/// Bytes of a ban's value. Longer Client Identifiers are banned by a prefix of them.
+/// Maximum size of a ban's value in bytes. Longer Client Identifiers are banned by a prefix.
 pub const VALUE_MAX: usize = 1024;
 
 impl fmt::Display for ValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty => f.write_str("the value is empty; name whom to ban"),
+            Self::Empty => f.write_str("the value is empty; name the client to ban"),
             Self::Everybody => {
-                f.write_str("`*` alone would ban everybody; put at least one character in front of it")
+                f.write_str("`*` alone would ban every client; put at least one character in front of it")
             }
-            Self::Long => write!(f, "more than {VALUE_MAX} bytes; ban a prefix of it, with `*` at the end"),
+            Self::Long => write!(f, "the value has more than {VALUE_MAX} bytes; ban a prefix of it, with `*` at the end"),
             Self::Net(error) => error.fmt(f),
         }
     }
@@ -84,7 +84,7 @@ impl fmt::Display for ValueError {
 impl std::error::Error for ValueError {}
 
 impl BanTarget {
-    /// Reads a Client Identifier or User Name (a `*` at the end makes it a prefix), an address or a network.
+    /// Parses a Client Identifier or User Name (a `*` at the end makes it a prefix), an address or a network.
     ///
     /// # Errors
     /// [`ValueError`]; its text says what to write instead.
@@ -104,7 +104,7 @@ impl BanTarget {
         }
     }
 
-    /// Whether this client is meant. Looks at this one ban only; see [`super::Bans::find`] for all of them.
+    /// Returns whether this ban applies to the client. [`super::Bans::find`] checks all bans.
     pub fn matches(&self, client_id: &str, username: Option<&str>, peer: Option<IpAddr>) -> bool {
         match self {
             Self::ClientId(pattern) => pattern.matches(client_id),
@@ -124,7 +124,7 @@ fn pattern(value: &str) -> Result<Pattern, ValueError> {
     }
 }
 
-/// The value, as [`BanTarget::parse`] reads it.
+/// Formats the value as [`BanTarget::parse`] reads it.
 impl fmt::Display for BanTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ban_looks_at_its_kind_only() {
+    fn a_ban_compares_only_its_kind() {
         let username = BanTarget::parse(BanKind::Username, "eve").unwrap();
         assert!(username.matches("c", Some("eve"), None));
         assert!(!username.matches("eve", None, None) && !username.matches("eve", Some("bob"), None));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_mean_nobody_or_everybody_are_refused() {
+    fn values_that_match_no_client_or_every_client_are_refused() {
         for kind in [BanKind::ClientId, BanKind::Username] {
             assert_eq!(BanTarget::parse(kind, ""), Err(ValueError::Empty));
             assert_eq!(BanTarget::parse(kind, "*"), Err(ValueError::Everybody));

@@ -26,7 +26,7 @@ fn is_banned(bans: &Bans, client_id: &str) -> bool {
     bans.find(client_id, None, None, || at(0)).is_some()
 }
 
-/// A data directory of one test, removed at its end.
+/// Data directory of one test, removed at its end.
 struct DataDir(PathBuf);
 
 impl DataDir {
@@ -79,7 +79,7 @@ fn a_client_is_found_by_each_kind_of_ban() {
 }
 
 #[test]
-fn a_ban_ends_at_its_time_and_makes_room() {
+fn an_expired_ban_does_not_count_towards_the_limit() {
     let bans = Bans::in_memory(1);
     bans.add(new(BanKind::ClientId, "c", Some(10)), at(0)).unwrap();
     let find = |seconds| bans.find("c", None, None, || at(seconds)).is_some();
@@ -91,7 +91,7 @@ fn a_ban_ends_at_its_time_and_makes_room() {
     assert_eq!(bans.len(), 1);
 }
 
-/// The longer prefix is over, the shorter one holds; and the other way round.
+/// Either of two nested prefixes may expire first.
 #[test]
 fn nested_prefixes_end_each_at_its_own_time() {
     let bans = Bans::in_memory(10);
@@ -106,7 +106,7 @@ fn nested_prefixes_end_each_at_its_own_time() {
 }
 
 #[test]
-fn the_same_is_banned_once() {
+fn a_target_is_banned_once() {
     let bans = Bans::in_memory(10);
     bans.add(new(BanKind::Address, "10.0.0.1", None), at(0)).unwrap();
     let again = bans.add(new(BanKind::Address, "::ffff:10.0.0.1", None), at(0));
@@ -115,7 +115,7 @@ fn the_same_is_banned_once() {
 }
 
 #[test]
-fn a_removed_ban_holds_no_more_and_its_id_is_not_used_again() {
+fn a_removed_ban_is_not_in_force_and_its_id_is_not_reused() {
     let bans = Bans::in_memory(10);
     bans.add(client("c"), at(0)).unwrap();
     assert!(bans.remove(BanId(2), at(0)).unwrap().is_none());
@@ -124,9 +124,9 @@ fn a_removed_ban_holds_no_more_and_its_id_is_not_used_again() {
     assert_eq!(bans.add(client("c"), at(0)).unwrap().id, BanId(2));
 }
 
-/// Wherever it was made: another node's view of the same records sees it as its own does.
+/// Bans of other nodes count too: the views of all nodes see the same records.
 #[test]
-fn a_ban_that_comes_into_force_is_a_reason_to_look_at_who_is_here() {
+fn a_ban_that_comes_into_force_increases_the_number_of_revocations() {
     let bans = Bans::in_memory(10);
     let elsewhere = Bans::open(bans.config_store.clone(), 10).unwrap();
     let looks = || (bans.revocations(), elsewhere.revocations());
@@ -135,10 +135,10 @@ fn a_ban_that_comes_into_force_is_a_reason_to_look_at_who_is_here() {
     assert_eq!(looks(), (1, 1));
     assert!(is_banned(&elsewhere, "c"));
     bans.remove(BanId(1), at(0)).unwrap();
-    assert_eq!(looks(), (1, 1), "nobody has lost anything");
+    assert_eq!(looks(), (1, 1), "no client has lost access");
     elsewhere.add(client("d"), at(0)).unwrap();
     assert_eq!(looks(), (2, 2));
-    // A whole copy at once.
+    // A complete copy at once.
     assert_eq!(Bans::open(bans.config_store.clone(), 10).unwrap().revocations(), 1);
 }
 
@@ -165,7 +165,7 @@ fn a_long_reason_is_refused() {
 }
 
 #[test]
-fn bans_outlive_the_process() {
+fn bans_survive_a_restart() {
     let data = DataDir::new("restart");
     let bans = data.open().unwrap();
     bans.add(client("c"), at(0)).unwrap();
@@ -178,11 +178,11 @@ fn bans_outlive_the_process() {
     assert_eq!((ban.id, ban.target.to_string()), (BanId(2), "10.0.0.0/8".to_owned()));
     assert_eq!((&*ban.reason, &*ban.by, ban.until), ("a reason", "ops", Some(at(50))));
     assert_eq!(again.add(client("d"), at(1)).unwrap().id, BanId(3));
-    assert!(data.open().unwrap().list(None, 10, at(50)).0.len() == 1, "the other is over");
+    assert!(data.open().unwrap().list(None, 10, at(50)).0.len() == 1, "the other has expired");
 }
 
 #[test]
-fn those_that_are_over_go_with_the_next_change() {
+fn expired_bans_are_removed_with_the_next_change() {
     let bans = Bans::in_memory(10);
     bans.add(new(BanKind::ClientId, "c", Some(10)), at(0)).unwrap();
     bans.add(client("d"), at(10)).unwrap();
@@ -191,7 +191,7 @@ fn those_that_are_over_go_with_the_next_change() {
 }
 
 #[test]
-fn the_file_of_earlier_versions_is_taken_over_once() {
+fn the_file_of_earlier_versions_is_imported_once() {
     let data = DataDir::new("import");
     let file = r#"{"version":1,"next_id":9,"bans":[
         {"id":3,"kind":"address","value":"10.0.0.0/8","reason":"","by":"ops","created_ms":1000,"until_ms":null},
@@ -203,7 +203,7 @@ fn the_file_of_earlier_versions_is_taken_over_once() {
     assert_eq!(bans.add(client("c"), at(0)).unwrap().id, BanId(9));
     bans.remove(BanId(7), at(0)).unwrap();
     bans.add(client("x*"), at(0)).unwrap();
-    // Put back by somebody: what is banned is not banned twice, and ids that are taken are not taken again.
+    // The file was put back: targets are not banned twice, and used ids are not reused.
     let again = file.replace("\"id\":3", "\"id\":2").replace("10.0.0.0/8", "11.0.0.0/8");
     std::fs::write(data.file(), again.replace("\"id\":7", "\"id\":3")).unwrap();
     let bans = data.open().unwrap();
@@ -215,7 +215,7 @@ fn the_file_of_earlier_versions_is_taken_over_once() {
 }
 
 #[test]
-fn what_cannot_be_used_is_an_error() {
+fn an_unusable_file_is_an_error() {
     let data = DataDir::new("unusable");
     std::fs::write(data.file(), "{").unwrap();
     let error = data.open().unwrap_err();
@@ -229,13 +229,13 @@ fn what_cannot_be_used_is_an_error() {
 }
 
 #[test]
-fn what_cannot_be_written_is_not_in_force() {
+fn a_ban_that_cannot_be_written_is_not_in_force() {
     let data = DataDir::new("unwritable");
     let bans = data.open().unwrap();
     bans.add(client("c"), at(0)).unwrap();
     let journal = data.0.join(configstore::FILE);
     std::fs::remove_file(&journal).unwrap();
-    // A directory in the place of the file cannot be replaced by one, whoever asks.
+    // A directory in place of the file cannot be replaced by a file, not even by root.
     std::fs::create_dir_all(journal.join("x")).unwrap();
     assert!(matches!(bans.add(client("d"), at(0)), Err(BanError::Write(_))));
     assert!(matches!(bans.remove(BanId(1), at(0)), Err(BanError::Write(_))));
@@ -270,12 +270,12 @@ fn targets() -> impl Strategy<Value = BanTarget> {
 }
 
 proptest! {
-    /// Asking one ban after the other is slow and right.
+    /// The model checks one ban after the other, which is slow and simple.
     #[test]
-    fn the_index_finds_what_a_search_through_all_finds(
+    fn the_index_finds_the_same_bans_as_a_linear_search(
         changes in proptest::collection::vec((targets(), proptest::option::of(0u64..40), 0usize..8), 0..40),
         questions in proptest::collection::vec((texts(), proptest::option::of(texts()), proptest::option::of(addresses())), 1..20),
-        // Time does not go back: a change forgets what had ended before it.
+        // Time does not go back: a change removes bans that had expired before it.
         ask_at in 40u64..80,
     ) {
         let bans = Bans::in_memory(20);

@@ -1,4 +1,4 @@
-//! What the registry says about bans, as CONNECT asks for it.
+//! View of the bans in the configuration store, for look-ups at CONNECT.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,12 +11,12 @@ use super::record;
 use super::snapshot::Snapshot;
 use super::{Ban, BanId};
 
-/// The view of the table of bans.
+/// View of the table of bans.
 #[derive(Default)]
 pub struct BanView {
     snapshot: ArcSwap<Snapshot>,
     bans: Mutex<BTreeMap<BanId, Arc<Ban>>>,
-    /// How often bans came into force.
+    /// Number of times that a ban came into force.
     revocations: AtomicU64,
 }
 
@@ -32,7 +32,7 @@ impl BanView {
     fn publish(&self, bans: &BTreeMap<BanId, Arc<Ban>>, has_more: bool) {
         self.snapshot.store(Arc::new(Snapshot::new(bans.values().cloned())));
         if has_more {
-            // After the store: whoever sees the new number meets the new bans.
+            // Incremented after the store: a thread that sees the new number also sees the new bans.
             self.revocations.fetch_add(1, Ordering::Release);
         }
     }
@@ -51,7 +51,7 @@ impl View for BanView {
         Ok(())
     }
 
-    /// A ban that makes no sense leaves the one that was there.
+    /// Applies changes. An invalid record leaves the previous ban in place.
     fn apply(&self, changes: &[Applied<'_>]) {
         let mut bans = self.bans.lock().unwrap_or_else(PoisonError::into_inner);
         let mut has_more = false;

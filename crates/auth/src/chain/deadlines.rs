@@ -1,4 +1,4 @@
-//! Answers clients whose time is out, and starts those that have to wait first.
+//! Timer for runs: refuses clients whose time is over, and starts delayed runs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -7,16 +7,16 @@ use std::time::Instant;
 use super::run::Run;
 use crate::protection::Delay;
 
-/// The runs that are under way, by when their time is out. There are no more than are delayed, wait for threads or have one.
+/// Runs in progress, by their deadline. Their number is bounded: they are delayed, wait for a thread, or have one.
 #[derive(Debug)]
 pub struct Deadlines(Arc<Inner>);
 
-/// Why a run cannot be delayed.
+/// Reason why a run cannot be delayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooMany {
-    /// As many of its pair of address and user name are delayed as there may be.
+    /// The limit for this pair of address and user name is reached.
     OfPair,
-    /// As many are delayed as there may be.
+    /// The limit for all runs is reached.
     OfAll,
 }
 
@@ -30,13 +30,13 @@ struct Inner {
 struct State {
     runs: BTreeMap<Ticket, Weak<Run>>,
     delayed: BTreeMap<Ticket, (u64, Arc<Run>)>,
-    /// Number of delayed runs of each pair that has some.
+    /// Number of delayed runs of each pair.
     delayed_of_pair: HashMap<u64, u32>,
     next: u64,
     ended: bool,
 }
 
-/// A run's place.
+/// Key of a run in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket {
     at: Instant,
@@ -45,7 +45,7 @@ pub struct Ticket {
 
 impl Deadlines {
     /// # Errors
-    /// When a thread cannot be started.
+    /// A thread cannot be started.
     pub fn start() -> std::io::Result<Self> {
         let inner = Arc::new(Inner::default());
         let watch = inner.clone();
@@ -53,7 +53,7 @@ impl Deadlines {
         Ok(Self(inner))
     }
 
-    /// At `at` the run is told that its time is out, unless it was taken out before.
+    /// Adds a run. At `at` its time is over, unless it is removed before.
     pub fn add(&self, at: Instant, run: &Arc<Run>) -> Ticket {
         let mut state = self.0.lock();
         let (ticket, is_first) = state.ticket(at);
@@ -65,10 +65,10 @@ impl Deadlines {
         ticket
     }
 
-    /// At `at` the run goes to its threads.
+    /// Delays a run: at `at` it goes to its threads.
     ///
     /// # Errors
-    /// When too many are delayed; `all_max` is the maximum of all.
+    /// Too many runs are delayed; `all_max` is the maximum of all.
     pub fn delay(&self, at: Instant, delay: Delay, all_max: usize, run: &Arc<Run>) -> Result<(), TooMany> {
         let mut state = self.0.lock();
         if state.delayed.len() >= all_max {
@@ -101,7 +101,7 @@ impl Drop for Deadlines {
 }
 
 impl State {
-    /// A ticket for `at`, and whether it is the first of all.
+    /// Returns a ticket for `at`, and whether it is the earliest of all.
     fn ticket(&mut self, at: Instant) -> (Ticket, bool) {
         let ticket = Ticket { at, number: self.next };
         self.next += 1;
@@ -114,7 +114,7 @@ impl State {
         run.into_iter().chain(delayed).min()
     }
 
-    /// Removes what has this ticket.
+    /// Removes the entry of this ticket.
     fn take(&mut self, ticket: Ticket) -> Option<Due> {
         if let Some((pair, run)) = self.delayed.remove(&ticket) {
             if let Some(count) = self.delayed_of_pair.get_mut(&pair) {
@@ -129,7 +129,7 @@ impl State {
     }
 }
 
-/// What is to be done with a run.
+/// Action for a run.
 enum Due {
     Start(Arc<Run>),
     Expire(Arc<Run>),

@@ -1,4 +1,4 @@
-//! What is counted of each link.
+//! Counters of each link.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::link::Outcome;
 
-/// What a link did so far.
+/// Counters of one link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkFigures {
     pub name: &'static str,
@@ -15,13 +15,13 @@ pub struct LinkFigures {
     pub refused: u64,
     pub not_mine: u64,
     pub failed: u64,
-    /// Clients that were answered because time was out while this link had them.
+    /// Clients that were refused because their time was over while this link worked for them.
     pub timed_out: u64,
-    /// Clients that were sent away because too many waited for the link's threads.
+    /// Clients that were refused because too many waited for the link's threads.
     pub busy: u64,
-    /// Clients that wait for the link or its threads now.
+    /// Clients that currently wait for the link or its threads.
     pub waiting: u64,
-    /// How often it had to work, and for how long in all and at most.
+    /// Number of times that the link worked, and the total and maximum time.
     pub works: u64,
     pub duration_sum: Duration,
     pub duration_max: Duration,
@@ -39,7 +39,7 @@ pub struct LinkCounters {
     works: AtomicU64,
     micros: AtomicU64,
     micros_max: AtomicU64,
-    /// When a failure was last logged.
+    /// Time of the last logged failure.
     failure_logged_at: Mutex<Option<Instant>>,
 }
 
@@ -61,7 +61,8 @@ impl LinkCounters {
         self.micros_max.fetch_max(micros, Ordering::Relaxed);
     }
 
-    /// Whether a failure is worth a line in the log: one in [`FAILURE_LOG_INTERVAL`] is, as a service that is down fails for every client.
+    /// Returns whether a failure is logged: one in [`FAILURE_LOG_INTERVAL`] is, because a service that is down fails
+    /// for every client.
     pub fn may_log_failure(&self, now: Instant) -> bool {
         let mut last = self.failure_logged_at.lock().unwrap_or_else(PoisonError::into_inner);
         let may = last.is_none_or(|last| now.saturating_duration_since(last) >= FAILURE_LOG_INTERVAL);
@@ -89,7 +90,7 @@ impl LinkCounters {
     }
 }
 
-/// The counters of all links that there ever were: a reload makes new links, and goes on counting.
+/// Counters of all links that ever existed. A reload creates new links, and the counters continue.
 #[derive(Debug, Default)]
 pub struct LinkCounterTable(Mutex<BTreeMap<&'static str, Arc<LinkCounters>>>);
 

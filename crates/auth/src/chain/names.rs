@@ -1,10 +1,10 @@
-//! The setting `auth.chain`.
+//! Setting `auth.chain`.
 
 use std::fmt;
 
 use settings::{Invalid, Raw, Value};
 
-/// A way to authenticate, as `auth.chain` and figures call it.
+/// Way to authenticate, as `auth.chain` and metrics name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkName {
     Certificate,
@@ -15,7 +15,7 @@ pub enum LinkName {
 }
 
 impl LinkName {
-    /// In the order in which they are asked when `auth.chain` is unset: what costs least first.
+    /// Order of the links when `auth.chain` is unset: the cheapest first.
     pub const ALL: [Self; 5] = [Self::Certificate, Self::Users, Self::PasswordFile, Self::Jwt, Self::Http];
 
     pub fn as_str(self) -> &'static str {
@@ -28,10 +28,10 @@ impl LinkName {
         }
     }
 
-    /// What to do for a link that `auth.chain` names and that is not configured.
+    /// Returns what to do for a link that `auth.chain` names and that is not configured.
     pub fn how_to_configure(self) -> &'static str {
         match self {
-            Self::Certificate => "it is there always",
+            Self::Certificate => "it needs no configuration",
             Self::Users => "the node needs its table of users",
             Self::PasswordFile => "set `auth.password_file`",
             Self::Jwt => "set a key or a JWKS address for tokens",
@@ -40,7 +40,7 @@ impl LinkName {
     }
 }
 
-/// The links to be asked, in order, each once.
+/// Links to ask, in order, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChainNames(pub Vec<LinkName>);
 
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_in_their_order_and_written_as_they_are_read() {
+    fn names_keep_their_order_when_read_and_written() {
         let read = |text: &str| ChainNames::from_raw(&Raw::Text(text.to_owned()));
         let names = read("http,password_file ,  certificate").unwrap();
         assert_eq!(names.0, [LinkName::Http, LinkName::PasswordFile, LinkName::Certificate]);

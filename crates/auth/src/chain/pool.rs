@@ -1,4 +1,4 @@
-//! The threads on which links work, away from the reactors.
+//! Threads on which links work, apart from the reactors.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use super::run::Run;
 use crate::link::Threads;
 
-/// Two pools, so that a service that answers slowly never holds up a password: one that computes, one that waits.
+/// Two pools: one that computes, and one that waits for servers. So a slow server never delays a password check.
 #[derive(Debug)]
 pub struct Pools {
     hashing: Pool,
     network: Pool,
 }
 
-/// How large a pool is.
+/// Size of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolSize {
     pub threads: usize,
@@ -26,10 +26,10 @@ impl Pools {
         Self { hashing: pool(hashing, "password"), network: pool(network, "auth-net") }
     }
 
-    /// Starts the threads of a pool when they do not run yet. Not on a reactor.
+    /// Starts the threads of a pool if they do not run yet. Not for a reactor.
     ///
     /// # Errors
-    /// When a thread cannot be started.
+    /// A thread cannot be started.
     pub fn start(&self, threads: Threads) -> std::io::Result<()> {
         self.of(threads).start(threads)
     }
@@ -37,7 +37,7 @@ impl Pools {
     /// Queues a run. Never waits.
     ///
     /// # Errors
-    /// The run, when the queue is full.
+    /// Returns the run when the queue is full.
     pub fn submit(&self, threads: Threads, run: Arc<Run>) -> Result<(), Arc<Run>> {
         let Some(queue) = self.of(threads).queue.get() else { return Err(run) };
         queue.try_send(run).map_err(|error| match error {
@@ -45,7 +45,7 @@ impl Pools {
         })
     }
 
-    /// Maximum number of runs that wait for these threads.
+    /// Returns the maximum number of runs that wait for these threads.
     pub fn waiting_max(&self, threads: Threads) -> usize {
         self.of(threads).size.waiting_max
     }
@@ -58,7 +58,7 @@ impl Pools {
     }
 }
 
-/// A few threads and a bounded queue before them. Dropping it lets the threads finish what is queued and end.
+/// A few threads with a bounded queue. When it is dropped, the threads finish the queue and end.
 #[derive(Debug)]
 struct Pool {
     size: PoolSize,
@@ -77,7 +77,7 @@ impl Pool {
             let runs = runs.clone();
             critical::spawn(format!("{}-{index}", self.name), move || serve(&runs, threads))?;
         }
-        // Two that start it at once both succeed; the threads of one of them end, as nobody sends to them.
+        // Two simultaneous starts both succeed. The threads of one of them end, because their queue has no sender.
         self.queue.get_or_init(|| queue);
         Ok(())
     }

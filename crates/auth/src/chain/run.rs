@@ -1,4 +1,4 @@
-//! One client's way along the chain, when it takes work.
+//! One client's pass through the chain, when it takes work on threads.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,8 @@ use crate::link::{Attempt, CacheKey, Outcome, Threads};
 use crate::recent::Fingerprint;
 use crate::settings::OnFailure;
 
-/// One client's way. It is with one thread at a time; only [`Run::expire`] may come from another.
+/// One client's pass through the chain. One thread at a time works on it; only [`Run::expire`] may be called from
+/// another.
 pub struct Run {
     shared: Arc<Shared>,
     attempt: Attempt,
@@ -36,16 +37,16 @@ struct State {
     ticket: Option<Ticket>,
 }
 
-/// What a thread has to do next.
+/// Next work of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// Ask this link.
     Ask(usize),
-    /// Hide by this link's work that nobody knows the client.
+    /// Hide by this link's work that no link knows the client.
     Decoy(usize),
 }
 
-/// What a client met so far.
+/// Results for a client so far.
 #[derive(Clone, Debug, Default)]
 pub struct ChainProgress {
     /// A link failed, and the next one was asked.
@@ -55,7 +56,7 @@ pub struct ChainProgress {
     fingerprint: Option<Fingerprint>,
 }
 
-/// Where a client stands.
+/// Next step for a client.
 #[derive(Debug)]
 pub enum NextStep {
     Work(Task),
@@ -63,7 +64,7 @@ pub enum NextStep {
 }
 
 impl ChainProgress {
-    /// Asks the links from `from` on, as far as they answer at once.
+    /// Asks the links from `from` on, as long as they answer at once.
     pub fn advance(
         &mut self,
         shared: &Shared,
@@ -99,7 +100,7 @@ impl ChainProgress {
         self.no_link_matched(policy, credentials, backs_off)
     }
 
-    /// What follows from a link's answer; `None`: the next one is asked.
+    /// Returns the decision that follows from a link's answer; `None` asks the next link.
     fn apply_outcome(&mut self, policy: &Policy, member: &Member, outcome: Outcome) -> Option<Decision> {
         match outcome {
             Outcome::Admit(admission) => Some(Decision::Admit(admission)),
@@ -110,7 +111,7 @@ impl ChainProgress {
                     tracing::warn!(
                         link = member.link.name(),
                         why,
-                        "a link of the authentication chain fails"
+                        "authentication: link failed"
                     );
                 }
                 self.failed = true;
@@ -130,7 +131,7 @@ impl ChainProgress {
     ) -> NextStep {
         let has_no_credentials = credentials.username.is_none() && credentials.password.is_none();
         if self.failed {
-            // Whoever failed might have known the client.
+            // The failed link might have known the client.
             return NextStep::Done(Decision::Failed);
         }
         if !has_no_credentials && !policy.chain.is_empty() {
@@ -148,7 +149,7 @@ impl ChainProgress {
 }
 
 impl Run {
-    /// Sends a client to the threads of its task.
+    /// Queues a client for the threads of its task.
     pub fn start(
         shared: &Arc<Shared>,
         policy: Arc<Policy>,
@@ -182,7 +183,7 @@ impl Run {
         });
     }
 
-    /// The run was delayed, and has waited.
+    /// Continues a run that was delayed.
     pub fn start_delayed(self: Arc<Self>) {
         let threads = {
             let state = self.lock();
@@ -214,7 +215,7 @@ impl Run {
         state.policy.chain.at(state.task.at()).map(|member| member.counters.clone())
     }
 
-    /// What is to be done, on a thread of this kind, until another kind has to go on or the client is answered.
+    /// Works on a thread of this kind, until another kind has to continue or the client is answered.
     pub fn work(self: Arc<Self>, here: Threads) {
         loop {
             let (policy, task, mut progress, client_waits) = {
@@ -266,7 +267,7 @@ impl Run {
         }
     }
 
-    /// Answers the client. What was found by settings that are no longer in force is found out again, by those that are.
+    /// Answers the client. A result of settings that are no longer in force is discarded, and the chain is asked again.
     fn end(
         &self,
         policy: &Arc<Policy>,
@@ -290,14 +291,14 @@ impl Run {
             (&decision, progress.fingerprint, progress.forgettable)
             && progress.worked
         {
-            // Also when the client is no longer there: it will come again.
+            // Remembered even if the client is gone, because it will reconnect.
             self.shared.recent().insert(fingerprint, admission, Instant::now());
         }
         self.answer(|shared| shared.conclude(&policy, &credentials, decision));
         None
     }
 
-    /// The time is out: the client is refused, whatever a link may find yet.
+    /// Refuses the client because its time is over, whatever a link may still return.
     pub fn expire(&self) {
         let counters = self.counters();
         self.answer(|shared| {
@@ -305,7 +306,7 @@ impl Run {
                 counters.timed_out.fetch_add(1, Ordering::Relaxed);
             }
             shared.counters().timed_out.fetch_add(1, Ordering::Relaxed);
-            tracing::debug!(attempt = ?self.attempt, "authentication took longer than `auth.timeout`");
+            tracing::debug!(attempt = ?self.attempt, "authentication: `auth.timeout` reached; refusing");
             AuthResult::Deny(ReasonCode::ServerUnavailable)
         });
     }
