@@ -1,5 +1,5 @@
-//! Tests with hashes so short that paths collide all the time. With 64 bits they do so once in many lifetimes, but
-//! then the index must not mistake one filter for another.
+//! Tests with hashes so short that paths collide all the time. With 64 bits a collision is extremely rare, but then
+//! the index must not mistake one filter for another.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -82,11 +82,11 @@ fn run(width: u32, tries_max: usize, seed: u64) -> usize {
 }
 
 #[test]
-fn filters_whose_hashes_collide_are_told_apart() {
+fn filters_with_colliding_hashes_are_distinguished() {
     for (seed, width) in (0..).zip([4, 6, 8, 8, 10, 10, 12, 64]) {
         for tries_max in [0, usize::MAX] {
             let unindexed = run(width, tries_max, seed);
-            assert_eq!(unindexed > 0, width < 64, "{unindexed} strays with {width} bits");
+            assert_eq!(unindexed > 0, width < 64, "{unindexed} unindexed filters with {width} bits");
         }
     }
 }

@@ -1,13 +1,14 @@
-//! What the index stores beside a Topic Filter.
+//! Destination that the index stores with a Topic Filter.
 
 use std::hash::Hash;
 
-/// What a Topic Filter leads to.
+/// A destination of a Topic Filter.
 ///
-/// The key says who; everything else rides along and is replaced by a later insert with the same filter and key.
+/// The key identifies it. A later insert with the same filter and key replaces all other fields.
 pub trait Destination: Copy + Send + Sync + 'static {
-    /// Identifies the destination within one Topic Filter. Hashed to find it among thousands of the same filter.
+    /// Key of the destination within one Topic Filter. It is hashed to find the destination among thousands of the
+    /// same filter.
     type Key: Copy + Eq + Hash;
-    /// The key of this destination.
+    /// Returns the key of this destination.
     fn key(&self) -> Self::Key;
 }

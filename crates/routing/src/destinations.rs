@@ -1,8 +1,8 @@
-//! The destinations of each filter: one by itself, or a set of them.
+//! Destinations of each filter: a single one, or a set of them.
 //!
-//! What a filter has is a 32-bit reference in its entry. A set of up to [`BLOCK_MAX`] is one block, in which readers
-//! find a plain array; larger ones are in `large.rs`. A block only ever grows at its end, in place; anything else
-//! replaces it by another.
+//! The entry of a filter has a 32-bit reference. A set of up to [`BLOCK_MAX`] is one block, in which readers find a
+//! plain array; larger ones are in `large.rs`. A block only grows at its end, in place; any other change replaces
+//! the block.
 
 use std::hash::Hash;
 
@@ -20,14 +20,14 @@ use crate::{Destination, Inserted, Removed};
 /// All destinations of an index.
 pub struct Destinations<D> {
     singles: Pool<D>,
-    /// By number of the set: its [`Block`], or its [`Large`] with the lowest bit set.
+    /// Sets by number: the [`Block`] of a set, or its [`Large`] with the lowest bit set.
     sets: Pool<AtomicPtr<u8>>,
     pub(crate) members: Table<Member>,
     /// Bytes of blocks and of lists of blocks.
     pub(crate) set_bytes: AtomicUsize,
 }
 
-/// Which numbers are taken: the writer's half.
+/// Writer's half: the numbers that are taken.
 #[derive(Default)]
 pub struct DestinationsTail {
     singles: Tail,
@@ -36,16 +36,16 @@ pub struct DestinationsTail {
     free_sets: FreeList,
 }
 
-/// Most destinations of a block.
+/// Maximum number of destinations of a block.
 pub const BLOCK_MAX: usize = 64;
 
-/// Destinations in a row.
+/// Consecutive destinations.
 pub type Block<D> = Strip<BlockLength, D>;
 
-/// How many entries of a block there are. Those are never changed.
+/// Number of entries of a block. Existing entries never change.
 pub struct BlockLength(AtomicU32);
 
-/// What an entry of the tree refers to.
+/// Reference in an entry of the tree.
 #[derive(Clone, Copy)]
 enum Reference {
     None,
@@ -75,7 +75,7 @@ impl Reference {
     }
 }
 
-/// A set as found in the pool.
+/// A set as stored in the pool.
 pub(crate) enum Set<D> {
     Small(Block<D>),
     Large(Large<D>),
@@ -103,32 +103,33 @@ impl<D: Destination> Destinations<D> {
             + self.set_bytes.load(Ordering::Relaxed)
     }
 
-    /// Starts loading what `reference` leads to.
+    /// Starts loading the memory that `reference` refers to.
     #[inline(always)]
     pub fn prefetch(&self, reference: u32) {
         match Reference::decode(reference) {
             Reference::None => {}
-            // SAFETY: a reference read from an entry is to a number that was allocated.
+            // SAFETY: a reference read from an entry refers to a number that was allocated.
             Reference::Single(number) => crate::prefetch::read(unsafe { self.singles.entry(number) }),
             // SAFETY: as above.
             Reference::Set(number) => crate::prefetch::read(unsafe { self.sets.entry(number) }),
         }
     }
 
-    /// Appends what `reference`, read from an entry while the guard held, leads to.
+    /// Appends the destinations of `reference`, which was read from an entry while the guard was held.
     #[inline(always)]
     pub fn extend(&self, reference: u32, out: &mut Vec<D>, guard: &Guard<'_>) {
         match Reference::decode(reference) {
             Reference::None => {}
-            // SAFETY: written before the reference was published; not used again before the guard ends.
+            // SAFETY: written before the reference was published; not reused before the guard ends.
             Reference::Single(number) => out.push(unsafe { self.singles.entry(number).read() }),
             Reference::Set(number) => self.extend_set(number, out, guard),
         }
     }
 
-    /// Whether one of those that `reference` leads to, read while the guard held, is as asked for.
+    /// Returns whether one of the destinations of `reference` satisfies the predicate. The reference was read while
+    /// the guard was held.
     pub fn any(&self, reference: u32, mut predicate: impl FnMut(&D) -> bool, _: &Guard<'_>) -> bool {
-        // SAFETY: written before the reference was published; the guard keeps the set and what it consists of.
+        // SAFETY: written before the reference was published; the guard keeps the set and its parts.
         unsafe {
             match Reference::decode(reference) {
                 Reference::None => false,
@@ -143,7 +144,7 @@ impl<D: Destination> Destinations<D> {
 
     #[inline(never)]
     fn extend_set(&self, number: u32, out: &mut Vec<D>, _: &Guard<'_>) {
-        // SAFETY: the guard keeps the set and what it consists of.
+        // SAFETY: the guard keeps the set and its parts.
         unsafe {
             match self.set(number) {
                 Set::Small(block) => out.extend_from_slice(entries(block)),
@@ -152,10 +153,12 @@ impl<D: Destination> Destinations<D> {
         }
     }
 
+    /// Returns the set of a number.
+    ///
     /// # Safety
     /// `number` is that of a set that is not freed.
     unsafe fn set(&self, number: u32) -> Set<D> {
-        // SAFETY: the caller's word; the tag tells what the pointer was made from.
+        // SAFETY: promised by the caller; the tag distinguishes the types of the pointer.
         unsafe {
             let pointer = (*self.sets.entry(number)).load(Ordering::Acquire);
             match pointer.addr() & LARGE {
@@ -240,7 +243,7 @@ impl<D: Destination> Destinations<D> {
         Inserted::Added
     }
 
-    /// Takes the destination with this key from those of `cell`.
+    /// Removes the destination with this key from those of `cell`.
     pub fn remove(
         &self,
         cell: &AtomicU32,
@@ -283,12 +286,12 @@ impl<D: Destination> Destinations<D> {
         }
     }
 
-    /// A number comes back: no reader holds it.
+    /// Frees a number: no reader holds it.
     pub fn free_single(&self, tail: &mut DestinationsTail, number: u32) {
         tail.free_singles.push(number);
     }
 
-    /// A number comes back: no reader holds it.
+    /// Frees a number: no reader holds it.
     pub fn free_set(&self, tail: &mut DestinationsTail, number: u32) {
         // SAFETY: the number was allocated and its entry initialised at once.
         unsafe { &*self.sets.entry(number) }.store(std::ptr::null_mut(), Ordering::Relaxed);
@@ -296,16 +299,16 @@ impl<D: Destination> Destinations<D> {
     }
 
     fn single(&self, tail: &mut DestinationsTail, destination: D) -> u32 {
-        let new = || self.singles.allocate(&mut tail.singles, 1).expect("room was asked for");
+        let new = || self.singles.allocate(&mut tail.singles, 1).expect("room was checked");
         let number = tail.free_singles.pop().unwrap_or_else(new);
-        // SAFETY: new, or given back after every reader let go of it.
+        // SAFETY: new, or freed after every reader released it.
         unsafe { self.singles.entry(number).write(destination) };
         Reference::Single(number).encode()
     }
 
     fn new_set(&self, tail: &mut DestinationsTail, set: Set<D>) -> u32 {
         let number = tail.free_sets.pop().unwrap_or_else(|| {
-            let number = self.sets.allocate(&mut tail.sets, 1).expect("room was asked for");
+            let number = self.sets.allocate(&mut tail.sets, 1).expect("room was checked");
             // SAFETY: new.
             unsafe { self.sets.entry(number).write(AtomicPtr::new(std::ptr::null_mut())) };
             number
@@ -314,7 +317,7 @@ impl<D: Destination> Destinations<D> {
         Reference::Set(number).encode()
     }
 
-    /// A new block of these entries.
+    /// Creates a block of these entries.
     pub(crate) fn block(&self, capacity: usize, parts: &[&[D]]) -> Block<D> {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         assert!(length <= capacity);
@@ -334,11 +337,11 @@ impl<D: Destination> Destinations<D> {
         bin.retire_memory(memory);
     }
 
-    /// Frees the sets. Everything in the limbo was freed before, and nobody is left to look.
+    /// Frees the sets. Everything in the retired list was freed before, and no reader is left.
     pub fn clear(&mut self, tail: &DestinationsTail) {
         for number in 0..tail.sets.used() {
-            // SAFETY: every number given out was initialised; a freed one is null. All that a set consists of is
-            // its own and freed here alone.
+            // SAFETY: every number that was allocated is initialised; a freed one is null. The parts of a set
+            // belong to it alone and are freed only here.
             unsafe {
                 if (*self.sets.entry(number)).load(Ordering::Relaxed).is_null() {
                     continue;
@@ -352,12 +355,12 @@ impl<D: Destination> Destinations<D> {
     }
 }
 
-/// The entries of a block.
+/// Returns the entries of a block.
 ///
 /// # Safety
 /// The block is not freed during `'a`.
 pub(crate) unsafe fn entries<'a, D>(block: Block<D>) -> &'a [D] {
-    // SAFETY: as many as the length says are written, before it says so.
+    // SAFETY: the length is stored after that many entries are written.
     unsafe {
         let length = block.header().0.load(Ordering::Acquire);
         block.slice(length as usize)
@@ -367,9 +370,9 @@ pub(crate) unsafe fn entries<'a, D>(block: Block<D>) -> &'a [D] {
 /// Appends to a block that has room.
 ///
 /// # Safety
-/// The block is not freed, is not full, and nobody else writes to it.
+/// The block is not freed, is not full, and has no other writer.
 pub(crate) unsafe fn push<D>(block: Block<D>, destination: D) {
-    // SAFETY: below the capacity by the caller's word; readers look at it after the length is stored.
+    // SAFETY: below the capacity as promised by the caller; readers look at it after the length is stored.
     unsafe {
         let length = &block.header().0;
         let at = length.load(Ordering::Relaxed);

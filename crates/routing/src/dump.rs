@@ -1,4 +1,4 @@
-//! Going through the whole index, for operators and for tests.
+//! Iteration over the whole index, for operators and for tests.
 
 use crate::epoch::Guard;
 use crate::slot::{Node, Slot};
@@ -9,13 +9,13 @@ use crate::{Destination, Index, Reader};
 impl<D: Destination> Index<D> {
     /// Calls `f` with every filter and each of its destinations, in no particular order.
     ///
-    /// `reader` is one of this index: what it would find before and after is reported, what comes or goes meanwhile
-    /// may be or not. No memory is freed for use again until the call returns.
+    /// `reader` belongs to this index. Filters that exist before and after the call are reported; those added or
+    /// removed during the call may or may not be. No memory is reclaimed until the call returns.
     ///
     /// # Panics
-    /// When `reader` is another index's.
+    /// Panics when `reader` belongs to another index.
     pub fn for_each(&self, reader: &Reader<D>, mut f: impl FnMut(&str, D)) {
-        assert!(std::ptr::eq(self, &raw const **reader.index()), "the reader is another index's");
+        assert!(std::ptr::eq(self, &raw const **reader.index()), "the reader belongs to another index");
         let inside = reader.enter();
         let guard = &inside.guard;
         let mut destinations = Vec::new();
@@ -48,7 +48,8 @@ impl<D: Destination> Index<D> {
         });
     }
 
-    /// Writes the path of a node, which is found from its end to its beginning. False if it is gone meanwhile.
+    /// Writes the path of a node, which is found from its end to its beginning. Returns false if the node was
+    /// removed in the meantime.
     fn name_path(&self, node: &Node, nodes: View<'_, Node>, name: &mut Vec<u8>, _: &Guard<'_>) -> bool {
         name.clear();
         let (mut packed, mut hash) = (node.name(), node.hash());
@@ -58,7 +59,7 @@ impl<D: Destination> Index<D> {
             // SAFETY: names of nodes are in this arena, and the guard keeps them.
             unsafe { self.names.append(packed, &mut level) };
             hash = self.hasher.parent(hash, self.hasher.level(&level));
-            // Backwards, to be turned round at the end.
+            // The name is reversed here, and the whole path at the end.
             name.extend(level.iter().rev());
             if hash == self.hasher.root {
                 name.reverse();
@@ -72,10 +73,10 @@ impl<D: Destination> Index<D> {
         }
     }
 
-    /// Checks what must hold between any two changes. For tests: nobody writes meanwhile.
+    /// Checks the invariants that hold between any two changes. For tests: there must be no writer during the call.
     ///
     /// # Panics
-    /// When something does not hold.
+    /// Panics when an invariant does not hold.
     #[doc(hidden)]
     pub fn check_invariants(&self, reader: &Reader<D>) {
         let inside = reader.enter();

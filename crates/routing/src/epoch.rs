@@ -1,9 +1,10 @@
-//! When memory that readers may still look at can be used again.
+//! Reclamation of memory that readers may still access.
 //!
-//! Quiescent states: a writer takes something out of the index, so that nobody can newly find it, and puts it into
-//! [`RetiredList`] with the current epoch. Every reader has a [`Participant`] that says in which epoch it last held nothing.
-//! What was put away in an epoch is free once each seat shows a later one or is parked. Readers only ever store to
-//! their own seat: they wait for nobody, and a reader that stays away delays memory, never a thread.
+//! It uses quiescent states. A writer removes an object from the index, so that no reader can newly find it, and
+//! puts it into [`RetiredList`] with the current epoch. Every reader has a [`Participant`] with the epoch in which
+//! it last held nothing. An object retired in an epoch is free once each participant shows a later epoch or is
+//! parked. Readers only ever store to their own participant: they never wait. A reader that makes no progress
+//! delays the reclamation of memory, never a thread.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -11,16 +12,16 @@ use std::sync::Arc;
 
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, fence};
 
-/// Shared by the writers and readers of one index.
+/// State that the writers and readers of one index share.
 pub struct Domain {
-    /// Counts up from 1; changed only by who holds the limbo.
+    /// Counts up from 1; changed only by the holder of the retired list.
     epoch: AtomicU64,
     participants: Mutex<Vec<Arc<Participant>>>,
-    /// How much waits in the limbo; a hint for readers.
+    /// Number of objects in the retired list; a hint for readers.
     pending: AtomicUsize,
 }
 
-/// One reader's place. On cache lines of its own, as its reader writes it at every turn.
+/// Slot of one reader. It has its own cache lines, because its reader writes it at every turn.
 #[repr(align(128))]
 pub struct Participant {
     /// The epoch in which the reader last held nothing, or [`PARKED`].
@@ -29,20 +30,22 @@ pub struct Participant {
 
 const PARKED: u64 = 0;
 
-/// What was taken out and waits for the readers, oldest first.
+/// Removed objects that wait for the readers, oldest first.
 pub struct RetiredList<T> {
     queue: VecDeque<(u64, T)>,
 }
 
-/// Proof that nothing that can be found in the index is freed during `'a`.
+/// Proof that no object that can be found in the index is freed during `'a`.
 pub struct Guard<'a> {
     held: PhantomData<&'a ()>,
 }
 
 impl Guard<'_> {
+    /// Creates a guard.
+    ///
     /// # Safety
-    /// During `'a` the caller's seat is taken and does not become quiescent, or the caller holds the writers' lock
-    /// and does not `collect`.
+    /// During `'a` the caller's participant is active and does not become quiescent, or the caller holds the
+    /// writers' lock and does not `collect`.
     #[inline(always)]
     pub unsafe fn new() -> Self {
         Guard { held: PhantomData }
@@ -62,7 +65,7 @@ impl<T> RetiredList<T> {
         self.queue.iter().map(|(_, item)| item)
     }
 
-    /// Everything, whatever readers do: for when there are none and never will be.
+    /// Returns all objects, whatever readers do: for a time when there are no readers and never will be.
     pub fn drain(&mut self) -> impl Iterator<Item = T> {
         self.queue.drain(..).map(|(_, item)| item)
     }
@@ -77,52 +80,54 @@ impl Domain {
         }
     }
 
-    /// A seat for a new reader, not parked.
+    /// Adds a participant for a new reader, not parked.
     pub fn join(&self) -> Arc<Participant> {
-        // The lock orders this with `collect`: either that sees the seat, or this reader sees all that it took out.
+        // The lock orders this with `collect`: either `collect` sees the participant, or this reader sees all that
+        // was removed.
         let mut participants = lock(&self.participants);
         let participant = Arc::new(Participant { epoch: AtomicU64::new(self.epoch.load(Ordering::Acquire)) });
         participants.push(participant.clone());
         participant
     }
 
-    /// The reader holds nothing and never will again.
+    /// Removes the participant of a reader that holds nothing and never will again.
     pub fn leave(&self, participant: &Arc<Participant>) {
         participant.park();
         lock(&self.participants).retain(|other| !Arc::ptr_eq(other, participant));
     }
 
-    /// Puts away what readers can no longer find.
+    /// Retires an object that readers can no longer find.
     pub fn retire<T>(&self, retired: &mut RetiredList<T>, item: T) {
         retired.queue.push_back((self.epoch.load(Ordering::Relaxed), item));
         self.pending.store(retired.len(), Ordering::Relaxed);
     }
 
-    /// Whether something may be waiting.
+    /// Returns whether objects may be waiting.
     #[inline]
     pub fn has_pending(&self) -> bool {
         self.pending.load(Ordering::Relaxed) != 0
     }
 
-    /// Begins a new epoch if something was put away in the current one.
+    /// Begins a new epoch if an object was retired in the current one.
     pub fn advance<T>(&self, retired: &mut RetiredList<T>) {
         let epoch = self.epoch.load(Ordering::Relaxed);
         if retired.queue.back().is_some_and(|(at, _)| *at == epoch) {
-            // Release: a reader that sees the new epoch sees that what was put away before it is gone.
+            // Release: a reader that sees the new epoch sees that the objects retired before it are removed.
             self.epoch.store(epoch + 1, Ordering::Release);
         }
     }
 
-    /// Hands `free` what no reader can hold any more, at most `at_most` items. Call `advance` first.
+    /// Passes objects that no reader can hold to `free`, at most `at_most` of them. Call `advance` first.
     pub fn collect<T>(&self, retired: &mut RetiredList<T>, at_most: usize, mut free: impl FnMut(T)) {
         if retired.queue.is_empty() {
             return;
         }
-        // Pairs with the fence in `unpark`: a parked reader that this does not see awake does not see what is gone.
+        // Pairs with the fence in `unpark`: a parked reader that this does not see active cannot see removed
+        // objects.
         fence(Ordering::SeqCst);
         let oldest = {
             let participants = lock(&self.participants);
-            // Acquire: what a reader did before it stored its epoch happened before what `free` does.
+            // Acquire: the accesses of a reader before it stored its epoch happened before `free`.
             let held = participants
                 .iter()
                 .map(|participant| participant.epoch.load(Ordering::Acquire))
@@ -140,7 +145,7 @@ impl Domain {
 }
 
 impl Participant {
-    /// The reader holds nothing at this moment.
+    /// Records that the reader holds nothing at this moment.
     #[inline]
     pub fn quiescent(&self, domain: &Domain) {
         let epoch = domain.epoch.load(Ordering::Acquire);
@@ -149,19 +154,20 @@ impl Participant {
         }
     }
 
-    /// The reader holds nothing until it calls `unpark`.
+    /// Records that the reader holds nothing until it calls `unpark`.
     pub fn park(&self) {
         self.epoch.store(PARKED, Ordering::Release);
     }
 
     pub fn unpark(&self, domain: &Domain) {
-        // Release: a writer that sees this, and not that the reader was parked before, sees what it did before that.
+        // Release: a writer that sees this store, and not that the reader was parked, sees all earlier accesses of
+        // the reader.
         self.epoch.store(domain.epoch.load(Ordering::Acquire), Ordering::Release);
-        // Before anything is looked up, the seat is seen taken by whoever frees.
+        // Before any lookup, the freeing thread sees that the participant is active.
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the reader is parked; asked by the reader itself.
+    /// Returns whether the reader is parked. Only the reader itself calls this.
     #[inline]
     pub fn is_parked(&self) -> bool {
         self.epoch.load(Ordering::Relaxed) == PARKED
@@ -190,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn without_readers_everything_is_free_at_once() {
+    fn without_readers_every_object_is_free_at_once() {
         let (domain, mut retired) = (Domain::new(), RetiredList::new());
         domain.retire(&mut retired, 1);
         domain.retire(&mut retired, 2);
@@ -231,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_frees_no_more_than_it_may() {
+    fn a_pass_frees_at_most_the_given_number() {
         let (domain, mut retired) = (Domain::new(), RetiredList::new());
         (0..5).for_each(|i| domain.retire(&mut retired, i));
         domain.advance(&mut retired);

@@ -1,13 +1,13 @@
 //! Keyed hashes of levels and of paths of levels.
 //!
-//! A level is hashed with SipHash-1-3 under the process's secret, so that nobody outside can choose names whose
-//! probes collide. A path is folded from the hashes of its levels: [`PathHasher::child`] is a bijection of the
-//! parent for a given level. Two different paths that end in the same level name therefore never share a hash
-//! unless their parents do, and that is what lets the index verify one name for each level instead of whole paths.
+//! A level is hashed with SipHash-1-3 under the process's secret, so that clients cannot choose names whose probes
+//! collide. A path is folded from the hashes of its levels: [`PathHasher::child`] is a bijection of the parent for
+//! a given level. So two different paths that end in the same level name never share a hash unless their parents
+//! do. For that reason the index verifies one name for each level instead of whole paths.
 
 use std::hash::{Hash, Hasher};
 
-/// SipHash's state: `C` rounds a word, `F` at the end.
+/// State of SipHash: `C` rounds per word, `F` at the end.
 #[derive(Clone, Copy)]
 struct Sip<const C: usize, const F: usize> {
     v: [u64; 4],
@@ -75,18 +75,18 @@ impl<const C: usize, const F: usize> Sip<C, F> {
 /// Hashes levels, paths and keys under one secret.
 pub struct PathHasher {
     sip: Sip<1, 3>,
-    /// The path of no levels.
+    /// Path of no levels.
     pub root: u64,
-    /// The level `+` of a filter; no level of a name hashes to it on purpose, as none is called `+`.
+    /// Hash of the level `+` of a filter. A level of a topic is never `+`, so it has this hash only by chance.
     pub plus: u64,
     exact: u64,
-    /// Bits of a path's hash: fewer in tests that want collisions.
+    /// Number of bits of a path's hash: fewer in tests that need collisions.
     #[cfg(test)]
     width: u32,
 }
 
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-/// `ODD` times this is 1, modulo every power of two up to 2^64.
+/// Inverse of `ODD`: their product is 1 modulo every power of two up to 2^64.
 const ODD_INVERSE: u64 = {
     let mut inverse = ODD;
     let mut step = 0;
@@ -111,7 +111,7 @@ impl PathHasher {
         }
     }
 
-    /// Paths share few hashes, so that collisions happen: `width` is even.
+    /// Creates a hasher whose paths share few hashes, so that collisions happen. `width` is even.
     #[cfg(test)]
     pub fn narrow(key: [u8; 16], width: u32) -> PathHasher {
         assert!(width.is_multiple_of(2) && (4..=64).contains(&width));
@@ -136,13 +136,13 @@ impl PathHasher {
         u64::MAX >> (64 - self.width())
     }
 
-    /// The hash of one level's name.
+    /// Returns the hash of one level's name.
     #[inline]
     pub fn level(&self, name: &[u8]) -> u64 {
         self.sip.hash(name)
     }
 
-    /// The hash of a name of fewer than 16 bytes, which are the low ones of `name`; the others are 0.
+    /// Returns the hash of a name of fewer than 16 bytes, which are the low ones of `name`; the others are 0.
     #[inline(always)]
     pub fn short_level(&self, name: u128, length: usize) -> u64 {
         let mut sip = self.sip;
@@ -156,27 +156,27 @@ impl PathHasher {
         sip.finish()
     }
 
-    /// The path that `level` makes of `parent`. Every step is a bijection of `width` bits.
+    /// Returns the path of `level` below `parent`. Every step is a bijection of `width` bits.
     #[inline(always)]
     pub fn child(&self, parent: u64, level: u64) -> u64 {
         let x = ((parent ^ level) & self.mask()).wrapping_mul(ODD) & self.mask();
         x ^ (x >> (self.width() / 2))
     }
 
-    /// The `parent` of which `level` made `child`.
+    /// Returns the `parent` whose child by `level` is `child`.
     pub fn parent(&self, child: u64, level: u64) -> u64 {
         let x = child ^ (child >> (self.width() / 2));
         (x.wrapping_mul(ODD_INVERSE) ^ level) & self.mask()
     }
 
-    /// The hash of a whole name in the table of exact filters, from that of its path; never 0. Unlike a path's, it
-    /// need not be one to one: that table compares whole names.
+    /// Returns the hash of a whole name in the table of exact filters, from that of its path; never 0. It need not
+    /// be one-to-one, because that table compares whole names.
     #[inline(always)]
     pub fn exact(&self, path: u64) -> u64 {
         (path ^ self.exact & self.mask()).max(1)
     }
 
-    /// The hash of a destination's key within one set; never 0.
+    /// Returns the hash of a destination's key within one set; never 0.
     pub fn member<K: Hash>(&self, set: u32, key: &K) -> u64 {
         let mut words = Words(self.sip);
         words.write_u32(set);
@@ -185,7 +185,7 @@ impl PathHasher {
     }
 }
 
-/// Takes each integer as one word, which is quicker than as a stream of bytes.
+/// Hasher that takes each integer as one word, which is faster than a stream of bytes.
 struct Words(Sip<1, 3>);
 
 impl Hasher for Words {
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_three_is_that_of_std() {
+    fn sip_hash_1_3_equals_that_of_std() {
         let bytes: Vec<u8> = (0..100).collect();
         for length in 0..bytes.len() {
             let mut std = std::hash::DefaultHasher::new();
@@ -226,7 +226,7 @@ mod tests {
         }
     }
 
-    /// The example of the SipHash paper: key and message are 00 01 02 ... and two-four rounds.
+    /// Uses the example of the SipHash paper: key and message are 00 01 02 ..., with 2 and 4 rounds.
     #[test]
     fn the_key_is_used_as_published() {
         let bytes: [u8; 16] = std::array::from_fn(|i| i as u8);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_gives_back_its_parent() {
+    fn a_path_determines_its_parent() {
         for hasher in [PathHasher::new([7; 16]), PathHasher::narrow([7; 16], 10)] {
             let mut path = hasher.root;
             for name in ["", "a", "bench", "+", "a rather long name of a level"] {

@@ -1,4 +1,5 @@
-//! The index: a tree of levels for filters with wildcards, a table of the others, and the one lock of their writers.
+//! The index: a tree of levels for filters with wildcards, a table of the others, and the one lock of their
+//! writers.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,25 +20,25 @@ use crate::units::Units;
 use crate::writing::{Change, Tools, WriterScratch};
 use crate::{Destination, IndexFull, IndexLimits, Reader, ShapeOwners, ShapesFull};
 
-/// What [`Index::insert`] did.
+/// Result of [`Index::insert`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inserted {
     /// The filter was not in the index.
     New,
     /// The filter was there with other destinations.
     Added,
-    /// The filter already had a destination with this key; the new one took its place.
+    /// The filter already had a destination with this key; the new one replaced it.
     Replaced,
 }
 
-/// What [`Index::remove`] did.
+/// Result of [`Index::remove`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removed {
-    /// It was the filter's last destination: the filter is gone.
+    /// The destination was the filter's last one: the filter is removed.
     Last,
     /// The filter has other destinations left.
     Removed,
-    /// There was no such filter, or no such destination of it.
+    /// The filter did not exist, or it had no such destination.
     NotFound,
 }
 
@@ -68,26 +69,27 @@ pub(crate) struct Root {
     pub below: AtomicU32,
 }
 
-/// What only writers use.
+/// State that only writers use.
 struct Writer {
     retired: RetiredList<Garbage>,
-    /// Sum of the weights of what is in the limbo.
+    /// Sum of the weights of the objects in the retired list.
     waiting: usize,
     names: NamesTail,
     destinations: DestinationsTail,
     shapes: ShapeCounts,
     scratch: WriterScratch,
-    /// Dropped after the tables, which have segments in it.
+    /// Units of memory. Dropped after the tables, which have segments in them.
     units: Units,
 }
 
-/// Freed by one call at most, so that nobody waits long for it.
+/// Maximum number of objects that one call frees, so that no writer waits long for it.
 const COLLECT_MAX: usize = 256;
-/// Writers free what they can when this many bytes wait, at 64 for each number or name.
+/// Number of waiting bytes at which writers free memory, with 64 bytes for each number or name.
 const WAITING_MAX: usize = 64 * 128;
 
 impl<D: Destination> Index<D> {
-    /// An empty index. `hash_key` is the process's secret: who knew it could make names that collide.
+    /// Creates an empty index. `hash_key` is the process's secret: with it, a client could create names that
+    /// collide.
     pub fn new(hash_key: [u8; 16], limits: IndexLimits) -> Index<D> {
         Index::with_hasher(PathHasher::new(hash_key), limits)
     }
@@ -136,7 +138,7 @@ impl<D: Destination> Index<D> {
         Ok(inserted)
     }
 
-    /// Takes the destination with this key from a filter.
+    /// Removes the destination with this key from a filter.
     pub fn remove(&self, filter: TopicFilter<'_>, key: D::Key) -> Removed {
         let mut lock = self.lock();
         let removed = self.change(&mut lock, filter).remove(key);
@@ -154,12 +156,13 @@ impl<D: Destination> Index<D> {
         removed
     }
 
-    /// Keeps an unusual shape for a filter that is about to be inserted, within [`IndexLimits::shapes_max`] and the limits of its
-    /// owners. A shape that is there already costs its next users nothing. It is charged to those who brought it until its last
-    /// filter is removed and its last reservation released. False when there was nothing to reserve: then nothing is to be released.
+    /// Reserves an unusual shape for a filter that is about to be inserted, within [`IndexLimits::shapes_max`] and
+    /// the limits of its owners. A shape that exists already is free for its next users. A new one is charged to
+    /// `owners` until its last filter is removed and its last reservation released. Returns false when there was
+    /// nothing to reserve: then nothing is to be released.
     ///
     /// # Errors
-    /// When there are too many unusual shapes.
+    /// There are too many unusual shapes.
     pub fn reserve_shape(&self, filter: TopicFilter<'_>, owners: &ShapeOwners) -> Result<bool, ShapesFull> {
         let mut lock = self.lock();
         let reserved = self.change(&mut lock, filter).reserve_shape(owners);
@@ -167,57 +170,58 @@ impl<D: Destination> Index<D> {
         reserved
     }
 
-    /// Ends what [`Self::reserve_shape`] returned true for.
+    /// Ends a reservation for which [`Self::reserve_shape`] returned true.
     pub fn release_shape(&self, filter: TopicFilter<'_>) {
         let mut lock = self.lock();
         self.change(&mut lock, filter).release_shape();
         self.collect_if_many(&mut lock);
     }
 
-    /// Charges the shape of a filter that is in the index to its owners, if it is unusual and charged to nobody. Without limits:
-    /// the filter was granted before.
+    /// Charges the shape of a filter in the index to its owners, if it is unusual and not charged yet. No limit
+    /// applies: the filter was granted before.
     pub fn charge_shape(&self, filter: TopicFilter<'_>, owners: &ShapeOwners) {
         self.change(&mut self.lock(), filter).charge_shape(owners);
     }
 
-    /// How many unusual shapes there are, see [`IndexLimits::shapes_max`].
+    /// Number of unusual shapes, see [`IndexLimits::shapes_max`].
     pub fn unusual_shapes(&self) -> usize {
         Shapes::unusual(&self.lock().shapes)
     }
 
-    /// The limits that the index was made with.
+    /// Limits of the index.
     pub fn limits(&self) -> IndexLimits {
         self.limits
     }
 
-    /// Whether one of the destinations of this very filter is as asked for, whatever other filters match the same topics. Waits for
-    /// writers, and looks at few when most are.
+    /// Returns whether one of the destinations of exactly this filter satisfies the predicate, whatever other
+    /// filters match the same topics. Waits for writers. Stops at the first match, so it examines few destinations
+    /// when most match.
     pub fn any_of(&self, filter: TopicFilter<'_>, predicate: impl FnMut(&D) -> bool) -> bool {
         let mut lock = self.lock();
         self.change(&mut lock, filter).any(predicate)
     }
 
-    /// A way in for the calling thread.
+    /// Creates a reader for the calling thread.
     pub fn reader(self: &Arc<Self>) -> Reader<D> {
         Reader::new(self.clone())
     }
 
-    /// How many pairs of filter and destination there are.
+    /// Number of pairs of filter and destination.
     pub fn len(&self) -> usize {
         self.pairs.load(Ordering::Relaxed)
     }
 
-    /// Whether there is no filter.
+    /// Returns whether there is no filter.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many different filters there are.
+    /// Number of different filters.
     pub fn filters(&self) -> usize {
         self.filters.load(Ordering::Relaxed)
     }
 
-    /// Bytes of memory held; what was freed for use again, and what waits for readers, included.
+    /// Bytes of memory held, including memory that was freed for reuse and memory that waits for readers.
     pub fn memory(&self) -> usize {
         let writer = self.lock();
         size_of::<Self>()
@@ -248,7 +252,8 @@ impl<D: Destination> Index<D> {
         assert_eq!(Shapes::counts(&writer.shapes).map(|(_, count)| count as usize).sum::<usize>(), filters);
     }
 
-    /// Frees what can be freed, if no writer is at work. `quiescent` is called after the epoch was advanced.
+    /// Frees the memory that can be freed, unless a writer is active. Calls `quiescent` after the epoch was
+    /// advanced.
     pub(crate) fn tidy(&self, quiescent: impl FnOnce()) {
         let mut lock = match self.writer.try_lock() {
             Ok(lock) => lock,

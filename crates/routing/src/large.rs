@@ -1,8 +1,9 @@
-//! Sets of more than [`BLOCK_MAX`] destinations: a list of blocks, and for writers a table of who is where.
+//! Sets of more than [`BLOCK_MAX`] destinations: a list of blocks, and for writers a table of the locations of
+//! destinations.
 //!
-//! A change replaces the one block that it touches, in its place in the list, so that it costs the same however large
-//! the set is. Two neighbours that have become sparse are put together under a new list, as readers must find what
-//! moves exactly once.
+//! A change replaces the one block that it affects, at the same index of the list, so its cost does not depend on
+//! the size of the set. Two neighbours that have become sparse are joined in a new list, because readers must find
+//! a moved destination exactly once.
 
 use crate::destinations::{BLOCK_MAX, Block, Destinations, Set, entries, push};
 use crate::epoch::Guard;
@@ -13,28 +14,28 @@ use crate::strip::Strip;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 use crate::{Destination, Inserted, Removed};
 
-/// A list of blocks. A plain pointer, like what it is made of.
+/// A list of blocks. A plain pointer, like its parts.
 pub(crate) struct Large<D> {
     list: Strip<Counts, AtomicPtr<u8>>,
     entries: std::marker::PhantomData<*mut D>,
 }
 
 struct Counts {
-    /// Blocks in the list.
+    /// Number of blocks in the list.
     blocks: AtomicU32,
-    /// Destinations in them.
+    /// Number of destinations in the blocks.
     total: AtomicU32,
-    /// Where the next look for room begins.
+    /// Block at which the next search for room begins.
     cursor: AtomicU32,
 }
 
-/// A set this small becomes one block again.
+/// Size at which a set becomes one block again.
 const SMALL: u32 = BLOCK_MAX as u32 / 2;
-/// Neighbours with no more than this together become one block.
+/// Maximum total size of two neighbours that are joined into one block.
 const SPARSE: usize = BLOCK_MAX / 2;
-/// Blocks looked at for room before a new one is made.
+/// Number of blocks that are searched for room before a new one is created.
 const PROBES_MAX: u32 = 4;
-/// Every block of a large set has this capacity, and a place is a block's number times this plus a position.
+/// Capacity of every block of a large set. A location is a block's number times this plus a position.
 const BLOCK: usize = BLOCK_MAX;
 
 impl<D> Clone for Large<D> {
@@ -46,14 +47,14 @@ impl<D> Clone for Large<D> {
 impl<D> Copy for Large<D> {}
 
 /// # Safety
-/// Of all methods: the list is not freed; those that look at blocks: neither are the blocks.
+/// For all methods: the list is not freed. For those that access blocks: the blocks are not freed either.
 impl<D: Destination> Large<D> {
     pub fn as_ptr(self) -> *mut u8 {
         self.list.as_ptr()
     }
 
     pub unsafe fn from_ptr(pointer: *mut u8) -> Self {
-        // SAFETY: the caller's word.
+        // SAFETY: promised by the caller.
         Large { list: unsafe { Strip::from_ptr(pointer) }, entries: std::marker::PhantomData }
     }
 
@@ -64,27 +65,27 @@ impl<D: Destination> Large<D> {
     }
 
     unsafe fn counts<'a>(self) -> &'a Counts {
-        // SAFETY: the caller's word.
+        // SAFETY: promised by the caller.
         unsafe { self.list.header() }
     }
 
     unsafe fn blocks(self) -> u32 {
-        // SAFETY: the caller's word. Acquire: the entries of the list below this are written.
+        // SAFETY: promised by the caller. Acquire: the entries of the list below this are written.
         unsafe { self.counts() }.blocks.load(Ordering::Acquire)
     }
 
     unsafe fn block(self, number: u32) -> Block<D> {
-        // SAFETY: below `blocks`, by the caller's word.
+        // SAFETY: below `blocks`, as promised by the caller.
         unsafe { Block::from_ptr((*self.list.entries().add(number as usize)).load(Ordering::Acquire)) }
     }
 
     unsafe fn put_block(self, number: u32, block: Block<D>) {
-        // SAFETY: below `blocks`, by the caller's word.
+        // SAFETY: below `blocks`, as promised by the caller.
         unsafe { &*self.list.entries().add(number as usize) }.store(block.as_ptr(), Ordering::Release);
     }
 
     unsafe fn push_block(self, block: Block<D>) {
-        // SAFETY: below the capacity, by the caller's word; readers look at it after the count is stored.
+        // SAFETY: below the capacity, as promised by the caller; readers look at it after the count is stored.
         unsafe {
             let at = self.blocks();
             self.list.entries().add(at as usize).write(AtomicPtr::new(block.as_ptr()));
@@ -92,7 +93,7 @@ impl<D: Destination> Large<D> {
         }
     }
 
-    /// The destination at a place that a member names.
+    /// Returns the destination at the location of a member.
     unsafe fn at(self, location: u32) -> Option<D> {
         // SAFETY: checked here to be below the number of blocks.
         unsafe {
@@ -104,7 +105,7 @@ impl<D: Destination> Large<D> {
 
     /// Appends all destinations.
     pub unsafe fn extend(self, out: &mut Vec<D>) {
-        // SAFETY: the caller's word.
+        // SAFETY: promised by the caller.
         unsafe {
             out.reserve(self.counts().total.load(Ordering::Relaxed) as usize);
             for number in 0..self.blocks() {
@@ -113,15 +114,15 @@ impl<D: Destination> Large<D> {
         }
     }
 
-    /// Whether one of them is as asked for.
+    /// Returns whether one of the destinations satisfies the predicate.
     pub unsafe fn any(self, mut predicate: impl FnMut(&D) -> bool) -> bool {
-        // SAFETY: the caller's word.
+        // SAFETY: promised by the caller.
         unsafe { (0..self.blocks()).any(|number| entries(self.block(number)).iter().any(&mut predicate)) }
     }
 
     /// Frees the list and its blocks.
     pub unsafe fn free(self) {
-        // SAFETY: the caller's word: nobody looks at them any more.
+        // SAFETY: promised by the caller: no reader looks at them any more.
         unsafe {
             for number in 0..self.blocks() {
                 self.block(number).into_memory().free();
@@ -131,8 +132,8 @@ impl<D: Destination> Large<D> {
     }
 }
 
-/// What writers do to large sets. The callers hold a `Bin`, so they are the one writer, and a set's list and blocks
-/// are not freed before they are retired here.
+/// Changes of large sets by writers. The callers hold a `Bin`, so there is no other writer, and a set's list and
+/// blocks are not freed before they are retired here.
 impl<D: Destination> Destinations<D> {
     fn list(&self, capacity: usize, total: u32) -> Large<D> {
         self.set_bytes.fetch_add(Strip::<Counts, AtomicPtr<u8>>::bytes(capacity), Ordering::Relaxed);
@@ -220,12 +221,12 @@ impl<D: Destination> Destinations<D> {
         self.add_member(set, destination.key(), location, hasher, bin);
     }
 
-    /// The number of a block with room: the last or one of a few others.
+    /// Returns the number of a block with room: the last or one of a few others.
     ///
     /// # Safety
-    /// As for the methods of `Large`.
+    /// Same as for the methods of `Large`.
     unsafe fn room(&self, large: Large<D>) -> Option<u32> {
-        // SAFETY: the caller's word; numbers are below `blocks`.
+        // SAFETY: promised by the caller; numbers are below `blocks`.
         unsafe {
             let (blocks, cursor) = (large.blocks(), &large.counts().cursor);
             let has_room = |number: u32| entries(large.block(number)).len() < BLOCK;
@@ -285,7 +286,7 @@ impl<D: Destination> Destinations<D> {
     /// Turns a list of blocks with few destinations into one block.
     fn make_small(&self, set: u32, large: Large<D>, hasher: &PathHasher, bin: &mut Bin<'_>) {
         let mut all = Vec::with_capacity(SMALL as usize);
-        // SAFETY: the set's own list and blocks, retired once nothing leads there any more.
+        // SAFETY: the set's own list and blocks, retired once no reference to them is left.
         unsafe {
             large.extend(&mut all);
             for number in 0..large.blocks() {
@@ -306,10 +307,10 @@ impl<D: Destination> Destinations<D> {
         self.retire_list(large, bin);
     }
 
-    /// Puts block `number` and its neighbour together if both are sparse; the last block takes the place of one.
+    /// Joins block `number` and its neighbour if both are sparse; the last block moves to the free index.
     ///
     /// # Safety
-    /// As for the methods of `Large`.
+    /// Same as for the methods of `Large`.
     unsafe fn join_neighbours(
         &self,
         set: u32,
@@ -318,7 +319,7 @@ impl<D: Destination> Destinations<D> {
         hasher: &PathHasher,
         bin: &mut Bin<'_>,
     ) {
-        // SAFETY: the caller's word, and numbers are checked to be below `blocks`.
+        // SAFETY: promised by the caller, and numbers are checked to be below `blocks`.
         unsafe {
             let (low, high, last) = (number & !1, number | 1, large.blocks() - 1);
             if high > last || entries(large.block(low)).len() + entries(large.block(high)).len() > SPARSE {
@@ -352,7 +353,7 @@ impl<D: Destination> Destinations<D> {
         self.retire_list(large, bin);
     }
 
-    /// A list of the same blocks with room for `capacity`, in the place of the old.
+    /// Replaces a list by one of the same blocks with room for `capacity`.
     fn copy_list(&self, set: u32, old: Large<D>, capacity: usize, bin: &mut Bin<'_>) -> Large<D> {
         // SAFETY: the set's own list; the new one has room.
         unsafe {
@@ -378,7 +379,7 @@ impl<D: Destination> Destinations<D> {
         assert!(moved.is_some(), "every destination of a large set is a member");
     }
 
-    /// Applies `f` to the member of this key and its place.
+    /// Applies `f` to the member of this key and its location.
     fn with_member<R>(
         &self,
         set: u32,
@@ -394,7 +395,7 @@ impl<D: Destination> Destinations<D> {
             hash,
             |member| member.location_in(set).is_some_and(predicate),
             |member| {
-                let location = member.location_in(set).expect("it was found by its place");
+                let location = member.location_in(set).expect("it was found by its location");
                 f(member, location)
             },
         )
@@ -406,7 +407,7 @@ impl<D: Destination> Destinations<D> {
         predicate: impl FnMut(&Member) -> bool,
         f: impl FnOnce(&Member) -> R,
     ) -> Option<R> {
-        // SAFETY: this is the one writer, which frees nothing meanwhile.
+        // SAFETY: this is the only writer, which frees nothing during the call.
         let guard = unsafe { Guard::new() };
         self.members.view(&guard).find(hash, predicate).map(f)
     }

@@ -1,11 +1,11 @@
-//! Who wants this topic: one index from Topic Filters to destinations, shared by every reactor.
+//! Routing: one index from Topic Filters to destinations, shared by all reactors.
 //!
-//! Start with [`Index`], which writers change, and [`Reader`], through which one thread asks it. How it is built and
-//! why: `docs/adr/0001-routing-index.md`.
+//! Start with [`Index`], which writers change, and [`Reader`], by which one thread queries it. Its design and the
+//! reasons: `docs/adr/0001-routing-index.md`.
 //!
 //! **Invariant:** routing knows neither sessions nor protocol versions: a destination is an opaque `Copy` value.
 //!
-//! **Invariant:** a reader waits for nobody. What it may look at is freed only after it has been quiescent.
+//! **Invariant:** a reader never waits. Memory that it may access is freed only after it has been quiescent.
 
 mod destination;
 mod destinations;
@@ -37,7 +37,7 @@ mod slot;
 #[cfg(not(loom))]
 mod sync;
 
-/// Public for the model checker's tests only.
+/// Public only for the tests with the model checker.
 #[cfg(loom)]
 pub mod epoch;
 #[cfg(loom)]

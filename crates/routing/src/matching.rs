@@ -1,9 +1,10 @@
-//! Finding the filters that match a topic.
+//! Search for the filters that match a topic.
 //!
-//! A path is a hash that follows from the names of its levels alone, so any node can be asked for at once, without
-//! its ancestors. There are two ways to go about it. While filters have few shapes, every shape's one node is looked
-//! up, all cache misses at the same time. With more shapes the tree is followed level by level along all paths that
-//! exist; when a topic leads along very many, that is given up for trying the shapes, of which there is a limit.
+//! A path is a hash that follows from the names of its levels alone, so any node can be looked up at once, without
+//! its ancestors. There are two methods. While filters have few shapes, the one node of every shape is looked up,
+//! with all cache misses at the same time. With more shapes, the tree is followed level by level along all paths
+//! that exist. When a topic has very many such paths, the search tries the shapes instead, because their number is
+//! limited.
 
 use mqtt::TopicName;
 
@@ -15,18 +16,18 @@ use crate::sync::Ordering;
 use crate::table::View;
 use crate::{Destination, Index};
 
-/// What a reader keeps between matches so as not to allocate.
+/// Memory that a reader keeps between matches, so that a match does not allocate.
 #[derive(Default)]
 pub struct Scratch {
     split: Split,
     paths: Vec<Path>,
     next: Vec<Path>,
-    /// References to what was found.
+    /// References of the filters found.
     found: Vec<u32>,
-    /// The hashes of a shape's path and of its ancestors.
+    /// Hashes of a shape's path and of its ancestors.
     ancestors: Vec<u64>,
     tries: Vec<Try>,
-    /// How deep the path without `+` went in the last walk: how much of it is asked for ahead in the next.
+    /// Depth of the path without `+` in the last walk: that much of it is prefetched in the next one.
     depth: usize,
 }
 
@@ -34,33 +35,33 @@ pub struct Scratch {
 #[derive(Clone, Copy)]
 struct Path {
     hash: u64,
-    /// Whether its last level is `+` instead of the topic's.
+    /// True when its last level is `+` instead of the topic's.
     plus: bool,
 }
 
-/// A shape's path.
+/// Path of a shape.
 #[derive(Clone, Copy)]
 struct Try {
     hash: u64,
     parent: u64,
-    /// Its place among the shapes.
+    /// Index among the shapes.
     shape: u32,
-    /// What the node refers to, once it was found.
+    /// Reference of the node, once it was found.
     reference: u32,
 }
 
-/// Shapes tried together: about what a processor loads at the same time.
+/// Number of shapes tried together: about as many as the loads that a processor does at the same time.
 const BATCH: usize = 16;
 
-/// A topic, split, and the tables in which it is looked up.
+/// A topic, split into levels, and the tables in which it is looked up.
 struct Lookup<'a, 'g, D: Destination> {
     index: &'g Index<D>,
     nodes: View<'g, Node>,
     text: &'a str,
     levels: &'a [Level],
-    /// Whether `levels` is all of the topic, which may be longer than any filter.
+    /// True when `levels` is the whole topic, which may be longer than any filter.
     whole: bool,
-    /// A topic that starts with `$` is matched by no wildcard at the first level [MQTT-4.7.2-1].
+    /// True for a topic that starts with `$`: no wildcard at the first level matches it [MQTT-4.7.2-1].
     hidden: bool,
 }
 
@@ -106,7 +107,7 @@ impl<D: Destination> Index<D> {
         found.len()
     }
 
-    /// Takes note of what an entry refers to, and asks for it.
+    /// Records the reference of an entry, and prefetches its destinations.
     #[inline(always)]
     fn push(&self, reference: u32, found: &mut Vec<u32>) {
         if reference != 0 {
@@ -117,7 +118,7 @@ impl<D: Destination> Index<D> {
 }
 
 impl<'g, D: Destination> Lookup<'_, 'g, D> {
-    /// The node of a path whose ancestors are known to be right, given the last level of it.
+    /// Returns the node of a path with this last level. The ancestors of the path are known to be right.
     #[inline(always)]
     fn node(&self, path: Path, level: &Level) -> Option<&'g Node> {
         let names = &self.index.names;
@@ -125,13 +126,14 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
             let name = node.name();
             match path.plus {
                 true => name == Packed::PLUS,
-                // SAFETY: names of nodes are of this arena, and the view's guard keeps them.
+                // SAFETY: names of nodes are in this arena, and the view's guard keeps them.
                 false => unsafe { names.is(name, level, self.text) },
             }
         })
     }
 
-    /// Follows all paths of the topic through the tree. False when there are so many that trying shapes is quicker.
+    /// Follows all paths of the topic through the tree. Returns false when there are so many that trying shapes is
+    /// faster.
     fn walk(
         &self,
         paths: &mut Vec<Path>,
@@ -171,7 +173,7 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
                     first &= at != 0;
                     continue;
                 };
-                // `a/#` matches `a` as well as all below it.
+                // `a/#` matches `a` as well as everything below it.
                 index.push(node.below.load(Ordering::Acquire), found);
                 let Some(below) = below else {
                     if self.whole {
@@ -180,7 +182,7 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
                     continue;
                 };
                 let kinds = node.children.kinds();
-                // The path without `+` is the first as long as there is one.
+                // The path without `+` is the first one as long as it exists.
                 first &= at != 0 || kinds.has_names();
                 if kinds.has_names() {
                     self.step(hasher.child(path.hash, below.hash), false, next);
@@ -230,7 +232,8 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
                 index.push(index.root.below.load(Ordering::Acquire), found);
                 continue;
             }
-            // Shapes are sorted, so that one shares its first levels with the one before; all, when both have the same `+`.
+            // Shapes are sorted, so a shape shares its first levels with the previous one; all of them, when both
+            // have the same `+`.
             if plus != shape.plus {
                 ancestors.truncate(1 + (plus ^ shape.plus).leading_zeros() as usize);
                 plus = shape.plus;
@@ -250,7 +253,7 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
         self.look_up(tries, shapes, &mut known, found);
     }
 
-    /// Looks up the nodes of `tries`, which were asked for. `known` levels of the path without `+` were seen to be
+    /// Looks up the nodes of `tries`, which were prefetched. `known` levels of the path without `+` are known to be
     /// right.
     #[inline]
     fn look_up(&self, tries: &mut Vec<Try>, shapes: &[Shape], known: &mut usize, found: &mut Vec<u32>) {
@@ -274,8 +277,8 @@ impl<'g, D: Destination> Lookup<'_, 'g, D> {
         }
     }
 
-    /// Whether all nodes above the last of a shape's path are those of the topic: a path is the right one if each of
-    /// its levels is.
+    /// Returns whether all nodes above the last of a shape's path are those of the topic: a path is right if each
+    /// of its levels is.
     fn has_ancestors(&self, shape: &Shape, known: &mut usize) -> bool {
         let hasher = &self.index.hasher;
         let mut hash = hasher.root;

@@ -1,35 +1,35 @@
-//! Names of levels and of exact filters: short ones in the entry that has the name, longer ones packed in an arena.
+//! Names of levels and of exact filters: short ones in the entry itself, longer ones packed in an arena.
 
 use std::collections::BTreeMap;
 
 use crate::hash::PathHasher;
 use crate::pool::{FreeList, Pool, Tail};
 
-/// One level of a topic or filter, with all that a lookup needs to know of it.
+/// One level of a topic or filter, with the data that a lookup needs.
 #[derive(Clone, Copy)]
 pub struct Level {
     pub hash: u64,
     pub name: Packed,
-    /// Where it is in the text.
+    /// Offset of the level in the text.
     pub start: u32,
     pub length: u32,
 }
 
-/// A level's name in twelve bytes: length and bytes of a short one; marker, length and place of a longer one.
+/// A level's name in twelve bytes: length and bytes of a short one; marker, length and offset of a longer one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Packed {
     pub head: u64,
     pub tail: u32,
 }
 
-/// Longest name that needs no arena, in bytes.
+/// Maximum length of a name that needs no arena, in bytes.
 const SHORT_MAX: usize = 11;
 const LONG: u64 = 0xff;
 
 impl Packed {
     pub const PLUS: Packed = Packed { head: 1 | (b'+' as u64) << 8, tail: 0 };
 
-    /// Of a name of `length` bytes that starts with the low bytes of `first`, of which the others are 0.
+    /// Packs a name of `length` bytes that starts with the low bytes of `first`; the other bytes of `first` are 0.
     #[inline(always)]
     fn of(first: u128, length: usize) -> Packed {
         if length > SHORT_MAX {
@@ -47,19 +47,19 @@ impl Packed {
     }
 }
 
-/// A text split into levels. Kept to be used again.
+/// A text split into levels. Kept for reuse.
 #[derive(Default)]
 pub struct Split {
     pub levels: Vec<Level>,
-    /// The text and what lets every level be loaded as one word: a `/` and then anything.
+    /// The text, followed by a `/` and padding, so that every level can be loaded as one word.
     padded: Vec<u8>,
 }
 
-/// Bytes that are loaded at once: more than a short name and its `/`.
+/// Number of bytes that are loaded at once: more than a short name and its `/`.
 const WORD: usize = 16;
 
 impl Split {
-    /// Splits `text` at `/` into levels, hashed; stops after `levels_max`. Whether that was all of it.
+    /// Splits `text` at `/` into hashed levels; stops after `levels_max`. Returns whether that was the whole text.
     #[inline]
     pub fn split(&mut self, text: &str, hasher: &PathHasher, levels_max: usize) -> bool {
         let Split { levels, padded } = self;
@@ -99,7 +99,7 @@ impl Split {
     }
 }
 
-/// The place of the first `/` in a word, or the word's length.
+/// Returns the position of the first `/` in a word, or the word's length.
 #[inline(always)]
 fn slash(word: u128) -> usize {
     const ONES: u128 = u128::MAX / 0xff;
@@ -114,7 +114,7 @@ pub struct Names {
     units: Pool<u32>,
 }
 
-/// The writer's half: what is free, by size.
+/// Writer's half: the free runs by size.
 #[derive(Default)]
 pub struct NamesTail {
     tail: Tail,
@@ -126,13 +126,14 @@ impl NamesTail {
         self.tail.has_room(run(bytes))
     }
 
-    /// Bytes in use or free for use.
+    /// Bytes in use or free for reuse.
     pub fn bytes(&self) -> usize {
         self.tail.used() as usize * 4 + self.free.values().map(|list| list.len() * 4).sum::<usize>()
     }
 }
 
-/// Units for a name. Long ones are rounded up, so that there are few sizes and what one name leaves fits the next.
+/// Returns the number of units for a name. Long ones are rounded up, so that there are few sizes and a freed run
+/// fits the next name.
 fn run(bytes: usize) -> u32 {
     let units = bytes.div_ceil(4).max(1) as u32;
     if units <= 32 { units } else { units.next_multiple_of(units.next_power_of_two() / 8) }
@@ -143,15 +144,15 @@ impl Names {
         Names { units: Pool::new() }
     }
 
-    /// Stores a name that consists of these parts. The caller asked `has_room` before.
+    /// Stores a name that consists of these parts. The caller checked `has_room` before.
     pub fn store(&self, writer: &mut NamesTail, parts: &[&[u8]]) -> u32 {
         let count = run(parts.iter().map(|part| part.len()).sum());
         let offset = match writer.free.get_mut(&count).and_then(FreeList::pop) {
             Some(offset) => offset,
-            None => self.units.allocate(&mut writer.tail, count).expect("room was asked for"),
+            None => self.units.allocate(&mut writer.tail, count).expect("room was checked"),
         };
-        // SAFETY: the run is this name's alone: new, or freed after every reader let go of it. It has room for all
-        // bytes, and writing bytes needs no alignment.
+        // SAFETY: the run belongs to this name alone: it is new, or was freed after every reader released it. It
+        // has room for all bytes, and writing bytes needs no alignment.
         unsafe {
             let mut target = self.units.entry(offset).cast::<u8>();
             for part in parts {
@@ -162,20 +163,22 @@ impl Names {
         offset
     }
 
-    /// Takes back the run of a name of `bytes` bytes that nobody looks at any more.
+    /// Frees the run of a name of `bytes` bytes that no reader looks at any more.
     pub fn free(&self, writer: &mut NamesTail, offset: u32, bytes: usize) {
         writer.free.entry(run(bytes)).or_default().push(offset);
     }
 
+    /// Returns a stored name.
+    ///
     /// # Safety
     /// `offset` and `bytes` are those of a `store` that has not been freed, and will not be during `'a`.
     #[inline]
     pub unsafe fn get<'a>(&self, offset: u32, bytes: usize) -> &'a [u8] {
-        // SAFETY: the run was written by `store` before its place became known, and stays as it is.
+        // SAFETY: the run was written by `store` before its offset became known, and does not change.
         unsafe { std::slice::from_raw_parts(self.units.entry(offset).cast::<u8>(), bytes) }
     }
 
-    /// What an entry remembers of a level's name.
+    /// Packs a level's name for an entry.
     pub fn pack(&self, writer: &mut NamesTail, level: &Level, text: &str) -> Packed {
         match level.name.is_long() {
             false => level.name,
@@ -183,31 +186,31 @@ impl Names {
         }
     }
 
-    /// The arena's place and length of a packed name that has one.
+    /// Returns the offset and the length of a packed name that is in the arena.
     pub fn offset(packed: Packed) -> Option<(u32, usize)> {
         packed.is_long().then(|| (packed.tail, packed.long_length()))
     }
 
-    /// Whether an entry's name is this level of `text`.
+    /// Returns whether an entry's name is this level of `text`.
     ///
     /// # Safety
-    /// `packed` was made by `pack` of this arena and its place is not freed meanwhile.
+    /// `packed` was made by `pack` of this arena, and its run is not freed during the call.
     #[inline(always)]
     pub unsafe fn is(&self, packed: Packed, level: &Level, text: &str) -> bool {
         packed.head == level.name.head
             && (packed.tail == level.name.tail && !packed.is_long()
                 || packed.is_long()
-                // SAFETY: the caller's word.
+                // SAFETY: promised by the caller.
                 && unsafe { self.get(packed.tail, packed.long_length()) } == level.text(text))
     }
 
     /// Appends an entry's name to `out`.
     ///
     /// # Safety
-    /// As for `is`.
+    /// Same as for `is`.
     pub unsafe fn append(&self, packed: Packed, out: &mut Vec<u8>) {
         match Names::offset(packed) {
-            // SAFETY: the caller's word.
+            // SAFETY: promised by the caller.
             Some((offset, bytes)) => out.extend_from_slice(unsafe { self.get(offset, bytes) }),
             None => {
                 let length = (packed.head & 0xff) as usize;
@@ -264,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_every_length_are_told_apart_and_given_back() {
+    fn names_of_every_length_are_distinguished_and_unpacked() {
         let (names, mut tail) = (Names::new(), NamesTail::default());
         let texts: Vec<String> =
             (0..40).flat_map(|n| ["x".repeat(n), "x".repeat(n) + "y", "x".repeat(n) + "\u{e9}"]).collect();
@@ -286,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_freed_run_is_used_again() {
+    fn a_freed_run_is_reused() {
         let (names, mut tail) = (Names::new(), NamesTail::default());
         let offsets: Vec<u32> = (0..100).map(|_| names.store(&mut tail, &[&[1; 20]])).collect();
         let used = tail.tail.used();

@@ -1,18 +1,18 @@
-//! Entries by 32-bit number in chunks that never move and double in size.
+//! Pool of entries with 32-bit numbers, in chunks that never move and double in size.
 //!
-//! A leaf of unsafe code. Readers follow a number to its entry without a lock, as chunks are only ever added. The
-//! memory of a new chunk is not touched before its entries are, so a half used chunk costs address space only.
+//! A leaf of unsafe code. Readers follow a number to its entry without a lock, because chunks are only added. The
+//! memory of a new chunk is not touched before its entries are, so a half-used chunk costs only address space.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 
 use crate::sync::{AtomicPtr, Ordering};
 
-/// Chunk `k` holds `64 << k` entries.
+/// Chunks of entries: chunk `k` holds `64 << k` entries.
 pub struct Pool<T> {
     chunks: [AtomicPtr<T>; CHUNKS],
 }
 
-/// Which numbers of a pool are taken: its writer's half.
+/// Writer's half of a pool: the numbers that are taken.
 #[derive(Default)]
 pub struct Tail {
     next: u32,
@@ -20,23 +20,24 @@ pub struct Tail {
 
 const FIRST_BITS: u32 = 6;
 const CHUNKS: usize = 25;
-/// Numbers are below this.
+/// Upper bound of numbers.
 pub const ENTRIES_MAX: u32 = ((1 << CHUNKS) - 1) << FIRST_BITS;
 
 impl Tail {
-    /// Numbers given out so far; those never used because a run did not fit before the end of a chunk included.
+    /// Number of numbers allocated so far. Includes those never used because a run did not fit before the end of a
+    /// chunk.
     pub fn used(&self) -> u32 {
         self.next
     }
 
-    /// Whether a run of `count` can surely be allocated.
+    /// Returns whether a run of `count` can certainly be allocated.
     pub fn has_room(&self, count: u32) -> bool {
         // A run that does not fit into the rest of its chunk skips that rest, which is shorter than the run.
         u64::from(self.next) + 2 * u64::from(count) + (1 << FIRST_BITS) < u64::from(ENTRIES_MAX)
     }
 }
 
-/// Chunk and offset of entry `index`.
+/// Returns chunk and offset of entry `index`.
 #[inline(always)]
 fn locate(index: u32) -> (usize, usize) {
     let n = index + (1 << FIRST_BITS);
@@ -55,7 +56,8 @@ impl<T> Pool<T> {
         Pool { chunks: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())) }
     }
 
-    /// Numbers of `count` new entries in a row within one chunk, uninitialised. `None` when there are no more.
+    /// Allocates the numbers of `count` consecutive new entries within one chunk, uninitialised. Returns `None`
+    /// when there are no more.
     pub fn allocate(&self, tail: &mut Tail, count: u32) -> Option<u32> {
         if !tail.has_room(count) {
             return None;
@@ -82,15 +84,15 @@ impl<T> Pool<T> {
         }
     }
 
-    /// The address of an entry.
+    /// Returns the address of an entry.
     ///
     /// # Safety
-    /// `index` is part of a run that `allocate` of this pool gave out, and the caller knows that.
+    /// `index` is part of a run that `allocate` of this pool returned, and the caller has learnt it from that.
     #[inline(always)]
     pub unsafe fn entry(&self, index: u32) -> *mut T {
         let (chunk, offset) = locate(index);
-        // SAFETY: `locate` stays below CHUNKS for numbers of `allocate`, which made the chunk. Who learnt the number
-        // learnt it by an acquiring load after that store, so Relaxed sees it.
+        // SAFETY: `locate` stays below CHUNKS for numbers of `allocate`, which made the chunk. The caller learnt
+        // the number by an acquiring load after that store, so Relaxed sees it.
         unsafe { self.chunks.get_unchecked(chunk).load(Ordering::Relaxed).add(offset) }
     }
 }
@@ -100,14 +102,14 @@ impl<T> Drop for Pool<T> {
         for (chunk, memory) in self.chunks.iter().enumerate() {
             let memory = memory.load(Ordering::Relaxed);
             if !memory.is_null() {
-                // SAFETY: allocated with this layout by `allocate`; nobody else is left, as `self` is dropped.
+                // SAFETY: allocated with this layout by `allocate`; `self` is dropped, so there is no other user.
                 unsafe { dealloc(memory.cast(), layout::<T>(chunk)) };
             }
         }
     }
 }
 
-/// Numbers to give out again, last in first out. Blocks keep it from ever copying a long list.
+/// Free numbers, last in first out. Blocks avoid the copy of a long list.
 #[derive(Default)]
 pub struct FreeList {
     blocks: Vec<Vec<u32>>,
@@ -126,7 +128,8 @@ impl FreeList {
     }
 
     pub fn pop(&mut self) -> Option<u32> {
-        // An empty block stays until the one before it is needed, so that numbers that come and go allocate nothing.
+        // An empty block stays until the one before it is needed, so that a changing number of entries does not
+        // allocate.
         if self.blocks.len() > 1 {
             self.blocks.pop_if(|block| block.is_empty());
         }
@@ -145,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_keep_their_place_while_the_pool_grows() {
+    fn entries_keep_their_address_while_the_pool_grows() {
         let (pool, mut tail) = (Pool::<u64>::new(), Tail::default());
         let numbers: Vec<u32> = (0..10_000).map(|_| pool.allocate(&mut tail, 1).unwrap()).collect();
         assert_eq!(numbers, (0..10_000).collect::<Vec<u32>>());
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn freed_numbers_come_back_last_first() {
+    fn freed_numbers_are_reused_last_first() {
         let mut free = FreeList::default();
         (0..3000).for_each(|n| free.push(n));
         assert_eq!(free.len(), 3000);

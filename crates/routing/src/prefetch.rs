@@ -1,7 +1,7 @@
-//! Asking the processor for memory ahead of its use. A leaf of unsafe code.
+//! Prefetch of memory into the processor's cache. A leaf of unsafe code.
 //!
-//! Worth it because a match in a large index is a handful of cache misses: asked for together they overlap. The
-//! figures are in docs/adr/0001-routing-index.md.
+//! A match in a large index is a handful of cache misses: requested together they overlap. The figures are in
+//! docs/adr/0001-routing-index.md.
 
 /// Starts loading the cache line at `address`, which need not be valid.
 #[inline(always)]

@@ -1,4 +1,4 @@
-//! A thread's way into an index.
+//! Access of one thread to an index.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -9,14 +9,15 @@ use crate::epoch::{Guard, Participant};
 use crate::matching::Scratch;
 use crate::{Destination, Index};
 
-/// A thread's way into an [`Index`]: one for each thread that matches. Unregisters when dropped.
+/// A thread's access to an [`Index`]: one for each thread that matches. Unregisters when dropped.
 ///
-/// Writers free what they took out only after every reader that is not parked has said that it is quiescent, so a
-/// thread calls [`Reader::quiescent`] often and parks before it sleeps.
+/// Writers free removed objects only after every reader that is not parked has been quiescent. So a thread calls
+/// [`Reader::quiescent`] often, and parks before it sleeps.
 pub struct Reader<D: Destination> {
     index: Arc<Index<D>>,
     participant: Arc<Participant>,
-    /// The reader is inside a call that looks at the index, so it is not quiescent whatever a callback says.
+    /// True while the reader is inside a call that looks at the index. Then it is not quiescent, whatever a
+    /// callback does.
     inside: Cell<bool>,
     scratch: RefCell<Scratch>,
 }
@@ -27,18 +28,18 @@ impl<D: Destination> Reader<D> {
         Reader { index, participant, inside: Cell::new(false), scratch: RefCell::default() }
     }
 
-    /// Appends the destinations of every filter that matches `topic`; returns how many filters matched.
+    /// Appends the destinations of every filter that matches `topic`; returns the number of filters that matched.
     ///
-    /// A destination of two matching filters is appended twice, once with what each filter says of it. Never waits
-    /// for a writer. A filter whose `insert` returned before the call is found; one that comes or goes meanwhile may
-    /// be or not. A parked reader is unparked for the call.
+    /// A destination of two matching filters is appended twice, once with the fields from each filter. Never waits
+    /// for a writer. A filter whose `insert` returned before the call is found. One that is added or removed during
+    /// the call may or may not be found. A parked reader is unparked for the call.
     pub fn matches(&self, topic: TopicName<'_>, out: &mut Vec<D>) -> usize {
         let inside = self.enter();
         self.index.collect_matches(topic, out, &mut self.scratch.borrow_mut(), &inside.guard)
     }
 
-    /// The thread holds nothing of the index: called at the end of a turn. Frees some of what every reader has let
-    /// go of, unless a writer is at work at this moment.
+    /// Records that the thread holds nothing of the index: call it at the end of a turn. Frees some memory that
+    /// every reader has released, unless a writer is active.
     #[inline]
     pub fn quiescent(&self) {
         if self.inside.get() || self.participant.is_parked() {
@@ -50,21 +51,22 @@ impl<D: Destination> Reader<D> {
         }
     }
 
-    /// The thread is about to sleep. A parked reader holds nothing of the index and delays no reclamation.
+    /// Parks the reader before its thread sleeps. A parked reader holds nothing of the index and delays no
+    /// reclamation.
     pub fn park(&self) {
         if !self.inside.get() {
             self.participant.park();
         }
     }
 
-    /// The thread woke up.
+    /// Unparks the reader after its thread woke up.
     pub fn unpark(&self) {
         if self.participant.is_parked() {
             self.participant.unpark(self.index.domain());
         }
     }
 
-    /// The index that this reads.
+    /// Index of this reader.
     pub fn index(&self) -> &Arc<Index<D>> {
         &self.index
     }
@@ -75,12 +77,12 @@ impl<D: Destination> Reader<D> {
             self.participant.unpark(self.index.domain());
         }
         let was_inside = self.inside.replace(true);
-        // SAFETY: the seat is taken, and stays as it is while `inside` is set.
+        // SAFETY: the participant is active, and stays as it is while `inside` is set.
         Inside { reader: self, was_parked, was_inside, guard: unsafe { Guard::new() } }
     }
 }
 
-/// While it lives, its reader is not quiescent.
+/// Guard of a call of a reader, which is not quiescent while the guard exists.
 pub(crate) struct Inside<'a, D: Destination> {
     reader: &'a Reader<D>,
     was_parked: bool,

@@ -1,33 +1,33 @@
-//! What writers put away for readers to let go of.
+//! Objects that writers have removed and that readers may still hold.
 
 use crate::epoch::{Domain, RetiredList};
 use crate::strip::Memory;
 use crate::units::{UNIT_BYTES, Units};
 
-/// Something readers may still look at.
+/// A removed object that readers may still look at.
 pub enum Garbage {
     Memory(Memory),
-    /// The number of a unit of memory.
+    /// Number of a unit of memory.
     Unit(u32),
-    /// The number of a destination.
+    /// Number of a destination.
     Single(u32),
-    /// The number of a set of destinations.
+    /// Number of a set of destinations.
     Set(u32),
-    /// Place and length of a name.
+    /// Offset and length of a name.
     Name(u32, usize),
 }
 
-/// Where a writer puts it. Whoever has one holds the writers' lock.
+/// Access of a writer to the retired list. Its holder holds the writers' lock.
 pub struct Bin<'a> {
     pub domain: &'a Domain,
     pub retired: &'a mut RetiredList<Garbage>,
     pub units: &'a mut Units,
-    /// Sum of the weights of what is in the limbo.
+    /// Sum of the weights of the objects in the retired list.
     pub waiting: &'a mut usize,
 }
 
 impl Garbage {
-    /// Bytes of memory that wait with it, apart from what is counted where it was allocated.
+    /// Bytes of memory that wait with the object, apart from those that are counted where they were allocated.
     pub fn bytes(&self) -> usize {
         match self {
             Garbage::Memory(memory) => memory.bytes(),
@@ -35,7 +35,7 @@ impl Garbage {
         }
     }
 
-    /// How much it is worth to free this soon, in bytes.
+    /// Weight of the object in bytes: the higher, the sooner it should be freed.
     pub fn weight(&self) -> usize {
         match self {
             Garbage::Memory(memory) => memory.bytes(),
@@ -51,7 +51,7 @@ impl Bin<'_> {
         self.domain.retire(self.retired, garbage);
     }
 
-    /// Memory to which nothing in the index leads any more.
+    /// Retires memory that nothing in the index refers to any more.
     pub fn retire_memory(&mut self, memory: Memory) {
         self.retire(Garbage::Memory(memory));
     }

@@ -1,7 +1,8 @@
-//! Which shapes the filters with wildcards have: where their `+` are, how long they are, and whether they end in `#`.
+//! Shapes of filters with wildcards: the positions of their `+`, their number of levels, and whether they end in
+//! `#`.
 //!
-//! For one topic and one shape there is one filter that can match. When a topic leads along very many paths of the
-//! tree, trying each shape is bounded where following each path is not.
+//! For one topic and one shape there is one filter that can match. When a topic has very many paths in the tree,
+//! trying each shape is bounded, and following each path is not.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -15,21 +16,22 @@ use crate::retired::Bin;
 use crate::strip::Strip;
 use crate::sync::{AtomicPtr, Ordering};
 
-/// What is left of a filter without its names.
+/// A filter without its names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Shape {
     /// A bit for each `+`, the first level's the most significant.
     pub plus: u128,
-    /// Levels without the `#`.
+    /// Number of levels without the `#`.
     pub levels: u16,
-    /// Whether it ends in `#`.
+    /// True when the filter ends in `#`.
     pub rest: bool,
 }
 
 const _: () = assert!(LEVELS_MAX <= u16::MAX as usize && PLUS_LEVELS_MAX == u128::BITS as usize);
 
 impl Shape {
-    /// The shape of levels that do not have the `#` among them. `None` when there is a `+` behind the first [`PLUS_LEVELS_MAX`] levels.
+    /// Returns the shape of levels, which do not include the `#`. `None` when there is a `+` behind the first
+    /// [`PLUS_LEVELS_MAX`] levels.
     #[inline]
     pub fn of(levels: &[Level], rest: bool) -> Option<Shape> {
         let mut plus = 0;
@@ -53,19 +55,19 @@ impl Shape {
         level < PLUS_LEVELS_MAX && self.plus & Shape::bit(level) != 0
     }
 
-    /// Shapes that are always admitted: there are about two thousand of them.
+    /// Returns whether the shape is always allowed: there are about two thousand of them.
     fn is_everyday(&self) -> bool {
         self.plus == 0 && usize::from(self.levels) <= PLUS_LEVELS_MAX
             || self.plus.count_ones() <= EVERYDAY_PLUS_MAX && usize::from(self.levels) <= EVERYDAY_LEVELS_MAX
     }
 }
 
-/// The shapes that exist, for readers.
+/// The existing shapes, for readers.
 pub struct Shapes {
     list: AtomicPtr<u8>,
 }
 
-/// How many filters have each shape: the writer's half.
+/// Writer's half: the number of filters with each shape.
 #[derive(Default)]
 pub struct ShapeCounts {
     counts: BTreeMap<Shape, Uses>,
@@ -74,13 +76,13 @@ pub struct ShapeCounts {
     charged: HashMap<u64, u32>,
 }
 
-/// Who uses a shape.
+/// Users of a shape.
 #[derive(Clone, Copy, Default)]
 struct Uses {
     filters: u32,
-    /// Reservations of filters that are about to be inserted.
+    /// Number of reservations of filters that are about to be inserted.
     reservations: u32,
-    /// Owners to whom the shape is charged; 0 for nobody.
+    /// Owners to whom the shape is charged; 0 for none.
     owners: [u64; OWNERS],
 }
 
@@ -93,17 +95,17 @@ impl Shapes {
         Shapes { list: AtomicPtr::new(List::allocate((), 0).as_ptr()) }
     }
 
-    /// In ascending order.
+    /// Returns the shapes in ascending order.
     pub fn list<'g>(&self, _: &'g Guard<'_>) -> &'g [Shape] {
-        // SAFETY: always a list that is written in full, kept by the guard.
+        // SAFETY: always a completely written list, kept by the guard.
         unsafe {
             let list = List::from_ptr(self.list.load(Ordering::Acquire));
             list.slice(list.capacity())
         }
     }
 
-    /// Keeps an unusual shape for a filter that is about to be inserted, and charges it to `owners` if it is new. False when the
-    /// shape is an everyday one, of which nothing is kept.
+    /// Reserves an unusual shape for a filter that is about to be inserted, and charges it to `owners` if it is
+    /// new. Returns false when the shape is an everyday one, which is not reserved.
     pub fn reserve(
         &self,
         writer: &mut ShapeCounts,
@@ -130,17 +132,17 @@ impl Shapes {
         Ok(true)
     }
 
-    /// The end of what [`Self::reserve`] kept.
+    /// Ends a reservation of [`Self::reserve`].
     pub fn release(&self, writer: &mut ShapeCounts, shape: Shape, bin: &mut Bin<'_>) {
         self.change(writer, shape, bin, |uses| uses.reservations -= 1);
     }
 
-    /// One filter more has this shape; called before readers can find it.
+    /// Adds a filter with this shape. Called before readers can find the filter.
     pub fn add(&self, writer: &mut ShapeCounts, shape: Shape, bin: &mut Bin<'_>) {
         self.change(writer, shape, bin, |uses| uses.filters += 1);
     }
 
-    /// One filter less has this shape; called when readers no longer find it.
+    /// Removes a filter with this shape. Called when readers no longer find the filter.
     pub fn remove(&self, writer: &mut ShapeCounts, shape: Shape, bin: &mut Bin<'_>) {
         self.change(writer, shape, bin, |uses| uses.filters -= 1);
     }
@@ -182,7 +184,7 @@ impl Shapes {
             unsafe { new.entries().add(i).write(*shape) };
         }
         let old = self.list.swap(new.as_ptr(), Ordering::AcqRel);
-        // SAFETY: a list of this type, which nobody can newly find and which is retired here alone.
+        // SAFETY: a list of this type, which no reader can newly find and which is retired only here.
         bin.retire_memory(unsafe { List::from_ptr(old).into_memory() });
     }
 
@@ -195,7 +197,7 @@ impl Shapes {
         writer.counts.iter().map(|(shape, uses)| (*shape, uses.filters))
     }
 
-    /// How many unusual shapes there are.
+    /// Number of unusual shapes.
     pub fn unusual(writer: &ShapeCounts) -> usize {
         writer.others
     }
@@ -208,7 +210,7 @@ impl Uses {
 }
 
 impl ShapeCounts {
-    /// Charges a shape that is charged to nobody.
+    /// Charges a shape that is not charged to an owner.
     pub fn charge(&mut self, shape: Shape, owners: &ShapeOwners) {
         let Some(uses) = self.counts.get_mut(&shape).filter(|_| !shape.is_everyday()) else { return };
         if uses.owners != [0; OWNERS] {
@@ -232,7 +234,7 @@ impl ShapeCounts {
 
 impl Drop for Shapes {
     fn drop(&mut self) {
-        // SAFETY: nobody else is left.
+        // SAFETY: there is no other user left.
         unsafe { List::from_ptr(self.list.load(Ordering::Relaxed)).into_memory().free() };
     }
 }
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_that_differ_in_names_only_have_one_shape() {
+    fn filters_that_differ_only_in_names_have_one_shape() {
         assert_eq!(shape("a/+/c/#"), shape("x/+//#"));
         for other in ["a/b/c/#", "+/b/c/#", "a/+/c", "a/+/#", "a/+/c/d/#"] {
             assert_ne!(shape("a/+/c/#"), shape(other), "{other}");

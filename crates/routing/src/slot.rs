@@ -1,4 +1,5 @@
-//! The entries of the hash tables. What an entry stands for never changes while its table lives; what hangs on it does.
+//! Entries of the hash tables. The identity of an entry never changes while its table exists; its destinations and
+//! children do.
 
 use crate::names::Packed;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -6,15 +7,16 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 /// An entry of a [`Table`](crate::table::Table).
 pub trait Slot: Sized {
     fn empty() -> Self;
-    /// 0 while the entry is empty. Once it is not, all else that it stands for is there to see.
+    /// Returns the hash, 0 while the entry is empty. A reader that sees another value also sees all other
+    /// identifying fields.
     fn hash(&self) -> u64;
-    /// Whether a new table needs the entry: something hangs on it.
+    /// Returns whether the entry is in use, so that a new table needs it.
     fn is_live(&self) -> bool;
-    /// The same entry in a new table, which nobody else sees yet.
+    /// Copies the entry for a new table, which no other thread sees yet.
     fn copy(&self) -> Self;
 }
 
-/// A path that some filter with wildcards begins with: one edge of the tree and the node it leads to.
+/// A path that some filter with wildcards begins with: one edge of the tree and the node at its end.
 ///
 /// 32 bytes and never across a cache line, so that a step of a match is one miss.
 #[repr(C, align(32))]
@@ -22,7 +24,7 @@ pub struct Node {
     hash: AtomicU64,
     name_head: AtomicU64,
     name_tail: AtomicU32,
-    /// How many levels lie directly below.
+    /// Number of children directly below.
     pub children: Children,
     /// Destinations of the filter that is this path and `/#`; 0 for none.
     pub below: AtomicU32,
@@ -32,10 +34,10 @@ pub struct Node {
 
 const _: () = assert!(cfg!(loom) || size_of::<Node>() == 32);
 
-/// Counts a node's live children: one bit for `+`, the rest for names.
+/// Count of a node's live children: one bit for `+`, the rest for names.
 pub struct Children(AtomicU32);
 
-/// What a reader learns of a node's children.
+/// Kinds of a node's children, for a reader.
 #[derive(Clone, Copy)]
 pub struct ChildKinds(u32);
 
@@ -69,14 +71,14 @@ impl Children {
         self.0.load(Ordering::Relaxed) == 0
     }
 
-    /// One child more. Writers only, so load and store suffice.
+    /// Adds a child. Only writers call this, so load and store suffice.
     pub fn add(&self, name: Packed) {
         let now = self.0.load(Ordering::Relaxed);
         assert!(name != Packed::PLUS || now & 1 == 0, "a node has one `+`");
         self.0.store(now + step(name), Ordering::Release);
     }
 
-    /// One child less.
+    /// Removes a child.
     pub fn remove(&self, name: Packed) {
         let now = self.0.load(Ordering::Relaxed);
         self.0.store(now.checked_sub(step(name)).expect("the child was counted"), Ordering::Release);
@@ -88,14 +90,14 @@ fn step(name: Packed) -> u32 {
 }
 
 impl Node {
-    /// What the entry stands for; the last thing a writer does to a new entry.
+    /// Publishes the entry's identity. This is a writer's last step for a new entry.
     pub fn publish(&self, hash: u64, name: Packed) {
         self.name_head.store(name.head, Ordering::Relaxed);
         self.name_tail.store(name.tail, Ordering::Relaxed);
         self.hash.store(hash, Ordering::Release);
     }
 
-    /// The name of the path's last level. Only of an entry whose hash was seen.
+    /// Returns the name of the path's last level. Call it only for an entry whose hash was seen.
     #[inline(always)]
     pub fn name(&self) -> Packed {
         Packed { head: self.name_head.load(Ordering::Relaxed), tail: self.name_tail.load(Ordering::Relaxed) }
@@ -136,13 +138,13 @@ impl Slot for Node {
     }
 }
 
-/// A filter without a wildcard, found by the hash of the whole of it.
+/// A filter without a wildcard, found by its whole hash.
 #[repr(C, align(16))]
 pub struct Exact {
     hash: AtomicU64,
-    /// Where the arena has its length and text.
+    /// Offset of its length and text in the arena.
     name: AtomicU32,
-    /// Its destinations; 0 for none.
+    /// Destinations of the filter; 0 for none.
     pub destinations: AtomicU32,
 }
 
@@ -177,7 +179,7 @@ impl Slot for Exact {
     }
 }
 
-/// Where a large set has a destination. Writers' alone.
+/// Location of a destination in a large set. For writers only.
 #[repr(C, align(16))]
 pub struct Member {
     hash: AtomicU64,
@@ -185,7 +187,7 @@ pub struct Member {
     location: AtomicU32,
 }
 
-/// No place in any set.
+/// Value for no location in any set.
 const NO_LOCATION: u32 = u32::MAX;
 
 impl Member {

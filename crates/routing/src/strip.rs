@@ -1,7 +1,7 @@
-//! A header and an array in one allocation, held by pointer: what readers follow and writers replace.
+//! A header and an array in one allocation, held by pointer: readers follow it and writers replace it.
 //!
-//! A leaf of unsafe code. A `Strip` is a plain pointer: who copies it is responsible for its life. Neither header
-//! nor entries are dropped, only their memory is given back.
+//! A leaf of unsafe code. A `Strip` is a plain pointer: its holder must ensure that it is not freed while in use.
+//! Neither header nor entries are dropped, only their memory is freed.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
@@ -33,7 +33,7 @@ pub struct Memory {
     layout: Layout,
 }
 
-// SAFETY: it is plain memory that nobody but the holder of this value gives back, and no thread is tied to it.
+// SAFETY: it is plain memory that only the holder of this value frees, and it is not tied to a thread.
 unsafe impl Send for Memory {}
 
 impl Memory {
@@ -41,10 +41,10 @@ impl Memory {
         self.layout.size()
     }
 
-    /// Gives the memory back.
+    /// Frees the memory.
     ///
     /// # Safety
-    /// Nobody looks at it from now on.
+    /// No thread accesses it from now on.
     pub unsafe fn free(self) {
         // SAFETY: pointer and layout are those of `Strip::allocate`, and `self` is consumed.
         unsafe { dealloc(self.pointer, self.layout) }
@@ -57,12 +57,12 @@ impl<H, T> Strip<H, T> {
         Layout::new::<Head<H>>().extend(array).expect("a strip is far smaller than the address space")
     }
 
-    /// Bytes of a strip of this capacity.
+    /// Returns the bytes of a strip of this capacity.
     pub fn bytes(capacity: usize) -> usize {
         Self::layout(capacity).0.size()
     }
 
-    /// New memory; it is the caller's to free.
+    /// Allocates a strip; the caller has to free it.
     pub fn allocate(header: H, capacity: usize) -> Self {
         let (layout, _) = Self::layout(capacity);
         // SAFETY: the layout holds a head, so its size is not 0.
@@ -74,7 +74,7 @@ impl<H, T> Strip<H, T> {
         unsafe { Self::place(pointer, header, capacity) }
     }
 
-    /// A strip in memory of somebody else's.
+    /// Creates a strip in memory that the caller owns.
     ///
     /// # Safety
     /// `pointer` is aligned for the header and the entries, and `bytes(capacity)` from there are the caller's.
@@ -82,37 +82,43 @@ impl<H, T> Strip<H, T> {
         debug_assert!(pointer.addr().is_multiple_of(Self::layout(capacity).0.align()));
         let head = NonNull::new(pointer.cast::<Head<H>>()).expect("memory has an address");
         let capacity = u32::try_from(capacity).expect("strips are short");
-        // SAFETY: aligned and large enough for a head, by the caller's word.
+        // SAFETY: aligned and large enough for a head, as promised by the caller.
         unsafe { head.write(Head { header, capacity }) };
         Strip { head, entries: PhantomData }
     }
 
-    /// How many entries fit into so many bytes.
+    /// Returns the number of entries that fit into `bytes`.
     pub const fn fit(bytes: usize) -> usize {
         (bytes - size_of::<Head<H>>().next_multiple_of(align_of::<T>())) / size_of::<T>()
     }
 
-    /// The address, by which a strip is stored in an atomic.
+    /// Returns the address, by which a strip is stored in an atomic.
     pub fn as_ptr(self) -> *mut u8 {
         self.head.as_ptr().cast()
     }
 
+    /// Creates a strip from its address.
+    ///
     /// # Safety
     /// `pointer` came from `as_ptr` of a strip of the same types.
     #[inline(always)]
     pub unsafe fn from_ptr(pointer: *mut u8) -> Self {
-        // SAFETY: `as_ptr` never gives null.
+        // SAFETY: `as_ptr` never returns null.
         Strip { head: unsafe { NonNull::new_unchecked(pointer.cast()) }, entries: PhantomData }
     }
 
+    /// Returns the header.
+    ///
     /// # Safety
     /// The strip is not freed during `'a`.
     #[inline(always)]
     pub unsafe fn header<'a>(self) -> &'a H {
-        // SAFETY: written by `allocate` and alive by the caller's word.
+        // SAFETY: written by `allocate`, and not freed, as promised by the caller.
         unsafe { &self.head.as_ref().header }
     }
 
+    /// Returns the capacity.
+    ///
     /// # Safety
     /// The strip is not freed.
     pub unsafe fn capacity(self) -> usize {
@@ -120,7 +126,7 @@ impl<H, T> Strip<H, T> {
         unsafe { self.head.as_ref().capacity as usize }
     }
 
-    /// The first entry's address.
+    /// Returns the address of the first entry.
     #[inline(always)]
     pub fn entries(self) -> *mut T {
         const { assert!(align_of::<T>() <= 1024) };
@@ -130,19 +136,21 @@ impl<H, T> Strip<H, T> {
         unsafe { self.head.as_ptr().cast::<u8>().add(offset).cast() }
     }
 
+    /// Returns the first `count` entries.
+    ///
     /// # Safety
-    /// The strip is not freed during `'a` and its first `count` entries are initialised and do not change but by
+    /// The strip is not freed during `'a`. Its first `count` entries are initialised and do not change except by
     /// interior mutability.
     #[inline(always)]
     pub unsafe fn slice<'a>(self, count: usize) -> &'a [T] {
-        // SAFETY: in bounds and initialised by the caller's word.
+        // SAFETY: in bounds and initialised, as promised by the caller.
         unsafe { std::slice::from_raw_parts(self.entries(), count) }
     }
 
-    /// The allocation as memory to free.
+    /// Returns the allocation as memory to free.
     ///
     /// # Safety
-    /// The strip is not freed, and is freed by nobody else.
+    /// The strip is not freed, and is not freed elsewhere.
     pub unsafe fn into_memory(self) -> Memory {
         // SAFETY: not freed yet.
         let capacity = unsafe { self.capacity() };

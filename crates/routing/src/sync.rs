@@ -1,4 +1,4 @@
-//! The atomics of this crate: `std`'s, or `loom`'s when its model checker runs.
+//! Atomics of this crate: `std`'s, or `loom`'s when its model checker runs.
 
 #[cfg(loom)]
 pub use loom::sync::Mutex;

@@ -1,11 +1,12 @@
 //! A hash table that any number of threads read while one writes.
 //!
 //! A directory, indexed by the top bits of a hash, points to segments of open addressing with linear probing. A
-//! full segment is copied into a larger one, or into two once it is a whole unit of memory, so that no insert copies
-//! more than a unit, however large the table is. Readers go on in the old one, which nobody changes from then on.
+//! full segment is copied into a larger one, or into two once it is a whole unit of memory. So no insert copies
+//! more than a unit, however large the table is. Readers continue in the old segment, which never changes from then
+//! on.
 //!
-//! An entry is never taken out of its segment and never stands for anything else; when nothing hangs on it, it is
-//! dead and is left out of the next copy.
+//! An entry never leaves its segment and never changes its identity. When it is no longer in use, it is dead and is
+//! left out of the next copy.
 
 use std::marker::PhantomData;
 
@@ -25,34 +26,34 @@ pub struct Table<S> {
 
 // SAFETY: a table is reached through atomics only, owns its memory, and its slots are shared between threads.
 unsafe impl<S: Send + Sync> Send for Table<S> {}
-// SAFETY: as above; what changes is done by who holds a `Bin`, of which there is one for each index at a time.
+// SAFETY: as above; changes are made by the holder of a `Bin`, and there is one for each index at a time.
 unsafe impl<S: Send + Sync> Sync for Table<S> {}
 
 struct Bits {
-    /// Top bits of a hash that select an entry.
+    /// Number of top bits of a hash that select an entry.
     bits: u32,
 }
 type Directory = Strip<Bits, AtomicPtr<u8>>;
 
 struct Counts {
-    /// Top bits that all hashes in the segment share.
+    /// Number of top bits that all hashes in the segment share.
     bits: u32,
-    /// The unit that the segment is, or [`NO_UNIT`].
+    /// Number of the segment's unit, or [`NO_UNIT`].
     unit: u32,
-    /// Entries that are not empty.
+    /// Number of entries that are not empty.
     used: AtomicU32,
-    /// Entries on which something hangs.
+    /// Number of entries that are in use.
     live: AtomicU32,
 }
 type Segment<S> = Strip<Counts, S>;
 
 const NO_UNIT: u32 = u32::MAX;
-/// Sizes of segments are 4, 8, 16 and so on; the largest is what fits into a unit. A segment's size is told by the
-/// low bits of its address.
+/// Mask of the low bits of a segment's address, which hold its size class. Sizes of segments are 4, 8, 16 and so
+/// on; the largest is the number that fits into a unit.
 const CLASS_MASK: usize = 15;
-/// A segment is copied when more of it than this is used, in percent.
+/// Fill level above which a segment is copied, in percent.
 const FILL_MAX: u64 = 78;
-/// Of a new segment at most this is used, or it takes two.
+/// Maximum fill level of a new segment, in percent; above it there are two.
 const FILL_NEW: u64 = 60;
 
 /// Sizes of segments in slots, by class.
@@ -77,7 +78,7 @@ impl<S> Sizes<S> {
         Self::TABLE[class & CLASS_MASK]
     }
 
-    /// The smallest class for so many live entries; `None` when they need two segments.
+    /// Returns the smallest class for this number of live entries; `None` when they need two segments.
     fn class_for(live: u32) -> Option<usize> {
         (0..=Self::LAST).find(|class| u64::from(live) * 100 <= u64::from(Self::of(*class)) * FILL_NEW)
     }
@@ -89,7 +90,7 @@ fn is_full(used: u32, size: u32) -> bool {
 
 #[inline(always)]
 fn directory_index(hash: u64, bits: u32) -> usize {
-    // Two shifts, as one by 64 is not defined.
+    // Two shifts, because a shift by 64 is not defined.
     ((hash >> 1) >> (63 - bits)) as usize
 }
 
@@ -104,7 +105,8 @@ fn allocate<S: Slot>(class: usize, bits: u32, units: Option<&mut Units>) -> Segm
     let segment: Segment<S> = match units {
         Some(units) if class == Sizes::<S>::LAST => {
             let (number, memory) = units.take();
-            // SAFETY: units are aligned to pages, the size is what fits, and this one is the segment's alone.
+            // SAFETY: units are aligned to pages, the size is the number that fits, and this unit is the segment's
+            // alone.
             unsafe { Strip::place(memory, counts(number), size) }
         }
         _ => Strip::allocate(counts(NO_UNIT), size),
@@ -120,16 +122,18 @@ fn tagged<S>(segment: Segment<S>, class: usize) -> *mut u8 {
     segment.as_ptr().map_addr(|address| address | class)
 }
 
+/// Removes the tag from a pointer.
+///
 /// # Safety
 /// `pointer` is an entry of a directory of a table of `S`.
 #[inline(always)]
 unsafe fn untagged<S>(pointer: *mut u8) -> (Segment<S>, usize) {
     let class = pointer.addr() & CLASS_MASK;
-    // SAFETY: the caller's word; removing the tag gives back the pointer of `as_ptr`.
+    // SAFETY: promised by the caller; without the tag it is the pointer of `as_ptr`.
     (unsafe { Segment::from_ptr(pointer.map_addr(|address| address & !CLASS_MASK)) }, class)
 }
 
-/// A table as one reader sees it, for as long as its guard lasts.
+/// A table as one reader sees it while its guard exists.
 pub struct View<'g, S> {
     segments: &'g [AtomicPtr<u8>],
     bits: u32,
@@ -148,21 +152,21 @@ impl<'g, S: Slot> View<'g, S> {
     #[inline(always)]
     fn segment(&self, hash: u64) -> (Segment<S>, usize) {
         let at = directory_index(hash, self.bits);
-        // SAFETY: a directory has `1 << bits` entries, all of which are segments of this table.
+        // SAFETY: a directory has `1 << bits` entries, and each is a segment of this table.
         unsafe { untagged(self.segments.get_unchecked(at).load(Ordering::Acquire)) }
     }
 
-    /// Asks the processor for the cache lines in which the search for `hash` begins.
+    /// Prefetches the cache lines in which the search for `hash` begins.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
         let (segment, class) = self.segment(hash);
         let at = segment.entries().wrapping_add(home(hash, Sizes::<S>::of(class)));
         crate::prefetch::read(at);
-        // A search that fails goes on into the next line more often than not.
+        // A failing search goes on into the next line more often than not.
         crate::prefetch::read(at.wrapping_byte_add(64));
     }
 
-    /// The first entry with this hash that `predicate` accepts.
+    /// Returns the first entry with this hash that `predicate` accepts.
     #[inline(always)]
     pub fn find(&self, hash: u64, mut predicate: impl FnMut(&S) -> bool) -> Option<&'g S> {
         if hash == 0 {
@@ -172,13 +176,13 @@ impl<'g, S: Slot> View<'g, S> {
         let size = Sizes::<S>::of(class);
         let mut at = home(hash, size);
         loop {
-            // SAFETY: `at` is below the segment's capacity, all of which is initialised, and the guard keeps it.
+            // SAFETY: `at` is below the segment's capacity. All slots are initialised, and the guard keeps the segment.
             let slot = unsafe { &*segment.entries().add(at) };
             let found = slot.hash();
             if found == hash && predicate(slot) {
                 return Some(slot);
             }
-            // A segment is never filled up, so that every search ends.
+            // A segment is never completely full, so that every search ends.
             if found == 0 {
                 return None;
             }
@@ -189,7 +193,8 @@ impl<'g, S: Slot> View<'g, S> {
         }
     }
 
-    /// All entries, dead ones too, each once; those that come or go meanwhile may be missed.
+    /// Calls `f` once with each entry, dead ones included. Entries that are added or removed during the call may be
+    /// missed.
     pub fn for_each(&self, mut f: impl FnMut(&'g S)) {
         let mut at = 0;
         while at < self.segments.len() {
@@ -207,7 +212,7 @@ impl<'g, S: Slot> View<'g, S> {
 }
 
 impl<S: Slot> Table<S> {
-    /// A table of one small segment.
+    /// Creates a table of one small segment.
     pub fn new() -> Table<S> {
         let segment = allocate::<S>(0, 0, None);
         let directory = Directory::allocate(Bits { bits: 0 }, 1);
@@ -221,14 +226,14 @@ impl<S: Slot> Table<S> {
         }
     }
 
-    /// Bytes of memory, without units and without what waits in the limbo.
+    /// Bytes of memory, without units and without the retired list.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// How many entries writers have counted as live. Writers only, or while there are none.
+    /// Number of entries that writers have counted as live. For writers only, or while there are none.
     pub fn live(&self) -> usize {
-        // SAFETY: nobody retires a directory or a segment meanwhile.
+        // SAFETY: no directory or segment is retired during the call.
         unsafe {
             let directory = Directory::from_ptr(self.directory.load(Ordering::Acquire));
             let bits = directory.header().bits;
@@ -244,7 +249,7 @@ impl<S: Slot> Table<S> {
 
     #[inline(always)]
     pub fn view<'g>(&self, _: &'g Guard<'_>) -> View<'g, S> {
-        // SAFETY: the pointer is always that of a directory, fully initialised, and the guard keeps it.
+        // SAFETY: the pointer is always that of a directory, completely initialised, and the guard keeps it.
         let (directory, bits) = unsafe {
             let directory = Directory::from_ptr(self.directory.load(Ordering::Acquire));
             (directory, directory.header().bits)
@@ -253,7 +258,7 @@ impl<S: Slot> Table<S> {
         View { segments: unsafe { directory.slice(1 << bits) }, bits, slots: PhantomData }
     }
 
-    /// Adds an entry, which `publish` has to give this hash; it counts as dead. `dropped` is told of each dead entry
+    /// Adds an entry, which `publish` has to give this hash; it counts as dead. Calls `dropped` for each dead entry
     /// that a new segment leaves out.
     pub fn insert(
         &self,
@@ -264,7 +269,7 @@ impl<S: Slot> Table<S> {
     ) {
         assert!(hash != 0);
         let (mut segment, mut class) = self.segment(hash);
-        // SAFETY: the `Bin` says that this is the writer, and only a writer retires segments.
+        // SAFETY: the `Bin` shows that this is the writer, and only a writer retires segments.
         let counts = unsafe { segment.header() };
         if is_full(counts.used.load(Ordering::Relaxed) + 1, Sizes::<S>::of(class)) {
             self.replace(hash, bin, dropped);
@@ -277,14 +282,15 @@ impl<S: Slot> Table<S> {
         }
     }
 
-    /// The entry with this hash came to life: something hangs on it.
+    /// Counts the entry with this hash as live: it is in use now.
     pub fn count_live(&self, hash: u64) {
         let (segment, _) = self.segment(hash);
         // SAFETY: the writer calls this, and only a writer retires segments.
         unsafe { segment.header() }.live.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The entry with this hash died. Its segment is replaced by a smaller one when few are left.
+    /// Counts the entry with this hash as dead. Its segment is replaced by a smaller one when few live entries are
+    /// left.
     pub fn count_dead(&self, hash: u64, bin: &mut Bin<'_>, dropped: impl FnMut(&S, &mut Bin<'_>)) {
         let (segment, class) = self.segment(hash);
         // SAFETY: as above.
@@ -296,7 +302,7 @@ impl<S: Slot> Table<S> {
     }
 
     fn segment(&self, hash: u64) -> (Segment<S>, usize) {
-        // SAFETY: writers only, and it is they who retire directories.
+        // SAFETY: only writers call this, and only writers retire directories.
         let directory = unsafe { Directory::from_ptr(self.directory.load(Ordering::Relaxed)) };
         // SAFETY: as above.
         let at = directory_index(hash, unsafe { directory.header() }.bits);
@@ -304,7 +310,7 @@ impl<S: Slot> Table<S> {
         unsafe { untagged((*directory.entries().add(at)).load(Ordering::Relaxed)) }
     }
 
-    /// Puts one or two new segments in the place of that of `hash`.
+    /// Replaces the segment of `hash` by one or two new ones.
     fn replace(&self, hash: u64, bin: &mut Bin<'_>, mut dropped: impl FnMut(&S, &mut Bin<'_>)) {
         let (old, class) = self.segment(hash);
         // SAFETY: not retired yet, and all of it is initialised.
@@ -335,7 +341,7 @@ impl<S: Slot> Table<S> {
         slots.iter().filter(|slot| slot.hash() != 0 && !slot.is_live()).for_each(|slot| dropped(slot, bin));
         if counts.unit == NO_UNIT {
             self.bytes.fetch_sub(Segment::<S>::bytes(slots.len()), Ordering::Relaxed);
-            // SAFETY: `put` replaced all pointers to it, and it is retired here alone.
+            // SAFETY: `put` replaced all pointers to it, and it is retired only here.
             bin.retire_memory(unsafe { old.into_memory() });
         } else {
             bin.retire(Garbage::Unit(counts.unit));
@@ -344,7 +350,7 @@ impl<S: Slot> Table<S> {
 
     /// Makes every directory entry that begins with the top `bits` of `hash` point to `segment`.
     fn put(&self, hash: u64, bits: u32, segment: Segment<S>, class: usize) {
-        // SAFETY: writers only.
+        // SAFETY: only writers call this.
         let directory = unsafe { Directory::from_ptr(self.directory.load(Ordering::Relaxed)) };
         // SAFETY: as above.
         let spare = unsafe { directory.header() }.bits - bits;
@@ -359,9 +365,9 @@ impl<S: Slot> Table<S> {
         }
     }
 
-    /// Makes the directory tell apart at least `bits` bits.
+    /// Makes the directory distinguish at least `bits` bits.
     fn deepen(&self, bits: u32, bin: &mut Bin<'_>) {
-        // SAFETY: writers only.
+        // SAFETY: only writers call this.
         let old = unsafe { Directory::from_ptr(self.directory.load(Ordering::Relaxed)) };
         // SAFETY: as above.
         let old_bits = unsafe { old.header() }.bits;
@@ -385,7 +391,7 @@ impl<S: Slot> Table<S> {
     }
 }
 
-/// Copies what is live into new segments that nobody else sees yet.
+/// Copies live entries into new segments that no other thread sees yet.
 fn copy_live<S: Slot>(slots: &[S], target: impl Fn(&S) -> (Segment<S>, usize)) {
     for slot in slots.iter().filter(|slot| slot.is_live()) {
         let (segment, class) = target(slot);
@@ -399,14 +405,14 @@ fn copy_live<S: Slot>(slots: &[S], target: impl Fn(&S) -> (Segment<S>, usize)) {
     }
 }
 
-/// Where an entry with this hash goes.
+/// Returns the free slot for an entry with this hash.
 ///
 /// # Safety
 /// The segment is not freed and has an empty slot.
 unsafe fn free_slot<S: Slot>(segment: Segment<S>, class: usize, hash: u64) -> *mut S {
     let size = Sizes::<S>::of(class) as usize;
     let mut at = home(hash, Sizes::<S>::of(class));
-    // SAFETY: `at` stays below the capacity, all of which is initialised.
+    // SAFETY: `at` stays below the capacity, and all slots are initialised.
     unsafe {
         while (*segment.entries().add(at)).hash() != 0 {
             at = if at + 1 == size { 0 } else { at + 1 };
@@ -417,8 +423,8 @@ unsafe fn free_slot<S: Slot>(segment: Segment<S>, class: usize, hash: u64) -> *m
 
 impl<S> Drop for Table<S> {
     fn drop(&mut self) {
-        // SAFETY: nobody else is left; each segment is freed once, at the first entry that has it. Units are freed
-        // with the index, which has them dropped after its tables.
+        // SAFETY: there is no other user left; each segment is freed once, at the first entry that has it. Units
+        // are freed by the index, which drops them after its tables.
         unsafe {
             let directory = Directory::from_ptr(self.directory.load(Ordering::Relaxed));
             let bits = directory.header().bits;

@@ -1,4 +1,4 @@
-//! Filters that found no place in the tree because a path of theirs has the same hash as another path.
+//! Filters that are not in the tree, because one of their paths has the same hash as another path.
 //!
 //! Expected once in many millions of indexes: hashes have 64 bits and a secret key. The list only grows, and every
 //! match compares all of it.
@@ -19,7 +19,7 @@ type Link = OnceLock<Box<UnindexedFilter>>;
 
 pub struct UnindexedFilter {
     pub filter: Box<str>,
-    /// Its destinations; 0 for none.
+    /// Destinations of the filter; 0 for none.
     pub destinations: AtomicU32,
     next: Link,
 }
@@ -35,7 +35,7 @@ impl UnindexedFilters {
             .map(|unindexed_filter| &**unindexed_filter)
     }
 
-    /// What the filters that match lead to.
+    /// Returns the references of the filters that match.
     pub fn matching(&self, topic: TopicName<'_>) -> impl Iterator<Item = u32> {
         let matches = move |unindexed_filter: &&UnindexedFilter| {
             TopicFilter::parse(&unindexed_filter.filter).is_ok_and(|f| f.matches(topic))
@@ -65,7 +65,7 @@ impl UnindexedFilters {
         self.iter().map(|unindexed_filter| size_of::<UnindexedFilter>() + unindexed_filter.filter.len()).sum()
     }
 
-    /// How many are in use.
+    /// Number of filters in use.
     pub fn live(&self) -> usize {
         self.iter()
             .filter(|unindexed_filter| unindexed_filter.destinations.load(Ordering::Relaxed) != 0)

@@ -1,20 +1,20 @@
 //! Memory for the segments of large tables: units of one size.
 //!
-//! A leaf of unsafe code. An allocator that serves segments of many sizes as they grow loses up to half of its memory
-//! between them; of one size, each fits where another was.
+//! A leaf of unsafe code. An allocator that serves growing segments of many sizes loses up to half of its memory to
+//! fragmentation. With a single size, each segment fits where another was.
 
 use crate::pool::{FreeList, Pool, Tail};
 
 /// Bytes of a unit.
 pub const UNIT_BYTES: usize = 1 << 16;
 
-/// A unit's memory; nobody looks at it by this type.
+/// Memory of a unit. It is never accessed by this type.
 #[repr(align(4096))]
 pub struct Unit {
     _bytes: [u8; UNIT_BYTES],
 }
 
-/// All units of an index. Writers' alone: readers follow pointers into them.
+/// All units of an index. For writers only: readers follow pointers into them.
 pub struct Units {
     pool: Pool<Unit>,
     tail: Tail,
@@ -26,17 +26,17 @@ impl Units {
         Units { pool: Pool::new(), tail: Tail::default(), free: FreeList::default() }
     }
 
-    /// A unit that nobody uses, and its number. It is uninitialised.
+    /// Takes an unused unit; returns its number and its address. It is uninitialised.
     pub fn take(&mut self) -> (u32, *mut u8) {
         let number = self.free.pop().unwrap_or_else(|| {
-            // Two thousand million units are more than there is memory.
+            // Two billion units exceed any machine's memory.
             self.pool.allocate(&mut self.tail, 1).expect("there are more numbers than memory")
         });
         // SAFETY: allocated above or before.
         (number, unsafe { self.pool.entry(number) }.cast())
     }
 
-    /// A unit comes back: nobody looks at it any more.
+    /// Frees a unit that no thread looks at any more.
     pub fn give(&mut self, number: u32) {
         self.free.push(number);
     }

@@ -1,7 +1,7 @@
 //! One change of the index, made under the writers' lock.
 //!
-//! Readers may look at any moment, so a path is made from its first level on and its destination is put in last; it
-//! is taken away in the opposite order. What a reader sees meanwhile is a node with nothing on it.
+//! Readers may look at any moment. So a path is created from its first level on, and its destination is added last;
+//! they are removed in the opposite order. In between, a reader sees a node without destinations.
 
 use mqtt::TopicFilter;
 
@@ -22,7 +22,7 @@ pub struct Tools<'a> {
     pub shapes: &'a mut ShapeCounts,
 }
 
-/// Memory kept from change to change.
+/// Memory that is kept between changes.
 #[derive(Default)]
 pub struct WriterScratch {
     split: Split,
@@ -33,19 +33,19 @@ pub struct Change<'a, D: Destination> {
     index: &'a Index<D>,
     tools: Tools<'a>,
     filter: TopicFilter<'a>,
-    /// Without a `#` at the end.
+    /// Levels without a `#` at the end.
     levels: &'a [Level],
-    /// The hash of each level with all before it.
+    /// Hash of each level with all levels before it.
     paths: &'a [u64],
-    /// Whether there was a `#` at the end.
+    /// True when there was a `#` at the end.
     rest: bool,
-    /// Whether the filter has no more levels than allowed.
+    /// True when the filter has no more levels than allowed.
     whole: bool,
 }
 
-/// What there is of a path in the tree.
+/// Part of a path that is in the tree.
 enum Found {
-    /// All of it down to this number of levels.
+    /// The path is there down to this number of levels.
     Levels(usize),
     /// Another path has the hash of one of its levels.
     Taken,
@@ -111,7 +111,7 @@ impl<'a, D: Destination> Change<'a, D> {
         Ok(inserted)
     }
 
-    /// See [`Index::reserve_shape`].
+    /// Reserves a shape, see [`Index::reserve_shape`].
     pub fn reserve_shape(mut self, owners: &ShapeOwners) -> Result<bool, ShapesFull> {
         let Some(shape) = self.shape() else { return Ok(false) };
         let index = self.index;
@@ -119,7 +119,7 @@ impl<'a, D: Destination> Change<'a, D> {
         index.shapes.reserve(shapes, shape, owners, index.limits.shapes_max, bin)
     }
 
-    /// See [`Index::release_shape`].
+    /// Releases a shape, see [`Index::release_shape`].
     pub fn release_shape(mut self) {
         if let Some(shape) = self.shape() {
             let Tools { bin, shapes, .. } = &mut self.tools;
@@ -127,14 +127,15 @@ impl<'a, D: Destination> Change<'a, D> {
         }
     }
 
-    /// See [`Index::charge_shape`].
+    /// Charges a shape, see [`Index::charge_shape`].
     pub fn charge_shape(self, owners: &ShapeOwners) {
         if let Some(shape) = self.shape() {
             self.tools.shapes.charge(shape, owners);
         }
     }
 
-    /// The shape of a filter in the tree. `None` for one without wildcards, with more levels than there may be, or with a `+` that is too deep.
+    /// Returns the shape of a filter in the tree. `None` for one without wildcards, with too many levels, or with a
+    /// `+` that is too deep.
     fn shape(&self) -> Option<Shape> {
         (self.whole && self.filter.has_wildcard()).then(|| Shape::of(self.levels, self.rest)).flatten()
     }
@@ -164,7 +165,7 @@ impl<'a, D: Destination> Change<'a, D> {
         removed
     }
 
-    /// Whether one of the filter's destinations is as asked for.
+    /// Returns whether one of the filter's destinations satisfies the predicate.
     pub fn any(&self, predicate: impl FnMut(&D) -> bool) -> bool {
         let index = self.index;
         if !self.whole {
@@ -181,7 +182,7 @@ impl<'a, D: Destination> Change<'a, D> {
             }
         };
         cell.is_some_and(|cell| {
-            // SAFETY: this is the writer, and nothing is freed before it has let go of the lock.
+            // SAFETY: this is the writer, and nothing is freed before it has released the lock.
             let guard = unsafe { Guard::new() };
             index.destinations.any(cell.load(Ordering::Relaxed), predicate, &guard)
         })
@@ -197,7 +198,7 @@ impl<'a, D: Destination> Change<'a, D> {
         self.index.destinations.remove(cell, key, destinations, &self.index.hasher, bin)
     }
 
-    /// How much of the path is in the tree and alive.
+    /// Returns how much of the path is in the tree and live.
     fn survey(&self) -> Found {
         let mut depth = self.levels.len();
         for (i, level) in self.levels.iter().enumerate() {
@@ -219,10 +220,11 @@ impl<'a, D: Destination> Change<'a, D> {
         Found::Levels(depth)
     }
 
-    /// The entry with the hash of the first `depth` levels; `None` for no levels.
+    /// Returns the entry with the hash of the first `depth` levels; `None` for no levels.
     fn node(&self, depth: usize) -> Option<&'a Node> {
-        // SAFETY: this is the writer. What it retires is freed after the change at the earliest, but it may be no
-        // part of the table any more: nothing is kept across a call that inserts into the table or counts a death.
+        // SAFETY: this is the writer. What it retires is freed after the change at the earliest. But an entry may
+        // leave the table earlier, so no reference is kept across a call that inserts into the table or counts a
+        // death.
         let guard = unsafe { Guard::new() };
         let hash = self.paths[depth.checked_sub(1)?];
         let node: *const Node = self.index.nodes.view(&guard).find(hash, |_| true)?;
@@ -230,7 +232,7 @@ impl<'a, D: Destination> Change<'a, D> {
         Some(unsafe { &*node })
     }
 
-    /// Where the filter's destinations are. Its whole path is in the tree.
+    /// Returns the cell of the filter's destinations. Its whole path is in the tree.
     fn cell(&self) -> &'a AtomicU32 {
         match self.node(self.levels.len()) {
             None => &self.index.root.below,
@@ -239,12 +241,12 @@ impl<'a, D: Destination> Change<'a, D> {
         }
     }
 
-    /// Makes the path alive from `depth` levels on, all but the last node, which has nothing on it yet.
+    /// Makes the path live from `depth` levels on, except the last node, which has no destinations yet.
     fn grow(&mut self, depth: usize) {
         let index = self.index;
         for i in depth..self.levels.len() {
             let level = self.levels[i];
-            // The parent first, so that it is alive when a new segment leaves out what is dead.
+            // The parent first, so that it is live when a new segment leaves out dead entries.
             match self.node(i) {
                 None => index.root.children.add(level.name),
                 Some(parent) => {
@@ -263,7 +265,7 @@ impl<'a, D: Destination> Change<'a, D> {
         }
     }
 
-    /// Takes the nodes on which nothing is left out of the tree, from the end of the path on.
+    /// Removes unused nodes from the tree, from the end of the path on.
     fn prune(&mut self) {
         let index = self.index;
         for i in (0..self.levels.len()).rev() {
@@ -322,21 +324,21 @@ impl<'a, D: Destination> Change<'a, D> {
     }
 }
 
-/// A dead node is left out of a new segment.
+/// Retires the name of a dead node that a new segment leaves out.
 fn drop_node(node: &Node, bin: &mut Bin<'_>) {
     if let Some((offset, bytes)) = Names::offset(node.name()) {
         bin.retire(Garbage::Name(offset, bytes));
     }
 }
 
-/// A dead exact filter is left out of a new segment.
+/// Retires the name of a dead exact filter that a new segment leaves out.
 fn drop_exact<D: Destination>(index: &Index<D>, slot: &Exact, bin: &mut Bin<'_>) {
-    // SAFETY: the entry's hash was seen, and its name is retired here alone.
+    // SAFETY: the entry's hash was seen, and its name is retired only here.
     let length = unsafe { index.exact_name(slot) }.len();
     bin.retire(Garbage::Name(slot.name(), EXACT_PREFIX + length));
 }
 
-/// Bytes before the text of an exact filter in the arena, which tell its length.
+/// Bytes before the text of an exact filter in the arena, which hold its length.
 pub const EXACT_PREFIX: usize = 2;
 
 impl<D: Destination> Index<D> {
@@ -345,13 +347,13 @@ impl<D: Destination> Index<D> {
         self.names.store(names, &[&length.to_le_bytes(), text.as_bytes()])
     }
 
-    /// Text of an exact filter.
+    /// Returns the text of an exact filter.
     ///
     /// # Safety
     /// The entry's hash was seen, and during `'n` the entry is kept by a guard or by the writers' lock.
     #[inline(always)]
     pub(crate) unsafe fn exact_name<'n>(&self, slot: &Exact) -> &'n [u8] {
-        // SAFETY: written by `store_exact_name`, and not freed by the caller's word.
+        // SAFETY: written by `store_exact_name`, and not freed, as promised by the caller.
         unsafe {
             let prefix = self.names.get(slot.name(), EXACT_PREFIX);
             let length = usize::from(u16::from_le_bytes([prefix[0], prefix[1]]));

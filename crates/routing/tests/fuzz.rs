@@ -1,4 +1,4 @@
-//! Random bytes as filters and topics: whatever parses goes in, is found by the rules, and comes out again.
+//! Random bytes as filters and topics: everything that parses is inserted, is found by the rules, and is removed.
 
 mod common;
 
@@ -14,7 +14,7 @@ impl Random {
         (self.0 >> 33) as usize % bound
     }
 
-    /// Bytes of all kinds, with those that mean something more often than others.
+    /// Returns random bytes, characters with a meaning more often than others.
     fn bytes(&mut self) -> Vec<u8> {
         let length = match self.below(10) {
             0 => self.below(300),
@@ -29,7 +29,7 @@ impl Random {
             .collect()
     }
 
-    /// Something that was there before, cut, joined or changed at one place.
+    /// Returns an earlier text that was cut, joined or changed at one position.
     fn mutate(&mut self, corpus: &[String]) -> Vec<u8> {
         if corpus.is_empty() || self.below(4) == 0 {
             return self.bytes();
@@ -70,7 +70,7 @@ fn run(seed: u64, steps: usize) {
                 match index.insert(parsed_filter, subscriber) {
                     Ok(inserted) => assert_eq!(inserted, model.insert(&text, subscriber), "{text:?}"),
                     Err(IndexFull::Levels { levels_max }) => assert!(text.split('/').count() > levels_max),
-                    Err(IndexFull::Numbers) => panic!("a few filters fill nothing"),
+                    Err(IndexFull::Numbers) => panic!("a few filters exhaust nothing"),
                 }
             }
             if corpus.len() < 300 {
@@ -97,7 +97,7 @@ fn run(seed: u64, steps: usize) {
 }
 
 #[test]
-fn any_bytes_are_refused_or_found_by_the_rules() {
+fn random_bytes_are_refused_or_found_by_the_rules() {
     let steps = if cfg!(miri) { 150 } else { 4_000 };
     (0..6).for_each(|seed| run(seed, steps));
 }

@@ -1,4 +1,4 @@
-//! The protocol by which writers publish entries and reuse memory, run through every interleaving.
+//! Tests of the protocol by which writers publish entries and reuse memory, with every interleaving.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p routing --test loom --release`
 #![cfg(loom)]
@@ -11,15 +11,15 @@ use routing::epoch::{Domain, RetiredList};
 use routing::slot::{Exact, Slot};
 use routing::sync::{AtomicU32, Ordering};
 
-/// An index of one entry and two places for what hangs on it. Loom reports any unsynchronised access to a place.
+/// An index of one entry and two slots for its value. Loom reports any unsynchronised access to a slot.
 struct Tiny {
     domain: Domain,
-    /// Number of the place in use plus 1, or 0.
+    /// Number of the slot in use plus 1, or 0.
     reference: AtomicU32,
     places: [UnsafeCell<u32>; 2],
 }
 
-// SAFETY: this is the claim that the tests check: places are written only while nobody can look at them.
+// SAFETY: the tests check this claim: slots are written only while no reader can look at them.
 unsafe impl Sync for Tiny {}
 
 impl Tiny {
@@ -28,7 +28,7 @@ impl Tiny {
         Arc::new(Tiny { domain: Domain::new(), reference: AtomicU32::new(1), places })
     }
 
-    /// What a match does.
+    /// Reads as a match does.
     fn read(&self) -> Option<u32> {
         match self.reference.load(Ordering::Acquire) {
             0 => None,
@@ -37,7 +37,7 @@ impl Tiny {
         }
     }
 
-    /// Puts `value` into a place that is free and refers to it; the other place is put away.
+    /// Writes `value` into a free slot and refers to it; the other slot is retired.
     fn replace(&self, retired: &mut RetiredList<u32>, free: &mut Vec<u32>, value: u32) -> bool {
         let Some(number) = free.pop() else { return false };
         // SAFETY: see `Sync`.
@@ -54,7 +54,7 @@ impl Tiny {
     }
 }
 
-/// A writer that uses each place again as soon as it may.
+/// Writer that reuses each slot as early as possible.
 fn write(tiny: &Tiny, values: &[u32]) {
     let (mut retired, mut free) = (RetiredList::new(), vec![2]);
     for value in values {
@@ -64,7 +64,7 @@ fn write(tiny: &Tiny, values: &[u32]) {
 }
 
 #[test]
-fn a_reader_never_sees_a_place_that_is_written() {
+fn a_reader_never_sees_a_slot_during_a_write() {
     loom::model(|| {
         let tiny = Tiny::new();
         let participant = tiny.domain.join();
@@ -85,7 +85,7 @@ fn a_reader_never_sees_a_place_that_is_written() {
 }
 
 #[test]
-fn a_reader_that_sleeps_and_wakes_is_as_safe() {
+fn a_reader_that_parks_and_unparks_is_as_safe() {
     loom::model(|| {
         let tiny = Tiny::new();
         let participant = tiny.domain.join();
@@ -108,7 +108,7 @@ fn a_reader_that_sleeps_and_wakes_is_as_safe() {
 }
 
 #[test]
-fn a_reader_that_comes_while_something_is_put_away_is_as_safe() {
+fn a_reader_that_joins_during_a_retirement_is_as_safe() {
     loom::model(|| {
         let tiny = Tiny::new();
         let reader = thread::spawn({
@@ -124,7 +124,7 @@ fn a_reader_that_comes_while_something_is_put_away_is_as_safe() {
     });
 }
 
-/// Whoever frees may be a reader at the end of its turn: it is quiescent in the epoch that it begins.
+/// The freeing thread may be a reader at the end of its turn: it is quiescent in the epoch that it begins.
 #[test]
 fn a_reader_may_free_at_the_end_of_its_turn() {
     loom::model(|| {
@@ -152,9 +152,9 @@ fn a_reader_may_free_at_the_end_of_its_turn() {
     });
 }
 
-/// An entry is empty or whole: who sees its hash sees its name and what was hung on it before.
+/// An entry is empty or complete: a reader that sees its hash also sees its name and earlier destinations.
 #[test]
-fn an_entry_is_seen_whole_or_not_at_all() {
+fn an_entry_is_seen_completely_or_not_at_all() {
     loom::model(|| {
         let slot = Arc::new(Exact::empty());
         let reader = thread::spawn({
@@ -172,9 +172,9 @@ fn an_entry_is_seen_whole_or_not_at_all() {
     });
 }
 
-/// A table that was replaced shows what it showed when it was: a reader in it finds what did not change.
+/// A replaced table keeps its contents: a reader in it finds all entries that did not change.
 #[test]
-fn a_reader_in_the_old_table_finds_what_is_stable() {
+fn a_reader_in_the_old_table_finds_stable_entries() {
     loom::model(|| {
         let tables = Arc::new([Exact::empty(), Exact::empty()]);
         let current = Arc::new(AtomicU32::new(0));

@@ -62,7 +62,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_changes_leave_what_the_model_has(
+    fn random_changes_give_the_state_of_the_model(
         filters in proptest::collection::vec(a_filter(), 1..40),
         topics in proptest::collection::vec(a_topic(), 1..40),
         steps in proptest::collection::vec(a_step(), 1..200),
@@ -79,9 +79,9 @@ proptest! {
         run(IndexLimits { tries_max: 0, ..IndexLimits::default() }, &filters, &topics, &steps);
     }
 
-    /// With no visits allowed every match that finds more paths than shapes gives up the tree.
+    /// Every match with more paths than shapes leaves the tree when no visits are allowed.
     #[test]
-    fn giving_up_the_tree_finds_the_same(
+    fn leaving_the_tree_finds_the_same(
         filters in proptest::collection::vec(a_filter(), 1..40),
         topics in proptest::collection::vec(a_topic(), 1..40),
         steps in proptest::collection::vec(a_step(), 1..200),
@@ -90,9 +90,9 @@ proptest! {
     }
 }
 
-/// Few names and many levels: every topic leads along many paths.
+/// Few names and many levels: every topic has many paths.
 #[test]
-fn shapes_are_tried_where_paths_are_many() {
+fn shapes_are_tried_when_there_are_many_paths() {
     let limits = IndexLimits { tries_max: 0, visits_max: 8, ..IndexLimits::default() };
     let (index, reader) = index(limits);
     let mut model = Model::default();
@@ -111,7 +111,7 @@ fn shapes_are_tried_where_paths_are_many() {
     model.agrees(&index, &reader, &topics.map(String::from));
 }
 
-/// The deepest topics that there are, whichever way a match goes.
+/// Tests the deepest possible topics with both methods of matching.
 #[test]
 fn filters_of_many_thousand_levels_match() {
     for tries_max in [0, 1_000] {
@@ -148,7 +148,7 @@ fn filters_of_many_thousand_levels_match() {
 }
 
 #[test]
-fn a_filter_of_all_levels_and_a_topic_beyond_are_fine() {
+fn a_filter_of_all_levels_and_a_longer_topic_match() {
     let (index, reader) = index(IndexLimits { levels_max: 128, ..IndexLimits::default() });
     let subscriber = Subscriber { id: 1, options: 0 };
     let (longest, beyond) = (vec!["a"; 128].join("/"), vec!["a"; 129].join("/"));
@@ -182,9 +182,9 @@ fn unusual_shapes_are_reserved_within_limits_and_everyday_ones_need_none() {
     index.check_invariants(&reader);
 }
 
-/// What was granted, here or elsewhere, has to be found.
+/// A granted filter, granted here or on another node, must be found.
 #[test]
-fn a_filter_is_inserted_and_found_however_many_shapes_there_are() {
+fn a_filter_is_inserted_and_found_with_any_number_of_shapes() {
     let (index, reader) = index(IndexLimits { shapes_max: 2, tries_max: 4, ..IndexLimits::default() });
     let names: Vec<String> = (8u32..64)
         .map(|bits| (0..6).map(|at| ["a", "+"][(bits >> at & 1) as usize]).collect::<Vec<_>>().join("/"))
@@ -200,7 +200,7 @@ fn a_filter_is_inserted_and_found_however_many_shapes_there_are() {
 }
 
 #[test]
-fn a_shape_is_charged_to_those_who_brought_it_until_nobody_uses_it() {
+fn a_shape_is_charged_to_its_first_users_until_it_is_unused() {
     let (index, reader) = index(IndexLimits::default());
     let (first, second) = ([(1, 1), (10, 2), (0, 0)], [(2, 9), (10, 2), (0, 0)]);
     let reserve = |name: &str, owners: &[(u64, u32); 3]| index.reserve_shape(filter(name), owners);
@@ -236,7 +236,8 @@ fn a_filter_with_thousands_of_destinations_keeps_them_all() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (random >> 33) % bound
         };
-        // More are added than removed, then fewer, and so on, so that each size is passed in both directions.
+        // Rounds with more additions alternate with rounds with more removals, so that each size is passed in both
+        // directions.
         for (round, often) in [9, 3, 8, 1, 10, 0].into_iter().enumerate() {
             for step in 0..4000 {
                 let id = next(3000);
@@ -263,9 +264,9 @@ fn a_filter_with_thousands_of_destinations_keeps_them_all() {
     }
 }
 
-/// Nodes, names and destinations of filters that are gone are used again: memory does not grow with changes.
+/// Nodes, names and destinations of removed filters are reused: memory does not grow with changes.
 #[test]
-fn what_is_removed_makes_room_for_what_is_inserted() {
+fn memory_of_removed_filters_is_reused() {
     let (index, reader) = index(IndexLimits::default());
     let round = |round: u64, index: &Index<Subscriber>, reader: &Reader<Subscriber>| {
         let names: Vec<String> = (0..500)
@@ -295,9 +296,9 @@ fn what_is_removed_makes_room_for_what_is_inserted() {
     assert!(index.memory() <= settled * 11 / 10, "{} bytes grew to {}", settled, index.memory());
 }
 
-/// A reader that stays where it is keeps what it may see; when it moves on, memory comes back.
+/// A reader that is not quiescent keeps the memory that it may see; afterwards that memory is freed.
 #[test]
-fn a_reader_that_holds_on_delays_memory_only() {
+fn a_reader_that_is_not_quiescent_delays_memory_only() {
     let (index, slow) = index(IndexLimits::default());
     let churn = || {
         for i in 0..5000 {
@@ -310,13 +311,13 @@ fn a_reader_that_holds_on_delays_memory_only() {
     let held = index.memory();
     (0..200).for_each(|_| slow.quiescent());
     let freed = index.memory();
-    assert!(freed * 2 < held, "{held} bytes were held and {freed} are");
+    assert!(freed * 2 < held, "{held} bytes were held, and {freed} are afterwards");
     slow.park();
     churn();
     assert!(index.memory() < freed * 2, "a parked reader holds nothing");
     drop(slow);
     churn();
-    assert!(index.memory() < freed * 2, "a reader that is gone holds nothing");
+    assert!(index.memory() < freed * 2, "a dropped reader holds nothing");
 }
 
 #[test]
@@ -340,9 +341,9 @@ fn dollar_topics_are_hidden_from_wildcards_at_the_first_level() {
     assert_eq!(ids("SYS/info"), [0, 1, 2]);
 }
 
-/// A callback may use the index and cannot make its reader let go.
+/// A callback may use the index, and cannot make its reader quiescent.
 #[test]
-fn the_index_can_be_changed_while_it_is_gone_through() {
+fn the_index_can_be_changed_during_an_iteration() {
     let (index, reader) = index(IndexLimits::default());
     for id in 0..1000 {
         index.insert(filter(&format!("a/{id}/+")), Subscriber { id, options: 0 }).unwrap();

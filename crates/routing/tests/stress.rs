@@ -1,4 +1,4 @@
-//! Readers on several threads while writers change everything around what they look for.
+//! Readers on several threads look for stable filters while writers change everything around them.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::{Subscriber, filter, index, topic};
 use routing::{Index, IndexLimits, Removed};
 
-/// A destination tells of which filter it is, so that a reader knows a wrong one when it sees it.
+/// Creates a destination with the number of its filter, so that a reader notices a wrong one.
 fn numbered(text: &str, id: u64) -> Subscriber {
     let hash = text.bytes().fold(17u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into()));
     Subscriber { id, options: hash }
@@ -40,7 +40,7 @@ impl Random {
     }
 }
 
-/// Inserts and removes filters beside, above and below the stable ones, and other destinations of these.
+/// Inserts and removes filters next to, above and below the stable ones, and other destinations of these.
 fn churn(index: &Index<Subscriber>, mut random: Random, writer: u64, changes: usize) {
     let mut held: Vec<(String, u64)> = Vec::new();
     for change in 0..changes as u64 {
@@ -60,7 +60,7 @@ fn churn(index: &Index<Subscriber>, mut random: Random, writer: u64, changes: us
         held.push((text, id));
         if held.len() > 400 {
             let (text, id) = held.swap_remove(random.below(held.len() as u64) as usize);
-            // What was inserted twice is gone the second time.
+            // A filter that was inserted twice is gone after the first removal.
             index.remove(filter(&text), id);
         }
     }
@@ -104,7 +104,7 @@ fn run(limits: IndexLimits) {
                         let times = out.iter().filter(|found| **found == wanted).count();
                         assert_eq!(times, 1, "{text} for {}", stable_topic(n));
                     }
-                    // Whatever else was found is of a filter that matches, and once each.
+                    // All other results belong to a filter that matches, and occur once each.
                     let mut all = out.clone();
                     all.sort_unstable();
                     all.dedup();
@@ -146,9 +146,9 @@ fn run(limits: IndexLimits) {
     assert_eq!(index.len() as u64, TOPICS * 5);
 }
 
-/// One filter with thousands of destinations, of which some stay.
+/// One filter with thousands of destinations; some of them stay.
 #[test]
-fn stable_destinations_of_a_large_set_are_found_once_each() {
+fn stable_destinations_of_a_large_set_are_found_exactly_once() {
     let (index, reader) = index(IndexLimits::default());
     let (stable, churned, rounds) = if cfg!(miri) { (40, 100, 2) } else { (500, 3_000, 12) };
     for id in 0..stable {

@@ -1,11 +1,11 @@
-//! What is measured.
+//! Indexes that the benchmark compares.
 
 use std::sync::Arc;
 
 use mqtt::{TopicFilter, TopicName};
 use routing::{Destination, Index, IndexLimits, Reader};
 
-/// As large as the broker's destination.
+/// Destination of the same size as the broker's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscriber {
     pub id: u64,
@@ -35,7 +35,7 @@ pub trait Contender: Send + Sync {
     fn reader(&self) -> Self::Reader<'_>;
     fn matches(&self, reader: &mut Self::Reader<'_>, topic: TopicName<'_>, out: &mut Vec<Subscriber>);
     fn turn(reader: &mut Self::Reader<'_>);
-    /// Bytes by its own count, 0 if it has none.
+    /// Bytes of memory by the index's own count, 0 if it has none.
     fn memory(&self) -> usize;
 }
 

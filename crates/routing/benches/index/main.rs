@@ -1,8 +1,8 @@
-//! The figures of docs/adr/0001-routing-index.md: bytes, inserts and matches of the index and of two alternatives.
+//! Benchmarks of docs/adr/0001-routing-index.md: bytes, inserts and matches of the index and of two alternatives.
 //!
-//! `cargo bench -p routing --bench index` prints all of them in a few minutes; `-- 1000000` those for so many filters,
-//! `-- 1000000 paths` those of one contender. Every line is measured in a process of its own, so that memory can be
-//! told from the growth of the resident set. Run by `cargo test --benches` it only checks that it works.
+//! `cargo bench -p routing --bench index` prints all figures in a few minutes; `-- 1000000` those for that number
+//! of filters, `-- 1000000 paths` those of one contender. Each line is measured in a separate process, so that the
+//! growth of the resident set is its memory. `cargo test --benches` only checks that the program works.
 
 mod contender;
 mod ordered;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use contender::{Contender, Subscriber};
 use workload::{Kind, Workload};
 
-/// An allocator that keeps what it got, as servers use.
+/// Allocator that keeps freed memory, as in servers.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -67,7 +67,7 @@ fn all(sizes: &[usize], contenders: &[&str], seconds: f64) {
     }
 }
 
-/// One filter with many destinations.
+/// Measures one filter with many destinations.
 fn fan() {
     for destinations in [1_000, 100_000] {
         let index = contender::Paths::new();
@@ -129,7 +129,7 @@ fn measure<C: Contender>(name: &str, kind: Kind, filters: usize, seconds: Durati
         spent += took;
         count += 1;
         if took > slowest {
-            // Not the time for which another process had the processor.
+            // The time for which another process had the processor does not count.
             took = took.saturating_sub(clock.elapsed().1);
             slowest = slowest.max(took);
         }
@@ -161,9 +161,10 @@ fn measure<C: Contender>(name: &str, kind: Kind, filters: usize, seconds: Durati
     );
 }
 
-/// Matches in a second of processor time, summed over the threads, and how many filters a match found.
+/// Returns the matches per second of processor time, summed over the threads, and the number of filters that a
+/// match found.
 ///
-/// The best of eight windows: others at work on the machine only ever take away.
+/// Takes the best of eight windows: other processes on the machine can only make a window slower.
 fn matches<C: Contender>(index: &Arc<C>, topics: &[String], threads: usize, time: Duration) -> (f64, f64) {
     let names: Vec<_> = topics.iter().map(|name| mqtt::TopicName::parse(name).expect("a topic")).collect();
     let results: Vec<(f64, f64)> = std::thread::scope(|scope| {
@@ -201,7 +202,7 @@ fn match_loop<C: Contender>(index: &C, names: &[mqtt::TopicName<'_>], time: Dura
     (done as f64 / clock.elapsed().0.as_secs_f64(), found as f64 / done as f64)
 }
 
-/// What the kernel says of this thread: time on a processor, and time in which it waited for one.
+/// Kernel accounting of this thread: time on a processor, and time in which it waited for one.
 struct Clock(Duration, Duration);
 
 impl Clock {
@@ -217,7 +218,7 @@ impl Clock {
     }
 }
 
-/// Bytes of this process in memory.
+/// Returns the bytes of this process in memory.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4096

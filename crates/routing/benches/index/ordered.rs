@@ -1,5 +1,5 @@
-//! An alternative: filters in an ordered map. A match seeks the first filter below each prefix that could match, and
-//! skips what the found key shows not to exist.
+//! An alternative: filters in an ordered map. A match seeks the first filter below each prefix that could match,
+//! and skips those that the found key rules out.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,7 +9,8 @@ use mqtt::TopicName;
 
 use crate::contender::{Contender, Subscriber};
 
-/// Keys have every level ended by a byte below all others, so that what is below a prefix is in one place.
+/// Filters by key. In a key, every level ends with a byte below all others, so that all keys below a prefix are
+/// adjacent.
 #[derive(Default)]
 pub struct OrderedIndex(RwLock<BTreeMap<Box<[u8]>, Destinations>>);
 
@@ -31,7 +32,7 @@ fn take(destinations: &Destinations, out: &mut Vec<Subscriber>) {
     }
 }
 
-/// Finds what matches the levels from `rest` on below `prefix`, below which `first` is the first key.
+/// Finds the filters that match the levels from `rest` on below `prefix`. `first` is the first key below `prefix`.
 fn search(
     map: &BTreeMap<Box<[u8]>, Destinations>,
     prefix: &mut Vec<u8>,
@@ -45,7 +46,7 @@ fn search(
         prefix.truncate(length);
         prefix.extend_from_slice(name.as_bytes());
         prefix.push(END);
-        // Nothing is there if the first key below the parent comes after it.
+        // There is no key below the prefix if the first key below the parent comes after it.
         if first > &prefix[..] && !first.starts_with(prefix) {
             continue;
         }
@@ -64,7 +65,7 @@ fn search(
         match below {
             _ if name == "#" => {}
             Some(below) => search(map, prefix, below, found, out),
-            // `a/#` matches `a`, and sorts first of what is below it.
+            // `a/#` matches `a`, and is the first key below it.
             None if found[prefix.len()..] == [b'#', END] => take(destinations, out),
             None => {
                 let at = prefix.len();

@@ -7,7 +7,7 @@ use mqtt::TopicName;
 
 use crate::contender::{Contender, Subscriber};
 
-/// Where the `+` are, how many levels, and whether there is a `#` at the end.
+/// Positions of the `+`, number of levels, and whether there is a `#` at the end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Shape {
     plus: u128,
@@ -23,7 +23,7 @@ enum Destinations {
     Many(Vec<Subscriber>),
 }
 
-/// The filter without what its shape tells.
+/// Splits a filter into its shape and the rest of its text.
 fn split(filter: &str) -> (Shape, String) {
     let rest = filter == "#" || filter.ends_with("/#");
     let stem = if rest { filter.trim_end_matches('#').trim_end_matches('/') } else { filter };

@@ -1,10 +1,10 @@
-//! Filters and the topics that meet them.
+//! Filters, and topics that match them.
 
 use std::fmt::Write;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// `bench/1234567/#`: one match for each topic.
+    /// Filters `bench/1234567/#`: one match for each topic.
     Unique,
     /// Filters of three to six levels of an invented plant, one in three with a `+`; one to ten matches.
     Mixed,
@@ -32,7 +32,7 @@ pub struct Workload {
     filters: usize,
 }
 
-/// Sites of an organisation, and devices of a site; organisations are as many as the filters need.
+/// Number of sites of an organisation. Organisations are as many as the filters need.
 const SITES: usize = 10;
 const DEVICES: usize = 600;
 
@@ -41,14 +41,14 @@ impl Workload {
         Workload { kind, filters }
     }
 
-    /// Calls `f` with every filter, once.
+    /// Calls `f` once with every filter.
     pub fn for_each(&self, mut f: impl FnMut(&str)) {
         let mut text = String::new();
         let (mut count, filters) = (0, self.filters);
         let mut emit = |arguments: std::fmt::Arguments<'_>| {
             if count < filters {
                 text.clear();
-                text.write_fmt(arguments).expect("a string takes anything");
+                text.write_fmt(arguments).expect("formatting into a string succeeds");
                 f(&text);
                 count += 1;
             }
@@ -86,9 +86,9 @@ impl Workload {
         }
     }
 
-    /// This many topics in no order, most of which match several filters.
+    /// Returns this many topics in random order. Most of them match several filters.
     pub fn topics(&self, count: usize) -> Vec<String> {
-        // Of an organisation: devices at all sites, and what is said once a device, a site and an organisation.
+        // Filters of one organisation: devices at all sites, and one filter per device, site and organisation.
         let of_one = DEVICES
             + SITES * (3 + DEVICES + DEVICES.div_ceil(3) + DEVICES.div_ceil(4) + DEVICES.div_ceil(10));
         let organisations = (self.filters / of_one).max(1);
@@ -113,8 +113,8 @@ impl Workload {
     }
 }
 
-/// Every number below `bound` once, out of order.
+/// Returns every number below `bound` once, in scattered order.
 fn scatter(i: usize, bound: usize) -> usize {
-    // A prime that is no divisor of the bounds in use.
+    // A prime that does not divide the bounds in use.
     (i * 7_368_787) % bound
 }

@@ -1,4 +1,4 @@
-//! A model of the index, and filters and topics that often meet.
+//! A model of the index, and filters and topics that often match.
 
 #![allow(dead_code, reason = "every test file uses its own part")]
 
@@ -9,7 +9,7 @@ use mqtt::{TopicFilter, TopicName};
 use proptest::prelude::*;
 use routing::{Destination, Index, IndexLimits, Inserted, Reader, Removed};
 
-/// Sixteen bytes as the broker's, of which `options` is not part of the key.
+/// Destination of sixteen bytes like the broker's. `options` is not part of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Subscriber {
     pub id: u64,
@@ -37,7 +37,7 @@ pub fn topic(text: &str) -> TopicName<'_> {
     TopicName::parse(text).expect("a valid topic")
 }
 
-/// What the reader finds, sorted, and how many filters it says it matched.
+/// Returns the reader's destinations, sorted, and the number of filters that it matched.
 pub fn found(reader: &Reader<Subscriber>, name: &str) -> (usize, Vec<Subscriber>) {
     let mut out = Vec::new();
     let filters = reader.matches(topic(name), &mut out);
@@ -45,7 +45,7 @@ pub fn found(reader: &Reader<Subscriber>, name: &str) -> (usize, Vec<Subscriber>
     (filters, out)
 }
 
-/// The same thing, by comparing every filter.
+/// Model of the index that compares every filter.
 #[derive(Default)]
 pub struct Model {
     pub filters: BTreeMap<String, BTreeMap<u64, u64>>,
@@ -99,7 +99,7 @@ impl Model {
         all.collect()
     }
 
-    /// Compares counts, contents and some topics with those of the index.
+    /// Compares counts, contents and matches of some topics with those of the index.
     pub fn agrees(&self, index: &Index<Subscriber>, reader: &Reader<Subscriber>, topics: &[String]) {
         index.check_invariants(reader);
         assert_eq!(index.filters(), self.filters.len());
@@ -114,7 +114,8 @@ impl Model {
     }
 }
 
-/// Levels that meet often: empty, `$`, short, of eleven, twelve and more bytes, more than one byte a character.
+/// Names of levels that often match: empty, `$`, short, of eleven, twelve and more bytes, with several bytes per
+/// character.
 const NAMES: [&str; 9] = [
     "",
     "a",
