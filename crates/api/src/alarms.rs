@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_short() {
+    fn spans_are_formatted_shortly() {
         for (seconds, text) in [
             (-1.0, "0s"),
             (0.25, "250ms"),

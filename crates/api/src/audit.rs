@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn each_key_and_address_has_a_rate_of_refused_attempts() {
+    fn the_rate_of_refused_attempts_is_limited_for_each_key_and_address() {
         let directory = directory("rate");
         let audit = Audit::start(&directory, 1 << 20, 3).unwrap();
         for (by, address) in [
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_later_the_rate_begins_again() {
+    fn the_rate_starts_again_after_a_minute() {
         let begun = Instant::now();
         let (counts, log_limiter) = (HashMap::new(), LogLimiter::default());
         let mut rates = Rates { per_minute: 1, since: begun, counts, log_limiter };

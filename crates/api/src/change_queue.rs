@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_made_in_order_but_for_those_of_the_gone_and_those_beyond_the_limit() {
+    fn changes_run_in_order_except_those_of_absent_callers_and_beyond_the_limit() {
         let (change_queue, made) = (Arc::new(ChangeQueue::of_records()), Arc::<Mutex<Vec<usize>>>::default());
         let (release, held) = mpsc::channel();
         let held = Mutex::new(Some(held));

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_more_than_there_may_be() {
+    fn the_number_of_running_changes_is_limited() {
         let changes = Changes::new(1);
         let permit = changes.begin().ok().unwrap();
         let problem = changes.begin().err().unwrap();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_cuts_off_what_does_not_end_and_waits_until_that_is_said() {
+    fn a_stop_cancels_slow_changes_and_waits_for_their_audit_entries() {
         run(async {
             let changes = Changes::new(2);
             let mut permit = changes.begin().ok().unwrap();

@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_without_a_sample_is_null_and_a_long_pause_leaves_what_was_within_the_hour() {
+    fn a_step_without_a_sample_is_null_and_a_long_pause_keeps_samples_within_the_hour() {
         let some = view("a", [10, 11, 14]);
         assert_eq!(connections(&some), [0, 1, -1, -1, 4]);
         assert_eq!(some.summed, [1, 1, 0, 0, 1]);
@@ -463,13 +463,13 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_moves_what_there_is() {
+    fn a_clock_that_is_set_back_moves_the_samples() {
         let view = view("a", [100, 101, 102, 53, 54]);
         assert_eq!((connections(&view), view.until), (vec![0, 1, 2, 3, 4], Some(time_of(54))));
     }
 
     #[test]
-    fn only_reasons_that_there_were_are_shown() {
+    fn reasons_without_drops_are_not_shown() {
         let mut ring = Ring { reasons: vec!["expired", "overload"], ..Ring::default() };
         ring.push(sample(1, 0.0));
         ring.push(Sample { dropped: [0.25; REASONS_MAX], ..sample(2, 0.0) });
@@ -481,14 +481,14 @@ mod tests {
 
     /// A reason without an index would be missing in the history.
     #[test]
-    fn every_reason_has_a_place() {
+    fn every_reason_has_an_index() {
         let (counters, store) = (broker::Counters::default(), broker::StoreCounters::default());
         let reasons = dropped_by_reason(counters.each().chain(store.each()));
         assert!((5..=REASONS_MAX).contains(&reasons.len()), "{reasons:?}");
     }
 
     #[test]
-    fn nodes_are_summed_up_step_by_step_and_each_step_says_how_many_they_were() {
+    fn nodes_are_summed_up_by_step_and_each_step_counts_its_nodes() {
         let sum = HistoryView::sum(vec![view("b", 10..15), view("a", 12..15)], vec!["c".to_owned()]);
         assert_eq!(
             (&sum.nodes[..], &sum.missing[..]),
@@ -519,7 +519,7 @@ mod tests {
 
     /// A view from another node may have any length.
     #[test]
-    fn a_view_that_is_not_what_it_says_is_left_out() {
+    fn an_inconsistent_view_is_left_out() {
         let [mut short, mut long, mut slow] = ["b", "c", "d"].map(|node| view(node, 100..105));
         short.series.connections.clear();
         long.summed = vec![1; SAMPLES_MAX + 1];

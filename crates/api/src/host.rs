@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_told_from_names_that_only_point_there() {
+    fn loopback_is_distinguished_from_names_that_point_to_it() {
         for good in [
             "localhost",
             "LOCALHOST:18083",

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_a_line_a_minute_that_says_how_many_there_are_not() {
+    fn one_line_a_minute_has_the_number_of_suppressed_lines() {
         let (mut log_limiter, begun) = (LogLimiter::default(), Instant::now());
         let lines =
             (0..1800).filter_map(|tenth| log_limiter.allow(begun + Duration::from_millis(100) * tenth));

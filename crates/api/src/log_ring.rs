@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_are_last_and_the_severe_can_be_had_alone() {
+    fn the_newest_events_are_last_and_can_be_filtered_by_severity() {
         let ring = ring(|| {
             tracing::error!("one");
             tracing::info!("two");

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_comes_back_as_it_went() {
+    fn a_cursor_is_decoded_as_it_was_encoded() {
         let cursor = ListingCursor(3, u32::MAX, 0);
         assert_eq!(decode::<ListingCursor>(Some(&encode(&cursor))).unwrap(), Some(cursor));
         assert_eq!(decode::<ListingCursor>(None).unwrap(), None);

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn linux_tells_all_of_it() {
+    fn linux_provides_all_figures() {
         let ProcessFigures { cpu_s, resident_bytes, open_fds, max_fds, threads } = ProcessFigures::read();
         assert!(cpu_s.unwrap() >= 0.0);
         assert!(resident_bytes.unwrap() > 100_000);

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_role_may_what_smaller_ones_may() {
+    fn a_role_includes_the_rights_of_smaller_ones() {
         assert!(Role::Viewer < Role::Operator && Role::Operator < Role::Admin);
         for role in Role::ALL {
             assert_eq!(Role::named(role.name()), Some(role));

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_long_ago_does_not_count() {
+    fn old_figures_do_not_count() {
         let window = TurnWindow::default();
         let start = Instant::now();
         let before = figures(&[1000, 1000]);

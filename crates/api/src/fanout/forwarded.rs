@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_comes_back_as_it_went() {
+    fn an_answer_is_decoded_as_it_was_encoded() {
         let answer = ForwardedResponse { status: 404, body: b"{}".to_vec() };
         let bytes = answer.encode();
         assert_eq!(bytes, [0x94, 0x01, b'{', b'}']);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_question_is_not_answered() {
+    fn an_invalid_question_is_not_answered() {
         for bad in [
             &b""[..],
             b"{}",

@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_is_best_known_where_it_is_connected() {
+    fn a_node_with_the_connection_ranks_first() {
         let rank = |status, body: &str| rank(&ForwardedResponse { status, body: body.as_bytes().to_vec() });
         let ranks = [
             rank(404, "{}"),
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_nodes_did_is_what_one_of_them_did() {
+    fn results_of_two_nodes_are_merged() {
         let a = json!({"connection_closed": false, "session_ended": true, "nodes": ["a"]});
         let b = json!({"connection_closed": true, "session_ended": false, "nodes": ["b"]});
         let all = json!({"connection_closed": true, "session_ended": true, "nodes": ["a", "b"]});

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_is_found_once_and_waits_until_it_is_withdrawn() {
+    fn a_request_is_found_once_and_waits_until_it_is_withdrawn() {
         let directory = directory("found");
         assert_eq!(KeyRequest::read(&directory).unwrap(), None);
         let request = KeyRequest::Remove("a".into());
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_but_the_nodes_user_wants_anything() {
+    fn requests_of_other_users_are_refused() {
         let directory = directory("others");
         let path = KeyRequest::Remove("a".into()).put(&directory).unwrap();
         let refused = || match KeyRequest::read(&directory) {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_root_wants_is_the_nodes_users() {
+    fn a_request_of_root_belongs_to_the_nodes_user() {
         let directory = directory("user");
         // Only root can change the owner of a file.
         if std::os::unix::fs::chown(directory.join(configstore::FILE), Some(4711), None).is_ok() {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn one_node_looks_in_a_directory() {
+    fn only_one_node_reads_requests_of_a_directory() {
         let directory = directory("looks");
         assert!(!DirectoryLock::is_held(&directory).unwrap());
         let lock = DirectoryLock::begin(&directory).unwrap();

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_get_so_many_answers_a_second() {
+    fn refusals_per_second_are_limited() {
         let refusals = Refusals::new(10);
         let now = Instant::now();
         assert_eq!((0..100).filter(|_| refusals.take_at(now)).count(), 10);

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_workers_saw_of_one_name_is_added_up() {
+    fn samples_of_one_name_are_added_up() {
         let busy = |name: &str, messages, bytes| Busy { name: name.into(), messages, bytes };
         let (a, b, c) = (busy("a", 160, 1600), busy("b", 320, 10), busy("a", 320, 3200));
         let seen = [(&a, 10.0), (&b, 10.0), (&c, 10.0), (&b, 0.0)];

@@ -1,11 +1,11 @@
-//! Who may do what.
+//! Rights of each role.
 
 use api::Role;
 
 use crate::document::{document, operations};
 use crate::support::{Answer, Server};
 
-/// The status of an answer, of which the rest may never end.
+/// Returns the status of an answer, whose body may never end.
 fn status(server: &Server, method: &str, target: &str, token: Option<&str>) -> u16 {
     let token = token.map_or(String::new(), |token| format!("Authorization: Bearer {token}\r\n"));
     let mut client = server.connect();
@@ -20,7 +20,7 @@ fn status(server: &Server, method: &str, target: &str, token: Option<&str>) -> u
 }
 
 #[test]
-fn each_role_may_what_the_document_says_and_nothing_else() {
+fn each_role_has_exactly_the_rights_in_the_document() {
     let server = Server::with_keys(|settings| settings.refusals_per_second = 100_000);
     let tokens = Role::ALL.map(|role| (role, server.token(role)));
     for operation in operations(&document()) {
@@ -42,7 +42,7 @@ fn each_role_may_what_the_document_says_and_nothing_else() {
             }
         }
     }
-    // The matrix has done what it may; this needs none.
+    // The loop has changed the node; these requests do not depend on that.
     assert_eq!(status(&server, "GET", "/", None), 200);
     assert_eq!(status(&server, "GET", "/api/v1/no-such", None), 401);
     assert_eq!(status(&server, "GET", "/api/v1/no-such", Some(&tokens[0].1)), 404);
@@ -78,10 +78,10 @@ fn without_a_key_everybody_on_this_machine_is_an_admin() {
 }
 
 #[test]
-fn strangers_are_refused_faster_when_there_are_many_and_friends_are_not() {
+fn many_unauthenticated_requests_get_short_refusals_and_valid_ones_do_not() {
     let server = Server::with_keys(|settings| settings.refusals_per_second = 5);
     let token = format!("Bearer {}", server.token(Role::Admin));
-    // More than five in whatever second: at least one of so many in a row gets the other answer.
+    // More than five in any second: at least one of so many in a row gets the other answer.
     let answers: Vec<u16> =
         (0..200).map(|_| with(&server, &[("Authorization", "Bearer guess")]).status).collect();
     assert!(answers.contains(&401) && answers.contains(&429), "{answers:?}");

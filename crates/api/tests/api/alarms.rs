@@ -1,4 +1,4 @@
-//! What is wrong, in the one list that the dashboard, `top`, `ctl status` and `ctl cluster` show.
+//! Alarms, in the list that the dashboard, `top`, `ctl status` and `ctl cluster` show.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::cluster::{agreed, view};
 use crate::support::Server;
 
-/// `severity code text` of each alarm.
+/// Returns `severity code text` of each alarm.
 fn lines(server: &Server) -> Vec<String> {
     let page = server.get("/api/v1/alarms").is(200);
     let text = |alarm: &Value, field: &str| alarm[field].as_str().unwrap().to_owned();
@@ -67,7 +67,7 @@ fn dead_nodes_unreachable_nodes_and_nodes_that_have_not_joined_are_each_named_on
     has(&lines, "error dead b is dead", "meridian ctl cluster remove b");
     has_not(&lines, "silent for");
     has(&lines, "warning unjoined_peers 10.0.0.7 (z): another secret", "(12 times, last 2s ago)");
-    // Anybody who reaches the port may claim any name.
+    // Any host that reaches the port may claim any name.
     view.unjoined_peers[0].name = Some("z\n! n8".to_owned());
     has(&of(view), "warning unjoined_peers 10.0.0.7 (z\\n! n8)", "");
 
@@ -89,7 +89,7 @@ fn dead_nodes_unreachable_nodes_and_nodes_that_have_not_joined_are_each_named_on
 }
 
 #[test]
-fn a_node_without_quorum_says_so_and_one_that_is_no_member_yet_says_what_it_waits_for() {
+fn alarms_report_a_missing_quorum_and_the_reason_of_a_node_that_is_no_member() {
     let but = |change: fn(&mut MembershipView)| {
         let mut view = agreed();
         change(view.membership.as_mut().unwrap());
@@ -147,7 +147,7 @@ fn clocks_that_differ_are_named_with_what_sets_them() {
 }
 
 #[test]
-fn unrouted_filters_are_an_error_and_slow_links_a_warning() {
+fn unindexed_routes_are_an_error_and_slow_links_a_warning() {
     let mut view = view();
     view.routes_unindexed = 1;
     view.refused = 1;

@@ -1,9 +1,9 @@
-//! The dashboard's files.
+//! Files of the dashboard.
 
 use crate::support::Server;
 
 #[test]
-fn the_page_is_there_for_everybody_and_is_asked_for_anew() {
+fn the_page_needs_no_token_and_is_not_cached() {
     let server = Server::with_keys(|_| ());
     let page = server.get("/");
     assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));

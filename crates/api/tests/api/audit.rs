@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::support::Server;
 
 #[test]
-fn what_is_meant_to_change_something_is_written_down_done_or_not() {
+fn requests_for_changes_are_audited_done_or_not() {
     let server = Server::with_keys(|_| ());
     let token = format!("Bearer {}", server.token(api::Role::Admin));
     let viewer = format!("Bearer {}", server.token(api::Role::Viewer));

@@ -1,4 +1,4 @@
-//! Requests that make no sense, or come from where they should not: a clear problem document, and a counter.
+//! Invalid requests, and requests from forbidden origins: each gets a clear problem document and is counted.
 
 use serde_json::json;
 
@@ -33,7 +33,7 @@ fn a_name_that_only_points_here_is_not_answered() {
     server
         .request("GET", "/api/v1/node", &[("Host", "localhost"), ("Host", "localhost")], None)
         .problem(400, "bad-request");
-    // The target goes before the header.
+    // The target takes precedence over the header.
     server
         .request("GET", "http://evil.example/api/v1/node", &[("Host", "localhost")], None)
         .problem(403, "forbidden");
@@ -62,7 +62,7 @@ fn a_page_of_another_site_changes_nothing() {
     counted(&server, "origin", 4);
     assert_eq!(server.get("/api/v1/log/level").is(200)["level"], "info");
     put(&own).is(200);
-    // No header lets the other site's page see what needs no role.
+    // No header lets the other site's page read a path that needs no role.
     let read = server.request("GET", "/health/live", &[("Origin", "http://evil.example")], None);
     read.is(200);
     assert_eq!(read.header("access-control-allow-origin"), None);
@@ -70,7 +70,7 @@ fn a_page_of_another_site_changes_nothing() {
     preflight.problem(403, "forbidden");
 }
 
-/// Otherwise a page that an operator looks at could take all streams of a node without a key.
+/// Otherwise a page that an operator visits could open all streams of a node without a key.
 #[test]
 fn a_page_of_another_site_reads_nothing_while_there_is_no_key() {
     let server = Server::start();
@@ -84,12 +84,12 @@ fn a_page_of_another_site_reads_nothing_while_there_is_no_key() {
     assert_eq!(server.request("GET", "/", &[("Sec-Fetch-Site", "cross-site")], None).status, 200);
     let own = format!("http://{}", server.address);
     server.request("GET", "/api/v1/node", &[("Origin", &own)], None).is(200);
-    // With keys it has none.
+    // A server with keys has no such limit.
     let server = Server::with_keys(|_| ());
     server.request("GET", "/api/v1/node", &evil, None).problem(401, "unauthorized");
 }
 
-/// What comes from elsewhere through a proxy on this machine looks like this machine.
+/// A request from elsewhere through a proxy on this machine looks like one of this machine.
 #[test]
 fn nothing_is_answered_through_a_proxy_while_there_is_no_key() {
     let server = Server::start();
@@ -179,7 +179,7 @@ fn a_body_beyond_the_limit_is_not_read() {
     let mut client = server.connect();
     client.send(announced.as_bytes());
     client.answer("PUT").problem(413, "too-large");
-    // Not announced, but sent.
+    // The size is not announced, but sent.
     let mut client = server.connect();
     let head = "PUT /api/v1/log/level HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
     client.send(head.as_bytes());
@@ -193,7 +193,7 @@ fn a_body_beyond_the_limit_is_not_read() {
     server.request("PUT", "/api/v1/log/level", &[("Content-Type", "application/json")], Some(&fits)).is(200);
 }
 
-/// A slip in the name of a parameter is noticed wherever it is made.
+/// A misspelled parameter is refused in every operation.
 #[test]
 fn unknown_parameters_are_refused_everywhere() {
     let server = Server::start();
@@ -228,7 +228,7 @@ fn a_parameter_is_of_its_kind() {
 }
 
 #[test]
-fn a_method_that_is_not_there_is_told_which_are() {
+fn an_unknown_method_is_answered_with_the_allowed_ones() {
     let server = Server::start();
     let answer = server.write("POST", "/api/v1/log/level", Some(&json!({})));
     answer.problem(405, "method-not-allowed");
@@ -273,7 +273,7 @@ fn paths_lead_nowhere_else() {
 }
 
 #[test]
-fn what_is_no_http_gets_no_further() {
+fn invalid_http_is_refused() {
     let server = Server::start();
     for nonsense in [
         &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..],
@@ -290,7 +290,7 @@ fn what_is_no_http_gets_no_further() {
     }
     let long = format!("GET /api/v1/node HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(100_000));
     let mut client = server.connect();
-    // It may be closed before all is sent.
+    // The server may close the connection before all is sent.
     drop(client.try_send(long.as_bytes()));
     let line = client.line();
     assert!(line.as_ref().is_none_or(|line| line.contains(" 431 ")), "{line:?}");

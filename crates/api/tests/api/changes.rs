@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Client, Server};
 
-/// A configuration of which every change waits until it is let go.
+/// A configuration where every change waits until it is released.
 #[derive(Default)]
 struct Held {
     now: Mutex<Now>,
@@ -30,7 +30,7 @@ impl Held {
         self.changed.notify_all();
     }
 
-    /// The comments of changes that were begun, once there are so many.
+    /// Waits until this number of changes has begun, and returns their comments.
     fn begun(&self, number: usize) -> Vec<String> {
         let now = self.now.lock().unwrap();
         let until = |now: &mut Now| now.begun.len() < number;
@@ -40,7 +40,7 @@ impl Held {
     }
 }
 
-/// Lets go of what a test holds, however that ends: a server waits for its threads.
+/// Releases the held changes when a test ends, also by a panic: a server waits for its threads.
 struct ReleaseOnDrop(Arc<Held>);
 
 impl Drop for ReleaseOnDrop {
@@ -101,7 +101,7 @@ fn held(change: impl FnOnce(&mut api::settings::HttpSettings)) -> (Server, Relea
     (Server::configured(held.clone(), change), ReleaseOnDrop(held))
 }
 
-/// Asks for a change of the node and does not wait for the answer.
+/// Requests a change of the node and does not wait for the answer.
 fn ask(server: &Server, comment: &str) -> Client {
     ask_for(server, "node", comment)
 }
@@ -111,7 +111,7 @@ fn ask_for(server: &Server, scope: &str, comment: &str) -> Client {
     server.ask("PATCH", "/api/v1/config", &[("Content-Type", "application/json")], Some(&body))
 }
 
-/// Waits until the server knows that so many clients are there, who asks this one among them.
+/// Waits until the server counts this number of clients, including the one that asks.
 fn until_connected(server: &Server, number: usize) {
     let line = format!("\nmeridian_http_connections {number}\n");
     until(|| server.get("/metrics").text().contains(&line));
@@ -125,7 +125,7 @@ fn until(holds: impl Fn() -> bool) {
     }
 }
 
-/// The audit log, the oldest entry first, once there are so many.
+/// Waits until the audit log has this number of entries, and returns it, oldest first.
 fn audit(server: &Server, number: usize) -> Vec<(u64, String)> {
     let entries = || -> Vec<(u64, String)> {
         let answer = server.get("/api/v1/audit").json();
@@ -139,7 +139,7 @@ fn audit(server: &Server, number: usize) -> Vec<(u64, String)> {
 }
 
 #[test]
-fn what_a_client_that_has_gone_wanted_is_in_the_audit_log() {
+fn a_change_whose_client_is_gone_is_in_the_audit_log() {
     let (server, held) = held(|_| ());
     let client = ask(&server, "one");
     held.0.begun(1);
@@ -150,7 +150,7 @@ fn what_a_client_that_has_gone_wanted_is_in_the_audit_log() {
 }
 
 #[test]
-fn what_took_longer_than_a_request_may_is_in_the_audit_log() {
+fn a_change_that_outlasts_its_request_is_in_the_audit_log() {
     let (server, held) = held(|settings| settings.request_timeout = Duration::from_millis(100));
     let detail = ask(&server, "one").answer("PATCH").problem(503, "unavailable");
     assert!(detail.contains("the audit log will show"), "{detail}");
@@ -159,7 +159,7 @@ fn what_took_longer_than_a_request_may_is_in_the_audit_log() {
 }
 
 #[test]
-fn of_what_a_stop_cuts_off_the_audit_log_says_that_nobody_knows() {
+fn the_audit_log_marks_changes_that_a_stop_cancelled_as_unknown() {
     let (mut server, held) = held(|_| ());
     let _client = ask(&server, "one");
     held.0.begun(1);
@@ -180,7 +180,7 @@ fn a_handler_that_fails_is_in_the_audit_log() {
 }
 
 #[test]
-fn nobody_waits_for_the_body_of_what_is_not_handled() {
+fn the_body_of_a_request_without_a_handler_is_not_read() {
     let server = Server::start();
     let mut client = server.connect();
     let head =
@@ -191,7 +191,7 @@ fn nobody_waits_for_the_body_of_what_is_not_handled() {
 }
 
 #[test]
-fn there_are_as_many_changes_at_once_as_there_may_be_connections() {
+fn running_changes_are_limited_like_connections() {
     let (server, held) = held(|settings| settings.connections_max = 2);
     for (scope, number) in [("node", 1), ("cluster", 2)] {
         let client = ask_for(&server, scope, "left behind");
@@ -208,7 +208,7 @@ fn there_are_as_many_changes_at_once_as_there_may_be_connections() {
 }
 
 #[test]
-fn changes_that_wait_for_the_cluster_hold_up_nothing_else() {
+fn changes_that_wait_for_the_cluster_delay_nothing_else() {
     let (server, held) = held(|_| ());
     let clients: Vec<_> = (0..8).map(|number| ask_for(&server, "cluster", &number.to_string())).collect();
     held.0.begun(1);
@@ -224,7 +224,7 @@ fn changes_that_wait_for_the_cluster_hold_up_nothing_else() {
 }
 
 #[test]
-fn what_was_not_begun_when_its_client_went_is_not_begun_and_said_so() {
+fn a_waiting_change_is_refused_when_its_client_is_gone() {
     let (server, held) = held(|_| ());
     let mut first = ask_for(&server, "cluster", "first");
     held.0.begun(1);

@@ -1,4 +1,4 @@
-//! What operators see of the node's part in its cluster.
+//! The node's part in its cluster, as operators see it.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::Server;
 
-/// A node `a` that is cut off from `b`, and hears from `c`.
+/// A node `a` that does not reach `b`, and is attached to `c`.
 pub fn view() -> ClusterView {
     let routes = |node: &str, suspect| NodeRoutes {
         node: node.to_owned(),
@@ -82,7 +82,8 @@ pub fn view() -> ClusterView {
     }
 }
 
-/// The same node where the cores agree on the members: it leads, `b` is dead, `c` is well and `stuck` is dead, too, and not to be removed.
+/// The same node where the cores agree on the members: it is the leader, `b` is dead, `c` is alive, and `stuck` is dead
+/// and cannot be removed.
 pub fn agreed() -> ClusterView {
     let member = |node: &str, role, state, votes, leads| MemberView {
         node: node.to_owned(),
@@ -123,12 +124,12 @@ pub fn agreed() -> ClusterView {
     ClusterView { membership: Some(membership), ..view() }
 }
 
-/// The same, and it hears no other core.
+/// The same node when it reaches no other core.
 pub fn cut_off() -> ClusterView {
     ClusterView { links: vec![link("b", "suspect", None)], ..agreed() }
 }
 
-/// With something else in what the cores agree on.
+/// The same node with a change of its membership.
 fn agreed_but(change: impl FnOnce(&mut MembershipView)) -> ClusterView {
     let mut view = agreed();
     change(view.membership.as_mut().unwrap());
@@ -180,7 +181,7 @@ fn link(node: &str, state: &'static str, round_trip_ms: Option<f64>) -> LinkView
 }
 
 #[test]
-fn a_node_shows_its_links_and_what_it_knows_of_each_node() {
+fn a_node_shows_its_links_and_the_routes_of_each_node() {
     let server = Server::in_cluster(Some(view()));
     let shown = server.get("/api/v1/cluster").is(200);
     assert_eq!((&shown["node"], &shown["acknowledging"]), (&"a".into(), &false.into()));
@@ -267,7 +268,7 @@ fn only_a_dead_member_is_removed() {
 }
 
 #[test]
-fn who_is_in_no_such_cluster_is_told_what_to_do_instead() {
+fn a_node_of_a_listed_cluster_names_the_alternative() {
     let remove = |server: Server| server.write("DELETE", "/api/v1/cluster/nodes/b", None);
     let of_list = remove(Server::in_cluster(Some(view()))).problem(409, "conflict");
     assert!(of_list.contains("[[cluster_node]]"), "{of_list}");
@@ -330,7 +331,7 @@ fn a_node_that_leaves_says_so_again_and_one_that_stops_does_not_leave() {
 }
 
 #[test]
-fn a_node_that_looks_for_its_cluster_is_told_where_it_is() {
+fn a_node_that_waits_for_its_cluster_accepts_addresses() {
     let join = |view: ClusterView, addresses: &[&str]| {
         let body = json!({ "addresses": addresses });
         Server::in_cluster(Some(view)).write("POST", "/api/v1/cluster/join", Some(&body))
@@ -358,7 +359,7 @@ fn replicants_are_balanced_wherever_there_is_a_cluster() {
     balance(Server::start()).problem(404, "not-found");
 }
 
-/// Status, what it is called, and a part of the reason.
+/// Checks the status code, the name of the state, and a part of the reason.
 #[track_caller]
 fn quorum(server: &Server, code: u16, status: &str, part: &str) {
     let body = server.get("/health/quorum").is(code);
@@ -368,7 +369,7 @@ fn quorum(server: &Server, code: u16, status: &str, part: &str) {
 }
 
 #[test]
-fn health_says_whether_a_majority_of_cores_carries_the_node() {
+fn health_reports_whether_a_majority_of_cores_supports_the_node() {
     let node = |view: ClusterView| Server::in_cluster(Some(ClusterView { acknowledging: true, ..view }));
     quorum(&node(agreed()), 200, "quorum", "");
     quorum(&Server::in_cluster(Some(agreed())), 503, "no_quorum", "including those without a vote");
@@ -380,7 +381,7 @@ fn health_says_whether_a_majority_of_cores_carries_the_node() {
     quorum(&node(waits), 503, "joining", "the cores have not met");
 }
 
-/// A load balancer, or whoever looks at it, needs no key for that.
+/// A load balancer or a monitor needs no key for that.
 #[test]
 fn health_names_the_cores_that_a_node_does_not_reach() {
     let replicant = |links: Vec<LinkView>| {
@@ -408,7 +409,7 @@ fn health_names_the_cores_that_a_node_does_not_reach() {
 }
 
 #[test]
-fn where_nothing_is_agreed_upon_health_goes_by_whether_the_node_acknowledges() {
+fn without_a_meta_group_health_depends_on_acknowledging() {
     quorum(&Server::start(), 200, "alone", "");
     quorum(&Server::in_cluster(None), 503, "starting", "yet");
     let replicant = || agreed_but(|it| it.replica = None);
@@ -421,7 +422,7 @@ fn where_nothing_is_agreed_upon_health_goes_by_whether_the_node_acknowledges() {
 }
 
 #[test]
-fn a_thread_of_links_that_is_not_heard_of_is_no_good_health() {
+fn a_silent_thread_of_links_makes_the_node_unhealthy() {
     let silent = |silence| {
         Server::in_silent_cluster(
             Some(ClusterView { acknowledging: true, ..agreed() }),

@@ -1,4 +1,4 @@
-//! The OpenAPI document: it has every route, no other, and says what they answer.
+//! The OpenAPI document: it contains exactly the routes, and describes their answers.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -20,7 +20,7 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// `None`: everybody.
+    /// Required role; `None`: no token is needed.
     pub fn role(&self) -> Option<Role> {
         let security = self.value["security"].as_array().unwrap_or_else(|| panic!("{self:?} says no role"));
         let [requirement] = security.as_slice() else { panic!("{self:?}: one requirement") };
@@ -28,7 +28,7 @@ impl Operation {
         Some(Role::named(scopes[0].as_str().unwrap()).unwrap())
     }
 
-    /// The path with something for each parameter in it.
+    /// Returns the path with a value for each parameter.
     pub fn target(&self) -> String {
         self.path.replace("{client_id}", "nobody").replace("{name}", "nobody").replace("{id}", "999999")
     }
@@ -53,16 +53,16 @@ pub fn operations(document: &Value) -> Vec<Operation> {
     all
 }
 
-/// Whoever changes what the API is sees it in this file. `MERIDIAN_WRITE=1 cargo test -p api` writes it anew.
+/// A change of the API is visible in this file. `MERIDIAN_WRITE=1 cargo test -p api` writes it again.
 #[test]
-fn the_document_is_the_one_that_was_agreed() {
+fn the_document_matches_the_stored_one() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.json");
     let now = api::document().to_pretty_json().unwrap() + "\n";
     if std::env::var_os("MERIDIAN_WRITE").is_some() {
         std::fs::write(&path, &now).unwrap();
     }
     let agreed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(agreed == now, "openapi.json is stale: MERIDIAN_WRITE=1 cargo test -p api writes it anew");
+    assert!(agreed == now, "openapi.json is stale: MERIDIAN_WRITE=1 cargo test -p api writes it again");
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn the_server_gives_the_document_to_everybody() {
     assert_eq!((docs.status, docs.header("location")), (302, Some("/#/api")));
 }
 
-/// A handler that nobody registered is no route, and a route without an annotation would be in nobody's document.
+/// A handler that is not registered is no route, and a route without an annotation would be missing in the document.
 #[test]
 fn every_annotated_handler_is_a_route_and_every_route_is_annotated() {
     let routes = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/routes");
@@ -135,7 +135,7 @@ fn every_reference_leads_somewhere() {
     walk(&document, &document);
 }
 
-/// A client that stays: it has a session, a subscription, and messages that it does not acknowledge.
+/// A client that stays connected. It has a session, a subscription, and messages that it does not acknowledge.
 fn client(server: &Server) -> TcpStream {
     let mut stream = TcpStream::connect(server.mqtt).unwrap();
     stream.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
@@ -148,9 +148,9 @@ fn client(server: &Server) -> TcpStream {
     stream
 }
 
-/// What each operation answers is what the document says it does, in a node where there is something to tell.
+/// The answer of each operation matches the document, on a node that has data for all of them.
 #[test]
-fn answers_are_what_the_document_says() {
+fn answers_match_the_document() {
     let document = document();
     let server = Server::in_cluster(Some(crate::cluster::cut_off()));
     let mut left: BTreeSet<(String, String)> =
@@ -184,7 +184,7 @@ fn answers_are_what_the_document_says() {
         { "topic": "a/b", "payload": "x", "qos": 1, "retain": true }, { "topic": "a/#", "payload": "x" }
     ] })),
     );
-    // The client does not acknowledge, which is no matter at QoS 0.
+    // The client does not acknowledge, which does not matter at QoS 0.
     let quiet = json!({ "topic": "b", "payload_base64": "AAE=" });
     let backup = json!({ "name": "one" });
     ask("POST", "/api/v1/storage/backups", "/api/v1/storage/backups", Some(backup));
@@ -271,7 +271,7 @@ fn answers_are_what_the_document_says() {
     ask("POST", "/api/v1/config/rollback", "/api/v1/config/rollback", Some(json!({ "version": 1 })));
     ask("POST", "/api/v1/config/reload", "/api/v1/config/reload", None);
     ask("GET", "/api/v1/audit", "/api/v1/audit", None);
-    // With the first key the server is open no longer, so this comes last.
+    // The first key ends the open mode of the server, so this comes last.
     let added = server.write("POST", "/api/v1/keys", Some(&key));
     fits(&document, &document["paths"]["/api/v1/keys"]["post"], &added, "POST /api/v1/keys");
     let token = format!("Bearer {}", added.json()["token"].as_str().unwrap());

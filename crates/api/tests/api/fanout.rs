@@ -1,4 +1,4 @@
-//! What is about the whole cluster, asked of one of its nodes.
+//! Requests about the whole cluster, to one of its nodes.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -11,12 +11,13 @@ use serde_json::{Value, json};
 
 use crate::support::Server;
 
-/// The nodes of a cluster without links: what one asks another is handed over, but for those that are cut off.
+/// Nodes of a cluster without links: a request to another node is handed over directly, except to nodes that are cut
+/// off.
 #[derive(Default)]
 struct Together {
     request_handlers: Mutex<BTreeMap<String, Arc<dyn api::RequestHandler>>>,
     cut_off: Mutex<Vec<String>>,
-    /// Whether the nodes have links to each other that are up.
+    /// True while the nodes have links to each other that are up.
     up: AtomicBool,
 }
 
@@ -43,7 +44,7 @@ impl api::Cluster for Member {
 
     fn ask(&self, node: &str, question: Vec<u8>, callback: api::AnswerCallback) {
         if self.together.cut_off.lock().unwrap().iter().any(|cut_off| cut_off == node) {
-            return callback(Err("nothing is heard of it".to_owned()));
+            return callback(Err("the node is silent".to_owned()));
         }
         let request_handler = self.together.request_handlers.lock().unwrap()[node].clone();
         request_handler.answer(&self.name, &question, Box::new(move |answer| callback(Ok(answer))));
@@ -106,7 +107,7 @@ impl World {
     }
 }
 
-/// `client_id@node` of all pages.
+/// Returns `client_id@node` of all pages.
 fn listed(server: &Server, path: &str) -> (Vec<String>, usize) {
     let (mut all, mut pages, mut cursor) = (Vec::new(), 0, String::new());
     loop {
@@ -145,7 +146,7 @@ fn pages_of_all_nodes_hold_every_client_once_however_large_they_are() {
             }
         }
     }
-    // A list that was begun on one node is gone on with on another.
+    // A list that began on one node continues on another.
     let first = world.a().get("/api/v1/clients?limit=3").is(200);
     let rest = format!("/api/v1/clients?limit=9&cursor={}", first["next"].as_str().unwrap());
     assert_eq!(world.nodes[2].get(&rest).is(200)["items"].as_array().unwrap().len(), 4);
@@ -171,7 +172,7 @@ fn nodes_that_do_not_answer_are_named_and_the_others_are_listed() {
     assert_eq!((&receivers["receivers"][0]["node"], &receivers["missing"]), (&json!("c"), &json!(["b"])));
     assert_eq!(receivers["total"], 1);
     let detail = world.a().get("/api/v1/clients?node=b").problem(503, "unavailable");
-    assert!(detail.contains("`b`") && detail.contains("nothing is heard of it"), "{detail}");
+    assert!(detail.contains("`b`") && detail.contains("the node is silent"), "{detail}");
     let detail = world.a().get("/api/v1/clients/nobody").problem(503, "unavailable");
     assert!(detail.contains("no answer of b"), "it may be there: {detail}");
 }
@@ -198,7 +199,7 @@ fn a_client_is_found_wherever_it_is() {
     assert_eq!(kicked, json!({"connection_closed": true, "session_ended": false, "nodes": ["c"]}));
     assert_eq!(client.read(&mut [0; 64]).unwrap(), 0, "the connection is closed");
     world.a().write("DELETE", "/api/v1/clients/z", None).problem(404, "not-found");
-    // The node that did it has written down who it was; those that had nothing to do have not.
+    // The node that closed the connection has an audit entry with the caller; the nodes without the client have none.
     let by = |server: &Server| server.get("/api/v1/audit").is(200)["items"].as_array().unwrap().len();
     assert_eq!((by(&world.nodes[1]), by(&world.nodes[2])), (0, 3));
     let entry = &world.nodes[2].get("/api/v1/audit").is(200)["items"][0];
@@ -215,7 +216,7 @@ fn one_node_is_asked_by_way_of_another() {
     assert_eq!(listed(world.a(), "/api/v1/clients?node=c").0, ["z@c"]);
     let publish = json!({"topic": "t/z", "payload": "hello"});
     world.a().write("POST", "/api/v1/publish?node=c", Some(&publish)).is(200);
-    // It says why not, as there is nobody to agree.
+    // The answer has the reason: there is nobody to agree.
     let detail =
         world.a().write("POST", "/api/v1/cluster/leave?node=c", Some(&json!({}))).problem(409, "conflict");
     assert!(detail.contains("[[cluster_node]]"), "{detail}");
@@ -230,7 +231,7 @@ fn one_node_is_asked_by_way_of_another() {
 }
 
 #[test]
-fn what_is_wrong_with_a_request_is_said_as_one_node_says_it() {
+fn an_invalid_request_is_refused_as_by_one_node() {
     let world = World::start();
     for bad in
         ["limit=0", "limit=x", "limit=1001", "cursor=!", "cursor=e30", "version=9", "address=x", "colour=red"]
@@ -242,7 +243,7 @@ fn what_is_wrong_with_a_request_is_said_as_one_node_says_it() {
 }
 
 #[test]
-fn what_other_nodes_say_of_themselves_is_an_alarm_here_and_a_node_that_is_silent_is_one_too() {
+fn alarms_of_other_nodes_and_silent_nodes_are_listed() {
     let world = World::start();
     world.together.up.store(true, Ordering::Relaxed);
     let texts = |path: &str| {
@@ -264,7 +265,7 @@ fn what_other_nodes_say_of_themselves_is_an_alarm_here_and_a_node_that_is_silent
 }
 
 #[test]
-fn the_history_of_a_cluster_is_a_sum_that_names_who_is_in_it_and_who_is_not() {
+fn the_history_of_a_cluster_is_a_sum_that_names_present_and_missing_nodes() {
     let world = World::start();
     let _clients = [world.client(0, "x"), world.client(1, "y"), world.client(2, "z")];
     world.together.up.store(true, Ordering::Relaxed);
@@ -293,7 +294,7 @@ fn the_history_of_a_cluster_is_a_sum_that_names_who_is_in_it_and_who_is_not() {
     world.cut_off("b");
     let sum = ask("/api/v1/stats/history", 2.0);
     assert_eq!((&sum["nodes"], &sum["missing"]), (&json!(["a", "c"]), &json!(["b"])));
-    // A node without a link is not even asked.
+    // A node without a link is not asked.
     world.together.up.store(false, Ordering::Relaxed);
     let alone = ask("/api/v1/stats/history", 1.0);
     assert_eq!((&alone["nodes"], &alone["missing"]), (&json!(["a"]), &json!(["b", "c"])));

@@ -1,4 +1,4 @@
-//! Clients that do not do their part: nobody else waits for them.
+//! Hostile and slow clients: no other client waits for them.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use crate::support::{Client, Server};
 
 const SHORT: Duration = Duration::from_millis(200);
 
-/// Reads whatever still comes, up to the end.
+/// Reads all remaining lines, up to the end.
 fn ended(mut client: Client) -> Vec<String> {
     std::iter::from_fn(|| client.line()).collect()
 }
 
 #[test]
-fn whoever_takes_too_long_for_a_header_is_closed() {
+fn a_connection_with_a_slow_header_is_closed() {
     let server = Server::with(|settings| settings.header_timeout = SHORT);
     let silent = server.connect();
     let mut slow = server.connect();
@@ -27,7 +27,7 @@ fn whoever_takes_too_long_for_a_header_is_closed() {
 }
 
 #[test]
-fn whoever_takes_too_long_for_a_body_is_told_and_closed() {
+fn a_connection_with_a_slow_body_gets_an_error_and_is_closed() {
     let server = Server::with(|settings| settings.request_timeout = SHORT);
     let mut slow = server.connect();
     slow.send(b"PUT /api/v1/log/level HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n{");
@@ -38,12 +38,12 @@ fn whoever_takes_too_long_for_a_body_is_told_and_closed() {
     assert_eq!(ended(slow), [""; 0]);
 }
 
-/// `connections_max`, and what is kept for this machine.
+/// Number of slots: `connections_max`, and those reserved for this machine.
 const SLOTS: usize = 8 + 16;
 
-/// A probe that restarts the node when it hears nothing must hear something.
+/// A probe that restarts the node when it gets no answer must get one.
 #[test]
-fn whether_the_node_lives_is_answered_however_many_connections_there_are() {
+fn health_is_answered_beyond_the_connection_limit() {
     let server = Server::with(|settings| settings.connections_max = 8);
     let idle: Vec<Client> = (0..500).map(|_| server.connect()).collect();
     for _ in 0..100 {
@@ -54,7 +54,7 @@ fn whether_the_node_lives_is_answered_however_many_connections_there_are() {
 }
 
 #[test]
-fn connections_are_limited_and_those_beyond_are_told() {
+fn connections_beyond_the_limit_get_an_error() {
     let server = Server::with(|settings| settings.connections_max = 8);
     let live = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut idle: Vec<Client> = (0..SLOTS).map(|_| server.connect()).collect();
@@ -70,7 +70,7 @@ fn connections_are_limited_and_those_beyond_are_told() {
             "{detail}"
         );
     }
-    // Those that are in can go on.
+    // Connections with a slot can continue.
     idle[0].send(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
     let metrics = idle[0].answer("GET");
     assert!(metrics.text().contains("meridian_http_rejected_total{reason=\"connections\"} 3\n"));
@@ -82,7 +82,7 @@ fn connections_are_limited_and_those_beyond_are_told() {
 }
 
 #[test]
-fn whoever_does_not_read_a_stream_is_cut_off_and_holds_up_nobody() {
+fn a_stream_that_is_not_read_is_closed_and_delays_nothing() {
     let server = Server::with(|settings| settings.write_timeout = SHORT);
     let mut slow = server.connect();
     slow.send(b"GET /api/v1/log/stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -91,7 +91,7 @@ fn whoever_does_not_read_a_stream_is_cut_off_and_holds_up_nobody() {
         |count: u32| server.get("/metrics").text().contains(&format!("meridian_http_streams {count}\n"));
     assert!(streams(1));
     let text = "x".repeat(4000);
-    // Until the sockets' buffers are full and the time is over; each round is about what the queue takes.
+    // Until the sockets' buffers are full and the time is over; each round is about the size of the queue.
     while !streams(0) {
         server.log(|| (0..1000).for_each(|number| tracing::info!(number, text)));
     }
@@ -104,7 +104,7 @@ fn a_stream_ends_when_the_server_stops() {
     let mut reader = server.connect();
     reader.send(b"GET /api/v1/log/stream HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!(reader.head().0, 200);
-    // The stream is there when its first bytes are.
+    // The stream is open when its first bytes arrive.
     assert!(reader.chunk().is_some());
     server.stop_http();
     assert_eq!(reader.event("end")["reason"], "stopping");

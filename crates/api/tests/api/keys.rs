@@ -32,7 +32,7 @@ fn the_first_key_closes_the_server_and_the_last_one_opens_it() {
     assert!(!file.contains(&token), "the token is in the file");
 
     as_token(&server, &token, "POST", "/api/v1/keys", Some(&viewer.to_string())).is(201);
-    // Without an admin's key nobody could manage the other.
+    // Without an admin's key, nobody could manage the other one.
     as_token(&server, &token, "DELETE", "/api/v1/keys/ops", None).problem(409, "conflict");
     assert_eq!(as_token(&server, &token, "DELETE", "/api/v1/keys/v", None).status, 204);
     as_token(&server, &token, "DELETE", "/api/v1/keys/v", None).problem(404, "not-found");
@@ -53,13 +53,13 @@ fn a_bad_key_is_refused_with_what_to_do() {
     add(json!({ "name": "a", "role": "admin", "expires_in_s": 0 })).problem(422, "invalid");
     add(json!({ "name": "a", "role": "admin", "secret": 1 })).problem(422, "invalid");
     assert!(!server.directory.join("registry.log").exists());
-    // The longest that can be said is for good.
+    // The longest possible time is permanent.
     let far = add(json!({ "name": "a", "role": "admin", "expires_in_s": u64::MAX })).is(201);
     assert_eq!(far["expires_at"], "9999-12-31T23:59:59.000Z");
 }
 
 #[test]
-fn an_expired_key_is_told_so_and_does_not_open_the_server() {
+fn an_expired_key_gets_its_own_error_and_does_not_open_the_server() {
     let server = Server::with_keys(|_| ());
     let config_store = configstore::LocalStore::open(&server.directory).unwrap();
     for role in Role::ALL {
@@ -68,7 +68,7 @@ fn an_expired_key_is_told_so_and_does_not_open_the_server() {
         key["expires_at"] = "2020-01-01T00:00:00Z".into();
         config_store.propose(vec![Change::put(KEYS, role.name(), &key).unwrap()]).unwrap();
     }
-    // Seen within a second or so.
+    // The change is visible within about a second.
     let detail = loop {
         let answer = as_token(&server, &server.token(Role::Admin), "GET", "/api/v1/node", None);
         if answer.status == 401 {
@@ -90,7 +90,7 @@ fn a_broken_file_leaves_the_keys_that_there_are() {
     {
         std::fs::write(&path, &broken).unwrap();
         assert!(KeyFile::in_directory(&server.directory).read().is_err(), "{broken}");
-        // Whatever needs the file says what is wrong with it, and does not write over it.
+        // Every use of the file reports its fault, and does not overwrite it.
         let new = json!({ "name": "new", "role": "viewer" }).to_string();
         let token = server.token(Role::Admin);
         let detail = as_token(&server, &token, "POST", "/api/v1/keys", Some(&new)).problem(500, "internal");
@@ -101,33 +101,36 @@ fn a_broken_file_leaves_the_keys_that_there_are() {
 }
 
 #[test]
-fn a_key_made_beside_the_server_counts() {
+fn a_key_made_by_another_process_is_accepted() {
     let server = Server::start();
     server.get("/api/v1/node").is(200);
-    let new = NewKey { name: "beside".into(), role: Role::Admin, expires_in: None };
+    let new = NewKey { name: "second".into(), role: Role::Admin, expires_in: None };
     let (_, token, outcome) = KeyFile::in_directory(&server.directory).add(&new).unwrap();
     assert_eq!(outcome, Outcome::Done);
     server.get("/api/v1/node").problem(401, "unauthorized");
     as_token(&server, &token, "GET", "/api/v1/node", None).is(200);
 }
 
-/// Nobody has a key of an admin any more, but somebody is at the machine.
+/// No key of an admin remains, but a user has access to the machine.
 #[test]
-fn a_lost_key_is_replaced_beside_the_server_and_the_audit_log_says_so() {
+fn a_lost_key_is_replaced_by_the_command_line_and_audited() {
     let server = Server::with_keys(|_| ());
     let file = KeyFile::in_directory(&server.directory);
     let new = |name: &str| NewKey { name: name.into(), role: Role::Admin, expires_in: None };
     let (_, token, outcome) = file.add(&new("rescue")).unwrap();
     assert_eq!(outcome, Outcome::Done);
     let entries = || as_token(&server, &token, "GET", "/api/v1/audit", None).is(200)["items"].clone();
-    let told = &entries()[0];
+    let entry = &entries()[0];
     assert_eq!(
-        (&told["by"], &told["method"], &told["status"]),
+        (&entry["by"], &entry["method"], &entry["status"]),
         (&json!("meridian key"), &json!("POST"), &json!(201))
     );
-    assert_eq!((&told["path"], &told["detail"]), (&json!("/api/v1/keys"), &json!("key rescue for a admin")));
-    assert!(told["address"].as_str().unwrap().ends_with("key-wanted.json"), "{told}");
-    assert!(!told.to_string().contains(&token));
+    assert_eq!(
+        (&entry["path"], &entry["detail"]),
+        (&json!("/api/v1/keys"), &json!("key rescue for a admin"))
+    );
+    assert!(entry["address"].as_str().unwrap().ends_with("key-wanted.json"), "{entry}");
+    assert!(!entry.to_string().contains(&token));
 
     assert!(matches!(file.add(&new("rescue")), Err(KeyError::Exists(_))));
     assert!(matches!(file.add(&new("no name")), Err(KeyError::BadName)));
@@ -135,14 +138,14 @@ fn a_lost_key_is_replaced_beside_the_server_and_the_audit_log_says_so() {
     assert_eq!(file.remove("admin").unwrap(), Outcome::Done);
     let lost = server.token(Role::Admin);
     as_token(&server, &lost, "GET", "/api/v1/node", None).problem(401, "unauthorized");
-    let told = &entries()[0];
-    assert_eq!((&told["path"], &told["status"]), (&json!("/api/v1/keys/admin"), &json!(204)));
+    let entry = &entries()[0];
+    assert_eq!((&entry["path"], &entry["status"]), (&json!("/api/v1/keys/admin"), &json!(204)));
     assert!(!server.directory.join("key-wanted.json").exists());
 }
 
-/// Somebody else may write into the data directory, by a mistake of whoever made that.
+/// Other users can write into the data directory because of wrong permissions.
 #[test]
-fn what_others_want_is_taken_away_and_not_done() {
+fn key_requests_of_other_users_are_removed_and_not_executed() {
     let server = Server::with_keys(|_| ());
     let path = server.directory.join("key-wanted.json");
     let next = server.directory.join("next");
@@ -156,12 +159,12 @@ fn what_others_want_is_taken_away_and_not_done() {
 }
 
 #[test]
-fn the_file_of_earlier_versions_is_taken_over_once() {
+fn the_file_of_earlier_versions_is_imported_once() {
     let directory = std::env::temp_dir().join(format!("meridian-keys-{}", std::process::id()));
     let file = KeyFile::in_directory(&directory);
     let new = |name: &str| NewKey { name: name.into(), role: Role::Admin, expires_in: None };
     file.add(&new("old")).unwrap();
-    // As it is written: times have milliseconds.
+    // The written form has times in milliseconds.
     let old = file.read().unwrap().remove(0);
     std::fs::remove_file(file.path()).unwrap();
     let legacy = directory.join("api-keys.json");

@@ -1,4 +1,4 @@
-//! The server on a free port of loopback, asked by a client that is written here.
+//! Tests of the server on a free port of loopback, with a client that is part of the tests.
 
 mod access;
 mod alarms;

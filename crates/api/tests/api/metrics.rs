@@ -1,4 +1,4 @@
-//! `/metrics`, read by a parser that takes nothing but the text format.
+//! `/metrics`, read by a parser that accepts only the text format.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,7 +55,7 @@ impl Scrape {
     }
 }
 
-/// `name{label="value",..} number`, and not a character more.
+/// Parses `name{label="value",..} number`, and not one character more.
 fn sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
     let end =
         line.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or_else(|| panic!("{line}"));
@@ -93,7 +93,7 @@ fn sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
 }
 
 #[test]
-fn a_scrape_is_well_formed_and_has_what_was_promised() {
+fn a_scrape_is_well_formed_and_has_the_promised_metrics() {
     let server = Server::start();
     let filter = "a \"quoted\"\\ \n level/#";
     server.write("POST", "/api/v1/topic-metrics", Some(&serde_json::json!({ "filter": filter }))).is(201);
@@ -113,7 +113,7 @@ fn a_scrape_is_well_formed_and_has_what_was_promised() {
 }
 
 #[test]
-fn a_node_of_a_cluster_tells_of_its_links_and_of_what_it_knows_of_others() {
+fn a_node_of_a_cluster_has_metrics_of_links_and_routes() {
     let server = Server::in_cluster(Some(crate::cluster::view()));
     let scrape = Scrape::of(server.get("/metrics").text());
     for (name, labels) in PROMISED_IN_CLUSTER {
@@ -143,7 +143,7 @@ fn a_node_of_a_cluster_tells_of_its_links_and_of_what_it_knows_of_others() {
 }
 
 #[test]
-fn a_core_tells_of_the_members_and_of_its_part_in_the_agreement() {
+fn a_core_has_metrics_of_members_and_raft() {
     let scrape = |view| Scrape::of(Server::in_cluster(Some(view)).get("/metrics").text());
     let core = scrape(crate::cluster::agreed());
     for (name, labels) in PROMISED_OF_AGREEMENT {
@@ -183,7 +183,7 @@ fn a_node_of_no_cluster_has_no_links() {
     }
 }
 
-/// A scrape with a series twice would be refused whole.
+/// A scrape that contains a series twice would be refused as a whole.
 #[test]
 fn certificates_of_a_listener_come_once_with_their_end() {
     let server = Server::start();
@@ -348,7 +348,7 @@ const PROMISED: &[(&str, &[&str])] = &[
     ("process_start_time_seconds", &[]),
 ];
 
-/// Of a core, where the cores agree on the members, besides.
+/// Further metrics of a core whose cores agree on the members.
 const PROMISED_OF_AGREEMENT: &[(&str, &[&str])] = &[
     ("meridian_cluster_members", &["state"]),
     ("meridian_cluster_meta_leader", &[]),
@@ -357,7 +357,7 @@ const PROMISED_OF_AGREEMENT: &[(&str, &[&str])] = &[
     ("meridian_cluster_meta_applied", &[]),
 ];
 
-/// Of a node that belongs to a cluster, besides.
+/// Further metrics of a node that belongs to a cluster.
 const PROMISED_IN_CLUSTER: &[(&str, &[&str])] = &[
     ("meridian_cluster_info", &["node", "region", "role"]),
     ("meridian_cluster_acknowledging", &[]),

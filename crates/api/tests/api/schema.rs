@@ -1,11 +1,11 @@
-//! As much of JSON Schema as the OpenAPI document uses; what it does not know fails.
+//! The part of JSON Schema that the OpenAPI document uses; an unknown keyword fails.
 
 use serde_json::Value;
 
-/// What is wrong with `value`, if anything.
+/// Checks `value` against a schema.
 ///
 /// # Errors
-/// The first place that does not fit.
+/// The first location that does not match.
 pub fn check(document: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     let Some(schema) = schema.as_object() else { return Err(format!("{at}: {schema} is no schema")) };
     for (keyword, rule) in schema {
@@ -27,7 +27,7 @@ pub fn check(document: &Value, schema: &Value, value: &Value, at: &str) -> Resul
                         check(document, schema, value, &format!("{at}.{name}"))?;
                     }
                 }
-                // An answer holds nothing that the document does not tell of, unless parts of it are elsewhere.
+                // An answer contains no undocumented field, unless parts of the schema are elsewhere.
                 if !schema.contains_key("additionalProperties")
                     && let Some(value) = value.as_object()
                 {

@@ -1,9 +1,9 @@
-//! Requests whose end two readers may see in different places: behind a proxy, the rest of one person's request must not become
-//! the beginning of another's.
+//! Requests whose end two readers may see in different places. Behind a proxy, the rest of one client's request must
+//! not become the beginning of another's.
 
 use crate::support::{Client, Server};
 
-/// The answers that come, by their status, until the server closes.
+/// Returns the statuses of the answers until the server closes the connection.
 fn answers(client: &mut Client) -> Vec<u16> {
     let lines = std::iter::from_fn(|| client.line());
     let statuses = lines.filter_map(|line| line.rsplit("HTTP/1.1 ").next()?.get(..3)?.parse().ok());
@@ -12,7 +12,7 @@ fn answers(client: &mut Client) -> Vec<u16> {
 
 const HIDDEN: &str = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// The connection ends with the answer, so what follows the body is nobody's request.
+/// The connection ends with the answer, so the bytes after the body are no request.
 #[test]
 fn after_a_length_and_chunks_nothing_more_is_read() {
     let server = Server::start();

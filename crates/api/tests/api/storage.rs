@@ -1,4 +1,4 @@
-//! What operators see of the disk, and how they save what is on it.
+//! The disk and backups, as operators see them.
 
 use api::Role;
 use serde_json::json;

@@ -10,7 +10,7 @@ fn follow(server: &Server, query: &str) -> Client {
     let (status, headers) = client.head();
     assert_eq!(status, 200);
     assert!(headers.contains(&("content-type".to_owned(), "text/event-stream".to_owned())));
-    // It follows when its first bytes are there.
+    // The stream is open when its first bytes arrive.
     client.chunk().unwrap();
     client
 }
@@ -33,7 +33,7 @@ fn the_log_can_be_followed_and_looked_up() {
 }
 
 #[test]
-fn a_slow_reader_is_told_what_it_lost() {
+fn a_slow_reader_gets_the_number_of_lost_events() {
     let server = Server::start();
     let mut reader = follow(&server, "");
     let text = "x".repeat(4000);

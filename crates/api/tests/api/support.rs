@@ -1,4 +1,4 @@
-//! A node with its server, and a client of HTTP/1.1 that sends what it is told, byte for byte.
+//! A node with its server, and a client of HTTP/1.1 that sends the given bytes unchanged.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -18,10 +18,10 @@ use serde_json::Value;
 use tls::{Expiry, ExpiryKind};
 use tracing_subscriber::layer::SubscriberExt as _;
 
-/// Nothing here takes so long, unless it hangs.
+/// Upper bound for every wait; only a hanging test needs so long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A node, its server, and its directory; all of it ends when this is dropped.
+/// A node, its server, and its directory; all of it ends on drop.
 pub struct Server {
     http: Option<api::Server>,
     node: Option<edge::Node>,
@@ -32,17 +32,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// In open mode: everybody is an admin.
+    /// Starts a server in open mode: every client is an admin.
     pub fn start() -> Self {
         Self::with(|_| ())
     }
 
-    /// With settings of its own.
+    /// Starts a server with changed settings.
     pub fn with(change: impl FnOnce(&mut HttpSettings)) -> Self {
         Self::in_directory(fresh_directory(), None, change)
     }
 
-    /// With a key for each role, named like it; see [`Server::token`].
+    /// Starts a server with a key for each role, with the name of the role; see [`Server::token`].
     pub fn with_keys(change: impl FnOnce(&mut HttpSettings)) -> Self {
         let directory = fresh_directory();
         let file = api::KeyFile::in_directory(&directory);
@@ -54,19 +54,20 @@ impl Server {
         Self::in_directory(directory, None, change)
     }
 
-    /// In open mode, of a node that belongs to a cluster; `None` from it is one that does not take its part yet.
+    /// Starts a server in open mode on a node of a cluster. `None` is a node that has not started its part in the
+    /// cluster.
     pub fn in_cluster(view: Option<api::ClusterView>) -> Self {
         Self::in_silent_cluster(view, Duration::ZERO)
     }
 
-    /// The same, of whose thread of links nothing is heard for so long.
+    /// Starts the same server, where the thread that carries the links has been silent for this time.
     pub fn in_silent_cluster(view: Option<api::ClusterView>, silence: Duration) -> Self {
         let part =
             Part { view: Mutex::new(view), next: Mutex::default(), silence, leaves: AtomicBool::new(false) };
         Self::in_directory(fresh_directory(), Some(Arc::new(part)), |_| ())
     }
 
-    /// The same, of a node that has not started: it waits for what the cores agree on.
+    /// Starts the same server on a node that has not started: it waits for the state that the cores agree on.
     pub fn starting_in_cluster(view: api::ClusterView) -> Self {
         let part = Part {
             view: Mutex::new(Some(view)),
@@ -78,12 +79,12 @@ impl Server {
         Self::starting("test", fresh_directory(), Some(Arc::new(part)), configuration, |_| ())
     }
 
-    /// In open mode, one of the nodes of a cluster.
+    /// Starts a server in open mode on one of the nodes of a cluster.
     pub fn member(name: &str, part: Arc<dyn api::Cluster>) -> Self {
         Self::named(name, fresh_directory(), Some(part), |_| ())
     }
 
-    /// In open mode, with a configuration of its own.
+    /// Starts a server in open mode with this configuration.
     pub fn configured(configuration: Arc<dyn Configuration>, change: impl FnOnce(&mut HttpSettings)) -> Self {
         Self::of("test", fresh_directory(), None, configuration, change)
     }
@@ -182,7 +183,7 @@ impl Server {
         Self { http: Some(http), node: Some(node), log, address, mqtt, directory }
     }
 
-    /// The token of the key for this role, of a server that was started with keys.
+    /// Returns the token of the key for this role, of a server that was started with keys.
     pub fn token(&self, role: Role) -> String {
         std::fs::read_to_string(self.directory.join(format!("{}.token", role.name()))).unwrap()
     }
@@ -191,7 +192,7 @@ impl Server {
         self.request("GET", path, &[], None)
     }
 
-    /// A POST, PUT, PATCH or DELETE with the content type it needs.
+    /// Sends a POST, PUT, PATCH or DELETE with the required content type.
     pub fn write(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
         let body = body.map(Value::to_string);
         self.request(method, path, &[("Content-Type", "application/json")], body.as_deref())
@@ -202,7 +203,7 @@ impl Server {
         client.answer(method)
     }
 
-    /// Sends a request, whose answer comes on this connection.
+    /// Sends a request, whose answer arrives on this connection.
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&str>) -> Client {
         let mut text = format!("{method} {path} HTTP/1.1\r\n");
         if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
@@ -238,7 +239,7 @@ impl Server {
         self.http.take().unwrap().stop();
     }
 
-    /// Makes `/health/ready` say that the node stops.
+    /// Makes `/health/ready` report that the node stops.
     pub fn stopping(&self) {
         self.http.as_ref().unwrap().stopping();
     }
@@ -277,7 +278,7 @@ impl Client {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// Sends as far as the server still takes it.
+    /// Sends as much as the server still accepts.
     pub fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.stream.write_all(bytes)
     }
@@ -300,7 +301,7 @@ impl Client {
         answer
     }
 
-    /// Reads status and headers; what follows can be read with [`Client::chunk`] or [`Client::event`].
+    /// Reads status and headers. The rest can be read with [`Client::chunk`] or [`Client::event`].
     pub fn head(&mut self) -> (u16, Vec<(String, String)>) {
         let status = self.line().expect("an answer");
         let code = status.split(' ').nth(1).unwrap_or_else(|| panic!("{status:?}")).parse().unwrap();
@@ -312,7 +313,7 @@ impl Client {
         }
     }
 
-    /// One chunk of a body; `None` at its end.
+    /// Reads one chunk of a body; `None` at its end.
     pub fn chunk(&mut self) -> Option<Vec<u8>> {
         let size = usize::from_str_radix(&self.line()?, 16).unwrap();
         let mut chunk = vec![0; size + 2];
@@ -321,7 +322,8 @@ impl Client {
         (size > 0).then_some(chunk)
     }
 
-    /// The next events of a stream, as far as one chunk has them: their names and data. Comments are passed over. `None` at its end.
+    /// Reads the next events of a stream, as far as one chunk contains them: their names and data. Comments are
+    /// skipped. `None` at its end.
     pub fn events(&mut self) -> Option<Vec<(String, Value)>> {
         let chunk = String::from_utf8(self.chunk()?).unwrap();
         let blocks = chunk.split("\n\n").filter_map(|block| {
@@ -331,7 +333,7 @@ impl Client {
         Some(blocks.collect())
     }
 
-    /// The next event of this name, passing over others.
+    /// Reads events until one has this name.
     pub fn event(&mut self, name: &str) -> Value {
         loop {
             let events = self.events().unwrap_or_else(|| panic!("the stream ended before `{name}`"));
@@ -341,7 +343,7 @@ impl Client {
         }
     }
 
-    /// `None` when the peer has closed.
+    /// Reads a line; `None` when the peer has closed the connection.
     pub fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         match self.reader.read_line(&mut line) {
@@ -353,7 +355,7 @@ impl Client {
     }
 }
 
-/// What came back.
+/// An answer of the server.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -374,14 +376,14 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The body of an answer with this status.
+    /// Returns the body of an answer with this status.
     #[track_caller]
     pub fn is(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
         if self.body.is_empty() { Value::Null } else { self.json() }
     }
 
-    /// Asserts that it is a problem document of this kind, and gives its detail.
+    /// Asserts that the answer is a problem document of this kind, and returns its detail.
     #[track_caller]
     pub fn problem(&self, status: u16, slug: &str) -> String {
         let document = self.is(status);
@@ -392,7 +394,7 @@ impl Answer {
     }
 }
 
-/// A configuration that never changes but for the level of the log.
+/// A configuration where only the log level changes.
 #[derive(Default)]
 struct Fixed {
     level: Mutex<(u64, Option<String>)>,
@@ -459,7 +461,7 @@ impl Configuration for Fixed {
     }
 }
 
-/// Two listeners that show one certificate, and one of them twice.
+/// Two listeners that use one certificate, and one of them twice.
 fn expiries() -> Vec<(String, Expiry)> {
     let expiry = |file: &str, not_after| Expiry { kind: ExpiryKind::Server, file: file.into(), not_after };
     let shown =
@@ -467,11 +469,11 @@ fn expiries() -> Vec<(String, Expiry)> {
     shown.map(|(listener, file, not_after)| (listener.to_owned(), expiry(file, not_after))).into()
 }
 
-/// A node of a cluster. Its cores agree to remove every member but one that is `stuck` or in its ninth incarnation, and to change the leader.
-/// The view shows the change a while later. The node is told to leave once.
+/// A node of a cluster. Its cores agree to remove every member but one that is `stuck` or in its ninth incarnation, and
+/// to change the leader. The view shows the change a while later. The node can be ordered to leave once.
 struct Part {
     view: Mutex<Option<api::ClusterView>>,
-    /// What is in the view when it has been looked at so often.
+    /// The next view, and the number of reads until it is in force.
     next: Mutex<Option<(u8, api::ClusterView)>>,
     silence: Duration,
     leaves: AtomicBool,
@@ -505,7 +507,7 @@ impl api::Cluster for Part {
                 Err(api::OrderError::Unknown("nobody leads".to_owned()))
             }
             api::Order::Remove { incarnation, .. } if *incarnation != 9 => {
-                Err(api::OrderError::Refused("it has joined again meanwhile, in life 9".to_owned()))
+                Err(api::OrderError::Refused("it has joined again meanwhile, in incarnation 9".to_owned()))
             }
             api::Order::Leave if self.leaves.swap(true, Ordering::Relaxed) => {
                 Err(api::OrderError::Unknown("it leaves twice".to_owned()))
@@ -538,7 +540,7 @@ impl api::Cluster for Part {
     }
 }
 
-/// A disk that is full where there is a file `full`, and takes backups but for those called `taken`.
+/// A disk that is full while there is a file `full`, and accepts backups except with the name `taken`.
 struct Disk(PathBuf);
 
 impl Storage for Disk {

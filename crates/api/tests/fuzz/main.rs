@@ -1,5 +1,5 @@
-//! Random and damaged requests over real connections, for two seconds or as many as the environment variable
-//! `MERIDIAN_FUZZ_SECONDS` says. `MERIDIAN_FUZZ_SEED` gives another run than the usual one.
+//! Random and damaged requests over real connections, for two seconds or the time in the environment variable
+//! `MERIDIAN_FUZZ_SECONDS`. `MERIDIAN_FUZZ_SEED` selects another run than the default one.
 
 #[allow(dead_code)]
 #[path = "../api/support.rs"]
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use api::Role;
 use support::Server;
 
-/// Of a run whose length nobody asked for.
+/// Number of rounds of a run without a given duration.
 const ROUNDS_MAX: u64 = 20_000;
 const SECONDS: u64 = 2;
 const SIDE_BY_SIDE: usize = 16;
-/// What is never asked for: it would change who may ask.
+/// Paths that are never requested: they would change the rights of the callers.
 const SPARED: &[&str] = &["/api/v1/keys"];
 
 #[test]
@@ -31,7 +31,7 @@ fn no_request_makes_the_server_fail_hang_or_panic() {
     });
     let token = server.token(Role::Admin);
     let operations = operations();
-    // Many at a time: most of a round is the wait for what a damaged request does not say.
+    // Many at a time: most of a round is the wait for the missing rest of a damaged request.
     let (rounds, answered) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..SIDE_BY_SIDE {
@@ -55,10 +55,10 @@ fn no_request_makes_the_server_fail_hang_or_panic() {
     server.get("/health/live").is(200);
 }
 
-/// Whether it was answered.
+/// Sends one request. Returns whether it was answered.
 fn run(server: &Server, request: &[u8], seed: u64, round: u64) -> bool {
     let mut client = server.connect();
-    // The server may have closed before the end.
+    // The server may have closed the connection before the end.
     let _ = client.try_send(request);
     let Some(status) = client.line() else { return false };
     let whence =
@@ -67,7 +67,7 @@ fn run(server: &Server, request: &[u8], seed: u64, round: u64) -> bool {
     let code: u16 =
         code.and_then(|rest| rest.get(..3)?.parse().ok()).unwrap_or_else(|| panic!("{}", whence()));
     if code >= 500 {
-        // A body that does not come is the one thing that the server may be late for.
+        // Only a missing body may make the server late.
         assert_eq!(code, 503, "{}", whence());
         let rest: String = std::iter::from_fn(|| client.line()).take_while(|line| !line.is_empty()).collect();
         assert!(rest.contains("application/problem+json"), "{} {rest}", whence());
@@ -75,7 +75,7 @@ fn run(server: &Server, request: &[u8], seed: u64, round: u64) -> bool {
     true
 }
 
-/// Method and path of everything that can be asked.
+/// Returns method and path of all operations.
 fn operations() -> Vec<(String, String)> {
     let document = serde_json::to_value(api::document()).unwrap();
     let paths = document["paths"].as_object().unwrap();

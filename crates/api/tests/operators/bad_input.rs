@@ -1,4 +1,4 @@
-//! Requests that make no sense: what is wrong with them, and that nothing comes of it.
+//! Invalid requests: the reported fault, and the absence of effects.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn refused(fixture: &Fixture, path: &str, status: u16, says: &str) {
 }
 
 #[test]
-fn queries_that_make_no_sense_are_refused() {
+fn invalid_queries_are_refused() {
     let fixture = Fixture::start();
     let refused = |path: &str, says: &str| refused(&fixture, path, 400, says);
     for listing in ["clients", "subscriptions", "retained", "bans", "routes", "clients/c/queue"] {
@@ -35,7 +35,7 @@ fn queries_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn topics_and_filters_that_are_none_are_refused() {
+fn invalid_topics_and_filters_are_refused() {
     let fixture = Fixture::start();
     let refused = |path: &str| refused(&fixture, path, 422, "");
     refused("subscriptions?filter=a/%23/b");
@@ -49,7 +49,7 @@ fn topics_and_filters_that_are_none_are_refused() {
 }
 
 #[test]
-fn traces_that_make_no_sense_are_refused() {
+fn invalid_traces_are_refused() {
     let fixture = Fixture::start();
     let refused =
         |query: &str, status, says: &str| refused(&fixture, &format!("trace?{query}"), status, says);
@@ -63,14 +63,14 @@ fn traces_that_make_no_sense_are_refused() {
     refused("topic=a&events=0", 400, "1 to 100000");
     refused("topic=a&events=100001", 400, "1 to 100000");
     refused("topic=a&kind=puback", 400, "publish_in");
-    // None of these has kept a place.
+    // None of these has kept a slot.
     for _ in 0..3 {
         fixture.stream("/api/v1/trace?topic=a");
     }
 }
 
 #[test]
-fn messages_that_nobody_could_send_are_refused() {
+fn invalid_messages_are_refused() {
     let fixture = Fixture::start();
     #[track_caller]
     fn refused(fixture: &Fixture, message: Value, status: u16, field: &str) {
@@ -109,7 +109,7 @@ fn messages_that_nobody_could_send_are_refused() {
     fixture.http().send("POST", "/api/v1/publish", "{\"topic\":\"a\"} x").problem(400);
 }
 
-/// Refused by what it says of its length; it does not have to be sent to be refused.
+/// The body is refused because of its announced length; it need not be sent.
 #[test]
 fn a_body_that_is_too_large_is_refused_whole() {
     let fixture = Fixture::start();
@@ -118,7 +118,7 @@ fn a_body_that_is_too_large_is_refused_whole() {
 }
 
 #[test]
-fn subscriptions_that_no_client_could_make_are_refused_with_all_that_is_wrong() {
+fn invalid_subscriptions_are_refused_with_all_faults() {
     let fixture = Fixture::start();
     let _client = fixture.client("c");
     let wanted = json!({"filter": "a/#/b", "qos": 3, "retain_handling": 3, "subscription_id": 0});
@@ -141,7 +141,7 @@ fn subscriptions_that_no_client_could_make_are_refused_with_all_that_is_wrong() 
     assert_eq!(fixture.all("/api/v1/clients/c/subscriptions", 10).len(), 0);
 }
 
-/// Nothing above has hurt the node.
+/// A filter that matches everything has done the node no harm.
 #[test]
 fn filters_that_match_everything_are_answered_page_by_page() {
     let fixture = Fixture::start();

@@ -1,4 +1,4 @@
-//! Bans: whom they keep out, whom they send away, and for how long.
+//! Bans: the clients that they refuse and disconnect, and their duration.
 
 use mqtt::{ReasonCode, Version};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ fn username(username: &'static str) -> With {
 }
 
 #[test]
-fn a_ban_sends_away_whom_it_means_and_keeps_them_out() {
+fn a_ban_disconnects_and_refuses_its_clients() {
     for (kind, value) in [
         ("client_id", "eve-1"),
         ("client_id", "eve*"),
@@ -50,7 +50,7 @@ fn a_ban_sends_away_whom_it_means_and_keeps_them_out() {
 }
 
 #[test]
-fn those_whom_it_does_not_mean_stay() {
+fn clients_that_do_not_match_a_ban_stay() {
     let fixture = Fixture::start();
     let mut adam = fixture.client_with("adam", username("adam"));
     for (kind, value) in [
@@ -63,7 +63,7 @@ fn those_whom_it_does_not_mean_stay() {
     ] {
         fixture.post("/api/v1/bans", json!({"kind": kind, "value": value})).expect(201);
     }
-    // Once all have been looked at.
+    // Clients are checked in order, so all have been checked when the last one is disconnected.
     let mut eve = fixture.client_with("probe", username("eve"));
     fixture.post("/api/v1/bans", json!({"kind": "username", "value": "eve"})).expect(201);
     assert_eq!(eve.next(), Got::Disconnect(ReasonCode::AdministrativeAction));
@@ -73,7 +73,7 @@ fn those_whom_it_does_not_mean_stay() {
 }
 
 #[test]
-fn many_clients_are_sent_away() {
+fn a_ban_disconnects_many_clients() {
     let fixture = Fixture::start();
     let mut clients: Vec<_> = (0..200).map(|number| fixture.client(&format!("bot-{number}"))).collect();
     let mut bystander = fixture.client("human");
@@ -105,7 +105,7 @@ fn a_ban_is_written_down_before_it_is_answered() {
 }
 
 #[test]
-fn what_cannot_be_banned_is_said_with_the_fix() {
+fn an_invalid_ban_is_refused_with_the_remedy() {
     let fixture = Fixture::start();
     #[track_caller]
     fn refused(fixture: &Fixture, body: Value, status: u16, says: &str) {

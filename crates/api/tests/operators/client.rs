@@ -1,4 +1,4 @@
-//! An MQTT client that does nothing by itself, unless it is told to acknowledge.
+//! An MQTT client that does nothing by itself, unless it is set to acknowledge.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -16,7 +16,7 @@ pub struct Client {
     version: Version,
 }
 
-/// What a CONNECT says beyond the name.
+/// Options of a CONNECT, in addition to the name.
 #[derive(Clone, Copy, Debug)]
 pub struct With {
     pub version: Version,
@@ -52,7 +52,7 @@ pub struct Message {
     pub user_properties: Vec<(String, String)>,
 }
 
-/// What came from the server.
+/// A packet from the server, or the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Got {
     ConnAck(ReasonCode),
@@ -117,7 +117,7 @@ impl Client {
         self.send(&Packet::Publish(publish));
     }
 
-    /// The server has worked through everything sent before.
+    /// Waits until the server has processed everything sent before.
     pub fn ping(&mut self) {
         self.send(&Packet::PingReq);
         loop {
@@ -137,7 +137,7 @@ impl Client {
         assert_eq!(self.next(), Got::End);
     }
 
-    /// The next message, which is not acknowledged.
+    /// Returns the next message, without an acknowledgement.
     #[track_caller]
     pub fn message(&mut self) -> Message {
         match self.next() {

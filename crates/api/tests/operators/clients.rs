@@ -1,4 +1,4 @@
-//! Listing clients, looking at one, and closing them.
+//! Lists of clients, details of one, and the end of connections.
 
 use mqtt::{QoS, ReasonCode, Version};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn names(items: &[Value]) -> Vec<&str> {
 }
 
 #[test]
-fn a_connected_client_is_listed_as_what_it_is() {
+fn a_connected_client_is_listed_with_its_details() {
     let fixture = Fixture::start();
     let mut client = fixture
         .client_with("sensor-1", With { username: Some("ops"), receive_maximum: 20, ..With::default() });
@@ -52,7 +52,7 @@ fn a_connected_client_is_listed_as_what_it_is() {
 }
 
 #[test]
-fn a_session_whose_client_is_away_is_listed_with_what_waits_for_it() {
+fn a_session_without_a_client_is_listed_with_its_queue() {
     let fixture = Fixture::start();
     fixture.absent("away", &["a/#"]);
     for number in 0..3 {
@@ -98,7 +98,7 @@ fn deliveries_in_flight_of_a_session_are_shown_as_such() {
     let fixture = Fixture::start();
     let mut client = fixture.client_with("slow", With { expiry: 60, receive_maximum: 1, ..With::default() });
     client.subscribe("a", QoS::AtLeastOnce);
-    // The first is sent and acknowledged late, the second waits for that.
+    // The first is sent and acknowledged late; the second waits for that.
     for payload in ["first", "second"] {
         fixture.post("/api/v1/publish", json!({"topic": "a", "payload": payload, "qos": 1})).expect(200);
     }
@@ -150,7 +150,7 @@ fn filters_choose_clients() {
     chosen("search=thing&version=5.0&username=alice&connected=true", &["thing-five"]);
 }
 
-/// Everything that MQTT lets a Client Identifier be.
+/// All forms of Client Identifiers that MQTT allows.
 #[test]
 fn client_identifiers_of_all_kinds_stand_in_paths() {
     let fixture = Fixture::start();
@@ -195,7 +195,7 @@ pub fn percent_encoded(text: &str) -> String {
 }
 
 #[test]
-fn who_is_not_there_is_not_found() {
+fn an_unknown_client_is_not_found() {
     let fixture = Fixture::start();
     let found = |answer: crate::http::Answer| {
         let detail = answer.problem(404);

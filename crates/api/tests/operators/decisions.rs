@@ -1,4 +1,4 @@
-//! Asking what a client may do.
+//! Decisions about the actions of a client.
 
 use auth::RuleSet;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ fn ask(fixture: &Fixture, question: Value) -> Value {
 }
 
 #[test]
-fn the_rule_that_decides_is_told() {
+fn the_deciding_rule_is_named() {
     let fixture = Fixture::start();
     let question = json!({"client_id": "c", "action": "subscribe", "topic": "$share/g/news/#"});
     let answer = ask(&fixture, question.clone());
@@ -26,7 +26,7 @@ fn the_rule_that_decides_is_told() {
     assert_eq!((&answer["allowed"], &answer["decided_by"]), (&json!(false), &json!("no_match")));
     assert_eq!(answer["steps"][0]["by"], "database");
     assert_eq!(answer["steps"][0]["opinion"], "none");
-    // What is known of a client that is here counts.
+    // The attributes of a connected client are used.
     let _alice = fixture.client_with("c", With { username: Some("alice"), ..With::default() });
     let answer = ask(&fixture, question);
     assert_eq!((&answer["allowed"], &answer["decided_by"]), (&json!(true), &json!("database")));
@@ -45,7 +45,7 @@ fn the_rule_that_decides_is_told() {
 }
 
 #[test]
-fn a_question_that_makes_no_sense_is_told_what_is_wrong() {
+fn an_invalid_question_is_refused_with_the_fault() {
     let fixture = Fixture::start();
     for (field, value) in
         [("action", json!("read")), ("topic", json!("a/#")), ("qos", json!(3)), ("address", json!("host"))]

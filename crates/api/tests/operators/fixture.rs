@@ -36,12 +36,12 @@ impl Fixture {
         Fixture::of(change, &[], &local).0
     }
 
-    /// A node whose records are those of a cluster.
+    /// Starts a node whose configuration store is that of a cluster.
     pub fn in_cluster(cores: Arc<dyn Proposer>) -> Fixture {
         Fixture::attached(&|config_store| config_store.attach(cores.clone()))
     }
 
-    /// The same, whose ledger has to be attached to the cores.
+    /// Starts the same node, where the caller attaches the store to the cores.
     pub fn attached(attach: &dyn Fn(&Arc<ReplicatedStore>)) -> Fixture {
         let agreed = |data_dir: &Path| {
             let config_store = Arc::new(ReplicatedStore::open(data_dir, "node-1", 1).unwrap());
@@ -51,7 +51,7 @@ impl Fixture {
         Fixture::of(|_| {}, &[], &agreed).0
     }
 
-    /// With API keys, whose tokens come in the order of the roles.
+    /// Starts a node with API keys. Returns their tokens in the order of the roles.
     pub fn with_keys(roles: &[Role]) -> (Fixture, Vec<String>) {
         Fixture::of(|_| {}, roles, &local)
     }
@@ -156,7 +156,7 @@ impl Fixture {
         Client::connect(self.mqtt(), name, with)
     }
 
-    /// A durable session whose client went.
+    /// Creates a durable session whose client is not connected.
     pub fn absent(&self, name: &str, filters: &[&str]) {
         let mut client = self.client_with(name, With { expiry: 3600, ..With::default() });
         for filter in filters {
@@ -189,7 +189,7 @@ impl Fixture {
         self.http.stream(path)
     }
 
-    /// All items of a listing, page by page.
+    /// Returns all items of a listing, page by page.
     pub fn all(&self, path: &str, limit: usize) -> Vec<Value> {
         let sign = if path.contains('?') { '&' } else { '?' };
         let (mut items, mut cursor) = (Vec::new(), String::new());
@@ -218,7 +218,7 @@ impl Drop for Fixture {
         if let Some(node) = self.node.take() {
             node.stop(Duration::from_millis(100));
         }
-        // A test that failed says more than a directory that stays.
+        // The failure of a test says more than a directory that remains.
         let _ = std::fs::remove_dir_all(&self.data_dir);
     }
 }
@@ -227,7 +227,7 @@ fn local(data_dir: &Path) -> Arc<dyn ConfigStore> {
     Arc::new(LocalStore::open(data_dir).unwrap())
 }
 
-/// A configuration that nobody changes.
+/// A configuration that never changes.
 struct Fixed;
 
 impl Configuration for Fixed {

@@ -1,4 +1,4 @@
-//! The least of an HTTP client.
+//! A minimal HTTP client.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -21,7 +21,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The body of an answer with this status.
+    /// Returns the body of an answer with this status.
     #[track_caller]
     pub fn expect(self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}", self.body);
@@ -31,7 +31,7 @@ impl Answer {
         serde_json::from_str(&self.body).expect("JSON")
     }
 
-    /// The detail of a problem document with this status.
+    /// Returns the detail of a problem document with this status.
     #[track_caller]
     pub fn problem(self, status: u16) -> String {
         assert!(self.head.contains("content-type: application/problem+json"), "{} {}", self.head, self.body);
@@ -52,14 +52,14 @@ impl Http {
         answer(stream)
     }
 
-    /// Says that a body of so many bytes will come, and sends none.
+    /// Announces a body of this length, and sends none.
     pub fn announce(&self, method: &str, path: &str, length: usize) -> Answer {
         answer(self.open("1.1", method, path, length))
     }
 
-    /// A stream of events; its head is read.
+    /// Opens a stream of events, and reads its head.
     pub fn stream(&self, path: &str) -> Events {
-        // In HTTP/1.0 a body without a length ends with the connection, so there are no chunks to put together.
+        // In HTTP/1.0 a body without a length ends with the connection, so it has no chunks.
         let mut reader = BufReader::new(self.open("1.0", "GET", path, 0));
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -102,7 +102,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// The next event and its data; `None` at the end of the stream. Comments are skipped.
+    /// Returns the next event and its data; `None` at the end of the stream. Comments are skipped.
     pub fn next(&mut self) -> Option<(String, Value)> {
         let (mut event, mut data) = (String::new(), Value::Null);
         loop {
@@ -121,7 +121,7 @@ impl Events {
         }
     }
 
-    /// The data of the next event of a trace.
+    /// Returns the data of the next event of a trace.
     #[track_caller]
     pub fn traced(&mut self) -> Value {
         let (event, data) = self.next().expect("an event");

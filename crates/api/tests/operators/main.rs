@@ -1,4 +1,4 @@
-//! What operators ask of a node and do to it, over real HTTP, with real MQTT clients on the other side.
+//! Requests of operators to a node, over real HTTP, with real MQTT clients on the other side.
 
 mod bad_input;
 mod bans;
@@ -19,10 +19,10 @@ mod users;
 
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes on a busy machine: what needs it has failed.
+/// Upper bound for every wait on a busy machine; a test that needs longer has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Asks until there is an answer: for what becomes true a moment after something else.
+/// Repeats a request until there is a result, for conditions that become true after a moment.
 #[track_caller]
 fn eventually<T>(what: &str, ask: impl Fn() -> Option<T>) -> T {
     let begun = Instant::now();

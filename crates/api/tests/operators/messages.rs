@@ -21,7 +21,7 @@ fn a_message_reaches_its_subscriber_at_each_qos() {
 }
 
 #[test]
-fn a_message_for_nobody_is_taken_and_said_to_be_so() {
+fn a_message_without_subscribers_is_accepted_and_reported() {
     let fixture = Fixture::start();
     for qos in 0..3 {
         let sent = fixture.post("/api/v1/publish", json!({"topic": "a", "qos": qos})).expect(200);
@@ -45,7 +45,7 @@ fn bytes_and_properties_arrive_as_they_were_given() {
 }
 
 #[test]
-fn a_batch_arrives_in_its_order_and_says_what_became_of_each_message() {
+fn a_batch_arrives_in_its_order_and_reports_each_result() {
     let fixture = Fixture::start();
     let mut client = fixture.client("c");
     client.subscribe("a", QoS::AtLeastOnce);
@@ -56,7 +56,7 @@ fn a_batch_arrives_in_its_order_and_says_what_became_of_each_message() {
         _ => json!({"topic": "a", "payload": number.to_string(), "qos": 1}),
     };
     let messages: Vec<_> = (0..300).map(message).collect();
-    // Read on the side: what is not read stops the publisher.
+    // A second thread reads: a queue that nobody reads would stop the publisher.
     let reader = std::thread::spawn(move || {
         let mut payloads = Vec::new();
         while payloads.len() < 297 {

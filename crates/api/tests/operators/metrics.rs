@@ -1,4 +1,4 @@
-//! Topic metrics, slow subscribers, and the busiest.
+//! Topic metrics, slow subscribers, and the busiest clients.
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ fn there_are_at_most_64_topic_metrics() {
 }
 
 #[test]
-fn who_acknowledges_late_is_a_slow_subscriber() {
+fn a_client_that_acknowledges_late_is_a_slow_subscriber() {
     let fixture = Fixture::with(|settings| settings.monitor.slow_threshold = Duration::from_millis(5));
     let mut client = fixture.client("sleepy");
     client.subscribe("a/b", QoS::AtLeastOnce);
@@ -59,7 +59,7 @@ fn who_acknowledges_late_is_a_slow_subscriber() {
     quick.subscribe("a/+", QoS::AtMostOnce);
     fixture.post("/api/v1/publish", json!({"topic": "a/b", "qos": 1})).expect(200);
     let message = client.message();
-    // As slow as it has to be.
+    // As slow as necessary.
     let received = Instant::now();
     while received.elapsed() < Duration::from_millis(50) {
         std::thread::yield_now();
@@ -104,7 +104,7 @@ fn the_busiest_are_known_after_a_window() {
             eventually("a window is whole", || {
                 let top = fixture.get("/api/v1/top?limit=1").expect(200);
                 let found = |what: &str| !top[what].as_array().unwrap().is_empty();
-                // Each worker counts in windows of its own.
+                // Each worker counts in its own windows.
                 (found("publishers") && found("subscribers") && found("topics")).then_some(top)
             })
         }));

@@ -59,11 +59,11 @@ fn a_change_that_the_cores_refuse_is_unavailable_and_says_that_nothing_has_chang
 }
 
 #[test]
-fn a_change_that_nobody_knows_of_is_unavailable_and_says_to_look_first() {
+fn a_change_with_an_unknown_result_is_unavailable_and_says_to_look_first() {
     check(true, "undecided", "look before you try again");
 }
 
-/// Cores that agree while they are there.
+/// Cores that agree while they are up.
 #[derive(Default)]
 struct Cores {
     are_there: AtomicBool,
@@ -80,7 +80,7 @@ impl Proposer for Cores {
         }
         callback(Ok(self.records.lock().unwrap().apply(&batch)));
         let (records, copy) = (self.records.clone(), self.copy.get().and_then(Weak::upgrade).unwrap());
-        // Who waits for the copy waits in the ledger. What is told later is never less.
+        // The change waits for the copy in the store. A later update is never an older one.
         std::thread::spawn(move || {
             let records = records.lock().unwrap();
             copy.take(&RecordUpdate::Whole { founded: 1, bytes: records.whole().into() });
@@ -94,7 +94,7 @@ impl Proposer for Cores {
 
 /// `meridian key` needs no key, and no more than one node.
 #[test]
-fn a_key_that_is_wanted_beside_a_node_of_a_cluster_waits_for_the_cores_and_for_the_node() {
+fn a_key_request_on_a_node_of_a_cluster_waits_for_the_cores_and_for_the_node() {
     let cores = Arc::new(Cores::default());
     let mut fixture = Fixture::attached(&|config_store| {
         cores.copy.set(Arc::downgrade(config_store)).unwrap();
@@ -121,7 +121,7 @@ fn a_key_that_is_wanted_beside_a_node_of_a_cluster_waits_for_the_cores_and_for_t
     let audit = fixture.as_key(&token).request("GET", "/api/v1/audit", None).expect(200);
     assert_eq!(audit["items"][0]["by"], "meridian key");
 
-    // The node is stopped, and nobody else may change its copy.
+    // The node is stopped, and no other process may change its copy.
     fixture.stop_http();
     let outcome = file.remove("lost").unwrap();
     assert!(matches!(outcome, Outcome::Pending { runs: false, .. }), "{outcome:?}");

@@ -16,7 +16,7 @@ fn counts(items: &[Value], field: &str) -> HashMap<String, usize> {
     counts
 }
 
-/// 300 that are connected and 2,700 that are away: both ends of a connection are descriptors of this process.
+/// 300 connected clients and 2,700 that are not: both ends of a connection are descriptors of this process.
 #[test]
 fn each_of_3000_clients_is_on_one_page_when_nothing_changes() {
     let fixture = Fixture::start();
@@ -29,13 +29,13 @@ fn each_of_3000_clients_is_on_one_page_when_nothing_changes() {
         let counts = counts(&items, "client_id");
         assert_eq!((items.len(), counts.len()), (3000, 3000), "limit {limit}");
     }
-    // Deep in the pages a search finds one.
+    // A search finds a client deep in the pages.
     let found = fixture.all("/api/v1/clients?search=away-2345", 1);
     assert_eq!(found.len(), 1);
 }
 
 #[test]
-fn those_who_stay_are_listed_once_while_others_come_and_go() {
+fn clients_that_stay_are_listed_once_while_others_come_and_go() {
     let fixture = Fixture::start();
     let _stay: Vec<Client> = (0..100).map(|number| fixture.client(&format!("stay-{number}"))).collect();
     for number in 0..100 {

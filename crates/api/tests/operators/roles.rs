@@ -1,4 +1,4 @@
-//! Which role is needed for what.
+//! Required roles of requests.
 
 use api::Role;
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! The rule database: the order of rules, and what a change does to clients.
+//! The rule database: the order of rules, and the effect of a change on clients.
 
 use mqtt::QoS;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ fn rules(fixture: &Fixture) -> Vec<String> {
 }
 
 #[test]
-fn rules_are_added_moved_changed_and_removed_by_place_and_id() {
+fn rules_are_added_moved_changed_and_removed_by_position_and_id() {
     let fixture = Fixture::start();
     let add = |topic: &str, position: Value| {
         fixture.post(
@@ -50,7 +50,7 @@ fn rules_are_added_moved_changed_and_removed_by_place_and_id() {
 }
 
 #[test]
-fn what_is_no_rule_is_refused_with_the_fix() {
+fn an_invalid_rule_is_refused_with_the_remedy() {
     let fixture = Fixture::start();
     let refused = |body| fixture.post("/api/v1/rules", body).problem(422);
     assert!(refused(json!({"rule": "permit everyone publish a"})).contains("allow"));
@@ -65,21 +65,22 @@ fn what_is_no_rule_is_refused_with_the_fix() {
     assert_eq!(rules(&fixture), [""; 0]);
 }
 
-/// Without any rule everything is allowed here; the first one changes that for those who are connected.
+/// The first rule applies to connected clients: without any rule, everything is allowed here.
 #[test]
-fn a_rule_holds_for_those_who_are_connected() {
+fn a_rule_applies_to_connected_clients() {
     let fixture = Fixture::start();
-    let (mut hears, mut says) = (fixture.client("hears"), fixture.client_with("says", With::default()));
-    hears.subscribe("secret/a", QoS::AtMostOnce);
-    says.publish("secret/a", b"1", QoS::AtMostOnce);
-    assert_eq!(hears.message().payload, b"1");
+    let (mut subscriber, mut publisher) =
+        (fixture.client("subscriber"), fixture.client_with("publisher", With::default()));
+    subscriber.subscribe("secret/a", QoS::AtMostOnce);
+    publisher.publish("secret/a", b"1", QoS::AtMostOnce);
+    assert_eq!(subscriber.message().payload, b"1");
     let all =
         json!({"rules": [{"rule": "deny everyone subscribe secret/#"}, {"rule": "allow everyone all #"}]});
     fixture.http().request("PUT", "/api/v1/rules", Some(all)).expect(200);
     eventually("the subscription is gone", || {
-        let answer = fixture.get("/api/v1/clients/hears/subscriptions").expect(200);
+        let answer = fixture.get("/api/v1/clients/subscriber/subscriptions").expect(200);
         answer["items"].as_array().unwrap().is_empty().then_some(())
     });
     fixture.http().request("PUT", "/api/v1/rules", Some(json!({"rules": []}))).expect(200);
-    hears.subscribe("secret/a", QoS::AtMostOnce);
+    subscriber.subscribe("secret/a", QoS::AtMostOnce);
 }

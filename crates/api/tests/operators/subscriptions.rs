@@ -1,4 +1,4 @@
-//! Subscriptions: seen, made and taken on a client's behalf; routes, and who would get a message.
+//! Subscriptions: listed, made and removed on a client's behalf; routes, and the receivers of a message.
 
 use mqtt::QoS;
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ fn a_client_is_subscribed_and_unsubscribed_on_its_behalf() {
 }
 
 #[test]
-fn what_is_not_said_of_a_subscription_has_a_default() {
+fn subscription_options_have_defaults() {
     let fixture = Fixture::start();
     let _client = fixture.client("c");
     let done = fixture.post("/api/v1/clients/c/subscriptions", json!({"filter": "a"})).expect(201);
@@ -47,7 +47,7 @@ fn what_is_not_said_of_a_subscription_has_a_default() {
     assert_eq!(item, expected);
 }
 
-/// Nobody is there to be told.
+/// The client is not connected, so it cannot be notified.
 #[test]
 fn subscriptions_of_a_client_that_is_away_stay_as_they_are() {
     let fixture = Fixture::start();
@@ -119,7 +119,7 @@ fn routes_show_where_messages_go() {
 }
 
 #[test]
-fn who_would_get_a_message_is_told_before_it_is_sent() {
+fn receivers_of_a_message_are_listed_before_it_is_sent() {
     let fixture = Fixture::start();
     let mut here = fixture.client_with("here", With { expiry: 60, ..With::default() });
     here.subscribe("a/#", QoS::AtMostOnce);

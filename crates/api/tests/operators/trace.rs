@@ -1,4 +1,4 @@
-//! Traces: what they show, what they lose, and how they end.
+//! Traces: their events, their losses, and their ends.
 
 use mqtt::QoS;
 use serde_json::{Value, json};
@@ -65,7 +65,7 @@ fn a_topic_is_followed_in_and_out_and_payloads_stay_hidden() {
 }
 
 #[test]
-fn only_the_kinds_that_are_asked_for_come() {
+fn only_the_requested_kinds_are_sent() {
     let fixture = Fixture::start();
     let mut client = fixture.client("c");
     client.subscribe("a", QoS::AtMostOnce);
@@ -87,9 +87,10 @@ fn a_network_is_followed() {
     assert_eq!(elsewhere.next(), Some(("end".into(), json!({"reason": "time"}))), "nobody comes from there");
 }
 
-/// Nobody reads while far more comes than may wait: publishers are not held up, and each event is either shown or counted as lost.
+/// Nobody reads while far more events arrive than can wait. Publishers are not delayed, and each event is either shown
+/// or counted as lost.
 #[test]
-fn a_trace_of_everything_under_load_loses_visibly_and_holds_nobody_up() {
+fn a_trace_under_load_counts_its_losses_and_delays_nobody() {
     const MESSAGES: u64 = 50_000;
     let fixture = Fixture::start();
     let mut events =
@@ -100,7 +101,7 @@ fn a_trace_of_everything_under_load_loses_visibly_and_holds_nobody_up() {
         publisher.publish("a", &payload, QoS::AtMostOnce);
     }
     publisher.ping();
-    // Marks come until one is shown; with it comes the count of what is missing.
+    // Marks are sent until one is shown; with it comes the number of lost events.
     let reader = std::thread::spawn(move || {
         let (mut shown, mut lost) = (0, 0);
         loop {
@@ -128,12 +129,12 @@ fn a_trace_of_everything_under_load_loses_visibly_and_holds_nobody_up() {
         }
     }
     assert!(lost > 0 && shown > 0, "{shown} shown, {lost} lost");
-    // Marks may be among the lost.
+    // Marks may be among the lost events.
     assert!(shown + lost <= MESSAGES + marks, "{shown} shown, {lost} lost");
 }
 
 #[test]
-fn there_are_at_most_eight_traces_and_one_that_is_left_makes_room() {
+fn at_most_eight_traces_run_and_an_abandoned_one_frees_its_slot() {
     let fixture = Fixture::start();
     let mut streams: Vec<_> = (0..8).map(|_| fixture.stream("/api/v1/trace?topic=a")).collect();
     let answer = fixture.get("/api/v1/trace?topic=a");

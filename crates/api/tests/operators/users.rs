@@ -1,4 +1,4 @@
-//! The user database: who is in it, what is shown of it, and what a change does to those who are connected.
+//! The user database: its users, their visible fields, and the effect of a change on connected clients.
 
 use mqtt::ReasonCode;
 use serde_json::{Value, json};
@@ -67,7 +67,7 @@ fn a_user_is_made_shown_changed_and_removed_and_the_password_is_never_seen() {
 }
 
 #[test]
-fn a_change_sends_away_whom_it_is_about() {
+fn a_change_disconnects_its_user() {
     let changes = [
         ("PATCH", "", json!({"password": "new"}), true),
         ("PATCH", "", json!({"enabled": false}), true),
@@ -92,7 +92,7 @@ fn a_change_sends_away_whom_it_is_about() {
         if goes {
             assert_eq!(hers.next(), Got::Disconnect(ReasonCode::AdministrativeAction), "{method}{query}");
         }
-        // Once all have been looked at.
+        // When bob is disconnected, all clients have been checked.
         assert_eq!(fixture.delete("/api/v1/users/bob").status, 204);
         assert_eq!(bobs.next(), Got::Disconnect(ReasonCode::AdministrativeAction));
         if !goes {
@@ -121,7 +121,7 @@ fn users_are_listed_in_pages_and_found_by_a_part() {
 }
 
 #[test]
-fn many_users_are_brought_in_as_json_or_csv() {
+fn many_users_are_imported_as_json_or_csv() {
     let fixture = Fixture::start();
     let import = |body| fixture.post("/api/v1/users/import", body);
     let users =
@@ -157,7 +157,7 @@ fn many_users_are_brought_in_as_json_or_csv() {
 }
 
 #[test]
-fn what_is_wrong_with_a_user_is_said_and_a_password_is_not_repeated() {
+fn an_invalid_user_is_refused_and_its_password_is_not_repeated() {
     let fixture = Fixture::start();
     #[track_caller]
     fn refused(fixture: &Fixture, body: Value, says: &str) {

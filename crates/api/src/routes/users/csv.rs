@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_the_line_and_without_the_value() {
+    fn errors_name_the_line_and_not_the_value() {
         for (text, expected) in [
             ("", "must name the columns"),
             ("user\nalice", "line 1: unknown column `user`"),
