@@ -1,5 +1,5 @@
-//! Tells the binary its commit. Works without git and in an unpacked archive: then the commit is unknown, or what
-//! `MERIDIAN_COMMIT` says.
+//! Passes the commit to the binary. Works without git and in an unpacked archive: then the commit is unknown, or the
+//! value of `MERIDIAN_COMMIT`.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,9 +13,9 @@ fn main() {
 }
 
 fn commit() -> Option<String> {
-    // An archive unpacked inside somebody else's repository must not take that one's commit.
+    // An archive unpacked inside another repository must not take the commit of that one.
     git(&["ls-files", "--error-unmatch", "build.rs"])?;
-    // Of several trees of one repository each has its own HEAD; the branches are in the common directory.
+    // Each work tree of a repository has its own HEAD; the branches are in the common directory.
     for path in
         [git(&["rev-parse", "--git-path", "HEAD"])?, git(&["rev-parse", "--git-path", "packed-refs"])?]
     {
@@ -27,7 +27,7 @@ fn commit() -> Option<String> {
     git(&["rev-parse", "--short=12", "HEAD"])
 }
 
-/// A path that does not exist would be taken for changed at every build.
+/// Watches a path if it exists: cargo treats a missing path as changed at every build.
 fn watch(path: &str) {
     if Path::new(path).exists() {
         println!("cargo::rerun-if-changed={path}");

@@ -59,7 +59,7 @@ def log(node):
     first = json.loads(process.stdout.readline())
     assert first["event"] == "log" and first["message"], first
     node.ctl("log", "level", "info,broker=debug")
-    while "changes what is logged" not in (event := json.loads(process.stdout.readline()))["message"]:
+    while "changes the log level" not in (event := json.loads(process.stdout.readline()))["message"]:
         assert event["event"] == "log", event
     process.send_signal(signal.SIGINT)
     assert process.wait(10) == 0

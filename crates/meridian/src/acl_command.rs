@@ -1,4 +1,4 @@
-//! `meridian acl check`: what the access rules say to one question, and which rule says it.
+//! `meridian acl check`: the decision of the access rules on one request, and the rule that decides.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -14,8 +14,8 @@ use crate::config::ConfigArgs;
 
 #[derive(Debug, Subcommand)]
 pub enum AclCommand {
-    /// Say whether a client may do something with a topic, and which source and rule decides. Exits with 0 when it
-    /// may, with 1 when not, with 2 when the question or the configuration is wrong
+    /// Check whether a client may do something with a topic, and show the source and rule that decide. Exits with 0
+    /// when it may, with 1 when not, with 2 when the request or the configuration is wrong
     Check(Box<AclCheckArgs>),
 }
 
@@ -23,7 +23,7 @@ pub enum AclCommand {
 pub struct AclCheckArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Ask this rules file only, whatever is configured
+    /// Check this rules file only, whatever is configured
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
     /// User name; without it, a client that has none
@@ -35,7 +35,7 @@ pub struct AclCheckArgs {
     /// Topic Name; to subscribe, the Topic Filter
     #[arg(short, long)]
     topic: String,
-    /// What the client wants
+    /// Action of the client
     #[arg(short, long)]
     action: ActionArg,
     /// QoS to publish or subscribe with
@@ -53,7 +53,7 @@ pub struct AclCheckArgs {
     /// An attribute of the user or its token; can be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     attribute: Vec<String>,
-    /// Name of the listener that the client comes in by
+    /// Name of the listener that the client connects to
     #[arg(long, value_name = "NAME", default_value = "")]
     listener: String,
 }
@@ -62,11 +62,11 @@ pub struct AclCheckArgs {
 enum ActionArg {
     Publish,
     Subscribe,
-    /// To be delivered a message
+    /// Receive a message
     Receive,
 }
 
-/// An answer: whether the client may, and why.
+/// Decision about the request, and the text to print.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     allowed: bool,
@@ -95,7 +95,7 @@ impl AclCheckArgs {
         let (action, topic) = self.action_and_topic()?;
         let attributes = self.attributes()?;
         if self.action == ActionArg::Publish && (topic == "$SYS" || topic.starts_with("$SYS/")) {
-            let why = "the broker takes nothing on `$SYS` from clients, whatever the rules".to_owned();
+            let why = "the broker accepts nothing on `$SYS` from clients, whatever the rules say".to_owned();
             return Ok(Answer { allowed: false, why });
         }
         let sources = match &self.rules {
@@ -129,7 +129,7 @@ impl AclCheckArgs {
             if remote_sources.contains(&name) {
                 let name = name.as_str();
                 why.push_str(&format!(
-                    "\n{name} is asked by a running node only: POST /api/v1/rules/test has its word"
+                    "\n{name} is asked by a running node only: use POST /api/v1/rules/test"
                 ));
             }
         }
@@ -143,11 +143,12 @@ impl AclCheckArgs {
         let qos = QoS::from_bits(self.qos).ok_or("--qos is 0, 1 or 2")?;
         if self.action == ActionArg::Subscribe {
             let subscription = Subscription::parse(&self.topic)
-                .map_err(|why| format!("`{}` is no Topic Filter: {why}", self.topic))?;
-            // Rules speak of the filter only, not of `$share/group/`.
+                .map_err(|why| format!("`{}` is not a Topic Filter: {why}", self.topic))?;
+            // Rules name the filter only, not `$share/group/`.
             return Ok((Action::Subscribe { qos }, subscription.filter.as_str()));
         }
-        TopicName::parse(&self.topic).map_err(|why| format!("`{}` is no Topic Name: {why}", self.topic))?;
+        TopicName::parse(&self.topic)
+            .map_err(|why| format!("`{}` is not a Topic Name: {why}", self.topic))?;
         match self.action {
             ActionArg::Publish => Ok((Action::Publish { qos, retain: self.retain }, &self.topic)),
             _ => Ok((Action::Receive, &self.topic)),
@@ -166,7 +167,7 @@ impl AclCheckArgs {
 /// Name and value.
 type Attribute = (Box<str>, Box<str>);
 
-/// Who decides, on the first line; then what everybody else says that is asked.
+/// Describes the source that decides on the first line, then the opinions of the other sources.
 fn describe(explanation: &Explanation) -> String {
     let Explanation { steps, decided_by, .. } = explanation;
     let decisive = &steps[*decided_by];
@@ -210,7 +211,7 @@ pattern deny devices/%c/private
         command: AclCommand,
     }
 
-    /// The rules in a file of one test, removed at its end.
+    /// The rules in a file of one test, removed at the end of the test.
     struct File(PathBuf);
 
     impl File {
@@ -225,7 +226,7 @@ pattern deny devices/%c/private
             Auth { acl_file: Some(self.0.clone()), acl_subscribe: subscribe, ..Auth::default() }
         }
 
-        /// What the command prints, the file called `F`.
+        /// Output of the command; the file is called `F` in it.
         fn ask(&self, question: &str) -> (bool, String) {
             let Answer { allowed, why } = answer(&self.settings(SubscribeRule::Covered), question).unwrap();
             let why = why.split_once("\n  not asked").map_or(&*why, |(decisive, _)| decisive);
@@ -247,7 +248,7 @@ pattern deny devices/%c/private
     }
 
     #[test]
-    fn the_line_that_decides_is_shown() {
+    fn the_deciding_line_is_shown() {
         let file = File::new("line");
         let reason = |allowed, text: &str| (allowed, format!("acl_file: {text}"));
         let nobody = (
@@ -288,7 +289,7 @@ pattern deny devices/%c/private
     }
 
     #[test]
-    fn what_is_configured_counts() {
+    fn the_configured_sources_count() {
         let answer = |settings: &Auth| answer(settings, "--client c --topic # --action subscribe").unwrap();
         let file = File::new("configured");
         assert!(!answer(&file.settings(SubscribeRule::Covered)).allowed);
@@ -297,14 +298,14 @@ pattern deny devices/%c/private
     }
 
     #[test]
-    fn a_rules_file_is_asked_with_all_that_is_known_of_the_client() {
+    fn a_rules_file_is_checked_with_everything_known_about_the_client() {
         let file = File::new("rules");
         let text = "allow cert cn=gw-* publish gw/${cert_cn}/# qos 0 retain no\nallow attribute role=admin and address 10.0.0.0/8 \
                     and listener in all #\n";
         std::fs::write(&file.0, text).unwrap();
         let ask = |question: &str| {
             let path = file.0.display();
-            // What is configured does not matter.
+            // The configured sources do not matter.
             let settings = Auth { acl_file: Some("/nonexistent/acl".into()), ..Auth::default() };
             let Answer { allowed, why } =
                 answer(&settings, &format!("--rules {path} --client c {question}")).unwrap();
@@ -324,11 +325,11 @@ pattern deny devices/%c/private
     }
 
     #[test]
-    fn a_question_that_makes_no_sense_is_an_error() {
+    fn an_invalid_request_is_an_error() {
         let settings = Auth::default();
         for (question, part) in [
-            ("--client c --topic a/# --action publish", "no Topic Name"),
-            ("--client c --topic a/#/b --action subscribe", "no Topic Filter"),
+            ("--client c --topic a/# --action publish", "not a Topic Name"),
+            ("--client c --topic a/#/b --action subscribe", "not a Topic Filter"),
             ("--client c --topic a --action delete", "delete"),
             ("--client c --topic a --action publish --qos 3", "3"),
             ("--topic a --action publish", "--client"),

@@ -1,4 +1,5 @@
-//! `meridian bench`: the load generator, whose command line is its own because `-h` and `-V` mean other things there.
+//! `meridian bench`: the load generator. It parses its own command line, because `-h` and `-V` have other meanings
+//! there.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,7 +11,8 @@ use clap::Args;
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub struct BenchArgs {
-    /// conn, sub, pub, pubsub, ha or tx-rx, and its options; `--as mqttx` first for those of MQTTX
+    /// Command (conn, sub, pub, pubsub, ha or tx-rx) and its options; put `--as mqttx` first to use the options of
+    /// MQTTX
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     arguments: Vec<OsString>,
 }
@@ -26,8 +28,8 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
     ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
 }
 
-/// Runs the load generator when the program was called by the name of one that it stands in for: a link named `mqttx` or
-/// `emqtt_bench` takes that tool's command lines as they are.
+/// Runs the load generator when the program was started through a link named `mqttx` or `emqtt_bench`. It then
+/// accepts the command lines of that tool unchanged.
 pub fn by_name() -> Option<ExitCode> {
     let mut arguments = std::env::args_os();
     let name = arguments.next()?;

@@ -18,7 +18,7 @@ use crate::storage::StorageArgs;
 /// Version and commit.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("MERIDIAN_COMMIT"), ")");
 
-/// An MQTT broker. Without a command it runs a node, as `meridian start` does.
+/// Run an MQTT broker. Without a command, the program runs a node, as `meridian start` does.
 #[derive(Debug, Parser)]
 #[command(name = "meridian", version = VERSION, args_conflicts_with_subcommands = true)]
 pub struct Cli {
@@ -33,8 +33,9 @@ pub struct Cli {
 struct StartArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Instead of one node, a cluster on this machine, to try it: as in 3+2, three cores and two replicants on 127.0.0.1 to 127.0.0.5, each
-    /// a process with its data in a directory of its own below the data directory; --listen and --http choose the ports
+    /// Start a cluster on this machine instead of one node, to try it: 3+2 is three cores and two replicants on
+    /// 127.0.0.1 to 127.0.0.5. Each node is a process with its own directory below the data directory; --listen and
+    /// --http choose the ports
     #[arg(long, value_name = "CORES+REPLICANTS")]
     dev_cluster: Option<Size>,
 }
@@ -62,7 +63,7 @@ enum Command {
     Passwd(PasswdArgs),
     /// Explain the access rules
     Acl(AclCommandArgs),
-    /// Make, list and remove the API keys of a node
+    /// Create, list and remove the API keys of a node
     Key(KeyArgs),
     Storage(StorageArgs),
     /// Measure a broker, with the options of emqtt-bench: `meridian bench --help`
@@ -109,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_consistent() {
+    fn the_command_table_is_consistent() {
         use clap::CommandFactory as _;
         Cli::command().debug_assert();
     }
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn start_is_the_command_when_none_is_given() {
+    fn start_is_the_default_command() {
         assert!(parse("meridian").command.is_none());
         let cli = parse(
             "meridian --config x --set mqtt.qos_max=1 --set sys.interval=0 --listen [::1]:1 --workers 2",

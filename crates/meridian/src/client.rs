@@ -1,6 +1,6 @@
-//! `meridian pub` and `meridian sub`: a client on one blocking connection. `connection` is the one to read.
+//! `meridian pub` and `meridian sub`: a client on one blocking connection. Read `connection` first.
 //!
-//! **Invariant:** nothing is written to standard output but messages.
+//! **Invariant:** standard output carries messages only.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -18,18 +18,18 @@ mod tls_args;
 mod wait;
 mod websocket;
 
-/// Why a client did not do what it was asked for. Decides the exit code.
+/// Reason why a client failed. Decides the exit code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The network, the system, or a broker that talks nonsense: 1.
+    /// A failure of the network or the system, or a protocol error of the broker: 1.
     Trouble(String),
-    /// The command line asks for what cannot be: 2.
+    /// An impossible command line: 2.
     Usage(String),
-    /// The broker said no: 3.
+    /// A refusal by the broker: 3.
     Refused(String),
     /// The time given with `-W` is over: 27, as scripts for mosquitto's clients expect.
     TimedOut,
-    /// Nobody reads standard output any more, as after `| head`: 1, and nothing to say about it.
+    /// Standard output was closed, as by `| head`: 1, without a message.
     Unread,
 }
 
@@ -54,13 +54,13 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Says what went wrong and makes the exit code of it.
+/// Prints the failure and returns its exit code.
 fn report(command: &str, result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if failure != Failure::Unread {
-                // It may hold a Reason String of the broker.
+                // The text can contain a Reason String of the broker.
                 eprintln!("meridian {command}: {}", ctl::escape::lines(&failure.to_string()));
             }
             ExitCode::from(failure.exit_code())

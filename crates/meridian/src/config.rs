@@ -1,4 +1,4 @@
-//! The configuration of a node: the sections of all crates in one tree, and how it is read.
+//! The configuration of a node: the sections of all crates in one tree, and its layers.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -20,7 +20,7 @@ use crate::running::runtime_path;
 use crate::store::StorageSettings;
 use crate::system;
 
-/// Everything that can be set.
+/// All settings.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     pub node: NodeSettings,
@@ -40,62 +40,63 @@ pub struct Config {
 }
 
 section! {
-    /// The node itself.
+    /// Node-wide settings.
     [node]
     pub struct NodeSettings {
-        /// What logs call this node; the machine's name when unset.
+        /// Name of the node in logs and in its cluster; the machine's name when unset.
         pub name: Option<String> = "", at start;
-        /// Where the node keeps its data. Made when the first byte is written.
+        /// Directory for the node's data. It is created when the first byte is written.
         pub data_dir: PathBuf = "./data", at start;
-        /// How long a stop may take: clients are told, what is on its way to them is sent, then the rest is cut off.
+        /// Maximum time of a stop. Clients are notified and messages in flight to them are sent; after that,
+        /// connections are closed.
         pub shutdown_timeout: std::time::Duration = "5s" in "0s..=10m", at start;
     }
 }
 
 section! {
-    /// What the node says about itself, on standard error.
+    /// Log on standard error.
     [log]
     pub struct LogSettings {
-        /// `error`, `warn`, `info`, `debug` or `trace`, for single parts too: `info,edge=debug`.
+        /// Level of the log: `error`, `warn`, `info`, `debug` or `trace`, also for single parts: `info,edge=debug`.
         pub level: LogLevel = "info", on reload;
-        /// How a line looks.
+        /// Format of a line of the log.
         pub format: LogFormat = "text", at start;
-        /// Whether clients that connect and disconnect are logged, at level `info`.
+        /// Logging of clients that connect and disconnect, at level `info`.
         pub clients: ClientLog = "auto", on reload;
     }
 }
 
 choices! {
-    /// Whether clients that connect and disconnect are logged.
+    /// Logging of clients that connect and disconnect.
     pub enum ClientLog {
-        /// Only when standard error is a terminal.
+        /// Logs them when standard error is a terminal.
         Auto = "auto",
-        /// Always.
+        /// Always logs them.
         On = "on",
-        /// Never.
+        /// Never logs them.
         Off = "off",
     }
 }
 
 choices! {
-    /// How a line of the log looks.
+    /// Format of a line of the log.
     pub enum LogFormat {
-        /// For people.
+        /// Text for people.
         Text = "text",
-        /// One JSON object a line, for machines.
+        /// One JSON object per line, for machines.
         Json = "json",
     }
 }
 
-/// What is logged, in the words of `tracing-subscriber`'s `EnvFilter`. Checked when read.
+/// Level of the log in the syntax of `tracing-subscriber`'s `EnvFilter`. Parsing checks it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLevel(String);
 
 impl LogLevel {
-    /// With or without the events of clients that connect and disconnect.
+    /// Filter for this level, with or without the events of clients that connect and disconnect.
     pub fn filter(&self, clients: bool) -> EnvFilter {
         let clients = if clients { "" } else { "clients=off," };
-        // `openraft` logs each of its steps. A level that names one of these overrides this.
+        // `openraft` logs each of its steps. A level that names one of these targets overrides this.
         EnvFilter::new(format!("openraft=error,{clients}{}", self.0))
     }
 }
@@ -111,7 +112,8 @@ impl Value for LogLevel {
 
     fn from_raw(raw: &Raw) -> Result<Self, Invalid> {
         let text = String::from_raw(raw)?;
-        // A word alone is taken for the name of a part, at any level; as such it is more likely a slip.
+        // `EnvFilter` reads a single word as the name of a target, at any level; here it is more likely a misspelt
+        // level.
         let plain = text.split(',').all(|part| part.contains('=') || LEVELS.contains(&part.trim()));
         if text.is_empty() || !plain || EnvFilter::try_new(&text).is_err() {
             return Err(
@@ -171,7 +173,7 @@ impl Tree for Config {
     }
 }
 
-/// What the command line says about the configuration.
+/// Configuration options of the command line.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ConfigArgs {
     /// Configuration file (TOML); none is read unless named
@@ -180,47 +182,47 @@ pub struct ConfigArgs {
     /// One setting, as in mqtt.qos_max=1 or listener.0.address=[::1]:1883; can be repeated
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub set: Vec<String>,
-    /// Where clients connect, instead of the configured listeners; can be repeated [default: 127.0.0.1:1883]
+    /// Address for clients, instead of the configured listeners; can be repeated [default: 127.0.0.1:1883]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Vec<String>,
-    /// Where the API, metrics and the dashboard are served, or `off` [default: 127.0.0.1:18083]
+    /// Address of the API, metrics and the dashboard, or `off` [default: 127.0.0.1:18083]
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
-    /// Where the node keeps its data [default: ./data]
+    /// Directory for the node's data [default: ./data]
     #[arg(long, value_name = "DIRECTORY")]
     pub data_dir: Option<String>,
-    /// Threads that serve connections; 0 is one per CPU [default: 0]
+    /// Number of threads that serve connections; 0 is one per CPU [default: 0]
     #[arg(long, value_name = "NUMBER")]
     pub workers: Option<String>,
-    /// What logs call this node [default: the machine's name]
+    /// Name of the node in logs and in its cluster [default: the machine's name]
     #[arg(long)]
     pub name: Option<String>,
-    /// Where other nodes of a cluster connect to this one; with it, the node belongs to one
+    /// Address for links of other nodes; with it, the node belongs to a cluster
     #[arg(long, value_name = "ADDRESS")]
     pub cluster_listen: Option<String>,
-    /// Cluster ports of some nodes, where this one finds the others; a core without any begins a cluster
+    /// Cluster ports of some nodes, through which this one finds the others; a core without any starts a cluster
     #[arg(long, value_name = "ADDRESS[,ADDRESS]...")]
     pub join: Option<String>,
-    /// `core` votes and stores, `replicant` serves clients only [default: core]
+    /// Role of the node: `core` votes and stores, `replicant` serves clients only [default: core]
     #[arg(long)]
     pub role: Option<String>,
-    /// Where the node is: nodes of one region are near each other
+    /// Region of the node: nodes of one region are near each other
     #[arg(long)]
     pub region: Option<String>,
-    /// File with the secret that all nodes of the cluster know
+    /// File with the secret that all nodes of the cluster share
     #[arg(long, value_name = "FILE")]
     pub cluster_secret_file: Option<String>,
 }
 
-/// Why there is no configuration.
+/// Reason why the configuration cannot be loaded.
 #[derive(Debug)]
 pub enum ConfigError {
-    /// The file of `--config`.
+    /// The file of `--config` cannot be read.
     Unreadable {
         path: PathBuf,
         error: std::io::Error,
     },
-    /// The file of the settings that were changed at run time.
+    /// The file of the settings that were changed at run time cannot be read.
     DataDir {
         path: PathBuf,
         data_dir: PathBuf,
@@ -245,14 +247,15 @@ impl fmt::Display for ConfigError {
                     ErrorKind::PermissionDenied => {
                         write!(
                             f,
-                            "--config {path}: this user may not read it. Let it, or start as another user"
+                            "--config {path}: this user may not read it. Change its permissions, \
+                                 or start as another user"
                         )
                     }
                     ErrorKind::IsADirectory => {
                         write!(f, "--config {path}: this is a directory. Name the file in it")
                     }
                     ErrorKind::InvalidData => {
-                        write!(f, "--config {path}: this is no text in UTF-8. Name a TOML file")
+                        write!(f, "--config {path}: this file is not UTF-8 text. Name a TOML file")
                     }
                     _ => write!(f, "--config {path}: {error}"),
                 }
@@ -262,8 +265,8 @@ impl fmt::Display for ConfigError {
             }
             Self::Mosquitto(path) => write!(
                 f,
-                "{}: this is a configuration of mosquitto, and Meridian reads TOML. `meridian config import {} > \
-                 meridian.toml` makes one of the other",
+                "{}: this is a configuration of mosquitto, and Meridian reads TOML. `meridian \
+                 config import {} > meridian.toml` converts it",
                 path.display(),
                 path.display()
             ),
@@ -281,7 +284,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// What to write instead of a setting that Meridian does not have, and that others have.
+/// Correction for a setting that other brokers have and Meridian does not.
 fn advice(problem: &Problem) -> Option<String> {
     let Fault::Unknown { name, .. } = &problem.fault else { return None };
     let (list, key) = (name.split('.').next()?, name.rsplit('.').next()?);
@@ -290,7 +293,7 @@ fn advice(problem: &Problem) -> Option<String> {
             "host and port are one setting: write address = \"127.0.0.1:1883\" for this machine only, or address = \"0.0.0.0:1883\" for all networks"
         }
         ("listener", "protocol" | "type") => {
-            "write transport = \"websocket\" for WebSocket; tls_certificate brings TLS"
+            "write transport = \"websocket\" for WebSocket; tls_certificate turns TLS on"
         }
         ("listener", "certfile" | "cert" | "tls_cert") => "write tls_certificate",
         ("listener", "keyfile" | "key") => "write tls_key",
@@ -300,7 +303,7 @@ fn advice(problem: &Problem) -> Option<String> {
     Some(format!("unknown setting `{name}`: {write}"))
 }
 
-/// Whether a text has the form of a mosquitto.conf: lines of a known word and a value without `=`.
+/// Returns whether a text has the form of a mosquitto.conf: lines of a known word and a value without `=`.
 fn is_of_mosquitto(text: &str) -> bool {
     const WORDS: [&str; 16] = [
         "acl_file",
@@ -322,12 +325,12 @@ fn is_of_mosquitto(text: &str) -> bool {
     ];
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let mut words = lines.map(|line| line.split_once(char::is_whitespace).unwrap_or((line, "")));
-    // The first line decides: in TOML it is a section, or has a `=`.
+    // The first line decides: in TOML it is a section, or contains a `=`.
     words.next().is_some_and(|(word, value)| WORDS.contains(&word) && !value.trim_start().starts_with('='))
 }
 
 impl ConfigArgs {
-    /// Reads file, environment and the changes made at run time anew, and joins all layers.
+    /// Reads file, environment and the changes made at run time again, and joins all layers.
     ///
     /// # Errors
     /// A file that cannot be read; settings that are unknown or wrong, all of them at once.
@@ -337,15 +340,15 @@ impl ConfigArgs {
         self.with_runtime(layers, &data_dir)
     }
 
-    /// The same for a node that has its data in this directory, whatever the file says now.
+    /// Loads the configuration of a node with this data directory, whatever the file says now.
     ///
     /// # Errors
-    /// As [`ConfigArgs::load`].
+    /// The same as for [`ConfigArgs::load`].
     pub fn load_with_data_dir(&self, data_dir: &Path) -> Result<(Layers, Loaded<Config>), ConfigError> {
         self.with_runtime(self.layers()?, data_dir)
     }
 
-    /// Adds what is in the file of changes made at run time, if there is one.
+    /// Adds the contents of the file of changes made at run time, if there is one.
     fn with_runtime(
         &self,
         mut layers: Layers,
@@ -373,7 +376,7 @@ impl ConfigArgs {
                 Err(error) => return Err(ConfigError::Unreadable { path: path.clone(), error }),
             },
         };
-        // A variable of ours that is no text becomes one with replacement characters, and is refused as a value.
+        // A Meridian variable that is not UTF-8 gets replacement characters, and is refused as a value.
         let environment = std::env::vars_os()
             .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
             .collect();
@@ -392,7 +395,7 @@ impl ConfigArgs {
     }
 }
 
-/// The setting that a flag, such as `--http`, stands for; `None` when it stands for none, or is not known.
+/// Setting of a flag, such as `--http`; `None` when the flag sets none, or is unknown.
 pub fn setting_of_flag(flag: &str) -> Option<&'static str> {
     let known = FLAGS.iter().map(|(flag, setting, _)| (*flag, *setting));
     known
@@ -403,7 +406,7 @@ pub fn setting_of_flag(flag: &str) -> Option<&'static str> {
 
 type ValueOf = fn(&ConfigArgs) -> &Option<String>;
 
-/// Flags that stand for one setting each.
+/// Flags that each set one setting.
 const FLAGS: [(&str, &str, ValueOf); 9] = [
     ("--http", "http.listen", |args| &args.http),
     ("--data-dir", "node.data_dir", |args| &args.data_dir),
@@ -431,7 +434,7 @@ mod tests {
             .map_err(|problems| ConfigError::Problems(problems).to_string())
     }
 
-    /// A default that is no value, or out of its own range, or a range that cannot be read, panics here.
+    /// Reading every declaration panics on a default that is invalid or out of its range, and on an invalid range.
     #[test]
     fn every_declaration_holds() {
         let mut config = Config::default();
@@ -447,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_stand_for_settings() {
+    fn flags_set_their_settings() {
         let args = ConfigArgs {
             listen: vec!["[::1]:1".into(), "unix:/run/m.sock".into()],
             http: Some("off".into()),
@@ -467,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_is_one_that_the_log_knows() {
+    fn an_unknown_log_level_is_refused() {
         let level =
             |text: &str| load(ConfigArgs { set: vec![format!("log.level={text}")], ..ConfigArgs::default() });
         for good in ["debug", "info,edge=trace", "off", "edge=debug,warn"] {
@@ -479,21 +482,21 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_told_at_once() {
+    fn all_problems_are_reported_at_once() {
         let set = ["mqtt.qos_max=3", "mqtt.qos=1"].map(str::to_owned).to_vec();
         let error = load(ConfigArgs { set, ..ConfigArgs::default() }).unwrap_err();
         assert_eq!(error.lines().count(), 2, "{error}");
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named() {
+    fn a_missing_file_is_named() {
         let args = ConfigArgs { config: Some("/nonexistent/m.toml".into()), ..ConfigArgs::default() };
         let error = args.load().unwrap_err().to_string();
         assert!(error.starts_with("--config /nonexistent/m.toml: "), "{error}");
     }
 
     #[test]
-    fn settings_that_others_have_are_answered_with_ours() {
+    fn settings_of_other_brokers_are_answered_with_a_correction() {
         let of_file = |text: &str| {
             let layers = Layers { file: Some(("m.toml".into(), text.to_owned())), ..Layers::default() };
             match settings::load::<Config>(&layers) {
@@ -520,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_mosquitto_and_one_that_is_not_there_are_called_so() {
+    fn a_mosquitto_file_and_a_missing_file_are_recognised() {
         assert!(is_of_mosquitto("# a comment\n\nlistener 1883\nallow_anonymous true\n"));
         assert!(is_of_mosquitto("per_listener_settings true\n"));
         for ours in

@@ -15,20 +15,20 @@ use crate::cluster;
 use crate::config::ConfigArgs;
 use crate::signals::{self, Signal, Signals};
 
-/// So many cores, and so many replicants.
+/// Numbers of cores and replicants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     cores: u8,
     replicants: u8,
 }
 
-/// More is a load for one machine, and no cluster to try.
+/// Maximum number of nodes: more would overload one machine.
 const NODES_MAX: u8 = 20;
-/// Where nodes connect to each other: as far from the clients' port as 7883 is from 1883.
+/// Port for links minus port for clients: as 7883 is to 1883.
 const CLUSTER_PORT: u16 = 6000;
-/// Until all nodes reach each other.
+/// Maximum time until all nodes reach each other.
 const START: Duration = Duration::from_secs(60);
-/// Until a node that is asked to has ended.
+/// Maximum time until a node that is asked to stop has ended.
 const STOP: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -48,20 +48,20 @@ impl FromStr for Size {
     }
 }
 
-/// One process of the cluster.
+/// A process of the cluster.
 struct Node {
     name: String,
     role: &'static str,
     mqtt: SocketAddr,
     http: SocketAddr,
     log: PathBuf,
-    /// How it is started, also by hand.
+    /// Arguments to start it, also by hand.
     arguments: Vec<String>,
-    /// `None` once it has ended.
+    /// The running process; `None` once it has ended.
     process: Option<Child>,
 }
 
-/// Exits with 0 after a stop, with 1 when the cluster did not start.
+/// Runs the cluster. Exits with 0 after a stop, with 1 when the cluster did not start.
 pub fn run(size: Size, args: &ConfigArgs) -> ExitCode {
     match serve(size, args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -72,19 +72,19 @@ pub fn run(size: Size, args: &ConfigArgs) -> ExitCode {
     }
 }
 
-/// For whoever reads: one that has gone away, as `head` does and a terminal that is closed, misses it, and the nodes go on.
+/// Prints a text. A closed output, as of `head` or a closed terminal, is ignored: the nodes continue.
 fn say(text: impl fmt::Display) {
     let _ = writeln!(io::stdout(), "{text}");
 }
 
-/// As [`say`], about what went wrong.
+/// Prints a text on standard error, with the rules of [`say`].
 fn warn(text: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
 fn serve(size: Size, args: &ConfigArgs) -> Result<(), String> {
     let mut nodes = plan(size, args)?;
-    let signals = Signals::hold().map_err(|error| format!("signals cannot be held back: {error}"))?;
+    let signals = Signals::hold().map_err(|error| format!("signals cannot be blocked: {error}"))?;
     say(format_args!(
         "{} cores and {} replicants on this machine; the first start takes a few seconds",
         size.cores, size.replicants
@@ -99,13 +99,10 @@ fn serve(size: Size, args: &ConfigArgs) -> Result<(), String> {
     result
 }
 
-/// What each node is; writes the secret if there is none yet.
+/// Plans the nodes; writes the secret if there is none yet.
 fn plan(size: Size, args: &ConfigArgs) -> Result<Vec<Node>, String> {
     if args.config.is_some() || args.name.is_some() {
-        return Err(
-            "--dev-cluster says itself how its nodes are configured: use --set for what should be different"
-                .into(),
-        );
+        return Err("--dev-cluster configures its nodes itself: use --set for other values".into());
     }
     let port = |given: Option<&String>, default: u16, max: u16, flag: &str| {
         match given {
@@ -170,7 +167,7 @@ fn plan(size: Size, args: &ConfigArgs) -> Result<Vec<Node>, String> {
     Ok(nodes)
 }
 
-/// The same one every time, so that nodes that are started alone find the others.
+/// Writes the secret once and keeps it, so that nodes that are started alone find the others.
 fn keep_secret(path: &Path) -> Result<(), String> {
     let said = |error: &dyn fmt::Display| format!("{}: {error}", path.display());
     if path.try_exists().map_err(|error| said(&error))? {
@@ -185,7 +182,7 @@ fn keep_secret(path: &Path) -> Result<(), String> {
     durable::replace(path, format!("{text}\n").as_bytes()).map_err(|error| said(&error))
 }
 
-/// False when somebody has ended it meanwhile.
+/// Starts the nodes. Returns false when a signal ended the cluster meanwhile.
 fn start(nodes: &mut [Node], signals: &Signals) -> Result<bool, String> {
     let program = std::env::current_exe().map_err(|error| format!("this program is not found: {error}"))?;
     for node in nodes.iter_mut() {
@@ -200,7 +197,7 @@ fn start(nodes: &mut [Node], signals: &Signals) -> Result<bool, String> {
         for (node, said) in nodes.iter_mut().zip(&mut said) {
             if let Some(how) = node.ended() {
                 return Err(format!(
-                    "{} ended ({how}) before it served; the end of {} says why:\n{}",
+                    "{} ended ({how}) before it served; the end of {} has the reason:\n{}",
                     node.name,
                     node.log.display(),
                     node.last_lines()
@@ -213,7 +210,7 @@ fn start(nodes: &mut [Node], signals: &Signals) -> Result<bool, String> {
         }
         if Instant::now() > until {
             return Err(format!(
-                "the nodes do not reach each other within {} s: see the logs beside {}",
+                "the nodes do not reach each other within {} s: see the logs in {}",
                 START.as_secs(),
                 nodes[0].log.display()
             ));
@@ -230,7 +227,7 @@ fn start(nodes: &mut [Node], signals: &Signals) -> Result<bool, String> {
     Ok(true)
 }
 
-/// As a shell takes it up: what was typed, unless the shell looks for it itself.
+/// Name of the program for a shell: as typed, unless the shell finds it by itself.
 fn as_typed() -> String {
     let typed = std::env::args().next().filter(|typed| typed.contains('/'));
     typed.map_or_else(|| "meridian".to_owned(), |typed| quoted(&typed))
@@ -245,7 +242,7 @@ fn quoted(argument: &str) -> String {
     }
 }
 
-/// Until somebody ends it, or the last node has ended.
+/// Watches the nodes until a signal arrives or the last node has ended.
 fn watch(nodes: &mut [Node], signals: &Signals) -> Result<(), String> {
     loop {
         if ends(signals, POLL_INTERVAL)? {
@@ -266,7 +263,8 @@ fn watch(nodes: &mut [Node], signals: &Signals) -> Result<(), String> {
     }
 }
 
-/// Waits a moment for a signal that ends the cluster. There is nothing to reload, so SIGHUP is the end of the terminal.
+/// Waits briefly for a signal that ends the cluster. SIGHUP means the end of the terminal, for there is nothing to
+/// reload.
 fn ends(signals: &Signals, limit: Duration) -> Result<bool, String> {
     let signal = signals.wait_for(limit).map_err(|error| format!("signals cannot be waited for: {error}"))?;
     Ok(match signal {
@@ -275,12 +273,12 @@ fn ends(signals: &Signals, limit: Duration) -> Result<bool, String> {
     })
 }
 
-/// All at once: a node that others have left waits for nobody. Who asks once more does not wait either; a terminal that ends does so more
-/// than once.
+/// Stops all nodes at once: a node whose peers have left waits for none. A repeated request does not wait either; a
+/// closing terminal sends several.
 fn stop(nodes: &mut [Node], signals: &Signals) {
     for node in nodes.iter() {
         if let Some(process) = &node.process {
-            // SAFETY: our own child, not yet waited for, so the id still means it.
+            // SAFETY: this is a child of this process that is not yet waited for, so the id still refers to it.
             unsafe { libc::kill(process.id() as i32, libc::SIGTERM) };
         }
     }
@@ -300,7 +298,7 @@ fn stop(nodes: &mut [Node], signals: &Signals) {
     }
     for process in nodes.iter_mut().filter_map(|node| node.process.as_mut()) {
         warn(format_args!("process {} has not ended: killed", process.id()));
-        // It may have ended just now.
+        // The process may have ended just now.
         let _ = process.kill();
         let _ = process.wait();
     }
@@ -313,7 +311,7 @@ impl Node {
         let output = log.try_clone().map_err(said)?;
         let mut command = Command::new(program);
         command.args(&self.arguments).stdin(Stdio::null()).stdout(output).stderr(log);
-        // Ctrl-C in a terminal goes to a whole group: the nodes are ended by this process, in order.
+        // Ctrl-C in a terminal signals a whole process group: this process ends the nodes, in order.
         command.process_group(0);
         // SAFETY: between fork and exec only this one system call is made; it takes two numbers.
         unsafe {
@@ -327,14 +325,15 @@ impl Node {
         Ok(())
     }
 
-    /// How it has ended, once.
+    /// Exit status of the process, once.
     fn ended(&mut self) -> Option<std::process::ExitStatus> {
         let status = self.process.as_mut()?.try_wait().ok().flatten()?;
         self.process = None;
         Some(status)
     }
 
-    /// Whether it serves and reaches so many others, as it says. Where there are API keys it says to nobody else than that it takes its part.
+    /// Returns whether the node serves and reports that it reaches so many others. With API keys the node only
+    /// reports that it takes part.
     fn reaches(&self, others: usize) -> bool {
         let links_up = |body: String| -> Option<usize> {
             let view: serde_json::Value = serde_json::from_str(&body).ok()?;
@@ -350,7 +349,7 @@ impl Node {
         }
     }
 
-    /// What its API answers: the status and the body.
+    /// Response of its API: status and body.
     fn get(&self, path: &str) -> Option<(u16, String)> {
         let mut stream = TcpStream::connect_timeout(&self.http, POLL_INTERVAL).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
@@ -387,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes() {
+    fn sizes_are_parsed() {
         assert_eq!("3+2".parse(), Ok(Size { cores: 3, replicants: 2 }));
         assert_eq!("1".parse(), Ok(Size { cores: 1, replicants: 0 }));
         for bad in ["", "0+2", "3+", "+2", "3-2", "21", "15+15", "255+1", "-1"] {
@@ -396,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_made_once_and_one_that_a_crash_left_empty_is_named() {
+    fn a_secret_is_made_once_and_an_empty_file_is_refused() {
         let directory = std::env::temp_dir().join(format!("meridian-dev-secret-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let path = directory.join("cluster.secret");

@@ -1,4 +1,4 @@
-//! When the files of TLS end, those of listeners and those of the API: for metrics, and for a warning in the log in time.
+//! Expiry of the TLS files of listeners, links and the API: for metrics, and for an early warning in the log.
 
 use std::sync::Arc;
 use std::thread;
@@ -8,18 +8,18 @@ use tls::{Expiry, ExpiryKind};
 
 use crate::cluster::Cluster;
 
-/// What reads the files of TLS again, and knows what was read. Cheap to clone.
+/// Parts of the node that read TLS files again and know their contents. Cheap to clone.
 #[derive(Clone)]
 pub struct TlsFiles {
     pub listeners: edge::Certificates,
-    /// Those of HTTP, where it is served.
+    /// Files of HTTP, where it is served.
     pub https: Option<api::Certificates>,
-    /// Those of links to other nodes, in a cluster.
+    /// Files of links to other nodes, in a cluster.
     pub links: Option<Arc<Cluster>>,
 }
 
 impl TlsFiles {
-    /// Everything that ends, with the listener whose it is; `http` is the API, `cluster` the links.
+    /// Expiry of every file, with the listener that it belongs to; `http` is the API, `cluster` the links.
     pub fn expiries(&self) -> Vec<(String, Expiry)> {
         let https = self.https.iter().flat_map(api::Certificates::expiries);
         let links = self.links.iter().flat_map(|links| links.expiries());
@@ -28,7 +28,7 @@ impl TlsFiles {
         self.listeners.expiries().into_iter().chain(others).collect()
     }
 
-    /// Logs what has ended or will within a fortnight.
+    /// Logs files that have expired or will within a fortnight.
     pub fn warn(&self) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let now = i64::try_from(now).unwrap_or(i64::MAX);
@@ -40,7 +40,7 @@ impl TlsFiles {
                     "the certificate has expired, and other nodes refuse it"
                 }
                 (ExpiryKind::Server, true) => {
-                    "the certificate has expired, and clients that check it stay away"
+                    "the certificate has expired, and clients that check it refuse to connect"
                 }
                 (ExpiryKind::Server, false) => "the certificate expires soon",
                 (ExpiryKind::ClientCa, true) => "an authority for clients' certificates has expired",
@@ -54,10 +54,10 @@ impl TlsFiles {
         }
     }
 
-    /// Warns once a day for as long as the process runs.
+    /// Warns once a day until the process ends.
     ///
     /// # Errors
-    /// No thread to be had.
+    /// The thread cannot be started.
     pub fn warn_daily(self) -> std::io::Result<()> {
         let daily = move || {
             loop {
@@ -66,13 +66,13 @@ impl TlsFiles {
                 self.warn();
             }
         };
-        // tidy: allow(thread): what it would say is said at a reload, too.
+        // tidy: allow(thread): a reload logs the same warnings.
         thread::Builder::new().name("certificates".to_owned()).stack_size(STACK).spawn(daily).map(drop)
     }
 }
 
-/// What the certificates of links are called, where others have the name of a listener.
+/// Name of the links' certificates, where other certificates have the name of a listener.
 const CLUSTER: &str = "cluster";
 const DAY: Duration = Duration::from_hours(24);
-/// Bytes: a line of the log is all that is written from it.
+/// Stack size in bytes: the thread only writes lines of the log.
 const STACK: usize = 256 * 1024;

@@ -1,4 +1,4 @@
-//! Whether listeners may be opened to the network.
+//! Checks whether listeners may be opened to the network.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
@@ -17,12 +17,12 @@ pub struct Exposed {
     missing: Missing,
 }
 
-/// What is not said about clients that come in there.
+/// Rule that is missing for clients of an exposed listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Missing {
-    /// Who may connect.
+    /// Nothing says which clients may connect.
     Authentication,
-    /// What they may do.
+    /// Nothing says what clients may do.
     Authorisation,
 }
 
@@ -31,11 +31,12 @@ impl fmt::Display for Exposed {
         if self.missing == Missing::Authorisation {
             return write!(
                 f,
-                "{} can be reached from other machines, and nothing says what clients may do. Either write rules, such as one that gives each user the topics \
-                 below its name,\n\
-                 \n    echo 'allow everyone all ${{username}}/#' > access.rules\n\
-                 \nand name the file (--set auth.rules_file=access.rules), or let every client do everything on purpose \
-                 (--set auth.no_match=allow), or listen on 127.0.0.1 only. See docs/access-rules.md.",
+                "{} can be reached from other machines, and nothing says what clients may do. \
+                 Either write rules, such as one that gives each user the topics below its \
+                 name,\n\n    echo 'allow everyone all ${{username}}/#' > access.rules\n\nand \
+                 name the file (--set auth.rules_file=access.rules), or let every client do \
+                 everything on purpose (--set auth.no_match=allow), or listen on 127.0.0.1 \
+                 only. See docs/access-rules.md.",
                 self.address
             );
         }
@@ -50,8 +51,11 @@ impl fmt::Display for Exposed {
     }
 }
 
+/// Refuses open listeners without rules.
+///
 /// # Errors
-/// The first listener that is open to other machines without a word about who may connect, or what clients may do.
+/// The first listener that other machines reach, while a rule is missing: which clients may connect, or what clients
+/// may do.
 pub fn check(config: &Config) -> Result<(), Exposed> {
     let missing = match () {
         () if !authenticates(config) => Missing::Authentication,
@@ -64,10 +68,10 @@ pub fn check(config: &Config) -> Result<(), Exposed> {
     }
 }
 
-/// Whether something says who may connect, whatever happens later.
+/// Returns whether something says which clients may connect, whatever happens later.
 fn authenticates(Config { auth, jwt, http_auth, .. }: &Config) -> bool {
-    // A chain that is named has links, or the node does not start. Users of the database count only there: without a name in the chain
-    // they guard nothing any more when the last of them is removed.
+    // A named chain has links, or the node does not start. Users of the database count only there: without a name in
+    // the chain nothing is protected after the last of them is removed.
     let is_said = auth.allow_anonymous.is_some() || auth.password_file.is_some() || auth.chain.is_some();
     let has_keys = jwt.secret_file.is_some()
         || jwt.public_key_file.is_some()
@@ -76,17 +80,18 @@ fn authenticates(Config { auth, jwt, http_auth, .. }: &Config) -> bool {
     is_said || has_keys || http_auth.url.is_some()
 }
 
-/// Whether something says what clients may do. A source that is named counts: what it says nothing of is refused.
+/// Returns whether something says what clients may do. A named source counts: it refuses requests that it has no rule
+/// for.
 fn authorises(auth: &Auth) -> bool {
     auth.rules_file.is_some() || auth.acl_file.is_some() || auth.sources.is_some() || auth.no_match.is_some()
 }
 
-/// HTTP that other machines reach, and that is not safe to be reached.
+/// HTTP that other machines reach and that is not secure.
 #[derive(Debug, PartialEq, Eq)]
 pub enum HttpExposed {
-    /// No key says who may do what.
+    /// No API key exists, so requests are not restricted.
     NoKey { address: SocketAddr, data_dir: PathBuf },
-    /// Keys could be read by everybody on the way.
+    /// API keys could be read on the network.
     PlainText { address: SocketAddr },
 }
 
@@ -95,29 +100,34 @@ impl fmt::Display for HttpExposed {
         match self {
             Self::NoKey { address, data_dir } => write!(
                 f,
-                "HTTP on {address} can be reached from other machines, and there is no API key, so everybody could do \
-                 everything. Make one (`meridian key add NAME --role admin --data-dir {}`), or listen on loopback only \
-                 (--http 127.0.0.1:18083), or do without (--http off).",
+                "HTTP on {address} can be reached from other machines, and there is no API key, \
+                 so any client could do everything. Make one (`meridian key add NAME --role \
+                 admin --data-dir {}`), or listen on loopback only (--http 127.0.0.1:18083), or \
+                 do without (--http off).",
                 data_dir.display()
             ),
             Self::PlainText { address } => write!(
                 f,
-                "HTTP on {address} can be reached from other machines without TLS, so everybody on the way could read API keys. \
-                 Either set http.tls_certificate and http.tls_key (docs/security.md), or listen on loopback only (--http \
-                 127.0.0.1:18083) behind a proxy that has TLS, or say that this is meant (--set http.plain_text_allowed=true)."
+                "HTTP on {address} can be reached from other machines without TLS, so API keys \
+                 can be read on the network. Either set http.tls_certificate and http.tls_key \
+                 (docs/security.md), or listen on loopback only (--http 127.0.0.1:18083) behind \
+                 a proxy that has TLS, or say that this is meant (--set \
+                 http.plain_text_allowed=true)."
             ),
         }
     }
 }
 
+/// Refuses insecure HTTP.
+///
 /// # Errors
-/// HTTP that is open to other machines without an API key, or without TLS and a word that this is meant.
+/// HTTP that other machines reach without an API key, or without TLS and `http.plain_text_allowed`.
 pub fn check_http(http: &HttpSettings, keys: &Keys, data_dir: &Path) -> Result<(), HttpExposed> {
     let address = match http.listen {
         Listen::At(address) if !is_loopback(address.ip()) => address,
         Listen::At(_) | Listen::Off => return Ok(()),
     };
-    // One that is wanted is made as soon as the node runs; until then nobody is let in.
+    // A pending key is made as soon as the node runs; until then requests are refused.
     if keys.is_empty() && !KeyFile::in_directory(data_dir).has_pending_key() {
         return Err(HttpExposed::NoKey { address, data_dir: data_dir.to_owned() });
     }
@@ -127,18 +137,19 @@ pub fn check_http(http: &HttpSettings, keys: &Keys, data_dir: &Path) -> Result<(
     Ok(())
 }
 
-/// What an operator should read at every start: that API keys go over the network in the clear.
+/// Warning at every start: API keys cross the network unencrypted.
 pub fn plain_text_warning(http: &HttpSettings) -> Option<String> {
     match http.listen {
         Listen::At(address) if !is_loopback(address.ip()) && http.tls_certificate.is_none() => Some(format!(
-            "HTTP on {address} is without TLS (http.plain_text_allowed): API keys can be read by everybody on the way"
+            "HTTP on {address} is without TLS (http.plain_text_allowed): API keys can be read on \
+                 the network"
         )),
         Listen::At(_) | Listen::Off => None,
     }
 }
 
-/// A name counts as local when all its addresses are. One that cannot be resolved cannot be opened either; why is
-/// then said by whoever tries.
+/// Returns whether an address is local. A name is local when all its addresses are. A name that cannot be resolved
+/// cannot be opened either; the listener reports it.
 fn is_local(address: &str) -> bool {
     if address.starts_with("unix:") {
         return true;
@@ -163,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// With a listener at this address beside one on loopback.
+    /// A configuration with a listener at this address and one on loopback.
     fn config(address: &str, auth: &Auth) -> Config {
         let listener = Listener { address: address.into(), ..Listener::default() };
         let edge = EdgeSettings { listeners: vec![Listener::default(), listener], ..EdgeSettings::default() };
@@ -175,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn only_this_machine_gets_in_without_a_word() {
+    fn without_rules_only_loopback_may_be_opened() {
         let auth = Auth::default();
         for address in
             ["127.0.0.1:1883", "127.9.9.9:1", "[::1]:1883", "[::ffff:127.0.0.1]:1", "unix:/run/m.sock"]
@@ -190,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn a_password_file_or_a_word_opens_the_network() {
+    fn a_password_file_or_an_explicit_setting_opens_the_network() {
         let address = "0.0.0.0:1883";
         let ruled = || Auth { rules_file: Some("rules".into()), ..Auth::default() };
         assert!(!refused(address, &Auth { password_file: Some("users".into()), ..ruled() }));
         assert!(!refused(address, &Auth { allow_anonymous: Some(true), ..ruled() }));
         let chain = auth::settings::ChainNames(vec![auth::settings::LinkName::Certificate]);
         assert!(!refused(address, &Auth { chain: Some(chain), ..ruled() }));
-        // Then nobody gets in at all, which is safe.
+        // With this setting no client can connect at all, which is safe.
         assert!(!refused(address, &Auth { allow_anonymous: Some(false), ..ruled() }));
     }
 
@@ -218,7 +229,8 @@ mod tests {
         assert!(with_service(Some("http://127.0.0.1/")) && !with_service(None));
     }
 
-    /// The last user of the database may be removed, and the network stays open: only a chain that names it stays closed then.
+    /// The last user of the database may be removed while the network stays open. Only a chain that names the
+    /// database still protects it then.
     #[test]
     fn users_of_the_database_open_the_network_when_the_chain_names_them() {
         let ruled = Auth { rules_file: Some("rules".into()), ..Auth::default() };
@@ -228,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_in_does_not_do_everything_without_a_word() {
+    fn authenticated_clients_need_access_rules() {
         let address = "0.0.0.0:1883";
         let users = || Auth { password_file: Some("users".into()), ..Auth::default() };
         assert!(refused(address, &users()));
@@ -247,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_refusal_says_what_to_do() {
+    fn the_refusal_contains_advice() {
         let text = check(&config("0.0.0.0:1883", &Auth::default())).unwrap_err().to_string();
         for word in [
             "0.0.0.0:1883",
@@ -295,7 +307,7 @@ mod tests {
         }
         std::fs::remove_dir_all(&directory).unwrap();
 
-        // A node whose keys are a cluster's gets the one that is wanted when it runs.
+        // A node with the keys of a cluster makes the pending key when it runs.
         let copy = configstore::ReplicatedStore::open(&directory, "a", 1).unwrap();
         copy.init_empty(7);
         drop(copy);

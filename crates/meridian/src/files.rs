@@ -1,6 +1,7 @@
-//! The files that a configuration names, and the tables of the data directory that say who may connect.
+//! Files that a configuration names, and the tables of the data directory that control access.
 //!
-//! `meridian start` and `meridian config check` both read them with [`Files::read`], so that neither accepts what the other refuses.
+//! `meridian start` and `meridian config check` both read them with [`Files::read`], so that neither accepts what the
+//! other refuses.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::cluster;
 use crate::config::Config;
 use crate::otel::Otel;
 
-/// What was read. The node serves with it.
+/// Contents of the files, used by the node.
 pub struct Files {
     pub guard: Guard,
     pub users: Arc<Users>,
@@ -23,10 +24,10 @@ pub struct Files {
 }
 
 impl Files {
-    /// Reads all of them. Changes nothing on disk, and listens nowhere.
+    /// Reads all files. Changes nothing on disk and opens no listener.
     ///
     /// # Errors
-    /// Everything that cannot be used, one problem each.
+    /// Every file that cannot be used, as one problem each.
     pub fn read(
         config: &Config,
         name: &str,
@@ -72,7 +73,7 @@ impl Files {
     }
 }
 
-/// The files of passwords and rules that cannot be used, where the chain that they belong to cannot be opened.
+/// Checks the files of passwords and rules, when their chain cannot be opened.
 fn unreadable(config: &Config) -> Vec<String> {
     let auth = &config.auth;
     let mut problems = Problems::default();

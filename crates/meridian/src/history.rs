@@ -1,4 +1,4 @@
-//! The versions of the configuration: what was changed while the node ran, by whom and when.
+//! Versions of the configuration: changes made while the node ran, with author and time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -9,7 +9,7 @@ use api::{Author, Change, Timestamp, Version, durable};
 use serde::{Deserialize, Serialize};
 use settings::Runtime;
 
-/// Versions kept.
+/// Maximum number of versions kept.
 const KEPT: usize = 100;
 const FILE: &str = "config-history.json";
 
@@ -20,7 +20,7 @@ pub struct History {
     entries: VecDeque<Entry>,
 }
 
-/// A version, and everything that was changed at run time as of it.
+/// A version, with all changes made at run time up to it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Entry {
     #[serde(flatten)]
@@ -29,19 +29,20 @@ struct Entry {
 }
 
 impl History {
-    /// Reads the file. What is in force at the start is a version: the last one, or a new one when the changes of run time are others,
-    /// because somebody edited their file or the node died before it wrote this one. It is written with the next change.
+    /// Reads the file. The settings at the start are a version: the last one, or a new one when the changes of run
+    /// time differ. They differ when a person edited their file, or the node died before it wrote this one. The new
+    /// version is written with the next change.
     pub fn open(data_dir: &Path, runtime: &Runtime) -> Self {
         let path = data_dir.join(FILE);
         let entries = match fs::read(&path).map(|bytes| serde_json::from_slice(&bytes)) {
             Ok(Ok(entries)) => entries,
             Ok(Err(error)) => {
-                tracing::warn!(path = %path.display(), %error, "the history of the configuration begins anew");
+                tracing::warn!(path = %path.display(), %error, "the history of the configuration is unreadable; it starts again");
                 VecDeque::new()
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => VecDeque::new(),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "the history of the configuration begins anew");
+                tracing::warn!(path = %path.display(), %error, "the history of the configuration is unreadable; it starts again");
                 VecDeque::new()
             }
         };
@@ -57,17 +58,17 @@ impl History {
         history
     }
 
-    /// The number of the version in force.
+    /// Number of the current version.
     pub fn current(&self) -> u64 {
         self.entries.back().map_or(0, |entry| entry.version.version)
     }
 
-    /// The newest first.
+    /// Versions, the newest first.
     pub fn versions(&self) -> Vec<Version> {
         self.entries.iter().rev().map(|entry| entry.version.clone()).collect()
     }
 
-    /// All that was changed at run time as of that version.
+    /// All changes made at run time up to that version.
     pub fn runtime(&self, version: u64) -> Option<Runtime> {
         let entry = self.entries.iter().find(|entry| entry.version.version == version)?;
         Some(Runtime::from(entry.runtime.clone()))
@@ -76,7 +77,7 @@ impl History {
     /// Adds a version and writes the file.
     ///
     /// # Errors
-    /// Those of the system; the version is there nevertheless, until the next start.
+    /// Errors of the system. The version exists nevertheless, until the next start.
     pub fn add(&mut self, author: &Author, changes: Vec<Change>, runtime: &Runtime) -> io::Result<()> {
         self.push(author, changes, runtime);
         let mut text = serde_json::to_string_pretty(&self.entries)?;
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_bounded_and_outlive_the_node() {
+    fn versions_are_bounded_and_survive_a_restart() {
         let directory = std::env::temp_dir().join(format!("meridian-history-{}", std::process::id()));
         let mut history = History::open(&directory, &Runtime::default());
         assert_eq!((history.current(), history.versions().len()), (1, 1));
@@ -123,7 +124,7 @@ mod tests {
         assert_eq!(again.versions()[0].comment, "louder");
         assert_eq!(again.runtime(151), Some(runtime("149")));
         assert_eq!((again.runtime(51), again.runtime(152)), (None, None));
-        // Somebody edited the other file meanwhile.
+        // A person edited the other file meanwhile.
         let again = History::open(&directory, &runtime("error"));
         assert_eq!((again.current(), again.versions()[0].comment.as_str()), (152, "found at the start"));
         fs::write(directory.join(FILE), "[{").unwrap();

@@ -1,4 +1,4 @@
-//! Which process has a port that this one would like to open, as far as `/proc` shows it.
+//! Search for the process that occupies a port, as far as `/proc` shows it.
 
 use std::fs;
 use std::net::ToSocketAddrs;
@@ -7,7 +7,7 @@ use std::path::Path;
 use api::BindError;
 use edge::StartError;
 
-/// Adds the process that has the address, where that is what is wrong.
+/// Adds the process that occupies the address to an error about an occupied address.
 pub fn of_listener(mut error: StartError) -> StartError {
     if let StartError::Bind { address, holder, .. } = &mut error {
         *holder = of(address);
@@ -15,7 +15,7 @@ pub fn of_listener(mut error: StartError) -> StartError {
     error
 }
 
-/// The same of the HTTP address.
+/// Adds the process that occupies the HTTP address to the error.
 pub fn of_http(mut error: BindError) -> BindError {
     if let BindError::Address { address, holder, .. } = &mut error {
         *holder = of(&address.to_string());
@@ -23,8 +23,8 @@ pub fn of_http(mut error: BindError) -> BindError {
     error
 }
 
-/// The process that listens on the port of this address: its name and identifier. `None` where there is none, or where another user's processes
-/// cannot be looked into.
+/// The process that listens on the port of this address: its name and identifier. `None` when there is none, or when
+/// another user's processes cannot be inspected.
 fn of(address: &str) -> Option<String> {
     let ports: Vec<u16> = address.to_socket_addrs().ok()?.map(|address| address.port()).collect();
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).unwrap_or_default());
@@ -34,7 +34,7 @@ fn of(address: &str) -> Option<String> {
         processes.filter_map(|entry| Some((entry.file_name().to_str()?.parse::<u32>().ok()?, entry.path())));
     let (id, path) = numbered.find(|(_, path)| has_socket(path, &inodes))?;
     let name = fs::read_to_string(path.join("comm")).unwrap_or_default();
-    // A process chooses its name.
+    // Escaped: a process chooses its name.
     Some(format!("{} (process {id})", name.trim().escape_debug()))
 }
 
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_process_that_has_a_port_is_named() {
+    fn the_process_that_occupies_a_port_is_named() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let holder = of(&address.to_string()).expect("it is this process");

@@ -1,4 +1,5 @@
-//! `meridian config import`: a mosquitto.conf as a configuration of Meridian, with what has no counterpart.
+//! `meridian config import`: converts a mosquitto.conf to a configuration of Meridian, and lists what has no
+//! counterpart.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,28 +8,30 @@ use settings::{Layers, Loaded, Value as _};
 
 use crate::config::{Config, ConfigError};
 
-/// What became of a mosquitto.conf.
+/// Result of the conversion of a mosquitto.conf.
 #[derive(Debug, Default)]
 pub struct Imported {
-    /// The configuration, in TOML.
+    /// Configuration in TOML.
     pub toml: String,
-    /// Lines that have no counterpart, each with what to do instead.
+    /// Lines without a counterpart, each with advice.
     pub left: Vec<String>,
 }
 
+/// Converts a mosquitto.conf.
+///
 /// # Errors
-/// Files that cannot be read, and what the node would refuse about the result.
+/// Files that cannot be read, and values that the node would refuse.
 pub fn mosquitto(path: &Path) -> Result<Imported, String> {
     let mut import = Import::default();
     import.file(path, 0)?;
     let imported = import.finish(path);
-    // A setting that Meridian would refuse is found here, not at the start.
+    // Settings that Meridian would refuse are reported here, not at the start.
     let layers =
         Layers { file: Some((path.with_extension("toml"), imported.toml.clone())), ..Layers::default() };
     match settings::load(&layers) {
         Ok(Loaded::<Config> { .. }) => Ok(imported),
         Err(problems) => Err(format!(
-            "{}: these values cannot be taken over:\n{}",
+            "{}: these values cannot be converted:\n{}",
             path.display(),
             ConfigError::Problems(problems)
         )),
@@ -40,14 +43,14 @@ type Section = BTreeMap<&'static str, String>;
 
 #[derive(Debug, Default)]
 struct Import {
-    /// The default listener first: it counts only when something is said of it.
+    /// Listeners, the default one first: it counts only when a line configures it.
     listeners: Vec<Section>,
     has_default: bool,
     sections: BTreeMap<&'static str, Section>,
     left: Vec<String>,
     allow_anonymous: Option<bool>,
     has_acl: bool,
-    /// A `connection`, whose lines follow.
+    /// True in the lines that follow `connection`.
     in_bridge: bool,
 }
 
@@ -78,11 +81,13 @@ impl Import {
         Ok(())
     }
 
-    /// Takes one line over. `Err`: why it has no counterpart, and what to do instead.
+    /// Converts one line. `Err`: the reason why it has no counterpart, with advice.
     fn line(&mut self, word: &str, value: &str) -> Result<(), String> {
         if word == "connection" {
             self.in_bridge = true;
-            return Err("Meridian opens no bridge. Let a mosquitto connect to it as a bridge, or make a cluster of nodes".to_owned());
+            return Err("Meridian does not open bridges. Let a mosquitto connect to it as a \
+                 bridge, or make a cluster of nodes"
+                .to_owned());
         }
         if self.in_bridge && word != "listener" {
             return Err("a line of the bridge".to_owned());
@@ -207,13 +212,13 @@ impl Import {
         Ok(())
     }
 
-    /// Of the default listener.
+    /// Host of the default listener.
     fn host(&self) -> String {
         let address = self.listeners[0].get("address").map(|address| address.trim_matches('"'));
         address.and_then(|address| address.rsplit_once(':')).map_or("0.0.0.0", |(host, _)| host).to_owned()
     }
 
-    /// A setting of the listener that was begun last.
+    /// Sets a setting of the last listener.
     fn set(&mut self, key: &'static str, value: String) {
         if let Some(listener) = self.listeners.last_mut() {
             listener.insert(key, value);
@@ -234,7 +239,7 @@ impl Import {
             listeners.insert(0, default);
         }
         for listener in &mut listeners {
-            // mosquitto reads `cafile` without asking clients for a certificate, unless it is to be required.
+            // mosquitto reads `cafile` without requesting a certificate of clients, unless it is required.
             if listener.get("tls_client").is_none_or(|client| client == "\"off\"") {
                 listener.remove("tls_client");
                 listener.remove("tls_client_ca");
@@ -286,7 +291,7 @@ fn print(toml: &mut String, keys: &Section) {
     }
 }
 
-/// A text in TOML.
+/// Text as a TOML string.
 fn text(value: &str) -> String {
     value.to_owned().to_toml().unwrap_or_default()
 }
@@ -321,7 +326,7 @@ mod tests {
         imported.unwrap()
     }
 
-    /// The block of a page that begins with this line.
+    /// Block of a page that begins with this line.
     fn block<'a>(page: &'a str, first: &str) -> &'a str {
         let at = page.find(&format!("\n{first}\n")).unwrap() + first.len() + 2;
         &page[at..at + page[at..].find("\n```").unwrap() + 1]
@@ -332,7 +337,7 @@ mod tests {
         let page = include_str!("../../../docs/from-mosquitto.md");
         let imported = import("page", block(page, "```conf"));
         let toml = imported.toml.split_once('\n').unwrap().1;
-        // The comments name the file, which is elsewhere here.
+        // The comments contain the path of the file, which differs here.
         let (settings, left) = toml.split_once("\n# Without").unwrap();
         assert_eq!(settings.trim(), block(page, "```toml").trim());
         assert_eq!(imported.left.len(), 3, "{left}");
@@ -342,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mosquitto_does_by_default_is_said() {
+    fn defaults_of_mosquitto_are_written_out() {
         let local = import("local", "").toml;
         for line in ["address = \"127.0.0.1:1883\"", "allow_anonymous = true", "no_match = \"allow\""] {
             assert!(local.contains(line), "{local}");
@@ -356,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_keep_what_is_said_of_them() {
+    fn listeners_keep_their_own_settings() {
         let toml = import(
             "listeners",
             "port 1884\nlistener 8883 ::1\ncafile ca\ncertfile c\nkeyfile k\nrequire_certificate true\nlistener 8884\ncafile ca\n\
@@ -367,16 +372,13 @@ mod tests {
         assert_eq!(listeners.len(), 5, "{toml}");
         assert!(listeners[0].contains("\"0.0.0.0:1884\""));
         assert!(listeners[1].contains("\"[::1]:8883\"") && listeners[1].contains("tls_client_ca = \"ca\""));
-        assert!(
-            !listeners[2].contains("tls_client"),
-            "mosquitto asks nobody for a certificate there: {toml}"
-        );
+        assert!(!listeners[2].contains("tls_client"), "mosquitto requests no certificate there: {toml}");
         assert!(listeners[3].contains("\"unix:/run/m.sock\""));
         assert!(listeners[4].contains("transport = \"websocket\""));
     }
 
     #[test]
-    fn what_has_no_counterpart_is_listed_with_its_line() {
+    fn lines_without_a_counterpart_are_listed_with_their_number() {
         let imported = import(
             "left",
             "# a comment\nlistener 1883\nplugin /x.so\nconnection b\naddress other\ntopic # both\nlistener 1884\nmax_qos many\nfoo bar\n",
@@ -384,7 +386,7 @@ mod tests {
         let left = imported.left.join("\n");
         for part in [
             ":3: plugin /x.so: there are no plug-ins",
-            ":4: connection b: Meridian opens no bridge",
+            ":4: connection b: Meridian does not open bridges",
             ":5: address other: a line of the bridge",
             ":8: max_qos many: expected a number",
             ":9: foo bar: there is no such setting",

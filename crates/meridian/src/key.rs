@@ -1,5 +1,5 @@
-//! `meridian key`: the API keys of a node, in its data directory. A node that runs there makes the change, also where the keys are a
-//! cluster's; so it is the way back when the last admin key is lost.
+//! `meridian key`: the API keys of a node, in its data directory. A node that runs there makes the change, also when
+//! the keys are replicated. So it is the recovery when the last admin key is lost.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,10 +13,10 @@ use crate::config::ConfigArgs;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Run it as the user of the node, on its machine. It needs no other key, so it is the way back when the last one of an admin is lost:
+Run it as the user of the node, on its machine. It needs no other key, so it works when the last admin key is lost:
   meridian key add rescue --role admin --data-dir /var/lib/meridian
-In a cluster one node is enough, and the key holds on all. Where the node does not run, or hears no majority of the cores, the key is
-there as soon as it does.")]
+In a cluster, run it on one node; the key is valid on all. When the node does not run, or reaches no majority of the cores, the
+change is applied as soon as it does.")]
 pub struct KeyArgs {
     #[command(subcommand)]
     command: KeyCommand,
@@ -24,14 +24,14 @@ pub struct KeyArgs {
 
 #[derive(Debug, Subcommand)]
 enum KeyCommand {
-    /// Make a key and print its token, which is not kept anywhere
+    /// Create a key and print its token, which is not stored anywhere
     Add {
         /// Name of the key, for lists and the audit log
         name: String,
-        /// What it permits
+        /// Role of the key
         #[arg(long, value_enum)]
         role: KeyRole,
-        /// How long it is valid, as in 90d or 12h [default: for good]
+        /// Duration for which the key is valid, as in 90d or 12h [default: no expiry]
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         expires: Option<Duration>,
         #[command(flatten)]
@@ -42,7 +42,7 @@ enum KeyCommand {
         #[command(flatten)]
         location: Location,
     },
-    /// Take a key away
+    /// Remove a key
     Remove {
         /// Name of the key
         name: String,
@@ -53,11 +53,11 @@ enum KeyCommand {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum KeyRole {
-    /// Sees everything but payloads, keys and the audit log
+    /// Read everything but payloads, keys and the audit log
     Viewer,
-    /// Acts on clients and messages
+    /// Act on clients and messages
     Operator,
-    /// Changes the configuration and the keys
+    /// Change the configuration and the keys
     Admin,
 }
 
@@ -71,10 +71,10 @@ impl From<KeyRole> for Role {
     }
 }
 
-/// Where the node keeps its data.
+/// Location of the node's data.
 #[derive(Args, Debug)]
 struct Location {
-    /// Where the node keeps its data [default: what the configuration says, or ./data]
+    /// Data directory of the node [default: the configured one, or ./data]
     #[arg(long, value_name = "DIRECTORY")]
     data_dir: Option<PathBuf>,
     /// Configuration file (TOML) of the node
@@ -101,7 +101,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 impl KeyArgs {
-    /// Exits with 1 when it could not be done.
+    /// Runs the command. Exits with 1 when it failed.
     pub fn run(self) -> ExitCode {
         let done = match self.command {
             KeyCommand::Add { name, role, expires, location } => {
@@ -127,7 +127,7 @@ impl KeyArgs {
     }
 }
 
-/// The token alone goes to standard output, so that it can be sent into a file.
+/// Adds a key. Only the token goes to standard output, so that it can be redirected to a file.
 fn add(file: &KeyFile, name: String, role: KeyRole, expires_in: Option<Duration>) -> Result<String, String> {
     let new = NewKey { name, role: role.into(), expires_in };
     let (key, token, outcome) = file.add(&new).map_err(|error| error.to_string())?;
@@ -142,17 +142,18 @@ fn add(file: &KeyFile, name: String, role: KeyRole, expires_in: Option<Duration>
     Ok(format!("{token}\n"))
 }
 
-/// That it does not hold yet, if so, and what that takes.
+/// Reports a change that is not applied yet, and what it waits for.
 fn say_when(outcome: &Outcome, what: &str) {
     let Outcome::Pending { path, runs } = outcome else { return };
     let path = path.display();
     match runs {
         true => eprintln!(
-            "{what}: the node here has not made it so. It will, as soon as it hears a majority of the cores (its log says more); to \
-             withdraw it, remove {path}"
+            "{what}: the node here has not applied the change. It will, as soon as it reaches a \
+             majority of the cores (its log says more); to withdraw it, remove {path}"
         ),
         false => eprintln!(
-            "{what}: the keys are a cluster's, and no node runs here. It will be so when this one is started; to withdraw it, remove {path}"
+            "{what}: the keys are replicated, and no node runs here. The change is applied when \
+                 the node is started; to withdraw it, remove {path}"
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! The log: events with fields on standard error, in the ring that the API shows, and with a collector.
+//! The log: events with fields on standard error, in the ring that the API shows, and at a collector.
 
 use std::io::IsTerminal as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,30 +11,30 @@ use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 use crate::config::{ClientLog, LogFormat, LogLevel, LogSettings};
 use crate::otel::{BoxedLayer, Otel};
 
-/// What everything else is laid upon.
+/// Subscriber that the other layers are added to.
 type Base = Layered<Option<BoxedLayer>, Registry>;
 
-/// Changes what is logged while the node runs.
+/// Controls the level of the log while the node runs.
 pub struct Log {
     filter: reload::Handle<EnvFilter, Base>,
     ring: LogRing,
     level: Mutex<Level>,
 }
 
-/// What is logged, and for how long.
+/// Levels of the log, and their duration.
 #[derive(Clone, Debug)]
 struct Level {
     configured: LogLevel,
-    /// Whether clients that connect and disconnect are logged.
+    /// True when clients that connect and disconnect are logged.
     clients: bool,
-    /// An operator's word, and until when it holds.
+    /// Level set by an operator, and the time at which it ends.
     instead: Option<(LogLevel, Option<Timestamp>)>,
-    /// Grows with each change.
+    /// Number of the last change.
     number: u64,
 }
 
 impl Log {
-    /// Call once in a process.
+    /// Starts the log. Call once per process.
     pub fn start(settings: &LogSettings, otel: &Otel) -> Self {
         let (filter, handle) = reload::Layer::new(settings.level.filter(logs_clients(settings)));
         let ring = LogRing::default();
@@ -54,12 +54,12 @@ impl Log {
         Self { filter: handle, ring, level: Mutex::new(level) }
     }
 
-    /// The last events.
+    /// The most recent events.
     pub fn ring(&self) -> &LogRing {
         &self.ring
     }
 
-    /// Changes what is configured. A changed level replaces one that an operator has set for a while.
+    /// Applies the configured level. A changed level replaces one that an operator has set temporarily.
     pub fn configure(&self, settings: &LogSettings) {
         let (level, clients) = (&settings.level, logs_clients(settings));
         let mut now = self.lock();
@@ -72,7 +72,7 @@ impl Log {
         }
     }
 
-    /// Logs something else instead; the number returned is for [`Log::revert`].
+    /// Sets a temporary level. Returns the number to pass to [`Log::revert`].
     pub fn set_instead(&self, level: LogLevel, until: Option<Timestamp>) -> u64 {
         let mut now = self.lock();
         now.instead = Some((level, until));
@@ -81,7 +81,7 @@ impl Log {
         now.number
     }
 
-    /// Logs what is configured again, unless there was a change after the one with this number.
+    /// Restores the configured level, unless there was a change after the one with this number.
     pub fn revert(&self, number: u64) {
         let mut now = self.lock();
         if now.number == number && now.instead.take().is_some() {
@@ -89,7 +89,7 @@ impl Log {
         }
     }
 
-    /// What is logged, and until when if that is not what is configured.
+    /// The current level, and the time at which it ends if it is temporary.
     pub fn level(&self) -> (LogLevel, Option<Timestamp>) {
         let now = self.lock();
         now.instead.clone().unwrap_or_else(|| (now.configured.clone(), None))
@@ -102,7 +102,7 @@ impl Log {
     fn apply(&self, level: &Level) {
         let clients = level.clients;
         let level = level.instead.as_ref().map_or(&level.configured, |(level, _)| level);
-        // The only error is that there is no log any more, and then nobody could be told.
+        // The only error is that the log is gone, and then nothing can be reported.
         let _ = self.filter.reload(level.filter(clients));
     }
 }

@@ -1,7 +1,8 @@
 //! The binary `meridian`: configuration, command line, wiring. `cli` is the table of commands; `config` joins the
-//! sections of all crates into one tree; `start` and `node` run the broker, `running` owns its configuration; `client` is `meridian pub` and `sub`.
+//! sections of all crates into one tree; `start` and `node` run the broker; `running` owns its configuration;
+//! `client` is `meridian pub` and `sub`.
 //!
-//! **Invariant:** no decision about MQTT is made here, and no setting is declared here that another crate owns.
+//! **Invariant:** this crate makes no decision about MQTT, and declares no setting that another crate owns.
 
 use std::process::ExitCode;
 
@@ -36,7 +37,7 @@ mod storage;
 mod store;
 mod system;
 
-/// The general purpose allocator of the C library keeps too much for itself with many threads and small objects.
+/// The general purpose allocator of the C library retains too much memory with many threads and small objects.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,4 @@
-//! The one place where the binary meets the edge: starting, refreshing and stopping the node.
+//! Interface between the binary and the crate `edge`: starting, reloading and stopping the node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::running::Handles;
 pub struct Node(edge::Node);
 
 impl Node {
-    /// `segments`: those that the log has now.
+    /// Starts the node. `segments`: number of segments that the log has now.
     ///
     /// # Errors
-    /// An address that cannot be opened and the like; the text says what to do.
+    /// An address that cannot be opened, for example; the text contains advice.
     pub fn start(
         config: &Config,
         access: Arc<Guard>,
@@ -45,18 +45,18 @@ impl Node {
         Ok(Self(node))
     }
 
-    /// What operators ask the node by.
+    /// Interface for the requests of operators.
     pub fn admin(&self) -> Admin {
         self.0.admin()
     }
 
-    /// What the node is changed by.
+    /// Handles for changing the running node.
     pub fn handles(&self, https: Option<api::Certificates>, links: Option<Arc<Cluster>>) -> Handles {
         let files = TlsFiles { listeners: self.0.certificates(), https, links };
         Handles { admin: self.0.admin(), files }
     }
 
-    /// What the API says of the node.
+    /// Facts about the node for the API.
     pub fn facts(&self, config: &Config, name: &str, files: TlsFiles) -> NodeFacts {
         let listeners = self.0.listeners().iter().cloned().map(|bound| ListenerFacts {
             name: bound.name.clone(),
@@ -75,19 +75,19 @@ impl Node {
         }
     }
 
-    /// Tells clients, sends what is on its way, and ends; takes at most about `within`.
+    /// Stops the node: notifies clients and sends messages in flight. Takes at most about `within`.
     pub fn stop(self, within: Duration) {
         let stopped = self.0.stop(within);
         tracing::info!(connections = stopped.connections, cut_off = stopped.forced, "stopped");
     }
 }
 
-/// Segments that a log may come to have besides twice those that it has at start: each is open.
+/// Number of segments that a log may gain in addition to twice those that it has at start: each is an open file.
 const SEGMENTS_KEPT: u64 = 64;
-/// Links to so many nodes, and handshakes of others.
+/// Numbers of reserved descriptors for links to nodes, and for incoming handshakes.
 const LINKS_KEPT: (usize, usize) = (32, 64);
 
-/// Descriptors for operators, other nodes and the log: clients must not take them.
+/// Descriptors for operators, other nodes and the log: clients must not use them.
 fn descriptors_reserved(config: &Config, has_peers: bool, segments: u64) -> usize {
     let (nodes, handshakes) = LINKS_KEPT;
     let links = if has_peers { nodes * usize::from(config.cluster.connections) + handshakes } else { 0 };

@@ -1,6 +1,6 @@
-//! OpenTelemetry: the log, and spans around what takes a while, sent to a collector. Exists in binaries built with the feature `otel`;
-//! the others know the settings, so that they can say what is missing. Owns `[otel]` and the exporters; what is logged is
-//! decided by `log`.
+//! OpenTelemetry: the log, and spans around long operations, sent to a collector. Exists in binaries built with the
+//! feature `otel`; other binaries know the settings, so that they can name the missing feature. Owns `[otel]` and the
+//! exporters; `log` decides which events are logged.
 
 #[cfg(feature = "otel")]
 mod client;
@@ -14,22 +14,23 @@ use settings::{Invalid, Raw, Value, section};
 use tracing_subscriber::{Layer, Registry};
 
 section! {
-    /// OpenTelemetry (OTLP over HTTP). Only in binaries built with the feature `otel`; others do not start with an endpoint.
+    /// OpenTelemetry export (OTLP over HTTP). Only in binaries built with the feature `otel`; others do not start
+    /// with an endpoint.
     [otel]
     pub struct OtelSettings {
-        /// The collector that log and spans go to, such as `http://127.0.0.1:4318`; nothing is sent when unset.
+        /// Collector that receives log events and spans, such as `http://127.0.0.1:4318`. Nothing is sent when unset.
         pub endpoint: Option<Endpoint> = "", at start;
-        /// `service.name` of everything that is sent. `service.instance.id` is the node's name.
+        /// Value of `service.name` in everything that is sent. `service.instance.id` is the node's name.
         pub service_name: String = "meridian", at start;
-        /// Events of the log, and spans likewise, that wait for the collector; those beyond it are dropped.
+        /// Maximum number of log events that wait for the collector, and likewise of spans. Further ones are dropped.
         pub queue_max: u32 = "2048" in "64..=1000000", at start;
-        /// How long a request to the collector may take, and the last ones at a stop together.
+        /// Maximum time of a request to the collector, and of all last requests at a stop together.
         pub timeout: Duration = "5s" in "100ms..=1m", at start;
     }
 }
 
-/// An address of a collector without its path. Plain HTTP: for TLS there is a collector on the same machine, which also
-/// keeps what the far one does not take.
+/// Address of a collector, without a path. Plain HTTP only: TLS needs a local collector, which also buffers what the
+/// remote one does not accept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint(String);
 
@@ -50,8 +51,8 @@ impl Value for Endpoint {
         match host {
             Some(host) if plain(host) => Ok(Self(format!("http://{host}"))),
             _ => Err(raw.expected(
-                "http:// with host and port of a collector, as in http://127.0.0.1:4318 (for https run a collector on this \
-                 machine that passes everything on)",
+                "http:// with host and port of a collector, as in http://127.0.0.1:4318 (for \
+                 https run a collector on this machine that forwards everything)",
             )),
         }
     }
@@ -61,10 +62,10 @@ impl Value for Endpoint {
     }
 }
 
-/// What makes an event or a span go to the collector as well.
+/// A layer that sends events or spans to the collector.
 pub type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// The exporters of a running node. What waits is sent when it is dropped, for as long as `otel.timeout`.
+/// Exporters of a running node. Dropping it sends the queued events and spans, for up to `otel.timeout`.
 #[derive(Default)]
 pub struct Otel {
     #[cfg(feature = "otel")]
@@ -72,8 +73,10 @@ pub struct Otel {
 }
 
 impl Otel {
+    /// Checks the settings.
+    ///
     /// # Errors
-    /// An endpoint in a binary that was built without the feature. The text says what to do.
+    /// An endpoint in a binary that was built without the feature. The text contains advice.
     pub fn check(settings: &OtelSettings) -> Result<(), String> {
         match &settings.endpoint {
             Some(endpoint) if cfg!(not(feature = "otel")) => Err(format!(
@@ -84,16 +87,16 @@ impl Otel {
         }
     }
 
-    /// Starts the threads that send, when an endpoint is set. `node` is the node's name.
+    /// Starts the sending threads when an endpoint is set. `node` is the node's name.
     ///
     /// # Errors
-    /// As [`Otel::check`], and a thread that does not start.
+    /// Errors of [`Otel::check`], and a thread that does not start.
     #[cfg(not(feature = "otel"))]
     pub fn start(settings: &OtelSettings, _node: &str) -> Result<Self, String> {
         Self::check(settings).map(|()| Self::default())
     }
 
-    /// As above.
+    /// Starts the sending threads when an endpoint is set. `node` is the node's name.
     #[cfg(feature = "otel")]
     pub fn start(settings: &OtelSettings, node: &str) -> Result<Self, String> {
         let export =
@@ -101,13 +104,13 @@ impl Otel {
         Ok(Self { export: export.transpose()? })
     }
 
-    /// To be added to the log once; `None` when nothing is to be sent.
+    /// Layer to add to the log, once; `None` when nothing is sent.
     #[cfg(not(feature = "otel"))]
     pub fn layer(&self) -> Option<BoxedLayer> {
         None
     }
 
-    /// As above.
+    /// Layer to add to the log, once; `None` when nothing is sent.
     #[cfg(feature = "otel")]
     pub fn layer(&self) -> Option<BoxedLayer> {
         self.export.as_ref().map(export::Export::layer)
@@ -142,7 +145,7 @@ mod tests {
 
     #[cfg(not(feature = "otel"))]
     #[test]
-    fn an_endpoint_in_a_binary_without_the_feature_is_refused_with_the_way_out() {
+    fn an_endpoint_in_a_binary_without_the_feature_is_refused_with_advice() {
         let settings =
             OtelSettings { endpoint: Some(endpoint("http://h:1").unwrap()), ..OtelSettings::default() };
         let error = Otel::start(&settings, "n").err().unwrap();

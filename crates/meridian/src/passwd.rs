@@ -11,11 +11,11 @@ use auth::{
 use clap::Args;
 
 /// Add, change or remove users of a password file. Passwords are stored as Argon2id hashes, or with --scram so that
-/// MQTT 5.0 clients can log in by SCRAM-SHA-256 (others still send the password). The password is asked
-/// for twice at a terminal, and read as one line from anything else. A running node takes the file up on SIGHUP.
+/// MQTT 5.0 clients can log in by SCRAM-SHA-256 (others still send the password). The password is asked for twice at
+/// a terminal, and read as one line from anything else. A running node reads the file again on SIGHUP
 #[derive(Args, Debug)]
 pub struct PasswdArgs {
-    /// Make the file; what was in it is lost
+    /// Create the file; an existing file is overwritten
     #[arg(short, long, conflicts_with = "delete")]
     create: bool,
     /// Remove the user
@@ -24,10 +24,10 @@ pub struct PasswdArgs {
     /// Take the password from the command line, where other users of this machine can see it
     #[arg(short, long, conflicts_with = "delete", requires = "password")]
     batch: bool,
-    /// Store what SCRAM-SHA-256 needs; easier to guess from a stolen file than Argon2id
+    /// Store the keys for SCRAM-SHA-256; easier to guess from a stolen file than Argon2id
     #[arg(long, conflicts_with = "delete")]
     scram: bool,
-    /// With --scram: what the client has to compute at each login
+    /// Iterations that the client computes at each login, with --scram
     #[arg(long, requires = "scram", default_value_t = SCRAM_ITERATIONS,
         value_parser = clap::value_parser!(u32).range(i64::from(SCRAM_ITERATIONS_MIN)..=i64::from(SCRAM_ITERATIONS_MAX)))]
     iterations: u32,
@@ -35,7 +35,7 @@ pub struct PasswdArgs {
     file: PathBuf,
     /// User name
     user: String,
-    /// With --batch: the password
+    /// Password, with --batch
     #[arg(requires = "batch")]
     password: Option<String>,
 }
@@ -53,7 +53,7 @@ impl PasswdArgs {
 
     fn change(self) -> Result<(), String> {
         if self.user.is_empty() || self.user.contains([':', '\n', '\r']) || self.user.starts_with('#') {
-            return Err("a user name is not empty, holds no `:` and does not begin with `#`".to_owned());
+            return Err("a user name must not be empty, contain `:` or begin with `#`".to_owned());
         }
         let at_file = |error: io::Error| format!("{}: {error}", self.file.display());
         let mut edit = match PasswordFileEdit::read(&self.file) {
@@ -86,7 +86,7 @@ impl PasswdArgs {
             };
             edit.set(&self.user, &hash);
         }
-        // What another line has wrong would keep the node from taking the file up; better heard of now.
+        // An error in another line would make the node refuse the file: report it now.
         PasswordFile::parse(&self.file, &edit.text()).map_err(|error| error.to_string())?;
         edit.write(&self.file).map_err(at_file)
     }
@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether the user can use SCRAM.
+    /// Returns whether the user can use SCRAM.
     fn knows(file: &PasswordFile, user: &str) -> bool {
         matches!(file.scram(user), ScramRecord::Keys(_))
     }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn users_come_change_and_go() {
+    fn users_are_added_changed_and_removed() {
         let directory = Directory::new("users");
         directory.args("alice", Some("a")).change().unwrap();
         directory.args("bob", Some("b")).change().unwrap();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn users_of_scram_stand_beside_others() {
+    fn scram_users_and_others_share_a_file() {
         let directory = Directory::new("scram");
         directory.args("alice", Some("a")).change().unwrap();
         PasswdArgs { scram: true, ..directory.args("bob", Some("b")) }.change().unwrap();
@@ -164,7 +164,7 @@ mod tests {
         let file = PasswordFile::read(&directory.0.join("users")).unwrap();
         assert!(knows(&file, "bob") && knows(&file, "carol"));
         assert!(!knows(&file, "alice"));
-        assert!(file.stores_decoy_key(), "so that nobody is told from others by what a restart changes");
+        assert!(file.stores_decoy_key(), "so that a restart does not reveal which users exist");
         let error = PasswdArgs { scram: true, ..directory.args("bob", Some("\u{7}")) }.change().unwrap_err();
         assert!(error.contains("control characters"), "{error}");
         directory.args("bob", Some("b")).change().unwrap();

@@ -1,4 +1,5 @@
-//! Settings that hold for all nodes of a cluster: records of its ledger, which each node puts between its file and its own changes.
+//! Settings shared by all nodes of a cluster: records of the configuration store, which each node applies between its
+//! file and its own changes.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Receiver, SyncSender};
@@ -13,7 +14,7 @@ use crate::config::Config;
 
 const TABLE: Table = Table::named("settings");
 
-/// What a later version adds to a record is left alone.
+/// A replicated setting. Unknown fields of later versions are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     value: String,
@@ -24,9 +25,9 @@ struct Record {
     at: Timestamp,
 }
 
-/// The settings that the cluster agrees on, as this node has heard of them.
+/// The cluster's settings, as this node knows them.
 pub struct ReplicatedSettings {
-    /// `None` where the nodes agree on nothing: their list is in the configuration.
+    /// Configuration store; `None` when the configuration lists the nodes, which then share no settings.
     config_store: Option<Arc<dyn ConfigStore>>,
     wanted: Arc<Records>,
 }
@@ -36,12 +37,14 @@ struct Records {
     updates: SyncSender<()>,
 }
 
-/// Something is there to be taken up.
+/// Signals that settings have changed.
 pub type Updates = Receiver<()>;
 
 impl ReplicatedSettings {
+    /// Opens the settings.
+    ///
     /// # Errors
-    /// Records that cannot be had.
+    /// Records that cannot be read.
     pub fn open(config_store: Option<Arc<dyn ConfigStore>>) -> Result<(Self, Updates), String> {
         let (sender, updates) = mpsc::sync_channel(1);
         let wanted = Arc::new(Records { records: Mutex::default(), updates: sender });
@@ -51,7 +54,7 @@ impl ReplicatedSettings {
         Ok((Self { config_store, wanted }, updates))
     }
 
-    /// What holds, whether this node can take it up or not.
+    /// The cluster's settings, whether this node can apply them or not.
     pub fn wanted(&self) -> Runtime {
         let records = self.wanted.lock();
         Runtime::from(
@@ -65,7 +68,7 @@ impl ReplicatedSettings {
         Some(ReplicatedValue { value, by, comment, at })
     }
 
-    /// Whoever changed these settings last.
+    /// Author of the last change of these settings.
     pub fn author<'a>(&self, names: impl Iterator<Item = &'a str>) -> Author {
         let records = self.wanted.lock();
         let last = names.filter_map(|name| records.get(name)).max_by_key(|one| one.at.0);
@@ -75,24 +78,26 @@ impl ReplicatedSettings {
         )
     }
 
-    /// Whether anything can be agreed upon.
+    /// Store of the shared settings.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why this cluster shares no settings.
     pub fn config_store(&self) -> Result<&Arc<dyn ConfigStore>, Refused> {
         self.config_store.as_ref().ok_or_else(|| {
             Refused::Failed(
-                "the nodes of this cluster are listed in the configuration ([[cluster_node]]), and agree on no settings: change it on each \
-                 node, or let nodes find each other (cluster.join)"
+                "the nodes of this cluster are listed in the configuration ([[cluster_node]]) \
+                 and share no settings: change the setting on each node, or let nodes find each \
+                 other (cluster.join)"
                     .to_owned(),
             )
         })
     }
 
-    /// Has these changes agreed upon, all or none. When it returns, this node has heard of them. Waits for other nodes.
+    /// Proposes these changes to the cluster, all or none. When it returns, this node knows the result. Waits for
+    /// other nodes.
     ///
     /// # Errors
-    /// No agreement, and why.
+    /// The proposal failed; the reason.
     pub fn propose(&self, changes: &Changes, author: &Author) -> Result<(), Refused> {
         let config_store = self.config_store()?;
         let at = Timestamp::now();
@@ -112,7 +117,7 @@ impl ReplicatedSettings {
     }
 }
 
-/// What the history of a node says of a change that was agreed upon.
+/// Author of a replicated change in the history of a node.
 pub fn cluster_author(by: &str, comment: &str) -> Author {
     let comment = match comment {
         "" => CLUSTER_COMMENT.to_owned(),
@@ -134,13 +139,14 @@ impl Records {
             Some(Ok(record)) => drop(records.insert(change.key.to_owned(), record)),
             Some(Err(error)) => tracing::error!(
                 setting = change.key,
-                "what the cluster agreed on makes no sense here, and what was known holds on: {error}"
+                "the settings of the cluster cannot be read, the previous ones stay in force: \
+                     {error}"
             ),
         }
     }
 
     fn notify(&self) {
-        // Full: who takes it up has not looked yet.
+        // A full channel already holds a signal.
         let _ = self.updates.try_send(());
     }
 }
@@ -162,7 +168,8 @@ impl View for Records {
     }
 }
 
-/// These layers with what the cluster agrees on, as far as it is known and holds here, and what does not.
+/// Adds the cluster's settings to these layers, as far as they are valid on this node. Also returns those that are
+/// not.
 ///
 /// # Errors
 /// Other layers are wrong.
@@ -180,7 +187,7 @@ pub fn merge_replicated(
         if problems.iter().any(|problem| problem.source != Source::Cluster) {
             return Err(problems);
         }
-        // Each round takes one away, at least.
+        // Each round removes at least one.
         let before = layers.cluster.values().len();
         for problem in problems {
             let one = setting_problem(&problem);
@@ -214,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_agreed_upon_is_known_with_who_and_why() {
+    fn a_replicated_setting_is_known_with_author_and_comment() {
         let config_store: Arc<dyn ConfigStore> = Arc::new(LocalStore::in_memory());
         let (replicated, updates) = ReplicatedSettings::open(Some(config_store)).unwrap();
         let author = Author { by: "ops".into(), comment: "more room".into() };
@@ -231,19 +238,19 @@ mod tests {
             ("ops", "for the whole cluster: more room")
         );
         assert_eq!(replicated.author(std::iter::empty()).comment, CLUSTER_COMMENT);
-        // The first is of the empty table; what came since is told once.
+        // The first signal is of the empty table; later changes signal once.
         assert!(updates.try_recv().is_ok() && updates.try_recv().is_err());
     }
 
     #[test]
-    fn nodes_of_a_list_agree_on_nothing() {
+    fn nodes_of_a_fixed_list_share_no_settings() {
         let (replicated, _updates) = ReplicatedSettings::open(None).unwrap();
         let refused = replicated.propose(&changes(&[("log.level", Some("debug"))]), &Author::default());
         assert!(refused.unwrap_err().to_string().contains("cluster.join"));
     }
 
     #[test]
-    fn what_does_not_hold_here_is_left_out_and_told() {
+    fn a_setting_that_is_invalid_here_is_left_out_and_reported() {
         let mut wanted = Runtime::default();
         wanted.put("mqtt.qos_max", Some("1"));
         wanted.put("queue.messages_max", Some("many"));
@@ -258,13 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn a_record_without_sense_changes_nothing() {
+    fn an_unreadable_record_changes_nothing() {
         let config_store = Arc::new(LocalStore::in_memory());
         let (replicated, _updates) = ReplicatedSettings::open(Some(config_store.clone())).unwrap();
         replicated.propose(&changes(&[("log.level", Some("debug"))]), &Author::default()).unwrap();
         config_store.propose(vec![Change::number(TABLE, "log.level", 7)]).unwrap();
         assert_eq!(replicated.wanted().get("log.level"), Some("debug"));
-        // As a later version might write it.
+        // A record as a later version might write it.
         let later = serde_json::json!({"value": "warn", "at": "2026-11-22T00:00:00Z", "until": "noon"});
         config_store.propose(vec![Change::put(TABLE, "log.level", &later).unwrap()]).unwrap();
         assert_eq!(replicated.wanted().get("log.level"), Some("warn"));

@@ -1,12 +1,12 @@
-//! Which files a reload reads again.
+//! Files that a reload reads again.
 
 use settings::{Layers, settings_of};
 
 use crate::config::Config;
 use crate::expiry::TlsFiles;
 
-/// The configuration file, that of changes at run time, and those that settings in force name, in the order of the settings. What is read at
-/// a start only is not among them.
+/// The configuration file, the file of run-time changes, and the files named by effective settings, in the order of
+/// the settings. Files that are read at the start only are not among them.
 pub fn files(layers: &Layers, config: &Config, tls: &TlsFiles) -> Vec<String> {
     let of_layers =
         [layers.file.as_ref().map(|(path, _)| path), layers.runtime.as_ref().map(|(path, _)| path)];
@@ -21,7 +21,7 @@ pub fn files(layers: &Layers, config: &Config, tls: &TlsFiles) -> Vec<String> {
     files
 }
 
-/// What the node has that reads files.
+/// Parts of the node that read files.
 #[derive(Clone, Copy)]
 struct Parts {
     https: bool,
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_settings_name_is_read_again_but_not_what_a_start_reads() {
+    fn files_named_by_settings_are_read_again_but_not_those_of_the_start() {
         let mut config = Config::default();
         config.auth.password_file = Some("users".into());
         config.cluster.secret_file = Some("secret".into());

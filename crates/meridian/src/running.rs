@@ -1,4 +1,4 @@
-//! The configuration of a running node: one owner, whoever wants to change it.
+//! The configuration of a running node, with one owner for all sources of changes.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -28,10 +28,10 @@ use crate::log::Log;
 use crate::replicated::{self, ReplicatedSettings, Updates, setting_problem};
 use crate::reread;
 
-/// The name of the file that keeps changes made at run time, in the data directory.
+/// Name of the file that keeps changes made at run time, in the data directory.
 pub const RUNTIME_FILE: &str = "runtime.toml";
 
-/// Owns the configuration of a running node. SIGHUP, the API and the cluster change it here, one after the other.
+/// Owner of the configuration of a running node. SIGHUP, the API and the cluster change it here, one after the other.
 pub struct Running {
     args: ConfigArgs,
     replicated: ReplicatedSettings,
@@ -40,34 +40,35 @@ pub struct Running {
     node: Handles,
     log: Arc<Log>,
     now: Mutex<Now>,
-    /// Held by whoever is about to take up what the cluster agrees on; who has proposed it comes first, and knows best whose it is.
+    /// Held while replicated settings are applied. The node that has proposed a change takes it first, because it
+    /// knows the author best.
     updates: Mutex<()>,
-    /// How many settings of the cluster are not in force here.
+    /// Number of the cluster's settings that are not in force here.
     refused: AtomicUsize,
 }
 
-/// What a running node is changed by.
+/// Handles for changing a running node.
 pub struct Handles {
     pub admin: Admin,
     pub files: TlsFiles,
 }
 
 struct Now {
-    /// What the layers said when they were last read.
+    /// Layers as they were last read.
     layers: Layers,
-    /// What they give: partly in force, partly from the next start on.
+    /// Result of the layers: partly in force, partly from the next start on.
     loaded: Loaded<Config>,
-    /// What is in force.
+    /// Configuration in force.
     config: Config,
     history: History,
-    /// What the cluster agrees on and this node cannot take up.
+    /// Settings of the cluster that this node cannot apply.
     refused: Vec<SettingProblem>,
 }
 
-/// Layers, and what they give.
+/// Layers, and their result.
 type Planned = (Layers, Loaded<Config>);
 
-/// A configuration that was read with its files and can be used, and is not in force yet.
+/// A valid configuration that was read with its files and is not in force yet.
 struct Prepared<'a> {
     layers: Layers,
     loaded: Loaded<Config>,
@@ -81,16 +82,17 @@ struct Prepared<'a> {
     policy: Option<GuardChange<'a>>,
 }
 
-/// What a node is started with.
+/// Configuration at the start of a node.
 pub struct Loading {
     pub layers: Layers,
     pub loaded: Loaded<Config>,
-    /// What the cluster agrees on and this node cannot take up.
+    /// Settings of the cluster that this node cannot apply.
     pub refused: Vec<SettingProblem>,
 }
 
 impl Loading {
-    /// Puts what the cluster agrees on between the layers, as far as it holds here: a node that cannot take it up starts without it.
+    /// Adds the cluster's settings to the layers, as far as they are valid on this node. A node that cannot apply a
+    /// setting starts without it.
     pub fn join(layers: Layers, loaded: Loaded<Config>, replicated: &ReplicatedSettings) -> Self {
         let wanted = replicated.wanted();
         let all = |why: String| {
@@ -103,7 +105,7 @@ impl Loading {
                 Ok(()) => return Self { layers, loaded, refused },
                 Err(refusal) => all(refusal.to_string()),
             },
-            // They were right a moment ago.
+            // The layers were valid a moment ago.
             Err(problems) => all(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
         };
         Self { layers, loaded, refused }
@@ -111,7 +113,7 @@ impl Loading {
 }
 
 impl Running {
-    /// Takes over what the node was started with.
+    /// Takes over the configuration that the node was started with.
     pub fn new(
         args: ConfigArgs,
         Loading { layers, loaded, refused }: Loading,
@@ -137,10 +139,11 @@ impl Running {
         }
     }
 
-    /// Takes up what the cluster agrees on whenever there is something new, on a thread of its own: it may wait for the disk.
+    /// Starts a thread that applies changed settings of the cluster. It has a thread of its own because it may wait
+    /// for the disk.
     ///
     /// # Errors
-    /// No thread.
+    /// The thread cannot be started.
     pub fn follow_cluster(self: &Arc<Self>, updates: Updates) -> std::io::Result<()> {
         let running = Arc::downgrade(self);
         let follow = move || {
@@ -152,8 +155,8 @@ impl Running {
         critical::spawn("settings", follow).map(drop)
     }
 
-    /// Takes up what the cluster agrees on, as far as this node can, and says what has changed. By `author`, if it is known better than
-    /// from what there is.
+    /// Applies the cluster's settings, as far as this node can, and returns the changes. `author` overrides the
+    /// author in the records.
     fn apply_replicated(&self, now: &mut Now, author: Option<&Author>) -> Vec<Change> {
         let before = now.layers.cluster.clone();
         let mut changed = Vec::new();
@@ -179,7 +182,7 @@ impl Running {
                 }
                 refused
             }
-            // The other layers were right when they were read.
+            // The other layers were valid when they were read.
             Err(problems) => problems.iter().map(setting_problem).collect(),
         };
         refused.sort_by(|a, b| a.name.cmp(&b.name));
@@ -189,10 +192,10 @@ impl Running {
         changed
     }
 
-    /// Reads file, environment and the changes made at run time again, and takes up what can be taken up without a restart.
+    /// Reads file, environment and the changes made at run time again, and applies the settings that need no restart.
     ///
     /// # Errors
-    /// Why not; then nothing has changed.
+    /// The reason of a refusal; then nothing has changed.
     pub fn reload_all(&self, by: &str) -> Result<Reloaded, Refused> {
         let _span = tracing::info_span!("reload").entered();
         let mut now = self.lock();
@@ -205,22 +208,23 @@ impl Running {
         let Now { loaded, config, .. } = &mut *now;
         let pending = waiting_for_restart(config, &mut loaded.tree);
         for name in &pending {
-            tracing::warn!(setting = name, "changed, and takes effect at the next start");
+            tracing::warn!(setting = name, "setting changed; it takes effect at the next start");
         }
         let author = Author { by: by.to_owned(), comment: "read again".to_owned() };
         if !changed.is_empty() {
             self.record_history(&mut now, &author, &changed);
         }
-        // What could not be taken up may be now: a file is there.
+        // A setting that could not be applied may be applicable now: a file may exist now.
         self.apply_replicated(&mut now, None);
         let files = reread::files(&now.layers, &now.config, &self.node.files);
         Ok(Reloaded { changed, pending, files })
     }
 
-    /// Reads what the layers give with all files that belong to it. Nothing of it is in force before [`Self::apply_prepared`].
+    /// Reads the result of the layers with all files that belong to it. Nothing is in force before
+    /// [`Self::apply_prepared`].
     ///
     /// # Errors
-    /// What cannot be used.
+    /// Settings or files that cannot be used.
     fn prepare(
         &self,
         now: &Now,
@@ -230,7 +234,7 @@ impl Running {
     ) -> Result<Prepared<'_>, Refused> {
         let mut config = now.config.clone();
         let changed = take_reloadable(&mut config, &mut loaded.tree);
-        // The listeners in force are the old ones; what guards them must still be enough.
+        // The open listeners are the old ones; the new rules must still protect them.
         exposure::check(&config).map_err(failed)?;
         let guarding = files_may_differ
             || config.auth != now.config.auth
@@ -258,12 +262,12 @@ impl Running {
         })
     }
 
-    /// Says what has changed. Nothing of it can fail.
+    /// Applies the configuration and returns the changes. Cannot fail.
     fn apply_prepared(&self, now: &mut Now, prepared: Prepared<'_>) -> Vec<Change> {
         let Prepared { layers, loaded, config, changed, listeners, https, links, tokens, services, policy } =
             prepared;
         let read_files = listeners.is_some();
-        // Before the policy: whoever is being looked at is looked at again after its change.
+        // Before the policy: a client whose check is in progress is checked again after its change.
         if let Some(tokens) = tokens {
             tokens.apply();
         }
@@ -291,7 +295,7 @@ impl Running {
         }
         self.log.configure(&config.log);
         for change in &changed {
-            // Viewers read the log.
+            // Viewers read the log, so secrets are removed.
             let [before, after] =
                 [&change.before, &change.after].map(|value| value.as_deref().map(api::without_secrets));
             tracing::info!(
@@ -308,7 +312,7 @@ impl Running {
             .collect()
     }
 
-    /// Makes these changes of run time those of the node, and writes them down first.
+    /// Applies these run-time changes to the node, after writing them to disk.
     fn apply_runtime(
         &self,
         now: &mut Now,
@@ -325,8 +329,8 @@ impl Running {
         Ok(Changed { version: now.history.current(), changed, overridden: Vec::new() })
     }
 
-    /// Has the cluster agree on these changes, once it is clear that this node can take them up; until then nothing of them is in force
-    /// here either. Waits for other nodes.
+    /// Proposes these changes to the cluster, after checking that this node can apply them. Until they are decided
+    /// none of them is in force here either. Waits for other nodes.
     fn change_cluster(&self, changes: &Changes, author: &Author) -> Result<Changed, Refused> {
         let _updates = self.lock_updates();
         let now = self.lock();
@@ -334,8 +338,7 @@ impl Running {
         let (layers, loaded) = self.plan_cluster(&now, changes).map_err(Refused::Settings)?;
         let overridden = changes.keys().filter_map(|name| {
             let override_source = loaded.cluster_override(name)?;
-            let detail =
-                format!("this node goes by {override_source}, which goes over what the cluster agrees on");
+            let detail = format!("on this node {override_source} overrides the setting of the cluster");
             Some(SettingProblem { name: name.clone(), detail })
         });
         let mut overridden: Vec<SettingProblem> = overridden.collect();
@@ -344,15 +347,15 @@ impl Running {
         self.replicated.propose(changes, author)?;
         let mut now = self.lock();
         let changed = self.apply_replicated(&mut now, Some(author));
-        // A file may have gone meanwhile.
+        // A file may have been removed meanwhile.
         overridden.extend(now.refused.iter().filter(|one| changes.contains_key(&one.name)).cloned());
         Ok(Changed { version: now.history.current(), changed, overridden })
     }
 
-    /// What the layers are with these changes of the cluster, and what they give.
+    /// Layers with these changes of the cluster, and their result.
     ///
     /// # Errors
-    /// What is wrong with the changes.
+    /// Problems of the changes.
     fn plan_cluster(&self, now: &Now, changes: &Changes) -> Result<Planned, Vec<SettingProblem>> {
         let mut wanted = self.replicated.wanted();
         let mut problems = refusals(now, changes, Some(&wanted));
@@ -384,7 +387,7 @@ impl Running {
         self.updates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long a stop may take.
+    /// Maximum time of a stop.
     pub fn shutdown_timeout(&self) -> Duration {
         self.shutdown_timeout
     }
@@ -394,8 +397,8 @@ fn failed(why: impl Display) -> Refused {
     Refused::Failed(why.to_string())
 }
 
-/// `of_operator`: the files are those that the operator of the machine has named. Otherwise a change at run time names them, and whoever may make one
-/// could read any file of the machine by its error.
+/// Error of an access policy. With `of_operator` the operator of the machine has named the files. Otherwise a change
+/// at run time names them, and its author could read any file of the machine through the error text.
 fn policy_failed(error: &PolicyError, of_operator: bool) -> Refused {
     if of_operator {
         return failed(error);
@@ -408,7 +411,7 @@ fn runtime_of(layers: &Layers) -> Runtime {
     layers.runtime.as_ref().map(|(_, runtime)| runtime.clone()).unwrap_or_default()
 }
 
-/// The layers with these changes of run time, and what they give together.
+/// Layers with these run-time changes, and their result.
 fn with_runtime(now: &Now, runtime: Runtime) -> Result<Planned, Vec<SettingProblem>> {
     let path = runtime_path(&now.config.node.data_dir);
     let layers = Layers { runtime: Some((path, runtime)), ..now.layers.clone() };
@@ -420,29 +423,30 @@ fn with_runtime(now: &Now, runtime: Runtime) -> Result<Planned, Vec<SettingProbl
 
 fn warn_refused(problem: &SettingProblem) {
     let SettingProblem { name, detail } = problem;
-    tracing::error!(setting = name, "the cluster agrees on what this node cannot take up: {detail}");
+    tracing::error!(setting = name, "this node cannot apply a setting of the cluster: {detail}");
 }
 
-/// Names with another value in one than in the other.
+/// Names whose values differ.
 fn differing(before: &Runtime, after: &Runtime) -> Vec<String> {
     let names: BTreeSet<&String> = before.values().keys().chain(after.values().keys()).collect();
     names.into_iter().filter(|name| before.get(name) != after.get(name)).cloned().collect()
 }
 
-/// Where changes made at run time are kept.
+/// Path of the file with the changes made at run time.
 pub fn runtime_path(data_dir: &Path) -> PathBuf {
     data_dir.join(RUNTIME_FILE)
 }
 
-/// What is wrong with single changes, before their values are looked at. Of the cluster's, when it agrees on `wanted`.
+/// Problems of single changes, before their values are checked. With `wanted`, the changes are of the cluster, which
+/// agrees on it.
 fn refusals(now: &Now, changes: &Changes, wanted: Option<&Runtime>) -> Vec<SettingProblem> {
     let known = settings_of(&mut now.config.clone());
     let mut problems = Vec::new();
     for (name, value) in changes {
         let mut refuse = |detail| problems.push(SettingProblem { name: name.clone(), detail });
         let Some(setting) = known.iter().find(|setting| setting.name == *name) else {
-            // With a value, what is not known is found when it is read, with the nearest known name.
-            // What a later version has set for all can be taken back here.
+            // With a value, reading it reports an unknown name, with the nearest known one. A setting that a later
+            // version has set for the cluster can be removed here.
             if value.is_none() && wanted.is_none_or(|wanted| wanted.get(name).is_none()) {
                 let nearest = settings::nearest(name, known.iter().map(|setting| setting.name.as_str()));
                 refuse(format!(
@@ -457,19 +461,20 @@ fn refusals(now: &Now, changes: &Changes, wanted: Option<&Runtime>) -> Vec<Setti
         }
         if setting.field.reload == Reload::AtStart || setting.name.matches('.').count() > 1 {
             refuse(
-                "takes effect at the start of the node only: change the configuration file, and restart"
+                "takes effect at the start of the node only: change the configuration file, and \
+                     restart"
                     .to_owned(),
             );
         } else if wanted.is_none()
             && let Some(override_source) = now.loaded.override_source(name)
         {
-            refuse(format!("is held by {override_source}, which goes over it: change that, and restart"));
+            refuse(format!("is overridden by {override_source}: change that, and restart"));
         }
     }
     problems
 }
 
-/// What the layers are with these changes of run time, and what they give; or what is wrong with the changes.
+/// Layers with these run-time changes and their result, or the problems of the changes.
 fn plan(now: &Now, changes: &Changes) -> Result<Planned, Vec<SettingProblem>> {
     let mut runtime = runtime_of(&now.layers);
     changes.iter().for_each(|(name, value)| runtime.put(name, value.as_deref()));
@@ -571,7 +576,7 @@ impl Configuration for Running {
 
     fn set_log_level(&self, level: &str, for_time: Option<Duration>) -> Result<u64, String> {
         let level = LogLevel::from_raw(&Raw::Text(level.to_owned())).map_err(|error| error.to_string())?;
-        tracing::info!(%level, ?for_time, "an operator changes what is logged");
+        tracing::info!(%level, ?for_time, "an operator changes the log level");
         Ok(self.log.set_instead(level, for_time.map(|time| Timestamp::now().after(time))))
     }
 
@@ -580,7 +585,7 @@ impl Configuration for Running {
     }
 }
 
-/// Declarations write an empty text for a setting that is unset; for a plain text that is a value.
+/// Default of a setting. Declarations write an empty text for an unset setting; for a plain text that is a value.
 fn default(declared: &str, type_name: &str) -> Option<String> {
     (!declared.is_empty() || type_name == "string").then(|| declared.to_owned())
 }

@@ -1,27 +1,28 @@
-//! Files that nobody else should be able to read.
+//! Check of files that other users must not be able to read.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use crate::config::Config;
 
-/// What every user of the machine may do with a file: read or write it.
+/// Permission bits of other users: read and write.
 const OTHERS: u32 = 0o006;
 
-/// Those of which every user of this machine could have the secret, with what to do about it. A group may have it: it is the node's own, where
-/// the files are root's.
+/// Secrets that every user of this machine could read or replace, with advice. Access by a group is allowed: it is
+/// the node's own group, where root owns the files.
 pub fn open_to_others(config: &Config) -> Vec<String> {
     let open = of(config).into_iter().filter(|(_, path)| is_open(path));
     let warning = |(setting, path): (String, &Path)| {
         let path = path.display();
         format!(
-            "{setting}: every user of this machine may read {path}: chmod 600 {path} (640 for a group of the node's own)"
+            "{setting}: every user of this machine may read {path}: chmod 600 {path} (640 for a \
+                 group of the node's own)"
         )
     };
     open.map(warning).collect()
 }
 
-/// With the settings that name them.
+/// Secret files, with the settings that name them.
 fn of(config: &Config) -> Vec<(String, &Path)> {
     let Config { http, auth: _, jwt, http_auth, http_acl, cluster, edge, .. } = config;
     let named = [
@@ -42,7 +43,7 @@ fn of(config: &Config) -> Vec<(String, &Path)> {
 }
 
 fn is_open(path: &Path) -> bool {
-    // One that is not there, or cannot be looked at, is complained of by whoever reads it.
+    // A file that is missing or cannot be inspected is reported by its reader.
     std::fs::metadata(path)
         .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & OTHERS != 0)
 }
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_that_every_user_may_read_is_told_of_with_its_setting() {
+    fn a_secret_that_every_user_may_read_is_reported_with_its_setting() {
         let path = std::env::temp_dir().join(format!("meridian-secret-{}", std::process::id()));
         std::fs::write(&path, "secret").unwrap();
         let mut config = Config::default();

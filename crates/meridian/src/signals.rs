@@ -1,23 +1,23 @@
-//! Signals. The node takes them one by one in its main thread; the clients are interrupted by them.
+//! Signals. The node handles them one by one in its main thread; the clients are interrupted by them.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What the operator wants of a running node.
+/// A signal to a running node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// SIGTERM or SIGINT.
     Stop,
-    /// This process wants to stop by itself: [`stop_this_process`].
+    /// A stop that this process requested: [`stop_this_process`].
     OwnStop,
     /// SIGHUP.
     Reload,
 }
 
-/// Has this process stop. Nobody takes it for the second signal of an impatient operator.
+/// Stops this process. The signal does not count as the second one of an impatient operator.
 ///
 /// # Errors
-/// Those of the system; none is known to happen.
+/// Errors of the system; none is known to happen.
 pub fn stop_this_process() -> io::Result<()> {
     // SAFETY: neither call has preconditions.
     match unsafe { libc::kill(libc::getpid(), libc::SIGTERM) } {
@@ -26,27 +26,27 @@ pub fn stop_this_process() -> io::Result<()> {
     }
 }
 
-/// Whether this process was started to outlive its terminal, as `nohup` does: SIGHUP is ignored.
+/// Returns whether this process was started to survive its terminal, as `nohup` does: SIGHUP is ignored.
 pub fn outlives_terminal() -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: the pointer is valid for the call, which fills in what it points to when it succeeds, and changes nothing.
+    // SAFETY: the pointer is valid for the call, which fills in the struct when it succeeds, and changes nothing.
     unsafe {
         libc::sigaction(libc::SIGHUP, std::ptr::null(), action.as_mut_ptr()) == 0
             && action.assume_init().sa_sigaction == libc::SIG_IGN
     }
 }
 
-/// The signals a node listens to, held back from every thread so that [`Signals::wait`] alone sees them.
+/// Signals that a node handles, blocked in every thread so that only [`Signals::wait`] receives them.
 pub struct Signals(libc::sigset_t);
 
 impl Signals {
-    /// Call in the main thread before any other thread is started: threads inherit what is held back.
+    /// Blocks the signals. Call in the main thread before any other thread is started: threads inherit the mask.
     ///
     /// # Errors
-    /// Those of the system; none is known to happen.
+    /// Errors of the system; none is known to happen.
     pub fn hold() -> io::Result<Self> {
-        // SAFETY: `sigemptyset` makes the set whole before anything reads it, the others get valid pointers to it,
-        // and the previous mask is not asked for.
+        // SAFETY: `sigemptyset` initialises the set before anything reads it, the others get valid pointers to it,
+        // and the previous mask is not requested.
         unsafe {
             let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
             libc::sigemptyset(set.as_mut_ptr());
@@ -64,14 +64,14 @@ impl Signals {
     /// Waits for the next signal.
     ///
     /// # Errors
-    /// Those of the system; none is known to happen.
+    /// Errors of the system; none is known to happen.
     pub fn wait(&self) -> io::Result<Signal> {
         let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::uninit();
         loop {
             // SAFETY: both pointers are valid for the call, and the set was made by `hold`.
             match unsafe { libc::sigwaitinfo(&self.0, info.as_mut_ptr()) } {
                 libc::SIGHUP => return Ok(Signal::Reload),
-                // SAFETY: the call has filled it in, and these signals come from processes only, whose id they have.
+                // SAFETY: the call has filled it in, and these signals come from processes only, so they have an id.
                 signal if signal >= 0 && unsafe { is_own(info.assume_init_ref()) } => {
                     return Ok(Signal::OwnStop);
                 }
@@ -84,16 +84,16 @@ impl Signals {
         }
     }
 
-    /// The next signal, if one comes within the time.
+    /// Waits for the next signal, at most for `limit`.
     ///
     /// # Errors
-    /// Those of the system; none is known to happen.
+    /// Errors of the system; none is known to happen.
     pub fn wait_for(&self, limit: std::time::Duration) -> io::Result<Option<Signal>> {
         let time = libc::timespec {
             tv_sec: limit.as_secs() as libc::time_t,
             tv_nsec: libc::c_long::from(limit.subsec_nanos()),
         };
-        // SAFETY: both pointers are valid for the call, the set was made by `hold`, and no information is asked for.
+        // SAFETY: both pointers are valid for the call, the set was made by `hold`, and no information is requested.
         match unsafe { libc::sigtimedwait(&self.0, std::ptr::null_mut(), &time) } {
             libc::SIGHUP => Ok(Some(Signal::Reload)),
             signal if signal >= 0 => Ok(Some(Signal::Stop)),
@@ -105,12 +105,12 @@ impl Signals {
     }
 }
 
-/// Whether a signal was sent by [`stop_this_process`].
+/// Returns whether a signal was sent by [`stop_this_process`].
 ///
 /// # Safety
 /// The signal was sent by a process, or by the kernel, which has the id 0.
 unsafe fn is_own(info: &libc::siginfo_t) -> bool {
-    // SAFETY: the caller says that there is an id; the other call has no preconditions.
+    // SAFETY: the caller guarantees that there is an id; the other call has no preconditions.
     info.si_code == libc::SI_USER && unsafe { info.si_pid() == libc::getpid() }
 }
 
@@ -120,12 +120,12 @@ extern "C" fn note(_: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// From now on SIGINT and SIGTERM interrupt system calls that wait, and [`interrupted`] says so. A second one ends
-/// the process as usual.
+/// Makes SIGINT and SIGTERM interrupt blocking system calls from now on; [`interrupted`] reports them. A second one
+/// ends the process as usual.
 pub fn interrupt_on_stop() {
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: a zeroed `sigaction` is a valid one; the handler only stores to an atomic, which is allowed in
-        // one. Without SA_RESTART waiting calls return, and with SA_RESETHAND the second signal is the default one.
+        // SAFETY: a zeroed `sigaction` is a valid one; the handler only stores to an atomic, which is allowed in one.
+        // Without SA_RESTART blocking calls return, and with SA_RESETHAND the second signal has its default effect.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = note as extern "C" fn(libc::c_int) as libc::sighandler_t;

@@ -26,10 +26,11 @@ use crate::signals::{Signal, Signals};
 use crate::store::Store;
 use crate::system;
 
-/// The thread of the links has so long to end, however short the stop is to be.
+/// Minimum time for the thread of the links to end, even when the stop is to be shorter.
 const LINKS_END_MIN: Duration = Duration::from_secs(5);
 
-/// Exits with 0 after a stop, with 1 when the node did not start, was to leave its cluster and has not, or a thread of it did not end.
+/// Runs a node. Exits with 0 after a stop. Exits with 1 when the node did not start, failed to leave its cluster, or
+/// one of its threads did not end.
 pub fn run(args: &ConfigArgs) -> ExitCode {
     let (layers, loaded) = match args.load() {
         Ok(loaded) => loaded,
@@ -51,11 +52,11 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
     let signals = match Signals::hold() {
         Ok(signals) => signals,
         Err(error) => {
-            eprintln!("signals cannot be held back: {error}");
+            eprintln!("signals cannot be blocked: {error}");
             return ExitCode::FAILURE;
         }
     };
-    // Outlives everything that logs.
+    // Dropped after everything that logs.
     let otel = match Otel::start(&config.otel, &name) {
         Ok(otel) => otel,
         Err(error) => {
@@ -73,10 +74,10 @@ pub fn run(args: &ConfigArgs) -> ExitCode {
     }
 }
 
-/// What the data directory keeps, as far as it is looked at before the node starts.
+/// Stores of the data directory that are opened before the node starts.
 struct OpenStores {
     config_store: Arc<dyn ConfigStore>,
-    /// The same, where the cores agree on what is in it.
+    /// The same store, when it is replicated.
     replicated: Option<Arc<ReplicatedStore>>,
     keys: Keys,
 }
@@ -86,7 +87,8 @@ impl OpenStores {
         let data_dir = &config.node.data_dir;
         let (config_store, replicated): (Arc<dyn ConfigStore>, _) = if Cluster::replicates_records(config) {
             let mut incarnation = [0; 8];
-            getrandom::fill(&mut incarnation).map_err(|error| format!("no randomness: {error}"))?;
+            getrandom::fill(&mut incarnation)
+                .map_err(|error| format!("the system has no random bytes: {error}"))?;
             let config_store = ReplicatedStore::open(data_dir, name, u64::from_le_bytes(incarnation));
             let config_store = Arc::new(config_store.map_err(|error| error.to_string())?);
             (config_store.clone(), Some(config_store))
@@ -99,7 +101,7 @@ impl OpenStores {
     }
 }
 
-/// Whether the node may be reached as it is configured. With the API's keys, for they are a part of the answer.
+/// Opens the stores and checks that the node may be reached as configured. The check depends on the API keys.
 fn open_stores(config: &Config, name: &str) -> Result<OpenStores, String> {
     let data_dir = &config.node.data_dir;
     exposure::check(config).map_err(|refusal| refusal.to_string())?;
@@ -127,14 +129,14 @@ fn serve(
     tracing::info!(version = VERSION, name, "meridian starts");
     if let Some((path, runtime)) = &loading.layers.runtime {
         let changes = runtime.values().len();
-        tracing::info!(path = %path.display(), changes, "settings that were changed at run time hold");
+        tracing::info!(path = %path.display(), changes, "settings that were changed at run time are in force");
     }
     if let Err(error) = system::refuse_huge_pages() {
         tracing::debug!(%error, "huge pages stay on: idle connections may take more memory");
     }
     match system::raise_descriptor_limit() {
         Ok(limit) => tracing::info!(limit = limit.now, was = limit.before, "file descriptors"),
-        Err(error) => tracing::warn!(%error, "the limit of file descriptors stays what it was"),
+        Err(error) => tracing::warn!(%error, "the limit of file descriptors cannot be raised"),
     }
     let read = Files::read(&config, name, &config_store).map_err(|problems| problems.join("\n"))?;
     let Files { guard, users, rules, bans, services, tokens } = read;
@@ -142,12 +144,13 @@ fn serve(
     if torn > 0 {
         tracing::warn!(
             bytes = torn,
-            "the last change in the registry is not complete, as after a crash; it is cut off. If neither process nor machine crashed, check the disk"
+            "the last change in the configuration store is not complete, as after a crash; it is \
+                 cut off. If neither process nor machine crashed, check the disk"
         );
     }
     let imported = bans.import(&config.node.data_dir).map_err(|error| error.to_string())?;
     if imported > 0 {
-        tracing::info!(bans = imported, "bans.json was taken over into the registry");
+        tracing::info!(bans = imported, "bans.json was imported into the configuration store");
     }
     let guard = guard.with_bans(bans);
     let guard = Arc::new(guard);
@@ -184,7 +187,8 @@ fn serve(
         if config_store.position() == Position::default() {
             guard.close();
             tracing::info!(
-                "clients are let in once this node has the users, rules, bans and keys of its cluster"
+                "clients are refused until this node has the users, rules, bans and keys of its \
+                     cluster"
             );
         }
         cluster.copy_records(config_store)?;
@@ -221,7 +225,8 @@ fn serve(
     };
     if store.is_none() {
         tracing::warn!(
-            "sessions and retained messages are kept in memory only: a restart loses them (storage.durability = \"memory\")"
+            "sessions and retained messages are kept in memory only: a restart loses them \
+                 (storage.durability = \"memory\")"
         );
     }
     let readiness = http.as_ref().map(Server::readiness);
@@ -241,7 +246,7 @@ fn serve(
     }
     files.warn();
     if let Err(error) = files.warn_daily() {
-        tracing::warn!(%error, "certificates that end soon are logged at a reload only");
+        tracing::warn!(%error, "certificates that expire soon are logged at a reload only");
     }
     loop {
         match signals.wait().map_err(|error| format!("signals cannot be waited for: {error}"))? {
@@ -264,7 +269,8 @@ fn serve(
     }
     // tidy: allow(thread): the process ends anyway.
     let impatient = std::thread::Builder::new().name("stop".to_owned()).spawn(move || {
-        // A reload that comes now has nothing to reload, and who was asked to leave may hear of it when it stops already.
+        // A reload has no effect now. A stop of this process is expected: an operator may request to leave during the
+        // stop.
         while let Ok(Signal::Reload | Signal::OwnStop) = signals.wait() {}
         std::process::exit(1);
     });
@@ -276,7 +282,7 @@ fn serve(
     let (mut is_stuck, mut left) = (false, Ok(()));
     if let Some(cluster) = cluster {
         if is_leaving {
-            tracing::info!("leaving the cluster: the cores agree that this node is none of it any more");
+            tracing::info!("leaving the cluster: the cores remove this node from its members");
             left = cluster.leave();
             if left.is_ok() {
                 tracing::info!("this node has left the cluster");
@@ -291,14 +297,15 @@ fn serve(
         http.stop();
     }
     if is_stuck {
-        return Err("the thread that carries the node's links did not end in time: it is stuck, and goes with the process. What had to \
-                    be kept is kept"
+        return Err("the thread that carries the node's links did not end in time: it is stuck, \
+                    and ends with the process. All durable data is written"
             .to_owned());
     }
     left.map_err(|why| {
         format!(
-            "stopped without having left the cluster: {why}. It is a member still: start it and have it leave again, or remove it when it is \
-             dead, on another node: meridian ctl cluster remove {name}"
+            "stopped without having left the cluster: {why}. It is still a member: start it and \
+             let it leave again, or remove it when it is dead, on another node: meridian ctl \
+             cluster remove {name}"
         )
     })
 }

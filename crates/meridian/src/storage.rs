@@ -1,4 +1,4 @@
-//! `meridian storage`: the log of a node that does not run, looked at, verified, saved and copied.
+//! `meridian storage`: checks, repairs, saves and copies the log of a node that does not run.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,11 +11,11 @@ use clap::{Args, Subcommand};
 /// Name of the log's directory below the data directory.
 pub const DIRECTORY: &str = "storage";
 
-/// Look at, verify, copy and repair what a node keeps on disk, while the node does not run.
+/// Check, repair and copy the data that a node keeps on disk, while the node does not run
 ///
-/// DIR is the data directory of a node (`node.data_dir`), or the directory `storage` in it. A directory that a running node uses is
-/// refused. Only `restore`, `backup` and `repair` write, and only into a directory in which there is no log yet. docs/storage.md tells what the
-/// files are and what to do about messages of a start.
+/// DIR is the data directory of a node (`node.data_dir`), or the directory `storage` in it. A directory that a
+/// running node uses is refused. Only `restore`, `backup` and `repair` write, and only into a directory without a
+/// log. docs/storage.md explains the files and the messages of a start.
 #[derive(Args, Debug)]
 pub struct StorageArgs {
     #[command(subcommand)]
@@ -24,29 +24,31 @@ pub struct StorageArgs {
 
 #[derive(Debug, Subcommand)]
 enum StorageCommand {
-    /// Read every record and say what is wrong; changes nothing
+    /// Read every record and report damage; changes nothing
     ///
-    /// Exit status: 0, everything is as it was written; 1, something is damaged or missing; 2, it cannot be looked at.
+    /// Exit status: 0, everything is as it was written; 1, something is damaged or missing; 2, the log cannot be
+    /// read.
     Check {
         /// Data directory of the node
         dir: PathBuf,
-        /// Only what is wrong, not a line for each segment
+        /// Print only damage, not a line for each segment
         #[arg(short, long)]
         quiet: bool,
     },
-    /// Print how much there is: segments, groups, checkpoints; changes nothing
+    /// Print numbers of segments, groups and checkpoints; changes nothing
     Stats {
         /// Data directory of the node
         dir: PathBuf,
     },
-    /// Save what is whole of a damaged log into a new one, and say what is lost
+    /// Save the intact parts of a damaged log into a new one, and report the lost ones
     ///
-    /// The damaged log is not changed. To go on with the new one, move the directories as the last lines of the output say. Restoring a
-    /// backup loses what came after it; repairing loses what is damaged: look at both before you choose.
+    /// The damaged log is not changed. To continue with the new one, move the directories as the last lines of the
+    /// output say. Restoring a backup loses everything after it; repairing loses the damaged parts: check both before
+    /// you choose.
     Repair {
         /// Data directory of the node
         dir: PathBuf,
-        /// Where to write the new log [default: the log's directory with `.repaired` behind its name]
+        /// Directory for the new log [default: the log's directory with `.repaired` appended to its name]
         #[arg(long, value_name = "NEW")]
         into: Option<PathBuf>,
     },
@@ -54,21 +56,21 @@ enum StorageCommand {
     Backup {
         /// Data directory of the node
         dir: PathBuf,
-        /// Directory to make; there must be no log in it
+        /// Directory to create; it must not contain a log
         backup: PathBuf,
     },
-    /// Verify a backup, and copy it to where a node can start from it
+    /// Verify a backup, and copy it to a data directory for a start
     ///
-    /// The node then finds what was durable when the backup was made, as after a crash at that moment.
+    /// The node then has the data that was durable when the backup was made, as after a crash at that moment.
     Restore {
-        /// What `backup` made
+        /// Directory made by `backup`
         backup: PathBuf,
-        /// Data directory of the node; there must be no log in it
+        /// Data directory of the node; it must not contain a log
         dir: PathBuf,
     },
 }
 
-/// Nothing can be said of the directory.
+/// Exit status when the directory cannot be read.
 const UNREADABLE: u8 = 2;
 
 impl StorageArgs {
@@ -91,13 +93,13 @@ fn text(error: Error) -> String {
     error.to_string()
 }
 
-/// The directory of the log: `dir`, or the one in it.
+/// Directory of the log: `dir`, or the one in it.
 fn log_directory(dir: &Path) -> PathBuf {
     let inside = dir.join(DIRECTORY);
     if inside.is_dir() { inside } else { dir.to_owned() }
 }
 
-/// A log that is there.
+/// Opens an existing log.
 fn existing(dir: &Path) -> Result<(PathBuf, RealDisk), String> {
     let directory = log_directory(dir);
     let disk = RealDisk::open_read_only(&directory).map_err(text)?;
@@ -112,7 +114,7 @@ fn existing(dir: &Path) -> Result<(PathBuf, RealDisk), String> {
     Ok((directory, disk))
 }
 
-/// As people read it; what is below a unit is one digit.
+/// A size for people, with one fractional digit.
 fn size(bytes: u64) -> String {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let steps = (0..units.len() - 1).take_while(|n| bytes >> (10 * (n + 1)) > 0).count();
@@ -147,8 +149,9 @@ fn print_verdict(directory: &Path, report: &CheckReport) {
     let torn = report.stats.as_ref().map_or(0, |stats| stats.torn_bytes);
     if torn > 0 {
         println!(
-            "the last commit is not complete, as after a crash; the next start cuts it off ({torn} bytes). If neither process nor machine crashed, check the disk: \
-             what was acknowledged last may be lost"
+            "the last commit is not complete, as after a crash; the next start cuts it off \
+             ({torn} bytes). If neither process nor machine crashed, check the disk: data that \
+             was acknowledged last may be lost"
         );
     }
     let verdict = match report.problems.len() {
@@ -214,10 +217,7 @@ fn print_repair(report: &RepairReport) {
             println!("{}: LOST {lost}", group.group);
         }
         if group.parts_lost {
-            println!(
-                "{}: LOST parts of its checkpoint: sessions in them are as if they had never been",
-                group.group
-            );
+            println!("{}: LOST parts of its checkpoint: sessions in them no longer exist", group.group);
         }
     }
     if report.nothing_lost() {
@@ -256,7 +256,7 @@ fn restore(backup: &Path, dir: &Path) -> Result<ExitCode, String> {
     let to = RealDisk::open(&directory).map_err(text)?;
     let report = offline::restore(&disk, &to, &mut progress).map_err(text)?;
     println!(
-        "{} is whole and copied to {}: {} segments, {}",
+        "{} is intact and copied to {}: {} segments, {}",
         source.display(),
         directory.display(),
         report.segments,
@@ -265,7 +265,7 @@ fn restore(backup: &Path, dir: &Path) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// On a terminal's other stream, so that the output stays short.
+/// Prints progress on standard error, so that the output stays short.
 fn progress(done: usize, all: usize) {
     if all >= 10 && (done.is_multiple_of(10) || done == all) {
         eprintln!("{done} of {all} segments");
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_repaired_stands_beside_what_is_damaged() {
+    fn a_repaired_log_is_written_next_to_the_damaged_one() {
         assert_eq!(beside(Path::new("/d/storage"), "repaired"), Path::new("/d/storage.repaired"));
     }
 }

@@ -1,11 +1,11 @@
-//! What the operating system gives the node: descriptors, memory, and the machine's name.
+//! Resources of the operating system: descriptors, memory, and the machine's name.
 
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-/// How many descriptors this process may have open.
+/// Limits of the number of descriptors that this process may have open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptors {
     pub before: u64,
@@ -15,26 +15,26 @@ pub struct Descriptors {
 /// Raises the soft limit of descriptors to the hard one.
 ///
 /// # Errors
-/// Those of the system. The limit stays what it was.
+/// Errors of the system. The limit is then unchanged.
 pub fn raise_descriptor_limit() -> io::Result<Descriptors> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the pointer is to a whole `rlimit` that outlives the call.
+    // SAFETY: the pointer refers to a complete `rlimit` that outlives the call.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
         return Err(io::Error::last_os_error());
     }
     let before = limit.rlim_cur;
     limit.rlim_cur = limit.rlim_max;
-    // SAFETY: as above.
+    // SAFETY: the pointer refers to a complete `rlimit` that outlives the call.
     if before < limit.rlim_max && unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(Descriptors { before, now: limit.rlim_max })
 }
 
-/// Makes the data directory where there is none, and checks that it can be used, before anything is written.
+/// Creates the data directory when it is missing, and checks that it is usable, before anything is written.
 ///
 /// # Errors
-/// What is wrong, and what to do about it.
+/// The problem, with advice.
 pub fn prepare_data_dir(directory: &Path) -> Result<(), String> {
     let trouble = |error| data_dir_trouble(directory, directory, &error);
     match std::fs::metadata(directory) {
@@ -50,22 +50,22 @@ pub fn prepare_data_dir(directory: &Path) -> Result<(), String> {
     }
 }
 
-/// Why the data directory cannot be used, with what to do about it. `path` is what was tried.
+/// Describes why the data directory cannot be used, with advice. `path` is the path that failed.
 pub fn data_dir_trouble(directory: &Path, path: &Path, error: &io::Error) -> String {
     let (directory, path) = (directory.display(), path.display());
     let (why, what) = match error.kind() {
         io::ErrorKind::PermissionDenied => (
             format!("this user may not read and write {path}"),
-            "Let it (chown, chmod), start as the user whose it is, or choose another directory",
+            "Change its permissions (chown, chmod), start as its owner, or choose another directory",
         ),
         io::ErrorKind::NotADirectory => {
-            (format!("{path} is no directory, or lies below a file"), "Choose another directory")
+            (format!("{path} is not a directory, or lies below a file"), "Choose another directory")
         }
         io::ErrorKind::ReadOnlyFilesystem => {
             (format!("{path} lies on a file system that is mounted read-only"), "Choose another directory")
         }
         io::ErrorKind::InvalidData => {
-            (format!("{path} is no text in UTF-8"), "Restore the file, or choose another directory")
+            (format!("{path} is not UTF-8 text"), "Restore the file, or choose another directory")
         }
         io::ErrorKind::NotFound => (format!("{path} cannot be made here"), "Choose another directory"),
         _ => (format!("{path}: {error}"), "Choose another directory"),
@@ -75,14 +75,14 @@ pub fn data_dir_trouble(directory: &Path, path: &Path, error: &io::Error) -> Str
     )
 }
 
-/// Keeps the system from backing this process with huge pages. The allocator asks for them, and a few touched bytes then take
-/// 2 MiB: measured with `cargo xtask idle --connections 15000`, 1,538 bytes for an idle connection with them and 767 without
-/// (646 and 599 at a million), at no more CPU time.
+/// Keeps the system from backing this process with huge pages. The allocator requests them, and a few touched bytes
+/// then take 2 MiB. Measured with `cargo xtask idle --connections 15000`: 1,538 bytes for an idle connection with
+/// them and 767 without (646 and 599 at a million), at no more CPU time.
 ///
 /// # Errors
-/// Those of the system, which then goes on as before.
+/// Errors of the system, which then continues as before.
 pub fn refuse_huge_pages() -> io::Result<()> {
-    // SAFETY: this option takes one number and touches no memory of ours.
+    // SAFETY: this option takes one number and touches no memory of this process.
     match unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -121,7 +121,7 @@ mod tests {
         std::fs::write(base.join("file"), "").unwrap();
         for path in ["file", "file/below"] {
             let error = prepare_data_dir(&base.join(path)).unwrap_err();
-            assert!(error.contains("is no directory, or lies below a file"), "{error}");
+            assert!(error.contains("is not a directory, or lies below a file"), "{error}");
             assert!(error.ends_with("--data-dir DIRECTORY (node.data_dir)"), "{error}");
         }
         let error = data_dir_trouble(&base, &base, &io::Error::from(io::ErrorKind::PermissionDenied));

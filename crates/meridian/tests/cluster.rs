@@ -1,4 +1,4 @@
-//! What operators change on one node of a cluster of processes, on all of them.
+//! Changes by operators on one node of a cluster of processes apply on all of them.
 
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ fn said(output: &Output) -> String {
     [&output.stdout[..], &output.stderr[..]].iter().map(|bytes| String::from_utf8_lossy(bytes)).collect()
 }
 
-/// A directory of one test, removed at its end.
+/// A directory of one test, removed at the end of the test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -39,7 +39,7 @@ struct Cluster {
     token: Option<String>,
 }
 
-/// Longer than anything takes on a busy machine.
+/// Limit of every wait, longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Cluster {
@@ -48,7 +48,7 @@ impl Cluster {
             Directory(std::env::temp_dir().join(format!("meridian-cluster-{}", std::process::id())));
         std::fs::create_dir_all(&directory.0).unwrap();
         std::fs::write(directory.file("password"), "secret\n").unwrap();
-        // Away from those of other tests, and below those that systems give to clients.
+        // Other ports than those of other tests, and below those that systems assign to clients.
         let port = 25_000 + (std::process::id() % 2_000) as u16;
         Self { process: Self::start(&directory, port), port, directory, token: None }
     }
@@ -63,7 +63,7 @@ impl Cluster {
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map(|line| line.unwrap());
         let joined = lines.find(|line| line.contains("all of them reach each other"));
         assert!(joined.is_some(), "the nodes do not find each other");
-        // It goes on to say things, and somebody has to listen.
+        // The process continues to write, so the pipe must be read.
         std::thread::spawn(move || lines.for_each(drop));
         process
     }
@@ -79,7 +79,7 @@ impl Cluster {
         self.process = Self::start(&self.directory, self.port);
     }
 
-    /// `meridian ctl` on a node, counted from 1.
+    /// Runs `meridian ctl` on a node, counted from 1.
     fn ctl(&self, node: u8, arguments: &[&str]) -> Output {
         let url = format!("http://127.0.0.{node}:{}", self.port + 1);
         let mut command = meridian(&["ctl", "--url", &url]);
@@ -89,7 +89,7 @@ impl Cluster {
         command.args(arguments).output().unwrap()
     }
 
-    /// Asks until it is so, or too much time has passed; gives the last answer.
+    /// Repeats a request until its answer is as expected, or the limit is reached; returns the last answer.
     fn until(&self, node: u8, arguments: &[&str], is_so: impl Fn(&Output) -> bool) -> String {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -106,7 +106,7 @@ impl Cluster {
         self.until(node, arguments, |output| output.status.success())
     }
 
-    /// Whether a client of that name and password gets in at a node.
+    /// Returns whether a client with that name and password can connect to a node.
     fn lets_in(&self, node: u8, user: &str, password: &str, client: &str) -> bool {
         meridian(&["pub", "-h", &format!("127.0.0.{node}"), "-p", &self.port.to_string(), "-i", client])
             .args(["-t", "a/b", "-m", "x", "-q", "1", "-u", user, "-P", password])
@@ -134,7 +134,7 @@ impl Drop for Cluster {
             }
         }
         let id = self.process.id().to_string();
-        // It ends its nodes; one that has ended already is nobody's.
+        // The process ends its nodes; nodes that have ended already are reaped.
         let _ = Command::new("kill").args(["-INT", &id]).stderr(Stdio::null()).status();
         let _ = self.process.wait();
     }
@@ -143,7 +143,7 @@ impl Drop for Cluster {
 const PASSWORD: &str = "secret";
 
 #[test]
-fn what_is_changed_on_one_node_holds_on_all_and_after_all_were_stopped() {
+fn a_change_on_one_node_applies_on_all_and_survives_a_stop_of_all() {
     let mut cluster = Cluster::new();
     let password = cluster.directory.file("password");
     cluster.does(2, &["users", "add", "alice", "--password-file", &password]);
@@ -151,7 +151,7 @@ fn what_is_changed_on_one_node_holds_on_all_and_after_all_were_stopped() {
         comes_to(true, || cluster.lets_in(node, "alice", PASSWORD, "a"));
         assert!(!cluster.lets_in(node, "alice", "another", "a"), "n{node}");
     }
-    // Of two nodes that add the same user one does.
+    // When two nodes add the same user, one succeeds.
     let twice = cluster.ctl(5, &["users", "add", "alice", "--password-file", &password]);
     assert!(!twice.status.success() && said(&twice).contains("already"), "{}", said(&twice));
     cluster.does(4, &["ban", "add", "client-id", "evil", "--reason", "a test"]);
@@ -175,11 +175,11 @@ fn what_is_changed_on_one_node_holds_on_all_and_after_all_were_stopped() {
     for node in 1..=5 {
         cluster.until(node, &["users"], |output| output.status.success() && said(output).contains("alice"));
     }
-    // Somebody has lost the token, and is at the machine of one node.
+    // An operator has lost the token, and has access to the machine of one node.
     let beside = meridian(&[
         "key",
         "add",
-        "beside",
+        "local",
         "--role",
         "admin",
         "--data-dir",
@@ -190,7 +190,7 @@ fn what_is_changed_on_one_node_holds_on_all_and_after_all_were_stopped() {
     assert!(beside.status.success() && !said(&beside).contains("not in force"), "{}", said(&beside));
     cluster.token = Some(String::from_utf8(beside.stdout).unwrap().trim().to_owned());
     for node in 1..=5 {
-        cluster.until(node, &["keys"], |output| output.status.success() && said(output).contains("beside"));
+        cluster.until(node, &["keys"], |output| output.status.success() && said(output).contains("local"));
     }
     cluster.restart();
     for node in 1..=5 {
@@ -202,13 +202,13 @@ fn what_is_changed_on_one_node_holds_on_all_and_after_all_were_stopped() {
     for node in 1..=5 {
         cluster.until(node, &["config", "show", "queue.messages_max"], |output| said(output).contains("123"));
     }
-    // Beside a node that runs, from what it keeps.
+    // While a node runs, the command reads its copy.
     let kept =
         meridian(&["config", "show", "--data-dir", &cluster.directory.file("data/n4")]).output().unwrap();
     assert!(kept.status.success() && said(&kept).contains("messages_max = 123"), "{}", said(&kept));
     cluster.does(2, &["config", "set", "queue.messages_max=77"]);
     let held = cluster.does(2, &["config", "set", "--cluster", "queue.messages_max=78"]);
-    assert!(held.contains("nothing changes on this node\nqueue.messages_max: this node goes by"), "{held}");
+    assert!(held.contains("nothing changes on this node\nqueue.messages_max: on this node"), "{held}");
     cluster.does(1, &["config", "unset", "--cluster", "queue.messages_max"]);
     for node in [1, 3, 4, 5] {
         cluster.until(node, &["config", "show", "queue.messages_max"], |output| {
@@ -224,9 +224,9 @@ fn what_is_changed_on_one_node_holds_on_all_and_after_all_were_stopped() {
     cluster.stop();
 }
 
-/// A node that has not heard yet who may come lets nobody in, and says so.
+/// A node without the first copy refuses clients, and reports that.
 #[test]
-fn before_the_first_copy_of_users_and_rules_nobody_is_let_in() {
+fn before_the_first_copy_of_users_and_rules_clients_are_refused() {
     let directory =
         Directory(std::env::temp_dir().join(format!("meridian-first-copy-{}", std::process::id())));
     std::fs::create_dir_all(&directory.0).unwrap();
@@ -257,7 +257,7 @@ fn before_the_first_copy_of_users_and_rules_nobody_is_let_in() {
         let port = (port + listen).to_string();
         meridian(&["pub", "-h", "127.0.0.1", "-p", &port, "-t", "a", "-m", "x", "-q", "1"]).output().unwrap()
     };
-    // The one that it is to join is not there.
+    // The node to join does not exist.
     let _replicant = start("r", [0, 1, 2], &["--role", "replicant", "--join", &at(5)]);
     comes_to(true, || ready(1).starts_with("HTTP/1.1 503 "));
     assert!(ready(1).contains("users, rules, bans and keys"), "{}", ready(1));
@@ -269,7 +269,7 @@ fn before_the_first_copy_of_users_and_rules_nobody_is_let_in() {
     assert!(publish(0).status.success());
 }
 
-/// A process that ends with its test.
+/// A process that is killed at the end of its test.
 struct Ended(Child);
 
 impl Drop for Ended {

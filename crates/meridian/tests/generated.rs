@@ -13,18 +13,18 @@ fn check(command: &str, file: &str) {
 }
 
 #[test]
-fn the_reference_page_is_what_the_settings_say() {
+fn the_reference_page_matches_the_settings() {
     check("reference", "docs/configuration.md");
 }
 
 #[test]
-fn the_example_file_is_what_the_settings_say() {
+fn the_example_file_matches_the_settings() {
     check("example", "meridian.example.toml");
 }
 
-/// What a user is invited to copy works as it is.
+/// The file that users copy is a valid configuration.
 #[test]
-fn the_example_file_holds() {
+fn the_example_file_is_valid() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../meridian.example.toml");
     let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
     let output = command.args(["config", "check", "--config"]).arg(example).output().unwrap();

@@ -1,4 +1,5 @@
-//! Nodes that stay, that go for good, and that are killed and started again: what `meridian bench ha` and other clients then find.
+//! Nodes that stay, that end for good, and that are killed and restarted, observed by `meridian bench ha` and other
+//! clients.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ impl Node {
     fn start_at(address: &str, directory: PathBuf) -> Node {
         let mut command = meridian(&["start", "--listen", address, "--http", "off"]);
         command.args(["--set", "storage.segment_size=1MiB", "--set", "storage.reserve=2MiB"]);
-        // A full queue drops by its rule, on a slow machine too; that is not what is looked for.
+        // On a slow machine a full queue drops messages by its rule, which this test does not examine.
         command.args(["--set", "queue.messages_max=1000000"]);
         command.args([
             "--set",
@@ -40,12 +41,12 @@ impl Node {
         let line = line_with(&mut log, "listening");
         let port = line.rsplit(':').next().unwrap();
         let port: String = port.chars().take_while(char::is_ascii_digit).collect();
-        // Nobody reads on, and nobody has to: the node says little more than a pipe holds.
+        // The log is read to keep the pipe empty.
         std::thread::spawn(move || log.lines().for_each(drop));
         Node { process, address: format!("127.0.0.1:{port}"), directory }
     }
 
-    /// `kill -9`, and a start with the same data at the same address.
+    /// Kills the node with `kill -9`, and starts it with the same data at the same address.
     fn kill_and_start(&mut self) {
         self.kill();
         let (address, directory) = (self.address.clone(), std::mem::take(&mut self.directory));
@@ -68,17 +69,17 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // For a test that killed it all of this does nothing.
+        // A test that killed the node itself needs none of this.
         let _ = self.process.kill();
         let _ = self.process.wait();
         if self.directory.as_os_str().is_empty() {
-            return; // Another goes on with it.
+            return; // Another process continues with the data.
         }
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
-/// Reads up to a line with this text.
+/// Reads up to a line with this text, and returns it.
 fn line_with(log: &mut impl BufRead, text: &str) -> String {
     let mut seen = String::new();
     loop {
@@ -91,7 +92,7 @@ fn line_with(log: &mut impl BufRead, text: &str) -> String {
     }
 }
 
-/// A run of `bench ha` that has begun to publish.
+/// Starts a run of `bench ha`, and waits until it publishes.
 fn ha(node: &Node, more: &str) -> (Child, BufReader<ChildStderr>) {
     let mut command =
         meridian(&["bench", "ha", "-h", &node.address, "--publishers", "3", "--subscribers", "2"]);
@@ -102,7 +103,7 @@ fn ha(node: &Node, more: &str) -> (Child, BufReader<ChildStderr>) {
     (process, lines)
 }
 
-/// Its exit code and what it printed.
+/// Waits for the end. Returns exit code and output.
 fn end(process: Child, lines: BufReader<ChildStderr>) -> (Option<i32>, String) {
     let reader = std::thread::spawn(move || lines.lines().for_each(drop));
     let output = process.wait_with_output().unwrap();
@@ -126,7 +127,7 @@ fn a_node_that_stays_loses_nothing() {
 }
 
 #[test]
-fn a_node_that_never_comes_back_is_said_to_be_gone() {
+fn a_node_that_never_comes_back_is_reported_as_gone() {
     let mut node = Node::start("goes");
     let (process, lines) = ha(&node, "-q 1 -R 500 --duration 1 --drain 0.5 --backoff-max 50");
     node.kill();
@@ -135,7 +136,8 @@ fn a_node_that_never_comes_back_is_said_to_be_gone() {
     assert!(text.contains("the broker never came back") && text.contains("ECONNREFUSED"), "{text}");
 }
 
-/// What was acknowledged is there after `kill -9`: subscriptions, messages, a retained one, the Will of a client that died with the node.
+/// Acknowledged state survives `kill -9`: subscriptions, messages, a retained one, the Will of a client that died
+/// with the node.
 #[test]
 fn a_node_that_is_killed_keeps_what_it_has_acknowledged() {
     let mut node = Node::start("keeps");
@@ -164,10 +166,10 @@ fn a_node_that_is_killed_keeps_what_it_has_acknowledged() {
     );
 }
 
-/// Of messages that are acknowledged ahead of the disk a crash leaves the first ones, without a gap; never fewer than came before one
-/// that is kept on the disk.
+/// A crash keeps a prefix, without a gap, of the messages that are acknowledged ahead of the disk. The prefix
+/// includes all that precede a message that is kept on disk.
 #[test]
-fn a_node_that_is_killed_loses_the_last_of_what_need_not_be_kept_and_no_more() {
+fn a_node_that_is_killed_loses_only_the_last_messages_of_those_that_are_not_durable() {
     let mut node = Node::start("unsynced");
     let session = "-i reader -c -x 3600 -q 2 -t fast/# -t safe/#";
     node.client("sub", &format!("{session} -E"));
@@ -202,11 +204,11 @@ fn a_node_that_is_killed_loses_the_last_of_what_need_not_be_kept_and_no_more() {
     reader.wait().unwrap();
     let (last, before) = found.split_last().unwrap();
     assert_eq!(*last, 501);
-    assert!(before.len() >= 301, "what came before a message that is kept: {}", before.len());
+    assert!(before.len() >= 301, "all messages before a durable one: {}", before.len());
     assert!(before.iter().copied().eq(0..before.len() as u32), "a gap, a repetition, or another order");
 }
 
-/// Under load, over and over.
+/// The node is killed repeatedly under load.
 #[test]
 fn a_node_that_is_killed_under_load_loses_nothing() {
     let mut node = Node::start("killed");

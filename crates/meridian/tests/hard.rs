@@ -1,4 +1,4 @@
-//! What a node makes of a data directory that is not as it left it, and of sessions as large as they may be.
+//! Nodes with a damaged or foreign data directory, and sessions of maximum size.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// The size of the log's files here, so that a few messages fill some.
+/// Size of the log's files: small, so that a few messages fill some.
 const SEGMENT: &str = "1MiB";
 
 struct Data(PathBuf);
@@ -49,12 +49,12 @@ fn start_with(directory: &Path, settings: &[&str]) -> Command {
     command
 }
 
-/// What a node says that does not start.
+/// Output of a node that refuses to start.
 fn refusal(directory: &Path) -> String {
     let output = start(directory).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    // What the settings alone show to be wrong is said before there is a log.
+    // Errors of the settings alone are reported before there is a log.
     let mut lines = said.lines();
     lines.find(|line| line.contains("ERROR") || line.contains("cannot be used")).expect("an error").to_owned()
 }
@@ -81,7 +81,7 @@ impl Node {
     }
 }
 
-/// As `kill -9` does it.
+/// Kills the process with `kill -9`.
 impl Drop for Node {
     fn drop(&mut self) {
         self.process.kill().unwrap();
@@ -89,11 +89,11 @@ impl Drop for Node {
     }
 }
 
-/// A client of MQTT 5.0 that says just what it is told to.
+/// A client of MQTT 5.0 that sends exactly the packets of a test.
 struct Client(TcpStream);
 
 impl Client {
-    /// Connects with Clean Start 0; returns whether a session was present.
+    /// Connects with Clean Start 0. Returns whether a session was present.
     fn connect(node: &Node, id: &str, expiry: u32, will: Option<&[u8]>) -> (Self, bool) {
         let socket = TcpStream::connect(("127.0.0.1", node.port)).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -158,14 +158,14 @@ impl Client {
         assert!(answer[3..].iter().all(|code| *code == 1), "every filter is granted");
     }
 
-    /// QoS 1; returns when it is acknowledged.
+    /// Publishes with QoS 1; returns when the message is acknowledged.
     fn publish(&mut self, topic: &str, payload: &[u8]) {
         let reason = self.try_publish(topic, payload);
-        // Success, or that nobody subscribes.
+        // Success, or no matching subscribers.
         assert!(matches!(reason, 0 | 0x10), "{reason:#x}");
     }
 
-    /// QoS 1; returns the Reason Code of its acknowledgement.
+    /// Publishes with QoS 1; returns the Reason Code of the acknowledgement.
     fn try_publish(&mut self, topic: &str, payload: &[u8]) -> u8 {
         let mut body = Vec::new();
         put_text(topic, &mut body);
@@ -229,7 +229,7 @@ fn damage_in_the_middle_of_the_log_keeps_the_node_from_starting_until_it_is_repa
 }
 
 #[test]
-fn a_file_of_nobody_is_refused_by_name_and_left_alone() {
+fn a_foreign_file_is_refused_by_name_and_left_alone() {
     let data = filled("foreign");
     let file = data.segments().remove(0);
     let whole = std::fs::read(&file).unwrap();
@@ -251,11 +251,11 @@ fn a_directory_that_another_node_uses_or_that_cannot_be_written_is_refused() {
     assert!(said.contains("/proc/meridian"), "{said}");
 }
 
-/// A program that is older than what wrote the log says so, and changes nothing.
+/// A program older than the log refuses it with advice, and changes nothing.
 #[test]
 fn a_log_of_a_newer_format_is_refused_with_advice() {
     let data = filled("newer");
-    // The place of the format, and of the checksum over what stands before it.
+    // Offset of the format, and of the checksum over the bytes before it.
     for (file, checksum) in [(data.0.join("storage").join("identity"), 76), (data.segments().remove(0), 60)] {
         let whole = std::fs::read(&file).unwrap();
         let mut newer = whole.clone();
@@ -276,7 +276,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |sum, byte| (0..8).fold(sum ^ u32::from(*byte), step))
 }
 
-/// The file system is mounted read-only, in a place of its own, which not everybody may make.
+/// The file system is mounted read-only in a mount namespace, which not every user may create.
 #[test]
 fn a_disk_that_is_read_only_is_refused() {
     const MOUNTED: &str = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" && touch \"$1/x\" 2>/dev/null; \
@@ -298,7 +298,7 @@ fn a_disk_that_is_read_only_is_refused() {
     assert!(Client::connect(&Node::start(&data), "reader", 60, None).1, "when it can be written again");
 }
 
-/// Any clock that the file of a node may have: nobody's session ends of it.
+/// The clock file of a node may contain any time: no session ends because of it.
 #[test]
 fn a_clock_that_jumps_by_a_year_ends_no_session() {
     let data = filled("clock");
@@ -343,7 +343,7 @@ fn a_session_with_100_000_subscriptions_is_there_after_a_kill() {
     }
 }
 
-/// Longer than a file of the log, up to what a packet may have.
+/// The message is larger than a file of the log, up to the maximum size of a packet.
 #[test]
 fn the_largest_message_is_there_after_a_kill() {
     let data = Data::new("largest");
@@ -360,7 +360,8 @@ fn the_largest_message_is_there_after_a_kill() {
     assert_eq!(reader.message().1, b"after it");
 }
 
-/// A Will is due when its session ends, whatever its delay says [MQTT-3.1.3-9]; a node that was killed owes it still.
+/// A Will is due when its session ends, whatever its delay [MQTT-3.1.3-9]. A node that was killed still has to send
+/// it.
 #[test]
 fn a_will_whose_delay_is_longer_than_its_session_comes_when_the_session_ends() {
     let data = Data::new("will");
@@ -381,9 +382,9 @@ fn a_will_whose_delay_is_longer_than_its_session_comes_when_the_session_ends() {
     assert_eq!((kind, &body[2..6], &body[body.len() - 4..]), (0x30, &b"will"[..], &b"gone"[..]));
 }
 
-/// `storage.disk_max`: the node behaves as on a full disk, and goes on when there is room.
+/// `storage.disk_max`: the node behaves as on a full disk, and continues when space is free.
 #[test]
-fn a_log_of_a_maximum_size_refuses_what_has_no_room_until_there_is_some() {
+fn a_log_of_maximum_size_refuses_messages_until_space_is_free() {
     let disk_max = 8 << 20;
     let data = Data::new("disk-max");
     let size = || -> u64 {
@@ -411,7 +412,7 @@ fn a_log_of_a_maximum_size_refuses_what_has_no_room_until_there_is_some() {
         assert_eq!(is, (Some(n), 100_000), "of {taken} messages");
         assert!(payload.iter().all(|byte| *byte == n), "message {n}");
     }
-    // The log notices what is not live any more within a second or two.
+    // The log notices unused space within a second or two.
     let again = (0..600).any(|_| {
         std::thread::sleep(Duration::from_millis(100));
         publisher.try_publish("a/b", b"again") == 0

@@ -1,4 +1,4 @@
-//! What an operator does to a node over HTTP and beside it: keys, configuration, stopping.
+//! Operation of a node over HTTP and on its machine: keys, configuration, stopping.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -22,7 +22,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A directory of one test, removed at its end.
+/// A directory of one test, removed at the end of the test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -81,7 +81,7 @@ impl Node {
         node
     }
 
-    /// Reads the log up to a line with this text.
+    /// Reads the log up to a line with this text, and returns it.
     fn wait_for(&mut self, text: &str) -> String {
         let mut seen = String::new();
         loop {
@@ -124,14 +124,14 @@ impl Node {
         self.request("PATCH", "/api/v1/config", Some(json!({ "changes": changes, "comment": "a test" })))
     }
 
-    /// One setting of `/api/v1/config`.
+    /// A setting of `/api/v1/config`.
     fn setting(&self, name: &str) -> Value {
         let config = self.get("/api/v1/config");
         let settings = config["settings"].as_array().unwrap();
         settings.iter().find(|setting| setting["name"] == name).unwrap_or_else(|| panic!("{name}")).clone()
     }
 
-    /// Whether a client without a user name gets in.
+    /// Returns whether a client without a user name can connect.
     fn lets_anybody_in(&self) -> bool {
         let (host, port) = self.mqtt.rsplit_once(':').unwrap();
         run(&["pub", "-h", host, "-p", port, "-t", "a", "-m", "x", "-q", "1"]).status.success()
@@ -150,7 +150,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Only for a test that failed before it stopped the node; else both do nothing.
+        // Needed for a test that failed before it stopped the node; otherwise both have no effect.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -186,7 +186,7 @@ fn keys_are_made_listed_and_removed() {
 }
 
 #[test]
-fn off_loopback_there_has_to_be_a_key() {
+fn http_off_loopback_requires_a_key() {
     let directory = Directory::new("exposed");
     let data = directory.path("data");
     let refused = run(&["start", "--listen", "127.0.0.1:0", "--http", "0.0.0.0:0", "--data-dir", &data]);
@@ -199,7 +199,7 @@ fn off_loopback_there_has_to_be_a_key() {
     assert!(!Path::new(&data).join("registry.log").exists());
 
     let made = run(&["key", "add", "ops", "--role", "admin", "--data-dir", &data]);
-    // A reverse proxy's, say: without TLS it needs a word.
+    // Such as behind a reverse proxy: without TLS an explicit setting is needed.
     let plain = ["--http", "0.0.0.0:0", "--set", "http.plain_text_allowed=true"];
     let mut node = Node::start(&directory, &plain);
     node.http = node.http.replace("0.0.0.0", "127.0.0.1");
@@ -207,7 +207,7 @@ fn off_loopback_there_has_to_be_a_key() {
     assert_eq!(node.get("/health/ready")["status"], "ready");
     node.token = Some(stdout(&made).trim().to_owned());
     assert_eq!(node.get("/api/v1/whoami")["name"], "ops");
-    // Without it nobody could get in any more.
+    // Without this key no operator would have access any more.
     assert_eq!(node.request("DELETE", "/api/v1/keys/ops", None).0, 409);
     node.stop();
 }
@@ -225,7 +225,7 @@ fn an_address_of_http_in_use_is_named_with_a_remedy() {
 }
 
 #[test]
-fn without_http_nothing_of_it_is_there() {
+fn without_http_nothing_of_the_api_exists() {
     let directory = Directory::new("off");
     let data = directory.path("data");
     let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
@@ -244,7 +244,7 @@ fn without_http_nothing_of_it_is_there() {
 }
 
 #[test]
-fn a_change_holds_at_once_and_over_a_restart_and_can_be_taken_back() {
+fn a_change_applies_at_once_survives_a_restart_and_can_be_reverted() {
     let directory = Directory::new("change");
     let config = directory.write("m.toml", "[queue]\nmessages_max = 700\n");
     let arguments = ["--config", config.as_str()];
@@ -274,7 +274,7 @@ fn a_change_holds_at_once_and_over_a_restart_and_can_be_taken_back() {
         (&"5".into(), &"runtime".into(), &"1000".into())
     );
 
-    // One taken back, then everything as it was.
+    // One change is reverted, then all of them.
     let (_, changed) = node.change(json!({ "queue.messages_max": null }));
     assert_eq!(changed["changed"], json!([{ "name": "queue.messages_max", "before": "5", "after": "700" }]));
     let (status, changed) = node.request("POST", "/api/v1/config/rollback", Some(json!({ "version": 1 })));
@@ -293,7 +293,7 @@ fn a_change_holds_at_once_and_over_a_restart_and_can_be_taken_back() {
 }
 
 #[test]
-fn what_is_set_for_a_cluster_lies_between_the_file_and_the_nodes_own_changes() {
+fn settings_of_the_cluster_lie_between_the_file_and_the_nodes_own_changes() {
     let directory = Directory::new("agreed");
     let config = directory.write("m.toml", "[queue]\nmessages_max = 700\n");
     let arguments = ["--config", config.as_str(), "--set", "mqtt.retain_available=true"];
@@ -308,14 +308,14 @@ fn what_is_set_for_a_cluster_lies_between_the_file_and_the_nodes_own_changes() {
     let setting = node.setting("queue.messages_max");
     assert_eq!((&setting["value"], &setting["source"]), (&json!("800"), &json!("cluster")));
     assert_eq!(setting["cluster"]["comment"], "a test");
-    // The node's own goes over it, and is still there when the cluster's changes.
+    // The node's own change overrides the cluster's, and stays when that changes.
     assert_eq!(patch(&node, "node", json!({"queue.messages_max": "900"})).0, 200);
     let (status, changed) = patch(&node, "cluster", json!({"queue.messages_max": "850"}));
     assert_eq!((status, &changed["changed"]), (200, &json!([])), "{changed}");
     assert!(changed["overridden"][0]["detail"].as_str().unwrap().contains("runtime.toml"), "{changed}");
     assert_eq!(node.setting("queue.messages_max")["value"], "900");
     assert_eq!(node.setting("queue.messages_max")["cluster"]["value"], "850");
-    // Bad values change nothing, whoever else would take them.
+    // Bad values change nothing, even if other nodes would accept them.
     for (name, value) in [
         ("queue.messages_max", "many"),
         ("queue.of_nobody", "1"),
@@ -344,7 +344,7 @@ fn what_is_set_for_a_cluster_lies_between_the_file_and_the_nodes_own_changes() {
 }
 
 #[test]
-fn what_cannot_be_changed_is_refused_with_the_reason_and_nothing_changes() {
+fn an_invalid_change_is_refused_with_the_reason_and_nothing_changes() {
     let directory = Directory::new("refuse");
     let node = Node::start(&directory, &["--set", "queue.full_wait=1s"]);
     let (status, problem) = node.change(json!({
@@ -375,7 +375,7 @@ fn what_cannot_be_changed_is_refused_with_the_reason_and_nothing_changes() {
         (of("queue.bytes_max").as_str(), node.setting("queue.bytes_max")["value"].as_str()),
         ("", Some("16MiB"))
     );
-    // Whole as far as values go, but the file is not there.
+    // The values are valid, but the file does not exist.
     let (status, problem) =
         node.change(json!({ "queue.bytes_max": "2MiB", "auth.password_file": "/nonexistent/users" }));
     assert!(status == 409 && problem["detail"].as_str().unwrap().contains("/nonexistent/users"), "{problem}");
@@ -391,7 +391,7 @@ fn what_cannot_be_changed_is_refused_with_the_reason_and_nothing_changes() {
 }
 
 #[test]
-fn reading_the_file_again_is_the_same_by_signal_and_by_http() {
+fn a_signal_and_http_reload_the_file_equally() {
     let directory = Directory::new("reload");
     let config = directory.write("m.toml", "");
     let mut node = Node::start(&directory, &["--config", &config]);
@@ -402,7 +402,7 @@ fn reading_the_file_again_is_the_same_by_signal_and_by_http() {
         reloaded["changed"],
         json!([{ "name": "queue.messages_max", "before": "1000", "after": "9" }])
     );
-    // `--listen` goes over the listeners of the file.
+    // `--listen` overrides the listeners of the file.
     assert_eq!(reloaded["pending"], json!(["mqtt.qos_max"]));
     assert_eq!(reloaded["files"], json!([config]));
     let setting = node.setting("mqtt.qos_max");
@@ -429,7 +429,7 @@ fn reading_the_file_again_is_the_same_by_signal_and_by_http() {
 }
 
 #[test]
-fn files_of_a_crash_do_not_matter_and_broken_ones_are_named() {
+fn files_of_a_crash_are_ignored_and_broken_ones_are_named() {
     let directory = Directory::new("crash");
     let node = Node::start(&directory, &[]);
     node.change(json!({ "queue.messages_max": "5" }));
@@ -464,7 +464,8 @@ fn files_of_a_crash_do_not_matter_and_broken_ones_are_named() {
     );
 }
 
-/// A backup of a node that runs, under load, starts another node: with everything that was acknowledged before, in order and once.
+/// A backup of a running node under load starts another node with every previously acknowledged message, in order and
+/// once.
 #[test]
 fn a_backup_that_is_made_under_load_is_restored() {
     let (directory, other) = (Directory::new("backup"), Directory::new("restored"));
@@ -496,7 +497,7 @@ fn a_backup_that_is_made_under_load_is_restored() {
     let mut load = publish();
     let mut input = load.stdin.take().unwrap();
     let feeding = std::thread::spawn(move || {
-        // Until nobody takes any more.
+        // Until nothing reads the input any more.
         (1500..).take_while(|n| input.write_all(line(*n).as_bytes()).is_ok()).count()
     });
     let made = ctl(&["storage", "backup", "first"]);
@@ -533,9 +534,9 @@ fn a_backup_that_is_made_under_load_is_restored() {
     assert!(found.iter().copied().eq(0..found.len() as u32), "a gap, a repetition, or another order");
 }
 
-/// Where backups may not be made, an operator is told how they may.
+/// Backups need a configured directory; the error explains how to set one.
 #[test]
-fn without_a_directory_for_backups_there_are_none() {
+fn without_a_directory_for_backups_none_are_made() {
     let directory = Directory::new("no-backups");
     let node = Node::start(&directory, &[]);
     let (status, problem) = node.request("POST", "/api/v1/storage/backups", Some(json!({"name": "x"})));

@@ -1,4 +1,4 @@
-//! The binary as its users meet it: processes, signals, exit codes, files.
+//! The binary as a user runs it: processes, signals, exit codes, files.
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
@@ -8,9 +8,9 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
 fn meridian(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
-    // Tests run side by side, and there is only one port that is the default.
+    // Tests run at the same time, and there is only one default port.
     command.args(arguments).env("MERIDIAN__HTTP__LISTEN", "127.0.0.1:0").stdin(Stdio::null());
-    // And only one data directory.
+    // There is also only one default data directory.
     command.env("MERIDIAN__STORAGE__DURABILITY", "memory");
     command
 }
@@ -27,7 +27,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A directory of one test, removed at its end.
+/// A directory of one test, removed at the end of the test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -76,7 +76,7 @@ impl Node {
         node
     }
 
-    /// Reads the log up to a line with this text.
+    /// Reads the log up to a line with this text, and returns it.
     fn wait_for(&mut self, text: &str) -> String {
         let mut seen = String::new();
         loop {
@@ -106,7 +106,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Only for a test that failed before it stopped the node; else both do nothing.
+        // Needed for a test that failed before it stopped the node; otherwise both have no effect.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -171,7 +171,7 @@ fn a_port_in_use_is_named_with_a_remedy() {
 }
 
 #[test]
-fn an_open_address_needs_a_word() {
+fn an_open_address_needs_an_explicit_setting() {
     let output = run(&["start", "--listen", "0.0.0.0:0"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("auth.allow_anonymous=true"), "{}", stderr(&output));
@@ -181,7 +181,7 @@ fn an_open_address_needs_a_word() {
 }
 
 #[test]
-fn mistakes_in_the_configuration_are_named_with_their_place() {
+fn mistakes_in_the_configuration_are_named_with_their_source() {
     let directory = Directory::new("mistakes");
     let config = directory.write("m.toml", "[mqtt]\nqos_mx = 1\npacket_size_max = \"1B\"\n");
     let mut command = meridian(&["start", "--config", &config]);
@@ -214,7 +214,7 @@ fn the_settings_in_force_are_shown_with_their_source() {
 }
 
 #[test]
-fn what_is_wrong_with_a_cluster_is_said_before_a_start() {
+fn mistakes_in_a_cluster_configuration_are_reported_before_a_start() {
     let directory = Directory::new("cluster-check");
     let secret = directory.write("secret", "sixteen bytes, and some more");
     let list = "[[cluster_node]]\nname = \"a\"\naddress = \"10.0.0.1:7883\"\n";
@@ -242,7 +242,7 @@ fn what_is_wrong_with_a_cluster_is_said_before_a_start() {
         ["--name", "a", "--cluster-listen", "0.0.0.0:7883", "--set", "cluster.advertise=127.0.0.1:7883"];
     let output = run(&[&["config", "check", "--cluster-secret-file", &secret], &http[..], &here].concat());
     assert!(stderr(&output).contains("http.listen is 127.0.0.1:7883"), "{}", stderr(&output));
-    // Ports of clients and operators are no nodes' ports.
+    // Ports of clients and operators are not ports for nodes.
     let joining = |listen: &str, join: &str| {
         let node = ["--name", "a", "--cluster-secret-file", &secret, "--cluster-listen", "10.0.0.1:7883"];
         let clients = ["--listen", listen, "--join", join, "--http", "127.0.0.1:18083"];
@@ -258,15 +258,15 @@ fn what_is_wrong_with_a_cluster_is_said_before_a_start() {
             "127.0.0.1:1883",
             "127.0.0.1:1883",
             false,
-            "127.0.0.1:1883 is no port for nodes: listener.0.address",
+            "127.0.0.1:1883 is not a port for nodes: listener.0.address",
         ),
         (
             "0.0.0.0:1883",
             "10.0.0.2:7883,10.0.0.1:1883",
             false,
-            "10.0.0.1:1883 is no port for nodes: listener.0",
+            "10.0.0.1:1883 is not a port for nodes: listener.0",
         ),
-        ("127.0.0.1:1883", "127.0.0.1:18083", false, "127.0.0.1:18083 is no port for nodes: http.listen"),
+        ("127.0.0.1:1883", "127.0.0.1:18083", false, "127.0.0.1:18083 is not a port for nodes: http.listen"),
         (
             "127.0.0.1:1883",
             "10.0.0.2:1883",
@@ -279,7 +279,7 @@ fn what_is_wrong_with_a_cluster_is_said_before_a_start() {
             true,
             "advice: cluster.join: 10.0.0.2:18083 has the port of http.listen",
         ),
-        ("127.0.0.1:7883", "10.0.0.2:7883", true, "the configuration holds"),
+        ("127.0.0.1:7883", "10.0.0.2:7883", true, "the configuration is valid"),
         ("127.0.0.1:1883", "10.0.0.1:7883,10.0.0.2:7883", true, "advice: of 2 cores that cluster.join names"),
         ("127.0.0.1:1883", "10.0.0.2:7883,10.0.0.2:7883", false, "10.0.0.2:7883 is there twice"),
     ] {
@@ -287,12 +287,12 @@ fn what_is_wrong_with_a_cluster_is_said_before_a_start() {
         assert!(does == holds && text.contains(says), "{listen}, {join}: {text}");
         assert_eq!(text.contains("has the port of"), says.contains("has the port of"), "{text}");
     }
-    // A node says the same, and does not start.
+    // A node reports the same, and does not start.
     let good = ["--config", &good, "--name", "a"];
     let alone = ["--cluster-listen", "127.0.0.1:7883", "--cluster-secret-file", &secret];
     for (arguments, says) in [
-        ([&good[..], &["--join", "10.0.0.2:7883"]].concat(), "take one of them away"),
-        ([&good[..], &["--role", "replicant"]].concat(), "take cluster.role away"),
+        ([&good[..], &["--join", "10.0.0.2:7883"]].concat(), "remove one of them"),
+        ([&good[..], &["--role", "replicant"]].concat(), "remove cluster.role"),
         (alone.to_vec(), "storage.durability = \"local-disk\""),
         ([&alone[..], &["--join", "10.0.0.2:7883"]].concat(), "cluster.advertise"),
         (vec!["--cluster-listen", "0.0.0.0:7883", "--cluster-secret-file", &secret], "cluster.advertise"),
@@ -317,7 +317,7 @@ fn set_password(users: &str, user: &str, password: &str) {
 }
 
 #[test]
-fn passwords_and_rules_guard_a_node_and_are_reloaded() {
+fn passwords_and_rules_protect_a_node_and_are_reloaded() {
     let directory = Directory::new("guard");
     let (users, acl) = (directory.file("users"), directory.write("acl", "user alice\ntopic readwrite a/#\n"));
     set_password(&users, "alice", "first");
@@ -375,7 +375,7 @@ fn lines_are_messages_and_all_arrive() {
         let mut command = meridian(&["pub", "-p", &node.port, "-t", "lines", "-q", qos, "-l"]);
         let mut process = command.stdin(Stdio::piped()).spawn().unwrap();
         let text: String = (0..400).map(|line| format!("{qos} {line}\n")).collect();
-        // Without the last line break.
+        // The last line has no line break.
         process.stdin.take().unwrap().write_all(text.trim_end().as_bytes()).unwrap();
         assert!(process.wait().unwrap().success());
         let output = node.client(&[&subscribe[..], &["-C", "400", "-W", "60"]].concat());
@@ -385,7 +385,7 @@ fn lines_are_messages_and_all_arrive() {
 }
 
 #[test]
-fn without_a_broker_there_is_a_clear_word() {
+fn without_a_broker_the_error_is_clear() {
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port().to_string();
     drop(socket);
@@ -394,12 +394,12 @@ fn without_a_broker_there_is_a_clear_word() {
     assert!(stderr(&output).contains("no broker listens there"), "{}", stderr(&output));
 }
 
-/// Ports below those that the system gives away, and others for each run.
+/// A port below those that the system assigns, different for each run.
 fn dev_port() -> u16 {
     10_000 + (std::process::id() % 15_000) as u16
 }
 
-/// The next line that has this in it.
+/// The next line that contains this text.
 fn line_with(lines: &mut impl Iterator<Item = std::io::Result<String>>, what: &str) -> String {
     lines
         .map(|line| line.expect("a line"))
@@ -408,7 +408,7 @@ fn line_with(lines: &mut impl Iterator<Item = std::io::Result<String>>, what: &s
 }
 
 #[test]
-fn a_cluster_to_try_needs_one_command() {
+fn a_development_cluster_needs_one_command() {
     let directory = Directory::new("dev-cluster");
     let (port, http) = (dev_port(), dev_port() + 1);
     let mut cluster = meridian(&[
@@ -422,7 +422,7 @@ fn a_cluster_to_try_needs_one_command() {
         "--data-dir",
         &directory.file("data"),
     ])
-    // Cores keep on disk what they agree on.
+    // Cores store the Raft log on disk.
     .env_remove("MERIDIAN__STORAGE__DURABILITY")
     .stdout(Stdio::piped())
     .spawn()
@@ -448,7 +448,7 @@ fn a_cluster_to_try_needs_one_command() {
     }
     let output = subscriber.wait_with_output().unwrap();
     assert_eq!(stdout(&output).trim(), "a/b hello", "{}", stderr(&output));
-    // One is killed, and started again by the command that it says.
+    // One node is killed, and restarted by the command that the output names.
     let id = nodes[1].split_whitespace().skip_while(|word| *word != "process").nth(1).unwrap().to_owned();
     assert!(Command::new("kill").args(["-9", &id]).status().unwrap().success());
     line_with(&mut lines, "n2 has ended (signal: 9");
@@ -468,7 +468,7 @@ fn a_cluster_to_try_needs_one_command() {
     }
 }
 
-/// A cluster of one core, whose node serves.
+/// Starts a cluster of one core, and waits until its node serves.
 fn one_core(directory: &Directory, port: u16, change: impl FnOnce(&mut Command)) -> (Child, String) {
     let mut command = meridian(&["start", "--dev-cluster", "1", "--data-dir", &directory.file("data")]);
     command.args(["--listen", &format!("127.0.0.1:{port}"), "--http", &format!("127.0.0.1:{}", port + 1)]);
@@ -478,7 +478,7 @@ fn one_core(directory: &Directory, port: u16, change: impl FnOnce(&mut Command))
     let mut lines = BufReader::new(cluster.stdout.take().unwrap()).lines();
     let node = line_with(&mut lines, "mqtt://");
     let id = node.split_whitespace().skip_while(|word| *word != "process").nth(1).unwrap().to_owned();
-    // From here on nobody reads what it says.
+    // From here on nothing reads the output.
     (cluster, id)
 }
 
@@ -487,7 +487,7 @@ fn signal(name: &str, id: &str) {
 }
 
 #[test]
-fn a_cluster_to_try_goes_on_when_nobody_reads_and_ends_with_its_terminal() {
+fn a_development_cluster_continues_unread_and_ends_with_its_terminal() {
     let directory = Directory::new("dev-terminal");
     let (mut cluster, _) = one_core(&directory, dev_port() + 4, |_| ());
     signal("-HUP", &cluster.id().to_string());
@@ -498,7 +498,7 @@ fn a_cluster_to_try_goes_on_when_nobody_reads_and_ends_with_its_terminal() {
 }
 
 #[test]
-fn a_cluster_to_try_may_outlive_its_terminal() {
+fn a_development_cluster_under_nohup_survives_its_terminal() {
     let directory = Directory::new("dev-nohup");
     let (cluster, node) = one_core(&directory, dev_port() + 6, |command| {
         // SAFETY: one system call is made between fork and exec; it takes two numbers.
@@ -516,7 +516,7 @@ fn a_cluster_to_try_may_outlive_its_terminal() {
 }
 
 #[test]
-fn a_cluster_to_try_says_what_is_in_its_way() {
+fn a_development_cluster_names_obstacles_to_its_start() {
     let taken = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let directory = Directory::new("dev-taken");

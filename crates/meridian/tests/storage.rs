@@ -1,4 +1,4 @@
-//! `meridian storage` as an operator meets it: output, exit status, and that it changes nothing it should not.
+//! `meridian storage` as an operator runs it: output, exit status, and files that must stay unchanged.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use storage::{Commit, GroupId, Options, RealDisk, Record, SegmentId, open};
 
-/// A child that is being made has the locks of this process for a moment, until it is another program: so no log is written meanwhile, or what
-/// comes next would find it in use.
+/// Lock for creating children. A child briefly holds the file locks of this process, until it executes another
+/// program. A log that is written meanwhile would be found in use by the next command.
 fn forks() -> MutexGuard<'static, ()> {
     static FORKS: Mutex<()> = Mutex::new(());
     FORKS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -67,7 +67,7 @@ fn run(arguments: &[&str]) -> (i32, String, String) {
 }
 
 #[test]
-fn check_and_stats_of_a_whole_log() {
+fn check_and_stats_describe_an_intact_log() {
     let data = Data::new("whole");
     let (status, out, _) = run(&["check", &data.path("")]);
     assert_eq!(status, 0, "{out}");
@@ -80,7 +80,7 @@ fn check_and_stats_of_a_whole_log() {
 }
 
 #[test]
-fn damage_is_found_repaired_and_what_is_lost_is_said() {
+fn damage_is_found_and_repaired_and_losses_are_listed() {
     let data = Data::new("damage");
     data.damage();
     let (status, out, _) = run(&["check", "--quiet", &data.path("")]);
@@ -115,7 +115,7 @@ fn a_backup_is_verified_before_it_is_restored() {
 }
 
 #[test]
-fn a_directory_in_use_without_a_log_or_that_is_not_there_is_refused() {
+fn a_directory_in_use_without_a_log_or_missing_is_refused() {
     let data = Data::new("refused");
     let held = RealDisk::open(data.log()).unwrap();
     for command in ["check", "stats", "repair"] {

@@ -1,4 +1,4 @@
-//! What `pub` and `sub` have in common on the command line: how to connect, and as whom.
+//! Command line options that `pub` and `sub` share: the address of the broker and the identity of the client.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::path::PathBuf;
@@ -19,8 +19,8 @@ pub struct ConnectArgs {
     /// Port of the broker [default: 1883, with TLS 8883]
     #[arg(short, long)]
     pub port: Option<u16>,
-    /// All of it: mqtt://, mqtts://, ws:// or wss://[USER[:PASSWORD]@]HOST[:PORT], then /TOPIC, or the path of a WebSocket
-    /// [default ports: 1883, 8883, 8083, 8084; default path: /mqtt]
+    /// URL of the broker: mqtt://, mqtts://, ws:// or wss://[USER[:PASSWORD]@]HOST[:PORT], then /TOPIC, or the path
+    /// of a WebSocket [default ports: 1883, 8883, 8083, 8084; default path: /mqtt]
     #[arg(short = 'L', long, value_name = "URL", conflicts_with_all = ["host", "port", "unix"])]
     pub url: Option<Target>,
     #[command(flatten)]
@@ -40,13 +40,13 @@ pub struct ConnectArgs {
     /// MQTT version: 5, 3.1.1 or 3.1
     #[arg(short = 'V', long, default_value = "5", value_parser = version)]
     pub protocol_version: Version,
-    /// Keep Alive in seconds; 0 is none
+    /// Keep Alive in seconds; 0 turns it off
     #[arg(short, long, default_value_t = 60, value_name = "SECONDS")]
     pub keepalive: u16,
-    /// Take up the session of this Client Identifier and keep it afterwards; needs --id
+    /// Resume the session of this Client Identifier and keep it afterwards; needs --id
     #[arg(short = 'c', long = "no-clean", visible_alias = "disable-clean-session", requires = "id")]
     pub no_clean: bool,
-    /// Seconds that the session is kept after the connection; with --no-clean for ever when not given
+    /// Seconds that the session is kept after the connection [default: for ever with --no-clean]
     #[arg(short = 'x', long, value_name = "SECONDS")]
     pub session_expiry: Option<u32>,
     /// Topic of the Will
@@ -58,10 +58,10 @@ pub struct ConnectArgs {
     /// QoS of the Will
     #[arg(long, value_name = "QOS", requires = "will_topic", default_value = "0", value_parser = qos)]
     pub will_qos: QoS,
-    /// The Will is retained
+    /// Retain the Will
     #[arg(long, requires = "will_topic")]
     pub will_retain: bool,
-    /// A property (MQTT 5): PACKET NAME VALUE, or PACKET user-property NAME VALUE; can be repeated
+    /// Property (MQTT 5): PACKET NAME VALUE, or PACKET user-property NAME VALUE; can be repeated
     #[arg(short = 'D', long = "property", num_args = 3..=4, value_names = ["PACKET", "NAME", "VALUE", "VALUE"],
           action = ArgAction::Append)]
     pub property: Vec<String>,
@@ -71,7 +71,7 @@ pub struct ConnectArgs {
 }
 
 impl ConnectArgs {
-    /// Checks what clap cannot, and reads the properties.
+    /// Makes the checks that clap cannot make, and parses the properties.
     ///
     /// # Errors
     /// [`Failure::Usage`].
@@ -105,7 +105,7 @@ impl ConnectArgs {
         if let Some(topic) = &self.will_topic
             && let Err(error) = TopicName::parse(topic)
         {
-            return usage(&format!("--will-topic: `{topic}` is no Topic Name: {error}"));
+            return usage(&format!("--will-topic: `{topic}` is not a Topic Name: {error}"));
         }
         let given_twice = self.session_expiry.is_some()
             && properties.connect.as_properties().session_expiry_interval().is_some();
@@ -115,23 +115,24 @@ impl ConnectArgs {
         Ok(properties)
     }
 
-    /// Where to connect, unless it is a Unix socket.
+    /// The host and port to connect to, unless the broker is at a Unix socket.
     pub fn target(&self) -> Target {
         let scheme = if self.tls.asked_for().is_some() { Scheme::Mqtts } else { Scheme::Mqtt };
         self.url.clone().unwrap_or_else(|| Target::plain(&self.host, self.port, scheme))
     }
 
-    /// The option goes over the URL.
+    /// User name; the option overrides the URL.
     pub fn username(&self) -> Option<&str> {
         self.username.as_deref().or_else(|| self.url.as_ref()?.username.as_deref())
     }
 
-    /// The option goes over the URL.
+    /// Password; the option overrides the URL.
     pub fn password(&self) -> Option<&str> {
         self.password.as_deref().or_else(|| self.url.as_ref()?.password.as_deref())
     }
 
-    /// The one given, or the command and 16 random digits: 3.1 takes no empty one, and none beyond 23 characters.
+    /// The given Client Identifier, or the command and 16 random digits. MQTT 3.1 refuses an empty one, and one of
+    /// more than 23 characters.
     pub fn client_id(&self, command: &str) -> String {
         match &self.id {
             Some(id) => id.clone(),
@@ -143,7 +144,7 @@ impl ConnectArgs {
     }
 }
 
-/// Reads `-V`: as people write it, and as mosquitto's clients do.
+/// Parses `-V` in common notation, and in that of mosquitto's clients.
 pub fn host(text: &str) -> Result<String, String> {
     wrong_host(text).map_or_else(|| Ok(text.to_owned()), Err)
 }
@@ -157,7 +158,7 @@ fn version(text: &str) -> Result<Version, String> {
     }
 }
 
-/// Reads `-q`.
+/// Parses `-q`.
 pub fn qos(text: &str) -> Result<QoS, String> {
     let bits = text.parse().map_err(|_| "QoS is 0, 1 or 2")?;
     QoS::from_bits(bits).ok_or_else(|| "QoS is 0, 1 or 2".to_owned())

@@ -16,19 +16,19 @@ use crate::signals;
 pub struct Connection {
     socket: Socket,
     version: Version,
-    /// Bytes that arrived and are no whole packet yet.
+    /// Received bytes that do not form a complete packet yet.
     input: Vec<u8>,
     packets: VecDeque<Vec<u8>>,
     output: Vec<u8>,
     keep_alive: Option<Duration>,
     sent_at: Instant,
     ping_at: Option<Instant>,
-    /// Nothing has arrived from the broker that is MQTT.
+    /// True until the broker has sent an MQTT packet.
     is_unanswered: bool,
     pub limits: Limits,
 }
 
-/// What the broker allows, from its CONNACK.
+/// Limits of the broker, from its CONNACK.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub receive_max: u16,
@@ -38,12 +38,12 @@ pub struct Limits {
     pub retain_available: bool,
 }
 
-/// What ended a wait.
+/// Event that ended a wait.
 #[derive(Debug)]
 pub enum Event {
-    /// A whole packet, as [`mqtt::decode`] takes it. Not PINGRESP, and not DISCONNECT, which is a [`Failure`].
+    /// A complete packet for [`mqtt::decode`]. Never PINGRESP or DISCONNECT; the latter is a [`Failure`].
     Packet(Vec<u8>),
-    /// The other descriptor can be read.
+    /// The other descriptor is readable.
     Other,
     TimeOver,
     /// SIGINT or SIGTERM.
@@ -51,10 +51,10 @@ pub enum Event {
 }
 
 impl Connection {
-    /// Connects, sends CONNECT and waits for a CONNACK that says yes.
+    /// Connects, sends CONNECT and waits for a successful CONNACK.
     ///
     /// # Errors
-    /// [`Failure::Trouble`] when there is no broker, [`Failure::Refused`] when it says no.
+    /// [`Failure::Trouble`] when no broker is reachable, [`Failure::Refused`] when the broker refuses the connection.
     pub fn open(args: &ConnectArgs, properties: &Properties, client_id: &str) -> Result<Self, Failure> {
         let now = Instant::now();
         let mut connection = Self {
@@ -112,7 +112,9 @@ impl Connection {
             Event::Other | Event::Interrupted => return Err(Failure::Trouble("interrupted".to_owned())),
         };
         let Packet::ConnAck(connack) = self.decode(&bytes)? else {
-            return Err(Failure::Trouble("the broker answers CONNECT with something else".to_owned()));
+            return Err(Failure::Trouble(
+                "the broker answers CONNECT with another packet than CONNACK".to_owned(),
+            ));
         };
         let properties = connack.properties;
         if connack.reason != ReasonCode::Success {
@@ -134,17 +136,20 @@ impl Connection {
         Ok(())
     }
 
+    /// Decodes a packet.
+    ///
     /// # Errors
-    /// [`Failure::Trouble`] for bytes that are no packet.
+    /// [`Failure::Trouble`] for bytes that are not a packet.
     pub fn decode<'a>(&self, bytes: &'a [u8]) -> Result<Packet<'a>, Failure> {
         mqtt::decode(self.version, bytes)
             .map_err(|error| Failure::Trouble(format!("the broker sent a broken packet: {error}")))
     }
 
-    /// Appends a packet to what is to be sent. It leaves with the next [`Connection::receive`] at the latest.
+    /// Appends a packet to the output. The next [`Connection::receive`] sends it at the latest.
     ///
     /// # Errors
-    /// [`Failure::Trouble`] when the connection breaks, [`Failure::Refused`] for a packet larger than the broker takes.
+    /// [`Failure::Trouble`] when the connection breaks, [`Failure::Refused`] for a packet larger than the broker
+    /// accepts.
     pub fn send(&mut self, packet: &Packet<'_>) -> Result<(), Failure> {
         let before = self.output.len();
         packet.encode(self.version, &mut self.output);
@@ -153,7 +158,7 @@ impl Connection {
             self.output.truncate(before);
             let max = self.limits.packet_size_max;
             return Err(Failure::Refused(format!(
-                "the broker takes packets of up to {max} bytes, this one has {len}"
+                "the broker accepts packets of up to {max} bytes, this one has {len}"
             )));
         }
         if self.output.len() >= OUTPUT_MAX { self.flush() } else { Ok(()) }
@@ -168,7 +173,7 @@ impl Connection {
         self.sent_at = Instant::now();
         match written {
             Ok(()) => Ok(()),
-            // The reason why the broker closed may have arrived before.
+            // The reason why the broker closed the connection may have arrived before.
             Err(failure) => Err(self.last_words().unwrap_or(failure)),
         }
     }
@@ -178,19 +183,19 @@ impl Connection {
             match self.read() {
                 Ok(true) => {}
                 Ok(false) => break,
-                // With TLS this may be the alert that says why.
+                // With TLS this may be the alert that names the reason.
                 Err(failure) => return self.split().err().or(Some(failure)),
             }
         }
         self.split().err()
     }
 
-    /// Whether the next [`Connection::receive`] returns at once.
+    /// Returns whether the next [`Connection::receive`] returns at once.
     pub fn has_packet(&self) -> bool {
         !self.packets.is_empty()
     }
 
-    /// Sends what is to be sent and waits for a packet, at most `until`, and for `other` to be readable.
+    /// Sends the output, then waits for a packet or for `other` to be readable, at most `until`.
     ///
     /// # Errors
     /// [`Failure::Trouble`] when the connection breaks, [`Failure::Refused`] when the broker closes it with a reason.
@@ -235,7 +240,7 @@ impl Connection {
         }
     }
 
-    /// Sends PINGREQ when it is time [MQTT-3.1.2-20], and says when to look again.
+    /// Sends PINGREQ when it is due [MQTT-3.1.2-20]. Returns the time of the next check.
     fn ping(&mut self, now: Instant) -> Result<Option<Instant>, Failure> {
         let Some(keep_alive) = self.keep_alive else { return Ok(None) };
         if let Some(asked) = self.ping_at {
@@ -256,12 +261,12 @@ impl Connection {
         Ok(Some(due))
     }
 
-    /// Reads what is there; `false` at the end.
+    /// Reads the available bytes; `false` at the end of the stream.
     fn read(&mut self) -> Result<bool, Failure> {
         self.socket.read(&mut self.input)
     }
 
-    /// Takes whole packets out of the input.
+    /// Moves complete packets from the input to the list of packets.
     fn split(&mut self) -> Result<(), Failure> {
         if self.is_unanswered
             && let Some(protocol) = foreign(&self.input)
@@ -289,7 +294,7 @@ impl Connection {
                     let text = format!("the broker closed the connection: {}{why}", disconnect.reason);
                     break Err(Failure::Refused(text));
                 }
-                // What is broken is found by whoever decodes it.
+                // The caller that decodes the packet finds errors.
                 _ => self.packets.push_back(bytes.to_vec()),
             }
         };
@@ -297,8 +302,8 @@ impl Connection {
         result
     }
 
-    /// Sends DISCONNECT and waits for the broker to have read it: closing with bytes of the broker unread would
-    /// reset the connection, and with it what the broker has not read yet.
+    /// Sends DISCONNECT and waits until the broker has read it. Closing with unread bytes of the broker would reset
+    /// the connection, and the broker could lose bytes that it has not read yet.
     ///
     /// # Errors
     /// [`Failure::Trouble`] when the last packets cannot be sent.
@@ -321,9 +326,9 @@ impl Connection {
     }
 }
 
-/// What a port speaks that answers CONNECT with this, when it is not MQTT.
+/// Names the protocol of a port that answers CONNECT with these bytes, when it is not MQTT.
 fn foreign(bytes: &[u8]) -> Option<&'static str> {
-    // A TLS record: 22 is a handshake, 21 an alert, and 3 the first number of all versions.
+    // A TLS record: 22 is a handshake, 21 an alert, and 3 is the major version of all TLS versions.
     if matches!(bytes, [21 | 22, 3, ..]) {
         return Some(
             "this port speaks TLS: use mqtts:// (-L mqtts://HOST:PORT, or --tls), with --ca FILE for a private authority",
@@ -339,7 +344,7 @@ const UNANSWERED: &str = "the connection was closed before CONNECT was answered:
 
 pub(super) const CONNECT_TIME: Duration = Duration::from_secs(10);
 const CLOSE_TIME: Duration = Duration::from_secs(2);
-/// A signal that arrives just before a wait does not end it, so waits are short.
+/// Maximum duration of one wait. A signal that arrives just before a wait does not end it.
 const SIGNAL_TIME: Duration = Duration::from_millis(500);
 const OUTPUT_MAX: usize = 64 * 1024;
 
@@ -348,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_speaks_something_else_is_called_by_what_it_speaks() {
+    fn a_port_that_speaks_another_protocol_is_reported_with_that_protocol() {
         let fatal_alert = [21, 3, 3, 0, 2, 2, 70];
         assert!(foreign(&fatal_alert).unwrap().contains("speaks TLS: use mqtts://"));
         assert!(foreign(b"HTTP/1.1 400 Bad Request\r\n").unwrap().contains("speaks HTTP"));

@@ -1,4 +1,4 @@
-//! What `meridian sub` prints for a message.
+//! Output of `meridian sub` for a message.
 
 use std::io::{self, Write};
 use std::time::SystemTime;
@@ -7,20 +7,20 @@ use mqtt::{Properties, Property, QoS};
 
 use super::time;
 
-/// A message, as it is printed.
+/// A message to print.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
     pub topic: &'a str,
     pub payload: &'a [u8],
     pub qos: QoS,
     pub retain: bool,
-    /// 0 with QoS 0.
+    /// Packet Identifier; 0 with QoS 0.
     pub packet_id: u16,
     pub properties: Properties<'a>,
     pub arrived: SystemTime,
 }
 
-/// A format, read from the text after `-F`.
+/// A format, parsed from the text after `-F`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Format(Vec<Piece>);
 
@@ -30,7 +30,7 @@ enum Piece {
     Field(u8),
 }
 
-/// What may follow a `%`, and what it stands for.
+/// Characters that can follow a `%`, and their meanings.
 const FIELDS: [(u8, &str); 20] = [
     (b't', "topic"),
     (b'p', "payload"),
@@ -55,8 +55,10 @@ const FIELDS: [(u8, &str); 20] = [
 ];
 
 impl Format {
+    /// Parses a format.
+    ///
     /// # Errors
-    /// What follows a `%` or a `\` and means nothing.
+    /// An unknown character after `%` or `\`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut pieces = Vec::new();
         let mut literal = Vec::new();
@@ -92,16 +94,17 @@ impl Format {
         Ok(Self(pieces))
     }
 
-    /// The same, with a line break at the end.
+    /// Appends a line break to the format.
     pub fn with_newline(mut self) -> Self {
         self.0.push(Piece::Text(b"\n".to_vec()));
         self
     }
 
-    /// `terminal`: what a terminal would obey is written so that it can be read instead. The text of the format itself is the user's own.
+    /// Writes a message. With `terminal`, control characters of the message are escaped, so a terminal does not obey
+    /// them. The text of the format itself is the user's own and is not escaped.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn write(&self, message: &Message<'_>, terminal: bool, out: &mut impl Write) -> io::Result<()> {
         for piece in &self.0 {
             match piece {
@@ -123,7 +126,7 @@ impl Format {
     }
 }
 
-/// The lines of the help text about the fields.
+/// Lines of the help text about the fields.
 pub fn help() -> String {
     let fields = FIELDS.iter().map(|(field, text)| format!("  %{}  {text}\n", char::from(*field)));
     fields.collect::<String>() + "  %%  a percent sign;  \\n \\t \\r \\0 \\a \\e \\\\  as usual"
@@ -131,8 +134,8 @@ pub fn help() -> String {
 
 fn unknown(sign: char, byte: Option<u8>) -> String {
     match byte {
-        Some(byte) if byte.is_ascii() => format!("`{sign}{}` means nothing in a format", char::from(byte)),
-        Some(_) => format!("`{sign}` with that letter means nothing in a format"),
+        Some(byte) if byte.is_ascii() => format!("`{sign}{}` is unknown in a format", char::from(byte)),
+        Some(_) => format!("`{sign}` with that character is unknown in a format"),
         None => format!("a format cannot end with `{sign}`"),
     }
 }
@@ -184,7 +187,7 @@ fn subscription_identifiers(properties: Properties<'_>) -> impl Iterator<Item = 
     })
 }
 
-/// Field names are those of mosquitto_sub's JSON, so that what reads one reads the other.
+/// The message as JSON. Field names are those of mosquitto_sub, so readers of its output can read this.
 fn json(message: &Message<'_>, payload_is_json: bool) -> serde_json::Value {
     use serde_json::{Map, Value};
 
@@ -217,7 +220,7 @@ fn json(message: &Message<'_>, payload_is_json: bool) -> serde_json::Value {
                 user.push(Value::from(Map::from_iter([(name.to_owned(), Value::from(value))])));
                 continue;
             }
-            // The others are not for a PUBLISH, and the decoder lets none pass.
+            // The decoder refuses all other properties in a PUBLISH.
             _ => continue,
         };
         properties.insert(name.to_owned(), value);
@@ -273,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_are_printed_and_nothing_where_there_is_none() {
+    fn absent_properties_are_printed_as_nothing() {
         let properties = [
             Property::PayloadFormatIndicator(1),
             Property::MessageExpiryInterval(60),
@@ -303,9 +306,9 @@ mod tests {
         assert_eq!(print("%j", b"no json", &properties), format!("{head},{expected}"));
     }
 
-    /// Whoever may publish would otherwise write to the terminal of whoever looks.
+    /// Unescaped, a publisher could write control sequences to a subscriber's terminal.
     #[test]
-    fn a_terminal_gets_nothing_that_it_would_obey() {
+    fn a_terminal_gets_no_control_sequences() {
         let hostile = "a\x1b]0;evil\x07\r\u{9b}2J\u{202e}";
         let properties = [
             Property::ContentType(hostile),
@@ -330,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_refused() {
+    fn unknown_format_characters_are_refused() {
         for (format, sign) in [("%y", "%y"), ("a\\q", "\\q"), ("%", "%"), ("\\", "\\"), ("%é", "%")] {
             let error = Format::parse(format).unwrap_err();
             assert!(error.contains(sign), "{error}");

@@ -4,7 +4,7 @@ use mqtt::{PropertiesBuf, Property};
 
 use super::Failure;
 
-/// The properties for each packet the clients send.
+/// Properties for each packet that the clients send.
 #[derive(Debug, Default)]
 pub struct Properties {
     pub connect: PropertiesBuf,
@@ -15,10 +15,10 @@ pub struct Properties {
 }
 
 impl Properties {
-    /// Reads the words after all `-D`, one list: packet, name, and one value or, for a User Property, two.
+    /// Parses the words after all `-D` options as one list: packet, name, and one value or, for a User Property, two.
     ///
     /// # Errors
-    /// [`Failure::Usage`] for unknown words, values out of range, and what may be there once only.
+    /// [`Failure::Usage`] for unknown words, values out of range, and a property that is repeated and may not be.
     pub fn parse(words: &[String]) -> Result<Self, Failure> {
         let mut properties = Self::default();
         let mut seen: Vec<(&str, &str)> = Vec::new();
@@ -43,7 +43,7 @@ impl Properties {
                 )));
             }
             if name != USER_PROPERTY && seen.contains(&(packet, name)) {
-                return Err(usage(&format!("-D: `{name}` can be there once only")));
+                return Err(usage(&format!("-D: `{name}` can be given once only")));
             }
             seen.push((packet, name));
             let target = match packet {
@@ -68,7 +68,7 @@ impl Properties {
 
 const USER_PROPERTY: &str = "user-property";
 
-/// Names, and the packets they go with (table 2-4).
+/// Names, and the packets they belong to (table 2-4).
 const KNOWN: [(&str, &[&str]); 18] = [
     ("payload-format-indicator", &["publish", "will"]),
     ("message-expiry-interval", &["publish", "will"]),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn every_known_property_is_accepted_where_it_goes() {
+    fn every_known_property_is_accepted_in_its_packets() {
         for (name, packets) in KNOWN {
             for packet in packets {
                 let value = if name == USER_PROPERTY { "1 1" } else { "1" };

@@ -1,4 +1,4 @@
-//! `meridian pub`.
+//! The command `meridian pub`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,8 +17,8 @@ use super::property;
 use super::{Failure, report};
 use crate::signals;
 
-/// Publish messages. Exits with 0 when the broker has all of them (QoS 1 and 2: acknowledged), 1 on trouble with
-/// network or files, 2 for a wrong command line, 3 when the broker refuses.
+/// Publish messages. Exits with 0 when the broker has received all of them (QoS 1 and 2: acknowledged), 1 on a
+/// failure of network or files, 2 for a wrong command line, 3 when the broker refuses
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 #[command(group(ArgGroup::new("what").required(true).args(["message", "file", "stdin_lines", "stdin_whole", "null"])))]
@@ -28,31 +28,31 @@ pub struct PubArgs {
     /// Topic
     #[arg(short, long, required_unless_present = "url")]
     topic: Option<String>,
-    /// The message
+    /// Send this message
     #[arg(short, long, allow_hyphen_values = true)]
     message: Option<String>,
-    /// A file is the message
+    /// Send the contents of a file as the message
     #[arg(short, long)]
     file: Option<PathBuf>,
-    /// Each line of standard input is a message
+    /// Send each line of standard input as a message
     #[arg(short = 'l', long)]
     stdin_lines: bool,
-    /// All of standard input is the message
+    /// Send all of standard input as one message
     #[arg(short = 's', long)]
     stdin_whole: bool,
-    /// An empty message; with --retain it deletes the retained one
+    /// Send an empty message; with --retain it deletes the retained message
     #[arg(short = 'n', long)]
     null: bool,
     /// QoS
     #[arg(short, long, default_value = "0", value_parser = qos)]
     qos: QoS,
-    /// The message is retained
+    /// Retain the message
     #[arg(short, long)]
     retain: bool,
-    /// Send the message this often
+    /// Send the message this many times
     #[arg(long, default_value_t = 1, value_name = "COUNT", conflicts_with = "stdin_lines")]
     repeat: u64,
-    /// Seconds between two of them
+    /// Seconds between two messages
     #[arg(long, default_value = "0", value_name = "SECONDS", value_parser = seconds)]
     repeat_delay: Duration,
     /// Use this Topic Alias from the second message on (MQTT 5)
@@ -63,7 +63,7 @@ pub struct PubArgs {
     timeout: Option<Duration>,
 }
 
-/// Reads a number of seconds, with a fraction if need be.
+/// Parses a number of seconds, with an optional fraction.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "expected a number of seconds")?;
     Duration::try_from_secs_f64(seconds).map_err(|_| "expected a number of seconds, not negative".to_owned())
@@ -75,7 +75,7 @@ impl PubArgs {
         report("pub", self.publish())
     }
 
-    /// The option goes over the URL.
+    /// Topic Name; the option overrides the URL.
     fn topic(&self) -> Option<&str> {
         self.topic.as_deref().or_else(|| self.connect.url.as_ref()?.topic())
     }
@@ -84,7 +84,7 @@ impl PubArgs {
         let properties = self.connect.properties()?;
         let topic = self.topic().ok_or_else(|| Failure::Usage("a topic is missing: -t TOPIC".to_owned()))?;
         if let Err(error) = TopicName::parse(topic) {
-            return Err(Failure::Usage(format!("`{topic}` is no Topic Name: {error}")));
+            return Err(Failure::Usage(format!("`{topic}` is not a Topic Name: {error}")));
         }
         if self.topic_alias.is_some() && !self.connect.protocol_version.has_properties() {
             return Err(Failure::Usage("--topic-alias needs -V 5".to_owned()));
@@ -113,7 +113,7 @@ impl PubArgs {
         publisher.refused.map_or(Ok(()), Err)
     }
 
-    /// The one message, or `None` when they are read line by line.
+    /// The message, or `None` when messages are read line by line.
     fn payload(&self) -> Result<Option<Vec<u8>>, Failure> {
         let trouble = |what: &str, error: io::Error| Failure::Trouble(format!("{what}: {error}"));
         Ok(if let Some(message) = &self.message {
@@ -137,7 +137,7 @@ enum End {
     Interrupted,
 }
 
-/// What a Packet Identifier waits for.
+/// The packet that a Packet Identifier waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PendingAck {
     /// PUBACK
@@ -151,7 +151,7 @@ enum PendingAck {
 struct Publisher<'a> {
     connection: Connection,
     args: &'a PubArgs,
-    /// Without the alias.
+    /// Properties of the messages, without the Topic Alias.
     properties: PropertiesBuf,
     aliased: Option<PropertiesBuf>,
     alias_known: bool,
@@ -159,7 +159,7 @@ struct Publisher<'a> {
     inflight_max: usize,
     packet_id: u16,
     until: Option<Instant>,
-    /// The first refusal; the other messages are sent nevertheless.
+    /// The first refusal. The other messages are sent nevertheless.
     refused: Option<Failure>,
 }
 
@@ -173,10 +173,10 @@ impl<'a> Publisher<'a> {
         let limits = connection.limits;
         let refuse = |text: String| Err(Failure::Refused(text));
         if args.qos as u8 > limits.qos_max {
-            return refuse(format!("the broker takes QoS up to {}", limits.qos_max));
+            return refuse(format!("the broker accepts QoS up to {}", limits.qos_max));
         }
         if args.retain && !limits.retain_available {
-            return refuse("the broker takes no retained messages".to_owned());
+            return refuse("the broker accepts no retained messages".to_owned());
         }
         let mut aliased = None;
         if let Some(alias) = args.topic_alias {
@@ -257,14 +257,14 @@ impl<'a> Publisher<'a> {
         }
     }
 
-    /// Sends one message, first waiting until the broker takes one more.
+    /// Sends a message. Waits first until the broker accepts one more.
     fn message(&mut self, payload: &[u8]) -> Result<Option<End>, Failure> {
         while self.args.qos != QoS::AtMostOnce && self.inflight.len() >= self.inflight_max {
             if let Some(end) = self.step(None)? {
                 return Ok(Some(end));
             }
         }
-        // Endless --repeat of QoS 0 never waits, so it would never notice.
+        // An endless --repeat of QoS 0 never waits, so it would not notice the signal.
         if signals::interrupted() {
             return Ok(Some(End::Interrupted));
         }
@@ -294,7 +294,7 @@ impl<'a> Publisher<'a> {
     fn next_packet_id(&mut self) -> PacketId {
         loop {
             self.packet_id = self.packet_id.wrapping_add(1);
-            // At most `INFLIGHT_MAX` of them are taken.
+            // At most `INFLIGHT_MAX` identifiers are in use, so a free one exists.
             if let Some(packet_id) = PacketId::new(self.packet_id)
                 && !self.inflight.contains_key(&self.packet_id)
             {
@@ -314,7 +314,7 @@ impl<'a> Publisher<'a> {
         Ok(())
     }
 
-    /// Takes one packet. `wake` ends the wait without being an error.
+    /// Handles one packet. The time `wake` ends the wait without an error.
     fn step(&mut self, wake: Option<Instant>) -> Result<Option<End>, Failure> {
         let until = wake.into_iter().chain(self.until).min();
         match self.connection.receive(until, None)? {
@@ -344,7 +344,7 @@ impl<'a> Publisher<'a> {
             Packet::PubComp(ack) if self.pending_ack(&ack) == Some(PendingAck::Completion) => {
                 self.finish(&ack)
             }
-            // Of a session that another client left behind: it is that client's to acknowledge and to take.
+            // A packet of a session that another client left: only that client acknowledges and handles it.
             _ => {}
         }
         Ok(())
@@ -369,7 +369,7 @@ impl<'a> Publisher<'a> {
     }
 }
 
-/// Messages that wait for an acknowledgement at one time; fewer where the broker says so.
+/// Maximum number of messages that wait for an acknowledgement at one time; fewer where the broker says so.
 const INFLIGHT_MAX: usize = 1000;
 
 #[cfg(test)]
@@ -422,20 +422,20 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_before_connecting() {
+    fn an_impossible_command_line_is_refused_before_connecting() {
         let usage = |arguments: &str| match parse(arguments).unwrap().publish() {
             Err(Failure::Usage(text)) => text,
             other => panic!("{arguments}: {other:?}"),
         };
-        assert!(usage("-t a/# -m x").contains("is no Topic Name"));
+        assert!(usage("-t a/# -m x").contains("is not a Topic Name"));
         assert!(usage("-t a -m x -V 3.1.1 --topic-alias 1").contains("needs -V 5"));
-        assert!(usage("-t a -m x --will-topic +").contains("is no Topic Name"));
+        assert!(usage("-t a -m x --will-topic +").contains("is not a Topic Name"));
         assert!(usage("-t a -m x -V 3.1.1 --session-expiry 1").contains("needs -V 5"));
         assert!(usage("-t a -m x -D publish nonsense 1").contains("unknown property"));
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named() {
+    fn a_missing_file_is_named() {
         let Err(Failure::Trouble(text)) = parse("-t a -f /nonexistent/f").unwrap().payload() else {
             panic!("no file")
         };

@@ -1,4 +1,4 @@
-//! The way to a broker: TCP or a Unix socket, TLS on it, WebSocket in that.
+//! The transport to a broker: TCP or a Unix socket, with TLS and WebSocket on top.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
@@ -16,12 +16,12 @@ use super::connection::CONNECT_TIME;
 use super::target::{Scheme, Target};
 use super::websocket::{Upgrade, WebSocket};
 
-/// An open way.
+/// An open transport.
 pub struct Socket {
     wire: Wire,
     tls: Option<Box<ClientConnection>>,
     websocket: Option<WebSocket>,
-    /// Whom the certificate has to be for.
+    /// Host name that the certificate must be for.
     host: String,
 }
 
@@ -31,10 +31,10 @@ enum Wire {
 }
 
 impl Socket {
-    /// Connects, and does what TLS and WebSocket need before the first byte of MQTT.
+    /// Connects, and completes the handshakes of TLS and WebSocket that precede the first byte of MQTT.
     ///
     /// # Errors
-    /// [`Failure::Trouble`], with what to do about it; [`Failure::Usage`].
+    /// [`Failure::Trouble`], with advice; [`Failure::Usage`].
     pub fn open(args: &ConnectArgs) -> Result<Self, Failure> {
         let path = args.unix.as_deref().or_else(|| args.host.strip_prefix("unix:").map(Path::new));
         if let Some(path) = path.filter(|_| args.url.is_none()) {
@@ -52,7 +52,7 @@ impl Socket {
         let mut socket = Self { wire: connect(&target)?, tls: None, websocket: None, host };
         if let Some(config) = config {
             let name = ServerName::try_from(socket.host.clone())
-                .map_err(|_| Failure::Usage(format!("`{}` is no host name", socket.host)))?;
+                .map_err(|_| Failure::Usage(format!("`{}` is not a host name", socket.host)))?;
             let tls = ClientConnection::new(config, name)
                 .map_err(|error| Failure::Trouble(tls::explain(&error, &socket.host)))?;
             socket.tls = Some(Box::new(tls));
@@ -111,7 +111,8 @@ impl Socket {
         }
     }
 
-    /// Appends what is there, which may be nothing yet; `false` at the end. Waits when the descriptor has nothing to read.
+    /// Appends the available bytes, possibly none; `false` at the end of the stream. Blocks when the descriptor has
+    /// nothing to read.
     ///
     /// # Errors
     /// [`Failure::Trouble`].
@@ -132,6 +133,8 @@ impl Socket {
         Ok(more && !closed)
     }
 
+    /// Writes all bytes.
+    ///
     /// # Errors
     /// [`Failure::Trouble`].
     pub fn write_all(&mut self, bytes: &[u8]) -> Result<(), Failure> {
@@ -146,7 +149,7 @@ impl Socket {
         written.map_err(|error| self.broken(&error))
     }
 
-    /// Says that nothing more comes. What the broker still says can be read.
+    /// Announces the end of the output. The input can still be read.
     pub fn shutdown(&mut self) {
         let mut wire = Vec::new();
         if self.websocket.is_some()
@@ -154,14 +157,14 @@ impl Socket {
         {
             WebSocket::close(mask, &mut wire);
         }
-        // Where this fails the connection is gone already, which is what is wanted.
+        // A failure means that the connection is closed already, as intended.
         let _ = self.write_wire(&wire);
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
-            // As above.
+            // A failure is ignored for the same reason.
             let _ = self.write_wire(&[]);
         }
-        // As above.
+        // A failure is ignored for the same reason.
         let _ = match &self.wire {
             Wire::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Wire::Unix(stream) => stream.shutdown(Shutdown::Write),
@@ -177,7 +180,7 @@ impl Socket {
         };
         let length = retried(|| tls.read_tls(&mut self.wire))?;
         let processed = tls.process_new_packets();
-        // An alert that says why, or nothing.
+        // An alert that names the reason, or nothing.
         while tls.wants_write() && tls.write_tls(&mut self.wire).is_ok() {}
         let state = processed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         let before = input.len();

@@ -1,4 +1,4 @@
-//! `meridian sub`.
+//! The command `meridian sub`.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, BufWriter, IsTerminal as _, Write as _};
@@ -18,8 +18,8 @@ use super::pub_command::seconds;
 use super::{Failure, property, report};
 use crate::signals;
 
-/// Subscribe and print messages, until interrupted. Exits with 0 when interrupted or after --count messages, 1 on
-/// trouble with the network, 2 for a wrong command line, 3 when the broker refuses, 27 when --timeout is over.
+/// Subscribe and print messages, until interrupted. Exits with 0 when interrupted or after --count messages, 1 on a
+/// failure of the network, 2 for a wrong command line, 3 when the broker refuses, 27 when --timeout is over
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, after_help = format!("Fields of --format:\n{}", help()))]
 pub struct SubArgs {
@@ -34,43 +34,43 @@ pub struct SubArgs {
     /// Highest QoS
     #[arg(short, long, default_value = "0", value_parser = qos)]
     qos: QoS,
-    /// End after this many messages
+    /// Exit after this many messages
     #[arg(short = 'C', long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// End after this many seconds, with exit code 27
+    /// Exit after this many seconds, with exit code 27
     #[arg(short = 'W', long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<Duration>,
-    /// Print topic and payload; --format goes over it
+    /// Print topic and payload; --format overrides it
     #[arg(short, long)]
     verbose: bool,
-    /// Print this for each message, see below
+    /// Print this for each message; the fields are listed below
     #[arg(short = 'F', long, value_parser = Format::parse, allow_hyphen_values = true)]
     format: Option<Format>,
     /// Print no line break after a message
     #[arg(short = 'N', long)]
     no_newline: bool,
-    /// Do not print messages that were retained before
+    /// Do not print retained messages
     #[arg(short = 'R', long, conflicts_with = "retained_only")]
     no_retained: bool,
-    /// Print retained messages only, and end when another one arrives
+    /// Print retained messages only, and exit when another one arrives
     #[arg(long)]
     retained_only: bool,
-    /// Subscribe, and end without waiting for messages; leaves a session with --no-clean
+    /// Subscribe, and exit without waiting for messages; leaves a session with --no-clean
     #[arg(short = 'E', long)]
     exit_after_subscribe: bool,
-    /// Retained messages are sent: always (0), to a new subscription (1), never (2) (MQTT 5)
+    /// Receive retained messages always (0), with a new subscription (1), never (2) (MQTT 5)
     #[arg(long, value_name = "NUMBER", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=2))]
     retain_handling: u8,
-    /// Messages keep their RETAIN flag (MQTT 5)
+    /// Keep the RETAIN flag of messages (MQTT 5)
     #[arg(long)]
     retain_as_published: bool,
-    /// Messages of this client itself are not sent to it (MQTT 5)
+    /// Do not receive messages of this client itself (MQTT 5)
     #[arg(long)]
     no_local: bool,
     /// Subscription Identifier (MQTT 5)
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=268_435_455))]
     subscription_identifier: Option<u32>,
-    /// The broker may use this many Topic Aliases (MQTT 5)
+    /// Maximum number of Topic Aliases of the broker (MQTT 5)
     #[arg(long, value_name = "NUMBER")]
     topic_alias_max: Option<u16>,
 }
@@ -145,7 +145,8 @@ impl SubArgs {
     }
 
     fn filters(&self) -> Result<SubscribeFiltersBuf, Failure> {
-        let invalid = |topic: &str, error| Failure::Usage(format!("`{topic}` is no Topic Filter: {error}"));
+        let invalid =
+            |topic: &str, error| Failure::Usage(format!("`{topic}` is not a Topic Filter: {error}"));
         for topic in &self.filter_out {
             mqtt::TopicFilter::parse(topic).map_err(|error| invalid(topic, error))?;
         }
@@ -175,7 +176,7 @@ impl SubArgs {
     }
 }
 
-/// The only packet of this client that needs one.
+/// Packet Identifier of SUBSCRIBE, the only packet of this client that needs one.
 const SUBSCRIBE_ID: PacketId = match PacketId::new(1) {
     Some(packet_id) => packet_id,
     None => unreachable!(),
@@ -190,7 +191,8 @@ struct Subscriber<'a> {
     aliases: HashMap<u16, String>,
     /// QoS 2 messages that were printed and not yet released by the broker [MQTT-4.3.3-10].
     incomplete: HashSet<u16>,
-    /// All is printed; by then the last QoS 2 exchanges are over, or given up.
+    /// Time at which the client gives up, once everything is printed: until then it waits for the last QoS 2
+    /// exchanges.
     ending: Option<Instant>,
 }
 
@@ -248,16 +250,14 @@ impl Subscriber<'_> {
 
     fn publish(&mut self, publish: Publish<'_>) -> Result<(), Failure> {
         if self.ending.is_some() {
-            // Left unacknowledged: whoever takes up the session gets it.
+            // Left unacknowledged: the next client that resumes the session receives it.
             return Ok(());
         }
         let topic = match publish.properties.topic_alias() {
             None => publish.topic.to_owned(),
             Some(alias) if publish.topic.is_empty() => {
                 self.aliases.get(&alias).cloned().ok_or_else(|| {
-                    Failure::Trouble(format!(
-                        "the broker uses Topic Alias {alias} without having said what it means"
-                    ))
+                    Failure::Trouble(format!("the broker uses Topic Alias {alias} without having defined it"))
                 })?
             }
             Some(alias) => {
@@ -309,7 +309,7 @@ struct Printer<'a> {
     args: &'a SubArgs,
     format: Format,
     out: BufWriter<io::Stdout>,
-    /// Whether a person reads it at a terminal.
+    /// True when standard output is a terminal.
     terminal: bool,
     printed: u64,
 }
@@ -332,7 +332,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Whether it was the last one.
+    /// Prints a message. Returns whether it was the last one.
     fn message(&mut self, message: &Message<'_>) -> Result<bool, Failure> {
         if self.args.retained_only && !message.retain {
             return Ok(true);
@@ -363,7 +363,7 @@ fn output(error: &io::Error) -> Failure {
     Failure::Trouble(format!("standard output: {error}"))
 }
 
-/// How long the end waits for the last QoS 2 exchanges.
+/// Maximum time that the end waits for the last QoS 2 exchanges.
 const END_TIME: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
@@ -427,13 +427,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_before_connecting() {
+    fn an_impossible_command_line_is_refused_before_connecting() {
         assert!(parse("").unwrap_err().contains("--topic"));
         assert!(parse("-t a -C 0").is_err() && parse("-t a -q 3").is_err() && parse("-t a -V 6").is_err());
-        assert!(parse("-t a -F %y").unwrap_err().contains("means nothing"));
+        assert!(parse("-t a -F %y").unwrap_err().contains("unknown in a format"));
         assert!(parse("-t a -c").unwrap_err().contains("--id"));
-        assert!(usage("-t a/#/b").contains("is no Topic Filter"));
-        assert!(usage("-t a -T a+").contains("is no Topic Filter"));
+        assert!(usage("-t a/#/b").contains("is not a Topic Filter"));
+        assert!(usage("is not a Topic Filter").contains("is not a Topic Filter"));
         assert!(usage("-t a -V 3.1.1 --no-local").contains("need -V 5"));
         assert!(usage("-t a -V 3.1 -D connect receive-maximum 5").contains("-V 5"));
         assert!(usage("-t a -V 3.1 -P x").contains("without a user name"));

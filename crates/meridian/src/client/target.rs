@@ -1,21 +1,22 @@
-//! Where a broker is and what is spoken there: from a URL, or from `-h` and `-p`.
+//! Address and protocol of a broker: from a URL, or from `-h` and `-p`.
 
 use std::str::FromStr;
 
-/// `mqtt://`, `mqtts://`, `ws://` or `wss://`, as in mosquitto's `-L`: with user name and password, a port, and a path.
+/// A URL `mqtt://`, `mqtts://`, `ws://` or `wss://`, as in mosquitto's `-L`: with user name and password, a port, and
+/// a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     pub scheme: Scheme,
-    /// Without the brackets of IPv6.
+    /// Host, without the brackets of IPv6.
     pub host: String,
     pub port: u16,
     pub username: Option<String>,
     pub password: Option<String>,
-    /// What follows the port, without its first slash: the topic of MQTT, the path of WebSocket.
+    /// Text after the port, without its first slash: the topic of MQTT, the path of WebSocket.
     rest: String,
 }
 
-/// What is spoken.
+/// Protocol of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     Mqtt,
@@ -28,7 +29,7 @@ impl Scheme {
     const ALL: [(&str, Self); 4] =
         [("mqtt", Self::Mqtt), ("mqtts", Self::Mqtts), ("ws", Self::Ws), ("wss", Self::Wss)];
 
-    /// Where such a broker listens unless something else is said; for WebSocket, where Meridian does.
+    /// Default port of the scheme; for WebSocket, the default port of Meridian.
     pub fn port(self) -> u16 {
         match self {
             Self::Mqtt => 1883,
@@ -48,7 +49,7 @@ impl Scheme {
 }
 
 impl Target {
-    /// Of `-h`, `-p` and whether TLS is asked for.
+    /// Target of `-h`, `-p` and the TLS options.
     pub fn plain(host: &str, port: Option<u16>, scheme: Scheme) -> Self {
         Self {
             scheme,
@@ -60,12 +61,12 @@ impl Target {
         }
     }
 
-    /// The path of a WebSocket request; `/mqtt` unless there is one.
+    /// Path of a WebSocket request; `/mqtt` by default.
     pub fn path(&self) -> String {
         if self.rest.is_empty() { "/mqtt".to_owned() } else { format!("/{}", self.rest) }
     }
 
-    /// The topic at the end of an MQTT URL.
+    /// Topic at the end of an MQTT URL.
     pub fn topic(&self) -> Option<&str> {
         (!self.scheme.websocket() && !self.rest.is_empty()).then_some(self.rest.as_str())
     }
@@ -79,7 +80,7 @@ impl FromStr for Target {
             "write mqtt://, mqtts://, ws:// or wss://[USER[:PASSWORD]@]HOST[:PORT][/TOPIC or PATH]";
         let (name, after) = text.split_once("://").ok_or(FORM)?;
         let known = Scheme::ALL.into_iter().find(|(known, _)| name.eq_ignore_ascii_case(known));
-        let (_, scheme) = known.ok_or_else(|| format!("`{name}` is no scheme of MQTT; {FORM}"))?;
+        let (_, scheme) = known.ok_or_else(|| format!("`{name}` is not a scheme of MQTT; {FORM}"))?;
         let (authority, rest) = after.split_once('/').unwrap_or((after, ""));
         let (user, host_port) = match authority.rsplit_once('@') {
             Some((user, host_port)) => (Some(user), host_port),
@@ -93,7 +94,7 @@ impl FromStr for Target {
             _ => (host_port, None),
         };
         if bare(host).is_empty() {
-            return Err(format!("there is no host in it; {FORM}"));
+            return Err(format!("the host is missing; {FORM}"));
         }
         let (username, password) = match user.map(|user| user.split_once(':').unwrap_or((user, ""))) {
             Some((name, "")) => (Some(decoded(name)?), None),
@@ -105,7 +106,7 @@ impl FromStr for Target {
     }
 }
 
-/// What to write instead of `-h HOST:PORT` or `-h URL`; `None` for a host.
+/// Correction for `-h HOST:PORT` or `-h URL`; `None` for a host.
 pub fn wrong_host(host: &str) -> Option<String> {
     if host.contains("://") {
         return Some(format!("-h takes a host only: write -L {host}"));
@@ -119,7 +120,7 @@ fn bare(host: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
-/// Takes the `%40` of user names and passwords apart.
+/// Decodes percent escapes, such as the `%40` of user names and passwords.
 fn decoded(text: &str) -> Result<String, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_refused_with_its_form() {
+    fn a_text_that_is_not_a_url_is_refused_with_the_expected_form() {
         for text in ["h", "http://h", "mqtt://", "mqtt://:1", "mqtt://h:x", "mqtt://h:0", "mqtt://u%4@h"] {
             let error = text.parse::<Target>().unwrap_err();
             assert!(error.contains("mqtts://") || error.contains("%25"), "{text}: {error}");
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_with_a_port_is_answered_with_what_to_write() {
+    fn a_host_with_a_port_is_refused_with_a_correction() {
         for (text, says) in [
             ("host:1883", Some("-h host -p 1883")),
             ("[::1]:1883", Some("-h [::1] -p 1883")),

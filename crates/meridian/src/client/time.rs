@@ -2,12 +2,12 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Since 1970, in UTC.
+/// Time since 1970, in UTC.
 pub fn since_epoch(time: SystemTime) -> Duration {
     time.duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// `2026-11-21T04:57:52+0000`
+/// Time in ISO 8601: `2026-11-21T04:57:52+0000`.
 pub fn iso8601(time: SystemTime) -> String {
     let seconds = since_epoch(time).as_secs();
     let (year, month, day) = civil(seconds / 86_400);
@@ -15,8 +15,8 @@ pub fn iso8601(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}+0000")
 }
 
-/// Year, month and day of a day counted from 1970-01-01. Years are counted from 1 March, so that the leap day is a
-/// year's last one, in eras of 400 years, which all have the same length.
+/// Year, month and day of a day counted from 1970-01-01. Years are counted from 1 March, so the leap day is the last
+/// day of a year. Eras of 400 years all have the same length.
 fn civil(days: u64) -> (u64, u64, u64) {
     const ERA: u64 = 146_097;
     let since_march_of_year_0 = days + 719_468;

@@ -1,4 +1,4 @@
-//! TLS on the command line of `pub` and `sub`.
+//! TLS options of `pub` and `sub`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,37 +10,37 @@ use tls::{ClientTls, Trust, Versions};
 use super::Failure;
 use super::target::Scheme;
 
-/// What asks for TLS, and how it is spoken.
+/// Options that turn TLS on and configure it.
 #[derive(Args, Clone, Debug)]
 pub struct TlsArgs {
-    /// Speak TLS; each of the options below asks for it too, and so do mqtts:// and wss://
+    /// Use TLS; each of the options below does so too, and so do mqtts:// and wss://
     #[arg(long)]
     tls: bool,
-    /// Authorities (PEM) that sign the broker's certificate; without it, those of this system
+    /// File with the authorities (PEM) that sign the broker's certificate; without it, those of this system
     #[arg(long, visible_alias = "ca", value_name = "FILE")]
     cafile: Option<PathBuf>,
-    /// The client's own certificate chain (PEM)
+    /// File with the client's own certificate chain (PEM)
     #[arg(long, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
-    /// The private key (PEM) of --cert
+    /// File with the private key (PEM) of --cert
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
-    /// Do not check the broker's certificate: whoever sits between can read and change everything
+    /// Do not check the broker's certificate: an attacker on the path can read and change everything
     #[arg(long)]
     insecure: bool,
-    /// Only this version of TLS: 1.2 or 1.3
+    /// Use only this version of TLS: 1.2 or 1.3
     #[arg(long, value_name = "VERSION", value_parser = versions)]
     tls_version: Option<Versions>,
-    /// Protocol to ask for by ALPN, such as mqtt; can be repeated
+    /// Protocol to request by ALPN, such as mqtt; can be repeated
     #[arg(long, value_name = "PROTOCOL")]
     alpn: Vec<String>,
-    /// Host name that the broker is asked for and that its certificate has to be for, instead of the one of the address
+    /// Host name to request from the broker and to expect in its certificate, instead of the host of the address
     #[arg(long, value_name = "NAME")]
     pub sni: Option<String>,
 }
 
 impl TlsArgs {
-    /// Whether one of these options was given, and which.
+    /// The first of these options that was given.
     pub fn asked_for(&self) -> Option<&'static str> {
         let Self { tls, cafile, cert, key, insecure, tls_version, alpn, sni } = self;
         let given = [
@@ -64,8 +64,9 @@ impl TlsArgs {
         let trust = match &self.cafile {
             _ if self.insecure => {
                 eprintln!(
-                    "WARNING: --insecure: nobody checks who the broker is; whoever sits between can read and change everything. \
-                     --cafile FILE names the authority to check by."
+                    "WARNING: --insecure: the broker's certificate is not checked; an attacker \
+                     on the path can read and change everything. --cafile FILE names the \
+                     authority to check by."
                 );
                 Trust::Anybody
             }
@@ -82,7 +83,7 @@ impl TlsArgs {
     }
 }
 
-/// Reads `--tls-version`: as people write it, and as mosquitto's clients do.
+/// Parses `--tls-version` in common notation, and in that of mosquitto's clients.
 fn versions(text: &str) -> Result<Versions, String> {
     match text.strip_prefix("tlsv").unwrap_or(text) {
         "1.2" => Ok(Versions::Only1_2),

@@ -1,26 +1,26 @@
-//! The client's side of WebSocket (RFC 6455): the upgrade, frames out, frames in. No sockets in here.
+//! The client's side of WebSocket (RFC 6455): the upgrade, frames out, frames in. It has no sockets.
 
 use base64ct::{Base64, Encoding as _};
 use sha1::{Digest as _, Sha1};
 
-/// One connection's incoming half.
+/// Receiving half of one connection.
 pub struct WebSocket {
-    /// Bytes that are no whole frame yet.
+    /// Received bytes that do not form a complete frame yet.
     incoming: Vec<u8>,
-    /// A message of several frames has begun.
+    /// True while a message of several frames is incomplete.
     fragmented: bool,
-    /// The broker has said that it closes.
+    /// True when the broker has announced that it closes.
     pub closed: bool,
 }
 
-/// What is sent before the first frame, and what is to be answered.
+/// The upgrade request, and the expected answer.
 pub struct Upgrade {
     pub request: Vec<u8>,
     accept: String,
 }
 
 impl Upgrade {
-    /// `host` as it is written in a URL; `key` are random bytes.
+    /// An upgrade request. `host` is in the form of a URL; `key` is random.
     pub fn new(host: &str, path: &str, key: [u8; 16]) -> Self {
         let key = Base64::encode_string(&key);
         let request = format!(
@@ -31,10 +31,10 @@ impl Upgrade {
         Self { request: request.into_bytes(), accept }
     }
 
-    /// Looks at what was answered so far; `None` when it is not whole. What follows it are frames.
+    /// Checks the answer received so far; `None` when it is incomplete. Frames follow it.
     ///
     /// # Errors
-    /// Why there is no WebSocket, with what to do about it.
+    /// The reason why there is no WebSocket, with advice.
     pub fn answered(&self, bytes: &[u8]) -> Result<Option<WebSocket>, String> {
         let mut headers = [httparse::EMPTY_HEADER; 64];
         let mut response = httparse::Response::new(&mut headers);
@@ -42,7 +42,7 @@ impl Upgrade {
             Ok(httparse::Status::Complete(length)) => length,
             Ok(httparse::Status::Partial) if bytes.len() < ANSWER_MAX => return Ok(None),
             Ok(httparse::Status::Partial) | Err(_) => {
-                return Err("what answers there does not speak WebSocket".to_owned());
+                return Err("the server does not speak WebSocket".to_owned());
             }
         };
         let header = |name: &str| {
@@ -61,22 +61,22 @@ impl Upgrade {
             }
         }
         if header("sec-websocket-accept") != Some(self.accept.as_str()) {
-            return Err("what answers there does not speak WebSocket (Sec-WebSocket-Accept)".to_owned());
+            return Err("the server does not speak WebSocket (Sec-WebSocket-Accept)".to_owned());
         }
         if header("sec-websocket-protocol") != Some("mqtt") {
-            return Err("the WebSocket there is not one for MQTT (Sec-WebSocket-Protocol)".to_owned());
+            return Err("the WebSocket at this path is not one for MQTT (Sec-WebSocket-Protocol)".to_owned());
         }
         Ok(Some(WebSocket { incoming: bytes[length..].to_vec(), fragmented: false, closed: false }))
     }
 }
 
-/// RFC 6455, 1.3.
+/// Constant of the handshake (RFC 6455, 1.3).
 const MAGIC: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// Bytes of an answer to the upgrade.
+/// Maximum size of an answer to the upgrade, in bytes.
 const ANSWER_MAX: usize = 64 * 1024;
-/// Payload of a frame; the largest MQTT packet is 256 MiB and a few bytes.
+/// Maximum payload of a frame in bytes. The largest MQTT packet is 256 MiB and a few bytes.
 const FRAME_MAX: u64 = 512 << 20;
-/// Payload of a frame that controls [RFC 6455, 5.5].
+/// Maximum payload of a control frame in bytes [RFC 6455, 5.5].
 const CONTROL_MAX: u64 = 125;
 
 const CONTINUATION: u8 = 0;
@@ -86,10 +86,10 @@ const PING: u8 = 9;
 const PONG: u8 = 10;
 
 impl WebSocket {
-    /// Bytes came: appends what they carry to `plain`, and what has to be answered to `wire`. `mask` is random.
+    /// Handles received bytes: appends their payload to `plain`, and answers to `wire`. `mask` is random.
     ///
     /// # Errors
-    /// A broker that breaks the protocol.
+    /// A protocol error of the broker.
     pub fn receive(
         &mut self,
         bytes: &[u8],
@@ -104,7 +104,7 @@ impl WebSocket {
             match frame.opcode {
                 BINARY if self.fragmented => return Err("a WebSocket message begins within another one"),
                 CONTINUATION if !self.fragmented => {
-                    return Err("a WebSocket message goes on that never began");
+                    return Err("a WebSocket message continues that never began");
                 }
                 BINARY | CONTINUATION => {
                     plain.extend_from_slice(payload);
@@ -126,7 +126,7 @@ impl WebSocket {
         append(BINARY, bytes, mask, wire);
     }
 
-    /// Appends the word that the client closes.
+    /// Appends the close frame of the client.
     pub fn close(mask: [u8; 4], wire: &mut Vec<u8>) {
         // Normal closure [RFC 6455, 7.4.1].
         append(CLOSE, &1000_u16.to_be_bytes(), mask, wire);
@@ -158,12 +158,12 @@ struct Frame {
 }
 
 impl Frame {
-    /// The first frame of `bytes`, when it is whole.
+    /// The first frame of `bytes`, when it is complete.
     fn parse(bytes: &[u8]) -> Result<Option<Self>, &'static str> {
         let [first, second, rest @ ..] = bytes else { return Ok(None) };
         let (opcode, last) = (first & 0x0F, first & 0x80 != 0);
         if first & 0x70 != 0 {
-            return Err("a WebSocket frame uses an extension that was not agreed on");
+            return Err("a WebSocket frame uses an extension that was not negotiated");
         }
         if second & 0x80 != 0 {
             // RFC 6455, 5.1
@@ -181,7 +181,7 @@ impl Frame {
             length => (2, u64::from(length)),
         };
         if opcode >= CLOSE && (!last || length > CONTROL_MAX) {
-            return Err("a WebSocket frame that controls is too long or in pieces");
+            return Err("a WebSocket control frame is too long or fragmented");
         }
         if length > FRAME_MAX {
             return Err("a WebSocket frame is longer than any MQTT packet");
@@ -204,7 +204,7 @@ mod tests {
 
     /// Key and answer are the example of RFC 6455, 1.3.
     #[test]
-    fn an_upgrade_is_answered_by_who_has_read_it() {
+    fn an_upgrade_is_completed_by_the_answer_of_the_rfc() {
         let upgrade = upgrade();
         assert!(upgrade.request.starts_with(b"GET /mqtt HTTP/1.1\r\nHost: h:1\r\n"));
         assert!(String::from_utf8_lossy(&upgrade.request).contains("dGhlIHNhbXBsZSBub25jZQ=="));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_through_however_they_are_cut() {
+    fn messages_are_received_however_the_bytes_are_split() {
         let mut bytes = vec![0x02, 2, b'a', b'b', 0x89, 1, b'?', 0x80, 126, 0, 200];
         bytes.extend([b'c'; 200]);
         bytes.extend([0x88, 0]);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_the_protocol_is_an_error() {
+    fn a_protocol_error_of_the_broker_is_reported() {
         for bytes in [
             &[0x81, 1, b'x'][..],
             &[0xC2, 0],

@@ -1,4 +1,4 @@
-//! A number for each life of a node that is greater than those of all its earlier lives.
+//! Incarnation numbers of a node: each is greater than all previous ones.
 
 use std::fs;
 use std::io;
@@ -8,15 +8,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use replog::Incarnation;
 
 const FILE: &str = "incarnation";
-/// From one start to the next at least. A node that finds itself declared dead takes the next number without writing it down: after a start that
-/// comes by a clock that was set back, others must not take the new life for that one.
+/// Minimum distance from one start to the next. A node that finds itself declared dead takes the next number without
+/// writing it down. After a restart with a clock that was set back, others must not mistake the new incarnation for
+/// that one.
 const INCARNATION_STEP: u64 = 1_000;
 
-/// Begins a life: greater than all that a life may have had that the data directory knows of, and not less than the milliseconds of the clock, so that it grows
-/// when the directory was lost, too.
+/// Starts an incarnation. Its number is greater than all that previous incarnations of this data directory may have
+/// used. It is not less than the clock in milliseconds, so it grows when the directory was lost, too.
 ///
 /// # Errors
-/// When it cannot be read or written: a number that is used twice would make others take old routes for new ones.
+/// The file cannot be read or written. A number that is used twice would make others take old routes for new ones.
 pub fn next(data_dir: &Path) -> Result<Incarnation, String> {
     let path = data_dir.join(FILE);
     let failed = |what: &str, error: &dyn std::fmt::Display| format!("{}: {what}: {error}", path.display());
@@ -37,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_grows_whatever_the_clock_says() {
+    fn the_number_grows_whatever_the_clock_says() {
         let directory = std::env::temp_dir().join(format!("meridian-incarnation-{}", std::process::id()));
         fs::create_dir_all(&directory).expect("a directory");
         let first = next(&directory).expect("a number");

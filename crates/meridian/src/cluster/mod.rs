@@ -43,23 +43,24 @@ use crate::config::Config;
 use crate::signals;
 use crate::store::MetaLog;
 
-/// The secret has at least so many bytes: fewer could be guessed.
+/// Minimum length of the secret in bytes: a shorter one could be guessed.
 const SECRET_MIN: usize = 16;
-/// The fabric waits as long as a minute.
+/// Maximum time to wait for the end of membership. The cluster router itself waits up to a minute.
 const LEAVING_MAX: Duration = Duration::from_secs(70);
-/// From one look at the fabric for operators to the next, and how much later that may be while nothing else is to be done.
+/// Interval at which the state of the cluster router is published for operators, and the additional delay while it is
+/// idle.
 const VIEW_INTERVAL: Duration = Duration::from_millis(500);
 const VIEW_DELAY_MAX: Duration = Duration::from_millis(150);
 
-/// What joins the node to the others of its cluster.
+/// Connection of the node to the others of its cluster.
 pub struct Cluster {
-    /// Until the node is there.
+    /// Parts that wait for the start of the node.
     prepared: Mutex<Option<Prepared>>,
     handle: Mutex<Option<Handle<RouterCommand>>>,
     shared: Arc<Shared>,
-    /// The certificates of links that are in use.
+    /// Certificates of links in use.
     tls: Mutex<Option<Tls>>,
-    /// How long another node's answer is waited for.
+    /// Maximum time to wait for another node's answer.
     request_timeout: Duration,
     shutdown: Shutdown,
 }
@@ -69,24 +70,25 @@ struct Prepared {
     mesh: Mesh,
     transport: TransportConfig,
     hash_seed: u64,
-    /// Where the cores agree on the members.
+    /// Meta group, when the cores agree on the members.
     meta: Option<PreparedMeta>,
 }
 
 struct PreparedMeta {
     config: MetaConfig,
-    /// Of a core.
+    /// Raft log of a core.
     log: Option<MetaLog>,
     seed: u64,
 }
 
 impl PreparedMeta {
-    /// Who tells of the log is to be heard once somebody can hear it.
+    /// Starts the meta group. Returns the listener of the log, which is connected once the commands have a receiver.
     fn start(self, now: Time, config: &cluster::Config) -> Result<(Meta, Option<Arc<LogNotifier>>), String> {
         let own = config.own.clone();
         let (group, notifier) = match self.log {
             Some(MetaLog { log, notifier, recovered }) => {
-                // Another log, or another copy of it, is another replica: what this one has promised, that one does not know.
+                // Another log, or another copy of this one, is another replica: it does not know the promises of this
+                // one.
                 let identity = log.identity();
                 let first = identity.log.first_chunk().map_or(1, |first| u64::from_le_bytes(*first));
                 let id = (first ^ identity.copy).max(1);
@@ -99,8 +101,9 @@ impl PreparedMeta {
                 let group = group.map_err(|error| match error {
                     StartError::UnsupportedVersion => error.to_string(),
                     _ => format!(
-                        "what the cores have agreed on cannot be read: {error}. Restore a backup, or move the data directory away and start the \
-                         node with an empty one: either way it takes its place anew"
+                        "the Raft log of the meta group cannot be read: {error}. Restore a \
+                         backup, or move the data directory away and start the node with an \
+                         empty one: either way it joins the group again"
                     ),
                 })?;
                 (Some(group), Some(notifier))
@@ -111,7 +114,7 @@ impl PreparedMeta {
     }
 }
 
-/// Passes on what the log says to the replica.
+/// Passes results of the log on to the replica.
 struct MetaLogListener(Sender<RouterCommand>);
 
 impl MetaLogListener {
@@ -145,15 +148,15 @@ struct Shared {
     peer_requests: PeerRequests,
     proposals: Proposals,
     record_copies: RecordCopies,
-    /// Bytes of letters that the fabric has not seen yet.
+    /// Bytes of commands that the cluster router has not handled yet.
     backlog: AtomicUsize,
 }
 
-/// What the fabric's thread has said of itself.
+/// Last state that the cluster router's thread published.
 #[derive(Default)]
 struct LastView {
     view: Option<Arc<View>>,
-    /// When it was heard of last; its start counts.
+    /// Time of the last update; the start counts as one.
     at: Option<Instant>,
 }
 
@@ -163,10 +166,11 @@ impl Shared {
     }
 }
 
-/// The number of nodes in the list, when it, and the files of links, can be used; 0 when the node belongs to no cluster.
+/// Returns the number of nodes in the list, when the list and the files of links are usable; 0 when the node belongs
+/// to no cluster.
 ///
 /// # Errors
-/// What is wrong with the configuration or its files, with what to do about it.
+/// A problem of the configuration or its files, with advice.
 pub fn check(config: &Config, name: &str) -> Result<usize, String> {
     if is_clustered(config) {
         checked(config, name)?;
@@ -174,7 +178,7 @@ pub fn check(config: &Config, name: &str) -> Result<usize, String> {
     Ok(config.cluster_nodes.len())
 }
 
-/// What is better otherwise about the cluster, though it holds.
+/// Advice on a valid cluster configuration that is not recommended.
 pub fn advice(config: &Config) -> Vec<String> {
     match is_clustered(config) {
         true => {
@@ -186,7 +190,7 @@ pub fn advice(config: &Config) -> Vec<String> {
     }
 }
 
-/// Whether the node belongs to a cluster.
+/// Returns whether the node belongs to a cluster.
 fn is_clustered(config: &Config) -> bool {
     let settings = &config.cluster;
     !config.cluster_nodes.is_empty() || settings.listen.is_some() || settings.join.is_some()
@@ -197,7 +201,8 @@ fn checked(config: &Config, name: &str) -> Result<(Secret, Option<Tls>), String>
         settings::check_dynamic(&config.cluster, name)?;
         let is_core = config.cluster.role == settings::RoleSetting::Core;
         if is_core && config.storage.durability == Durability::Memory {
-            return Err("a core keeps on disk what the cores agree on: set storage.durability = \"local-disk\", or cluster.role = \"replicant\""
+            return Err("a core stores the Raft log of the cluster on disk: set \
+                 storage.durability = \"local-disk\", or cluster.role = \"replicant\""
                 .to_owned());
         }
     } else {
@@ -209,13 +214,13 @@ fn checked(config: &Config, name: &str) -> Result<(Secret, Option<Tls>), String>
     Ok((secret(&config.cluster)?, tls(&config.cluster)?))
 }
 
-/// Where other nodes connect to this one.
+/// Address at which this node accepts links.
 fn listens_at<'a>(config: &'a Config, name: &str) -> Option<&'a HostPort> {
     let own = || config.cluster_nodes.iter().find(|node| node.name == name)?.address.as_ref();
     config.cluster.listen.as_ref().or_else(own)
 }
 
-/// Whether nobody else is to listen where other nodes connect.
+/// Checks that no other listener uses the address for links.
 fn check_listen_conflict(config: &Config, name: &str) -> Result<(), String> {
     let Some(listen) = listens_at(config, name) else { return Ok(()) };
     match client_addresses(config).find(|(_, address)| address.overlaps(listen)) {
@@ -226,8 +231,8 @@ fn check_listen_conflict(config: &Config, name: &str) -> Result<(), String> {
     }
 }
 
-/// Where clients and operators connect to this node, with the settings that say it. What is no address with a port of its own, such as `off`, is
-/// none.
+/// Addresses for clients and operators of this node, with the settings that name them. Values that are not an address
+/// with a port, such as `off`, are skipped.
 fn client_addresses(config: &Config) -> impl Iterator<Item = (String, HostPort)> {
     let clients = config.edge.listeners.iter().enumerate();
     let clients =
@@ -236,7 +241,7 @@ fn client_addresses(config: &Config) -> impl Iterator<Item = (String, HostPort)>
     clients.chain([http]).filter_map(|(setting, address)| Some((setting, address.parse().ok()?)))
 }
 
-/// Where the configuration says that nodes are, with the settings that say it.
+/// Addresses of nodes in the configuration, with the settings that name them.
 fn peer_addresses(config: &Config) -> impl Iterator<Item = (String, &HostPort)> {
     let join = config.cluster.join.iter().flat_map(|join| &join.0);
     let listed = config.cluster_nodes.iter().enumerate();
@@ -245,10 +250,11 @@ fn peer_addresses(config: &Config) -> impl Iterator<Item = (String, &HostPort)> 
     join.map(|address| ("cluster.join".to_owned(), address)).chain(listed)
 }
 
-/// Whether a client's or an operator's port of this node is taken for that of a node.
+/// Checks that no address of a node is a port for clients or operators of this node.
 fn check_peer_addresses(config: &Config) -> Result<(), String> {
     let cluster = &config.cluster;
-    // All addresses of a machine are its own, of which this one is known.
+    // A port opened at an unspecified address has all addresses of the machine. Only the listed ones and loopback are
+    // known.
     let is_own = |address: &HostPort| {
         let known = [&cluster.listen, &cluster.advertise].into_iter().flatten();
         address.is_loopback() || known.into_iter().any(|own| own.host().eq_ignore_ascii_case(address.host()))
@@ -261,8 +267,9 @@ fn check_peer_addresses(config: &Config) -> Result<(), String> {
             client_addresses(config).find(|(_, client_address)| is_it(client_address))
         {
             return Err(format!(
-                "{setting}: {address} is no port for nodes: {client_setting} of this node is {client_address}. Name the cluster ports of nodes, their \
-                 cluster.listen or cluster.advertise{}",
+                "{setting}: {address} is not a port for nodes: {client_setting} of this node is \
+                 {client_address}. Name the cluster ports of nodes, their cluster.listen or \
+                 cluster.advertise{}",
                 example_port(config)
             ));
         }
@@ -270,7 +277,8 @@ fn check_peer_addresses(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// What is said of an address of another node that has the port of this node's clients or operators: nodes mostly have the same ports.
+/// Advice on an address of another node that has the port of this node's clients or operators: nodes mostly use the
+/// same ports.
 fn other_port(config: &Config, setting: &str, address: &HostPort) -> Option<String> {
     let is_cluster_port =
         config.cluster.listen.as_ref().is_some_and(|listen| listen.port() == address.port());
@@ -283,17 +291,18 @@ fn other_port(config: &Config, setting: &str, address: &HostPort) -> Option<Stri
     ))
 }
 
-/// An example of a cluster port, where this node has one.
+/// An example of a cluster port, when this node has one.
 fn example_port(config: &Config) -> String {
     let listen = config.cluster.listen.as_ref();
     listen.map(|listen| format!(", here {listen}")).unwrap_or_default()
 }
 
 impl Cluster {
-    /// Makes ready what `config` says; `None` when the node belongs to no cluster. `log` is for a core's replica of the meta group.
+    /// Prepares the cluster part that `config` describes; `None` when the node belongs to no cluster. `log` is for a
+    /// core's replica of the meta group.
     ///
     /// # Errors
-    /// What is wrong with the configuration or its files, with what to do about it.
+    /// A problem of the configuration or its files, with advice.
     pub fn prepare(config: &Config, name: &str, log: Option<MetaLog>) -> Result<Option<Arc<Self>>, String> {
         let (settings, nodes) = (&config.cluster, &config.cluster_nodes);
         if !is_clustered(config) {
@@ -330,7 +339,7 @@ impl Cluster {
             ..MeshConfig::default()
         };
         let mut seed = [0; 32];
-        getrandom::fill(&mut seed).map_err(|error| format!("no randomness: {error}"))?;
+        getrandom::fill(&mut seed).map_err(|error| format!("the system has no random bytes: {error}"))?;
         let [a, b, c, d] =
             [0, 8, 16, 24].map(|at| seed[at..].first_chunk().map_or(0, |it| u64::from_le_bytes(*it)));
         let meta = is_replicated.then(|| PreparedMeta {
@@ -357,34 +366,35 @@ impl Cluster {
         })))
     }
 
-    /// Whether the cores agree on the records ([`configstore`]) too: not where the list of nodes is in the configuration.
+    /// Returns whether the records of [`configstore`] are replicated. They are not when the configuration lists the
+    /// nodes.
     pub fn replicates_records(config: &Config) -> bool {
         is_clustered(config) && config.cluster_nodes.is_empty()
     }
 
-    /// Whether this node is one of the cores that agree.
+    /// Returns whether this node is a core and has a replica of the meta group.
     pub fn has_replica(config: &Config) -> bool {
         Self::replicates_records(config) && config.cluster.role == settings::RoleSetting::Core
     }
 
-    /// The records that the cores agree on are copied into this ledger from now on, and changes of it are proposed to them.
+    /// Copies the replicated records into this store from now on, and proposes its changes to the cores.
     ///
     /// # Errors
-    /// No thread.
+    /// The thread cannot be started.
     pub fn copy_records(&self, config_store: &Arc<ReplicatedStore>) -> Result<(), String> {
         record_copies::start(&self.shared, config_store.clone())
     }
 
-    /// Calls it as soon as this node knows which users, rules, bans and keys hold: it has a copy of the cluster's, or that has none. Only where
-    /// the cores agree on them.
+    /// Calls `call` as soon as this node knows the valid users, rules, bans and keys: it has a copy of the cluster's
+    /// records, or the cluster has none. Only for replicated records.
     pub fn when_records_known(&self, call: impl FnOnce() + Send + 'static) {
         self.shared.record_copies.when_known(Box::new(call));
     }
 
-    /// Why the node takes no part, though it should.
+    /// Starts the links and the cluster router.
     ///
     /// # Errors
-    /// An address that cannot be had, or no thread.
+    /// An address that cannot be bound, or no thread.
     pub fn start(&self, node: &Arc<Node>, clock: Instant) -> Result<(), String> {
         let prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Prepared { config, mesh, transport, hash_seed, meta }) = prepared else { return Ok(()) };
@@ -417,7 +427,7 @@ impl Cluster {
     /// Reads the files of links again; `None` when the node was started without TLS on links, and stays without.
     ///
     /// # Errors
-    /// Files that cannot be read or do not fit each other; then nothing has changed.
+    /// Files that cannot be read or do not match; then nothing has changed.
     pub fn read_tls(&self, settings: &ClusterSettings) -> Result<Option<Tls>, String> {
         if self.lock_tls().is_none() {
             return Ok(None);
@@ -427,7 +437,7 @@ impl Cluster {
         Ok(tls)
     }
 
-    /// Connections from now on use these certificates; those that there are go on.
+    /// Uses these certificates for new connections; existing connections continue.
     pub fn renew(&self, tls: Tls) {
         if let Some(handle) = self.lock_handle().as_ref() {
             handle.renew(tls.clone());
@@ -435,7 +445,7 @@ impl Cluster {
         *self.lock_tls() = Some(tls);
     }
 
-    /// When the files of links that are in use end.
+    /// Expiry of the files of links that are in use.
     pub fn expiries(&self) -> Vec<Expiry> {
         self.lock_tls().as_ref().map(|tls| tls.expiries().to_vec()).unwrap_or_default()
     }
@@ -444,33 +454,35 @@ impl Cluster {
         self.tls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The node stops, and is not told to leave any more: another core leads, if this one did. Whether an operator wants the node to be
-    /// a member no more once it has stopped.
+    /// Announces that the node stops. From then on it cannot be made to leave the cluster, and another core leads if
+    /// this one did. Returns whether the node leaves its cluster when it has stopped.
     pub fn stopping(&self) -> bool {
         self.shutdown.stop();
         self.send(RouterCommand::Resign);
         self.shutdown.leaves()
     }
 
-    /// Waits until the node is a member no more: its clients are gone. At most as long as the cores wait for each other.
+    /// Waits until the node is no longer a member: its clients are gone. Bounded by the time that the cores wait for
+    /// each other.
     ///
     /// # Errors
-    /// Why it still is one.
+    /// The reason why it still is a member.
     pub fn leave(&self) -> Result<(), String> {
         let (left, leaves) = mpsc::sync_channel(1);
         self.shared
             .proposals
             .leave(self.shared.sender.get(), Box::new(move |outcome| drop(left.send(outcome))));
-        // The fabric bounds it; this is for one that has ended.
+        // The cluster router bounds the wait; this limit is for a router that has ended.
         match leaves.recv_timeout(LEAVING_MAX) {
             Ok(outcome) => outcome.map_err(|why| why.to_string()),
             Err(_) => Err("the cores have not answered".to_owned()),
         }
     }
 
-    /// Other nodes hear nothing more from this one. False when the thread of the links has not ended `within` that time: it is stuck.
+    /// Stops the exchange with other nodes. Returns false when the thread of the links has not ended `within` that
+    /// time: it is stuck.
     pub fn stop(&self, within: Duration) -> bool {
-        // Not held while the thread is waited for: the API looks at it meanwhile.
+        // The lock is not held during the wait: the API reads the handle meanwhile.
         let handle = self.lock_handle().take();
         self.shared.lock_last_view().at = None;
         handle.is_none_or(|handle| handle.stop_within(within))
@@ -481,7 +493,7 @@ impl Cluster {
     }
 
     fn send(&self, command: RouterCommand) {
-        // After the end of the thread nobody waits for an answer any more.
+        // After the end of the thread nothing receives answers any more.
         if let Some(sender) = self.shared.sender.get() {
             let _ = sender.send(command);
         }
@@ -553,7 +565,7 @@ impl Peers for Cluster {
     }
 }
 
-/// The fabric on its thread.
+/// The cluster router on its thread.
 struct RouterThread {
     router: ClusterRouter,
     shared: Arc<Shared>,
@@ -581,7 +593,7 @@ impl Handler for RouterThread {
         self.shared.record_copies.poll(now, &mut self.router);
         if self.viewed_at.is_none_or(|viewed_at| viewed_at.after(VIEW_INTERVAL) <= now) {
             self.viewed_at = Some(now);
-            // NTP may have set it.
+            // NTP may have set the clock.
             self.router.set_wall_clock(now, since_1970(SystemTime::now()));
             let view = Arc::new(self.router.view(now));
             *self.shared.lock_last_view() = LastView { view: Some(view), at: Some(Instant::now()) };
@@ -596,7 +608,7 @@ impl Handler for RouterThread {
     }
 }
 
-/// Milliseconds; 0 before.
+/// Milliseconds since 1970; 0 before.
 fn since_1970(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
@@ -606,7 +618,7 @@ fn fill(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the system has randomness after it had some at the start");
 }
 
-/// A name is not as long as another, and an id is.
+/// Hashes the name to an id: names differ in length, ids do not.
 fn cluster_id(name: &str) -> [u8; 16] {
     let digest = digest::digest(&digest::SHA256, name.as_bytes());
     digest.as_ref().first_chunk().copied().unwrap_or_default()
@@ -614,18 +626,19 @@ fn cluster_id(name: &str) -> [u8; 16] {
 
 fn secret(settings: &ClusterSettings) -> Result<Secret, String> {
     let Some(path) = &settings.secret_file else {
-        return Err("a cluster needs a secret that all its nodes know: make one (openssl rand -hex 32 > cluster.secret), copy the file to \
-             every node, and name it (--set cluster.secret_file=cluster.secret)"
+        return Err("a cluster needs a secret that all its nodes know: make one (openssl rand \
+             -hex 32 > cluster.secret), copy the file to every node, and name it (--set \
+             cluster.secret_file=cluster.secret)"
             .to_owned());
     };
     let secret = read_secret(path)?;
     Ok(Secret::new(&secret))
 }
 
-/// The secret that nodes of a cluster share, as the file has it.
+/// Reads the secret that the nodes of a cluster share.
 ///
 /// # Errors
-/// A file that cannot be read or has too little in it, with what to do about it.
+/// A file that cannot be read or is too short, with advice.
 pub fn read_secret(path: &Path) -> Result<Vec<u8>, String> {
     let text =
         std::fs::read(path).map_err(|error| format!("cluster.secret_file: {}: {error}", path.display()))?;
@@ -664,7 +677,7 @@ fn now() -> u64 {
     since_1970(SystemTime::now()) / 1_000
 }
 
-/// What the clock says against the certificate of links.
+/// Reports a certificate of links that the clock shows as expired or not yet valid.
 pub fn out_of_date(settings: &ClusterSettings) -> Option<String> {
     let (certificate, age) = certificate_age(settings)?;
     let (state, fix) = match age {
@@ -680,13 +693,14 @@ pub fn out_of_date(settings: &ClusterSettings) -> Option<String> {
     ))
 }
 
-/// `None` without TLS, and when something else is wrong, which is said by whoever checks it.
+/// Age of the certificate of links. `None` without TLS, and for other problems, which other checks report.
 fn certificate_age(settings: &ClusterSettings) -> Option<(&Path, Age)> {
     let (certificate, authorities) = (settings.tls_certificate.as_ref()?, settings.tls_ca.as_ref()?);
     Some((certificate, check_mutual(certificate, authorities, now()).ok()?))
 }
 
-/// What ends soon, or has, is logged with the certificates of listeners.
+/// Warns about a certificate of links that is not valid yet. Certificates that expire soon are logged with those of
+/// listeners.
 fn warn_of_the_future(settings: &ClusterSettings) {
     let is_future = certificate_age(settings).is_some_and(|(_, age)| matches!(age, Age::NotYet(_)));
     if let Some(warning) = out_of_date(settings).filter(|_| is_future) {
@@ -707,7 +721,7 @@ fn resolve(address: &HostPort) -> Result<Vec<SocketAddr>, String> {
     let found = found.map_err(|error| {
         format!("cluster.listen: {address}: {error}; a name has to be one that this machine's resolver knows")
     })?;
-    // One that a name has twice is bound once.
+    // An address that a name resolves to twice is bound once.
     let mut addresses: Vec<SocketAddr> = found.collect();
     addresses.dedup();
     Ok(addresses)
@@ -720,14 +734,14 @@ mod tests {
 
     use super::*;
 
-    /// It does nothing more from its first letter until the other end of the channel is dropped.
+    /// A core that blocks from its first command until the other end of the channel is dropped.
     struct Stuck(Mesh, Receiver<()>);
 
     impl Handler for Stuck {
         type Command = RouterCommand;
 
         fn handle_command(&mut self, _: Time, _: RouterCommand) {
-            // Nothing ever comes.
+            // Blocks: the channel carries nothing.
             let _ = self.1.recv();
         }
 
@@ -742,7 +756,7 @@ mod tests {
         }
     }
 
-    /// A node's part in a cluster whose thread is stuck until the channel's end is dropped.
+    /// A cluster part whose thread is stuck until the other end of the channel is dropped.
     fn stuck() -> (Cluster, mpsc::Sender<()>) {
         let identity =
             Identity { name: "a".into(), cluster: [1; 16], features: 0, descriptor: Default::default() };
@@ -763,7 +777,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_does_not_wait_for_ever_for_a_thread_that_is_stuck() {
+    fn a_stop_does_not_wait_for_ever_for_a_stuck_thread() {
         let (cluster, resume) = stuck();
         assert!(!cluster.stop(Duration::from_millis(1)));
         assert!(cluster.stop(Duration::ZERO), "nothing is left to stop");
@@ -771,12 +785,12 @@ mod tests {
     }
 
     #[test]
-    fn nobody_who_looks_waits_for_a_thread_that_is_to_end() {
+    fn a_view_does_not_wait_for_a_thread_that_is_ending() {
         let (cluster, resume) = stuck();
         thread::scope(|scope| {
             let stopped = scope.spawn(|| cluster.stop(Duration::from_secs(60)));
             let is_free = || cluster.handle.try_lock().is_ok_and(|handle| handle.is_none());
-            // tidy: allow(thread-sleep): a test that looks again.
+            // tidy: allow(thread-sleep): a test that polls.
             let is_seen = (0..5_000).any(|_| {
                 is_free() || {
                     thread::sleep(Duration::from_millis(1));
@@ -785,7 +799,7 @@ mod tests {
             });
             drop(resume);
             assert!(stopped.join().expect("no panic"), "it ends once it can");
-            assert!(is_seen, "whoever asks for the view waits for the thread");
+            assert!(is_seen, "reading the view waits for the thread");
         });
     }
 }

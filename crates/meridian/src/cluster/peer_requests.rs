@@ -1,4 +1,4 @@
-//! What nodes ask each other for operators, on its way between the API and the fabric.
+//! Requests between nodes on behalf of operators: the queue between the API and the cluster router.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -12,7 +12,7 @@ use cluster::{
 };
 use transport::Sender;
 
-/// Questions of this node that wait, and who answers those of others.
+/// Waiting requests of this node, and the handler for those of others.
 #[derive(Default)]
 pub struct PeerRequests {
     keys: AtomicU64,
@@ -21,12 +21,12 @@ pub struct PeerRequests {
 }
 
 impl PeerRequests {
-    /// Who answers from now on. The first counts.
+    /// Sets the handler for requests of other nodes. Later calls have no effect.
     pub fn set_request_handler(&self, request_handler: Arc<dyn RequestHandler>) {
         let _ = self.request_handler.set(request_handler);
     }
 
-    /// Asks `node`; the fabric bounds how many wait, and for how long.
+    /// Sends a request to `node`. The cluster router bounds the number of waiting requests and their time.
     pub fn ask(
         &self,
         sender: Option<&Sender<RouterCommand>>,
@@ -47,25 +47,25 @@ impl PeerRequests {
         }
     }
 
-    /// Takes from the fabric what has come. Called after each of its turns.
+    /// Handles answers and requests that the cluster router received. Called after each of its turns.
     pub fn poll(&self, router: &mut ClusterRouter, sender: Option<&Sender<RouterCommand>>) {
         while let Some((key, answer)) = router.poll_answered() {
             if let Some(callback) = self.take(key) {
                 callback(answer.map(Vec::from).map_err(explain));
             }
         }
-        // What comes before the node can answer waits for that.
+        // Requests that arrive before the node can answer stay in the router.
         let Some(sender) = sender else { return };
         while let Some(ReceivedQuestion { asker, name, bytes }) = router.poll_question() {
             let reply = PendingReply { sender: sender.clone(), asker, is_done: false };
-            // Dropped where nobody answers, it says so.
+            // Without a handler the reply is dropped, which sends a refusal.
             if let Some(request_handler) = self.request_handler.get() {
                 request_handler.answer(&name, &bytes, Box::new(move |answer| reply.reply(answer)));
             }
         }
     }
 
-    /// Who waits for an answer; nothing foreign is called while the lock is held.
+    /// Removes the callback that waits for an answer. No foreign code is called while the lock is held.
     fn take(&self, key: u64) -> Option<AnswerCallback> {
         self.lock().remove(&key)
     }
@@ -75,7 +75,7 @@ impl PeerRequests {
     }
 }
 
-/// Owes another node an answer: that there is none, when it is dropped before.
+/// A reply that another node waits for. Dropped without an answer, it sends a refusal.
 struct PendingReply {
     sender: Sender<RouterCommand>,
     asker: Asker,
@@ -85,7 +85,7 @@ struct PendingReply {
 impl PendingReply {
     fn reply(mut self, answer: Vec<u8>) {
         self.is_done = true;
-        // After the end of the thread nobody waits.
+        // After the end of the router's thread nobody waits.
         let _ = self.sender.send(RouterCommand::Answer(self.asker, Some(answer.into())));
     }
 }
@@ -93,7 +93,7 @@ impl PendingReply {
 impl Drop for PendingReply {
     fn drop(&mut self) {
         if !self.is_done {
-            // As above.
+            // After the end of the router's thread nobody waits.
             let _ = self.sender.send(RouterCommand::Answer(self.asker, None));
         }
     }
@@ -102,7 +102,7 @@ impl Drop for PendingReply {
 fn explain(why: Unanswered) -> String {
     match why {
         Unanswered::Unknown => "it is not in the list of nodes".to_owned(),
-        Unanswered::Down => "nothing is heard of it".to_owned(),
+        Unanswered::Down => "it is silent".to_owned(),
         Unanswered::Old => "its version does not answer other nodes".to_owned(),
         Unanswered::Busy => "there are too many requests to other nodes already".to_owned(),
         Unanswered::Large => format!(
@@ -111,6 +111,6 @@ fn explain(why: Unanswered) -> String {
             ANSWER_MAX >> 10
         ),
         Unanswered::Declined => "its API is off (http.listen), or did not answer".to_owned(),
-        Unanswered::Late => "it was not there in time (cluster.request_timeout)".to_owned(),
+        Unanswered::Late => "it did not answer in time (cluster.request_timeout)".to_owned(),
     }
 }

@@ -1,4 +1,4 @@
-//! What operators want the cores to agree on, on its way between the API and the fabric.
+//! Proposals of operators to the meta group: the queue between the API and the cluster router.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,10 +10,10 @@ use configstore::{ProposalCallback, ProposalFailed};
 use replog::Incarnation;
 use transport::Sender;
 
-/// Wishes that wait, at most; as many as the fabric takes.
+/// Maximum number of waiting proposals; the cluster router has the same limit.
 const PROPOSALS_MAX: usize = 256;
 
-/// Wishes of this node's operators that wait. The fabric bounds for how long.
+/// Waiting proposals of this node's operators. The cluster router bounds the time that they wait.
 #[derive(Default)]
 pub struct Proposals(Mutex<Waiting>);
 
@@ -23,14 +23,14 @@ struct Waiting {
     waiters: BTreeMap<ProposalId, Waiter>,
 }
 
-/// Who waits for what.
+/// Callback of a proposal, by kind.
 enum Waiter {
     Order(OrderCallback),
     Records(ProposalCallback),
 }
 
 impl Waiter {
-    /// Nothing has happened.
+    /// Fails a proposal that has not been sent: nothing has changed.
     fn refuse(self, why: &str) {
         match self {
             Self::Order(callback) => callback(Err(OrderError::Unknown(why.to_owned()))),
@@ -55,21 +55,21 @@ impl Waiter {
 
 const TOO_MANY: &str = "too many such requests wait already: try again in a moment";
 const NO_CLUSTER: &str = "there is no cluster yet (meridian ctl cluster status says what it waits for)";
-const NO_PART: &str =
-    "this node takes no part in the cluster at present, as it starts or stops: try again in a moment";
+const NO_PART: &str = "this node takes no part in the cluster at present, as it starts or stops: try again in a \
+         moment";
 
 impl Proposals {
-    /// Wants something to be agreed upon.
+    /// Proposes a command to the meta group.
     pub fn propose(&self, sender: Option<&Sender<RouterCommand>>, command: Command, callback: OrderCallback) {
         self.send(sender, Waiter::Order(callback), |id| RouterCommand::Proposal(id, command));
     }
 
-    /// Wants this node to be no member any more.
+    /// Proposes that this node is no longer a member.
     pub fn leave(&self, sender: Option<&Sender<RouterCommand>>, callback: OrderCallback) {
         self.send(sender, Waiter::Order(callback), RouterCommand::Leave);
     }
 
-    /// Wants a batch of changes of the records to hold.
+    /// Proposes a batch of changes of the records.
     pub fn propose_records(
         &self,
         sender: Option<&Sender<RouterCommand>>,
@@ -96,7 +96,7 @@ impl Proposals {
         }
     }
 
-    /// Takes from the fabric what came of wishes. Called after each of its turns.
+    /// Completes proposals that the cluster router has decided. Called after each of its turns.
     pub fn poll(&self, router: &mut ClusterRouter) {
         while let Some((id, outcome)) = router.poll_proposal() {
             if let Some(waiter) = self.take(id) {
@@ -105,7 +105,7 @@ impl Proposals {
         }
     }
 
-    /// Gives it back when too many wait.
+    /// Registers a waiter. Returns it when too many wait.
     fn wait(&self, waiter: Waiter) -> Result<ProposalId, Waiter> {
         let mut waiting = self.lock();
         if waiting.waiters.len() >= PROPOSALS_MAX {
@@ -117,7 +117,7 @@ impl Proposals {
         Ok(id)
     }
 
-    /// Nothing foreign is called while the lock is held.
+    /// Removes a waiter. No foreign code is called while the lock is held.
     fn take(&self, id: ProposalId) -> Option<Waiter> {
         self.lock().waiters.remove(&id)
     }
@@ -131,7 +131,8 @@ fn order_result(answer: Answer) -> Result<(), OrderError> {
     match answer {
         Answer::Done => Ok(()),
         Answer::Old(Incarnation(incarnation)) => Err(OrderError::Refused(format!(
-            "it has joined again meanwhile, in life {incarnation}: `meridian ctl cluster` says how that is"
+            "the node has joined again meanwhile, in incarnation {incarnation}: `meridian ctl \
+                 cluster` shows its state"
         ))),
         Answer::Unread(why) => Err(OrderError::Refused(why.into())),
         Answer::Refused | Answer::Records(_) => Err(OrderError::Refused(NO_CLUSTER.to_owned())),
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_hears_once_that_nobody_can_do_it() {
+    fn a_proposal_without_a_router_is_refused_once() {
         let (proposals, refused) = (Proposals::default(), Arc::<AtomicUsize>::default());
         let count = refused.clone();
         proposals.propose(
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_finds_its_wish_and_those_beyond_the_limit_are_refused() {
+    fn an_answer_finds_its_proposal_and_those_beyond_the_limit_are_refused() {
         let (proposals, outcomes) =
             (Proposals::default(), Arc::<Mutex<Vec<Result<(), OrderError>>>>::default());
         let callback = || -> Waiter {
@@ -182,12 +183,12 @@ mod tests {
         let again = proposals.wait(callback()).ok().unwrap();
         proposals.take(again).unwrap().complete(Ok(Answer::Old(Incarnation(7))));
         let why = outcomes.lock().unwrap().pop().unwrap().unwrap_err();
-        assert!(matches!(&why, OrderError::Refused(why) if why.contains("life 7")), "{why}");
+        assert!(matches!(&why, OrderError::Refused(why) if why.contains("incarnation 7")), "{why}");
         assert!(proposals.wait(callback()).is_ok(), "there is room again");
     }
 
     #[test]
-    fn what_came_of_a_batch_is_told_with_whether_it_may_hold() {
+    fn a_failed_batch_reports_whether_its_outcome_is_unknown() {
         let (sender, receiver) = std::sync::mpsc::sync_channel(8);
         let complete = |outcome: Option<Result<Answer, String>>| {
             let sender = sender.clone();

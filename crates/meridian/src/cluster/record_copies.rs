@@ -1,4 +1,4 @@
-//! The records that the cores agree on, on their way between the fabric and this node's ledger.
+//! Replicated records: the queue between the cluster router and this node's configuration store.
 
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -10,12 +10,12 @@ use link::Time;
 
 use super::Shared;
 
-/// How often a node that leads looks whether it has something that the cluster has not.
+/// Interval at which a leader checks for records of its own that the cluster lacks.
 const LEADER_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// From one look at what is known to the next, unless something comes.
+/// Interval at which the known state of the cluster is refreshed, unless records arrive.
 const KNOWN_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What the thread of the fabric and that of the ledger tell each other.
+/// State that the threads of the cluster router and of the configuration store share.
 #[derive(Default)]
 pub struct RecordCopies {
     deliveries: OnceLock<SyncSender<RecordUpdate>>,
@@ -23,7 +23,7 @@ pub struct RecordCopies {
     first: Mutex<FirstCopy>,
 }
 
-/// Whether it is known whose records hold here: the first copy is there, or the cluster has none.
+/// Progress of the first copy. It counts as present when the cluster has no records.
 #[derive(Default)]
 enum FirstCopy {
     #[default]
@@ -33,13 +33,16 @@ enum FirstCopy {
 }
 
 impl RecordCopies {
-    /// Takes from the fabric what has come. Called after each of its turns.
+    /// Forwards record updates that the cluster router received. Called after each of its turns.
     pub fn poll(&self, now: Time, router: &mut ClusterRouter) {
         let Some(deliveries) = self.deliveries.get() else { return };
         while let Some(delivery) = router.poll_delivery() {
-            // There is room: the next comes when the ledger has taken this one.
+            // The channel has room: the router hands out the next update when the store has taken this one.
             if let Err(TrySendError::Full(_)) = deliveries.try_send(delivery) {
-                tracing::error!("a change that the cores agree on found no place on its way to the ledger");
+                tracing::error!(
+                    "a replicated change was dropped on its way to the configuration \
+                     store: its queue is full"
+                );
             }
         }
         let mut cluster_state = self.lock();
@@ -58,7 +61,7 @@ impl RecordCopies {
         }
     }
 
-    /// Calls it as soon as it is known whose records hold here; at once, when it is.
+    /// Calls `callback` as soon as the valid records are known; at once, when they are.
     pub fn when_known(&self, callback: Box<dyn FnOnce() + Send>) {
         let mut first = self.lock_first();
         match *first {
@@ -86,12 +89,12 @@ impl RecordCopies {
     }
 }
 
-/// Reaches the cores by way of the fabric.
+/// Proposes to the cores through the cluster router.
 struct Cores(Weak<Shared>);
 
 impl Proposer for Cores {
     fn propose(&self, batch: Vec<u8>, callback: ProposalCallback) {
-        // Without the fabric nobody is told; who waits gives up.
+        // Without the cluster router the callback is dropped, which ends the wait.
         if let Some(shared) = self.0.upgrade() {
             shared.proposals.propose_records(shared.sender.get(), batch, callback);
         }
@@ -102,10 +105,11 @@ impl Proposer for Cores {
     }
 }
 
-/// The ledger follows what the cores agree on, on a thread of its own: it waits for the disk.
+/// Starts the thread that copies replicated records to the configuration store. It has a thread of its own because it
+/// waits for the disk.
 ///
 /// # Errors
-/// No thread.
+/// The thread cannot be started.
 pub fn start(shared: &Arc<Shared>, config_store: Arc<ReplicatedStore>) -> Result<(), String> {
     let (sender, receiver) = mpsc::sync_channel(1);
     if shared.record_copies.deliveries.set(sender).is_err() {
@@ -119,7 +123,7 @@ pub fn start(shared: &Arc<Shared>, config_store: Arc<ReplicatedStore>) -> Result
     let run = move || {
         let (mut at, mut is_reported) = (config_store.position(), false);
         while let Some(shared) = router.upgrade() {
-            // What the fabric is not there to hear yet is said when it is.
+            // The position is reported again once the cluster router exists.
             if !is_reported && let Some(sender) = shared.sender.get() {
                 is_reported = sender.send(RouterCommand::RecordsCopied(at)).is_ok();
             }
@@ -135,7 +139,7 @@ pub fn start(shared: &Arc<Shared>, config_store: Arc<ReplicatedStore>) -> Result
                         shared.record_copies.arrived();
                     }
                     if at == before {
-                        // The disk, or the cores, did not let it: not again at once.
+                        // The disk or the cores refused the update: wait before the next try.
                         // tidy: allow(thread-sleep): a thread of its own with nothing else to do.
                         std::thread::sleep(LEADER_POLL_INTERVAL);
                     }
@@ -161,10 +165,13 @@ pub fn start(shared: &Arc<Shared>, config_store: Arc<ReplicatedStore>) -> Result
     thread.map(drop).map_err(|error| format!("no thread for the records of the cluster: {error}"))
 }
 
-/// What the node had before it founded a cluster.
+/// Imports the records that the node had before it founded a cluster.
 fn import_own_records(shared: &Weak<Shared>, config_store: &ReplicatedStore) {
     let leads = shared.upgrade().is_some_and(|shared| shared.record_copies.lock().0.leads);
     if leads && let Err(error) = config_store.import_own_records() {
-        tracing::warn!("what this node had before there was a cluster is brought in later: {error}");
+        tracing::warn!(
+            "records from before the cluster was founded are not imported yet, the \
+             import is tried again: {error}"
+        );
     }
 }

@@ -7,119 +7,133 @@ use replog::{Batching, Incarnation};
 use settings::{ByteSize, HostPort, HostPorts, choices, section};
 
 section! {
-    /// The cluster that this node belongs to: with `listen`, one whose members the cores agree on; with `[[cluster_node]]`, one of a fixed
-    /// list of nodes; with neither, none.
+    /// Cluster that this node belongs to. With `listen` the cores agree on its members; with `[[cluster_node]]` it
+    /// has a fixed list of nodes; with neither the node belongs to none.
     [cluster]
     pub struct ClusterSettings {
-        /// What the cluster is called. Nodes of another cluster are refused.
+        /// Name of the cluster. Nodes of another cluster are refused.
         pub id: String = "meridian", at start;
-        /// A file with the secret that all nodes of the cluster know, of 16 bytes or more; space around it does not count.
+        /// File with the secret that all nodes of the cluster share, of 16 bytes or more. Surrounding space is
+        /// ignored.
         pub secret_file: Option<PathBuf> = "", at start;
-        /// Where other nodes connect to, `HOST:PORT`. With `[[cluster_node]]`: the address of this node there when unset.
+        /// Address that other nodes connect to, `HOST:PORT`. With `[[cluster_node]]` the default is the address of
+        /// this node in that list.
         pub listen: Option<HostPort> = "", at start;
-        /// Where other nodes reach this one, `HOST:PORT`, when that is not `listen`.
+        /// Address at which other nodes reach this one, `HOST:PORT`, when it is not `listen`.
         pub advertise: Option<HostPort> = "", at start;
-        /// Cluster ports of some nodes, as in `10.0.0.1:7883,10.0.0.2:7883`, where this one finds the others; a name may have many addresses.
-        /// All cores may have the same list. A core without any begins a cluster by itself.
+        /// Cluster ports of some nodes, as in `10.0.0.1:7883,10.0.0.2:7883`, through which this one finds the others.
+        /// A name may have many addresses. All cores may have the same list. A core without any starts a cluster by
+        /// itself.
         pub join: Option<HostPorts> = "", at start;
-        /// Cores that a new cluster waits for; as many as `join` has addresses, and two at least, when 0.
+        /// Number of cores that a new cluster waits for. With 0: as many as `join` has addresses, and two at least.
         pub expect: u16 = "0" in "0..=99", at start;
-        /// `core`: the node votes, and others hear from it. `replicant`: it hears from one core.
+        /// Role of the node. A `core` votes and stores the configuration, and receives routes from all cores. A
+        /// `replicant` serves clients only, and receives routes from one core.
         pub role: RoleSetting = "core", at start;
-        /// Where the node is: nodes of one region are near each other.
+        /// Region of the node: nodes of one region are near each other.
         pub region: String = "", at start;
-        /// PEM file with the certificate chain that this node shows to others. With it, links are encrypted.
+        /// PEM file with the certificate chain that this node presents to others. With it, links are encrypted.
         pub tls_certificate: Option<PathBuf> = "", at start;
-        /// PEM file with its private key.
+        /// PEM file with the private key of `tls_certificate`.
         pub tls_key: Option<PathBuf> = "", at start;
         /// PEM file with the authorities that have signed the certificates of nodes.
         pub tls_ca: Option<PathBuf> = "", at start;
-        /// Connections to each other node. With more than one, the first carries no messages of clients, so that nothing waits behind them.
+        /// Number of connections to each other node. With more than one, the first carries no messages of clients, so
+        /// that cluster traffic does not wait behind them.
         pub connections: u8 = "4" in "1..=17", at start;
-        /// When a message of QoS 1 or 2 has reached another node, as far as its publisher is concerned.
+        /// Point at which a message of QoS 1 or 2 counts as forwarded to another node, so that its publisher can be
+        /// acknowledged.
         pub forward_ack: ForwardAckSetting = "received", at start;
-        /// Messages of QoS 1 and 2 that wait for one other node, at most; QoS 0 has a quarter of it. What finds no place is refused, or
-        /// dropped when the node is cut off.
+        /// Maximum size of the messages of QoS 1 and 2 that wait for one other node; QoS 0 has a quarter of it.
+        /// Messages beyond it are refused, or dropped when the node is not reachable.
         pub buffer_max: ByteSize = "64MiB" in "1MiB..=64GiB", at start;
-        /// A node of which nothing is heard for so long is cut off: nobody waits for it.
+        /// Maximum time that a node may be silent. After that it is treated as unreachable, and nothing waits for it.
         pub silence_max: Duration = "5s" in "500ms..=5m", at start;
-        /// How long a node acknowledges messages after a majority of cores has last told it that it knows all routes.
+        /// Time for which a node acknowledges messages after a majority of cores has last confirmed that it knows all
+        /// routes.
         pub lease: Duration = "2s" in "200ms..=1m", at start;
-        /// What a node does that reaches no majority of cores.
+        /// Behaviour of a node that reaches no majority of cores.
         pub without_quorum: WithoutQuorumSetting = "hold", at start;
-        /// Maximum time for which SUBACK waits for other nodes. After that, SUBACK of level `core` is sent. For `region` and `cluster` the
-        /// connection is closed instead; with `without_quorum = "serve"` SUBACK of level `region` is sent, too.
+        /// Maximum time that SUBACK waits for other nodes. After that, SUBACK of level `core` is sent. For `region`
+        /// and `cluster` the connection is closed instead; with `without_quorum = "serve"` SUBACK of level `region`
+        /// is sent, too.
         pub suback_timeout: Duration = "10s" in "100ms..=5m", at start;
-        /// Time for which other nodes go on sending messages of QoS 0 for a durable session that is away. A client that comes back
-        /// within it misses none of those that are published on other nodes right after its CONNACK; `0s` saves the traffic meanwhile.
+        /// Time for which other nodes continue to send messages of QoS 0 for a durable session whose client is
+        /// disconnected. A client that reconnects within it misses none of the messages that are published on other
+        /// nodes right after its CONNACK. `0s` saves this traffic.
         pub qos0_linger: Duration = "1m" in "0s..=1h", at start;
-        /// Whether what goes to nodes of other regions is made smaller.
+        /// Compression of traffic to nodes of other regions.
         pub compression: CompressionSetting = "between_regions", at start;
-        /// How long the API and `ctl` wait for the answer of another node; whoever does not answer in time is named in theirs.
+        /// Time that the API and `ctl` wait for the answer of another node. Nodes that do not answer in time are
+        /// named in the response.
         pub request_timeout: Duration = "3s" in "100ms..=1m", at start;
-        /// Bytes of filters in one piece of a copy of all routes, for a node that has none.
+        /// Maximum size of the filters in one part of a copy of all routes, for a node that has none.
         pub bootstrap_batch: ByteSize = "64KiB" in "1KiB..=4MiB", at start;
-        /// Routes that are gone are remembered for nodes that are behind: so many of each node. Who is further behind gets a copy.
+        /// Number of removed routes that are remembered for each node, for nodes that lag behind. A node that lags
+        /// further behind receives a copy of all routes.
         pub tombstones_max: u32 = "100000" in "1000..", at start;
     }
 }
 
 section! {
-    /// One node of the cluster. The same list stands in the configuration of each: a node finds itself by `node.name`.
+    /// Node of a cluster with a fixed list. The list is the same in the configuration of each node: a node finds
+    /// itself by `node.name`.
     [cluster_node]
     pub struct ClusterNode {
-        /// Its `node.name`.
+        /// Name of the node: its `node.name`.
         pub name: String = "", at start;
-        /// Where other nodes reach it, `HOST:PORT`.
+        /// Address at which other nodes reach it, `HOST:PORT`.
         pub address: Option<HostPort> = "", at start;
-        /// Whether other nodes hear from it.
+        /// Role of the node.
         pub role: RoleSetting = "core", at start;
-        /// Where it is: nodes of one region are near each other.
+        /// Region of the node: nodes of one region are near each other.
         pub region: String = "", at start;
     }
 }
 
 choices! {
-    /// Whether other nodes hear from it.
+    /// Role of a node.
     pub enum RoleSetting {
-        /// It hears from all cores, and tells the replicants that are attached to it.
+        /// Receives routes from all cores, and passes them on to the replicants attached to it.
         Core = "core",
-        /// It hears from one core: that of its region with the fewest replicants, and another when that is gone.
+        /// Receives routes from one core: that of its region with the fewest replicants, and another when that one
+        /// fails.
         Replicant = "replicant",
     }
 }
 
 choices! {
-    /// When a message of QoS 1 or 2 has reached another node.
+    /// Point at which a message of QoS 1 or 2 counts as forwarded to another node.
     pub enum ForwardAckSetting {
-        /// When it has its places there: in the queues of connected clients, on the disk for durable sessions.
+        /// The other node has queued it: in the queues of connected clients, and on disk for durable sessions.
         Received = "received",
-        /// When it is on its way.
+        /// The message has been sent.
         Sent = "sent",
     }
 }
 
 choices! {
-    /// Whether what goes to other nodes is made smaller on its way (LZ4).
+    /// Compression of traffic to other nodes (LZ4).
     pub enum CompressionSetting {
-        /// No.
+        /// No compression.
         Off = "off",
-        /// To nodes of other regions, if they read it. Nodes of one region are near each other: there it would cost more than it saves.
+        /// Compresses traffic to nodes of other regions, if they support it. Within a region compression would cost
+        /// more than it saves.
         BetweenRegions = "between_regions",
     }
 }
 
 choices! {
-    /// What a node does that reaches no majority of cores.
+    /// Behaviour of a node that reaches no majority of cores.
     pub enum WithoutQuorumSetting {
-        /// Publishers at QoS 1 and 2 wait: somebody whom this node has not heard of may have subscribed elsewhere.
+        /// Acknowledgements at QoS 1 and 2 wait: a client may have subscribed elsewhere without this node knowing it.
         Hold = "hold",
-        /// It goes on: what is published here may be missed elsewhere though it is acknowledged.
+        /// The node continues: subscribers elsewhere may miss messages that are published here and acknowledged.
         Serve = "serve",
     }
 }
 
-/// What is wrong with the list of nodes, with what to do about it.
+/// Checks the list of nodes. Errors contain advice.
 pub fn check(nodes: &[ClusterNode], own: &str) -> Result<(), String> {
     for (index, node) in nodes.iter().enumerate() {
         if node.name.is_empty() || node.name.len() > 255 {
@@ -127,13 +141,15 @@ pub fn check(nodes: &[ClusterNode], own: &str) -> Result<(), String> {
         }
         let Some(address) = &node.address else {
             return Err(format!(
-                "cluster_node.{index}: it says not where {:?} is reached: add its address, such as address = \"10.0.0.1:7883\"",
+                "cluster_node.{index}: the address of {:?} is missing: add it, such as address = \
+                     \"10.0.0.1:7883\"",
                 node.name
             ));
         };
         if address.is_unspecified() {
             return Err(format!(
-                "cluster_node.{index}: nobody can be reached at {address}: name an address of that node, and set its cluster.listen to this one"
+                "cluster_node.{index}: no node can be reached at {address}: write an address of \
+                     that node, and set its cluster.listen to this one"
             ));
         }
         let is_same = |earlier: &ClusterNode| earlier.address.as_ref().is_some_and(|it| it.is_same(address));
@@ -154,40 +170,43 @@ pub fn check(nodes: &[ClusterNode], own: &str) -> Result<(), String> {
     let has_elsewhere = nodes.iter().filter_map(|node| node.address.as_ref()).any(is_elsewhere);
     if let Some(index) = here.filter(|_| has_elsewhere) {
         return Err(format!(
-            "cluster_node.{index}: its address is reached from the same machine only, and other nodes are on other machines: write an address at \
-             which they reach it"
+            "cluster_node.{index}: its address is reached from the same machine only, and other \
+             nodes are on other machines: write an address at which they reach it"
         ));
     }
     if !nodes.iter().any(|node| node.name == own) {
         let names: Vec<_> = nodes.iter().map(|node| node.name.as_str()).collect();
         return Err(format!(
-            "this node is called {own:?}, and the [[cluster_node]] list has {}: set node.name (--name) to one of them, or add it \
-             to the list of every node",
+            "this node is called {own:?}, and the [[cluster_node]] list has {}: set node.name \
+             (--name) to one of them, or add it to the list of every node",
             names.join(", ")
         ));
     }
     if !nodes.iter().any(|node| node.role == RoleSetting::Core) {
-        return Err("no [[cluster_node]] is a core: at least one has to be, better three".to_owned());
+        return Err("no [[cluster_node]] is a core: at least one is needed, better three".to_owned());
     }
     Ok(())
 }
 
-/// Settings of this node that its place in the list of nodes contradicts, with what to do about it.
+/// Checks settings of this node that contradict its entry in the list of nodes. Errors contain advice.
 pub fn check_static(cluster: &ClusterSettings, nodes: &[ClusterNode], own: &str) -> Result<(), String> {
     let role = nodes.iter().find(|node| node.name == own).map(|node| node.role);
     let wrong = if cluster.join.is_some() {
-        "cluster.join and [[cluster_node]] are two ways to say who the other nodes are: take one of them away"
+        "cluster.join and [[cluster_node]] exclude each other, both name the other nodes: remove \
+             one of them"
     } else if cluster.advertise.is_some() {
-        "with [[cluster_node]] the list says where nodes are reached: write the address there, and take cluster.advertise away"
+        "cluster.advertise and [[cluster_node]] exclude each other: write the address in the \
+             list, and remove cluster.advertise"
     } else if cluster.role == RoleSetting::Replicant && role == Some(RoleSetting::Core) {
-        "cluster.role is replicant, and in the list of nodes this one is a core: the list says which; take cluster.role away"
+        "cluster.role is replicant, and in the list of nodes this one is a core: the list \
+             decides; remove cluster.role"
     } else {
         return Ok(());
     };
     Err(wrong.to_owned())
 }
 
-/// What is better otherwise, or not as it may be meant, though it holds.
+/// Advice on settings that are valid and not recommended, or probably not intended.
 pub fn advice(cluster: &ClusterSettings, nodes: &[ClusterNode]) -> Vec<String> {
     let is_listed = !nodes.is_empty();
     let listed = nodes.iter().filter(|node| node.role == RoleSetting::Core).count();
@@ -199,7 +218,8 @@ pub fn advice(cluster: &ClusterSettings, nodes: &[ClusterNode]) -> Vec<String> {
     let is_even = cores > 0 && cores % 2 == 0;
     let even = is_even.then(|| {
         format!(
-            "of {cores} cores{whose} {} have to be there, so that no more may be lost than of {}: let one of them be a replicant, or add one",
+            "of {cores} cores{whose} {} have to be there, so that no more may be lost than of \
+                 {}: let one of them be a replicant, or add one",
             cores / 2 + 1,
             cores - 1
         )
@@ -207,11 +227,12 @@ pub fn advice(cluster: &ClusterSettings, nodes: &[ClusterNode]) -> Vec<String> {
     even.into_iter().chain(is_alone(cluster)).collect()
 }
 
-/// Addresses of `cluster.join` where this core's own is among them: then all cores have the same list. Otherwise there are more, and 0 is said.
+/// Number of addresses in `cluster.join` when this core's own is among them: then all cores have the same list.
+/// Otherwise there are more cores, and the result is 0.
 fn all_cores(cluster: &ClusterSettings) -> usize {
     let join = join(cluster);
     let is_among = cluster.role == RoleSetting::Core && join.iter().any(|address| is_own(cluster, address));
-    // One alone is told of otherwise.
+    // Another piece of advice covers a list with one address.
     if is_among && join.len() > 1 { join.len() } else { 0 }
 }
 
@@ -224,13 +245,14 @@ fn is_alone(cluster: &ClusterSettings) -> Option<String> {
     let here = |address: &HostPort| is_own(cluster, address);
     let is_alone = cluster.role == RoleSetting::Core && !join.is_empty() && join.iter().all(here);
     (is_alone && cluster.expect != 1).then(|| {
-        "cluster.join names this node only: until it belongs to a cluster it waits for another core that has its address in join. Name others, \
-         or take cluster.join away: then it begins a cluster by itself"
+        "cluster.join names this node only: until it belongs to a cluster it waits for another \
+         core that has its address in join. Name others, or remove cluster.join to start a \
+         cluster by itself"
             .to_owned()
     })
 }
 
-/// Settings of a cluster in the configuration of a node that belongs to none.
+/// Names settings of a cluster in the configuration of a node that belongs to none.
 pub fn unused(cluster: &ClusterSettings) -> Option<String> {
     let settings = [
         ("advertise", cluster.advertise.is_some()),
@@ -243,13 +265,14 @@ pub fn unused(cluster: &ClusterSettings) -> Option<String> {
         settings.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| format!("cluster.{name}")).collect();
     (!said.is_empty()).then(|| {
         format!(
-            "{} of a node that belongs to no cluster: set cluster.listen (--cluster-listen) and cluster.join (--join) where it is to belong to one",
+            "{} of a node that belongs to no cluster: set cluster.listen (--cluster-listen) and \
+                 cluster.join (--join) to let it join one",
             said.join(", ")
         )
     })
 }
 
-/// What is wrong with how a node is to find a cluster whose cores agree on its members, with what to do about it.
+/// Checks the settings by which a node finds a cluster whose cores agree on its members. Errors contain advice.
 pub fn check_dynamic(cluster: &ClusterSettings, own: &str) -> Result<(), String> {
     if own.is_empty() || own.len() > 255 {
         return Err("a node of a cluster needs a name of 1 to 255 bytes, which no other node has: set node.name (--name)".to_owned());
@@ -268,7 +291,7 @@ pub fn check_dynamic(cluster: &ClusterSettings, own: &str) -> Result<(), String>
     let is_twice = |at: usize| join_at[..at].iter().any(|earlier| earlier.is_same(&join_at[at]));
     if let Some(at) = (0..join_at.len()).find(|at| is_twice(*at)) {
         return Err(format!(
-            "cluster.join: {} is there twice: take one of the two away, or name another node there",
+            "cluster.join: {} is there twice: remove one of the two, or name another node there",
             join_at[at]
         ));
     }
@@ -281,7 +304,7 @@ pub fn check_dynamic(cluster: &ClusterSettings, own: &str) -> Result<(), String>
     Ok(())
 }
 
-/// Whether those who are met can reach this node.
+/// Checks that the nodes in `cluster.join` can reach this node.
 fn check_reached(cluster: &ClusterSettings) -> Result<(), String> {
     let Some(advertised) = advertised(cluster) else { return Ok(()) };
     let setting = if cluster.advertise.is_some() { "cluster.advertise" } else { "cluster.listen" };
@@ -299,7 +322,7 @@ fn check_reached(cluster: &ClusterSettings) -> Result<(), String> {
     Ok(())
 }
 
-/// On another machine for sure. What a name stands for is not known yet.
+/// Returns whether the address is certainly on another machine. Names are not looked up, so they are not.
 fn is_elsewhere(address: &HostPort) -> bool {
     address.ip().is_some_and(|ip| !ip.is_loopback() && !ip.is_unspecified())
 }
@@ -308,17 +331,17 @@ fn advertised(cluster: &ClusterSettings) -> Option<&HostPort> {
     cluster.advertise.as_ref().or(cluster.listen.as_ref())
 }
 
-/// Where other nodes are to be met.
+/// Addresses of other nodes, from `cluster.join`.
 fn join(cluster: &ClusterSettings) -> &[HostPort] {
     cluster.join.as_ref().map_or(&[], |join| &join.0)
 }
 
-/// As the cluster's core has addresses.
+/// Address in the form that the crate `cluster` uses.
 fn text(address: Option<&HostPort>) -> Box<str> {
     address.map(|address| address.as_str().into()).unwrap_or_default()
 }
 
-/// How the node takes part in what cores agree on. The settings have been checked.
+/// Configuration of the node's meta group. The settings have been checked.
 pub fn meta_config(cluster: &ClusterSettings, founding: u128) -> MetaConfig {
     let join: Vec<_> = join(cluster).iter().map(|address| address.as_str().into()).collect();
     let expect = match usize::from(cluster.expect) {
@@ -336,7 +359,7 @@ pub fn meta_config(cluster: &ClusterSettings, founding: u128) -> MetaConfig {
     }
 }
 
-/// What the cluster's core is told of a node that finds the others by itself.
+/// Configuration of the cluster router of a node that finds the others by itself.
 pub fn dynamic_config(
     cluster: &ClusterSettings,
     own: &str,
@@ -359,7 +382,7 @@ fn role(role: RoleSetting) -> Role {
     }
 }
 
-/// What the cluster's core is told. The list has been checked.
+/// Configuration of the cluster router of a node in a fixed list. The list has been checked.
 pub fn config(
     cluster: &ClusterSettings,
     nodes: &[ClusterNode],
@@ -429,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_cannot_be_says_how_it_could() {
+    fn an_invalid_list_is_refused_with_advice() {
         let a = || node("a", "127.0.0.1:1", RoleSetting::Core);
         let b = || node("b", "[::1]:2", RoleSetting::Replicant);
         assert_eq!(check(&[a(), b()], "b"), Ok(()));
@@ -443,8 +466,8 @@ mod tests {
                 "cluster_node.0: its address is reached",
             ),
             (vec![node("", "h:1", RoleSetting::Core)], "", "a name of 1 to 255 bytes"),
-            (vec![node("a", "", RoleSetting::Core)], "a", "add its address"),
-            (vec![node("a", "[::]:1", RoleSetting::Core)], "a", "nobody can be reached"),
+            (vec![node("a", "", RoleSetting::Core)], "a", "add it, such as address"),
+            (vec![node("a", "[::]:1", RoleSetting::Core)], "a", "no node can be reached"),
             (vec![b()], "b", "core"),
         ] {
             let error = check(&nodes, own).expect_err("is wrong");
@@ -453,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_list_contradicts_is_refused() {
+    fn settings_that_contradict_the_list_are_refused() {
         let nodes = ["a", "b", "c", "d"].map(|name| node(name, "10.0.0.1:1", RoleSetting::Core));
         let of = |change: &dyn Fn(&mut ClusterSettings)| {
             let mut settings = ClusterSettings::default();
@@ -477,7 +500,7 @@ mod tests {
         let [advised] = &expecting(2)[..] else { panic!("two") };
         assert!(advised.starts_with("of 2 cores that") && advised.contains("cluster.expect"), "{advised}");
         assert!([0, 1, 3].into_iter().all(|expect| expecting(expect).is_empty()));
-        // The addresses are those of all cores where this one's own is among them.
+        // A list that contains the own address names all cores.
         let joining = |expect, role, addresses| {
             let listen = at("10.0.0.1:1");
             let join = joined(addresses);
@@ -492,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_that_joins_itself_only_is_told_of() {
+    fn a_core_that_joins_itself_only_is_reported() {
         let of = |listen: &str, advertise: &str, join: &str| {
             let settings = ClusterSettings {
                 listen: at(listen),
@@ -510,15 +533,18 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_a_cluster_that_there_is_not_are_told_of() {
+    fn unused_cluster_settings_are_reported() {
         assert_eq!(unused(&ClusterSettings::default()), None);
         let secret_file = Some("secret".into());
-        let told = unused(&ClusterSettings { secret_file, ..ClusterSettings::default() }).expect("advice");
-        assert!(told.starts_with("cluster.secret_file of") && told.contains("--cluster-listen"), "{told}");
+        let warning = unused(&ClusterSettings { secret_file, ..ClusterSettings::default() }).expect("advice");
+        assert!(
+            warning.starts_with("cluster.secret_file of") && warning.contains("--cluster-listen"),
+            "{warning}"
+        );
     }
 
     #[test]
-    fn how_to_find_a_cluster_is_checked_and_a_mistake_says_how_to_mend_it() {
+    fn wrong_settings_of_joining_are_refused_with_advice() {
         let settings = |listen: &str, join: &str, role| ClusterSettings {
             listen: at(listen),
             join: joined(join),

@@ -1,10 +1,10 @@
-//! How this node's life ends: as that of a member that stops for a while, or of one that leaves its cluster.
+//! Shutdown of this node: either it stops and stays a member, or it leaves its cluster.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use api::OrderError;
 
-/// What was said first holds: a node that stops is not told to leave any more.
+/// Progress of the shutdown. The first request holds: a node that stops cannot be made to leave any more.
 #[derive(Default)]
 pub struct Shutdown(Mutex<Phase>);
 
@@ -17,10 +17,10 @@ enum Phase {
 }
 
 impl Shutdown {
-    /// The node is to leave: `stop` has it stop, and is called for the first who says so only.
+    /// Makes the node leave. Calls `stop` to stop it, for the first request only.
     ///
     /// # Errors
-    /// It stops for another reason already, or `stop` failed; then it is as if nobody had said so.
+    /// The node stops for another reason already, or `stop` failed; then the request has no effect.
     pub fn leave(&self, stop: impl FnOnce() -> std::io::Result<()>) -> Result<(), OrderError> {
         let mut phase = self.lock();
         match *phase {
@@ -33,7 +33,7 @@ impl Shutdown {
         Ok(())
     }
 
-    /// The node stops.
+    /// Marks the node as stopping.
     pub fn stop(&self) {
         let mut phase = self.lock();
         if *phase == Phase::Runs {
@@ -41,7 +41,7 @@ impl Shutdown {
         }
     }
 
-    /// Whether it leaves its cluster, or is about to.
+    /// Returns whether the node leaves its cluster, or is about to.
     pub fn leaves(&self) -> bool {
         *self.lock() == Phase::Leaves
     }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_leaves_is_stopped_once_and_may_say_so_again() {
+    fn a_leaving_node_is_stopped_once_and_accepts_further_requests_to_leave() {
         let (shutdown, mut stopped) = (Shutdown::default(), 0);
         for _ in 0..3 {
             let stop = || {
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stops_stays_a_member() {
+    fn a_stopping_node_stays_a_member() {
         let shutdown = Shutdown::default();
         shutdown.stop();
         let refused = shutdown.leave(|| unreachable!("it stops already"));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_stopped_does_not_leave() {
+    fn a_node_that_cannot_be_stopped_does_not_leave() {
         let shutdown = Shutdown::default();
         let failed = shutdown.leave(|| Err(std::io::ErrorKind::Unsupported.into()));
         assert!(matches!(failed, Err(OrderError::Unknown(_))) && !shutdown.leaves());

@@ -211,7 +211,7 @@ fn transport(figures: &Figures) -> TransportView {
     }
 }
 
-/// Clocks are told in milliseconds.
+/// Converts a clock difference from milliseconds to seconds.
 fn of_clocks(ms: i64) -> f64 {
     ms as f64 / 1e3
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 
-/// Bytes of an answer that are read: collectors answer with a few.
+/// Maximum number of bytes read of a response: collectors send a few.
 const ANSWER_MAX: u64 = 64 * 1024;
 
-/// Blocks its thread. The log says when the collector is lost and when it is back, not each time in between.
+/// A client that blocks its thread. It logs the loss of the collector and its return, and no failures in between.
 #[derive(Clone)]
 pub struct Client {
     agent: ureq::Agent,
@@ -29,7 +29,7 @@ impl Client {
         Self { agent: config.into(), lost: Arc::default() }
     }
 
-    /// Batches lost since the last one that was taken.
+    /// Batches lost since the last accepted one.
     #[cfg(test)]
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
@@ -51,12 +51,12 @@ impl Client {
             Ok(()) => match self.lost.swap(0, Ordering::Relaxed) {
                 0 => {}
                 lost => {
-                    tracing::info!(target: super::export::TARGET, lost, "the collector takes batches again")
+                    tracing::info!(target: super::export::TARGET, lost, "the collector accepts batches again")
                 }
             },
             Err(error) => {
                 if self.lost.fetch_add(1, Ordering::Relaxed) == 0 {
-                    tracing::warn!(target: super::export::TARGET, %error, "the collector does not take a batch; it is lost");
+                    tracing::warn!(target: super::export::TARGET, %error, "the collector does not accept a batch; the batch is lost");
                 }
             }
         }

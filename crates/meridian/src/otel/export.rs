@@ -15,13 +15,13 @@ use tracing_subscriber::filter::filter_fn;
 use super::client::Client;
 use super::{BoxedLayer, Endpoint, OtelSettings};
 
-/// What is logged about sending is not sent, or a collector that fails would be told so by ever more requests.
+/// Log target of the exporters. Its events are not sent, or a failing collector would cause ever more requests.
 pub const TARGET: &str = "meridian::otel";
 
 pub struct Export {
     logs: SdkLoggerProvider,
     spans: SdkTracerProvider,
-    /// For each of the two at the end.
+    /// Time for the last batch of each of the two exporters.
     patience: Duration,
 }
 
@@ -82,7 +82,7 @@ impl Drop for Export {
             [self.spans.shutdown_with_timeout(self.patience), self.logs.shutdown_with_timeout(self.patience)]
         {
             if let Err(error) = result {
-                tracing::warn!(target: TARGET, %error, "what waited for the collector is lost");
+                tracing::warn!(target: TARGET, %error, "events and spans that waited for the collector are lost");
             }
         }
     }
@@ -102,7 +102,7 @@ mod tests {
 
     type Requests = Vec<(String, Vec<u8>)>;
 
-    /// Takes `count` requests, answers each with `status`; path and body of each.
+    /// A collector that answers `count` requests with `status`, and returns path and body of each.
     fn collector(count: usize, status: &'static str) -> (Endpoint, thread::JoinHandle<Requests>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint =
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn events_and_spans_reach_the_collector_at_the_latest_when_the_node_stops() {
+    fn events_and_spans_reach_the_collector_before_the_node_has_stopped() {
         let (endpoint, collector) = collector(2, "200 OK");
         let export = Export::start(&endpoint, &OtelSettings::default(), "node-7").unwrap();
         tracing::subscriber::with_default(tracing_subscriber::registry().with(export.layer()), || {
@@ -160,10 +160,10 @@ mod tests {
             assert!(holds(events, text), "{text}");
         }
         assert!(holds(spans, "reload") && holds(spans, "node-7"));
-        assert!(!holds(events, "about itself"), "what is said about sending is not sent");
+        assert!(!holds(events, "about itself"), "events about sending are not sent");
     }
 
-    /// A place to log to that a test can read.
+    /// A log destination that a test can read.
     #[derive(Clone, Default)]
     struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn that_the_collector_is_lost_is_logged_once_although_exporters_are_not_observed() {
+    fn a_lost_collector_is_logged_once_although_exporters_are_not_observed() {
         let (endpoint, collector) = collector(1, "200 OK");
         let export = Export::start(&endpoint, &OtelSettings::default(), "n").unwrap();
         let written = Written::default();
@@ -197,7 +197,7 @@ mod tests {
             client.note(Err(&error));
             client.note(Err(&error));
         });
-        // The end of the span is what ends the collector.
+        // The collector ends when it has received the end of the span.
         tracing::subscriber::with_default(tracing_subscriber::registry().with(export.layer()), || {
             tracing::info_span!("last").in_scope(|| ());
         });
@@ -207,9 +207,9 @@ mod tests {
         assert_eq!(text.matches("nobody there").count(), 1, "{text}");
     }
 
-    /// A refusal, and a collector that is not there at all.
+    /// Cases: a refusal, and a collector that does not exist.
     #[test]
-    fn a_collector_that_fails_is_counted_and_harms_nobody() {
+    fn a_failing_collector_is_counted_and_has_no_other_effect() {
         let client = Client::new(Duration::from_secs(5));
         let (endpoint, refusing) = collector(1, "503 Service Unavailable");
         let request = |endpoint: &Endpoint| {

@@ -1,4 +1,4 @@
-//! What the clocks of this machine say, and the file in which it is written down with the node's time.
+//! The clocks of this machine, and the file that records them with the node's time.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use shardlog::Moment;
 
 const FILE: &str = "clock";
 
-/// The clocks as they are, for this point of the node's time.
+/// Current clocks, for this point of the node's time.
 pub fn now(node: Duration) -> Moment {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
@@ -19,7 +19,7 @@ pub fn now(node: Duration) -> Moment {
     Moment { node, wall, boot, boot_id: boot_id.trim().to_owned() }
 }
 
-/// The file in which the clock is written down from time to time.
+/// File in which the clock is written down from time to time.
 pub struct ClockFile(PathBuf);
 
 impl ClockFile {
@@ -27,12 +27,12 @@ impl ClockFile {
         Self(directory.join(FILE))
     }
 
-    /// `None` when there is none, or it is not to be read: then no time has passed.
+    /// Reads the file. `None` when it is missing or unreadable: then no time has passed.
     pub fn read(&self) -> Option<Moment> {
         Moment::decode(&fs::read_to_string(&self.0).ok()?)
     }
 
-    /// Not synced: a clock that is a little behind makes things last a little longer.
+    /// Writes the file without a sync: a clock that is a little behind only makes data expire a little later.
     pub fn write(&self, moment: &Moment) -> io::Result<()> {
         let beside = self.0.with_extension("new");
         fs::write(&beside, moment.encode())?;
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_is_read_as_it_was_written_and_anything_else_is_no_clock() {
+    fn the_file_reads_back_and_any_other_content_is_no_clock() {
         let directory = std::env::temp_dir().join(format!("meridian-clock-{}", std::process::id()));
         fs::create_dir_all(&directory).expect("a directory");
         let file = ClockFile::of(&directory);

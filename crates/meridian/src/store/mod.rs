@@ -1,4 +1,4 @@
-//! What the node keeps on disk for its clients: opened at the start, told to the broker, closed at the end.
+//! Storage of the node: opened at the start, passed to the broker, closed at the end.
 
 mod clock;
 mod operator;
@@ -25,33 +25,37 @@ use self::readers::Readers;
 use self::restoring::restore;
 
 section! {
-    /// What survives the process: durable sessions, what waits for them, retained messages, Wills.
+    /// Storage of data that survives the process: durable sessions, their queues, retained messages, Wills.
     [storage]
     pub struct StorageSettings {
-        /// Whether anything does. `memory` keeps nothing on disk, whatever listeners and `[[durability]]` rules say.
+        /// Durability of the node's data. `memory` keeps nothing on disk, whatever listeners and `[[durability]]`
+        /// rules say.
         pub durability: Durability = "local-disk", at start;
         /// Size of a file of the log. Disk use is at least four of them and the reserve.
         pub segment_size: ByteSize = "64MiB" in "1MiB..=4GiB", at start;
-        /// Kept free in the log, for what makes room when the disk is full.
+        /// Space kept free in the log, for operations that free space when the disk is full.
         pub reserve: ByteSize = "128MiB" in "2MiB..=1TiB", at start;
-        /// Maximum size of the log's files. When they reach it, the node behaves as on a full disk. 0 uses the whole disk; otherwise it is at
-        /// least four files of `segment_size` and the reserve.
+        /// Maximum size of the log's files. When they reach it, the node behaves as on a full disk. 0 uses the whole
+        /// disk; otherwise it is at least four files of `segment_size` and the reserve.
         pub disk_max: ByteSize = "0", at start;
-        /// Where a running node makes backups (`meridian ctl storage backup`), each in a directory of its own; none when unset. It has to
-        /// be there, and writable for the node.
+        /// Directory for backups of a running node (`meridian ctl storage backup`), each in a directory of its own.
+        /// No backups are made when unset. The directory must exist, and the node must be able to write to it.
         pub backup_dir: Option<PathBuf> = "", at start;
     }
 }
 
 impl StorageSettings {
+    /// Checks the settings.
+    ///
     /// # Errors
     /// `disk_max` is too small for a log.
     pub fn check(&self) -> Result<(), String> {
         let least = 4 * self.segment_size.bytes() + self.reserve.bytes();
         match self.disk_max.bytes() {
             1.. if self.disk_max.bytes() < least => Err(format!(
-                "storage.disk_max = {} is less than a log needs: write at least {}, which is four files of storage.segment_size ({}) and \
-                 storage.reserve ({}), or make these smaller",
+                "storage.disk_max = {} is less than a log needs: write at least {}, which is \
+                 four files of storage.segment_size ({}) and storage.reserve ({}), or make \
+                 these smaller",
                 self.disk_max,
                 ByteSize::kib(least.div_ceil(1024)),
                 self.segment_size,
@@ -68,28 +72,28 @@ pub struct Store {
     operator: Arc<Operator>,
     threads: LogThreads,
     readers: Readers,
-    /// Writes the time down; ends when the sender is dropped.
+    /// Thread that writes the time down; it ends when the sender is dropped.
     clock: (SyncSender<()>, JoinHandle<()>),
 }
 
-/// What of the log a replica of the cluster's meta group needs.
+/// Parts of the log for a replica of the cluster's meta group.
 pub struct MetaLog {
     pub log: storage::Log,
     pub notifier: Arc<LogNotifier>,
     pub recovered: Vec<RecoveredGroup>,
 }
 
-/// How often a start that takes long says how far it is.
+/// Interval of progress messages of a long start.
 const SHOWN_EVERY: Duration = Duration::from_secs(2);
-/// How often the node's time is written down: after a crash it may stand still for as long.
+/// Interval at which the node's time is written down: after a crash it may stand still for as long.
 const NOTED_EVERY: Duration = Duration::from_secs(5);
 
 impl Store {
-    /// Opens the store, and makes it where there is none; what it takes is said in the log. Also returns what the broker begins with, and
-    /// what a core's replica of the meta group does. `is_core`: there is such a replica.
+    /// Opens the store, and creates it when there is none. Logs the progress. Also returns the initial state of the
+    /// broker, and the parts for a core's replica of the meta group. `is_core`: there is such a replica.
     ///
     /// # Errors
-    /// Text that says what is wrong and what to do.
+    /// The problem, with advice.
     pub fn open(
         settings: &StorageSettings,
         data_dir: &Path,
@@ -104,7 +108,7 @@ impl Store {
         let options = storage::Options {
             segment_bytes: settings.segment_size.bytes() / 512 * 512,
             reserve_bytes: settings.reserve.bytes(),
-            // Other cores wait for what they agree on.
+            // Other cores wait for the commits of the meta group.
             urgent: if is_core { &shardlog::META } else { &[] },
             now_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64),
             ..storage::Options::default()
@@ -158,17 +162,17 @@ impl Store {
         Ok((store, broker::Store { log: Some(log), shards, incarnation, hash_key }, meta))
     }
 
-    /// What operators see of it.
+    /// View of the store for operators.
     pub fn operator(&self) -> Arc<dyn api::Storage> {
         self.operator.clone()
     }
 
-    /// Segments of the log now.
+    /// Number of segments of the log now.
     pub fn segments(&self) -> u64 {
         self.log.log().stats().segments as u64
     }
 
-    /// After the node has ended: writes what is queued, and closes.
+    /// Writes the queue and closes the store. Call after the node has ended.
     pub fn close(self) {
         self.threads.stop();
         self.readers.stop();
@@ -183,19 +187,19 @@ impl Store {
         );
         let (end, thread) = self.clock;
         drop(end);
-        // One that panics ends the process.
+        // A panic of the thread ends the process.
         let _ = thread.join();
     }
 }
 
-/// Writes the node's time down every few seconds, and at the end.
+/// Starts the thread that writes the node's time down every few seconds, and at the end.
 fn note_time(file: ClockFile, began: Duration) -> std::io::Result<(SyncSender<()>, JoinHandle<()>)> {
     let (end, ended) = sync_channel(1);
     let started = Instant::now();
     let run = move || {
         loop {
             if let Err(error) = file.write(&clock::now(began + started.elapsed())) {
-                tracing::debug!(%error, "the time cannot be written down");
+                tracing::debug!(%error, "the node's time cannot be written to disk");
             }
             match ended.recv_timeout(NOTED_EVERY) {
                 Err(RecvTimeoutError::Timeout) => {}

@@ -1,4 +1,4 @@
-//! The store as operators see it, and its backups while the node runs.
+//! View of the store for operators, and its backups while the node runs.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -15,7 +15,7 @@ use shardlog::ShardLog;
 use storage::offline::CopyReport;
 use storage::{Histogram, RealDisk};
 
-/// What an operator is told of a store that is open.
+/// Information about an open store for operators.
 pub struct Operator {
     log: Arc<ShardLog>,
     directory: PathBuf,
@@ -112,11 +112,11 @@ impl Storage for Operator {
             if copied.is_err()
                 && let Err(error) = fs::remove_dir_all(&path)
             {
-                tracing::warn!(%error, path = %path.display(), "half a backup stays: remove it");
+                tracing::warn!(%error, path = %path.display(), "an incomplete backup is left: remove it");
             }
             ended(&progress, copied);
         };
-        // tidy: allow(thread): the node does without a backup.
+        // tidy: allow(thread): without this thread only the backup fails.
         let spawned = thread::Builder::new().name("backup".to_owned()).spawn(run);
         spawned.map_err(|error| BackupRefused::Failed(format!("no thread for the backup: {error}")))?;
         *last = Some(backup.clone());
@@ -124,7 +124,7 @@ impl Storage for Operator {
     }
 }
 
-/// A directory that nobody else has made: nothing is written through a link, nor over what is there.
+/// Creates a new directory: nothing is written through a link, nor over existing files.
 fn make_directory(path: &Path) -> Result<(), BackupRefused> {
     fs::DirBuilder::new().mode(0o700).create(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => BackupRefused::Name(format!(
@@ -169,7 +169,7 @@ fn durations(histogram: &Histogram) -> Durations {
     let (bounds, counts): (Vec<_>, Vec<_>) = histogram.buckets().unzip();
     Durations {
         count: histogram.count(),
-        // The last bucket has no end of its own.
+        // The last bucket has no upper bound of its own.
         p50_us: us(histogram.quantile(0.5)).min(us(histogram.max())),
         p99_us: us(histogram.quantile(0.99)).min(us(histogram.max())),
         max_us: us(histogram.max()),

@@ -1,4 +1,4 @@
-//! Threads that read messages back.
+//! Threads that read queued messages back from disk.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,25 +7,26 @@ use std::thread::JoinHandle;
 use shardlog::{LogNotifier, ReadRequest};
 use storage::Log;
 
-/// How many: a reactor never waits for a disk, nor one session for the reads of another.
+/// Number of threads. Reactors never wait for a disk, and a session does not wait for the reads of another.
 const READERS: usize = 2;
 
 pub struct Readers {
-    /// `None` when the node stops.
+    /// Queue of reads; `None` when the node stops.
     reads: Arc<Mutex<Option<Sender<ReadRequest>>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Readers {
-    /// Also returns how they are asked.
+    /// Starts the threads. Also returns the function that queues a read.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// The thread cannot be started.
     pub fn start(
         log: &Log,
         notifier: &Arc<LogNotifier>,
     ) -> std::io::Result<(Self, impl Fn(ReadRequest) + use<>)> {
-        // tidy: allow(unbounded-channel): a session with a connection has one read under way, so do a segment and a group
+        // tidy: allow(unbounded-channel): a session with a connection has one read under way, so do a segment and a
+        // group
         let (reads, asked) = channel();
         let asked = Arc::new(Mutex::new(asked));
         let threads = (0..READERS).map(|number| {
@@ -47,7 +48,7 @@ impl Readers {
     pub fn stop(self) {
         drop(self.reads.lock().unwrap_or_else(PoisonError::into_inner).take());
         for reader in self.threads {
-            // One that panics ends the process.
+            // A panic of the thread ends the process.
             let _ = reader.join();
         }
     }

@@ -1,4 +1,4 @@
-//! The state of the shards, from what the log has of them.
+//! Restores the state of the shards from the log.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -11,14 +11,14 @@ use storage::RecoveredGroup;
 
 use super::SHOWN_EVERY;
 
-/// What all threads together have read.
+/// Progress of all threads together.
 struct Progress {
     records: AtomicU64,
     of: u64,
     shown: Mutex<Instant>,
 }
 
-/// So many records of a thread between two looks at the clock.
+/// Number of records that a thread reads between two checks of the clock.
 const PROGRESS_INTERVAL: u64 = 64;
 
 impl Progress {
@@ -32,10 +32,10 @@ impl Progress {
     }
 }
 
-/// All shards: checkpoints, and what came after them. On as many threads as there are processors.
+/// Restores all shards: checkpoints, and the records after them. Uses as many threads as there are processors.
 ///
 /// # Errors
-/// Text: what cannot be read.
+/// A text that names the unreadable data.
 pub fn restore(groups: Vec<RecoveredGroup>, hash_key: [u8; 16]) -> Result<Vec<Shard>, String> {
     let of = groups.iter().map(shardlog::records).sum();
     let progress = Progress { records: AtomicU64::new(0), of, shown: Mutex::new(Instant::now()) };

@@ -1,9 +1,9 @@
-//! Links by which the program takes other tools' command lines.
+//! Links through which the program accepts other tools' command lines.
 
 use crate::node::{Directory, Node, Running, link};
 use std::process::{Command, Stdio};
 
-/// The commands of a published comparison of core and replicant nodes, as written there but for the host.
+/// Runs the commands of a published comparison of core and replicant nodes, as written there but for the host.
 #[test]
 fn published_mqttx_commands_run_as_they_are() {
     let (node, directory) = (Node::start(), Directory::new("mqttx"));
@@ -27,7 +27,7 @@ fn published_mqttx_commands_run_as_they_are() {
     }
 }
 
-/// The load of a published measurement with 100 million clients, with a hundred: the options are those that it names.
+/// Runs the load of a published measurement with 100 million clients, with a hundred: the options are the same.
 #[test]
 fn emqtt_bench_commands_run_as_they_are() {
     let (node, directory) = (Node::start(), Directory::new("emqtt"));

@@ -1,4 +1,4 @@
-//! `meridian bench` against a node: the reports, several processes, and what goes wrong.
+//! `meridian bench` against a node: reports, several processes, and failures.
 
 mod links;
 mod node;

@@ -1,4 +1,4 @@
-//! A node, and the load generator beside it, as processes.
+//! A node and the load generator, as processes.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ impl Node {
             }
             seen += &line;
         }
-        // A node that nobody listens to stops when its log is full.
+        // A node stops when its log is full and unread.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
         Node { process, address, http }
     }
@@ -54,7 +54,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // It may be gone already.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -71,7 +71,7 @@ pub fn run(line: &str) -> Output {
     bench(line).output().unwrap()
 }
 
-/// The report that --json prints.
+/// Report that --json prints.
 pub fn report(output: &Output) -> serde_json::Value {
     let text = String::from_utf8_lossy(&output.stdout);
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}\n{}", stderr(output)))
@@ -94,7 +94,7 @@ impl Running {
         Running { process, lines }
     }
 
-    /// Reads what it says up to a line with this text, and returns that.
+    /// Reads its output up to a line with this text, and returns that line.
     pub fn wait_for(&mut self, text: &str) -> String {
         let mut seen = String::new();
         loop {
@@ -107,12 +107,12 @@ impl Running {
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: takes no pointers; the process is ours and not waited for yet, so the number is still its.
+        // SAFETY: takes no pointers; this is a child that is not waited for yet, so the id still refers to it.
         let sent = unsafe { libc::kill(self.process.id() as libc::pid_t, signal) };
         assert_eq!(sent, 0);
     }
 
-    /// Exit code and standard output.
+    /// Waits for the end. Returns exit code and standard output.
     pub fn end(mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
         self.lines.read_to_string(&mut rest).unwrap();
@@ -121,7 +121,7 @@ impl Running {
     }
 }
 
-/// A directory of one test, removed at its end.
+/// A directory of one test, removed at the end of the test.
 pub struct Directory(pub PathBuf);
 
 impl Directory {

@@ -1,4 +1,4 @@
-//! What is left of a run: the result, the rows, the page, figures for Prometheus.
+//! Reports of a run: the result, the rows, the page, figures for Prometheus.
 
 use crate::node::{Directory, Node, Running, bench, report, run, stderr};
 use std::io::{Read, Write};
@@ -38,7 +38,7 @@ fn a_run_leaves_a_result_rows_and_a_page() {
     assert!(!page.contains("secret") && !page.contains("src="));
 }
 
-/// Two processes are one run: numbers, limits and latencies are put together.
+/// Two processes are one run: numbers, limits and latencies are merged.
 #[test]
 fn processes_share_a_run() {
     let node = Node::start();

@@ -1,4 +1,4 @@
-//! A scenario at two agents, and what the other tools make of templates, against a node.
+//! A scenario at two agents, and templates of other tools, against a node.
 
 use crate::node::{Directory, Node, Running, bench, link, report, run, stderr};
 use std::process::{Command, Stdio};
@@ -77,7 +77,7 @@ fn a_scenario_runs_at_two_agents() {
     }
 }
 
-/// The message is retained, so that nobody has to be there in time.
+/// The message is retained, so the subscriber may connect later.
 #[test]
 fn templates_of_the_other_tools_are_filled_in() {
     let (node, directory) = (Node::start(), Directory::new("templates"));

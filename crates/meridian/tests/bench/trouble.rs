@@ -1,10 +1,10 @@
-//! Brokers and processes that die, hosts that are not there, limits that are too low.
+//! Failures: brokers and processes that die, hosts that do not exist, limits that are too low.
 
 use crate::node::{Node, Running, bench, report, run, stderr};
 use std::process::Command;
 
 #[test]
-fn a_broker_that_dies_leaves_what_was_counted() {
+fn a_broker_that_dies_leaves_a_report_of_the_counts_so_far() {
     let mut node = Node::start();
     let line = format!(
         "pubsub -h {} -c 5 -i 0 -I 10 -t p/%i -q 1 --duration 60 --broker-pid {}",
@@ -24,7 +24,7 @@ fn a_broker_that_dies_leaves_what_was_counted() {
 }
 
 #[test]
-fn a_process_that_dies_leaves_what_the_others_counted() {
+fn a_process_that_dies_leaves_the_counts_of_the_others() {
     let node = Node::start();
     let line = format!("pub -h {} -c 4 -i 0 -I 10 -t x --processes 2 --duration 60", node.address);
     let mut running = Running::start(&mut bench(&line));
@@ -32,23 +32,23 @@ fn a_process_that_dies_leaves_what_the_others_counted() {
     let id = running.process.id();
     let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
     let child: libc::pid_t = children.split_whitespace().next().unwrap().parse().unwrap();
-    // SAFETY: takes no pointers; a child of ours whose parent has not waited for it.
+    // SAFETY: takes no pointers; this is a descendant whose parent has not waited for it.
     assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
     let (code, text) = running.end();
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("of 2 died before the end"), "{text}");
-    assert!(text.contains("4 of 4 clients"), "the dead one's clients as it told them last:\n{text}");
+    assert!(text.contains("4 of 4 clients"), "the dead one's clients as last reported:\n{text}");
 }
 
 #[test]
-fn too_few_descriptors_are_said_with_the_limit() {
+fn too_few_descriptors_are_reported_with_the_limit() {
     let script =
         format!("ulimit -n 64; exec {} bench conn -c 1000 -h 127.0.0.1", env!("CARGO_BIN_EXE_meridian"));
     let output = Command::new("sh").args(["-c", &script]).output().unwrap();
     let text = stderr(&output);
     assert!(text.contains("the limit is 64") && text.contains("ulimit -Hn"), "{text}");
     assert_eq!(output.status.code(), Some(2));
-    // The limit is each process's own.
+    // Each process has its own limit.
     let node = Node::start();
     let script = format!(
         "ulimit -n 200; exec {} bench conn -c 250 -i 0 -h {} --processes 3 --duration 0.1 --json --quiet",
@@ -60,8 +60,8 @@ fn too_few_descriptors_are_said_with_the_limit() {
 }
 
 #[test]
-fn what_cannot_be_is_said_before_anything_begins() {
-    // At an address of its own: another test may be given its port.
+fn impossible_options_are_refused_before_the_run_begins() {
+    // An address of its own: another test may get the port.
     let closed = std::net::TcpListener::bind("127.0.0.9:0").unwrap().local_addr().unwrap();
     for (line, says) in [
         (format!("conn -h {closed} -c 2 -i 0"), "ECONNREFUSED (nobody listens there"),

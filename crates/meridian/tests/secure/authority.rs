@@ -16,7 +16,7 @@ use tls::{ClientTls, Trust};
 /// A connection whose certificate was checked.
 pub type Secure = StreamOwned<ClientConnection, TcpStream>;
 
-/// A directory of one test, removed at its end, with an authority whose certificate is `ca.pem`.
+/// A directory of one test, removed at the end of the test, with an authority whose certificate is `ca.pem`.
 pub struct Authority {
     pub directory: PathBuf,
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -39,12 +39,12 @@ impl Authority {
         authority
     }
 
-    /// NAME.crt and NAME.key, for these host names and addresses.
+    /// Issues NAME.crt and NAME.key, for these host names and addresses.
     pub fn issue(&self, name: &str, names: &[&str]) {
         self.issue_with(name, names, |_| ());
     }
 
-    /// One that was good until 2001.
+    /// Issues a certificate that was valid until 2001.
     pub fn issue_expired(&self, name: &str, names: &[&str]) {
         self.issue_with(name, names, |params| {
             params.not_before = date_time_ymd(2000, 1, 1);
@@ -52,7 +52,7 @@ impl Authority {
         });
     }
 
-    /// One that is good from 2100 on.
+    /// Issues a certificate that is valid from 2100 on.
     pub fn issue_for_later(&self, name: &str, names: &[&str]) {
         self.issue_with(name, names, |params| {
             params.not_before = date_time_ymd(2100, 1, 1);
@@ -60,7 +60,7 @@ impl Authority {
         });
     }
 
-    /// One that clients cannot show.
+    /// Issues a certificate that clients cannot use.
     pub fn issue_for_servers(&self, name: &str, names: &[&str]) {
         self.issue_with(name, names, |params| {
             params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -79,7 +79,7 @@ impl Authority {
         self.write(&format!("{name}.key"), &key.serialize_pem());
     }
 
-    /// By TLS to `localhost` at this address, trusting `ca.pem`.
+    /// Connects by TLS to `localhost` at this address, trusting `ca.pem`.
     pub fn connect(&self, address: &str) -> Secure {
         let trust = Trust::File(self.directory.join("ca.pem"));
         let tls = ClientTls { trust, alpn: vec![b"http/1.1".to_vec()], ..ClientTls::default() };

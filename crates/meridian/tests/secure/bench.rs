@@ -1,4 +1,4 @@
-//! `meridian bench` over every transport, every message checked.
+//! `meridian bench` over every transport, with every message checked.
 
 use crate::authority::Authority;
 use crate::clients::LISTENERS;
@@ -10,7 +10,7 @@ fn run(line: &str) -> (Option<i32>, String) {
     (output.status.code(), stdout(&output) + &stderr(&output))
 }
 
-/// Large messages, so that records and frames are cut, and small ones, of which several share a record.
+/// Cases: large messages that span several records and frames, and small ones that share a record.
 #[test]
 fn messages_are_checked_over_every_transport() {
     let authority = Authority::new();

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use crate::authority::Authority;
 use crate::node::{Node, meridian, stderr, stdout};
 
-/// TCP, TLS, WebSocket, secure WebSocket, and TLS with client certificates.
+/// Listeners for TCP, TLS, WebSocket, secure WebSocket, and TLS with client certificates.
 pub const LISTENERS: &str = r#"
 [http]
 listen = "127.0.0.1:0"
@@ -56,7 +56,7 @@ impl World {
         ]
     }
 
-    /// `pub` to this URL; the exit code and what it says.
+    /// Runs `pub` with this URL; returns the exit code and its output.
     fn publish(&self, url: &str, arguments: &[&str]) -> (Option<i32>, String) {
         let output = meridian(&[&["pub", "-L", url, "-t", "a", "-m", "x", "-q", "1"], arguments].concat());
         (output.status.code(), stderr(&output))
@@ -67,7 +67,7 @@ fn secure<'a>(url: &str, ca: &'a str) -> Vec<&'a str> {
     if url.starts_with("mqtts") || url.starts_with("wss") { vec!["--cafile", ca] } else { Vec::new() }
 }
 
-/// Everything that is published on one way comes out of every other, a large message in many frames and records too.
+/// A message published over one transport is received over every other, also a large one in many frames and records.
 #[test]
 fn messages_go_from_every_transport_to_every_other() {
     let world = World::new();
@@ -105,7 +105,7 @@ fn messages_go_from_every_transport_to_every_other() {
 }
 
 #[test]
-fn urls_carry_topic_user_and_password_as_those_of_mosquitto() {
+fn urls_carry_topic_user_and_password_like_those_of_mosquitto() {
     let world = World::new();
     let plain = format!("mqtt://me:secret@localhost:{}/from/url", world.node.ports[0]);
     let output = meridian(&["pub", "-L", &plain, "-m", "x", "-q", "1", "-r"]);
@@ -122,7 +122,7 @@ fn urls_carry_topic_user_and_password_as_those_of_mosquitto() {
 }
 
 #[test]
-fn a_broker_that_cannot_be_trusted_gets_nothing() {
+fn a_broker_that_cannot_be_trusted_receives_nothing() {
     let world = World::new();
     let [_, mqtts, _, wss] = world.urls();
     let stranger = Authority::new();
@@ -152,10 +152,10 @@ fn a_broker_that_cannot_be_trusted_gets_nothing() {
 }
 
 #[test]
-fn the_system_s_authorities_are_taken_when_none_are_named() {
+fn the_authorities_of_the_system_are_used_by_default() {
     let world = World::new();
     let url = &world.urls()[1];
-    // Other authorities of the system are those of this variable.
+    // This variable replaces the authorities of the system.
     let output = Command::new(env!("CARGO_BIN_EXE_meridian"))
         .args(["pub", "-L", url, "-t", "a", "-m", "x", "-q", "1"])
         .env("SSL_CERT_FILE", &world.ca)
@@ -166,7 +166,7 @@ fn the_system_s_authorities_are_taken_when_none_are_named() {
 }
 
 #[test]
-fn a_client_certificate_is_shown_where_it_is_asked_for() {
+fn a_client_certificate_is_presented_on_request() {
     let world = World::new();
     let url = format!("mqtts://localhost:{}", world.node.ports[4]);
     let (code, text) = world.publish(&url, &["--cafile", &world.ca]);
@@ -177,7 +177,7 @@ fn a_client_certificate_is_shown_where_it_is_asked_for() {
 }
 
 #[test]
-fn what_is_not_there_is_said() {
+fn missing_files_and_protocols_are_reported() {
     let world = World::new();
     let port = |number: usize| world.node.ports[number].as_str();
     let (code, text) = world.publish(&format!("mqtts://localhost:{}", port(0)), &["--cafile", &world.ca]);

@@ -1,4 +1,5 @@
-//! docs/security.md and docs/security.toml, exactly as they are: only the addresses are loopback's, and the ports the system's.
+//! The steps of docs/security.md and docs/security.toml, unchanged except for loopback addresses and ports of the
+//! system.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use crate::authority::Authority;
 use crate::node::{Node, meridian, stderr, stdout};
 
-/// The commands of the page, in one shell, in an empty directory with the configuration in it.
+/// Runs the commands of the page in one shell, in an empty directory with the configuration in it.
 fn follow(directory: &Path) {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     std::fs::copy(docs.join("security.toml"), directory.join("security.toml")).unwrap();
@@ -29,7 +30,7 @@ fn follow(directory: &Path) {
 }
 
 #[test]
-fn what_the_page_says_lets_in_who_should_be_and_nobody_else() {
+fn the_configuration_of_the_page_admits_exactly_the_intended_clients() {
     let world = Authority::new();
     follow(&world.directory);
     let config = std::fs::read_to_string(world.directory.join("security.toml")).unwrap();
@@ -58,10 +59,9 @@ fn what_the_page_says_lets_in_who_should_be_and_nobody_else() {
         for topic in ["home/bob/lamp", "other", "$SYS/x"] {
             assert_eq!(publish(url, &alice, topic).0, Some(3), "{url} {topic}");
         }
-        for stranger in
-            [&[][..], &["-u", "alice"], &["-u", "alice", "-P", "wrong"], &["-u", "eve", "-P", "x"]]
+        for refused in [&[][..], &["-u", "alice"], &["-u", "alice", "-P", "wrong"], &["-u", "eve", "-P", "x"]]
         {
-            assert_eq!(publish(url, stranger, "home/alice/lamp").0, Some(3), "{url} {stranger:?}");
+            assert_eq!(publish(url, refused, "home/alice/lamp").0, Some(3), "{url} {refused:?}");
         }
         let subscribe = ["sub", "-L", url, "--cafile", &ca, "-t", "#", "-W", "20"];
         let output = meridian(&[&subscribe[..], &alice].concat());
@@ -80,14 +80,14 @@ fn what_the_page_says_lets_in_who_should_be_and_nobody_else() {
     assert_eq!(ask(&["--token-file", &world.path("wrong.token")]).status.code(), Some(5));
 }
 
-/// Not even a refusal in MQTT.
+/// The client gets no packet, not even a refusal in MQTT.
 fn plain_bytes_get_no_packet(port: &str) {
     let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     stream.write_all(b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x00").unwrap();
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
-        // An alert of TLS at most.
+        // At most an alert of TLS.
         Ok(_) => assert!(answer.first().is_none_or(|byte| *byte == 21), "{answer:?}"),
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
     }

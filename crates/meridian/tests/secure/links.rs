@@ -1,9 +1,9 @@
-//! Certificates of links between nodes, as `meridian config check` and a start look at them.
+//! Certificates of links between nodes, checked by `meridian config check` and a start.
 
 use crate::authority::Authority;
 use crate::node::{meridian, stderr, stdout};
 
-/// What the check says of a node that shows this certificate with this key, and whether it holds.
+/// Checks a node with this certificate and key. Returns whether the configuration is valid, and the output.
 fn check(authority: &Authority, certificate: &str, key: &str) -> (bool, String) {
     let secret = authority.write("secret", "sixteen bytes, and some more");
     let config = format!(
@@ -19,7 +19,7 @@ fn check(authority: &Authority, certificate: &str, key: &str) -> (bool, String) 
 }
 
 #[test]
-fn certificates_that_other_nodes_would_refuse_are_refused_before() {
+fn certificates_that_other_nodes_would_refuse_are_refused_first() {
     let authority = Authority::new();
     for name in ["a", "b"] {
         authority.issue(name, &["a.cluster"]);
@@ -29,14 +29,14 @@ fn certificates_that_other_nodes_would_refuse_are_refused_before() {
     stranger.issue("a", &["a.cluster"]);
     for name in ["a.crt", "a.key"] {
         let text = std::fs::read_to_string(stranger.path(name)).unwrap();
-        authority.write(&format!("stranger-{name}"), &text);
+        authority.write(&format!("foreign-{name}"), &text);
     }
     let (holds, text) = check(&authority, "a.crt", "a.key");
     assert!(holds && !text.contains("cluster.tls_certificate"), "{text}");
     for (certificate, key, says) in [
         ("server.crt", "server.key", "extendedKeyUsage = serverAuth, clientAuth"),
         ("a.crt", "b.key", "cannot be used together"),
-        ("stranger-a.crt", "stranger-a.key", "is not signed by an authority of"),
+        ("foreign-a.crt", "foreign-a.key", "is not signed by an authority of"),
     ] {
         let (holds, text) = check(&authority, certificate, key);
         assert!(!holds && text.contains("cluster.tls: ") && text.contains(says), "{text}");
@@ -48,7 +48,7 @@ fn certificates_that_other_nodes_would_refuse_are_refused_before() {
 }
 
 #[test]
-fn a_certificate_that_has_expired_or_is_not_valid_yet_is_warned_of() {
+fn a_certificate_that_has_expired_or_is_not_valid_yet_causes_a_warning() {
     let authority = Authority::new();
     authority.issue_expired("old", &["a.cluster"]);
     authority.issue_for_later("new", &["a.cluster"]);

@@ -1,4 +1,4 @@
-//! What the log says about clients.
+//! Log lines about clients.
 
 use crate::authority::Authority;
 use crate::node::{Node, meridian};
@@ -68,7 +68,7 @@ fn refusals_beyond_the_limit_of_a_minute_are_no_warnings() {
 }
 
 #[test]
-fn clients_that_connect_and_disconnect_are_logged_when_the_setting_says_so() {
+fn clients_that_connect_and_disconnect_are_logged_when_the_setting_is_on() {
     let mut node = Node::start(&world(), CONFIG, &["--set", "log.clients=on"]);
     publish(&node, "writer", &["-t", "a"]);
     says(
@@ -78,7 +78,7 @@ fn clients_that_connect_and_disconnect_are_logged_when_the_setting_says_so() {
     says(&node.wait_for("client disconnected"), &["INFO", "client=\"writer\"", "why=\"DISCONNECT\""]);
 }
 
-/// Standard error is no terminal here.
+/// Standard error is not a terminal in this test.
 #[test]
 fn clients_that_connect_are_not_logged_by_default() {
     let mut node = Node::start(&world(), CONFIG, &[]);

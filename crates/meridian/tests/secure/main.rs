@@ -1,4 +1,5 @@
-//! TLS and WebSocket as users meet them: `ctl` over HTTPS, `pub` and `sub` over every transport, wrong certificates, renewed ones.
+//! TLS and WebSocket for users: `ctl` over HTTPS, `pub` and `sub` over every transport, wrong certificates, renewed
+//! ones.
 
 mod authority;
 mod bench;

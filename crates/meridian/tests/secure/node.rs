@@ -1,11 +1,11 @@
-//! A node as a process, and whoever talks to it.
+//! A node as a process, and its clients.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
 use crate::authority::Authority;
 
-/// The binary without the environment's settings.
+/// Runs the binary without the environment's settings.
 pub fn meridian(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
     for name in ["MERIDIAN_CA", "MERIDIAN_CERT", "MERIDIAN_KEY", "MERIDIAN_TOKEN", "MERIDIAN_URL"] {
@@ -22,18 +22,18 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Killed when dropped.
+/// A node that is killed when it is dropped.
 pub struct Node {
     process: Child,
     log: BufReader<ChildStderr>,
     /// Ports of the listeners in the order of the configuration.
     pub ports: Vec<String>,
-    /// `127.0.0.1:PORT`
+    /// Address of HTTP: `127.0.0.1:PORT`.
     pub http: String,
 }
 
 impl Node {
-    /// Starts with this configuration file in the authority's directory; every port in it is 0.
+    /// Starts a node with this configuration file in the authority's directory; every port in it is 0.
     pub fn start(authority: &Authority, config: &str, extra: &[&str]) -> Self {
         let listeners = config.matches("[[listener]]").count();
         let config = authority.write("meridian.toml", config);
@@ -58,7 +58,7 @@ impl Node {
         node
     }
 
-    /// Reads the log up to a line with this text.
+    /// Reads the log up to a line with this text, and returns it.
     pub fn wait_for(&mut self, text: &str) -> String {
         let mut seen = String::new();
         loop {
@@ -79,7 +79,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // A node that is gone already is what some tests want.
+        // Some tests end the node themselves.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -17,7 +17,7 @@ fn ctl(node: &Node, host: &str, arguments: &[&str]) -> (Option<i32>, String, Str
     (output.status.code(), stdout(&output), stderr(&output))
 }
 
-/// Sends a request on a connection that stays, and reads the head of the answer.
+/// Sends a request on a connection that stays open, and reads the head of the answer.
 fn ask(stream: &mut Secure) -> String {
     stream.write_all(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let (mut answer, mut byte) = (Vec::new(), [0]);
@@ -32,7 +32,7 @@ fn ask(stream: &mut Secure) -> String {
 }
 
 #[test]
-fn ctl_and_top_ask_by_https_and_check_who_answers() {
+fn ctl_and_top_use_https_and_check_the_certificate() {
     let authority = Authority::new();
     authority.issue("server", &["localhost", "127.0.0.1"]);
     let node = Node::start(&authority, HTTPS, &[]);
@@ -58,13 +58,13 @@ fn ctl_and_top_ask_by_https_and_check_who_answers() {
     let (code, _, err) = ctl(&node, "localhost", &["status", "--ca", &authority.path("server.key")]);
     assert!(code == Some(1) && err.contains("no certificate in it"), "{err}");
 
-    // Without the s.
+    // The URL has http instead of https.
     let output = meridian(&["ctl", "--url", &format!("http://{}", node.http), "status"]);
     assert!(stderr(&output).contains("use https://"), "{}", stderr(&output));
 }
 
 #[test]
-fn a_wrong_name_an_expired_certificate_and_a_plain_port_have_their_words() {
+fn a_wrong_name_an_expired_certificate_and_a_plain_port_have_their_own_errors() {
     let authority = Authority::new();
     let ca = authority.path("ca.pem");
     authority.issue("server", &["broker.example"]);
@@ -84,7 +84,7 @@ fn a_wrong_name_an_expired_certificate_and_a_plain_port_have_their_words() {
 }
 
 #[test]
-fn where_a_client_certificate_is_asked_for_ctl_shows_one() {
+fn ctl_presents_a_client_certificate_on_request() {
     let authority = Authority::new();
     let ca = authority.path("ca.pem");
     authority.issue("server", &["localhost"]);
@@ -108,7 +108,7 @@ fn where_a_client_certificate_is_asked_for_ctl_shows_one() {
 }
 
 #[test]
-fn a_reload_renews_the_certificate_and_drops_nobody() {
+fn a_reload_renews_the_certificate_and_closes_no_connection() {
     let authority = Authority::new();
     authority.issue_expired("server", &["localhost"]);
     let mut node = Node::start(&authority, HTTPS, &[]);
@@ -124,14 +124,14 @@ fn a_reload_renews_the_certificate_and_drops_nobody() {
     assert_eq!(before.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
     assert_eq!(before.conn.protocol_version(), Some(rustls::ProtocolVersion::TLSv1_3));
 
-    // The next one is of another name; who is in stays in.
+    // The next certificate has another name; existing connections stay open.
     authority.issue("server", &["elsewhere"]);
     node.reload();
     node.wait_for("reloaded");
     assert!(ask(&mut before).starts_with("HTTP/1.1 200"));
     assert!(ctl(&node, "localhost", &["status", "--ca", &ca]).2.contains("not for localhost"));
 
-    // Files that do not fit each other change nothing.
+    // Files that do not match change nothing.
     let other = Authority::new();
     other.issue("server", &["elsewhere"]);
     std::fs::copy(other.path("server.key"), authority.path("server.key")).unwrap();
@@ -141,9 +141,9 @@ fn a_reload_renews_the_certificate_and_drops_nobody() {
     assert!(ask(&mut before).starts_with("HTTP/1.1 200"));
 }
 
-/// In metrics and in the log, of listeners and of the API; what is renewed is so at a reload.
+/// Expiry is in metrics and in the log, for listeners and for the API. A reload updates it.
 #[test]
-fn certificates_that_end_are_told_of_in_time() {
+fn certificates_that_expire_are_reported_in_time() {
     let authority = Authority::new();
     authority.issue_expired("server", &["localhost"]);
     authority.issue("listener", &["localhost"]);
@@ -166,7 +166,7 @@ fn certificates_that_end_are_told_of_in_time() {
     authority.issue("server", &["localhost"]);
     node.reload();
     node.wait_for("reloaded");
-    // The tests' certificates end in the year 4096.
+    // The tests' certificates expire in the year 4096.
     let expected = [
         "listener=\"secure\",kind=\"server\",certificate=\"listener.crt\"} 67090118400",
         "listener=\"secure\",kind=\"client_ca\",certificate=\"ca.pem\"} 67090118400",
@@ -179,7 +179,7 @@ fn certificates_that_end_are_told_of_in_time() {
     assert!(line.contains("listener=\"secure\"") && line.contains("listener.crt"), "{line}");
 }
 
-/// Those of links to other nodes are read again, told of and refused as those of listeners are.
+/// A reload reads the certificates of links again, reports their expiry and refuses bad ones, as for listeners.
 #[test]
 fn a_reload_renews_the_certificates_of_links() {
     let authority = Authority::new();
@@ -216,7 +216,7 @@ fn a_reload_renews_the_certificates_of_links() {
 }
 
 #[test]
-fn an_open_address_needs_tls_for_the_api_or_a_word() {
+fn an_open_address_needs_tls_for_the_api_or_an_explicit_setting() {
     let authority = Authority::new();
     authority.issue("server", &["localhost"]);
     let data = authority.path("data");
@@ -239,9 +239,9 @@ fn an_open_address_needs_tls_for_the_api_or_a_word() {
     assert!(holds, "{text}");
 }
 
-/// A handshake that never ends takes a place for a while only, and nobody waits for it.
+/// An unfinished handshake uses a slot for a limited time only, and delays no other client.
 #[test]
-fn slow_handshakes_hold_up_nobody() {
+fn slow_handshakes_delay_no_other_client() {
     let authority = Authority::new();
     authority.issue("server", &["localhost"]);
     let config = format!("{HTTPS}tls_handshake_timeout = \"200ms\"\ntls_handshakes_max = 2\n");
@@ -257,7 +257,7 @@ fn slow_handshakes_hold_up_nobody() {
         })
         .collect();
     for mut stream in slow {
-        // Closed by the server, not by the patience of this test.
+        // Closed by the server, not by the timeout of this test.
         let mut rest = Vec::new();
         let ended = stream.read_to_end(&mut rest);
         assert!(ended.is_ok() || ended.unwrap_err().kind() == std::io::ErrorKind::ConnectionReset);
