@@ -1,6 +1,6 @@
 //! State that all workers of a node share.
 
-use std::hash::{DefaultHasher, Hasher};
+use std::hash::Hasher;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use mqtt::ReasonCode;
 use routing::{Index, IndexLimits};
 use shard::{Mutation, Shard, mutated};
+use siphasher::sip::SipHasher13;
 
 use crate::access::Access;
 use crate::admin::{AdminRequest, Traces, Watches};
@@ -91,7 +92,8 @@ impl OwnerKey {
 
     /// Makes the key of a user, or of all clients behind a mountpoint.
     pub(crate) fn of(hash_key: &[u8; 16], mountpoint: &str, username: Option<&str>) -> Self {
-        let mut hasher = DefaultHasher::new();
+        // Sessions are stored with this value: the algorithm has a name, so that no toolchain changes it.
+        let mut hasher = SipHasher13::new();
         hasher.write(hash_key);
         hasher.write(mountpoint.as_bytes());
         hasher.write_u8(0xFF); // This byte is in no text.
@@ -269,7 +271,7 @@ impl Node {
 
     /// A number that reveals nothing about the node's secret, nor about the results for other `number`s.
     pub(crate) fn secret(&self, number: u64) -> u64 {
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = SipHasher13::new();
         hasher.write(&self.hash_key);
         hasher.write_u64(number);
         hasher.finish()
@@ -688,5 +690,18 @@ fn exchange(workers: &mut [Worker], now: Time) {
         if is_quiet {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sessions on disk carry these numbers. A change of one makes users lose their sessions at the next start.
+    #[test]
+    fn owner_keys_are_the_same_for_ever() {
+        let key = |mountpoint, username| OwnerKey::of(b"a fixed hash key", mountpoint, username).0;
+        let keys = [key("", None), key("", Some("alice")), key("plant/", None), key("plant/", Some("alice"))];
+        assert_eq!(keys, [0, 942_349_610, 1_592_060_085, 1_665_127_691]);
     }
 }

@@ -846,7 +846,7 @@ fn configuration_is_shown_changed_and_checked() {
     let outcome = ctl(&mock, "config show mqtt.qos_mac");
     assert!(outcome.error().contains("is mqtt.qos_max meant?"), "{}", outcome.error());
     let text = ctl(&mock, "config set mqtt.qos_max=2 a.b=c=d --comment why").out();
-    assert_eq!(text, "mqtt.qos_max: 1 -> 2\na.b: held\nthis is version 4\n");
+    assert_eq!(text, "mqtt.qos_max: 1 -> 2\na.b: overridden\nthis is version 4\n");
     let change = mock.requests().pop().unwrap();
     let sent = json!({"changes": {"mqtt.qos_max": "2", "a.b": "c=d"}, "scope": "node", "comment": "why"});
     assert_eq!(change.json(), sent);

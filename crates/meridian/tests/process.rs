@@ -468,12 +468,18 @@ fn a_development_cluster_needs_one_command() {
     }
 }
 
-/// Starts a cluster of one core, and waits until its node serves.
-fn one_core(directory: &Directory, port: u16, change: impl FnOnce(&mut Command)) -> (Child, String) {
+/// Starts a cluster of one core. The tests may run where SIGHUP is ignored, so `on_hangup` is set for the cluster in any case.
+fn one_core(directory: &Directory, port: u16, on_hangup: libc::sighandler_t) -> (Child, String) {
     let mut command = meridian(&["start", "--dev-cluster", "1", "--data-dir", &directory.file("data")]);
     command.args(["--listen", &format!("127.0.0.1:{port}"), "--http", &format!("127.0.0.1:{}", port + 1)]);
     command.env_remove("MERIDIAN__STORAGE__DURABILITY").stdout(Stdio::piped()).stderr(Stdio::piped());
-    change(&mut command);
+    // SAFETY: one system call is made between fork and exec; it takes two numbers.
+    unsafe {
+        std::os::unix::process::CommandExt::pre_exec(&mut command, move || {
+            libc::signal(libc::SIGHUP, on_hangup);
+            Ok(())
+        });
+    }
     let mut cluster = command.spawn().unwrap();
     let mut lines = BufReader::new(cluster.stdout.take().unwrap()).lines();
     let node = line_with(&mut lines, "mqtt://");
@@ -489,7 +495,7 @@ fn signal(name: &str, id: &str) {
 #[test]
 fn a_development_cluster_continues_unread_and_ends_with_its_terminal() {
     let directory = Directory::new("dev-terminal");
-    let (mut cluster, _) = one_core(&directory, dev_port() + 4, |_| ());
+    let (mut cluster, _) = one_core(&directory, dev_port() + 4, libc::SIG_DFL);
     signal("-HUP", &cluster.id().to_string());
     let status = cluster.wait().unwrap();
     assert!(status.success(), "{status}");
@@ -500,15 +506,7 @@ fn a_development_cluster_continues_unread_and_ends_with_its_terminal() {
 #[test]
 fn a_development_cluster_under_nohup_survives_its_terminal() {
     let directory = Directory::new("dev-nohup");
-    let (cluster, node) = one_core(&directory, dev_port() + 6, |command| {
-        // SAFETY: one system call is made between fork and exec; it takes two numbers.
-        unsafe {
-            std::os::unix::process::CommandExt::pre_exec(command, || {
-                libc::signal(libc::SIGHUP, libc::SIG_IGN);
-                Ok(())
-            });
-        }
-    });
+    let (cluster, node) = one_core(&directory, dev_port() + 6, libc::SIG_IGN);
     signal("-HUP", &cluster.id().to_string());
     signal("-9", &node);
     let output = cluster.wait_with_output().unwrap();
