@@ -1,4 +1,5 @@
-//! A client that keeps to the rules: it keeps its session, sends again what was not acknowledged, and knows what it may expect.
+//! A client that keeps to the protocol. It keeps its session, repeats unacknowledged messages, and knows what to
+//! expect.
 
 mod act;
 mod receive_packet;
@@ -14,14 +15,14 @@ use crate::net::{Direction, Link};
 use crate::packets::{Message, Sent};
 use crate::scene::Scene;
 
-/// What a client is like.
+/// Behaviour of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Always a durable member of the group, that neither leaves it nor starts clean.
+    /// Always a durable member of the group. It neither leaves the group nor connects with Clean Start.
     Steady,
     /// Keeps a session most of the time.
     Common,
-    /// Its session expires soon.
+    /// Uses a session that expires soon.
     Brief,
 }
 
@@ -31,54 +32,56 @@ pub struct Client {
     kind: Kind,
     connection: Option<Connection>,
     session: Option<Session>,
-    /// Its last CONNECT with Clean Start was not answered: nobody knows what became of the session before.
+    /// The last CONNECT with Clean Start has no answer: the state of the previous session is unknown.
     must_clean: bool,
     /// Connections with a Will.
     with_will: Vec<Link>,
-    /// Connections on which it was told that it is connected and that the node may still serve.
+    /// Accepted connections that the node may still serve.
     pub served: Vec<Link>,
-    /// When the node ended the last connection that had the session, its time: at the earliest and at the latest.
+    /// Earliest and latest time of the node at which it ended the session's last connection.
     ended: Option<(u64, u64)>,
-    /// A connection was lost before it was answered: it may have found the session expired, and begun another.
+    /// A connection was lost before CONNACK: it may have found the session expired and made a new one.
     in_doubt: bool,
-    /// Connections given up before they were answered, that the node has not ended: their CONNECT may still arrive, after later ones.
+    /// Connections that were given up before CONNACK and that the node has not ended. Their CONNECT may arrive after
+    /// later ones.
     abandoned_connections: Vec<Link>,
-    /// Something came since somebody looked.
+    /// A packet arrived since this was last cleared.
     pub has_received: bool,
 }
 
-/// One connection.
+/// A connection of the client.
 struct Connection {
     link: Link,
     end: Endpoint,
-    /// Session Expiry Interval.
+    /// Session Expiry Interval, seconds.
     expiry: u32,
     clean: bool,
-    /// The node's time when CONNECT left.
+    /// Time of the node when CONNECT was sent.
     began: u64,
     accepted: bool,
-    /// Acknowledgements the client takes its time for.
+    /// Acknowledgements that the client delays.
     to_send: VecDeque<Sent>,
-    /// Filters asked for and not answered; an empty one was asked for again meanwhile.
+    /// Requested filters without an answer. A filter that was requested again is empty in the earlier request.
     asked: Vec<(u16, Vec<(String, QoS)>)>,
     reads: bool,
-    /// Bytes so far.
+    /// Bytes sent so far.
     sent: u64,
-    /// Of MQTT 3.1.1.
+    /// True for MQTT 3.1.1.
     old: bool,
 }
 
-/// The client's part of a session.
+/// Client side of a session.
 struct Session {
-    /// Its number with the oracle.
+    /// Number of the session in the oracle.
     view: usize,
     expiry: u32,
     next_id: u16,
-    /// Publishes without an end, in order: identifier, number, what is awaited.
+    /// Unfinished publishes in order: Packet Identifier, number, message, and the awaited packet.
     publishes: Vec<(u16, usize, Message, Await)>,
-    /// QoS 2 identifiers received and not released, and the payloads that came with them.
+    /// QoS 2 Packet Identifiers received and not released, with their payloads.
     received: BTreeMap<u16, String>,
-    /// Those of them that may be from a session that has expired unnoticed: the next one may use them for other messages.
+    /// Subset of `received` that may belong to a session that has expired unnoticed. The next session may use them for
+    /// other messages.
     doubtful: BTreeSet<u16>,
 }
 
@@ -92,7 +95,7 @@ enum Await {
 const PUBLISHES_MAX: usize = 12;
 const TOPICS: [&str; 6] = ["t/0", "t/1", "t/2/x", "s/0", "s/1", "t/long/topic/of/many/levels"];
 const FILTERS: [&str; 8] = ["t/0", "t/1", "t/#", "t/+", "t/+/x", "w/#", "r/#", "t/2/#"];
-/// Longer than all that a simulation may make of it.
+/// Session Expiry Interval that is longer than any simulation.
 pub const LONG: u32 = 200 * 24 * 3600;
 
 impl Session {
@@ -101,7 +104,7 @@ impl Session {
         Self { view, expiry, next_id: 0, publishes, received, doubtful }
     }
 
-    /// Takes a publish a step further, or to its end; its number, unless nothing like it is awaited.
+    /// Moves a publish to its next step, or removes it. Returns its number, or `None` if no such packet is awaited.
     fn settle(&mut self, id: u16, from: Await, to: Option<Await>) -> Option<usize> {
         let at = self.publishes.iter().position(|(known, _, _, what)| *known == id && *what == from)?;
         let number = self.publishes[at].1;
@@ -139,7 +142,7 @@ impl Client {
         self.connection.as_ref().is_some_and(|connection| connection.link == link)
     }
 
-    /// The connection it uses now.
+    /// Connection that the client currently uses.
     pub fn link(&self) -> Option<Link> {
         self.connection.as_ref().map(|connection| connection.link)
     }
@@ -154,7 +157,7 @@ impl Client {
         scene.send(connection.link, bytes);
     }
 
-    /// Bytes came on one of its connections.
+    /// Handles bytes of one of its connections.
     pub fn reads(&mut self, scene: &mut Scene, link: Link, bytes: &[u8]) {
         let Some(connection) = self.connection.as_mut().filter(|connection| connection.link == link) else {
             return;
@@ -167,7 +170,7 @@ impl Client {
         }
     }
 
-    /// One of its connections is gone.
+    /// Handles the loss of one of its connections.
     pub fn loses_link(&mut self, scene: &mut Scene, link: Link) {
         if self.is_on(link) {
             scene.cx.log(|| format!("{} finds {link} closed", self.name));
@@ -175,31 +178,32 @@ impl Client {
         }
     }
 
-    /// The node has ended a connection of this client's, at this time of its own, or within these when it died.
+    /// Records that the node ended a connection of this client, within these times of the node.
     pub fn served_until(&mut self, earliest: u64, latest: u64) {
         let (first, last) = self.ended.unwrap_or((earliest, latest));
         self.ended = Some((first.min(earliest), last.max(latest)));
     }
 
-    /// The node has ended one of its connections.
+    /// Handles the end of a connection on the node's side.
     pub fn is_ended(&mut self, link: Link) {
         self.served.retain(|served| *served != link);
         self.abandoned_connections.retain(|abandoned| *abandoned != link);
     }
 
-    /// The node has died, and with it its end of each connection.
+    /// Handles the death of the node, which ends its side of all connections.
     pub fn is_served_no_more(&mut self) {
         self.served.clear();
         self.abandoned_connections.clear();
     }
 
-    /// The node has died. What it had done last may not be durable, so that the session's time begins with the next life.
+    /// Handles the death of the node. Its last changes may not be durable, so the session may start to expire at the
+    /// restart.
     pub fn survives_death(&mut self, died: u64, begins: u64) {
         if let Some((earliest, latest)) = &mut self.ended {
             if *latest + 40_000 >= died {
                 *latest = (*latest).max(begins);
             }
-            // After a power cut the node's time may have gone back, to what was durable of it.
+            // After a power cut, the node's clock may go back to its last durable time.
             *earliest = (*earliest).min(begins);
         }
     }
@@ -230,7 +234,7 @@ impl Client {
         }
     }
 
-    /// Closes its end of the connection without a word.
+    /// Closes the client's side of the connection without DISCONNECT.
     fn drop_connection(&mut self, scene: &mut Scene) {
         let Some(link) = self.link() else { return };
         if scene.cx.random.percent(50) {
@@ -241,10 +245,10 @@ impl Client {
         self.end_connection(scene);
     }
 
-    /// Nothing that it sent is without an answer.
+    /// Asserts that all requests of the client have an answer.
     pub fn check_all_answered(&self, scene: &mut Scene) {
         if let Some(connection) = &self.connection {
-            assert!(connection.accepted, "{} never heard whether it is connected", self.name);
+            assert!(connection.accepted, "{} never got CONNACK", self.name);
             assert!(connection.asked.is_empty(), "{} waits for SUBACK or UNSUBACK", self.name);
             let publishes = self.session.iter().flat_map(|session| &session.publishes);
             let waiting: Vec<_> = publishes.map(|(id, number, _, what)| (id, number, what)).collect();
@@ -253,14 +257,14 @@ impl Client {
         }
     }
 
-    /// Publishes that a durable session waits for, and that nobody has acknowledged.
+    /// Number of publishes that a durable session waits for and that are not acknowledged.
     pub fn unanswered(&self, scene: &Scene) -> usize {
         let publishes = self.session.iter().flat_map(|session| &session.publishes);
         publishes.filter(|(_, number, _, what)| *what != Await::Comp && scene.oracle.is_owed(*number)).count()
     }
 
     fn version(&self, scene: &mut Scene) -> Version {
-        // What expires soon can be said in 5.0 only.
+        // Only 5.0 has a Session Expiry Interval.
         let is_new = self.kind == Kind::Brief || scene.cx.random.percent(50);
         if is_new { Version::V5 } else { Version::V3_1_1 }
     }

@@ -1,4 +1,4 @@
-//! What every part of a simulation has at hand.
+//! State that all parts of a simulation share.
 
 use crate::random::Random;
 use crate::report::Report;
@@ -10,7 +10,7 @@ pub struct Context {
     pub schedule: Schedule,
     pub report: Report,
     pub trace: Trace,
-    /// Some reads of disks take seconds. Not while everything heals.
+    /// True if some disk reads take seconds. Off after the last fault.
     pub has_slow_reads: bool,
 }
 
@@ -19,7 +19,7 @@ impl Context {
         self.schedule.now()
     }
 
-    /// This happens so much later.
+    /// Schedules an event after `delay`.
     pub fn after(&mut self, delay: Micros, event: Event) {
         self.at(self.now() + delay, event);
     }
@@ -29,7 +29,7 @@ impl Context {
         self.schedule.at(at, tie, event);
     }
 
-    /// One of `from..to`, microseconds.
+    /// Random time in `from..to`, microseconds.
     pub fn between(&mut self, from: Micros, to: Micros) -> Micros {
         from + self.random.draw() % (to - from).max(1)
     }

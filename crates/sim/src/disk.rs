@@ -1,4 +1,4 @@
-//! The machine under a node: its disk and its clocks, over all of the node's lives.
+//! Machine of a node over all its incarnations: its disk and its clocks.
 
 use std::time::Duration;
 
@@ -10,18 +10,19 @@ use crate::schedule::Micros;
 
 pub struct Machine {
     pub disk: FaultDisk,
-    /// How often the machine was started.
+    /// Number of boots of the machine.
     boots: u32,
     booted: Micros,
-    /// What the wall clock is ahead, microseconds; it jumps.
+    /// Time by which the wall clock is ahead, microseconds. It may jump.
     wall: i128,
-    /// The node's time as it was written down: the latest first. Not synced, so a power cut may leave an earlier one or none.
+    /// Recorded times of the node, the latest first. They are not synced, so a power cut may leave an earlier one or
+    /// none.
     noted: Vec<Moment>,
     counted: FaultCounts,
 }
 
 const YEAR: i128 = 365 * 24 * 3600 * 1_000_000;
-/// 2025, about.
+/// Start of simulated time, in 2025, as Unix time in microseconds.
 const BEGAN: i128 = 55 * YEAR;
 
 impl Machine {
@@ -36,7 +37,7 @@ impl Machine {
         }
     }
 
-    /// What the clocks say, for this point of the node's time.
+    /// Values of the clocks at a time of the node.
     pub fn moment(&self, now: Micros, node: Duration) -> Moment {
         let wall = (i128::from(now) + self.wall).max(0) as u64;
         Moment {
@@ -56,12 +57,12 @@ impl Machine {
         self.noted.first()
     }
 
-    /// The process is gone; what the system holds in memory stays.
+    /// Kills the process. Data in the operating system's memory stays.
     pub fn kill(&mut self) {
         self.disk = self.disk.kill();
     }
 
-    /// The power goes: what was not synced may be lost, and the machine starts anew.
+    /// Cuts the power. Data that was not synced may be lost, and the machine boots again.
     pub fn cut(&mut self, cx: &mut Context) {
         self.disk = self.disk.crash();
         let kept = cx.random.below(self.noted.len() + 1);
@@ -71,7 +72,7 @@ impl Machine {
         cx.report.reboots += 1;
     }
 
-    /// Somebody sets the wall clock: a year ahead or back, or nearly right.
+    /// Sets the wall clock a year ahead or back, or nearly right.
     pub fn jump(&mut self, cx: &mut Context) {
         self.wall += match cx.random.below(3) {
             0 => YEAR,
@@ -81,12 +82,12 @@ impl Machine {
         cx.report.clock_jumps += 1;
     }
 
-    /// Nothing is wrong with its disk any more.
+    /// Ends all faults of the disk.
     pub fn mend(&self) {
         self.disk.set_plan(FaultPlan::default());
     }
 
-    /// Adds what has happened since the last time.
+    /// Adds the disk's counters since the last call to the report.
     pub fn count(&mut self, cx: &mut Context) {
         let now = self.disk.counts();
         let before = std::mem::replace(&mut self.counted, now);

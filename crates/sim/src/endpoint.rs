@@ -1,4 +1,4 @@
-//! A client's side of a connection. It insists on what the server owes every client, whatever a test looks at.
+//! Client side of a connection. It asserts the rules that hold for every client, whatever a test checks.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -6,19 +6,19 @@ use mqtt::{Packet, QoS, Version, decode, frame};
 
 use crate::packets::Sent;
 
-/// One connection, from CONNECT on.
+/// Client side of one connection, from CONNECT on.
 pub struct Endpoint {
     version: Version,
     unread: Vec<u8>,
     received: VecDeque<Sent>,
     limits: Limits,
     aliases: BTreeMap<u16, String>,
-    /// Identifiers of messages from the server that are not finished; those that count against Receive Maximum.
+    /// Packet Identifiers of unfinished messages from the server, and those that count against Receive Maximum.
     open: BTreeSet<u16>,
     counted: BTreeSet<u16>,
 }
 
-/// What the client has said it takes.
+/// Limits that the client has announced.
 struct Limits {
     receive_max: usize,
     packet_size_max: usize,
@@ -38,7 +38,7 @@ impl Endpoint {
         }
     }
 
-    /// Puts a packet behind `unsent`.
+    /// Appends an encoded packet to `unsent`.
     pub fn write(&mut self, packet: &Sent, unsent: &mut Vec<u8>) {
         match packet {
             Sent::Connect(connect) => {
@@ -61,19 +61,19 @@ impl Endpoint {
         packet.encode(self.version, unsent);
     }
 
-    /// Bytes came.
+    /// Handles received bytes.
     pub fn read(&mut self, bytes: &[u8]) {
         self.unread.extend_from_slice(bytes);
         let mut at = 0;
         while let Ok(Some(length)) = frame(&self.unread[at..], u32::MAX)
             && at + length <= self.unread.len()
         {
-            assert!(length <= self.limits.packet_size_max, "larger than Maximum Packet Size"); // [MQTT-3.1.2-24]
+            assert!(length <= self.limits.packet_size_max, "the packet exceeds Maximum Packet Size"); // // [MQTT-3.1.2-24]
             let packet = &self.unread[at..at + length];
-            let packet = decode(self.version, packet).expect("the server sends whole and legal packets");
+            let packet = decode(self.version, packet).expect("the server sends valid packets");
             if let Packet::Publish(publish) = &packet {
                 let properties = publish.properties;
-                assert!(properties.topic_alias().unwrap_or(0) <= self.limits.alias_max); // [MQTT-3.1.2-26]
+                assert!(properties.topic_alias().unwrap_or(0) <= self.limits.alias_max); // // [MQTT-3.1.2-26]
             }
             let mut sent = Sent::from_server(&packet);
             at += length;
@@ -100,7 +100,7 @@ impl Endpoint {
                 // [MQTT-2.2.1-3]
                 assert!(self.open.insert(id), "Packet Identifier {id} is in use");
                 self.counted.insert(id);
-                assert!(self.counted.len() <= self.limits.receive_max, "more than Receive Maximum"); // [MQTT-3.3.4-9]
+                assert!(self.counted.len() <= self.limits.receive_max, "more than Receive Maximum"); // // [MQTT-3.3.4-9]
             }
             Sent::PubRel(id, reason) if !reason.is_error() => {
                 self.open.insert(*id);
@@ -109,12 +109,12 @@ impl Endpoint {
         }
     }
 
-    /// What came since the last time.
+    /// Packets that were received since the last call.
     pub fn received(&mut self) -> Vec<Sent> {
         self.received.drain(..).collect()
     }
 
-    /// How many packets came since the last time.
+    /// Number of packets that were received since the last call of [`Self::received`].
     pub fn arrived(&self) -> usize {
         self.received.len()
     }
@@ -123,7 +123,7 @@ impl Endpoint {
         self.received.pop_front()
     }
 
-    /// The transport ends.
+    /// Handles the end of the transport.
     pub fn close(&mut self) {
         self.received.push_back(Sent::Closed);
     }

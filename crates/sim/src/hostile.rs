@@ -1,4 +1,4 @@
-//! A client that keeps to no rules. Nothing is promised to it; what it does must not harm others.
+//! A client that violates the protocol. It has no guarantees, and must not harm others.
 
 use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
 
@@ -7,11 +7,11 @@ use crate::net::Link;
 use crate::packets::{Message, Sent, goodbye, message, puback, pubcomp, pubrec, pubrel, subscribe, v5};
 use crate::scene::Scene;
 
-/// Never acknowledges, acknowledges what was never sent, reuses identifiers, sends garbage.
+/// A client that acknowledges nothing or what was never sent, reuses Packet Identifiers, and sends garbage.
 pub struct Hostile {
     pub number: usize,
     link: Option<Link>,
-    /// Only to encode with: it does not care what comes.
+    /// Encoder only: answers are ignored.
     end: Endpoint,
 }
 
@@ -24,7 +24,7 @@ impl Hostile {
         self.link.take_if(|own| *own == link);
     }
 
-    /// It is gone for good.
+    /// Closes the connection for good.
     pub fn leaves(&mut self, scene: &mut Scene) {
         if let Some(link) = self.link.take() {
             scene.net.lose(&mut scene.cx, link);
@@ -56,7 +56,7 @@ impl Hostile {
         self.send(scene, link, &packet);
     }
 
-    /// Perhaps while it is connected already.
+    /// Connects, perhaps while it is connected already.
     fn connects(&mut self, scene: &mut Scene) {
         let Some(link) = scene.connect(self.number) else { return };
         self.link = Some(link);

@@ -1,9 +1,10 @@
-//! Whole nodes in virtual time, on disks and a network that fail, with clients that speak MQTT and an oracle that knows what they were
-//! promised. One thread, no clock, no socket, no file: a seed says everything.
+//! Simulator: whole nodes in virtual time, on disks and a network with faults. Clients speak MQTT, and an oracle knows
+//! their guarantees. One thread, no clock, no socket, no file: everything depends on the seed.
 //!
-//! [`Simulation`] is one of them, [`Report`] what it did and compared. `docs/simulator.md` says how to use it.
+//! [`Simulation`] is one run, [`Report`] its counters. `docs/simulator.md` explains how to use it.
 //!
-//! **Invariant:** the same seed does the same. **Invariant:** what decides is the product's code; what is here has no part in it.
+//! **Invariant:** the same seed has the same result. **Invariant:** all decisions are those of the product's code, and
+//! none of the simulator's.
 
 #![forbid(unsafe_code)]
 

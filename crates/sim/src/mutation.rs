@@ -1,25 +1,25 @@
-//! Faults that can be put into the product, all in one list.
+//! Mutations of all crates in one list.
 
 use std::fmt;
 
 use crate::simulation::Shape;
 
-/// One way of doing it wrong.
+/// A deliberate fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
-    /// In the log.
+    /// Fault in the log.
     Log(storage::Mutation),
-    /// In a shard, its host, or between them and the log.
+    /// Fault in a shard, its host, or between them and the log.
     Shard(shard::Mutation),
-    /// Between a node's workers and its links.
+    /// Fault between a node's workers and its links.
     Cluster(cluster::Mutation),
-    /// In links between nodes.
+    /// Fault in links between nodes.
     Link(link::Mutation),
-    /// In replicas that agree.
+    /// Fault in a consensus group.
     Consensus(consensus::Mutation),
 }
 
-/// Those of the log that a node's clients can feel; the others are for the log's own trials.
+/// Mutations of the log that clients of a node notice. The others are for the log's own tests.
 const LOG_MUTATIONS: [storage::Mutation; 9] = [
     storage::Mutation::SkipSync,
     storage::Mutation::ReportBeforeSync,
@@ -32,12 +32,12 @@ const LOG_MUTATIONS: [storage::Mutation; 9] = [
     storage::Mutation::DropWhenFull,
 ];
 
-/// Those of links that a cluster's clients can feel; the others are for the tests of `link`.
+/// Mutations of links that clients of a cluster notice. The others are for the tests of `link`.
 const LINK_MUTATIONS: [link::Mutation; 3] =
     [link::Mutation::SkipLost, link::Mutation::NoBound, link::Mutation::SkipProof];
 
 impl Mutation {
-    /// All of them.
+    /// All mutations.
     pub fn all() -> impl Iterator<Item = Self> {
         let of_log = LOG_MUTATIONS.into_iter().map(Self::Log);
         let of_cluster = cluster::Mutation::ALL.into_iter().map(Self::Cluster);
@@ -47,7 +47,8 @@ impl Mutation {
         of_node.chain(of_cluster).chain(of_link).chain(of_consensus)
     }
 
-    /// How often this process has reached the place where it is put in; the log's trials count their own.
+    /// Number of times that this process has reached the place of the mutation. `None` for the log, whose tests count
+    /// their own.
     pub fn reached(self) -> Option<u64> {
         match self {
             Self::Log(_) => None,
@@ -58,7 +59,7 @@ impl Mutation {
         }
     }
 
-    /// How often each place was reached that a simulation of this shape can reach, by the name of what can be put in there.
+    /// Mutations that a simulation of this shape can reach, with the number of times that each place was reached.
     pub fn all_reached(shape: Shape) -> impl Iterator<Item = (Self, u64)> {
         let shape = if shape == Shape::FullCluster { Shape::Cluster } else { shape };
         let of_tests =
@@ -67,7 +68,7 @@ impl Mutation {
         those.filter_map(|it| Some((it, it.reached()?)))
     }
 
-    /// In what it is to be noticed.
+    /// Shape of the simulation that has to notice the mutation.
     pub fn shape(self) -> Shape {
         match self {
             Self::Log(_) | Self::Shard(_) => Shape::Node,
@@ -77,20 +78,20 @@ impl Mutation {
     }
 }
 
-/// A scenario that notices a fault, played step by step.
+/// A scenario that notices a mutation.
 pub struct Trial {
     pub mutation: Mutation,
     scenario: fn(),
 }
 
 impl Trial {
-    /// All of them.
+    /// All trials.
     pub fn all() -> impl Iterator<Item = Self> {
         let those = crate::cluster::TRIALS.into_iter();
         those.map(|(mutation, scenario)| Self { mutation: Mutation::Cluster(mutation), scenario })
     }
 
-    /// Whether something is wrong in the scenario, with the fault or without it.
+    /// Returns whether the scenario fails, with the mutation or without it.
     pub fn is_detected(&self, with_fault: bool) -> bool {
         activate(with_fault.then_some(self.mutation));
         let result = std::panic::catch_unwind(self.scenario);
@@ -99,7 +100,7 @@ impl Trial {
     }
 }
 
-/// Puts one in, for the whole process; those of the log are put into a log.
+/// Activates a mutation for the whole process, or none. Mutations of the log are set on each log instead.
 pub fn activate(mutation: Option<Mutation>) {
     let (mut of_shard, mut of_cluster, mut of_link, mut of_consensus) = (None, None, None, None);
     match mutation {

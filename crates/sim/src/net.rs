@@ -1,11 +1,11 @@
-//! The network between clients and the node: bytes take time, arrive in pieces, or not at all.
+//! Network between clients and the node: bytes are delayed, split, or lost.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::context::Context;
 use crate::schedule::{Event, MILLI, Micros, SECOND};
 
-/// A client's Network Connection, for as long as the simulation lasts.
+/// Number of a client's Network Connection, unique in the simulation.
 pub type Link = usize;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,7 +14,7 @@ pub enum Direction {
     ToClient,
 }
 
-/// What travels.
+/// Data that travels on a connection.
 pub enum Piece {
     Bytes(Vec<u8>),
     /// The sender closed its end.
@@ -24,9 +24,9 @@ pub enum Piece {
 #[derive(Default)]
 struct Pipe {
     pieces: VecDeque<Piece>,
-    /// When the last of them arrives: none overtakes another.
+    /// Arrival time of the last piece: the order is kept.
     last: Micros,
-    /// What is sent goes nowhere.
+    /// True if sent data is lost.
     broken: bool,
 }
 
@@ -38,27 +38,27 @@ struct Wire {
 
 #[derive(Default)]
 pub struct Net {
-    /// By link.
+    /// Connections by link.
     wires: Vec<Wire>,
-    /// By client: until then nothing arrives, in either direction.
+    /// Times until which nothing arrives from or at a client.
     parted: BTreeMap<usize, Micros>,
-    /// Nothing goes wrong any more.
+    /// True if no more faults happen.
     pub calm: bool,
 }
 
 impl Net {
-    /// A connection of a client.
+    /// Opens a connection of a client.
     pub fn open(&mut self, client: usize) -> Link {
         self.wires.push(Wire { client, to_node: Pipe::default(), to_client: Pipe::default() });
         self.wires.len() - 1
     }
 
-    /// Connections so far, which is the next one's number.
+    /// Number of connections so far, which is the next link.
     pub fn opened(&self) -> Link {
         self.wires.len()
     }
 
-    /// Sends, in pieces of the seed's choice.
+    /// Sends bytes, in random pieces.
     pub fn send(&mut self, cx: &mut Context, link: Link, direction: Direction, bytes: Vec<u8>) {
         if bytes.is_empty() {
             return;
@@ -73,7 +73,7 @@ impl Net {
         self.push(cx, link, direction, Piece::Bytes(rest));
     }
 
-    /// Closes one end, behind everything that was sent.
+    /// Closes one end after all data that was sent.
     pub fn close(&mut self, cx: &mut Context, link: Link, direction: Direction) {
         self.push(cx, link, direction, Piece::End);
     }
@@ -93,12 +93,13 @@ impl Net {
         cx.at(at, Event::Arrive { link, direction });
     }
 
-    /// The piece that has arrived; `None` when it was lost.
+    /// Takes the piece that has arrived. Returns `None` when it was lost.
     pub fn take(&mut self, link: Link, direction: Direction) -> Option<Piece> {
         self.wires.get_mut(link)?.pipe(direction).pieces.pop_front()
     }
 
-    /// The connection is lost: some of what is under way still arrives, perhaps half of a packet. Both ends learn of it some time.
+    /// Loses the connection. A part of the data under way still arrives, perhaps half a packet. Both ends notice it
+    /// later.
     pub fn lose(&mut self, cx: &mut Context, link: Link) {
         let patience = if self.calm { 10 * MILLI } else { 3 * SECOND };
         let Some(wire) = self.wires.get_mut(link) else { return };
@@ -124,14 +125,14 @@ impl Net {
         cx.report.connections_lost += 1;
     }
 
-    /// The node is gone, and with it its ends of all connections. Clients learn of it some time.
+    /// Loses all connections when the node dies. Clients notice it later.
     pub fn lose_all(&mut self, cx: &mut Context) {
         for link in 0..self.wires.len() {
             self.lose(cx, link);
         }
     }
 
-    /// Nothing of this client's arrives for so long.
+    /// Cuts a client off for a time.
     pub fn part(&mut self, cx: &mut Context, client: usize, time: Micros) {
         self.parted.insert(client, cx.now() + time);
         cx.report.partitions += 1;

@@ -1,4 +1,5 @@
-//! One life of a node: its reactors in turns, their batches and letters under way, the log's threads as events.
+//! One incarnation of a node: turns of its reactors, batches and commands under way, and the threads of the log as
+//! events.
 
 mod log;
 mod turn;
@@ -19,7 +20,7 @@ use crate::net::Link;
 use crate::rules::Rules;
 use crate::schedule::{Event, MILLI, Micros, SECOND};
 
-/// What a node is started with.
+/// Parameters of a node's start.
 #[derive(Clone)]
 pub struct Setup {
     pub settings: Settings,
@@ -29,11 +30,11 @@ pub struct Setup {
     pub commit_bytes_max: u64,
     pub low_bytes_per_commit: u64,
     pub entropy: [u8; 48],
-    /// Groups of the log for which a full disk keeps a place.
+    /// Groups of the log for which a full disk has reserved room.
     pub urgent: &'static [GroupId],
-    /// Longest sync of the disk, when all is well.
+    /// Maximum duration of a sync, without faults.
     pub sync_max: Micros,
-    /// Messages for clients that are connected wait in memory; otherwise each of them is read from disk.
+    /// True if messages for connected clients wait in memory. Otherwise each of them is read from disk.
     pub keeps_ahead: bool,
     #[cfg(feature = "trial")]
     pub mutation: Option<storage::Mutation>,
@@ -60,26 +61,26 @@ impl Setup {
     }
 }
 
-/// Why a node did not start.
+/// Reason why a node did not start.
 pub enum StartFailure {
-    /// The power went meanwhile, or the disk failed: it is tried again.
+    /// The power was cut meanwhile, or the disk failed: the start is repeated.
     Disk,
-    /// A later version has written what the cores agree on.
+    /// A later version has written the meta group's log.
     Outdated,
-    /// It will not start from what is there.
+    /// The node refuses to start from its data.
     Broken(String),
 }
 
-/// Where a node's end of a connection is.
+/// The node's end of a connection.
 struct NodeConnection {
     worker: usize,
     slot: u32,
-    /// Arrived, and not taken by the worker.
+    /// Received bytes that the worker has not taken.
     inbox: Vec<u8>,
-    /// Bytes that the worker took.
+    /// Number of bytes that the worker has taken.
     taken: u64,
     held: bool,
-    /// The client takes what is written.
+    /// True if the client reads.
     reads: bool,
     ended: bool,
 }
@@ -92,9 +93,9 @@ pub struct Node {
     began_at: Micros,
     batches: BTreeMap<(usize, usize), VecDeque<Batch>>,
     commands: Vec<VecDeque<WorkerCommand>>,
-    /// Posted by what are threads elsewhere, and not yet on their way.
+    /// Commands that threads of the product would have sent, and that are not on their way yet.
     posted: Arc<Mutex<Vec<(WorkerId, WorkerCommand)>>>,
-    /// When each worker's next turn comes by itself.
+    /// Time of each worker's next turn by timer.
     wakes: Vec<Micros>,
     log: Arc<ShardLog>,
     observed_log: Arc<ObservedLog>,
@@ -103,30 +104,31 @@ pub struct Node {
     writer: Writer,
     keeper: Keeper,
     committing: bool,
-    /// Records that waited when there was no room for the first of them.
+    /// Number of queued records when the first of them found no room.
     stalled: Option<u64>,
-    /// That is tried again then.
+    /// Time at which a write without room is repeated.
     retry_at: Micros,
     keeping: bool,
     pending_reads: Arc<Mutex<Vec<ReadRequest>>>,
     readers: [VecDeque<ReadRequest>; 2],
     connections: BTreeMap<Link, NodeConnection>,
     links: BTreeMap<(usize, u32), Link>,
-    /// Connections that the node has ended since somebody looked.
+    /// Connections that the node has ended since the last look.
     ended: Vec<(Link, u64)>,
     slots: Vec<u32>,
     turns: u64,
-    /// The process stands still until then.
+    /// Time until which the process stands still.
     paused_until: Micros,
-    /// It stood still, and what had come meanwhile is not read yet. Then: how many clients it had closed for silence before.
+    /// Set after a stop, until the data that arrived meanwhile is read. Holds the earlier number of clients closed by
+    /// Keep Alive.
     unread: Option<u64>,
     setup: Setup,
-    /// The disk has failed, since.
+    /// Time at which the disk failed.
     failed: Option<Micros>,
 }
 
 impl Node {
-    /// Starts the process, with what is on the disk.
+    /// Starts the process with the data on the disk.
     ///
     /// # Errors
     /// [`StartFailure`].
@@ -139,7 +141,7 @@ impl Node {
         Self::start_in(cx, machine, setup, incarnation, |_| ())
     }
 
-    /// As [`Self::start`], in a cluster that the node joins by `join` before its reactors begin.
+    /// Starts the process in a cluster. The node joins it by `join` before its reactors start.
     ///
     /// # Errors
     /// [`StartFailure`].
@@ -239,27 +241,28 @@ impl Node {
         self.incarnation
     }
 
-    /// The node's time.
+    /// Current time of the node.
     pub fn time(&self, cx: &Context) -> Time {
         Time(self.began.0 + (cx.now() - self.began_at) / MILLI)
     }
 
-    /// Microseconds of this life, at a time of the simulation's: of the clock that [`Self::time`] counts on.
+    /// Microseconds of this incarnation at a time of the simulation, on the clock of [`Self::time`].
     pub fn micros(&self, at: Micros) -> Micros {
         at.saturating_sub(self.began_at)
     }
 
-    /// When that clock shows so many microseconds.
+    /// Time of the simulation at which that clock has this value.
     pub fn at_micros(&self, micros: Micros) -> Micros {
         self.began_at.saturating_add(micros)
     }
 
-    /// What a replica of the meta group begins with: the log, whoever tells of it, and what there was, once.
+    /// Takes the data for a replica of the meta group: the log, its events, and the recovered groups. To be called
+    /// once.
     pub fn take_meta(&mut self) -> (storage::Log, Arc<LogNotifier>, Vec<RecoveredGroup>) {
         (self.log.log().clone(), self.log_events.clone(), std::mem::take(&mut self.meta))
     }
 
-    /// The replica may have written something, which goes where other things find no room.
+    /// Schedules a commit if the replica may have written. Its records have room where others have none.
     pub fn check_log_queue(&mut self, cx: &mut Context) {
         let records = self.log.log().queue_records();
         if self.stalled.is_some_and(|known| records > known) {
@@ -270,27 +273,27 @@ impl Node {
         }
     }
 
-    /// The parts that its reactors share.
+    /// State that the reactors of the node share.
     pub fn broker(&self) -> &Arc<broker::Node> {
         &self.node
     }
 
-    /// Since when it acknowledges nothing any more that has to be kept.
+    /// Time since which it acknowledges nothing that has to be stored.
     pub fn failed(&self) -> Option<Micros> {
         self.failed
     }
 
-    /// Whether its log takes no messages: the disk is full, or a sync failed as empty segments were made.
+    /// Returns whether its log refuses messages: the disk is full, or a sync of an empty segment failed.
     pub fn lacks_room(&self) -> bool {
         self.log.condition() == Condition::Full
     }
 
-    /// Connections that the node has ended since the last call, and the bytes that it had taken from them.
+    /// Connections that the node has ended since the last call, with the number of bytes that it had taken from them.
     pub fn take_ended(&mut self) -> Vec<(Link, u64)> {
         std::mem::take(&mut self.ended)
     }
 
-    /// Something of this life happens.
+    /// Handles an event of this incarnation.
     pub fn handle(
         &mut self,
         cx: &mut Context,
@@ -356,7 +359,7 @@ impl Node {
         }
     }
 
-    /// Unless it is at it.
+    /// Schedules a commit, unless one is scheduled.
     fn commit_soon(&mut self, cx: &mut Context) {
         if !self.committing && self.stalled.is_none() && self.failed.is_none() {
             self.committing = true;
@@ -402,7 +405,7 @@ impl Node {
         }
     }
 
-    /// The node ends in order: its clients are told, what is queued is written.
+    /// Stops the node in order: it disconnects its clients, and writes what is queued.
     pub fn stop(&mut self, cx: &mut Context, net: &mut crate::net::Net) {
         for worker in 0..self.workers.len() {
             let now = self.time(cx);
@@ -411,7 +414,7 @@ impl Node {
         }
     }
 
-    /// The reactors have ended: the log writes what it has.
+    /// Writes the rest of the log after the reactors have ended.
     pub fn close(&mut self) {
         while let Ok(Commit::Wrote { .. }) = self.writer.commit_once() {}
     }
@@ -422,7 +425,7 @@ impl Node {
         cx.report.check_invariants += 1;
     }
 
-    /// Messages that were dropped because a queue was full, as counted up to a second ago.
+    /// Number of messages that were dropped because a queue was full. Up to a second old.
     pub fn dropped(&self) -> u64 {
         self.node.published.iter().map(|published| published.counters().1.dropped_queue_full).sum()
     }

@@ -1,5 +1,5 @@
-//! What clients may expect of a broker, whatever happens on the way: nothing acknowledged is lost, nothing at QoS 2 comes twice,
-//! messages of one publisher keep their order, Wills come once and in time, what is over stays over.
+//! Expectations of clients. No acknowledged message is lost, no QoS 2 message arrives twice, messages of one publisher
+//! keep their order, Wills arrive once and in time, and expired or deleted state does not return.
 
 mod retained;
 mod wills;
@@ -15,72 +15,72 @@ use crate::schedule::{Micros, SECOND};
 
 pub use wills::{Ending, Will};
 
-/// Knows what was published, who was subscribed, and what arrived.
+/// Record of all publishes, subscriptions and arrivals.
 #[derive(Default)]
 pub struct Oracle {
     messages: Vec<Published>,
     sessions: Vec<View>,
-    /// By topic, the messages that may be the retained one.
+    /// Messages that may be the retained one, by topic.
     retained: BTreeMap<String, BTreeSet<usize>>,
     wills: BTreeMap<Link, Will>,
-    /// The node's time from which on no client may publish its Will.
+    /// Time of the node since which no client may publish its Will.
     wills_denied: Option<u64>,
-    /// When the node's process stood still, in its own time.
+    /// Time of the node at which its process was stopped, and at which it resumed.
     paused: (u64, u64),
-    /// The shared group has a member that stays.
+    /// True if the shared group has a member that stays.
     pub group_is_steady: bool,
-    /// Queues are small: a durable session that is away loses messages by rule, and Wills are dropped.
+    /// True if queues are small: durable sessions without a connection lose messages by rule, and Wills are dropped.
     pub tight: bool,
-    /// So does one that is connected and too slow.
+    /// True if connected sessions that are too slow also lose messages.
     pub impatient: bool,
-    /// What was to come and did not, where a rule may have dropped it.
+    /// Number of owed messages that did not arrive and may have been dropped by rule.
     pub missing_by_rule: u64,
-    /// How often each of its excuses held.
+    /// Number of times that each excuse was used.
     pub excused: Report,
 }
 
-/// A message's number is its payload.
+/// A published message. Its payload is its number.
 #[derive(Debug)]
 struct Published {
     topic: String,
     qos: QoS,
     payload: String,
-    /// In seconds.
+    /// Message Expiry Interval, seconds.
     expiry: Option<u32>,
-    /// The connections it was sent on, the first first.
+    /// Connections on which it was sent, in order.
     connections: Vec<Link>,
-    /// The node's time when it was sent last, at the latest.
+    /// Latest time of the node at which it was last sent.
     sent: u64,
     acknowledged: Option<Micros>,
     is_will: bool,
     deletes: bool,
     may_never_arrive: bool,
-    /// Its publisher's session may have been another when it was sent again.
+    /// True if its publisher may have repeated it in another session.
     may_come_twice: bool,
     /// Sessions that have to get it once it is acknowledged.
     owed: BTreeSet<usize>,
-    /// As `owed`, and a full queue may have dropped it since.
+    /// Sessions that have to get it unless a full queue has dropped it.
     owed_by_rule: BTreeSet<usize>,
-    /// The group has to.
+    /// True if the shared group has to get it.
     owed_to_group: bool,
     arrived_in_group: bool,
 }
 
-/// One session as its client knows it.
+/// State of one session as its client knows it.
 #[derive(Debug, Default)]
 pub struct View {
     pub connected: bool,
     pub durable: bool,
     began: Micros,
-    /// Granted, and not taken back since.
+    /// Granted subscriptions that are still valid.
     pub granted: BTreeMap<String, QoS>,
-    /// Ever asked for.
+    /// Filters that were ever requested.
     pub asked: BTreeSet<String>,
     arrived: BTreeSet<usize>,
-    /// Retained messages that a subscription has to bring, and that nobody has replaced since.
+    /// Retained messages that a subscription has to bring. Nobody has replaced them since.
     owed_retained: BTreeSet<usize>,
     at_qos_2: BTreeSet<usize>,
-    /// By publishing connection, topic, QoS of the publish and of the delivery: the last message that came for the first time.
+    /// Last first-time message by publishing connection, topic, QoS of the publish and QoS of the delivery.
     last: BTreeMap<(Link, String, QoS, QoS), usize>,
 }
 
@@ -92,12 +92,12 @@ pub struct OutgoingPublish {
     pub qos: QoS,
     pub retain: bool,
     pub expiry: Option<u32>,
-    /// The node's time.
+    /// Time of the node.
     pub at: u64,
 }
 
 pub const SHARE: &str = "$share/g/";
-/// How late a packet may be, milliseconds: slow links, partitions, readers that pause.
+/// Maximum delay of a packet by slow links, partitions and paused readers, milliseconds.
 const LATE_MS: u64 = 45_000;
 
 impl Oracle {
@@ -110,7 +110,8 @@ impl Oracle {
         self.sessions.len() - 1
     }
 
-    /// The client cannot tell whether this is still the same session: nothing is owed to it any more, and all may come again.
+    /// Renews a session that may be another one than before: the client cannot tell. No message is owed to it, and all
+    /// may arrive again.
     pub fn renew(&mut self, session: usize) -> usize {
         self.session_ends(session);
         let (began, asked) = (self.sessions[session].began, self.sessions[session].asked.clone());
@@ -122,12 +123,12 @@ impl Oracle {
         &mut self.sessions[session]
     }
 
-    /// The number that the next message will have.
+    /// Number of the next message.
     pub fn next_number(&self) -> usize {
         self.messages.len()
     }
 
-    /// The session is no more, or nobody can say: nothing is owed to it.
+    /// Ends a session, certainly or perhaps: no message is owed to it any more.
     pub fn session_ends(&mut self, session: usize) {
         self.sessions[session].granted.clear();
         self.sessions[session].owed_retained.clear();
@@ -153,12 +154,12 @@ impl Oracle {
         }
     }
 
-    /// A PUBLISH leaves its client.
+    /// Records a PUBLISH that leaves its client. Returns its number.
     pub fn publish(&mut self, outgoing: OutgoingPublish) -> usize {
         let OutgoingPublish { link, topic, payload, qos, retain, expiry, at } = outgoing;
         let number = self.messages.len();
         let deletes = retain && payload.is_empty();
-        // Without a payload it has no number to know it by.
+        // A deletion has no number by which it could be recognized.
         let owed = if deletes { BTreeSet::new() } else { self.wanted_by(&topic, qos) };
         let (owed, owed_by_rule) = owed
             .into_iter()
@@ -189,7 +190,7 @@ impl Oracle {
         number
     }
 
-    /// Sessions that were granted this at QoS 1 or 2.
+    /// Durable sessions that have a subscription for this topic at QoS 1 or 2.
     fn wanted_by(&self, topic: &str, qos: QoS) -> BTreeSet<usize> {
         let Ok(name) = TopicName::parse(topic) else { return BTreeSet::new() };
         let wants = |view: &View| {
@@ -199,16 +200,16 @@ impl Oracle {
             })
         };
         let sessions = self.sessions.iter().enumerate();
-        // A session that ends with its connection has no word for what a crash takes with it.
+        // Sessions that end with their connection have no guarantee after a crash.
         let owed = sessions.filter(|(_, view)| qos > QoS::AtMostOnce && view.durable && wants(view));
         owed.map(|(at, _)| at).collect()
     }
 
-    /// The client sends a message again on another connection.
+    /// Records that a client repeats a message on another connection.
     pub fn repeat(&mut self, number: usize, link: Link, at: u64, old: bool) {
         let message = &mut self.messages[number];
         if old {
-            // Before 5.0 it cannot be said when a message expires.
+            // MQTT 3.1.1 has no Message Expiry Interval.
             message.expiry = None;
         }
         message.connections.push(link);
@@ -220,7 +221,7 @@ impl Oracle {
         }
     }
 
-    /// Whether a durable session waits for it.
+    /// Returns whether a durable session waits for the message.
     pub fn is_owed(&self, number: usize) -> bool {
         !self.messages[number].owed.is_empty()
     }
@@ -230,17 +231,17 @@ impl Oracle {
         self.replaces(number);
     }
 
-    /// Nobody is owed a message whose publisher has given up on it, or was refused.
+    /// Cancels the debts of a message that was refused, or that its publisher has given up.
     pub fn abandoned(&mut self, number: usize) {
         self.messages[number].may_never_arrive = true;
     }
 
-    /// Its publisher sends it again, perhaps in another session than before: nobody can know it then.
+    /// Records that the publisher repeats the message, perhaps in another session. Then the node cannot recognize it.
     pub fn may_come_twice(&mut self, number: usize) {
         self.messages[number].may_come_twice = true;
     }
 
-    /// A message that its client takes for one that it has already, and that may be another.
+    /// Records a message that its client takes for a known one, and that may be another.
     pub fn may_have_come(&mut self, session: usize, got: &Message) {
         if let Some(number) = number_of(&got.payload) {
             self.excused.excused_doubtful += 1;
@@ -249,14 +250,14 @@ impl Oracle {
         }
     }
 
-    /// UNSUBSCRIBE or another SUBSCRIBE leaves: what is not acknowledged by now may come or not.
+    /// Records an UNSUBSCRIBE or another SUBSCRIBE: messages that are not acknowledged may arrive or not.
     pub fn unsubscribes(&mut self, session: usize, filter: &str) {
         self.sessions[session].granted.remove(filter);
         self.sessions[session].owed_retained.clear();
         if filter.starts_with('w') {
             self.will_is_unwanted(session);
         }
-        // A QoS 2 message that is sent again is answered at once, while the first may still be on its way.
+        // A repeated QoS 2 message is answered at once, while the first may still be on its way.
         let under_way = |message: &&mut Published| {
             message.acknowledged.is_none() || message.is_will || message.connections.len() > 1
         };
@@ -266,7 +267,7 @@ impl Oracle {
         }
     }
 
-    /// A message that its client takes as new, at this time of the node's. What is no message of ours is noise of hostile clients.
+    /// Checks a message that its client takes as new, at a time of the node. Messages of hostile clients are ignored.
     pub fn arrives(&mut self, report: &mut Report, session: usize, got: &Message, time: u64) {
         let Some(number) = number_of(&got.payload) else { return };
         assert!(number < self.messages.len(), "message {number} was never sent");
@@ -275,7 +276,7 @@ impl Oracle {
         assert!(message.payload == got.payload, "message {number} comes with another payload");
         assert!(got.qos <= message.qos, "message {number} comes at a higher QoS");
         if let (Some(expiry), Some(left)) = (message.expiry, got.expiry) {
-            assert!(left <= expiry, "message {number} lives longer than it was sent for");
+            assert!(left <= expiry, "message {number} has a longer expiry than it was sent with");
         }
         if let Some(expiry) = message.expiry {
             report.check_expiry += 1;
@@ -302,10 +303,11 @@ impl Oracle {
         );
         self.excused.excused_sent_again += u64::from(is_old && !message.is_will && !shared);
         if got.qos == QoS::ExactlyOnce {
-            // A publisher that gives up its session after it has sent a message again gives up knowing that it comes once.
+            // A publisher that gives up its session after it has repeated a message gives up the guarantee, too.
             let given_up = message.may_never_arrive && message.connections.len() > 1;
             let is_first = view.at_qos_2.insert(number);
-            // Exactly once is promised where both ends have durable sessions. To a group a crash may bring a message twice (docs/durability.md).
+            // Exactly once requires durable sessions on both ends. A shared group may get a message twice after a crash
+            // (docs/durability.md).
             let was_repeated = message.connections.len() > 1 || message.is_will;
             let may_be_twice = given_up || message.may_come_twice || shared || !view.durable && was_repeated;
             assert!(is_first || may_be_twice, "message {number} comes twice to session {session}");
@@ -325,7 +327,7 @@ impl Oracle {
         }
         let message = &self.messages[number];
         let view = &mut self.sessions[session];
-        // What was sent again may overtake; a group knows no order.
+        // A repeated message may overtake others, and groups have no order.
         if view.arrived.insert(number) && message.connections.len() == 1 && !shared && !message.is_will {
             let key = (message.connections[0], message.topic.clone(), message.qos, got.qos);
             let before = view.last.insert(key, number);
@@ -334,7 +336,7 @@ impl Oracle {
         }
     }
 
-    /// Everybody has had the time to get everything.
+    /// Asserts at the end that every owed message has arrived.
     pub fn check_all_arrived(&mut self, report: &mut Report) {
         self.missing_by_rule = 0;
         for (number, message) in self.messages.iter().enumerate() {
@@ -367,7 +369,7 @@ impl Oracle {
     }
 }
 
-/// The number of one of our messages: its digits, without what fills it up.
+/// Number in a payload, without the padding.
 fn number_of(payload: &str) -> Option<usize> {
     payload.trim_start_matches('.').parse().ok()
 }

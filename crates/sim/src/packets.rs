@@ -1,4 +1,4 @@
-//! Packets that a test owns: to be sent, and to be compared with what came.
+//! Owned packets for tests: to be sent, and to be compared with received ones.
 
 use mqtt::{
     Ack, Connect, Disconnect, Packet, PacketId, Properties, PropertiesBuf, Property, Publish, QoS,
@@ -22,7 +22,7 @@ pub enum Sent {
     Subscribe(Box<Subscribing>),
     SubAck(u16, Vec<ReasonCode>),
     Unsubscribe(u16, Vec<String>),
-    /// Without Reason Codes before 5.0.
+    /// UNSUBACK. MQTT 3.1.1 has no Reason Codes in it.
     UnsubAck(u16, Vec<ReasonCode>),
     PingReq,
     PingResp,
@@ -66,11 +66,11 @@ pub struct Subscribing {
     pub packet_id: u16,
     pub filters: Vec<(String, SubscriptionOptions)>,
     pub identifier: Option<u32>,
-    /// Who is to know of it before SUBACK: the User Property `suback`.
+    /// Value of the User Property `suback`: the nodes that have to know of it before SUBACK.
     pub level: Option<&'static str>,
 }
 
-/// A client of MQTT 5.0 whose session ends with its connection.
+/// Makes a CONNECT of MQTT 5.0 whose session ends with its connection.
 pub fn v5(client_id: &str) -> Connecting {
     Connecting {
         bridge: false,
@@ -87,12 +87,12 @@ pub fn v5(client_id: &str) -> Connecting {
     }
 }
 
-/// The same of MQTT 3.1.1.
+/// Makes a CONNECT of MQTT 3.1.1 whose session ends with its connection.
 pub fn v3(client_id: &str) -> Connecting {
     Connecting { version: Version::V3_1_1, ..v5(client_id) }
 }
 
-/// A client of `version` whose session stays for a day, or as long as the node lets it before 5.0.
+/// Makes a CONNECT of `version` whose session lasts a day, or in MQTT 3.1.1 as long as the node allows.
 pub fn durable(version: Version, client_id: &str) -> Connecting {
     let client = Connecting { version, ..v5(client_id) }.resumes();
     if version == Version::V5 { client.expiry(DAY) } else { client }
@@ -106,7 +106,7 @@ impl Connecting {
         self
     }
 
-    /// Without Clean Start, or with Clean Session 0.
+    /// Sets Clean Start or Clean Session to 0.
     pub fn resumes(mut self) -> Self {
         self.clean_start = false;
         self
@@ -205,7 +205,7 @@ impl Extend for PropertiesBuf {
     }
 }
 
-/// A QoS 0 message, unless more is said.
+/// Makes a QoS 0 message.
 pub fn message(topic: &str, payload: impl ToString) -> Message {
     Message { topic: topic.into(), payload: payload.to_string(), ..Message::default() }
 }
@@ -253,7 +253,7 @@ impl From<Message> for Sent {
     }
 }
 
-/// A SUBSCRIBE; filters follow.
+/// Makes a SUBSCRIBE without filters.
 pub fn subscribe(packet_id: u16) -> Subscribing {
     Subscribing { packet_id, filters: Vec::new(), identifier: None, level: None }
 }
@@ -268,13 +268,13 @@ impl Subscribing {
         self
     }
 
-    /// At QoS 2, with this Retain Handling.
+    /// Adds a filter at QoS 2 with this Retain Handling.
     pub fn retain_handling(self, filter: &str, retain_handling: RetainHandling) -> Self {
         let qos = QoS::ExactlyOnce;
         self.with(filter, SubscriptionOptions { qos, retain_handling, ..SubscriptionOptions::default() })
     }
 
-    /// Asks for a level of SUBACK, in 5.0.
+    /// Requests a level of SUBACK, in 5.0.
     pub fn level(mut self, level: &'static str) -> Self {
         self.level = Some(level);
         self
@@ -335,7 +335,7 @@ pub fn unsubscribe(id: u16, filters: &[&str]) -> Sent {
     Sent::Unsubscribe(id, filters.iter().map(|filter| (*filter).to_owned()).collect())
 }
 
-/// Without Reason Codes in 3.1.1, where UNSUBACK has none.
+/// Makes an UNSUBACK. MQTT 3.1.1 has no Reason Codes in it.
 pub fn unsuback(version: Version, id: u16, reasons: &[ReasonCode]) -> Sent {
     Sent::UnsubAck(id, if version == Version::V5 { reasons.into() } else { Vec::new() })
 }
@@ -344,7 +344,7 @@ pub fn disconnect(reason: ReasonCode) -> Sent {
     Sent::Disconnect { reason, expiry: None }
 }
 
-/// An orderly DISCONNECT.
+/// Makes a DISCONNECT with the reason Success.
 pub fn goodbye() -> Sent {
     disconnect(ReasonCode::Success)
 }
@@ -387,7 +387,7 @@ impl Sent {
         assert!(written, "a client cannot send {self:?} in {version:?}");
     }
 
-    /// What a packet from the server says.
+    /// Converts a packet from the server.
     pub fn from_server(packet: &Packet<'_>) -> Self {
         let reasons = |ack: &SubAck<'_>| {
             let reason = |byte: &u8| ReasonCode::try_from(*byte).expect("a known Reason Code");

@@ -1,4 +1,4 @@
-//! What a seed decides before anything happens: the node, its clients, and when what goes wrong.
+//! Plan of a seed: the node, its clients, and the times of all faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,44 +9,44 @@ use crate::node::Setup;
 use crate::random::Random;
 use crate::schedule::{MILLI, Micros, SECOND};
 
-/// What goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The power goes.
+    /// Cuts the power.
     Cut,
-    /// The power goes while the disk is at its so-manieth operation from now on.
+    /// Cuts the power in the disk operation of this number from now on.
     CutInOperation(u64),
-    /// `kill -9`.
+    /// Kills the process (`kill -9`).
     Kill,
-    /// An orderly stop.
+    /// Stops the node in order.
     Stop,
-    /// The disk has room for so many bytes more, and for so long.
+    /// Limits the room on the disk to so many more bytes, for a time.
     Full { room: u64, time: Micros },
-    /// One write finds no room.
+    /// Lets one write find no room.
     WriteFull(u64),
-    /// A sync fails; the node is restarted later.
+    /// Fails a sync. The node is restarted later.
     SyncFails { after: u64, restart: Micros },
-    /// Somebody sets the wall clock.
+    /// Sets the wall clock.
     ClockJump,
-    /// The process stands still for so long.
+    /// Stops the process for a time, like SIGSTOP.
     PauseProcess { time: Micros },
-    /// No client may publish its Will any more.
+    /// Denies all clients the right to publish their Wills.
     DenyWills,
-    /// A client cannot be reached for so long.
+    /// Makes a client unreachable for a time.
     Partition { client: usize, time: Micros },
-    /// A client's connection is lost.
+    /// Loses a client's connection.
     LoseConnection { client: usize },
 }
 
 pub struct Plan {
     pub setup: Setup,
-    /// Rule-abiding clients, and hostile ones.
+    /// Number of clients that keep to the protocol, and of hostile ones.
     pub clients: usize,
     pub hostile: usize,
-    /// When no more goes wrong.
+    /// Time of the last fault.
     pub length: Micros,
     pub faults: Vec<(Micros, Fault)>,
-    /// Queues are small.
+    /// True if queues are small.
     pub tight: bool,
 }
 
@@ -59,7 +59,7 @@ impl Plan {
         settings.shared.strategy = *random.pick(&SharedStrategy::ALL);
         settings.queue.messages_max = if tight { 3 } else { 1_000_000 };
         if seed % 16 == 15 {
-            // Nobody loses patience.
+            // No client is disconnected for a full queue.
             settings.queue.full_wait = Duration::from_secs(100_000);
             settings.queue.full_wait_total = settings.queue.full_wait;
         }
@@ -90,15 +90,15 @@ impl Plan {
         let mut faults: Vec<_> =
             (0..count).map(|_| (random.draw() % length, Fault::any(random, clients))).collect();
         if seed % 16 == 7 {
-            // Counters end with the process.
+            // The counter of dropped messages ends with the process.
             faults.retain(|(_, fault)| !fault.is_deadly());
         }
         if seed % 2 == 1 && !tight {
-            // A connection often ends before the retained messages of a subscription have come.
+            // A connection often ends before the retained messages of a subscription have arrived.
             setup.settings.retained.scanned_per_second = SLOW_LOOKS;
         }
         if seed % 4 == 2 {
-            // Longer than 1.5 keep alives.
+            // Longer than 1.5 times the Keep Alive.
             let time = (8 + random.below(8) as u64) * SECOND;
             faults.push((random.draw() % length, Fault::PauseProcess { time }));
         }
@@ -110,18 +110,18 @@ impl Plan {
     }
 }
 
-/// Looks at retained messages in a second of a node that is slow with them.
+/// Retained messages that a slow node scans per second.
 const SLOW_LOOKS: u32 = 20;
 
 impl Plan {
-    /// Retained messages come so slowly that connections often end before all have come.
+    /// Returns whether retained messages arrive so slowly that connections often end before that.
     pub fn is_slow_with_retained(&self) -> bool {
         self.setup.settings.retained.scanned_per_second == SLOW_LOOKS
     }
 }
 
 impl Fault {
-    /// Whether the node's process ends by it.
+    /// Returns whether the fault ends the node's process.
     fn is_deadly(self) -> bool {
         !matches!(
             self,

@@ -1,6 +1,6 @@
-//! Numbers that depend on a seed alone, so that a failure can be repeated.
+//! Random numbers that depend on the seed only, so that failures can be repeated.
 
-/// splitmix64.
+/// Generator of random numbers (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -17,7 +17,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// One of `0..end`; 0 when that is empty.
+    /// Random number in `0..end`; 0 when that is empty.
     pub fn below(&mut self, end: usize) -> usize {
         (self.draw() % end.max(1) as u64) as usize
     }

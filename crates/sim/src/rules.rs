@@ -1,22 +1,20 @@
-//! Access rules that can change while a simulation runs: whether clients may publish their Wills.
+//! Access rules that can change during a simulation: whether clients may publish their Wills.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use broker::access::{
-    Access, Action, AuthReply, AuthResult, Credentials, Identity, Permission, RetryAuthorize,
-};
+use broker::access::{Access, Action, AuthReply, AuthResult, Credentials, Identity, Permission, RetryAuthorize};
 
 /// Topic of all Wills.
 pub const WILL_TOPIC: &str = "w/y";
 
-/// Everything is allowed until Wills are denied.
+/// Access rules that allow everything until Wills are denied.
 #[derive(Debug, Default)]
 pub struct Rules {
     generation: AtomicU64,
 }
 
 impl Rules {
-    /// From now on no client may publish a Will.
+    /// Denies all further Wills.
     pub fn deny_wills(&self) {
         self.generation.store(1, Ordering::SeqCst);
     }

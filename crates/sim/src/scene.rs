@@ -1,4 +1,4 @@
-//! What clients act on: the node, the network, the oracle.
+//! Parts of the simulation that clients use: the node, the network, the oracle.
 
 use std::collections::BTreeMap;
 
@@ -16,36 +16,36 @@ pub struct Scene {
     /// `None` while its process does not run.
     pub node: Option<Node>,
     pub oracle: Oracle,
-    /// The node's time when it died, or when it will at least begin.
+    /// Time of the node at its death. Its next incarnation begins at this time or later.
     pub stopped_at: u64,
-    /// Lives that are over: the first connection that was not theirs any more, and the node's time when they ended.
+    /// Past incarnations: the first link after theirs, and the time of the node at which they ended.
     pub past: Vec<(Link, u64)>,
-    /// Bytes of connections up to the end of their DISCONNECT.
+    /// Number of bytes of each connection up to the end of its DISCONNECT.
     pub goodbyes: BTreeMap<Link, u64>,
-    /// Nothing goes wrong any more, and nothing new is begun.
+    /// True after the last fault: nothing new is begun.
     pub healing: bool,
 }
 
 impl Scene {
-    /// The node's time; while it does not run, when it stopped.
+    /// Time of the node. While it does not run, the time at which it stopped.
     pub fn time(&self) -> u64 {
         self.node.as_ref().map_or(self.stopped_at, |node| node.time(&self.cx).0)
     }
 
-    /// The node's time for what comes on a connection: of one that an earlier life had, when that ended. What is under way may
-    /// arrive long after, when the node's time is another.
+    /// Time of the node for data on a connection. For a connection of a past incarnation, it is the end of that one.
+    /// Data may arrive long after that, when the clock of the node has another time.
     pub fn time_on(&self, link: Link) -> u64 {
         let ended = self.past.iter().find(|(first, _)| link < *first);
         ended.map_or_else(|| self.time(), |(_, time)| *time)
     }
 
-    /// The node's life is over, at this time of its own.
+    /// Ends the node's incarnation at this time of its own.
     pub fn end_incarnation(&mut self, time: u64) {
         self.stopped_at = time;
         self.past.push((self.net.opened(), time));
     }
 
-    /// A connection to the node; nobody answers while it does not run.
+    /// Opens a connection to the node. Returns `None` while that does not run.
     pub fn connect(&mut self, client: usize) -> Option<Link> {
         let node = self.node.as_mut()?;
         let link = self.net.open(client);
@@ -67,7 +67,7 @@ impl Scene {
     }
 }
 
-/// A packet in a line, without what fills its payload up.
+/// Formats a packet in one line, without the padding of its payload.
 pub fn brief(packet: &Sent) -> String {
     let mut text = format!("{packet:?}").replace("....", "");
     if text.len() > 400 {

@@ -1,4 +1,4 @@
-//! Virtual time, and what happens when.
+//! Virtual time, and the schedule of events.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,42 +14,42 @@ pub type Micros = u64;
 pub const MILLI: Micros = 1_000;
 pub const SECOND: Micros = 1_000_000;
 
-/// What can happen. What belongs to a life of the node does nothing in another.
+/// An event. Events of one incarnation of the node do nothing in another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The node's process starts.
+    /// Starts the node's process.
     Start,
-    /// A reactor has something to do by itself.
+    /// Runs a turn of a reactor by timer.
     Turn { incarnation: u32, worker: usize },
-    /// The next batch from one reactor reaches another.
+    /// Delivers the next batch of one reactor to another.
     Batch { incarnation: u32, from: usize, to: usize },
-    /// The next letter of the log reaches a reactor.
+    /// Delivers the next command of the log to a reactor.
     WorkerCommand { incarnation: u32, worker: usize },
-    /// The log's thread writes what is queued.
+    /// Commits the queued records of the log.
     Commit { incarnation: u32 },
-    /// The log's other thread makes room.
+    /// Lets the log's keeper free segments.
     Keep { incarnation: u32 },
-    /// A reader of the log gets to its next request.
+    /// Handles the next request of a reader of the log.
     Read { incarnation: u32, reader: usize },
-    /// The node's time is written down.
+    /// Records the node's time.
     Note { incarnation: u32 },
-    /// The next piece arrives at one end of a connection.
+    /// Delivers the next piece to one end of a connection.
     Arrive { link: Link, direction: Direction },
-    /// One end learns that the connection is gone.
+    /// Reports the loss of a connection to one end.
     Lost { link: Link, direction: Direction },
-    /// A client does something.
+    /// Lets a client act.
     Act { client: usize },
-    /// The node's process ends, one way or another.
+    /// Ends the node's process.
     End { incarnation: u32 },
-    /// The disk has room again.
+    /// Frees the disk.
     Room,
-    /// A process that stood still has read what had come meanwhile.
+    /// Ends a stop of the process: it has read all data that arrived meanwhile.
     ReadAll { incarnation: u32 },
-    /// The next fault of the plan.
+    /// Causes the next fault of the plan.
     Fault { number: usize },
-    /// What only happens where there are several nodes.
+    /// Event of simulated clusters only.
     SimCluster(Step),
-    /// What only happens among replicas that agree.
+    /// Event of consensus groups only.
     Quorum(crate::quorum::Step),
 }
 
@@ -69,11 +69,11 @@ impl Event {
     }
 }
 
-/// What will happen, by its time. What happens at one time happens in an order of the seed's.
+/// Scheduled events by time. Events of one time have a random order.
 #[derive(Default)]
 pub struct Schedule {
     now: Micros,
-    /// Small, for they are moved about: of each event when it happens, what orders it among those of that time, and where it is.
+    /// Time and tie of each event, and its key. Entries are small because the heap moves them.
     due: BinaryHeap<Reverse<(u128, usize)>>,
     events: Slab<Event>,
     handled: u64,
@@ -84,12 +84,12 @@ impl Schedule {
         self.now
     }
 
-    /// Events so far.
+    /// Number of events so far.
     pub fn handled(&self) -> u64 {
         self.handled
     }
 
-    /// `tie` orders what happens at one time.
+    /// Schedules an event. `tie` orders events of one time.
     pub fn at(&mut self, at: Micros, tie: u64, event: Event) {
         let at = at.max(self.now);
         self.due.push(Reverse((u128::from(at) << 64 | u128::from(tie), self.events.insert(event))));
@@ -108,7 +108,7 @@ impl Schedule {
         Some(self.events.remove(key))
     }
 
-    /// Nothing happens until then.
+    /// Advances the time. No event may be scheduled before that.
     pub fn pass_to(&mut self, now: Micros) {
         self.now = self.now.max(now);
     }

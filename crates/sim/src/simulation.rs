@@ -1,4 +1,4 @@
-//! One seed, from outside.
+//! Simulation of one seed.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,36 +9,36 @@ use crate::report::Report;
 use crate::trace::Trace;
 use crate::world::World;
 
-/// What a seed does, and whether anything was wrong.
+/// Parameters of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Simulation {
     pub seed: u64,
     pub shape: Shape,
-    /// Whether what happened is wanted as text.
+    /// True if the trace is recorded.
     pub trace: bool,
-    /// What the log is made to do wrong.
+    /// Mutation to activate.
     #[cfg(feature = "trial")]
     pub mutation: Option<crate::Mutation>,
 }
 
-/// What there is in a simulation.
+/// Kind of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// One node on a disk that fails.
+    /// One node on a disk with faults.
     Node,
-    /// Some nodes, some clients.
+    /// Several nodes and clients.
     Cluster,
     /// Five nodes, 50 clients, five minutes, 20 faults or more.
     FullCluster,
-    /// Replicas that agree on a log.
+    /// Replicas of a consensus group.
     Quorum,
 }
 
-/// Something was wrong.
+/// A failed simulation.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub seed: u64,
-    /// What.
+    /// Message of the check that failed.
     pub why: String,
 }
 
@@ -53,10 +53,10 @@ impl Simulation {
         }
     }
 
-    /// Runs it; also returns its trace.
+    /// Runs the simulation. Also returns its trace.
     ///
     /// # Errors
-    /// [`Failure`]. Whatever panics on the way, in the product or in a check, is one.
+    /// [`Failure`], for any panic in the product or in a check.
     pub fn run(&self) -> (Result<Report, Failure>, Vec<String>) {
         let trace = if self.trace { Trace::on() } else { Trace::default() };
         #[cfg(feature = "trial")]
@@ -85,13 +85,13 @@ impl Simulation {
             Ok(()) => Ok(world.report()),
             Err(panic) => Err(Failure { seed: self.seed, why: text_of(&*panic) }),
         };
-        // What panicked may not be fit to be dropped.
+        // The destructor of a simulation that panicked may panic, too.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(world)));
         (dropped.map_or_else(|_| result.clone(), |()| result.clone()), lines)
     }
 }
 
-/// What a seed is run in.
+/// A simulation that can be run.
 trait Run {
     fn run(&mut self);
     fn report(&self) -> Report;

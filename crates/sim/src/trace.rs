@@ -1,8 +1,8 @@
-//! What happened, readable, when somebody wants to know.
+//! Readable trace of a simulation.
 
 use crate::schedule::Micros;
 
-/// Lines with their virtual time; none unless asked for, since formatting them costs more than the run.
+/// Lines with their virtual time. Off by default, because formatting costs more than the simulation.
 #[derive(Default)]
 pub struct Trace {
     lines: Option<Vec<String>>,

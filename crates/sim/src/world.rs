@@ -1,4 +1,5 @@
-//! One simulation: a node through all its lives, its clients, and what goes wrong; then healing, and a last crash.
+//! One simulation: a node over all its incarnations, its clients, and faults. It ends with a time without faults, and a
+//! last crash.
 
 mod faults;
 mod flips;
@@ -26,25 +27,25 @@ pub struct World {
     plan: Plan,
     clients: Vec<Client>,
     hostile: Vec<Hostile>,
-    /// Lives that began.
+    /// Number of incarnations that began.
     incarnations: u32,
-    /// Connections that the node had when it died, until it begins again.
+    /// Connections that the node had when it died, until its next start.
     orphaned: Vec<(Link, Ending)>,
-    /// Wills taken back, and when that was: durable some time later.
+    /// Wills that were cancelled, with the time. The cancellation is durable some time later.
     taken_back: VecDeque<(Micros, Link)>,
-    /// The operation of the disk at which the power goes.
+    /// Number of the disk operation in which the power is cut.
     cut_at: Option<u64>,
-    /// The node's process will end soon.
+    /// True if the node's process ends soon.
     ending: bool,
-    /// It ends in order.
+    /// True if it is stopped in order.
     stopping: bool,
     died_at: Micros,
     same_boot: bool,
-    /// Between a failure of the disk and the restart.
+    /// Time between a failure of the disk and the restart.
     restart_after: Micros,
-    /// Messages dropped by rule, in lives that are over.
+    /// Number of messages that past incarnations dropped by rule.
     dropped: u64,
-    /// Somebody who looks at all retained messages.
+    /// Client that reads all retained messages.
     reader: Option<Reader>,
 }
 
@@ -103,10 +104,10 @@ impl World {
         self.plan.setup.mutation = Some(mutation);
     }
 
-    /// Runs it all.
+    /// Runs the simulation.
     ///
     /// # Panics
-    /// When something is wrong.
+    /// Panics when a check fails.
     pub fn run(&mut self) {
         let cx = &mut self.scene.cx;
         cx.report.seeds = 1;
@@ -212,7 +213,7 @@ impl World {
         }
     }
 
-    /// Until when a process stands still that something is for.
+    /// Time until which the process that an event is for stands still.
     fn waits_until(&self, event: &Event) -> Option<Micros> {
         let node = self.scene.node.as_ref()?;
         let is_for_it = match event {
@@ -253,7 +254,7 @@ impl World {
         scene.cx.after(delay, Event::Act { client: number });
     }
 
-    /// After each event: who was closed, whether the power is off, whether anybody is served twice.
+    /// Checks after each event for ended connections, a power cut, and clients that are served twice.
     fn check_after_event(&mut self) {
         self.notice_failures();
         let Some(node) = &mut self.scene.node else { return };
@@ -267,7 +268,7 @@ impl World {
         self.check_one_connection_each();
     }
 
-    /// The node has ended a connection, and had taken so many bytes of it.
+    /// Handles the end of a connection by the node, which had taken this number of bytes from it.
     fn node_ended(&mut self, link: Link, taken: u64) {
         let time = self.scene.time();
         let goodbye = self.scene.goodbyes.get(&link).is_some_and(|bytes| taken >= *bytes);
@@ -287,7 +288,7 @@ impl World {
         }
     }
 
-    /// [MQTT-3.1.4-3]
+    /// Asserts that each Client Identifier has one connection [MQTT-3.1.4-3].
     fn check_one_connection_each(&mut self) {
         for client in &self.clients {
             let served = &client.served;
@@ -297,5 +298,5 @@ impl World {
     }
 }
 
-/// What a client did so long ago is durable, unless the disk is full or has failed.
+/// Time after which an action of a client is durable, unless the disk is full or has failed.
 const DURABLE_AFTER: Micros = 30 * SECOND;

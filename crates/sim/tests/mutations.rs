@@ -1,13 +1,13 @@
-//! The simulator is worth something only if it notices a product that does it wrong. All of the list: `cargo xtask sim --mutations`.
+//! Tests that the simulator notices mutations of the product. `cargo xtask sim --mutations` tries all of them.
 
 use sim::{Mutation, Simulation, Trial};
 
-/// One after the other: a fault is put into the whole process.
+/// One test for all, because a mutation applies to the whole process.
 #[test]
-fn faults_in_the_product_are_noticed() {
+fn mutations_of_the_product_are_noticed() {
     for trial in Trial::all() {
         assert!(trial.is_detected(true), "{} is not noticed in its scenario", trial.mutation);
-        assert!(!trial.is_detected(false), "something else is noticed in the scenario of {}", trial.mutation);
+        assert!(!trial.is_detected(false), "the scenario of {} fails without the mutation", trial.mutation);
     }
     let product = [
         shard::Mutation::AcknowledgeEarly,

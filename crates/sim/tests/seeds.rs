@@ -1,9 +1,9 @@
-//! A few seeds, and that a seed says everything.
+//! Tests of a few seeds, and that the same seed has the same result.
 
 use sim::{Report, Shape, Simulation};
 
 #[test]
-fn some_seeds_find_nothing_wrong() {
+fn some_seeds_of_a_node_pass() {
     let mut all = Report::default();
     for seed in 0..12 {
         let (result, _) = Simulation::of(seed).run();
@@ -13,7 +13,7 @@ fn some_seeds_find_nothing_wrong() {
 }
 
 #[test]
-fn some_clusters_find_nothing_wrong() {
+fn some_seeds_of_clusters_pass() {
     let mut all = Report::default();
     for seed in 0..8 {
         let (result, _) = Simulation { shape: Shape::Cluster, ..Simulation::of(seed) }.run();
@@ -23,7 +23,7 @@ fn some_clusters_find_nothing_wrong() {
 }
 
 #[test]
-fn some_quorums_find_nothing_wrong() {
+fn some_seeds_of_consensus_groups_pass() {
     let mut all = Report::default();
     for seed in 0..12 {
         let (result, _) = Simulation { shape: Shape::Quorum, ..Simulation::of(seed) }.run();
@@ -33,7 +33,7 @@ fn some_quorums_find_nothing_wrong() {
 }
 
 #[test]
-fn the_same_seed_does_the_same() {
+fn the_same_seed_has_the_same_result() {
     let (node, cluster, quorum) = (Shape::Node, Shape::Cluster, Shape::Quorum);
     let seeds = [(node, 3), (node, 7), (node, 20), (cluster, 1), (cluster, 2), (quorum, 1), (quorum, 5)];
     for (shape, seed) in seeds {

@@ -1,23 +1,23 @@
-//! The command line.
+//! Command line of the example.
 
 pub const HELP: &str = "\
 Usage: cargo xtask sim [--seeds N] [--seed S] [--step N] [--minutes M] [--threads T] [--cluster | --full | --quorum] [--trace | --mutations]
 
-  --seeds N     simulations to run, 1000 if not given
-  --seed S      the first seed, 0 if not given
-  --step N      from one seed to the next, 1 if not given: --cluster --seed 1 --step 4 takes those whose cores agree on the members
-  --minutes M   ends after so long, whatever is left
-  --threads T   simulations at one time; as many as there are processors if not given
-  --cluster     several nodes, and what goes wrong between them
-  --full        the same with five nodes, 50 clients, five minutes and 20 faults or more each
-  --quorum      replicas that agree on a log
-  --trace       prints what happens, for one seed
-  --mutations   instead: puts faults into the product, one after the other, and tries up to N seeds with each; with --cluster or
-                --quorum only those that are to be noticed there";
+  --seeds N     number of simulations, 1000 by default
+  --seed S      first seed, 0 by default
+  --step N      difference between two seeds, 1 by default; --cluster --seed 1 --step 4 runs only clusters with a meta group
+  --minutes M   stop after this time, whatever is left
+  --threads T   number of simulations at one time, by default one per processor
+  --cluster     simulate several nodes, and faults between them
+  --full        simulate clusters of five nodes, with 50 clients, for five minutes and with at least 20 faults each
+  --quorum      simulate the replicas of one consensus group
+  --trace       print all events of one seed
+  --mutations   instead, build each mutation into the product, and run up to N seeds with it; with --cluster or --quorum,
+                only the mutations that have to be noticed there";
 
 use sim::Shape;
 
-/// What is to be done.
+/// Arguments of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Arguments {
     pub seeds: u64,
@@ -31,8 +31,10 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// Parses the arguments.
+    ///
     /// # Errors
-    /// What is wrong with it.
+    /// The argument that is unknown, or whose number is missing or invalid.
     pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let mut parsed = Self {
@@ -48,8 +50,8 @@ impl Arguments {
         let mut seeds = None;
         while let Some(argument) = arguments.next() {
             let mut number = || {
-                let text = arguments.next().ok_or_else(|| format!("{argument} wants a number"))?;
-                text.parse::<u64>().map_err(|_| format!("{argument} wants a number, not {text}"))
+                let text = arguments.next().ok_or_else(|| format!("{argument} needs a number"))?;
+                text.parse::<u64>().map_err(|_| format!("{argument} needs a number, not {text}"))
             };
             match argument.as_str() {
                 "--seeds" => seeds = Some(number()?),

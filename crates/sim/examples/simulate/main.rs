@@ -5,7 +5,7 @@ mod search;
 
 use std::process::ExitCode;
 
-/// As in the product: a simulation asks for memory millions of times.
+/// Allocator of the product: a simulation allocates memory millions of times.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -17,7 +17,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // A panic is what a check says: it is told with its seed, once.
+    // A failed check panics. The search prints its message once, with the seed.
     std::panic::set_hook(Box::new(|_| ()));
     search::run(&arguments)
 }

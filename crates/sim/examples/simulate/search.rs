@@ -1,4 +1,4 @@
-//! Many seeds on some threads, what they found, and what they tested.
+//! Runs many seeds on several threads, and prints failures and counters.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,11 +10,11 @@ use sim::{Failure, Report, Shape, Simulation};
 
 use crate::arguments::Arguments;
 
-/// Between two lines of progress.
+/// Time between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(10);
-/// Wrong seeds after which no more are tried.
+/// Number of failed seeds after which the search stops.
 const WRONG_MAX: usize = 10;
-/// Lines of a trace that are shown with a failure.
+/// Lines of the trace that are printed with a failure.
 const LINES: usize = 60;
 
 #[derive(Default)]
@@ -91,8 +91,8 @@ fn finish(shape: Shape, report: &Report, wrong: &[Failure], took: Duration) -> E
     }
 }
 
-/// Prints how often the places were reached where faults can be put into the product. Returns those that were not, after enough seeds; but for those
-/// that a scenario reaches, or a test of `link`.
+/// Prints how often the place of each mutation in the product was reached. Returns those that were not reached after
+/// enough seeds, except those that a scenario or a test of `link` reaches.
 #[cfg(feature = "trial")]
 fn unreached(shape: Shape, seeds: u64) -> Vec<String> {
     let mut never = Vec::new();
@@ -112,7 +112,7 @@ fn unreached(_: Shape, _: u64) -> Vec<String> {
     Vec::new()
 }
 
-/// What is wrong, how it came to it, and the command that shows it again.
+/// Prints the trace and the message of a failure, and the command that repeats it.
 fn show(shape: Shape, failure: &Failure) {
     let (_, lines) = Simulation { shape, trace: true, ..Simulation::of(failure.seed) }.run();
     for line in &lines[lines.len().saturating_sub(LINES)..] {
@@ -143,7 +143,7 @@ fn trace(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Tries seeds with each fault in the product until one is noticed.
+/// Runs seeds with each mutation until one fails.
 #[cfg(feature = "trial")]
 fn mutations(arguments: &Arguments) -> ExitCode {
     let mut missed = 0;

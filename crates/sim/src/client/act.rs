@@ -1,4 +1,4 @@
-//! What a client does by itself.
+//! Actions of a client.
 
 use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
 use mqtt::{QoS, Version};
@@ -12,14 +12,14 @@ use crate::scene::Scene;
 use crate::schedule::SECOND;
 
 impl Client {
-    /// Does one thing.
+    /// Takes one random action.
     pub fn act(&mut self, scene: &mut Scene) {
         let Some(connection) = &self.connection else { return self.connects(scene) };
         if !connection.accepted && connection.clean {
-            return; // Whoever asks for a clean start waits to hear of it.
+            return; // // After a Clean Start it waits for CONNACK.
         }
         if !connection.accepted {
-            // CONNACK takes long: it may give up, or try elsewhere.
+            // CONNACK takes long: the client may give up, or connect again.
             return match scene.cx.random.below(20) {
                 0 => self.drop_connection(scene),
                 1 => self.connects(scene),
@@ -41,10 +41,10 @@ impl Client {
         }
     }
 
-    /// Does what is left to do.
+    /// Finishes the client's open actions at the end of a simulation.
     pub fn heals(&mut self, scene: &mut Scene) {
         match &self.connection {
-            // Also whoever may have a session it no longer wants: what waits there is for others.
+            // A client that may have an unwanted session connects, too: the messages in its queue are for others.
             None => {
                 if self.kind == Kind::Steady || self.must_clean || self.session.is_some() {
                     self.connects(scene);
@@ -59,7 +59,7 @@ impl Client {
         }
     }
 
-    /// Whether there is nothing to wait for.
+    /// Returns whether the client waits for nothing.
     pub fn is_quiet(&self) -> bool {
         match &self.connection {
             None => self.kind != Kind::Steady && !self.must_clean && self.session.is_none(),
@@ -78,7 +78,7 @@ impl Client {
         let waits = self.connection.as_ref().is_some_and(|connection| !connection.accepted);
         let Some(link) = scene.connect(self.number) else { return };
         if self.connection.is_some() {
-            // It leaves the old connection to the server, and looks at it no more.
+            // The client ignores the old connection from now on, and leaves it to the server.
             scene.cx.report.takeovers += 1;
             self.end_connection(scene);
         }
@@ -89,7 +89,7 @@ impl Client {
         let durable = !clean || self.kind == Kind::Brief || scene.cx.random.percent(60);
         let mut version = self.version(scene);
         if clean && durable {
-            version = Version::V5; // Clean Session is both.
+            version = Version::V5; // // Clean Session discards the session at the end, too.
         }
         if clean {
             self.must_clean = true;
@@ -123,7 +123,7 @@ impl Client {
             };
             self.with_will.push(link);
             if waits || !self.abandoned_connections.is_empty() {
-                // A CONNECT before it may arrive after it.
+                // An earlier CONNECT may arrive after this one.
                 scene.oracle.will_is_overtaken(link, began, false);
             }
         }
@@ -151,7 +151,7 @@ impl Client {
         self.end_connection(scene);
     }
 
-    /// Stops reading, or goes on.
+    /// Stops reading, or resumes it.
     fn pauses(&mut self, scene: &mut Scene) {
         let Some(connection) = &mut self.connection else { return };
         connection.reads = !connection.reads;
@@ -175,14 +175,14 @@ impl Client {
             let qos = *random.pick(&[AtMostOnce, AtLeastOnce, ExactlyOnce, ExactlyOnce]);
             filters.push((filter, qos));
         }
-        // Members whose sessions end with their connection take with them what a crash finds there.
+        // Members whose session ends with their connection would take messages with them after a crash.
         if self.kind == Kind::Steady || connection.expiry == LONG && random.percent(20) {
             filters.push((format!("{SHARE}s/#"), *random.pick(&[AtLeastOnce, ExactlyOnce])));
         }
         self.subscribes_to(scene, filters);
     }
 
-    /// Subscribes to all that is retained, again if it has.
+    /// Subscribes to all retained messages, again if it is subscribed already.
     pub fn asks_for_retained(&mut self, scene: &mut Scene) {
         if self.connection.as_ref().is_some_and(|connection| connection.accepted) {
             self.subscribes_to(scene, vec![("r/#".to_owned(), ExactlyOnce)]);
@@ -192,11 +192,11 @@ impl Client {
     fn subscribes_to(&mut self, scene: &mut Scene, filters: Vec<(String, QoS)>) {
         let (Some(connection), Some(session)) = (&mut self.connection, &mut self.session) else { return };
         session.next_id = session.next_id % 60_000 + 1;
-        // Apart from those of publishes.
+        // Subscriptions use other Packet Identifiers than publishes.
         let id = 61_000 + session.next_id % 4_000;
         let mut packet = subscribe(id);
         for (filter, qos) in &filters {
-            // Until it is granted again, what it is owed at is unknown.
+            // Until SUBACK, the QoS of the subscription is unknown.
             scene.oracle.unsubscribes(session.view, filter);
             scene.oracle.session(session.view).asked.insert(filter.clone());
             let earlier = connection.asked.iter_mut().flat_map(|(_, asked)| asked);
@@ -239,7 +239,7 @@ impl Client {
         let own = format!("r/{}", self.number);
         let topic = if retains { own.as_str() } else { random.pick(&TOPICS) };
         let number = scene.oracle.next_number();
-        // Now and then one that is too large to be copied for each receiver, or for a segment.
+        // Some payloads are too large to be copied for each receiver, or for a segment.
         let width = if random.percent(4) { 1 + random.below(20_000) } else { 1 };
         let deletes = retains && random.percent(30);
         let payload = if deletes { String::new() } else { format!("{number:.>width$}") };
@@ -283,7 +283,7 @@ impl Client {
         }
     }
 
-    /// When it acts again.
+    /// Time until the next action, microseconds.
     pub fn pace(&self, scene: &mut Scene) -> u64 {
         let mean = if scene.healing { SECOND / 10 } else { SECOND / 2 };
         scene.cx.between(1_000, 2 * mean)

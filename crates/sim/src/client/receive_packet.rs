@@ -1,4 +1,4 @@
-//! What a client makes of what comes.
+//! Packets that a client receives.
 
 use mqtt::QoS::{AtLeastOnce, ExactlyOnce};
 use mqtt::ReasonCode;
@@ -8,9 +8,9 @@ use crate::oracle::SHARE;
 use crate::packets::{Sent, puback, pubcomp, pubrec, pubrel};
 use crate::scene::Scene;
 
-/// How long before its time a session may end, milliseconds: what a client does not see.
+/// Time by which a session may expire early, milliseconds: the client does not see the exact moment.
 const EARLY_MS: u64 = 100;
-/// How long after it one may be found.
+/// Time by which a session may expire late, milliseconds.
 const LATE_MS: u64 = 3_000;
 
 impl Client {
@@ -18,12 +18,12 @@ impl Client {
         let Some(connection) = &mut self.connection else { return };
         if let Sent::ConnAck { session_present, reason } = packet {
             if reason != ReasonCode::Success {
-                return; // Overtaken by another of its own connections, or the disk has failed; the end of this one follows.
+                return; // // A later connection of the client has taken over, or the disk has failed: the connection ends next.
             }
             return self.is_accepted(scene, session_present);
         }
         if matches!(packet, Sent::Disconnect { .. } | Sent::Closed) {
-            return; // The end follows.
+            return; // // The connection ends next.
         }
         let Some(session) = &mut self.session else { panic!("{packet:?} before CONNACK") };
         match packet {
@@ -122,7 +122,7 @@ impl Client {
         }
         let (link, clean, expiry, began) =
             (connection.link, connection.clean, connection.expiry, connection.began);
-        // It may have ended since it was said.
+        // The connection may have ended since CONNACK was sent.
         if scene.node.as_ref().is_some_and(|node| node.serves(link)) {
             self.served.push(link);
         }
@@ -170,7 +170,7 @@ impl Client {
         self.with_will.retain(|with_will| *with_will + 200 > link);
     }
 
-    /// The session is there as long as it lasts, and no longer.
+    /// Asserts that the session exists until it expires, and not longer.
     fn check_present(&self, scene: &mut Scene, present: bool, expiry: u32, began: u64, time: u64) {
         let lasts = u64::from(expiry) * 1000;
         let report = &mut scene.cx.report;
@@ -180,7 +180,7 @@ impl Client {
                 report.check_session_present += 1;
             }
             None => {
-                assert!(present, "the session of {} is lost, which was taken over", self.name);
+                assert!(present, "the session of {} is lost after a takeover", self.name);
                 report.check_session_present += 1;
             }
             Some((earliest, latest)) => {
@@ -201,7 +201,7 @@ impl Client {
         }
     }
 
-    /// Sends again what was not acknowledged [MQTT-4.4.0-1].
+    /// Repeats what is not acknowledged [MQTT-4.4.0-1].
     fn resumes(&mut self, scene: &mut Scene) {
         let at = scene.time();
         let (Some(connection), Some(session)) = (&mut self.connection, &mut self.session) else { return };

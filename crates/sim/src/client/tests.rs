@@ -1,4 +1,4 @@
-//! What seeds have found to be wrong with the oracle: what looks like the node's fault, and is what MQTT leaves open.
+//! Cases in which seeds have found the oracle wrong: MQTT allows what looked like a fault of the node.
 
 use mqtt::QoS::ExactlyOnce;
 use mqtt::{ReasonCode, Version};
@@ -46,7 +46,7 @@ impl Stage {
         Self { scene, client: Client::new(0, kind) }
     }
 
-    /// The client sends CONNECT, for a session that expires after so many seconds.
+    /// Sends CONNECT for a session that expires after `expiry` seconds.
     fn connects(&mut self, expiry: u32) -> Link {
         let link = self.scene.net.open(0);
         self.client.connection = Some(Connection {
@@ -73,7 +73,7 @@ impl Stage {
         self.gets(Sent::ConnAck { session_present: true, reason: ReasonCode::Success });
     }
 
-    /// The client has a session, and asked for everything.
+    /// Gives the client a session that is subscribed to everything.
     fn has_session(&mut self, expiry: u32) {
         let view = self.scene.oracle.new_session(0, true);
         self.scene.oracle.session(view).asked.insert("#".into());
@@ -81,7 +81,7 @@ impl Stage {
         self.client.session = Some(Session::new(view, expiry));
     }
 
-    /// Somebody publishes the next message.
+    /// Publishes the next message from another client.
     fn publishes(&mut self, expiry: Option<u32>) -> Message {
         let number = self.scene.oracle.next_number();
         let (topic, payload) = ("t/0".to_owned(), number.to_string());
@@ -92,7 +92,7 @@ impl Stage {
     }
 }
 
-/// A second connection finds a session; what the first found, and left, is not known.
+/// Lets a second connection resume the session. The result of the first, which was dropped, is unknown.
 fn resumes_in_doubt(stage: &mut Stage) {
     stage.connects(7);
     stage.client.drop_connection(&mut stage.scene);
@@ -100,9 +100,10 @@ fn resumes_in_doubt(stage: &mut Stage) {
     stage.is_connected();
 }
 
-/// Seed 51888: the session had expired, which a CONNACK said that never came. The next session began its Packet Identifiers anew.
+/// Seed 51888: the session had expired, and the CONNACK that said so was lost. The next session reused its Packet
+/// Identifiers.
 #[test]
-fn a_message_under_an_identifier_of_an_expired_session_counts_as_come() {
+fn a_message_under_an_identifier_of_an_expired_session_counts_as_received() {
     let mut stage = Stage::of(1, Kind::Brief);
     stage.has_session(7);
     stage.connects(7);
@@ -119,7 +120,7 @@ fn a_message_under_an_identifier_of_an_expired_session_counts_as_come() {
     stage.scene.oracle.check_all_arrived(&mut Report::default());
 }
 
-/// Where nothing is in doubt an identifier that is in use brings no other message.
+/// A Packet Identifier in use must not bring another message, if the session is not in doubt.
 #[test]
 #[should_panic(expected = "comes with another message")]
 fn another_message_under_an_identifier_in_use_is_noticed() {
@@ -132,7 +133,8 @@ fn another_message_under_an_identifier_in_use_is_noticed() {
     stage.gets(second);
 }
 
-/// Seed 52298: a CONNECT that was given up arrives after the next one, and takes over before that one's Will is due.
+/// Seed 52298: a CONNECT that was given up arrives after the next one, and takes over before the Will of that one is
+/// due.
 #[test]
 fn a_delayed_will_may_be_overtaken_by_a_connect_that_was_given_up() {
     let mut looked_at = 0;
@@ -153,10 +155,10 @@ fn a_delayed_will_may_be_overtaken_by_a_connect_that_was_given_up() {
     assert!(looked_at > 10);
 }
 
-/// Seed 54393: of two CONNECTs under way the second asks for a clean start, which makes the Will due; the first has found the session, so
-/// that it is not.
+/// Seed 54393: the second of two pending CONNECTs has Clean Start, which makes the Will due. The first has found the
+/// session, so the Will is not due.
 #[test]
-fn a_clean_start_behind_a_connect_under_way_says_nothing_of_a_delayed_will() {
+fn a_clean_start_after_a_pending_connect_leaves_a_delayed_will_undecided() {
     for delay in [0, 11_000] {
         let mut stage = Stage::of(1, Kind::Common);
         let watcher = stage.scene.oracle.new_session(0, true);
@@ -171,9 +173,9 @@ fn a_clean_start_behind_a_connect_under_way_says_nothing_of_a_delayed_will() {
     }
 }
 
-/// Seed 52554: the publisher's session had expired, unseen as before, so that nobody knew what it sent again.
+/// Seed 52554: the publisher's session expired unnoticed, so the node did not recognize the repeated message.
 #[test]
-fn what_is_sent_again_after_a_session_expired_unseen_may_come_twice() {
+fn a_message_repeated_after_an_unnoticed_expiry_may_arrive_twice() {
     let mut stage = Stage::of(1, Kind::Brief);
     stage.has_session(7);
     let sent = stage.publishes(None).qos2(2);
@@ -188,9 +190,9 @@ fn what_is_sent_again_after_a_session_expired_unseen_may_come_twice() {
     stage.scene.oracle.arrives(&mut report, subscriber, &sent, 0);
 }
 
-/// Seed 56754: the message was on its way when the node died, and the next life's time was a day later.
+/// Seed 56754: the message was on its way when the node died, and the clock of the next incarnation was a day ahead.
 #[test]
-fn what_an_earlier_life_sent_is_judged_by_its_time() {
+fn a_message_of_the_previous_incarnation_is_judged_by_its_own_time() {
     let mut stage = Stage::of(1, Kind::Common);
     stage.has_session(super::LONG);
     stage.connects(super::LONG);

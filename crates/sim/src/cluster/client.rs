@@ -1,5 +1,5 @@
-//! A client of a cluster that keeps to the rules. Its sessions end with their connections, so it connects anywhere; or it keeps one, and
-//! comes back to the node where it was made.
+//! A client of a cluster that keeps to the protocol. Its sessions end with their connections and it connects to any
+//! node, or it keeps one session and returns to the node that holds it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,7 +17,7 @@ use crate::packets::{
 use crate::scene::brief;
 use crate::schedule::{Micros, SECOND};
 
-/// What clients act on.
+/// Parts of the simulation that clients use.
 pub struct Scene<'a> {
     pub cx: &'a mut Context,
     pub net: &'a mut Net,
@@ -26,31 +26,31 @@ pub struct Scene<'a> {
 
 pub struct Client {
     name: String,
-    /// It keeps its session, on this node.
+    /// Node that holds its durable session.
     home: Option<usize>,
-    /// It subscribes to shared groups and to nothing else.
+    /// True if it subscribes to shared groups only.
     is_member: bool,
-    /// It does nothing and reads nothing until then.
+    /// Time until which it does nothing and reads nothing.
     paused: Micros,
     session: Option<Session>,
     connection: Option<Connection>,
-    /// Something came since somebody looked.
+    /// A packet arrived since this was last cleared.
     pub has_received: bool,
-    /// When it does something next by itself.
+    /// Time of its next action.
     pub due: Micros,
 }
 
-/// The client's part of a session that outlives its connection.
+/// Client side of a session that survives its connection.
 #[derive(Default)]
 struct Session {
     view: usize,
-    /// QoS 2 identifiers received and not released, with what came.
+    /// QoS 2 Packet Identifiers received and not released, with their payloads.
     received: BTreeMap<u16, String>,
-    /// What an earlier connection did not finish keeps its identifier.
+    /// Next Packet Identifier. Unfinished publishes of previous connections keep theirs.
     next_id: u16,
 }
 
-/// One connection.
+/// A connection of the client.
 struct Connection {
     link: Link,
     node: usize,
@@ -60,14 +60,15 @@ struct Connection {
     is_old: bool,
     view: usize,
     asked: Vec<Asked>,
-    /// Identifier, number, what is awaited.
+    /// Packet Identifier, number, and the awaited packet.
     publishes: Vec<(u16, usize, Await)>,
     received: BTreeMap<u16, String>,
     to_send: VecDeque<Sent>,
     next_id: u16,
 }
 
-/// A SUBSCRIBE or, without filters, an UNSUBSCRIBE that waits for its answer: its identifier, and who is to know of it before that.
+/// A SUBSCRIBE, or an UNSUBSCRIBE without filters, that waits for its answer: Packet Identifier, and the nodes that
+/// have to know of it before that.
 type Asked = (u16, Level, Vec<(String, QoS)>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,18 +92,18 @@ const FILTERS: [&str; 14] = [
     "u/unused",
     "r/+/b",
     "g/+",
-    // Unusual arrangements of wildcards, of which some nodes take one or two.
+    // Unusual shapes. Some nodes accept only one or two of them.
     "t/+/+/+/+/levels",
     "+/long/+/of/+/+",
     "+/+/+/#",
 ];
 
-/// What a PUBLISH does beside being for those who want it.
+/// Effect of a PUBLISH on the retained message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetainAction {
     Nothing,
     Message,
-    /// What is retained is to go.
+    /// Deletes the retained message.
     Deletion,
 }
 
@@ -121,17 +122,17 @@ impl Client {
         }
     }
 
-    /// One that subscribes to shared groups and to nothing else.
+    /// Makes a client that subscribes to shared groups only.
     pub fn member(number: usize) -> Self {
         Self { is_member: true, ..Self::new(number, None) }
     }
 
-    /// It stops for a while, as a process does that is sent SIGSTOP.
+    /// Stops the client for a while, like a process after SIGSTOP.
     pub fn pauses(&mut self, until: Micros) {
         self.paused = until;
     }
 
-    /// Where it has to connect.
+    /// Node to which it has to connect.
     pub fn home(&self) -> Option<usize> {
         self.home
     }
@@ -140,7 +141,7 @@ impl Client {
         self.connection.as_ref().map(|connection| connection.link)
     }
 
-    /// Node, its life, and what the oracle knows the session by.
+    /// Node, its incarnation, and the number of the session in the oracle.
     pub fn location(&self) -> Option<(usize, u32, usize)> {
         self.connection
             .as_ref()
@@ -148,7 +149,7 @@ impl Client {
             .map(|connection| (connection.node, connection.incarnation, connection.view))
     }
 
-    /// Connects to a node over a connection that is there.
+    /// Sends CONNECT to a node over an open link.
     pub fn connects(&mut self, scene: &mut Scene<'_>, link: Link, node: usize, incarnation: u32) {
         self.end_connection(scene);
         let is_old = self.home.is_none() && !self.is_member && scene.cx.random.percent(30);
@@ -184,7 +185,7 @@ impl Client {
         self.send(scene, connecting);
     }
 
-    /// Does one thing, unless it has to be connected first.
+    /// Takes one random action, if it is connected.
     pub fn act(&mut self, scene: &mut Scene<'_>) {
         if scene.cx.now() < self.paused {
             return;
@@ -220,7 +221,7 @@ impl Client {
         }
     }
 
-    /// Whether there is nothing to wait for.
+    /// Returns whether the client waits for nothing.
     pub fn is_quiet(&self) -> bool {
         self.connection.as_ref().is_some_and(|connection| {
             connection.is_accepted
@@ -230,7 +231,7 @@ impl Client {
         })
     }
 
-    /// What it still waits for, in words.
+    /// Describes what the client waits for.
     pub fn waits_for(&self) -> Option<String> {
         let Some(connection) = &self.connection else {
             return Some(format!("{} is not connected", self.name));
@@ -244,7 +245,7 @@ impl Client {
         })
     }
 
-    /// Sends all acknowledgements that it took its time for.
+    /// Returns whether acknowledgements are delayed.
     pub fn has_answers(&self) -> bool {
         self.connection.as_ref().is_some_and(|connection| !connection.to_send.is_empty())
     }
@@ -282,7 +283,7 @@ impl Client {
         self.end_connection(scene);
     }
 
-    /// One of its connections is gone.
+    /// Handles the loss of one of its connections.
     pub fn loses_link(&mut self, scene: &mut Scene<'_>, link: Link) {
         if self.link() == Some(link) {
             scene.cx.log(|| format!("{} finds {link} closed", self.name));
@@ -327,7 +328,7 @@ impl Client {
         let id = connection.next_id;
         let mut packet = subscribe(id);
         for (filter, qos) in &filters {
-            // Until it is granted again, what it is owed at is unknown.
+            // Until SUBACK, the QoS of the subscription is unknown.
             scene.oracle.unsubscribes(connection.view, filter);
             let view = scene.oracle.view(connection.view);
             view.asked.insert(filter.clone());
@@ -337,7 +338,7 @@ impl Client {
             }
             packet = packet.to(filter, *qos);
         }
-        // Before 5.0 it has no way to say it: the least that any node is set to.
+        // MQTT 3.1.1 has no property for the level: the lowest level of any node applies.
         let level = if connection.is_old { Level::Local } else { level };
         if !connection.is_old {
             packet = packet.level(match level {
@@ -347,7 +348,7 @@ impl Client {
                 Level::Cluster => "cluster",
             });
         }
-        // Subscriptions of sessions that outlive their connection wait for all.
+        // Subscriptions of durable sessions wait for all nodes.
         let level = if self.home.is_some() { Level::Cluster } else { level };
         connection.asked.push((id, level, filters));
         self.send(scene, packet);
@@ -366,7 +367,7 @@ impl Client {
         self.leaves(scene, &filter);
     }
 
-    /// Takes a subscription back.
+    /// Unsubscribes from a filter.
     pub fn leaves(&mut self, scene: &mut Scene<'_>, filter: &str) {
         let Some(connection) = &mut self.connection else { return };
         connection.next_id = connection.next_id % 60_000 + 1;
@@ -384,7 +385,7 @@ impl Client {
             return;
         }
         let number = scene.oracle.next_number();
-        // Now and then one that is too large to be copied for each receiver.
+        // Some payloads are too large to be copied for each receiver.
         let width = if scene.cx.random.percent(4) { 1 + scene.cx.random.below(20_000) } else { 1 };
         let payload = match retain_action {
             RetainAction::Nothing | RetainAction::Message => {
@@ -425,7 +426,7 @@ impl Client {
         self.send(scene, packet);
     }
 
-    /// Bytes came on one of its connections.
+    /// Handles bytes of one of its connections.
     pub fn reads(&mut self, scene: &mut Scene<'_>, link: Link, bytes: &[u8]) {
         let Some(connection) = self.connection.as_mut().filter(|connection| connection.link == link) else {
             return;
@@ -444,12 +445,12 @@ impl Client {
         match packet {
             Sent::ConnAck { session_present, reason } => {
                 if reason != ReasonCode::Success {
-                    return; // The end follows.
+                    return; // // The connection ends next.
                 }
                 connection.is_accepted = true;
                 scene.cx.report.cluster_accepted += 1;
                 let view = scene.oracle.view(connection.view);
-                // The node may have died meanwhile, which ends what it knew.
+                // The node may have died meanwhile, which ended the connection in the oracle.
                 (view.is_connected, view.incarnation) = (true, connection.incarnation);
                 if self.home.is_some() {
                     assert_eq!(session_present, self.session.is_some(), "the session of {}", self.name);
@@ -528,7 +529,7 @@ impl Client {
     }
 }
 
-/// Takes a publish a step further, or to its end.
+/// Moves a publish to its next step, or removes it.
 fn settle(
     scene: &mut Scene<'_>,
     connection: &mut Connection,

@@ -1,4 +1,4 @@
-//! What goes wrong.
+//! Faults of a simulated cluster.
 
 use link::NodeId;
 
@@ -105,14 +105,14 @@ impl SimCluster {
                 self.pause(*client, time);
             }
             Fault::PartitionClient { client, time } => {
-                // In the end everybody is there.
+                // All clients are reachable at the end.
                 let time = (*time).min(self.plan.length.saturating_sub(now));
                 self.net.part(&mut self.cx, *client, time);
             }
         }
     }
 
-    /// A node's process stops for a while. In the end all run.
+    /// Stops a node's process for a while. All processes run at the end.
     fn stop(&mut self, node: usize, time: Micros) {
         let until = (self.cx.now() + time).min(self.plan.length);
         let member = &mut self.members[node];
@@ -122,7 +122,7 @@ impl SimCluster {
         }
     }
 
-    /// Until when the process stands still that something is for.
+    /// Time until which the process that an event is for stands still.
     pub(super) fn paused_until(&self, event: &Event) -> Option<Micros> {
         let node = match event {
             Event::Arrive { link, direction: Direction::ToNode }
@@ -143,7 +143,7 @@ impl SimCluster {
         node.map(|node| self.members[node].stopped).filter(|until| *until > self.cx.now())
     }
 
-    /// The node whose life it is, if it has not ended.
+    /// Node of an incarnation that has not ended.
     pub(super) fn node_of(&self, incarnation: u32) -> Option<usize> {
         let is_it = |member: &Member| {
             member.process.as_ref().is_some_and(|process| process.node.incarnation() == incarnation)
@@ -151,7 +151,7 @@ impl SimCluster {
         self.members.iter().position(is_it)
     }
 
-    /// A client's process stops for a while, and takes nothing meanwhile.
+    /// Stops a client's process for a while. It reads nothing meanwhile.
     fn pause(&mut self, client: usize, time: Micros) {
         let Some(link) = self.clients[client].link() else { return };
         let until = self.cx.now() + time;
@@ -166,7 +166,7 @@ impl SimCluster {
         self.take_from(link, true);
     }
 
-    /// Whether the client's end of a connection takes anything.
+    /// Sets whether the client's side of a connection reads.
     fn take_from(&mut self, link: Link, reads: bool) {
         let Some((node, incarnation)) = self.homes.get(&link).copied() else { return };
         let process = self.members[node].process.as_mut();
@@ -176,7 +176,7 @@ impl SimCluster {
         }
     }
 
-    /// All connections between two nodes are lost, and again a little later.
+    /// Loses all connections between two nodes, repeatedly until a time.
     pub(super) fn flap(&mut self, one: usize, other: usize, until: Micros) {
         if self.is_healing || self.cx.now() > until {
             return;
@@ -188,7 +188,7 @@ impl SimCluster {
         self.cx.after(pause, Event::SimCluster(Step::Flap { one, other, until }));
     }
 
-    /// A node's process dies, by itself or with its machine.
+    /// Kills a node's process, alone or with its machine.
     pub(super) fn kill(&mut self, node: usize, with_machine: bool) {
         let member = &mut self.members[node];
         let Some(mut process) = member.process.take() else { return };
@@ -196,11 +196,12 @@ impl SimCluster {
         member.last_incarnation = process.router.incarnation();
         self.forgets_restarted(node);
         let (plan, member) = (&self.plan, &mut self.members[node]);
-        self.cx.log(|| format!("n{node}: life {incarnation} is over"));
+        self.cx.log(|| format!("n{node}: incarnation {incarnation} ends"));
         let is_sent = plan.config.forward_ack == cluster::ForwardAck::Sent;
-        // Whoever leaves lets his clients go, and hears of the others no more before they hear of him.
+        // A node that leaves disconnects its clients, and stops receiving from the others before they know that it
+        // leaves.
         let is_away = is_sent || member.leaves;
-        // Of what it was sent since it is cut off nobody else has anything: it had to withhold acknowledgements.
+        // No other node has what a node got while it was cut off: it had to withhold acknowledgements.
         let cut_off =
             process.cut_off.take().filter(|_| !process.router.may_acknowledge(process.time(&self.cx)));
         let report = &mut self.cx.report;
@@ -234,7 +235,7 @@ impl SimCluster {
             self.cx.report.kills += 1;
             member.machine.kill();
         }
-        // A system that lives closes what the process had open.
+        // A running operating system closes the connections of a process that ended.
         let closes_connections = !with_machine && self.cx.random.percent(80);
         self.wan.dies(&mut self.cx, incarnation, closes_connections);
         drop(process);
@@ -243,7 +244,7 @@ impl SimCluster {
         self.cx.after(time.saturating_sub(10 * MILLI), Event::SimCluster(Step::Impersonate));
     }
 
-    /// Somebody starts the node again whose disk has failed, or the machine.
+    /// Restarts a node whose disk has failed, or its machine.
     pub(super) fn ends(&mut self, incarnation: u32) {
         let Some(node) = self.node_of(incarnation) else { return };
         let with_machine = self.cx.random.percent(60);
@@ -261,9 +262,9 @@ impl SimCluster {
         self.oracle.node_starts(incarnation, self.cx.now());
         member.machine.count(&mut self.cx);
         match member.start(&mut self.cx, &self.plan, incarnation) {
-            Ok(()) => self.cx.log(|| format!("n{node}: life {incarnation} begins")),
+            Ok(()) => self.cx.log(|| format!("n{node}: incarnation {incarnation} begins")),
             Err(StartFailure::Outdated) => {
-                self.cx.log(|| format!("n{node}: its version does not understand what was agreed upon"));
+                self.cx.log(|| format!("n{node}: its version does not understand a committed command"));
                 self.cx.report.cluster_outdated += 1;
                 self.members[node].machine.kill();
                 self.members[node].log = Some(cluster::LOG);

@@ -1,4 +1,4 @@
-//! A client of a cluster that keeps to no rules. Nothing is promised to it; what it does must not harm others.
+//! A client of a cluster that violates the protocol. It has no guarantees, and must not harm others.
 
 use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
 
@@ -9,20 +9,20 @@ use crate::net::{Direction, Link};
 use crate::packets::{Message, Sent, goodbye, message, puback, pubcomp, pubrec, pubrel, subscribe, v5};
 use crate::schedule::{Event, MILLI, SECOND};
 
-/// Never acknowledges, acknowledges what was never sent, reuses identifiers, sends garbage.
+/// A client that acknowledges nothing or what was never sent, reuses Packet Identifiers, and sends garbage.
 #[derive(Default)]
 pub struct Hostile {
     pub link: Option<Link>,
 }
 
-/// As clients are numbered.
+/// Client number of the hostile client.
 pub const HOSTILE: usize = usize::MAX;
 
 impl SimCluster {
-    /// The one that there may be does something.
+    /// Lets the hostile client do one random action.
     pub(super) fn act_hostile(&mut self) {
         if self.is_healing {
-            // It is gone for good.
+            // The hostile client never comes back.
             if let Some(link) = self.hostile.link.take() {
                 self.net.lose(&mut self.cx, link);
             }
@@ -64,7 +64,7 @@ impl SimCluster {
 
     fn send_hostile(&mut self, link: Link, packet: &Sent) {
         let mut bytes = Vec::new();
-        // Only to encode with: it does not care what comes.
+        // The endpoint only encodes: answers are ignored.
         Endpoint::new(mqtt::Version::V5).write(packet, &mut bytes);
         self.net.send(&mut self.cx, link, Direction::ToNode, bytes);
     }

@@ -1,4 +1,4 @@
-//! One node of a cluster, over all its lives: its machine, its process, and the thread that joins it to the others.
+//! One node of a cluster over all its incarnations: its machine, its process, and its cluster router.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +27,7 @@ use crate::node::{Node, Setup, StartFailure};
 use crate::random::Random;
 use crate::schedule::{Event, MILLI, Micros};
 
-/// What is in the mailbox of the thread that joins a node to the others.
+/// Mailbox of the cluster thread.
 #[derive(Default)]
 pub struct Mailbox {
     commands: Mutex<Vec<RouterCommand>>,
@@ -65,25 +65,26 @@ impl Peers for Mailbox {
     }
 }
 
-/// A node's process.
+/// Process of a node.
 pub struct Process {
     pub node: Node,
     pub router: ClusterRouter,
     mailbox: Arc<Mailbox>,
     number: usize,
-    /// When the fabric's next turn comes.
+    /// Time of the next turn of the cluster router.
     due: Micros,
-    /// Connections that have something to write and find no room.
+    /// Connections with pending output and no room.
     full: Vec<ConnectionId>,
-    /// When each link was last not there, or another connection than before, or its other end agreed to be dead or no member.
+    /// Time at which each link was last interrupted, and the state of the peer. A link is interrupted while it is down,
+    /// when it has a new connection, or when the other node is dead or not a member.
     interrupted: BTreeMap<NodeId, (Micros, PeerState)>,
     restarts: BTreeMap<NodeId, Restarts>,
-    /// It is cut off from all others until it ends.
+    /// Set while the node is cut off from all others, until it ends.
     pub cut_off: Option<CutOff>,
     turns: u64,
-    /// Rounds of turns after which something was looked at.
+    /// Rounds of turns at the last check.
     last_check_round: u64,
-    /// What its clock gains while it should gain 1,000.
+    /// Microseconds that its clock gains in 1,000.
     rate: u64,
     answers: Vec<(ProposalId, Result<Answer, String>)>,
 }
@@ -91,22 +92,24 @@ pub struct Process {
 /// A node that is cut off from all others.
 pub struct CutOff {
     pub since: Micros,
-    /// The nodes to which it had links then.
+    /// Nodes to which it had links then.
     pub linked: Vec<usize>,
 }
 
-/// How often another node has forgotten the link, as this one knows.
+/// Number of times that another node has lost the state of the link, as this node knows.
 struct Restarts {
     count: u64,
-    /// It could be reached when this was last looked at.
+    /// True if it was reachable at the last check.
     is_there: bool,
-    /// When it last could not be.
+    /// Time when it was last unreachable.
     away: Micros,
-    /// When this node found the last restart, and when the other could last not be reached before: nothing if it could not be at that time.
+    /// Time when this node found the last restart, and the last time before it when the other was unreachable. `None`
+    /// if it was unreachable when the restart was found.
     last: Option<(Micros, Micros)>,
 }
 
-/// What a node knows of another: connections of the link so far, and the life that is a member.
+/// State of another node as a node knows it: number of connections of the link so far, and the incarnation that is a
+/// member.
 type PeerState = (u64, Option<Incarnation>);
 
 pub struct Member {
@@ -114,57 +117,58 @@ pub struct Member {
     pub machine: Machine,
     pub setup: Setup,
     pub process: Option<Process>,
-    /// Lives so far, of those whose numbers its disk knows.
+    /// Number of incarnations, as far as the disk knows them.
     pub incarnation: u64,
-    /// Disks so far, but for the first, where its clock says less than it did.
+    /// Number of replaced disks whose clock is behind that of the disk before.
     pub set_back: u64,
-    /// As what its last process ended, which may have been declared dead meanwhile.
+    /// Incarnation number at the end of the last process. That incarnation may have been declared dead meanwhile.
     pub last_incarnation: Incarnation,
-    /// When the last of them began.
+    /// Time when the last incarnation began.
     pub began: Micros,
-    /// What it offers in this life.
+    /// Features that it offers in this incarnation.
     pub features: u64,
-    /// What it understands of what cores agree on; chance says where it is `None`.
+    /// Features of the meta group's log that it understands. Random if it is `None`.
     pub log: Option<u64>,
-    /// An operator has switched it off.
+    /// True while an operator has switched it off.
     pub is_switched_off: bool,
-    /// Its log has no room, and refuses what comes.
+    /// True while its log is full and refuses data.
     pub lacks_room: bool,
-    /// When that was so last.
+    /// Time when its log was last full.
     pub lacked_room: Micros,
-    /// Its process stands still until then.
+    /// Time until which its process stands still.
     pub stopped: Micros,
-    /// Messages from this number on are owed to its durable sessions, wherever they are sent: all other nodes know again what these want, where it was removed.
-    /// `usize::MAX` until they do.
+    /// Messages from this number on are owed to its durable sessions, wherever they are published. After a removal it
+    /// is `usize::MAX` until all other nodes know the routes of these sessions again.
     pub owed_from: usize,
-    /// It is off until the others have got along without it.
+    /// True while it is off until the others have worked without it.
     pub in_long_outage: bool,
-    /// It was told to leave, in this life.
+    /// True if it was asked to leave, in this incarnation.
     pub leaves: bool,
-    /// The same of links.
+    /// Features of links that it offers. Random if it is `None`.
     pub links: Option<u64>,
-    /// What it offers in any case.
+    /// Features that it always offers.
     pub always: u64,
-    /// On its disk: what the cores agree on.
+    /// Copy of the cluster's records on its disk.
     pub copy: configstore::Copy,
 }
 
 pub const CLUSTER: [u8; 16] = [7; 16];
 pub const SECRET: &[u8] = b"of the cluster";
 
-/// 2025, about, microseconds.
+/// Start of simulated time, in 2025, as Unix time in microseconds.
 pub const BEGAN: Micros = 1_750_000_000_000_000;
-/// Numbers from one start of a process to the next: it takes more of them when others have declared it dead.
+/// Difference of incarnation numbers between two starts of a process. The process uses more numbers when it was
+/// declared dead.
 const NUMBERS_PER_INCARNATION: u64 = 1_000;
-/// No two lives of a node have one number, whatever its clock says.
+/// Difference of incarnation numbers between two clocks, so that no two incarnations of a node have one number.
 const NUMBERS_PER_CLOCK: u64 = 50;
-/// Turns of a fabric from one look at everything to the next.
+/// Turns of the cluster router between two checks of everything.
 const TURNS_BETWEEN_CHECKS: u64 = 100;
-/// And to the next look at leases.
+/// Turns of the cluster router between two checks of leases.
 const TURNS_BETWEEN_LOOKS: u64 = 16;
 
 impl Member {
-    /// Starts the node's process, as life `incarnation` of all lives of all nodes.
+    /// Starts the node's process. `incarnation` counts the incarnations of all nodes.
     ///
     /// # Errors
     /// [`StartFailure`].
@@ -172,7 +176,7 @@ impl Member {
         let mailbox = Arc::<Mailbox>::default();
         let peers = mailbox.clone();
         let join = move |node: &Arc<broker::Node>| {
-            // What it is told of clocks is for threads; the fabric's time is the simulation's.
+            // This time is for threads only. The cluster router uses the time of the simulation.
             let joined = node.join_cluster(peers, Instant::now());
             assert_eq!(joined, Ok(()));
         };
@@ -228,13 +232,13 @@ impl Member {
         Ok(())
     }
 
-    /// Of its last life, when that began.
+    /// Incarnation number at the start of its last incarnation.
     fn number(&self) -> Incarnation {
         Incarnation(self.incarnation * NUMBERS_PER_INCARNATION + self.set_back * NUMBERS_PER_CLOCK)
     }
 
-    /// As after an upgrade, or before one: any part of what this version can, and bits that it does not know, of a later one. Few understand less of what
-    /// cores agree on than this version does.
+    /// Features of a version after or before an upgrade: any part of those of this version, and bits of a later one.
+    /// Few versions understand less of the meta group's log than this one.
     fn offers(&self, cx: &mut Context) -> u64 {
         let later = *cx.random.pick(&[0, 1 << 40]);
         let some = cx.random.draw();
@@ -244,7 +248,7 @@ impl Member {
     }
 }
 
-/// The node's part in what the cores agree on.
+/// Makes the node's part of the meta group.
 fn meta(
     now: Time,
     cx: &mut Context,
@@ -276,21 +280,21 @@ fn meta(
         let of_group = consensus::Config::new(LogGroup(0), ReplicaId(id), member, cx.random.draw());
         let [entries, votes] = shardlog::META;
         let storage_groups = StorageGroups { entries, votes };
-        // Who is behind needs the whole soon.
+        // A short tail: a copy that lags soon needs all records.
         let limits = RecordsLimits { tail_max: 12, ..RecordsLimits::default() };
         let agreed = MetaState::new(Records::new(limits), features);
         let group = Group::start(now, of_group, log, storage_groups, &recovered, agreed);
         log_events.set_meta_listener(Box::new(ReplicaLogListener(mailbox)));
         match group {
             Err(StartError::UnsupportedVersion) => Err(StartFailure::Outdated),
-            group => Ok(group.expect("what the replica wrote is read")),
+            group => Ok(group.expect("the replica's log is readable")),
         }
     };
     let group = (own.role == Role::Core).then(start).transpose()?;
     Ok(Meta::new(now, own, incarnation, config, group))
 }
 
-/// Passes on what the log says to the replica.
+/// Listener that passes events of the log to the replica.
 struct ReplicaLogListener(Arc<Mailbox>);
 
 impl MetaListener for ReplicaLogListener {
@@ -316,7 +320,7 @@ impl Process {
         Time(self.node.micros(cx.now()) * self.rate / 1_000)
     }
 
-    /// The fabric has a turn so much later, if none comes before.
+    /// Schedules a turn of the cluster router after `delay`, unless an earlier one is scheduled.
     pub fn wake(&mut self, cx: &mut Context, delay: Micros) {
         let at = cx.now() + delay;
         if at < self.due {
@@ -325,7 +329,7 @@ impl Process {
         }
     }
 
-    /// The reactors have done something: there may be letters.
+    /// Schedules a turn if the reactors have put commands into the mailbox.
     pub fn look(&mut self, cx: &mut Context) {
         if !self.mailbox.is_empty() {
             let delay = if cx.random.percent(2) { cx.between(0, 50 * MILLI) } else { cx.between(1, 300) };
@@ -333,7 +337,7 @@ impl Process {
         }
     }
 
-    /// The fabric's turn.
+    /// Runs one turn of the cluster router.
     pub fn turn(&mut self, cx: &mut Context, wan: &mut Wan, copy: &mut configstore::Copy) {
         if self.due > cx.now() {
             return;
@@ -345,7 +349,7 @@ impl Process {
         }
         self.router.turn(now);
         while let Some(delivery) = self.router.poll_delivery() {
-            assert!(copy.take(&delivery), "n{} was told what is not for its copy", self.number);
+            assert!(copy.take(&delivery), "n{} got an update that does not fit its copy", self.number);
             match delivery {
                 RecordUpdate::Tail { .. } => cx.report.cluster_records_incremental += 1,
                 RecordUpdate::Whole { .. } => cx.report.cluster_records_full += 1,
@@ -368,17 +372,17 @@ impl Process {
         let due = self.router.timeout();
         if due != Time::NEVER {
             let at = self.node.at_micros((due.0 * 1_000).div_ceil(self.rate));
-            // A thread that is due at once turns at once, which takes a little.
+            // A thread whose next turn is due at once still needs some time for it.
             self.wake(cx, at.saturating_sub(cx.now()).max(20));
         }
     }
 
-    /// What came of operators' wishes; nothing where that is not known.
+    /// Results of operators' proposals. An error means that the result is unknown.
     pub fn take_answers(&mut self) -> Vec<(ProposalId, Result<Answer, String>)> {
         std::mem::take(&mut self.answers)
     }
 
-    /// Does what the mesh wants, and moves what it has to write.
+    /// Executes the demands of the mesh, and moves its output.
     fn serve_mesh(&mut self, cx: &mut Context, wan: &mut Wan, now: Time) {
         let incarnation = self.node.incarnation();
         while let Some(demand) = self.router.mesh().poll_demand() {
@@ -413,7 +417,7 @@ impl Process {
                 wan.send(cx, incarnation, connection, chunk);
             }
         }
-        // Whoever has filled its room is named again.
+        // The mesh reports a connection whose room is used up again.
         while let Some(connection) = self.router.mesh().poll_writable() {
             self.full.push(connection);
         }
@@ -454,38 +458,38 @@ impl Process {
         (known.count, known.is_there) = (count, is_there);
     }
 
-    /// When this node found that another had restarted, if it could reach that one from `since` until then. What was on its way to the previous
-    /// incarnation was refused; what was sent later waits for the present one.
+    /// Time when this node found that another had restarted, if it could reach that one from `since` until then. Data
+    /// on its way to the previous incarnation was refused; data that was sent later waits for the present one.
     pub fn restart_found_at(&self, node: NodeId, since: Micros) -> Option<Micros> {
         let (found, away) = self.restarts.get(&node)?.last?;
         (away < since && since < found).then_some(found)
     }
 
-    /// Whether it is time for checks that are made now and then.
+    /// Returns whether a periodic check is due.
     pub fn is_to_be_checked(&mut self) -> bool {
         let round = self.turns / TURNS_BETWEEN_LOOKS;
         std::mem::replace(&mut self.last_check_round, round) != round
     }
 
-    /// Whether this node's publishers wait for another node.
+    /// Returns whether publishers of this node wait for another node.
     pub fn reaches(&mut self, node: NodeId) -> bool {
         self.router.mesh().peer(node).is_some_and(|peer| peer.is_up) && self.is_member(node)
     }
 
-    /// Whether another node belongs to the cluster and lives, as far as this one knows.
+    /// Returns whether another node is a living member, as far as this one knows.
     fn is_member(&self, node: NodeId) -> bool {
         self.router.meta().is_none_or(|meta| {
             meta.roster().members.get(&node).is_some_and(|member| member.state != State::Dead)
         })
     }
 
-    /// Whether the link to another node was not there at some time since `since`, or came back, or that node was dead for all others, or no member:
-    /// publishers do not wait for it then.
+    /// Returns whether the link to another node was down or reconnected since `since`, or that node was dead or not a
+    /// member. Publishers do not wait for it then.
     pub fn was_interrupted(&mut self, node: NodeId, since: Micros) -> bool {
         !self.reaches(node) || self.interrupted.get(&node).is_none_or(|(at, _)| *at >= since)
     }
 
-    /// What waits in links is bounded, and nothing is sent twice over a connection that lives.
+    /// Asserts that links hold a bounded amount, and that nothing is sent twice over one connection.
     pub fn check(&mut self, cx: &mut Context) {
         let now = self.time(cx);
         self.router.mesh().check_invariants();
@@ -493,24 +497,28 @@ impl Process {
             let config = peer.link.config();
             for (class, (held, ..)) in peer.waiting(now) {
                 let most = config.buffer_max.of(class).max(FRAME_MAX);
-                assert!(held <= most, "{held} bytes of {class:?} wait for {}, {most} may", peer.name);
+                assert!(
+                    held <= most,
+                    "{held} bytes of {class:?} wait for {}, and {most} are allowed",
+                    peer.name
+                );
             }
             let most = (3 + 2 * u64::from(LANES_MAX)) * (config.window + FRAME_MAX);
-            assert!(peer.link.unconsumed() <= most, "{} bytes came and wait", peer.link.unconsumed());
+            assert!(peer.link.unconsumed() <= most, "{} received bytes wait", peer.link.unconsumed());
             cx.report.cluster_check_memory += 1;
             let counters = peer.link.counters();
             let again: u64 = Class::ALL.iter().map(|class| counters.of(*class).retransmitted).sum();
             let lost = counters.attached > peer.connections.0 as u64;
             assert!(
                 again == 0 || lost,
-                "{again} frames went to {} again, and no connection was lost",
+                "{again} frames were retransmitted to {}, and no connection was lost",
                 peer.name
             );
             cx.report.cluster_check_sent_once += u64::from(again == 0);
         }
     }
 
-    /// Frames that were sent again.
+    /// Number of retransmitted frames.
     pub fn retransmitted(&mut self) -> u64 {
         let of = |link: &link::Link| {
             Class::ALL.iter().map(|class| link.counters().of(*class).retransmitted).sum::<u64>()
@@ -519,5 +527,5 @@ impl Process {
     }
 }
 
-/// More than any frame of a simulation.
+/// Upper bound of the bytes of any frame in a simulation.
 const FRAME_MAX: u64 = 24 * 1024;

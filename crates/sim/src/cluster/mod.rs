@@ -1,7 +1,7 @@
-//! Several nodes: cores and replicants with a [`cluster::ClusterRouter`] each, a network between them that fails in its own ways, clients that
-//! connect anywhere, and an oracle that knows what crosses from node to node.
+//! Several simulated nodes: cores and replicants with a [`cluster::ClusterRouter`] each. A network with faults joins
+//! them, clients connect anywhere, and an oracle knows which messages cross from node to node.
 //!
-//! [`SimCluster`] is one simulation of it. Nodes, clients' connections, time and chance are those of single nodes.
+//! [`SimCluster`] is one simulation. Nodes, connections of clients, time and randomness are those of single nodes.
 
 mod client;
 mod faults;

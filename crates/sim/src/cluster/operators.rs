@@ -1,5 +1,5 @@
-//! Operators who change records while everything goes wrong: what they were told is agreed upon is on every node in the end, and what they
-//! were told is not is on none.
+//! Operators that change records during faults. In the end, every accepted change is on all nodes, and no refused one
+//! is on any.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use super::world::SimCluster;
 use crate::schedule::{Event, MILLI, SECOND};
 
 const TABLE: Table = Table::named("records");
-/// So few that operators meet.
+/// Number of keys, so small that operators conflict.
 const KEYS: usize = 6;
 
-/// A proposal; its number is what it writes.
+/// A proposal. The value that it writes is its number.
 #[derive(Debug)]
 struct RecordProposal {
     key: String,
@@ -33,17 +33,17 @@ enum Outcome {
 #[derive(Debug, Default)]
 pub struct Operators {
     proposed: Vec<RecordProposal>,
-    /// Proposals that not all cores would have understood.
+    /// Number of proposals that not all cores would have understood.
     pub unread: u64,
-    /// What came of all else that they wanted.
+    /// Results of all other commands.
     pub other_answers: Vec<Result<Answer, String>>,
 }
 
-/// Wishes from this number on are about something else than records.
+/// First number of proposals that are not about records.
 pub const FIRST_OTHER_PROPOSAL: u64 = 1 << 32;
 
 impl Operators {
-    /// What came of wishes.
+    /// Records the results of proposals.
     pub fn record_answers(&mut self, answers: Vec<(ProposalId, Result<Answer, String>)>) {
         for (ProposalId(number), answer) in answers {
             if number >= FIRST_OTHER_PROPOSAL {
@@ -54,7 +54,8 @@ impl Operators {
             assert_eq!(proposed.outcome, Outcome::Unknown, "proposal {number} is answered twice");
             proposed.outcome = match answer {
                 Ok(Answer::Records(answer)) => {
-                    let answer = configstore::Answer::decode(&answer).expect("an answer of a core is one");
+                    let answer =
+                        configstore::Answer::decode(&answer).expect("an answer of a core can be decoded");
                     answer.outcome.map_or(Outcome::Refused, |()| Outcome::Accepted(answer.revision.0))
                 }
                 Ok(Answer::Unread(_)) => {
@@ -68,7 +69,7 @@ impl Operators {
 }
 
 impl SimCluster {
-    /// An operator on some node changes something.
+    /// Lets an operator on a random node change something.
     pub(super) fn operate(&mut self) {
         if self.is_healing {
             return;
@@ -90,7 +91,7 @@ impl SimCluster {
         let Some(process) = member.process.as_mut() else { return };
         let random = &mut self.cx.random;
         let key = format!("k{}", random.below(KEYS));
-        // By what this node knows, which may be old.
+        // Taken from the node's copy, which may be old.
         let known = member.copy.get(TABLE.name(), &key).map_or(Revision(0), |stored| stored.revision);
         let expected = match random.below(5) {
             0 => Expected::Absent,
@@ -111,7 +112,7 @@ impl SimCluster {
         self.cx.report.cluster_proposed += 1;
     }
 
-    /// Something that nothing is in the way of.
+    /// Proposes a change that has no conflict.
     #[cfg(any(test, feature = "trial"))]
     pub(super) fn propose_new_record(&mut self, node: usize) {
         let number = self.operators.proposed.len() as u64;
@@ -126,7 +127,7 @@ impl SimCluster {
         process.wake(&mut self.cx, 10);
     }
 
-    /// Whether the copies of all nodes, where there are any, are what the cores have.
+    /// Returns whether the copies of all available nodes have the latest revision of the cores.
     pub(super) fn copies_are_the_same(&self) -> bool {
         if !self.plan.has_meta_group {
             return true;
@@ -139,7 +140,7 @@ impl SimCluster {
         self.available_nodes().iter().all(|node| self.members[*node].copy.position().revision == most)
     }
 
-    /// Everybody has what was agreed upon.
+    /// Asserts that all nodes have all accepted changes.
     pub(super) fn check_records(&mut self) {
         if !self.plan.has_meta_group {
             return;
@@ -152,7 +153,7 @@ impl SimCluster {
             assert_eq!(
                 member.copy.position(),
                 copy.position(),
-                "n{node} is not as far as n{}",
+                "n{node} lags behind n{}",
                 available_nodes[0]
             );
             assert_eq!(digests.0, digests.1, "n{node} has other records than n{}", available_nodes[0]);
@@ -180,7 +181,7 @@ impl SimCluster {
             let is_confirmed = outcome == Outcome::Unknown || outcome == Outcome::Accepted(*at);
             assert!(
                 is_confirmed,
-                "proposal {number} holds as of {at}, and its operator was told {outcome:?}"
+                "proposal {number} is in force since {at}, and its operator got {outcome:?}"
             );
         }
         for (at, number) in &accepted {
@@ -200,8 +201,8 @@ impl SimCluster {
                 Some((_, revision)) => *revision > *at,
                 None => change.is_removal || later(true),
             };
-            assert!(holds, "proposal {number}, agreed upon as revision {at}, is lost: {change:?}, {found:?}");
-            // What it relied on was so: nobody came between.
+            assert!(holds, "proposal {number}, accepted as revision {at}, is lost: {change:?}, {found:?}");
+            // The condition was met: no other change came in between.
             if let Expected::At(Revision(known)) = change.expected {
                 let between = accepted.range(known + 1..*at);
                 let other = between
@@ -214,7 +215,7 @@ impl SimCluster {
         self.cx.report.cluster_check_accepted += accepted.len() as u64;
     }
 
-    /// What operators were told.
+    /// Counts the results of proposals.
     pub(super) fn count_operations(&mut self) {
         let (proposed, report) = (&self.operators.proposed, &mut self.cx.report);
         for proposed in proposed {

@@ -1,5 +1,5 @@
-//! What clients may expect of a cluster: who was told that all know of a subscription gets what is published then, wherever; nothing
-//! comes twice, to nobody who did not ask for it, and in no other order than it left.
+//! Expectations of clients in a cluster. A subscription that all nodes know gets every message, wherever it is
+//! published. No message comes twice, to a client that did not subscribe, or in another order than it was sent.
 
 mod groups;
 mod retained;
@@ -18,7 +18,7 @@ use crate::packets::Message;
 use crate::report::Report;
 use crate::schedule::Micros;
 
-/// Who was to know of a subscription before SUBACK.
+/// Nodes that have to know of a subscription before SUBACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     Local,
@@ -27,33 +27,33 @@ pub enum Level {
     Cluster,
 }
 
-/// One session as its client knows it.
+/// State of one session as its client knows it.
 #[derive(Debug)]
 pub struct View {
     pub node: usize,
-    /// Of the node, in which the session's connection began.
+    /// Incarnation of the node in which the session's connection began.
     pub incarnation: u32,
-    /// Its connection is there, as far as anybody knows.
+    /// True while its connection exists, as far as the client knows.
     pub is_connected: bool,
-    /// It outlives its connection.
+    /// True if it survives its connection.
     pub is_durable: bool,
-    /// Granted, at which level and when, and not taken back since.
+    /// Granted subscriptions that are still valid, with level and time.
     pub granted: BTreeMap<String, (QoS, Level, Micros)>,
-    /// Ever asked for.
+    /// Filters that were ever requested.
     pub asked: BTreeSet<String>,
-    /// The shared group that it is a member of, or was.
+    /// Shared group that it is or was a member of.
     pub group: Option<&'static str>,
-    /// What came because it subscribed.
+    /// Retained messages that it got for its subscriptions.
     pub retained: retained::FoundRetained,
-    /// What it has to get once that is acknowledged.
+    /// Messages that it has to get once they are acknowledged.
     owed: BTreeSet<usize>,
     arrived: BTreeSet<usize>,
     at_qos_0: BTreeSet<usize>,
-    /// By publishing connection, topic, QoS of the publish and of the delivery: the last message.
+    /// Last message by publishing connection, topic, QoS of the publish and QoS of the delivery.
     last: BTreeMap<(Link, String, QoS, QoS), usize>,
 }
 
-/// A message's number is its payload.
+/// A published message. Its payload is its number.
 pub struct Published {
     topic: String,
     qos: QoS,
@@ -73,7 +73,7 @@ pub struct OutgoingPublish<'a> {
     pub node: usize,
     pub incarnation: u32,
     pub topic: &'a str,
-    /// Without one it deletes what is retained.
+    /// An empty payload deletes the retained message.
     pub payload: &'a str,
     pub qos: QoS,
     pub is_retained: bool,
@@ -85,21 +85,21 @@ pub struct Oracle {
     views: Vec<View>,
     pub groups: groups::Groups,
     retained: retained::Retained,
-    /// Since somebody looked.
+    /// Messages acknowledged since [`Self::take_acknowledged`] was called.
     acknowledged: Vec<usize>,
-    /// Nodes may acknowledge what others were not told of.
+    /// True if nodes may acknowledge without others having the message.
     pub serves_alone: bool,
     /// Regions of the nodes, by their numbers.
     regions: Vec<Box<str>>,
-    /// When processes of nodes started, by their life.
+    /// Start of each process, by incarnation.
     started: BTreeMap<u32, Micros>,
-    /// There may be no room for QoS 0 on the way to another node.
+    /// True if there may be no room for QoS 0 on the way to another node.
     pub is_tight: bool,
-    /// A node that is off: nobody can ask it for what it has.
+    /// A node that is off for long: no other node can copy data from it.
     pub absent_node: Option<usize>,
-    /// Everybody has heard of everything, and nothing goes wrong any more: whoever is subscribed gets everything.
+    /// True when all nodes know everything and no fault is left: every subscriber gets every message.
     pub is_settled: bool,
-    /// How often each of its excuses held.
+    /// Number of times that each excuse was used.
     pub excused: Report,
 }
 
@@ -108,7 +108,7 @@ impl fmt::Debug for Published {
         let Self { topic, qos, payload, link, node, incarnation, sent, is_acknowledged, is_retained } = self;
         write!(
             f,
-            "{topic:?} at {qos:?}, {} bytes, sent at {sent} us on {link} to life {incarnation} of n{node}",
+            "{topic:?} at {qos:?}, {} bytes, sent at {sent} us on {link} to incarnation {incarnation} of n{node}",
             payload.len()
         )?;
         write!(f, ", acknowledged: {is_acknowledged}, retained: {is_retained}")
@@ -116,7 +116,7 @@ impl fmt::Debug for Published {
 }
 
 impl View {
-    /// Since when it has what makes a message its own.
+    /// Time since which it has the subscription that matches a message.
     fn granted_since(&self, message: &Published) -> Micros {
         let topic = TopicName::parse(&message.topic);
         let matches = |filter: &str| {
@@ -132,18 +132,19 @@ impl Oracle {
         Self { serves_alone, regions, ..Self::default() }
     }
 
-    /// The process of a node starts.
+    /// Records the start of a node's process.
     pub fn node_starts(&mut self, incarnation: u32, at: Micros) {
         self.started.insert(incarnation, at);
     }
 
-    /// Whether nobody of another node's life may acknowledge a message without knowing of a subscription on `node`, which was granted then at a level of SUBACK.
+    /// Returns whether a subscription on `node` must be known to every node that acknowledges a message of this
+    /// publisher. It was granted at `since` with this level of SUBACK.
     fn is_known(&self, (level, since): (Level, Micros), node: usize, publisher: (usize, u32)) -> bool {
         let region = |node: usize| self.regions.get(node);
         let is_known = match level {
             Level::Local | Level::Core => false,
             Level::Region if self.regions.iter().all(|other| Some(other) == region(node)) => true,
-            // A node that has restarted since does not know what only its region knew.
+            // A node that was restarted since then does not know what only its region knew.
             Level::Region => {
                 let has_run = self.started.get(&publisher.1).is_some_and(|started| *started <= since);
                 region(publisher.0) == region(node) && has_run
@@ -153,7 +154,7 @@ impl Oracle {
         is_known && !self.serves_alone
     }
 
-    /// Whether that is so only because the publisher's node has restarted since.
+    /// Returns whether the subscription is unknown only because the publisher's node was restarted since.
     fn is_forgotten(&self, (level, since): (Level, Micros), node: usize, publisher: (usize, u32)) -> bool {
         let started = self.started.get(&publisher.1).copied().unwrap_or_default();
         let before = (publisher.0, publisher.1);
@@ -194,7 +195,7 @@ impl Oracle {
         self.messages.len()
     }
 
-    /// The connection is gone, for whatever reason.
+    /// Handles the end of a connection.
     pub fn connection_ends(&mut self, view: usize) {
         self.leaves_group(view);
         let view = &mut self.views[view];
@@ -205,12 +206,12 @@ impl Oracle {
         }
     }
 
-    /// A PUBLISH leaves its client.
+    /// Records a PUBLISH that leaves its client.
     pub fn publish(&mut self, outgoing: &OutgoingPublish<'_>) {
         let OutgoingPublish { at, link, node, incarnation, topic, payload, qos, is_retained } = *outgoing;
         let number = self.messages.len();
         let (is_settled, is_tight) = (self.is_settled, self.is_tight);
-        // A deletion has no number to know it by.
+        // A deletion has no number by which it could be recognized.
         if let Ok(name) = TopicName::parse(topic)
             && !payload.is_empty()
         {
@@ -267,7 +268,7 @@ impl Oracle {
         self.acknowledged.push(number);
     }
 
-    /// A node has closed the link, or it was lost: what was sent over it at QoS 0 may have been on its way.
+    /// Handles the end of a link, closed by the node or lost: messages at QoS 0 on it may be lost.
     pub fn link_ends(&mut self, link: Link) {
         for message in self.messages.iter_mut().filter(|message| message.link == link) {
             self.excused.cluster_excused_qos0 += u64::from(message.qos == QoS::AtMostOnce);
@@ -290,7 +291,7 @@ impl Oracle {
         self.messages[number].sent
     }
 
-    /// UNSUBSCRIBE or another SUBSCRIBE leaves: what is on its way may come or not.
+    /// Records an UNSUBSCRIBE or another SUBSCRIBE: messages on their way may arrive or not.
     pub fn unsubscribes(&mut self, view: usize, filter: &str) {
         self.leaves_group(view);
         let Ok(parsed) = TopicFilter::parse(filter) else { return };
@@ -304,8 +305,8 @@ impl Oracle {
         self.excused.cluster_excused_unsubscribed += (owed - view.owed.len()) as u64;
     }
 
-    /// A node has died: what it had acknowledged for nodes that it did not reach is lost with it. `interrupted` says of a node and a time
-    /// whether the link to it was there ever since.
+    /// Handles the death of a node. What it had acknowledged for unreachable nodes is lost. `interrupted` returns
+    /// whether the link to a node was interrupted since a time.
     pub fn node_dies(&mut self, incarnation: u32, mut interrupted: impl FnMut(usize, Micros) -> bool) {
         self.groups_lose_node(incarnation);
         for view in &mut self.views {
@@ -327,7 +328,7 @@ impl Oracle {
         }
     }
 
-    /// Whether messages were acknowledged since the last call of [`Self::take_acknowledged`].
+    /// Returns whether messages were acknowledged since the last call of [`Self::take_acknowledged`].
     pub fn has_acknowledged(&self) -> bool {
         !self.acknowledged.is_empty()
     }
@@ -337,7 +338,7 @@ impl Oracle {
         std::mem::take(&mut self.acknowledged)
     }
 
-    /// A message is no longer owed to those of whom this is said.
+    /// Removes the debt of a message to the sessions for which `is_lost` returns true.
     pub fn forget_owed(&mut self, number: usize, mut is_lost: impl FnMut(&Published, &View, Micros) -> bool) {
         self.groups_forget(number, &mut is_lost);
         let message = &self.messages[number];
@@ -348,15 +349,15 @@ impl Oracle {
         }
     }
 
-    /// Whether a session has got a message.
+    /// Returns whether a session has got a message.
     pub fn has(&self, view: usize, got: &Message) -> bool {
         number_of(got).is_some_and(|number| self.views[view].arrived.contains(&number))
     }
 
-    /// A message comes.
+    /// Checks a message that arrives at a session.
     pub fn arrives(&mut self, cx: &mut Context, view: usize, got: &Message) {
         if got.payload.is_empty() && got.topic.starts_with("r/") || got.payload == NOISE {
-            return; // A deletion, for those who are subscribed; or what keeps to no rules.
+            return; // // A deletion for subscribers, or a message of the hostile client.
         }
         let number = number_of(got).expect("a payload is a number");
         assert!(number < self.messages.len(), "message {number} was never sent");
@@ -381,7 +382,7 @@ impl Oracle {
         }
         let report = &mut cx.report;
         let is_across = (message.node, message.incarnation) != (view.node, view.incarnation);
-        // A session that outlives its connection gets what it asked for at QoS 0 apart from the rest.
+        // A durable session gets messages for its QoS 0 subscriptions independently of the others.
         let by_itself = view.is_durable && got.qos == QoS::AtMostOnce;
         let is_new = if by_itself { view.at_qos_0.insert(number) } else { view.arrived.insert(number) };
         assert!(is_new, "message {number} comes twice to session {at}");
@@ -397,7 +398,7 @@ impl Oracle {
         report.cluster_check_order += u64::from(before.is_some() && is_across);
     }
 
-    /// Everybody has had the time to get everything.
+    /// Asserts at the end that every owed message has arrived.
     pub fn check_all_arrived(&self) {
         self.check_groups();
         for (at, view) in
@@ -415,10 +416,10 @@ impl Oracle {
     }
 }
 
-/// What hostile clients publish.
+/// Payload of hostile clients.
 pub const NOISE: &str = "x";
 
-/// Its digits, without what fills it up.
+/// Number in the payload, without the padding.
 fn number_of(message: &Message) -> Option<usize> {
     message.payload.rsplit('.').next()?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! What a seed decides before anything happens: nodes, links, clients, and when what goes wrong.
+//! Plan of a seed: nodes, links, clients, and the times of all faults.
 
 use std::time::Duration;
 
@@ -14,65 +14,65 @@ use crate::node::Setup;
 use crate::random::Random;
 use crate::schedule::{MILLI, Micros, SECOND};
 
-/// What goes wrong.
+/// A fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// `kill -9`: what the system holds in memory stays.
+    /// Kills the process (`kill -9`). Data in the operating system's memory stays.
     Kill {
         node: usize,
     },
-    /// The power goes.
+    /// Cuts the power.
     Cut {
         node: usize,
     },
-    /// The power goes, and is back before the other nodes have noticed.
+    /// Cuts the power for less time than the other nodes need to notice.
     Blink {
         node: usize,
     },
-    /// Several processes die at once.
+    /// Kills several processes at once.
     KillMany {
         nodes: Vec<usize>,
     },
-    /// A node's process stops for so long, as by SIGSTOP.
+    /// Stops a node's process for a time, like SIGSTOP.
     Stop {
         node: usize,
         time: Micros,
     },
-    /// Nothing gets through between two groups of nodes.
+    /// Cuts the network between two groups of nodes.
     Partition {
         one: Vec<usize>,
         time: Micros,
     },
-    /// Nothing gets from one node to another; the other way it does.
+    /// Cuts the network from one node to another, in one direction.
     OneWay {
         from: usize,
         to: usize,
         time: Micros,
     },
-    /// Few bytes a second get from one node to another.
+    /// Limits the bytes per second from one node to another.
     Slow {
         from: usize,
         to: usize,
         rate: u64,
         time: Micros,
     },
-    /// One connection between two nodes is lost, with what was under way.
+    /// Loses one connection between two nodes, with the data on it.
     Lose {
         one: usize,
         other: usize,
     },
-    /// All of them are, again and again.
+    /// Loses all connections between two nodes repeatedly.
     Flap {
         one: usize,
         other: usize,
         time: Micros,
     },
-    /// A connection carries nothing any more, and nobody is told.
+    /// Makes a connection carry nothing, without an error.
     HalfOpen {
         one: usize,
         other: usize,
     },
-    /// Nothing gets from a node to the others or back for so long. Its process ends before that is over.
+    /// Cuts a node off from all others for a time. Its process ends before that is over.
     CutOff {
         node: usize,
         time: Micros,
@@ -80,37 +80,37 @@ pub enum Fault {
     ClockJump {
         node: usize,
     },
-    /// A node is switched off, and stays off until the others have got along without it.
+    /// Switches a node off until the others have worked without it.
     LongOutage {
         node: usize,
     },
-    /// A node's disk has room for so many bytes more, and for so long.
+    /// Limits the room on a node's disk to so many more bytes, for a time.
     Full {
         node: usize,
         room: u64,
         time: Micros,
     },
-    /// A sync of a node's disk fails, so many operations later: it keeps nothing any more until it is started again; or takes no messages for a second
-    /// or so, if it was making an empty segment.
+    /// Fails a sync of a node's disk after so many operations. The node stores nothing until it is restarted. If the
+    /// sync was for an empty segment, the node refuses messages for about a second.
     FailSync {
         node: usize,
         after: u64,
     },
-    /// A client's connection is lost.
+    /// Loses a client's connection.
     LoseClientConnection {
         client: usize,
     },
-    /// Somebody who is no node connects to one's cluster port.
+    /// Connects an unauthenticated peer to a node's cluster port.
     Intrude {
         node: usize,
         kind: Kind,
     },
-    /// A client stops for so long.
+    /// Stops a client for a time.
     PauseClient {
         client: usize,
         time: Micros,
     },
-    /// A client cannot be reached for so long.
+    /// Makes a client unreachable for a time.
     PartitionClient {
         client: usize,
         time: Micros,
@@ -120,29 +120,29 @@ pub enum Fault {
 pub struct Plan {
     pub nodes: Vec<NodeInfo>,
     pub setups: Vec<Setup>,
-    /// Of all nodes, but for who they are.
+    /// Configuration of all nodes, except their identity.
     pub config: Config,
     pub mesh: MeshConfig,
     pub latency: Micros,
     pub jitter: Micros,
     pub clients: usize,
-    /// A client does something twice in such a time.
+    /// Time in which a client acts twice.
     pub pace: Micros,
     pub length: Micros,
     pub faults: Vec<(Micros, Fault)>,
-    /// Links hold little.
+    /// True if links have small buffers.
     pub is_tight: bool,
-    /// There is a client that keeps to no rules.
+    /// True if there is a client that violates the protocol.
     pub has_hostile_client: bool,
-    /// The nodes find each other, and the cores agree on who they are.
+    /// True if the nodes find each other, and the cores form a meta group.
     pub has_meta_group: bool,
-    /// Which nodes each is told of, where they find each other; all cores when it is empty.
+    /// Nodes in the join list of each node. All cores if it is empty.
     pub join_lists: Vec<Vec<usize>>,
-    /// Nodes of a version that understands nothing of what cores agree on beyond the members.
+    /// Nodes of a version that understands only members in the meta group's log.
     pub old: Vec<usize>,
-    /// What each node's clock is ahead: clocks of a cluster are about right.
+    /// Time by which each node's clock is ahead.
     pub skews: Vec<Micros>,
-    /// What each node's clock gains in so much time that it should gain 1,000; 1,000 when it is empty.
+    /// Gain of each node's clock in 1,000; 1,000 for all if it is empty.
     pub rates: Vec<u64>,
 }
 
@@ -168,7 +168,7 @@ impl Plan {
         let faults = if is_full { 20 + random.below(20) } else { 2 + random.below(10) };
         let mut faults: Vec<_> =
             (0..faults).map(|_| (random.draw() % length, Fault::any(random, count, clients))).collect();
-        // Strangers and stopped clients come besides.
+        // Unauthenticated peers and stopped clients come in addition.
         for _ in 0..random.below(if is_full { 12 } else { 4 }) {
             let (node, kind) = (random.below(count), *random.pick(&Kind::ALL));
             faults.push((random.draw() % length, Fault::Intrude { node, kind }));
@@ -189,16 +189,16 @@ impl Plan {
             faults.push((random.draw() % length, Fault::FailSync { node, after }));
         }
         let has_meta_group = seed % 4 == 1;
-        // Without it the others are a majority.
+        // Without that node, the others must be a majority.
         let may_go = if cores > 2 { 0..count } else { cores..count };
         if has_meta_group && !may_go.is_empty() && random.percent(40) {
             let node = may_go.start + random.below(may_go.len());
             faults.push((random.draw() % length, Fault::LongOutage { node }));
         }
-        // Draws of their own: those of the rest of the plan stay as they were.
+        // These draws are separate, so that the rest of the plan does not depend on them.
         let mut of_cuts = Random::new(seed ^ 0xC0_70FF);
         for _ in 0..of_cuts.below(if is_full { 4 } else { 2 }) {
-            // Longer than any silence that peers are allowed, and than a lease.
+            // Longer than the maximum silence of peers, and than a lease.
             let (node, time) = (of_cuts.below(count), 3 * SECOND + of_cuts.draw() % (7 * SECOND));
             let at = of_cuts.draw() % length;
             faults.push((at, Fault::CutOff { node, time }));
@@ -235,9 +235,9 @@ impl Plan {
 }
 
 impl Plan {
-    /// Whether the log of some node may have no room at some time.
+    /// Returns whether some node's log may be full at some time.
     pub fn may_lack_room(&self) -> bool {
-        // Where it is a sync of an empty segment that fails, the log has no reserve, and takes no messages until it has.
+        // After a failed sync of an empty segment, the log has no reserve, and refuses messages until it has one.
         self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Full { .. } | Fault::FailSync { .. }))
     }
 }

@@ -1,4 +1,4 @@
-//! An operator takes a node out of the cluster, one at a time, and has it join again, with its disk or with an empty one.
+//! An operator that removes one node at a time from the cluster, and lets it join again with its disk or an empty one.
 
 use std::collections::BTreeSet;
 
@@ -14,25 +14,25 @@ use super::world::SimCluster;
 use crate::disk::Machine;
 use crate::schedule::{Event, MILLI, Micros, SECOND};
 
-/// A node on its way out.
+/// A node that is being removed.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeRemoval {
     node: usize,
     since: Micros,
     method: RemovalMethod,
-    /// The roster in which it was last seen as a member.
+    /// Index of the roster in which it was last seen as a member.
     last_seen_index: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RemovalMethod {
-    /// It was told to leave.
+    /// The node was asked to leave.
     Leaves,
-    /// It is off, and is removed when it is dead for the others.
+    /// The node is off, and is removed when the others have declared it dead.
     Removed,
 }
 
-/// Longer than that an operator does not wait.
+/// Maximum time for which an operator waits.
 const PATIENCE: Micros = 25 * SECOND;
 
 impl SimCluster {
@@ -58,7 +58,7 @@ impl SimCluster {
         }
         let node = *self.cx.random.pick(&among);
         let method = *self.cx.random.pick(&[RemovalMethod::Leaves, RemovalMethod::Removed]);
-        self.cx.log(|| format!("operator: takes n{node} out: {method:?}"));
+        self.cx.log(|| format!("operator: removes n{node}: {method:?}"));
         match method {
             RemovalMethod::Leaves => self.request_leave(node),
             RemovalMethod::Removed => self.switch_off(node),
@@ -92,7 +92,7 @@ impl SimCluster {
         self.removal = Some(removal);
     }
 
-    /// Some node that knows it to be dead is told to remove it.
+    /// Asks a random node that knows it as dead to remove it.
     fn remove_dead(&mut self, node: usize) {
         let asked = self.cx.random.below(self.members.len());
         let Some(process) = &self.members[asked].process else { return };
@@ -103,7 +103,7 @@ impl SimCluster {
         self.send_command(asked, RouterCommand::Proposal(ProposalId(FIRST_OTHER_PROPOSAL), command));
     }
 
-    /// Another core is to lead, or replicants are to be spread anew.
+    /// Asks for another leader, or for a new distribution of replicants.
     pub(super) fn move_leader_or_replicants(&mut self) {
         let random = &mut self.cx.random;
         let (asked, wanted) = (random.below(self.members.len()), random.below(self.members.len()));
@@ -132,7 +132,7 @@ impl SimCluster {
         process.wake(&mut self.cx, 10);
     }
 
-    /// As the product does when it is told: its clients go first.
+    /// Asks the node to leave like the product does: it disconnects its clients first.
     fn request_leave(&mut self, node: usize) {
         let member = &mut self.members[node];
         if member.stopped > self.cx.now() {
@@ -156,12 +156,12 @@ impl SimCluster {
         self.cx.after(time, Event::SimCluster(Step::Start { node }));
     }
 
-    /// Another machine takes the place, where no client's session is lost by that.
+    /// Replaces the machine by an empty one, unless a client would lose its session.
     pub(super) fn empty_disk(&mut self, node: usize) {
         if self.clients.iter().any(|client| client.home() == Some(node)) {
             return;
         }
-        // Its clock may have been ahead, and what said by how much is lost.
+        // The clock of the old machine may have been ahead, and its record of that is lost.
         let is_set_back = self.cx.random.percent(50);
         self.cx.log(|| format!("operator: n{node} has an empty disk, its clock is set back: {is_set_back}"));
         let member = &mut self.members[node];
@@ -170,7 +170,7 @@ impl SimCluster {
         }
         member.machine.count(&mut self.cx);
         member.machine = Machine::new(self.cx.random.draw());
-        // Another log: who took it for the one before would vote twice.
+        // The new log has another identity: under the old one, the replica could vote twice.
         member.setup.entropy.iter_mut().for_each(|byte| *byte = self.cx.random.draw() as u8);
         member.copy = configstore::Copy::default();
         self.oracle.loses_disk(node);
@@ -178,7 +178,7 @@ impl SimCluster {
         self.cx.report.cluster_clocks_set_back += u64::from(is_set_back);
     }
 
-    /// Nobody is on the way out any more.
+    /// Ends a removal at the end of the faults.
     pub(super) fn cancel_removal(&mut self) {
         if let Some(removal) = self.removal.take() {
             self.switch_off(removal.node);
@@ -186,7 +186,7 @@ impl SimCluster {
         }
     }
 
-    /// A node is switched off for long, when the others can do without it.
+    /// Switches a node off for long, when the others can work without it.
     pub(super) fn begin_long_outage(&mut self, node: usize) {
         if self.is_healing {
             return;
@@ -199,8 +199,8 @@ impl SimCluster {
         self.kill(node, false);
     }
 
-    /// Whether a node is a member, and the other cores will agree on something without it: while one of them is on its way out, or in, a single
-    /// core may have the only vote.
+    /// Returns whether a node is a member, and the other cores have a majority without it. During a change of the
+    /// cores, a single one may have the only vote.
     fn can_do_without(&self, node: usize) -> bool {
         let known = self.members.iter().filter_map(|member| {
             let process = member.process.as_ref()?;
@@ -225,13 +225,13 @@ impl SimCluster {
         known.iter().any(is_member) && (!is_core || is_whole && self.removal.is_none())
     }
 
-    /// Whether the last life of a node that is off was a member.
+    /// Returns whether the last incarnation of a node that is off was a member.
     pub(super) fn was_member(&self, node: usize) -> bool {
         let known = self.last_roster().and_then(|roster| roster.members.get(&self.id_of(node)));
         known.is_some_and(|known| known.incarnation >= self.members[node].last_incarnation)
     }
 
-    /// Somebody starts it again.
+    /// Starts a node again after its long outage.
     pub(super) fn end_long_outage(&mut self, node: usize) {
         self.cx.log(|| format!("n{node} comes back"));
         self.members[node].in_long_outage = false;
@@ -239,19 +239,19 @@ impl SimCluster {
         self.cx.after(0, Event::SimCluster(Step::Start { node }));
     }
 
-    /// The nodes that are not gone for long.
+    /// Nodes without a long outage.
     pub(super) fn available_nodes(&self) -> Vec<usize> {
         (0..self.members.len()).filter(|node| !self.members[*node].in_long_outage).collect()
     }
 
-    /// Whether a node is no member any more, as those know who know most. Who began anew may know less than what was seen before, or
-    /// nothing.
+    /// Returns whether the latest roster lacks a node. Only rosters later than `last_seen_index` count: a restarted
+    /// node may know an older one, or none.
     fn is_removed(&self, node: usize, last_seen_index: u64) -> bool {
         let last = self.last_roster().filter(|roster| roster.index > last_seen_index);
         last.is_some_and(|roster| !roster.members.contains_key(&self.id_of(node)))
     }
 
-    /// What those know who know most.
+    /// Latest roster of all nodes.
     fn last_roster(&self) -> Option<&Roster> {
         let metas = self.members.iter().filter_map(|member| member.process.as_ref()?.router.meta());
         metas.map(|meta| &**meta.roster()).max_by_key(|roster| roster.index)

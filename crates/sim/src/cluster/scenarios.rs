@@ -1,7 +1,8 @@
-//! What simulations once found, played step by step: a few cores, links of a millisecond, nothing by chance that matters. Of clusters that are a
-//! list in `static_members`, of those whose cores agree on the members in `meta_group`, of clocks in `clocks`; what all of them tell of is [`Scenario`].
+//! Scenarios: cases that simulations once found, replayed step by step. They have a few cores and links of one
+//! millisecond, and randomness does not affect the result. `static_members` has clusters from a list of nodes,
+//! `meta_group` clusters with a meta group, and `clocks` wrong clocks. [`Scenario`] is the common part.
 
-#![cfg_attr(not(test), allow(dead_code, reason = "only some of it notices a fault that is put in"))]
+#![cfg_attr(not(test), allow(dead_code, reason = "only some scenarios notice a mutation"))]
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ mod regions;
 mod static_members;
 
 const SEED: u64 = 7;
-/// As long as a scenario may take.
+/// Longer than any scenario takes.
 const LONG: Micros = 1_000 * SECOND;
 
 fn plan(batching: Duration) -> Plan {
@@ -41,7 +42,7 @@ fn plan(batching: Duration) -> Plan {
     let nodes: Vec<NodeInfo> = (0..3).map(info).collect();
     let mut settings = Settings::default();
     settings.sys.interval = Duration::ZERO;
-    // Of clients before MQTT 5, which cannot ask for a level.
+    // Level of clients before MQTT 5, which cannot request one.
     settings.routing.suback = SubackLevel::Core;
     let setup = Setup {
         urgent: &[],
@@ -101,11 +102,11 @@ struct Scenario {
 const SUBSCRIBER: usize = 0;
 const PUBLISHER: usize = 1;
 const PUBLISHER_NODE: usize = 2;
-/// Where there is one more node than the three.
+/// Number of the fourth node, where there is one.
 const REPLICANT: usize = 3;
 
 impl Plan {
-    /// One more node than there are.
+    /// Adds a node.
     fn add(&mut self, role: Role) {
         let at = self.nodes.len();
         let mut info = NodeInfo { name: format!("n{at}").into(), role, ..self.nodes[0].clone() };
@@ -121,12 +122,12 @@ impl Scenario {
         Self::of_links(plan, |_| None)
     }
 
-    /// The same, where it is not chance that says what a node offers for its links.
+    /// Starts a scenario with given link features instead of random ones.
     fn of_links(plan: Plan, links: impl Fn(usize) -> Option<u64>) -> Self {
         Self::of_seed(SEED, plan, links)
     }
 
-    /// The same with other draws: who leads, and who hears what first.
+    /// Starts a scenario with another seed: another leader, and another order of messages.
     fn of_seed(seed: u64, plan: Plan, links: impl Fn(usize) -> Option<u64>) -> Self {
         let mut cluster = SimCluster::of_plan(seed, plan, Trace::default());
         cluster.wan.is_calm = true;
@@ -139,7 +140,7 @@ impl Scenario {
         let mut scenario = Self { cluster };
         scenario.run_for(5 * SECOND);
         for (number, node) in [(SUBSCRIBER, 0), (PUBLISHER, PUBLISHER_NODE)] {
-            // Members speak MQTT 5, in which a SUBSCRIBE says its level.
+            // Members speak MQTT 5, in which a SUBSCRIBE can request a level.
             scenario.cluster.clients.push(Client::member(number));
             scenario.cluster.connect(number, node);
         }
@@ -163,7 +164,7 @@ impl Scenario {
         self.with(SUBSCRIBER, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
     }
 
-    /// Whether everybody who counts was said to know the subscription.
+    /// Returns whether the subscriber has its SUBACK.
     fn is_subscribed(&mut self) -> bool {
         let (.., view) = self.cluster.clients[SUBSCRIBER].location().expect("the subscriber is connected");
         self.cluster.oracle.view(view).granted.contains_key("t/#")
@@ -183,13 +184,13 @@ impl Scenario {
         number
     }
 
-    /// A client on a node joins the shared group.
+    /// Subscribes a client to the shared group.
     fn joins_group(&mut self, client: usize) {
         let filters = vec![(GROUPS[0].to_owned(), QoS::AtLeastOnce)];
         self.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
     }
 
-    /// One more client, on a node.
+    /// Adds a client to a node.
     fn connects(&mut self, node: usize) -> usize {
         let number = self.cluster.clients.len();
         self.cluster.clients.push(Client::new(number, None));
@@ -198,7 +199,7 @@ impl Scenario {
         number
     }
 
-    /// One more client, on a node, whose subscription everybody knows who counts.
+    /// Adds a subscriber to a node, and waits until all nodes know the subscription.
     fn has_subscriber(&mut self, node: usize) -> usize {
         let number = self.cluster.clients.len();
         self.cluster.clients.push(Client::member(number));
@@ -210,13 +211,13 @@ impl Scenario {
         number
     }
 
-    /// What somebody finds retained who asks for it on a node now.
+    /// Retained messages that a new subscriber finds on a node.
     fn retained(&mut self, node: usize) -> Vec<usize> {
         let view = self.reads(node);
         self.cluster.oracle.view(view).retained.values().copied().collect()
     }
 
-    /// Somebody asks a node for all that is retained. Returns the session.
+    /// Subscribes a new client to all retained messages of a node. Returns the session.
     fn reads(&mut self, node: usize) -> usize {
         let reader = self.connects(node);
         let filters = vec![(RETAINED.to_owned(), QoS::AtLeastOnce)];
@@ -225,7 +226,7 @@ impl Scenario {
         self.cluster.clients[reader].location().expect("the reader is connected").2
     }
 
-    /// Whether a node has a link to another, and how often that one has begun anew.
+    /// State of the link from a node to another: whether it is up, and how often the other was restarted.
     fn link(&mut self, from: usize, to: usize) -> (bool, u64) {
         let process = self.cluster.members[from].process.as_mut().expect("the node runs");
         let peer = process.router.mesh().peer(NodeId::of_name(&format!("n{to}"))).expect("a peer");
@@ -249,7 +250,7 @@ impl Scenario {
         self.cluster.oracle.has_arrived(view, number)
     }
 
-    /// Filters that a node knows other nodes to want.
+    /// Number of routes to other nodes that a node knows.
     fn routes_known(&self, node: usize) -> usize {
         let process = self.cluster.members[node].process.as_ref().expect("the node runs");
         let mut known = 0;
@@ -261,7 +262,7 @@ impl Scenario {
         known
     }
 
-    /// Until SUBACK has come, before the time is over after which it comes in any case.
+    /// Waits for SUBACK, for less than the time after which it is sent in any case.
     fn until_granted(&mut self, client: usize, filter: &str) {
         let (.., view) = self.cluster.clients[client].location().expect("the client is connected");
         let mut waited = 0;
@@ -272,7 +273,7 @@ impl Scenario {
         }
     }
 
-    /// Whether a node knows that another one wants a filter.
+    /// Returns whether a node knows a route of another one for a filter.
     fn knows_route(&self, node: usize, wanted: &str) -> bool {
         let process = self.cluster.members[node].process.as_ref().expect("the node runs");
         let mut is_known = false;
@@ -293,7 +294,7 @@ impl Scenario {
         self.cluster.wan.mend(&mut self.cluster.cx, other, one);
     }
 
-    /// What the publisher says is acknowledged although the first node is cut off, and comes when it is there again.
+    /// Asserts that a message is acknowledged while the first node is cut off, and arrives when the node is back.
     fn assert_waits_for_the_first_node(&mut self, publisher: usize) {
         let number = self.publishes_as(publisher, "t/0", QoS::AtLeastOnce, RetainAction::Nothing);
         self.run_for(SECOND);
@@ -308,20 +309,20 @@ impl Scenario {
         self.cluster.start(node);
     }
 
-    /// A node dies, and nobody starts it again.
+    /// Kills a node for good.
     fn shuts_down(&mut self, node: usize) {
         self.cluster.members[node].is_switched_off = true;
         self.cluster.fault(&Fault::Kill { node });
     }
 
-    /// The core that a replicant hears from.
+    /// Core to which a replicant is attached.
     fn attached(&self, replicant: usize) -> usize {
         let process = self.cluster.members[replicant].process.as_ref().expect("the node runs");
         let core = process.router.view(process.time(&self.cluster.cx)).attached.expect("a core is there");
         (0..self.cluster.members.len()).find(|node| *core == format!("n{node}")).expect("a node")
     }
 
-    /// Whether a node is linked to another one whose link has restarted `restarts` times.
+    /// Returns whether a node is linked to another one whose link has restarted `restarts` times.
     fn is_joined(&self, from: usize, to: usize, restarts: u64) -> bool {
         let process = self.cluster.members[from].process.as_ref().expect("the node runs");
         let links = process.router.view(process.time(&self.cluster.cx)).links;
@@ -330,7 +331,7 @@ impl Scenario {
             .any(|link| *link.peer.name == format!("n{to}") && link.is_up && link.restarts == restarts)
     }
 
-    /// Whether a node may acknowledge.
+    /// Returns whether a node may acknowledge.
     fn may_acknowledge(&self, node: usize) -> bool {
         let process = self.cluster.members[node].process.as_ref().expect("the node runs");
         process.router.may_acknowledge(process.time(&self.cluster.cx))
@@ -345,7 +346,7 @@ impl Scenario {
         }
     }
 
-    /// Nothing gets from a node to the others or back.
+    /// Cuts a node off from all others.
     fn isolate(&mut self, node: usize) {
         for other in (0..self.cluster.members.len()).filter(|other| *other != node) {
             self.part(node, other);
@@ -363,7 +364,7 @@ fn id(node: usize) -> NodeId {
     NodeId::of_name(&format!("n{node}"))
 }
 
-/// Faults of the product, and what notices each of them.
+/// Mutations, and the scenarios that notice them.
 #[cfg(feature = "trial")]
 pub const TRIALS: [(cluster::Mutation, fn()); 32] = [
     (cluster::Mutation::SettleCutOff, static_members::a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has),

@@ -1,4 +1,5 @@
-//! The end of a simulation: nothing goes wrong any more, every node knows what the others want, and any two exchange messages.
+//! End of a simulation: without further faults, every node knows the routes of the others, and any two nodes exchange
+//! messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,23 +15,24 @@ use super::step::Step;
 use super::world::SimCluster;
 use crate::schedule::{Event, SECOND};
 
-/// Seconds until everybody must have got everything.
+/// Maximum number of seconds until all messages have arrived.
 const PATIENCE: usize = 600;
-/// Seconds of silence, in which the slowest timer runs, but for those by which nodes find each other.
+/// Seconds of silence. Longer than all timers except those by which nodes find each other.
 const SILENCE: usize = 4;
-/// Seconds until all nodes are joined, when nothing goes wrong any more: a connection that is dead is found to be, one that is being made is
-/// given up, and another is dialed, each of it after five seconds at most; then one more time after another five.
+/// Maximum number of seconds until all nodes are joined after the last fault. Detecting a dead connection, giving up a
+/// pending one and dialing another one take up to five seconds each. Another five seconds allow one more attempt.
 const LINK_PATIENCE: usize = 25;
-/// And until the cores agree that all are there: they may have to elect one that leads, more than once, and cores come one at a time.
+/// Maximum number of seconds until the cores have all nodes as members. They may need several elections, and cores join
+/// one at a time.
 const META_GROUP_PATIENCE: usize = 90;
 
-/// By filter.
+/// Routes of a node by filter.
 type Wanted = BTreeMap<String, Wants>;
-/// And by the node on which it is wanted.
+/// Routes by node and filter.
 type WantedThere = BTreeMap<(usize, String), Wants>;
 
 impl SimCluster {
-    /// No more harm.
+    /// Ends all faults.
     pub(super) fn heal(&mut self) {
         self.cx.log(|| "healing".to_owned());
         self.cancel_removal();
@@ -39,7 +41,7 @@ impl SimCluster {
         self.cx.has_slow_reads = false;
         self.net.calm = true;
         self.wan.heal(&mut self.cx);
-        // A crowd of them would keep nodes out for as long as handshakes may take.
+        // Many unauthenticated connections would keep nodes out until the handshake time-out.
         self.close_unauthenticated();
         for node in 0..self.members.len() {
             let member = &self.members[node];
@@ -53,7 +55,7 @@ impl SimCluster {
         }
     }
 
-    /// Nodes of versions before are replaced by those of this one.
+    /// Restarts nodes of older versions with this one.
     fn update_all(&mut self) {
         for node in 0..self.members.len() {
             let member = &mut self.members[node];
@@ -64,7 +66,7 @@ impl SimCluster {
         }
     }
 
-    /// What the nodes think to be agreed upon, for whoever reads the trace.
+    /// Writes the nodes' view of the meta group to the trace.
     fn trace_members(&mut self) {
         for (node, member) in self.members.iter_mut().enumerate() {
             let Some(process) = &mut member.process else { continue };
@@ -79,12 +81,12 @@ impl SimCluster {
             let (by, grants) = (view.granted_by, view.grants);
             self.cx.log(|| {
                 let attached = view.attached;
-                format!("n{node}: attached to {attached:?}, let by {by:?}, lets {grants:?}, cut off from {cut_off:?}, {copy:?}")
+                format!("n{node}: attached to {attached:?}, leases of {by:?}, grants {grants:?}, cut off from {cut_off:?}, {copy:?}")
             });
         }
     }
 
-    /// The nodes that are there come to know the same, and exchange messages.
+    /// Asserts that the available nodes get the same state, and exchange messages.
     pub(super) fn check_converged(&mut self) {
         self.settle();
         self.check_routes();
@@ -93,13 +95,13 @@ impl SimCluster {
         self.check_features();
     }
 
-    /// Until nothing happens any more.
+    /// Runs until nothing happens any more.
     pub(super) fn settle(&mut self) {
         let mut silent = 0;
         for second in 1..=PATIENCE {
             let until = self.cx.now() + SECOND;
             self.run_until(until);
-            // What one node has for another waits until they are joined, however quiet clients are.
+            // Data for another node waits until the two are joined, however quiet the clients are.
             let mut is_quiet = self.are_joined() && self.copies_are_the_same();
             let patience = if self.plan.has_meta_group { META_GROUP_PATIENCE } else { LINK_PATIENCE };
             if !is_quiet && second > patience {
@@ -119,15 +121,15 @@ impl SimCluster {
         }
         self.trace_members();
         let waiting: Vec<String> = self.clients.iter().filter_map(Client::waits_for).collect();
-        panic!("it never becomes quiet: {waiting:?}");
+        panic!("clients never become quiet: {waiting:?}");
     }
 
-    /// Whether every node runs that is not gone, and has its links to all others, with all their connections, as what is in a lane waits for one of them, and the
-    /// log may ask for all that this version understands.
+    /// Returns whether every available node runs and has all connections of its links to all others. Data in a lane
+    /// waits for its connection. The meta group must also have adopted all features of this version.
     fn are_joined(&mut self) -> bool {
         let available_nodes = self.available_nodes();
         let count = available_nodes.len();
-        // What it does not understand nobody may ask for.
+        // Features of an absent node are unknown, so the cores cannot adopt them.
         let absent_node = self.oracle.absent_node;
         let is_open = |adopted: u64| absent_node.is_some() || adopted == cluster::LOG;
         let absent_node = absent_node.map(|node| self.id_of(node));
@@ -143,7 +145,7 @@ impl SimCluster {
         })
     }
 
-    /// What a node's own clients want, and what those of others do, as far as it knows.
+    /// Routes of a node's own clients, and those of other nodes that it knows.
     fn wants_at(&self, number: usize) -> Option<(Wanted, WantedThere)> {
         let process = self.members[number].process.as_ref()?;
         let (mut wanted, mut of_others) = (Wanted::new(), WantedThere::new());
@@ -153,22 +155,23 @@ impl SimCluster {
                 *all = all.with(wants);
             }
             Some(location) => {
-                let id = process.router.node_at(location).expect("a place is some node's");
+                let id = process.router.node_at(location).expect("a location belongs to a node");
                 let of_name = |node: &cluster::NodeInfo| link::NodeId::of_name(&node.name) == id;
                 let other = self.plan.nodes.iter().position(of_name).expect("there are no others");
                 let before = of_others.insert((other, filter.to_owned()), wants);
-                assert!(before.is_none(), "n{number} knows two things of n{other} and {filter}");
+                assert!(before.is_none(), "n{number} knows two routes of n{other} for {filter}");
             }
         });
         Some((wanted, of_others))
     }
 
-    /// Who was removed and is a member again is owed what is sent from now on, if all others know what it wants. To be called before each message: one
-    /// that waits for its acknowledgement when the last of them hears of it has been passed on before.
+    /// Marks a node that was removed and joined again as owed all further messages, once all others know its routes. To
+    /// be called before each message: a message may have been routed before the last of them knew the routes, and be
+    /// acknowledged after that.
     pub(super) fn note_known_again(&mut self) {
         for node in 0..self.members.len() {
             let member = &self.members[node];
-            // A process that has just started does not know yet what the sessions on its disk want.
+            // A process that has just started does not know the subscriptions of the sessions on its disk yet.
             let has_begun = member.process.as_ref().is_some_and(|it| it.node.broker().has_begun());
             if member.owed_from < usize::MAX || !has_begun {
                 continue;
@@ -186,7 +189,7 @@ impl SimCluster {
         }
     }
 
-    /// Every node knows of every other what that one's clients want, and nothing else.
+    /// Asserts that every node knows exactly the routes of every other.
     pub(super) fn check_routes(&mut self) {
         let (mut own, mut known) = (Vec::new(), Vec::new());
         for number in self.available_nodes() {
@@ -194,7 +197,8 @@ impl SimCluster {
             own.push((number, wanted));
             known.push((number, of_others));
         }
-        // What a dead node's durable sessions want waits for it. Of a life that has never been a member nobody says that it is over.
+        // Routes of a dead node's durable sessions are kept for it. Nobody declares an incarnation dead that was never
+        // a member.
         let absent_node = self.oracle.absent_node;
         let was_member = absent_node.is_some_and(|node| self.was_member(node));
         let kept =
@@ -206,7 +210,7 @@ impl SimCluster {
                 let is_kept = !was_member || *wants == Wants::STORED && kept.contains(filter);
                 assert!(
                     !in_long_outage || is_kept,
-                    "n{number} believes that n{other}, which is dead, wants {filter}: {wants:?}"
+                    "n{number} knows a route of n{other}, which is dead, for {filter}: {wants:?}"
                 );
                 !in_long_outage
             });
@@ -218,29 +222,29 @@ impl SimCluster {
                     wanted.iter().map(|(filter, wants)| ((*other, filter.clone()), *wants))
                 })
                 .collect();
-            assert_eq!(*of_others, expected, "n{number} does not know what the others want");
+            assert_eq!(*of_others, expected, "n{number} does not know the routes of the others");
             self.cx.report.cluster_check_routes += expected.len() as u64;
         }
-        // And what they want is what their clients were granted; what is left of sessions that outlive connections, their clients may not
-        // have heard of.
+        // The routes of a node match the subscriptions of its clients. Durable sessions may have more than their
+        // clients know.
         for (number, wanted) in &own {
             let views =
                 || self.oracle.views().iter().filter(|view| view.node == *number && view.is_connected);
             let granted = views().flat_map(|view| view.granted.keys());
-            // What a group's members want is not said by filter.
+            // Routes of shared groups have no filters.
             let granted: BTreeSet<&String> = granted.filter(|filter| !filter.starts_with(SHARE)).collect();
             let durable = views().filter(|view| view.is_durable);
             let perhaps: BTreeSet<&String> = durable.flat_map(|view| &view.asked).collect();
             let wanted: BTreeSet<&String> = wanted.keys().collect();
             let missing: Vec<_> = granted.difference(&wanted).collect();
-            assert!(missing.is_empty(), "n{number} does not know that its clients want {missing:?}");
+            assert!(missing.is_empty(), "n{number} lacks routes of its clients: {missing:?}");
             let more: Vec<_> =
                 wanted.difference(&granted).filter(|filter| !perhaps.contains(*filter)).collect();
-            assert!(more.is_empty(), "n{number} believes that its clients want {more:?}");
+            assert!(more.is_empty(), "n{number} has routes that no client has: {more:?}");
         }
     }
 
-    /// Any two nodes know of each other what both can, and nothing that one of them cannot.
+    /// Asserts that any two nodes know their common features, and that no node got a message that it cannot read.
     pub(super) fn check_features(&mut self) {
         let offers: Vec<u64> = self.members.iter().map(|member| member.features).collect();
         let available_nodes = self.available_nodes();
@@ -248,18 +252,22 @@ impl SimCluster {
             let member = &mut self.members[node];
             let process = member.process.as_mut().expect("every node runs");
             let malformed = process.router.counters().malformed;
-            assert_eq!(malformed, 0, "n{node} was told what it cannot read");
+            assert_eq!(malformed, 0, "n{node} got messages that it cannot read");
             let view = process.router.view(process.time(&self.cx));
             assert_eq!(view.clock_off, None, "n{node}, whose clock is right");
             for link in &view.links {
-                assert!(!link.clock_differs, "n{node} complains of the clock of {}", link.peer.name);
+                assert!(!link.clock_differs, "n{node} reports a wrong clock of {}", link.peer.name);
                 self.cx.report.cluster_check_clocks += u64::from(link.clock_ahead.is_some());
             }
             for other in available_nodes.iter().copied().filter(|other| *other != node) {
                 let id = link::NodeId::of_name(&self.plan.nodes[other].name);
                 let peer = process.router.mesh().peer(id);
                 let known = peer.map(|peer| peer.features);
-                assert_eq!(known, Some(offers[node] & offers[other]), "n{node} of what n{other} can");
+                assert_eq!(
+                    known,
+                    Some(offers[node] & offers[other]),
+                    "n{node} has wrong features of n{other}"
+                );
                 let report = &mut self.cx.report;
                 match [node, other].map(|at| offers[at] & cluster::FEATURES & !cluster::LOG != 0) {
                     [true, true] => report.cluster_check_features_both += 1,
@@ -273,8 +281,8 @@ impl SimCluster {
         }
     }
 
-    /// Any two nodes exchange messages of every QoS, also to those who asked for the lowest level of SUBACK. Each node has members of shared
-    /// groups, retains something and deletes what another has retained.
+    /// Exchanges messages of every QoS between any two nodes, with subscribers of each level of SUBACK. Each node has
+    /// members of shared groups, sets a retained message, and deletes one of another node.
     pub(super) fn exchange(&mut self) {
         self.oracle.is_settled = false;
         let available_nodes = self.available_nodes();
@@ -306,7 +314,7 @@ impl SimCluster {
                     self.run_until(until);
                     self.cx.report.cluster_check_pairs += u64::from(node != other);
                 }
-                // In the first round each writes something, in the second every other one's goes.
+                // In the first round, each node sets a retained message. In the second, every other node deletes one.
                 if round == 0 {
                     self.publishes(
                         first + at,
@@ -333,7 +341,7 @@ impl SimCluster {
         self.oracle.check_retained(&mut self.cx, &views);
     }
 
-    /// One more client on each node that is there; returns the number of the first.
+    /// Adds a client to each available node. Returns the number of the first.
     fn connect_more(&mut self, client: impl Fn(usize) -> Client) -> usize {
         let first = self.clients.len();
         for node in self.available_nodes() {

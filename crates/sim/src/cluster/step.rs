@@ -1,63 +1,63 @@
-/// What only happens where there are several nodes.
+/// Event that occurs in simulated clusters only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A node's process starts.
+    /// Starts a node's process.
     Start {
         node: usize,
     },
-    /// The thread that joins a node to the others has something to do.
+    /// Runs a turn of a node's cluster router.
     Turn {
         incarnation: u32,
     },
-    /// The next piece arrives at one end of a connection between nodes.
+    /// Delivers the next piece to one end of a connection between nodes.
     Carry {
         wire: usize,
         end: usize,
     },
-    /// Somebody's wish to connect reaches a node.
+    /// Delivers a connection attempt to a node.
     Dial {
         wire: usize,
     },
-    /// The answer to it.
+    /// Delivers the answer to a connection attempt.
     Dialed {
         wire: usize,
         is_there: bool,
     },
-    /// An end learns that the connection is gone.
+    /// Reports the loss of a connection to one end.
     Broken {
         wire: usize,
         end: usize,
     },
-    /// The connections between two nodes are lost, and again a while later, until then.
+    /// Loses the connections between two nodes, repeatedly until a time.
     Flap {
         one: usize,
         other: usize,
         until: u64,
     },
-    /// Somebody who is no node says something to one; has been turned away by now.
+    /// Lets an unauthenticated peer send something, or checks that it was rejected.
     Intrude {
         unauthenticated: usize,
     },
     CheckRejected {
         unauthenticated: usize,
     },
-    /// A node whose disk has failed is started again.
+    /// Restarts a node whose disk has failed.
     End {
         incarnation: u32,
     },
-    /// There is room on a node's disk again.
+    /// Frees the disk of a node.
     Room {
         node: usize,
     },
-    /// An operator changes something that the cores agree on.
+    /// Lets an operator change something in the cluster.
     Operate,
-    /// A node is switched off for long.
+    /// Switches a node off for long.
     BeginLongOutage {
         node: usize,
     },
-    /// Somebody goes by the name of a node that may be dead.
+    /// Lets an unauthenticated peer use the name of a node that may be dead.
     Impersonate,
-    /// A client that had stopped goes on.
+    /// Resumes a client that had stopped.
     Resume {
         client: usize,
         link: crate::net::Link,

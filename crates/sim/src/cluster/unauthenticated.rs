@@ -1,4 +1,5 @@
-//! Whoever else connects to a node's cluster port. None of them becomes a peer, and none keeps a connection longer than a handshake may take.
+//! Unauthenticated peers at a node's cluster port. None becomes a peer, and none keeps a connection longer than the
+//! handshake time-out.
 
 use std::collections::VecDeque;
 
@@ -10,22 +11,22 @@ use super::step::Step;
 use super::world::SimCluster;
 use crate::schedule::{Event, MILLI, Micros, SECOND};
 
-/// What one does.
+/// Behaviour of an unauthenticated peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Bytes that mean nothing.
+    /// Sends random bytes.
     Garbage,
-    /// A message longer than any can be.
+    /// Sends a message that is too long.
     Oversized,
-    /// It knows another secret, and proves that.
+    /// Proves that it knows another secret.
     WrongSecret,
-    /// It knows the secret, and belongs to another cluster.
+    /// Knows the secret, but belongs to another cluster.
     WrongCluster,
-    /// What a node once said to this one.
+    /// Repeats the handshake of a node.
     Replay,
-    /// A byte a second, of what would be right.
+    /// Sends a valid handshake at one byte per second.
     Slow,
-    /// Nothing at all, many times.
+    /// Opens many connections and sends nothing.
     Flood,
 }
 
@@ -41,21 +42,21 @@ impl Kind {
     ];
 }
 
-/// One connection of such a one.
+/// One connection of an unauthenticated peer.
 pub struct UnauthenticatedPeer {
     kind: Kind,
     node: usize,
     incarnation: u32,
     connection: ConnectionId,
-    /// What it says next, and when it stops.
+    /// Pieces to send. The peer stops when none is left.
     unsent: VecDeque<Bytes>,
     handshake: Option<Handshake>,
 }
 
-/// Connections of a crowd, and the addresses that they may come from: more than a node lets in, be it of all or of each.
+/// Number of connections of a flood, and of their addresses: more than a node accepts in total, and per address.
 const FLOOD: usize = 140;
 const FLOOD_ADDRESSES: usize = 3;
-/// The handshake's end is due at the node's next turn.
+/// The node closes an overdue handshake in its next turn only.
 const SLACK: Micros = SECOND;
 
 impl UnauthenticatedPeer {
@@ -65,7 +66,7 @@ impl UnauthenticatedPeer {
 }
 
 impl SimCluster {
-    /// Somebody connects to a node's cluster port.
+    /// Connects an unauthenticated peer to a node's cluster port.
     pub(super) fn connect_unauthenticated(&mut self, node: usize, kind: Kind) {
         let count = if kind == Kind::Flood { FLOOD } else { 1 };
         let addresses = 1 + self.unauthenticated_peers.len() % FLOOD_ADDRESSES;
@@ -96,7 +97,7 @@ impl SimCluster {
         }
     }
 
-    /// Strangers go away.
+    /// Closes all unauthenticated connections.
     pub(super) fn close_unauthenticated(&mut self) {
         for it in std::mem::take(&mut self.unauthenticated_peers) {
             let process = self.members[it.node].process.as_mut();
@@ -108,13 +109,13 @@ impl SimCluster {
         }
     }
 
-    /// A node is dead: somebody goes by its name.
+    /// Lets an unauthenticated peer use the name of a dead node.
     pub(super) fn impersonate(&mut self) {
         if self.is_healing {
             return;
         }
         let own = |node: usize| NodeId::of_name(&self.plan.nodes[node].name);
-        // Nodes dial those with greater ids.
+        // Nodes dial nodes with greater ids.
         let last = (0..self.members.len())
             .filter(|at| self.members[*at].process.is_some())
             .max_by_key(|at| own(*at));
@@ -128,11 +129,11 @@ impl SimCluster {
         let mut nonce = [0; 32];
         nonce.iter_mut().for_each(|byte| *byte = random.draw() as u8);
         let link = LinkId(u128::from(random.draw()));
-        // Of two nodes the one with the smaller id dials: most will be told so, unless they take the name of such a one.
+        // Of two nodes, the one with the smaller id dials. A peer with another name gets that answer, and is closed.
         let own = NodeId::of_name(&self.plan.nodes[node].name);
         let others = self.plan.nodes.iter().filter(|other| NodeId::of_name(&other.name) < own);
         let mut names: Vec<_> = others.map(|other| other.name.clone()).collect();
-        // The name of one that is alive is taken.
+        // The name of a running node is taken.
         let is_dead = |name: &str| {
             let number = self.plan.nodes.iter().position(|info| *info.name == *name);
             number.is_some_and(|number| self.members[number].process.is_none())
@@ -177,7 +178,7 @@ impl SimCluster {
         }
     }
 
-    /// It says something, or answers.
+    /// Lets a peer send its next piece, or answer.
     pub(super) fn send_unauthenticated(&mut self, unauthenticated: usize) {
         let Some(it) = self.unauthenticated_peers.get_mut(unauthenticated) else { return };
         let Some(process) = self.members[it.node].process.as_mut() else { return };
@@ -195,8 +196,8 @@ impl SimCluster {
         {
             let mut out = Output::default();
             let progress = handshake.input(&mut Bytes::from(answer), &mut out);
-            assert!(!matches!(progress, Ok(Progress::Done(_))), "a stranger proves itself");
-            // It goes on all the same.
+            assert!(!matches!(progress, Ok(Progress::Done(_))), "an unauthenticated peer proves itself");
+            // The peer continues without a valid proof.
             self.cx.report.cluster_unauthenticated_wrong_proof += 1;
             process.router.mesh().input(now, it.connection, Bytes::from_static(&[7; 32]));
             it.handshake = None;
@@ -206,7 +207,7 @@ impl SimCluster {
         self.cx.after(pause, Event::SimCluster(Step::Intrude { unauthenticated }));
     }
 
-    /// It has been turned away by now.
+    /// Asserts that the peer was rejected.
     pub(super) fn check_rejected(&mut self, unauthenticated: usize) {
         let Some(it) = self.unauthenticated_peers.get(unauthenticated) else { return };
         let runs_since = self.members[it.node].stopped;
@@ -221,7 +222,7 @@ impl SimCluster {
         }
         let (kind, node) = (it.kind, it.node);
         let is_over = self.wan.watched(it.incarnation, it.connection).1;
-        assert!(is_over, "n{node} lets a stranger stay: {kind:?}");
+        assert!(is_over, "n{node} does not close an unauthenticated connection: {kind:?}");
         assert_eq!(process.router.mesh().peer_of(it.connection), None, "n{node} takes {kind:?} for a peer");
         self.wan.forget(it.incarnation, it.connection);
         let report = &mut self.cx.report;

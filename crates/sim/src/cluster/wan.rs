@@ -1,4 +1,5 @@
-//! The network between nodes: connections that carry the bytes of their meshes, slowly, in one direction only, or no more.
+//! Network between nodes. Its connections carry the bytes of the meshes: normally, slowly, in one direction only, or
+//! not at all.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,14 +10,14 @@ use super::step::Step;
 use crate::context::Context;
 use crate::schedule::{Event, MILLI, Micros, SECOND};
 
-/// What arrives at an end.
+/// Data that arrives at an end of a connection.
 pub enum Piece {
     Bytes(Bytes),
     /// The other end was closed.
     End,
 }
 
-/// One end of a connection, while it is open.
+/// One open end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     pub node: usize,
@@ -24,19 +25,19 @@ pub struct End {
     pub connection: ConnectionId,
 }
 
-/// One connection: the first end has dialed.
+/// A connection between nodes. The first end has dialed.
 struct Wire {
     nodes: [usize; 2],
     ends: [Option<End>; 2],
-    /// On the way to each end.
+    /// Data on its way to each end.
     pipes: [Pipe; 2],
-    /// What is sent vanishes, and nobody is told.
+    /// True if sent data is lost without an error.
     is_half_open: bool,
-    /// What whoever dialed has said first.
+    /// First bytes of the end that dialed.
     first_bytes: Vec<u8>,
 }
 
-/// A connection of somebody who is no node: what came on it, and whether the node has closed it.
+/// Connection of an unauthenticated peer: received bytes, and whether the node has closed it.
 #[derive(Default)]
 struct Watched {
     bytes: Vec<u8>,
@@ -46,21 +47,21 @@ struct Watched {
 #[derive(Default)]
 struct Pipe {
     pieces: VecDeque<(Micros, Piece)>,
-    /// When the last of them arrives: none overtakes another.
+    /// Arrival time of the last piece: the order is kept.
     last: Micros,
     bytes: usize,
-    /// Its sender waits until some of it has arrived.
+    /// True if the sender waits for room.
     is_awaited: bool,
     is_closed: bool,
 }
 
-/// From one node to another.
+/// State of the network from one node to another.
 #[derive(Clone, Copy, Debug, Default)]
 struct Path {
-    /// Nothing gets through until then.
+    /// Time until which nothing gets through.
     cut_until: Micros,
     slow_until: Micros,
-    /// Bytes a second while it is slow.
+    /// Bytes per second while it is slow.
     rate: u64,
 }
 
@@ -70,18 +71,18 @@ pub struct Wan {
     ends: BTreeMap<(u32, ConnectionId), (usize, usize)>,
     paths: BTreeMap<(usize, usize), Path>,
     watched: BTreeMap<(u32, ConnectionId), Watched>,
-    /// One way, at least, and what may be added.
+    /// Minimum delay in one direction, and the maximum that is added.
     latency: Micros,
     jitter: Micros,
-    /// Nothing goes wrong any more.
+    /// True if no more faults happen.
     pub is_calm: bool,
 }
 
-/// Bytes under way in one direction of a connection: what a system's buffers hold.
+/// Maximum number of bytes under way in one direction of a connection, like the buffers of an operating system.
 const IN_FLIGHT_MAX: usize = 16 * 1024;
-/// Of what whoever dialed has said, more than the handshake.
+/// Maximum number of recorded first bytes: more than the handshake.
 const FIRST_BYTES_MAX: usize = 600;
-/// How long a system waits before it tries to connect once more.
+/// Time after which an operating system repeats a connection attempt.
 const CONNECT_RETRY: Micros = SECOND;
 
 impl Wan {
@@ -103,13 +104,13 @@ impl Wan {
         self.latency + if slow { cx.between(MILLI, SECOND) } else { cx.between(20, self.jitter.max(21)) }
     }
 
-    /// Nothing gets from one node to another for so long.
+    /// Cuts the network from one node to another, for a time.
     pub fn cut(&mut self, now: Micros, from: usize, to: usize, time: Micros) {
         let path = self.paths.entry((from, to)).or_default();
         path.cut_until = path.cut_until.max(now + time);
     }
 
-    /// All gets from one node to another again.
+    /// Ends all faults from one node to another.
     #[cfg(any(test, feature = "trial"))]
     pub fn mend(&mut self, cx: &mut Context, from: usize, to: usize) {
         self.paths.remove(&(from, to));
@@ -124,13 +125,13 @@ impl Wan {
         }
     }
 
-    /// So many bytes a second get from one node to another, for so long.
+    /// Limits the bytes per second from one node to another, for a time.
     pub fn slow(&mut self, now: Micros, from: usize, to: usize, rate: u64, time: Micros) {
         let path = self.paths.entry((from, to)).or_default();
         (path.slow_until, path.rate) = (path.slow_until.max(now + time), rate);
     }
 
-    /// Nothing goes wrong any more.
+    /// Ends all faults.
     pub fn heal(&mut self, cx: &mut Context) {
         self.is_calm = true;
         self.paths.clear();
@@ -139,7 +140,7 @@ impl Wan {
         });
         let mut due = Vec::new();
         for (wire, end, pipe) in pipes.filter(|(.., pipe)| !pipe.pieces.is_empty()) {
-            // What a slow link had made late comes now.
+            // Pieces that a slow link delayed arrive now.
             pipe.pieces.iter_mut().for_each(|(at, _)| *at = (*at).min(cx.now()));
             pipe.last = cx.now();
             due.push((wire, end));
@@ -153,7 +154,7 @@ impl Wan {
         self.paths.get(&(from, to)).map(|path| path.cut_until).filter(|until| *until > now)
     }
 
-    /// A node wants to be connected to another.
+    /// Starts a connection attempt from a node to another.
     pub fn dial(&mut self, cx: &mut Context, from: End, to: usize) {
         let wire = self.opened;
         self.opened += 1;
@@ -166,12 +167,13 @@ impl Wan {
         cx.after(delay, Event::SimCluster(Step::Dial { wire }));
     }
 
-    /// Who dials, and who is dialed.
+    /// The dialing node, and the dialed one.
     pub fn nodes_of(&self, wire: usize) -> Option<[usize; 2]> {
         self.wires.get(&wire).map(|it| it.nodes)
     }
 
-    /// The wish has reached the other node, whose number is returned; `None` when it did not, or nobody wishes it any more.
+    /// Delivers a connection attempt to the other node. Returns both nodes, or `None` when the attempt was lost or
+    /// given up.
     pub fn reached(&mut self, cx: &mut Context, wire: usize) -> Option<[usize; 2]> {
         let it = self.wires.get(&wire)?;
         let [from, to] = it.nodes;
@@ -186,7 +188,7 @@ impl Wan {
         Some([from, to])
     }
 
-    /// The other node answers: with its end, or with a refusal.
+    /// Sends the answer of the other node: its end, or a refusal.
     pub fn answers(&mut self, cx: &mut Context, wire: usize, end: Option<End>) {
         if let (Some(it), Some(end)) = (self.wires.get_mut(&wire), end) {
             it.ends[1] = Some(end);
@@ -196,7 +198,7 @@ impl Wan {
         cx.after(delay, Event::SimCluster(Step::Dialed { wire, is_there: end.is_some() }));
     }
 
-    /// The answer has reached the node that dialed; its end is returned, unless it has given up or the answer does not get through.
+    /// Delivers the answer to the dialing node. Returns its end, unless it has given up or the answer is lost.
     pub fn answered(&mut self, cx: &mut Context, wire: usize, is_there: bool) -> Option<End> {
         let it = self.wires.get(&wire)?;
         let (from, to) = (it.nodes[0], it.nodes[1]);
@@ -213,7 +215,7 @@ impl Wan {
         Some(end)
     }
 
-    /// How many bytes of a connection may leave now. None at all: its sender is told when that changes.
+    /// Number of bytes that a connection accepts now. If it is 0, the sender is notified when that changes.
     pub fn room(&mut self, incarnation: u32, connection: ConnectionId) -> usize {
         let Some((wire, end)) = self.ends.get(&(incarnation, connection)).copied() else {
             return IN_FLIGHT_MAX;
@@ -243,12 +245,12 @@ impl Wan {
         self.push(cx, wire, 1 - end, Piece::Bytes(bytes));
     }
 
-    /// A connection of somebody who is no node.
+    /// Records a connection of an unauthenticated peer.
     pub fn watch(&mut self, incarnation: u32, connection: ConnectionId) {
         self.watched.insert((incarnation, connection), Watched::default());
     }
 
-    /// What came on such a connection since the last call, and whether the node has closed it.
+    /// Bytes that arrived on such a connection since the last call, and whether the node has closed it.
     pub fn watched(&mut self, incarnation: u32, connection: ConnectionId) -> (Vec<u8>, bool) {
         let watched = self.watched.get_mut(&(incarnation, connection));
         watched.map_or_else(Default::default, |it| (std::mem::take(&mut it.bytes), it.is_closed))
@@ -258,13 +260,13 @@ impl Wan {
         self.watched.remove(&(incarnation, connection));
     }
 
-    /// What other nodes have said first to this one.
+    /// First bytes that other nodes have sent to this one.
     pub fn recorded_handshakes(&self, node: usize) -> Vec<Bytes> {
         let those = self.wires.values().filter(|it| it.nodes[1] == node && !it.first_bytes.is_empty());
         those.map(|it| Bytes::copy_from_slice(&it.first_bytes)).collect()
     }
 
-    /// A node closes its end, behind what it has sent.
+    /// Closes a node's end after all data that it has sent.
     pub fn close(&mut self, cx: &mut Context, incarnation: u32, connection: ConnectionId) {
         let Some((wire, end)) = self.ends.remove(&(incarnation, connection)) else {
             if let Some(watched) = self.watched.get_mut(&(incarnation, connection)) {
@@ -294,7 +296,7 @@ impl Wan {
         };
         pipe.bytes += length;
         if it.is_half_open {
-            return; // It fills the sender's buffer, and no more.
+            return; // // It stays in the sender's buffer.
         }
         pipe.last = pipe.last.max(cx.now() + delay);
         if path.slow_until > cx.now() {
@@ -306,7 +308,7 @@ impl Wan {
         cx.at(at, Event::SimCluster(Step::Carry { wire, end: to }));
     }
 
-    /// What has arrived at an end, whoever has that; who waits to send more is returned, too.
+    /// Piece that arrives at an open end, and the end whose sender waits for room.
     pub fn carry(&mut self, cx: &mut Context, wire: usize, to: usize) -> (Option<(End, Piece)>, Option<End>) {
         let now = cx.now();
         let Some(it) = self.wires.get(&wire) else { return (None, None) };
@@ -322,7 +324,7 @@ impl Wan {
         };
         if let Piece::Bytes(bytes) = &mut piece {
             if bytes.len() > 1 && cx.random.percent(10) {
-                // The rest comes by itself.
+                // The rest arrives separately.
                 let rest = bytes.split_off(1 + cx.random.below(bytes.len() - 1));
                 pipe.pieces.push_front((now, Piece::Bytes(rest)));
                 cx.after(1, Event::SimCluster(Step::Carry { wire, end: to }));
@@ -343,7 +345,7 @@ impl Wan {
         (Some((end, piece)), sender)
     }
 
-    /// An end has learned that the connection is gone.
+    /// Reports the loss of the connection to an end.
     pub fn broken(&mut self, wire: usize, end: usize) -> Option<End> {
         let it = self.wires.get_mut(&wire)?;
         let taken = it.ends[end].take()?;
@@ -352,13 +354,13 @@ impl Wan {
         Some(taken)
     }
 
-    /// Connections between two nodes.
+    /// Open connections between two nodes.
     pub fn between(&self, one: usize, other: usize) -> Vec<usize> {
         let those = self.wires.iter().filter(|(_, it)| it.nodes == [one, other] || it.nodes == [other, one]);
         those.filter(|(_, it)| it.ends.iter().all(Option::is_some)).map(|(wire, _)| *wire).collect()
     }
 
-    /// A connection is lost: some of what is under way still arrives. Both ends learn of it some time.
+    /// Loses a connection. A part of the data under way still arrives. Both ends notice it later.
     pub fn lose(&mut self, cx: &mut Context, wire: usize) {
         let Some(it) = self.wires.get_mut(&wire) else { return };
         it.is_half_open = true;
@@ -372,7 +374,7 @@ impl Wan {
         cx.report.cluster_connections_lost += 1;
     }
 
-    /// Nothing arrives over a connection any more, and nobody is told.
+    /// Makes a connection carry nothing, without an error.
     pub fn swallow(&mut self, cx: &mut Context, wire: usize) {
         let Some(it) = self.wires.get_mut(&wire) else { return };
         it.is_half_open = true;
@@ -382,7 +384,7 @@ impl Wan {
         cx.report.cluster_half_open += 1;
     }
 
-    /// A node has died, and with it its ends. Its peers are told by its system, or are not.
+    /// Ends all connections of a node that died. Its operating system closes them, or does not.
     pub fn dies(&mut self, cx: &mut Context, incarnation: u32, closes_connections: bool) {
         let its = |end: &Option<End>| end.is_some_and(|end| end.incarnation == incarnation);
         let those: Vec<_> =
@@ -408,7 +410,7 @@ impl Wan {
         self.watched.retain(|(of, _), _| *of != incarnation);
     }
 
-    /// Forgets a connection that has no end any more.
+    /// Removes a connection without an end.
     fn tidy(&mut self, wire: usize) {
         if self.wires.get(&wire).is_some_and(|it| it.ends.iter().all(Option::is_none)) {
             self.wires.remove(&wire);

@@ -1,4 +1,4 @@
-//! One simulation of several nodes: what happens, to whom.
+//! One simulation of a cluster: the events, and the nodes and clients that they are for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,10 +25,10 @@ use crate::report::Report;
 use crate::schedule::{Event, MILLI, Micros, SECOND, Schedule};
 use crate::trace::Trace;
 
-/// When nothing goes wrong any more, from what comes to a client to its answer.
+/// Time between the arrival of a packet and a client's answer, after the last fault.
 const ANSWER: Micros = 20 * MILLI;
 
-/// A cluster through all that goes wrong, then healing.
+/// A cluster that runs with faults, and then without any.
 pub struct SimCluster {
     pub(super) cx: Context,
     pub(super) net: Net,
@@ -37,9 +37,9 @@ pub struct SimCluster {
     pub(super) members: Vec<Member>,
     pub(super) clients: Vec<Client>,
     pub(super) oracle: Oracle,
-    /// The node of each client's connection, and that node's life.
+    /// Node of each client's connection, and the incarnation of that node.
     pub(super) homes: BTreeMap<Link, (usize, u32)>,
-    /// Lives of all nodes so far.
+    /// Number of incarnations of all nodes so far.
     pub(super) incarnations: u32,
     pub(super) unauthenticated_peers: Vec<UnauthenticatedPeer>,
     pub(super) hostile: Hostile,
@@ -47,23 +47,23 @@ pub struct SimCluster {
     pub(super) removal: Option<NodeRemoval>,
     pub(super) is_healing: bool,
     pub(super) decisions: Decisions,
-    /// Messages, behind the nodes that they may not have come to when they were acknowledged.
+    /// Node and number of messages that may not have arrived at the node when they were acknowledged.
     on_their_way: BTreeSet<(usize, usize)>,
-    /// Messages for durable sessions, behind their nodes, which had restarted when the messages were acknowledged.
+    /// Node and number of messages for durable sessions whose node had restarted when the messages were acknowledged.
     for_restarted: BTreeSet<(usize, usize)>,
 }
 
-/// What the cores were found to have agreed on.
+/// Decisions of the meta group, as observed on the nodes.
 #[derive(Debug, Default)]
 pub(super) struct Decisions {
-    /// The last roster that anybody knew.
+    /// Index of the latest roster that any node has known.
     index: u64,
     founded: u128,
-    /// The last life of each node that is dead.
+    /// Last dead incarnation of each node.
     dead: BTreeMap<usize, Incarnation>,
-    /// The roster that each node knew.
+    /// Index of the roster that each node knew.
     known: BTreeMap<usize, u64>,
-    /// What the log may ask of cores.
+    /// Features that entries of the log may require.
     adopted: u64,
 }
 
@@ -74,14 +74,14 @@ impl SimCluster {
         Self::of(random, plan, trace)
     }
 
-    /// One in which only that happens which its owner does.
+    /// Makes a cluster without random events, for scenarios.
     #[cfg(any(test, feature = "trial"))]
     pub(super) fn of_plan(seed: u64, plan: Plan, trace: Trace) -> Self {
         Self::of(Random::new(seed), plan, trace)
     }
 
     fn of(mut random: Random, plan: Plan, trace: Trace) -> Self {
-        // What a node without it has missed while its log had no room is missing for good.
+        // A node without this feature never gets the retained messages that it missed while its log was full.
         let always = if plan.may_lack_room() { cluster::COPIES } else { 0 };
         let member = |(number, setup): (usize, &crate::node::Setup)| Member {
             number,
@@ -145,10 +145,10 @@ impl SimCluster {
         }
     }
 
-    /// Runs it all.
+    /// Runs the simulation.
     ///
     /// # Panics
-    /// When something is wrong.
+    /// Panics when a check fails.
     pub fn run(&mut self) {
         self.cx.report.seeds = 1;
         let plan = &self.plan;
@@ -215,7 +215,7 @@ impl SimCluster {
     }
 
     fn happens(&mut self, event: Event) {
-        // What comes for a process that stands still waits in the order in which it came.
+        // Events for a stopped process wait, and keep their order.
         if let Some(until) = self.paused_until(&event) {
             return self.cx.at(until, event);
         }
@@ -260,7 +260,7 @@ impl SimCluster {
         }
     }
 
-    /// Something of a node's life happens.
+    /// Handles an event of a node's incarnation.
     fn handle_process_event(&mut self, incarnation: u32, event: Event) {
         let Some(number) = self.node_of(incarnation) else { return };
         let member = &mut self.members[number];
@@ -287,7 +287,8 @@ impl SimCluster {
         }
     }
 
-    /// Of cores that may let others acknowledge, no two majorities go by sets of cores that do not know of each other.
+    /// Asserts that no two majorities of cores exist at one time. Each would rely on a set of cores that does not know
+    /// of the other.
     fn check_majorities(&mut self) {
         let mut sets = BTreeMap::<BTreeSet<NodeId>, usize>::new();
         for (process, info) in self.members.iter().zip(&self.plan.nodes) {
@@ -303,7 +304,8 @@ impl SimCluster {
         self.cx.report.cluster_check_majorities += u64::from(sets.len() > 1);
     }
 
-    /// Checks that the core knows every lease that a node relies on. This also holds after the core has removed the node.
+    /// Checks that the core knows every lease that a node relies on. This also holds after the core has removed the
+    /// node.
     fn check_leases(&mut self) {
         for node in 0..self.members.len() {
             let Some(process) = &self.members[node].process else { continue };
@@ -314,10 +316,10 @@ impl SimCluster {
             let id = self.id_of(node);
             for (core, _) in process.router.leases(now) {
                 let at = self.plan.nodes.iter().position(|info| NodeId::of_name(&info.name) == core);
-                // One that starts waits until all that it had granted has run out.
+                // A core that starts waits until all leases that it had granted have expired.
                 let Some(granter) = at.and_then(|at| self.members[at].process.as_ref()) else { continue };
                 let has_granted = granter.router.has_granted(granter.time(&self.cx), id);
-                assert!(has_granted, "n{node} counts on a lease of n{at:?}, which has forgotten it");
+                assert!(has_granted, "n{node} relies on a lease of n{at:?}, which has forgotten it");
                 let meta = granter.router.meta();
                 let is_removed = meta.is_some_and(|meta| !meta.roster().members.contains_key(&id));
                 self.cx.report.cluster_check_leases += 1;
@@ -326,7 +328,7 @@ impl SimCluster {
         }
     }
 
-    /// A core that is a member understands what the log may ask of it.
+    /// Asserts that a core that is a member has all features that the log may require.
     fn check_adopted(&mut self, number: usize) {
         let member = &self.members[number];
         let Some(meta) = member.process.as_ref().and_then(|process| process.router.meta()) else { return };
@@ -340,12 +342,12 @@ impl SimCluster {
             let last = others.map(|meta| meta.roster()).max_by_key(|roster| roster.index);
             let known = last.and_then(|roster| roster.members.get(&id));
             let is_member = known.is_some_and(|known| known.incarnation == incarnation);
-            assert!(!is_member, "n{number} does not understand {lacking:#x}, which the log may ask of it");
+            assert!(!is_member, "n{number} lacks features {lacking:#x}, which the log may require");
             self.cx.report.cluster_check_outdated += 1;
         }
     }
 
-    /// There is one cluster, and a life that is agreed to be dead may acknowledge nothing, whatever it knows of that.
+    /// Asserts that there is one cluster, and that a dead incarnation may acknowledge nothing, whatever it knows.
     fn check_agreement(&mut self, number: usize) {
         let Some(process) = &self.members[number].process else { return };
         let Some(roster) = process.router.meta().map(|meta| meta.roster()) else { return };
@@ -361,7 +363,7 @@ impl SimCluster {
         let news = (index > decisions.index).then(|| roster.clone());
         if decisions.known.insert(number, index) != Some(index) {
             self.cx.log(|| {
-                format!("n{number}: knows what was agreed upon up to {index}: {}", description(roster))
+                format!("n{number}: knows the meta group's roster up to {index}: {}", description(roster))
             });
             self.check_majorities();
             self.check_leases();
@@ -372,7 +374,7 @@ impl SimCluster {
             decisions.index = index;
             for (node, info) in self.plan.nodes.iter().enumerate() {
                 let member = roster.members.get(&NodeId::of_name(&info.name));
-                // It was removed, and has lost its number.
+                // The node was removed, and has lost its number.
                 decisions.dead.retain(|dead, incarnation| {
                     *dead != node || member.is_none_or(|member| member.incarnation >= *incarnation)
                 });
@@ -390,12 +392,12 @@ impl SimCluster {
                 continue;
             };
             let may = process.router.may_acknowledge(process.time(&self.cx));
-            assert!(!may, "n{node} is agreed to be dead, and may acknowledge messages");
+            assert!(!may, "n{node} was declared dead, and may acknowledge messages");
             self.cx.report.cluster_check_dead += 1;
         }
     }
 
-    /// Something arrives at a node's end of a client's connection.
+    /// Handles data that arrives at a node's end of a client's connection.
     fn at_node(&mut self, link: Link, piece: Option<net::Piece>) {
         let (Some(piece), Some((node, incarnation))) = (piece, self.homes.get(&link).copied()) else {
             return;
@@ -452,14 +454,14 @@ impl SimCluster {
         let pace = self.plan.pace;
         let delay = match self.clients[number].link() {
             _ if !is_healing => self.cx.between(MILLI, pace),
-            // What comes is answered soon after it has come.
+            // A packet is answered soon after it has arrived.
             Some(_) => SECOND,
             None => ANSWER,
         };
         self.acts_after(number, delay);
     }
 
-    /// A client does something so much later, if it does nothing before.
+    /// Schedules the client's next action after `delay`, unless an earlier one is scheduled.
     pub(super) fn acts_after(&mut self, number: usize, delay: Micros) {
         let (at, client) = (self.cx.now() + delay, &mut self.clients[number]);
         if at < client.due {
@@ -477,7 +479,7 @@ impl SimCluster {
         }
     }
 
-    /// A client connects to a node, if that runs.
+    /// Connects a client to a node, if that runs.
     pub(super) fn connect(&mut self, client: usize, node: usize) {
         if self.members[node].stopped > self.cx.now() {
             return;
@@ -547,7 +549,7 @@ impl SimCluster {
         }
     }
 
-    /// Something arrives at an end of a connection between nodes.
+    /// Handles data that arrives at an end of a connection between nodes.
     fn at_mesh(&mut self, end: End, piece: Piece) {
         let Some(process) = self.members[end.node].process.as_mut() else { return };
         if process.node.incarnation() != end.incarnation {
@@ -562,8 +564,8 @@ impl SimCluster {
         process.wake(&mut self.cx, delay);
     }
 
-    /// What was acknowledged while its publisher's node could not reach another waits there, and not beyond that node's next life; nor
-    /// where links hold little.
+    /// Removes debts for messages that were acknowledged while the publisher's node could not reach another. Such a
+    /// message waits at that node until its next restart, and only if links have enough room.
     fn review_acknowledgements(&mut self) {
         let (is_tight, is_sent) =
             (self.plan.is_tight, self.plan.config.forward_ack == cluster::ForwardAck::Sent);
@@ -590,7 +592,8 @@ impl SimCluster {
                     return false;
                 }
                 let peer = NodeId::of_name(&plan.nodes[view.node].name);
-                // A core that begins anew waits only so long for nodes that it does not reach: which live is not agreed upon yet.
+                // A restarted core waits only for a limited time for unreachable nodes, because nobody has decided yet
+                // which are alive.
                 let (mut cores, mut knowing, mut is_new) = (0, 0, false);
                 let all = members.iter_mut().zip(&plan.nodes).filter(|(_, info)| info.role == Role::Core);
                 for (core, _) in all {
@@ -605,7 +608,7 @@ impl SimCluster {
                     report.cluster_excused_cores_restarted += 1;
                     return true;
                 }
-                // Where it was sent nobody may have known of the session, however late it is acknowledged.
+                // The publisher's node may not have known the session, however late the message is acknowledged.
                 if view.is_durable && number < owed_from[view.node] {
                     report.cluster_excused_removed += 1;
                     return true;
@@ -636,7 +639,7 @@ impl SimCluster {
         }
     }
 
-    /// What is acknowledged and on its way to a node, as it waits for that, finds no place in a log that has no room.
+    /// Drops debts of messages on their way to a node whose log is full: it cannot store them.
     fn check_disk_space(&mut self, node: usize) {
         let member = &mut self.members[node];
         let lacks_room = member.process.as_ref().is_some_and(|process| process.node.lacks_room());
@@ -663,7 +666,7 @@ impl SimCluster {
         self.forgets_restarted(node);
     }
 
-    /// What waits for a node that had restarted may be lost with its next restart, or find no room.
+    /// Drops debts of messages for a restarted node: they may be lost with its next restart, or find no room.
     pub(super) fn forgets_restarted(&mut self, node: usize) {
         for (_, number) in self.for_restarted.extract_if((node, 0)..=(node, usize::MAX), |_| true) {
             self.oracle.forget_owed(number, |_, view, _| view.node == node && view.is_durable);
@@ -671,7 +674,7 @@ impl SimCluster {
     }
 }
 
-/// For whoever reads the trace.
+/// Describes a roster for the trace.
 fn description(roster: &Roster) -> String {
     let description = roster.members.values().map(|member| {
         let meta::Member { info, incarnation, state, leaves, .. } = member;

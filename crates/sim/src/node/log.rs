@@ -1,4 +1,4 @@
-//! The product's side of the log, and when something was given to it: here nobody's thread wakes up by itself.
+//! The product's log, with a record of its use: no thread wakes up by itself here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ impl ObservedLog {
         Arc::new(Self { log, used: AtomicBool::new(false), keeps_ahead })
     }
 
-    /// Whether there is something to write, or to give back, since the last call.
+    /// Returns whether there is something to write or to free since the last call.
     pub fn take_has_work(&self) -> bool {
         self.used.swap(false, Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! A reactor's turn, in the order in which the product's reactors do things, and the node's ends of connections.
+//! Turn of a reactor, in the order of the product's reactors, and the node's ends of connections.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -10,13 +10,13 @@ use crate::context::Context;
 use crate::net::{Direction, Link, Net};
 use crate::schedule::{Event, MILLI, Micros, SECOND};
 
-/// As the edge does: writing may lead to more.
+/// Maximum number of rounds of writing, as in the edge: a write may cause more output.
 const FLUSH_ROUNDS: usize = 4;
-/// Turns from one look at everything to the next.
+/// Turns between two checks of everything.
 const TURNS_BETWEEN_CHECKS: u64 = 200;
 
 impl Node {
-    /// A client has connected.
+    /// Opens a client's connection.
     pub fn open(&mut self, cx: &mut Context, link: Link) {
         let worker = cx.random.below(self.workers.len());
         let now = self.time(cx);
@@ -35,7 +35,7 @@ impl Node {
         self.wake(cx, worker, 0);
     }
 
-    /// Bytes arrived.
+    /// Handles received bytes.
     pub fn receive(&mut self, cx: &mut Context, net: &mut Net, link: Link, bytes: &[u8]) {
         let Some(connection) = self.connections.get_mut(&link) else { return };
         connection.inbox.extend_from_slice(bytes);
@@ -44,7 +44,7 @@ impl Node {
         self.finish_turn(cx, net, worker);
     }
 
-    /// The client's end is gone.
+    /// Handles the loss of the client's end.
     pub fn lost(&mut self, cx: &mut Context, net: &mut Net, link: Link) {
         let Some(connection) = self.connections.get(&link) else { return };
         let (worker, slot) = (connection.worker, connection.slot);
@@ -55,12 +55,12 @@ impl Node {
         self.finish_turn(cx, net, worker);
     }
 
-    /// Whether the node serves the connection.
+    /// Returns whether the node serves the connection.
     pub fn serves(&self, link: Link) -> bool {
         self.connections.get(&link).is_some_and(|connection| !connection.ended)
     }
 
-    /// Whether the client takes what is written.
+    /// Sets whether the client reads.
     pub fn set_reads(&mut self, cx: &mut Context, net: &mut Net, link: Link, reads: bool) {
         let Some(connection) = self.connections.get_mut(&link) else { return };
         connection.reads = reads;
@@ -71,13 +71,13 @@ impl Node {
         }
     }
 
-    /// The process stands still until then: nothing that is for it happens before.
+    /// Stops the process until a time: no event for it is handled before.
     pub fn pause_process(&mut self, until: Micros) {
         self.paused_until = until;
         self.unread = Some(self.closed_for_silence());
     }
 
-    /// Until when it does, if it does.
+    /// Time until which the process stands still, if it does.
     pub fn paused_until(&self, now: Micros) -> Option<Micros> {
         Some(self.paused_until).filter(|until| *until > now)
     }
@@ -86,13 +86,17 @@ impl Node {
         self.paused_until(now).is_some()
     }
 
-    /// What had come while the process stood still is read.
+    /// Ends a pause: all data that arrived meanwhile has been read.
     ///
     /// # Panics
-    /// When a client was closed for silence before that [MQTT-3.1.2-24].
+    /// Panics when a client was closed by Keep Alive before that [MQTT-3.1.2-24].
     pub fn has_read_all(&mut self, cx: &mut Context, net: &mut Net) {
         let Some(before) = self.unread.take() else { return };
-        assert_eq!(self.closed_for_silence(), before, "a client is closed for silence before it is read");
+        assert_eq!(
+            self.closed_for_silence(),
+            before,
+            "a client is closed by Keep Alive before its data is read"
+        );
         let readers: Vec<Link> = self
             .connections
             .iter()
@@ -107,7 +111,7 @@ impl Node {
         }
     }
 
-    /// Subscriptions whose retained messages went on to come over another connection.
+    /// Number of subscriptions whose retained messages continued over another connection.
     pub fn walks_resumed(&self) -> u64 {
         self.workers.iter().map(|worker| worker.counters().retained_scans_resumed).sum()
     }
@@ -132,7 +136,7 @@ impl Node {
         }
     }
 
-    /// Timers, batches to other reactors, and everything that is to be written.
+    /// Runs the rest of a turn: timers, batches to other reactors, and output.
     pub(super) fn finish_turn(&mut self, cx: &mut Context, net: &mut Net, worker: usize) {
         let now = self.time(cx);
         if self.unread.is_none() {
@@ -163,7 +167,7 @@ impl Node {
         }
     }
 
-    /// A turn comes so much later, if none comes before.
+    /// Schedules a turn after `delay`, unless an earlier one is scheduled.
     pub(super) fn wake(&mut self, cx: &mut Context, worker: usize, delay: Micros) {
         let at = cx.now() + delay;
         if at < self.wakes[worker] {
@@ -178,7 +182,7 @@ impl Node {
         }
         let timeout = self.workers[worker].next_timeout();
         let now = self.time(cx);
-        // A reactor that has work of its own turns at once, which here is some time later.
+        // A reactor with work of its own runs its next turn at once, which takes some time here.
         let delay = timeout.0.saturating_sub(now.0).saturating_mul(MILLI).max(50);
         if delay < 1 << 50 {
             self.wake(cx, worker, delay);
@@ -198,7 +202,7 @@ impl Node {
         self.workers[from].send_to_peers();
     }
 
-    /// How long a letter lies in a mailbox.
+    /// Time for which a command stays in a mailbox.
     fn delay(&self, cx: &mut Context) -> Micros {
         if cx.random.percent(2) { cx.between(0, 50 * MILLI) } else { cx.between(1, 300) }
     }
@@ -247,7 +251,7 @@ impl Node {
         any
     }
 
-    /// Writes a connection's output, and closes it when it is to be closed.
+    /// Writes the output of a connection, and closes it when it is finished.
     fn write(&mut self, cx: &mut Context, net: &mut Net, link: Link) {
         let now = self.time(cx);
         let Some(connection) = self.connections.get(&link) else { return };

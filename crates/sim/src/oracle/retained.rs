@@ -1,4 +1,4 @@
-//! Which message may be the retained one of a topic.
+//! Candidates for the retained message of a topic.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::{Oracle, SHARE};
 use crate::report::Report;
 
 impl Oracle {
-    /// A message is acknowledged: those before it on its connection have been replaced.
+    /// Removes the candidates that an acknowledged message has replaced: those before it on its connection.
     pub(super) fn replaces(&mut self, number: usize) {
         let connections = self.messages[number].connections.clone();
         let messages = &self.messages;
@@ -16,12 +16,13 @@ impl Oracle {
             && candidates.contains(&number)
         {
             let replaced = |other: &usize| *other < number && messages[*other].connections == connections;
-            // One that was sent again may have come after one that was known already, at QoS 2.
+            // A repeated QoS 2 message may have arrived after one that was known already.
             candidates.retain(|other| !replaced(other) || connections.len() > 1);
         }
     }
 
-    /// A session is granted a subscription. What is retained there comes to it, until the session ends or somebody writes the topic again.
+    /// Records a granted subscription. Retained messages of its topics are owed to the session until it ends or another
+    /// client writes the topic.
     pub fn is_granted(&mut self, session: usize, filter: String, qos: QoS) {
         let is_plain = !filter.starts_with(SHARE) && qos > QoS::AtMostOnce;
         if let Some(parsed) = TopicFilter::parse(&filter).ok().filter(|_| is_plain && !self.tight) {
@@ -47,7 +48,7 @@ impl Oracle {
         self.sessions[session].granted.insert(filter, qos);
     }
 
-    /// Somebody writes a topic: what is retained there now need not come any more.
+    /// Records a write to a topic: its present retained message is not owed any more.
     pub(super) fn is_written(&mut self, topic: &str) {
         let Some(candidates) = self.retained.get(topic) else { return };
         for view in &mut self.sessions {
@@ -55,7 +56,7 @@ impl Oracle {
         }
     }
 
-    /// What somebody who subscribes now finds, by topic.
+    /// Compares the retained messages that a new subscriber finds, by topic.
     pub fn check_retained(&self, report: &mut Report, found: &BTreeMap<String, String>) {
         for (topic, candidates) in &self.retained {
             let may_be = |payload: &str| {

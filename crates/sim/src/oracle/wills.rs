@@ -1,4 +1,4 @@
-//! When a Will has to be published, when it may be, and when it may not.
+//! Times at which a Will must, may or must not be published.
 
 use std::collections::BTreeSet;
 
@@ -8,59 +8,60 @@ use super::{Oracle, Published};
 use crate::net::Link;
 use crate::report::Report;
 
-/// A CONNECT's Will.
+/// A Will of a CONNECT.
 #[derive(Debug)]
 pub struct Will {
     number: usize,
-    /// Milliseconds until it is due: its delay, or the session's expiry where that is shorter.
+    /// Milliseconds until it is due: its delay, or the session's expiry if that is shorter.
     delay: u64,
-    /// The node's time when its connection ended.
+    /// Time of the node at which its connection ended.
     ended: Option<(Ending, u64)>,
-    /// When it is due at the latest, as far as a crash has changed that.
+    /// Latest time at which it is due, if a crash has changed that.
     later: u64,
-    /// The client was told that it is connected.
+    /// True if the client has a CONNACK.
     accepted: bool,
-    /// The session outlives the connection, so the Will is in the log.
+    /// True if the session survives the connection, so that the Will is in the log.
     durable: bool,
-    /// The client has connected again meanwhile.
+    /// True if the client has connected again meanwhile.
     overtaken: bool,
-    /// Whether it was due before a CONNECT took it back cannot be said.
+    /// True if it is unknown whether it was due before a CONNECT cancelled it.
     in_doubt: bool,
-    /// Its client lost the right to publish it before it was due.
+    /// True if its client lost the right to publish it before it was due.
     denied: bool,
     verdict: Verdict,
     /// Sessions that have to get it.
     owed: BTreeSet<usize>,
 }
 
-/// How a connection ended for the node.
+/// End of a connection on the node's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The client took its Will back, with DISCONNECT.
+    /// The client cancelled its Will with DISCONNECT.
     Goodbye,
-    /// The transport was lost, or another connection took over, or the client broke a rule.
+    /// The transport was lost, another connection took over, or the client violated the protocol.
     Lost,
     /// The process died.
     Died,
-    /// The node was stopped: nobody's Will is published.
+    /// The node was stopped: no Will is published.
     Stopped,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Nobody can say.
+    /// Undetermined.
     May,
     Must,
     Never,
 }
 
-/// What may lie between what a client sees and what the node does, milliseconds.
+/// Maximum time between an event at the client and at the node, milliseconds.
 const SLACK_MS: u64 = 3_000;
 /// The same while the disk may be full.
 const LONG_SLACK_MS: u64 = 20_000;
 
 impl Will {
-    /// Whether it is due before the client is back depends on moments. True when it had to come before.
+    /// Makes a delayed Will optional: it may be due before the client is back or not. Returns true if it was mandatory
+    /// before.
     fn is_unclear(&mut self) -> bool {
         let is_excused = self.delay > 0 && self.verdict == Verdict::Must && !self.owed.is_empty();
         if self.delay > 0 {
@@ -72,7 +73,7 @@ impl Will {
 
     pub(super) fn check_arrival(&self, report: &mut Report, number: usize, time: u64) {
         assert!(!self.denied, "Will {number} may not be published any more, and comes: {self:?}");
-        assert!(self.verdict != Verdict::Never, "Will {number} was taken back, and comes: {self:?}");
+        assert!(self.verdict != Verdict::Never, "Will {number} was cancelled, and comes: {self:?}");
         let Some((ending, at)) = self.ended else {
             panic!("Will {number} comes while its client is connected: {self:?}");
         };
@@ -83,12 +84,12 @@ impl Will {
 }
 
 impl Will {
-    /// From this time of the node's on nobody may publish a Will.
+    /// Makes Wills forbidden that are due after this time of the node.
     fn is_denied(&mut self, from: u64) {
         let Some((_, at)) = self.ended else { return };
         let due = at + self.delay;
         self.denied |= due > from;
-        // What was due shortly before may have waited for the disk.
+        // A Will that was due shortly before may have waited for the disk.
         if self.later.max(due) + LONG_SLACK_MS > from {
             self.owed.clear();
             self.verdict = if self.verdict == Verdict::Must { Verdict::May } else { self.verdict };
@@ -97,7 +98,7 @@ impl Will {
 }
 
 impl Oracle {
-    /// From this time of the node's on nobody may publish a Will.
+    /// Forbids all Wills from this time of the node on.
     pub fn wills_are_denied(&mut self, from: u64) {
         self.wills_denied = Some(from);
         self.wills.values_mut().for_each(|will| will.is_denied(from));
@@ -107,12 +108,12 @@ impl Oracle {
         self.wills_denied.is_some()
     }
 
-    /// The node's process stands still from one time of its own to another.
+    /// Records a stop of the node's process, in its own time.
     pub fn node_is_paused(&mut self, from: u64, until: u64) {
         self.paused = (from, until);
     }
 
-    /// A CONNECT leaves with this Will.
+    /// Records the Will of a CONNECT. Returns its number.
     pub fn will(&mut self, link: Link, topic: &str, delay: u64, durable: bool) -> usize {
         let number = self.messages.len();
         self.messages.push(Published {
@@ -156,7 +157,7 @@ impl Oracle {
         }
     }
 
-    /// The node has ended the connection.
+    /// Records that the node has ended the connection.
     pub fn will_ends(&mut self, link: Link, ending: Ending, time: u64) {
         let Some(will) = self.wills.get(&link) else { return };
         if will.ended.is_some() {
@@ -182,7 +183,7 @@ impl Oracle {
         }
     }
 
-    /// The DISCONNECT that takes it back is durable.
+    /// Records that the DISCONNECT that cancels it is durable.
     pub fn will_is_taken_back(&mut self, report: &mut Report, link: Link) {
         if let Some(will) = self.wills.get_mut(&link)
             && matches!(will.ended, Some((Ending::Goodbye, _)))
@@ -190,16 +191,17 @@ impl Oracle {
         {
             will.verdict = Verdict::Never;
             let came = self.sessions.iter().any(|view| view.arrived.contains(&will.number));
-            assert!(!came, "Will {} was taken back, and came: {will:?}", will.number);
+            assert!(!came, "Will {} was cancelled, and came: {will:?}", will.number);
             report.check_wills_taken_back += 1;
         }
     }
 
-    /// The client connects again, at this time of the node's at the earliest. With Clean Start the session ends, and its Will is due.
+    /// Records a new CONNECT of the client, sent at this time of the node or later. With Clean Start the session ends,
+    /// and its Will is due.
     pub fn will_is_overtaken(&mut self, link: Link, sent: u64, clean: bool) {
         let Some(will) = self.wills.get_mut(&link) else { return };
         if clean {
-            // One that was sent before, without Clean Start, may arrive first and find the session.
+            // A CONNECT without Clean Start that was sent before may arrive first and find the session.
             will.in_doubt |= will.overtaken && will.delay > 0;
             will.delay = 0;
             return;
@@ -209,7 +211,8 @@ impl Oracle {
             Some((_, at)) => {
                 let due = will.later.max(at + will.delay);
                 let (from, until) = self.paused;
-                // What fell due while the process stood still is published when it goes on, as what came meanwhile is read.
+                // A Will that fell due during a stop is published after it, when the data that arrived meanwhile is
+                // read.
                 let due = if due + SLACK_MS >= from { due.max(until) } else { due };
                 if sent < due + SLACK_MS {
                     self.excused.excused_wills_unclear += u64::from(will.is_unclear());
@@ -218,7 +221,8 @@ impl Oracle {
         }
     }
 
-    /// The client has its session back, at this time of the node's at the latest: what was not due by then does not come.
+    /// Records that the client has its session back at this time of the node. A Will that was not due by then must not
+    /// arrive.
     pub fn will_is_outlived(&mut self, report: &mut Report, link: Link, answered: u64) {
         if let Some(will) = self.wills.get_mut(&link)
             && let Some((_, at)) = will.ended
@@ -230,11 +234,12 @@ impl Oracle {
         }
     }
 
-    /// A life begins. What the last one did shortly before its end may not have been durable: then these wait from now on.
+    /// Records a new incarnation. The last changes of the previous one may not have been durable: those Wills wait from
+    /// now on.
     pub fn wills_wait_from(&mut self, died: u64, begins: u64) {
         for will in self.wills.values_mut() {
             if let Some((_, at)) = &mut will.ended {
-                // After a power cut the node's time may have gone back, to what was durable of it.
+                // After a power cut, the node's clock may go back to its last durable time.
                 *at = (*at).min(begins);
             }
             if let Some((_, at)) = will.ended
@@ -246,14 +251,14 @@ impl Oracle {
         }
     }
 
-    /// The session does not want it any more.
+    /// Cancels the debts of all Wills to a session.
     pub fn will_is_unwanted(&mut self, session: usize) {
         for will in self.wills.values_mut() {
             will.owed.remove(&session);
         }
     }
 
-    /// The delay of a connection's Will, and whether it has to come.
+    /// Delay of a connection's Will, and whether it must arrive.
     #[cfg(test)]
     pub fn will_on(&self, link: Link) -> Option<(u64, bool)> {
         self.wills.get(&link).map(|will| (will.delay, will.verdict == Verdict::Must))

@@ -1,41 +1,43 @@
-//! What goes wrong, and when.
+//! Faults of a consensus group.
 
 use crate::random::Random;
 use crate::schedule::{Micros, SECOND};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// `kill -9`.
+    /// Kills the process (`kill -9`).
     Kill { host: usize },
-    /// The power goes.
+    /// Cuts the power of one machine.
     Cut { host: usize },
-    /// It goes for some of them at once.
+    /// Cuts the power of several machines at once.
     CutMany { hosts: Vec<usize> },
-    /// The disk is lost: whoever comes back is another replica.
+    /// Replaces the disk: the next replica there has another id.
     Wipe { host: usize },
-    /// For so long the disk says to have written what it has not, and then the power goes: where all that matters is on the disks of a majority of the others.
+    /// Makes the disk report writes that it has not made, for a time, and then cuts its power. A majority of the others
+    /// must have all important data on their disks.
     Lie { host: usize, time: Micros },
-    /// `kill -9`, and a bit of the disk flips.
+    /// Kills the process, and flips a bit of the disk.
     Rot { host: usize },
-    /// The next sync fails.
+    /// Fails the next sync.
     FailSync { host: usize },
-    /// The disk has room for so many bytes more, and for so long; something else of the node writes meanwhile, and may need all that it has.
+    /// Limits the room on the disk to so many more bytes, for a time. Another user of the log writes meanwhile, and may
+    /// need all its segments.
     Full { host: usize, room: u64, time: Micros, holds: bool },
-    /// SIGSTOP, and later SIGCONT.
+    /// Stops the process for a time (SIGSTOP and SIGCONT).
     Pause { host: usize, time: Micros },
-    /// Nothing gets through between two groups.
+    /// Cuts the network between two groups.
     Partition { one: Vec<usize>, time: Micros },
-    /// One reaches nobody.
+    /// Cuts one machine off from all others.
     Isolate { host: usize, time: Micros },
-    /// Nothing gets from one to another; the other way it does.
+    /// Cuts the network from one machine to another, in one direction.
     OneWay { from: usize, to: usize, time: Micros },
-    /// So many frames of a hundred are lost.
+    /// Loses this percentage of frames.
     Lossy { from: usize, to: usize, percent: u8, time: Micros },
-    /// A connection is lost, with what was under way, and both know.
+    /// Loses a connection with the data on it. Both ends notice it.
     Lose { one: usize, other: usize },
-    /// These are to vote from now on.
+    /// Changes the wanted voters.
     Resize { voters: Vec<usize> },
-    /// The leader is asked to hand over.
+    /// Asks the leader to transfer its leadership.
     Transfer { to: usize },
 }
 

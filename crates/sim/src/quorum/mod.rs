@@ -1,5 +1,5 @@
-//! Replicas of one group that agree on a log ([`consensus::Group`]): each on a disk that fails, with a network between them that fails in its
-//! own ways, members that come and go, and an oracle that knows what was agreed upon.
+//! Simulation of one consensus group ([`consensus::Group`]). Its replicas have disks with faults and a network with
+//! faults. Members change, and an oracle knows the committed log.
 //!
 //! [`Quorum`] is one simulation of it.
 

@@ -1,5 +1,5 @@
-//! What else a node keeps in the log of its replica: what its clients wait for, in a group of its own. It writes while the disk is full, and waits
-//! there for room; what replicas agree on must not wait behind it.
+//! Other user of a replica's log, in a group of its own, like the clients' queues of a node. It writes while the disk
+//! is full, and waits for room. The replica's records must not wait behind it.
 
 use std::sync::Arc;
 
@@ -11,26 +11,26 @@ use crate::schedule::Micros;
 
 pub const GROUP: GroupId = GroupId(3);
 
-/// Of so many parts of a segment, an entry is one.
+/// Fraction of a segment that an entry takes.
 const ENTRIES_OF_A_SEGMENT: u64 = 16;
 
 pub struct Neighbour {
     log: Log,
     entry_bytes: usize,
-    /// Index of the last entry, and of the last that is durable.
+    /// Index of the last entry, and of the last durable one.
     last: u64,
     durable: u64,
-    /// There was no room for it.
+    /// True if the last entry found no room.
     is_stalled: bool,
-    /// All that it has is needed until then: no segment of it is given back.
+    /// Time until which it needs all its segments and frees none.
     holds_until: Micros,
     vacates: Vec<Vacate>,
-    /// The last checkpoint that it has asked for, and the last that is durable.
+    /// Last checkpoint that was requested, and the last durable one.
     requested_checkpoint: u64,
     checkpoint: u64,
 }
 
-/// Writes the end of a log that nobody has open: two commits of one entry each, of which the last may be cut as torn.
+/// Appends two commits of one entry each to a closed log. Only the last one may be cut as torn.
 pub fn write_log_end(disk: &FaultDisk, parameters: &ReplicaParameters) {
     disk.set_capacity(None);
     let options = parameters.options([1; 48]);
@@ -48,7 +48,7 @@ pub fn write_log_end(disk: &FaultDisk, parameters: &ReplicaParameters) {
 }
 
 impl Neighbour {
-    /// Goes on where the log ends.
+    /// Continues from the end of the log.
     pub fn new(log: Log, segment_bytes: u64, recovered: &[RecoveredGroup]) -> Self {
         let found = recovered.iter().find(|group| group.group == GROUP);
         if found.is_some() {
@@ -69,17 +69,17 @@ impl Neighbour {
         }
     }
 
-    /// Gives nothing back until then.
+    /// Frees no segment until a time.
     pub fn holds(&mut self, until: Micros) {
         self.holds_until = until;
     }
 
-    /// Its last entry waits for room.
+    /// Returns whether its last entry waits for room.
     pub fn is_stalled(&self) -> bool {
         self.is_stalled
     }
 
-    /// The log has found no room for what comes first.
+    /// Records that the first queued record found no room.
     pub fn finds_no_room(&mut self) {
         self.is_stalled = self.waits();
     }
@@ -88,7 +88,7 @@ impl Neighbour {
         self.durable < self.last
     }
 
-    /// One more entry, if the one before is durable.
+    /// Writes an entry, if the one before is durable.
     pub fn writes(&mut self) {
         if self.waits() {
             return;
@@ -110,13 +110,13 @@ impl Neighbour {
         self.checkpoint = index;
     }
 
-    /// Gives back the segments that it is asked for, when it needs nothing of them any more and a checkpoint says so.
+    /// Frees the requested segments that it no longer needs and that a checkpoint covers.
     pub fn tidy(&mut self, now: Micros) {
         if now < self.holds_until {
             return;
         }
         for vacate in self.vacates.extract_if(.., |vacate| vacate.last <= self.checkpoint) {
-            self.log.vacated(GROUP, vacate.segment).expect("the checkpoint stands for all of it");
+            self.log.vacated(GROUP, vacate.segment).expect("the checkpoint covers the segment");
         }
         let wanted_voters = self.vacates.iter().map(|vacate| vacate.last).max().unwrap_or(0);
         if wanted_voters > self.requested_checkpoint && wanted_voters <= self.durable {

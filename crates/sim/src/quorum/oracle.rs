@@ -1,4 +1,4 @@
-//! What was agreed upon, and what follows from it.
+//! Committed log of the group, and the checks that follow from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,12 +6,12 @@ use consensus::{ReplicaId, Undecided};
 
 use crate::report::Report;
 
-/// What was asked of a replica, and what was known then.
+/// Request to a replica, and the state that was known then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PendingRequest {
     Proposal {
         number: u64,
-        /// The last index that somebody had been told.
+        /// Last index that was confirmed to any proposer.
         confirmed: u64,
     },
     Barrier {
@@ -23,12 +23,12 @@ pub enum PendingRequest {
 
 #[derive(Default)]
 pub struct Oracle {
-    /// What each index is.
+    /// Proposal at each index.
     log: BTreeMap<u64, u64>,
-    /// Proposals that were told to be applied, and where.
+    /// Proposals that were reported as applied, with their indexes.
     confirmed: BTreeMap<u64, u64>,
     last_confirmed: u64,
-    /// Nothing has happened, their proposers were told.
+    /// Proposals that were reported as refused.
     refused: BTreeSet<u64>,
     leaders: BTreeMap<u64, ReplicaId>,
 }
@@ -38,7 +38,7 @@ impl Oracle {
         self.last_confirmed
     }
 
-    /// A replica has applied this.
+    /// Checks an entry that a replica has applied.
     pub fn applied(&mut self, report: &mut Report, id: ReplicaId, index: u64, number: u64) {
         let known = *self.log.entry(index).or_insert(number);
         assert_eq!(known, number, "entry {index} is another one on {id}");
@@ -46,12 +46,15 @@ impl Oracle {
         report.quorum_check_applied += 1;
     }
 
-    /// Its proposer was told.
+    /// Checks a proposal that was reported as applied.
     pub fn decided(&mut self, report: &mut Report, number: u64, confirmed: u64, index: u64) {
-        assert!(index > confirmed, "{number} is at {index}, and {confirmed} was told before it was proposed");
-        assert_eq!(self.log.get(&index), Some(&number), "{number} was told to be at {index}");
+        assert!(
+            index > confirmed,
+            "{number} is at {index}, and {confirmed} was confirmed before it was proposed"
+        );
+        assert_eq!(self.log.get(&index), Some(&number), "{number} was confirmed at {index}");
         let before = self.confirmed.insert(number, index);
-        assert_eq!(before, None, "{number} was told twice");
+        assert_eq!(before, None, "{number} was confirmed twice");
         self.last_confirmed = self.last_confirmed.max(index);
         report.quorum_decided += 1;
     }
@@ -71,7 +74,10 @@ impl Oracle {
     }
 
     pub fn readable(&mut self, report: &mut Report, confirmed: u64, last: Option<u64>) {
-        assert!(last.unwrap_or(0) >= confirmed, "read up to {last:?} when {confirmed} had been told before");
+        assert!(
+            last.unwrap_or(0) >= confirmed,
+            "read up to {last:?} when {confirmed} had been confirmed before"
+        );
         report.quorum_check_read += 1;
     }
 
@@ -82,11 +88,11 @@ impl Oracle {
         }
     }
 
-    /// In the end each member has everything that anybody was told.
+    /// Asserts at the end that a member has every confirmed proposal.
     pub fn settled(&self, report: &mut Report, id: ReplicaId, entries: &[(u64, u64)]) {
         let entries: BTreeMap<u64, u64> = entries.iter().copied().collect();
         for (number, index) in &self.confirmed {
-            assert_eq!(entries.get(index), Some(number), "{number} was told to be at {index}: lost on {id}");
+            assert_eq!(entries.get(index), Some(number), "{number} was confirmed at {index}: lost on {id}");
             report.quorum_check_kept += 1;
         }
     }

@@ -1,23 +1,23 @@
-//! The state that replicas agree on here: the list of all that was proposed.
+//! State machine of the simulation: the list of all proposals.
 
 use consensus::{SnapshotError, StateMachine, UnsupportedVersion};
 
-/// What was applied: index and number of each proposal, in order.
+/// Applied proposals: index and number, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProposalLog {
     pub entries: Vec<(u64, u64)>,
-    /// Those of them that the oracle has not seen yet begin here.
+    /// Position of the first entry that the oracle has not seen.
     pub seen: usize,
 }
 
 impl ProposalLog {
-    /// Index of the last one.
+    /// Index of the last entry.
     pub fn last(&self) -> Option<u64> {
         self.entries.last().map(|(index, _)| *index)
     }
 }
 
-/// A proposal, padded, so that logs and snapshots have sizes.
+/// Encodes a proposal with padding, which gives logs and snapshots a size.
 pub fn command(number: u64, padding: usize) -> Vec<u8> {
     let mut bytes = number.to_le_bytes().to_vec();
     bytes.resize(8 + padding, number as u8);

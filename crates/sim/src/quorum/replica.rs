@@ -1,4 +1,4 @@
-//! A place where replicas live, one at a time: its disk, and the one that runs now.
+//! A host that runs one replica at a time: its disk, and the current replica.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,11 +15,11 @@ use crate::report::Report;
 use crate::schedule::Micros;
 
 pub const STORAGE_GROUPS: StorageGroups = StorageGroups { entries: GroupId(1), votes: GroupId(2) };
-/// Of [`STORAGE_GROUPS`], as those of a core's.
+/// Urgent groups of the log: those of [`STORAGE_GROUPS`], as on a core.
 const URGENT: [GroupId; 2] = [STORAGE_GROUPS.entries, STORAGE_GROUPS.votes];
 pub const GROUP: LogGroup = LogGroup(0);
 
-/// What the log tells, until the replica takes it.
+/// Events of the log that the replica has not handled yet.
 #[derive(Clone, Default)]
 pub struct LogEventQueue(Arc<Mutex<Vec<LogEvent>>>);
 
@@ -68,7 +68,7 @@ impl LogListener for LogEventQueue {
     }
 }
 
-/// What a seed decides of all replicas.
+/// Parameters of all replicas.
 #[derive(Clone, Debug)]
 pub struct ReplicaParameters {
     pub heartbeat: Duration,
@@ -93,7 +93,7 @@ impl ReplicaParameters {
     }
 }
 
-/// A process.
+/// Process of a replica.
 pub struct Replica {
     pub group: Group<ProposalLog>,
     pub log: Log,
@@ -101,23 +101,23 @@ pub struct Replica {
     pub keeper: Keeper,
     log_events: LogEventQueue,
     pub neighbour: Neighbour,
-    /// A commit of the log is on its way.
+    /// True if a commit of the log is scheduled.
     pub commits: bool,
-    /// What found no room is tried again then.
+    /// Time at which a write without room is repeated.
     pub retry_at: Micros,
-    /// Nothing of it happens until then.
+    /// Time until which the process stands still.
     pub paused_until: Micros,
-    /// When the turn is that is on its way.
+    /// Time of the scheduled turn.
     pub turn_at: Micros,
-    /// The disk has failed under it.
+    /// True if its disk has failed.
     pub has_failed: bool,
 }
 
 impl Replica {
-    /// Takes in what the log has told.
+    /// Handles the events of the log.
     pub fn handle_log_events(&mut self, now: Micros, report: &mut Report) {
         let events = self.log_events.take();
-        // What is durable at one time is told one after the other.
+        // Groups that become durable together are reported one after the other.
         let stays = |event: &LogEvent| !matches!(event, LogEvent::Durable(neighbour::GROUP, _));
         let overtakes = self.neighbour.is_stalled() && events.iter().all(stays);
         for event in events {
@@ -146,29 +146,29 @@ impl Replica {
 pub struct Host {
     pub disk: FaultDisk,
     pub replica: Option<Replica>,
-    /// Counts processes.
+    /// Number of the process.
     pub incarnation: u32,
-    /// What its log is: another one after the disk was lost.
+    /// Id of the replica. It changes when the disk is replaced.
     pub id: ReplicaId,
-    /// It had applied so much when it was killed with everything written: it has it when it starts.
+    /// Last applied index when the process was killed with everything written. The next process must have it.
     pub had_applied: Option<u64>,
     pub sync_fails: bool,
-    /// The disk has lost what it had said to have, or a bit of it is another one: it may not be read any more.
+    /// Damage of the disk: lost writes, or a flipped bit. The log may be unreadable.
     pub damage: Option<Damage>,
 }
 
-/// What became of a disk by itself.
+/// Damage of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
     Lied,
     Rotten,
 }
 
-/// Why a replica does not begin.
+/// Reason why a replica did not start.
 pub enum NotStarted {
     /// The disk has failed meanwhile.
     Failed,
-    /// What is on it is damaged.
+    /// The data on the disk is damaged.
     Refused(String),
 }
 
@@ -189,7 +189,7 @@ impl Host {
         }
     }
 
-    /// Opens the log and begins where it ends.
+    /// Opens the log and starts from its end.
     ///
     /// # Errors
     /// [`NotStarted`].
@@ -224,7 +224,7 @@ impl Host {
             Group::start(now, config, log.clone(), STORAGE_GROUPS, &recovery.groups, ProposalLog::default());
         let group = match group {
             Err(why) if self.damage.is_some() => return Err(NotStarted::Refused(why.to_string())),
-            group => group.expect("what was written can be read"),
+            group => group.expect("the written log can be read"),
         };
         self.replica = Some(Replica {
             group,

@@ -1,4 +1,4 @@
-//! Nothing goes wrong any more: what must be true then.
+//! Checks of a consensus group after the last fault.
 
 use consensus::{Role, Status};
 use link::Time;
@@ -6,7 +6,7 @@ use link::Time;
 use super::world::Quorum;
 use crate::schedule::{Micros, SECOND};
 
-/// A group comes to an agreement within this time, once everything works.
+/// Maximum time until a group works again after the last fault.
 const PATIENCE: Micros = 120 * SECOND;
 
 impl Quorum {
@@ -39,7 +39,8 @@ impl Quorum {
         }
     }
 
-    /// The members are those that are wanted, one leads, and all have what it has; it has what was proposed since everything works.
+    /// Returns whether the voters are the wanted ones, one of them leads, and all have the same entries, including a
+    /// proposal made after the last fault.
     fn is_settled(&mut self, before: u64) -> bool {
         let Some(leader) = self.leader() else { return false };
         let statuses = self.all();

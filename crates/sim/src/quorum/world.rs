@@ -1,4 +1,4 @@
-//! Replicas, what is between them, and who proposes what.
+//! Replicas, the network between them, and their proposers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::report::Report;
 use crate::schedule::{Event, MILLI, Micros, SECOND, Schedule};
 use crate::trace::Trace;
 
-/// What happens to a place. What belongs to a process does nothing in another.
+/// Event of a host. An event of one process does nothing in another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Start {
@@ -27,7 +27,7 @@ pub enum Step {
         host: usize,
         incarnation: u32,
     },
-    /// The log's thread writes what is queued.
+    /// Commits the queued records of the log.
     Commit {
         host: usize,
         incarnation: u32,
@@ -37,28 +37,28 @@ pub enum Step {
     },
     Propose,
     Read,
-    /// Somebody looks whether the members are those that are wanted.
+    /// Compares the members with the wanted ones.
     ReconcileMembers,
     Fault {
         number: usize,
     },
-    /// The rest of a node writes something, until then.
+    /// Lets the other user of the log write, until a time.
     Neighbour {
         host: usize,
         incarnation: u32,
         until: Micros,
     },
-    /// There is room on a disk again.
+    /// Frees a disk.
     Room {
         host: usize,
     },
-    /// The power goes where a disk has lied for a while, as soon as others have what it loses, if that is before a time.
+    /// Cuts the power of a lying disk as soon as the others have the data that it loses, but not after a time.
     Lied {
         host: usize,
         incarnation: u32,
         until: Micros,
     },
-    /// The term of a replica that reaches nobody, once what was under way has arrived, and at the end.
+    /// Records the term of a replica that reaches no other, after the last frame has arrived, and checks it at the end.
     Isolated {
         host: usize,
         incarnation: u32,
@@ -81,7 +81,7 @@ struct Path {
     cut_until: Micros,
     lossy_until: Micros,
     percent: u8,
-    /// When the last frame arrives: none overtakes another.
+    /// Arrival time of the last frame: the order is kept.
     last: Micros,
 }
 
@@ -96,7 +96,7 @@ pub struct Quorum {
     latency: Micros,
     jitter: Micros,
     pending_request: BTreeMap<(usize, u32, RequestId), PendingRequest>,
-    /// Places that are to vote.
+    /// Hosts that are wanted as voters.
     pub(super) wanted_voters: BTreeSet<usize>,
     ids: u64,
     proposals: u64,
@@ -107,11 +107,11 @@ pub struct Quorum {
     pub(super) is_calm: bool,
 }
 
-/// How often the rest of a node writes while its disk is full.
+/// Time between two writes of the other user while its disk is full.
 const NEIGHBOURS_PACE: Micros = 20 * MILLI;
-/// A disk that lies loses what it has said to have after so long more, at most.
+/// Maximum additional time until a lying disk loses its data.
 const LIE_MAX: Micros = 2 * SECOND;
-/// How long a proposal waits.
+/// Maximum time that a proposal waits.
 const LIMIT: Duration = Duration::from_secs(5);
 
 impl Quorum {
@@ -195,7 +195,7 @@ impl Quorum {
         self.cx.trace.take()
     }
 
-    /// Everything until then.
+    /// Runs all events until a time.
     pub(super) fn pass(&mut self, until: Micros) {
         while let Some(event) = self.cx.schedule.next(until) {
             if let Event::Quorum(step) = event {
@@ -286,14 +286,14 @@ impl Quorum {
         let applied = at.replica.as_ref().and_then(|replica| replica.group.state().last());
         cx.log(|| format!("{host} starts, with everything up to {applied:?}"));
         if let Some(had) = at.had_applied.take() {
-            assert!(applied >= Some(had), "it had applied {had}, and has {applied:?} when it starts again");
+            assert!(applied >= Some(had), "it had applied {had}, and has {applied:?} after the restart");
             cx.report.quorum_check_resumed += 1;
             cx.report.quorum_check_damage_harmless += u64::from(at.damage == Some(Damage::Rotten));
         }
         self.turn(host);
     }
 
-    /// The replica does what it has to do.
+    /// Runs a turn of the replica.
     pub(super) fn turn(&mut self, host: usize) {
         let now = self.cx.now();
         let at = &mut self.hosts[host];
@@ -340,7 +340,7 @@ impl Quorum {
         }
         for of in forgetful {
             let lied = |other: &Host| other.id == of && other.damage == Some(Damage::Lied);
-            assert!(self.hosts.iter().any(lied), "{of} is said to lack what it had, and has lost nothing");
+            assert!(self.hosts.iter().any(lied), "{of} is reported to lack entries, and has lost nothing");
             self.cx.report.quorum_check_lied += 1;
         }
         for transmit in transmits {
@@ -377,7 +377,7 @@ impl Quorum {
                 replica.commits = false;
                 return;
             }
-            // Whatever the replica has next is tried at once, as it may be what goes on.
+            // The next record of the replica is tried at once, because it may have room.
             Ok(storage::Commit::NoRoom) => {
                 replica.neighbour.finds_no_room();
                 let worked = replica.keeper.keep();
@@ -394,7 +394,7 @@ impl Quorum {
                 let _ = replica.keeper.keep();
                 self.cx.after(delay, Event::Quorum(Step::Commit { host, incarnation }));
             }
-            // It stays, stopped, until somebody starts it again.
+            // The replica stays stopped until its host restarts it.
             Err(_) => {
                 let after = self.cx.between(SECOND, 5 * SECOND);
                 self.kill(host, after);
@@ -448,7 +448,7 @@ impl Quorum {
         }
     }
 
-    /// Asks something of the replica there, if there is one.
+    /// Makes a request to the replica of a host, if there is one.
     pub(super) fn ask(
         &mut self,
         host: usize,
@@ -492,13 +492,13 @@ impl Quorum {
             let replica = host.replica.as_ref().filter(|replica| !replica.has_failed);
             replica.is_some_and(|replica| replica.group.status(now).role == Role::Leader)
         };
-        // One that others have left behind does not know it yet.
+        // A former leader may not know yet that it was replaced.
         let term = |host: &&Host| host.replica.as_ref().map(|replica| replica.group.status(now).term);
         let leader = self.hosts.iter().filter(leads).max_by_key(term)?;
         self.hosts.iter().position(|host| host.id == leader.id)
     }
 
-    /// The leader, mostly.
+    /// Picks the leader in most cases, and a random host otherwise.
     fn pick_host(&mut self) -> usize {
         let any = self.cx.random.below(self.hosts.len());
         if self.cx.random.percent(80) { self.leader().unwrap_or(any) } else { any }
@@ -514,7 +514,7 @@ impl Quorum {
         });
     }
 
-    /// One step towards the members that are wanted.
+    /// Makes one change towards the wanted members.
     fn reconcile_members(&mut self) {
         let Some(leader) = self.leader() else { return };
         let now = Time(self.cx.now());
@@ -538,7 +538,7 @@ impl Quorum {
         self.ask(leader, PendingRequest::Change, |replica| replica.group.change_members(change, LIMIT));
     }
 
-    /// The process is gone, and comes back after a time.
+    /// Kills the process, and restarts it after a time.
     pub(super) fn kill(&mut self, host: usize, after: Micros) {
         let at = &mut self.hosts[host];
         let Some(replica) = at.replica.take() else { return };
@@ -667,7 +667,8 @@ impl Quorum {
         }
     }
 
-    /// The voters are those that are wanted, and all of them have their logs, as far as anybody knows: of damage one learns when it is read.
+    /// Returns whether the voters are the wanted ones and none of them is known to have lost its log. Damage is noticed
+    /// when it is read.
     fn is_whole(&self) -> bool {
         if self.hosts.iter().any(|host| host.damage.is_some()) {
             return false;
@@ -681,7 +682,7 @@ impl Quorum {
         !status.is_changing && status.voters == wanted_voters
     }
 
-    /// One at a time, and never so many that a majority of the voters has lost its log.
+    /// Replaces one disk at a time, and never those of a majority of the voters.
     fn wipe(&mut self, host: usize, after: Micros) {
         if self.is_whole() && self.wanted_voters.len() >= 3 {
             self.loses_disk(host, after);
@@ -697,7 +698,7 @@ impl Quorum {
         self.cx.after(after, Event::Quorum(Step::Start { host }));
     }
 
-    /// A bit flips while nobody is there. Never of so many that no majority has its log.
+    /// Flips a bit while the process does not run. Never damages the logs of a majority.
     fn rot(&mut self, host: usize, after: Micros) {
         let runs = self.hosts[host].replica.as_ref().is_some_and(|replica| !replica.has_failed);
         if !runs || !self.is_whole() || self.wanted_voters.len() < 3 {
@@ -705,7 +706,7 @@ impl Quorum {
         }
         self.kill(host, after);
         let at = &mut self.hosts[host];
-        // What is written last is taken for torn when it is bad: that is something else of the node.
+        // Damage of the last commit would look like a torn write, so the other user of the log writes last.
         neighbour::write_log_end(&at.disk, &self.parameters);
         let mut names = storage::Disk::list(&at.disk).expect("a disk that works");
         names.sort();
@@ -738,7 +739,8 @@ impl Quorum {
         self.cx.after(after, Event::Quorum(Step::Start { host }));
     }
 
-    /// Whether a majority of the voters has all that there is on disks that do not lie, and whoever leads does, so that nothing is lost with what one place has.
+    /// Returns whether a majority of the voters, including the leader, has all data on disks that do not lie. Then a
+    /// single host may lose its data.
     fn has_nothing_alone(&self, host: usize) -> bool {
         let now = Time(self.cx.now());
         let Some(leader) = self.leader().filter(|leader| *leader != host) else { return false };
@@ -757,20 +759,20 @@ impl Quorum {
             && self.hosts.iter().all(is_of_term)
     }
 
-    /// The log is found to be damaged: the replica has no part in anything any more, and another one takes its place.
+    /// Handles a damaged log: another replica takes the place of this one.
     fn is_damaged(&mut self, host: usize, why: &str) {
         self.cx.log(|| format!("{host}: {why}"));
         self.cx.report.quorum_check_damage_refused += 1;
         self.loses_disk(host, SECOND);
     }
 
-    /// So long after the last frame has arrived a replica's term is what it stays, while it reaches nobody.
+    /// Time after the last frame after which the term of an isolated replica must not change.
     fn until_calm(&self) -> Micros {
         3 * self.parameters.election_timeout.as_micros() as Micros
     }
 
     fn isolated(&mut self, host: usize, incarnation: u32) {
-        // What has arrived at a process that stands still, it reads when it goes on.
+        // A stopped process reads what has arrived when it resumes.
         let goes_on = self.replica(host, incarnation).map_or(0, |replica| replica.paused_until);
         if goes_on > self.cx.now() {
             let calm = self.until_calm();

@@ -1,4 +1,4 @@
-//! What goes wrong, and how the node begins again.
+//! Faults of a node, and its restarts.
 
 use super::World;
 use crate::client::Client;
@@ -43,7 +43,7 @@ impl World {
                 let began = node.time(&scene.cx).0;
                 scene.oracle.node_is_paused(began, began + (until - scene.cx.now()) / MILLI);
                 scene.cx.report.process_pauses += 1;
-                // What comes at that moment comes first.
+                // Data that arrives at that moment is handled first.
                 let incarnation = node.incarnation();
                 scene.cx.at(until + 1, Event::ReadAll { incarnation });
             }
@@ -70,7 +70,7 @@ impl World {
         }
     }
 
-    /// The power went in the middle of an operation, or the disk has failed: the process goes on until somebody ends it.
+    /// Notices a power cut in the middle of an operation, and a failed disk. The process runs until it is ended.
     pub(super) fn notice_failures(&mut self) {
         let Some(node) = &self.scene.node else { return };
         let incarnation = node.incarnation();
@@ -80,12 +80,12 @@ impl World {
         }
         self.ending = true;
         let cx = &mut self.scene.cx;
-        // What was told before the power went may still reach clients: to them it is one moment.
+        // Packets from before the power cut may still reach clients, for whom it is one moment.
         let time = if off { cx.between(0, 20 * MILLI) } else { self.restart_after };
         cx.after(time, Event::End { incarnation });
     }
 
-    /// The process ends.
+    /// Ends the process.
     pub(super) fn end(&mut self, incarnation: u32) {
         if self.scene.node.as_ref().is_none_or(|node| node.incarnation() != incarnation) {
             return;
@@ -119,11 +119,11 @@ impl World {
         self.start_soon(false);
     }
 
-    /// The process is gone.
+    /// Removes the process.
     fn dies(&mut self, ending: Ending) {
         let scene = &mut self.scene;
         let Some(node) = scene.node.take() else { return };
-        scene.cx.log(|| format!("node: life {} is over ({ending:?})", node.incarnation()));
+        scene.cx.log(|| format!("node: incarnation {} ends ({ending:?})", node.incarnation()));
         scene.end_incarnation(node.time(&scene.cx).0);
         scene.cx.report.retained_scans_resumed += node.walks_resumed();
         self.dropped += node.dropped();
@@ -137,7 +137,7 @@ impl World {
         }
         scene.net.lose_all(&mut scene.cx);
         self.clients.iter_mut().for_each(Client::is_served_no_more);
-        // Nobody knows whether what took these back was durable.
+        // It is unknown whether the DISCONNECTs of these Wills were durable.
         self.taken_back.clear();
         (self.died_at, self.cut_at, self.ending, self.stopping) = (scene.cx.now(), None, false, false);
     }
@@ -169,18 +169,18 @@ impl World {
                 scene.machine.cut(&mut scene.cx);
                 return self.start_soon(false);
             }
-            Err(StartFailure::Outdated) => unreachable!("it agrees with nobody"),
+            Err(StartFailure::Outdated) => unreachable!("a single node has no meta group"),
             Err(StartFailure::Broken(why)) => panic!("the node does not start: {why}"),
         }
         self.incarnations += 1;
         self.begins();
     }
 
-    /// The node lives: whoever was connected is not any more, as of now.
+    /// Begins an incarnation: all earlier connections have ended by now.
     fn begins(&mut self) {
         let scene = &mut self.scene;
         let began = scene.time();
-        scene.cx.log(|| format!("node: life {} begins at its time {began}", self.incarnations));
+        scene.cx.log(|| format!("node: incarnation {} begins at its time {began}", self.incarnations));
         if self.incarnations > 1 {
             self.check_clock(began);
         }
@@ -197,7 +197,7 @@ impl World {
         scene.oracle.wills_wait_from(scene.stopped_at, began);
     }
 
-    /// The node's time goes on with the time in between, as far as that can be known.
+    /// Asserts that the node's time includes the time in which it did not run, as far as it can know that.
     fn check_clock(&mut self, began: u64) {
         let (stopped_at, report) = (self.scene.stopped_at, &mut self.scene.cx.report);
         let away = (self.scene.cx.schedule.now() - self.died_at) / MILLI;

@@ -1,4 +1,4 @@
-//! Bits that flip on their own: a log that is damaged is refused, or nothing of it is missing.
+//! Bit flips: a damaged log is refused, or it is complete.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use storage::{Commit, Disk, Error, GroupId, Opened, Record};
 
 use super::World;
 
-/// Tried with each seed.
+/// Number of flips per seed.
 const FLIPS: usize = 3;
-/// Its last entry is a commit of its own: one that is bad looks like a torn one, and is cut.
+/// Group whose last entry is a commit of its own. A damaged last commit looks like a torn one, and is cut.
 const LAST: GroupId = GroupId(1);
 
-/// Of a group: the parts of its checkpoint, and all entries that can be read.
+/// Parts of the checkpoint, and readable entries, of each group.
 type Held = BTreeMap<GroupId, (BTreeMap<u32, Vec<u8>>, BTreeMap<u64, Arc<[u8]>>)>;
 
 impl World {
-    /// The end of all: the disk as it is, with one bit changed.
+    /// Flips bits of the disk at the end, one at a time.
     pub(super) fn flip_bits(&mut self) {
         let disk = self.scene.machine.disk.kill();
         disk.set_capacity(None);
@@ -35,7 +35,7 @@ impl World {
         drop(opened);
         let mut names = disk.list().expect("a disk that works");
         names.sort();
-        // Each is a copy, at which the disk itself goes no further.
+        // Each flip uses a copy, so that the disk stays as it is.
         let whole = self.held(&disk.kill()).expect("nothing is damaged");
         for _ in 0..FLIPS {
             let cx = &mut self.scene.cx;
@@ -72,7 +72,7 @@ impl World {
         storage::open(Arc::new(disk.clone()), self.plan.setup.options(&moment), events, &mut |_| ())
     }
 
-    /// All that can be read of a log, as a start does and whoever wants a message.
+    /// Reads all data of a log, like a start and later reads of messages.
     fn held(&self, disk: &FaultDisk) -> Result<Held, Error> {
         let opened = self.open(disk)?;
         let mut held = Held::new();
@@ -97,7 +97,7 @@ impl World {
     }
 }
 
-/// Nothing is missing but what may.
+/// Asserts that only entries are missing that may be.
 fn assert_whole(whole: &Held, found: &Held, may_miss: impl Fn((GroupId, u64)) -> bool) {
     for (group, (parts, entries)) in whole {
         let Some((found_parts, found_entries)) = found.get(group) else {

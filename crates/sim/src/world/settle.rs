@@ -1,4 +1,4 @@
-//! The end of a simulation: nothing goes wrong any more, everybody gets what is theirs, and that is looked at.
+//! End of a simulation: without further faults, all messages arrive, and the oracle checks them.
 
 use std::collections::BTreeMap;
 
@@ -10,26 +10,26 @@ use crate::net::Link;
 use crate::packets::{Sent, subscribe, v5};
 use crate::schedule::{Event, SECOND};
 
-/// Somebody who looks at all retained messages.
+/// Client that reads all retained messages.
 pub struct Reader {
     pub link: Link,
     pub end: Endpoint,
 }
 
-/// Seconds until everybody must have got everything.
+/// Maximum number of seconds until all messages have arrived.
 const PATIENCE: usize = 240;
-/// Seconds of silence, in which the last Will becomes due.
+/// Seconds of silence. Longer than the longest delay of a Will.
 const SILENCE: usize = 14;
 
 impl World {
-    /// No more harm.
+    /// Ends all faults.
     pub(super) fn heal(&mut self) {
         let scene = &mut self.scene;
         scene.cx.log(|| "healing".to_owned());
         scene.healing = true;
         scene.cx.has_slow_reads = false;
         scene.net.calm = true;
-        // Or publishers would wait for their places.
+        // Hostile clients would occupy queue slots that publishers wait for.
         self.hostile.iter_mut().for_each(|hostile| hostile.leaves(scene));
         let off = self.cut_at.is_some_and(|at| scene.machine.disk.operations() >= at);
         if !off {
@@ -44,7 +44,7 @@ impl World {
         }
     }
 
-    /// Until nothing happens any more.
+    /// Runs until nothing happens any more.
     pub(super) fn settle(&mut self) {
         let mut silent = 0;
         for _ in 0..PATIENCE {
@@ -60,7 +60,7 @@ impl World {
             }
         }
         self.clients.iter().for_each(|client| client.check_all_answered(&mut self.scene));
-        panic!("it never becomes quiet");
+        panic!("clients never become quiet");
     }
 
     pub(super) fn check(&mut self) {
@@ -77,10 +77,10 @@ impl World {
         self.scene.oracle.check_retained(&mut self.scene.cx.report, &found);
     }
 
-    /// What somebody who subscribes now finds.
+    /// Retained messages that a new subscriber finds.
     fn read_retained(&mut self) -> BTreeMap<String, String> {
         let number = self.clients.len() + self.hostile.len();
-        let link = self.scene.connect(number).expect("the node lives");
+        let link = self.scene.connect(number).expect("the node runs");
         let mut end = Endpoint::new(mqtt::Version::V5);
         let mut bytes = Vec::new();
         end.write(&v5("reader").into(), &mut bytes);
@@ -90,7 +90,7 @@ impl World {
         let time = if self.plan.is_slow_with_retained() { 20 * SECOND } else { 2 * SECOND };
         let until = self.scene.cx.now() + time;
         self.run_until(until);
-        let mut reader = self.reader.take().expect("put there before");
+        let mut reader = self.reader.take().expect("the reader was set");
         let mut found = BTreeMap::new();
         for packet in reader.end.received() {
             if let Sent::Publish(message) = packet {
@@ -103,11 +103,11 @@ impl World {
         found
     }
 
-    /// Everybody has everything, durably: a power cut changes nothing of that.
+    /// Cuts the power once more: all delivered state is durable, so nothing changes.
     pub(super) fn crash_once_more(&mut self) {
         self.check_limits();
         if self.plan.is_slow_with_retained() {
-            // The power goes before all that is retained has come.
+            // The power is cut before all retained messages have arrived.
             self.clients.iter_mut().for_each(|client| client.asks_for_retained(&mut self.scene));
             let until = self.scene.cx.now() + self.scene.cx.between(SECOND / 10, 2 * SECOND);
             self.run_until(until);
@@ -115,11 +115,11 @@ impl World {
         self.cut();
     }
 
-    /// What did not come is what a rule dropped, and was counted.
+    /// Asserts that missing messages were dropped by rule and counted.
     fn check_limits(&mut self) {
         let missing = self.scene.oracle.missing_by_rule;
         let dropped = self.dropped + self.scene.node.as_ref().map_or(0, |node| node.dropped());
-        // What is dropped in the last second of a life is not counted any more.
+        // Messages that were dropped in the last second of an incarnation are not counted.
         if self.plan.tight && self.incarnations == 1 {
             assert!(missing <= dropped, "{missing} messages are missing, {dropped} were dropped by rule");
             self.scene.cx.report.check_limits += missing;

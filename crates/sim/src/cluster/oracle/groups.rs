@@ -1,5 +1,5 @@
-//! Shared groups whose members are on any nodes: what is acknowledged at QoS 1 reaches one of those who stay, what comes at QoS 2 comes to
-//! one of them only, and when nothing goes wrong each message comes once.
+//! Shared groups with members on any nodes. A message acknowledged at QoS 1 reaches a member that stays. A message at
+//! QoS 2 reaches one member only. Without faults, each message arrives once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,19 +10,20 @@ use crate::context::Context;
 use crate::packets::Message;
 use crate::schedule::Micros;
 
-/// A session is a member of one of these at most.
+/// Shared groups. A session is a member of at most one.
 pub const GROUPS: [&str; 3] = ["$share/a/g/#", "$share/b/g/+", "$share/a/g/0"];
-/// What is for groups, and for others.
+/// Topics of messages for groups and for others.
 pub const GROUP_TOPICS: [&str; 3] = ["g/0", "g/1", "g/2/x"];
 pub const SHARE: &str = "$share/";
 
-/// Of all messages for groups.
+/// State of all messages for groups.
 #[derive(Default)]
 pub struct Groups {
     group_messages: BTreeMap<(usize, &'static str), GroupMessage>,
-    /// Those of them that have to come and have not.
+    /// Messages that have to arrive and have not.
     pending: BTreeSet<(usize, &'static str)>,
-    /// Nodes keep what they acknowledge for a group as long as one of its members stays: they wait for each other, and have room.
+    /// True if nodes keep messages that they acknowledged for a group as long as a member stays: they wait for each
+    /// other, and have room.
     pub are_assured: bool,
 }
 
@@ -33,16 +34,16 @@ struct GroupMessage {
     witnesses: BTreeSet<usize>,
     /// One of them has gone meanwhile.
     has_lost_witness: bool,
-    /// Nothing goes wrong: it comes once.
+    /// No fault is left: it arrives exactly once.
     is_exact: bool,
     arrivals: u32,
-    /// To whom it came last.
+    /// Session at which it arrived last.
     #[cfg(test)]
     last: Option<usize>,
     at_qos_2: Option<usize>,
 }
 
-/// The filter behind the name of the group.
+/// Filter after the name of the group.
 pub fn filter_of(text: &str) -> &str {
     text.strip_prefix(SHARE).and_then(|rest| rest.split_once('/')).map_or(text, |(_, filter)| filter)
 }
@@ -53,7 +54,7 @@ fn matches(group: &str, topic: &str) -> bool {
 }
 
 impl Groups {
-    /// A member is gone. Returns how many messages no member has to get any more.
+    /// Removes a member. Returns the number of messages that no member has to get any more.
     fn lose(&mut self, view: usize) -> u64 {
         let (group_messages, pending) = (&mut self.group_messages, self.pending.len());
         self.pending.retain(|key| {
@@ -66,7 +67,7 @@ impl Groups {
 }
 
 impl Oracle {
-    /// A message for groups leaves its client.
+    /// Records a message for groups that leaves its client.
     pub(super) fn publish_to_groups(&mut self, number: usize, message: &Published) {
         let Published { node, incarnation, qos, ref topic, .. } = *message;
         for group in GROUPS.into_iter().filter(|group| matches(group, topic)) {
@@ -90,7 +91,7 @@ impl Oracle {
         }
     }
 
-    /// A member gets a message.
+    /// Checks a message that arrives at a member.
     pub(super) fn arrives_in_group(
         &mut self,
         cx: &mut Context,
@@ -135,14 +136,14 @@ impl Oracle {
         self.groups.group_messages.get(&(number, group)).and_then(|it| it.last)
     }
 
-    /// A session is a member no more.
+    /// Handles a session that stops being a member.
     pub(super) fn leaves_group(&mut self, view: usize) {
         if self.views[view].group.is_some() {
             self.excused.cluster_excused_groups_left += self.groups.lose(view);
         }
     }
 
-    /// What a node had for its members dies with it, and what it was about to hand over.
+    /// Drops the debts of a node that died: messages for its members, and messages that it was about to pass on.
     pub(super) fn groups_lose_node(&mut self, incarnation: u32) {
         let (views, messages) = (&self.views, &self.messages);
         let had =
@@ -160,7 +161,7 @@ impl Oracle {
         }
     }
 
-    /// Members of whom this is said may not have been known to whoever acknowledged the message.
+    /// Drops members for which `is_lost` returns true: the acknowledging node may not have known them.
     pub(super) fn groups_forget(
         &mut self,
         number: usize,
@@ -184,7 +185,7 @@ impl Oracle {
         }
     }
 
-    /// Everybody has had the time to get everything.
+    /// Asserts at the end that every owed message has arrived.
     pub(super) fn check_groups(&self) {
         for (number, group) in &self.groups.pending {
             let message = &self.messages[*number];

@@ -1,4 +1,4 @@
-//! What is retained: the same on every node in the end, and no write that an acknowledged one came behind.
+//! Retained messages: the same on every node at the end, and never older than a later acknowledged write.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use crate::context::Context;
 use crate::packets::Message;
 use crate::schedule::{MILLI, Micros};
 
-/// Topics on which clients retain and delete.
+/// Topics on which clients set and delete retained messages.
 pub const RETAINED_TOPICS: [&str; 4] = ["r/0", "r/1", "r/a/b", "r/a/c"];
-/// All of them.
+/// Filter of all these topics.
 pub const RETAINED: &str = "r/#";
-/// How far clocks of nodes are apart.
+/// Maximum difference of the nodes' clocks.
 pub const SKEW_MAX: Micros = 500 * MILLI;
 
-/// What came to a session because it subscribed, by topic.
+/// Retained messages that a session got for its subscriptions, by topic.
 pub type FoundRetained = BTreeMap<String, usize>;
 
-/// Writes of one topic, by the numbers of their messages.
+/// Writes of each topic, by the numbers of their messages.
 #[derive(Default)]
 pub struct Retained {
     writes: BTreeMap<String, Vec<Write>>,
@@ -29,25 +29,25 @@ pub struct Retained {
 struct Write {
     number: usize,
     deletes: bool,
-    /// At QoS 1 or 2: what acknowledges it has kept it.
+    /// True at QoS 1 or 2: the acknowledging node has stored it.
     is_assured: bool,
     sent: Micros,
     acknowledged: Option<Micros>,
     node: usize,
     incarnation: u32,
-    /// Every node had it when it was acknowledged; of deletions only such are promised to last.
+    /// True if every node had it when it was acknowledged. Only such deletions are guaranteed to last.
     is_everywhere: bool,
 }
 
 impl Write {
-    /// Whether its stamp is greater than another's, for sure.
+    /// Returns whether its stamp is certainly greater than that of another write.
     fn is_later_than(&self, other: &Self) -> bool {
         let skew =
             if (self.node, self.incarnation) == (other.node, other.incarnation) { 0 } else { SKEW_MAX };
         self.acknowledged.is_some() && other.acknowledged.is_some_and(|at| self.sent > at + skew + MILLI)
     }
 
-    /// Whether it stands for what it says against all that is earlier, while a node is gone that may have it alone.
+    /// Returns whether it wins against all earlier writes, while a node is off that may have it alone.
     fn is_promised(&self, absent_node: Option<usize>) -> bool {
         let is_kept = self.is_assured && self.acknowledged.is_some();
         is_kept && (!self.deletes || self.is_everywhere) && Some(self.node) != absent_node
@@ -70,7 +70,7 @@ impl Oracle {
         self.retained.writes.entry(message.topic.clone()).or_default().push(write);
     }
 
-    /// What a node has retained by itself may be nowhere else.
+    /// Handles the loss of a node's disk: its own writes may be nowhere else.
     pub fn loses_disk(&mut self, node: usize) {
         let writes = self.retained.writes.values_mut().flatten();
         writes.filter(|write| write.node == node).for_each(|write| write.is_assured = false);
@@ -87,22 +87,25 @@ impl Oracle {
         }
     }
 
-    /// Whether it is a deletion; and, if so, whether every node had it by now.
+    /// Records for a deletion whether every node has it by now.
     pub fn deletion_is_everywhere(&mut self, number: usize, is_so: impl FnOnce(Micros, usize, u32) -> bool) {
         if let Some(write) = self.write(number).filter(|write| write.deletes) {
             write.is_everywhere = is_so(write.sent, write.node, write.incarnation);
         }
     }
 
-    /// A message comes because its session subscribed.
+    /// Records a retained message that arrives for a subscription.
     pub(super) fn arrives_retained(&mut self, cx: &mut Context, (at, number): (usize, usize), got: &Message) {
         let message = &self.messages[number];
-        assert!(message.is_retained, "message {number} comes as one that was retained, to session {at}");
+        assert!(
+            message.is_retained,
+            "message {number} comes as a retained one to session {at}, and was not retained"
+        );
         cx.report.cluster_retained_received += 1;
         self.views[at].retained.insert(got.topic.clone(), number);
     }
 
-    /// What sessions on all nodes found, that have asked for everything when nothing went wrong any more.
+    /// Compares what sessions on all nodes found after they subscribed to everything at the end.
     pub fn check_retained(&self, cx: &mut Context, readers: &[usize]) {
         let found: Vec<(usize, &FoundRetained)> =
             readers.iter().map(|at| (self.views[*at].node, &self.views[*at].retained)).collect();
@@ -116,8 +119,9 @@ impl Oracle {
                 Some(number) => {
                     let write = writes.iter().find(|write| write.number == *number);
                     let write = write.unwrap_or_else(|| panic!("{number} was never written to {topic}"));
-                    // A node that was away may bring back what is older than a deletion that all the others have forgotten, as they have begun
-                    // anew (docs/clustering.md): then nothing is to be said of messages before that deletion.
+                    // All other nodes may have restarted and forgotten a deletion. Then a node that was away may bring
+                    // back an older message (docs/clustering.md), and nothing is guaranteed about messages before that
+                    // deletion.
                     let may_be_deleted = |later: &Write| {
                         writes.iter().any(|deletion| deletion.deletes && !later.is_later_than(deletion))
                     };
@@ -125,7 +129,7 @@ impl Oracle {
                         writes.iter().filter(|it| it.is_promised(self.absent_node) && it.is_later_than(write))
                     };
                     let later = promised().find(|later| later.deletes || !may_be_deleted(later));
-                    assert!(later.is_none(), "{topic} has {write:?}, behind which came {later:?}");
+                    assert!(later.is_none(), "{topic} has {write:?}, and {later:?} came later");
                     cx.report.cluster_check_retained_last += u64::from(write.acknowledged.is_some());
                     cx.report.cluster_excused_retained_older += u64::from(promised().next().is_some());
                     let only_gone = |it: &&Write| {

@@ -1,4 +1,4 @@
-//! Nodes whose clocks of the world are wrong.
+//! Scenarios with wrong wall clocks.
 
 use cluster::{CLOCKS, FEATURES, LOG, Link, View};
 
@@ -6,10 +6,10 @@ use super::super::member::BEGAN;
 use super::*;
 
 const HOUR: Micros = 3_600 * SECOND;
-/// Milliseconds, and more than frames take on their way.
+/// Tolerance in milliseconds, longer than frames take.
 const ABOUT: i64 = 50;
 
-/// Three nodes with clocks so far ahead.
+/// Starts three nodes whose clocks are ahead by these times.
 fn with_clocks(skews: [Micros; 3]) -> Scenario {
     Scenario::of_links(skewed(skews), |_| Some(FEATURES & !LOG))
 }
@@ -24,13 +24,13 @@ impl Scenario {
         process.router.view(process.time(&self.cluster.cx))
     }
 
-    /// What a node tells of its link to another.
+    /// Status of a node's link to another.
     fn reported_link(&self, node: usize, of: usize) -> Link {
         let name = format!("n{of}");
         self.view(node).links.into_iter().find(|link| *link.peer.name == *name).expect("a link")
     }
 
-    /// A node's clock is so far ahead from now on.
+    /// Sets a node's clock ahead by this time.
     fn sets_clock(&mut self, node: usize, skew: Micros) {
         let world = (BEGAN + self.cluster.cx.now() + skew) / MILLI;
         let process = self.cluster.members[node].process.as_mut().expect("the node runs");
@@ -43,7 +43,7 @@ fn is_about(ahead: Option<i64>, expected: i64) -> bool {
     ahead.is_some_and(|ahead| (ahead - expected).abs() <= ABOUT)
 }
 
-/// The node itself knows it, too, and hears at once when it is set right; the others within ten seconds.
+/// The node knows it, too, and notices at once when the clock is corrected. The others notice within ten seconds.
 #[test]
 fn a_clock_that_is_off_by_an_hour_is_known_to_all_within_seconds() {
     let hour = (HOUR / MILLI).cast_signed();
@@ -71,7 +71,7 @@ fn a_clock_that_is_off_by_an_hour_is_known_to_all_within_seconds() {
 }
 
 #[test]
-fn a_clock_that_is_off_by_half_a_second_is_no_reason_to_complain() {
+fn a_clock_that_is_off_by_half_a_second_is_not_reported() {
     let mut scenario = with_clocks([0, SECOND / 2, SECOND / 4]);
     scenario.run_for(100 * SECOND);
     for node in 0..3 {
@@ -84,9 +84,9 @@ fn a_clock_that_is_off_by_half_a_second_is_no_reason_to_complain() {
     );
 }
 
-/// What a link kept while it was cut off is old when it comes.
+/// Frames that a link held while it was cut off are old when they arrive.
 #[test]
-fn a_node_that_was_cut_off_is_not_taken_for_one_whose_clock_is_wrong() {
+fn the_clock_of_a_node_that_was_cut_off_is_not_reported_as_wrong() {
     let mut scenario = with_clocks([0; 3]);
     for cut in [3, 55, 62] {
         scenario.part(0, 1);
@@ -106,7 +106,7 @@ fn a_node_that_was_cut_off_is_not_taken_for_one_whose_clock_is_wrong() {
     }
 }
 
-/// What it was once says nothing of a link over which nothing comes.
+/// An old measurement says nothing about a link that carries nothing.
 #[test]
 fn a_link_that_is_cut_off_has_no_round_trip_until_it_is_back() {
     let mut scenario = with_clocks([0; 3]);
@@ -123,7 +123,7 @@ fn a_link_that_is_cut_off_has_no_round_trip_until_it_is_back() {
 }
 
 #[test]
-fn a_version_that_says_nothing_of_its_clock_is_not_asked() {
+fn a_version_that_does_not_report_its_clock_is_not_asked() {
     let links = |node| Some(if node == 1 { FEATURES & !LOG & !CLOCKS } else { FEATURES & !LOG });
     let mut scenario = Scenario::of_links(skewed([0, HOUR, 0]), links);
     scenario.run_for(70 * SECOND);
@@ -139,9 +139,9 @@ fn a_version_that_says_nothing_of_its_clock_is_not_asked() {
     assert!(scenario.reported_link(0, 1).is_up);
 }
 
-/// What it retains would win against everything that others retain within the next hour.
+/// A retained message with the node's own stamp would win against all writes of the next hour.
 #[test]
-fn a_node_that_knows_its_clock_to_be_ahead_stamps_what_is_retained_by_the_others() {
+fn a_node_whose_clock_is_ahead_stamps_retained_messages_by_the_clocks_of_the_others() {
     let mut scenario = with_clocks([0, HOUR, 0]);
     let ahead = scenario.connects(1);
     scenario.part(1, 0);

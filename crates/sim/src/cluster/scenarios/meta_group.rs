@@ -1,4 +1,4 @@
-//! Clusters whose cores agree on the members: who joins, is dead, leaves and is removed, and what operators want of them.
+//! Scenarios with a meta group: joining, dead, leaving and removed members, and commands of operators.
 
 use cluster::RouterCommand;
 use cluster::meta::{Answer, Command, Meta, ProposalId, Roster, State};
@@ -8,7 +8,7 @@ use super::*;
 
 pub(super) mod removed;
 
-/// Cores that find each other, each with a log of its own.
+/// Starts cores that find each other, each with its own log.
 fn meta_group_of(cores: usize, change: impl FnOnce(&mut Plan)) -> Scenario {
     meta_group_of_links(cores, |_| None, change)
 }
@@ -55,17 +55,17 @@ impl Scenario {
         self.meta(node).expect("the node runs").roster()
     }
 
-    /// Members that a node knows, if it is one.
+    /// Number of members that a node knows, or 0 if it is not a member.
     fn members(&self, node: usize) -> usize {
         self.meta(node).filter(|meta| meta.is_member()).map_or(0, |meta| meta.roster().members.len())
     }
 
-    /// The state of one node as another knows it.
+    /// State of one node as another knows it.
     fn state(&self, node: usize, of: usize) -> Option<State> {
         self.known(node).members.get(&id(of)).map(|member| member.state)
     }
 
-    /// Who is not joined to a node, as that one tells: the name, or the address where there is none, and why.
+    /// Unjoined peers as a node reports them: the name or the address, and the reason.
     fn not_joined(&self, node: usize) -> Vec<String> {
         let process = self.cluster.members[node].process.as_ref().expect("the node runs");
         let all = process.router.view(process.time(&self.cluster.cx)).not_joined;
@@ -76,10 +76,11 @@ impl Scenario {
 
     fn leader(&self) -> usize {
         let leads = |node: &usize| self.meta(*node).is_some_and(|meta| meta.leader() == Some(id(*node)));
-        (0..self.cluster.members.len()).find(leads).expect("somebody leads")
+        (0..self.cluster.members.len()).find(leads).expect("a replica leads")
     }
 
-    /// What a node knows to be agreed upon, if it belongs to the cluster: each member's state by name, and how many vote.
+    /// Members' states, in the order of names, and the number of voters as a node knows them. `None` if it is not a
+    /// member.
     fn roster(&self, node: usize) -> Option<(Vec<State>, usize)> {
         let meta = self.meta(node).filter(|meta| meta.is_member())?;
         let states = (0..3).filter_map(|at| self.state(node, at));
@@ -94,7 +95,7 @@ impl Scenario {
         }
     }
 
-    /// A message goes from the third node to the subscriber on the first.
+    /// Asserts that a message gets from the third node to the subscriber on the first.
     fn assert_serves(&mut self) {
         self.run_for(SECOND);
         let number = self.publishes();
@@ -103,12 +104,12 @@ impl Scenario {
         assert!(self.has_arrived(number));
     }
 
-    /// The life of each node that has joined.
+    /// Incarnation of each member.
     fn incarnations(&self) -> Vec<u64> {
         (0..3).map(|at| self.known(0).members[&id(at)].incarnation.0).collect()
     }
 
-    /// What the log may ask of cores, as one of them knows.
+    /// Features that entries of the log may require, as a core knows them.
     fn adopted(&self, node: usize) -> u64 {
         self.meta(node).and_then(Meta::adopted).expect("a core that runs")
     }
@@ -133,7 +134,7 @@ pub(super) fn nodes_that_know_addresses_only_form_one_cluster() {
 }
 
 #[test]
-fn a_node_that_is_killed_joins_again_in_a_new_life() {
+fn a_killed_node_joins_again_in_a_new_incarnation() {
     let mut scenario = meta_group();
     scenario.subscribes();
     for killed in [1, 2, 1] {
@@ -149,7 +150,7 @@ fn a_node_that_is_killed_joins_again_in_a_new_life() {
 }
 
 #[test]
-fn a_cluster_that_loses_all_its_processes_comes_back_as_it_was() {
+fn a_cluster_that_loses_all_processes_comes_back_with_the_same_members() {
     let mut scenario = meta_group();
     let founded = scenario.founded();
     scenario.cluster.fault(&Fault::KillMany { nodes: vec![0, 1, 2] });
@@ -175,10 +176,10 @@ pub(super) fn whoever_is_cut_off_is_dead_for_the_others_acknowledges_nothing_and
     scenario.assert_whole();
     let now = scenario.incarnations();
     assert!(now[2] > incarnations[2] && now[..2] == incarnations[..2], "{incarnations:?} {now:?}");
-    assert!(scenario.cluster.clients[PUBLISHER].location().is_none(), "its clients were let go");
+    assert!(scenario.cluster.clients[PUBLISHER].location().is_none(), "its clients were disconnected");
 }
 
-/// Its lease may hold for longer than it takes the others to find that they do not hear it.
+/// The node's lease may last longer than the others need to notice its silence.
 #[cfg_attr(test, test)]
 pub(super) fn nobody_is_dead_who_may_still_acknowledge() {
     let mut scenario = meta_group();
@@ -191,7 +192,7 @@ pub(super) fn nobody_is_dead_who_may_still_acknowledge() {
     assert!(scenario.cluster.cx.report.cluster_check_dead > checked);
 }
 
-/// A node's clock runs at 0.96 of its speed, and those of the others at 1.04: that is within what leases allow for.
+/// One clock runs at 0.96 of its speed and the others at 1.04, which leases allow for.
 #[cfg_attr(test, test)]
 pub(super) fn nobody_is_dead_who_may_still_acknowledge_by_a_clock_that_is_slow() {
     let mut scenario = meta_group_of(3, |plan| {
@@ -207,9 +208,9 @@ pub(super) fn nobody_is_dead_who_may_still_acknowledge_by_a_clock_that_is_slow()
 }
 
 #[test]
-fn a_replicant_that_was_cut_off_learns_what_was_agreed_upon_meanwhile() {
+fn a_replicant_that_was_cut_off_gets_the_changes_that_it_missed() {
     let mut scenario = meta_group_of(3, |plan| plan.nodes[2].role = Role::Replicant);
-    // As much as cores remember by change, and more.
+    // Fewer changes than the cores keep, and more.
     for count in [3, 40] {
         scenario.part(2, 0);
         scenario.part(2, 1);
@@ -221,7 +222,7 @@ fn a_replicant_that_was_cut_off_learns_what_was_agreed_upon_meanwhile() {
         }
         assert_eq!(scenario.cluster.members[2].copy.position(), before);
         assert!(!scenario.cluster.copies_are_the_same());
-        // Nobody agrees to what it wants, and it is not done later either.
+        // A proposal without a majority is not executed, now or later.
         scenario.cluster.propose_record(2);
         scenario.run_for(6 * SECOND);
         scenario.join(2, 0);
@@ -235,7 +236,7 @@ fn a_replicant_that_was_cut_off_learns_what_was_agreed_upon_meanwhile() {
 }
 
 #[test]
-fn what_one_node_proposes_all_have_within_a_second_and_the_delay_of_a_link() {
+fn a_proposal_reaches_all_nodes_within_a_second_and_the_delay_of_a_link() {
     for latency in [MILLI, 100 * MILLI] {
         let mut scenario = meta_group_of(5, |plan| {
             plan.nodes[3..].iter_mut().for_each(|node| node.role = Role::Replicant);
@@ -252,7 +253,8 @@ fn what_one_node_proposes_all_have_within_a_second_and_the_delay_of_a_link() {
     }
 }
 
-/// Others acknowledge what its subscribers would have wanted, had they not been given up: no connection goes on as if it had missed nothing.
+/// Others acknowledge messages that its subscribers would have received. So no connection may continue as if it had
+/// missed nothing.
 #[cfg_attr(test, test)]
 pub(super) fn who_stays_connected_to_a_node_that_was_dead_for_others_misses_nothing() {
     let mut scenario = meta_group();
@@ -263,14 +265,14 @@ pub(super) fn who_stays_connected_to_a_node_that_was_dead_for_others_misses_noth
     scenario.until("it is dead", |scenario| scenario.state(1, 0) == Some(State::Dead));
     let number = scenario.publishes();
     scenario.run_for(3 * SECOND);
-    assert!(scenario.is_acknowledged(number), "whom it was for is dead");
+    assert!(scenario.is_acknowledged(number), "the receiver's node is dead");
     scenario.release(0);
     scenario.until("it joins again", |scenario| scenario.state(1, 0) == Some(State::Alive));
     scenario.run_for(5 * SECOND);
     assert!(scenario.cluster.clients[SUBSCRIBER].location().is_none() || scenario.has_arrived(number));
 }
 
-/// A suspicion takes nothing away: it may be wrong.
+/// A suspicion may be wrong: it removes nothing.
 #[cfg_attr(test, test)]
 pub(super) fn a_node_that_was_suspected_and_is_heard_again_keeps_what_its_clients_want() {
     let mut scenario = meta_group_of(3, |plan| plan.config.lease = Duration::from_secs(10));
@@ -281,14 +283,14 @@ pub(super) fn a_node_that_was_suspected_and_is_heard_again_keeps_what_its_client
     scenario.isolate(0);
     scenario.until("it is suspected", |scenario| matches!(scenario.state(1, 0), Some(State::Suspect(_))));
     scenario.release(0);
-    scenario.until("it is heard again", |scenario| scenario.state(1, 0) == Some(State::Alive));
+    scenario.until("it is alive again", |scenario| scenario.state(1, 0) == Some(State::Alive));
     scenario.run_for(5 * SECOND);
     assert_eq!(scenario.incarnations(), incarnations);
     scenario.assert_serves();
 }
 
-/// One core hears a node again that all suspect, and what it has to say is late. The one that leads declares that node dead by what it knows: had the
-/// first let the node acknowledge, the dead would have a lease.
+/// A core receives from a suspected node again, and its report to the leader is late. The leader declares the node
+/// dead. If the core had granted the node a lease, a dead node would have one.
 #[cfg_attr(test, test)]
 pub(super) fn who_is_suspected_may_acknowledge_nothing_though_a_core_hears_it_again() {
     let mut deaths = 0;
@@ -310,7 +312,7 @@ pub(super) fn who_is_suspected_may_acknowledge_nothing_though_a_core_hears_it_ag
         scenario.run_for(5 * SECOND);
         deaths += scenario.cluster.cx.report.cluster_nodes_declared_dead;
     }
-    assert!(deaths > 0, "nobody was declared dead too late to be heard");
+    assert!(deaths > 0, "no node was declared dead while it was reachable again");
 }
 
 #[cfg_attr(test, test)]
@@ -332,9 +334,9 @@ pub(super) fn a_node_that_has_lost_its_number_takes_a_greater_one_than_any_befor
     assert!(scenario.incarnations()[0] > incarnations[0]);
 }
 
-/// Cores that begin a cluster tell each other of those that they have met.
+/// Cores that found a cluster exchange the addresses of the cores that they know.
 #[test]
-fn a_core_that_is_told_of_one_other_begins_with_all() {
+fn a_core_with_one_address_founds_the_cluster_with_all_cores() {
     for told_of in [0, 1] {
         let mut scenario =
             meta_group_of(3, |plan| plan.join_lists = vec![vec![0, 1], vec![0, 1], vec![told_of]]);
@@ -343,7 +345,7 @@ fn a_core_that_is_told_of_one_other_begins_with_all() {
     }
 }
 
-/// Of four cores one is removed, and of the three that are left one is lost.
+/// One of four cores is removed, and one of the remaining three is lost.
 #[cfg_attr(test, test)]
 pub(super) fn a_core_that_was_removed_counts_no_more() {
     let mut scenario = meta_group_of(4, |_| ());
@@ -361,7 +363,8 @@ pub(super) fn a_core_that_was_removed_counts_no_more() {
     assert!(scenario.is_acknowledged(number), "two of three cores are a majority");
 }
 
-/// Two of five cores are gone, and removed at once: those who have heard of that, and those who have not, would be two majorities.
+/// Two of five cores are dead, and are removed at the same time. With one change for both, there could be two
+/// majorities: one of the cores that know it, and one of those that do not.
 #[cfg_attr(test, test)]
 pub(super) fn cores_go_one_after_the_other() {
     let mut scenario = meta_group_of(5, |_| ());
@@ -380,10 +383,10 @@ pub(super) fn cores_go_one_after_the_other() {
     scenario.until("both are removed", |scenario| scenario.members(leader) == 3);
 }
 
-/// Two nodes are removed, and the one that went first comes back first. It has one place with the others then: what is retained there is for all places, and
-/// would come to it twice.
+/// Two nodes are removed, and the first comes back first. If the others still had its old slot, retained messages would
+/// arrive twice.
 #[test]
-fn a_node_that_was_removed_and_joins_again_hears_everything_once() {
+fn a_removed_node_that_joins_again_gets_every_message_once() {
     let mut scenario = meta_group_of(5, |_| ());
     scenario.run_for(10 * SECOND);
     let removed = [3, 4];
@@ -408,14 +411,14 @@ fn a_node_that_was_removed_and_joins_again_hears_everything_once() {
     let writer = scenario.connects(0);
     let number = scenario.publishes_as(writer, "r/0", QoS::ExactlyOnce, RetainAction::Message);
     scenario.run_for(3 * SECOND);
-    // Whatever comes twice ends the simulation.
+    // A message that arrives twice fails the simulation.
     assert!(scenario.has_arrived_at(reader, number) && scenario.is_acknowledged(number));
 }
 
-/// A node has written much, is declared dead, and has written little since it joined again. What cores have settled of its life before is none of what
-/// it waits for now.
+/// A node has written many routes, is declared dead, joins again and writes few. Positions of its previous incarnation
+/// that cores have confirmed do not count for the new one.
 #[test]
-fn a_life_that_has_written_less_than_the_one_before_has_its_subscriptions_settled() {
+fn subscriptions_of_an_incarnation_that_wrote_less_than_the_previous_one_are_confirmed() {
     let mut scenario = meta_group();
     for _ in 0..3 {
         let client = scenario.connects(0);
@@ -441,7 +444,8 @@ fn a_life_that_has_written_less_than_the_one_before_has_its_subscriptions_settle
     scenario.assert_serves();
 }
 
-/// One of three cores does not read records. They are refused until it is updated, and then no core of a version before takes part any more.
+/// One of three cores cannot read records. They are refused until it is updated. After that, no core of the older
+/// version can take part.
 #[cfg_attr(test, test)]
 pub(super) fn what_some_core_does_not_understand_is_agreed_upon_when_it_is_updated() {
     let mut scenario = meta_group_of(3, |plan| plan.old = vec![1]);
@@ -454,7 +458,7 @@ pub(super) fn what_some_core_does_not_understand_is_agreed_upon_when_it_is_updat
     assert_eq!(scenario.revisions(), [0; 3]);
     scenario.cluster.members[1].log = Some(cluster::LOG);
     scenario.restart(1);
-    scenario.until("all understand it", |scenario| scenario.adopted(0) == cluster::LOG);
+    scenario.until("all cores understand it", |scenario| scenario.adopted(0) == cluster::LOG);
     scenario.cluster.propose_new_record(0);
     scenario.run_for(3 * SECOND);
     assert_eq!(scenario.revisions(), [1; 3]);
@@ -466,9 +470,9 @@ pub(super) fn what_some_core_does_not_understand_is_agreed_upon_when_it_is_updat
     scenario.cluster.check_records();
 }
 
-/// It is removed in the form that all understand.
+/// The removal uses a form that all versions understand.
 #[test]
-fn what_a_core_that_is_gone_understands_counts_until_it_is_removed() {
+fn the_version_of_a_dead_core_counts_until_it_is_removed() {
     let mut scenario = meta_group_of(4, |plan| plan.old = vec![3]);
     scenario.run_for(20 * SECOND);
     scenario.isolate(3);
@@ -478,14 +482,14 @@ fn what_a_core_that_is_gone_understands_counts_until_it_is_removed() {
     assert_eq!((scenario.adopted(0), scenario.cluster.operators.unread), (0, 1));
     scenario.removes(0, 3, ProposalId(FIRST_OTHER_PROPOSAL));
     scenario.until("it is removed", |scenario| (0..3).all(|node| scenario.members(node) == 3));
-    scenario.until("the rest understands it", |scenario| scenario.adopted(0) == cluster::LOG);
+    scenario.until("all remaining cores understand it", |scenario| scenario.adopted(0) == cluster::LOG);
     assert_eq!(scenario.outcome(), Some(Ok(Answer::Done)));
     scenario.cluster.propose_new_record(1);
     scenario.run_for(3 * SECOND);
     assert_eq!(scenario.revisions()[..3], [1; 3]);
 }
 
-/// Three cores, 200 ms there and back.
+/// Starts three cores with a round trip of 200 ms.
 fn far_apart(seed: u64, time: Micros) -> Scenario {
     let change = |plan: &mut Plan| {
         plan.latency = 100 * MILLI;
@@ -499,9 +503,9 @@ fn far_apart(seed: u64, time: Micros) -> Scenario {
     scenario
 }
 
-/// Votes are split one time in four, and four times in a row one time in 256.
+/// One election in four has a split vote, and four in a row happen once in 256.
 #[test]
-fn another_core_leads_soon_after_the_last_word_of_the_one_that_led() {
+fn another_core_leads_soon_after_the_leader_falls_silent() {
     let mut times: Vec<Micros> = (0..40)
         .map(|round| {
             let mut scenario = far_apart(super::SEED + round, 5 * SECOND + round * 170 * MILLI);
@@ -520,9 +524,9 @@ fn another_core_leads_soon_after_the_last_word_of_the_one_that_led() {
     assert!(bounds.iter().all(|(at, seconds)| times[*at] < seconds * SECOND), "{times:?}");
 }
 
-/// Nor do both links of the leader that stall at one time.
+/// Both links of the leader may stall at the same time.
 #[test]
-fn a_link_that_stalls_for_a_second_deposes_nobody() {
+fn a_link_that_stalls_for_a_second_causes_no_election() {
     let mut scenario = far_apart(super::SEED, 5 * SECOND);
     let term = |scenario: &Scenario| {
         let process = scenario.cluster.members[0].process.as_ref().expect("runs");
@@ -544,7 +548,7 @@ fn a_link_that_stalls_for_a_second_deposes_nobody() {
 }
 
 impl Scenario {
-    /// An operator wants something of a node.
+    /// Sends an operator's command to a node.
     fn orders(&mut self, node: usize, command: RouterCommand) {
         let process = self.cluster.members[node].process.as_mut().expect("runs");
         let now = process.time(&self.cluster.cx);
@@ -552,18 +556,18 @@ impl Scenario {
         process.wake(&mut self.cluster.cx, 1);
     }
 
-    /// An operator has a node remove another one, in the life that the first knows of.
+    /// Lets an operator remove a node in the incarnation that the asked node knows.
     fn removes(&mut self, node: usize, removed: usize, proposal: ProposalId) {
         let incarnation = self.known(node).members[&id(removed)].incarnation;
         self.orders(node, RouterCommand::Proposal(proposal, Command::Remove(id(removed), Some(incarnation))));
     }
 
-    /// What came of what an operator wanted last.
+    /// Result of the last command of an operator.
     fn outcome(&mut self) -> Option<Result<Answer, String>> {
         self.cluster.operators.other_answers.pop()
     }
 
-    /// A node is not there any more, and another machine takes its place, whose clock says that so many lives were before.
+    /// Replaces a node by another machine, whose clock implies this number of previous incarnations.
     fn is_replaced(&mut self, node: usize, incarnations: u64) {
         self.cluster.fault(&Fault::Kill { node });
         self.cluster.empty_disk(node);
@@ -571,7 +575,7 @@ impl Scenario {
         self.cluster.start(node);
     }
 
-    /// Whoever subscribes on a node, to much and then to one thing more, is told in time that all know it, and gets what is published for it.
+    /// Asserts that a new subscription on a node gets its SUBACK in time after many others, and then gets messages.
     fn assert_settles(&mut self, node: usize) {
         let client = self.connects(node);
         let filters = (0..60).map(|number| (format!("u/{number}"), QoS::AtLeastOnce)).collect();
@@ -613,14 +617,14 @@ fn cores_that_leave_give_up_their_votes_and_the_last_stays() {
             assert_eq!(
                 scenario.roster(stays),
                 Some((vec![State::Alive; left], 1)),
-                "two bear no more than one"
+                "two cores tolerate no more failures than one"
             );
-            // Nobody waits for it: the rest has a leader, and what it has left it does not join again.
+            // The others have a leader and do not wait for the node that left, and it does not join again.
             scenario.run_for(70 * SECOND);
             assert_eq!(
                 scenario.roster(stays),
                 Some((vec![State::Alive; left], 1)),
-                "two bear no more than one"
+                "two cores tolerate no more failures than one"
             );
             let meta = scenario.cluster.members[stays]
                 .process
@@ -636,9 +640,9 @@ fn cores_that_leave_give_up_their_votes_and_the_last_stays() {
     }
 }
 
-/// Which of two nodes connects to the other makes no difference.
+/// Covers both nodes of a pair: one of them dials the other.
 #[test]
-fn nobody_misses_a_node_that_has_left_and_ended() {
+fn a_node_that_has_left_and_ended_is_not_reported() {
     for leaves in 0..3 {
         let mut scenario = meta_group();
         scenario.run_for(2 * SECOND);
@@ -652,20 +656,20 @@ fn nobody_misses_a_node_that_has_left_and_ended() {
         for _ in 0..40 {
             scenario.run_for(SECOND);
             for other in others {
-                // An impostor may try the name of a node that is there.
+                // An impostor may use the name of a running node.
                 let reason = scenario.not_joined(other);
                 let of_it: Vec<_> =
                     reason.iter().filter(|it| it.starts_with(&format!("n{leaves}:"))).collect();
-                assert!(of_it.is_empty(), "n{other} misses n{leaves}, which has left: {of_it:?}");
+                assert!(of_it.is_empty(), "n{other} reports n{leaves}, which has left: {of_it:?}");
             }
         }
     }
 }
 
-/// Of two cores one has a vote, and gives it to the other when it leaves. It hears nothing of who leads then, and the one that does has it go when it says that it knows
-/// of the core that left before.
+/// One of two cores has a vote, and passes it to the other when it leaves. After that it does not know the leader. The
+/// leader lets it leave only when it has confirmed that it knows about the core that left before.
 #[test]
-fn a_core_that_has_given_up_its_vote_says_what_it_knows() {
+fn a_core_without_a_vote_still_reports_its_position() {
     let mut scenario = meta_group_of(4, |plan| plan.nodes[REPLICANT].role = Role::Replicant);
     scenario.run_for(10 * SECOND);
     let leader = scenario.leader();
@@ -682,7 +686,7 @@ fn a_core_that_has_given_up_its_vote_says_what_it_knows() {
 }
 
 #[test]
-fn a_core_leaves_when_a_majority_is_there_again_and_says_so_when_it_is_not() {
+fn a_leave_without_a_majority_fails_with_an_error() {
     let mut scenario = meta_group();
     for node in [0, 1] {
         scenario.part(2, node);
@@ -691,11 +695,11 @@ fn a_core_leaves_when_a_majority_is_there_again_and_says_so_when_it_is_not() {
     scenario.run_for(61 * SECOND);
     let outcome = scenario.outcome().expect("its time is over");
     assert!(outcome.is_err_and(|why| why.contains("no majority")));
-    assert_eq!(scenario.roster(0).map(|(states, _)| states.len()), Some(3), "nobody has heard of it");
+    assert_eq!(scenario.roster(0).map(|(states, _)| states.len()), Some(3), "no other node knows of it");
 }
 
 #[test]
-fn the_lead_goes_where_an_operator_wants_it() {
+fn an_operator_transfers_the_leadership_to_any_core() {
     let mut scenario = meta_group();
     for (asked, wanted) in [(0, 1), (2, 1), (2, 0), (1, 2), (1, 2)] {
         let node = NodeId::of_name(&format!("n{wanted}"));
@@ -709,13 +713,13 @@ fn the_lead_goes_where_an_operator_wants_it() {
 }
 
 #[test]
-fn a_core_that_is_back_gets_its_share_of_replicants_when_it_is_asked_for() {
+fn a_restarted_core_gets_its_share_of_replicants_on_request() {
     let mut scenario = meta_group_of(3, |plan| plan.nodes[2].role = Role::Replicant);
-    // The only replicant falls to the core with the smallest number.
+    // The only replicant is attached to the core with the smallest number.
     let first = usize::from(NodeId::of_name("n1") < NodeId::of_name("n0"));
     scenario.cluster.fault(&Fault::Kill { node: first });
     scenario.run_for(40 * SECOND);
-    assert_eq!(scenario.attached(2), 1 - first, "a core that has just begun attracts nobody");
+    assert_eq!(scenario.attached(2), 1 - first, "a restarted core gets no replicants by itself");
     scenario.orders(1 - first, RouterCommand::Balance);
     scenario.run_for(SECOND);
     assert_eq!(scenario.attached(2), first);
@@ -725,9 +729,9 @@ fn a_core_that_is_back_gets_its_share_of_replicants_when_it_is_asked_for() {
     scenario.assert_serves();
 }
 
-/// Each hears at first from the core that it has met first, which may be the same for all.
+/// Each replicant is first attached to the first core that it meets, which may be the same for all.
 #[test]
-fn replicants_that_begin_at_once_are_spread_over_the_cores() {
+fn replicants_that_start_together_are_spread_over_the_cores() {
     let replicants = 3..9;
     let mut scenario = meta_group_of(9, |plan| {
         plan.nodes[3..9].iter_mut().for_each(|node| node.role = Role::Replicant);
@@ -743,10 +747,10 @@ fn replicants_that_begin_at_once_are_spread_over_the_cores() {
     assert_eq!(counts.into_iter().collect::<Vec<_>>(), even);
 }
 
-/// Others have said that a node has a later life, which was another process each time before: here it is the one that the link is about. What that
-/// has taken is not for the next.
+/// The new incarnation of a node is the same process, to which the link already exists. Messages that the previous
+/// incarnation has received are not sent to the new one.
 #[test]
-fn what_a_life_in_the_same_process_has_taken_comes_no_more_to_the_next_one() {
+fn messages_that_an_incarnation_received_are_not_sent_to_the_next_one_in_the_same_process() {
     let mut scenario = meta_group_of(4, |plan| plan.nodes[REPLICANT].role = Role::Replicant);
     let publisher = scenario.connects(REPLICANT);
     let keeper = scenario.cluster.clients.len();
@@ -770,16 +774,17 @@ fn what_a_life_in_the_same_process_has_taken_comes_no_more_to_the_next_one() {
     assert_eq!(scenario.link(REPLICANT, 0), (true, 0), "the process is the same");
     scenario.cluster.connect(keeper, 0);
     scenario.run_for(2 * SECOND);
-    // What comes is not acknowledged before the process ends, and the next one has forgotten it when the link is there again.
+    // The message is not acknowledged before the process ends, and the next process does not know it when the link is
+    // back.
     let now = scenario.cluster.cx.now();
     scenario.cluster.wan.cut(now, 0, REPLICANT, LONG);
     let number = scenario.publishes_as(publisher, "t/0", QoS::ExactlyOnce, RetainAction::Nothing);
     let mut waited = 0;
     while !scenario.has_arrived_at(keeper, number) {
-        // It is on the disk first, which may take a second.
+        // The message is on the disk first, which may take a second.
         scenario.run_for(10 * MILLI);
         waited += 1;
-        assert!(waited < 200, "it comes");
+        assert!(waited < 200, "the message arrives");
     }
     scenario.part(0, REPLICANT);
     scenario.restart(0);
@@ -787,19 +792,20 @@ fn what_a_life_in_the_same_process_has_taken_comes_no_more_to_the_next_one() {
     scenario.cluster.connect(keeper, 0);
     scenario.run_for(5 * SECOND);
     scenario.join(0, REPLICANT);
-    // Whatever comes twice ends the simulation.
+    // A message that arrives twice fails the simulation.
     scenario.run_for(5 * SECOND);
     assert_eq!(scenario.link(REPLICANT, 0), (true, 1));
     assert!(scenario.is_acknowledged(number));
 }
 
-/// A node that was dead for the others does not know whether the link to one that it does not reach yet is still about the same process. It meets that
-/// one again, which takes what it is sent and dies before anything of it is heard: what was sent waits for the next process, and comes to that only.
+/// A node that was declared dead does not know whether an unreachable peer is still the same process. It meets the same
+/// process, which receives data and dies before any of it is confirmed. Queued messages wait for the next process, and
+/// arrive there only.
 #[test]
-fn what_waits_for_the_next_life_of_a_node_is_not_given_to_one_that_dies_before_it_is_heard() {
+fn messages_for_the_next_incarnation_are_not_given_to_one_that_dies_before_it_answers() {
     let mut scenario = meta_group_of(4, |plan| {
         plan.nodes[REPLICANT].role = Role::Replicant;
-        // Messages go over the connection that comes first.
+        // With one connection, messages use the connection that comes first.
         plan.mesh.connections = 1;
     });
     scenario.run_for(10 * SECOND);
@@ -833,7 +839,8 @@ fn what_waits_for_the_next_life_of_a_node_is_not_given_to_one_that_dies_before_i
     scenario.cluster.wan.cut(now, 0, REPLICANT, LONG);
     scenario.run_for(100 * MILLI);
     assert!(!scenario.has_arrived_at(keeper, number));
-    // All that it had answered is lost with the connections. Had any of that come, what waits would be for the life that is over.
+    // All answers of the process are lost with its connections. With any of them, the queued messages would belong to
+    // that process.
     for wire in scenario.cluster.wan.between(0, REPLICANT) {
         scenario.cluster.wan.swallow(&mut scenario.cluster.cx, wire);
     }
@@ -842,14 +849,15 @@ fn what_waits_for_the_next_life_of_a_node_is_not_given_to_one_that_dies_before_i
     scenario.run_for(5 * SECOND);
     assert_eq!(scenario.link(REPLICANT, 0), (true, 1));
     scenario.cluster.connect(keeper, 0);
-    // Whatever comes twice ends the simulation.
+    // A message that arrives twice fails the simulation.
     scenario.run_for(5 * SECOND);
     assert!(scenario.is_acknowledged(number) && scenario.has_arrived_at(keeper, number));
 }
 
-/// Those who removed a node while it was cut off have forgotten their links to it, and it has not.
+/// The nodes that removed a node while it was cut off have dropped their links to it. The removed node still has its
+/// own.
 #[test]
-fn what_a_node_sends_that_was_removed_and_is_back_is_not_lost_with_the_old_links() {
+fn messages_of_a_removed_node_that_is_back_are_not_lost_with_the_old_links() {
     let mut scenario = meta_group_of(4, |plan| plan.nodes[REPLICANT].role = Role::Replicant);
     scenario.subscribes();
     scenario.run_for(3 * SECOND);
@@ -867,10 +875,10 @@ fn what_a_node_sends_that_was_removed_and_is_back_is_not_lost_with_the_old_links
     scenario.assert_waits_for_the_first_node(publisher);
 }
 
-/// A node is no member any more for another one, over a link that stays, and is one again. What it tells then answers what it is asked then, and
-/// not what it was asked before.
+/// Another node stops being a member and becomes one again, over the same link. Its answers belong to the requests
+/// after that, and not to those before.
 #[test]
-fn what_a_node_tells_that_is_a_member_again_over_the_same_link_answers_what_it_is_asked_then() {
+fn a_node_that_is_a_member_again_over_the_same_link_answers_the_new_requests() {
     let mut scenario = meta_group_of(5, |plan| plan.config.tombstones_max = 0);
     let removed = [3, 4];
     for node in removed {
@@ -881,7 +889,7 @@ fn what_a_node_tells_that_is_a_member_again_over_the_same_link_answers_what_it_i
     });
     scenario.removes(0, 4, ProposalId(FIRST_OTHER_PROPOSAL));
     scenario.until("it is removed", |scenario| (0..3).all(|node| scenario.members(node) == 4));
-    // The two know nothing of that, and ask each other as members do.
+    // The two do not know of the removal, and exchange requests as members do.
     scenario.join(3, 4);
     scenario.run_for(5 * SECOND);
     for other in 0..3 {
@@ -889,7 +897,7 @@ fn what_a_node_tells_that_is_a_member_again_over_the_same_link_answers_what_it_i
     }
     scenario.until("the one has joined again", |scenario| scenario.members(3) == 4);
     scenario.release(4);
-    scenario.until("so has the other", |scenario| (0..5).all(|node| scenario.members(node) == 5));
+    scenario.until("the other has joined again", |scenario| (0..5).all(|node| scenario.members(node) == 5));
     assert_eq!(scenario.link(3, 4), (true, 0), "the link has stayed");
     let [stays, goes] = [("s/#", 4), ("t/#", 4)].map(|(filter, node)| {
         let client = scenario.connects(node);
@@ -898,16 +906,16 @@ fn what_a_node_tells_that_is_a_member_again_over_the_same_link_answers_what_it_i
         scenario.until("the other knows", |scenario| scenario.knows_route(3, filter));
         client
     });
-    // What it wants no more is told by all that it wants still.
+    // The removed route becomes known by a list of all remaining ones.
     scenario.with(goes, |client, scene| client.leaves(scene, "t/#"));
     scenario.until("the other knows that, too", |scenario| !scenario.knows_route(3, "t/#"));
     assert!(scenario.knows_route(3, "s/#"), "{stays}");
 }
 
-/// A node was killed before it was a member, and is one in its next life. A core still has a link to the first, which looks as if it worked: what is for
-/// the node's clients waits for the life that they are connected to.
+/// A node was killed before it became a member, and its next incarnation is one. A core still has a link to the first,
+/// which looks intact. Messages for the node's clients wait for the incarnation that the clients are connected to.
 #[test]
-fn what_is_for_a_member_is_not_lost_with_a_link_to_a_life_that_was_none() {
+fn messages_for_a_member_are_not_lost_with_a_link_to_an_incarnation_that_never_joined() {
     let mut scenario = meta_group_of(4, |plan| plan.nodes[REPLICANT].role = Role::Replicant);
     let leader = scenario.leader();
     let core = (0..3).find(|node| *node != leader).expect("there are three");
@@ -916,7 +924,7 @@ fn what_is_for_a_member_is_not_lost_with_a_link_to_a_life_that_was_none() {
     scenario.until("it is dead", |scenario| scenario.state(leader, REPLICANT) == Some(State::Dead));
     scenario.removes(leader, REPLICANT, ProposalId(FIRST_OTHER_PROPOSAL));
     scenario.until("it is removed", |scenario| (0..3).all(|node| scenario.members(node) == 3));
-    // It ends before it has heard of a cluster, and says nothing to members of one.
+    // It ends before it knows of a cluster, and sends nothing to members.
     scenario.restart(REPLICANT);
     scenario.join(core, REPLICANT);
     let is_linked = |scenario: &mut Scenario| {

@@ -1,11 +1,11 @@
-//! Clusters of several regions: what SUBACK of level `region` waits for.
+//! Scenarios with several regions: conditions of a SUBACK of level `region`.
 
 use super::*;
 
-/// The far region.
+/// Node of the far region.
 const FAR: usize = 1;
 
-/// Two cores and a replicant in one region, and a core in another.
+/// Starts two cores and a replicant in one region, and a core in another.
 fn two_regions() -> Scenario {
     let mut plan = plan(Duration::ZERO);
     plan.add(Role::Replicant);
@@ -15,7 +15,7 @@ fn two_regions() -> Scenario {
     scenario
 }
 
-/// A client subscribes on a node, and it is known before SUBACK in its region.
+/// Subscribes a client with level `region`.
 fn subscribes(scenario: &mut Scenario, client: usize) {
     let filters = vec![("t/#".to_owned(), QoS::AtLeastOnce)];
     scenario.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Region));
@@ -35,10 +35,7 @@ fn a_suback_of_level_region_waits_for_all_nodes_of_the_region_and_for_no_other()
         subscribes(&mut scenario, client);
         scenario.until_granted(client, "t/#");
         for near in (0..4).filter(|near| *near != FAR && *near != node) {
-            assert!(
-                scenario.knows_route(near, "t/#"),
-                "n{near} does not know what a client of n{node} wants"
-            );
+            assert!(scenario.knows_route(near, "t/#"), "n{near} does not know a route of n{node}");
         }
         assert!(!scenario.knows_route(FAR, "t/#"), "n{FAR} is cut off");
     }
@@ -52,9 +49,12 @@ fn a_suback_of_level_region_waits_for_the_lease_of_a_node_of_the_region_that_is_
         scenario.isolate(away);
         subscribes(&mut scenario, client);
         scenario.run_for(SECOND);
-        assert!(!is_subscribed(&mut scenario, client), "n{away} may acknowledge what n{node} does not get");
+        assert!(
+            !is_subscribed(&mut scenario, client),
+            "n{away} may acknowledge messages that n{node} does not get"
+        );
         scenario.run_for(4 * SECOND);
-        assert!(is_subscribed(&mut scenario, client), "n{away} may acknowledge no more");
+        assert!(is_subscribed(&mut scenario, client), "n{away} may not acknowledge any more");
     }
 }
 

@@ -1,10 +1,11 @@
-//! Clusters whose nodes are a list: what each tells the others, who may acknowledge, and what becomes of that when something is gone.
+//! Scenarios with a fixed list of nodes: exchanged routes, leases, and failures.
 
 use super::*;
 #[cfg(test)]
 use crate::disk::Machine;
 
-/// Cores have granted a lease, and forget that as they begin anew: the node that holds it may still acknowledge what a subscriber does not get.
+/// Cores forget a granted lease when they are restarted. Its holder may still acknowledge messages that a subscriber
+/// does not get.
 #[cfg_attr(test, test)]
 pub(super) fn cores_that_begin_anew_wait_for_the_leases_that_they_have_forgotten() {
     let mut scenario = Scenario::of(plan(Duration::ZERO));
@@ -12,7 +13,7 @@ pub(super) fn cores_that_begin_anew_wait_for_the_leases_that_they_have_forgotten
     scenario.part(2, 1);
     scenario.restart(0);
     scenario.restart(1);
-    // The lease of the third node began before the cut and holds for some time.
+    // The lease of the third node began before the cut and lasts for some time.
     scenario.run_for(300 * MILLI);
     scenario.cluster.connect(SUBSCRIBER, 0);
     scenario.run_for(100 * MILLI);
@@ -20,7 +21,7 @@ pub(super) fn cores_that_begin_anew_wait_for_the_leases_that_they_have_forgotten
     scenario.run_for(600 * MILLI);
     let held = scenario.publishes();
     scenario.run_for(200 * MILLI);
-    assert!(scenario.is_acknowledged(held), "it has a lease still");
+    assert!(scenario.is_acknowledged(held), "it still has a lease");
     assert!(!scenario.is_subscribed(), "a node that may acknowledge does not know it");
     scenario.run_for(12 * SECOND);
     assert!(scenario.is_subscribed());
@@ -30,8 +31,9 @@ pub(super) fn cores_that_begin_anew_wait_for_the_leases_that_they_have_forgotten
     assert!(!scenario.is_acknowledged(late), "it has no lease any more");
 }
 
-/// A node that is cut off cannot tell whether it is the others that are gone. What it has sent and nobody has confirmed is lost when it
-/// dies before the network is back, so its publishers get no acknowledgement for that, however long the silence lasts.
+/// A node that is cut off cannot tell whether the others have failed. Messages that it has sent without confirmation
+/// are lost if it dies before the network is back. So their publishers get no acknowledgement, however long the silence
+/// lasts.
 #[cfg_attr(test, test)]
 pub(super) fn a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has() {
     for (lease, qos) in [(1, QoS::AtLeastOnce), (1, QoS::ExactlyOnce), (4, QoS::AtLeastOnce)] {
@@ -45,7 +47,7 @@ pub(super) fn a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has() {
         assert!(scenario.is_subscribed());
         scenario.isolate(PUBLISHER_NODE);
         let number = scenario.publishes_on("t/0", qos, RetainAction::Nothing);
-        // Beyond the silence that peers are allowed, with and without a lease.
+        // Longer than the maximum silence of peers, with and without a lease.
         for _ in 0..8 {
             scenario.run_for(SECOND);
             assert!(!scenario.is_acknowledged(number), "nobody but the node that is cut off has it");
@@ -56,7 +58,8 @@ pub(super) fn a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has() {
     }
 }
 
-/// The other side of the same cut: a majority answers the node, so it is the subscriber's node that is gone, and publishers go on.
+/// The other side of that cut: a majority answers the node, so the subscriber's node has failed, and publishers
+/// continue.
 #[test]
 fn publishers_do_not_wait_for_a_node_that_is_cut_off_from_the_majority() {
     let mut scenario = Scenario::of(plan(Duration::ZERO));
@@ -74,12 +77,12 @@ fn publishers_do_not_wait_for_a_node_that_is_cut_off_from_the_majority() {
     assert!(scenario.has_arrived(in_flight) && scenario.has_arrived(later));
 }
 
-/// A node with a durable session loses its power while a message for the session is on its way, and is back before any peer suspects it. The
-/// message is lost with the previous incarnation, so its publisher gets no acknowledgement.
+/// A node with a durable session loses its power while a message for the session is on its way, and is back before any
+/// peer suspects it. The message is lost with the previous incarnation, so its publisher gets no acknowledgement.
 #[cfg_attr(test, test)]
 pub(super) fn what_a_durable_session_was_to_have_is_not_acknowledged_when_it_is_lost_with_the_node() {
     for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
-        // It dials the others when it is back, as its number is the smallest.
+        // It dials the others when it is back, because its number is the smallest.
         let home = (0..3).min_by_key(|node| id(*node)).expect("there are some");
         let mut slow = plan(Duration::ZERO);
         slow.latency = 100 * MILLI;
@@ -100,7 +103,7 @@ pub(super) fn what_a_durable_session_was_to_have_is_not_acknowledged_when_it_is_
         scenario.cluster.fault(&Fault::Cut { node: home });
         scenario.cluster.start(home);
         while scenario.link((home + 1) % 3, home).1 == restarts {
-            assert!(scenario.link((home + 1) % 3, home).0, "nobody has missed it");
+            assert!(scenario.link((home + 1) % 3, home).0, "no node suspects it");
             scenario.run_for(MILLI);
         }
         scenario.run_for(5 * SECOND);
@@ -110,16 +113,16 @@ pub(super) fn what_a_durable_session_was_to_have_is_not_acknowledged_when_it_is_
         assert!(!scenario.is_acknowledged(number));
         assert!(
             scenario.cluster.clients[publisher].location().is_none(),
-            "whether anybody has it is not known"
+            "the outcome is unknown, so the connection is closed"
         );
     }
 }
 
-/// A node takes long to store a message. The node that sent it restarts meanwhile, and sends another one, which does not arrive: that the first is
-/// stored now says nothing of the second, though each is the first of its lane.
+/// A node needs long to store a message. The sending node restarts meanwhile and sends another message, which does not
+/// arrive. The confirmation of the first is not one of the second, although each is the first of its lane.
 #[cfg_attr(test, test)]
 pub(super) fn what_the_previous_incarnation_of_a_node_sent_is_not_confirmed_to_the_next() {
-    // It dials the others when it is back, as its number is the smallest.
+    // It dials the others when it is back, because its number is the smallest.
     let node = (0..3).min_by_key(|node| id(*node)).expect("there are some");
     let home = (node + 1) % 3;
     let mut slow = plan(Duration::ZERO);
@@ -139,7 +142,7 @@ pub(super) fn what_the_previous_incarnation_of_a_node_sent_is_not_confirmed_to_t
         scenario.publishes_as(publisher, "t/0", QoS::AtLeastOnce, RetainAction::Nothing)
     };
     let mut is_told = false;
-    // A sync may be over before the node is back.
+    // A sync may be complete before the node is back: then the round is repeated.
     while !is_told {
         let first = publishes_on(&mut scenario);
         scenario.run_for(100 * MILLI);
@@ -159,14 +162,14 @@ pub(super) fn what_the_previous_incarnation_of_a_node_sent_is_not_confirmed_to_t
         assert!(!scenario.is_acknowledged(second), "it has not arrived");
         scenario.join(node, home);
         scenario.until("the second is stored", |scenario| scenario.has_arrived_at(durable, second));
-        scenario.until("its publisher hears that", |scenario| scenario.is_acknowledged(second));
+        scenario.until("its publisher gets the acknowledgement", |scenario| scenario.is_acknowledged(second));
     }
 }
 
-/// A node with a durable session is cut off, and the buffer of the link to it is full. What finds no room there is refused: everything that
-/// is acknowledged comes when the node is back.
+/// A node with a durable session is cut off, and the buffer of the link to it is full. Messages without room are
+/// refused. All acknowledged ones arrive when the node is back.
 #[test]
-fn what_a_durable_session_is_to_have_is_refused_where_a_link_has_no_room() {
+fn messages_for_a_durable_session_are_refused_when_the_link_has_no_room() {
     for retain_action in [RetainAction::Nothing, RetainAction::Message] {
         let mut tight = plan(Duration::ZERO);
         tight.mesh.link.buffer_max.assured = 200;
@@ -197,7 +200,7 @@ fn what_a_durable_session_is_to_have_is_refused_where_a_link_has_no_room() {
     }
 }
 
-/// A core that begins anew does not know a subscription that it once helped to settle: it lets nobody acknowledge before it has heard of it.
+/// A restarted core does not know a subscription that it once confirmed. It grants no lease before it knows it again.
 #[cfg_attr(test, test)]
 pub(super) fn a_core_that_begins_anew_hears_of_every_node_before_it_grants_anything() {
     let mut scenario = Scenario::of(plan(Duration::ZERO));
@@ -206,24 +209,25 @@ pub(super) fn a_core_that_begins_anew_hears_of_every_node_before_it_grants_anyth
     scenario.run_for(4 * SECOND);
     scenario.subscribes();
     scenario.run_for(SECOND);
-    assert!(scenario.is_subscribed(), "who does not know it may not acknowledge");
+    assert!(scenario.is_subscribed(), "a node that does not know it may not acknowledge");
     scenario.part(0, 1);
     scenario.restart(1);
     scenario.join(2, 1);
     scenario.run_for(2 * SECOND);
     let number = scenario.publishes();
     scenario.run_for(3 * SECOND);
-    assert!(!scenario.is_acknowledged(number), "neither of the two has heard of the subscription");
+    assert!(!scenario.is_acknowledged(number), "neither of the two knows the subscription");
     scenario.join(0, 1);
     scenario.run_for(5 * SECOND);
     assert!(scenario.is_acknowledged(number));
-    // It knows now who wants it, and keeps it for a node that it does not reach.
+    // It now knows the subscription, and keeps the message for a node that it does not reach.
     scenario.join(2, 0);
     scenario.run_for(10 * SECOND);
     assert!(scenario.has_arrived(number));
 }
 
-/// Two nodes grant the last unusual shape that each of them takes, before they hear of the other's. Both filters are routed on both.
+/// Two nodes each accept the last unusual shape that they allow, before they know of the other's. Both filters are
+/// routed on both.
 #[cfg_attr(test, test)]
 pub(super) fn what_another_node_has_granted_is_routed_however_many_shapes_there_are() {
     let (unusual, other) = ("t/+/+/+/+/levels", "x/+/+/+/y");
@@ -246,11 +250,12 @@ pub(super) fn what_another_node_has_granted_is_routed_however_many_shapes_there_
     assert!(scenario.is_acknowledged(number));
     assert!(
         scenario.has_arrived(number),
-        "its filter was granted, and known by everybody who may acknowledge"
+        "its filter was granted, and is known to all nodes that may acknowledge"
     );
 }
 
-/// Seed 504 of `--cluster`: a node hears from others what a peer wants that has begun anew, when its own link is about the life before.
+/// Seed 504 of `--cluster`: other nodes announce the routes of a restarted peer while the own link still belongs to its
+/// previous incarnation.
 #[cfg_attr(test, test)]
 pub(super) fn what_others_say_that_a_new_life_wants_goes_there() {
     let mut plan = plan(Duration::ZERO);
@@ -264,7 +269,7 @@ pub(super) fn what_others_say_that_a_new_life_wants_goes_there() {
     scenario.run_for(100 * MILLI);
     scenario.subscribes();
     scenario.run_for(5 * SECOND);
-    assert!(scenario.is_subscribed(), "it is known to the replicant by way of another core");
+    assert!(scenario.is_subscribed(), "the replicant knows it from another core");
     let number = scenario.publishes_as(publisher, "t/0", QoS::AtLeastOnce, RetainAction::Nothing);
     scenario.run_for(SECOND);
     assert!(scenario.is_acknowledged(number));
@@ -273,17 +278,18 @@ pub(super) fn what_others_say_that_a_new_life_wants_goes_there() {
     assert!(scenario.has_arrived(number));
 }
 
-/// While a node has no lease others are told that all know what it does not. It is not let in with what was known a lease ago.
+/// The others confirm subscriptions that a node without a lease does not know. The node gets no new lease with its old
+/// knowledge.
 #[test]
-fn a_node_whose_lease_has_lapsed_hears_all_before_it_has_another() {
-    // Changes of routes take their time, so that a lease could be there before them.
+fn a_node_whose_lease_has_lapsed_gets_all_routes_before_the_next_lease() {
+    // Changes of routes are slow, so that a lease could arrive before them.
     let mut scenario = Scenario::of(plan(Duration::from_millis(1_500)));
     scenario.part(2, 0);
     scenario.part(2, 1);
     scenario.run_for(4 * SECOND);
     scenario.subscribes();
     scenario.run_for(4 * SECOND);
-    assert!(scenario.is_subscribed(), "who does not know it may not acknowledge");
+    assert!(scenario.is_subscribed(), "a node that does not know it may not acknowledge");
     scenario.join(2, 0);
     scenario.join(2, 1);
     let number = scenario.publishes();
@@ -300,9 +306,10 @@ fn a_node_whose_lease_has_lapsed_hears_all_before_it_has_another() {
     );
 }
 
-/// A strategy that likes one node best offers a message there, hears that nobody is there any more, and does not offer it there again.
+/// A strategy that prefers one node offers a message there. It is refused because the member has left, and is not
+/// offered there again.
 #[test]
-fn a_group_whose_favourite_has_left_gives_the_message_to_another_node() {
+fn a_group_whose_preferred_member_has_left_offers_the_message_to_another_node() {
     let mut slow = plan(Duration::from_secs(5));
     for setup in &mut slow.setups {
         setup.settings.shared.strategy = broker::settings::SharedStrategy::HashTopic;
@@ -321,17 +328,17 @@ fn a_group_whose_favourite_has_left_gives_the_message_to_another_node() {
     let chosen = scenario.cluster.oracle.last_in_group(first, GROUPS[0]);
     let leaver = if location(&scenario, other) == chosen { other } else { SUBSCRIBER };
     scenario.with(leaver, |client, scene| client.leaves(scene, GROUPS[0]));
-    // Others have not heard of it.
+    // Others do not know yet that it left.
     scenario.run_for(100 * MILLI);
     let second = scenario.publishes_on("g/0", QoS::AtLeastOnce, RetainAction::Nothing);
     scenario.run_for(SECOND);
     assert!(scenario.is_acknowledged(second));
-    assert_eq!(scenario.got_in_group(second), 1, "the other member is there");
+    assert_eq!(scenario.got_in_group(second), 1, "the other member gets it");
 }
 
-/// A group whose only member is on a node that is cut off keeps its messages for it, as they are kept for other subscribers.
+/// A group whose only member is on a node that is cut off keeps its messages for that member, like other subscriptions.
 #[test]
-fn what_is_for_a_group_waits_for_a_node_that_is_cut_off_when_nobody_else_is_there() {
+fn messages_for_a_group_wait_for_its_only_member_on_a_node_that_is_cut_off() {
     let mut scenario = Scenario::of(plan(Duration::ZERO));
     scenario.joins_group(SUBSCRIBER);
     scenario.run_for(2 * SECOND);
@@ -346,9 +353,10 @@ fn what_is_for_a_group_waits_for_a_node_that_is_cut_off_when_nobody_else_is_ther
     assert_eq!(scenario.got_in_group(number), 1);
 }
 
-/// The same, and the member that the message waits for leaves meanwhile: another one is there, on a node that was cut off, too.
+/// The same as before, but the member that the message waits for leaves. There is another one, on a node that was cut
+/// off, too.
 #[test]
-fn what_waited_for_a_member_that_has_left_is_given_to_another() {
+fn messages_that_waited_for_a_member_that_left_go_to_another() {
     let mut ours = plan(Duration::ZERO);
     ours.config.without_quorum = WithoutQuorum::Serve;
     let mut scenario = Scenario::of(ours);
@@ -367,16 +375,16 @@ fn what_waited_for_a_member_that_has_left_is_given_to_another() {
     scenario.release(2);
     for _ in 0..10 {
         scenario.run_for(SECOND);
-        // It may have asked for fewer at a time.
+        // Its Receive Maximum may be smaller.
         scenario.with(SUBSCRIBER, |client, scene| client.answers(scene, usize::MAX));
     }
     let given: Vec<u32> = numbers.iter().map(|number| scenario.got_in_group(*number)).collect();
     assert_eq!(given, [1; 8]);
 }
 
-/// What is on its way to a node that begins anew is lost with the link, and that node has had its copies already.
+/// Data on its way to a restarted node is lost with the link, and that node has had its copies already.
 #[test]
-fn what_is_retained_for_the_earlier_life_of_a_node_is_told_to_the_next() {
+fn retained_messages_for_the_previous_incarnation_are_sent_to_the_next() {
     let mut scenario = Scenario::of(plan(Duration::ZERO));
     let before = scenario.publishes_on("r/1", QoS::AtMostOnce, RetainAction::Message);
     scenario.run_for(SECOND);
@@ -394,10 +402,11 @@ fn what_is_retained_for_the_earlier_life_of_a_node_is_told_to_the_next() {
     }
 }
 
-/// A node that is away for long is dialed more and more rarely. When it proves to be there, in a new life, it has to be dialed once more, with an id
-/// of the link that stands for that life: at once, and not after such a pause, in which neither of the two would know what the other wants.
+/// A node that is away for long is dialed more and more rarely. When it turns out to run in a new incarnation, it has
+/// to be dialed once more, with a link id for that incarnation. This happens at once: during a pause, neither would
+/// know the routes of the other.
 #[test]
-fn a_node_that_was_away_for_long_and_began_anew_is_joined_at_once() {
+fn a_restarted_node_that_was_away_for_long_is_joined_at_once() {
     let mut patient = plan(Duration::ZERO);
     patient.mesh.dial_max = Duration::from_secs(30);
     let mut scenario = Scenario::of(patient);
@@ -405,23 +414,23 @@ fn a_node_that_was_away_for_long_and_began_anew_is_joined_at_once() {
     scenario.part(2, 0);
     scenario.restart(0);
     scenario.run_for(120 * SECOND);
-    assert_eq!(scenario.link(1, 0), (false, 0), "nobody has heard of its new life");
+    assert_eq!(scenario.link(1, 0), (false, 0), "no node knows its new incarnation");
     scenario.join(1, 0);
     scenario.join(2, 0);
     let mut waited = 0;
     while scenario.link(1, 0).1 == 0 {
         scenario.run_for(10 * MILLI);
         waited += 1;
-        assert!(waited < 4_000, "nobody dials it");
+        assert!(waited < 4_000, "no node dials it");
     }
     scenario.run_for(SECOND);
     assert_eq!(scenario.link(1, 0), (true, 1));
 }
 
-/// A member has messages that were acknowledged to their publisher, and its connection is lost. Its node gives them to the nodes that have other
-/// members, as far as it has heard: where there is none any more, they come back and go to somebody else.
+/// A member has acknowledged messages when its connection is lost. Its node passes them to nodes that have other
+/// members, as far as it knows. A node without a member returns them, and another member gets them.
 #[test]
-fn what_a_member_leaves_behind_finds_another_though_a_node_has_none_any_more() {
+fn messages_of_a_lost_member_find_another_although_a_node_has_none_any_more() {
     let mut slow = plan(Duration::from_secs(5));
     for setup in &mut slow.setups {
         setup.settings.shared.strategy = broker::settings::SharedStrategy::Local;
@@ -441,7 +450,7 @@ fn what_a_member_leaves_behind_finds_another_though_a_node_has_none_any_more() {
             "the nearest member has it"
         );
     }
-    // What changes after this is told after five seconds.
+    // Later changes are announced after five seconds.
     let filters = vec![("t/1".to_owned(), QoS::AtLeastOnce)];
     scenario.with(other, |client, scene| client.subscribes_to(scene, filters, Level::Local));
     scenario.run_for(100 * MILLI);
@@ -450,18 +459,19 @@ fn what_a_member_leaves_behind_finds_another_though_a_node_has_none_any_more() {
     scenario.cluster.fault(&Fault::LoseClientConnection { client: near });
     scenario.run_for(3 * SECOND);
     for number in numbers {
-        assert_eq!(scenario.got_in_group(number), 2, "{number} is for the subscriber now");
+        assert_eq!(scenario.got_in_group(number), 2, "{number} goes to the subscriber now");
     }
 }
 
-/// A core deletes, tells another core and not the replicant, which it does not reach, and begins anew. The other core tells it what it has
-/// forgotten; the replicant hears of that from nobody else, for it asks that other core for routes and has had its copies.
+/// A core deletes a retained message, sends that to another core and not to an unreachable replicant, and restarts. The
+/// other core sends it back what it has forgotten. No other node tells the replicant: it gets routes from that other
+/// core, and has had its copies.
 #[test]
-fn what_a_node_retained_in_an_earlier_life_is_told_to_those_who_missed_it() {
+fn retained_changes_of_a_previous_incarnation_are_sent_to_nodes_that_missed_them() {
     let mut mixed = plan(Duration::ZERO);
     mixed.nodes[1].role = Role::Replicant;
     let mut scenario = Scenario::of(mixed);
-    // So that the replicant is attached to the first node.
+    // Attaches the replicant to the first node.
     scenario.part(2, 1);
     scenario.run_for(2 * SECOND);
     scenario.join(2, 1);
@@ -481,10 +491,11 @@ fn what_a_node_retained_in_an_earlier_life_is_told_to_those_who_missed_it() {
     }
 }
 
-/// A replicant deletes, tells one core only, and begins anew. It hears of routes from the other core, which does not know of that: the one that does
-/// tells the replicant what it had done, and the replicant all others.
+/// A replicant deletes a retained message, sends that to one core only, and restarts. It gets routes from the other
+/// core, which does not know of the deletion. The first core sends it back to the replicant, and the replicant to all
+/// others.
 #[test]
-fn what_a_node_retained_in_an_earlier_life_is_told_to_it() {
+fn retained_changes_of_a_previous_incarnation_are_sent_back_to_the_node() {
     let mut mixed = plan(Duration::ZERO);
     mixed.nodes[2].role = Role::Replicant;
     let mut scenario = Scenario::of(mixed);
@@ -508,10 +519,10 @@ fn what_a_node_retained_in_an_earlier_life_is_told_to_it() {
     }
 }
 
-/// As documented: a node that was away brings back what the others have deleted when all of them have begun anew meanwhile. What comes back may be
-/// older than what was deleted, though that had been acknowledged.
+/// A node that was away brings back messages that the others have deleted, if all of these were restarted meanwhile
+/// (docs/clustering.md). Such a message may be older than the deleted one, although that had been acknowledged.
 #[test]
-fn what_comes_back_from_a_node_that_was_away_may_be_older_than_what_was_deleted() {
+fn a_node_that_was_away_may_bring_back_a_message_older_than_the_deleted_one() {
     let mut scenario = Scenario::of(plan(Duration::ZERO));
     let old = scenario.publishes_on("r/0", QoS::AtLeastOnce, RetainAction::Message);
     scenario.run_for(SECOND);
@@ -537,10 +548,10 @@ fn what_comes_back_from_a_node_that_was_away_may_be_older_than_what_was_deleted(
     scenario.cluster.oracle.check_retained(&mut scenario.cluster.cx, &readers);
 }
 
-/// Links hold little: of what is retained while a node is cut off one message finds a place, and so does one of what it is sent when it begins anew. The
-/// others are sent when there is room, and all nodes have the same.
+/// Links have small buffers. One retained message fits while a node is cut off, and one of the copies for a restarted
+/// node fits. The others are sent when there is room, and all nodes have the same.
 #[test]
-fn what_is_retained_and_finds_no_place_in_a_link_is_sent_when_there_is_room() {
+fn retained_messages_that_do_not_fit_into_a_link_are_sent_when_there_is_room() {
     for begins_anew in [false, true] {
         let mut tight = plan(Duration::ZERO);
         tight.mesh.link.buffer_max.assured = 50;
@@ -563,13 +574,14 @@ fn what_is_retained_and_finds_no_place_in_a_link_is_sent_when_there_is_room() {
         scenario.join(0, 1);
         scenario.run_for(10 * SECOND);
         for node in 0..3 {
-            assert_eq!(scenario.retained(node), written, "n{node}, which began anew: {begins_anew}");
+            assert_eq!(scenario.retained(node), written, "n{node}, restarted: {begins_anew}");
         }
     }
 }
 
-/// A node whose disk is full keeps nothing of what is retained and deleted elsewhere, nor of what its own clients say at QoS 0 and others retain (seed
-/// 75153 of `--cluster`): it asks for that when there is room, and has the same as the others.
+/// A node whose disk is full stores no retained messages and deletions of other nodes. It does not store QoS 0 messages
+/// of its own clients either, which others retain (seed 75153 of `--cluster`). It requests copies when there is room,
+/// and ends up like the others.
 #[cfg_attr(test, test)]
 pub(super) fn what_is_retained_while_a_disk_is_full_is_kept_there_when_there_is_room() {
     let mut scenario = Scenario::of_links(plan(Duration::ZERO), |_| Some(cluster::FEATURES));
@@ -577,7 +589,7 @@ pub(super) fn what_is_retained_while_a_disk_is_full_is_kept_there_when_there_is_
     scenario.run_for(SECOND);
     assert_eq!(scenario.retained(1), [old]);
     scenario.cluster.fault(&Fault::Full { node: 1, room: 0, time: LONG });
-    // Until its log needs more than it has.
+    // Repeats until the log needs more room than it has.
     for _ in 0..3_000 {
         scenario.publishes_on("r/1", QoS::AtMostOnce, RetainAction::Message);
         scenario.run_for(MILLI);
@@ -603,17 +615,18 @@ pub(super) fn what_is_retained_while_a_disk_is_full_is_kept_there_when_there_is_
     }
 }
 
-/// A node that begins with an empty disk refuses what others copy to it, as a sync has failed when it made a segment of its reserve (seed 2004349 of
-/// `--cluster`): it asks for that when it has one, of whoever can be asked. Everybody can where such a thing happens, whatever else nodes offer.
+/// A node with an empty disk refuses copies, because the sync of a reserve segment failed (seed 2004349 of
+/// `--cluster`). It requests the copies again when it has a reserve. In such plans, all nodes offer to answer these
+/// requests, whatever else they offer.
 #[test]
-fn what_is_retained_while_no_reserve_can_be_made_is_kept_there_when_it_can() {
+fn retained_messages_that_a_log_without_a_reserve_refused_are_copied_later() {
     let failing = Fault::FailSync { node: 1, after: 0 };
     let plan = Plan { faults: vec![(LONG, failing)], ..plan(Duration::ZERO) };
     let mut scenario = Scenario::of_links(plan, |_| Some(0));
     let old = scenario.publishes_on("r/0", QoS::AtLeastOnce, RetainAction::Message);
     scenario.run_for(SECOND);
     assert_eq!(scenario.retained(1), [old]);
-    // Which of its operations is the sync of an empty segment depends on what else it writes.
+    // The number of the operation that syncs an empty segment depends on other writes.
     for after in 0.. {
         assert!(after < 100, "a sync of an empty segment fails at some time");
         scenario.cluster.kill(1, false);
@@ -638,10 +651,11 @@ fn what_is_retained_while_no_reserve_can_be_made_is_kept_there_when_it_can() {
     }
 }
 
-/// A core has begun to tell another one what the clients of a replicant want, in a whole copy, and both it and the replicant's link to it are
-/// lost. The core that the replicant moves to has told the same meanwhile, which was refused for the first copy's sake.
+/// A core has begun to send another one the routes of a replicant as a full copy. Then the core and the replicant's
+/// link to it are lost. The core to which the replicant moves has sent the same routes, which were refused because of
+/// the first copy.
 #[test]
-fn a_copy_of_routes_whose_source_is_lost_keeps_no_other_out() {
+fn a_copy_of_routes_whose_source_is_lost_does_not_block_another() {
     let mut mixed = plan(Duration::ZERO);
     mixed.add(Role::Replicant);
     mixed.config.tombstones_max = 0;
@@ -649,7 +663,7 @@ fn a_copy_of_routes_whose_source_is_lost_keeps_no_other_out() {
     let (near, source, reader, replicant) = (0, 1, PUBLISHER_NODE, 3);
     let mut scenario = Scenario::of(mixed);
     let subscriber = scenario.connects(replicant);
-    // So that the replicant is attached to the source.
+    // Attaches the replicant to the source.
     scenario.part(replicant, near);
     scenario.part(replicant, reader);
     scenario.run_for(2 * SECOND);
@@ -672,7 +686,7 @@ fn a_copy_of_routes_whose_source_is_lost_keeps_no_other_out() {
         waited += 1;
         assert!(waited < 500, "no copy begins");
     }
-    assert!(scenario.routes_known(reader) < 40, "it goes on");
+    assert!(scenario.routes_known(reader) < 40, "the copy is not complete");
     for node in [near, reader, replicant] {
         scenario.part(source, node);
     }
@@ -687,10 +701,10 @@ fn a_copy_of_routes_whose_source_is_lost_keeps_no_other_out() {
     assert!(scenario.has_arrived_at(subscriber, number));
 }
 
-/// A replicant tells its core what its clients want, in a whole copy, and so does another core, which begins later and knows less: what the replicant says
-/// finds no place meanwhile. SUBACK of level `core` waits until it has one.
+/// A replicant sends its core its routes as a full copy. Another core does the same, starts later and knows less, and
+/// the replicant's updates find no room meanwhile. SUBACK of level `core` waits until they are applied.
 #[test]
-fn a_core_that_hears_of_a_replicant_by_another_core_does_not_know_what_it_has_not_taken_in() {
+fn a_core_that_copies_routes_of_a_replicant_from_another_core_confirms_only_applied_ones() {
     let mut mixed = plan(Duration::ZERO);
     mixed.add(Role::Replicant);
     mixed.config.tombstones_max = 0;
@@ -701,7 +715,7 @@ fn a_core_that_hears_of_a_replicant_by_another_core_does_not_know_what_it_has_no
     let (away, relay, reader, replicant) = (0, 1, PUBLISHER_NODE, 3);
     let mut scenario = Scenario::of(mixed);
     let subscriber = scenario.connects(replicant);
-    // So that the replicant is attached to the relay.
+    // Attaches the replicant to the relay.
     scenario.part(replicant, away);
     scenario.part(replicant, reader);
     scenario.run_for(22 * SECOND);
@@ -728,11 +742,12 @@ fn a_core_that_hears_of_a_replicant_by_another_core_does_not_know_what_it_has_no
     assert!(scenario.knows_route(reader, "t/#"));
 }
 
-/// The link between a replicant and its core is lost again and again, with what was on it. Both say anew what they hear from each other, and what was sent
-/// before that arrives after it: SUBACK of level `core` leaves when it has been taken in, not when it has arrived.
+/// The link between a replicant and its core is lost again and again, with the data on it. Both repeat what they need
+/// from each other, and older data arrives later. SUBACK of level `core` is sent when the data is applied, not when it
+/// arrives.
 #[test]
-fn what_a_core_is_told_while_the_link_comes_back_is_known_to_it_when_the_suback_leaves() {
-    // It is dialed, and sends what it has before it hears anything.
+fn a_core_knows_a_route_sent_during_a_reconnect_when_the_suback_is_sent() {
+    // It is dialed, and sends its data before it receives anything.
     let replicant = (0..3).max_by_key(|node| id(*node)).expect("there are some");
     let (core, other) = ((replicant + 1) % 3, (replicant + 2) % 3);
     let mut mixed = plan(Duration::ZERO);
@@ -755,14 +770,15 @@ fn what_a_core_is_told_while_the_link_comes_back_is_known_to_it_when_the_suback_
     }
 }
 
-/// Durable sessions get messages of QoS 2 in their order, though one of them waits for a group's member on another node, and the next one for a member here.
+/// Durable sessions get QoS 2 messages in order, although one waits for a group's member on another node, and the next
+/// one for a local member.
 #[test]
-fn messages_keep_their_order_though_groups_take_them_at_different_times() {
+fn messages_keep_their_order_although_groups_accept_them_at_different_times() {
     let mut slow = plan(Duration::ZERO);
     slow.latency = 50 * MILLI;
     let mut scenario = Scenario::of(slow);
     let mut readers = Vec::new();
-    // One of them is of the group's shard.
+    // One of them belongs to the shard of the group.
     for _ in 0..40 {
         let reader = scenario.cluster.clients.len();
         scenario.cluster.clients.push(Client::new(reader, Some(PUBLISHER_NODE)));
@@ -776,12 +792,12 @@ fn messages_keep_their_order_though_groups_take_them_at_different_times() {
     scenario.joins_group(SUBSCRIBER);
     scenario.joins_group(near);
     scenario.run_for(3 * SECOND);
-    // What it sends may be sent again, as its session lasts.
+    // Its session is durable, so it may repeat its messages.
     let writer = readers[0];
     let said: Vec<usize> = (0..8)
         .map(|_| scenario.publishes_as(writer, "g/0", QoS::ExactlyOnce, RetainAction::Nothing))
         .collect();
-    // Whatever comes behind a later one ends the simulation. Not all of them take all at once.
+    // A message that arrives after a later one fails the simulation. Not all readers receive everything at once.
     scenario.run_for(5 * SECOND);
     assert!(
         said.iter().all(|message| scenario.is_acknowledged(*message) && scenario.got_in_group(*message) == 1)
@@ -789,7 +805,8 @@ fn messages_keep_their_order_though_groups_take_them_at_different_times() {
     assert!(readers.into_iter().all(|reader| scenario.has_arrived_at(reader, said[0])));
 }
 
-/// A node whose sessions want much begins anew. Others hear of that little by little, and know all the time that its sessions want what they wanted.
+/// A node whose sessions have many routes restarts. Others receive these little by little, and keep the old ones
+/// meanwhile.
 #[cfg_attr(test, test)]
 pub(super) fn what_sessions_want_holds_while_their_node_tells_it_anew() {
     let mut many = plan(Duration::ZERO);
@@ -806,19 +823,19 @@ pub(super) fn what_sessions_want_holds_while_their_node_tells_it_anew() {
     scenario.restart(home);
     for _ in 0..6_000 {
         scenario.run_for(MILLI);
-        assert_eq!(scenario.routes_known(PUBLISHER_NODE), 60, "a message would miss a session that is there");
+        assert_eq!(scenario.routes_known(PUBLISHER_NODE), 60, "a message would miss an existing session");
     }
     assert_eq!(scenario.link(PUBLISHER_NODE, home), (true, 1));
-    // A later life may want less.
+    // A later incarnation may have fewer routes.
     scenario.cluster.connect(number, home);
     scenario.run_for(SECOND);
     scenario.with(number, |client, scene| client.leaves(scene, "u/7"));
     scenario.until("it is known", |scenario| scenario.routes_known(PUBLISHER_NODE) == 59);
 }
 
-/// A node has died before it said hello over a link that had just been made: nobody said whom that is about.
+/// A node died before its hello over a new link: the link belongs to no known incarnation.
 #[test]
-fn what_is_sent_over_a_link_to_a_life_that_said_nothing_is_for_the_next() {
+fn messages_sent_over_a_link_to_an_incarnation_without_hello_go_to_the_next() {
     let mut plan = plan(Duration::ZERO);
     plan.add(Role::Replicant);
     let mut scenario = Scenario::of(plan);
@@ -838,12 +855,12 @@ fn what_is_sent_over_a_link_to_a_life_that_said_nothing_is_for_the_next() {
     scenario.run_for(SECOND);
     scenario.subscribes();
     scenario.run_for(5 * SECOND);
-    assert!(scenario.is_subscribed(), "it is known to the replicant by way of another core");
+    assert!(scenario.is_subscribed(), "the replicant knows it from another core");
     scenario.assert_waits_for_the_first_node(publisher);
 }
 
-/// A core dies in the moment in which one of the others has heard what a client of it wants, and the rest has not. Who has heard lets nobody acknowledge
-/// who has not: it tells.
+/// A core dies when one of the others knows a route of it and the rest do not. The one that knows it grants no lease to
+/// the others before it has sent them the route.
 #[cfg_attr(test, test)]
 pub(super) fn what_one_core_alone_has_heard_of_one_that_is_gone_it_tells_the_others() {
     for heard in 0..3 {
@@ -866,17 +883,20 @@ pub(super) fn what_one_core_alone_has_heard_of_one_that_is_gone_it_tells_the_oth
             let publisher = scenario.connects(node);
             let number = scenario.publishes_as(publisher, "t/0", QoS::AtLeastOnce, RetainAction::Nothing);
             scenario.run_for(SECOND);
-            assert!(scenario.is_acknowledged(number), "n{node} has no lease, and n{heard} has heard of n3");
+            assert!(
+                scenario.is_acknowledged(number),
+                "n{node} has no lease, and another core knows the route of n3"
+            );
         }
     }
 }
 
-/// A replicant is away, and the core that it was attached to has begun anew: others tell that of it.
+/// A replicant is away, and the core to which it was attached was restarted: others announce its routes to that core.
 #[cfg_attr(test, test)]
 pub(super) fn what_a_replicant_wants_that_is_away_is_told_to_the_core_that_it_was_attached_to() {
     let mut plan = plan(Duration::ZERO);
     plan.add(Role::Replicant);
-    // It is not told all in the moments in which the first of the others is there alone.
+    // The batches are small, so that the first node alone cannot announce everything.
     (plan.config.batching.bytes_max, plan.config.batching.in_flight_max) = (200, 400);
     let mut scenario = Scenario::of(plan);
     let client = scenario.connects(REPLICANT);
@@ -897,8 +917,8 @@ pub(super) fn what_a_replicant_wants_that_is_away_is_told_to_the_core_that_it_wa
     assert!(scenario.is_acknowledged(number));
 }
 
-/// A core has begun anew and is linked to a node that takes long to tell what its clients want: as long as that takes it lets nobody acknowledge who does
-/// not know it either.
+/// A restarted core is linked to a node that needs long to announce its routes. Until then it grants no lease to nodes
+/// that do not know them either.
 #[cfg_attr(test, test)]
 pub(super) fn a_core_that_begins_anew_waits_for_a_node_that_is_there_however_long_it_takes() {
     let mut plan = plan(Duration::ZERO);
@@ -916,28 +936,28 @@ pub(super) fn a_core_that_begins_anew_waits_for_a_node_that_is_there_however_lon
     scenario.run_for(6 * SECOND);
     scenario.subscribes();
     scenario.run_for(SECOND);
-    assert!(scenario.is_subscribed(), "who does not know it may not acknowledge");
+    assert!(scenario.is_subscribed(), "a node that does not know it may not acknowledge");
     scenario.cluster.fault(&Fault::Kill { node: 1 });
     let now = scenario.cluster.cx.now();
     scenario.cluster.wan.slow(now, 0, 1, 700, LONG);
     scenario.cluster.start(1);
-    // The third knows most of it, and would have told it in a moment, had it been heard first.
+    // The third node knows most of the routes, and would have announced them faster if it had been first.
     scenario.until("a copy begins", |scenario| scenario.routes_known(1) > 0);
     scenario.join(2, 1);
     scenario.run_for(15 * SECOND);
-    assert!(scenario.link(1, 0).0 && !scenario.knows_route(1, "t/#"), "it hears of it slowly");
+    assert!(scenario.link(1, 0).0 && !scenario.knows_route(1, "t/#"), "the copy is slow");
     let number = scenario.publishes();
     scenario.run_for(SECOND);
-    assert!(!scenario.is_acknowledged(number), "neither of the two has heard of the subscription");
+    assert!(!scenario.is_acknowledged(number), "neither of the two knows the subscription");
     scenario.join(2, 0);
     scenario.run_for(5 * SECOND);
     assert!(scenario.is_acknowledged(number) && scenario.has_arrived(number));
 }
 
-/// The QoS 0 interest of a durable session stays known to other nodes while its client is away, for a time: a message that is published on
-/// another node right after CONNACK comes.
+/// The QoS 0 interest of a durable session stays known to other nodes for a time after its client disconnects. A
+/// message that is published on another node right after CONNACK arrives.
 #[test]
-fn a_durable_session_that_comes_back_soon_misses_no_message_of_qos_0() {
+fn a_durable_session_that_comes_back_soon_misses_no_qos_0_message() {
     for (linger, away, comes) in [(60, 10, true), (60, 90, false), (0, 10, false)] {
         let mut far = plan(Duration::ZERO);
         far.latency = 200 * MILLI;
@@ -962,7 +982,8 @@ fn a_durable_session_that_comes_back_soon_misses_no_message_of_qos_0() {
     }
 }
 
-/// What a durable session has unsubscribed from is no longer known to other nodes, however long interest in QoS 0 outlasts a connection.
+/// A filter that a durable session has unsubscribed from is no longer known to other nodes, however long QoS 0 interest
+/// lingers.
 #[test]
 fn a_filter_that_a_durable_session_unsubscribes_from_does_not_linger() {
     let mut plan = plan(Duration::ZERO);
@@ -977,7 +998,7 @@ fn a_filter_that_a_durable_session_unsubscribes_from_does_not_linger() {
     scenario.until_granted(durable, "t/#");
     scenario.with(durable, |client, scene| client.leaves(scene, "t/#"));
     scenario.run_for(5 * SECOND);
-    assert!(!scenario.knows_route(PUBLISHER_NODE, "t/#"), "nobody comes back for it");
+    assert!(!scenario.knows_route(PUBLISHER_NODE, "t/#"), "the filter does not linger");
     scenario.with(durable, Client::drop_connection);
     scenario.run_for(5 * SECOND);
     assert!(scenario.knows_route(PUBLISHER_NODE, "u/1"));

@@ -1,11 +1,11 @@
-//! What few seeds come to: a few replicas, and nothing by chance.
+//! Scenarios that few seeds reach: a few replicas, and no random faults.
 
 use super::*;
 
 const STEP: Micros = MILLI / 4;
 
 impl Quorum {
-    /// All places vote, on a network that works.
+    /// Starts a group in which all hosts vote, on a network without faults.
     fn calm() -> Self {
         let mut quorum = Self::new(1, Trace::default());
         (quorum.latency, quorum.jitter, quorum.wanted_voters) =
@@ -33,20 +33,20 @@ impl Quorum {
     }
 }
 
-/// `openraft` asserts that nobody without a vote changes the members, and ends the replica of whoever does.
+/// `openraft` asserts that only a voter changes the members, and stops the replica of any other.
 #[test]
-fn a_leader_that_has_given_up_its_vote_changes_no_members_and_goes_on() {
+fn a_leader_without_a_vote_changes_no_members_and_does_not_stop() {
     let mut quorum = Quorum::calm();
-    quorum.until("somebody leads", |quorum| quorum.leader().is_some());
+    quorum.until("a replica leads", |quorum| quorum.leader().is_some());
     quorum.pass(quorum.cx.now() + 5 * SECOND);
-    let leader = quorum.leader().expect("somebody leads");
+    let leader = quorum.leader().expect("a replica leads");
     let own = quorum.hosts[leader].id;
     let before = quorum.cx.report.quorum_changes;
     let others = quorum.hosts.iter().map(|host| host.id).filter(|id| *id != own).collect();
     quorum.ask(leader, PendingRequest::Change, |replica| {
         replica.group.change_members(Change::SetVoters(others), LIMIT)
     });
-    quorum.until("that is agreed upon", |quorum| quorum.cx.report.quorum_changes > before);
+    quorum.until("the change is committed", |quorum| quorum.cx.report.quorum_changes > before);
     let status = quorum.status(leader);
     assert!(status.role == Role::Leader && !status.voters.contains(&own), "{status:?}");
     let new = ReplicaId(99);
@@ -62,14 +62,14 @@ fn a_leader_that_has_given_up_its_vote_changes_no_members_and_goes_on() {
     assert_eq!(quorum.status(leader).failure, None);
 }
 
-/// A leader has died half-way through a change of the voters, and the one that follows loses its vote by that. `openraft` would drop it from what it is asked for
-/// instead, and assert that it is there (seed 3421 of clusters).
+/// A leader has died half-way through a change of the voters, and the next one loses its vote by that change.
+/// `openraft` would drop it from the requested change instead, and assert that it is a voter (seed 3421 of clusters).
 #[test]
-fn a_leader_that_loses_its_vote_by_the_change_under_way_completes_that() {
+fn a_leader_that_loses_its_vote_by_the_pending_change_completes_it() {
     let mut quorum = Quorum::calm();
-    quorum.until("somebody leads", |quorum| quorum.leader().is_some());
+    quorum.until("a replica leads", |quorum| quorum.leader().is_some());
     quorum.pass(quorum.cx.now() + 5 * SECOND);
-    let first = quorum.leader().expect("somebody leads");
+    let first = quorum.leader().expect("a replica leads");
     let count = quorum.hosts.len();
     let [stays, next] = [1, 2].map(|other| (first + other) % count);
     let id = |quorum: &Quorum, host: usize| quorum.hosts[host].id;
@@ -80,12 +80,12 @@ fn a_leader_that_loses_its_vote_by_the_change_under_way_completes_that() {
     quorum.kill(first, 1_000 * SECOND);
     quorum.until("another leads", |quorum| quorum.leader().is_some());
     let to = id(&quorum, next);
-    let leader = quorum.leader().expect("somebody leads");
+    let leader = quorum.leader().expect("a replica leads");
     quorum.ask(leader, PendingRequest::Transfer, |replica| replica.group.transfer(to));
     quorum.until("the next one leads", |quorum| quorum.leader() == Some(next));
-    assert!(quorum.status(next).is_changing, "nobody has completed it");
+    assert!(quorum.status(next).is_changing, "the change is not complete");
     let other = BTreeSet::from([id(&quorum, first)]);
-    // Whoever has just begun to lead refuses at first.
+    // A new leader refuses changes at first.
     for _ in 0..5 {
         let change = Change::SetVoters(other.clone());
         quorum.ask(next, PendingRequest::Change, |replica| replica.group.change_members(change, LIMIT));

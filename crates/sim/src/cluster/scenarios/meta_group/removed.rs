@@ -1,16 +1,16 @@
-//! Nodes that do not reach each other, that are gone, and that come back as others.
+//! Scenarios with unreachable, removed and replaced nodes.
 
 use super::*;
 
-/// So many cores, and replicants behind them.
+/// Starts this number of cores, and replicants up to this number of nodes.
 fn meta_group_with(cores: usize, nodes: usize) -> Scenario {
     meta_group_of(nodes, |plan| plan.nodes[cores..].iter_mut().for_each(|node| node.role = Role::Replicant))
 }
 
-/// A core hands on what a node wants that does not reach the one that leads: to be a member, and what its operators want.
+/// A core relays for a node that does not reach the leader: requests to join, and commands of operators.
 #[test]
-fn who_does_not_reach_the_core_that_leads_has_another_speak_for_it() {
-    // Of the cores one does not, as it is of a version that cannot.
+fn a_core_relays_for_a_node_that_does_not_reach_the_leader() {
+    // One core is of a version that cannot relay.
     for old in 0..3 {
         let links = |node| {
             let all = cluster::FEATURES & !cluster::LOG;
@@ -26,12 +26,12 @@ fn who_does_not_reach_the_core_that_leads_has_another_speak_for_it() {
                 && scenario.known(leader).members[&id(REPLICANT)].incarnation > incarnation
         };
         if leader == old {
-            // It does not read what is handed on.
+            // This leader cannot read relayed messages.
             scenario.run_for(10 * SECOND);
             assert!(!joins(&scenario), "n{leader} leads");
             continue;
         }
-        scenario.until("it is a member in its next life", joins);
+        scenario.until("it is a member in its next incarnation", joins);
         scenario.until("it has all records", |scenario| scenario.cluster.copies_are_the_same());
         let revision = scenario.revisions()[REPLICANT];
         scenario.cluster.propose_new_record(REPLICANT);
@@ -41,7 +41,8 @@ fn who_does_not_reach_the_core_that_leads_has_another_speak_for_it() {
     }
 }
 
-/// Two cores do not reach each other, and each reaches a third: all agree as before, whichever of them leads, begins anew, or is asked.
+/// Two cores do not reach each other, and each reaches a third. The cluster works as before, whichever leads, restarts,
+/// or is asked.
 #[cfg_attr(test, test)]
 pub(in crate::cluster::scenarios) fn a_core_that_does_not_reach_the_one_that_leads_hears_it_by_way_of_another()
  {
@@ -62,15 +63,15 @@ pub(in crate::cluster::scenarios) fn a_core_that_does_not_reach_the_one_that_lea
     }
     let incarnation = scenario.known(leader).members[&id(far)].incarnation;
     scenario.restart(far);
-    scenario.until("it is a member in its next life", |scenario| {
+    scenario.until("it is a member in its next incarnation", |scenario| {
         scenario.members(far) == 3 && scenario.known(leader).members[&id(far)].incarnation > incarnation
     });
-    scenario.until("all is well", |scenario| {
+    scenario.until("all cores are alive", |scenario| {
         (0..3).all(|node| scenario.roster(node) == Some((vec![State::Alive; 3], 3)))
     });
     assert_eq!((scenario.leader(), scenario.link(leader, far).0), (leader, false));
     scenario.until("it acknowledges", |scenario| scenario.may_acknowledge(far));
-    // It comes back from the dead, too.
+    // The node also joins again after it was declared dead.
     scenario.cluster.fault(&Fault::Kill { node: far });
     scenario.cluster.members[far].is_switched_off = true;
     scenario.until("it is dead", |scenario| scenario.state(leader, far) == Some(State::Dead));
@@ -80,7 +81,7 @@ pub(in crate::cluster::scenarios) fn a_core_that_does_not_reach_the_one_that_lea
         scenario.members(far) == 3 && scenario.may_acknowledge(far)
     });
     assert_eq!((scenario.leader(), scenario.link(leader, far).0), (leader, false));
-    // The far one leads in the end.
+    // At the end, the unreachable core leads.
     scenario.orders(far, RouterCommand::Proposal(ProposalId(FIRST_OTHER_PROPOSAL), Command::Lead(id(far))));
     scenario.until("it leads", |scenario| {
         (0..3).all(|node| scenario.meta(node).and_then(Meta::leader) == Some(id(far)))
@@ -91,9 +92,10 @@ pub(in crate::cluster::scenarios) fn a_core_that_does_not_reach_the_one_that_lea
     assert_eq!(scenario.revisions(), [revision + 1; 3]);
 }
 
-/// Two cores have one vote. Where the other is gone, half of the cores are no majority, and enough to say that it is dead: the other half is none either.
+/// Two cores have one vote together. Half of the cores is not a majority, but enough to declare the other half dead:
+/// the other half is not a majority either.
 #[test]
-fn one_of_two_cores_is_dead_for_the_other_which_leads_and_can_be_removed() {
+fn one_of_two_cores_can_be_declared_dead_and_removed_by_the_leader() {
     let mut scenario = meta_group_of(3, |plan| plan.nodes[2].role = Role::Replicant);
     scenario.run_for(15 * SECOND);
     let leader = scenario.leader();
@@ -107,16 +109,16 @@ fn one_of_two_cores_is_dead_for_the_other_which_leads_and_can_be_removed() {
     );
     assert!(!scenario.may_acknowledge(removed));
     scenario.removes(leader, removed, ProposalId(FIRST_OTHER_PROPOSAL));
-    scenario.until("the rest goes on", |scenario| {
+    scenario.until("the rest works on", |scenario| {
         scenario.may_acknowledge(leader) && scenario.may_acknowledge(2)
     });
     scenario.release(removed);
     scenario.until("it has joined again", |scenario| (0..3).all(|node| scenario.members(node) == 3));
 }
 
-/// One core of three is gone for good and removed, and then another one: what is left goes on each time.
+/// One of three cores is lost and removed, and then another. The rest works each time.
 #[test]
-fn of_three_cores_two_are_removed_one_after_the_other() {
+fn two_of_three_cores_can_be_removed_one_after_the_other() {
     let mut scenario = meta_group();
     scenario.run_for(15 * SECOND);
     let leader = scenario.leader();
@@ -125,7 +127,7 @@ fn of_three_cores_two_are_removed_one_after_the_other() {
         scenario.isolate(removed);
         scenario.until("it is dead", |scenario| scenario.state(leader, removed) == Some(State::Dead));
         scenario.removes(leader, removed, ProposalId(FIRST_OTHER_PROPOSAL));
-        scenario.until("the rest goes on", |scenario| {
+        scenario.until("the rest works on", |scenario| {
             scenario.may_acknowledge(leader) && scenario.roster(leader).is_some_and(|it| it.1 == 1)
         });
         scenario.run_for(15 * SECOND);
@@ -133,20 +135,21 @@ fn of_three_cores_two_are_removed_one_after_the_other() {
     assert_eq!(scenario.roster(leader), Some((vec![State::Alive], 1)));
 }
 
-/// The clock of a node was ahead. It has left, and is back without its disk, with a clock that is right.
+/// A node whose clock was ahead has left. It comes back without its disk, and its clock is right.
 #[cfg_attr(test, test)]
 pub(in crate::cluster::scenarios) fn a_node_that_left_and_joins_with_a_smaller_number_is_heard_as_any_other()
 {
     let mut scenario = meta_group_with(2, 4);
     scenario.cluster.members[REPLICANT].incarnation = 50;
     scenario.restart(REPLICANT);
-    scenario.until("it is a member in a great life", |scenario| {
+    scenario.until("it is a member with a great number", |scenario| {
         scenario.known(0).members[&id(REPLICANT)].incarnation.0 > 50_000 && scenario.members(REPLICANT) == 4
     });
     let client = scenario.connects(REPLICANT);
     let filters = vec![("s/#".to_owned(), QoS::AtLeastOnce)];
     scenario.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
-    scenario.until("all know that", |scenario| (0..3).all(|node| scenario.knows_route(node, "s/#")));
+    scenario
+        .until("all nodes know the route", |scenario| (0..3).all(|node| scenario.knows_route(node, "s/#")));
     scenario.orders(REPLICANT, RouterCommand::Leave(ProposalId(FIRST_OTHER_PROPOSAL)));
     scenario.until("it has left", |scenario| (0..3).all(|node| scenario.members(node) == 3));
     scenario.is_replaced(REPLICANT, 0);
@@ -155,7 +158,8 @@ pub(in crate::cluster::scenarios) fn a_node_that_left_and_joins_with_a_smaller_n
     scenario.assert_settles(REPLICANT);
 }
 
-/// A node tells others what it wants in a life that never joins, as there is no majority, and is removed before it comes back with a smaller number.
+/// A node announces routes in an incarnation that never joins, because there is no majority. It is removed, and comes
+/// back with a smaller incarnation number.
 #[cfg_attr(test, test)]
 pub(in crate::cluster::scenarios) fn a_life_that_never_joined_is_no_reason_not_to_hear_one_with_a_smaller_number()
  {
@@ -168,14 +172,15 @@ pub(in crate::cluster::scenarios) fn a_life_that_never_joined_is_no_reason_not_t
     let client = scenario.connects(REPLICANT);
     let filters = vec![("s/#".to_owned(), QoS::AtLeastOnce)];
     scenario.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Local));
-    scenario.until("a core knows", |scenario| (0..2).any(|node| scenario.knows_route(node, "s/#")));
+    scenario.until("a core knows the route", |scenario| (0..2).any(|node| scenario.knows_route(node, "s/#")));
     scenario.cluster.fault(&Fault::Kill { node: REPLICANT });
     scenario.cluster.members[REPLICANT].is_switched_off = true;
     scenario.join(0, 1);
     scenario.until("it is dead", |scenario| scenario.state(0, REPLICANT) == Some(State::Dead));
     scenario.removes(0, REPLICANT, ProposalId(FIRST_OTHER_PROPOSAL));
     scenario.until("it is removed", |scenario| (0..3).all(|node| scenario.members(node) == 3));
-    // One core alone has heard of that life, and lets those acknowledge who have not. The other one was dead for it, if it leads, and has let its clients go.
+    // One core alone knows that incarnation. It must still grant leases to nodes that do not know it. If that core
+    // leads, the other core was dead for it and has disconnected its clients.
     scenario.run_for(5 * SECOND);
     if scenario.cluster.clients[SUBSCRIBER].location().is_none() {
         scenario.cluster.connect(SUBSCRIBER, 0);
@@ -192,8 +197,8 @@ pub(in crate::cluster::scenarios) fn a_life_that_never_joined_is_no_reason_not_t
     scenario.assert_settles(REPLICANT);
 }
 
-/// A node leaves, and does not hear that it is no member any more. While its lease runs it acknowledges messages without knowing of new
-/// subscriptions, so no SUBACK of level `cluster` leaves meanwhile.
+/// A node leaves, and does not learn that it is no longer a member. While it has a lease, it acknowledges messages
+/// without knowing new subscriptions. So SUBACK of level `cluster` has to wait.
 #[cfg_attr(test, test)]
 pub(in crate::cluster::scenarios) fn who_has_left_is_waited_for_as_long_as_its_lease_runs() {
     let mut scenario = meta_group_with(3, 4);
@@ -209,7 +214,7 @@ pub(in crate::cluster::scenarios) fn who_has_left_is_waited_for_as_long_as_its_l
     (0..3).for_each(|core| scenario.cluster.wan.cut(now, core, REPLICANT, LONG));
     scenario
         .until("it is no member for the cores", |scenario| (0..3).all(|node| scenario.members(node) == 3));
-    assert!(scenario.may_acknowledge(REPLICANT), "it has not heard of that");
+    assert!(scenario.may_acknowledge(REPLICANT), "it does not know of that");
     scenario.subscribes();
     let mut held = Vec::new();
     while scenario.may_acknowledge(REPLICANT) {
@@ -217,15 +222,15 @@ pub(in crate::cluster::scenarios) fn who_has_left_is_waited_for_as_long_as_its_l
         held.push(scenario.publishes_as(publisher, "t/0", QoS::AtLeastOnce, RetainAction::Nothing));
         scenario.run_for(20 * MILLI);
     }
-    assert!(held.iter().any(|number| scenario.is_acknowledged(*number)), "it had a lease still");
+    assert!(held.iter().any(|number| scenario.is_acknowledged(*number)), "it still had a lease");
     scenario.run_for(5 * SECOND);
     assert!(scenario.is_subscribed());
 }
 
-/// A core is cut off while a node joins in a great life, leaves, and is back with a smaller number. The link to that core has kept what was told of the great one
-/// (seed 2003065).
+/// A core is cut off while a node joins with a great incarnation number, leaves, and comes back with a smaller one. The
+/// link to that core still holds messages about the great one (seed 2003065).
 #[test]
-fn what_a_link_has_kept_of_a_life_that_is_over_is_old_news() {
+fn old_messages_in_a_link_about_a_past_incarnation_are_ignored() {
     let mut scenario = meta_group_with(3, 4);
     let far = (scenario.leader() + 1) % 3;
     scenario.isolate(far);
@@ -234,11 +239,11 @@ fn what_a_link_has_kept_of_a_life_that_is_over_is_old_news() {
     let near = (far + 1) % 3;
     let incarnation =
         |scenario: &Scenario| scenario.known(near).members.get(&id(REPLICANT)).map(|it| it.incarnation.0);
-    scenario.until("it is a member in a great life", |scenario| incarnation(scenario) > Some(50_000));
+    scenario.until("it is a member with a great number", |scenario| incarnation(scenario) > Some(50_000));
     let client = scenario.connects(REPLICANT);
     let filters = vec![("s/#".to_owned(), QoS::AtLeastOnce)];
     scenario.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Core));
-    scenario.until("those that are there know that", |scenario| scenario.knows_route(near, "s/#"));
+    scenario.until("the reachable nodes know the route", |scenario| scenario.knows_route(near, "s/#"));
     scenario.orders(REPLICANT, RouterCommand::Leave(ProposalId(FIRST_OTHER_PROPOSAL)));
     scenario.until("it has left", |scenario| incarnation(scenario).is_none());
     scenario.is_replaced(REPLICANT, 1);
@@ -249,7 +254,7 @@ fn what_a_link_has_kept_of_a_life_that_is_over_is_old_news() {
     scenario.release(far);
     for _ in 0..5_000 {
         scenario.run_for(MILLI);
-        assert!(!scenario.knows_route(far, "s/#"), "nobody is there who wants it");
+        assert!(!scenario.knows_route(far, "s/#"), "no client has that route");
     }
     scenario.until("all are members", |scenario| (0..4).all(|node| scenario.members(node) == 4));
     scenario.run_for(3 * SECOND);
@@ -257,8 +262,9 @@ fn what_a_link_has_kept_of_a_life_that_is_over_is_old_news() {
     scenario.assert_settles(REPLICANT);
 }
 
-/// A node leaves, and is back with a smaller number. A core that does not reach it has kept its link to the great life, to tell that it is no member: what is for the
-/// node's clients waits for the life that they are connected to (seed 614377).
+/// A node leaves, and comes back with a smaller incarnation number. A core that does not reach it has kept its link to
+/// the great incarnation, to report the removal. Messages for the node's clients wait for the incarnation that the
+/// clients are connected to (seed 614377).
 #[cfg_attr(test, test)]
 pub(in crate::cluster::scenarios) fn what_is_for_a_life_with_a_smaller_number_is_not_lost_with_the_link_to_a_greater_one()
  {
@@ -268,11 +274,11 @@ pub(in crate::cluster::scenarios) fn what_is_for_a_life_with_a_smaller_number_is
     let incarnation = |scenario: &Scenario, node| {
         scenario.known(node).members.get(&id(REPLICANT)).map(|it| it.incarnation.0)
     };
-    scenario.until("all know its great life", |scenario| {
+    scenario.until("all know its great number", |scenario| {
         (0..4).all(|node| incarnation(scenario, node) > Some(50_000))
     });
     scenario.run_for(5 * SECOND);
-    // It is told its roster by the core that it hears from.
+    // The node gets its roster from the core to which it is attached.
     let core = (scenario.attached(REPLICANT) + 1) % 3;
     let publisher = scenario.connects(core);
     scenario.orders(REPLICANT, RouterCommand::Leave(ProposalId(FIRST_OTHER_PROPOSAL)));
@@ -286,10 +292,11 @@ pub(in crate::cluster::scenarios) fn what_is_for_a_life_with_a_smaller_number_is
     assert_waits_for_the_life_that_goes_on(&mut scenario, publisher, core, restarts);
 }
 
-/// The same where the great life has never joined, and the core that it heard from has forgotten it: whoever else was linked to it knows of it.
+/// The same as before, but the great incarnation has never joined, and the core to which it was attached has forgotten
+/// it. Other nodes that were linked to it still know it.
 #[test]
-fn what_is_for_a_life_with_a_smaller_number_is_not_lost_with_the_link_to_one_that_never_joined() {
-    // Where the core that leads is the one that does not reach the node, another hands on that it wants to join.
+fn messages_for_a_smaller_incarnation_are_not_lost_with_the_link_to_one_that_never_joined() {
+    // If the leader is the core that does not reach the node, another core relays the request to join.
     let links = |_| Some(cluster::FEATURES & !cluster::LOG);
     let mut scenario = meta_group_of_links(4, links, |plan| plan.nodes[REPLICANT].role = Role::Replicant);
     let cores = [(0, 1), (0, 2), (1, 2)];
@@ -316,8 +323,8 @@ fn what_is_for_a_life_with_a_smaller_number_is_not_lost_with_the_link_to_one_tha
     assert_waits_for_the_life_that_goes_on(&mut scenario, publisher, core, restarts);
 }
 
-/// Publishes on a core that does not reach the node, and checks that a client there gets the message after the two are linked. The link has
-/// restarted `restarts` times.
+/// Publishes on a core that does not reach the node, and checks that a client there gets the message after the two are
+/// linked. The link has restarted `restarts` times.
 fn assert_waits_for_the_life_that_goes_on(
     scenario: &mut Scenario,
     publisher: usize,
@@ -335,14 +342,14 @@ fn assert_waits_for_the_life_that_goes_on(
     assert!(scenario.has_arrived_at(subscriber, number));
 }
 
-/// A core that is cut off from the others, and not from one that begins anew, tells that one of a life that is over.
+/// A core is cut off from all others except a restarted node, and tells that node about an incarnation that is over.
 #[test]
-fn who_was_told_of_a_life_that_is_over_hears_so_of_whoever_told_it() {
+fn a_node_that_was_told_of_a_past_incarnation_is_corrected_by_the_same_core() {
     const READER: usize = 4;
     let mut scenario = meta_group_of(5, |plan| {
         plan.nodes[REPLICANT..].iter_mut().for_each(|node| node.role = Role::Replicant);
         [2, READER].into_iter().for_each(|node| plan.nodes[node].region = "far".into());
-        // It is not dead before all of this is over.
+        // The lease is longer than the scenario: the core is not declared dead.
         plan.config.lease = Duration::from_secs(20);
     });
     let far = 2;
@@ -356,7 +363,7 @@ fn who_was_told_of_a_life_that_is_over_hears_so_of_whoever_told_it() {
     let incarnation = |scenario: &Scenario, node| {
         scenario.known(node).members.get(&id(REPLICANT)).map(|it| it.incarnation.0)
     };
-    scenario.until("all know its great life", |scenario| {
+    scenario.until("all know its great number", |scenario| {
         (0..5).all(|node| incarnation(scenario, node) > Some(50_000))
     });
     scenario.run_for(SECOND);
@@ -368,26 +375,27 @@ fn who_was_told_of_a_life_that_is_over_hears_so_of_whoever_told_it() {
         incarnation(scenario, 0).is_some_and(|incarnation| incarnation < 50_000)
     });
     scenario.restart(READER);
-    scenario.until("the other one has begun anew", |scenario| {
+    scenario.until("the other one is restarted", |scenario| {
         scenario.members(READER) == 5 && incarnation(scenario, READER) < Some(50_000)
     });
-    scenario.until("it hears from that core", |scenario| scenario.attached(READER) == far);
+    scenario.until("it is attached to that core", |scenario| scenario.attached(READER) == far);
     scenario.run_for(SECOND);
     assert!(incarnation(&scenario, far) > Some(50_000));
     [0, 1, REPLICANT].into_iter().for_each(|other| scenario.join(far, other));
-    scenario.until("all know the life that goes on", |scenario| {
+    scenario.until("all know the current incarnation", |scenario| {
         (0..5).all(|node| incarnation(scenario, node).is_some_and(|incarnation| incarnation < 50_000))
     });
-    // What was granted before holds for a lease, and lets nobody know more meanwhile.
+    // Old grants last for a lease, and prevent new information meanwhile.
     scenario.run_for(25 * SECOND);
     scenario.assert_settles(REPLICANT);
 }
 
-/// A node tells others what it wants in a life that never joins, and comes back with a smaller number, though nobody has removed it.
+/// A node announces routes in an incarnation that never joins. It comes back with a smaller number, and nobody has
+/// removed it.
 #[test]
-fn a_node_says_itself_that_a_life_that_never_joined_is_over() {
-    // In the second it is not the core that the node hears from, which has been told of that life; in the third the node says so before that core hears that it is
-    // a member.
+fn a_node_itself_reports_that_an_incarnation_that_never_joined_is_over() {
+    // With the second seed, another core knows that incarnation than the one to which the node is attached. With the
+    // third, the node reports before that core knows that it is a member.
     for seed in [super::super::SEED, 3, 22] {
         let replicant = |plan: &mut Plan| plan.nodes[REPLICANT].role = Role::Replicant;
         let mut scenario = meta_group_of_seed(seed, 4, |_| None, replicant);
@@ -400,7 +408,8 @@ fn a_node_says_itself_that_a_life_that_never_joined_is_over() {
         let client = scenario.connects(REPLICANT);
         let filters = vec![("s/#".to_owned(), QoS::AtLeastOnce)];
         scenario.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Local));
-        scenario.until("a core knows", |scenario| (0..3).any(|node| scenario.knows_route(node, "s/#")));
+        scenario
+            .until("a core knows the route", |scenario| (0..3).any(|node| scenario.knows_route(node, "s/#")));
         scenario.is_replaced(REPLICANT, 1);
         scenario.run_for(SECOND);
         cores.into_iter().for_each(|(one, other)| scenario.join(one, other));
@@ -420,8 +429,8 @@ fn a_node_says_itself_that_a_life_that_never_joined_is_over() {
     }
 }
 
-/// A core is cut off from the others and dead for them, and a replicant reaches all. What its clients want is known to those that count, and what others' clients
-/// want to it.
+/// A core is cut off from the others and dead for them, and a replicant reaches all cores. Routes of the replicant and
+/// of the others are still exchanged.
 #[cfg_attr(test, test)]
 pub(in crate::cluster::scenarios) fn a_replicant_leaves_a_core_that_is_dead_for_the_others() {
     let mut scenario = meta_group_of(4, |plan| plan.nodes[REPLICANT].role = Role::Replicant);
@@ -444,9 +453,9 @@ pub(in crate::cluster::scenarios) fn a_replicant_leaves_a_core_that_is_dead_for_
     assert!(scenario.is_acknowledged(number) && scenario.has_arrived_at(reader, number));
 }
 
-/// A node that is dead and no longer there is no reason not to let others acknowledge, whenever their lives began.
+/// A dead node must not prevent others from acknowledging, in whatever order their incarnations began.
 #[test]
-fn who_begins_anew_while_another_is_dead_acknowledges_as_before() {
+fn a_node_that_restarts_while_another_is_dead_acknowledges_as_before() {
     for (removed, anew) in [(4, 3), (4, 1), (1, 3), (1, 2)] {
         let mut scenario = meta_group_with(3, 5);
         scenario.run_for(15 * SECOND);
@@ -457,12 +466,12 @@ fn who_begins_anew_while_another_is_dead_acknowledges_as_before() {
         scenario.restart(anew);
         scenario.run_for(20 * SECOND);
         let fresh: Vec<bool> = (0..5).map(|node| node == removed || scenario.may_acknowledge(node)).collect();
-        assert_eq!(fresh, [true; 5], "n{removed} is gone, n{anew} began anew");
+        assert_eq!(fresh, [true; 5], "n{removed} is dead, another node was restarted");
     }
 }
 
-/// Of three cores one is dead, and the one that leads leaves: the vote of the third is all that counts then. Had the dead one kept its own, nothing
-/// would be agreed upon any more until it is back (seed 3409).
+/// One of three cores is dead, and the leader leaves: then only the third one votes. If the dead one kept its vote,
+/// nothing could be committed until it is back (seed 3409).
 #[cfg_attr(test, test)]
 pub(in crate::cluster::scenarios) fn a_core_that_leads_and_leaves_while_another_is_dead_waits_for_nobody() {
     for (dead, stays) in [(1, 2), (2, 1)] {
@@ -489,8 +498,8 @@ pub(in crate::cluster::scenarios) fn a_core_that_leads_and_leaves_while_another_
     }
 }
 
-/// Of three cores one has just died when another leaves: that goes when the cores agree that the other is dead. The third alone is half of two, and would
-/// not be asked whether it may say so (seeds 705705, 1000521).
+/// One of three cores has just died when another leaves. The leave waits until the cores have declared the other dead.
+/// The third core alone is half of two, and could not do that (seeds 705705, 1000521).
 #[test]
 fn a_core_that_leaves_when_another_has_just_died_is_waited_for() {
     for (dead, leaves, silence_max) in [(1, 2, 500), (2, 0, 500), (1, 0, 500), (1, 2, 5_000), (2, 0, 5_000)] {
@@ -499,7 +508,7 @@ fn a_core_that_leaves_when_another_has_just_died_is_waited_for() {
         let leader = scenario.leader();
         let [dead, leaves] = [dead, leaves].map(|other| (leader + other) % 3);
         let stays = 3 - dead - leaves;
-        // Its machine is switched off: nobody hears that its connections end.
+        // Its machine is switched off: the others do not see its connections end.
         scenario.isolate(dead);
         scenario.shuts_down(dead);
         scenario.orders(leaves, RouterCommand::Leave(ProposalId(FIRST_OTHER_PROPOSAL)));
@@ -512,7 +521,8 @@ fn a_core_that_leaves_when_another_has_just_died_is_waited_for() {
     }
 }
 
-/// A node tells one other what it has retained, and not the third, and dies: the third hears it, and does not wait until that node is back.
+/// A node sends a retained message to only one of two others, and dies. The third gets it without waiting for that
+/// node.
 #[cfg_attr(test, test)]
 pub(in crate::cluster::scenarios) fn what_a_dead_node_had_told_some_only_the_others_hear_from_them() {
     let mut scenario = meta_group();
@@ -532,7 +542,8 @@ pub(in crate::cluster::scenarios) fn what_a_dead_node_had_told_some_only_the_oth
     }
 }
 
-/// A core is cut off, and told to lead when it is suspected: that it is there nobody else says then, and it would acknowledge nothing (seed 1533).
+/// A core is cut off, and is made the leader while it is suspected. No other node reports then that it is alive, and it
+/// would acknowledge nothing (seed 1533).
 #[cfg_attr(test, test)]
 pub(in crate::cluster::scenarios) fn a_core_that_is_to_lead_while_it_is_suspected_says_that_it_is_there() {
     let mut led = 0;
@@ -555,7 +566,7 @@ pub(in crate::cluster::scenarios) fn a_core_that_is_to_lead_while_it_is_suspecte
         );
         scenario.run_for(MILLI);
         scenario.release(next);
-        // Whom the word does not reach in time does not lead.
+        // A core that the transfer does not reach in time does not lead.
         let leads = |scenario: &Scenario| scenario.leaders(0..3) == [Some(id(next)); 3];
         let mut waited = 0;
         while !leads(&scenario) && waited < 300 {
@@ -570,11 +581,11 @@ pub(in crate::cluster::scenarios) fn a_core_that_is_to_lead_while_it_is_suspecte
     assert_eq!(led, 2, "it has led while it was suspected");
 }
 
-/// Its log asks for nothing, as its disk is a new one.
+/// The log of its new disk requires no version.
 #[test]
-fn a_core_of_too_old_a_version_is_named_by_the_one_that_does_not_let_it_in() {
+fn a_core_of_too_old_a_version_is_reported_by_the_leader_that_refuses_it() {
     let mut scenario = meta_group_of(4, |_| ());
-    scenario.until("all understand it", |scenario| scenario.adopted(0) == cluster::LOG);
+    scenario.until("all cores understand it", |scenario| scenario.adopted(0) == cluster::LOG);
     let leader = scenario.leader();
     let old = if leader == REPLICANT { 1 } else { REPLICANT };
     scenario.shuts_down(old);
@@ -584,24 +595,24 @@ fn a_core_of_too_old_a_version_is_named_by_the_one_that_does_not_let_it_in() {
     let incarnations = scenario.cluster.members[old].incarnation;
     scenario.is_replaced(old, incarnations);
     let reason = format!("n{old}: it runs too old a version");
-    scenario.until("it is named", |scenario| {
+    scenario.until("it is reported", |scenario| {
         scenario.not_joined(leader).iter().any(|it| it.starts_with(&reason))
     });
-    scenario.until("it says so itself", |scenario| {
+    scenario.until("the node reports it itself", |scenario| {
         scenario.meta(old).and_then(Meta::waits_for).is_some_and(|why| why.contains("update it"))
     });
     assert_eq!(scenario.members(old), 0);
     scenario.cluster.members[old].log = Some(cluster::LOG);
     scenario.restart(old);
     scenario.until("it is a member", |scenario| scenario.members(old) == 4);
-    scenario.until("it is named no more", |scenario| {
+    scenario.until("it is no longer reported", |scenario| {
         !scenario.not_joined(leader).iter().any(|it| it.starts_with(&reason))
     });
 }
 
-/// Nodes look for others until they are members. Where nobody is at one of the addresses, nobody is missed then.
+/// Nodes dial all configured addresses until they are members. After that, an address without a node is not reported.
 #[test]
-fn an_address_that_nobody_has_any_more_is_no_trouble_of_a_node_that_is_joined_to_all() {
+fn a_node_that_is_joined_to_all_stops_reporting_an_unused_address() {
     let mut scenario = meta_group_of(4, |_| ());
     let leader = scenario.leader();
     let removed = (leader + 1) % 4;
@@ -615,15 +626,18 @@ fn an_address_that_nobody_has_any_more_is_no_trouble_of_a_node_that_is_joined_to
     scenario.run_for(5 * SECOND);
     let prefix = format!("{removed}: ");
     let reason =
-        scenario.not_joined(back).into_iter().find(|it| it.starts_with(&prefix)).expect("it is told of");
+        scenario.not_joined(back).into_iter().find(|it| it.starts_with(&prefix)).expect("it is reported");
     assert!(reason.contains("take the address out of cluster.join"), "{reason}");
     scenario.run_for(200 * SECOND);
-    assert!(!scenario.not_joined(back).iter().any(|it| it.starts_with(&prefix)), "it is forgotten");
+    assert!(
+        !scenario.not_joined(back).iter().any(|it| it.starts_with(&prefix)),
+        "the address is no longer reported"
+    );
 }
 
-/// It has replicants, and no core to hear.
+/// The last core has replicants, but no other core.
 #[test]
-fn the_only_core_that_is_left_looks_for_no_other() {
+fn the_last_core_looks_for_no_other() {
     let mut scenario = meta_group_with(2, 4);
     scenario.run_for(15 * SECOND);
     let leader = scenario.leader();
@@ -631,7 +645,7 @@ fn the_only_core_that_is_left_looks_for_no_other() {
     scenario.shuts_down(removed);
     scenario.until("it is dead", |scenario| scenario.state(leader, removed) == Some(State::Dead));
     scenario.removes(leader, removed, ProposalId(FIRST_OTHER_PROPOSAL));
-    scenario.until("the rest goes on", |scenario| {
+    scenario.until("the rest works on", |scenario| {
         scenario.members(leader) == 3 && scenario.may_acknowledge(leader)
     });
     scenario.run_for(200 * SECOND);
@@ -639,9 +653,10 @@ fn the_only_core_that_is_left_looks_for_no_other() {
     assert!(!scenario.not_joined(leader).iter().any(|it| it.starts_with(&prefix)));
 }
 
-/// A replicant stays in its region while that has a core, whichever cores have less to do, and goes to another when it has none.
+/// A replicant stays in its region while that has a core, even if other cores have less load. It moves to another
+/// region otherwise.
 #[test]
-fn a_replicant_hears_from_a_core_of_its_region_while_there_is_one() {
+fn a_replicant_is_attached_to_a_core_of_its_region_while_there_is_one() {
     let (east, west, near, far) = ([0, 1], [2, 3, 4], [5, 6, 7, 8], 9);
     let mut scenario = meta_group_of(10, |plan| {
         for node in east.into_iter().chain(near) {
@@ -655,16 +670,20 @@ fn a_replicant_hears_from_a_core_of_its_region_while_there_is_one() {
     scenario.run_for(15 * SECOND);
     let cores = |scenario: &Scenario| near.map(|node| scenario.attached(node));
     for core in east {
-        assert_eq!(cores(&scenario).iter().filter(|it| **it == core).count(), 2, "two hear from n{core}");
+        assert_eq!(
+            cores(&scenario).iter().filter(|it| **it == core).count(),
+            2,
+            "two are attached to n{core}"
+        );
     }
     let busy = scenario.attached(far);
     assert!(west.contains(&busy));
-    // They say when they are linked how many hear from them: now nobody.
+    // Restarted cores report on each new link that no replicant is attached to them.
     for anew in west.into_iter().chain([east[1]]).filter(|core| *core != busy) {
         scenario.restart(anew);
         scenario.run_for(10 * SECOND);
     }
-    assert_eq!(cores(&scenario), [east[0]; 4], "they stay in the east, and with the core that they have");
+    assert_eq!(cores(&scenario), [east[0]; 4], "they stay in the east, with their core");
     scenario.shuts_down(east[0]);
     scenario.run_for(10 * SECOND);
     assert_eq!(cores(&scenario), [east[1]; 4], "it is the only one left in the east");
@@ -679,21 +698,22 @@ fn a_replicant_hears_from_a_core_of_its_region_while_there_is_one() {
     scenario.cluster.members[east[0]].is_switched_off = false;
     scenario.cluster.start(east[0]);
     scenario.run_for(20 * SECOND);
-    assert_eq!(cores(&scenario), moved, "nothing is moved without need");
+    assert_eq!(cores(&scenario), moved, "no replicant moves without need");
     scenario.orders(busy, RouterCommand::Balance);
     scenario.run_for(SECOND);
     assert_eq!(cores(&scenario), [east[0]; 4]);
     assert_eq!(scenario.attached(far), busy);
 }
 
-/// A node was removed, and is a member again. Another one that has not heard yet what its sessions want passes on a message to a third that is slow to confirm it, so
-/// its publisher has the acknowledgement when all have heard: that message they miss, and the next one comes (seed 2000637).
+/// A node was removed, and is a member again. Another node does not know the routes of its sessions yet. That node
+/// relays a message to a third, which is slow to confirm it. So the publisher gets its acknowledgement when all know
+/// the routes: the sessions miss that message, and get the next one (seed 2000637).
 #[test]
-fn what_is_sent_before_all_know_again_what_sessions_want_that_were_removed_is_not_owed_to_them() {
+fn messages_sent_before_all_know_the_routes_of_a_removed_node_again_are_not_owed_to_its_sessions() {
     let publisher_node = 4;
     let mut scenario = meta_group_of(5, |plan| {
         plan.nodes[REPLICANT..].iter_mut().for_each(|node| node.role = Role::Replicant);
-        // Nobody is cut off for as long as the way to the publisher's node is.
+        // No link fails in the time for which the publisher's node is unreachable.
         plan.mesh.link.silence_max = Duration::from_secs(8);
         plan.config.lease = Duration::from_secs(10);
     });
@@ -704,11 +724,11 @@ fn what_is_sent_before_all_know_again_what_sessions_want_that_were_removed_is_no
     let filters = vec![("t/+".to_owned(), QoS::AtLeastOnce)];
     scenario.with(keeper, |client, scene| client.subscribes_to(scene, filters, Level::Cluster));
     scenario.until_granted(keeper, "t/+");
-    // One core tells the publisher's node of routes, and at another one there is a subscriber.
+    // The core `teller` sends routes to the publisher's node, and the core `slow` has a subscriber.
     let teller = scenario.attached(publisher_node);
     let slow = (teller + 1) % 3;
     let reader = scenario.cluster.clients.len();
-    // It says its level: without that it is owed nothing.
+    // A member requests a level: without one, it is owed nothing.
     scenario.cluster.clients.push(Client::member(reader));
     scenario.cluster.connect(reader, slow);
     scenario.run_for(SECOND);
@@ -756,17 +776,17 @@ fn what_is_sent_before_all_know_again_what_sessions_want_that_were_removed_is_no
     scenario.run_for(2 * SECOND);
     assert!(!scenario.has_arrived_at(keeper, missed) && scenario.has_arrived_at(keeper, number));
     scenario.cluster.oracle.check_all_arrived();
-    // It was owed to both.
+    // The second message was owed to both subscribers.
     assert_eq!(scenario.cluster.report().cluster_check_delivered_across, 3);
 }
 
-/// Two of three cores were killed, and one of them is back. It has forgotten what it knew, and hears it from the others; the one that is
-/// still gone is agreed to be dead, so nobody waits for what it could tell.
+/// Two of three cores were killed, and one of them is back. It has forgotten its routes, and gets them from the others.
+/// The other killed core has been declared dead, so nobody waits for its data.
 #[test]
 fn two_of_three_cores_acknowledge_again_soon_after_the_second_is_back() {
     let mut slowest = 0;
     for seed in 1..=8 {
-        // The default times of a node.
+        // The default link settings of a node.
         let mut scenario =
             meta_group_of_seed(seed, 3, |_| None, |plan| plan.mesh.link = link::Config::default());
         scenario.shuts_down(1);
