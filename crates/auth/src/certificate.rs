@@ -55,7 +55,11 @@ impl Link for Certificate {
         let name = self.username.of(certificate);
         Some(match (name, credentials.username) {
             (Some(name), Some(claimed)) if name != claimed => {
-                tracing::debug!(name, claimed, "authentication: user name differs from that of the certificate; refusing");
+                tracing::debug!(
+                    name,
+                    claimed,
+                    "authentication: user name differs from that of the certificate; refusing"
+                );
                 Outcome::Refuse(ReasonCode::NotAuthorized)
             }
             (Some(name), _) => {

@@ -123,7 +123,10 @@ impl fmt::Display for Fault {
             }
             Self::Rule(error) => write!(f, "{error}"),
             Self::SourceMissing { source, setting } => {
-                write!(f, "auth.sources names `{source}`, which has no file; set {setting}, or remove `{source}`")
+                write!(
+                    f,
+                    "auth.sources names `{source}`, which has no file; set {setting}, or remove `{source}`"
+                )
             }
             Self::SourceUnnamed { source, setting } => {
                 write!(

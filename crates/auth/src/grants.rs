@@ -48,7 +48,9 @@ impl ClientGrants {
             Value::Object(lists) => {
                 for (action, filters) in lists {
                     let (publish, subscribe) = parse_action(action)?;
-                    let Value::Array(filters) = filters else { return Err("has a member that is not a list") };
+                    let Value::Array(filters) = filters else {
+                        return Err("has a member that is not a list");
+                    };
                     for filter in filters {
                         let Value::String(topic) = filter else {
                             return Err("has a topic that is not a string");

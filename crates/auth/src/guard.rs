@@ -1,4 +1,4 @@
-//! The guard: answers the broker's questions from what is in force.
+//! The guard answers the broker's access control requests, with the settings in force.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -47,15 +47,15 @@ pub struct Guard {
     services: OnceLock<HttpServices>,
     tokens: OnceLock<Arc<JwtLink>>,
     generation: AtomicU64,
-    /// It is not known yet who may come in.
+    /// Refuses every client: its users, rules or bans are not known yet.
     is_closed: AtomicBool,
 }
 
-/// Why a guard cannot be made.
+/// Reason why a guard cannot be opened.
 #[derive(Debug)]
 pub enum OpenError {
     Policy(PolicyError),
-    /// Threads or random bytes are not to be had.
+    /// The system provides no threads or no random bytes.
     System(std::io::Error),
 }
 
@@ -70,19 +70,19 @@ impl std::fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// Settings and files that were read and can be used, and are not in force yet.
+/// Settings and files that were read, are usable, and are not in force yet.
 pub struct GuardChange<'a> {
     guard: &'a Guard,
     policy: Policy,
 }
 
 impl GuardChange<'_> {
-    /// Puts it in force: whoever was let in before is looked at again.
+    /// Puts the change in force. Connected clients are checked again.
     pub fn apply(self) {
         let Self { guard, policy } = self;
         guard.shared.policy.store(Arc::new(policy));
         guard.shared.recent.clear();
-        // After the store: whoever sees the new number meets the new rules.
+        // Incremented after the store: a thread that sees the new number also sees the new rules.
         guard.generation.fetch_add(1, Ordering::Release);
     }
 }
@@ -91,22 +91,22 @@ impl Guard {
     /// Reads the files and starts the threads. Bans are kept in memory only; see [`Guard::with_bans`].
     ///
     /// # Errors
-    /// What cannot be used; a system without threads or random bytes.
+    /// A setting or file cannot be used, or the system provides no threads or random bytes.
     pub fn open(settings: &Auth) -> Result<Self, OpenError> {
         Self::open_with(settings, &ProtectionSettings::default(), Vec::new())
     }
 
-    /// The same with links that do not come from settings; they stand where `auth.chain` names them.
+    /// Opens a guard with links that do not come from settings. Their position is that of their name in `auth.chain`.
     ///
     /// # Errors
-    /// As [`Guard::open`].
+    /// Errors of [`Guard::open`].
     pub fn open_with(
         settings: &Auth,
         protection: &ProtectionSettings,
         links: Vec<Arc<dyn Link>>,
     ) -> Result<Self, OpenError> {
         let link_counters = LinkCounterTable::default();
-        // Its figures are there from the start, as those of configured links are.
+        // The counters of SCRAM exist from the start, like those of configured links.
         link_counters.of(SCRAM_LINK);
         let policy = Policy::read(settings, &links, &link_counters).map_err(OpenError::Policy)?;
         let system = |error: getrandom::Error| OpenError::System(std::io::Error::other(error));
@@ -144,24 +144,24 @@ impl Guard {
         Ok(guard)
     }
 
-    /// Lets nobody in (0x88, Server unavailable): who may come is not known yet.
+    /// Refuses every client (0x88, Server unavailable), because users, rules or bans are not known yet.
     pub fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
     }
 
-    /// Lets in whoever may come.
+    /// Ends [`Guard::close`].
     pub fn open_up(&self) {
         self.is_closed.store(false, Ordering::Release);
     }
 
-    /// The same guard with these bans.
+    /// Replaces the bans.
     pub fn with_bans(mut self, bans: Arc<Bans>) -> Self {
         let shared = Arc::get_mut(&mut self.shared).expect("bans are given before the first client is there");
         shared.bans = bans;
         self
     }
 
-    /// Who may not connect. A new ban refuses clients from now on; those that are connected are closed a moment later.
+    /// Returns the bans. A new ban refuses clients from now on; connected ones are closed a moment later.
     pub fn bans(&self) -> &Arc<Bans> {
         &self.shared.bans
     }
@@ -169,14 +169,14 @@ impl Guard {
     /// Reads settings and files again.
     ///
     /// # Errors
-    /// What cannot be used.
+    /// A setting or file cannot be used.
     pub fn read(&self, settings: &Auth) -> Result<GuardChange<'_>, PolicyError> {
         let policy = Policy::read(settings, &self.extra_links.0, &self.shared.link_counters)?;
         self.start_threads(&policy).map_err(PolicyError::Threads)?;
         Ok(GuardChange { guard: self, policy })
     }
 
-    /// Takes up other settings of protection. What it remembers stays.
+    /// Applies new settings of protection, and keeps its recorded state.
     pub fn protect(&self, settings: &ProtectionSettings) {
         self.shared.protection.set(settings.clone());
     }
@@ -186,7 +186,7 @@ impl Guard {
         self.shared.counters.figures(&scram)
     }
 
-    /// What each link did, those of earlier settings among them. SCRAM is counted like a link.
+    /// Returns the counters of each link, also of links of earlier settings. SCRAM is counted like a link.
     pub fn link_figures(&self) -> Vec<LinkFigures> {
         self.shared.link_counters.figures()
     }
@@ -195,31 +195,34 @@ impl Guard {
         self.shared.protection.figures()
     }
 
-    /// Whether clients may connect without a login only because the user database has nobody: its first user ends that.
+    /// Returns whether clients may connect without a login only because the user database is empty. The first user ends
+    /// that.
     pub fn is_open_until_first_user(&self) -> bool {
         self.shared.policy.load().is_open_until_first_user()
     }
 
-    /// Whether clients may publish and subscribe to everything only because there is no rule: the first one ends that.
+    /// Returns whether clients may publish and subscribe to everything only because there is no rule. The first rule
+    /// ends that.
     pub fn is_open_until_first_rule(&self) -> bool {
         !self.authority.guards(&self.shared.policy.load().sources)
     }
 
-    /// Sets the link that checks tokens, so that its keys can be reloaded and its figures read. Call it once, at the start.
+    /// Sets the link that verifies tokens, for reloads of its keys and for its counters. Must be called once, at the
+    /// start.
     pub fn set_tokens(&self, tokens: Arc<JwtLink>) {
-        assert!(self.tokens.set(tokens).is_ok(), "there is one link of tokens");
+        assert!(self.tokens.set(tokens).is_ok(), "the link of tokens is set once");
     }
 
     pub fn tokens(&self) -> Option<&Arc<JwtLink>> {
         self.tokens.get()
     }
 
-    /// The threads that the links of this policy need.
+    /// Starts the threads that the links of this policy need.
     fn start_threads(&self, policy: &Policy) -> std::io::Result<()> {
         policy.chain.links().try_for_each(|link| self.shared.pools.start(link.threads()))
     }
 
-    /// What is asked before anything else, and costs nothing.
+    /// Returns a refusal that needs no link and costs nothing, if any.
     fn refused_immediately(&self, credentials: &Credentials<'_>) -> Option<ReasonCode> {
         if self.is_closed.load(Ordering::Acquire) {
             return Some(ReasonCode::ServerUnavailable);
@@ -259,7 +262,7 @@ impl Access for Guard {
         self.shared.policy.load().admits_anonymous(&Credentials { listener, ..Credentials::default() })
     }
 
-    /// SCRAM-SHA-256, when somebody can use it.
+    /// Returns a run of SCRAM-SHA-256, when some user can use it.
     fn mechanism(&self, method: &str, credentials: Credentials<'_>) -> Option<Box<dyn Mechanism>> {
         if let Some(reason) = self.refused_immediately(&credentials) {
             return Some(Box::new(Refusal(reason)));
@@ -279,7 +282,7 @@ impl Access for Guard {
         match Scram::new(self.shared.clone(), self.shared.link_counters.of(SCRAM_LINK), credentials) {
             Ok(scram) => Some(Box::new(scram)),
             Err(error) => {
-                tracing::error!(%error, "the system has no random bytes: a client is refused");
+                tracing::error!(%error, "authentication: no random bytes from the system; refusing the client");
                 Some(Box::new(Refusal(ReasonCode::UnspecifiedError)))
             }
         }
@@ -287,7 +290,7 @@ impl Access for Guard {
 
     fn guards_topics(&self) -> bool {
         let policy = self.shared.policy.load();
-        // Users and tokens may have rules of their own, which nobody would ask otherwise.
+        // Users and tokens may have their own rules, which must be checked even without any source.
         let own = |name: &str| !matches!(name, "certificate" | "password_file");
         policy.chain.links().any(|link| own(link.name())) || self.authority.guards(&policy.sources)
     }
@@ -312,7 +315,12 @@ impl Access for Guard {
 
     fn revoked(&self, Identity { client_id, username, peer, .. }: Identity<'_>) -> Option<ReasonCode> {
         let ban = self.shared.bans.find(client_id, username, peer, SystemTime::now)?;
-        tracing::debug!(client = client_id, ?peer, ban = ban.0, "a client that is here is banned");
+        tracing::debug!(
+            client = client_id,
+            ?peer,
+            ban = ban.0,
+            "bans: connected client is banned; disconnecting"
+        );
         Some(ReasonCode::Banned)
     }
 
@@ -322,7 +330,7 @@ impl Access for Guard {
     }
 }
 
-/// An enhanced authentication that fails at its first step.
+/// Enhanced authentication that fails at its first step.
 struct Refusal(ReasonCode);
 
 impl Mechanism for Refusal {
@@ -339,7 +347,7 @@ impl std::fmt::Debug for ExtraLinks {
     }
 }
 
-/// What figures call SCRAM.
+/// Name of SCRAM in metrics.
 const SCRAM_LINK: &str = "scram";
 
 #[cfg(test)]

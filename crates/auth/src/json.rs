@@ -1,23 +1,23 @@
-//! JSON of others, read strictly: RFC 8259 (4), and for tokens RFC 7515 (4) and RFC 7519 (4), leave a choice on members that occur twice, and two readers that
-//! choose differently are an attack.
+//! Strict parser for JSON from other parties. RFC 8259 (4), and for tokens RFC 7515 (4) and RFC 7519 (4), do not define
+//! the meaning of repeated members. Two readers that choose differently make an attack possible.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// Reads an object, with nothing after it and no member twice, at any depth.
+/// Parses an object, with nothing after it and no repeated member at any depth.
 ///
 /// # Errors
-/// Anything else.
+/// Any other input.
 pub fn object(bytes: &[u8]) -> Result<Map<String, Value>, serde_json::Error> {
     match serde_json::from_slice::<Strict>(bytes)?.0 {
         Value::Object(members) => Ok(members),
-        _ => Err(serde_json::Error::custom("it is no JSON object")),
+        _ => Err(serde_json::Error::custom("it is not a JSON object")),
     }
 }
 
-/// A value in which no member occurs twice.
+/// Value without repeated members.
 struct Strict(Value);
 
 impl<'de> Deserialize<'de> for Strict {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_is_what_serde_json_reads() {
+    fn values_are_read_as_by_serde_json() {
         let text = r#"{"a":[1,-2,2.5,1e3,"x\u0000",true,null,{"b":{}}],"c":18446744073709551615}"#;
         assert_eq!(
             Value::Object(object(text.as_bytes()).unwrap()),
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn doubtful_documents_are_refused() {
+    fn ambiguous_documents_are_refused() {
         let deep = format!("{{\"a\":{}{}}}", "[".repeat(10_000), "]".repeat(10_000));
         for text in [
             r#"{"a":1,"a":1}"#,

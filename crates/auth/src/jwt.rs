@@ -1,8 +1,8 @@
-//! JSON Web Tokens (RFC 7519) in place of passwords: keys, verification, and what claims say of a client.
+//! JSON Web Tokens (RFC 7519) in place of passwords: keys, verification, and the claims about a client.
 //!
-//! [`JwtLink`] is the link of the chain; read it first. A token counts only when a key of the configuration signed it with an
-//! algorithm that the configuration allows: nothing in a token chooses a key outside, and nothing in it is believed before that.
-//! Keys behind a URL or in a JWK Set are kept by a thread of their own ([`jwks`]), never fetched on a reactor.
+//! [`JwtLink`] is the link of the chain; read it first. A token is accepted only when a configured key has signed it
+//! with an allowed algorithm. A token cannot name a key elsewhere, and none of its contents is trusted before
+//! verification. A separate thread maintains keys from a URL or a JWK Set ([`jwks`]); reactors never fetch them.
 
 mod algorithm;
 mod claims;

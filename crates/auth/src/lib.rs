@@ -1,11 +1,12 @@
-//! Who may connect and what they may do: password files, access rules, bans, and the threads that hash passwords.
+//! Access control: decides who may connect and what they may do, with password files, access rules, bans, and the
+//! threads that hash passwords.
 //!
-//! [`Guard`] answers the broker's questions ([`broker::access::Access`]); read it first. It reads mosquitto's
-//! password files (`$7$`) and ACL files as they are. `scram` is the one enhanced authentication. Which addresses may be open without any of this is not decided
-//! here but where the node is started.
+//! [`Guard`] answers the broker's requests ([`broker::access::Access`]); read it first. It reads mosquitto's password
+//! files (`$7$`) and ACL files as they are. `scram` is the one enhanced authentication. The node's start decides which
+//! addresses may be open without access control, not this crate.
 //!
-//! **Invariant:** a question on a reactor is answered from memory, without a password hash and without waiting for
-//! one. **Invariant:** what cannot be decided is refused.
+//! **Invariant:** a request on a reactor is answered from memory, without computing a password hash and without waiting
+//! for one. **Invariant:** access that cannot be decided is refused.
 
 #![forbid(unsafe_code)]
 

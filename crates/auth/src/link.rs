@@ -1,4 +1,4 @@
-//! One link of the authentication chain, and what it is asked.
+//! Link of the authentication chain.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,122 +9,127 @@ use zeroize::Zeroize;
 
 use crate::password_hash::ScramKeys;
 
-/// What a link says of a client.
+/// Answer of a link about a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     Admit(Box<Admission>),
-    /// It knows the client, and this is wrong: nobody else is asked.
+    /// The link knows the client, and the credentials are wrong: no other link is asked.
     Refuse(ReasonCode),
-    /// Not a client of this link: the next one is asked.
+    /// The client is unknown to this link: the next one is asked.
     NotMine,
-    /// It could not find out, for this reason: the client is refused (fail closed), or the next link is asked where the operator
-    /// said so.
+    /// The link failed, for this reason. The client is refused (fail closed), or the next link is asked if the operator
+    /// has configured that.
     Failed(String),
 }
 
-/// A way to authenticate.
+/// Way to authenticate.
 pub trait Link: Send + Sync {
-    /// As in `auth.chain` and in figures.
+    /// Name in `auth.chain` and in metrics.
     fn name(&self) -> &'static str;
 
-    /// What is known without work. On a reactor: takes microseconds, and waits for nobody. `None`: [`Self::work`] has to find out.
+    /// Returns the answer if it needs no work. Called on a reactor: takes microseconds and never waits. `None`:
+    /// [`Self::work`] has to decide.
     fn check_immediately(&self, credentials: Credentials<'_>) -> Option<Outcome>;
 
-    /// Finds out, on a thread where it may take its time, up to the link's own time-out.
+    /// Decides, on a thread where it may take time, up to the link's own timeout.
     fn work(&self, attempt: &Attempt) -> Outcome;
 
-    /// Whose threads do [`Self::work`].
+    /// Returns the threads that run [`Self::work`].
     fn threads(&self) -> Threads {
         Threads::Network
     }
 
-    /// Whether trying often gets in at last. One that cannot be guessed is asked even while an address or a user name backs off.
+    /// Returns whether repeated attempts can succeed. A link that cannot be guessed is asked even while an address or a
+    /// user name backs off.
     fn guessable(&self) -> bool {
         true
     }
 
-    /// On what an answer of [`Self::work`] depends, as successes are remembered for a while. On a reactor, like [`Self::check_immediately`].
+    /// Returns the inputs of an answer of [`Self::work`], because successes are remembered for a while. Called on a
+    /// reactor, like [`Self::check_immediately`].
     fn cache_key(&self, _: Credentials<'_>) -> CacheKey {
         CacheKey::Everything
     }
 
-    /// Takes as long as [`Self::work`] does for a client it knows, and ends in no in any case. Asked when no link knows the client, so
-    /// that the time to the answer does not tell who is known. Whether there is anything to do is known at once.
+    /// Returns work that takes as long as [`Self::work`] for a known client, and is never successful. It runs when no
+    /// link knows the client, so that the response time does not reveal who is known. Whether there is such work is
+    /// known at once.
     fn decoy(&self) -> Option<&dyn Decoy> {
         None
     }
 
-    /// Whether it is there and knows nobody, so that it is no way to authenticate until somebody is added. Asked of links that
-    /// `auth.chain` does not name; one that is named is always a way.
+    /// Returns whether the link has no users, so that it is no way to authenticate until one is added. Only used for
+    /// links that `auth.chain` does not name; a named link always is a way.
     fn is_idle(&self) -> bool {
         false
     }
 
-    /// Grows when a [`Validity`](broker::access::Validity) that it gave has ended.
+    /// Returns a number that grows when a [`Validity`](broker::access::Validity) of this link has ended.
     fn revocations(&self) -> u64 {
         0
     }
 
-    /// A run of an Authentication Method of its own; `None` when it has none of this name. On a reactor: it never waits.
+    /// Returns a run of an Authentication Method of this link; `None` when it has none of this name. Called on a
+    /// reactor: never waits.
     fn mechanism(self: Arc<Self>, _method: &str, _: Credentials<'_>) -> Option<Box<dyn Mechanism>> {
         None
     }
 
-    /// Its users' keys for SCRAM, when it can have any.
+    /// Returns the SCRAM keys of its users, if it can have any.
     fn scram(&self) -> Option<&dyn ScramSource> {
         None
     }
 }
 
-/// Work in vain.
+/// Work without a result.
 pub trait Decoy {
-    /// On the threads of the link.
+    /// Runs the work, on the threads of the link.
     fn work(&self, attempt: &Attempt);
 }
 
-/// A bounded pool of threads.
+/// Bounded pool of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
-    /// As many as CPUs allow: `auth.workers`.
+    /// Threads for computation, as many as the CPUs can use: `auth.workers`.
     Hashing,
-    /// Many, that wait for others most of the time: `auth.network_workers`.
+    /// Many threads, which mostly wait for servers: `auth.network_workers`.
     Network,
 }
 
-/// On what a success depends; it is remembered as long as this stays the same.
+/// Inputs of a success. It is remembered as long as they stay the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CacheKey {
-    /// Not remembered.
+    /// The success is not remembered.
     Nothing,
-    /// User name, password, certificate, and these bytes: what is stored of the user (empty when there is none).
+    /// User name, password, certificate, and these bytes: the stored data of the user (empty when there is none).
     Password(Vec<u8>),
-    /// All of [`Credentials`], as what another server goes by is not known.
+    /// All of [`Credentials`], because another server may use any of them.
     Everything,
 }
 
 /// Users who can log in by SCRAM-SHA-256.
 pub trait ScramSource {
-    /// Whether there is any.
+    /// Returns whether there are any.
     fn has_scram(&self) -> bool;
 
     fn scram(&self, username: &str) -> ScramRecord;
 
-    /// Keys for a user that there is not, or who cannot use SCRAM: always the same for a name, of the kind that others have, and
-    /// good for nothing. `None` when nobody here can use SCRAM.
+    /// Returns keys for a user that does not exist or cannot use SCRAM. They are constant for a name, similar to those
+    /// of other users, and never valid. `None` when no user of this source can use SCRAM.
     fn decoy_keys(&self, username: &str) -> Option<ScramKeys>;
 
-    /// As what this user is let in.
+    /// Returns the admission of this user.
     fn admission(&self, _username: &str) -> Admission {
         Admission::default()
     }
 }
 
-/// What a source knows of a user.
+/// Record of a user in a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScramRecord {
-    /// No user of this source: the next one is asked.
+    /// The user is unknown to this source: the next one is asked.
     UnknownUser,
-    /// A user who cannot use SCRAM.
+    /// The user cannot use SCRAM.
     NoScramKeys,
     Keys(ScramKeys),
 }
@@ -172,7 +177,7 @@ impl Drop for Attempt {
     }
 }
 
-/// Without the password.
+/// Shows everything but the password.
 impl std::fmt::Debug for Attempt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Attempt")

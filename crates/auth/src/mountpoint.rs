@@ -1,11 +1,11 @@
-//! The mountpoint of a client: what comes before its topics, made from what is known of it.
+//! Mountpoint of a client: the prefix of its topics, built from its names.
 
 use std::fmt;
 
 use broker::access::{Credentials, Principal};
 use settings::{Invalid, Raw, Value};
 
-/// Text with places for what is known of a client. Checked when read.
+/// Text with placeholders for the names of a client. Checked when it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     text: Box<str>,
@@ -22,12 +22,12 @@ enum Part {
     Attribute(Box<str>),
 }
 
-/// Why a client cannot have its mountpoint, and so cannot connect.
+/// Reason why a mountpoint is invalid, so that the client cannot connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MountpointError {
-    /// The place, as the template writes it.
+    /// The placeholder without a value, as the template writes it.
     Empty(String),
-    /// A value that would reach into the topics of others.
+    /// The value could match topics of others.
     Unfit { part: String, value: String },
 }
 
@@ -37,8 +37,8 @@ impl fmt::Display for MountpointError {
             Self::Empty(part) => write!(f, "its {part} is empty, and `auth.mountpoint` needs it"),
             Self::Unfit { part, value } => write!(
                 f,
-                "its {part} is {value:?}, which would reach into the topics of others: no level of a mountpoint is empty, has `+`, `#` or NUL, \
-                 or begins with `$`, and no value has `/`"
+                "its {part} is {value:?}, which could match topics of others: no level of a mountpoint may be empty, contain `+`, `#` or NUL, \
+                 or begin with `$`, and no value may contain `/`"
             ),
         }
     }
@@ -58,7 +58,7 @@ impl Template {
                 "listener" => Part::Listener,
                 _ => match name.strip_prefix("attribute.") {
                     Some(attribute) if !attribute.is_empty() => Part::Attribute(attribute.into()),
-                    _ => return Err("a place is not known"),
+                    _ => return Err("a placeholder is unknown"),
                 },
             });
             rest = after;
@@ -66,7 +66,7 @@ impl Template {
         parts.push(Part::Text(rest.into()));
         parts.retain(|part| *part != Part::Text("".into()));
         if text.contains(['+', '#', '\0']) || text.replace("${", "").contains('$') {
-            return Err("`+`, `#`, NUL and `$` stand for nothing");
+            return Err("`+`, `#`, NUL and `$` are not allowed");
         }
         let levels = text.strip_suffix('/').ok_or("it does not end with `/`")?;
         if levels.split('/').any(str::is_empty) {
@@ -75,10 +75,10 @@ impl Template {
         Ok(Self { text: text.into(), parts })
     }
 
-    /// The mountpoint of this client.
+    /// Returns the mountpoint of this client.
     ///
     /// # Errors
-    /// What of the client is unfit.
+    /// The value that is invalid.
     pub fn fill(
         &self,
         credentials: &Credentials<'_>,
@@ -115,10 +115,10 @@ impl Template {
     }
 }
 
-/// A mountpoint that a user or a token brought, with the `/` at its end.
+/// Returns the mountpoint of a user or a token, with a `/` at its end.
 ///
 /// # Errors
-/// When it is unfit.
+/// The mountpoint is invalid.
 pub fn check(mountpoint: &str) -> Result<Box<str>, MountpointError> {
     let levels = mountpoint.strip_suffix('/').unwrap_or(mountpoint);
     if !levels.split('/').all(is_level) {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_filled() {
+    fn placeholders_are_replaced() {
         assert_eq!(fill("t/${username}/", "alice", &[]).unwrap(), "t/alice/");
         assert_eq!(
             fill("${listener}/x-${clientid}/${attribute.org}/", "a", &[("org", "acme")]).unwrap(),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_reach_into_the_topics_of_others_is_refused() {
+    fn values_that_could_match_topics_of_others_are_refused() {
         for name in ["", "+", "#", "a+", "a\0", "$SYS", "victim/x", "/"] {
             assert!(fill("t/${username}/", name, &[]).is_err(), "{name:?}");
         }
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mountpoint_of_its_own_is_checked_too() {
+    fn the_mountpoint_of_a_user_is_checked_too() {
         assert_eq!(&*check("acme/works").unwrap(), "acme/works/");
         assert_eq!(&*check("acme/").unwrap(), "acme/");
         for wrong in ["", "/", "a//b", "a/+/", "#", "$share/x", "a/$x"] {

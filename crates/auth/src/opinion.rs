@@ -1,14 +1,16 @@
-//! What one source of authorisation says of a question.
+//! Answer of one source of authorisation.
 
-/// An answer of one source; the sources are asked in their order until one of them has an opinion.
+/// Answer of one source. The sources are asked in order until one has an opinion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opinion {
     Allow,
     Deny,
-    /// It does not speak of this: the next source is asked.
+    /// No rule of the source applies: the next source is asked.
     None,
-    /// It has to find out first: it took a [`RetryAuthorize`](broker::access::RetryAuthorize), which is dropped when it knows.
+    /// The answer is pending. The source has taken a [`RetryAuthorize`](broker::access::RetryAuthorize), and drops it
+    /// when the answer is known.
     Later,
-    /// It could not find out: the question is refused (fail closed), or the next source is asked where the operator said so.
+    /// The source failed: access is refused (fail closed), or the next source is asked if the operator has configured
+    /// that.
     Failed,
 }

@@ -211,9 +211,9 @@ fn messages_of_a_granted_subscription_are_delivered_unless_a_rule_denies_them() 
     // Without the service among the sources, rules have to allow it.
     let files = ruled("unasked").http(Opinion::None).order(&names[1..]);
     assert_eq!(receive(&files, "c"), NO);
-/// The `always` rule grants subscriptions without asking, and the ACL file decides about deliveries.
+}
 
-/// Under `always`, a subscription is granted without asking, and the ACL file decides about deliveries.
+/// The `always` rule grants subscriptions without asking, and the ACL file decides about deliveries.
 #[test]
 fn the_acl_file_decides_about_deliveries_when_every_subscription_is_granted() {
     let mut files = Files::new("always").acl("user alice\ntopic read a\n").http(Opinion::Deny);

@@ -153,7 +153,9 @@ impl std::fmt::Display for BansImportError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::File(error) => error.fmt(f),
-            Self::ConfigStore(error) => write!(f, "the configuration store does not accept the bans of {FILE}: {error}"),
+            Self::ConfigStore(error) => {
+                write!(f, "the configuration store does not accept the bans of {FILE}: {error}")
+            }
             Self::Rename { path, error } => {
                 write!(f, "{} is imported and cannot be renamed: {error}; move it away", path.display())
             }

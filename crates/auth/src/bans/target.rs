@@ -75,7 +75,10 @@ impl fmt::Display for ValueError {
             Self::Everybody => {
                 f.write_str("`*` alone would ban every client; put at least one character in front of it")
             }
-            Self::Long => write!(f, "the value has more than {VALUE_MAX} bytes; ban a prefix of it, with `*` at the end"),
+            Self::Long => write!(
+                f,
+                "the value has more than {VALUE_MAX} bytes; ban a prefix of it, with `*` at the end"
+            ),
             Self::Net(error) => error.fmt(f),
         }
     }

@@ -108,11 +108,7 @@ impl ChainProgress {
             Outcome::NotMine => None,
             Outcome::Failed(why) => {
                 if member.counters.may_log_failure(Instant::now()) {
-                    tracing::warn!(
-                        link = member.link.name(),
-                        why,
-                        "authentication: link failed"
-                    );
+                    tracing::warn!(link = member.link.name(), why, "authentication: link failed");
                 }
                 self.failed = true;
                 match policy.on_failure {

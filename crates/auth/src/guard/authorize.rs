@@ -1,4 +1,4 @@
-//! What operators and the node itself tell the guard about authorisation, and ask it.
+//! Authorisation functions of the guard for operators and for the node itself.
 
 use std::sync::atomic::Ordering;
 
@@ -10,19 +10,19 @@ use crate::rules::RuleSet;
 use crate::web::HttpServices;
 
 impl Guard {
-    /// The rules of the database from now on. Subscriptions are checked again.
+    /// Replaces the rules of the database. Subscriptions are checked again.
     pub fn set_database_rules(&self, rules: RuleSet) {
         self.authority.set_database(rules);
         self.rules_changed();
     }
 
-    /// The HTTP service that is asked from now on.
+    /// Replaces the HTTP service that is a source of authorisation.
     pub fn set_http_source(&self, source: Option<Box<dyn Source>>) {
         self.authority.set_http(source);
         self.rules_changed();
     }
 
-    /// The HTTP services that are asked from now on: as a source of authorisation. Once.
+    /// Sets the HTTP services; the ACL service is a source of authorisation. Must be called once.
     pub fn set_http_services(&self, services: HttpServices) {
         let source = services.acl().map(|acl| Box::new(acl.clone()) as Box<dyn Source>);
         if self.services.set(services).is_ok() {
@@ -30,22 +30,23 @@ impl Guard {
         }
     }
 
-    /// Those that were set; none before.
+    /// Returns the HTTP services; none before they are set.
     pub fn http_services(&self) -> &HttpServices {
         self.services.get().unwrap_or(&HttpServices::NONE)
     }
 
     fn rules_changed(&self) {
-        // After the change: whoever sees the new number meets the new rules.
+        // Incremented after the change: a thread that sees the new number also sees the new rules.
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// What a client may do, and who says so. Counts nothing. The topic of [`Action::Subscribe`] is a Topic Filter without a share name.
+    /// Explains whether a client may do something, and the deciding rule. Counts nothing. The topic of
+    /// [`Action::Subscribe`] is a Topic Filter without a share name.
     pub fn explain(&self, identity: Identity<'_>, action: Action, topic: &str) -> Explanation {
         self.authority.explain(&self.shared.policy.load().sources, identity, action, topic)
     }
 
-    /// What was decided so far, by whom.
+    /// Returns the number of decisions of each decider.
     pub fn decisions(&self) -> impl Iterator<Item = DecisionFigures> {
         self.authority.figures().into_iter()
     }

@@ -1,37 +1,37 @@
-//! What happened at the door.
+//! Counters of authentication.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::chain::LinkFigures;
 
-/// What happened so far.
+/// Number of clients by the result of their authentication.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Clients that a link or SCRAM let in.
+    /// Clients that a link or SCRAM admitted.
     pub accepted: u64,
-    /// Clients that were let in as they had been a short while ago.
+    /// Clients that were admitted because a recent success is remembered.
     pub remembered: u64,
-    /// Clients that a link or SCRAM refused, or that none knew.
+    /// Clients that a link or SCRAM refused, or that no link knew.
     pub refused: u64,
-    /// Clients that were sent away because too many waited.
+    /// Clients that were refused because too many waited.
     pub busy: u64,
-    /// Clients that showed nothing and were refused.
+    /// Clients without credentials that were refused.
     pub anonymous_refused: u64,
-    /// Clients that were refused because of a ban, whatever else they had.
+    /// Clients that were refused because of a ban, whatever their credentials.
     pub banned: u64,
-    /// Clients that were refused because a link could not find out.
+    /// Clients that were refused because a link failed.
     pub failed: u64,
-    /// Clients that were refused because their time was out.
+    /// Clients that were refused because their time was over.
     pub timed_out: u64,
-    /// Clients that were refused unchecked, after too many wrong logins.
+    /// Clients that were refused without a check, after too many wrong logins.
     pub backed_off: u64,
     /// Clients that were refused because they, or their address, connect too often.
     pub rate_limited: u64,
-    /// Clients that were right, and refused as they cannot have their mountpoint.
+    /// Clients with correct credentials that were refused because their mountpoint is invalid.
     pub mountpoint_refused: u64,
-    /// Of `accepted`, those by SCRAM.
+    /// Part of `accepted` that SCRAM admitted.
     pub scram_accepted: u64,
-    /// Of `refused`, those by SCRAM.
+    /// Part of `refused` that SCRAM refused.
     pub scram_refused: u64,
 }
 

@@ -1,4 +1,4 @@
-//! An enhanced authentication that a link of the chain offers.
+//! Enhanced authentication that a link of the chain offers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +11,8 @@ use super::shared::Shared;
 use crate::chain::{LinkCounters, Member};
 use crate::link::Attempt;
 
-/// The link's own exchange. It is counted, and held against back-off, as a CONNECT that the link decides; whom it lets in is held
-/// against bans and gets its mountpoint like everybody else.
+/// The link's exchange. Like a CONNECT that the link decides, it is counted and subject to back-off. An admitted client
+/// is checked against bans and gets its mountpoint, like every other.
 pub struct LinkMethod {
     shared: Arc<Shared>,
     counters: Arc<LinkCounters>,
@@ -22,7 +22,7 @@ pub struct LinkMethod {
 }
 
 impl LinkMethod {
-    /// `None` when the link has no such method.
+    /// Returns the exchange; `None` when the link has no such method.
     pub fn of(
         shared: &Arc<Shared>,
         member: &Member,
@@ -72,7 +72,7 @@ impl Mechanism for LinkMethod {
                         count(&self.shared.counters().accepted);
                         Step::Success(last, admission)
                     }
-                    // Counted where it was found.
+                    // Counted where the failure was found.
                     Err(reason) => Step::Failure(reason),
                 }
             }

@@ -1,4 +1,4 @@
-//! What settings and files say, read together so that no client meets old users with new rules.
+//! Settings and files, read together, so that no client is checked against old users with new rules.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::mountpoint::Template;
 use crate::password_file::PasswordFile;
 use crate::settings::{Auth, OnFailure};
 
-/// What is in force.
+/// Settings in force, with their files and links.
 #[derive(Debug)]
 pub struct Policy {
     pub chain: Chain,
@@ -26,20 +26,20 @@ pub struct Policy {
     pub mountpoint: Option<Template>,
     pub sources: Sources,
     anonymous: Option<bool>,
-    /// Whether `auth.chain` says which links there are.
+    /// True when `auth.chain` names the links.
     is_named: bool,
     anonymous_listeners: ListenerNames,
 }
 
-/// Why a policy cannot be had. What was in force stays.
+/// Reason why a policy cannot be read. The policy in force stays.
 #[derive(Debug)]
 pub enum PolicyError {
     File(FileError),
-    /// A link that the chain names and that is not configured.
+    /// The chain names a link that is not configured.
     NotConfigured(LinkName),
-    /// A link that cannot be made, and why.
+    /// A link cannot be created, for this reason.
     Link(LinkName, String),
-    /// Its threads cannot be started.
+    /// The threads of a link cannot be started.
     Threads(std::io::Error),
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for PolicyError {
 }
 
 impl PolicyError {
-    /// Says the same without a word of the files, for callers who may name files and not read them.
+    /// Returns the message without any contents of the files, for callers who may name files and not read them.
     pub fn without_contents(&self) -> String {
         match self {
             Self::File(error) => error.without_contents(),
@@ -78,7 +78,7 @@ impl From<FileError> for PolicyError {
 }
 
 impl Policy {
-    /// `extra_links` are links that do not come from settings.
+    /// Reads settings and files. `extra_links` are links that do not come from settings.
     pub fn read(
         settings: &Auth,
         extra_links: &[Arc<dyn Link>],
@@ -100,9 +100,10 @@ impl Policy {
         })
     }
 
-    /// Whether this client may come in without having shown who it is.
+    /// Returns whether this client may connect without credentials.
     pub fn admits_anonymous(&self, credentials: &Credentials<'_>) -> bool {
-        // A name or a password that no link knows is wrong, not anonymous. Without links it proves nothing, so it is as good as none.
+        // A name or a password that no link knows is wrong, not anonymous. Without links it proves nothing and is
+        // ignored.
         let has_no_credentials = credentials.username.is_none() && credentials.password.is_none();
         let is_open_here =
             || self.anonymous_listeners.0.iter().any(|listener| **listener == *credentials.listener);
@@ -111,12 +112,13 @@ impl Policy {
         (has_no_credentials || has_no_method) && (is_open() || is_open_here())
     }
 
-    /// Whether there is no way to authenticate. A database without users is none before its first one.
+    /// Returns whether there is no way to authenticate. A database without users is none until its first user.
     fn has_no_method(&self) -> bool {
         self.chain.is_empty() || !self.is_named && self.chain.links().all(|link| link.is_idle())
     }
 
-    /// Whether clients come in without a login only because the user database has nobody: its first user ends that.
+    /// Returns whether clients may connect without a login only because the user database is empty. The first user ends
+    /// that.
     pub fn is_open_until_first_user(&self) -> bool {
         let is_unset = self.anonymous.is_none() && self.anonymous_listeners.0.is_empty();
         is_unset && !self.chain.is_empty() && self.has_no_method()
@@ -127,7 +129,7 @@ impl Policy {
     }
 }
 
-/// The links of the chain, in order.
+/// Returns the links of the chain, in order.
 fn links(settings: &Auth, extra_links: &[Arc<dyn Link>]) -> Result<Vec<Arc<dyn Link>>, PolicyError> {
     let mut links = Vec::new();
     match &settings.chain {
@@ -147,7 +149,7 @@ fn links(settings: &Auth, extra_links: &[Arc<dyn Link>]) -> Result<Vec<Arc<dyn L
     Ok(links)
 }
 
-/// `None` when it is not configured.
+/// Returns the link; `None` when it is not configured.
 fn link(
     name: LinkName,
     settings: &Auth,
@@ -174,8 +176,8 @@ fn password_file(settings: &Auth) -> Result<Option<PasswordFile>, FileError> {
     if file.has_scram() && !file.stores_decoy_key() {
         tracing::warn!(
             file = %path.display(),
-            "made-up salts for users that there are not change at each start and reload, which tells them from \
-             others; `meridian passwd --scram` writes a line that keeps them"
+            "the salts sent for unknown users change at each start and reload, which reveals that they are unknown; \
+             `meridian passwd --scram` writes a line that keeps the salts constant"
         );
     }
     let weak = file.weak_users();
@@ -183,7 +185,7 @@ fn password_file(settings: &Auth) -> Result<Option<PasswordFile>, FileError> {
         tracing::warn!(
             file = %path.display(),
             users = weak,
-            "passwords of old mosquitto ($6$) are hashed so fast that a stolen file gives them away; set them anew with `meridian passwd`"
+            "passwords of old mosquitto ($6$) are hashed so fast that a stolen file reveals them; set them again with `meridian passwd`"
         );
     }
     Ok(Some(file))

@@ -1,4 +1,4 @@
-//! SCRAM-SHA-256 as an enhanced authentication of MQTT 5.0: an exchange, and what the node knows.
+//! SCRAM-SHA-256 as an enhanced authentication of MQTT 5.0, with the users of a node.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ pub struct Scram {
     shared: Arc<Shared>,
     counters: Arc<LinkCounters>,
     attempt: Attempt,
-    /// Of the first message, once there was one.
+    /// User name of the first message, once there was one.
     username: Box<str>,
     nonce: String,
     challenge: Option<Challenge>,
@@ -26,7 +26,7 @@ pub struct Scram {
 
 impl Scram {
     /// # Errors
-    /// When the system has no random bytes.
+    /// The system provides no random bytes.
     pub fn new(
         shared: Arc<Shared>,
         counters: Arc<LinkCounters>,
@@ -34,19 +34,20 @@ impl Scram {
     ) -> Result<Self, getrandom::Error> {
         let mut nonce = [0; NONCE_LEN];
         getrandom::fill(&mut nonce)?;
-        // CONNECT's password, if any, is nothing to this exchange.
+        // A password in CONNECT is not part of this exchange.
         let attempt = Attempt::of(Credentials { password: None, ..credentials });
         let (username, nonce) = (Box::default(), Base64::encode_string(&nonce));
         Ok(Self { shared, counters, attempt, username, nonce, challenge: None })
     }
 
-    /// The client as whom it says it is.
+    /// Returns the credentials, with the user name that the client claims.
     fn credentials(&self) -> Credentials<'_> {
         let username = (!self.username.is_empty()).then_some(&*self.username);
         Credentials { username: username.or(self.attempt.username.as_deref()), ..self.attempt.credentials() }
     }
 
-    /// The user as the sources in force know it, not the one of when the exchange began, and as what it is let in.
+    /// Returns the user as the sources in force know it now, with its admission. It may differ from the user at the
+    /// start of the exchange.
     fn user(&self) -> Option<(ScramUser, Admission)> {
         let policy = self.shared.policy();
         let (user, source) = user_of(policy.scram_sources(), &self.username)?;
@@ -56,12 +57,12 @@ impl Scram {
 
     fn first(&mut self, data: &[u8]) -> Result<Vec<u8>, Refusal> {
         let first = ClientFirst::parse(data)?;
-        // Nobody proves to be one user and acts as another.
+        // A client must not prove one user name and act under another.
         if self.attempt.username.as_deref().is_some_and(|username| username != first.username) {
             return Err(Refusal::OtherName);
         }
         self.username = first.username.as_str().into();
-        // CONNECT alone may not have said who it is.
+        // CONNECT may not have contained the user name.
         if self.shared.is_banned(&self.credentials()) {
             return Err(Refusal::After(ReasonCode::Banned));
         }
@@ -93,7 +94,7 @@ impl Scram {
         let (client, peer) = (&*self.attempt.client_id, self.attempt.peer);
         tracing::debug!(client, ?peer, ?refusal, "{METHOD} refused");
         let reason = match refusal {
-            // Counted where it was found.
+            // Counted where the failure was found.
             Refusal::After(reason) => return Step::Failure(reason),
             Refusal::Failure(Failure::Malformed) => ReasonCode::ProtocolError,
             // Not 0x86, which DISCONNECT does not have.
@@ -133,7 +134,7 @@ enum Refusal {
     Failure(Failure),
     /// CONNECT has another user name than the exchange.
     OtherName,
-    /// Not for what it said.
+    /// Refused for a reason after a correct proof, such as a ban.
     After(ReasonCode),
 }
 
@@ -143,5 +144,5 @@ impl From<Failure> for Refusal {
     }
 }
 
-/// Bytes of randomness; as text a third longer.
+/// Size of the random part in bytes. As text it is a third longer.
 const NONCE_LEN: usize = 18;

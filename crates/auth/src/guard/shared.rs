@@ -1,4 +1,4 @@
-//! What the guard, the threads and the exchanges share, and the end of every authentication.
+//! State that the guard, the threads and the exchanges share, and the last step of every authentication.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::mountpoint::{self, MountpointError};
 use crate::protection::Protection;
 use crate::recent::Recent;
 
-/// What the guard, the threads and the exchanges share.
+/// State that the guard, the threads and the exchanges share.
 #[derive(Debug)]
 pub struct Shared {
     pub(super) policy: ArcSwap<Policy>,
@@ -30,19 +30,19 @@ pub struct Shared {
     pub(super) counters: Counters,
 }
 
-/// What the chain says of a client.
+/// Decision of the chain about a client.
 #[derive(Debug)]
 pub enum Decision {
     Admit(Box<Admission>),
-    /// Admitted as it was a short while ago.
+    /// Admitted because a recent success is remembered.
     Remembered(Box<Admission>),
-    /// A link knows the client, and this is wrong.
+    /// A link knows the client, and its credentials are wrong.
     Refuse(ReasonCode),
     /// No link knows the client.
     Unknown,
-    /// A link could not find out.
+    /// A link failed.
     Failed,
-    /// After too many wrong logins it was not asked.
+    /// No link was asked, after too many wrong logins.
     BacksOff,
 }
 
@@ -71,7 +71,7 @@ impl Shared {
         &self.counters
     }
 
-    /// The answer to a client of which this was found out.
+    /// Returns the answer to a client for a decision of the chain.
     pub fn conclude(&self, policy: &Policy, credentials: &Credentials<'_>, decision: Decision) -> AuthResult {
         let counters = &self.counters;
         let (counter, admission) = match decision {
@@ -117,7 +117,7 @@ impl Shared {
             client = credentials.client_id,
             username = credentials.username,
             peer = ?credentials.peer,
-            "a client is refused"
+            "authentication: client refused"
         );
         if matches!(reason, ReasonCode::BadUserNameOrPassword | ReasonCode::NotAuthorized) {
             self.protection.failed(credentials, Instant::now());
@@ -125,9 +125,11 @@ impl Shared {
         AuthResult::Deny(allowed_reason_code(reason))
     }
 
-    /// What holds for whoever is let in, by whatever means. The admission with everything that the node adds.
+    /// Applies the checks for every admitted client, however it authenticated. Returns the admission with the additions
+    /// of the node.
     ///
     /// # Errors
+    /// The Reason Code, when the client is refused after all.
     /// With the Reason Code, when the client cannot come in after all.
     pub fn admit(
         &self,
@@ -156,7 +158,7 @@ impl Shared {
                 tracing::warn!(
                     client = effective.client_id,
                     username = effective.username,
-                    "a client is refused: {error}"
+                    "authentication: client refused; {error}"
                 );
                 ReasonCode::NotAuthorized
             })?;
@@ -170,12 +172,17 @@ impl Shared {
         Ok(admission)
     }
 
-    /// Whether a ban in force means this client, which is counted then.
+    /// Returns whether a ban in force applies to this client, and counts the ban.
     pub fn is_banned(&self, credentials: &Credentials<'_>) -> bool {
         let Credentials { client_id, username, peer, .. } = *credentials;
         let Some(ban) = self.bans.find(client_id, username, peer, SystemTime::now) else { return false };
         count(&self.counters.banned);
-        tracing::debug!(client = client_id, ?peer, ban = ban.0, "a banned client is refused");
+        tracing::debug!(
+            client = client_id,
+            ?peer,
+            ban = ban.0,
+            "authentication: client refused because of a ban"
+        );
         true
     }
 }
@@ -188,7 +195,7 @@ fn verdict(admission: Box<Admission>) -> AuthResult {
     if *admission == Admission::default() { AuthResult::Allow } else { AuthResult::Admit(admission) }
 }
 
-/// The Reason Codes that [`AuthResult::Deny`] takes.
+/// Returns a Reason Code that [`AuthResult::Deny`] accepts.
 fn allowed_reason_code(reason: ReasonCode) -> ReasonCode {
     match reason {
         ReasonCode::BadUserNameOrPassword
@@ -202,7 +209,7 @@ fn allowed_reason_code(reason: ReasonCode) -> ReasonCode {
     }
 }
 
-/// The principal with its mountpoint; `None` when there is nothing to change.
+/// Returns the principal with its mountpoint; `None` when nothing changes.
 fn with_mountpoint(
     policy: &Policy,
     credentials: &Credentials<'_>,
@@ -230,7 +237,7 @@ fn with_mountpoint(
     })))
 }
 
-/// The grants of another principal, which may be remembered and in use elsewhere.
+/// Grants of another principal, which may be remembered and used elsewhere.
 struct SharedGrants(Arc<Principal>);
 
 impl Grants for SharedGrants {

@@ -75,7 +75,7 @@ fn ask(
     let credentials = Credentials { client_id: "c", username, password, ..Default::default() };
     let immediate = guard.authenticate(credentials, &mut || {
         let send = send.clone();
-        // A test that has seen enough has dropped the receiver.
+        // A test that has finished has dropped the receiver.
         AuthReply::new(move |verdict| {
             let _ = send.send(verdict);
         })
@@ -93,7 +93,7 @@ fn may(guard: &Guard, identity: Identity<'_>, action: Action) -> bool {
 }
 
 #[test]
-fn without_files_everybody_may_do_everything() {
+fn without_files_every_client_may_do_everything() {
     let files = Files::new("open");
     let guard = files.open();
     assert_eq!(ask(&guard, None, None).0, Some(AuthResult::Allow));
@@ -102,10 +102,10 @@ fn without_files_everybody_may_do_everything() {
     assert_eq!(ask(&files.anonymous(false).open(), Some("x"), Some("y")).0, Some(NOT_AUTHORIZED));
 }
 
-/// As with API keys: the first one closes the door, and the last one opens it.
-/// By which WebSocket listeners go when a web page comes.
+/// The first user makes a login necessary, and removing the last one ends that, as with API keys. WebSocket listeners
+/// use this for requests of web pages.
 #[test]
-fn a_listener_says_whether_it_lets_in_without_a_login() {
+fn a_listener_reports_whether_it_accepts_clients_without_a_login() {
     assert!(Guard::open(&Auth::default()).unwrap().allows_anonymous("a"));
     let files = Files::new("listener-open").users(USERS);
     assert!(!files.open().allows_anonymous("a"));
@@ -117,7 +117,7 @@ fn a_listener_says_whether_it_lets_in_without_a_login() {
 }
 
 #[test]
-fn a_node_says_whether_the_first_rule_ends_that_everything_is_allowed() {
+fn a_node_reports_that_everything_is_allowed_until_the_first_rule() {
     use crate::rules::RuleSet;
     use crate::settings::NoMatch;
     let files = Files::new("first-rule");
@@ -130,12 +130,12 @@ fn a_node_says_whether_the_first_rule_ends_that_everything_is_allowed() {
     assert!(guard.is_open_until_first_rule());
     for no_match in [NoMatch::Allow, NoMatch::Deny] {
         let said = open(&Auth { no_match: Some(no_match), ..files.settings.clone() });
-        assert!(!said.is_open_until_first_rule(), "what is said stays as it is");
+        assert!(!said.is_open_until_first_rule(), "a configured value stays");
     }
 }
 
 #[test]
-fn a_database_is_a_way_to_authenticate_from_its_first_user_on() {
+fn an_empty_user_database_is_no_way_to_authenticate() {
     use crate::users::{Connected, UserRecord, Users, hash_password};
     let files = Files::new("database");
     let users = Arc::new(Users::in_memory(10).unwrap());
@@ -147,13 +147,13 @@ fn a_database_is_a_way_to_authenticate_from_its_first_user_on() {
     assert!(guard.is_open_until_first_user());
     for allowed in [true, false] {
         let said = open(&Auth { allow_anonymous: Some(allowed), ..files.settings.clone() });
-        assert!(!said.is_open_until_first_user(), "what is said stays as it is");
+        assert!(!said.is_open_until_first_user(), "a configured value stays");
     }
     let named = open(&Auth { chain: Some(ChainNames(vec![LinkName::Users])), ..files.settings.clone() });
     assert_eq!(
         ask(&named, None, None).0,
         Some(NOT_AUTHORIZED),
-        "one that is named is a way without users too"
+        "a named link is a way to authenticate even without users"
     );
     assert!(!named.is_open_until_first_user());
     let (hash, _) = hash_password("secret", None).unwrap();
@@ -169,7 +169,7 @@ fn a_database_is_a_way_to_authenticate_from_its_first_user_on() {
     let before = guard.revocations();
     users.change("alice", Connected::Close, |record| UserRecord { enabled: false, ..record }).unwrap();
     assert_eq!(guard.revocations(), before + 1);
-    assert_eq!(login(&guard, "alice", "secret"), BAD, "what was remembered is forgotten");
+    assert_eq!(login(&guard, "alice", "secret"), BAD, "remembered successes are forgotten");
     users.remove("alice", Connected::Close).unwrap();
     assert_eq!(ask(&guard, None, None).0, Some(AuthResult::Allow));
 }
@@ -187,7 +187,7 @@ fn users_of_mosquitto_log_in_with_their_password() {
 }
 
 #[test]
-fn with_a_password_file_clients_need_a_name_unless_said_otherwise() {
+fn with_a_password_file_clients_need_a_name_by_default() {
     let files = Files::new("anonymous").users(USERS);
     let guard = files.open();
     assert_eq!(ask(&guard, None, None).0, Some(NOT_AUTHORIZED));
@@ -197,9 +197,9 @@ fn with_a_password_file_clients_need_a_name_unless_said_otherwise() {
     assert_eq!(login(&guard, "alice", "wrong"), BAD, "a wrong password is not anonymous");
 }
 
-/// Otherwise the time to the answer would tell which users exist.
+/// Otherwise the response time would reveal which users exist.
 #[test]
-fn an_unknown_user_is_worked_for_like_a_known_one() {
+fn an_unknown_user_costs_as_much_work_as_a_known_one() {
     let guard = Files::new("decoy").users(USERS).open();
     assert_eq!(ask(&guard, Some("eve"), Some("x")).0, None);
     let nobody = Files::new("nobody").users("").open();
@@ -219,8 +219,8 @@ fn a_password_is_hashed_once_and_then_remembered() {
 }
 
 #[test]
-fn too_many_waiting_clients_are_told_that_the_server_is_busy() {
-    // The answer of the first one waits until the test lets it go, so the only thread is taken.
+fn too_many_waiting_clients_are_refused_as_server_busy() {
+    // The answer of the first client waits until the test releases it, so the only thread is in use.
     let mut files = Files::new("busy").users(USERS);
     files.settings.waiting_max = 1;
     let guard = files.open();
@@ -285,10 +285,9 @@ fn a_bad_file_changes_nothing() {
     assert!(Guard::open(&files.settings).is_err());
 }
 
-/// A right password does not help, and none is hashed.
-/// A client that may name a file in the configuration, and not read it, could read its first word otherwise.
+/// Otherwise a client that may name a file in the configuration, and not read it, could read its first word.
 #[test]
-fn a_file_that_cannot_be_used_is_named_and_not_quoted() {
+fn errors_name_an_unusable_file_and_do_not_quote_it() {
     let secret = "s3cret";
     let files = [
         ("password_file", format!("{secret}\n")),
@@ -320,7 +319,7 @@ fn a_file_that_cannot_be_used_is_named_and_not_quoted() {
 }
 
 #[test]
-fn a_banned_client_is_refused_before_anything_else_is_asked() {
+fn a_banned_client_is_refused_before_any_link_is_asked() {
     let files = Files::new("banned").users(USERS);
     let bans = Arc::new(Bans::in_memory(10));
     let guard = files.open().with_bans(bans.clone());
@@ -338,7 +337,7 @@ fn a_banned_client_is_refused_before_anything_else_is_asked() {
 }
 
 #[test]
-fn a_banned_client_is_told_so_in_an_enhanced_authentication_too() {
+fn a_banned_client_is_refused_in_an_enhanced_authentication_too() {
     let guard = Files::new("banned-enhanced").open();
     let target = BanTarget::parse(BanKind::Address, "10.0.0.0/8").unwrap();
     let ban = NewBan { target, reason: String::new(), by: String::new(), until: None };
@@ -352,9 +351,9 @@ fn a_banned_client_is_told_so_in_an_enhanced_authentication_too() {
 }
 
 #[test]
-fn a_ban_that_is_made_while_a_password_waits_holds_for_it() {
+fn a_ban_made_while_a_password_waits_applies_to_its_client() {
     let guard = Files::new("banned-meanwhile").users(USERS).open();
-    // The answer of the first one keeps the only thread until the test lets it go.
+    // The answer of the first client keeps the only thread until the test releases it.
     let (go, wait) = channel::<()>();
     let credentials = Credentials {
         client_id: "c",

@@ -1,9 +1,9 @@
-//! The algorithms that tokens may be signed with (RFC 7518, RFC 8037).
+//! Signature algorithms of tokens (RFC 7518, RFC 8037).
 
 use ring::hmac;
 use ring::signature::{self, RsaParameters};
 
-/// As `alg` in a token names it. `none` is not one.
+/// Algorithm, as `alg` in a token names it. `none` is not one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     Hs256,
@@ -20,7 +20,7 @@ pub enum Algorithm {
     EdDsa,
 }
 
-/// What kind of key an algorithm works with. One kind never serves another.
+/// Kind of key that an algorithm needs. A key of one kind never serves another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyKind {
     Secret,
@@ -46,7 +46,7 @@ impl Algorithm {
         ("EdDSA", Self::EdDsa),
     ];
 
-    /// Names are compared as they are: case counts.
+    /// Parses a name. Names are case-sensitive.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find_map(|(known, algorithm)| (known == name).then_some(algorithm))
     }
@@ -66,7 +66,7 @@ impl Algorithm {
         }
     }
 
-    /// Of HMAC. A secret has to be as long as its result at least (RFC 7518, 3.2).
+    /// Returns the HMAC algorithm. A secret must be at least as long as its output (RFC 7518, 3.2).
     pub fn hmac(self) -> Option<hmac::Algorithm> {
         match self {
             Self::Hs256 => Some(hmac::HMAC_SHA256),
@@ -76,7 +76,7 @@ impl Algorithm {
         }
     }
 
-    /// Bytes that a secret needs; 0 for public keys.
+    /// Returns the minimum size of a secret in bytes; 0 for public keys.
     pub fn secret_len_min(self) -> usize {
         self.hmac().map_or(0, |hmac| hmac.digest_algorithm().output_len())
     }

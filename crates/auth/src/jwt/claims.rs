@@ -1,4 +1,4 @@
-//! What the claims of a verified token have to say, and what they make of the client.
+//! Claims of a verified token: requirements, and the admission that follows from them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ use super::refusal::Refusal;
 use super::settings::Jwt;
 use crate::grants::ClientGrants;
 
-/// What the configuration wants of claims.
+/// Configured requirements on claims.
 #[derive(Clone, Debug)]
 pub struct ClaimRules {
     issuer: String,
@@ -24,15 +24,15 @@ pub struct ClaimRules {
     superuser: Option<Claim>,
 }
 
-/// Who shows the token.
+/// Client that presents a token.
 #[derive(Clone, Copy, Debug)]
 pub struct Bearer<'a> {
     pub client_id: &'a str,
-    /// `None` when it may be any: CONNECT has none, or it is the token itself.
+    /// `None` accepts any: CONNECT has no user name, or the user name is the token itself.
     pub username: Option<&'a str>,
 }
 
-/// The name of a claim, or a JSON Pointer (RFC 6901) to one.
+/// Name of a claim, or a JSON Pointer (RFC 6901) to one.
 #[derive(Clone, Debug)]
 struct Claim(Box<str>);
 
@@ -48,7 +48,7 @@ impl Claim {
         claims.get(&first.replace("~1", "/").replace("~0", "~"))?.pointer(rest)
     }
 
-    /// What an attribute is called: the last part of a pointer.
+    /// Returns the name of the attribute: the last part of a pointer.
     fn attribute(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or(&self.0)
     }
@@ -57,10 +57,10 @@ impl Claim {
         Refusal::ClaimWrong { claim: self.0.clone(), why }
     }
 
-    /// A string that can be a name of MQTT.
+    /// Returns the claim as text that is valid as an MQTT name.
     fn text<'a>(&self, claims: &'a Map<String, Value>) -> Result<&'a str, Refusal> {
         let value = self.find(claims).ok_or_else(|| Refusal::ClaimMissing(self.0.clone()))?;
-        let text = value.as_str().ok_or_else(|| self.wrong("is no string"))?;
+        let text = value.as_str().ok_or_else(|| self.wrong("is not a string"))?;
         if text.is_empty() || text.len() > NAME_MAX || text.contains(char::is_control) {
             return Err(self.wrong("is empty, too long, or has control characters"));
         }
@@ -70,10 +70,11 @@ impl Claim {
 
 impl ClaimRules {
     /// # Errors
-    /// A sentence: the claim of the user name has to have a name; too many attributes.
+    /// A sentence: the claim of the user name is not set, or there are too many attributes.
     pub fn new(settings: &Jwt) -> Result<Self, String> {
-        let username = Claim::of(&settings.username_claim)
-            .ok_or("jwt.username_claim is empty; it names the claim that is the user name, such as `sub`")?;
+        let username = Claim::of(&settings.username_claim).ok_or(
+            "jwt.username_claim is empty; set it to the claim that holds the user name, such as `sub`",
+        )?;
         let attributes: Vec<Claim> = settings.attribute_claims.split(',').filter_map(Claim::of).collect();
         if attributes.len() > ATTRIBUTES_MAX {
             return Err(format!("jwt.attribute_claims names more than {ATTRIBUTES_MAX} claims"));
@@ -92,10 +93,10 @@ impl ClaimRules {
         })
     }
 
-    /// As what the bearer of a token with these claims is let in.
+    /// Returns the admission of the bearer of a token with these claims.
     ///
     /// # Errors
-    /// The first thing that is not as it has to be.
+    /// The first requirement that is not met.
     pub fn admit(
         &self,
         claims: &Map<String, Value>,
@@ -134,7 +135,7 @@ impl ClaimRules {
         })
     }
 
-    /// How long the token still holds, without the leeway.
+    /// Returns the remaining time of the token, without the leeway.
     fn check_times(&self, claims: &Map<String, Value>, now: SystemTime) -> Result<Option<Duration>, Refusal> {
         // A clock before 1970 makes every token one of the future, which is refused.
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
@@ -164,7 +165,7 @@ impl ClaimRules {
         }
     }
 
-    /// RFC 7519 (4.1.3): who is not named by an `aud` that is there has to refuse the token.
+    /// RFC 7519 (4.1.3): a server that the `aud` of a token does not name must refuse the token.
     fn check_audience(&self, claims: &Map<String, Value>) -> Result<(), Refusal> {
         let found = claims.get("aud");
         if self.audience.is_empty() {
@@ -200,7 +201,7 @@ impl ClaimRules {
         }
     }
 
-    /// Claims that are not there are passed over; of a list, each entry is a value.
+    /// Returns the attributes. Missing claims are skipped; each entry of a list is a value.
     fn attributes(&self, claims: &Map<String, Value>) -> Result<Attributes, Refusal> {
         let mut attributes = Vec::new();
         for claim in &self.attributes {
@@ -214,7 +215,7 @@ impl ClaimRules {
                     Value::String(text) => text.as_str().into(),
                     Value::Number(number) => number.to_string().into(),
                     Value::Bool(boolean) => boolean.to_string().into(),
-                    _ => return Err(claim.wrong("is no string, number or boolean, nor a list of them")),
+                    _ => return Err(claim.wrong("is not a string, number or boolean, nor a list of them")),
                 };
                 if text.len() > ATTRIBUTE_MAX || attributes.len() == ATTRIBUTES_MAX {
                     return Err(claim.wrong("is too long for an attribute, or there are too many"));
@@ -233,7 +234,7 @@ impl ClaimRules {
     }
 }
 
-/// One level that nothing in it can widen.
+/// Returns a mountpoint of one level, which no value can widen.
 fn mountpoint(claim: &Claim, claims: &Map<String, Value>) -> Result<Box<str>, Refusal> {
     let tenant = claim.text(claims)?;
     if tenant.len() > TENANT_MAX || tenant.contains(['+', '#', '/']) || tenant.starts_with('$') {
@@ -242,22 +243,23 @@ fn mountpoint(claim: &Claim, claims: &Map<String, Value>) -> Result<Box<str>, Re
     Ok(format!("{tenant}/").into())
 }
 
-/// Seconds since 1970, perhaps with a fraction (RFC 7519, 2). Beyond the year 9999 they are more likely milliseconds.
+/// Parses seconds since 1970, possibly with a fraction (RFC 7519, 2). A time after the year 9999 is most likely in
+/// milliseconds.
 fn numeric_date(claims: &Map<String, Value>, claim: &'static str) -> Result<Option<f64>, Refusal> {
     let Some(value) = claims.get(claim) else { return Ok(None) };
     match value.as_f64() {
         Some(seconds) if (0.0..=253_402_300_799.0).contains(&seconds) => Ok(Some(seconds)),
-        _ => Err(Refusal::ClaimWrong { claim: claim.into(), why: "is no time in seconds since 1970" }),
+        _ => Err(Refusal::ClaimWrong { claim: claim.into(), why: "is not a time in seconds since 1970" }),
     }
 }
 
-/// As in `Principal::attributes`.
+/// Attributes in the form of `Principal::attributes`.
 type Attributes = Vec<(Box<str>, Box<str>)>;
 
-/// What fits into a user name of MQTT.
+/// Maximum size of an MQTT user name in bytes.
 const NAME_MAX: usize = u16::MAX as usize;
 const TENANT_MAX: usize = 255;
 const ATTRIBUTES_MAX: usize = 64;
 const ATTRIBUTE_MAX: usize = 1024;
-/// Ten years: what a token says beyond that is no different to a connection, and every clock can add it.
+/// Ten years. A longer time makes no difference to a connection, and every clock can add this one.
 const LIFETIME_MAX: Duration = Duration::from_secs(3650 * 86_400);

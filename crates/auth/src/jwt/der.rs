@@ -1,17 +1,17 @@
-//! Public keys in PEM files: the few forms of SubjectPublicKeyInfo (RFC 5280) that tokens are signed with.
+//! Public keys in PEM files: the forms of SubjectPublicKeyInfo (RFC 5280) for keys that sign tokens.
 
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::pki_types::pem::PemObject as _;
 
 use super::key::{Key, Material};
 
-/// Keys of a file, at most.
+/// Maximum number of keys in a file.
 pub const PEM_KEYS_MAX: usize = 4;
 
-/// All public keys of a PEM text, at least one.
+/// Returns all public keys of a PEM text, at least one.
 ///
 /// # Errors
-/// A sentence with the fix, that begins after the file's name.
+/// A sentence with the fix, to follow the file's name.
 pub fn public_keys(pem: &[u8]) -> Result<Vec<Key>, String> {
     let has = |label: &[u8]| pem.windows(label.len()).any(|window| window == label);
     if has(b"PRIVATE KEY-----") {
@@ -21,7 +21,7 @@ pub fn public_keys(pem: &[u8]) -> Result<Vec<Key>, String> {
     }
     let mut keys = Vec::new();
     for found in SubjectPublicKeyInfoDer::pem_slice_iter(pem) {
-        let der = found.map_err(|error| format!("it is no PEM file ({error})"))?;
+        let der = found.map_err(|error| format!("it is not a PEM file ({error})"))?;
         if keys.len() == PEM_KEYS_MAX {
             return Err(format!("it holds more than {PEM_KEYS_MAX} keys; use a JWK Set (jwt.jwks_file)"));
         }
@@ -41,21 +41,21 @@ pub fn public_keys(pem: &[u8]) -> Result<Vec<Key>, String> {
 }
 
 fn subject_public_key(der: &[u8]) -> Result<Material, &'static str> {
-    const WRONG: &str = "it is no SubjectPublicKeyInfo";
+    const WRONG: &str = "it is not a SubjectPublicKeyInfo";
     let (algorithm, bits) = parts(der).ok_or(WRONG)?;
     match algorithm {
         RSA => {
             let (n, e) = rsa(bits).ok_or(WRONG)?;
             Material::rsa(n, e)
         }
-        P256 => Material::p256(bits).ok_or("it is no point of P-256, uncompressed"),
-        P384 => Material::p384(bits).ok_or("it is no point of P-384, uncompressed"),
+        P256 => Material::p256(bits).ok_or("it is not an uncompressed point of P-256"),
+        P384 => Material::p384(bits).ok_or("it is not an uncompressed point of P-384"),
         ED25519 => bits.try_into().map(Material::Ed25519).map_err(|_| WRONG),
-        _ => Err("only RSA, P-256, P-384 and Ed25519 are known"),
+        _ => Err("only RSA, P-256, P-384 and Ed25519 are supported"),
     }
 }
 
-/// The content of AlgorithmIdentifier, and of the bit string after it.
+/// Returns the content of AlgorithmIdentifier, and of the bit string after it.
 fn parts(der: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut outer = Der(der);
     let mut inner = Der(outer.take(SEQUENCE)?);
@@ -71,11 +71,11 @@ fn rsa(der: &[u8]) -> Option<(&[u8], &[u8])> {
     (outer.0.is_empty() && inner.0.is_empty()).then_some((n, e))
 }
 
-/// What is left to read.
+/// Bytes that remain to be parsed.
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
-    /// The content of the next element, when it has this tag.
+    /// Returns the content of the next element, when it has this tag.
     fn take(&mut self, tag: u8) -> Option<&'a [u8]> {
         let (found, rest) = self.0.split_first()?;
         let (first, rest) = rest.split_first()?;

@@ -1,14 +1,14 @@
-//! Why tokens cannot be verified with this configuration.
+//! Errors of the token configuration.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What an operator has to put right.
+/// Fault that an operator has to correct.
 #[derive(Debug)]
 pub enum JwtError {
-    /// Settings that do not fit each other: a sentence with the names of the settings.
+    /// Settings contradict each other: a sentence with the names of the settings.
     Settings(String),
-    /// A file of keys that cannot be used. Never says what is in it.
+    /// A key file cannot be used. The message never contains its contents.
     File { path: PathBuf, why: String },
     /// The thread that fetches keys cannot be started.
     System(std::io::Error),

@@ -1,4 +1,4 @@
-//! Where a JWK Set is, and one look at it.
+//! Source of a JWK Set, and one fetch from it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,24 +17,24 @@ use super::jwk::JWKS_MAX;
 use super::keyring::read;
 use super::settings::Jwt;
 
-/// A file or a server.
+/// File or server.
 #[derive(Debug)]
 pub enum Origin {
     File(PathBuf),
     Server(Server),
 }
 
-/// What there was.
+/// Result of a fetch.
 #[derive(Debug)]
 pub struct Fetched {
-    /// `None` when it is still what it was.
+    /// `None` when the document is unchanged.
     pub document: Option<Vec<u8>>,
     pub etag: Option<String>,
-    /// For how long it may be taken for unchanged, as the server says.
+    /// Time for which the server declares the document fresh.
     pub max_age: Option<Duration>,
 }
 
-/// A server that is asked over HTTP.
+/// Server with a JWK Set over HTTP.
 #[derive(Debug)]
 pub struct Server {
     agent: Agent,
@@ -43,10 +43,10 @@ pub struct Server {
 }
 
 impl Origin {
-    /// `None` when neither a file nor a server of keys is configured.
+    /// Returns the configured source; `None` when neither a file nor a server of keys is configured.
     ///
     /// # Errors
-    /// A URL that is none, or that would be fetched without TLS from another machine; authorities that cannot be read.
+    /// The URL is invalid, or would be fetched from another machine without TLS; or the authorities cannot be read.
     pub fn of(settings: &Jwt) -> Result<Option<Self>, JwtError> {
         if let Some(path) = &settings.jwks_file {
             return Ok(Some(Self::File(path.clone())));
@@ -57,7 +57,7 @@ impl Origin {
     }
 
     /// # Errors
-    /// What went wrong, in a sentence.
+    /// The failure, as a sentence.
     pub fn fetch(&self, etag: Option<&str>) -> Result<Fetched, String> {
         match self {
             Self::File(path) => {
@@ -76,7 +76,7 @@ impl Origin {
 impl Server {
     fn new(url: &str, authorities: Option<&Path>, timeout: Duration) -> Result<Self, JwtError> {
         let wrong = |why: &str| JwtError::Settings(format!("jwt.jwks_url {why}"));
-        let uri: Uri = url.parse().map_err(|_| wrong("is no URL"))?;
+        let uri: Uri = url.parse().map_err(|_| wrong("is not a URL"))?;
         let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| wrong("has no host"))?;
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return Err(wrong("has a user or password in it; a JWK Set is public and needs none"));
@@ -86,7 +86,7 @@ impl Server {
             Some("http") if is_loopback(host) => Vec::new(),
             Some("http") => {
                 return Err(wrong(
-                    "has to begin with https://: whoever sits between could put in keys of his own",
+                    "has to begin with https://: others on the network could replace the keys",
                 ));
             }
             _ => return Err(wrong("has to begin with https://")),
@@ -97,7 +97,7 @@ impl Server {
             .build();
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            // They are followed here, on the same server only.
+            // Redirects are followed here, on the same server only.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .proxy(None)
@@ -149,7 +149,7 @@ impl Server {
         request.call().map_err(|error| self.failure(&error))
     }
 
-    /// Without a query, which may hold what is nobody's business.
+    /// Returns the URL without its query, which may contain secrets.
     fn name(&self) -> String {
         let uri = &self.uri;
         format!("{}://{}{}", uri.scheme_str().unwrap_or_default(), uri.host().unwrap_or_default(), uri.path())
@@ -166,7 +166,7 @@ impl Server {
     }
 }
 
-/// Those of the file, or those of the system.
+/// Returns the authorities of the file, or those of the system.
 fn roots(path: Option<&Path>) -> Result<Vec<Certificate<'static>>, JwtError> {
     let Some(path) = path else {
         let found = rustls_native_certs::load_native_certs();
@@ -184,17 +184,17 @@ fn roots(path: Option<&Path>) -> Result<Vec<Certificate<'static>>, JwtError> {
     match all {
         Ok(all) if all.is_empty() => Err(JwtError::file(path, "there is no certificate in it (PEM)")),
         Ok(all) => Ok(all),
-        Err(error) => Err(JwtError::file(path, format!("it is no PEM file ({error})"))),
+        Err(error) => Err(JwtError::file(path, format!("it is not a PEM file ({error})"))),
     }
 }
 
-/// Names that only the machine itself answers to.
+/// Returns whether a host name always stands for this machine.
 fn is_loopback(host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
     host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// Where a redirect leads, when that is the same server by the same protocol.
+/// Returns the target of a redirect, if it is the same server with the same protocol.
 fn same_server(from: &Uri, to: &str) -> Option<Uri> {
     let (scheme, authority) = (from.scheme_str()?, from.authority()?);
     if to.starts_with('/') && !to.starts_with("//") {
@@ -208,7 +208,7 @@ fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// Of `Cache-Control`. What is not to be kept at all is kept for as short as the configuration allows.
+/// Returns the `max-age` of `Cache-Control`. A document that must not be kept gets the minimum that the settings allow.
 fn max_age(headers: &HeaderMap) -> Option<Duration> {
     let directives = text(headers, CACHE_CONTROL)?.to_ascii_lowercase();
     let mut directives = directives.split(',').map(str::trim);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn cache_control_says_how_long() {
+    fn cache_control_sets_the_interval() {
         let age = |value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(CACHE_CONTROL, value.parse().unwrap());

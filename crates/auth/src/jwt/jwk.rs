@@ -1,4 +1,4 @@
-//! A JWK Set (RFC 7517): the public keys of an issuer.
+//! JWK Set (RFC 7517): the public keys of an issuer.
 
 use base64ct::{Base64UrlUnpadded, Encoding};
 use serde_json::{Map, Value};
@@ -7,34 +7,34 @@ use super::algorithm::Algorithm;
 use super::key::{Key, Material};
 use crate::json;
 
-/// Largest document, in bytes.
+/// Maximum size of the document in bytes.
 pub const JWKS_MAX: usize = 256 << 10;
-/// Keys of a set, at most, those that cannot be used included.
+/// Maximum number of keys in a set, including those that cannot be used.
 pub const KEYS_MAX: usize = 64;
 
-/// What a document holds.
+/// Content of a document.
 #[derive(Debug, PartialEq, Eq)]
 pub struct JwkSet {
     pub keys: Vec<Key>,
-    /// Keys for other purposes or of other kinds, as RFC 7517 (5) wants them to be passed over.
+    /// Number of skipped keys: those for other purposes or of other kinds, which RFC 7517 (5) says to ignore.
     pub skipped: usize,
 }
 
-/// Why a document is no set of keys.
+/// Reason why a document is not a set of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JwkSetError {
     TooLarge,
     NotJson,
-    /// No array `keys` of objects.
+    /// The document has no array `keys` of objects.
     NoKeys,
     TooMany,
 }
 
 impl JwkSet {
-    /// A key that cannot be used is passed over: an issuer may add kinds that are not known here.
+    /// Parses a set. A key that cannot be used is skipped: an issuer may add kinds that are unknown here.
     ///
     /// # Errors
-    /// [`JwkSetError`]: the document as a whole is none.
+    /// [`JwkSetError`]: the document as a whole is invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, JwkSetError> {
         if bytes.len() > JWKS_MAX {
             return Err(JwkSetError::TooLarge);
@@ -56,7 +56,7 @@ impl JwkSet {
     }
 }
 
-/// `None` when it is not for signatures, of a kind that is not known, or not whole.
+/// Returns the key; `None` when it is not for signatures, of an unknown kind, or incomplete.
 fn key(jwk: &Map<String, Value>) -> Option<Key> {
     let id = match jwk.get("kid") {
         None => None,
@@ -79,7 +79,7 @@ fn key(jwk: &Map<String, Value>) -> Option<Key> {
         ("EC", Some("P-256")) => Material::p256(&point(&bytes("x")?, &bytes("y")?)?)?,
         ("EC", Some("P-384")) => Material::p384(&point(&bytes("x")?, &bytes("y")?)?)?,
         ("OKP", Some("Ed25519")) => Material::Ed25519(bytes("x")?.try_into().ok()?),
-        // `oct` is a secret, which has no place in a document of public keys.
+        // `oct` is a secret, which does not belong in a document of public keys.
         _ => return None,
     };
     let algorithm = match jwk.get("alg") {
@@ -93,7 +93,7 @@ fn key(jwk: &Map<String, Value>) -> Option<Key> {
     Some(Key { id, algorithm, material })
 }
 
-/// Both coordinates in full length (RFC 7518, 6.2.1.2).
+/// Returns a point from both coordinates in full length (RFC 7518, 6.2.1.2).
 fn point(x: &[u8], y: &[u8]) -> Option<Vec<u8>> {
     (x.len() == y.len()).then(|| [&[4], x, y].concat())
 }
@@ -102,7 +102,7 @@ impl std::fmt::Display for JwkSetError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::TooLarge => write!(f, "it is larger than {JWKS_MAX} bytes"),
-            Self::NotJson => f.write_str("it is no JSON object, or has a member twice"),
+            Self::NotJson => f.write_str("it is not a JSON object, or has a member twice"),
             Self::NoKeys => f.write_str("it has no array `keys` of objects (RFC 7517)"),
             Self::TooMany => write!(f, "it has more than {KEYS_MAX} keys"),
         }

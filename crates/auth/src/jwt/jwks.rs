@@ -1,4 +1,4 @@
-//! A JWK Set that is kept fresh by a thread of its own.
+//! JWK Set that a separate thread keeps up to date.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,49 +12,49 @@ use super::jwk::JwkSet;
 use super::keyring::Keys;
 use super::settings::Jwt;
 
-/// Clients that wait for one fetch, at most; others are told to come again. Each holds a thread meanwhile.
+/// Maximum number of clients that wait for one fetch, each with a thread. Others are refused and may try again.
 const WAITING_MAX: u32 = 4;
 
 /// Keys of an issuer, and the thread that fetches them. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct Jwks(Arc<Shared>);
 
-/// What happened so far.
+/// Counters of a JWK Set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JwksFigures {
-    /// Fetches of the set, of a URL or a file, that brought one, or that there is no newer one.
+    /// Successful fetches of the set, from a URL or a file, including those of an unchanged set.
     pub fetched: u64,
-    /// Those that brought none.
+    /// Failed fetches.
     pub failures: u64,
     /// Tokens that named a key which was not in the set.
     pub unknown_key_ids: u64,
     /// Tokens that were verified with keys whose last fetch had failed.
     pub with_old_keys: u64,
-    /// Keys that can be used now.
+    /// Number of usable keys.
     pub keys: u64,
-    /// Since the set was last known to be the issuer's; `None` before the first time.
+    /// Time since the set was last known to be the issuer's; `None` before the first time.
     pub age: Option<Duration>,
 }
 
-/// What a token waits for.
+/// Waiting behaviour of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// For a fetch, up to its time-out.
+    /// Wait for a fetch, up to its timeout.
     ForFetch,
-    /// For nothing: a fetch may be asked for.
+    /// Do not wait, but a fetch may be requested.
     No,
 }
 
-/// What became of a wish for newer keys.
+/// Result of a request for newer keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refetched {
     /// The keys are as the issuer has them now, or had them a moment ago.
     Fresh,
-    /// The issuer could not be asked, or was not waited for.
+    /// The issuer could not be reached, or the caller did not wait.
     Unknown,
 }
 
-/// Where a set is, and how it is kept.
+/// Source of a set, and how it is kept up to date.
 #[derive(Debug)]
 pub struct FetchSettings {
     origin: Origin,
@@ -65,10 +65,10 @@ pub struct FetchSettings {
 }
 
 impl FetchSettings {
-    /// `None` when neither a file nor a server of keys is configured. Authorities are read.
+    /// Reads the settings and the authorities; `None` when neither a file nor a server of keys is configured.
     ///
     /// # Errors
-    /// As [`Origin::of`].
+    /// Errors of [`Origin::of`].
     pub fn of(settings: &Jwt) -> Result<Option<Self>, JwtError> {
         let Some(origin) = Origin::of(settings)? else { return Ok(None) };
         Ok(Some(Self {
@@ -80,10 +80,10 @@ impl FetchSettings {
         }))
     }
 
-    /// Whether there is a set in the file, when it is one: a server is not asked.
+    /// Checks the set in a file. A server is not asked.
     ///
     /// # Errors
-    /// What is wrong with the file.
+    /// The fault of the file.
     pub fn check_file(&self) -> Result<(), JwtError> {
         if !self.origin.is_file() {
             return Ok(());
@@ -96,7 +96,9 @@ impl FetchSettings {
     fn parse(&self, document: &[u8]) -> Result<JwkSet, String> {
         JwkSet::parse(document).map_err(|error| match &self.origin {
             Origin::File(path) => format!("{}: {error}", path.display()),
-            Origin::Server(_) => format!("what the server of jwt.jwks_url sent is no JWK Set: {error}"),
+            Origin::Server(_) => {
+                format!("the answer of the server of jwt.jwks_url is not a JWK Set: {error}")
+            }
         })
     }
 }
@@ -106,9 +108,9 @@ struct Shared {
     fetch_settings: ArcSwap<FetchSettings>,
     current: ArcSwapOption<Current>,
     state: Mutex<State>,
-    /// The thread waits for it.
+    /// The thread waits for this.
     wanted: Condvar,
-    /// Clients wait for it.
+    /// Clients wait for this.
     finished: Condvar,
     fetched: AtomicU64,
     failures: AtomicU64,
@@ -127,19 +129,19 @@ struct Current {
 struct State {
     wanted: bool,
     ended: bool,
-    /// Fetches that began and that ended; at most one is under way.
+    /// Numbers of fetches that began and that ended; at most one is in progress.
     started: u64,
     finished: u64,
-    /// When the last one ended, and whether well.
+    /// Time of the end of the last fetch, and whether it succeeded.
     last: Option<(Instant, bool)>,
     waiting: u32,
 }
 
 impl Jwks {
-    /// A file is read at once, and has to be good; a server may come later.
+    /// Starts the thread. A file is read at once and must be valid; a server may become available later.
     ///
     /// # Errors
-    /// A file without a set; a system without threads.
+    /// The file has no set, or the system provides no threads.
     pub fn start(fetch_settings: FetchSettings) -> Result<Self, JwtError> {
         let is_file = fetch_settings.origin.is_file();
         let shared = Arc::new(Shared {
@@ -166,13 +168,13 @@ impl Jwks {
         Ok(Self(shared))
     }
 
-    /// The keys in force; `None` when there were none yet, or they are too old.
+    /// Returns the keys in force; `None` when there were none yet, or they are too old.
     pub fn keys(&self) -> Option<Arc<Keys>> {
         let current = self.0.current.load();
         let current = current.as_deref()?;
         let age = current.confirmed.elapsed();
         let failing = self.0.state().last.is_some_and(|(_, well)| !well);
-        // A thread that fetches no more is a failure too, though it never says so.
+        // A thread that no longer fetches is a failure too, though it reports none.
         let fetch_settings = self.0.fetch_settings.load();
         let next_at_latest = fetch_settings.refresh.max(fetch_settings.pause) + fetch_settings.timeout * 2;
         if (failing && age > fetch_settings.stale_max) || age > fetch_settings.stale_max + next_at_latest {
@@ -184,7 +186,7 @@ impl Jwks {
         Some(current.keys.clone())
     }
 
-    /// Asks for a fetch because a token needs keys that are not there. There is one fetch for all who ask at a time, and none
+    /// Requests a fetch because a token needs unknown keys. Simultaneous requests share one fetch, and none begins
     /// within the pause after the last.
     pub fn refetch(&self, wait: Wait) -> Refetched {
         let shared = &*self.0;
@@ -224,7 +226,7 @@ impl Jwks {
         self.0.unknown_key_ids.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Keeps the set by these terms from now on, and fetches soon.
+    /// Applies new settings, and fetches soon.
     pub fn change(&self, fetch_settings: Arc<FetchSettings>) {
         self.0.fetch_settings.store(fetch_settings);
         self.0.state().wanted = true;
@@ -258,7 +260,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread: waits until a fetch is due or wanted, and fetches. `first` is when the first one is due.
+    /// Body of the thread: waits until a fetch is due or requested, and fetches. `first` is the time until the first
+    /// one.
     fn run(&self, first: Duration) {
         let mut due = Instant::now() + first;
         let mut failures: u32 = 0;
@@ -268,13 +271,13 @@ impl Shared {
             let pause = match fetched {
                 Ok(pause) => {
                     if failures > 0 {
-                        tracing::info!(failures, "the keys of tokens are fetched again");
+                        tracing::info!(failures, "jwt: fetching the keys succeeds again");
                     }
                     failures = 0;
                     pause
                 }
                 Err(why) => {
-                    tracing::warn!("the keys of tokens could not be fetched: {why}");
+                    tracing::warn!("jwt: keys could not be fetched, keeping the old ones; {why}");
                     failures = failures.saturating_add(1);
                     let FetchSettings { pause, refresh, .. } = **self.fetch_settings.load();
                     pause.saturating_mul(1 << (failures - 1).min(16)).min(refresh).max(pause)
@@ -284,7 +287,7 @@ impl Shared {
         }
     }
 
-    /// False when it is over.
+    /// Returns false when the thread has to end.
     fn wait_until(&self, due: Instant) -> bool {
         let mut state = self.state();
         loop {
@@ -299,7 +302,7 @@ impl Shared {
         !state.ended
     }
 
-    /// One fetch: how long until the next.
+    /// Fetches once, and returns the time until the next fetch.
     fn fetch(&self) -> Result<Duration, String> {
         let before = self.current.load_full();
         let etag = before.as_ref().and_then(|current| current.etag.as_deref());
@@ -316,14 +319,13 @@ impl Shared {
     ) -> Result<Duration, String> {
         let keys = match (&fetched.document, before) {
             (None, Some(before)) => before.keys.clone(),
-            (None, None) => return Err("the server says that nothing has changed since never".to_owned()),
+            (None, None) => {
+                return Err("the server answers the first request with 304 (Not Modified)".to_owned());
+            }
             (Some(document), _) => {
                 let set = fetch_settings.parse(document)?;
                 if set.keys.is_empty() {
-                    tracing::warn!(
-                        skipped = set.skipped,
-                        "the JWK Set has no key that tokens can be verified with"
-                    );
+                    tracing::warn!(skipped = set.skipped, "the JWK Set has no usable key");
                 }
                 Arc::new(Keys { all: set.keys, named: true })
             }

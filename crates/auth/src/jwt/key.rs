@@ -1,4 +1,4 @@
-//! One key of those that issue tokens, and what it verifies.
+//! Key of an issuer of tokens, and its verification.
 
 use std::fmt;
 
@@ -9,19 +9,19 @@ use ring::signature::{
 
 use super::algorithm::{Algorithm, KeyKind};
 
-/// Bits of an RSA modulus: from what is not weak to what does not cost milliseconds.
+/// Allowed bits of an RSA modulus. Fewer are weak, and more cost milliseconds.
 pub const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
 
-/// A key and what it may be used for.
+/// Key, and its permitted use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
     pub id: Option<Box<str>>,
-    /// The only algorithm, where the key says one.
+    /// The only permitted algorithm, if the key names one.
     pub algorithm: Option<Algorithm>,
     pub material: Material,
 }
 
-/// The key itself.
+/// Key material.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Material {
     Secret(Box<[u8]>),
@@ -37,7 +37,7 @@ pub enum Material {
 }
 
 impl Key {
-    /// Whether it may verify this algorithm: by its kind, its length and what it says itself.
+    /// Returns whether the key may verify this algorithm, by its kind, its length and its own restriction.
     pub fn fits(&self, algorithm: Algorithm) -> bool {
         let long_enough = match &self.material {
             Material::Secret(secret) => secret.len() >= algorithm.secret_len_min(),
@@ -48,7 +48,7 @@ impl Key {
             && long_enough
     }
 
-    /// Whether the signature is of this message by this key. False for an algorithm that does not fit.
+    /// Returns whether the signature belongs to this message and this key. False for an algorithm that does not fit.
     pub fn verify(&self, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> bool {
         if !self.fits(algorithm) {
             return false;
@@ -85,10 +85,10 @@ impl Material {
         }
     }
 
-    /// From big-endian numbers; leading zeros are cut off.
+    /// Builds an RSA key from big-endian numbers; leading zeros are removed.
     ///
     /// # Errors
-    /// A modulus beyond [`RSA_BITS`] or an exponent that no key has.
+    /// The modulus is outside [`RSA_BITS`], or the exponent is invalid.
     pub fn rsa(n: &[u8], e: &[u8]) -> Result<Self, &'static str> {
         let (n, e) = (number(n), number(e));
         let bits = n.first().map_or(0, |first| n.len() * 8 - first.leading_zeros() as usize);
@@ -97,18 +97,19 @@ impl Material {
         }
         let exponent = e.iter().fold(0u64, |value, byte| (value << 8) | u64::from(*byte));
         if e.len() > 4 || exponent < 3 || exponent % 2 == 0 {
-            return Err("an RSA key has an exponent that cannot be");
+            return Err("an RSA key has an invalid exponent");
         }
         Ok(Self::Rsa { n: n.into(), e: e.into() })
     }
 
-    /// `None` when it is no point of this many bytes, uncompressed. Whether it lies on the curve is seen when it verifies.
+    /// Returns a key from an uncompressed point; `None` when the size is wrong. Verification checks that it lies on the
+    /// curve.
     pub fn p256(point: &[u8]) -> Option<Self> {
         let point: [u8; 65] = point.try_into().ok()?;
         (point[0] == 4).then_some(Self::P256(point))
     }
 
-    /// As [`Material::p256`].
+    /// Returns a key like [`Material::p256`].
     pub fn p384(point: &[u8]) -> Option<Self> {
         let point: [u8; 97] = point.try_into().ok()?;
         (point[0] == 4).then(|| Self::P384(Box::new(point)))
@@ -120,7 +121,7 @@ fn number(bytes: &[u8]) -> &[u8] {
     &bytes[zeros..]
 }
 
-/// The kind only: one of them is a secret.
+/// Shows only the kind, because one kind is a secret.
 impl fmt::Debug for Material {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.kind().fmt(f)

@@ -1,4 +1,4 @@
-//! The keys that tokens are verified with, and where they come from.
+//! Keys that verify tokens, and their sources.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use super::refusal::Refusal;
 use super::settings::{Jwt, SecretEncoding};
 use super::token::Token;
 
-/// Keys that are tried for one token, at most: somebody else's tokens cost no more than this.
+/// Maximum number of keys that are tried for one token. It bounds the cost of foreign tokens.
 const TRIED_MAX: usize = 4;
 
-/// A few keys, as they are at one time.
+/// Keys at one moment.
 #[derive(Debug, Default)]
 pub struct Keys {
     pub all: Vec<Key>,
-    /// Whether the keys have names, of which a token's `kid` has to be one.
+    /// True when the keys have names. A token's `kid` must be one of them.
     pub named: bool,
 }
 
 impl Keys {
-    /// Whether one of the keys signed the token.
+    /// Verifies that one of the keys has signed the token.
     ///
     /// # Errors
     /// [`Refusal::NoKey`], [`Refusal::KeyNotNamed`], [`Refusal::Signature`].
@@ -46,7 +46,7 @@ impl Keys {
     }
 }
 
-/// Where the keys are.
+/// Source of keys.
 #[derive(Debug)]
 pub enum Keyring {
     Secret(Keys),
@@ -55,10 +55,10 @@ pub enum Keyring {
 }
 
 impl Keyring {
-    /// `None` when no source of keys is configured.
+    /// Reads the keys; `None` when no source of keys is configured.
     ///
     /// # Errors
-    /// More than one source; files that cannot be used.
+    /// There is more than one source, or a file cannot be used.
     pub fn open(settings: &Jwt) -> Result<Option<Self>, JwtError> {
         let sources = [
             ("jwt.secret_file", settings.secret_file.is_some()),
@@ -85,10 +85,10 @@ impl Keyring {
         }
     }
 
-    /// The same with what is in its files now. A JWK Set is shared with this one, and what it is to be kept by comes beside it.
+    /// Reads the files again. A JWK Set stays shared with this keyring, and its new settings are returned with it.
     ///
     /// # Errors
-    /// A file that cannot be used.
+    /// A file cannot be used.
     pub fn read(&self, settings: &Jwt) -> Result<(Self, Option<Arc<FetchSettings>>), JwtError> {
         match self {
             Self::Set(jwks) => {
@@ -108,10 +108,10 @@ impl Keyring {
         }
     }
 
-    /// Which algorithms tokens may have: what the operator says, as far as it fits the keys, or else all that fit.
+    /// Returns the allowed algorithms: the configured ones, if they fit the keys, or else all that fit.
     ///
     /// # Errors
-    /// A name that is none, or that no key fits: secrets and public keys are never mixed.
+    /// A name is unknown, or no key fits it: secrets and public keys are never mixed.
     pub fn algorithms(&self, setting: &str) -> Result<Vec<Algorithm>, JwtError> {
         let fits = |algorithm: Algorithm| match self {
             Self::Secret(keys) | Self::PublicKeys(keys) => keys.all.iter().any(|key| key.fits(algorithm)),
@@ -131,7 +131,7 @@ impl Keyring {
                 let known = || Algorithm::ALL.map(|(name, _)| name).join(", ");
                 let algorithm = Algorithm::parse(name).ok_or_else(|| {
                     JwtError::Settings(format!(
-                        "jwt.algorithms has `{name}`, which is not known; known are {}",
+                        "jwt.algorithms has `{name}`, which is unknown; known are {}",
                         known()
                     ))
                 })?;
@@ -141,10 +141,7 @@ impl Keyring {
                 let why = match (self, algorithm.secret_len_min()) {
                     (Self::Secret(_), min @ 1..) => format!("needs a secret of at least {min} bytes"),
                     (Self::Secret(_), 0) => "needs a public key, and jwt.secret_file is a secret".to_owned(),
-                    (_, 1..) => {
-                        "needs jwt.secret_file; what is configured are public keys, which everybody has"
-                            .to_owned()
-                    }
+                    (_, 1..) => "needs jwt.secret_file; the configured keys are public".to_owned(),
                     (_, 0) => "needs a key of another kind than those in jwt.public_key_file".to_owned(),
                 };
                 Err(JwtError::Settings(format!("jwt.algorithms has {name}, which {why}")))
@@ -153,20 +150,18 @@ impl Keyring {
     }
 }
 
-/// For whoever changes where keys come from, which is fixed at the start.
+/// Returns the error for a changed source of keys, which is fixed at the start.
 fn moved(setting: &str) -> JwtError {
-    JwtError::Settings(format!(
-        "{setting} is what keys come from until the next start, and is not set any more"
-    ))
+    JwtError::Settings(format!("{setting} is the source of keys until the next start, and is no longer set"))
 }
 
-/// Never says what is in the file.
+/// Reads a secret. Errors never contain the contents of the file.
 fn secret(path: &Path, encoding: SecretEncoding) -> Result<Keys, JwtError> {
     let bytes = Zeroizing::new(read(path)?);
     if bytes.windows(11).any(|window| window == b"-----BEGIN ") {
         return Err(JwtError::file(
             path,
-            "it is a PEM file, and no secret: public keys are for jwt.public_key_file",
+            "it is a PEM file, not a secret: public keys belong in jwt.public_key_file",
         ));
     }
     let secret: Box<[u8]> = match encoding {
@@ -188,7 +183,7 @@ fn secret(path: &Path, encoding: SecretEncoding) -> Result<Keys, JwtError> {
             }
             let text = std::str::from_utf8(&text).ok();
             let decoded = text.and_then(|text| Base64::decode_vec(text).ok());
-            let why = "it is no base64, which jwt.secret_encoding says";
+            let why = "it is not base64, as jwt.secret_encoding requires";
             decoded.ok_or_else(|| JwtError::file(path, why))?.into()
         }
     };
@@ -198,7 +193,7 @@ fn secret(path: &Path, encoding: SecretEncoding) -> Result<Keys, JwtError> {
         return Err(JwtError::file(
             path,
             format!(
-                "the secret has {len} bytes, which can be guessed; it needs {min} (`openssl rand -out FILE -base64 48`)"
+                "the secret has {len} bytes, which is too short; it needs {min} (`openssl rand -out FILE -base64 48`)"
             ),
         ));
     }
@@ -211,7 +206,7 @@ fn public_keys(path: &Path) -> Result<Keys, JwtError> {
     Ok(Keys { all, named: false })
 }
 
-/// A whole file of bounded size.
+/// Reads a whole file of bounded size.
 pub fn read(path: &Path) -> Result<Vec<u8>, JwtError> {
     use std::io::Read as _;
     let mut bytes = Vec::new();

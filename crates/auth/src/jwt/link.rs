@@ -1,4 +1,4 @@
-//! The link of the chain that verifies tokens.
+//! Link of the chain that verifies tokens.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ pub struct JwtLink {
     counters: Counters,
 }
 
-/// What settings and files say at one time.
+/// Settings and files at one moment.
 #[derive(Debug)]
 struct Verifier {
     from: TokenField,
@@ -34,29 +34,29 @@ struct Verifier {
     claims: ClaimRules,
 }
 
-/// Settings and files that were read and can be used, and are not in force yet.
+/// Settings and files that were read, are usable, and are not in force yet.
 #[derive(Debug)]
 pub struct JwtChange<'a> {
     link: &'a JwtLink,
     verifier: Arc<Verifier>,
-    /// Of a JWK Set.
+    /// New settings of a JWK Set.
     fetch_settings: Option<Arc<FetchSettings>>,
 }
 
-/// What became of tokens so far.
+/// Number of tokens by the result of their verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JwtFigures {
     pub accepted: u64,
-    /// No tokens, or too long.
+    /// Not a token, or too long.
     pub malformed: u64,
     /// Signed with an algorithm that is not allowed, or with none.
     pub algorithm: u64,
-    /// Of keys that are not known.
+    /// Signed with an unknown key.
     pub key: u64,
     pub signature: u64,
     /// Expired, or not valid yet.
     pub time: u64,
-    /// For another audience, user or client, or without what is asked for.
+    /// Wrong audience, user or client, or a required claim is missing.
     pub claims: u64,
     /// Refused because keys could not be fetched.
     pub unavailable: u64,
@@ -77,10 +77,11 @@ struct Counters {
 }
 
 impl JwtLink {
-    /// `None` when no source of keys is configured. With a JWK Set behind a URL, a thread begins to fetch it.
+    /// Opens the link; `None` when no source of keys is configured. With a JWK Set at a URL, a thread begins to fetch
+    /// it.
     ///
     /// # Errors
-    /// [`JwtError`]: settings that do not fit each other, files that cannot be used.
+    /// [`JwtError`]: settings contradict each other, or a file cannot be used.
     pub fn open(settings: &Jwt) -> Result<Option<Arc<Self>>, JwtError> {
         let claims = ClaimRules::new(settings).map_err(JwtError::Settings)?;
         let Some(keyring) = Keyring::open(settings)? else { return Ok(None) };
@@ -88,10 +89,11 @@ impl JwtLink {
         Ok(Some(Arc::new(Self { verifier, counters: Counters::default() })))
     }
 
-    /// Reads secrets and keys again, for these settings. Where the keys come from cannot be changed: such settings are passed over.
+    /// Reads secrets and keys again, for these settings. The source of the keys cannot be changed: such settings are
+    /// ignored.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Errors of [`Self::open`].
     pub fn read(&self, settings: &Jwt) -> Result<JwtChange<'_>, JwtError> {
         let claims = ClaimRules::new(settings).map_err(JwtError::Settings)?;
         let (keyring, fetch_settings) = self.verifier.load().keyring.read(settings)?;
@@ -122,12 +124,12 @@ impl JwtLink {
         }
     }
 
-    /// As what the bearer of this token is let in. Waits for nothing. Counted.
+    /// Returns the admission of the bearer of this token. Never waits. Counted.
     pub(super) fn admit_immediately(&self, token: &str, bearer: Bearer<'_>) -> Result<Admission, Refusal> {
         self.admit(&self.verifier.load(), token, bearer, Wait::No)
     }
 
-    /// As what the bearer of this token is let in. Counted.
+    /// Returns the admission of the bearer of this token. Counted.
     fn admit(
         &self,
         verifier: &Verifier,
@@ -152,14 +154,14 @@ impl JwtLink {
         };
         counter.fetch_add(1, Ordering::Relaxed);
         if let Err(refusal) = &admission {
-            tracing::debug!(client = bearer.client_id, "a token is refused: {refusal}");
+            tracing::debug!(client = bearer.client_id, "authentication: token refused; {refusal}");
         }
         admission
     }
 }
 
 impl JwtChange<'_> {
-    /// Puts it in force.
+    /// Puts the change in force.
     pub fn apply(self) {
         let Self { link, verifier, fetch_settings } = self;
         let before = link.verifier.swap(verifier);
@@ -235,7 +237,7 @@ impl Link for JwtLink {
     fn work(&self, attempt: &Attempt) -> Outcome {
         let credentials = attempt.credentials();
         let verifier = self.verifier.load_full();
-        // All its bytes are letters of base64url, so it is text.
+        // All its bytes are characters of base64url, so it is text.
         let token = verifier.token_of(credentials).and_then(|token| std::str::from_utf8(token).ok());
         let Some(token) = token else { return Outcome::NotMine };
         let username = match verifier.from {
@@ -252,12 +254,12 @@ impl Link for JwtLink {
         }
     }
 
-    /// Of signatures of 256 bits and more.
+    /// Signatures of 256 bits and more cannot be guessed.
     fn guessable(&self) -> bool {
         false
     }
 
-    /// A token expires, and costs little to look at again.
+    /// A token expires, and verifying it again is cheap.
     fn cache_key(&self, _: Credentials<'_>) -> CacheKey {
         CacheKey::Nothing
     }

@@ -1,4 +1,4 @@
-//! The Authentication Method `JWT`: a client renews its token without connecting again.
+//! Authentication Method `JWT`: a client renews its token without reconnecting.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use super::claims::Bearer;
 use super::link::JwtLink;
 use super::refusal::RefusalKind;
 
-/// What CONNECT and AUTH call it. Their Authentication Data is the token, and there is no answer but the last.
+/// Name in CONNECT and AUTH. Their Authentication Data is the token, and the first answer of the server is the last.
 pub const METHOD: &str = "JWT";
 
-/// One token of one client. Verifying takes well below a millisecond, so it is done on the reactor; nothing is waited for.
+/// One token of one client. Verification takes well below a millisecond and never waits, so it runs on the reactor.
 #[derive(Debug)]
 pub struct TokenMechanism {
     link: Arc<JwtLink>,
@@ -38,11 +38,11 @@ impl Mechanism for TokenMechanism {
         let Some(token) = data.and_then(|data| std::str::from_utf8(data).ok()) else {
             return Step::Failure(ReasonCode::ProtocolError);
         };
-        // Nobody becomes another by a new token.
+        // A new token must not change the client's identity.
         let bearer = Bearer { client_id: &self.client_id, username: self.username.as_deref() };
         match self.link.admit_immediately(token, bearer) {
             Ok(admission) => Step::Success(None, Box::new(admission)),
-            // DISCONNECT has no Server unavailable (0x88), and no 0x86.
+            // DISCONNECT has neither Server unavailable (0x88) nor 0x86.
             Err(refusal) if refusal.kind() == RefusalKind::Unavailable => {
                 Step::Failure(ReasonCode::ServerBusy)
             }

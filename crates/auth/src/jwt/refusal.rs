@@ -1,4 +1,4 @@
-//! Why a token is not accepted.
+//! Reasons why a token is not accepted.
 
 use std::fmt;
 
@@ -6,29 +6,29 @@ use mqtt::ReasonCode;
 
 use super::algorithm::Algorithm;
 
-/// Facts without anything of the token that could be secret.
+/// Reason without any part of the token that could be secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Longer than a token may be, in bytes.
+    /// The token has more bytes than allowed.
     TooLong {
         len: usize,
         max: usize,
     },
-    /// Not three parts of base64url with JSON objects, or one member is not what it should be.
+    /// The token is not three parts of base64url with JSON objects, or one member is invalid.
     Malformed(&'static str),
-    /// `none` is one of them.
+    /// The algorithm is unknown, such as `none`.
     AlgorithmUnknown,
     AlgorithmNotAllowed(Algorithm),
     /// No key has the token's `kid` and fits its algorithm.
     NoKey,
-    /// It has no `kid`, and more keys fit than are tried.
+    /// The token has no `kid`, and more keys fit than are tried.
     KeyNotNamed,
-    /// No key signed it.
+    /// No key has signed the token.
     Signature,
     Expired {
         seconds: u64,
     },
-    /// By `nbf` or `iat`.
+    /// The time in `nbf` or `iat` is in the future.
     NotYet {
         claim: &'static str,
         seconds: u64,
@@ -42,13 +42,13 @@ pub enum Refusal {
     OtherUser,
     /// CONNECT has another Client Identifier than the token.
     OtherClient,
-    /// The keys are not to be had: none were ever fetched, or too long ago.
+    /// No keys are available: none were ever fetched, or too long ago.
     NoKeys,
-    /// The token's `kid` is not known, and whether there is such a key could not be found out.
+    /// The token's `kid` is unknown, and a fetch of newer keys failed.
     NotFetched,
 }
 
-/// For figures.
+/// Kind of a refusal, for counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalKind {
     Malformed,
@@ -57,7 +57,7 @@ pub enum RefusalKind {
     Signature,
     Time,
     Claims,
-    /// Not the client's fault.
+    /// Not an error of the client.
     Unavailable,
 }
 
@@ -76,7 +76,7 @@ impl Refusal {
         }
     }
 
-    /// What CONNACK says.
+    /// Returns the Reason Code for CONNACK.
     pub fn reason(&self) -> ReasonCode {
         match self {
             Self::OtherUser | Self::OtherClient => ReasonCode::NotAuthorized,
@@ -89,7 +89,9 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooLong { len, max } => write!(f, "the token has {len} bytes; {max} are the most"),
+            Self::TooLong { len, max } => {
+                write!(f, "the token has {len} bytes, more than the maximum of {max}")
+            }
             Self::Malformed(why) => write!(f, "the token is malformed: {why}"),
             Self::AlgorithmUnknown => f.write_str("the token's `alg` is not one that can be verified"),
             Self::AlgorithmNotAllowed(algorithm) => {
@@ -106,7 +108,9 @@ impl fmt::Display for Refusal {
             Self::ClaimWrong { claim, why } => write!(f, "the token's claim `{claim}` {why}"),
             Self::OtherUser => f.write_str("CONNECT has another user name than the token"),
             Self::OtherClient => f.write_str("CONNECT has another Client Identifier than the token"),
-            Self::NoKeys => f.write_str("there are no keys: they could not be fetched, or too long ago"),
+            Self::NoKeys => {
+                f.write_str("there are no keys: they could not be fetched, or the last fetch is too old")
+            }
             Self::NotFetched => f.write_str(
                 "the token's `kid` is not known, and the keys could not be fetched again just now",
             ),

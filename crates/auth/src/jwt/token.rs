@@ -1,4 +1,4 @@
-//! A token in its compact form (RFC 7515, 7.1), taken apart.
+//! Token in its compact form (RFC 7515, 7.1).
 
 use base64ct::{Base64UrlUnpadded, Encoding};
 use serde_json::{Map, Value};
@@ -7,45 +7,47 @@ use super::algorithm::Algorithm;
 use super::refusal::Refusal;
 use crate::json;
 
-/// Longest token, in bytes.
+/// Maximum size of a token in bytes.
 pub const TOKEN_MAX: usize = 16 << 10;
-/// Longest `kid`, in bytes.
+/// Maximum size of a `kid` in bytes.
 const KID_MAX: usize = 256;
 
-/// Taken apart, and nothing of it believed yet.
+/// Parsed token, not verified yet.
 #[derive(Debug)]
 pub struct Token<'a> {
     pub algorithm: Algorithm,
     pub key_id: Option<Box<str>>,
-    /// What the signature is of: header and payload as they were sent.
+    /// Signed part: header and payload as they were sent.
     pub signed: &'a str,
     pub signature: Vec<u8>,
     payload: &'a str,
 }
 
 impl<'a> Token<'a> {
-    /// Whether it can only be meant as a token: three parts of base64url letters, the first of which begins with `{`.
+    /// Returns whether the bytes can only be meant as a token: three parts in the base64url alphabet, the first of
+    /// which begins with `{`.
     pub fn resembles(bytes: &[u8]) -> bool {
-        // `{` is 'e' and two bits of the next letter, both set.
+        // `{` is 'e' and two bits of the next character, both set.
         let object = matches!(bytes, [b'e', b'w'..=b'z' | b'0'..=b'9' | b'-' | b'_', ..]);
         let letter = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         object && bytes.iter().all(letter) && bytes.iter().filter(|byte| **byte == b'.').count() == 2
     }
 
     /// # Errors
-    /// What is no token, too long, or asks for what is not understood here.
+    /// The text is not a token, is too long, or asks for an unknown extension.
     pub fn parse(text: &'a str) -> Result<Self, Refusal> {
         if text.len() > TOKEN_MAX {
             return Err(Refusal::TooLong { len: text.len(), max: TOKEN_MAX });
         }
-        let parts = Refusal::Malformed("it has not three parts");
+        let parts = Refusal::Malformed("it does not have three parts");
         let (signed, signature) = text.rsplit_once('.').ok_or(parts.clone())?;
         let (header, payload) = signed.split_once('.').ok_or(parts.clone())?;
         if payload.contains('.') {
             return Err(parts);
         }
-        let header = object(header).ok_or(Refusal::Malformed("the header is no JSON object in base64url"))?;
-        // Extensions that have to be understood; none is (RFC 7515, 4.1.11).
+        let header =
+            object(header).ok_or(Refusal::Malformed("the header is not a JSON object in base64url"))?;
+        // Critical extensions must be understood, and none is (RFC 7515, 4.1.11).
         if header.contains_key("crit") {
             return Err(Refusal::Malformed("it has a `crit`"));
         }
@@ -56,23 +58,23 @@ impl<'a> Token<'a> {
         let key_id = match header.get("kid") {
             None => None,
             Some(Value::String(id)) if id.len() <= KID_MAX => Some(id.as_str().into()),
-            Some(_) => return Err(Refusal::Malformed("its `kid` is no string, or too long")),
+            Some(_) => return Err(Refusal::Malformed("its `kid` is not a string, or is too long")),
         };
-        // `jwk`, `jku`, `x5u`, `x5c` and the like are for those who trust a token to name its key; here nobody looks at them.
+        // `jwk`, `jku`, `x5u`, `x5c` and the like let a token name its key. They are ignored.
         let signature = Base64UrlUnpadded::decode_vec(signature)
-            .map_err(|_| Refusal::Malformed("the signature is no base64url"))?;
+            .map_err(|_| Refusal::Malformed("the signature is not base64url"))?;
         if signature.is_empty() {
             return Err(Refusal::Malformed("it has no signature"));
         }
         Ok(Self { algorithm, key_id, signed, signature, payload })
     }
 
-    /// To be looked at after the signature.
+    /// Returns the claims. To be used after the signature was verified.
     ///
     /// # Errors
-    /// When they are no JSON object.
+    /// The payload is not a JSON object.
     pub fn claims(&self) -> Result<Map<String, Value>, Refusal> {
-        object(self.payload).ok_or(Refusal::Malformed("the payload is no JSON object in base64url"))
+        object(self.payload).ok_or(Refusal::Malformed("the payload is not a JSON object in base64url"))
     }
 }
 
@@ -93,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_told_from_a_password_by_its_look() {
+    fn a_token_is_distinguished_from_a_password_by_its_form() {
         for header in ["{\"alg\":1}", "{ }", "{\n}", "{}", "{\t\"a\":1}"] {
             assert!(Token::resembles(format!("{}.{}.", part(header), part("{}")).as_bytes()), "{header}");
         }
@@ -127,9 +129,9 @@ mod tests {
         assert!(matches!(refusal(&long), Refusal::Malformed(_)));
     }
 
-    /// base64url has one spelling here: without padding, without other letters, without bits that mean nothing.
+    /// base64url has one valid form here: without padding, without other characters, and with unused bits of 0.
     #[test]
-    fn a_signature_has_one_spelling() {
+    fn a_signature_has_one_valid_form() {
         let header = part(r#"{"alg":"HS256"}"#);
         let parse =
             |signature: &str| Token::parse(&format!("{header}.e30.{signature}")).map(|token| token.signature);
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_token_is_read_and_a_longer_one_is_not() {
+    fn a_token_has_a_maximum_size() {
         let start = format!("{}.e30.", part(r#"{"alg":"HS256"}"#));
         let room = TOKEN_MAX - start.len();
         let fits = format!("{start}{}", "A".repeat(room - usize::from(room % 4 == 1)));

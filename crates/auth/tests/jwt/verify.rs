@@ -516,7 +516,7 @@ fn secrets_that_can_be_guessed_are_refused_and_never_shown() {
     assert!(!shown.contains("topsecret") && !shown.contains("116, 111"), "{shown}");
     let base64 = |content: &[u8]| with(content, SecretEncoding::Base64);
     assert!(base64(b"AAAA").unwrap_err().contains("3 bytes"));
-    assert!(base64(b"not base64 at all!").unwrap_err().contains("no base64"));
+    assert!(base64(b"not base64 at all!").unwrap_err().contains("not base64"));
     // With the length of the secret go the algorithms.
     let file = Scratch::new(&[7; 40]);
     let short = Jwt { secret_file: Some(file.0.clone()), ..Jwt::default() };

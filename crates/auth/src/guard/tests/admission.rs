@@ -1,4 +1,4 @@
-//! What holds for whoever is let in: bans by the name it has then, mountpoints, certificates, listeners, flapping.
+//! Checks that apply to every admitted client: bans by its final name, mountpoints, certificates, listeners, flapping.
 
 use broker::access::{Admission, ClientCertificate, Principal};
 use settings::{Raw, Value as _};
@@ -7,7 +7,7 @@ use super::*;
 use crate::link::{Attempt, Outcome};
 use crate::settings::{CertificateName, ListenerNames, Protection as ProtectionSettings, Template};
 
-/// Lets everybody in as this.
+/// Link that admits every client with this admission.
 struct Always(Admission);
 
 impl Link for Always {
@@ -57,7 +57,7 @@ fn ban(guard: &Guard, kind: BanKind, value: &str) {
 }
 
 #[test]
-fn bans_go_by_the_names_that_a_link_gives() {
+fn bans_apply_to_the_names_that_a_link_returns() {
     let admission =
         Admission { username: Some("mallory".into()), client_id: Some("m".into()), ..Admission::default() };
     let guard = always(&Auth::default(), admission);
@@ -71,7 +71,7 @@ fn bans_go_by_the_names_that_a_link_gives() {
 }
 
 #[test]
-fn who_is_here_and_banned_since_may_not_stay() {
+fn a_connected_client_that_is_banned_is_disconnected() {
     let guard = always(&Auth::default(), Admission::default());
     let here = Identity { client_id: "c", username: Some("alice"), ..Identity::default() };
     assert_eq!((guard.revoked(here), guard.revocations()), (None, 0));
@@ -79,11 +79,11 @@ fn who_is_here_and_banned_since_may_not_stay() {
     assert_eq!((guard.revoked(here), guard.revocations()), (None, 1));
     ban(&guard, BanKind::Username, "al*");
     assert_eq!((guard.revoked(here), guard.revocations()), (Some(ReasonCode::Banned), 2));
-    assert_eq!(guard.figures().banned, 0, "nobody was refused");
+    assert_eq!(guard.figures().banned, 0, "no client was refused");
 }
 
 #[test]
-fn a_mountpoint_is_the_users_own_or_the_templates() {
+fn a_mountpoint_comes_from_the_user_or_from_the_template() {
     let settings = Auth { mountpoint: template("t/${username}/"), ..Auth::default() };
     let verdict = answer(&always(&settings, Admission::default()), CLIENT);
     assert_eq!(mountpoint(&verdict), Some("t/alice/"));
@@ -91,7 +91,7 @@ fn a_mountpoint_is_the_users_own_or_the_templates() {
     let own = Principal { mountpoint: Some("acme".into()), superuser: true, ..Principal::default() };
     let guard = always(&settings, Admission { principal: Some(Arc::new(own)), ..Admission::default() });
     let verdict = answer(&guard, CLIENT);
-    assert_eq!(mountpoint(&verdict), Some("acme/"), "with the `/` that it lacks");
+    assert_eq!(mountpoint(&verdict), Some("acme/"), "the missing `/` is added");
     assert!(
         matches!(verdict, AuthResult::Admit(admission) if admission.principal.as_ref().unwrap().superuser),
         "the rest of the principal stays"
@@ -100,7 +100,7 @@ fn a_mountpoint_is_the_users_own_or_the_templates() {
 }
 
 #[test]
-fn who_cannot_have_its_mountpoint_cannot_come_in() {
+fn a_client_with_an_invalid_mountpoint_is_refused() {
     let settings = Auth { mountpoint: template("t/${username}/"), ..Auth::default() };
     let guard = always(&settings, Admission::default());
     for username in [None, Some(""), Some("#"), Some("victim/x"), Some("$SYS")] {
@@ -135,7 +135,7 @@ fn a_certificate_is_enough_and_names_user_and_client() {
 }
 
 #[test]
-fn strangers_are_let_in_by_some_listeners_only() {
+fn anonymous_clients_are_admitted_by_some_listeners_only() {
     let settings = Auth { anonymous_listeners: ListenerNames(vec!["lan".into()]), ..Auth::default() };
     let guard = Guard::open(&settings).unwrap();
     let stranger = Credentials { username: None, ..CLIENT };
@@ -145,7 +145,7 @@ fn strangers_are_let_in_by_some_listeners_only() {
 }
 
 #[test]
-fn an_address_that_connects_too_often_is_refused_before_anything_is_asked() {
+fn an_address_that_connects_too_often_is_refused_before_any_link_is_asked() {
     let protection = ProtectionSettings { address_connects_per_second: 1, ..ProtectionSettings::default() };
     let link = Arc::new(Always(Admission::default()));
     let guard = Guard::open_with(&Auth::default(), &protection, vec![link]).unwrap();
@@ -158,7 +158,7 @@ fn an_address_that_connects_too_often_is_refused_before_anything_is_asked() {
 }
 
 #[test]
-fn a_client_that_comes_and_goes_is_banned() {
+fn a_flapping_client_is_banned() {
     let protection = ProtectionSettings { flapping_connects_max: 2, ..ProtectionSettings::default() };
     let link = Arc::new(Always(Admission::default()));
     let guard = Guard::open_with(&Auth::default(), &protection, vec![link]).unwrap();

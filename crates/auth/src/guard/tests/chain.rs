@@ -1,4 +1,4 @@
-//! The chain with links that do as they are told.
+//! The chain with scripted links.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use crate::link::{Attempt, CacheKey, Decoy, Outcome, Threads};
 use crate::settings::{ChainNames, OnFailure, Protection as ProtectionSettings};
 use settings::{Raw, Value as _};
 
-/// Answers from a list, then always "not mine". What it was asked is kept.
+/// Link that answers from a list, then always "not mine". Records its calls.
 struct Scripted {
     name: &'static str,
     threads: Threads,
@@ -23,12 +23,12 @@ struct Scripted {
 
 enum Work {
     Answer(Outcome),
-    /// Says that it has begun, and answers when it may.
+    /// Reports that it has begun, and answers when it may.
     Wait(std::sync::mpsc::Sender<()>, Receiver<()>, Outcome),
     Panic,
 }
 
-/// What a test knows of a link.
+/// Calls that a link has received.
 type CallLog = Arc<Mutex<Vec<String>>>;
 
 impl Scripted {
@@ -81,7 +81,7 @@ impl Link for Scripted {
         match work {
             None => Outcome::NotMine,
             Some(Work::Answer(outcome)) => outcome,
-            Some(Work::Panic) => panic!("as the test wants it"),
+            Some(Work::Panic) => panic!("panic of the test"),
             Some(Work::Wait(began, go, outcome)) => {
                 began.send(()).unwrap();
                 go.recv().unwrap();
@@ -160,11 +160,11 @@ fn links_are_asked_in_order_until_one_knows_the_client() {
 
     let guard = open(&Auth { chain: names("http, users"), ..settings() }, links());
     assert_eq!(login(&guard, "a", "b"), AuthResult::Allow);
-    assert_eq!(taken(&calls), ["http a"], "the order is the operator's");
+    assert_eq!(taken(&calls), ["http a"], "the order is that of auth.chain");
 }
 
 #[test]
-fn who_refuses_has_the_last_word() {
+fn a_refusal_of_a_link_is_final() {
     let calls = CallLog::default();
     let users = Scripted::new("users", &calls).answers(Outcome::Refuse(ReasonCode::NotAuthorized));
     let guard = open(&settings(), vec![users, Scripted::new("http", &calls).answers(plain())]);
@@ -173,7 +173,7 @@ fn who_refuses_has_the_last_word() {
 }
 
 #[test]
-fn an_answer_at_once_needs_no_thread_and_counts_in_its_place() {
+fn an_immediate_answer_needs_no_thread_and_keeps_its_position_in_the_chain() {
     let calls = CallLog::default();
     let users = Scripted::new("users", &calls).check_immediately(Outcome::NotMine);
     let jwt = Scripted::new("jwt", &calls).check_immediately(plain());
@@ -184,20 +184,20 @@ fn an_answer_at_once_needs_no_thread_and_counts_in_its_place() {
 }
 
 #[test]
-fn whom_nobody_knows_is_refused() {
+fn a_client_that_no_link_knows_is_refused() {
     let calls = CallLog::default();
     let guard = open(&settings(), vec![Scripted::new("users", &calls), Scripted::new("http", &calls)]);
     assert_eq!(login(&guard, "a", "b"), BAD);
     assert_eq!(ask(&guard, None, None).0, Some(NOT_AUTHORIZED));
     let open_to_all = Auth { allow_anonymous: Some(true), ..settings() };
     let guard = open(&open_to_all, vec![Scripted::new("users", &calls)]);
-    assert_eq!(login(&guard, "a", "b"), BAD, "a name that nobody knows is not anonymous");
+    assert_eq!(login(&guard, "a", "b"), BAD, "an unknown name is not anonymous");
     assert_eq!(ask(&guard, None, None).0, Some(AuthResult::Allow));
 }
 
-/// Otherwise the time to the answer would tell which users exist.
+/// Otherwise the response time would reveal which users exist.
 #[test]
-fn when_nobody_had_to_work_a_decoy_does() {
+fn a_decoy_works_when_no_link_had_to() {
     let calls = CallLog::default();
     let users =
         || Scripted { decoys: true, ..Scripted::new("users", &calls).check_immediately(Outcome::NotMine) };
@@ -210,7 +210,7 @@ fn when_nobody_had_to_work_a_decoy_does() {
 }
 
 #[test]
-fn a_link_that_fails_refuses_unless_told_to_go_on() {
+fn a_link_that_fails_refuses_unless_configured_otherwise() {
     let calls = CallLog::default();
     let failing = || Scripted::new("users", &calls).answers(Outcome::Failed("no route".to_owned()));
     let guard = open(&settings(), vec![failing(), Scripted::new("http", &calls).answers(plain())]);
@@ -222,7 +222,7 @@ fn a_link_that_fails_refuses_unless_told_to_go_on() {
     let guard = open(&next, vec![failing(), Scripted::new("http", &calls).answers(plain())]);
     assert_eq!(login(&guard, "a", "b"), AuthResult::Allow);
     let guard = open(&next, vec![failing(), Scripted::new("http", &calls)]);
-    assert_eq!(login(&guard, "a", "b"), UNAVAILABLE, "whoever failed might have known the client");
+    assert_eq!(login(&guard, "a", "b"), UNAVAILABLE, "the failed link might have known the client");
     assert_eq!(guard.protection_figures().failures, 0, "and it is not the client's fault");
 }
 
@@ -236,7 +236,7 @@ fn a_link_that_panics_has_failed_and_its_thread_goes_on() {
 }
 
 #[test]
-fn a_client_is_answered_when_its_time_is_out_and_a_late_success_is_remembered() {
+fn a_client_is_answered_when_its_time_is_over_and_a_late_success_is_remembered() {
     let calls = CallLog::default();
     let (began, beginning) = channel();
     let (go, wait) = channel();
@@ -254,9 +254,9 @@ fn a_client_is_answered_when_its_time_is_out_and_a_late_success_is_remembered() 
     assert_eq!(taken(&calls)[0], "users a");
 }
 
-/// A slow service must not hold up passwords.
+/// A slow service must not delay password checks.
 #[test]
-fn links_that_wait_and_links_that_compute_have_threads_of_their_own() {
+fn links_that_wait_and_links_that_compute_have_separate_threads() {
     let calls = CallLog::default();
     let (began, beginning) = channel();
     let (go, wait) = channel();
@@ -305,7 +305,7 @@ fn each_kind_of_threads_has_a_bounded_queue() {
 }
 
 #[test]
-fn a_success_is_remembered_with_its_admission_by_all_that_it_depends_on() {
+fn a_success_is_remembered_under_everything_that_it_depends_on() {
     let calls = CallLog::default();
     let principal = Arc::new(Principal { superuser: true, ..Principal::default() });
     let admission = Admission { principal: Some(principal.clone()), ..Admission::default() };
@@ -317,7 +317,7 @@ fn a_success_is_remembered_with_its_admission_by_all_that_it_depends_on() {
     assert_eq!(
         ask(&guard, Some("a"), Some("b")).0,
         Some(expected),
-        "the same principal, and nobody is asked"
+        "the same principal, and no link is asked"
     );
     assert_eq!(guard.figures().remembered, 1);
     let certificate = Arc::new(ClientCertificate { fingerprint: [7; 32], ..ClientCertificate::default() });
@@ -336,7 +336,7 @@ fn a_success_is_remembered_with_its_admission_by_all_that_it_depends_on() {
 }
 
 #[test]
-fn what_a_link_wants_forgotten_is_not_remembered() {
+fn a_success_is_not_remembered_when_its_link_forbids_it() {
     let calls = CallLog::default();
     let http = Scripted { cache_key: CacheKey::Nothing, ..Scripted::new("http", &calls) };
     let guard = open(&settings(), vec![http.answers(plain()).answers(plain())]);
@@ -345,9 +345,9 @@ fn what_a_link_wants_forgotten_is_not_remembered() {
     assert_eq!((check_immediately, verdict.recv()), (None, Ok(AuthResult::Allow)));
 }
 
-/// Whoever was taken out of the chain does not let anybody in any more.
+/// A link that was removed from the chain admits no more clients.
 #[test]
-fn what_was_found_by_settings_of_before_is_found_out_again() {
+fn results_of_replaced_settings_are_discarded() {
     let calls = CallLog::default();
     let (began, beginning) = channel();
     let (go, wait) = channel();
@@ -391,11 +391,11 @@ fn ten_thousand_wrong_logins_cost_few_hashes() {
             AuthReply::new(move |verdict| send.send(verdict).unwrap())
         });
         let AuthResult::Deny(reason) = answer.unwrap_or_else(|| receive.recv().unwrap()) else {
-            panic!("nobody gets in")
+            panic!("no client is admitted")
         };
         *reasons.entry(reason as u8).or_default() += 1;
     }
-    // Ten before the first wait. A machine that takes longer than a wait for all this allows ten more after each.
+    // Ten before the first wait. A machine that takes longer than a wait allows ten more after each.
     let works = figures(&guard, "users").works;
     let waits = guard.protection_figures().backoffs / 2;
     assert_eq!(works, u64::from(reasons[&0x86]));
@@ -405,7 +405,7 @@ fn ten_thousand_wrong_logins_cost_few_hashes() {
 }
 
 #[test]
-fn who_is_remembered_gets_in_while_others_back_off() {
+fn a_remembered_client_is_admitted_while_others_back_off() {
     let calls = CallLog::default();
     let users = Scripted::new("users", &calls).answers(plain());
     let guard = open(&settings(), vec![users]);
@@ -431,10 +431,10 @@ fn who_is_remembered_gets_in_while_others_back_off() {
     assert_eq!(ask("good"), AuthResult::Allow);
     let off = ProtectionSettings { failures_max: 0, ..ProtectionSettings::default() };
     guard.protect(&off);
-    assert_eq!(ask("guess"), BAD, "a reload is heeded");
+    assert_eq!(ask("guess"), BAD, "a reload takes effect");
 }
 
-/// Asks as alice from this address. A verdict that is not known at once comes by the receiver.
+/// Asks as alice from this address. The receiver gets an answer that is not known at once.
 fn alice(guard: &Guard, address: [u8; 4], password: &str) -> Receiver<AuthResult> {
     let (send, receive) = channel();
     let credentials = Credentials {
@@ -446,7 +446,7 @@ fn alice(guard: &Guard, address: [u8; 4], password: &str) -> Receiver<AuthResult
     };
     let check_immediately = guard.authenticate(credentials, &mut || {
         let send = send.clone();
-        // A test that has seen enough has dropped the receiver.
+        // A test that has finished has dropped the receiver.
         AuthReply::new(move |verdict| _ = send.send(verdict))
     });
     if let Some(verdict) = check_immediately {
@@ -459,7 +459,7 @@ const STRANGER: [u8; 4] = [192, 0, 2, 66];
 const OWNER: [u8; 4] = [198, 51, 100, 1];
 const TOO_OFTEN: AuthResult = AuthResult::Deny(ReasonCode::ConnectionRateExceeded);
 
-/// A guard whose only user, alice, had as many wrong logins from [`STRANGER`] as one address may have.
+/// Returns a guard whose only user, alice, had the maximum number of wrong logins from the address [`STRANGER`].
 fn attacked(files: &Files, protection: &ProtectionSettings) -> Guard {
     let guard = Guard::open_with(&files.settings, protection, Vec::new()).unwrap();
     for n in 0..protection.failures_max {
@@ -469,7 +469,7 @@ fn attacked(files: &Files, protection: &ProtectionSettings) -> Guard {
 }
 
 #[test]
-fn a_stranger_locks_nobody_out_by_wrong_passwords() {
+fn wrong_passwords_from_one_address_do_not_lock_out_others() {
     let delay = Duration::from_millis(1);
     let protection = ProtectionSettings { failures_delay: delay, ..ProtectionSettings::default() };
     let files = Files::new("lock-out").users(USERS);
@@ -482,7 +482,7 @@ fn a_stranger_locks_nobody_out_by_wrong_passwords() {
     assert_eq!(guard.figures().backed_off, 2);
 }
 
-/// What waits before it is checked has the bounds of what waits for a thread, and a share for each address and name.
+/// Delayed logins have the bound of the queue for threads, and a limit for each pair of address and name.
 #[test]
 fn logins_that_are_delayed_are_bounded() {
     let protection = ProtectionSettings {
