@@ -75,7 +75,7 @@ def members(_):
         last.process.wait(20)
         until(lambda: states(first)["n3"] == "dead", "the others agree that it is dead", 60)
         follower = nodes["n2"] if leads(first) else first
-        until(lambda: said(follower, "WARN", "no core hears node n3: it is suspected to be dead"), "one that does not lead says so, too")
+        until(lambda: said(follower, "WARN", "node n3 is suspected: no core reaches it"), "one that does not lead says so, too")
         told = first.ctl("cluster")
         assert "meridian ctl cluster remove n3" in told.err and "! n3 (" not in told.err, told.err
         assert "3: 2 up, 1 dead (n3)" in told.out, told.out
@@ -280,22 +280,22 @@ def logs(_):
         nodes["n1"].ctl("cluster", "balance")
         attached = lambda: replicant.json("cluster")["attached_to"]
         core = until(attached, "it hears from a core")
-        assert said(replicant, "INFO", f"this node hears from core {core}")
+        assert said(replicant, "INFO", f"this node is attached to core {core}")
         remains = next(other for other in cores if other != core)
         nodes[core].process.kill()
         nodes[core].process.wait(20)
         until(lambda: attached() == remains, "it hears from the other core", 20)
-        until(lambda: said(replicant, "INFO", f"this node hears from core {remains}: the link to that is lost", f'from="{core}"'), "it says so")
+        until(lambda: said(replicant, "INFO", f"this node is attached to core {remains}: the link to the previous core is lost", f'from="{core}"'), "it says so")
         for name in (remains, "n3"):
             node = nodes[name]
-            until(lambda node=node: said(node, "WARN", f"the link to node {core} is lost", "kept here for it"), "it says that it has lost it", 20)
-            until(lambda node=node: said(node, "WARN", "no majority of the cores lets this node acknowledge any more", "of 2 cores it reaches 1", core),
+            until(lambda node=node: said(node, "WARN", f"link to node {core} lost", "queued here up to cluster.buffer_max"), "it says that it has lost it", 20)
+            until(lambda node=node: said(node, "WARN", "no majority of the cores lets this node acknowledge any more", "of 2 cores this node reaches 1", core),
                   "it says why nothing is acknowledged", 20)
         start(nodes, ports, secret, core, join=[ports[core] for core in cores])
         for name in (remains, "n3"):
             node = nodes[name]
             until(lambda node=node: said(node, "INFO", f"linked to node {core} again"), "it says that it is linked again", 30)
-            until(lambda node=node: said(node, "INFO", "lets this node acknowledge again: publishers of QoS 1 and 2 go on"), "and that all goes on", 30)
+            until(lambda node=node: said(node, "INFO", "lets this node acknowledge again: publishers of QoS 1 and 2 continue"), "and that all goes on", 30)
     finally:
         for node in nodes.values():
             node.close()
@@ -459,10 +459,10 @@ def strangers(_):
             shown = until(lambda words=there, at=there_at, name=name: tells(core, at, words, name), f"the core shows why not {which}", 30)
             assert f"! {there_at} ({name}): " in core.ctl("cluster", "status").err, shown
             if which == "taken":
-                words = f"another process there has the name of this node, which is at {listens['n2']}"
+                words = f"another process at this address has the name of this node, which is at {listens['n2']}"
                 until(lambda it=there_at, words=words: tells(nodes["n2"], it, words, "n2"), "the one that has the name hears of it, too", 30)
                 time.sleep(11)
-                assert not said(nodes[which], "it is the other node that connects"), "it is known why it does not"
+                assert not said(nodes[which], "the other one of the two nodes must connect"), "it is known why it does not"
             nodes[which].stop()
         assert states(core) == {"n1": "alive", "n2": "alive"}, states(core)
         replicant = nodes["n2"]
@@ -573,7 +573,7 @@ def restored(_):
     def changes():
         """How often whoever led has changed who the replicas are."""
         logs = [(node.directory / "node.log").read_text(errors="replace") for node in nodes.values()]
-        return sum(log.count("the replicas of the meta group change") for log in logs)
+        return sum(log.count("changing the replicas of the meta group") for log in logs)
 
     try:
         for name in nodes:

@@ -4,8 +4,8 @@ use broker::{Token, WorkerId};
 use bytes::Bytes;
 use link::Lane;
 
-/// Copies of retained messages for one peer that found no place in its link. They have one once there is room; what finds none here either is not
-/// known singly any more, and all is copied again.
+/// Copies of retained messages for one peer that its link had no room for. They are sent once there is room. When the
+/// backlog itself is full, single copies are no longer tracked, and everything is copied again.
 #[derive(Debug, Default)]
 pub struct Backlog {
     waiting: VecDeque<RetainedCopy>,
@@ -13,23 +13,23 @@ pub struct Backlog {
     is_missing: bool,
 }
 
-/// One copy.
+/// One copy of a retained message.
 #[derive(Debug)]
 pub struct RetainedCopy {
     pub lane: Lane,
     pub frame: Bytes,
-    /// Who sends the next page when this has arrived.
+    /// Worker that sends the next page when this copy has arrived.
     pub waits: Option<(WorkerId, Token)>,
 }
 
-/// Bytes that wait: a page of every worker fits, so that each time more of them arrive.
+/// Maximum bytes that wait. A page of every worker fits, so each attempt makes progress.
 const BYTES_MAX: u64 = 16 << 20;
 
 impl Backlog {
-    /// A copy waits for room. False when there is none for that either.
+    /// Queues a copy. Returns false when there is no room.
     pub fn push(&mut self, copy: RetainedCopy) -> bool {
         let bytes = self.bytes + copy.frame.len() as u64;
-        // For the end of a page somebody waits, who sends no more meanwhile.
+        // A worker waits for the end of a page and sends no more meanwhile.
         if !self.waiting.is_empty() && bytes > BYTES_MAX && copy.waits.is_none() {
             self.is_missing = true;
             return false;
@@ -53,7 +53,7 @@ impl Backlog {
         Some(copy)
     }
 
-    /// Whether everything has to be copied again; told once, when nothing waits any more.
+    /// Returns whether everything must be copied again. Returns true only once, when nothing waits any more.
     pub fn take_missing(&mut self) -> bool {
         self.waiting.is_empty() && std::mem::take(&mut self.is_missing)
     }
@@ -68,12 +68,12 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded_and_what_is_missing_is_told_once() {
+    fn waiting_copies_are_bounded_and_missing_ones_are_reported_once() {
         let mut backlog = Backlog::default();
         let most = BYTES_MAX as usize;
-        assert!(backlog.push(copy(most + 1)), "one always fits");
+        assert!(backlog.push(copy(most + 1)), "one copy always fits");
         assert!(!backlog.push(copy(1)));
-        assert!(!backlog.take_missing(), "not while something waits");
+        assert!(!backlog.take_missing(), "not while copies wait");
         assert_eq!(backlog.pop().map(|copy| copy.frame.len()), Some(most + 1));
         assert!(!backlog.is_empty() && backlog.take_missing());
         assert!(backlog.is_empty() && !backlog.take_missing());

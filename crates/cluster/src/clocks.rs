@@ -1,41 +1,45 @@
-//! How far the clocks of other nodes are from this node's, and whose it is that is wrong.
+//! Differences between the clocks of other nodes and this node's, and which of the clocks is wrong.
 //!
-//! Clocks are asked for, not announced: what a word has waited on its way, in a link that was cut off even, is no difference of clocks. The
-//! answer was given at some time after the question, so half of what the two took is how wrong the difference may be.
+//! Clocks are requested, not announced: a delay in transit, even in a link that was cut off, is no difference of
+//! clocks. The answer was given at some time after the request, so the error of the difference is at most half of the
+//! round trip.
 
 use std::collections::BTreeMap;
 
 use link::{NodeId, Time};
 
-/// Clocks that are further apart differ, milliseconds. With NTP they are a hundredth of that apart, and half of [`ROUND_TRIP_MAX`] is a
-/// quarter of it; what people do on two nodes one after the other takes longer.
+/// Difference from which clocks count as different, in milliseconds. With NTP clocks are a hundredth of that apart, and
+/// half of [`ROUND_TRIP_MAX`] is a quarter of it. Actions of people on two nodes one after the other are further apart.
 const DIFFERS: i64 = 2_000;
-/// Clocks that differ agree again when they are no further apart than this, milliseconds.
+/// Difference up to which clocks that differed agree again, in milliseconds.
 const AGREES: i64 = 1_000;
-/// An answer that takes longer says too little, microseconds.
+/// Maximum round trip of a usable answer, in microseconds.
 const ROUND_TRIP_MAX: u64 = 1_000_000;
-/// From an answer to the next question, microseconds; and where the clocks differ, to hear soon that they agree again.
+/// Interval between an answer and the next request, in microseconds. The shorter one applies while clocks differ, to
+/// notice soon that they agree again.
 const PAUSE: u64 = 60_000_000;
 const PAUSE_DIFFERING: u64 = 10_000_000;
-/// An answer that does not come is asked for again after this, microseconds: the other node may not have known yet that both are members.
+/// Time after which a request without an answer is repeated, in microseconds. The other node may not have known yet
+/// that both are members.
 const RETRY: u64 = 2_000_000;
-/// Links that come up together do so within this, microseconds. Nothing is said before: who is wrong shows when there are several.
+/// Time within which links that come up together do so, in microseconds. Nothing is reported before: several answers
+/// are needed to find the wrong clock.
 const TOGETHER: u64 = 1_000_000;
-/// No clock says more: milliseconds of the world have 48 bits in stamps.
+/// Maximum time that a clock may report, in milliseconds: stamps have 48 bits for milliseconds since 1970.
 const WALL_MS_MAX: u64 = 1 << 47;
 
 const _: () = assert!(AGREES + ROUND_TRIP_MAX.cast_signed() / 2_000 < DIFFERS);
 
-/// This node's clock of the world, and how the others' stand to it.
+/// This node's wall clock, and the differences of the other nodes' clocks.
 #[derive(Debug)]
 pub struct Clocks {
-    /// Milliseconds of the world when the node's own time began, as this node's clock said last.
+    /// Wall-clock time at the start of the node's own time, in milliseconds, as this node's clock last reported.
     base: i64,
     peers: BTreeMap<NodeId, PeerClock>,
-    /// When a link came up last.
+    /// Time at which the last link came up.
     up_at: Time,
     is_unjudged: bool,
-    /// By how much this node's clock is ahead of those of most nodes, where it differs from them.
+    /// Time by which this node's clock is ahead of those of most nodes, in milliseconds, if it differs.
     off: Option<i64>,
 }
 
@@ -43,29 +47,29 @@ pub struct Clocks {
 struct PeerClock {
     is_up: bool,
     ask_at: Time,
-    /// The question that is on its way, and since when an answer is waited for.
+    /// Time of the request in progress.
     asked: Option<Time>,
     waits_since: Option<Time>,
-    /// By how much it is ahead of this node's clock, milliseconds.
+    /// Time by which it is ahead of this node's clock, in milliseconds.
     ahead: Option<i64>,
     differs: bool,
 }
 
-/// What is to be said about clocks. Milliseconds.
+/// Change to report about clocks. Times are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockEvent {
-    /// This node's clock is so far ahead of those of most nodes.
+    /// This node's clock is ahead of those of most nodes by this time.
     Off(i64),
-    /// It agrees with them again.
+    /// This node's clock agrees with most nodes again.
     Right,
-    /// A peer's clock is so far ahead of this node's, or of those of most nodes where this node's is wrong.
+    /// A peer's clock is ahead of this node's by this time, or of those of most nodes when this node's is wrong.
     Differs { peer: NodeId, ahead: i64, is_sure: bool },
-    /// It agrees with this node's again.
+    /// The peer's clock agrees with this node's again.
     Agrees(NodeId),
 }
 
 impl Clocks {
-    /// `base` is milliseconds of the world when the node's own time began.
+    /// Creates the state. `base` is the wall-clock time at the start of the node's own time, in milliseconds.
     pub fn new(base: u64) -> Self {
         Self {
             base: bounded(base),
@@ -76,7 +80,7 @@ impl Clocks {
         }
     }
 
-    /// This node's clock says so now. It may have been set since it was looked at last.
+    /// Sets this node's wall clock. It may have been adjusted since the last call.
     pub fn set(&mut self, now: Time, wall_ms: u64) {
         let base = bounded(wall_ms) - millis(now.0);
         let jump = base - self.base;
@@ -87,12 +91,13 @@ impl Clocks {
         }
     }
 
-    /// What this node's clock says.
+    /// Returns the time of this node's wall clock, in milliseconds.
     pub fn wall_ms(&self, now: Time) -> u64 {
         (self.base + millis(now.0)).max(0).unsigned_abs()
     }
 
-    /// Milliseconds of the world when the node's own time began: by the clocks of most nodes where this one's is wrong.
+    /// Returns the wall-clock time at the start of the node's own time, in milliseconds. When this node's clock is
+    /// wrong, the clocks of most nodes count.
     pub fn base(&self) -> u64 {
         (self.base - self.off.unwrap_or(0)).max(0).unsigned_abs()
     }
@@ -103,14 +108,14 @@ impl Clocks {
         self.up_at = now;
     }
 
-    /// What was said of the peer stays so until more is known.
+    /// Notes that a link is down. The last state of the peer's clock stays until more is known.
     pub fn link_down(&mut self, id: NodeId) {
         if let Some(known) = self.peers.get_mut(&id) {
             *known = PeerClock { differs: known.differs, ..PeerClock::default() };
         }
     }
 
-    /// The peer has forgotten what it was asked.
+    /// Notes that the peer has restarted and forgotten the request.
     pub fn restarted(&mut self, now: Time, id: NodeId) {
         if self.peers.get(&id).is_some_and(|peer| peer.is_up) {
             self.link_up(now, id);
@@ -121,7 +126,7 @@ impl Clocks {
         self.peers.remove(&id);
     }
 
-    /// Who is to be asked now.
+    /// Iterates over the peers to ask now.
     pub fn due(&self, now: Time) -> impl Iterator<Item = NodeId> {
         self.peers.iter().filter(move |(_, peer)| peer.is_up && peer.ask_at <= now).map(|(id, _)| *id)
     }
@@ -134,7 +139,7 @@ impl Clocks {
         }
     }
 
-    /// A peer's clock says so, asked at `stamp`. Of any other question than the last there is no answer.
+    /// Handles a peer's clock, in answer to the request of `stamp`. Answers to any but the last request are ignored.
     pub fn answered(&mut self, now: Time, id: NodeId, stamp: u64, wall_ms: u64) {
         let own = self.base + millis(now.0);
         let Some(peer) = self.peers.get_mut(&id) else { return };
@@ -148,7 +153,8 @@ impl Clocks {
         }
     }
 
-    /// What has changed, if anything was heard since the last time; once those whose links came up together have answered.
+    /// Returns the changes if an answer has arrived since the last call, once the nodes whose links came up together
+    /// have answered.
     pub fn judge(&mut self, now: Time) -> Option<Vec<ClockEvent>> {
         let waits = |peer: &PeerClock| peer.waits_since.is_some_and(|since| now.since(since) < RETRY);
         if !self.is_unjudged || now.since(self.up_at) < TOGETHER || self.peers.values().any(waits) {
@@ -161,7 +167,7 @@ impl Clocks {
         }
         all.push(0);
         all.sort_unstable();
-        // Where most agree, the one in the middle is one of them.
+        // If most clocks agree, the median is one of them.
         let middle = all[all.len() / 2];
         let is_decided =
             2 * all.iter().filter(|ahead| (*ahead - middle).abs() <= DIFFERS).count() > all.len();
@@ -184,7 +190,7 @@ impl Clocks {
             }
             match (std::mem::replace(&mut peer.differs, differs), differs) {
                 (false, true) => events.push(ClockEvent::Differs { peer: *id, ahead, is_sure: is_decided }),
-                // Otherwise it was this node's that was wrong.
+                // Otherwise this node's clock was the wrong one.
                 (true, false) if self.off.is_none() => events.push(ClockEvent::Agrees(*id)),
                 _ => {}
             }
@@ -192,28 +198,29 @@ impl Clocks {
         Some(events)
     }
 
-    /// By how much a peer's clock is ahead of this node's, milliseconds.
+    /// Returns the time by which a peer's clock is ahead of this node's, in milliseconds.
     pub fn ahead(&self, id: NodeId) -> Option<i64> {
         self.peers.get(&id)?.ahead
     }
 
-    /// Whether a peer's clock was said to differ.
+    /// Returns whether a peer's clock was reported to differ.
     pub fn differs(&self, id: NodeId) -> bool {
         self.peers.get(&id).is_some_and(|peer| peer.differs)
     }
 
-    /// By how much this node's clock is ahead of those of most nodes, milliseconds, where it differs from them.
+    /// Returns the time by which this node's clock is ahead of those of most nodes, in milliseconds, if it differs.
     pub fn off(&self) -> Option<i64> {
         self.off
     }
 }
 
-/// One that drifts around the limit is not complained of again and again.
+/// Returns whether a difference counts. The two limits keep a clock that drifts around one from being reported
+/// repeatedly.
 fn differs_by(ahead: i64, did_differ: bool) -> bool {
     ahead.abs() > if did_differ { AGREES } else { DIFFERS }
 }
 
-/// Whatever a clock says.
+/// Limits any clock's value to the valid range.
 fn bounded(wall_ms: u64) -> i64 {
     wall_ms.min(WALL_MS_MAX).cast_signed()
 }
@@ -227,7 +234,7 @@ mod tests {
     use super::*;
 
     const HOUR: i64 = 3_600_000;
-    /// 2025, about.
+    /// A time in 2025.
     const BASE: u64 = 1_750_000_000_000;
     const B: NodeId = NodeId(2);
     const C: NodeId = NodeId(3);
@@ -237,7 +244,7 @@ mod tests {
         Time(ms * 1_000)
     }
 
-    /// Peers are asked at `ms` and answer 20 ms later, with clocks so far ahead.
+    /// Asks peers at `ms`; they answer 20 ms later, with clocks that are ahead by these times.
     fn exchange(clocks: &mut Clocks, ms: u64, all: &[(NodeId, i64)]) -> Vec<ClockEvent> {
         for (id, ahead) in all {
             clocks.asked(at(ms), *id);
@@ -258,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_differs_is_complained_of_once_and_when_it_agrees_again() {
+    fn a_clock_that_differs_is_reported_once_and_again_when_it_agrees() {
         let mut clocks = with(&[B, C]);
         let differs = ClockEvent::Differs { peer: B, ahead: HOUR, is_sure: true };
         assert_eq!(exchange(&mut clocks, 1_000, &[(B, HOUR), (C, 500)]), [differs]);
@@ -291,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_differs_from_most_says_so_of_itself_and_stamps_by_the_others() {
+    fn a_node_whose_clock_differs_from_most_reports_itself_and_stamps_by_the_others() {
         let mut clocks = with(&[B, C]);
         assert_eq!(
             exchange(&mut clocks, 1_000, &[(B, -HOUR), (C, -HOUR + 300)]),
@@ -299,7 +306,7 @@ mod tests {
         );
         assert_eq!((clocks.differs(B), clocks.differs(C), clocks.off()), (false, false, Some(HOUR - 300)));
         assert_eq!(clocks.base(), BASE - HOUR as u64 + 300);
-        assert_eq!(clocks.wall_ms(at(5)), BASE + 5, "others hear what its clock says");
+        assert_eq!(clocks.wall_ms(at(5)), BASE + 5, "others learn the time of its clock");
         assert_eq!(exchange(&mut clocks, 61_000, &[(B, -HOUR), (C, -HOUR)]), []);
         clocks.set(at(70_000), BASE + 70_000 - HOUR as u64);
         assert_eq!(
@@ -310,9 +317,9 @@ mod tests {
         assert_eq!((clocks.base(), clocks.off()), (BASE - HOUR as u64, None));
     }
 
-    /// Of two it is not known which is right. When a third one says it, what was said of the second is void.
+    /// Two clocks do not show which one is right. When a third one decides, the report about the second is withdrawn.
     #[test]
-    fn whose_clock_is_wrong_shows_when_there_are_three() {
+    fn three_clocks_show_the_wrong_one() {
         let mut clocks = with(&[B]);
         let differs = ClockEvent::Differs { peer: B, ahead: HOUR, is_sure: false };
         assert_eq!(exchange(&mut clocks, 1_000, &[(B, HOUR)]), [differs]);
@@ -322,7 +329,7 @@ mod tests {
         clocks.link_down(B);
         clocks.link_down(C);
         assert_eq!(judge(&mut clocks, 5_000), []);
-        assert_eq!(clocks.off(), Some(-HOUR), "nobody is there to say otherwise");
+        assert_eq!(clocks.off(), Some(-HOUR), "no clock contradicts");
         let mut disagreeing = with(&[B, C]);
         let unsure = |peer, ahead| ClockEvent::Differs { peer, ahead, is_sure: false };
         let events = exchange(&mut disagreeing, 1_000, &[(B, HOUR), (C, 2 * HOUR)]);
@@ -330,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_differs_from_most_is_named_by_whoever_is_wrong_too() {
+    fn a_node_with_a_wrong_clock_names_another_wrong_clock() {
         let mut clocks = with(&[B, C, D, NodeId(5)]);
         let events = exchange(&mut clocks, 1_000, &[(B, HOUR), (C, HOUR), (D, -HOUR), (NodeId(5), HOUR)]);
         assert_eq!(
@@ -340,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waited_on_its_way_is_no_difference() {
+    fn a_delay_in_transit_is_no_difference() {
         let mut clocks = with(&[B]);
         clocks.asked(at(1_000), B);
         clocks.answered(at(31_000), B, at(1_000).0, BASE + 1_000);
@@ -360,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_before_those_who_come_together_have_answered() {
+    fn nothing_is_reported_before_nodes_that_join_together_have_answered() {
         let mut clocks = with(&[B, C]);
         assert_eq!(clocks.due(at(0)).collect::<Vec<_>>(), [B, C]);
         assert_eq!(exchange(&mut clocks, 10, &[(B, HOUR)]), [], "other links may come up");
@@ -376,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn no_clock_is_too_absurd() {
+    fn absurd_clocks_are_handled() {
         for own in [0, BASE, u64::MAX] {
             for theirs in [0, 1, BASE, WALL_MS_MAX, u64::MAX] {
                 let mut clocks = Clocks::new(own);

@@ -2,30 +2,31 @@ use std::time::Duration;
 
 use replog::{Batching, Incarnation};
 
-/// What a node of the cluster is, and how it behaves towards the others.
+/// Identity of a node of the cluster, and its behaviour towards the others.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// This node.
+    /// Descriptor of this node.
     pub own: NodeInfo,
-    /// The others.
+    /// Descriptors of the other nodes.
     pub others: Vec<NodeInfo>,
-    /// Of this life of the node: greater than that of every earlier one.
+    /// Incarnation of the node: greater than that of every earlier one.
     pub incarnation: Incarnation,
-    /// Milliseconds of the world's clock when the node's own began; [`ClusterRouter::set_wall_clock`](crate::ClusterRouter::set_wall_clock) tells when that was set.
+    /// Wall-clock time at the start of the node's own time, in milliseconds.
+    /// [`ClusterRouter::set_wall_clock`](crate::ClusterRouter::set_wall_clock) updates it.
     pub wall_ms: u64,
-    /// How changes of routes are gathered.
+    /// Parameters for gathering changes of routes.
     pub batching: Batching,
-    /// Deletions of routes that are remembered for each node, for readers that are behind.
+    /// Maximum deletions of routes that are remembered for each node, for readers that are behind.
     pub tombstones_max: usize,
     pub forward_ack: ForwardAck,
-    /// How long a SUBACK waits for other nodes, at most.
+    /// Maximum time that a SUBACK waits for other nodes.
     pub suback_timeout: Duration,
-    /// How long other nodes go on sending messages of QoS 0 for a durable session that is away.
+    /// Time for which other nodes continue to send messages of QoS 0 for a durable session without a connection.
     pub qos0_linger: Duration,
-    /// How long a node goes on acknowledging after a majority of cores has last said that it knows all routes.
+    /// Time for which a node may acknowledge after a majority of cores has last confirmed that it knows all routes.
     pub lease: Duration,
     pub without_quorum: WithoutQuorum,
-    /// Frames to nodes of other regions that read packed ones are packed.
+    /// True to compress frames to nodes of other regions that can decompress them.
     pub packs: bool,
 }
 
@@ -33,34 +34,34 @@ pub struct Config {
 pub struct NodeInfo {
     pub name: Box<str>,
     pub role: Role,
-    /// Nodes of one are near each other.
+    /// Region: nodes in the same one are near each other.
     pub region: Box<str>,
-    /// Where its cluster port is, `HOST:PORT`.
+    /// Address of its cluster port, `HOST:PORT`.
     pub address: Box<str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Hears from all cores, and tells replicants.
+    /// A core exchanges routes with all cores, and passes them to replicants.
     Core,
-    /// Hears from one core.
+    /// A replicant exchanges routes with one core.
     Replicant,
 }
 
-/// When a publisher's message has crossed to another node.
+/// Time at which a message forwarded to another node counts as delivered there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForwardAck {
-    /// When it has its places there: in the queues of connected clients, and on the disk for durable sessions.
+    /// Once it is stored there: in the queues of connected clients, and on disk for durable sessions.
     Received,
-    /// When it is on its way there.
+    /// Once it is in transit.
     Sent,
 }
 
-/// What a node does that reaches no majority of cores.
+/// Behaviour of a node that reaches no majority of cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithoutQuorum {
-    /// It acknowledges no message of QoS 1 or 2: somebody elsewhere may have subscribed.
+    /// Acknowledge no message of QoS 1 or 2: a client elsewhere may have subscribed.
     Hold,
-    /// It goes on.
+    /// Continue to acknowledge.
     Serve,
 }

@@ -3,7 +3,7 @@ use mqtt::ReasonCode;
 
 use crate::wire::Confirmed;
 
-/// Messages of one peer that have their places here, until it is told.
+/// Messages of one peer that are stored here, until the peer is notified.
 #[derive(Debug, Default)]
 pub struct Confirmations {
     done: Vec<(u8, u32, u8)>,
@@ -22,7 +22,7 @@ impl Confirmations {
         self.done.clear();
     }
 
-    /// All of them, those that follow each other as one.
+    /// Takes all of them, with consecutive numbers merged into one range.
     pub fn ranges(&mut self) -> Vec<Confirmed> {
         self.done.sort_unstable();
         let mut ranges: Vec<Confirmed> = Vec::new();
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_that_follow_each_other_are_told_as_one() {
+    fn consecutive_messages_are_confirmed_as_one() {
         let mut confirmations = Confirmations::default();
         let from = NodeIndex(0);
         for (lane, number, reason) in [

@@ -1,5 +1,5 @@
-//! Which nodes may acknowledge messages: those that a majority of cores lets do so, each for a lease, as long as they know nearly all
-//! routes that the core knows. So a core can say that all who may acknowledge know a route.
+//! Leases: which nodes may acknowledge messages. A majority of cores grants each node a lease, as long as it knows
+//! nearly all routes that the core knows. So a core can tell when all nodes that may acknowledge know a route.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -10,17 +10,17 @@ use replog::{Incarnation, Position, WriterId};
 use crate::mutation::{Mutation, mutated};
 use crate::wire::Vector;
 
-/// How far somebody is with each writer.
+/// Position of a node in the changes of each writer.
 pub type KnownPositions = BTreeMap<WriterId, (Incarnation, Position)>;
 
-/// What this core has granted to others.
+/// Grants of this core to other nodes.
 #[derive(Debug)]
 pub struct Grants {
     lease: Duration,
-    /// Grants of an earlier life of this core may hold until then.
+    /// Time until which grants of an earlier incarnation of this core may hold.
     recalled: Time,
     granted: BTreeMap<NodeId, Granted>,
-    /// How far this core was at times past, the oldest first.
+    /// Positions of this core at earlier times, the oldest first.
     past: VecDeque<(Time, KnownPositions)>,
 }
 
@@ -28,13 +28,13 @@ pub struct Grants {
 struct Granted {
     until: Time,
     applied: KnownPositions,
-    /// It has what was granted until then. Otherwise it is about to.
+    /// True while it has a lease, which runs until then. Otherwise it is about to get one.
     is_holder: bool,
-    /// What it has to know first: all that may have been said to be settled while it held nothing.
+    /// Positions that it must reach first: all that may have been reported as settled while it had no lease.
     entry: Option<KnownPositions>,
 }
 
-/// Looks at how far this core is, in one lease.
+/// Snapshots of this core's positions per lease.
 const SNAPSHOTS_PER_LEASE: u32 = 4;
 
 impl Grants {
@@ -43,7 +43,7 @@ impl Grants {
         Self { lease, recalled, granted: BTreeMap::new(), past: VecDeque::new() }
     }
 
-    /// How far this core is now.
+    /// Records this core's positions now.
     pub fn take_snapshot(
         &mut self,
         now: Time,
@@ -55,18 +55,18 @@ impl Grants {
         }
         let known = vector.map(|(writer, incarnation, position)| (writer, (incarnation, position)));
         self.past.push_back((now, known.collect()));
-        // One that is older than a lease is enough.
+        // One snapshot that is older than a lease is enough.
         while self.past.get(1).is_some_and(|(at, _)| at.after(self.lease) <= now) {
             self.past.pop_front();
         }
     }
 
-    /// A node says how far it is.
+    /// Notes the positions that a node reports.
     pub fn applied(&mut self, node: NodeId, vector: Vector) {
         let known = &mut self.granted.entry(node).or_default().applied;
         for (writer, incarnation, position) in vector {
             let known = known.entry(writer).or_default();
-            // What it says last is so: a life with a greater number may be over.
+            // The last report counts: an incarnation with a greater number may be over.
             let is_last = known.0 <= incarnation || !mutated(Mutation::RememberIncarnations);
             if is_last && (known.0 != incarnation || known.1 < position) {
                 *known = (incarnation, position);
@@ -74,7 +74,8 @@ impl Grants {
         }
     }
 
-    /// Some lives of a writer are over: nobody has to know what they wrote, and whoever does knows nothing of those that follow.
+    /// Forgets ended incarnations of a writer: no node has to know their changes, and a node that does knows nothing of
+    /// later ones.
     pub fn forget_incarnations(&mut self, writer: WriterId, is_over: impl Fn(Incarnation) -> bool) {
         let forget = |known: &mut KnownPositions| {
             if known.get(&writer).is_some_and(|(incarnation, _)| is_over(*incarnation)) {
@@ -88,24 +89,24 @@ impl Grants {
         self.past.iter_mut().for_each(|(_, known)| forget(known));
     }
 
-    /// Whether what was granted to a node may hold.
+    /// Returns whether a grant to a node may hold.
     pub fn holds(&self, now: Time, node: NodeId) -> bool {
         now < self.recalled || self.granted.get(&node).is_some_and(|granted| granted.until > now)
     }
 
-    /// Who has what was granted, and until when it may hold.
+    /// Iterates over the nodes with a grant, and the time until which it may hold.
     pub fn holders(&self) -> impl Iterator<Item = (NodeId, Time)> {
         let holders = self.granted.iter().filter(|(_, granted)| granted.is_holder);
         holders.map(|(node, granted)| (*node, granted.until))
     }
 
-    /// The others are no members any more: what they hold counts for nothing once its time is over.
+    /// Drops all nodes but the members: their grants count until they expire.
     pub fn keep(&mut self, now: Time, is_member: impl Fn(NodeId) -> bool) {
         let may_hold = |granted: &Granted| granted.until > now && !mutated(Mutation::ForgetRemoved);
         self.granted.retain(|node, granted| is_member(*node) || may_hold(granted));
     }
 
-    /// A node has begun a new life, in which it knows nothing yet. What was granted to the earlier one holds.
+    /// Notes that a node has a new incarnation, which knows nothing yet. Grants to the earlier one hold.
     pub fn restarted(&mut self, node: NodeId) {
         if let Some(granted) = self.granted.get_mut(&node) {
             granted.applied.clear();
@@ -113,8 +114,9 @@ impl Grants {
         }
     }
 
-    /// A node asks for a lease. One that has none gets it when it knows all that this core knew when it asked first, and is waited for
-    /// as if it had one meanwhile; one that has a lease keeps it while it knows what this core knew a lease ago.
+    /// Handles a node's request for a lease. A node without one gets it once it knows all that this core knew at its
+    /// first request; meanwhile it is waited for like a holder. A node with a lease keeps it while it knows what this
+    /// core knew one lease ago.
     pub fn renew(
         &mut self,
         now: Time,
@@ -152,13 +154,14 @@ impl Grants {
         !is_behind
     }
 
-    /// Up to where a node has applied the changes of a writer's incarnation, as it has said last.
+    /// Returns the position up to which a node has applied the changes of a writer's incarnation, by its last report.
     pub fn applied_by(&self, node: NodeId, writer: WriterId, incarnation: Incarnation) -> Position {
         let known = self.granted.get(&node).and_then(|granted| granted.applied.get(&writer));
         known.filter(|known| known.0 == incarnation).map_or(Position::default(), |known| known.1)
     }
 
-    /// Up to where all who may acknowledge by this core's word know a writer's changes, of which this core knows those up to `own`.
+    /// Returns the position in a writer's changes that all nodes with a grant of this core know. This core knows the
+    /// changes up to `own`.
     pub fn settled(
         &self,
         now: Time,
@@ -174,16 +177,16 @@ impl Grants {
     }
 }
 
-/// Clocks of two nodes do not run at quite the same speed.
+/// Lengthens a lease, because the clocks of two nodes do not run at quite the same speed.
 fn longer(lease: Duration) -> Duration {
     if mutated(Mutation::NoMargin) { lease } else { lease * 11 / 10 }
 }
 
-/// What cores have granted to this node.
+/// Grants of cores to this node.
 #[derive(Debug)]
 pub struct Leases {
     lease: Duration,
-    /// Cores of the cluster.
+    /// Number of cores of the cluster.
     cores: usize,
     is_core: bool,
     until: BTreeMap<NodeId, Time>,
@@ -195,7 +198,7 @@ impl Leases {
         Self { lease, cores, is_core, until: BTreeMap::new(), settled: BTreeMap::new() }
     }
 
-    /// These are the cores now; whether this node is one does not change.
+    /// Sets the cores. This node itself does not change its role.
     pub fn set_cores(&mut self, cores: &BTreeSet<NodeId>) {
         let counted = if mutated(Mutation::CountRemoved) { self.cores } else { 0 };
         self.cores = cores.len().max(counted);
@@ -203,40 +206,41 @@ impl Leases {
         self.settled.retain(|core, _| cores.contains(core));
     }
 
-    /// What was granted, and settled, was so of an earlier life of this node.
+    /// Forgets all grants and settled positions: they belonged to an earlier incarnation of this node.
     pub fn forget(&mut self) {
         self.until.clear();
         self.settled.clear();
     }
 
-    /// A core has granted a lease that was asked for at `asked`.
+    /// Notes that a core has granted a lease that was requested at `asked`.
     pub fn granted(&mut self, core: NodeId, asked: Time) {
         let until = self.until.entry(core).or_default();
         *until = asked.after(self.lease).max(*until);
     }
 
-    /// Until when a majority of cores lets this node acknowledge; `own` is until when this one does, if it is a core.
+    /// Returns the time until which a majority of cores lets this node acknowledge. `own` is the time of this core's
+    /// own grant, if it is one.
     pub fn fresh_until(&self, own: Time) -> Time {
         self.majority(self.until.values().copied(), own)
     }
 
-    /// Cores that have granted something, and until when it holds.
+    /// Iterates over the cores with a grant to this node, and the time until which it holds.
     pub fn granted_by(&self) -> impl Iterator<Item = (NodeId, Time)> {
         self.until.iter().map(|(core, until)| (*core, *until))
     }
 
-    /// A core says up to where it has settled this node's changes.
+    /// Notes the position up to which a core has settled this node's changes.
     pub fn settled(&mut self, core: NodeId, position: Position) {
         let settled = self.settled.entry(core).or_default();
         *settled = position.max(*settled);
     }
 
-    /// Up to where a majority of cores has, of which this node's own word is `own` if it is one.
+    /// Returns the position that a majority of cores has settled. `own` is this core's own position, if it is one.
     pub fn settled_by_majority(&self, own: Position) -> Position {
         self.majority(self.settled.values().copied(), own)
     }
 
-    /// What at least a majority has; `own` is this node's, if it is a core.
+    /// Returns the greatest value that a majority has reached; `own` is this node's, if it is a core.
     fn majority<T: Ord + Copy + Default>(&self, others: impl Iterator<Item = T>, own: T) -> T {
         let mut all: Vec<T> = others.chain(self.is_core.then_some(own)).collect();
         all.sort_unstable_by(|a, b| b.cmp(a));
@@ -263,9 +267,9 @@ mod tests {
         Vec::new().into_iter()
     }
 
-    /// While a node had no lease others were told that all know what it does not.
+    /// Others were promised, while a node had no lease, that all nodes know changes that it does not know.
     #[test]
-    fn who_comes_back_first_hears_all_and_is_waited_for_meanwhile() {
+    fn a_returning_node_first_learns_everything_and_is_waited_for_meanwhile() {
         let mut grants = Grants::new(at(0), LEASE);
         let settled =
             |grants: &Grants, ms, own| grants.settled(at(ms), WRITER, (Incarnation(1), Position(own))).0;
@@ -281,10 +285,10 @@ mod tests {
     }
 
     #[test]
-    fn a_route_is_settled_when_all_who_may_acknowledge_know_it_or_may_no_more() {
+    fn a_route_is_settled_when_all_lease_holders_know_it_or_have_expired() {
         let mut grants = Grants::new(at(0), LEASE);
         let settled = |grants: &Grants, ms| grants.settled(at(ms), WRITER, (Incarnation(1), Position(9))).0;
-        assert_eq!(settled(&grants, 2199), 0, "an earlier life may have granted something");
+        assert_eq!(settled(&grants, 2199), 0, "an earlier incarnation may have granted a lease");
         assert_eq!(settled(&grants, 2200), 9);
         assert!(grants.renew(at(3000), NodeId(2), nothing()));
         assert!(grants.renew(at(3000), NodeId(3), nothing()));
@@ -295,9 +299,9 @@ mod tests {
         assert_eq!(settled(&grants, 5200), 9, "its lease has run out, by a slow clock too");
     }
 
-    /// A node may acknowledge until its lease has run out, whether or not it has heard that it was removed.
+    /// A node may acknowledge until its lease expires, even if it does not know that it was removed.
     #[test]
-    fn who_is_removed_is_waited_for_as_long_as_its_lease_runs() {
+    fn a_removed_node_is_waited_for_until_its_lease_expires() {
         let mut grants = Grants::new(at(0), LEASE);
         let settled = |grants: &Grants, ms| grants.settled(at(ms), WRITER, (Incarnation(1), Position(9))).0;
         grants.applied(NodeId(2), known(5));
@@ -315,16 +319,16 @@ mod tests {
         assert_eq!(
             grants.applied_by(NodeId(2), WRITER, Incarnation(1)),
             Position(0),
-            "and nothing of it is kept"
+            "and its state is dropped"
         );
         assert_eq!(grants.applied_by(NodeId(3), WRITER, Incarnation(1)), Position(9));
     }
 
     #[test]
-    fn who_is_behind_by_a_lease_is_granted_none() {
+    fn a_node_that_is_behind_by_a_lease_gets_none() {
         let mut grants = Grants::new(at(0), LEASE);
         grants.take_snapshot(at(3000), known(7).into_iter());
-        assert!(grants.renew(at(4000), NodeId(2), nothing()), "it may not have heard yet");
+        assert!(grants.renew(at(4000), NodeId(2), nothing()), "it may not know yet");
         assert!(!grants.renew(at(5000), NodeId(2), known(7).into_iter()));
         assert!(grants.renew(at(5000), NodeId(WRITER.0), known(7).into_iter()), "the writer knows its own");
         grants.applied(NodeId(2), known(7));
@@ -333,9 +337,10 @@ mod tests {
         assert!(!grants.renew(at(5000), NodeId(2), known(7).into_iter()));
     }
 
-    /// A writer was removed, and is back in a life with a smaller number. What a node knows of the greater one is nothing that it has to know.
+    /// A writer was removed, and returned with an incarnation with a smaller number. The state of a node about the
+    /// greater one is irrelevant.
     #[test]
-    fn what_was_known_of_a_life_that_is_over_counts_for_no_other() {
+    fn positions_of_an_ended_incarnation_do_not_count_for_another() {
         let incarnation =
             |incarnation, position| vec![(WRITER, Incarnation(incarnation), Position(position))];
         let mut grants = Grants::new(at(0), LEASE);
@@ -343,7 +348,7 @@ mod tests {
         grants.applied(NodeId(2), incarnation(51, 2));
         grants.take_snapshot(at(3000), incarnation(51, 2).into_iter());
         assert!(grants.renew(at(3000), NodeId(2), incarnation(51, 2).into_iter()));
-        assert_eq!(settled(&grants, 3001), 0, "it was told of another life");
+        assert_eq!(settled(&grants, 3001), 0, "it knew another incarnation");
         grants.forget_incarnations(WRITER, |incarnation| incarnation > Incarnation(1));
         assert!(!grants.renew(at(3001), NodeId(3), incarnation(1, 9).into_iter()));
         grants.applied(NodeId(2), incarnation(1, 1));
@@ -354,7 +359,7 @@ mod tests {
         grants.applied(NodeId(3), incarnation(1, 9));
         assert!(grants.renew(at(3004), NodeId(3), nothing()));
         assert_eq!(settled(&grants, 3005), 1);
-        assert!(grants.renew(at(5100), NodeId(2), nothing()), "what it knew a lease ago is not asked for");
+        assert!(grants.renew(at(5100), NodeId(2), nothing()), "its positions of one lease ago suffice");
     }
 
     #[test]

@@ -1,15 +1,16 @@
 use broker::peers::{Members, Wants};
 use replog::Value;
 
-/// What a node wants of a Topic Filter, or the members that it has of a shared group, as other nodes hear it.
+/// Interest of a node in a Topic Filter, or its members of a shared group, as sent to other nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     Wants(Wants),
-    /// The key is `$share/{ShareName}/{filter}`.
+    /// Members of a shared group. The key is `$share/{ShareName}/{filter}`.
     Members(Members),
 }
 
-/// The first byte of members; bits of [`Wants`] are below. Whether they are connected is the lowest bit, their number follows as u32.
+/// First byte of members; the bits of [`Wants`] are below. The lowest bit is set when members are connected; their
+/// number follows as u32.
 const MEMBERS: u8 = 0x80;
 
 impl Value for Interest {
@@ -40,9 +41,9 @@ impl Value for Interest {
 mod tests {
     use super::*;
 
-    /// The bytes of version 1, for ever.
+    /// Checks the bytes of version 1. They must never change.
     #[test]
-    fn interests_have_these_bytes() {
+    fn interests_keep_their_byte_format() {
         let members = Members { count: 0x0102_0304, are_connected: true };
         for (interest, golden) in [
             (Interest::Wants(Wants::ALL.with(Wants::STORED)), &[5][..]),

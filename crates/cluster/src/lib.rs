@@ -1,10 +1,11 @@
-//! Several nodes act as one broker: what each tells the others of its clients' subscriptions, and the messages that cross from one to
-//! another. No I/O, clocks or threads.
+//! Several nodes that act as one broker: exchange of the subscriptions of their clients, and of messages between nodes.
+//! No I/O, clocks or threads.
 //!
-//! Read [`ClusterRouter`] first: one for a node, between its workers ([`broker::peers`]) and its links ([`link::Mesh`]).
+//! Read [`ClusterRouter`] first: each node has one, between its workers ([`broker::peers`]) and its links
+//! ([`link::Mesh`]).
 //!
-//! **Invariant:** a node writes its own routes only, so no two nodes' changes conflict. **Invariant:** nothing of one peer waits for another
-//! peer, and what waits for a peer has a bound.
+//! **Invariant:** a node writes its own routes only, so no two nodes' changes conflict. **Invariant:** nothing of one
+//! peer waits for another peer, and everything that waits for a peer has a bound.
 
 #![forbid(unsafe_code)]
 

@@ -3,90 +3,90 @@
 #[cfg(feature = "trial")]
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// One way of doing it wrong.
+/// One fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Mutation {
     /// A publisher is answered before the other node has its message.
     ConfirmEarly = 1,
-    /// SUBACK leaves before cores have said that others know.
+    /// A SUBACK leaves before cores have reported that others know the subscription.
     SubackEarly,
     /// A node acknowledges without a lease.
     AlwaysFresh,
-    /// A peer that has begun anew is not asked for its routes again.
+    /// A peer that has restarted is not asked for its routes again.
     ForgetHello,
-    /// A message of another node goes on to further ones.
+    /// A node forwards a message of another node to further nodes.
     Relay,
-    /// What is for one member of a group goes to its node twice.
+    /// A message for one member of a group is sent to its node twice.
     GiveTwice,
-    /// Nodes that meet do not tell each other what they have retained.
+    /// Nodes that meet do not exchange their retained messages.
     ForgetCopies,
-    /// A peer is told briefly, whether it can read that or not.
+    /// A peer gets brief reports even if it cannot read them.
     AlwaysBrief,
-    /// A core that begins anew does not wait for what it had granted.
+    /// A core that restarts does not wait until its earlier grants expire.
     ForgetGrants,
-    /// A core that begins anew grants before it has heard what others were told that it knows.
+    /// A core that restarts grants leases before it knows what others were promised that it knows.
     GrantUninformed,
-    /// A core lets acknowledge whom it knows to be suspected.
+    /// A core grants leases to nodes that it knows to be suspected.
     GrantSuspects,
-    /// A node is declared dead as soon as it is suspected, whatever it was granted.
+    /// A node is declared dead as soon as it is suspected, even if grants to it may hold.
     DeclareDeadAtOnce,
-    /// What the clients of a node that is suspected wanted goes before its death is agreed upon.
+    /// The interest of a suspected node's clients is dropped before its death is agreed.
     PurgeSuspects,
     /// A node that learns that it was declared dead keeps its clients.
     KeepClients,
-    /// A node that learns that it was declared dead does not begin anew.
+    /// A node that learns that it was declared dead does not start a new incarnation.
     StayDead,
-    /// A core founds a cluster although others that it was told of may do so, too.
+    /// A core founds a cluster although others that it knows of may do so, too.
     FoundAlone,
-    /// Cores that were removed count when there has to be a majority.
+    /// Removed cores count for a majority.
     CountRemoved,
-    /// Cores come and go several at a time.
+    /// Several cores are added and removed at a time.
     ManyCoresAtOnce,
-    /// A life joins that is older than one that has joined before.
+    /// An incarnation joins that is older than one that has joined before.
     OldIncarnationsJoin,
-    /// What is for a later life of a peer than its link is about is lost with that.
+    /// Messages for a later incarnation of a peer than the link's are lost with the link's.
     SendToDead,
-    /// The log is opened to what some cores do not understand.
+    /// A feature is adopted that some cores lack.
     AdoptUnread,
-    /// What the sessions of a node want that has begun anew is forgotten before it has told all of it.
+    /// The interest of a restarted node's sessions is dropped before the node has reported all of it.
     ForgetEarly,
-    /// What a peer had no room for is not copied to it again.
+    /// Messages that a peer had no room for are not copied to it again.
     IgnoreCopyRequests,
-    /// Nobody speaks for nodes that do not reach each other.
+    /// No core relays between nodes that do not reach each other.
     ForgetRelays,
-    /// What nodes know of a life of a node that was removed is taken for what they know of the next one, which has a smaller number.
+    /// The nodes' positions in an incarnation of a removed node count for its next one, which has a smaller number.
     RememberIncarnations,
-    /// While a core is away, what it said is asked of one other only.
+    /// Changes of a core that is down are requested from one other core only.
     AskOneCore,
-    /// What is known of a replicant that is away is told by the core that it was attached to only.
+    /// The interest of an unreachable replicant is passed on only by the core that it was attached to.
     ForgetAway,
-    /// A replicant hears from a core that is dead for the others.
+    /// A replicant stays attached to a core that the others have declared dead.
     StayAttached,
-    /// A core that begins anew waits no longer for nodes that are there than for those that are not.
+    /// A core that restarts waits no longer for reachable nodes than for unreachable ones.
     GrantInTime,
-    /// What a dead node had retained and told some others only, the rest do not hear.
+    /// Retained messages of a dead node that only some others received do not reach the rest.
     ForgetLegacy,
-    /// Where cores go, those that are dead keep their votes.
+    /// Dead cores keep their votes when cores are removed.
     CountOnDead,
-    /// All clocks are taken to run at the same speed.
+    /// All clocks are assumed to run at the same speed.
     NoMargin,
-    /// A core that was suspected and leads is suspected as long as it does.
+    /// A core that was suspected and leads stays suspected as long as it leads.
     StaySuspect,
-    /// A node that is cut off acknowledges what nobody but itself has.
+    /// A node that is cut off acknowledges messages that no other node has.
     SettleCutOff,
-    /// What another node wants is not routed where `routing.shapes_max` is reached.
+    /// Filters of other nodes are not routed once `routing.shapes_max` is reached.
     RefuseShapes,
-    /// A publisher is answered although what a durable session was to have is lost with its node.
+    /// A publisher is answered although a message for a durable session is lost with its node.
     SettleForgotten,
-    /// What a core has granted to a node is forgotten as soon as the node is no member.
+    /// A core forgets its grants to a node as soon as the node is no member.
     ForgetRemoved,
-    /// What the previous incarnation of a node sent is confirmed to the next.
+    /// Messages of a node's previous incarnation are confirmed to the next one.
     ConfirmToNext,
 }
 
 impl Mutation {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 38] = [
         Self::ConfirmEarly,
         Self::SubackEarly,
@@ -129,34 +129,34 @@ impl Mutation {
     ];
 }
 
-/// The one that is put in, or 0.
+/// Fault that is active, or 0.
 #[cfg(feature = "trial")]
 static CURRENT: AtomicU8 = AtomicU8::new(0);
 
-/// How often the place of each was reached, by its number.
+/// Number of times that the code of each fault was reached, by its number.
 #[cfg(feature = "trial")]
 static REACHED: [AtomicU64; Mutation::ALL.len() + 1] = [const { AtomicU64::new(0) }; _];
 
-/// Puts one in, for the whole process.
+/// Activates a fault for the whole process.
 #[cfg(feature = "trial")]
 pub fn mutate(mutation: Option<Mutation>) {
     CURRENT.store(mutation.map_or(0, |mutation| mutation as u8), Ordering::SeqCst);
 }
 
-/// How often the process has reached the place where this one can be put in.
+/// Returns how often the process has reached the code of this fault.
 #[cfg(feature = "trial")]
 pub fn reached(mutation: Mutation) -> u64 {
     REACHED[mutation as usize].load(Ordering::Relaxed)
 }
 
-/// Whether this one is put in.
+/// Returns whether this fault is active.
 #[cfg(feature = "trial")]
 pub(crate) fn mutated(mutation: Mutation) -> bool {
     REACHED[mutation as usize].fetch_add(1, Ordering::Relaxed);
     CURRENT.load(Ordering::Relaxed) == mutation as u8
 }
 
-/// Never in a product build.
+/// Returns false: product builds have no faults.
 #[cfg(not(feature = "trial"))]
 #[inline(always)]
 pub(crate) const fn mutated(_: Mutation) -> bool {

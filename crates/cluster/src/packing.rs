@@ -1,18 +1,21 @@
-//! Frames between regions, made smaller: `0 u8 | 1 u8, LZ4 block | length u32, little endian, of what was packed | the block`.
+//! Compression of frames between regions:
+//! `0 u8 | 1 u8, LZ4 block | length u32, little endian, of the original | the block`.
 //!
-//! No word and no message begins with 0, so a frame says by itself whether it is packed.
+//! No cluster message and no MQTT message begins with 0, so each frame shows whether it is packed.
 
 use bytes::Bytes;
 
-/// Smaller frames are not worth it.
+/// Minimum size of a frame to pack, in bytes. Smaller ones are not worth it.
 const MIN: usize = 256;
-/// Larger ones are sent as they are, so that nobody has to make room for more than this before it has looked.
+/// Maximum size of a frame to pack, in bytes. Larger ones are sent as they are, so that no receiver has to allocate
+/// more than this before it has checked the frame.
 const MAX: usize = 1 << 20;
-/// A packed frame stands for so many times its bytes at most: credit counts those on the way, and what becomes of them has to have a bound, too.
+/// Maximum ratio of the original's size to the packed one. Credit counts packed bytes, so the unpacked bytes need a
+/// bound, too.
 const RATIO_MAX: usize = 32;
 const HEADER: usize = 6;
 
-/// The frame packed, when that makes it smaller by an eighth at least.
+/// Returns the packed frame if it is at least an eighth smaller.
 pub fn pack(frame: &[u8]) -> Option<Bytes> {
     if !(MIN..=MAX).contains(&frame.len()) {
         return None;
@@ -26,7 +29,8 @@ pub fn pack(frame: &[u8]) -> Option<Bytes> {
     (is_smaller && frame.len() <= packed.len() * RATIO_MAX).then(|| packed.into())
 }
 
-/// What a frame stands for: itself when it is not packed, `None` when it is and was not packed like this. Never panics.
+/// Returns the original of a frame: the frame itself if it is not packed, or `None` if its packing is invalid. Never
+/// panics.
 pub fn unpack(frame: &Bytes) -> Option<Bytes> {
     if frame.first() != Some(&0) {
         return Some(frame.clone());
@@ -54,7 +58,7 @@ mod tests {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             state >> 24
         };
-        // It repeats itself, and not too often.
+        // The text repeats itself, but not too often.
         std::iter::repeat_with(|| format!("sensors/{}/temperature ", next()))
             .flat_map(String::into_bytes)
             .take(length)
@@ -65,9 +69,9 @@ mod tests {
         [&[0, 1][..], &length.to_le_bytes()].concat()
     }
 
-    /// The bytes of this form, for ever: 300 times `ab` as one match.
+    /// Checks the permanent bytes of this form: 300 times `ab` as one match.
     #[test]
-    fn a_packed_frame_has_these_bytes() {
+    fn a_packed_frame_keeps_its_byte_format() {
         let golden =
             [&header(300)[..], &[0x2f, b'a', b'b', 2, 0, 255, 19, 0x50, b'b', b'a', b'b', b'a', b'b']]
                 .concat();
@@ -76,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_smaller_and_comes_back() {
+    fn a_packed_frame_is_smaller_and_unpacks_to_the_original() {
         for length in [MIN, 1000, 64 << 10, MAX] {
             let bytes = text(length);
             let packed = pack(&bytes).expect("text can be packed");
@@ -86,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_small_large_or_like_noise_goes_as_it_is() {
+    fn small_large_and_random_frames_are_not_packed() {
         assert_eq!(pack(&text(MIN - 1)), None);
         assert_eq!(pack(&text(MAX + 1)), None);
         let noise: Vec<u8> =
@@ -96,18 +100,18 @@ mod tests {
         assert_eq!(unpack(&plain), Some(plain));
     }
 
-    /// However little it takes to say much, a frame stands for a bounded number of bytes.
+    /// The size of an unpacked frame has a bound, however small the packed one is.
     #[test]
-    fn nothing_small_becomes_large() {
+    fn the_size_of_an_unpacked_frame_has_a_bound() {
         let zeros = vec![7; MAX];
-        assert_eq!(pack(&zeros), None, "it would stand for more than {RATIO_MAX} times its bytes");
+        assert_eq!(pack(&zeros), None, "it would unpack to more than {RATIO_MAX} times its bytes");
         let bomb = lz4_flex::block::compress(&zeros);
         assert_eq!(unpack(&[header(MAX as u32), bomb].concat().into()), None);
         assert_eq!(unpack(&[header(u32::MAX), vec![0; 64]].concat().into()), None);
     }
 
     #[test]
-    fn what_was_not_packed_like_this_is_refused() {
+    fn an_invalid_packed_frame_is_refused() {
         let packed = pack(&text(1000)).expect("text can be packed");
         for length in 1..packed.len() {
             assert_eq!(unpack(&packed.slice(..length)), None, "{length}");
@@ -128,7 +132,7 @@ mod tests {
         }
 
         #[test]
-        fn every_frame_comes_back(seed in proptest::collection::vec(any::<u8>(), 1..40), times in 1_usize..200) {
+        fn every_frame_unpacks_to_the_original(seed in proptest::collection::vec(any::<u8>(), 1..40), times in 1_usize..200) {
             let bytes = seed.repeat(times);
             if let Some(packed) = pack(&bytes) {
                 prop_assert!(packed.len() < bytes.len());

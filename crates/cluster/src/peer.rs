@@ -13,84 +13,86 @@ use crate::freshness::KnownPositions;
 use crate::mutation::{Mutation, mutated};
 use crate::wire::{FeedScope, Hello};
 
-/// What this node keeps of another one.
+/// State of another node.
 #[derive(Debug)]
 pub struct Peer {
     pub info: NodeInfo,
     pub index: NodeIndex,
     pub is_up: bool,
-    /// When the peer was suspected last; 0 when it never was.
+    /// Time at which the peer was last suspected; 0 if never.
     pub suspected_at: Time,
     /// Messages for the peer that were refused or dropped since it was suspected, because no room was left in the link.
     pub turned_away: u64,
-    /// How often the peer has forgotten the link: what was of an earlier life is void.
+    /// Number of times that the peer has forgotten the link: tickets and positions of earlier epochs are void.
     pub link_epoch: u8,
-    /// What this node has asked the peer for, in this life of the link.
+    /// Scope that this node has requested from the peer in this epoch of the link.
     pub requested_scope: Option<FeedScope>,
-    /// Of the last hello to the peer.
+    /// Number of the last hello to the peer.
     pub hello: u32,
-    /// Lives of which that spoke, with greater numbers than those that the cores agree on.
+    /// Incarnations in that hello with greater numbers than the agreed ones.
     pub later: Vec<(WriterId, Incarnation)>,
-    /// What the peer has asked for, and by which hello.
+    /// Scope that the peer has requested, and the number of its hello.
     pub feed_scope: FeedScope,
     pub scope_from_hello: u32,
-    /// Of its life that the link is about.
+    /// Incarnation of the peer that the link belongs to.
     pub incarnation: Option<Incarnation>,
-    /// It has begun this later life, as others have said, or may have forgotten this node: messages wait for the link that follows, unless it
-    /// goes on with this one.
+    /// Later incarnation that it has started according to others, or the present one if it may have forgotten this
+    /// node. Messages wait for the link that follows, unless the peer continues with this one.
     pub ahead: Option<Incarnation>,
-    /// How far its own changes were when it first said hello in its life: what its sessions had wanted before is among them.
+    /// Position of its own changes at the first hello of its incarnation: the earlier interest of its sessions is among
+    /// them.
     pub began_at: Option<(Incarnation, Position)>,
-    /// What a core knew when it spoke first to this one that has begun anew.
+    /// Positions that a core knew when it first contacted this restarted core.
     pub knew: Option<KnownPositions>,
-    /// What it asked for last.
+    /// Last hello of the peer.
     pub last_hello: Option<Hello>,
-    /// Its life that is a member, where the cores agree on members.
+    /// Incarnation that is a member, if the cores agree on members.
     pub member: Option<Incarnation>,
-    /// Nodes that are attached to it, as it says.
+    /// Number of nodes that are attached to it, as it reports.
     pub load: u32,
     pub feed: Option<Feed>,
-    /// Deltas on their way to it.
+    /// Deltas in transit to it.
     pub fed: VecDeque<Fed>,
-    /// A whole copy of this node's own changes has been sent to it since its hello: what it has taken in of that, and of what came behind, its next one says.
+    /// True when a whole copy of this node's own changes was sent since its hello. Its next hello contains its position
+    /// in that copy and in later changes.
     pub is_copied: bool,
-    /// Messages on their way to it, by lane.
+    /// Messages in transit to it, by lane.
     pub sent: [Sent; LANES_MAX as usize],
     pub confirmations: Confirmations,
-    /// What of that which is retained here is on its way to it, or has arrived.
+    /// Retained messages that are in transit to it, or have arrived.
     pub copies: Option<Copies>,
-    /// It is to be asked to copy to this node what is retained there.
+    /// True when the peer must be asked to copy its retained messages to this node.
     pub needs_copy_request: bool,
-    /// What of it has found no place yet.
+    /// Copies for it that its link had no room for yet.
     pub backlog: Backlog,
-    /// What it waits for that is to be known everywhere, and in its region.
+    /// Changes of the peer that wait to be known everywhere, and in its region.
     pub settle: SettleRequest,
     pub settle_in_region: SettleRequest,
-    /// Questions of it that are being answered.
+    /// Number of its questions that are being answered.
     pub answering: usize,
-    /// Frames to it are packed.
+    /// True to pack frames to it.
     pub packs: bool,
-    /// That life of it, and every one before, is over: the cores agree on it.
+    /// Greatest incarnation that the cores have agreed to be over.
     pub dead: Option<Incarnation>,
-    /// Since when this node knows that.
+    /// Time since which this node knows that.
     pub dead_since: Option<Time>,
 }
 
-/// The changes of a peer that others are to know.
+/// Changes of a peer that others must know.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SettleRequest {
-    /// Its changes up to here are not known to them.
+    /// Position up to which its changes are not known to them.
     pub wanted: Option<Position>,
-    /// What the peer was told last.
+    /// Last position reported to the peer.
     pub reported: Position,
 }
 
-/// A delta on its way.
+/// A delta in transit.
 #[derive(Debug)]
 pub struct Fed {
     pub number: u64,
     pub cost: u64,
-    /// This node's own position after it, when it is of that.
+    /// This node's own position after it, if it is about this node's changes.
     pub own: Option<Position>,
 }
 
@@ -106,7 +108,7 @@ pub struct Waiting {
     pub worker: WorkerId,
     pub token: broker::Token,
     pub if_lost: IfLost,
-    /// Nobody else gets it.
+    /// True when no other node gets it.
     pub is_alone: bool,
     is_answered: bool,
 }
@@ -117,16 +119,16 @@ impl Waiting {
     }
 }
 
-/// What becomes of a message when nobody knows whether a peer has it.
+/// Treatment of a message if it is unknown whether a peer has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfLost {
-    /// Those who should have had it are gone with their connections.
+    /// Ignore it: its recipients are gone with their connections.
     Nothing,
-    /// A durable session should have had it: its publisher gets no acknowledgement when it is lost for sure.
+    /// Refuse it: a durable session should have it, and its publisher gets no acknowledgement if it is surely lost.
     Refuse,
-    /// As before, and it is for the peer's next life: it is not lost when that begins.
+    /// Refuse it, unless the peer's next incarnation starts: the message is for that.
     Wait,
-    /// It is for one of several, and another may have it.
+    /// Give it to another member: it is for one of several.
     GiveAnother,
 }
 
@@ -172,7 +174,7 @@ impl Peer {
         self.info.role == Role::Core
     }
 
-    /// The peer has forgotten the link.
+    /// Notes that the peer has forgotten the link.
     pub fn restarted(&mut self) {
         self.link_epoch = self.link_epoch.wrapping_add(1);
         self.incarnation = None;
@@ -192,14 +194,15 @@ impl Peer {
         self.answering = 0;
     }
 
-    /// The peer goes on with the link: what was for its next life is for this one, and lost with it.
+    /// Notes that the peer continues with the link: messages for its next incarnation are for this one, and lost with
+    /// it.
     pub fn goes_on(&mut self) {
         self.ahead = None;
         let waiting = self.sent.iter_mut().flat_map(|sent| &mut sent.waiting);
         waiting.filter(|waiting| waiting.if_lost == IfLost::Wait).for_each(|it| it.if_lost = IfLost::Refuse);
     }
 
-    /// The ticket of a message that came from the peer.
+    /// Returns the ticket of a message from the peer.
     pub fn ticket(&self, lane: Lane, number: u64) -> PeerTicket {
         PeerTicket {
             from: self.index,
@@ -209,20 +212,20 @@ impl Peer {
         }
     }
 
-    /// A message has its places here. The peer is told, unless it has forgotten the link since: the next incarnation counts its messages
-    /// from 0 again, and would take this for a confirmation of one of its own.
+    /// Confirms a message of the peer that is stored here. It does nothing if the peer has forgotten the link since:
+    /// the next incarnation counts its messages from 0 again, and would take this for a confirmation of one of its own.
     pub fn confirm(&mut self, ticket: PeerTicket, reason: ReasonCode) {
         if ticket.link_epoch == self.link_epoch || mutated(Mutation::ConfirmToNext) {
             self.confirmations.push(ticket, reason);
         }
     }
 
-    /// Whether a publisher waits for the peer.
+    /// Returns whether a publisher waits for the peer.
     pub fn has_waiting(&self) -> bool {
         self.sent.iter().any(|sent| sent.len() > 0)
     }
 
-    /// All messages whose publishers wait.
+    /// Takes all messages whose publishers wait.
     pub fn take_sent(&mut self) -> impl Iterator<Item = Waiting> {
         self.sent.iter_mut().flat_map(|sent| sent.waiting.drain(..)).filter(|waiting| !waiting.is_answered)
     }
@@ -237,10 +240,11 @@ impl Sent {
         self.waiting.len()
     }
 
-    /// Tells `on_answer` who waits for messages whose numbers end so: `count` of them from `first` on, of which some may be nobody's.
+    /// Calls `on_answer` for the publishers of `count` messages whose numbers end like `first` and the following ones.
+    /// Some of these numbers may have no waiting publisher.
     pub fn answer(&mut self, first: u32, count: u32, mut on_answer: impl FnMut(Waiting)) {
         let Some(front) = self.waiting.front().map(|waiting| waiting.number) else { return };
-        // Fewer than 2^31 are on their way, in either direction.
+        // Fewer than 2^31 messages are in transit in either direction.
         let ahead = i64::from(first.wrapping_sub(front as u32).cast_signed());
         let begin = front.saturating_add_signed(ahead);
         let end = front.saturating_add_signed(ahead + i64::from(count));
@@ -281,13 +285,13 @@ mod tests {
         assert_eq!(answer(first, 1), [0]);
         assert!(answer(first, 1).is_empty());
         assert!(answer(first + 4, 1000).is_empty(), "never sent");
-        assert_eq!(answer(first - 5, u32::MAX), [1, 3], "whatever a peer says");
+        assert_eq!(answer(first - 5, u32::MAX), [1, 3], "any answer of a peer");
         assert!(sent.waiting.is_empty());
     }
 
     /// Both incarnations of the peer begin with number 0 in each lane.
     #[test]
-    fn what_an_earlier_incarnation_sent_is_not_confirmed_to_the_next() {
+    fn messages_of_an_earlier_incarnation_are_not_confirmed_to_the_next() {
         let info = NodeInfo { name: "n".into(), role: Role::Core, region: "r".into(), address: "a".into() };
         let mut peer = Peer::new(info, NodeIndex(0));
         let earlier = peer.ticket(Lane::assured(3), 0);

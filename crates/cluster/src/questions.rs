@@ -4,67 +4,67 @@ use std::time::Duration;
 use bytes::Bytes;
 use link::{NodeId, Time};
 
-/// Bytes of a question, at most.
+/// Maximum size of a question, in bytes.
 pub const QUESTION_MAX: usize = 256 << 10;
-/// Bytes of an answer, at most.
+/// Maximum size of an answer, in bytes.
 pub const ANSWER_MAX: usize = 4 << 20;
-/// Questions of this node that wait for their answers, at most.
+/// Maximum number of this node's questions that wait for answers.
 pub const WAITING_MAX: usize = 64;
-/// Questions of one other node that are answered here at one time, at most.
+/// Maximum number of one other node's questions that are answered here at the same time.
 pub const ANSWERING_MAX: usize = 16;
-/// Bytes of a part of an answer: what is more urgent leaves between two of them.
+/// Maximum size of a part of an answer, in bytes: more urgent frames leave between two parts.
 pub const PART: usize = 64 << 10;
 
-/// What the owner of a fabric asks the owner of another one. Nobody between looks into it.
+/// Question of the owner of one cluster router to the owner of another. The routers do not interpret it.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// Tells the answers apart; used once in the life of a node.
+    /// Key that identifies the answer; used once in an incarnation of the node.
     pub key: u64,
-    /// The node's name.
+    /// Name of the node.
     pub to: Box<str>,
     pub bytes: Bytes,
-    /// How long the answer is waited for.
+    /// Maximum time to wait for the answer.
     pub within: Duration,
 }
 
-/// A question of another node, to be answered by [`RouterCommand::Answer`](crate::RouterCommand::Answer).
+/// Question of another node, to be answered by [`RouterCommand::Answer`](crate::RouterCommand::Answer).
 #[derive(Clone, Debug)]
 pub struct ReceivedQuestion {
     pub asker: Asker,
-    /// The node's name.
+    /// Name of the node.
     pub name: Box<str>,
     pub bytes: Bytes,
 }
 
-/// Who waits for an answer.
+/// Node that waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
     pub(crate) node: NodeId,
-    /// Of the link, which may have begun anew since.
+    /// Epoch of the link, which may have changed since.
     pub(crate) link_epoch: u8,
     pub(crate) number: u64,
 }
 
-/// Why there is no answer. A question that changes something may have been carried out.
+/// Reason why there is no answer. A question that changes state may have been carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unanswered {
     /// No node of the cluster has this name.
     Unknown,
-    /// Nothing is heard of it.
+    /// The node is not reachable.
     Down,
-    /// Its version knows no questions.
+    /// The version of the node does not support questions.
     Old,
-    /// There are as many questions as there may be, here or there.
+    /// The maximum number of questions is reached, here or there.
     Busy,
-    /// The question or the answer is larger than it may be.
+    /// The question or the answer is larger than the maximum.
     Large,
-    /// Nobody answers there.
+    /// The node there does not answer.
     Declined,
-    /// Nothing came in time.
+    /// No answer arrived in time.
     Late,
 }
 
-/// How an answer goes on.
+/// Kind of a part of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Last,
@@ -89,13 +89,13 @@ impl Part {
             1 => Self::Not(Unanswered::Busy),
             2 => Self::Not(Unanswered::Large),
             4 => Self::More,
-            // A reason of a later version, too.
+            // This includes reasons of a later version.
             _ => Self::Not(Unanswered::Declined),
         }
     }
 }
 
-/// The questions of one node, until they are answered.
+/// Questions of one node, until they are answered.
 #[derive(Debug, Default)]
 pub struct Waiting {
     by_number: BTreeMap<u64, Wait>,
@@ -105,13 +105,15 @@ pub struct Waiting {
 struct Wait {
     to: NodeId,
     until: Time,
-    /// What has come of the answer.
+    /// Received parts of the answer.
     parts: Vec<u8>,
 }
 
 impl Waiting {
+    /// Adds a question.
+    ///
     /// # Errors
-    /// [`Unanswered::Busy`] when there are as many as there may be.
+    /// [`Unanswered::Busy`] when the maximum is reached.
     pub fn insert(&mut self, number: u64, to: NodeId, until: Time) -> Result<(), Unanswered> {
         if self.by_number.len() >= WAITING_MAX {
             return Err(Unanswered::Busy);
@@ -120,7 +122,8 @@ impl Waiting {
         Ok(())
     }
 
-    /// A part of an answer came; what is returned is the whole of it. What nobody waits for is dropped.
+    /// Handles a part of an answer, and returns the whole answer once it is complete. Parts for unknown questions are
+    /// dropped.
     pub fn part(
         &mut self,
         from: NodeId,
@@ -145,17 +148,17 @@ impl Waiting {
         Some(whole)
     }
 
-    /// Those that are given up at `now`.
+    /// Takes the questions that are given up at `now`.
     pub fn overdue(&mut self, now: Time) -> Vec<u64> {
         self.take(|wait| wait.until <= now)
     }
 
-    /// Those to a node that is cut off, or began anew.
+    /// Takes the questions to a node whose link is down, or that has restarted.
     pub fn lost(&mut self, node: NodeId) -> Vec<u64> {
         self.take(|wait| wait.to == node)
     }
 
-    /// When the first of them is given up.
+    /// Returns the time at which the first of them is given up.
     pub fn due(&self) -> Time {
         self.by_number.values().map(|wait| wait.until).min().unwrap_or(Time::NEVER)
     }
@@ -195,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_end_in_time_or_with_their_node_and_are_so_many_at_most() {
+    fn questions_end_in_time_or_with_their_node_and_have_a_bound() {
         let mut waiting = Waiting::default();
         for number in 0..WAITING_MAX as u64 {
             waiting.insert(number, if number == 0 { B } else { A }, Time(number + 5)).unwrap();
@@ -209,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_says_how_an_answer_goes_on() {
+    fn every_part_byte_has_a_meaning() {
         for part in [Part::Last, Part::More, Part::Not(Unanswered::Busy), Part::Not(Unanswered::Large)] {
             assert_eq!(Part::of_byte(part.byte()), part);
         }

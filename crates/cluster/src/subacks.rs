@@ -19,30 +19,30 @@ struct Waiting {
 }
 
 impl Subacks {
-    /// Positions of later ones are never smaller.
+    /// Adds a SUBACK. Positions never decrease.
     pub fn push(&mut self, position: Position, connection: ConnectionId, ticket: Ticket, deadline: Time) {
         debug_assert!(self.waiting.back().is_none_or(|last| last.position <= position));
         self.waiting.push_back(Waiting { position, connection, ticket, deadline });
     }
 
-    /// The changes of this node have other numbers now, of which this is the last.
+    /// Adjusts all positions after this node's changes were renumbered, up to `last`.
     pub fn rebase(&mut self, last: Position) {
         self.waiting.iter_mut().for_each(|waiting| waiting.position = last);
     }
 
-    /// The next whose position is known.
+    /// Takes the next SUBACK whose position is known.
     pub fn pop_known(&mut self, known: Position) -> Option<(ConnectionId, Ticket)> {
         let waiting = self.waiting.pop_front_if(|waiting| waiting.position <= known)?;
         Some((waiting.connection, waiting.ticket))
     }
 
-    /// The next that has waited for too long.
+    /// Takes the next SUBACK that has waited for too long.
     pub fn pop_overdue(&mut self, now: Time) -> Option<(ConnectionId, Ticket)> {
         let waiting = self.waiting.pop_front_if(|waiting| waiting.deadline <= now)?;
         Some((waiting.connection, waiting.ticket))
     }
 
-    /// The position that the last one waits for.
+    /// Returns the position that the last one waits for.
     pub fn last(&self) -> Option<Position> {
         self.waiting.back().map(|waiting| waiting.position)
     }

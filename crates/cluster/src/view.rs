@@ -1,4 +1,4 @@
-//! What an operator sees of a node's part in the cluster.
+//! View of a node's part in the cluster, for operators.
 
 use link::{Class, ClassCounters};
 
@@ -6,35 +6,38 @@ use crate::config::{NodeInfo, Role};
 use crate::meta::State;
 use crate::router::Counters;
 
-/// As of one moment. Times are in microseconds.
+/// View at one moment. Times are in microseconds.
 #[derive(Clone, Debug)]
 pub struct View {
     pub own: NodeInfo,
     pub incarnation: u64,
-    /// The core that this replicant hears from.
+    /// Core that this replicant is attached to.
     pub attached: Option<Box<str>>,
-    /// Whether a majority of cores lets this node acknowledge messages of QoS 1 and 2, or nobody has to.
+    /// True while a majority of cores lets this node acknowledge messages of QoS 1 and 2, or none has to.
     pub is_fresh: bool,
-    /// For how long that majority lets it, when none says it again; `None`: this node needs nobody's word.
+    /// Remaining time of that permission without a renewal; `None` if this node needs none.
     pub fresh_for: Option<u64>,
-    /// Cores by whose word this node may acknowledge, this one aside, and for how long; nodes that may by this core's.
+    /// Cores that let this node acknowledge, without itself, and the remaining times; below, nodes that this core lets
+    /// acknowledge.
     pub granted_by: Vec<(Box<str>, u64)>,
     pub grants: Vec<(Box<str>, u64)>,
-    /// By how much this node's clock is ahead of those of most nodes, milliseconds; `None` while it agrees with them.
+    /// Time by which this node's clock is ahead of those of most nodes, in milliseconds; `None` while it agrees with
+    /// them.
     pub clock_off: Option<i64>,
     pub subacks_waiting: SubacksWaiting,
     pub counters: Counters,
-    /// Filters and shared groups of other nodes that this node's index has no room for: it acknowledges nothing while there are any.
+    /// Number of filters and shared groups of other nodes that this node's index has no room for. It acknowledges
+    /// nothing while there are any.
     pub unrouted: u64,
-    /// Connections of others that were closed because too many handshakes went on.
+    /// Number of incoming connections that were closed because too many handshakes were open.
     pub unauthenticated_closed: u64,
-    /// This node first, then the others by name.
+    /// Routes of this node first, then of the others by name.
     pub routes: Vec<Routes>,
-    /// By name.
+    /// Links, by name.
     pub links: Vec<Link>,
-    /// Who was met or sought and is not joined, by address.
+    /// Nodes that were met or looked for and are not joined, by address.
     pub not_joined: Vec<NotJoined>,
-    /// Where the cores agree on the members.
+    /// Membership, if the cores agree on the members.
     pub membership: Option<Membership>,
 }
 
@@ -46,34 +49,34 @@ pub struct SubacksWaiting {
     pub cluster: u64,
 }
 
-/// Somebody who was met or sought and is not joined.
+/// A node that was met or looked for and is not joined.
 #[derive(Clone, Debug)]
 pub struct NotJoined {
-    /// Where it is dialed, or the host that it comes from.
+    /// Address that is dialed, or host that it comes from.
     pub address: Box<str>,
-    /// As it says, proved or not.
+    /// Announced name, proved or not.
     pub name: Option<Box<str>>,
-    /// What was wrong last, with what to do.
+    /// Last problem, with a remedy.
     pub reason: Box<str>,
-    /// How long ago that was, and how often something was.
+    /// Time since the last problem, and the number of problems.
     pub since: u64,
     pub count: u64,
 }
 
-/// What the cores agree on, as far as this node knows.
+/// Agreed state of the cluster, as far as this node knows.
 #[derive(Clone, Debug)]
 pub struct Membership {
-    /// No majority of cores was heard lately: all of it is as it was last known.
+    /// True when no majority of cores was reached recently: all fields are as last known.
     pub is_stale: bool,
-    /// The number of the cluster; 0: there is none yet.
+    /// Id of the cluster; 0 if there is none yet.
     pub founded: u128,
-    /// Of the last change that this node knows of.
+    /// Index of the last change that this node knows.
     pub index: u64,
-    /// Why this node does not take part yet.
+    /// Reason why this node does not take part yet.
     pub waits_for: Option<String>,
-    /// By name, this node among them when it belongs to the cluster.
+    /// Members by name, including this node if it belongs to the cluster.
     pub members: Vec<MemberView>,
-    /// On a core.
+    /// Replica of the meta group, on a core.
     pub replica: Option<Replica>,
 }
 
@@ -82,9 +85,9 @@ pub struct MemberView {
     pub info: NodeInfo,
     pub incarnation: u64,
     pub state: State,
-    /// It wants to be a member no more.
+    /// True when it is leaving the cluster.
     pub leaves: bool,
-    /// As far as this core knows: whether it has a vote, and whether it leads.
+    /// Vote of its replica, and below its leadership, as far as this core knows.
     pub votes: bool,
     pub leads: bool,
 }
@@ -94,71 +97,73 @@ pub struct MemberView {
 pub struct Replica {
     pub part: consensus::Role,
     pub term: u64,
-    /// The node that leads.
+    /// Node that leads.
     pub leader: Option<Box<str>>,
-    /// The core that hands on what the two say to each other, where they are not linked.
+    /// Core that relays between this node and the leader, if they are not linked.
     pub leader_via: Option<Box<str>>,
-    /// Entries in its log, and those that its state has.
+    /// Entries in its log, and entries applied to its state.
     pub last: u64,
     pub applied: u64,
-    /// A majority of the voters has been heard lately: of a leader that they answer, of any other that it has one.
+    /// True while a majority of the voters was reached recently: a leader gets their answers, any other replica
+    /// messages of its leader.
     pub has_quorum: bool,
     pub voters: u64,
     pub learners: u64,
-    /// Why it has stopped.
+    /// Reason why it has stopped.
     pub failure: Option<String>,
 }
 
-/// The routes of one node, as far as this one knows them.
+/// Routes of one node, as far as this one knows them.
 #[derive(Clone, Debug)]
 pub struct Routes {
     pub node: Box<str>,
     pub role: Role,
     pub incarnation: u64,
-    /// Changes of that life that were heard of.
+    /// Number of received changes of that incarnation.
     pub position: u64,
     pub filters: u64,
-    /// Deletions that are remembered.
+    /// Number of remembered deletions.
     pub tombstones: u64,
     pub bytes: u64,
-    /// A hash over all filters and what is wanted of them: two nodes that know the same have the same.
+    /// Hash of all filters and the interest in them: two nodes with the same routes have the same hash.
     pub digest: u64,
-    /// Nobody hears of it at present.
+    /// True while the node is unreachable.
     pub is_suspect: bool,
 }
 
-/// The link to one other node.
+/// Link to one other node.
 #[derive(Clone, Debug)]
 pub struct Link {
     pub peer: NodeInfo,
     pub is_up: bool,
-    /// The cores agree that the peer is dead, and nothing is heard of it.
+    /// True when the cores agree that the unreachable peer is dead.
     pub is_dead: bool,
-    /// For how long it has been so.
+    /// Time in the present state.
     pub since: u64,
     pub is_dialed: bool,
-    /// Connections that carry frames, and how many there are to be.
+    /// Connections that carry frames, and the configured number.
     pub connections: (u64, u64),
     pub version: u16,
     pub features: u64,
-    /// Microseconds; `None` while the link is not up.
+    /// Round trip in microseconds; `None` while the link is not up.
     pub round_trip: Option<u64>,
-    /// By how much the peer's clock is ahead of this node's, milliseconds, as it said last.
+    /// Time by which the peer's clock is ahead of this node's, in milliseconds, by its last report.
     pub clock_ahead: Option<i64>,
-    /// That is too much, and not because this node's clock is wrong.
+    /// True when that is too much, and not because this node's clock is wrong.
     pub clock_differs: bool,
     pub bytes_sent: u64,
     pub bytes_received: u64,
-    /// Connections that were made, silences that ended one, and times that the peer had forgotten the link.
+    /// Connections that were made; below, those that ended after silence, and times that the peer had forgotten the
+    /// link.
     pub attached: u64,
     pub silent: u64,
     pub restarts: u64,
-    /// Bytes that came and are not dealt with.
+    /// Bytes that were received and are not consumed.
     pub unconsumed: u64,
-    /// Messages whose publishers wait for the peer.
+    /// Number of messages whose publishers wait for the peer.
     pub unconfirmed: u64,
     pub classes: Vec<ClassView>,
-    /// What went wrong last, and how long ago.
+    /// Last error, and the time since.
     pub last_error: Option<(u64, Box<str>)>,
 }
 

@@ -1,38 +1,41 @@
-//! What nodes say to each other beside messages. One byte of kind, then, little endian:
+//! Cluster messages between nodes, next to forwarded MQTT messages. They have one byte of kind and then fields in
+//! little endian:
 //!
 //! ```text
 //! 1 hello     version u8 = 1, role u8, asks u8, number u32, load u32, incarnation u64, vector
 //! 2 delta     number u32 of the hello that it answers, delta
 //! 3 applied   vector
-//! 4 settle    position u64; 1 u8 behind it: 25 is wanted, too
+//! 4 settle    position u64; with 1 u8 after it, 25 is wanted, too
 //! 5 settled   incarnation u64, position u64
 //! 6 confirm   (lane u8, reason u8, first u32, count u32)*
 //! 7 renew     stamp u64
 //! 8 grant     stamp u64
 //! 9 brief     (writer u64, incarnation varint, position varint)*: as applied, for peers that can read it
 //! 10 ask      number u64, question
-//! 11 answer   number u64, part u8, some of the answer
+//! 11 answer   number u64, part u8, part of the answer
 //! 12 replica  a frame of the meta group
-//! 13 roster   what the sender knows to be agreed upon
+//! 13 roster   the roster that the sender knows
 //! 14 propose  number u64, command
 //! 15 proposed number u64, leader u64, answer
-//! 16 sight    whom a core does not hear
-//! 17 copied   how far a copy of the records is, and what it asks for
-//! 18 records  what it lacks
+//! 16 reach    the nodes that a core does not reach
+//! 17 copied   position of a copy of the records, and its request
+//! 18 records  records that a copy lacks
 //! 19 balance
 //! 20 ask clock stamp u64
 //! 21 clock    stamp u64 of the question, milliseconds since 1970 u64
-//! 22 relay    from u64, to u64, features u64, a word
-//! 23 lacks
+//! 22 relay    from u64, to u64, features u64, message
+//! 23 request copies
 //! 24 namesake address
 //! 25 region   incarnation u64, position u64
 //! vector      (writer u64, incarnation u64, position u64)*
 //! varint      seven bits a byte, the lowest first, the top bit in all but the last
 //! ```
 //!
-//! Part: 0 the last of an answer, 4 there is more; no answer: 1 too busy, 2 too large, anything else nobody answers.
+//! Part: 0 is the last of an answer, 4 means that there is more. Without an answer, 1 means too busy, 2 too large, and
+//! anything else that the node does not answer.
 //!
-//! Fields that a later version adds behind these are ignored, but for the lists, which go to the end, as deltas, questions, answers, all from 12 to 18, what is relayed and addresses do.
+//! Fields that a later version appends are ignored. Exceptions are fields that extend to the end: lists, deltas,
+//! questions, answers, all of 12 to 18, relayed messages and addresses.
 
 use link::NodeId;
 use replog::{Incarnation, Position, WriterId};
@@ -42,48 +45,49 @@ use crate::questions::Part;
 
 pub const VERSION: u8 = 1;
 
-/// Of which writers a node hears from another.
+/// Writers whose changes a node requests from another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FeedScope {
     #[default]
     Nothing,
-    /// The other and those that are attached to it.
+    /// The other node and those that are attached to it.
     Branch,
-    /// All but itself.
+    /// All writers but the requesting node.
     All,
 }
 
-/// How far somebody is with the changes of some writers.
+/// Positions of a node in the changes of some writers.
 pub type Vector = Vec<(WriterId, Incarnation, Position)>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerMessage<'a> {
     Hello(Hello),
-    /// The encoded delta.
+    /// Encoded delta.
     Delta {
         number: u32,
         delta: &'a [u8],
     },
-    /// The sender has applied so much.
+    /// Positions that the sender has applied.
     Applied(Vector),
-    /// The same in fewer bytes, which only peers with [`BRIEF`](crate::features::BRIEF) read.
+    /// The same as `Applied` in fewer bytes, only for peers with [`BRIEF`](crate::features::BRIEF).
     Brief(Vector),
-    /// The sender waits until its changes up to here are known everywhere, or in its region and to the receiver.
+    /// The sender waits until its changes up to this position are known everywhere, or in its region and to the
+    /// receiver.
     Settle {
         position: Position,
         in_region: bool,
     },
-    /// All nodes that the sender lets acknowledge have applied the receiver's changes up to here.
+    /// All nodes that the sender lets acknowledge have applied the receiver's changes up to this position.
     Settled(Incarnation, Position),
-    /// The sender and all nodes of the receiver's region have applied the receiver's changes up to this position. It answers
-    /// [`PeerMessage::Settle`] with `in_region`.
+    /// The sender and all nodes of the receiver's region have applied the receiver's changes up to this position. It
+    /// answers [`PeerMessage::Settle`] with `in_region`.
     KnownInRegion(Incarnation, Position),
-    /// Messages have their places.
+    /// Messages are stored at the sender.
     Confirm(Vec<Confirmed>),
-    /// The sender asks for a lease, at a time of its own.
+    /// The sender asks for a lease, at a time of its own clock.
     Renew(u64),
     Grant(u64),
-    /// The sender's owner asks the receiver's.
+    /// Question of the sender's owner for the receiver's.
     Ask {
         number: u64,
         question: &'a [u8],
@@ -93,22 +97,23 @@ pub enum PeerMessage<'a> {
         part: Part,
         bytes: &'a [u8],
     },
-    /// About what is agreed upon.
+    /// Message of the meta group.
     Meta(MetaMessage<'a>),
-    /// Replicants are to be spread evenly over the cores.
+    /// Request to spread the replicants evenly over the cores.
     Balance,
-    /// The sender asks what the receiver's clock of the world says, at a time of its own; only of peers with
+    /// The sender asks for the time of the receiver's wall clock, at a time of its own. Only for peers with
     /// [`CLOCKS`](crate::features::CLOCKS).
     AskClock(u64),
-    /// Asked then, the sender's clock says so.
+    /// Time of the sender's wall clock, and the stamp of the question.
     Clock {
         stamp: u64,
         wall_ms: u64,
     },
-    /// The sender had no room for what is retained elsewhere, and has some now: it is to be copied to it again; only of peers with
-    /// [`COPIES`](crate::features::COPIES).
+    /// The sender had no room for retained messages of other nodes and has some now: they must be copied to it again.
+    /// Only for peers with [`COPIES`](crate::features::COPIES).
     RequestCopies,
-    /// Another process goes by the receiver's name, and is reached there; only to peers with [`NAMESAKES`](crate::features::NAMESAKES).
+    /// Another process has the receiver's name, and is reached at this address. Only for peers with
+    /// [`NAMESAKES`](crate::features::NAMESAKES).
     Namesake(&'a str),
 }
 
@@ -116,19 +121,19 @@ pub enum PeerMessage<'a> {
 pub struct Hello {
     pub is_core: bool,
     pub feed_scope: FeedScope,
-    /// Counts the hellos of a link.
+    /// Number of the hello on this link.
     pub number: u32,
-    /// Nodes that are attached to it.
+    /// Number of nodes that are attached to it.
     pub load: u32,
     pub incarnation: Incarnation,
     pub vector: Vector,
 }
 
-/// So many messages of a lane, one after the other.
+/// Consecutive messages of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Confirmed {
     pub lane: u8,
-    /// A Reason Code of PUBACK.
+    /// Reason Code of a PUBACK.
     pub reason: u8,
     pub first: u32,
     pub count: u32,
@@ -170,7 +175,7 @@ impl PeerMessage<'_> {
             Self::Settle { position, in_region } => {
                 out.push(4);
                 out.extend(position.0.to_le_bytes());
-                // Nodes of earlier versions ignore it, and say what is known everywhere.
+                // Nodes of earlier versions ignore this byte and answer with the position that is known everywhere.
                 out.extend(in_region.then_some(1));
             }
             Self::KnownInRegion(incarnation, position) => {
@@ -270,7 +275,7 @@ impl PeerMessage<'_> {
     }
 }
 
-/// Reads what [`PeerMessage::encode`] made; `None` for anything else. Never panics.
+/// Decodes the result of [`PeerMessage::encode`]; returns `None` for anything else. Never panics.
 pub fn decode(bytes: &[u8]) -> Option<PeerMessage<'_>> {
     let (kind, mut rest) = bytes.split_first()?;
     let rest = &mut rest;
@@ -373,7 +378,7 @@ fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     for shift in (0..64).step_by(7) {
         let [byte] = take(bytes)?;
         let part = u64::from(byte & 0x7f);
-        // Of the tenth byte one bit has a place.
+        // The tenth byte has one significant bit.
         if part << shift >> shift != part {
             return None;
         }
@@ -463,9 +468,9 @@ mod tests {
         ]
     }
 
-    /// The bytes of version 1, for ever.
+    /// Checks the bytes of version 1. They must never change.
     #[test]
-    fn words_have_these_bytes() {
+    fn cluster_messages_keep_their_byte_format() {
         for (message, golden) in messages() {
             let bytes = message.encode();
             let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -480,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_any_size_are_read_as_they_were_written_and_longer_ones_are_not() {
+    fn numbers_of_any_size_round_trip_and_longer_ones_are_refused() {
         for shift in 0..64 {
             for number in [1_u64 << shift, (1 << shift) - 1, u64::MAX - (1 << shift)] {
                 let message =

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use link::Time;
 
-/// Filters whose QoS 0 interest is withdrawn later: their durable sessions are away, and miss nothing on other nodes when they soon
-/// come back.
+/// Filters whose QoS 0 interest is withdrawn later. Their durable sessions have no connection, and miss nothing on
+/// other nodes if they return soon.
 #[derive(Debug, Default)]
 pub struct Withdrawals {
-    /// When each is due.
+    /// Time at which each filter is due.
     due: HashMap<Arc<str>, Time>,
-    /// In the order of the times, which may be earlier than those in `due`.
+    /// Filters in the order of the times, which may be earlier than those in `due`.
     queue: VecDeque<(Time, Arc<str>)>,
 }
 
@@ -18,7 +18,7 @@ pub struct Withdrawals {
 const WAITING_MAX: usize = 100_000;
 
 impl Withdrawals {
-    /// Whether the withdrawal of a filter waits. False when there is no room, or nothing to wait for.
+    /// Delays the withdrawal of a filter. Returns false when there is no room, or no time to wait.
     pub fn put_off(&mut self, now: Time, wait: Duration, filter: &str) -> bool {
         if wait.is_zero() {
             return false;
@@ -37,17 +37,17 @@ impl Withdrawals {
         true
     }
 
-    /// Whether the withdrawal of a filter waits.
+    /// Returns whether the withdrawal of a filter waits.
     pub fn contains(&self, filter: &str) -> bool {
         self.due.contains_key(filter)
     }
 
-    /// The next filter whose time is over.
+    /// Takes the next filter whose time is over.
     pub fn pop_due(&mut self, now: Time) -> Option<Arc<str>> {
         loop {
             let (_, filter) = self.queue.pop_front_if(|(at, _)| *at <= now)?;
             match self.due.get(&filter) {
-                // It was put off again meanwhile.
+                // It was delayed again meanwhile.
                 Some(due) if *due > now => self.queue.push_back((*due, filter)),
                 _ => {
                     self.due.remove(&filter);
@@ -57,7 +57,7 @@ impl Withdrawals {
         }
     }
 
-    /// When [`Self::pop_due`] is to be called at the latest.
+    /// Returns the time by which [`Self::pop_due`] must be called.
     pub fn deadline(&self) -> Time {
         self.queue.front().map_or(Time::NEVER, |(at, _)| *at)
     }
@@ -74,13 +74,13 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_is_due_when_it_was_withdrawn_last_long_enough_ago() {
+    fn a_filter_is_due_at_the_time_of_its_last_withdrawal() {
         let mut withdrawals = Withdrawals::default();
         assert!(withdrawals.put_off(at(0), WAIT, "a"));
         assert!(withdrawals.put_off(at(10), WAIT, "b"));
         assert!(withdrawals.put_off(at(30), WAIT, "a"));
         assert_eq!(withdrawals.deadline(), at(60));
-        assert_eq!(withdrawals.pop_due(at(60)), None, "a was withdrawn again since");
+        assert_eq!(withdrawals.pop_due(at(60)), None, "the withdrawal of a was delayed again");
         assert_eq!(withdrawals.pop_due(at(70)).as_deref(), Some("b"));
         assert_eq!(withdrawals.pop_due(at(89)), None);
         assert_eq!(withdrawals.pop_due(at(90)).as_deref(), Some("a"));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_withdrawn_at_once() {
+    fn a_filter_without_room_is_withdrawn_at_once() {
         let mut withdrawals = Withdrawals::default();
         assert!(!withdrawals.put_off(at(0), Duration::ZERO, "a"));
         for number in 0..WAITING_MAX {

@@ -1,8 +1,9 @@
-//! What the log may ask of cores: a command that versions before do not know is proposed when every core of the roster is known to understand it, whether it is
-//! there or not. Until then there is an older form, or nothing.
+//! Adoption of new commands in the Raft log of the cores. A command that older versions do not know is proposed only
+//! when every core of the roster is known to understand it, whether it is reachable or not. Until then an older form is
+//! proposed, or nothing.
 //!
-//! The core that leads says once, in the log, that all understand a feature ([`Command::Adopt`]). From then on it needs nobody to be there, and no core
-//! joins that does not understand it.
+//! The leader records once, in the log, that all cores understand a feature ([`Command::Adopt`]). From then on the
+//! feature needs no reachable cores, and no core joins without it.
 
 use consensus::Status;
 use link::NodeId;
@@ -12,19 +13,19 @@ use super::{Answer, Command, Meta};
 use crate::features::LOG;
 use crate::mutation::{Mutation, mutated};
 
-/// What is made of a wish.
+/// Form in which a proposal is made.
 pub enum CompatibleForm {
     Command(Command),
     Answered(Answer),
 }
 
 impl Meta {
-    /// Features that the log may ask of cores, where this is one.
+    /// Returns the adopted features that commands in the log may use, if this is a core.
     pub fn adopted(&self) -> Option<u64> {
         self.group.as_ref().map(|group| group.state().adopted)
     }
 
-    /// What a node understands of the log, if that is known.
+    /// Returns the log features that a node understands, if known.
     fn understands(&self, now: Time, node: NodeId) -> Option<u64> {
         if node == self.id {
             return Some(self.config.features & LOG);
@@ -42,10 +43,10 @@ impl Meta {
         asked_for & features == features || mutated(Mutation::AdoptUnread)
     }
 
-    /// What all cores understand, and the log may not ask for yet.
+    /// Returns the command that adopts features which all cores understand and the log may not use yet.
     pub(super) fn adoption(&self, now: Time, status: &Status) -> Option<Command> {
         let is_core = |node: NodeId| self.roster.members.get(&node).is_some_and(super::Member::is_core);
-        // A replica whose node was removed takes entries until it is none.
+        // A replica of a removed node receives entries until it is removed from the group.
         let are_cores = status.members.iter().all(|(_, replica)| is_core(replica.node));
         if !are_cores || !self.knows_cores(now) {
             return None;
@@ -56,7 +57,7 @@ impl Meta {
         (more != 0).then_some(Command::Adopt(more))
     }
 
-    /// How a wish of a node is proposed, so that all cores understand it; `None`: it is not known yet.
+    /// Returns the form of a node's proposal that all cores understand, or `None` if that is not known yet.
     pub(super) fn compatible_form(
         &mut self,
         now: Time,
@@ -73,7 +74,7 @@ impl Meta {
             }
         }
         if let Command::Adopt(_) = command {
-            // Nobody but the core that leads knows.
+            // Only the leader knows.
             return Some(CompatibleForm::Answered(Answer::Refused));
         }
         let asked_for = command.asks_for();
@@ -94,12 +95,14 @@ impl Meta {
         }
     }
 
-    /// Whether nothing was agreed upon that this core, which leads, has not applied: who asks again is not refused what an earlier leader has taken.
+    /// Returns whether this leader has applied all committed entries. Only then can it refuse a repeated proposal that
+    /// an earlier leader may have accepted.
     fn knows_all(&self, now: Time) -> bool {
         self.has_quorum(now) && self.status(now).is_some_and(|status| status.applied == status.last)
     }
 
-    /// Cores that are in the way of a feature, for people; `None`: none is, and it is about to be adopted.
+    /// Describes the cores that prevent the adoption of a feature, for operators. Returns `None` when there are none
+    /// and it is about to be adopted.
     fn who_lacks(&self, now: Time, feature: u64) -> Option<String> {
         let names = |is_it: &dyn Fn(Option<u64>) -> bool| {
             let those = self.roster.cores().filter(|(id, _)| is_it(self.understands(now, *id)));
@@ -111,16 +114,15 @@ impl Meta {
             return Some(format!("cores run a version that does not understand it: {old}. Update them"));
         }
         (!absent.is_empty()).then(|| {
-            format!("nobody knows yet whether all cores understand it, as some are not there: {absent}. Start them, or remove them")
+            format!("it is unknown whether all cores understand it, because some are not reachable: {absent}. Start them, or remove them")
         })
     }
 
-    /// To a command of a later version.
+    /// Returns the answer to a command of a later version.
     pub(super) fn unread_here(&self) -> Answer {
         let own = &self.own.name;
         Answer::Unread(
-            format!("the core that leads runs a version that does not understand it: {own}. Update it")
-                .into(),
+            format!("the leader runs a version that does not understand it: {own}. Update it").into(),
         )
     }
 }

@@ -1,4 +1,4 @@
-//! What is proposed to the meta group, and what it says to that.
+//! Commands proposed to the meta group, and its answers.
 
 use consensus::ReplicaId;
 use link::NodeId;
@@ -8,58 +8,62 @@ use super::reader::{Reader, put_text};
 use crate::config::{NodeInfo, Role};
 use crate::features::{INCARNATIONS, RECORDS};
 
-/// A change of the roster. One that does not fit what is so when it is applied changes nothing.
+/// Change of the roster. A command that does not fit the state when it is applied changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// There is a cluster from now on, with this random number.
+    /// Found the cluster, with this random number.
     Found(u128),
-    /// A life of a node begins, and every earlier one ends; or the node has another address. A core says its replica.
+    /// Start an incarnation of a node, which ends every earlier one, or change the address of the node. For a core it
+    /// includes the replica.
     Join { info: NodeInfo, incarnation: Incarnation, replica: Option<ReplicaId> },
-    /// The node is no member any more, if that life of it is the last that has joined. Earlier versions said no life, and meant any.
+    /// Remove a node from the members, if this incarnation is the last that has joined. Earlier versions sent no
+    /// incarnation, which means any.
     Remove(NodeId, Option<Incarnation>),
-    /// Nobody hears of that life of the node.
+    /// Mark an incarnation of the node that no core reaches as suspect.
     Suspect(NodeId, Incarnation),
-    /// Somebody hears of it again.
+    /// Clear the suspicion, because a core reaches the incarnation again.
     ClearSuspicion(NodeId, Incarnation),
-    /// No core lets it acknowledge anything, and no grant of one holds any more: it is over.
+    /// Declare an incarnation dead: no core lets it acknowledge anything, and no grant holds any more.
     DeclareDead(NodeId, Incarnation),
-    /// That life wants to be a member no more. A core votes until others can do without it.
+    /// Let an incarnation leave the cluster. A core votes until the others can do without it.
     Leave(NodeId, Incarnation),
-    /// That core is to lead. Whoever leads does it at once: it is never in the log.
+    /// Transfer leadership to this core. The leader does so at once; the command is never in the log.
     Lead(NodeId),
-    /// Changes of records.
+    /// Change records.
     Records(RecordBatch),
-    /// All cores understand these features, as do all that join from now on: the log may ask for them.
+    /// Record that all cores understand these features, as must all that join from now on: commands in the log may use
+    /// them.
     Adopt(u64),
 }
 
-/// An encoded batch of [`configstore`]'s.
+/// Encoded batch of [`configstore`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct RecordBatch(pub Vec<u8>);
 
-/// Without what it says: it may hold the hash of a password.
+/// Omits the content: it may include the hash of a password.
 impl std::fmt::Debug for RecordBatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} bytes", self.0.len())
     }
 }
 
-/// What became of a command.
+/// Answer to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Done,
-    /// A later life has joined, or this one is dead: one from this number on may join. To [`Command::Remove`]: that life is the last that has joined.
+    /// A later incarnation has joined, or this one is dead: one from this number on may join. For [`Command::Remove`]:
+    /// that incarnation is the last that has joined.
     Old(Incarnation),
-    /// There is no cluster, or no place in it, or another node's name has the same number.
+    /// No cluster exists, or it is full, or the name of another node has the same id.
     Refused,
-    /// What the records say to a batch ([`configstore::Answer`]).
+    /// Answer of the records to a batch ([`configstore::Answer`]).
     Records(Vec<u8>),
-    /// Not all cores are known to understand it: which ones, and what to do, for people.
+    /// Not all cores are known to understand the command. The text names them and says what to do, for operators.
     Unread(Box<str>),
 }
 
 impl Command {
-    /// Features that every core has to understand before it is in the log.
+    /// Returns the features that every core must have before the command is in the log.
     pub fn asks_for(&self) -> u64 {
         match self {
             Self::Records(_) => RECORDS,
@@ -109,7 +113,7 @@ impl Command {
         out
     }
 
-    /// Reads what [`Self::encode`] made; `None` for anything else. Never panics.
+    /// Decodes the result of [`Self::encode`]; returns `None` for anything else. Never panics.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         let kind = reader.u8()?;
@@ -150,7 +154,7 @@ impl Answer {
         }
     }
 
-    /// `None` for bytes that are no answer. Never panics.
+    /// Decodes an answer; returns `None` for invalid bytes. Never panics.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         Some(match reader.u8()? {
@@ -164,7 +168,7 @@ impl Answer {
     }
 }
 
-/// What replica 0 stands for: none.
+/// Id that stands for no replica.
 const NO_REPLICA: ReplicaId = ReplicaId(0);
 
 pub(super) fn put_member(
@@ -201,9 +205,9 @@ pub(super) fn take_member(reader: &mut Reader<'_>) -> Option<(NodeInfo, Incarnat
 mod tests {
     use super::*;
 
-    /// The bytes of version 1, for ever.
+    /// Checks the bytes of version 1. They must never change.
     #[test]
-    fn commands_and_answers_have_these_bytes() {
+    fn commands_and_answers_keep_their_byte_format() {
         let info =
             NodeInfo { name: "a".into(), role: Role::Core, region: "eu".into(), address: "h:1".into() };
         let (id, incarnation) = (NodeId(2), Incarnation(3));
@@ -229,7 +233,7 @@ mod tests {
             assert_eq!(Command::decode(&bytes), Some(command));
             for length in 0..bytes.len() {
                 let part = Command::decode(&bytes[..length]);
-                // What a batch is, is seen by the records.
+                // The content of a batch is checked by the records.
                 assert!(part.is_none_or(|part| matches!(part, Command::Records(_))), "{length}");
             }
             for at in 0..bytes.len() {

@@ -1,4 +1,4 @@
-//! What a node says of itself to nodes that do not know it yet.
+//! Node descriptor: what a node announces to nodes that do not know it yet.
 
 use link::{DESCRIPTOR_MAX, NodeId};
 use replog::Incarnation;
@@ -8,24 +8,25 @@ use crate::config::{NodeInfo, Role};
 
 const VERSION: u8 = 1;
 
-/// It travels with the name in the handshake of an introduction.
+/// Descriptor that is sent with the name in the handshake of an introduction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeDescriptor {
     pub role: Role,
     pub region: Box<str>,
-    /// Where it is reached, as it says.
+    /// Address at which it can be reached, by its own account.
     pub address: Box<str>,
     pub incarnation: Incarnation,
-    /// The cluster that it belongs to ([`Roster::founded`](super::Roster)); 0: to none yet.
+    /// Cluster that it belongs to ([`Roster::founded`](super::Roster)); 0 while there is none.
     pub founded: u128,
-    /// Of a core: a hash of the names of all cores that it has met. 0: it founds a cluster alone.
+    /// Hash, on a core, of the names of all cores that it has met. 0: it founds a cluster alone.
     pub known: u64,
-    /// Of a core that belongs to no cluster yet: where others of these are, as many as find room.
+    /// Addresses of other cores without a cluster, as many as fit, on a core that belongs to no cluster yet.
     pub others: Vec<Box<str>>,
 }
 
 impl NodeDescriptor {
-    /// At most [`DESCRIPTOR_MAX`] bytes, where region and address have the lengths that the configuration allows.
+    /// Encodes the descriptor in at most [`DESCRIPTOR_MAX`] bytes, if region and address have the lengths that the
+    /// configuration allows.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         out.push(match self.role {
@@ -46,7 +47,7 @@ impl NodeDescriptor {
         out
     }
 
-    /// `None` for bytes that are no card of a version that this node reads. Never panics.
+    /// Decodes a descriptor; returns `None` for invalid bytes or an unknown version. Never panics.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         if reader.u8()? != VERSION {
@@ -78,7 +79,7 @@ impl NodeDescriptor {
     }
 }
 
-/// Of the names of nodes: the same wherever these are the same, and not 0.
+/// Returns a hash of a set of nodes: equal for equal sets, and not 0.
 pub fn hash_of(nodes: impl Iterator<Item = NodeId>) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for node in nodes {
@@ -93,9 +94,9 @@ pub fn hash_of(nodes: impl Iterator<Item = NodeId>) -> u64 {
 mod tests {
     use super::*;
 
-    /// The bytes of version 1, for ever.
+    /// Checks the bytes of version 1. They must never change.
     #[test]
-    fn a_card_has_these_bytes() {
+    fn a_descriptor_keeps_its_byte_format() {
         let descriptor = NodeDescriptor {
             role: Role::Replicant,
             region: "eu".into(),
@@ -119,7 +120,7 @@ mod tests {
         let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(found, golden);
         assert_eq!(NodeDescriptor::decode(&bytes), Some(descriptor));
-        // Before others were told of, a card ended behind its address.
+        // Older descriptors have no other addresses and end after the address.
         let before = bytes.len() - 8;
         assert_eq!(
             NodeDescriptor::decode(&bytes[..before]).map(|descriptor| descriptor.others.len()),

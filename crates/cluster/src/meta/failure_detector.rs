@@ -1,4 +1,4 @@
-//! Whom the cores hear, as the one that leads knows.
+//! Failure detector of the leader: the members that the cores reach.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use super::PAUSE;
 use super::leader_state::REACHABILITY_INTERVAL;
 use super::reader::Reader;
 
-/// What one core says of the members that it does not hear.
+/// Report of one core about the members that it does not reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reachability {
-    /// It has applied all that was agreed upon up to here.
+    /// Index up to which it has applied all committed entries.
     pub applied: u64,
-    /// A life of a node, and whether that may hold a grant of this core still.
+    /// Incarnations of nodes, and whether each may still hold a grant of this core.
     pub cut_off: BTreeMap<NodeId, (Incarnation, bool)>,
 }
 
@@ -30,7 +30,7 @@ impl Reachability {
         out
     }
 
-    /// `None` for bytes that are none. Never panics.
+    /// Decodes a report; returns `None` for invalid bytes. Never panics.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         let applied = reader.u64()?;
@@ -43,32 +43,32 @@ impl Reachability {
     }
 }
 
-/// The last that each core has said.
+/// Last report of each core.
 #[derive(Debug, Default)]
 pub struct FailureDetector {
     reports: BTreeMap<NodeId, (Time, Reachability)>,
-    /// Since when nobody hears of a life.
+    /// Time since which no core reaches an incarnation.
     unreachable: BTreeMap<NodeId, (Incarnation, Time)>,
 }
 
-/// What a core has said holds so long.
+/// Time for which a core's report is valid.
 const FRESH: Duration = Duration::from_secs(3);
-/// A core that has said something within this time is taken to be there when cores come and go: it says something every [`REACHABILITY_INTERVAL`]. The shorter, the less
-/// often one is counted on that has just died.
+/// Time after its last report during which a core counts as alive when cores are added or removed. Cores report every
+/// [`REACHABILITY_INTERVAL`]. A shorter time relies less often on a core that has just died.
 const LATELY: Duration = Duration::from_millis(1_500);
 const _: () = assert!(
     LATELY.as_millis() > REACHABILITY_INTERVAL.as_millis() + PAUSE.as_millis()
         && LATELY.as_millis() < FRESH.as_millis()
 );
 
-/// What the cores say of one life.
+/// Reports of the cores about one incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opinion {
-    /// A core that is there hears it.
+    /// True when a live core reaches it.
     pub is_heard: bool,
-    /// So many cores do not.
+    /// Number of cores that do not reach it.
     pub cut_off_by: usize,
-    /// So many of these know of the suspicion, and nothing that they have granted holds.
+    /// Number of these that know of the suspicion, and whose grants have expired.
     pub without_grant: usize,
 }
 
@@ -86,13 +86,13 @@ impl FailureDetector {
         fresh.map(|(core, (_, reachability))| (*core, reachability))
     }
 
-    /// Whether all of these cores have said lately that they have applied what was agreed upon up to an index.
+    /// Returns whether all of these cores have reported recently that they have applied the entries up to an index.
     pub fn have_applied(&self, now: Time, index: u64, mut cores: impl Iterator<Item = NodeId>) -> bool {
         let recent: BTreeMap<NodeId, &Reachability> = self.reported_within(now, LATELY).collect();
         cores.all(|core| recent.get(&core).is_some_and(|reachability| reachability.applied >= index))
     }
 
-    /// `suspected` is the index since which the life is suspected.
+    /// Returns the reports about an incarnation. `suspected` is the index at which the suspicion was committed.
     pub fn opinion(
         &self,
         now: Time,
@@ -109,7 +109,7 @@ impl FailureDetector {
                     let knows = suspected.is_some_and(|since| reachability.applied >= since);
                     opinion.without_grant += usize::from(knows && !holds_grant);
                 }
-                // It has not heard of this life yet, or not of its joining.
+                // It does not know this incarnation yet, or not that it has joined.
                 Some(_) => {}
                 None => opinion.is_heard = true,
             }
@@ -117,7 +117,7 @@ impl FailureDetector {
         opinion
     }
 
-    /// Since when nobody hears of a life, as long as this is said again and again.
+    /// Returns the time since which no core reaches an incarnation, as long as that is reported continuously.
     pub fn unreachable_since(&mut self, now: Time, node: NodeId, incarnation: Incarnation) -> Time {
         let (known, since) = self.unreachable.entry(node).or_insert((incarnation, now));
         if *known != incarnation {
@@ -130,7 +130,7 @@ impl FailureDetector {
         self.unreachable.remove(&node);
     }
 
-    /// Another leads: what is known here is old when this node leads again.
+    /// Forgets everything when another core leads: it would be old when this node leads again.
     pub fn forget(&mut self) {
         self.reports.clear();
         self.unreachable.clear();
@@ -150,9 +150,9 @@ mod tests {
         Reachability { applied, cut_off: cut_off.collect() }
     }
 
-    /// The bytes of version 1, for ever.
+    /// Checks the bytes of version 1. They must never change.
     #[test]
-    fn a_sight_has_these_bytes() {
+    fn a_reachability_report_keeps_its_byte_format() {
         let reachability = reachability(2, &[(3, 4, true)]);
         let bytes = reachability.encode();
         let golden = [2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 1];
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cores_say_counts_while_it_is_fresh_and_of_that_life() {
+    fn reports_count_while_they_are_fresh_and_about_that_incarnation() {
         let mut failure_detector = FailureDetector::default();
         let opinion = |failure_detector: &FailureDetector, ms: u64, since| {
             let found =
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(
             opinion(&failure_detector, 1, None),
             (false, 2, 0),
-            "no word of itself, of an earlier life, of no core"
+            "no report about itself, an earlier incarnation, or by a node that is no core"
         );
         assert_eq!(opinion(&failure_detector, 1, Some(8)), (false, 2, 1));
         assert_eq!(opinion(&failure_detector, 1, Some(9)), (false, 2, 0));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn all_cores_have_applied_what_each_says_lately() {
+    fn all_cores_have_applied_the_entries_that_each_recently_reports() {
         let mut failure_detector = FailureDetector::default();
         let cores = || [NodeId(1), NodeId(2)].into_iter();
         failure_detector.report(Time(0), NodeId(1), reachability(7, &[]));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_of_one_life() {
+    fn silence_counts_for_one_incarnation() {
         let mut failure_detector = FailureDetector::default();
         assert_eq!(failure_detector.unreachable_since(Time(1), NodeId(9), INCARNATION), Time(1));
         assert_eq!(failure_detector.unreachable_since(Time(5), NodeId(9), INCARNATION), Time(1));

@@ -1,8 +1,9 @@
-//! Which core begins a cluster, and who is known before there is one.
+//! Founding of a cluster: which core does it, and which nodes are known before.
 //!
-//! Cores that belong to no cluster tell each other of whom they know. The one with the smallest id founds the cluster when it knows as many as
-//! are expected, has met one at each address that it was given or told of, and all of them know the same ones. What a core knows only grows,
-//! so of two sets that such cores agree on one has all of the other, with the core that has founded by it, which says so.
+//! Cores that belong to no cluster tell each other which nodes they know. The core with the smallest id founds the
+//! cluster on three conditions. It knows as many cores as are expected. It has met one at each configured or learned
+//! address. All of them know the same ones. The set of cores that a core knows only grows. So of two sets that their
+//! cores agree on, one contains the other with the founding core, which announces the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,25 +13,25 @@ use super::descriptor::{NodeDescriptor, hash_of};
 use crate::config::{NodeInfo, Role};
 use crate::mutation::{Mutation, mutated};
 
-/// Nodes that are remembered before there is a cluster, at most.
+/// Maximum number of nodes that are remembered before there is a cluster.
 const KNOWN_MAX: usize = 256;
-/// Addresses that are sought then, at most.
+/// Maximum number of discovery addresses before there is a cluster.
 const ADDRESSES_MAX: usize = 64;
 
-/// What this node has heard of others by introductions.
+/// Nodes that this node has learned of by introductions.
 #[derive(Debug)]
 pub struct Founding {
     own: NodeId,
     role: Role,
-    /// Where this node is met itself.
+    /// Address at which this node itself can be met.
     address: Box<str>,
-    /// It was given no address.
+    /// True when no address was configured.
     is_alone: bool,
-    /// Addresses where others are to be met, and who was.
+    /// Addresses at which others can be met, and the node met there.
     join: BTreeMap<Box<str>, Option<NodeId>>,
-    /// Cores of a new cluster, this one among them, at least.
+    /// Minimum number of cores of a new cluster, including this one.
     expect: usize,
-    /// The last card of each other core.
+    /// Last descriptor of each other core.
     descriptors: BTreeMap<NodeId, NodeDescriptor>,
 }
 
@@ -42,7 +43,7 @@ impl Founding {
         Self { own, role, address, is_alone, join, expect, descriptors: BTreeMap::new() }
     }
 
-    /// A node has been met, perhaps at an address that was sought, and perhaps this one itself.
+    /// Notes that a node was met, perhaps at a discovery address. It may be this node itself.
     pub fn introduced(&mut self, node: NodeId, descriptor: &NodeDescriptor, address: Option<&str>) {
         if let Some(introduced) = address.and_then(|address| self.join.get_mut(address)) {
             *introduced = Some(node);
@@ -55,7 +56,7 @@ impl Founding {
         if descriptor.founded != 0 || self.role != Role::Core {
             return;
         }
-        // Of all who are about to begin, each has to meet each.
+        // Each of the cores that are about to found a cluster must meet each other one.
         for other in &descriptor.others {
             if *other != self.address && self.join.len() < ADDRESSES_MAX && !self.is_introduced_at(other) {
                 self.join.entry(other.clone()).or_insert(None);
@@ -67,28 +68,28 @@ impl Founding {
         self.descriptors.values().any(|descriptor| *descriptor.address == *address)
     }
 
-    /// Where others are to be met.
+    /// Iterates over the addresses at which others can be met.
     pub fn addresses(&self) -> impl Iterator<Item = &str> {
         self.join.keys().map(|address| &**address)
     }
 
-    /// Where this one has met others that are about to begin a cluster.
+    /// Returns the addresses at which this node has met other cores that are about to found a cluster.
     pub fn others(&self) -> Vec<Box<str>> {
         let founding = self.descriptors.values().filter(|descriptor| descriptor.founded == 0);
         founding.map(|descriptor| descriptor.address.clone()).collect()
     }
 
-    /// All cores that this one has ever met, and itself: nothing is taken away, whatever they become.
+    /// Returns all cores that this one has ever met, and itself. None is removed, whatever happens to it.
     fn known(&self) -> BTreeSet<NodeId> {
         self.descriptors.keys().copied().chain([self.own]).collect()
     }
 
-    /// What this node's card says of them.
+    /// Returns the hash of these cores for the node descriptor.
     pub fn hash(&self) -> u64 {
         if self.is_alone { 0 } else { hash_of(self.known().into_iter()) }
     }
 
-    /// Whether this node is to begin a cluster. It belongs to none.
+    /// Returns whether this node must found a cluster. It belongs to none.
     pub fn founds(&self) -> bool {
         if self.role != Role::Core {
             return false;
@@ -105,12 +106,12 @@ impl Founding {
             && agree
     }
 
-    /// Whether a core is known that is about to join the new cluster.
+    /// Returns whether a core is known that is about to join the new cluster.
     pub fn awaits_core(&self, is_member: impl Fn(NodeId) -> bool) -> bool {
         self.descriptors.keys().any(|core| !is_member(*core))
     }
 
-    /// What this node waits for before there is a cluster.
+    /// Describes what this node waits for before there is a cluster.
     pub fn waits_for(&self) -> String {
         let unmet: Vec<&str> = self
             .join
@@ -126,10 +127,10 @@ impl Founding {
         }
         let known = self.known();
         if self.descriptors.values().any(|descriptor| descriptor.founded != 0) {
-            return "a cluster is there: it has not let this node in yet".to_owned();
+            return "the cluster has not let this node in yet".to_owned();
         }
         if known.len() < self.expect {
-            return format!("{} of {} cores are there (cluster.expect)", known.len(), self.expect);
+            return format!("{} of {} cores have been met (cluster.expect)", known.len(), self.expect);
         }
         "the cores have not all met each other yet".to_owned()
     }
@@ -168,7 +169,7 @@ mod tests {
             .collect()
     }
 
-    /// `who` meets `whom` at its address; that one meets it in turn.
+    /// Lets `who` meet `whom` at its address, and the other way round.
     fn meet(all: &mut [Founding], who: usize, whom: usize, founded: &[u128]) {
         let (a, b) = (descriptor_of(&all[who], founded[who]), descriptor_of(&all[whom], founded[whom]));
         let (a_id, b_id) = (all[who].own, all[whom].own);
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_all_founds_when_all_have_met() {
+    fn the_core_with_the_smallest_id_founds_when_all_have_met() {
         let mut cores = all(&[1, 2, 3], 3);
         let founded = [0; 3];
         for _ in 0..2 {
@@ -206,7 +207,7 @@ mod tests {
         assert!(cores[1].waits_for().contains("has not let this node in"));
     }
 
-    /// A core that was told of one other only is told of by that one.
+    /// A core with the address of only one other core learns of the rest from it.
     #[test]
     fn cores_tell_each_other_of_those_that_they_have_met() {
         let given = [vec![1, 2], vec![1, 2], vec![2]];
@@ -225,12 +226,13 @@ mod tests {
         }
         assert_eq!(cores.iter().map(Founding::founds).collect::<Vec<_>>(), [true, false, false]);
         assert!(cores[0].addresses().any(|at| *at == *address(3)));
-        assert!(!cores[2].addresses().any(|at| *at == *address(3)), "itself it does not seek");
+        assert!(!cores[2].addresses().any(|at| *at == *address(3)), "it does not look for itself");
     }
 
-    /// In whatever order nodes meet, with lists of addresses that differ: of cores that know each other, directly or not, two never found.
+    /// Nodes meet in any order, with different lists of addresses. Two cores that know each other, directly or not,
+    /// never both found.
     #[test]
-    fn of_cores_that_know_each_other_one_founds() {
+    fn one_of_the_cores_that_know_each_other_founds() {
         let mut seed = 1_u64;
         let mut random = |below: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,4 +1,4 @@
-//! What the core that leads does by itself: it gives cores their votes, and declares dead whom nobody hears.
+//! Leader of the meta group: it gives cores their votes, and declares nodes dead that no core reaches.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,39 +16,40 @@ use crate::config::Role;
 use crate::features::INCARNATIONS;
 use crate::mutation::{Mutation, mutated};
 
-/// A learner may vote when it lacks no more entries than that.
+/// Maximum number of entries that a learner may lack when it gets a vote.
 const BEHIND_MAX: u64 = 100;
-/// Microseconds after which a replica that has not answered is not counted on: as long as replicas keep to a leader that says nothing.
+/// Time in microseconds after which a replica that has not answered does not count. Replicas keep a silent leader for
+/// the same time.
 const SILENCE_MAX: u64 = 2 * consensus::ELECTION_TIMEOUT.as_micros() as u64;
-/// From one word on whom this core hears to the next, where nothing has changed.
+/// Interval between reachability reports of this core while nothing changes.
 pub(super) const REACHABILITY_INTERVAL: Duration = Duration::from_secs(1);
-/// From a change of the set of cores to the next while there are replicants, which hear of it some time, in leases.
+/// Minimum time between two changes of the set of cores while there are replicants, which learn of it later. In leases.
 const LEASES: u32 = 3;
-/// Replicants of a new cluster wait so long for its cores.
+/// Time that replicants of a new cluster wait for its cores.
 const FOUNDING: Duration = Duration::from_secs(10);
 
-/// What a leader has under way.
+/// State of a leader.
 #[derive(Debug)]
 pub struct LeaderState {
     leads: bool,
-    /// When this node began to lead, or not to.
+    /// Time at which this node began or ceased to lead.
     began: Time,
-    /// Proposals, and changes of the replicas, that are under way.
+    /// Time until which a proposal or a change of the replicas is in progress.
     busy_until: Option<Time>,
-    /// Since when the set of cores is what it is, and the index that made it so.
+    /// Present set of cores, the time since which it is valid, and the index that made it so.
     cores: BTreeSet<NodeId>,
     cores_since: (Time, u64),
-    /// Since when each core of that set has known it.
+    /// Time since which each core of that set has known the set.
     counted_since: Option<Time>,
-    /// Whether another core may come or go, as far as the roster says.
+    /// True when another core may be added or removed, as far as the roster says.
     is_settled: bool,
-    /// What may still change the set of cores, and is not in the roster.
+    /// Operation that may still change the set of cores and is not in the roster.
     unapplied: Option<Unapplied>,
-    /// What was said last, when, and to whom it was said that leads.
+    /// Last report, its time, and the leader that it was sent to.
     last_report: Option<(Time, Option<NodeId>, Reachability)>,
 }
 
-/// What becomes of a wish.
+/// Result of submitting a proposal.
 #[derive(Debug)]
 pub enum Submission {
     Submitted(RequestId),
@@ -60,7 +61,7 @@ pub enum Submission {
 enum Unapplied {
     /// The group was asked for it.
     Submitted(RequestId),
-    /// It is unknown what became of it, or what an earlier leader has begun: it is among the entries up to here, if anywhere.
+    /// The outcome is unknown, or an earlier leader began it: it is among the entries up to this index, if anywhere.
     Upto(u64),
 }
 
@@ -80,13 +81,13 @@ impl LeaderState {
     }
 
     pub fn done(&mut self, now: Time, outcome: &Result<Outcome, Undecided>) {
-        // What was refused is tried again after a pause.
+        // A refused change is tried again after a pause.
         self.busy_until = outcome.as_ref().err().map(|_| now.after(PAUSE));
     }
 }
 
 impl Meta {
-    /// What came of something that the group was asked for.
+    /// Handles the outcome of a request to the group.
     pub(super) fn note_outcome(
         &mut self,
         now: Time,
@@ -115,8 +116,9 @@ impl Meta {
         }
     }
 
-    /// Whether a command may be proposed now: majorities of cores before and after have a core in common, as long as one comes or goes at
-    /// a time, and the next when all know of the last. So the cores of a new cluster come before its replicants.
+    /// Returns whether a command may be proposed now. Majorities of cores before and after a change have a core in
+    /// common as long as one core at a time is added or removed, and the next one only when all know of the last. So
+    /// the cores of a new cluster join before its replicants.
     pub(super) fn allows(&self, now: Time, command: &Command) -> bool {
         let members = &self.roster.members;
         if let Command::Join { info, .. } = command {
@@ -129,20 +131,20 @@ impl Meta {
         }
         let is_of_a_core = matches!(command, Command::Join { info, .. } if info.role == Role::Core);
         if is_of_a_core && self.leader_state.unapplied.is_some() {
-            // It may not understand what is about to be adopted.
+            // It may not understand the feature that is about to be adopted.
             return false;
         }
         let is_settled = self.leader_state.is_settled && self.leader_state.unapplied.is_none();
         !self.changes_cores(command) || is_settled || mutated(Mutation::ManyCoresAtOnce)
     }
 
-    /// Whether neither a core may come or go nor anything be adopted before a command is applied.
+    /// Returns whether no core may be added or removed and nothing adopted before the command is applied.
     fn is_exclusive(&self, command: &Command) -> bool {
         matches!(command, Command::Adopt(_)) || self.changes_cores(command)
     }
 
-    /// What the roster says of the cores goes for the whole log: nothing that changes them is in it unapplied, and none is about to come that was there
-    /// when the cluster began.
+    /// Returns whether the roster has the cores of the whole log: the log has no unapplied entry that changes them, and
+    /// no core of the beginning is still about to join.
     pub(super) fn knows_cores(&self, now: Time) -> bool {
         let members = &self.roster.members;
         let is_core = |id: NodeId| members.get(&id).is_some_and(super::Member::is_core);
@@ -188,7 +190,7 @@ impl Meta {
                 group.propose(command.encode(), LIMIT)
             }
             (None, Some(change)) => {
-                tracing::info!(?change, "the replicas of the meta group change");
+                tracing::info!(?change, "changing the replicas of the meta group");
                 group.change_members(change, LIMIT)
             }
             (None, None) => return,
@@ -200,7 +202,7 @@ impl Meta {
         self.leader_state.busy_until = Some(now.after(LIMIT));
     }
 
-    /// Whom this core does not hear.
+    /// Returns the nodes that this core does not reach.
     fn reachability(&self, status: &Status, link_status: &[LinkStatus]) -> Reachability {
         let cut_off = self.roster.members.iter().filter_map(|(id, member)| {
             let link_status = link_status.iter().find(|link_status| link_status.id == *id);
@@ -208,7 +210,7 @@ impl Meta {
             let holds_grant = link_status.is_some_and(|link_status| link_status.holds_grant);
             (is_cut_off && member.state != State::Dead).then_some((*id, (member.incarnation, holds_grant)))
         });
-        // What was heard from others counts for nothing here: the log does.
+        // Only the log counts here, not rosters that other nodes sent.
         let applied = if status.applied.is_some() { self.roster.index } else { 0 };
         Reachability { applied, cut_off: cut_off.collect() }
     }
@@ -224,7 +226,8 @@ impl Meta {
         if is_reported {
             return;
         }
-        // One that has given up its vote hears nothing of who leads, and is a core for as long as the roster says so: it tells all.
+        // A core that has given up its vote does not learn who leads, and remains a core as long as the roster says so:
+        // it reports to all.
         let others = self.roster.cores().map(|(id, _)| id).filter(|core| *core != self.id);
         let mut reached: Vec<NodeId> = leader.map_or_else(|| others.collect(), |leader| vec![leader]);
         reached.retain(|core| self.may_reach(*core, link_status));
@@ -239,7 +242,7 @@ impl Meta {
         }
     }
 
-    /// Whether the cores that there are know of each other.
+    /// Notes whether the present cores know of each other.
     fn note_cores(&mut self, now: Time) {
         let cores: BTreeSet<NodeId> = self.roster.cores().map(|(id, _)| id).collect();
         if cores != self.leader_state.cores {
@@ -259,8 +262,8 @@ impl Meta {
         self.leader_state.is_settled = all_know && (is_over || !has_replicants);
     }
 
-    /// So many cores that have granted nothing any more leave too few for a majority: half of an even number is enough, once nobody counts by an earlier
-    /// set of cores, nor is about to count by another.
+    /// Returns the number of cores without valid grants that leaves too few for a majority. Half of an even number is
+    /// enough, once no core counts by an earlier set of cores, nor is about to count by another.
     fn enough_cores(&self, now: Time) -> usize {
         let cores = self.roster.cores().count();
         let lag = self.config.lease * LEASES;
@@ -268,14 +271,14 @@ impl Meta {
         if count_alike && self.leader_state.unapplied.is_none() { cores - cores / 2 } else { cores / 2 + 1 }
     }
 
-    /// What is to be said of whom nobody hears.
+    /// Returns the command about a node that no core reaches, if one is due.
     fn verdict(&mut self, now: Time) -> Option<Command> {
         if !self.has_quorum(now) {
             return None;
         }
         let enough = self.enough_cores(now);
         let roster = self.roster.clone();
-        // It was suspected before it led: a majority hears it now, and nobody else says so.
+        // This node was suspected before it led. A majority reaches it now, and no other core reports that.
         let own = roster.members.get(&self.id).filter(|own| own.incarnation == self.incarnation());
         if own.is_some_and(|own| matches!(own.state, State::Suspect(_))) && !mutated(Mutation::StaySuspect) {
             return Some(Command::ClearSuspicion(self.id, self.incarnation()));
@@ -308,13 +311,14 @@ impl Meta {
         None
     }
 
-    /// Whoever wants to leave and has no vote, or none any more, goes.
+    /// Returns the command that removes a node which wants to leave and has no vote, or none any more.
     fn departure(&self, now: Time, status: &Status) -> Option<Command> {
         let has_part = |replica: ReplicaId| status.members.iter().any(|(id, _)| *id == replica);
         let leaving = self.roster.members.iter().filter(|(_, member)| member.leaves);
         let mut gone = leaving.filter(|(_, member)| !member.replica.is_some_and(has_part));
         let (id, member) = gone.next()?;
-        // Another may have died a moment ago: the one that leaves is wanted to agree on that. So the others say first that they have heard of its leave.
+        // Another core may have died a moment ago, and the leaving one is needed to agree on that. So the others must
+        // first report that they have applied its leave.
         let stays = |(core, member): &(NodeId, &super::Member)| core != id && member.state != State::Dead;
         let staying = self.roster.cores().filter(stays).map(|(core, _)| core);
         if member.is_core() && !self.failure_detector.have_applied(now, self.roster.index, staying) {
@@ -324,7 +328,7 @@ impl Meta {
         self.allows(now, &command).then_some(command)
     }
 
-    /// Has the group, which this core leads, do what a wish of a node says, if it may be now.
+    /// Submits a node's proposal to the group, which this core leads, if that is possible now.
     pub(super) fn submit(&mut self, now: Time, from: NodeId, command: Vec<u8>) -> Option<Submission> {
         let Some(decoded) = Command::decode(&command) else {
             return Some(Submission::Answered(self.unread_here()));
@@ -353,7 +357,7 @@ impl Meta {
         })
     }
 
-    /// Proposes what this node wants, or asks a core that can.
+    /// Submits this node's proposals, or sends them to a core that can.
     pub(super) fn submit_proposals(
         &mut self,
         now: Time,
@@ -361,8 +365,7 @@ impl Meta {
         link_status: &[LinkStatus],
     ) {
         for id in self.proposals.take_overdue(now) {
-            let why =
-                "no majority of the cores has agreed in time: is one there? (meridian ctl cluster status)";
+            let why = "no majority of the cores has agreed in time: check that a majority is running (meridian ctl cluster status)";
             self.answered.push_back((id, Err(why.to_owned())));
         }
         let leads = status.is_some_and(|status| status.role == Part::Leader);
@@ -382,7 +385,8 @@ impl Meta {
             }
             let leader = due.hint.or_else(|| self.leader());
             let next = || cores.get(due.tries as usize % cores.len().max(1)).copied();
-            // One that is not linked may be gone, and another lead: which the next core may know.
+            // The link of a core may be lost while the core runs, and another core may lead. The next core may know the
+            // leader.
             let is_tried = |id: &NodeId| is_up(id) || due.tries % 2 == 1 && self.may_reach(*id, link_status);
             let Some(to) = leader.filter(is_tried).or_else(next) else {
                 self.proposals.retry(now, due.number);
@@ -393,14 +397,14 @@ impl Meta {
         }
     }
 
-    /// There was no place for it on a link.
+    /// Handles a frame that a link had no room for.
     pub fn unsent(&mut self, frame: &MetaFrame) {
         if let OwnedMetaMessage::Roster(_) = frame.message {
             self.reported.remove(&frame.to);
         }
     }
 
-    /// Linked nodes hear what is agreed upon.
+    /// Sends linked nodes the present roster.
     pub(super) fn send_roster(&mut self, link_status: &[LinkStatus]) {
         if self.group.is_none() || self.roster.index == 0 {
             return;
@@ -415,7 +419,7 @@ impl Meta {
         }
     }
 
-    /// Hands leadership to another core, before this one stops.
+    /// Transfers leadership to another core before this one stops.
     pub fn resign(&mut self, now: Time) {
         let Some(group) = &mut self.group else { return };
         let status = group.status(now);
@@ -430,7 +434,7 @@ impl Meta {
     }
 }
 
-/// The next change of the replicas, when they are not what the roster wants.
+/// Returns the next change of the replicas, if they differ from the roster.
 fn change_of(roster: &Roster, status: &Status) -> Option<Change> {
     let staying = roster.cores().filter(|(_, member)| !member.leaves);
     let wanted: std::collections::BTreeMap<ReplicaId, NodeId> =
@@ -448,7 +452,8 @@ fn change_of(roster: &Roster, status: &Status) -> Option<Change> {
     let mut ready: Vec<ReplicaId> = learners.clone().filter(has_most).copied().collect();
     let (keep, unwanted): (BTreeSet<ReplicaId>, BTreeSet<ReplicaId>) =
         status.voters.iter().partition(|replica| wanted.contains_key(replica));
-    // A core that comes back with an empty disk takes the place of what it was when it has what that had.
+    // A core that returns with an empty disk replaces its earlier replica once it has the entries that the earlier one
+    // had.
     let is_replaced = |replica: &ReplicaId| {
         let node = status.members.iter().find(|(id, _)| id == replica).map(|(_, member)| member.node);
         learners.clone().any(|learner| wanted.get(learner).copied() == node)
@@ -457,11 +462,12 @@ fn change_of(roster: &Roster, status: &Status) -> Option<Change> {
     if ready.is_empty() && unwanted.iter().any(is_replaced) {
         target.extend(unwanted);
     }
-    // An even number of voters bears no more losses than one less does.
+    // An even number of voters tolerates no more failures than one voter less.
     if (target.len() + ready.len()).is_multiple_of(2) {
         ready.pop();
     }
-    // Who leads keeps its vote; of the others the one goes that does least for a majority: it is not heard, or behind.
+    // The leader keeps its vote. Of the others, the one removed contributes least to a majority: it is unreachable or
+    // behind.
     let counts_on_the_dead = mutated(Mutation::CountOnDead);
     if target.len().is_multiple_of(2) && ready.is_empty() && !counts_on_the_dead {
         let use_of = |replica: &ReplicaId| {
@@ -474,7 +480,7 @@ fn change_of(roster: &Roster, status: &Status) -> Option<Change> {
         }
     }
     target.extend(ready);
-    // A change is agreed upon by a majority of the new voters, too: had they died, everything would wait for them.
+    // A change also needs a majority of the new voters: if they had died, everything would wait for them.
     let answers = |replica: &&ReplicaId| {
         let silence = progress(replica).and_then(|progress| progress.silence);
         Some(**replica) == status.leader || silence.is_some_and(|silence| silence <= SILENCE_MAX)
@@ -488,19 +494,19 @@ fn change_of(roster: &Roster, status: &Status) -> Option<Change> {
     unwanted.map(|replica| Change::RemoveLearner(*replica))
 }
 
-/// For the log.
+/// Describes a command for the log.
 fn describe(roster: &Roster, command: &Command) -> String {
     let name =
         |id: &NodeId| roster.members.get(id).map_or_else(|| id.to_string(), |it| it.info.name.to_string());
     match command {
-        Command::Suspect(id, _) => format!("no core hears node {}: it is suspected to be dead", name(id)),
-        Command::ClearSuspicion(id, _) => format!("node {} is heard again", name(id)),
+        Command::Suspect(id, _) => format!("node {} is suspected: no core reaches it", name(id)),
+        Command::ClearSuspicion(id, _) => format!("node {} is no longer suspected", name(id)),
         Command::DeclareDead(id, _) => {
-            format!("node {} is dead: nobody hears it, and it may acknowledge nothing", name(id))
+            format!("node {} is declared dead: no core reaches it, and it may acknowledge nothing", name(id))
         }
         Command::Remove(id, _) => format!("node {} has left the cluster", name(id)),
         Command::Adopt(features) => {
-            format!("all cores understand what may be agreed upon from now on (features {features:#x})")
+            format!("all cores support the features {features:#x}; commands may use them from now on")
         }
         other => format!("{other:?}"),
     }
@@ -513,7 +519,7 @@ mod tests {
     use crate::meta::Member;
     use replog::Incarnation;
 
-    /// Cores by name, with their replicas.
+    /// Returns a roster of cores with names and replicas.
     fn roster(cores: &[(&str, u64)]) -> Roster {
         let mut roster = Roster { founded: 1, ..Roster::default() };
         for (name, replica) in cores {
@@ -531,7 +537,8 @@ mod tests {
         roster
     }
 
-    /// How the leader sees its group, whose last entry is 1,000: replicas, their nodes and how far they are.
+    /// Returns the leader's status of the group, whose last entry is 1,000: the replicas with their nodes and
+    /// positions.
     fn status(voters: &[(&str, u64, u64)], learners: &[(&str, u64, u64)]) -> Status {
         let all = || voters.iter().chain(learners);
         Status {
@@ -566,12 +573,16 @@ mod tests {
     }
 
     #[test]
-    fn a_core_learns_first_and_votes_when_it_has_most_and_the_number_stays_odd() {
+    fn a_core_learns_first_and_votes_once_it_is_nearly_complete_and_the_number_stays_odd() {
         let (two, three) = (roster(&[("a", 1), ("b", 2)]), roster(&[("a", 1), ("b", 2), ("c", 3)]));
         let a = ("a", 1, 1000);
         let add = Change::AddLearner(ReplicaId(2), consensus::Member { node: NodeId::of_name("b") });
         assert_eq!(change_of(&two, &status(&[a], &[])), Some(add));
-        assert_eq!(change_of(&two, &status(&[a], &[("b", 2, 1000)])), None, "two bear no more than one");
+        assert_eq!(
+            change_of(&two, &status(&[a], &[("b", 2, 1000)])),
+            None,
+            "two tolerate no more failures than one"
+        );
         let behind = status(&[a], &[("b", 2, 1000), ("c", 3, 800)]);
         assert_eq!(change_of(&three, &behind), None);
         let ready = status(&[a], &[("b", 2, 1000), ("c", 3, 950)]);
@@ -582,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_with_an_empty_disk_takes_its_own_place_when_it_has_most() {
+    fn a_core_with_an_empty_disk_replaces_itself_once_it_is_nearly_complete() {
         let wanted = roster(&[("a", 1), ("b", 2), ("c", 4)]);
         let voters = [("a", 1, 1000), ("b", 2, 1000), ("c", 3, 900)];
         assert!(matches!(
@@ -594,13 +605,13 @@ mod tests {
     }
 
     #[test]
-    fn who_is_dead_or_behind_gets_no_vote_that_decides() {
+    fn a_dead_or_slow_core_gets_no_decisive_vote() {
         let voters = [("a", 1, 1000), ("b", 2, 1000), ("c", 3, 1000)];
         let two = roster(&[("b", 2), ("c", 3)]);
-        assert_eq!(change_of(&two, &status(&voters, &[])), votes(&[3]), "who leads leaves");
+        assert_eq!(change_of(&two, &status(&voters, &[])), votes(&[3]), "the leader leaves");
         let mut behind = status(&voters, &[]);
         behind.progress[2].last = Some(999);
-        assert_eq!(change_of(&two, &behind), votes(&[2]), "c does not say whether it is there");
+        assert_eq!(change_of(&two, &behind), votes(&[2]), "c does not report whether it is alive");
         let mut without = two.clone();
         without.members.get_mut(&NodeId::of_name("c")).expect("a member").state = State::Dead;
         assert_eq!(change_of(&without, &status(&voters, &[])), votes(&[2]));
@@ -615,17 +626,29 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_removed_votes_no_more_and_a_learner_takes_the_place() {
+    fn a_removed_core_loses_its_vote_to_a_learner() {
         let voters = [("a", 1, 1000), ("b", 2, 1000), ("c", 3, 900)];
         let two = roster(&[("a", 1), ("b", 2)]);
-        assert_eq!(change_of(&two, &status(&voters, &[])), votes(&[1]), "two bear no more than one");
+        assert_eq!(
+            change_of(&two, &status(&voters, &[])),
+            votes(&[1]),
+            "two tolerate no more failures than one"
+        );
         assert_eq!(change_of(&two, &status(&voters[..2], &[])), votes(&[1]));
         let leaves = Status { leader: Some(ReplicaId(3)), ..status(&voters, &[]) };
-        assert_eq!(change_of(&two, &leaves), votes(&[2]), "two bear no more than one, whoever leads");
+        assert_eq!(
+            change_of(&two, &leaves),
+            votes(&[2]),
+            "two tolerate no more failures than one, whichever leads"
+        );
         let four = roster(&[("a", 1), ("b", 2), ("d", 5)]);
         assert_eq!(change_of(&four, &status(&voters, &[("d", 5, 1000)])), votes(&[1, 2, 5]));
         let learner = status(&voters[..1], &[("b", 2, 1000)]);
         assert_eq!(change_of(&roster(&[("a", 1)]), &learner), Some(Change::RemoveLearner(ReplicaId(2))));
-        assert_eq!(change_of(&Roster::default(), &status(&voters[..1], &[])), None, "somebody votes always");
+        assert_eq!(
+            change_of(&Roster::default(), &status(&voters[..1], &[])),
+            None,
+            "there is always a voter"
+        );
     }
 }

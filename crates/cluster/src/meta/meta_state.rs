@@ -1,4 +1,4 @@
-//! All that the cores agree on: who belongs to the cluster, and the records that operators change.
+//! State of the meta group: the members of the cluster, and the records that operators change.
 
 use configstore::Records;
 use consensus::{SnapshotError, StateMachine, UnsupportedVersion};
@@ -8,17 +8,17 @@ use super::reader::Reader;
 use super::roster::Roster;
 use crate::features::{LOG, RECORDS};
 
-/// The first byte of a snapshot.
+/// First byte of a snapshot.
 const ROSTER: u8 = 1;
 const WITH_RECORDS: u8 = 2;
 const WITH_FEATURES: u8 = 3;
 
-/// The state of the meta group.
+/// State machine of the meta group.
 #[derive(Clone, Debug)]
 pub struct MetaState {
     pub roster: Roster,
     pub records: Records,
-    /// Features that the log may ask of cores: all of them understand these.
+    /// Features that commands in the log may use: all cores understand these.
     pub adopted: u64,
     /// Features that this core understands.
     understood: u64,
@@ -31,12 +31,13 @@ impl Default for MetaState {
 }
 
 impl MetaState {
-    /// Nothing is agreed upon yet.
+    /// Creates the state before any entry.
     pub fn new(records: Records, understood: u64) -> Self {
         Self { roster: Roster::default(), records, adopted: 0, understood: understood & LOG }
     }
 
-    /// Features that the log may ask of cores. Earlier versions asked for those of records without a word.
+    /// Returns the features that commands in the log may use. Earlier versions used that of records without adopting
+    /// it.
     pub fn asked_for(&self) -> u64 {
         self.adopted | if self.records.revision() > 0 { RECORDS } else { 0 }
     }
@@ -57,13 +58,14 @@ impl StateMachine for MetaState {
             Some(Command::Records(batch)) => Answer::Records(self.records.apply(&batch.0)),
             Some(Command::Adopt(features)) => self.adopt(features)?,
             Some(command) => self.roster.change(index, command),
-            // What a later version proposes comes behind an [`Command::Adopt`] that this one does not pass.
+            // Commands of a later version come after an [`Command::Adopt`] that stops this version.
             None => Answer::Refused,
         };
         Ok(answer.encode())
     }
 
-    /// `2, length of the roster u32, the roster, the records`; where features were adopted `3, adopted u64`, and the same behind it.
+    /// Encodes the state as `2, length of the roster u32, the roster, the records`; with adopted features as
+    /// `3, adopted u64` and the same fields.
     fn snapshot(&self) -> Vec<u8> {
         let roster = self.roster.encode();
         let mut out = vec![WITH_RECORDS];
@@ -109,7 +111,7 @@ mod tests {
     use super::*;
     use crate::meta::command::RecordBatch;
 
-    /// One that puts 7 under `a` in table `t`.
+    /// Batch that puts 7 under `a` in table `t`.
     const BATCH: &[u8] = b"\x01\x09\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\x01t\x01\0a\0\x01\x01\0\0\x007";
 
     fn agreed() -> MetaState {
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn records_change_nothing_of_the_roster_and_need_a_cluster() {
+    fn records_do_not_change_the_roster_and_need_a_cluster() {
         let agreed = agreed();
         assert_eq!((agreed.roster.index, agreed.roster.founded), (1, 3));
         assert_eq!((agreed.records.revision(), agreed.records.get("t", "a")), (1, Some("7")));
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_is_read_and_so_is_that_of_a_roster_alone() {
+    fn snapshots_with_and_without_records_are_read() {
         let agreed = agreed();
         let bytes = agreed.snapshot();
         let mut again = MetaState::default();
@@ -142,20 +144,20 @@ mod tests {
         assert_eq!(again.snapshot(), bytes);
         assert_eq!((again.roster.clone(), again.records.get("t", "a")), (agreed.roster.clone(), Some("7")));
         let mut old = MetaState::default();
-        old.restore(&agreed.roster.encode()).expect("what version 1 wrote");
+        old.restore(&agreed.roster.encode()).expect("the snapshot of version 1");
         assert_eq!((old.roster, old.records.revision()), (agreed.roster.clone(), 0));
         for length in 0..bytes.len() {
             let mut part = MetaState::default();
-            // Without any records it is one of a cluster that has none.
+            // A snapshot without any records belongs to a cluster without records.
             let is_whole = length == 5 + agreed.roster.encode().len();
             assert_eq!(part.restore(&bytes[..length]).is_ok(), is_whole, "{length}");
         }
     }
 
     #[test]
-    fn who_does_not_understand_what_is_adopted_stops_there() {
+    fn a_core_without_an_adopted_feature_stops_there() {
         let mut agreed = agreed();
-        assert_eq!(agreed.asked_for(), RECORDS, "earlier versions did not say so");
+        assert_eq!(agreed.asked_for(), RECORDS, "earlier versions did not adopt it");
         assert_eq!(agreed.snapshot()[0], WITH_RECORDS, "they read it");
         assert_eq!(apply(&mut agreed, 3, &Command::Adopt(LOG)), Some(Answer::Done));
         assert_eq!((agreed.adopted, agreed.roster.index), (LOG, 1));

@@ -1,6 +1,7 @@
-//! Membership that the cores agree on: how a node finds the others, joins them, and learns who lives.
+//! Membership by agreement of the cores: how a node finds the others, joins them, and learns which ones are alive.
 //!
-//! Read [`Meta`] first. The state that is agreed upon is a [`Roster`]; a core has a replica of it, and tells it to everybody it is linked to.
+//! Read [`Meta`] first. The agreed state is a [`Roster`]. Each core has a replica of it, and sends it to all nodes that
+//! it is linked to.
 
 mod adoption;
 mod command;
@@ -41,25 +42,25 @@ use proposals::{Proposals, Reply};
 use record_sync::RecordSync;
 use relays::Relays;
 
-/// How a node takes part in what is agreed upon.
+/// Configuration of a node's part in the meta group.
 #[derive(Clone, Debug)]
 pub struct MetaConfig {
-    /// Where other nodes are to be met, `HOST:PORT`; a core that has none begins a cluster by itself.
+    /// Addresses at which other nodes can be met, `HOST:PORT`. A core without any founds a cluster by itself.
     pub join: Vec<Box<str>>,
-    /// Cores that a new cluster waits for.
+    /// Number of cores that a new cluster waits for.
     pub expect: usize,
-    /// From the moment when no core hears of a node to the suspicion.
+    /// Time for which no core reaches a node before it is suspected.
     pub patience: Duration,
-    /// How long what a core has granted holds.
+    /// Time for which a grant of a core holds.
     pub lease: Duration,
-    /// Random: what a cluster is called that this node founds.
+    /// Random id of a cluster that this node founds.
     pub founding: u128,
     pub record_sync: RecordSyncConfig,
-    /// What this node understands, as its handshakes say.
+    /// Features of this node, as announced in its handshakes.
     pub features: u64,
 }
 
-/// What the log of the node tells a replica.
+/// Event of the node's log for a replica.
 #[derive(Debug)]
 pub enum MetaLogEvent {
     Durable(GroupId, u64),
@@ -68,40 +69,41 @@ pub enum MetaLogEvent {
     Failed,
 }
 
-/// What an operator has asked for, until its answer comes.
+/// Id of an operator's request until it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProposalId(pub u64);
 
-/// A word between nodes about what is agreed upon.
+/// Message between nodes about the agreed state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetaMessage<'a> {
-    /// A frame of the meta group's replicas.
+    /// Frame of the meta group's replicas.
     Replica(&'a [u8]),
-    /// What the sender knows to be agreed upon.
+    /// Roster that the sender knows.
     Roster(&'a [u8]),
-    /// The sender wants this to be agreed upon.
+    /// Proposal of the sender.
     Propose { number: u64, command: &'a [u8] },
-    /// What became of it; empty: this node does not lead, but perhaps `leader` does.
+    /// Outcome of a proposal. Empty: this node does not lead, but perhaps `leader` does.
     Proposed { number: u64, leader: u64, answer: &'a [u8] },
-    /// A core tells the one that leads whom it does not hear, and all where it knows of none that does.
+    /// Report of a core about the nodes that it does not reach, sent to the leader, or to all when it knows of no
+    /// leader.
     Reachability(&'a [u8]),
-    /// How far the sender's copy of the records is, and what it asks for.
+    /// Position of the sender's copy of the records, and its request for more.
     Copied(&'a [u8]),
-    /// What a copy lacks.
+    /// Records that a copy lacks.
     Records(&'a [u8]),
-    /// A word between two nodes that are not linked, which the receiver is to hand on, or for which it was handed on. `features` are those of `from`. Only to peers with
-    /// [`RELAYS`](crate::features::RELAYS).
+    /// Message between two nodes that are not linked, for the receiver to relay, or relayed to the receiver. `features`
+    /// are those of `from`. Only for peers with [`RELAYS`](crate::features::RELAYS).
     Relay { from: NodeId, to: NodeId, features: u64, message: &'a [u8] },
 }
 
-/// Something for another node.
+/// Frame for another node.
 #[derive(Debug)]
 pub struct MetaFrame {
     pub to: NodeId,
     pub message: OwnedMetaMessage,
 }
 
-/// A [`MetaMessage`] on its way out.
+/// Outgoing [`MetaMessage`].
 #[derive(Debug)]
 pub enum OwnedMetaMessage {
     Replica(Vec<u8>),
@@ -133,37 +135,37 @@ impl OwnedMetaMessage {
     }
 }
 
-/// How this node sees another one, which the fabric tells in each turn.
+/// This node's view of another one. The cluster router passes it in each turn.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkStatus {
     pub id: NodeId,
     pub is_up: bool,
-    /// What this core has granted it may hold still.
+    /// True when a grant of this core to it may still hold.
     pub holds_grant: bool,
-    /// What both nodes understand; of one that is cut off nothing is known.
+    /// Features that both nodes have; unknown while the link is down.
     pub features: Option<u64>,
 }
 
-/// Who asked the group for something.
+/// Requester of an operation of the group.
 #[derive(Debug)]
 enum RequestOrigin {
-    /// This node, for a wish of its own.
+    /// This node, for a proposal of its own.
     Own(u64),
     Other(NodeId, u64),
     Leader,
     Barrier,
 }
 
-/// One node's part in what the cores agree on. No I/O, clocks or threads; the owner is the fabric.
+/// One node's part in the agreement of the cores. No I/O, clocks or threads; the cluster router owns it.
 pub struct Meta {
     own: NodeInfo,
     id: NodeId,
     incarnation: Incarnation,
     config: MetaConfig,
-    /// Of a core.
+    /// Replica of the meta group, on a core.
     group: Option<Group<MetaState>>,
     roster: Arc<Roster>,
-    /// This life has been a member.
+    /// True once this incarnation has been a member.
     was_member: bool,
     encoded: Arc<[u8]>,
     founding: Founding,
@@ -172,58 +174,59 @@ pub struct Meta {
     failure_detector: FailureDetector,
     relays: Relays,
     record_sync: RecordSync,
-    /// What the group was asked for.
+    /// Requests to the group in progress.
     asked: BTreeMap<RequestId, RequestOrigin>,
-    /// This core's state has everything that was agreed upon before its life began.
+    /// True when this core's state has all entries committed before its incarnation began.
     is_caught_up: bool,
     barrier_at: Time,
-    /// The index that each linked node was told last.
+    /// Index of the roster last sent to each linked node.
     reported: BTreeMap<NodeId, u64>,
-    /// What linked nodes understand.
+    /// Features of linked nodes.
     features: BTreeMap<NodeId, u64>,
     out: VecDeque<MetaFrame>,
     answered: VecDeque<(ProposalId, Result<Answer, String>)>,
-    /// Cores that were not let in, as their versions are too old.
+    /// Cores that were not admitted because their versions are too old.
     turned_away: VecDeque<NodeId>,
     logged_waiting: Option<(Time, String)>,
     has_logged_stopped: bool,
-    /// This life's number is too small: the least that may join.
+    /// Smallest incarnation that may join, when this one's number is too small.
     refused: Option<Incarnation>,
-    /// Why the cores do not let this node in.
+    /// Reason why the cores do not admit this node.
     rejection: Option<Box<str>>,
     leaving: Option<Leaving>,
-    /// The leader's replica has said something, then.
+    /// Node of the leading replica, and the time of its last message.
     leader_heard: Option<(NodeId, Time)>,
     due: Time,
 }
 
-/// A node on its way out, or gone.
+/// A node that leaves the cluster, or has left.
 #[derive(Debug)]
 struct Leaving {
-    /// Who waits for it.
+    /// Operator's request that waits for it.
     waiting: Option<ProposalId>,
     deadline: Time,
 }
 
-/// A node is waited for so long that leaves: cores go one after the other, each when the rest knows that the last has gone.
+/// Maximum time to wait for a node that leaves. Cores leave one after the other, each when the rest knows that the last
+/// has left.
 const LEAVING_MAX: Duration = Duration::from_secs(60);
 
-/// Proposals of this node, and questions to the group, are waited for so long.
+/// Maximum time to wait for proposals of this node, and for requests to the group.
 const LIMIT: Duration = Duration::from_secs(5);
-/// A leader has been answered by a majority within this time: nobody stands for election before that is over, so no two say at one time that they lead one.
+/// Time within which a majority must have answered a leader. No replica stands for election before it is over, so no
+/// two claim to lead a majority at the same time.
 const QUORUM_AGE_MAX: Duration = Duration::from_millis(3 * consensus::ELECTION_TIMEOUT.as_millis() as u64);
-/// Some core was asked first that has not answered, and may agree yet.
-const NOT_KNOWN: &str =
-    "not all cores were reached in time, so whether it holds is not known: look, and try again";
-/// Addresses where other nodes are to be met, at most.
+/// Error text for a proposal that some core has received but not answered: it may still be agreed.
+const NOT_KNOWN: &str = "not all cores were reached in time, so it is unknown whether the change holds: check the result, and try again";
+/// Maximum number of addresses at which other nodes can be met.
 const ADDRESSES_MAX: usize = 64;
-/// From one look at what should be so to the next.
+/// Interval between comparisons of the present and the wanted state.
 const PAUSE: Duration = Duration::from_millis(250);
-/// From one word on what is waited for to the next of the same.
+/// Interval between repeated log lines about what the node waits for.
 const LOG_INTERVAL: Duration = Duration::from_secs(30);
 
 impl Meta {
-    /// `group` is there when the node is a core.
+    /// Creates the state. A core has a `group`.
     pub fn new(
         now: Time,
         own: NodeInfo,
@@ -267,25 +270,25 @@ impl Meta {
         }
     }
 
-    /// What is agreed upon, as far as this node knows.
+    /// Returns the agreed roster, as far as this node knows.
     pub fn roster(&self) -> &Arc<Roster> {
         &self.roster
     }
 
-    /// Where other nodes are to be met: where the configuration and other nodes say, and all cores of the cluster that this node has heard of. It may have
-    /// been told of one that does not lead, and the one that does lets it in.
+    /// Iterates over the addresses at which other nodes can be met: those of the configuration and of other nodes, and
+    /// those of all cores that this node knows. A known core may not lead, but the leader can admit it.
     pub fn join_addresses(&self) -> impl Iterator<Item = &str> {
         let cores = self.roster.cores().filter(|(id, _)| *id != self.id).map(|(_, core)| &*core.info.address);
         let join = self.config.join.iter().map(|address| &**address);
         join.chain(self.founding.addresses()).chain(cores)
     }
 
-    /// Whether the configuration, or an operator, has named it as a place where other nodes are to be met.
+    /// Returns whether the configuration or an operator has named the address.
     pub fn is_given(&self, address: &str) -> bool {
         self.config.join.iter().any(|given| **given == *address)
     }
 
-    /// More of these, until the process ends.
+    /// Adds addresses until the process ends.
     pub fn join_at(&mut self, addresses: Vec<Box<str>>) {
         for address in addresses {
             if self.config.join.len() < ADDRESSES_MAX && !self.config.join.contains(&address) {
@@ -294,7 +297,7 @@ impl Meta {
         }
     }
 
-    /// Words that this core has handed on between nodes that do not reach each other.
+    /// Returns the number of messages that this core has relayed between nodes that do not reach each other.
     pub fn relayed_count(&self) -> u64 {
         self.relays.relayed_count
     }
@@ -303,18 +306,19 @@ impl Meta {
         self.incarnation
     }
 
-    /// Whether this life of this node belongs to the cluster.
+    /// Returns whether this incarnation of this node belongs to the cluster.
     pub fn is_member(&self) -> bool {
         let member = self.roster.members.get(&self.id);
         member.is_some_and(|member| member.incarnation == self.incarnation && member.state != State::Dead)
     }
 
-    /// Whether this life of this node has ever belonged to the cluster.
+    /// Returns whether this incarnation of this node has ever belonged to the cluster.
     pub fn was_member(&self) -> bool {
         self.was_member
     }
 
-    /// Whether this life was a member and is none any more: others have given it up, or another life has taken its name.
+    /// Returns whether this incarnation was a member and is none any more: the others have declared it dead, or another
+    /// incarnation has taken its name.
     pub fn is_over(&self) -> bool {
         let is_dead = self.roster.members.get(&self.id).is_some_and(|member| {
             member.incarnation == self.incarnation && member.state == State::Dead
@@ -324,12 +328,12 @@ impl Meta {
         is_dead || is_removed || self.refused.is_some()
     }
 
-    /// Whether this core may let others acknowledge: it knows whom not to.
+    /// Returns whether this core may grant leases: it knows which nodes must not get one.
     pub fn may_grant(&self) -> bool {
         self.is_caught_up && self.is_member()
     }
 
-    /// Whether a node may be let acknowledge by this core.
+    /// Returns whether this core may grant a lease to a node.
     pub fn may_be_granted(&self, node: NodeId, incarnation: Option<Incarnation>) -> bool {
         let member = self.roster.members.get(&node);
         member.is_some_and(|member| {
@@ -339,7 +343,7 @@ impl Meta {
         })
     }
 
-    /// What this node says to those that it meets.
+    /// Returns the descriptor that this node announces to nodes that it meets.
     pub fn descriptor(&self) -> NodeDescriptor {
         NodeDescriptor {
             role: self.own.role,
@@ -352,17 +356,17 @@ impl Meta {
         }
     }
 
-    /// How the replica of this core is.
+    /// Returns the status of this core's replica.
     pub fn status(&self, now: Time) -> Option<Status> {
         self.group.as_ref().map(|group| group.status(now))
     }
 
-    /// The replica that stands for this node.
+    /// Returns the id of this node's replica.
     pub fn replica(&self) -> Option<ReplicaId> {
         self.group.as_ref().map(|group| group.id())
     }
 
-    /// Why this node does not take part yet, for people.
+    /// Describes why this node does not take part yet, for operators.
     pub fn waits_for(&self) -> Option<String> {
         if self.is_member() {
             return None;
@@ -372,11 +376,11 @@ impl Meta {
         } else if self.roster.founded == 0 {
             self.founding.waits_for()
         } else {
-            "the cores have not let this node in yet: a majority of them has to be there".to_owned()
+            "the cores have not let this node in yet: a majority of them must be running".to_owned()
         })
     }
 
-    /// Another node was met. Whether it is to be linked: it may become a member, or let this node become one.
+    /// Handles an introduction. Returns whether to link the node: it may become a member, or let this node become one.
     pub fn introduced(&mut self, node: NodeId, descriptor: &NodeDescriptor, address: Option<&str>) -> bool {
         self.founding.introduced(node, descriptor, address);
         self.due = Time::default();
@@ -385,7 +389,7 @@ impl Meta {
         }
         let ours = self.roster.founded;
         let is_other = ours != 0 && descriptor.founded != 0 && descriptor.founded != ours;
-        // A replicant can let nobody in. A core will, once there is a cluster: the link is there then.
+        // A replicant cannot admit nodes. A core will be able to once there is a cluster, and the link exists then.
         !is_other && (descriptor.role == Role::Core || self.own.role == Role::Core || ours != 0)
     }
 
@@ -400,7 +404,7 @@ impl Meta {
         self.due = Time::default();
     }
 
-    /// A node is linked, or cut off.
+    /// Notes that a node's link is up or down.
     pub fn link_changed(&mut self, node: NodeId, is_up: bool) {
         self.reported.remove(&node);
         self.features.remove(&node);
@@ -416,7 +420,7 @@ impl Meta {
         self.due = Time::default();
     }
 
-    /// False for what is no word of this version.
+    /// Handles a message. Returns false for a message that this version does not know.
     pub fn handle_message(&mut self, now: Time, from: NodeId, message: &MetaMessage<'_>) -> bool {
         self.due = Time::default();
         match message {
@@ -467,7 +471,7 @@ impl Meta {
         }
     }
 
-    /// What is agreed upon is never less than it was.
+    /// Adopts a roster, unless a later one is known.
     fn learn(&mut self, roster: Roster) {
         let ours = self.roster.founded;
         if ours != 0 && roster.founded != ours || roster.index <= self.roster.index {
@@ -478,7 +482,7 @@ impl Meta {
         self.was_member |= self.is_member();
     }
 
-    /// An operator wants something to be agreed upon.
+    /// Proposes an operator's command.
     pub fn propose(&mut self, now: Time, id: ProposalId, command: &Command) {
         if !self.proposals.push(now.after(LIMIT), Reply::Operator(id), command.encode()) {
             self.answered.push_back((id, Err("too many such requests wait already".to_owned())));
@@ -486,12 +490,12 @@ impl Meta {
         self.due = Time::default();
     }
 
-    /// What came of an operator's wish.
+    /// Returns the outcome of an operator's request.
     pub fn poll_answered(&mut self) -> Option<(ProposalId, Result<Answer, String>)> {
         self.answered.pop_front()
     }
 
-    /// A core that this one, which leads, has not let in: its version does not understand what the log asks of cores.
+    /// Returns a core that this leader has not admitted: its version lacks a feature that the log uses.
     pub fn poll_turned_away(&mut self) -> Option<NodeId> {
         self.turned_away.pop_front()
     }
@@ -500,7 +504,7 @@ impl Meta {
         self.out.pop_front()
     }
 
-    /// When [`Self::turn`] is due at the latest.
+    /// Returns the time by which [`Self::turn`] is due.
     pub fn timeout(&self) -> Time {
         self.group.as_ref().map_or(Time::NEVER, |group| group.timeout()).min(self.due)
     }
@@ -533,7 +537,7 @@ impl Meta {
         self.route_via_relays(now, link_status);
     }
 
-    /// Takes up what this core's replica has applied.
+    /// Adopts the state that this core's replica has applied.
     fn learn_own(&mut self) {
         let Some(group) = &self.group else { return };
         let state = group.state();
@@ -544,7 +548,7 @@ impl Meta {
         }
     }
 
-    /// Compares what is with what should be.
+    /// Compares the present state with the wanted one.
     fn update(&mut self, now: Time, link_status: &[LinkStatus]) {
         self.found_or_join(now);
         self.log_waiting(now);
@@ -590,11 +594,12 @@ impl Meta {
         }
     }
 
-    /// This node wants to be no member any more, and never again in this process: [`Self::poll_answered`] tells when it is none.
+    /// Lets this node leave the cluster, for the rest of this process: [`Self::poll_answered`] reports the end of its
+    /// membership.
     pub fn leave(&mut self, now: Time, id: ProposalId) {
         let has_other = self.roster.cores().any(|(id, core)| id != self.id && !core.leaves);
         if self.own.role == Role::Core && !has_other {
-            let why = "it is the last core of its cluster, which would end with it";
+            let why = "this is the last core of its cluster, and the cluster would end with it";
             self.answered.push_back((id, Err(why.to_owned())));
             return;
         }
@@ -614,7 +619,7 @@ impl Meta {
         let outcome = match own {
             None => Ok(Answer::Done),
             Some(_) if leaving.deadline <= now => {
-                Err("no majority of the cores has agreed in time that it leaves".to_owned())
+                Err("no majority of the cores has agreed in time to its leaving".to_owned())
             }
             Some(own) => {
                 if !own.leaves && leaving.waiting.is_some() && !self.proposals.has_own() {
@@ -631,7 +636,7 @@ impl Meta {
         self.group.as_ref().map(|group| group.id())
     }
 
-    /// Another life of this node begins: its last is over.
+    /// Starts another incarnation of this node, because its last one is over.
     pub fn restart_incarnation(&mut self) -> Incarnation {
         let known = self.roster.members.get(&self.id).map_or(Incarnation(0), |member| member.incarnation);
         let next = Incarnation(known.max(self.incarnation).0.saturating_add(1));
@@ -665,8 +670,8 @@ impl Meta {
             let name = core.map_or_else(|| replica.to_string(), |(_, core)| core.info.name.to_string());
             tracing::error!(
                 core = %name,
-                "this core lacks what it had said to have on its disk, and is given it again: its disk, or what is between, does not keep what it confirms, or its data \
-                 directory is an older copy. What the cores agree on is safe only while the others are: replace it (docs/clustering.md, Replace a core)"
+                "this core lacks entries that it had confirmed to have on its disk, and receives them again: its disk, or a layer below, does not keep what it confirms, or its data \
+                 directory is an older copy. The agreement of the cores is safe only while the others are intact: replace this core (docs/clustering.md, Replace a core)"
             );
         }
     }
@@ -679,7 +684,7 @@ impl Meta {
         }
     }
 
-    /// After its start a core asks whether it has everything that was agreed upon.
+    /// Asks, on a core that has started, whether its state has all committed entries.
     fn ask_barrier(&mut self, now: Time, status: Option<&Status>) {
         let (Some(group), Some(status)) = (&mut self.group, status) else { return };
         if self.is_caught_up || self.barrier_at.after(LIMIT / 5) > now && self.barrier_at != Time::default() {
@@ -691,7 +696,7 @@ impl Meta {
                 self.asked.insert(request, RequestOrigin::Barrier);
                 self.barrier_at = now;
             }
-            // What this life's own Join is behind, it has when it has that.
+            // When the state has this incarnation's own Join, it has all entries before it.
             _ if self.roster.members.get(&self.id).is_some_and(|own| {
                 own.incarnation == self.incarnation && status.applied >= Some(self.roster.index)
             }) =>
@@ -727,14 +732,15 @@ impl Meta {
         }
     }
 
-    /// Whether a majority of the voters has been heard lately: of a follower that it hears its leader.
+    /// Returns whether a majority of the voters was reached recently. For a follower: whether it receives messages of
+    /// its leader.
     pub fn has_quorum(&self, now: Time) -> bool {
         self.status(now).is_some_and(|status| match status.role {
             consensus::Role::Leader => {
                 status.voters.len() < 2
                     || status.quorum_age.is_some_and(|age| age < QUORUM_AGE_MAX.as_micros() as u64)
             }
-            // A replica that cannot win an election keeps the leader that it had, however long ago it has heard it.
+            // A replica that cannot win an election keeps its last leader, however old its last message is.
             consensus::Role::Follower | consensus::Role::Learner => {
                 let heard = self.leader_heard.filter(|(leader, _)| self.leader() == Some(*leader));
                 heard.is_some_and(|(_, at)| at.after(QUORUM_AGE_MAX) > now)
@@ -743,12 +749,12 @@ impl Meta {
         })
     }
 
-    /// Whether this core's replica leads.
+    /// Returns whether this core's replica leads.
     pub fn leads(&self, now: Time) -> bool {
         self.status(now).is_some_and(|status| status.role == consensus::Role::Leader)
     }
 
-    /// The node whose replica leads, as far as this core knows.
+    /// Returns the node whose replica leads, as far as this core knows.
     pub fn leader(&self) -> Option<NodeId> {
         let status = self.group.as_ref()?.status(Time::default());
         let leader = status.leader?;
@@ -762,7 +768,7 @@ impl Meta {
                 self.asked.insert(request, RequestOrigin::Other(from, number));
                 return;
             }
-            // Versions before records know no such answer. Whoever lacks something later does.
+            // Versions before records do not know such an answer. Newer nodes that lack a feature do.
             Some(Submission::Answered(Answer::Unread(_))) if !self.has_features(now, from, RECORDS) => {
                 Answer::Refused.encode()
             }
@@ -778,7 +784,7 @@ impl Meta {
     }
 
     pub(super) fn handle_outcome(&mut self, number: u64, answer: Answer) {
-        // Of a wish whose time is over nobody waits to hear.
+        // No operator waits for a proposal whose time is over.
         let Some((reply, may_be_applied)) = self.proposals.done(number) else { return };
         if let Reply::Operator(id) = reply {
             let is_refused_for_now = matches!(answer, Answer::Unread(_));
@@ -792,8 +798,8 @@ impl Meta {
         if let Answer::Old(next) = answer
             && next > self.incarnation
         {
-            // Somebody has had this number: the fabric begins anew with a greater one.
-            tracing::warn!(node = %self.own.name, "a later life of this node has joined before: this one takes a greater number");
+            // This incarnation number was used already: the cluster router restarts with a greater one.
+            tracing::warn!(node = %self.own.name, "a later incarnation of this node has joined before; this node restarts with a greater number");
             self.refused = Some(next);
         }
     }
@@ -808,7 +814,7 @@ mod tests {
         NodeInfo { name: name.into(), role, region: "".into(), address: "h:1".into() }
     }
 
-    /// A node without a replica in a cluster of one core.
+    /// Returns a node without a replica in a cluster of one core.
     fn replicant(core: NodeId) -> Meta {
         let config = MetaConfig {
             join: Vec::new(),
@@ -832,7 +838,7 @@ mod tests {
         meta
     }
 
-    /// The numbers of the wishes that it asks the core for: those of operators, and its own.
+    /// Returns the numbers of the proposals that it sends the core: those of operators, and its own.
     fn asked(meta: &mut Meta, now: Time, core: NodeId) -> (Vec<u64>, Vec<u64>) {
         meta.turn(now, &[LinkStatus { id: core, is_up: true, holds_grant: false, features: Some(u64::MAX) }]);
         let messages = std::iter::from_fn(|| meta.poll_frame());
@@ -848,7 +854,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_nobody_waits_for_any_more_does_not_end_a_life() {
+    fn an_answer_to_an_expired_proposal_does_not_end_an_incarnation() {
         let core = NodeId::of_name("c");
         let mut meta = replicant(core);
         let remove = Command::Remove(NodeId::of_name("x"), Some(Incarnation(1000)));
@@ -859,7 +865,7 @@ mod tests {
         };
         let late = Time(0).after(LIMIT);
         assert_eq!(asked(&mut meta, late, core), (Vec::new(), Vec::new()));
-        assert!(matches!(meta.poll_answered(), Some((ProposalId(1), Err(_)))), "the operator is told");
+        assert!(matches!(meta.poll_answered(), Some((ProposalId(1), Err(_)))), "the operator gets an answer");
         let answer = Answer::Old(Incarnation(2000)).encode();
         let reported = |number| MetaMessage::Proposed { number, leader: core.0, answer: &answer };
         for number in [*operators, *own, 1] {

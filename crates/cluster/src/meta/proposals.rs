@@ -1,4 +1,5 @@
-//! What this node wants to be agreed upon, until it is or its time is over. Commands may be proposed again: they say what is to be so.
+//! Proposals of this node, until they are agreed or expire. Commands may be proposed again: they describe the wanted
+//! state.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use super::ProposalId;
 
 #[derive(Debug)]
 pub struct Proposals {
-    /// Of no other life of the node: what it has asked for may be answered in a later one.
+    /// Last proposal number. No other incarnation of the node uses the same numbers, because its proposals may be
+    /// answered in a later one.
     last: u64,
     all: BTreeMap<u64, Proposal>,
 }
@@ -20,25 +22,25 @@ struct Proposal {
     reply: Reply,
     command: Vec<u8>,
     deadline: Time,
-    /// When it is proposed next.
+    /// Time at which it is proposed next.
     due: Time,
-    /// The node that was asked, or that leads, as another has said.
+    /// Node that was asked, or that leads according to another one.
     asked: Option<NodeId>,
     hint: Option<NodeId>,
     tries: u32,
-    /// Somebody was asked who has not answered, and may still propose it.
+    /// True when a node was asked that has not answered, and may still propose it.
     may_be_applied: bool,
 }
 
-/// Who is told what came of a wish.
+/// Recipient of a proposal's outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// Nobody: the node sees for itself.
+    /// None: the node sees the result in the roster.
     Own,
     Operator(ProposalId),
 }
 
-/// A wish that is to be proposed now.
+/// A proposal that is due.
 #[derive(Debug)]
 pub struct Due {
     pub number: u64,
@@ -47,21 +49,22 @@ pub struct Due {
     pub tries: u32,
 }
 
-/// From a refusal, or a question that nobody has answered, to the next attempt.
+/// Pause between a refusal or a request without an answer, and the next attempt.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 const UNANSWERED: Duration = Duration::from_secs(2);
-/// Wishes of operators that wait, at most.
+/// Maximum number of operators' proposals that wait.
 const PROPOSALS_MAX: usize = 256;
-/// Lives are some 1,000 apart, and counted in milliseconds of the world's clock: that leaves room for a thousand million wishes until the year 2248.
+/// Bits of a proposal number below the incarnation. Incarnations are about 1,000 apart and count milliseconds of the
+/// wall clock: that leaves room for a billion proposals until the year 2248.
 const NUMBER_BITS: u32 = 20;
 
 impl Proposals {
-    /// Of a life.
+    /// Creates the queue of an incarnation.
     pub fn new(incarnation: Incarnation) -> Self {
         Self { last: incarnation.0 << NUMBER_BITS, all: BTreeMap::new() }
     }
 
-    /// False when too many wait.
+    /// Queues a proposal. Returns false when too many wait.
     pub fn push(&mut self, deadline: Time, reply: Reply, command: Vec<u8>) -> bool {
         if reply != Reply::Own && self.all.len() >= PROPOSALS_MAX {
             return false;
@@ -89,7 +92,7 @@ impl Proposals {
         self.all.retain(|_, proposal| proposal.reply != Reply::Own);
     }
 
-    /// Those that are to be proposed; each is asked for again later.
+    /// Returns the proposals that are due; each is repeated later.
     pub fn take_due(&mut self, now: Time) -> Vec<Due> {
         let due = self.all.iter_mut().filter(|(_, proposal)| proposal.due <= now);
         due.map(|(number, proposal)| {
@@ -112,7 +115,7 @@ impl Proposals {
         }
     }
 
-    /// Whoever was asked does not lead.
+    /// Notes that the node that was asked does not lead.
     pub fn not_leader(&mut self, now: Time, from: NodeId, number: u64, leader: NodeId) {
         let Some(proposal) = self.all.get_mut(&number).filter(|proposal| proposal.asked == Some(from)) else {
             return;
@@ -120,7 +123,7 @@ impl Proposals {
         let is_known = leader != NodeId(0) && leader != from;
         proposal.asked = None;
         proposal.hint = is_known.then_some(leader);
-        // At once, but for leaders that name each other.
+        // It is due at once, unless leaders name each other.
         proposal.due = if is_known && proposal.tries < 3 { now } else { now.after(RETRY_DELAY) };
     }
 
@@ -130,19 +133,19 @@ impl Proposals {
         }
     }
 
-    /// Whoever was asked is cut off.
+    /// Notes that the link to a node that was asked is down.
     pub fn lost(&mut self, node: NodeId) {
         for proposal in self.all.values_mut().filter(|proposal| proposal.asked == Some(node)) {
             (proposal.hint, proposal.due) = (None, Time::default());
         }
     }
 
-    /// Who is told, and whether somebody may still propose it.
+    /// Removes an answered proposal. Returns the recipient, and whether a node may still propose it.
     pub fn done(&mut self, number: u64) -> Option<(Reply, bool)> {
         self.all.remove(&number).map(|proposal| (proposal.reply, proposal.may_be_applied))
     }
 
-    /// Those whose time is over: the operators who wait.
+    /// Removes expired proposals. Returns the operators' requests that wait for them.
     pub fn take_overdue(&mut self, now: Time) -> Vec<ProposalId> {
         let mut overdue = Vec::new();
         self.all.retain(|_, proposal| {
@@ -164,7 +167,7 @@ mod tests {
     const CORE: NodeId = NodeId(7);
     const LEADER: NodeId = NodeId(8);
 
-    /// A wish of an operator that a core was asked for.
+    /// Returns a queue with an operator's proposal that a core was asked for.
     fn asked() -> (Proposals, u64) {
         let mut proposals = Proposals::new(Incarnation(1));
         assert!(proposals.push(LATER, Reply::Operator(ProposalId(1)), vec![1]));
@@ -174,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_answered_may_still_be_proposed() {
+    fn an_unanswered_proposal_may_still_be_proposed() {
         let (mut proposals, number) = asked();
         assert_eq!(proposals.done(number), Some((Reply::Operator(ProposalId(1)), false)));
         for is_lost in [true, false] {

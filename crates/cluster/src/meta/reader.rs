@@ -1,4 +1,4 @@
-/// Takes fields from bytes of which nothing is known; each is `None` when there are too few.
+/// Reader of fields from untrusted bytes; each method returns `None` when too few bytes are left.
 pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -30,7 +30,7 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
-    /// All that is left.
+    /// Takes the remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }
@@ -43,7 +43,7 @@ impl<'a> Reader<'a> {
         self.take().map(u128::from_le_bytes)
     }
 
-    /// Of up to 255 bytes, behind its length.
+    /// Takes a text of up to 255 bytes, preceded by its length.
     pub fn text(&mut self) -> Option<&'a str> {
         let length = usize::from(self.u8()?);
         let (text, rest) = self.0.split_at_checked(length)?;
@@ -52,7 +52,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What [`Reader::text`] reads; a text that is longer is cut at a character.
+/// Appends a text for [`Reader::text`]; a longer text is cut at a character.
 pub fn put_text(text: &str, out: &mut Vec<u8>) {
     let end = text.floor_char_boundary(usize::from(u8::MAX));
     out.push(end as u8);

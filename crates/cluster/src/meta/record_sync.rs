@@ -1,14 +1,15 @@
-//! Carries records from those that decide to the copies of all nodes. Little endian:
+//! Record sync: transfer of records from the cores to the copies of all nodes. All integers are little endian:
 //!
 //! ```text
 //! ask      founded u128, revision u64 of the copy, whole u64 that it has a part of or 0, offset u64
 //! tail     0 u8, founded u128, revision u64 of the sender, first u64, (length u32, batch)*
-//! part     1 u8, founded u128, revision u64 of the whole, size u64, offset u64, some of it
+//! part     1 u8, founded u128, revision u64 of the whole, size u64, offset u64, part of the whole
 //! ```
 //!
-//! A node asks one core, which answers with what the copy lacks, and tells it of every change from then on. An ask says how far the node is, so it
-//! acknowledges what came before, and whatever is lost is asked for again. A core forgets who has asked when their link is lost, which the other end may not
-//! have noticed: so whoever hears nothing asks again now and then. A `whole` of `u64::MAX` asks for nothing any more.
+//! A node asks one core. The core answers with the changes that the copy lacks, and sends every change from then on. An
+//! `ask` contains the node's position, so it acknowledges earlier answers, and lost messages are requested again. A
+//! core forgets a node when their link is lost, and the node may not notice the loss. So a node that receives nothing
+//! asks again at intervals. A `whole` of `u64::MAX` ends the subscription.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,23 +20,24 @@ use link::{NodeId, Time};
 
 use super::reader::Reader;
 
-/// What is not answered is asked again, and what is not acknowledged is said again.
+/// Interval after which an unanswered request or an unacknowledged answer is repeated.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// Whoever has heard nothing new for so long asks again.
+/// Time without changes after which a node asks again.
 const QUIET: Duration = Duration::from_secs(5);
-/// A copy that is ahead of the cores for so long is none: they are behind for a moment, at most.
+/// Time for which a copy may be ahead of the cores. A core may be behind for a moment; after that time the copy is
+/// invalid.
 const AHEAD: Duration = Duration::from_secs(30);
-/// Bytes of batches in one answer, but for a single one that is longer.
+/// Maximum bytes of batches in one answer, unless a single batch is longer.
 const TAIL_BYTES: usize = 256 << 10;
-/// Parts of the whole that follow on one ask.
+/// Parts of the whole that are sent for one request.
 const PARTS: u64 = 4;
-/// Bytes of the largest whole that is taken.
+/// Maximum size in bytes of a whole that is accepted.
 const WHOLE_MAX: u64 = 1 << 30;
-/// The whole is kept for those who fetch it until nobody has for so long.
+/// Time for which a whole is kept after the last request for it.
 const COPY_TTL: Duration = Duration::from_secs(60);
 const NO_MORE: u64 = u64::MAX;
 
-/// How much goes into one word.
+/// Sizes of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordSyncConfig {
     /// Bytes of a part of the whole.
@@ -48,45 +50,45 @@ impl Default for RecordSyncConfig {
     }
 }
 
-/// Both sides of it: a node that follows, and a core that tells.
+/// Both sides of the protocol: a node that follows, and a core that sends.
 #[derive(Debug)]
 pub struct RecordSync {
     config: RecordSyncConfig,
-    /// How far this node's copy is; `None` while it is being told something, or there is none.
+    /// Position of this node's copy; `None` while an update is being applied to it, or if there is none.
     copy: Option<Position>,
     ahead_since: Option<Time>,
     deliveries: VecDeque<RecordUpdate>,
-    /// Whom this node asks, and what it waits for.
+    /// Core that this node asks, and the state of the request.
     from: Option<NodeId>,
     awaiting: Awaiting,
     tries: usize,
     partial: Option<PartialCopy>,
-    /// The revision that the core that is asked has said last.
+    /// Last revision that the asked core reported.
     known_revision: Option<u64>,
-    /// On a core: those who have asked it.
+    /// Nodes that have asked this core.
     readers: BTreeMap<NodeId, Subscriber>,
     whole: Option<Whole>,
 }
 
-/// What a node that has a copy waits for.
+/// State of a node that has a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaiting {
-    /// It is about to ask.
+    /// The node is about to ask.
     Nothing,
-    /// An answer: what has not come then is asked for elsewhere.
+    /// The node waits for an answer until this time, and then asks another core.
     Answer(Time),
-    /// News, which it asks for again then.
+    /// The node waits for changes until this time, and then asks again.
     News(Time),
 }
 
-/// The part of the whole that has come.
+/// Received part of the whole.
 #[derive(Debug)]
 struct PartialCopy {
     founded: u128,
     revision: u64,
     size: u64,
     bytes: Vec<u8>,
-    /// Parts that came since the last ask.
+    /// Parts received since the last request.
     parts: u64,
 }
 
@@ -101,12 +103,12 @@ struct Whole {
 #[derive(Debug)]
 struct Subscriber {
     at: Position,
-    /// It was told something since it last asked.
+    /// Time of the last answer since its last request.
     answered: Option<Time>,
     ahead_since: Option<Time>,
 }
 
-/// What a node that follows says.
+/// Request of a node that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SyncRequest {
     at: Position,
@@ -131,7 +133,7 @@ impl SyncRequest {
     }
 }
 
-/// What a core answers.
+/// Answer of a core.
 #[derive(Debug, PartialEq, Eq)]
 enum SyncAnswer<'a> {
     Tail { founded: u128, revision: u64, first: u64, batches: Vec<&'a [u8]> },
@@ -187,13 +189,13 @@ impl<'a> SyncAnswer<'a> {
     }
 }
 
-/// What a copy lacks.
+/// Changes that a copy lacks.
 enum Missing {
     Nothing,
-    /// From this revision on.
+    /// Batches from this revision on.
     Batches(u64, Vec<Arc<[u8]>>),
     All,
-    /// The core lacks something, or the copy is none.
+    /// The copy is ahead of the core, because the core is behind or the copy is invalid.
     Ahead,
 }
 
@@ -212,7 +214,7 @@ fn missing(at: Position, founded: u128, records: &Records) -> Missing {
     }
 }
 
-/// Whether somebody is ahead for too long.
+/// Returns whether a copy has been ahead for too long.
 fn is_ahead_too_long(now: Time, since: &mut Option<Time>) -> bool {
     since.get_or_insert(now).after(AHEAD) <= now
 }
@@ -234,10 +236,10 @@ impl RecordSync {
         }
     }
 
-    /// This node's copy is so far, and waits for more.
+    /// Sets the position of this node's copy, which waits for more.
     pub fn set_position(&mut self, at: Position) {
         self.copy = Some(at);
-        // It says so to the core that it has asked.
+        // It reports the position to the core that it has asked.
         self.awaiting = Awaiting::Nothing;
     }
 
@@ -245,7 +247,7 @@ impl RecordSync {
         self.deliveries.pop_front()
     }
 
-    /// What the core that is asked has said last of how many changes there are.
+    /// Returns the last revision that the asked core reported.
     pub fn known_revision(&self) -> Option<u64> {
         self.known_revision
     }
@@ -262,7 +264,7 @@ impl RecordSync {
         self.deliveries.push_back(delivery);
     }
 
-    /// On a core: the copy here is told what the replica here has.
+    /// Updates the node's own copy from its replica, on a core.
     pub fn sync_own(&mut self, now: Time, founded: u128, records: &Records) {
         let Some(at) = self.copy else { return };
         match missing(at, founded, records) {
@@ -277,7 +279,7 @@ impl RecordSync {
         self.ahead_since = None;
     }
 
-    /// What this node asks, and whom: `cores` are those that are linked, the one that it prefers first.
+    /// Returns this node's requests with their recipients. `cores` are the linked cores, the preferred one first.
     pub fn ask(&mut self, now: Time, cores: &[NodeId]) -> Vec<(NodeId, Vec<u8>)> {
         let mut out = Vec::new();
         let Some(at) = self.copy else { return out };
@@ -309,7 +311,7 @@ impl RecordSync {
         out
     }
 
-    /// A core has answered, or has news. False for what is no word of this version.
+    /// Handles a core's answer or change. Returns false for a message that this version does not know.
     pub fn answered(&mut self, now: Time, from: NodeId, ours: u128, bytes: &[u8]) -> bool {
         let Some(answered) = SyncAnswer::decode(bytes) else { return false };
         let Some(at) = self.copy.filter(|_| self.from == Some(from)) else { return true };
@@ -318,7 +320,7 @@ impl RecordSync {
             SyncAnswer::Tail { founded, revision, first, batches } => {
                 self.known_revision = Some(revision);
                 if batches.is_empty() {
-                    // What comes is told; but a core that is behind looks at it when it is asked.
+                    // An update is applied as it arrives; a core that is behind is judged when it is asked.
                     let is_behind = at.founded == founded && revision < at.revision;
                     self.awaiting = Awaiting::News(now.after(if is_behind { RETRY_INTERVAL } else { QUIET }));
                     return true;
@@ -365,7 +367,8 @@ impl RecordSync {
         };
     }
 
-    /// On a core: a node asks. What it is told; `None` for what is no word of this version.
+    /// Handles a node's request on a core, and returns the answers. Returns `None` for a message that this version
+    /// does not know.
     pub fn handle_request(
         &mut self,
         now: Time,
@@ -421,7 +424,7 @@ impl RecordSync {
         }
     }
 
-    /// Makes the whole that is fetched, unless one is kept to which the batches that follow are still there.
+    /// Creates the whole to send, unless an earlier one is kept whose following batches still exist.
     fn keep_whole(&mut self, now: Time, founded: u128, records: &Records) {
         let is_good = self
             .whole
@@ -455,7 +458,7 @@ impl RecordSync {
             .collect()
     }
 
-    /// On a core: those who have asked are told what is new.
+    /// Sends new changes to the nodes that have asked, on a core.
     pub fn push(&mut self, now: Time, founded: u128, records: &Records) -> Vec<(NodeId, Vec<u8>)> {
         self.whole.take_if(|kept| kept.used.after(COPY_TTL) <= now);
         let mut readers = std::mem::take(&mut self.readers);
@@ -464,7 +467,7 @@ impl RecordSync {
             let awaiting = reader.answered.is_some_and(|answered| answered.after(RETRY_INTERVAL) > now);
             let needs_more = match missing(reader.at, founded, records) {
                 Missing::Nothing => false,
-                // Whoever is ahead asks again for as long as it is not told otherwise.
+                // A node that is ahead asks again until its copy is declared invalid.
                 Missing::Ahead => is_ahead_too_long(now, &mut reader.ahead_since),
                 Missing::Batches(..) | Missing::All => true,
             };

@@ -1,4 +1,4 @@
-//! The records that operators change, on their way to the copies of all nodes.
+//! Transfer of the records that operators change to the copies of all nodes.
 
 use configstore::{Position, RecordUpdate};
 use link::{NodeId, Time};
@@ -6,18 +6,18 @@ use link::{NodeId, Time};
 use super::{LinkStatus, Meta, MetaFrame, OwnedMetaMessage};
 
 impl Meta {
-    /// The owner's copy of the records is so far: it waits for more.
+    /// Sets the position of the owner's copy of the records, which waits for more.
     pub fn set_position(&mut self, at: Position) {
         self.record_sync.set_position(at);
         self.due = Time::default();
     }
 
-    /// Something for the owner's copy. The next comes after [`Self::set_position`].
+    /// Returns an update for the owner's copy. The next one follows [`Self::set_position`].
     pub fn poll_delivery(&mut self) -> Option<RecordUpdate> {
         self.record_sync.poll_delivery()
     }
 
-    /// How many changes of the records there are, as far as this node knows.
+    /// Returns the revision of the records, as far as this node knows.
     pub fn records_revision(&self) -> Option<u64> {
         match &self.group {
             Some(group) => self.is_caught_up.then(|| group.state().records.revision()),
@@ -25,7 +25,8 @@ impl Meta {
         }
     }
 
-    /// A node asks for what its copy lacks. Whoever is no member gets nothing: there are hashes of passwords among the records.
+    /// Handles a node's request for changes that its copy lacks. Only members get an answer, because records include
+    /// password hashes.
     pub(super) fn records_requested(&mut self, now: Time, from: NodeId, ask: &[u8]) -> bool {
         let Some(group) = &self.group else { return true };
         if !self.is_caught_up || !self.roster.members.contains_key(&from) {
@@ -46,7 +47,7 @@ impl Meta {
             return;
         }
         if let Some(group) = &self.group {
-            // Before that it may be behind what this node's copy had from others.
+            // Before that the state may be older than this node's copy from other cores.
             if self.is_caught_up {
                 let state = group.state();
                 self.record_sync.sync_own(now, self.roster.founded, &state.records);
@@ -65,7 +66,7 @@ impl Meta {
         }
     }
 
-    /// Those that are linked: of this node's region first, and each node has another first among these.
+    /// Returns the linked cores, those of this node's region first. Each node prefers another one among these.
     fn nearest_cores(&self, link_status: &[LinkStatus]) -> Vec<NodeId> {
         let is_up =
             |id: &NodeId| link_status.iter().any(|link_status| link_status.id == *id && link_status.is_up);

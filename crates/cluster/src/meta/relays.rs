@@ -1,5 +1,5 @@
-//! Two nodes that do not reach each other have a core between them that reaches both: it hands on what cores say to each other to agree, and what a node wants of
-//! the core that leads. One core does, and no further one, and nothing waits there.
+//! Relays. When two nodes do not reach each other, a core that reaches both relays the messages of the meta group and
+//! the proposals for the leader. Exactly one core relays a message, and no message waits there.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use crate::features::RELAYS;
 use crate::mutation::{Mutation, mutated};
 use crate::wire::{self, PeerMessage};
 
-/// By which core a node was heard that is not linked here.
+/// Relays by which nodes without a link to this one were reached.
 #[derive(Debug, Default)]
 pub struct Relays {
     learned: BTreeMap<NodeId, Relay>,
-    /// Words that this core has handed on.
+    /// Messages that this core has relayed.
     pub relayed_count: u64,
-    /// Bytes that were handed on for each linked node in the second that began then.
+    /// Start of the current second and the bytes relayed in it, for each linked node.
     spent: BTreeMap<NodeId, (Time, usize)>,
 }
 
@@ -25,18 +25,19 @@ pub struct Relays {
 struct Relay {
     by: NodeId,
     at: Time,
-    /// What the node understands, as that core says.
+    /// Features of the node, as reported by that core.
     features: u64,
 }
 
-/// Whoever was heard is there for so long: cores that agree say something to each other more often.
+/// Time for which a node counts as reachable after a relayed message. Cores of the group send each other something more
+/// often.
 const FRESH: Duration = Duration::from_secs(3);
-/// While nothing has come by any of them, each core is tried for so long, microseconds.
+/// Time for which each core is tried while nothing has arrived by any of them, in microseconds.
 const TRY: u64 = 700_000;
 const RELAYS_MAX: usize = 256;
-/// Bytes that are handed on for a node in a second: what is for others on a link must not wait for it long.
+/// Maximum bytes that are relayed for a node in one second, so that other messages on the link do not wait long.
 const BYTES_PER_SECOND: usize = 4 << 20;
-/// Longer words go by a way only by which something has come.
+/// Maximum length in bytes of a message by a relay from which nothing has arrived.
 const UNPROVEN_MAX: usize = 4 << 10;
 
 impl Relays {
@@ -49,13 +50,13 @@ impl Relays {
         }
     }
 
-    /// A node is linked, or cut off: nothing goes by it, or to it, as before.
+    /// Notes that a node's link is up or down: relays by it, and to it, have changed.
     pub fn changed(&mut self, node: NodeId) {
         self.learned.retain(|to, relay| *to != node && relay.by != node);
         self.spent.remove(&node);
     }
 
-    /// By whom a node was heard lately.
+    /// Returns the relay by which a node was reached recently.
     pub fn by(&self, now: Time, node: NodeId) -> Option<NodeId> {
         self.learned.get(&node).filter(|relay| relay.at.after(FRESH) > now).map(|relay| relay.by)
     }
@@ -64,14 +65,14 @@ impl Relays {
         self.by(now, node).and_then(|_| self.learned.get(&node)).map(|relay| relay.features)
     }
 
-    /// The core that so many bytes for a node are given to, of those that hand on.
+    /// Chooses the relay, among the cores that relay, for a message of `bytes` bytes to a node.
     fn choose(&self, now: Time, node: NodeId, bytes: usize, relays: &[NodeId]) -> Option<NodeId> {
         let known = self.by(now, node).filter(|by| relays.contains(by));
         let tried = || relays.get((now.0 / TRY) as usize % relays.len().max(1)).copied();
         known.or_else(|| tried().filter(|_| bytes <= UNPROVEN_MAX))
     }
 
-    /// Whether so many bytes more are handed on for a linked node.
+    /// Returns whether `bytes` more bytes may be relayed for a linked node.
     fn within_budget(&mut self, now: Time, node: NodeId, bytes: usize) -> bool {
         let spent = self.spent.entry(node).or_insert((now, 0));
         if spent.0.after(Duration::from_secs(1)) <= now {
@@ -85,7 +86,7 @@ impl Relays {
 }
 
 impl Meta {
-    /// Cores that are linked and hand on what is for others.
+    /// Returns the linked cores that relay messages.
     fn relays(&self, link_status: &[LinkStatus]) -> Vec<NodeId> {
         let can_relay = |link_status: &&LinkStatus| {
             link_status.is_up && link_status.features.is_some_and(|features| features & RELAYS != 0)
@@ -97,13 +98,13 @@ impl Meta {
         link_status.iter().filter(can_relay).map(|link_status| link_status.id).filter(serves).collect()
     }
 
-    /// Whether words may get to a node, which is linked or not.
+    /// Returns whether messages may reach a node, linked or not.
     pub(super) fn may_reach(&self, node: NodeId, link_status: &[LinkStatus]) -> bool {
         link_status.iter().any(|link_status| link_status.id == node && link_status.is_up)
             || !self.is_dead(node) && !self.relays(link_status).is_empty()
     }
 
-    /// Whether a linked node reads what is handed on.
+    /// Returns whether a linked node reads relayed messages.
     fn can_relay(&self, node: NodeId) -> bool {
         self.features.get(&node).is_some_and(|features| features & RELAYS != 0)
     }
@@ -112,12 +113,13 @@ impl Meta {
         self.roster.members.get(&node).is_some_and(|member| member.state == State::Dead)
     }
 
-    /// The core that hands on to this one what the core that leads says, where the two are not linked.
+    /// Returns the core that relays the leader's messages to this one, if the two are not linked.
     pub fn leader_via(&self, now: Time) -> Option<NodeId> {
         self.relays.by(now, self.leader()?)
     }
 
-    /// What is for nodes that are not linked goes by way of a core that is, or not at all: it is said again.
+    /// Sends messages for nodes without a link by way of a linked core. Others are dropped, because they are repeated
+    /// later.
     pub(super) fn route_via_relays(&mut self, now: Time, link_status: &[LinkStatus]) {
         let is_up =
             |id: NodeId| link_status.iter().any(|link_status| link_status.id == id && link_status.is_up);
@@ -144,7 +146,7 @@ impl Meta {
         }
     }
 
-    /// A word of a node that is not linked to whom it is for. False for what is no word of this version.
+    /// Forwards a relayed message to its destination. Returns false for a message that this version does not know.
     pub(super) fn relayed(
         &mut self,
         now: Time,
@@ -153,7 +155,7 @@ impl Meta {
         message: &[u8],
     ) -> bool {
         if to != self.id {
-            // It goes no further than over two links, and says what the sender has shown to this core.
+            // A message crosses at most two links. Its features are those that the sender has announced to this core.
             let features = self.features.get(&by).copied().filter(|_| by == from && self.group.is_some());
             if let (Some(features), true) = (features, self.can_relay(to))
                 && self.relays.within_budget(now, from, message.len())
@@ -166,7 +168,7 @@ impl Meta {
             return true;
         }
         let is_of_a_core = self.roster.members.get(&by).is_some_and(super::Member::is_core);
-        // Whoever is linked says it over the link: two ways are no order.
+        // A linked node uses its link: two ways would lose the order.
         if !is_of_a_core || self.features.contains_key(&from) {
             return true;
         }
@@ -182,14 +184,15 @@ impl Meta {
         }
     }
 
-    /// Whether a word is handed on, to or from a node. With one that is dead nothing is agreed; its next life wants to join, and hears what came of that.
+    /// Returns whether a message from or to a node is relayed. A dead node takes no part in agreement, but its next
+    /// incarnation sends a proposal to join, and gets the answer.
     fn is_for(&self, node: NodeId, message: &MetaMessage<'_>, joins: bool) -> bool {
         message.may_be_relayed() && (joins || !self.is_dead(node))
     }
 }
 
 impl MetaMessage<'_> {
-    /// Roster and records are had from whichever core is linked.
+    /// Returns whether such a message may be relayed. Rosters and records come from any linked core.
     fn may_be_relayed(&self) -> bool {
         match self {
             Self::Replica(_) | Self::Propose { .. } | Self::Proposed { .. } | Self::Reachability(_) => true,
@@ -206,11 +209,15 @@ mod tests {
     const RELAYS: [NodeId; 2] = [NodeId(1), NodeId(2)];
 
     #[test]
-    fn each_core_is_tried_until_something_comes_by_one_of_them() {
+    fn each_core_is_tried_until_a_message_arrives_by_one_of_them() {
         let mut relays = Relays::default();
         let tried: Vec<_> = (0..4).map(|turn| relays.choose(Time(turn * TRY), FAR, 9, &RELAYS)).collect();
         assert_eq!(tried, [1, 2, 1, 2].map(|core| Some(NodeId(core))));
-        assert_eq!(relays.choose(Time(0), FAR, UNPROVEN_MAX + 1, &RELAYS), None, "perhaps nobody hears it");
+        assert_eq!(
+            relays.choose(Time(0), FAR, UNPROVEN_MAX + 1, &RELAYS),
+            None,
+            "perhaps it does not arrive"
+        );
         relays.learned(Time(0), FAR, NodeId(2), 7);
         assert_eq!(relays.choose(Time(0), FAR, UNPROVEN_MAX + 1, &RELAYS), Some(NodeId(2)));
         assert_eq!(relays.features(Time(0), FAR), Some(7));
@@ -222,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_ends_with_either_of_its_links_and_there_are_not_too_many() {
+    fn a_relay_ends_with_either_of_its_links_and_relays_have_a_bound() {
         let mut relays = Relays::default();
         for changed in [FAR, NodeId(1)] {
             relays.learned(Time(0), FAR, NodeId(1), 7);
@@ -238,12 +245,12 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_handed_on_for_a_node_in_a_second_than_others_can_bear() {
+    fn relayed_bytes_per_node_and_second_have_a_bound() {
         let mut relays = Relays::default();
         let half = BYTES_PER_SECOND / 2;
         let mut within_budget = |at: u64, node: u64| relays.within_budget(Time(at), NodeId(node), half);
         assert_eq!([within_budget(0, 1), within_budget(1, 1), within_budget(2, 1)], [true, true, false]);
-        assert!(within_budget(2, 2), "each has its own");
+        assert!(within_budget(2, 2), "each node has its own budget");
         assert!(within_budget(1_000_000, 1));
         assert_eq!(relays.relayed_count, 4);
     }

@@ -1,4 +1,4 @@
-//! What the cores agree on: who belongs to the cluster, in which life, and whether it lives.
+//! Roster that the cores agree on: the members of the cluster, their incarnations, and whether they are alive.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,21 @@ use super::reader::Reader;
 use crate::config::{NodeInfo, Role};
 use crate::mutation::{Mutation, mutated};
 
-/// Nodes of one cluster, at most.
+/// Maximum number of nodes of one cluster.
 pub const NODES_MAX: usize = 1000;
 
-/// The first byte of a roster.
+/// First byte of a roster.
 const VERSION: u8 = 1;
-/// Beside a member's state.
+/// Bit next to a member's state: the member leaves.
 const LEAVES: u8 = 4;
 
-/// The members of a cluster, as of one index of the meta group's log.
+/// Members of a cluster at one index of the meta group's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roster {
-    /// Of the last command that changed it.
+    /// Index of the last command that changed it.
     pub index: u64,
-    /// Random, made when the cluster was founded: nodes of another one are strangers whatever they are called. 0 before.
+    /// Random id of the cluster, made when it was founded. Nodes of another cluster do not belong here, whatever their
+    /// names. 0 before the founding.
     pub founded: u128,
     pub members: BTreeMap<NodeId, Member>,
 }
@@ -33,22 +34,22 @@ pub struct Roster {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     pub info: NodeInfo,
-    /// Of its last life that has joined.
+    /// Last incarnation that has joined.
     pub incarnation: Incarnation,
     pub state: State,
-    /// It wants to be a member no more: it is one until it has no vote.
+    /// True when it is leaving: it remains a member until it has no vote.
     pub leaves: bool,
-    /// Of a core: its part in the meta group.
+    /// Replica in the meta group, on a core.
     pub replica: Option<ReplicaId>,
 }
 
-/// Whether a member's last life goes on.
+/// State of a member's last incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Alive,
-    /// Nobody hears of it, and no core that knows this lets it acknowledge anything: the index from which on this is known.
+    /// No core reaches it. A core that knows this lets it acknowledge nothing. The value is the index of the suspicion.
     Suspect(u64),
-    /// That life is over for all others, whether the process knows it or not.
+    /// The incarnation is over for all other nodes, whether the process knows it or not.
     Dead,
 }
 
@@ -93,7 +94,7 @@ impl Roster {
         Answer::Done
     }
 
-    /// Of exactly that life.
+    /// Returns the state of exactly this incarnation.
     fn state_of(&mut self, id: NodeId, incarnation: Incarnation) -> Option<&mut State> {
         let member = self.members.get_mut(&id)?;
         (member.incarnation == incarnation).then_some(&mut member.state)
@@ -115,7 +116,7 @@ impl Roster {
         match known {
             Some(known) if known.info.name != info.name => return Answer::Refused,
             Some(known) if known.incarnation == incarnation && known.state != State::Dead => {
-                // Said twice, or it has moved.
+                // The command was repeated, or the node has moved.
                 if known.info == info && known.replica == replica {
                     return Answer::Done;
                 }
@@ -148,7 +149,7 @@ impl Roster {
         out
     }
 
-    /// Reads what [`Self::encode`] made; `None` for anything else. Never panics.
+    /// Decodes the result of [`Self::encode`]; returns `None` for anything else. Never panics.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         if reader.u8()? != VERSION {
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_joins_what_was_not_founded_and_it_is_founded_once() {
+    fn a_cluster_is_founded_once_and_before_any_node_joins() {
         let mut roster = Roster::default();
         assert_eq!(apply(&mut roster, 1, &join("a", 5)), Answer::Refused);
         apply(&mut roster, 2, &Command::Found(3));
@@ -212,26 +213,26 @@ mod tests {
     }
 
     #[test]
-    fn a_life_that_is_not_newer_does_not_join() {
+    fn an_incarnation_that_is_not_newer_does_not_join() {
         let mut roster = Roster { founded: 1, ..Roster::default() };
         apply(&mut roster, 1, &join("a", 5));
         assert_eq!(apply(&mut roster, 2, &join("a", 4)), Answer::Old(Incarnation(6)));
         assert_eq!(apply(&mut roster, 3, &join("a", 5)), Answer::Done);
-        assert_eq!(roster.index, 1, "it was said twice");
+        assert_eq!(roster.index, 1, "it was repeated");
         assert_eq!(apply(&mut roster, 4, &join("a", 6)), Answer::Done);
         assert_eq!(roster.index, 4);
     }
 
     #[test]
-    fn a_life_dies_once_by_way_of_suspicion_and_only_another_one_comes_back() {
+    fn an_incarnation_dies_once_after_suspicion_and_only_another_one_returns() {
         let (id, incarnation) = (NodeId::of_name("a"), Incarnation(5));
         let mut roster = Roster { founded: 1, ..Roster::default() };
         let state = |roster: &Roster| roster.members[&id].state;
         apply(&mut roster, 1, &join("a", 5));
         apply(&mut roster, 2, &Command::DeclareDead(id, incarnation));
-        assert_eq!(state(&roster), State::Alive, "nobody had suspected it");
+        assert_eq!(state(&roster), State::Alive, "it was not suspected");
         apply(&mut roster, 3, &Command::Suspect(id, Incarnation(4)));
-        assert_eq!(state(&roster), State::Alive, "that was an earlier life");
+        assert_eq!(state(&roster), State::Alive, "that was an earlier incarnation");
         apply(&mut roster, 4, &Command::Suspect(id, incarnation));
         assert_eq!(state(&roster), State::Suspect(4));
         apply(&mut roster, 5, &Command::Suspect(id, incarnation));
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_life_that_is_meant_is_removed() {
+    fn only_the_given_incarnation_is_removed() {
         let (id, remove) = (NodeId::of_name("a"), |incarnation| {
             Command::Remove(NodeId::of_name("a"), Some(Incarnation(incarnation)))
         });
@@ -266,12 +267,12 @@ mod tests {
         assert_eq!((roster.members[&id].state, roster.index), (State::Alive, 4), "it came back");
         assert_eq!(apply(&mut roster, 6, &remove(6)), Answer::Done);
         assert_eq!((roster.members.len(), roster.index), (0, 6));
-        assert_eq!(apply(&mut roster, 7, &remove(6)), Answer::Done, "it was said twice");
+        assert_eq!(apply(&mut roster, 7, &remove(6)), Answer::Done, "it was repeated");
         assert_eq!(roster.index, 6);
     }
 
     #[test]
-    fn a_cluster_has_an_end() {
+    fn a_cluster_has_a_maximum_number_of_nodes() {
         let mut roster = Roster { founded: 1, ..Roster::default() };
         for node in 0..NODES_MAX {
             assert_eq!(apply(&mut roster, node as u64, &join(&format!("n{node}"), 1)), Answer::Done);
@@ -280,9 +281,9 @@ mod tests {
         assert_eq!(apply(&mut roster, 5001, &join("n7", 2)), Answer::Done);
     }
 
-    /// The bytes of version 1, for ever.
+    /// Checks the bytes of version 1. They must never change.
     #[test]
-    fn a_roster_has_these_bytes() {
+    fn a_roster_keeps_its_byte_format() {
         let mut roster = Roster { index: 9, founded: 0x0102, members: BTreeMap::new() };
         let members = [
             ("a", Role::Core, State::Suspect(8), Some(ReplicaId(7))),

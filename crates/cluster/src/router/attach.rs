@@ -1,4 +1,4 @@
-//! Which core a replicant hears from, and what this node asks its peers for.
+//! Attachment of a replicant to a core, and the scopes that this node requests from its peers.
 
 use link::{Lane, NodeId, Time};
 use replog::Position;
@@ -10,9 +10,9 @@ use crate::peer::Peer;
 use crate::wire::PeerMessage;
 
 impl ClusterRouter {
-    /// Chooses a core when there is none, and asks peers for what is to be heard from them now.
+    /// Chooses a core if there is none, and requests the present scope from each peer.
     pub(super) fn attach(&mut self, now: Time) {
-        // Others go by how much a node begins with.
+        // Other nodes take the first changes of a node as complete.
         if !self.has_begun && self.node.has_begun() {
             self.routes_changed();
             self.has_begun = true;
@@ -36,18 +36,19 @@ impl ClusterRouter {
         }
     }
 
-    /// Has the replicants spread evenly over the cores, each where its region has some. Those that hear of it compute the same.
+    /// Spreads the replicants evenly over the cores, within their regions where possible. All nodes that get the
+    /// request compute the same result.
     pub(super) fn balance(&mut self, now: Time) {
         let replicants = self.peers.iter().filter(|(_, peer)| !peer.is_core() && peer.is_up);
         let replicants: Vec<NodeId> = replicants.map(|(id, _)| *id).collect();
         for id in replicants {
-            // One that finds no place is told when the operator asks again.
+            // A peer whose link has no room is missed until the operator asks again.
             self.send_message(now, id, Lane::CONTROL, &PeerMessage::Balance);
         }
         self.rebalance();
     }
 
-    /// Hears from the core that this replicant falls to when all are spread evenly.
+    /// Attaches this replicant to the core that it is assigned to when all are spread evenly.
     pub(super) fn rebalance(&mut self) {
         if self.config.own.role != Role::Replicant {
             return;
@@ -73,15 +74,15 @@ impl ClusterRouter {
         }
     }
 
-    /// The core that this node hears from is another one, or has restarted: what it knew of this node's changes counts no more.
+    /// Notes that the core has changed or restarted: its knowledge of this node's changes is void.
     pub(super) fn attached_core_forgets(&mut self) {
         self.core_knows = Position::default();
         self.region_knows = Position::default();
         self.asked_region = Position::default();
     }
 
-    /// Of the cores that are there one that is not dead for the others, then one of the same region, then that with the fewest replicants, then by chance that
-    /// is the same for this node each time.
+    /// Returns the best core. Among reachable ones, cores that are not declared dead come first, then cores of the same
+    /// region, then those with the fewest replicants. Ties are broken by a hash that is constant for this node.
     fn best_core(&self) -> Option<NodeId> {
         let cores = self.peers.iter().filter(|(_, peer)| peer.is_core() && peer.is_up);
         let order = |(id, peer): &(&NodeId, &Peer)| {
@@ -91,8 +92,8 @@ impl ClusterRouter {
     }
 }
 
-/// Whether a replicant may rely on a peer: what others know reaches it, and what it knows reaches others. One that is dead for the cores may be there for this
-/// node alone.
+/// Returns whether a replicant may rely on a peer to pass changes both ways. A peer that the cores have declared dead
+/// may be reachable from this node alone.
 fn serves(peer: &Peer) -> bool {
     peer.is_core() && peer.is_up && (peer.dead.is_none() || mutated(Mutation::StayAttached))
 }

@@ -1,4 +1,4 @@
-//! Whether the clocks of the nodes agree.
+//! Agreement of the nodes' clocks.
 
 use link::{Lane, NodeId, Time};
 
@@ -7,18 +7,18 @@ use crate::clocks::ClockEvent;
 use crate::features::CLOCKS;
 use crate::wire::PeerMessage;
 
-/// What sets a clock.
+/// Advice for setting a clock.
 const FIX: &str = "have NTP set it (timedatectl set-ntp true, or chronyc makestep), a restart is not needed";
 
 impl ClusterRouter {
-    /// This node's clock of the world says so now, milliseconds since 1970. What is retained is stamped by it, and the clocks of other nodes
-    /// are held against it: it may be set while the node runs.
+    /// Sets this node's wall clock, in milliseconds since 1970. It may be adjusted while the node runs. It stamps
+    /// retained messages and is compared with other nodes' clocks.
     pub fn set_wall_clock(&mut self, now: Time, wall_ms: u64) {
         self.clocks.set(now, wall_ms);
         self.node.set_wall_clock(self.clocks.base());
     }
 
-    /// Peers are asked what their clocks say. Called when cores are asked for leases: it wakes nobody who sleeps.
+    /// Asks peers for their clocks. It runs together with requests for leases, so it causes no wake-up of its own.
     pub(super) fn ask_clocks(&mut self, now: Time) {
         let due: Vec<NodeId> = self.clocks.due(now).filter(|id| self.can(*id, CLOCKS)).collect();
         for id in due {
@@ -30,11 +30,11 @@ impl ClusterRouter {
 
     pub(super) fn clock_asked(&mut self, now: Time, from: NodeId, stamp: u64) {
         let wall_ms = self.clocks.wall_ms(now);
-        // Whoever gets no answer asks again.
+        // A node without an answer asks again.
         self.send_message(now, from, Lane::CONTROL, &PeerMessage::Clock { stamp, wall_ms });
     }
 
-    /// Says which clocks are wrong, and which are right again.
+    /// Reports which clocks are wrong, and which are right again.
     pub(super) fn judge_clocks(&mut self, now: Time) {
         let Some(all) = self.clocks.judge(now) else { return };
         self.node.set_wall_clock(self.clocks.base());
@@ -42,7 +42,7 @@ impl ClusterRouter {
             match event {
                 ClockEvent::Off(ahead) => tracing::warn!(
                     ahead_ms = ahead,
-                    "the clock of this machine is {} those of most other nodes: {FIX}. Until then certificates, tokens and bans end here at \
+                    "the clock of this machine is {} those of most other nodes: {FIX}. Until then certificates, tokens and bans expire here at \
                      the wrong time",
                     offset_text(ahead)
                 ),
@@ -80,7 +80,7 @@ impl ClusterRouter {
     }
 }
 
-/// `2.5 s behind`, `1.0 hours ahead of`.
+/// Formats an offset, such as `2.5 s behind` or `1.0 hours ahead of`.
 fn offset_text(ahead: i64) -> String {
     let seconds = ahead.unsigned_abs() as f64 / 1e3;
     let much = match seconds {
@@ -97,7 +97,7 @@ mod tests {
     use super::offset_text;
 
     #[test]
-    fn a_difference_is_told_in_units_of_its_size() {
+    fn an_offset_is_shown_in_units_of_its_size() {
         let told = [2_500, -60_000, 3_600_000, -7_200_000, 86_400_000, i64::MIN].map(offset_text);
         assert_eq!(
             told[..5],

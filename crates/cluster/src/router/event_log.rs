@@ -1,5 +1,5 @@
-//! What the log has of a node's part in its cluster: links, leases, the core that it hears from, who leads, whom the cores suspect. A change has a line, and what
-//! changes again and again has a few in a minute.
+//! Log lines about a node's part in its cluster: links, leases, the core that a replicant is attached to, the leader,
+//! and suspicions. Each change has a line. Frequent changes have a few lines per minute.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -12,16 +12,16 @@ use super::ClusterRouter;
 use crate::config::WithoutQuorum;
 use crate::meta::{Member, Meta, State};
 
-/// What may change, and what was said of it.
+/// A value that may change, and the last line about it.
 #[derive(Debug)]
 struct Changes<T> {
     is: T,
     since: Time,
-    /// How long it was before what it was then.
+    /// Time for which the previous value lasted.
     lasted: Duration,
     logged: T,
     has_logged: bool,
-    /// Changes that nothing was said of.
+    /// Number of changes without a line.
     suppressed: u64,
     lines: Window,
 }
@@ -30,27 +30,28 @@ struct Changes<T> {
 #[derive(Debug, PartialEq, Eq)]
 struct Line<T> {
     is: T,
-    /// What the last line said; what was so at first when there is none.
+    /// Value in the last line, or the initial value if there is none.
     was: T,
     is_first: bool,
-    /// How long it was before what it was then.
+    /// Time for which the previous value lasted.
     lasted: Duration,
-    /// Changes before this one without a line, if there are any.
+    /// Number of changes without a line before this one, if any.
     suppressed: Option<NonZeroU64>,
 }
 
-/// Lines of the last minute, or a little more.
+/// Count of lines in the last minute, or slightly more.
 #[derive(Debug, Default)]
 struct Window {
     since: Time,
     count: u32,
 }
 
-/// Lines in a window: of one thing, and of all other nodes together. What finds no place has a line later, if it is what is so then.
+/// Maximum number of lines in a window: for one value, and for all other nodes together. A suppressed line follows
+/// later if it is still true then.
 const LINES_MAX: u32 = 4;
 const LINES_OF_NODES_MAX: u32 = 100;
 const WINDOW: Duration = Duration::from_secs(60);
-/// From one look whether a line that found no place finds one now to the next.
+/// Interval between checks whether a suppressed line may be written.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Window {
@@ -68,7 +69,7 @@ impl<T: Copy + PartialEq> Changes<T> {
         Self { is, since: now, lasted: Duration::ZERO, logged: is, has_logged: false, suppressed: 0, lines }
     }
 
-    /// It is so now.
+    /// Sets the present value.
     fn update(&mut self, now: Time, is: T) -> bool {
         let is_changed = self.is != is;
         if is_changed {
@@ -79,7 +80,7 @@ impl<T: Copy + PartialEq> Changes<T> {
         is_changed
     }
 
-    /// What is to be said now, within what `all` has left.
+    /// Returns the line to write now, within the budget of `all`.
     fn next_line(&mut self, now: Time, all: Option<&mut Window>) -> Option<Line<T>> {
         if self.suppressed == 0 || !self.lines.has_room(now, LINES_MAX) {
             return None;
@@ -98,7 +99,7 @@ impl<T: Copy + PartialEq> Changes<T> {
     }
 }
 
-/// What the cores agree that a member is.
+/// State of a member that the cores have agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Unknown,
@@ -117,20 +118,20 @@ impl Standing {
     }
 }
 
-/// What of a node may have a line.
+/// Values of a node that may have a line.
 #[derive(Debug)]
 pub(super) struct EventLog {
-    /// Whether the link of a member is up.
+    /// State of each member's link.
     links: BTreeMap<NodeId, Changes<bool>>,
     members: BTreeMap<NodeId, Changes<Standing>>,
-    /// Whether a majority of the cores lets this node acknowledge.
+    /// True while a majority of the cores lets this node acknowledge.
     is_fresh: Changes<bool>,
-    /// Whether this node's index has no room for something that other nodes want.
+    /// True while this node's index has no room for an interest of other nodes.
     is_full: Changes<bool>,
     attached: Changes<Option<NodeId>>,
     leader: Changes<Option<NodeId>>,
     of_nodes: Window,
-    /// Something has changed: a look is due then.
+    /// Time of the next check after a change.
     due: Time,
 }
 
@@ -155,7 +156,7 @@ impl EventLog {
         }
     }
 
-    /// Those whom this node hears of first were there before.
+    /// Notes a member. Members that are known from the start get no line about joining.
     pub fn member(&mut self, now: Time, node: NodeId, member: &Member, is_news: bool) {
         let standing = Standing::of(member);
         let known = self.members.entry(node).or_insert_with(|| {
@@ -191,7 +192,7 @@ impl EventLog {
         }
     }
 
-    /// The node is no member any more.
+    /// Removes a node that is no longer a member.
     pub fn forget(&mut self, node: NodeId) {
         self.links.remove(&node);
         self.members.remove(&node);
@@ -223,7 +224,7 @@ impl ClusterRouter {
         is_fresh.iter().for_each(|line| self.log_fresh(now, line));
         is_full.iter().for_each(|line| self.log_unrouted(line));
         attached.iter().for_each(|line| self.log_attached(line));
-        // One that leads says so.
+        // A leader logs that itself.
         leader.iter().filter(|_| !leads).for_each(|line| self.log_leader(now, line));
         let event_log = &self.event_log;
         let is_left = event_log.links.values().any(|link| link.suppressed > 0)
@@ -246,13 +247,15 @@ impl ClusterRouter {
             }
             (false, _) => {
                 let status = self.mesh.peer(id);
-                let why = status.and_then(|status| status.last_error).map_or("it has ended", |(_, why)| why);
+                let why = status
+                    .and_then(|status| status.last_error)
+                    .map_or("the connection ended", |(_, why)| why);
                 tracing::warn!(
                     node,
                     up = ?brief(line.lasted),
                     suppressed,
-                    "the link to node {node} is lost: {why}. Nobody waits for that node any more, and messages of QoS 1 and 2 for its clients are \
-                     kept here for it, up to cluster.buffer_max"
+                    "link to node {node} lost: {why}. Nothing waits for that node any more; messages of QoS 1 and 2 for its clients are \
+                     queued here up to cluster.buffer_max"
                 );
             }
         }
@@ -267,16 +270,16 @@ impl ClusterRouter {
                 tracing::info!(node, suppressed, "{kind} {node} has joined the cluster");
             }
             (Standing::Alive(incarnation), Standing::Suspect(suspected)) if incarnation == suspected => {
-                // Who leads has said so when it proposed it.
+                // A leader has logged it with its proposal.
                 if !leads {
-                    tracing::info!(node, after = ?brief(line.lasted), suppressed, "node {node} is heard again");
+                    tracing::info!(node, after = ?brief(line.lasted), suppressed, "node {node} is no longer suspected");
                 }
             }
             (Standing::Alive(_), _) => {
                 tracing::info!(
                     node,
                     suppressed,
-                    "{kind} {node} has joined the cluster again: its clients of before are gone"
+                    "{kind} {node} has joined the cluster again: its earlier clients are disconnected"
                 );
             }
             (Standing::Suspect(_), _) => {
@@ -284,14 +287,14 @@ impl ClusterRouter {
                     tracing::warn!(
                         node,
                         suppressed,
-                        "no core hears node {node}: it is suspected to be dead. What its clients want stays known until the cores agree that it is"
+                        "node {node} is suspected: no core reaches it. The interest of its clients is kept until the cores declare it dead"
                     );
                 }
             }
             (Standing::Dead, _) => tracing::warn!(
                 node,
                 suppressed,
-                "the cores agree that the node is dead: its clients are gone, and what its durable sessions have waits for it"
+                "node declared dead by the cores: its clients are gone, and messages for its durable sessions wait for it"
             ),
             (Standing::Unknown, _) => {}
         }
@@ -306,9 +309,9 @@ impl ClusterRouter {
             }
             (true, false) => {
                 let what = if holds {
-                    "publishers of QoS 1 and 2 go on"
+                    "publishers of QoS 1 and 2 continue"
                 } else {
-                    "nothing that is acknowledged here is missed elsewhere"
+                    "acknowledged messages reach all subscribers again"
                 };
                 tracing::info!(
                     after = ?brief(line.lasted),
@@ -319,9 +322,9 @@ impl ClusterRouter {
             (false, _) => {
                 let why = self.not_fresh_for(now);
                 let what = if holds {
-                    "publishers of QoS 1 and 2 wait here until one does, and QoS 0 is served as far as this node reaches"
+                    "publishers of QoS 1 and 2 wait until one does, and QoS 0 reaches only the nodes that this one reaches"
                 } else {
-                    "it goes on (cluster.without_quorum), and what is acknowledged here may be missed elsewhere"
+                    "this node continues (cluster.without_quorum), and subscribers on other nodes may miss acknowledged messages"
                 };
                 tracing::warn!(
                     held = ?brief(line.lasted),
@@ -347,7 +350,7 @@ impl ClusterRouter {
         }
     }
 
-    /// Why no majority of the cores lets this node acknowledge.
+    /// Describes why no majority of the cores lets this node acknowledge.
     fn not_fresh_for(&self, now: Time) -> String {
         if let Some(why) = self.meta.as_ref().and_then(Meta::waits_for) {
             return why;
@@ -357,11 +360,11 @@ impl ClusterRouter {
         let unheard: Vec<&str> = cores().filter(|core| !core.is_up).map(|core| &*core.info.name).collect();
         let heard = all - unheard.len();
         if heard <= all / 2 {
-            return format!("of {all} cores it reaches {heard}, and not {}", unheard.join(", "));
+            return format!("of {all} cores this node reaches {heard}, and not {}", unheard.join(", "));
         }
         let grants = self.leases.granted_by().filter(|(_, until)| *until > now).count();
         format!(
-            "of {all} cores it reaches {heard}, of which {grants} let it: this node, or a core, has not heard lately what clients of other nodes want"
+            "of {all} cores this node reaches {heard}, and {grants} let it acknowledge: this node, or a core, lacks recent subscriptions of other nodes"
         )
     }
 
@@ -371,16 +374,16 @@ impl ClusterRouter {
         let from = was.flatten().map(|peer| &*peer.info.name);
         let why = match was {
             None => "",
-            Some(None) => ": that is no member any more",
-            Some(Some(peer)) if !peer.is_up => ": the link to that is lost",
-            Some(Some(peer)) if peer.dead.is_some() => ": the cores agree that it is dead",
+            Some(None) => ": the previous core is no member any more",
+            Some(Some(peer)) if !peer.is_up => ": the link to the previous core is lost",
+            Some(Some(peer)) if peer.dead.is_some() => ": the cores have declared the previous core dead",
             Some(Some(_)) => ": the replicants are spread evenly",
         };
         let Some(core) = line.is.and_then(|core| self.peers.get(&core)) else {
             tracing::warn!(
                 from,
                 suppressed,
-                "this node hears from no core{why}. Others do not hear what its clients subscribe to until it reaches one"
+                "this node is attached to no core{why}. Other nodes do not learn of its clients' subscriptions until it reaches one"
             );
             return;
         };
@@ -388,8 +391,8 @@ impl ClusterRouter {
         let region = Some(&*core.info.region).filter(|region| !region.is_empty());
         let own = &*self.config.own.region;
         let is_far = !own.is_empty() && core.info.region.as_ref() != own;
-        let far = if is_far { ", as none of its own region is there" } else { "" };
-        tracing::info!(from, to, region, suppressed, "this node hears from core {to}{far}{why}");
+        let far = if is_far { ", because no core of its own region is reachable" } else { "" };
+        tracing::info!(from, to, region, suppressed, "this node is attached to core {to}{far}{why}");
     }
 
     fn log_leader(&self, now: Time, line: &Line<Option<NodeId>>) {
@@ -405,7 +408,7 @@ impl ClusterRouter {
     }
 }
 
-/// Without digits that nobody reads.
+/// Rounds a duration to the digits worth showing.
 fn brief(duration: Duration) -> Duration {
     Duration::from_millis(duration.as_millis() as u64)
 }
@@ -440,9 +443,9 @@ mod tests {
         assert_eq!(link.next_line(at(10), None), line(false, true, false, 7, 0));
     }
 
-    /// What is so in the end is said, and how often it was otherwise meanwhile.
+    /// The final value has a line, with the number of changes without one.
     #[test]
-    fn what_changes_again_and_again_has_a_few_lines_a_minute() {
+    fn frequent_changes_have_a_few_lines_a_minute() {
         let mut link = Changes::new(at(0), false);
         let mut lines = Vec::new();
         for second in 1..=101 {
@@ -457,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn all_other_nodes_together_have_so_many_lines_and_none_is_lost() {
+    fn lines_of_all_other_nodes_have_a_bound_and_final_states_are_logged() {
         let mut all = Window::default();
         let mut links: Vec<_> = (0..150).map(|_| Changes::new(at(0), false)).collect();
         links.iter_mut().for_each(|link| assert!(link.update(at(1), true)));

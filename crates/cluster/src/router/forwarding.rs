@@ -19,11 +19,11 @@ use crate::peer::{IfLost, Peer, Waiting};
 use crate::wire::{Confirmed, PeerMessage};
 
 impl ClusterRouter {
-    /// What a worker has for other nodes.
+    /// Forwards a worker's messages to other nodes.
     pub(super) fn outbound(&mut self, now: Time, outbound: Outbound) {
         let Outbound { worker, frames, forwards, propagated, announces, answers, taken, retained_missing } =
             outbound;
-        // Subscriptions come before the messages of whoever made them.
+        // Subscriptions are sent before the messages of the clients that made them.
         self.routes_changed();
         self.announced(now, &announces);
         let frames = Bytes::from(frames);
@@ -50,7 +50,7 @@ impl ClusterRouter {
         }
     }
 
-    /// Peers are asked for what they have retained, those that are not there when they are.
+    /// Asks peers for their retained messages. Unreachable ones are asked later.
     pub(super) fn ask_for_copies(&mut self, now: Time) {
         if !self.retained_missing {
             return;
@@ -60,7 +60,7 @@ impl ClusterRouter {
         self.retained_missing = !those.is_empty();
         for id in those {
             let is_up = self.peers.get(&id).is_some_and(|peer| peer.is_up);
-            // One that cannot copies again when one of the two begins anew.
+            // A node without the feature copies again when one of the two restarts.
             let is_asked = is_up
                 && (!self.can(id, COPIES)
                     || self.send_message(now, id, Lane::ROUTES, &PeerMessage::RequestCopies));
@@ -70,18 +70,19 @@ impl ClusterRouter {
         }
     }
 
-    /// A peer had no room for what was copied to it.
+    /// Handles a peer's request for another copy, after it had no room.
     pub(super) fn copy_again(&mut self, from: NodeId) {
         let Some(peer) = self.peers.get(&from) else { return };
-        // One that was not copied anything yet has missed nothing.
+        // A peer that was not copied anything yet has missed nothing.
         if let Some(copies) = peer.copies {
             let index = peer.index;
             self.inbound.iter_mut().for_each(|inbound| inbound.copies.push((index, copies)));
         }
     }
 
-    /// What a peer has retained and this node had not goes on to those that were sent all that was retained here; and what this node had
-    /// retained in an earlier life, of which it knows no more, to all others. Later where much waits already. They may know it, too.
+    /// Forwards retained messages that this node has newly learned from a peer. They go to the nodes that got a full
+    /// copy from here. Those that this node had retained in an earlier incarnation, and does not know any more, go to
+    /// all others. Forwarding is delayed while much waits. The receivers may have them already.
     fn forward_learned(&mut self, now: Time, propagated: &PropagatedCopy, frame: &Bytes) {
         let lane = Lane::assured((propagated.topic_hash & 0xff) as u8);
         let is_for = |peer: &Peer| match peer.copies {
@@ -93,21 +94,21 @@ impl ClusterRouter {
             self.peers.iter().filter(|(_, peer)| is_for(peer)).map(|(id, _)| *id).collect();
         for id in those {
             if !self.has_room(now, id) || self.mesh.send(now, id, lane, frame.clone()).is_err() {
-                // The rest of what this turn had to say is not kept with it.
+                // The copy frees the rest of this turn's buffer.
                 let frame = Bytes::copy_from_slice(frame);
                 self.queue_copy(id, RetainedCopy { lane, frame, waits: None });
             }
         }
     }
 
-    /// Whether copies may go to a peer: they leave half of the room to messages.
+    /// Returns whether copies may be sent to a peer: they leave half of the room to messages.
     fn has_room(&self, now: Time, id: NodeId) -> bool {
         self.mesh.peer(id).is_some_and(|status| {
             status.link.waiting(now, Class::Assured).0 <= status.link.config().buffer_max.assured / 2
         })
     }
 
-    /// A copy has found no place.
+    /// Queues a copy that the link had no room for.
     fn queue_copy(&mut self, id: NodeId, copy: RetainedCopy) {
         let waits = copy.waits;
         let is_kept = match self.peers.get_mut(&id) {
@@ -115,7 +116,7 @@ impl ClusterRouter {
                 self.counters.copies_deferred += 1;
                 peer.backlog.push(copy)
             }
-            // It has not been told anything yet: all is copied when it is there.
+            // Nothing was sent to it yet: all is copied once it is reachable.
             Some(_) | None => false,
         };
         if let Some((worker, token)) = waits.filter(|_| !is_kept) {
@@ -123,7 +124,7 @@ impl ClusterRouter {
         }
     }
 
-    /// Copies that found no place may have one now.
+    /// Sends queued copies if the links have room now.
     pub(super) fn send_backlog(&mut self, now: Time) {
         let those = self.peers.iter().filter(|(_, peer)| peer.is_up && !peer.backlog.is_empty());
         let those: Vec<NodeId> = those.map(|(id, _)| *id).collect();
@@ -159,7 +160,7 @@ impl ClusterRouter {
         }
     }
 
-    /// A peer has begun anew: all is copied to it again.
+    /// Clears the backlog of a peer that has restarted: everything is copied to it again.
     pub(super) fn clear_backlog(&mut self, id: NodeId) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let mut backlog = std::mem::take(&mut peer.backlog);
@@ -180,7 +181,7 @@ impl ClusterRouter {
     ) {
         let id = self.nodes_by_index.get(usize::from(forward.to.0)).copied().unwrap_or(self.own);
         let Some(peer) = self.peers.get_mut(&id) else {
-            // It was a member when it was chosen.
+            // The peer was a member when it was chosen.
             let reason = if forward.for_group { ReasonCode::ServerUnavailable } else { ReasonCode::Success };
             self.inbound[worker.index()].acknowledged.extend(forward.token.map(|token| (token, reason)));
             return;
@@ -190,7 +191,7 @@ impl ClusterRouter {
             && !forward.waits
             && let Some(token) = forward.token
         {
-            // The node was there when it was chosen. Another may have a member that is there.
+            // The node was reachable when it was chosen. Another one may have a connected member.
             return self.inbound[worker.index()].acknowledged.push((token, ReasonCode::ServerBusy));
         }
         let may_be_lost = forward.qos == QoS::AtMostOnce && !forward.is_kept;
@@ -212,7 +213,7 @@ impl ClusterRouter {
             self.forward_again(id, lane, frame);
         }
         if forward.is_kept && matches!(sent, Err(Refused::Full { .. } | Refused::Down)) {
-            // Those there who want it have lost it; what is retained is to be the same everywhere.
+            // Subscribers there have lost the message, but retained messages must become the same everywhere.
             let frame = as_copy(&frames[forward.frame.clone()]).into();
             let page = forward.token.filter(|token| matches!(token, Token::Copy { .. }));
             self.queue_copy(id, RetainedCopy { lane, frame, waits: page.map(|token| (worker, token)) });
@@ -228,7 +229,7 @@ impl ClusterRouter {
             if peer.turned_away == 1 {
                 tracing::warn!(
                     node = &*peer.info.name,
-                    "messages for the node are turned away: it is not reachable and its buffer is full; those for durable \
+                    "no room for messages to the node: it is not reachable and its buffer is full; those for durable \
                      sessions are refused, others are dropped. See cluster.buffer_max"
                 );
             }
@@ -247,7 +248,7 @@ impl ClusterRouter {
                     && !mutated(Mutation::ConfirmEarly) =>
             {
                 let if_lost = match forward {
-                    // A QoS 2 message is one member's from its first sending on [MQTT-4.8.2-6].
+                    // A QoS 2 message belongs to one member once it was first sent [MQTT-4.8.2-6].
                     Forward { for_group: true, qos: QoS::AtLeastOnce, .. } => IfLost::GiveAnother,
                     Forward { stored: true, .. } if peer.ahead.is_some() => IfLost::Wait,
                     Forward { stored: true, .. } => IfLost::Refuse,
@@ -256,9 +257,9 @@ impl ClusterRouter {
                 let sent = Waiting::new(number, worker, token, if_lost, forward.is_alone);
                 return peer.sent[usize::from(lane.index())].push(sent);
             }
-            // It waits for the node in the link; the publisher does not.
+            // The message waits in the link for the node; the publisher does not wait.
             Ok(_) => ReasonCode::Success,
-            // A client that is connected there has a reader that is cut off. What a durable session is to have is kept or refused.
+            // Connected clients there are unreachable. A message for a durable session is kept or refused.
             Err(_) if goes_on && !forward.is_for_durable => {
                 self.counters.dropped_suspect += 1;
                 ReasonCode::Success
@@ -279,7 +280,7 @@ impl ClusterRouter {
         self.inbound[worker.index()].acknowledged.push((token, refusal(reason, is_clean)));
     }
 
-    /// A message came from a peer: for the worker that has all of its lane.
+    /// Passes a peer's message to the worker of its lane.
     pub(super) fn message_came(
         &mut self,
         from: NodeId,
@@ -301,14 +302,14 @@ impl ClusterRouter {
         self.open_credits[worker].push((from, credit));
     }
 
-    /// Only for trials of whoever watches over this.
+    /// Forwards a message again: a fault for the simulator only.
     fn forward_again(&mut self, to: NodeId, lane: Lane, frame: Bytes) {
         if self.mesh.send(self.now, to, lane, frame).is_err() {
             self.counters.dropped_qos0 += 1;
         }
     }
 
-    /// A message of a peer has its places here.
+    /// Handles a worker's answer: a peer's message is stored here.
     fn answered(&mut self, ticket: PeerTicket, reason: ReasonCode) {
         let Some(id) = self.nodes_by_index.get(usize::from(ticket.from.0)) else { return };
         if let Some(peer) = self.peers.get_mut(id) {
@@ -316,21 +317,21 @@ impl ClusterRouter {
         }
     }
 
-    /// Peers hear which of their messages have their places.
+    /// Confirms peers' messages that are stored here.
     pub(super) fn send_confirmations(&mut self, now: Time) {
         for (id, peer) in &mut self.peers {
             if peer.confirmations.is_empty() {
                 continue;
             }
             let message = PeerMessage::Confirm(peer.confirmations.ranges());
-            // What finds no place is said with what comes next.
+            // Confirmations without room are sent with the next ones.
             if self.mesh.send(now, *id, Lane::CLAIMS, message.encode().into()).is_ok() {
                 peer.confirmations.clear();
             }
         }
     }
 
-    /// Messages have their places on a peer: their publishers hear of it.
+    /// Handles confirmations of a peer, and answers the publishers.
     pub(super) fn confirmed(&mut self, from: NodeId, confirmed: &[Confirmed]) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         for Confirmed { lane, reason, first, count } in confirmed {
@@ -347,9 +348,10 @@ impl ClusterRouter {
         }
     }
 
-    /// A node has a later life than the one that this node's link to it is about, if it is a peer: messages are for that from now on. Where
-    /// the link is about a life that has said nothing yet, it may be so. A node that has lost its number may go on with a smaller one than it
-    /// had when it was removed, or in a life that has not joined: where that may join yet, the link finds out that it is there.
+    /// Notes that a peer has a later incarnation than the one that this node's link belongs to: messages are for that
+    /// from now on. If the link's incarnation is not known yet, it may be the later one. A node that has lost its
+    /// number may continue with a smaller one than before its removal, or in an incarnation that has not joined. Where
+    /// such a one may still join, the link finds out that it runs.
     pub(super) fn expect_restart(&mut self, writer: WriterId) {
         let id = NodeId(writer.0);
         let Some((peer, known)) = self.peers.get(&id).zip(self.replica.incarnation(writer)) else { return };
@@ -357,14 +359,14 @@ impl ClusterRouter {
             let another_goes_on = peer.member == Some(known) || self.replica.is_dead(writer, incarnation);
             incarnation > known && another_goes_on && !mutated(Mutation::RememberIncarnations)
         };
-        // Of one that is expected already an answer may be on its way that a still later one has not given.
+        // If a restart is expected already, an answer may be in transit that an even later incarnation has not given.
         let is_news = peer.ahead.is_none_or(|incarnation| incarnation < known);
         if is_news && peer.incarnation.is_none_or(|incarnation| incarnation < known || is_over(incarnation)) {
             self.expect_other_link(id);
         }
     }
 
-    /// A peer may have forgotten the link: what is sent from now on is for the link that follows, if it has.
+    /// Notes that a peer may have forgotten the link: messages from now on are for the link that follows, if it has.
     pub(super) fn expect_other_link(&mut self, id: NodeId) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.ahead = Some(self.replica.incarnation(WriterId(id.0)).unwrap_or(Incarnation(0)));
@@ -374,7 +376,7 @@ impl ClusterRouter {
         self.node.routes.has_lost(peer.index);
     }
 
-    /// Publishers stop waiting for peers that are cut off, as soon as it is known that this node is not.
+    /// Releases publishers that wait for unreachable peers, once it is known that this node is not the one cut off.
     pub(super) fn settle_suspects(&mut self, now: Time) {
         let is_due = |peer: &Peer| !peer.is_up && peer.has_waiting() && self.may_ignore(now, peer);
         let due: Vec<NodeId> =
@@ -382,8 +384,8 @@ impl ClusterRouter {
         due.into_iter().for_each(|id| self.settle_messages(id, false));
     }
 
-    /// This node was declared dead: what it has sent to peers that it does not hear may be lost with the links to them, so nobody
-    /// gets an acknowledgement for it.
+    /// Gives up unconfirmed messages, because this node was declared dead. Messages to unreachable peers may be lost
+    /// with the links, so their publishers get no acknowledgement.
     pub(super) fn give_up_unconfirmed(&mut self) {
         for peer in self.peers.values_mut().filter(|peer| !peer.is_up) {
             for waiting in peer.take_sent() {
@@ -393,18 +395,18 @@ impl ClusterRouter {
         }
     }
 
-    /// A peer is cut off, or has forgotten what it was sent: publishers go on. What a durable session should have had and is lost was not
-    /// safe, so whoever sent it gets no acknowledgement.
+    /// Settles the messages in transit to a peer whose link is down, or that has forgotten the link: publishers
+    /// continue. A lost message for a durable session was not safe, so its publisher gets no acknowledgement.
     pub(super) fn settle_messages(&mut self, id: NodeId, is_forgotten: bool) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        // Of one that is ahead this was said when it was heard of; what was sent since waits in the link.
+        // For a peer that is ahead this was done before; messages sent since then wait in the link.
         if is_forgotten && peer.ahead.is_none() {
             self.node.routes.has_lost(peer.index);
         }
         for waiting in peer.take_sent() {
             let reason = match waiting.if_lost {
                 IfLost::GiveAnother => ReasonCode::ServerUnavailable,
-                // It may have been kept there before that.
+                // The peer may have stored it before that.
                 IfLost::Refuse if is_forgotten && !mutated(Mutation::SettleForgotten) => {
                     ReasonCode::UnspecifiedError
                 }
@@ -415,7 +417,8 @@ impl ClusterRouter {
     }
 }
 
-/// What another node says of a message, of which a publisher hears no more than that it was refused when this node knows no more.
+/// Returns the Reason Code of another node's answer. A code that this node does not know becomes a general refusal for
+/// the publisher.
 fn reason_of(byte: u8) -> ReasonCode {
     let known = [
         ReasonCode::Success,
@@ -426,7 +429,8 @@ fn reason_of(byte: u8) -> ReasonCode {
     known.into_iter().find(|reason| reason.as_u8() == byte).unwrap_or(ReasonCode::UnspecifiedError)
 }
 
-/// A refusal says that nobody has a message. Where others may have it, what the publisher may hear is neither that nor an acknowledgement.
+/// Returns the Reason Code of a refusal. A refusal says that no node has the message. If other nodes may have it, the
+/// publisher gets neither a refusal nor an acknowledgement.
 fn refusal(reason: ReasonCode, is_clean: bool) -> ReasonCode {
     if reason.is_error() && !is_clean { ReasonCode::UnspecifiedError } else { reason }
 }

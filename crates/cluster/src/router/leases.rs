@@ -1,4 +1,4 @@
-//! Who may acknowledge, and up to where this node's changes are known to all who may.
+//! Leases to acknowledge, and positions of this node's changes that all lease holders know.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -16,31 +16,31 @@ use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
 use crate::wire::{PeerMessage, Vector};
 
-/// Minimum and maximum time after which a node reports again to the cores which changes it has applied, microseconds. In between it is
-/// [`REPORT_PAUSE_EACH`] for each other node, so that a core gets no more than 2,000 reports a second.
+/// Minimum and maximum time after which a node reports again to the cores which changes it has applied, microseconds.
+/// In between it is [`REPORT_PAUSE_EACH`] for each other node, so that a core gets no more than 2,000 reports a second.
 const REPORT_PAUSE: RangeInclusive<u64> = 1_000..=10_000;
 const REPORT_PAUSE_EACH: u64 = 500;
 /// Interval at which a node that waits for a lease to run out checks again, microseconds.
 const CHECK_INTERVAL: u64 = 10_000;
-/// And everything again, while a core grants it no lease, no more often than this.
+/// Minimum interval between full reports while a core grants no lease, in microseconds.
 const FULL_REPORT_INTERVAL: u64 = 5_000_000;
-/// From one look whether shards have heard of the members of groups to the next, microseconds.
+/// Interval between checks whether shards know the members of groups, in microseconds.
 const JOINING_PAUSE: u64 = 1_000;
-/// A core that has begun anew waits for a node that others reach and it does not, in times that SUBACKs wait.
+/// Time that a restarted core waits for a node that others reach and it does not, in multiples of the SUBACK time-out.
 const OUT_OF_REACH: u32 = 3;
-/// Leases asked for in one lease.
+/// Number of requests per lease time.
 const RENEWALS: u32 = 4;
 
-/// How far this node is, as it last told the cores.
+/// Positions of this node that it last reported to the cores.
 #[derive(Debug, Default)]
 pub(super) struct ReportedPositions {
     vector: BTreeMap<WriterId, (Incarnation, Position)>,
-    /// The replica's revision of which they were told everything.
+    /// Revision of the replica at the last full report.
     all_of: Option<u64>,
 }
 
 impl ReportedPositions {
-    /// It counts for nothing any more.
+    /// Forgets the reports: they are void.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
@@ -50,7 +50,7 @@ impl ClusterRouter {
     pub(super) fn update_leases(&mut self, now: Time) {
         self.leases_updated_at = now;
         if !self.is_member() {
-            // What this node has not heard of is not known yet, either.
+            // Changes that this node has not received are not known yet, either.
             self.began = now;
         }
         let has_learned_all = || self.has_learned_all(now) || mutated(Mutation::GrantUninformed);
@@ -72,13 +72,13 @@ impl ClusterRouter {
             WithoutQuorum::Hold if !mutated(Mutation::AlwaysFresh) => fresh_until,
             WithoutQuorum::Hold | WithoutQuorum::Serve => Time::NEVER,
         };
-        // Both clocks are one, which the broker counts from where the node's earlier lives ended, in milliseconds.
+        // Both clocks are one. The broker counts in milliseconds from the end of the node's earlier incarnations.
         self.node.set_fresh_until(broker::Time(self.node.began().0.saturating_add(until.0 / 1000)));
         self.settle_suspects(now);
     }
 
-    /// Whether publishers need not wait for a peer that this node does not hear: a majority of cores has let this node
-    /// acknowledge since it suspected the peer, so it is the peer that is cut off and not this node.
+    /// Returns whether publishers need not wait for an unreachable peer. A majority of cores has let this node
+    /// acknowledge since it suspected the peer, so the peer is cut off and not this node.
     pub(super) fn may_ignore(&self, now: Time, peer: &Peer) -> bool {
         if self.config.without_quorum == WithoutQuorum::Serve || mutated(Mutation::SettleCutOff) {
             return true;
@@ -88,7 +88,7 @@ impl ClusterRouter {
         fresh_until > now && asked >= peer.suspected_at
     }
 
-    /// Until when a majority of cores lets this node acknowledge.
+    /// Returns the time until which a majority of cores lets this node acknowledge.
     pub(super) fn fresh_until(&self) -> Time {
         if !self.is_member() {
             return Time::default();
@@ -97,8 +97,9 @@ impl ClusterRouter {
         self.leases.fresh_until(own)
     }
 
-    /// Whether this core has heard all that others may have been told is known since it began: what it knew in an earlier life it has
-    /// forgotten. It does not wait for a node that the cores agree to be dead, no longer for one that is not there than SUBACKs do, and three times as long for one that is there for others and not for this core.
+    /// Returns whether this restarted core knows all changes that others may have been promised that it knows. It does
+    /// not wait for a node that the cores have declared dead. It waits for an unreachable node as long as SUBACKs do,
+    /// and three times as long if others reach the node.
     fn has_learned_all(&self, now: Time) -> bool {
         let vector: KnownPositions = self
             .replica
@@ -111,9 +112,9 @@ impl ClusterRouter {
         };
         let has_waited = |times: u32| now >= self.began.after(self.config.suback_timeout * times);
         let may_wait = |id: &NodeId, peer: &Peer| {
-            // Clients may be connected there that were told that others know what they want.
+            // Clients may be connected there whose subscriptions were promised to be known.
             let is_there = peer.is_up || self.meta.is_some() && peer.dead.is_none();
-            // Its clients are gone with it, and what its sessions miss until it is back is not promised.
+            // Its clients are gone with it, and messages that its sessions miss until it returns are not promised.
             let is_over =
                 peer.dead.is_some() && !peer.is_up && self.meta.as_ref().is_some_and(Meta::may_grant);
             is_over
@@ -126,7 +127,8 @@ impl ClusterRouter {
         self.peers.iter().all(|(id, peer)| is_heard(id, peer) || may_wait(id, peer))
     }
 
-    /// Whether this core knows of a node what other cores knew when they spoke to it first, so many that there is one of them in each majority.
+    /// Returns whether this core knows a node's changes as far as other cores did at their first contact. There must be
+    /// one of these cores in each majority.
     fn is_known_by_cores(&self, writer: WriterId, vector: &KnownPositions) -> bool {
         let cores = || self.peers.values().filter(|peer| peer.is_core());
         let is_known =
@@ -136,12 +138,12 @@ impl ClusterRouter {
         asked.count() + all / 2 + 1 > all
     }
 
-    /// When there is something to tend at the latest.
+    /// Returns the time by which leases need attention.
     pub(super) fn leases_due(&self) -> Time {
         let pause = (self.config.lease / RENEWALS).as_micros() as u64;
         let renew = Time(self.asked_at.0.saturating_add(pause));
         let tell = match self.unreported().next() {
-            // Nobody says when shards have heard of members: it takes them no longer than a turn.
+            // Shards do not report that they know members: it takes them at most one turn.
             Some(_) if self.node.routes.are_joining() => Time(self.leases_updated_at.0 + JOINING_PAUSE),
             Some(_) => Time(self.reported_at.0 + self.report_pause()),
             None => Time::NEVER,
@@ -165,8 +167,8 @@ impl ClusterRouter {
         self.report_all_again(now);
     }
 
-    /// A core that is there and grants nothing may have forgotten what it was told: it had heard of this node's removal only when this node was a
-    /// member again.
+    /// Reports everything again to a core that is reachable but grants nothing. It may have forgotten the reports,
+    /// because it learned of this node's removal only when this node was a member again.
     fn report_all_again(&mut self, now: Time) {
         let granted: BTreeMap<NodeId, Time> = self.leases.granted_by().collect();
         let grants_nothing = |core: &NodeId| granted.get(core).is_none_or(|until| *until <= now);
@@ -190,7 +192,7 @@ impl ClusterRouter {
         }
     }
 
-    /// Writers with whom this node is further than it has told.
+    /// Iterates over the writers whose positions are greater than reported.
     fn unreported(&self) -> impl Iterator<Item = (WriterId, Incarnation, Position)> {
         let own = WriterId(self.own.0);
         let is_behind = self.reported.all_of != Some(self.replica.revision());
@@ -205,7 +207,7 @@ impl ClusterRouter {
         pause.clamp(*REPORT_PAUSE.start(), *REPORT_PAUSE.end())
     }
 
-    /// Cores hear how far this node is.
+    /// Reports this node's positions to the cores.
     fn report_applied(&mut self, now: Time) {
         if now.since(self.reported_at) < self.report_pause() && self.reported_at != Time::default() {
             return;
@@ -215,7 +217,7 @@ impl ClusterRouter {
             self.reported.all_of = Some(self.replica.revision());
             return;
         }
-        // What shards have not heard of is not known here.
+        // Changes that shards do not know yet do not count as known here.
         if self.node.routes.are_joining() {
             return;
         }
@@ -228,14 +230,15 @@ impl ClusterRouter {
         for id in self.cores_there() {
             let message = if self.can(id, BRIEF) || mutated(Mutation::AlwaysBrief) { &brief } else { &whole };
             self.send_message(now, id, Lane::ROUTES, message);
-            // This may be all that it lacked for a lease. In the same lane, so that the core hears it in this order.
+            // This report may complete the conditions for a lease. The request follows in the same lane, so that the
+            // core receives it after the report.
             if has_none {
                 self.send_message(now, id, Lane::ROUTES, &PeerMessage::Renew(now.0));
             }
         }
     }
 
-    /// Writers that wait hear up to where their changes are settled.
+    /// Reports the settled positions to writers that wait for them.
     fn report_settled(&mut self, now: Time) {
         self.ask_to_settle(now);
         let Some(grants) = &self.grants else { return };
@@ -251,7 +254,7 @@ impl ClusterRouter {
         let mut known = Vec::new();
         for (id, peer) in self.peers.iter().filter(|(_, peer)| waits(peer)) {
             let writer = WriterId(id.0);
-            // Of an earlier incarnation more may be known than this one has written yet.
+            // A greater position may be known of an earlier incarnation than this one has reached.
             let is_current = |known: &&(Incarnation, Position)| peer.incarnation == Some(known.0);
             let Some(own) = vector.get(&writer).filter(is_current) else { continue };
             let in_region = self.known_in(&peer.info.region, grants, writer, *own);
@@ -275,7 +278,7 @@ impl ClusterRouter {
         }
     }
 
-    /// Cores are asked up to where this node's changes are known, when a SUBACK waits for that.
+    /// Asks cores for the settled position of this node's changes, when a SUBACK waits for it.
     fn ask_to_settle(&mut self, now: Time) {
         let in_region = self.for_region.last();
         if let (Some(wanted), Some(core)) = (in_region, self.attached)
@@ -289,7 +292,7 @@ impl ClusterRouter {
                 &PeerMessage::Settle { position: wanted, in_region: true },
             );
         }
-        // What all know, the region knows: it may have a node that is cut off.
+        // If all nodes know a change, the region does: its unreachable nodes count only there.
         if let Some(wanted) = self.for_cluster.last().max(in_region)
             && self.asked_settle < wanted
         {
@@ -321,8 +324,8 @@ impl ClusterRouter {
         applied.min().map_or(own, |least| least.min(own))
     }
 
-    /// Position up to which this node's changes are known in its region. In a cluster of one region it is [`Self::settled`]: a node that
-    /// restarts has to know them, too, before it acknowledges.
+    /// Position up to which this node's changes are known in its region. In a cluster of one region it is
+    /// [`Self::settled`]: a node that restarts has to know them, too, before it acknowledges.
     pub(super) fn known_in_region(&self) -> Position {
         let settled = self.settled();
         let own = &*self.config.own.region;
@@ -339,7 +342,7 @@ impl ClusterRouter {
         if self.is_member() { in_region.max(settled) } else { settled }
     }
 
-    /// Up to where this node's changes are known to all who may acknowledge.
+    /// Returns the position up to which all nodes that may acknowledge know this node's changes.
     pub(super) fn settled(&self) -> Position {
         if !self.is_member() {
             return Position::default();
@@ -357,8 +360,9 @@ impl ClusterRouter {
     }
 }
 
-/// How far this node is with itself and the other members that are not dead. What it was told of a life that never joined, nobody tells others, nor what the dead have
-/// said to whoever was not there then: nobody has to know.
+/// Returns the positions of this node for itself and the members that are not dead. Changes of an incarnation that
+/// never joined are not passed on, nor are the dead nodes' last changes to nodes that were unreachable then, so no node
+/// has to know them.
 fn of_members(
     replica: &Replica<Interest>,
     peers: &BTreeMap<NodeId, Peer>,

@@ -1,4 +1,4 @@
-//! Who the other nodes are, where the cores agree on it.
+//! Peers of this node when the cores agree on the members.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -27,24 +27,26 @@ use crate::wire::{Hello, PeerMessage};
 pub(super) struct PendingPeer {
     since: Time,
     is_up: bool,
-    /// It was a member and was removed, or has left: it is linked until it has read that, and nobody waits for it.
+    /// True when it was a member and was removed, or has left: it stays linked until it has read that, and nothing
+    /// waits for it.
     is_removed: bool,
-    /// What it asked for when it was a member, which it says no more, and the last hello to it.
+    /// Hello that it sent as a member and does not repeat, and the number of the last hello to it.
     last: Option<(Hello, u32)>,
-    /// What it has said as to a member: it knows earlier than this node that both are. As much as the link gives credit for.
+    /// Events that it sent as a member's peer: it learned earlier than this node that both are members. The link's
+    /// credit is the bound.
     early: Vec<Event>,
 }
 
-/// A guest that becomes no member goes after this, microseconds.
+/// Time in microseconds after which a pending peer is dropped if it becomes no member.
 const PENDING_PEER_TIMEOUT: u64 = 60_000_000;
 const PENDING_PEERS_MAX: usize = 256;
-/// A place that is free is nobody's for so long, microseconds.
+/// Time in microseconds for which a free index is not used again.
 const INDEX_REUSE_DELAY: u64 = 30_000_000;
-/// A node that has become a member knows the others after this.
+/// Time after which a new member knows the others.
 const SETTLED: Duration = Duration::from_secs(5);
 
 impl ClusterRouter {
-    /// The other nodes are those that the cores agree on, from now on. Before that there are none.
+    /// Starts to follow the members that the cores agree on. Before this call there are no other nodes.
     pub fn join_cluster(&mut self, now: Time, meta: Meta) {
         debug_assert!(self.peers.is_empty() && self.meta.is_none());
         self.mesh.set_descriptor(now, meta.descriptor().encode().into());
@@ -53,14 +55,14 @@ impl ClusterRouter {
         self.apply_roster(now);
     }
 
-    /// The log of the node has something to say to this node's replica.
+    /// Passes an event of the node's log to this node's replica.
     pub fn handle_log_event(&mut self, news: MetaLogEvent) {
         if let Some(meta) = &mut self.meta {
             meta.handle_log_event(news);
         }
     }
 
-    /// An operator wants something to be agreed upon: [`Self::poll_proposal`] tells what came of it.
+    /// Proposes an operator's command: [`Self::poll_proposal`] returns the outcome.
     pub fn propose(&mut self, now: Time, id: ProposalId, command: &Command) {
         match &mut self.meta {
             Some(meta) => meta.propose(now, id, command),
@@ -76,7 +78,8 @@ impl ClusterRouter {
         self.meta.as_mut()?.poll_answered()
     }
 
-    /// This node is to be no member any more: [`Self::poll_proposal`] tells when it is none. Its clients are gone before.
+    /// Lets this node leave the cluster: [`Self::poll_proposal`] reports the end of its membership. Its clients are
+    /// disconnected before.
     pub fn leave(&mut self, now: Time, id: ProposalId) {
         match &mut self.meta {
             Some(meta) => meta.leave(now, id),
@@ -84,26 +87,27 @@ impl ClusterRouter {
         }
     }
 
-    /// An operator knows where other nodes are.
+    /// Adds addresses of other nodes, on an operator's request.
     pub fn join_at(&mut self, now: Time, addresses: Vec<Box<str>>) {
         let Some(meta) = &mut self.meta else { return };
         meta.join_at(addresses);
         self.discover(now);
     }
 
-    /// The owner's copy of the records is so far.
+    /// Sets the position of the owner's copy of the records.
     pub fn records_copied(&mut self, at: Position) {
         if let Some(meta) = &mut self.meta {
             meta.set_position(at);
         }
     }
 
-    /// Something for the owner's copy of the records; the next comes when the owner says that this is in it.
+    /// Returns an update for the owner's copy of the records. The next one follows when the owner reports that this one
+    /// is stored.
     pub fn poll_delivery(&mut self) -> Option<RecordUpdate> {
         self.meta.as_mut()?.poll_delivery()
     }
 
-    /// This node is about to stop: another core leads, if this one did.
+    /// Prepares a stop of this node: another core leads if this one did.
     pub fn resign(&mut self, now: Time) {
         if let Some(meta) = &mut self.meta {
             meta.resign(now);
@@ -114,13 +118,13 @@ impl ClusterRouter {
         self.meta.as_ref()
     }
 
-    /// Whether nothing stands between this node and its part in the cluster.
+    /// Returns whether this node takes part in the cluster.
     pub(super) fn is_member(&self) -> bool {
         self.meta.as_ref().is_none_or(Meta::is_member)
     }
 
     pub(super) fn update_membership(&mut self, now: Time) {
-        // Messages do not wait for what has nothing to do.
+        // Turns for messages do not wait for a meta group that has nothing to do.
         let Some(meta) = self.meta.as_mut().filter(|meta| meta.timeout() <= now) else { return };
         let (own, mesh) = (self.grants.as_ref(), &self.mesh);
         let link_status = |id: NodeId, is_up: bool| LinkStatus {
@@ -140,7 +144,7 @@ impl ClusterRouter {
         }
         while let Some(frame) = meta.poll_frame() {
             let message = PeerMessage::Meta(frame.message.message()).encode();
-            // What finds no place is said again: everything here is.
+            // A frame without room is dropped, because everything here is repeated.
             if self.mesh.send(now, frame.to, Lane::CONTROL, message.into()).is_err() {
                 meta.unsent(&frame);
             }
@@ -152,9 +156,9 @@ impl ClusterRouter {
     }
 
     fn log_turned_away(&mut self, now: Time) {
-        let reason = "it runs too old a version for its cluster, whose cores do not let it in: update it";
+        let reason = "its version is too old for the cluster, whose cores do not admit it: update it";
         while let Some(id) = self.meta.as_mut().and_then(Meta::poll_turned_away) {
-            // It may have asked by way of another core, which this one reaches and not it.
+            // The node may have asked by a relay that this node reaches.
             let linked = self.mesh.peer(id).map(|peer| (peer.name.to_owned(), peer.address.to_owned()));
             let known = || self.info(id).map(|info| (info.name.to_string(), info.address.to_string()));
             if let Some((name, address)) = linked.or_else(known) {
@@ -163,10 +167,10 @@ impl ClusterRouter {
         }
     }
 
-    /// Looks for other nodes while this one is no member, or hears no core.
+    /// Looks for other nodes while this one is no member, or reaches no core.
     fn discover(&mut self, now: Time) {
         let Some(meta) = &self.meta else { return };
-        // Of one that is the only core nobody is to be heard.
+        // The only core of a cluster has no other core to reach.
         let hears_core = self.is_core() && !self.peers.values().any(Peer::is_core)
             || self.peers.values().any(|peer| peer.is_core() && peer.is_up);
         let wants = !meta.is_leaving() && (!meta.is_member() || !hears_core);
@@ -178,7 +182,7 @@ impl ClusterRouter {
         self.mesh.set_descriptor(now, meta.descriptor().encode().into());
     }
 
-    /// Somebody who knows the secret has said who he is.
+    /// Handles an introduction of a node that knows the secret.
     pub(super) fn introduced(&mut self, now: Time, name: &str, descriptor: &[u8], address: Option<&str>) {
         if self.meta.is_none() {
             return;
@@ -195,7 +199,7 @@ impl ClusterRouter {
         if self.is_namesake(now, id, &descriptor) {
             self.mesh.refuse_namesake(now, id, Bytes::copy_from_slice(said), &descriptor.address);
             if self.can(id, NAMESAKES) {
-                // One that finds no place is told when the other introduces itself again.
+                // A notice without room is repeated at the next introduction.
                 self.send_message(now, id, Lane::CONTROL, &PeerMessage::Namesake(&descriptor.address));
             }
             return;
@@ -216,10 +220,10 @@ impl ClusterRouter {
                     },
                 );
             } else if let Some(pending_peer) = self.pending_peers.get_mut(&id) {
-                // One that was removed wants to join again.
+                // A removed node wants to join again.
                 pending_peer.is_removed = false;
                 if !pending_peer.is_up {
-                    // It may say another address than before.
+                    // Its address may have changed.
                     self.mesh.add_peer(now, name, &descriptor.address);
                 }
             }
@@ -229,34 +233,35 @@ impl ClusterRouter {
         if descriptor.founded == 0 || ours == 0 || descriptor.founded == ours {
             self.unjoined_peers.found(address.unwrap_or_default());
         } else {
-            // As `founded` of the API begins.
+            // This is the start of `founded` in the API.
             let short = |founded: u128| format!("{:08x}", founded >> 96);
             let reason = format!(
-                "it belongs to the cluster {}, and this node to the cluster {}: they have the same cluster.id and secret, and two clusters do not mix. \
+                "it belongs to the cluster {}, and this node to the cluster {}: they have the same cluster.id and secret, and two clusters cannot be merged. \
                  Stop one of the two nodes, remove its data directory and start it again with cluster.join",
                 short(descriptor.founded),
                 short(ours)
             );
             self.mesh.report_problem(now, name, &descriptor.address, &reason);
         }
-        // It has moved. Whoever is there is not replaced by what somebody says.
+        // The node has moved. A reachable peer's address is not replaced on an introduction alone.
         if self.peers.get(&id).is_some_and(|peer| !peer.is_up && peer.info.address != descriptor.address) {
             self.mesh.add_peer(now, name, &descriptor.address);
         }
     }
 
-    /// Whether somebody is another process than the one of that name that is linked: that one is alive, and says that it is reached elsewhere.
+    /// Returns whether a node is another process than the linked one of the same name: the linked one is alive and has
+    /// another address.
     fn is_namesake(&self, now: Time, id: NodeId, descriptor: &NodeDescriptor) -> bool {
         let linked = self.mesh.peer(id).filter(|peer| peer.is_up && peer.is_alive(now));
         let linked = linked.and_then(|peer| NodeDescriptor::decode(peer.descriptor));
         linked.is_some_and(|linked| linked.address != descriptor.address)
     }
 
-    /// Another process goes by this node's name.
+    /// Handles the notice that another process has this node's name.
     pub(super) fn namesake(&mut self, now: Time, address: &str) {
         let own = &self.config.own;
         let reason = format!(
-            "another process there has the name of this node, which is at {}: give each node a name of its own (node.name), or stop one of the two",
+            "another process at this address has the name of this node, which is at {}: give each node a name of its own (node.name), or stop one of the two",
             own.address
         );
         self.mesh.report_problem(now, &own.name, address, &reason);
@@ -279,7 +284,7 @@ impl ClusterRouter {
         }
     }
 
-    /// A node that left has ended: its link is not tried again, and nobody is told that it is missing.
+    /// Removes the link of a node that has left and stopped. It is not dialed again, and not reported as missing.
     pub(super) fn forget_removed(&mut self, now: Time, id: NodeId) -> bool {
         if !self.pending_peers.get(&id).is_some_and(|pending_peer| pending_peer.is_removed) {
             return false;
@@ -292,7 +297,7 @@ impl ClusterRouter {
         true
     }
 
-    /// Something happened to the link of a node that is no member.
+    /// Handles an event of the link to a node that is no member.
     pub(super) fn pending_peer_event(&mut self, now: Time, id: NodeId, event: Event) {
         if matches!(event, Event::Suspect) && self.forget_removed(now, id) {
             return;
@@ -313,7 +318,7 @@ impl ClusterRouter {
                 self.mesh.consume(id, credit);
                 match crate::wire::decode(&frame) {
                     Some(PeerMessage::Meta(message)) => self.meta_message(now, id, &message),
-                    // It asks for a lease, and will again.
+                    // It asks for a lease, and will ask again.
                     Some(_) => {}
                     None => self.counters.malformed += 1,
                 }
@@ -333,7 +338,7 @@ impl ClusterRouter {
         self.counters.malformed += u64::from(!is_message);
     }
 
-    /// Makes the other nodes what the roster says.
+    /// Updates the peers to match the roster.
     fn apply_roster(&mut self, now: Time) {
         let Some(meta) = &self.meta else { return };
         let roster = meta.roster().clone();
@@ -346,7 +351,7 @@ impl ClusterRouter {
         let is_first = std::mem::replace(&mut self.applied_roster, roster.index) == 0;
         let is_member = self.is_member();
         if is_member && !self.was_member {
-            // Whoever had removed an earlier life of this node meanwhile has forgotten what it was asked for.
+            // Nodes that had removed an earlier incarnation of this node meanwhile have forgotten its requests.
             self.request_all_again();
             self.rebalance_at = Some(now.after(SETTLED));
         }
@@ -372,12 +377,13 @@ impl ClusterRouter {
 
     fn apply_member(&mut self, now: Time, id: NodeId, member: &Member) {
         let (writer, incarnation) = (WriterId(id.0), member.incarnation);
-        // It was removed meanwhile, and has lost its number with its disk.
+        // The node was removed meanwhile, and has lost its number with its disk.
         let is_smaller = |peer: &Peer| peer.member.is_some_and(|known| known > incarnation);
         if self.peers.get(&id).is_some_and(is_smaller) {
             self.remove_peer(now, id);
         }
-        // What was told of a life after this one was of one that never joined, before the node was removed: it may have lost that number, too.
+        // Changes of a later incarnation belonged to one that never joined before the node was removed: it may have
+        // lost that number, too.
         let is_gone_back = !self.peers.contains_key(&id)
             && member.state != State::Dead
             && !mutated(Mutation::RememberIncarnations)
@@ -392,7 +398,7 @@ impl ClusterRouter {
         }
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let is_other = peer.member.replace(incarnation) != Some(incarnation);
-        // It may have been removed before, in this life, and not know of that; or in one with a greater number.
+        // It may have been removed before, in this incarnation, without noticing; or in one with a greater number.
         let is_revived = member.state != State::Dead && self.replica.revive(writer, incarnation);
         let is_purged = matches!(member.state, State::Suspect(_)) && mutated(Mutation::PurgeSuspects);
         let dead = (member.state == State::Dead || is_purged).then_some(incarnation);
@@ -405,24 +411,25 @@ impl ClusterRouter {
         }
         if is_revived || is_gone_back {
             self.forget_incarnations(writer);
-            // What others have told of it was refused, and they count it as told.
+            // Changes that others sent of it were refused, and they count as sent.
             self.request_all_again();
         } else if is_other {
-            // The node may have said itself already which life goes on, before this one heard that it is a member.
+            // The node may have announced which incarnation runs before this node knew that it is a member.
             self.confirm_member_incarnation(id);
             if self.replica.incarnation(writer) > Some(incarnation) {
-                // What others have told of it was refused, if that is over of which they had told: see `discard_greater_incarnation`.
+                // Changes that others sent of it were refused if they had announced the one that is over: see
+                // `discard_greater_incarnation`.
                 self.request_all_again();
             }
         }
     }
 
-    /// The life of another node that is a member, where the cores agree on members.
+    /// Returns the incarnation of another node that is a member, if the cores agree on members.
     pub(super) fn member_incarnation(&self, writer: WriterId) -> Option<Incarnation> {
         self.peers.get(&NodeId(writer.0)).and_then(|peer| peer.member)
     }
 
-    /// What others know of lives of a node that are over counts for nothing.
+    /// Forgets the positions of other nodes in ended incarnations of a node.
     pub(super) fn forget_incarnations(&mut self, writer: WriterId) {
         self.is_forgetting = true;
         let replica = &self.replica;
@@ -437,16 +444,17 @@ impl ClusterRouter {
         let index = self.allocate_index(now, id);
         self.node.routes.set_reachable(index, false);
         let mut peer = Peer::new(info.clone(), index);
-        // Hellos of a link are counted on: the first answer is to what was said when the other was a member before.
+        // Hello numbers of a link continue: the first answer belongs to the hello from when the other was last a
+        // member.
         if let Some((_, said)) = pending_peer.as_ref().and_then(|pending_peer| pending_peer.last.as_ref()) {
             peer.hello = *said;
         }
         self.peers.insert(id, peer);
-        // It may have been a member before, and have lost what it knew then.
+        // It may have been a member before, and have lost its state of that time.
         if let Some(grants) = &mut self.grants {
             grants.restarted(id);
         }
-        // Others may have told of its routes before this node knew that it is a member.
+        // Its routes may have arrived from others before this node knew that it is a member.
         for (key, interest) in self.replica.entries(WriterId(id.0)) {
             put(&self.node, index, key, Some(*interest));
         }
@@ -463,7 +471,8 @@ impl ClusterRouter {
         self.expect_restart(WriterId(id.0));
     }
 
-    /// One that nobody has, and nobody had a moment ago: what was on its way to him would be for another.
+    /// Allocates an index that is free, and was not used a moment ago: messages in transit to its last node would reach
+    /// another one.
     fn allocate_index(&mut self, now: Time, id: NodeId) -> NodeIndex {
         let free = self.retired.pop_front_if(|(since, _)| now.since(*since) > INDEX_REUSE_DELAY);
         let index = free.map_or(NodeIndex(self.nodes_by_index.len() as u16), |(_, index)| index);
@@ -474,7 +483,7 @@ impl ClusterRouter {
         index
     }
 
-    /// A node is no member any more: nothing of it is wanted.
+    /// Removes a peer that is no longer a member, with all its interest.
     fn remove_peer(&mut self, now: Time, id: NodeId) {
         self.settle_messages(id, true);
         self.clear_backlog(id);
@@ -483,27 +492,27 @@ impl ClusterRouter {
         self.replica.lost(source_of(&peer));
         self.clocks.forget(id);
         self.event_log.forget(id);
-        // That it could not be reached was so of a member. Now nobody looks for it.
+        // The report that it could not be reached concerned a member. No node looks for it now.
         self.unjoined_peers.joined(&peer.info.name, &peer.info.address);
-        tracing::info!(node = &*peer.info.name, "the node is no member of the cluster any more");
+        tracing::info!(node = &*peer.info.name, "node removed from the cluster");
         if let Some(meta) = &mut self.meta {
             meta.link_changed(id, false);
         }
         self.node.routes.set_reachable(peer.index, false);
         let writer = WriterId(id.0);
-        // What is left of earlier lives, too: when it is forgotten, another place may be the node's.
+        // This includes earlier incarnations: when they are forgotten, the node may have another index.
         let of_last = self.replica.entries(writer);
         for (key, _) in of_last.chain(self.replica.remains(writer)) {
             put(&self.node, peer.index, key, None);
         }
-        // It may have begun another already, which is no member yet.
+        // It may have started another incarnation, which is no member yet.
         if let Some(incarnation) = peer.member {
             self.replica.declare_dead(writer, incarnation);
             self.forget_incarnations(writer);
         }
         self.hand_over_retained(id);
         if peer.is_up && self.pending_peers.len() < PENDING_PEERS_MAX {
-            // It hears by this link that it is none.
+            // This link tells the node that it is no member.
             let last = peer.last_hello.map(|hello| (hello, peer.hello));
             self.pending_peers.insert(
                 id,
@@ -512,20 +521,22 @@ impl ClusterRouter {
         } else {
             self.mesh.remove_peer(now, id);
         }
-        // Nobody is there. The node has another place when it comes back, and what is for everybody would be for both.
+        // The index stands for no node. The node gets another one when it returns, and a broadcast would otherwise
+        // reach both.
         self.nodes_by_index[usize::from(peer.index.0)] = self.own;
         self.retired.push_back((now, peer.index));
         self.attached.take_if(|attached| *attached == id);
-        // Where the others hear from has to be said anew.
+        // The attachments of the other nodes must be reported again.
         self.reported.clear();
     }
 
-    /// A life of a node is over. What its clients that are gone with it wanted, nobody wants; what its durable sessions wanted waits for it.
+    /// Handles the death of an incarnation. The interest of its clients, which are gone with it, is dropped. That of
+    /// its durable sessions is kept, and messages wait for it.
     fn apply_death(&mut self, id: NodeId, incarnation: Incarnation) {
         let Some(peer) = self.peers.get(&id) else { return };
         let (index, writer) = (peer.index, WriterId(id.0));
         if self.replica.incarnation(writer).is_none_or(|known| known <= incarnation) {
-            // Where it has not told everything, what it had wanted before stands for the rest.
+            // If it has not reported everything, its earlier interest stands for the rest.
             for (key, interest) in self.replica.remains(writer).chain(self.replica.entries(writer)) {
                 put(&self.node, index, key, durable_interest(*interest));
             }
@@ -537,7 +548,8 @@ impl ClusterRouter {
         self.hand_over_retained(id);
     }
 
-    /// What a node had retained and told some others only, nobody tells the rest any more: they hear it from those that they hear all from.
+    /// Passes on the retained messages of a dead node that only some nodes have received. No one else does; the other
+    /// nodes get them from the peer that sends them everything.
     fn hand_over_retained(&mut self, gone: NodeId) {
         if mutated(Mutation::ForgetLegacy) {
             return;
@@ -550,7 +562,8 @@ impl ClusterRouter {
         }
     }
 
-    /// The others have given up this life of this node, or it may not begin: its clients go, and another one begins.
+    /// Restarts this node's incarnation, because the others have declared it dead or it may not start. Its clients are
+    /// disconnected.
     fn restart_incarnation(&mut self) {
         let Some(meta) = &mut self.meta else { return };
         let known = meta.roster().members.get(&self.own);
@@ -560,7 +573,7 @@ impl ClusterRouter {
         self.give_up_unconfirmed();
         if was_member {
             tracing::warn!(
-                "the cores had agreed that this node is dead or no member, since none of them heard it: its clients are disconnected, and it joins again"
+                "node declared dead or removed by the cores, because none of them reached it; disconnecting its clients and joining again"
             );
             if !mutated(Mutation::KeepClients) {
                 self.node.close_clients(ReasonCode::ServerBusy);
@@ -574,7 +587,7 @@ impl ClusterRouter {
         for (key, interest) in entries {
             self.replica.set(own, &key, Some(interest));
         }
-        // What others knew was of the earlier life.
+        // The other nodes knew changes of the earlier incarnation.
         self.attached_core_forgets();
         self.asked_settle = replog::Position::default();
         self.leases.forget();
@@ -590,12 +603,12 @@ impl ClusterRouter {
         let away: Vec<NodeId> =
             self.peers.iter().filter(|(_, peer)| !peer.is_up).map(|(id, _)| *id).collect();
         away.into_iter().for_each(|id| self.expect_other_link(id));
-        // They hear of the new life, and are fed with what that writes.
+        // The others learn of the new incarnation, and receive its changes.
         self.was_member = false;
         self.request_all_again();
     }
 
-    /// All peers are told what this node is and asked for what it wants to hear, as if for the first time.
+    /// Sends all peers a hello with this node's requests, as for the first time.
     pub(super) fn request_all_again(&mut self) {
         self.peers.values_mut().for_each(|peer| peer.requested_scope = None);
         self.reported.clear();
@@ -605,21 +618,21 @@ impl ClusterRouter {
         self.config.own.role == crate::config::Role::Core
     }
 
-    /// What a member that is dead says of that life counts for nothing.
+    /// Returns whether an incarnation of a member is declared dead: its messages are ignored.
     pub(super) fn is_dead_incarnation(&self, writer: WriterId, incarnation: Incarnation) -> bool {
         self.peers
             .get(&NodeId(writer.0))
             .is_some_and(|peer| peer.dead.is_some_and(|dead| incarnation <= dead))
     }
 
-    /// Whether this core may let a node acknowledge.
+    /// Returns whether this core may grant a lease to a node.
     pub(super) fn may_be_granted(&self, id: NodeId) -> bool {
         let incarnation = self.peers.get(&id).and_then(|peer| peer.incarnation);
         self.meta.as_ref().is_none_or(|meta| meta.may_grant() && meta.may_be_granted(id, incarnation))
     }
 }
 
-/// Of what was wanted on a node that is dead: what sessions on its disk want.
+/// Returns the interest of a dead node that remains: that of the sessions on its disk.
 fn durable_interest(interest: Interest) -> Option<Interest> {
     match interest {
         Interest::Wants(wants) if wants.includes(Wants::STORED) => Some(Interest::Wants(Wants::STORED)),

@@ -1,4 +1,4 @@
-//! One node's part in its cluster.
+//! Cluster router: one node's part in its cluster.
 
 mod attach;
 mod clocks;
@@ -36,55 +36,56 @@ use crate::subacks::Subacks;
 use crate::wire::{self, PeerMessage};
 use crate::withdrawals::Withdrawals;
 
-/// What reaches a fabric from other threads of its node.
+/// Command from other threads of the node to its cluster router.
 #[derive(Debug)]
 pub enum RouterCommand {
-    /// A worker has something for other nodes.
+    /// A worker's messages for other nodes.
     Outbound(Outbound),
     /// The node's own routes have changed.
     RoutesChanged,
-    /// The owner asks another node's: [`ClusterRouter::poll_answered`] tells what came of it.
+    /// Question of the owner for another node's owner: [`ClusterRouter::poll_answered`] returns the outcome.
     Ask(Question),
-    /// The owner's answer to what [`ClusterRouter::poll_question`] told; `None`: there is none.
+    /// The owner's answer to a question of [`ClusterRouter::poll_question`]; `None` if there is none.
     Answer(Asker, Option<Bytes>),
-    /// The log of the node has something to say to its replica of the meta group.
+    /// Event of the node's log for its replica of the meta group.
     Log(MetaLogEvent),
-    /// An operator wants something to be agreed upon: [`ClusterRouter::poll_proposal`] tells what came of it.
+    /// Operator's proposal: [`ClusterRouter::poll_proposal`] returns the outcome.
     Proposal(ProposalId, Command),
-    /// The node is to be a member of its cluster no more: [`ClusterRouter::poll_proposal`] tells when it is none.
+    /// Leave the cluster: [`ClusterRouter::poll_proposal`] reports the end of the membership.
     Leave(ProposalId),
-    /// An operator knows where other nodes are.
+    /// Addresses of other nodes, from an operator.
     JoinAt(Vec<Box<str>>),
-    /// Replicants are to be spread evenly over the cores.
+    /// Spread the replicants evenly over the cores.
     Balance,
-    /// The owner's copy of the records is so far, and waits for what comes next: [`ClusterRouter::poll_delivery`].
+    /// Position of the owner's copy of the records, which waits for the next update: [`ClusterRouter::poll_delivery`].
     RecordsCopied(RecordsPosition),
-    /// The node is about to stop.
+    /// Prepare the end of the node.
     Resign,
 }
 
-/// Joins a node's workers to the other nodes: tells these what its clients want, sends them the messages that they want, and hands what comes
-/// from them to the workers.
+/// Connects a node's workers to the other nodes. It sends them this node's subscriptions and the messages that they
+/// want, and passes their messages to the workers.
 ///
-/// Its owner gives it letters, moves the bytes of its [`Mesh`], and calls [`Self::turn`] after any of it and when [`Self::timeout`] is due.
+/// Its owner gives it commands, moves the bytes of its [`Mesh`], and calls [`Self::turn`] after any of these and when
+/// [`Self::timeout`] is due.
 pub struct ClusterRouter {
     config: Config,
     own: NodeId,
     node: Arc<Node>,
     mesh: Mesh,
     peers: BTreeMap<NodeId, Peer>,
-    /// By their places.
+    /// Nodes by their index.
     nodes_by_index: Vec<NodeId>,
     replica: Replica<Interest>,
-    /// Writers whose changes this node tells other cores: itself and those that are attached to it.
+    /// Writers whose changes this node sends to other cores: itself and the nodes that are attached to it.
     branch: Vec<WriterId>,
-    /// The core that this replicant hears from.
+    /// Core that this replicant is attached to.
     attached: Option<NodeId>,
-    /// A replicant that has just become a member hears from whichever core it met first; then it takes its share.
+    /// Time of the first rebalancing: a new member is first attached to the core that it met first.
     rebalance_at: Option<Time>,
-    /// This node's changes up to here are known to that core.
+    /// Position of this node's changes that that core knows.
     core_knows: Position,
-    /// And up to here, as that core says, to all nodes of this replicant's region.
+    /// Position of this node's changes that all nodes of this replicant's region know, according to that core.
     region_knows: Position,
     withdrawals: Withdrawals,
     for_core: Subacks,
@@ -92,45 +93,46 @@ pub struct ClusterRouter {
     for_cluster: Subacks,
     /// Nodes that are linked and no members.
     pending_peers: BTreeMap<NodeId, membership::PendingPeer>,
-    /// Some peer is to be asked for what it has retained.
+    /// True when some peer must be asked for its retained messages.
     retained_missing: bool,
-    /// Places that nobody has any more.
+    /// Free indices, with the time since which they are free.
     retired: VecDeque<(Time, NodeIndex)>,
-    /// Where the members are agreed upon.
+    /// Meta group, if the cores agree on the members.
     meta: Option<Meta>,
-    /// The roster that the peers are of.
+    /// Index of the roster that the peers match.
     applied_roster: u64,
     proposals_refused: VecDeque<ProposalId>,
     grants: Option<Grants>,
     leases: Leases,
     clocks: Clocks,
-    /// How far this node is, as it last told the cores, and when.
+    /// Positions of this node that it last reported to the cores, and the time of the report.
     reported: leases::ReportedPositions,
     reported_at: Time,
-    /// When it last began to tell everything again.
+    /// Time of the start of the last full report.
     full_report_at: Time,
     asked_at: Time,
     leases_updated_at: Time,
     began: Time,
-    /// This core knows what others may have been told that it knows.
+    /// True when this core knows all changes that others may have been promised that it knows.
     is_informed: bool,
-    /// This life of the node is a member, as the roster that was followed last says.
+    /// True when this incarnation is a member in the last applied roster.
     was_member: bool,
-    /// Cores were asked to settle this node's changes up to here.
+    /// Position of this node's changes that cores were last asked to settle.
     asked_settle: Position,
-    /// The core that this replicant hears from was asked up to where its region knows them.
+    /// Position of this node's changes that this replicant's core was last asked about for the region.
     asked_region: Position,
     now: Time,
-    /// What the workers are to get at the end of the turn.
+    /// Deliveries for the workers at the end of the turn.
     inbound: Vec<Inbound>,
-    /// Credit of the messages that workers have, by the key of their batch; that of this turn's by worker.
+    /// Credits of messages that workers have, by the key of their batch; those of this turn by worker.
     credits: slab::Slab<Vec<(NodeId, Credit)>>,
     open_credits: Vec<Vec<(NodeId, Credit)>>,
-    /// Writers are still being forgotten.
+    /// True while entries of writers are being forgotten.
     is_forgetting: bool,
-    /// What this node's sessions from earlier lives want is among its changes: it says hello from then on.
+    /// True once the interest of this node's sessions from earlier incarnations is among its changes: it sends hellos
+    /// from then on.
     has_begun: bool,
-    /// This node's questions that wait, and what came of others; questions of peers that the owner has not seen.
+    /// Waiting questions of this node, answers to its questions, and peers' questions for the owner.
     waiting: Waiting,
     answered: VecDeque<(u64, Result<Bytes, Unanswered>)>,
     received_questions: VecDeque<ReceivedQuestion>,
@@ -139,36 +141,38 @@ pub struct ClusterRouter {
     event_log: event_log::EventLog,
 }
 
-/// What a fabric has done since it began.
+/// Counters of a cluster router since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Changes of routes taken in from other nodes.
+    /// Changes of routes received from other nodes.
     pub routes_applied: u64,
-    /// Routes of other nodes that found no place in the index, or were no filters.
+    /// Routes of other nodes that the index had no room for, or that were no valid filters.
     pub routes_refused: u64,
-    /// Messages of QoS 0 that found no place on the way to another node.
+    /// Messages of QoS 0 that a link had no room for.
     pub dropped_qos0: u64,
-    /// Messages of QoS 1 and 2 for nodes that are cut off that found no place.
+    /// Messages of QoS 1 and 2 for unreachable nodes that found no room.
     pub dropped_suspect: u64,
-    /// Messages of QoS 1 and 2 that found no place and were refused to their publishers.
+    /// Messages of QoS 1 and 2 that found no room and were refused to their publishers.
     pub refused: u64,
-    /// SUBACKs that left, or connections that were closed, because others did not hear of the subscription in time.
+    /// SUBACKs that were sent, or connections that were closed, because others did not learn of the subscription in
+    /// time.
     pub subacks_overdue: u64,
-    /// Copies of retained messages that found too much on the way to another node: they are sent later.
+    /// Copies of retained messages that were deferred because too much waited for the other node.
     pub copies_deferred: u64,
-    /// Times that peers were asked for what they have retained, as there had been no room for it here.
+    /// Times that peers were asked for their retained messages after this node had had no room for them.
     pub copies_requested: u64,
-    /// Words that this core has handed on between nodes that do not reach each other.
+    /// Messages that this core has relayed between nodes that do not reach each other.
     pub relayed: u64,
-    /// Bytes of peers that were no words.
+    /// Invalid messages of peers.
     pub malformed: u64,
-    /// Questions to other nodes, for operators, and those that got no answer.
+    /// Operators' questions to other nodes, and those without an answer.
     pub requests_sent: u64,
     pub requests_unanswered: u64,
-    /// Questions of other nodes, and those that found too many before them, or no place for their answers.
+    /// Questions of other nodes, and those refused because there were too many, or without room for their answers.
     pub requests_received: u64,
     pub requests_refused: u64,
-    /// Bytes of frames to nodes of other regions before they were packed, and after; both count those that were not worth it.
+    /// Bytes of frames to nodes of other regions before packing, and after; both count frames that were not worth
+    /// packing.
     pub packed_before: u64,
     pub packed_after: u64,
 }
@@ -180,11 +184,11 @@ impl Counters {
     }
 }
 
-/// Entries of the dead that are forgotten in one turn.
+/// Maximum entries of dead incarnations that are forgotten in one turn.
 const FORGET_AT_ONCE: usize = 1000;
 
 impl ClusterRouter {
-    /// `mesh` has no peers yet; `hash_seed` is the node's secret.
+    /// Creates a router. `mesh` has no peers yet; `hash_seed` is the node's secret.
     pub fn new(now: Time, config: Config, node: Arc<Node>, mut mesh: Mesh, hash_seed: u64) -> Self {
         let own = NodeId::of_name(&config.own.name);
         let mut peers = BTreeMap::new();
@@ -192,7 +196,7 @@ impl ClusterRouter {
         for info in &config.others {
             let id = NodeId::of_name(&info.name);
             mesh.add_peer(now, &info.name, &info.address);
-            // It has not been heard of yet.
+            // The other node is unreachable until its link comes up.
             node.routes.set_reachable(NodeIndex(nodes_by_index.len() as u16), false);
             peers.insert(id, Peer::new(info.clone(), NodeIndex(nodes_by_index.len() as u16)));
             nodes_by_index.push(id);
@@ -261,7 +265,7 @@ impl ClusterRouter {
         &mut self.mesh
     }
 
-    /// Whose place that is.
+    /// Returns the node with this index.
     pub fn node_at(&self, index: NodeIndex) -> Option<NodeId> {
         self.nodes_by_index.get(usize::from(index.0)).copied()
     }
@@ -287,7 +291,7 @@ impl ClusterRouter {
         }
     }
 
-    /// Deals with what has come, and leaves behind what the mesh has to write.
+    /// Handles all input, and leaves the output in the mesh.
     pub fn turn(&mut self, now: Time) {
         self.now = now;
         self.mesh.handle_timeout(now);
@@ -309,8 +313,8 @@ impl ClusterRouter {
                 MeshEvent::UnauthenticatedLimit { address, closed } => {
                     tracing::warn!(
                         %address, closed,
-                        "too many connect to the port for other nodes and do not say who they are, most from this address: connections are \
-                         closed to make room. See to it that only nodes reach that port"
+                        "too many connections to the cluster port do not identify themselves, most from this address: connections are \
+                         closed to make room. Make sure that only nodes can reach that port"
                     );
                 }
                 MeshEvent::Introduced { name, descriptor, address } => {
@@ -336,7 +340,7 @@ impl ClusterRouter {
         self.send_inbound();
     }
 
-    /// When [`Self::turn`] is due at the latest.
+    /// Returns the time by which [`Self::turn`] is due.
     pub fn timeout(&self) -> Time {
         let feeds = self.feeds_due();
         let subacks = [&self.for_core, &self.for_region, &self.for_cluster];
@@ -364,7 +368,7 @@ impl ClusterRouter {
                     tracing::info!(
                         node = &*peer.info.name,
                         messages = std::mem::take(&mut peer.turned_away),
-                        "the node is reachable again; messages were turned away meanwhile because its buffer was full"
+                        "the node is reachable again; messages were dropped meanwhile because its buffer was full"
                     );
                 }
                 self.unjoined_peers.joined(&peer.info.name, &peer.info.address);
@@ -372,11 +376,11 @@ impl ClusterRouter {
                 let features = self.mesh.peer(id).map_or(0, |peer| peer.features);
                 let is_far = peer.info.region != self.config.own.region;
                 peer.packs = self.config.packs && is_far && features & PACKS != 0;
-                // It may have missed, or forgotten, what it was told.
+                // The peer may have missed, or forgotten, the reports.
                 self.reported.clear();
                 self.asked_settle = Position::default();
                 self.asked_region = Position::default();
-                // A node without a lease asks at once, not when it would have asked again.
+                // A node without a lease asks at once, not at its next interval.
                 self.asked_at = Time::default();
                 self.clocks.link_up(now, id);
                 self.replica.set_suspect(WriterId(id.0), false);
@@ -394,7 +398,8 @@ impl ClusterRouter {
                 self.replica.set_suspect(WriterId(id.0), true);
                 self.node.routes.set_reachable(peer.index, false);
                 self.give_up_copies();
-                // Publishers wait until a majority of cores has answered since: this node may be the one that is cut off.
+                // Publishers wait until a majority of cores has answered since: this node may be the one that is cut
+                // off.
                 self.asked_at = Time::default();
                 self.settle_suspects(now);
                 self.drop_questions(id);
@@ -421,16 +426,16 @@ impl ClusterRouter {
                 self.clear_backlog(id);
                 self.drop_questions(id);
             }
-            // The life that others have told of is one of the process that the link is about already.
+            // The incarnation that others reported is the process that the link belongs to already.
             Event::Continued => {
                 peer.goes_on();
                 self.confirm_member_incarnation(id);
             }
             Event::Acknowledged { lane, next } if lane == Lane::ROUTES => self.delta_arrived(id, next),
-            // Messages are answered by their receiver; what else there is needs no answer.
+            // Messages are answered by their receiver; other frames need no answer.
             Event::Acknowledged { .. } | Event::Silent { .. } => {}
             Event::Received { lane, number, frame, credit } => {
-                // What cannot be unpacked is no frame to whoever reads it, either.
+                // An invalid packed frame is passed on as it is, and is invalid for its reader, too.
                 let frame = match frame.first() {
                     Some(0) => packing::unpack(&frame).unwrap_or(frame),
                     _ => frame,
@@ -451,7 +456,7 @@ impl ClusterRouter {
         match message {
             PeerMessage::Hello(hello) => self.hello(from, hello),
             PeerMessage::Delta { number, delta } => self.delta(now, from, number, delta),
-            // What was not agreed upon is no word.
+            // A message that needs a missing feature is invalid.
             PeerMessage::Brief(_) if !self.can(from, BRIEF) => self.counters.malformed += 1,
             PeerMessage::Applied(vector) | PeerMessage::Brief(vector) => {
                 if let Some(grants) = &mut self.grants {
@@ -495,18 +500,18 @@ impl ClusterRouter {
         }
     }
 
-    /// Whether both this node and a peer can do something.
+    /// Returns whether both this node and a peer have a feature.
     fn can(&self, peer: NodeId, feature: u64) -> bool {
         self.mesh.peer(peer).is_some_and(|peer| peer.features & feature != 0)
     }
 
-    /// A word that is not worth a buffer: what it says is said again.
+    /// Sends a message that is not buffered if the link has no room: its content is repeated.
     fn send_message(&mut self, now: Time, to: NodeId, lane: Lane, message: &PeerMessage<'_>) -> bool {
         let frame = self.packed(to, message.encode().into());
         self.mesh.send(now, to, lane, frame).is_ok()
     }
 
-    /// A frame as it goes to a peer.
+    /// Returns a frame as it is sent to a peer.
     fn packed(&mut self, to: NodeId, frame: Bytes) -> Bytes {
         if self.peers.get(&to).is_none_or(|peer| !peer.packs) {
             return frame;
@@ -516,22 +521,22 @@ impl ClusterRouter {
         packed.unwrap_or(frame)
     }
 
-    /// Entries of writers that began a new life.
+    /// Forgets entries of writers that have started a new incarnation.
     fn forget_dead_entries(&mut self) {
         let (peers, node) = (&self.peers, &self.node);
-        // What its durable sessions want holds until they are known to want it still.
+        // The interest of its durable sessions stays until its new incarnation has reported all of it.
         let is_complete = |writer: WriterId, now: Option<(Incarnation, Position)>| {
             let Some((peer, now)) = peers.get(&NodeId(writer.0)).zip(now) else { return true };
             peer.began_at.is_some_and(|began| began.0 == now.0 && began.1 <= now.1)
                 || mutated(Mutation::ForgetEarly)
         };
         self.is_forgetting = self.replica.forget_some(FORGET_AT_ONCE, is_complete, |change| {
-            // It is wanted no more, for which there is always room.
+            // A withdrawn interest always has room.
             routes::put_route(node, peers, &change);
         });
     }
 
-    /// Workers get what there is for them.
+    /// Passes the deliveries to the workers.
     fn send_inbound(&mut self) {
         for (worker, inbound) in self.inbound.iter_mut().enumerate() {
             if inbound.is_empty() {

@@ -11,12 +11,12 @@ use crate::questions::{
 use crate::wire::PeerMessage;
 
 impl ClusterRouter {
-    /// A question of another node, for this one's owner.
+    /// Returns a question of another node for this one's owner.
     pub fn poll_question(&mut self) -> Option<ReceivedQuestion> {
         self.received_questions.pop_front()
     }
 
-    /// What came of a question of this node, by its key.
+    /// Returns the outcome of a question of this node, with its key.
     pub fn poll_answered(&mut self) -> Option<(u64, Result<Bytes, Unanswered>)> {
         self.answered.pop_front()
     }
@@ -50,7 +50,7 @@ impl ClusterRouter {
         Ok(())
     }
 
-    /// A peer asks.
+    /// Handles a peer's question.
     pub(super) fn question_received(&mut self, now: Time, from: NodeId, number: u64, question: &[u8]) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         if peer.answering >= ANSWERING_MAX || question.len() > QUESTION_MAX {
@@ -71,7 +71,7 @@ impl ClusterRouter {
         self.received_questions.push_back(ReceivedQuestion { asker, name: peer.info.name.clone(), bytes });
     }
 
-    /// This node's owner answers a peer; `None`: it does not.
+    /// Sends the owner's answer to a peer; `None` if there is none.
     pub(super) fn answer(&mut self, now: Time, to: Asker, answer: Option<&[u8]>) {
         let Asker { node, link_epoch, number } = to;
         let Some(peer) = self.peers.get_mut(&node).filter(|peer| peer.link_epoch == link_epoch) else {
@@ -102,12 +102,12 @@ impl ClusterRouter {
             }
         };
         if !is_said {
-            // The link is full: whoever asked gives up in time.
+            // The link has no room: the node that asked gives up in time.
             self.counters.requests_refused += 1;
         }
     }
 
-    /// A part of an answer came.
+    /// Handles a part of an answer.
     pub(super) fn answer_came(&mut self, from: NodeId, number: u64, part: Part, bytes: &[u8]) {
         match self.waiting.part(from, number, part, bytes) {
             Some(Ok(answer)) => self.answered.push_back((number, Ok(answer))),
@@ -116,7 +116,7 @@ impl ClusterRouter {
         }
     }
 
-    /// A peer is cut off, or has begun anew: its answers will not come.
+    /// Drops the questions to a peer whose link is down, or that has restarted: their answers will not arrive.
     pub(super) fn drop_questions(&mut self, id: NodeId) {
         for key in self.waiting.lost(id) {
             self.unanswered(key, Unanswered::Down);

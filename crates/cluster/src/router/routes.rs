@@ -1,4 +1,4 @@
-//! What this node's clients want, told to others, and what theirs want, heard from them.
+//! Routes: the interest of this node's clients is sent to the other nodes, and theirs is received.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,24 +19,25 @@ use crate::packing;
 use crate::peer::{Fed, Peer};
 use crate::wire::{FeedScope, Hello, PeerMessage};
 
-/// Before the name of a shared group; no Topic Filter of a route begins so.
+/// Prefix of the key of a shared group; no Topic Filter of a route begins with it.
 const GROUP: &str = "$share/";
-/// What a dead core has said last has been told to all cores after this.
+/// Time after which the last reports of a dead core have reached all cores.
 const DEAD_CORE_SETTLE_TIME: Duration = Duration::from_secs(60);
 
-/// Another node's change of its routes, for the index. False when that has no room for it, or it is about no filter. How many wildcards a
-/// filter has is no reason: it was granted. While there is no room for one, this node is not fresh, see [`broker::Routes::unrouted`].
+/// Applies another node's change of a route to the index. Returns false when the index has no room for it, or the key
+/// is no valid filter. The number of wildcards is no reason, because the subscription was granted. While there is no
+/// room for a route, this node is not fresh, see [`broker::Routes::unrouted`].
 pub(super) fn put_route(
     node: &Arc<Node>,
     peers: &BTreeMap<NodeId, Peer>,
     change: &Change<'_, Interest>,
 ) -> bool {
-    // A node that is no peer here.
+    // The writer is no peer here.
     let Some(peer) = peers.get(&NodeId(change.writer.0)) else { return true };
     put(node, peer.index, change.key, change.value.copied())
 }
 
-/// Another node wants this of a key now.
+/// Sets the present interest of another node in a key.
 pub(super) fn put(node: &Arc<Node>, index: NodeIndex, key: &[u8], interest: Option<Interest>) -> bool {
     let Ok(text) = std::str::from_utf8(key) else { return false };
     if text.starts_with(GROUP) {
@@ -59,7 +60,7 @@ pub(super) fn put(node: &Arc<Node>, index: NodeIndex, key: &[u8], interest: Opti
 }
 
 impl ClusterRouter {
-    /// Takes up what has changed on this node.
+    /// Applies the changes on this node.
     pub(super) fn routes_changed(&mut self) {
         let own = WriterId(self.own.0);
         for change in self.node.routes.take_changes() {
@@ -69,7 +70,7 @@ impl ClusterRouter {
                         && self.withdrawals.put_off(self.now, self.config.qos0_linger, &filter) => {}
                 RouteChange::Filter { filter, wants, is_added } => {
                     self.filter_changed(&filter, wants, is_added);
-                    // Nobody comes back for a filter of which no session is left.
+                    // No session is left that could return for the filter.
                     if wants == Wants::STORED && !is_added && self.withdrawals.contains(&filter) {
                         self.filter_changed(&filter, Wants::QOS0, false);
                     }
@@ -82,8 +83,8 @@ impl ClusterRouter {
         }
     }
 
-    /// Whether a durable session is still subscribed to a filter. UNSUBSCRIBE and the end of the session leave none, so a client cannot make
-    /// other nodes keep more filters than it may have.
+    /// Returns whether a durable session is still subscribed to a filter. UNSUBSCRIBE and the end of the session leave
+    /// none. So a client cannot make other nodes keep more filters than it may have.
     fn may_return(&self, filter: &str) -> bool {
         TopicFilter::parse(filter).is_ok_and(|filter| self.node.routes.is_wanted(filter, Wants::STORED))
     }
@@ -101,19 +102,19 @@ impl ClusterRouter {
         self.replica.set(own, filter.as_bytes(), interest);
     }
 
-    /// Withdraws QoS 0 interest of durable sessions that did not come back in time.
+    /// Withdraws QoS 0 interest of durable sessions that did not return in time.
     pub(super) fn withdraw(&mut self, now: Time) {
         while let Some(filter) = self.withdrawals.pop_due(now) {
             self.filter_changed(&filter, Wants::QOS0, false);
         }
     }
 
-    /// This node's own last change.
+    /// Returns the position of this node's own last change.
     pub(super) fn own_position(&self) -> Position {
         self.replica.position(WriterId(self.own.0)).unwrap_or_default()
     }
 
-    /// SUBSCRIBEs whose filters are among the changes taken up.
+    /// Handles SUBSCRIBEs whose filters are among the applied changes.
     pub(super) fn announced(&mut self, now: Time, announces: &[Announce]) {
         let position = self.own_position();
         let deadline = now.after(self.config.suback_timeout);
@@ -135,7 +136,7 @@ impl ClusterRouter {
         }
     }
 
-    /// SUBACKs leave whose subscriptions are known, or whose time is over.
+    /// Sends SUBACKs whose subscriptions are known, or whose time is over.
     pub(super) fn release_subacks(&mut self, now: Time) {
         while let Some((connection, ticket)) = self.for_core.pop_known(self.core_knows) {
             self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
@@ -152,12 +153,12 @@ impl ClusterRouter {
                 self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
             }
         }
-        // A client that asked for no more than the core hears when there is none that this node takes part alone.
+        // A client that needs only the core learns at the time-out that this node is alone.
         while let Some((connection, ticket)) = self.for_core.pop_overdue(now) {
             self.counters.subacks_overdue += 1;
             self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
         }
-        // Where the setting is that nodes serve alone, their clients may subscribe.
+        // With the setting to serve alone, clients may subscribe.
         let serves_alone = self.config.without_quorum == WithoutQuorum::Serve;
         while let Some((connection, ticket)) = self.for_region.pop_overdue(now) {
             self.counters.subacks_overdue += 1;
@@ -169,20 +170,21 @@ impl ClusterRouter {
         }
     }
 
-    /// What this node hears from a peer, as things are.
+    /// Returns the scope that this node needs from a peer in the present situation.
     pub(super) fn wants_from(&self, id: NodeId, peer: &Peer) -> FeedScope {
         match (self.config.own.role, peer.info.role) {
             (Role::Core, Role::Core) if self.reads_for_others(id) => FeedScope::All,
             (Role::Core, Role::Core) => FeedScope::Branch,
-            // A replicant is heard by the core that it hears from.
+            // A replicant sends its changes to the core that it is attached to.
             (Role::Core, Role::Replicant) if peer.feed_scope == FeedScope::All => FeedScope::Branch,
             (Role::Replicant, Role::Core) if self.attached == Some(id) => FeedScope::All,
             (Role::Core | Role::Replicant, _) => FeedScope::Nothing,
         }
     }
 
-    /// While a core is cut off from this one, another may hear of it, or have heard: nobody knows which. What a dead one has said last has been told when it was dead
-    /// for a while.
+    /// Returns whether this core reads changes of unreachable nodes from a peer. While a core is cut off from this one,
+    /// another core may know its changes: it is unknown which. The last changes of a dead one have reached all cores
+    /// after a while.
     fn reads_for_others(&self, id: NodeId) -> bool {
         let cores = || self.peers.iter().filter(|(_, peer)| peer.is_core());
         let is_reported = |peer: &Peer| {
@@ -194,7 +196,7 @@ impl ClusterRouter {
         is_cut_off && (!mutated(Mutation::AskOneCore) || is_first())
     }
 
-    /// Tells a peer of which writers this node is to hear from it, and how far it is with them.
+    /// Sends a peer the scope that this node requests, and its positions.
     pub(super) fn send_hello(&mut self, now: Time, id: NodeId) {
         let Some(peer) = self.peers.get(&id) else { return };
         if mutated(Mutation::ForgetHello) && peer.link_epoch > 0 {
@@ -214,7 +216,7 @@ impl ClusterRouter {
             number: peer.hello.wrapping_add(1),
             load: load as u32,
             incarnation: self.config.incarnation,
-            // How far this node itself is, in any case.
+            // The positions always include this node's own.
             vector: self
                 .replica
                 .vector()
@@ -230,14 +232,14 @@ impl ClusterRouter {
         let is_said = self.send_message(now, id, Lane::ROUTES, &PeerMessage::Hello(hello));
         let Some(peer) = self.peers.get_mut(&id) else { return };
         if !is_said {
-            peer.requested_scope = None; // It is asked again when there is room.
+            peer.requested_scope = None; // The hello is repeated when there is room.
             return;
         }
         peer.hello = peer.hello.wrapping_add(1);
         peer.requested_scope = Some(feed_scope);
         peer.later = later;
         self.replica.lost(source);
-        // A core that hears of this life only now has not understood what it was to settle.
+        // A core that learns of this incarnation only now has ignored the request to settle.
         self.asked_settle = Position::default();
     }
 
@@ -260,13 +262,14 @@ impl ClusterRouter {
                 vector.iter().map(|(writer, incarnation, position)| (*writer, (*incarnation, *position)));
             peer.knew.get_or_insert_with(|| known.collect());
         }
-        // Perhaps all that it began with is known already.
+        // Perhaps all initial changes are known already.
         self.is_forgetting = true;
         let own = (WriterId(self.own.0), self.config.incarnation);
         let known = vector.iter().copied().find(|(writer, incarnation, _)| (*writer, *incarnation) == own);
         (peer.feed_scope, peer.scope_from_hello, peer.load) = (feed_scope, number, load);
         let is_relevant = feed_scope != FeedScope::Nothing;
-        // What one of the two has retained while the other was not there. Whoever hears of routes from another node gets all from there.
+        // These are retained messages of times when the two did not reach each other. A node that gets its routes from
+        // another node gets all retained messages there.
         let copies = if is_relevant { Copies::All } else { Copies::Own(from.0 as u8) };
         if peer.copies < Some(copies) && !mutated(Mutation::ForgetCopies) {
             peer.copies = Some(copies);
@@ -277,7 +280,7 @@ impl ClusterRouter {
         peer.is_copied = false;
         peer.feed =
             (feed_scope != FeedScope::Nothing).then(|| Feed::new(self.config.batching.clone(), vector));
-        // What it has heard already, perhaps from another, it hears no more.
+        // The peer skips changes that this node has, perhaps from another node.
         if self.attached == Some(from)
             && let Some((.., position)) = known
         {
@@ -294,10 +297,12 @@ impl ClusterRouter {
         };
         let is_copy = delta.copy != CopyPart::No;
         let (writer, incarnation) = (delta.writer, delta.incarnation);
-        // Another life than this node knows may be one of long ago, when a third node had it: the link has kept that since. The feed that follows says which one goes on.
+        // An unknown incarnation may be an old one that a third node had, kept by the link since. The feed that follows
+        // shows which one runs.
         let is_old_news =
             is_past && writer.0 != from.0 && self.replica.incarnation(writer) != Some(incarnation);
-        // Of a feed that is no more a copy comes again. Of what else it says the sender takes the link's acknowledgement for an answer.
+        // After the end of a feed a copy is sent again. For other deltas the sender takes the link's acknowledgement as
+        // an answer.
         if is_past && is_copy || is_old_news || self.is_dead_incarnation(writer, incarnation) {
             return;
         }
@@ -313,7 +318,7 @@ impl ClusterRouter {
             Ok(_) => {
                 self.is_forgetting = true;
                 self.expect_restart(writer);
-                // Its parts may have been refused for the copy of another: whoever writes hears how far this node is.
+                // Parts may have been refused during another copy: the writer gets this node's position.
                 if ends_own_copy {
                     self.send_hello(now, from);
                 }
@@ -330,8 +335,8 @@ impl ClusterRouter {
         }
     }
 
-    /// A node that is there, in the life that the cores agree on, knows best that one with a greater number is over of which others have told. Where it may be that
-    /// which is there now, the link finds out first.
+    /// Notes that a reachable node with the agreed incarnation knows best that a greater one reported by others is
+    /// over. If the greater one may be running now, the link finds out first.
     pub(super) fn confirm_member_incarnation(&mut self, id: NodeId) {
         let Some(peer) = self.peers.get(&id) else { return };
         let (Some(member_incarnation), true) = (peer.member, peer.member == peer.incarnation) else { return };
@@ -340,14 +345,15 @@ impl ClusterRouter {
             peer.ahead.is_none() && peer.dead.is_none() && !mutated(Mutation::RememberIncarnations);
         if is_known && self.replica.discard_later(writer, member_incarnation) {
             self.forget_incarnations(writer);
-            // What others have told of the one that goes on was refused.
+            // Changes that others sent of the one that continues were refused.
             self.request_all_again();
         }
     }
 
-    /// A peer tells of the life of a node that the cores agree on, and this node has heard of one with a greater number. That joins next, or it is over and whoever told of
-    /// it had not heard so, as a core that was cut off or stood still. A feed tells of a smaller number than its reader has named only when the greater one is over, as
-    /// its sender knows, or when it is about the sender.
+    /// Discards a greater incarnation of a node, when a peer sends changes of the agreed one. The greater one either
+    /// joins next, or it is over and the node that reported it did not know, such as a core that was cut off or
+    /// suspended. A feed sends a smaller number than its reader has named in two cases only: the greater incarnation is
+    /// over, as its sender knows, or the feed is about the sender itself.
     fn discard_greater_incarnation(
         &mut self,
         now: Time,
@@ -360,18 +366,18 @@ impl ClusterRouter {
         }
         self.replica.discard_later(writer, member_incarnation);
         self.forget_incarnations(writer);
-        // What others have told of the one that goes on was refused, too.
+        // Changes that others sent of the one that continues were refused, too.
         self.request_all_again();
     }
 
-    /// A copy whose source is cut off keeps nobody out.
+    /// Stops copies from unreachable sources from blocking other sources.
     pub(super) fn give_up_copies(&mut self) {
         for peer in self.peers.values().filter(|peer| !peer.is_up) {
             self.replica.source_down(source_of(peer));
         }
     }
 
-    /// Peers whose words found no place while another's copy came are asked again.
+    /// Sends a new hello to peers whose deltas were refused during another copy.
     pub(super) fn request_refused(&mut self) {
         while let Some(source) = self.replica.poll_refused_source() {
             if let Some(peer) = self.peers.values_mut().find(|peer| source_of(peer) == source) {
@@ -380,7 +386,7 @@ impl ClusterRouter {
         }
     }
 
-    /// Sends peers what they have asked for and not heard.
+    /// Sends peers the changes that they have requested and lack.
     pub(super) fn feed_peers(&mut self, now: Time) {
         self.update_branch();
         let own = WriterId(self.own.0);
@@ -413,7 +419,7 @@ impl ClusterRouter {
         }
     }
 
-    /// When a feed has something to send at the latest.
+    /// Returns the time by which a feed has something to send.
     pub(super) fn feeds_due(&self) -> Time {
         let due = self.peers.iter().filter_map(|(id, peer)| {
             peer.feed.as_ref()?.next_due(&self.replica, wanted_by(*id, peer.feed_scope, &self.branch))
@@ -421,7 +427,7 @@ impl ClusterRouter {
         due.min().map_or(Time::NEVER, Time)
     }
 
-    /// A peer has deltas: those up to a number have arrived, and were dealt with as they did.
+    /// Handles an acknowledgement: a peer has received and applied the deltas up to a number.
     pub(super) fn delta_arrived(&mut self, id: NodeId, next: u64) {
         let is_core = self.attached == Some(id);
         let Some(peer) = self.peers.get_mut(&id) else { return };
@@ -435,8 +441,8 @@ impl ClusterRouter {
         }
     }
 
-    /// Another node may be attached to this one, or one no more. Of a replicant that is away all cores tell that know of it: the core that it was attached to may have
-    /// forgotten it.
+    /// Updates the writers whose changes this node sends to other cores, after a node was attached or detached. The
+    /// changes of an unreachable replicant are sent by all cores that know them: its own core may have forgotten it.
     fn update_branch(&mut self) {
         let forwards_absent = self.config.own.role == Role::Core && !mutated(Mutation::ForgetAway);
         let is_forwarded = |peer: &Peer| peer.feed_scope == FeedScope::All || forwards_absent && !peer.is_up;
@@ -450,7 +456,7 @@ impl ClusterRouter {
     }
 }
 
-/// Whether a peer hears of a writer from this node.
+/// Returns whether a peer gets a writer's changes from this node.
 fn wanted_by(peer: NodeId, feed_scope: FeedScope, branch: &[WriterId]) -> impl Fn(WriterId) -> bool {
     move |writer| match feed_scope {
         FeedScope::Nothing => false,
@@ -459,7 +465,7 @@ fn wanted_by(peer: NodeId, feed_scope: FeedScope, branch: &[WriterId]) -> impl F
     }
 }
 
-/// What a peer feeds upon one hello.
+/// Returns the source of a peer's feed for one hello.
 pub(super) fn source_of(peer: &Peer) -> SourceId {
     SourceId(u64::from(peer.index.0) << 32 | u64::from(peer.hello))
 }

@@ -1,4 +1,4 @@
-//! Who was met or sought and is not joined, and why: for those who look at a node.
+//! Nodes that were met or looked for and are not joined, with the reason, for operators.
 
 use std::time::Duration;
 
@@ -7,31 +7,32 @@ use link::{NodeId, Time};
 use super::ClusterRouter;
 use crate::view::NotJoined;
 
-/// Of whom it is remembered, in all and at one address, where a stranger may make up names; the one that was heard of longest ago gives way.
+/// Maximum number of entries, in all and with names at one address, where an unknown node may make up names. The oldest
+/// entry is replaced.
 const UNJOINED_MAX: usize = 32;
 const UNJOINED_PER_ADDRESS: usize = 8;
-/// Without news of it, it is forgotten.
+/// Time without news after which an entry is removed.
 const FORGOTTEN: Duration = Duration::from_secs(180);
-/// A node that is to connect to this one and does not is told of after this, and again.
+/// Time after which a node that must connect to this one and does not is reported, and reported again.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Of an address where this node has looked for others before it was joined to all of them.
-const SPARE: &str = "Nobody was met there, and this node is joined to all members: start the node that is to be there, or take the address out of \
+/// Reason for an address at which this node looked for others before it was joined to all of them.
+const SPARE: &str = "Nobody was met there, and this node is joined to all members: start the node that is to be there, or remove the address from \
                      cluster.join";
 
-/// Nodes, and what is none, that this one is not joined to.
+/// Nodes, and other servers, that this node is not joined to.
 #[derive(Debug, Default)]
 pub(super) struct UnjoinedPeers {
     entries: Vec<Entry>,
-    /// Those who are to connect were looked at last.
+    /// Time of the last check of nodes that must connect to this one.
     looked: Time,
 }
 
 #[derive(Debug)]
 struct Entry {
-    /// Where it is dialed, or the host that it comes from.
+    /// Address that is dialed, or host that it comes from.
     address: Box<str>,
-    /// As it says, where it has said one.
+    /// Name that it has announced, if any.
     name: Option<Box<str>>,
     reason: Box<str>,
     at: Time,
@@ -39,7 +40,7 @@ struct Entry {
 }
 
 impl UnjoinedPeers {
-    /// It is not joined, for this reason now.
+    /// Notes that a node is not joined, with the present reason.
     pub fn note(&mut self, now: Time, address: &str, name: Option<&str>, reason: &str) {
         let is_it = |entry: &&mut Entry| *entry.address == *address && entry.name.as_deref() == name;
         if let Some(entry) = self.entries.iter_mut().find(is_it) {
@@ -61,7 +62,7 @@ impl UnjoinedPeers {
         self.entries.push(Entry { address, name, reason, at: now, count: 1 });
     }
 
-    /// The node of this name, which is reached there, is joined now, or is to be, or is no member any more.
+    /// Removes the node of this name and address: it is joined, will be joined, or is no member any more.
     pub fn joined(&mut self, name: &str, address: &str) {
         self.entries.retain(|entry| match &entry.name {
             Some(known) => **known != *name,
@@ -69,18 +70,18 @@ impl UnjoinedPeers {
         });
     }
 
-    /// Somebody who knows the secret was found there.
+    /// Notes that a node with the secret was found at an address.
     pub fn found(&mut self, address: &str) {
         self.entries.retain(|entry| entry.name.is_some() || *entry.address != *address);
     }
 
-    /// Whether the same is known of the same place with a name.
+    /// Returns whether an entry with a name has the same address and reason.
     fn is_named(&self, nameless: &Entry) -> bool {
         let is_same = |it: &Entry| *it.address == *nameless.address && *it.reason == *nameless.reason;
         self.entries.iter().any(|entry| entry.name.is_some() && is_same(entry))
     }
 
-    /// Whether somebody there is not joined who was found by the address alone.
+    /// Returns whether an unjoined node has an entry for this discovery address.
     fn has(&self, address: &str) -> bool {
         self.entries.iter().any(|entry| entry.name.is_none() && *entry.address == *address)
     }
@@ -95,7 +96,7 @@ impl UnjoinedPeers {
     }
 }
 
-/// What the log has of it. `is_transient`: nobody has to do anything.
+/// Logs an entry. `is_transient`: no action is needed.
 pub(super) fn log(address: &str, name: Option<&str>, reason: &str, suppressed: u64, is_transient: bool) {
     if is_transient {
         tracing::info!(address, name, suppressed, "not joined yet: {reason}");
@@ -105,7 +106,8 @@ pub(super) fn log(address: &str, name: Option<&str>, reason: &str, suppressed: u
 }
 
 impl ClusterRouter {
-    /// Of two nodes one dials. The other one is not told when it cannot be reached: it sees that nobody comes.
+    /// Reports nodes that must connect to this one and do not. Of two nodes only one dials, so the other one gets no
+    /// error when the first cannot be reached.
     pub(super) fn report_absent(&mut self, now: Time) {
         if !self.unjoined_peers.expire(now) {
             return;
@@ -118,19 +120,20 @@ impl ClusterRouter {
         let absent: Vec<(Box<str>, Box<str>)> =
             absent.map(|peer| (peer.name.into(), peer.address.into())).collect();
         let reason = format!(
-            "of these two it is the other node that connects, and it does not: check that it runs, and that it reaches this node at {} (cluster.advertise, \
+            "the other one of the two nodes must connect, and it does not: check that it runs, and that it reaches this node at {} (cluster.advertise, \
              or cluster.listen, of this node); its log and its `meridian ctl cluster` say why",
             self.config.own.address
         );
         absent.iter().for_each(|(name, address)| self.mesh.report_problem(now, name, address, &reason));
     }
 
-    /// Whether the cores agree that a member is dead, and nothing is heard of it.
+    /// Returns whether the cores agree that an unreachable member is dead.
     pub(super) fn is_known_dead(&self, id: NodeId) -> bool {
         self.peers.get(&id).is_some_and(|peer| peer.dead.is_some() && !peer.is_up)
     }
 
-    /// By address. Whoever is dead is so for the members, and for nobody else. Where nobody was met though all are there, nobody is missed.
+    /// Returns the entries by address. A member that is declared dead is omitted, as is an address without a node when
+    /// all members are joined.
     pub(super) fn not_joined(&self, now: Time) -> Vec<NotJoined> {
         let are_all_up = self.is_member() && self.peers.values().all(|peer| peer.is_up);
         let is_spare = |entry: &Entry| {
@@ -143,7 +146,7 @@ impl ClusterRouter {
         };
         let entries = self.unjoined_peers.entries.iter();
         let entries = entries.filter(|it| it.name.as_deref().is_none_or(|name| !is_dead(name, &it.address)));
-        // Whoever refuses this node where it is sought refuses it also where it is known by its name.
+        // A node that refuses this one at a discovery address also refuses it under its name.
         let entries = entries.filter(|it| it.name.is_some() || !self.unjoined_peers.is_named(it));
         let mut all: Vec<NotJoined> = entries
             .map(|entry| NotJoined {
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_there_once_with_what_was_wrong_last_until_it_is_joined() {
+    fn each_unjoined_node_has_one_entry_with_its_last_problem_until_it_is_joined() {
         let mut unjoined_peers = UnjoinedPeers::default();
         unjoined_peers.note(at(1), "h:1", None, "silent");
         unjoined_peers.note(at(2), "h:1", None, "refused");
@@ -184,7 +187,7 @@ mod tests {
         unjoined_peers.note(at(3), "h", Some("c"), "secret");
         assert_eq!(entries_of(&unjoined_peers)[0], ("h:1", None, "refused", 2));
         unjoined_peers.joined("b", "h:2");
-        assert_eq!(entries_of(&unjoined_peers).len(), 2, "what is at another address is another");
+        assert_eq!(entries_of(&unjoined_peers).len(), 2, "another address is another entry");
         unjoined_peers.joined("d", "h:1");
         assert_eq!(entries_of(&unjoined_peers), [("h", Some("c"), "secret", 1)]);
         unjoined_peers.note(at(4), "h:1", None, "silent");
@@ -193,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_not_heard_of_for_long_is_forgotten_and_gives_way_before() {
+    fn an_old_entry_is_removed_after_a_time_or_replaced_before() {
         let mut unjoined_peers = UnjoinedPeers::default();
         for number in 0..40 {
             unjoined_peers.note(at(number), &format!("h{number}"), None, "no");
@@ -213,7 +216,7 @@ mod tests {
         assert_eq!(
             (of_one, entries_of(&unjoined_peers).len()),
             (UNJOINED_PER_ADDRESS, UNJOINED_MAX),
-            "who makes up names hides few"
+            "made-up names hide few others"
         );
         unjoined_peers.entries.retain(|entry| *entry.address != *"h50");
         unjoined_peers.expire(at(180 + 40));

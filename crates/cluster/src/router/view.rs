@@ -1,4 +1,4 @@
-//! What this node tells an operator.
+//! View of the cluster for operators.
 
 use link::{NodeId, Time};
 
@@ -8,28 +8,28 @@ use crate::freshness::Grants;
 use crate::view::{ClassView, Link, MemberView, Membership, Replica, Routes, SubacksWaiting, View};
 
 impl ClusterRouter {
-    /// Whether clients of this node may be told that what they publish at QoS 1 and 2 has been received.
+    /// Returns whether this node may acknowledge messages of QoS 1 and 2.
     pub fn may_acknowledge(&self, now: Time) -> bool {
         self.config.without_quorum == WithoutQuorum::Serve
             || self.fresh_until() > now && self.node.routes.unrouted() == 0
     }
 
-    /// Cores that let this node acknowledge, and until when.
+    /// Iterates over the cores that let this node acknowledge, and the time until which they do.
     pub fn leases(&self, now: Time) -> impl Iterator<Item = (NodeId, Time)> {
         self.leases.granted_by().filter(move |(_, until)| *until > now)
     }
 
-    /// Whether a lease that this core has granted to a node may still run.
+    /// Returns whether a lease that this core has granted to a node may still run.
     pub fn has_granted(&self, now: Time, node: NodeId) -> bool {
         self.grants.as_ref().is_some_and(|grants| grants.holds(now, node))
     }
 
-    /// The life of this node that others know of, or hear of next.
+    /// Returns this node's incarnation that others know, or will learn next.
     pub fn incarnation(&self) -> replog::Incarnation {
         self.config.incarnation
     }
 
-    /// How things are.
+    /// Returns the present view.
     pub fn view(&self, now: Time) -> View {
         let routes = self.routes_view();
         let mut links: Vec<Link> =
@@ -97,7 +97,7 @@ impl ClusterRouter {
             learners: status.learners.len() as u64,
             failure: status.failure.clone(),
         });
-        // Who has no replica hears of a majority by being let acknowledge.
+        // A node without a replica knows of a majority by its lease.
         let has_quorum = replica.as_ref().map_or(self.fresh_until() > now, |replica| replica.has_quorum);
         Some(Membership {
             is_stale: !has_quorum,
@@ -109,7 +109,7 @@ impl ClusterRouter {
         })
     }
 
-    /// Those that hold, by name, and for how long.
+    /// Returns the grants that hold, with names and remaining times.
     fn grants_view(&self, now: Time, all: impl Iterator<Item = (NodeId, Time)>) -> Vec<(Box<str>, u64)> {
         let holds = all.filter(|(_, until)| *until > now);
         let mut named: Vec<_> =
@@ -164,7 +164,7 @@ impl ClusterRouter {
             connections: (status.connections.0 as u64, status.connections.1 as u64),
             version: status.version,
             features: status.features,
-            // What it was once says nothing of a link over which nothing comes.
+            // An old value says nothing about a link without traffic.
             round_trip: status.link.round_trip().filter(|_| status.is_up),
             clock_ahead: self.clocks.ahead(status.node),
             clock_differs: self.clocks.differs(status.node),

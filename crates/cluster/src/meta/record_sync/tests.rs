@@ -6,7 +6,7 @@ const OURS: u128 = 7;
 const CORES: [NodeId; 2] = [NodeId(1), NodeId(2)];
 const NODE: NodeId = NodeId(9);
 
-/// One that puts a number under a key, proposed once.
+/// Returns a batch that puts a number under a key, proposed once.
 fn batch(id: u64, key: u8, number: u64) -> Vec<u8> {
     let mut out = vec![1];
     out.extend(u128::from(id).to_le_bytes());
@@ -19,9 +19,9 @@ fn batch(id: u64, key: u8, number: u64) -> Vec<u8> {
     out
 }
 
-/// The bytes of version 1, for ever.
+/// Checks the bytes of version 1. They must never change.
 #[test]
-fn words_have_these_bytes() {
+fn messages_keep_their_byte_format() {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let number = |number: u8| format!("{number:02x}00000000000000");
     let founded = format!("{}{}", number(5), number(0));
@@ -55,7 +55,7 @@ fn words_have_these_bytes() {
     }
 }
 
-/// Two cores with the same records, and a node that follows one of them over links that lose words.
+/// Two cores with the same records, and a node that follows one of them over links that lose messages.
 struct SyncTest {
     now: Time,
     records: Vec<Records>,
@@ -114,14 +114,14 @@ impl SyncTest {
         }
     }
 
-    /// A quarter of a second passes.
+    /// Lets a quarter of a second pass.
     fn passes(&mut self) {
         self.now = self.now.after(Duration::from_millis(250));
         for core in 0..2 {
             let answered = self.cores[core].push(self.now, OURS, &self.records[core]);
             self.at_node(core, answered.into_iter().map(|(_, answered)| answered).collect());
         }
-        // As long as anybody has something to say.
+        // Runs as long as any node has something to send.
         for _ in 0..20 {
             while let Some(delivery) = self.node.poll_delivery() {
                 match &delivery {
@@ -162,7 +162,7 @@ impl SyncTest {
 }
 
 #[test]
-fn a_node_is_told_at_once_of_what_comes_after_it_has_everything() {
+fn a_complete_copy_receives_changes_at_once() {
     let mut sync_test = SyncTest::new(1);
     sync_test.node.set_position(sync_test.copy.position());
     sync_test.passes();
@@ -179,7 +179,7 @@ fn a_node_is_told_at_once_of_what_comes_after_it_has_everything() {
 }
 
 #[test]
-fn who_was_away_for_long_gets_the_whole_in_parts_and_goes_on_where_it_stopped() {
+fn a_copy_far_behind_gets_the_whole_in_parts_and_resumes() {
     let mut sync_test = SyncTest::new(1);
     sync_test.node.set_position(sync_test.copy.position());
     for _ in 0..60 {
@@ -193,7 +193,7 @@ fn who_was_away_for_long_gets_the_whole_in_parts_and_goes_on_where_it_stopped() 
 }
 
 #[test]
-fn a_copy_of_another_cluster_or_of_what_was_never_agreed_is_made_anew() {
+fn a_copy_of_another_cluster_or_with_uncommitted_records_is_replaced() {
     let mut sync_test = SyncTest::new(1);
     sync_test.proposes(0);
     let theirs = RecordUpdate::Whole { founded: OURS + 1, bytes: sync_test.records[0].whole().into() };
@@ -201,7 +201,7 @@ fn a_copy_of_another_cluster_or_of_what_was_never_agreed_is_made_anew() {
     sync_test.node.set_position(sync_test.copy.position());
     sync_test.passes();
     assert_eq!((sync_test.copy.position().founded, sync_test.is_same()), (OURS, true));
-    // The cores lost their disks, and were restored from before.
+    // The cores lost their disks, and were restored from an older backup.
     let mut ahead = sync_test.records[0].clone();
     ahead.apply(&batch(99, 3, 99));
     let batches = ahead.since(1, 1 << 20).expect("they are kept");
@@ -217,7 +217,7 @@ fn a_copy_of_another_cluster_or_of_what_was_never_agreed_is_made_anew() {
 }
 
 #[test]
-fn whoever_is_asked_no_more_says_no_more() {
+fn a_core_without_a_subscription_sends_nothing() {
     let mut sync_test = SyncTest::new(1);
     sync_test.node.set_position(sync_test.copy.position());
     sync_test.passes();
@@ -239,28 +239,28 @@ fn whoever_is_asked_no_more_says_no_more() {
     let before = sync_test.taken;
     sync_test.proposes(0);
     sync_test.passes();
-    assert_eq!(sync_test.taken, (before.0 + 1, before.1), "told once");
+    assert_eq!(sync_test.taken, (before.0 + 1, before.1), "one update");
 }
 
-/// Links are found to be lost by each end for itself.
+/// Each end of a link notices its loss on its own.
 #[test]
-fn a_core_that_has_forgotten_a_node_which_noticed_nothing_is_asked_again() {
+fn a_core_that_forgot_a_node_is_asked_again() {
     let mut sync_test = SyncTest::new(1);
     sync_test.node.set_position(sync_test.copy.position());
     sync_test.passes();
     sync_test.cores[0].lost(NODE);
     sync_test.proposes(0);
     (0..4 * 4).for_each(|_| sync_test.passes());
-    assert!(!sync_test.is_same(), "nobody has told it");
+    assert!(!sync_test.is_same(), "no core has sent it");
     (0..4).for_each(|_| sync_test.passes());
     assert!(sync_test.is_same());
     let askers = sync_test.cores.iter().filter(|core| core.readers.contains_key(&NODE)).count();
-    assert_eq!(askers, 1, "it was quiet, and goes on with the same core");
+    assert_eq!(askers, 1, "it was quiet, and continues with the same core");
 }
 
-/// Whatever is lost, and whichever core goes and comes back: when that ends, the copy is what the cores have.
+/// Messages are lost and cores stop and start. When that ends, the copy equals the cores' records.
 #[test]
-fn copies_become_the_same_through_any_loss() {
+fn copies_converge_despite_any_loss() {
     let mut wholes = 0;
     for seed in 0..400 {
         let mut sync_test = SyncTest::new(seed);
@@ -277,12 +277,12 @@ fn copies_become_the_same_through_any_loss() {
                     sync_test.cuts(core, is_up);
                 }
                 8 => {
-                    // A link that was lost on one end only.
+                    // A link is lost on one end only.
                     let core = sync_test.below(2) as usize;
                     sync_test.cores[core].lost(NODE);
                 }
                 7 => {
-                    // The node's process, and a core's.
+                    // The process of the node, or of a core, restarts.
                     sync_test.node = RecordSync::new(RecordSyncConfig { part_bytes: 40 });
                     sync_test.node.set_position(sync_test.copy.position());
                     let core = sync_test.below(2) as usize;

@@ -627,7 +627,7 @@ fn a_node_that_is_joined_to_all_stops_reporting_an_unused_address() {
     let prefix = format!("{removed}: ");
     let reason =
         scenario.not_joined(back).into_iter().find(|it| it.starts_with(&prefix)).expect("it is reported");
-    assert!(reason.contains("take the address out of cluster.join"), "{reason}");
+    assert!(reason.contains("remove the address from cluster.join"), "{reason}");
     scenario.run_for(200 * SECOND);
     assert!(
         !scenario.not_joined(back).iter().any(|it| it.starts_with(&prefix)),
