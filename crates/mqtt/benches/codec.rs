@@ -1,5 +1,5 @@
-//! Nanoseconds per operation of the codec's hot path: `cargo bench -p mqtt`. Each figure is the best of several runs,
-//! which is the one that other load on the machine disturbs least.
+//! Measures nanoseconds per operation of the codec's hot path: `cargo bench -p mqtt`. Each figure is the best of
+//! several runs, the one least disturbed by other load on the machine.
 
 use std::hint::black_box;
 use std::time::Instant;

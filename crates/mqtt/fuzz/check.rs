@@ -1,8 +1,8 @@
-//! What must hold for any bytes. Used by cargo-fuzz and, without it, by `tests/fuzz.rs`.
+//! Checks that must hold for any bytes. Used by cargo-fuzz and, without it, by `tests/fuzz.rs`.
 
 use mqtt::{DecodeError, Outgoing, Packet, Subscription, TopicFilter, TopicName, Version, decode, frame};
 
-/// Reads `input` as a version (its first byte) and a stream of packets, and panics when the codec contradicts itself.
+/// Reads `input` as a version (its first byte) and a stream of packets. Panics when the codec contradicts itself.
 pub fn check(input: &[u8]) {
     let Some((&selector, stream)) = input.split_first() else { return };
     let version = Version::ALL[usize::from(selector) % 3];
@@ -17,7 +17,7 @@ pub fn check(input: &[u8]) {
                 rest = &rest[size..];
             }
             Ok(_) => {
-                // The stream ends here, within a packet.
+                // The stream ends within a packet.
                 assert!(decode(version, rest).is_err(), "an incomplete packet");
                 return;
             }
@@ -30,23 +30,23 @@ pub fn check(input: &[u8]) {
     }
 }
 
-/// In bytes.
+/// Maximum size of a packet in bytes.
 const SIZE_MAX: u32 = 1 << 16;
 
-/// What `frame` says does not depend on how much of the body is there, and it never says it too early.
+/// Checks that the result of `frame` does not depend on how much of the body is there, and never comes too early.
 fn header_prefixes(stream: &[u8], size: Result<Option<usize>, mqtt::DecodeError>) {
     let mut said = Ok(None);
     for end in 0..=stream.len().min(6) {
         let now = frame(&stream[..end], SIZE_MAX);
         if said != Ok(None) {
-            assert_eq!(now, said, "more bytes changed the verdict");
+            assert_eq!(now, said, "more bytes changed the result");
         }
         said = now;
     }
     assert_eq!(said, size);
 }
 
-/// One whole packet, in all versions.
+/// Checks one whole packet in all versions.
 fn one(version: Version, bytes: &[u8]) {
     assert!(decode(version, &bytes[..bytes.len() - 1]).is_err(), "a byte is missing");
     let mut longer = bytes.to_vec();
@@ -58,10 +58,10 @@ fn one(version: Version, bytes: &[u8]) {
             assert!(!error.to_string().is_empty());
         }
         Ok(packet) => {
-            // Printing looks at every field and property.
+            // The output has every field and property.
             assert!(!format!("{packet:?}").is_empty());
             let mut encoded = vec![0xAA];
-            assert!(packet.encode(version, &mut encoded), "{packet:?} cannot be said again");
+            assert!(packet.encode(version, &mut encoded), "{packet:?} cannot be encoded again");
             assert_eq!(frame(&encoded[1..], u32::MAX), Ok(Some(encoded.len() - 1)));
             let again = decode(version, &encoded[1..]);
             assert!(again == Ok(packet), "{packet:?}\nis encoded as\n{again:?}");
@@ -76,12 +76,12 @@ fn one(version: Version, bytes: &[u8]) {
     }
 }
 
-/// Whatever a version can say of a packet, it can read again, and then says it in the same way.
+/// Checks that a packet encoded in any version decodes, and encodes to the same bytes again.
 fn translated(packet: Packet<'_>, version: Version) {
     let mut encoded = Vec::new();
     if packet.encode(version, &mut encoded) {
         let read = match decode(version, &encoded) {
-            // `$share` is a level like any other before 5.0.
+            // Before 5.0 `$share` is an ordinary level.
             Err(DecodeError::TopicFilterInvalid) if version == Version::V5 => return,
             read => read.expect("our own packet"),
         };
@@ -141,7 +141,7 @@ fn contents(packet: Packet<'_>) {
     }
 }
 
-/// A Topic Name is a Topic Filter that matches itself, and so on.
+/// Checks topics: a Topic Name is a Topic Filter that matches itself, and so on.
 fn topics(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let (left, right) = text.split_at(text.floor_char_boundary(text.len() / 2));
@@ -165,7 +165,7 @@ fn topics(bytes: &[u8]) {
     }
 }
 
-/// 4.7 in another way: from the end of the filter to its beginning.
+/// Matches by the rules of 4.7 with another algorithm: from the end of the filter to its beginning.
 fn matches_by_levels(filter: TopicFilter<'_>, name: TopicName<'_>) -> bool {
     let mut filter: Vec<&str> = filter.levels().collect();
     let mut name: Vec<&str> = name.levels().collect();

@@ -1,11 +1,11 @@
-//! A seeded mutator that knows where a packet keeps its length.
+//! A seeded mutator that knows the position of a packet's length.
 
 /// A small generator of pseudo-random numbers (xorshift64*), so that a seed gives the same run everywhere.
 pub struct Random(u64);
 
 impl Random {
     pub fn new(seed: u64) -> Random {
-        // Neighbouring seeds shall not give neighbouring runs, and the state must not be 0.
+        // Neighbouring seeds must not give similar runs, and the state must not be 0.
         Random(seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
@@ -16,7 +16,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// Less than `bound`, which is not 0.
+    /// Returns a number less than `bound`, which must not be 0.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.next() >> 33) as usize % bound
     }
@@ -26,8 +26,8 @@ impl Random {
     }
 }
 
-/// Changes a packet, or a stream that begins with one, in one to four places; now and then the length of the whole is
-/// put right, so that what is inside is looked at. `other` lends its parts.
+/// Changes a packet, or a stream that begins with one, in one to four places. Sometimes corrects the Remaining
+/// Length, so that the codec reads the contents. Copies parts of `other`.
 pub fn mutate(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
     for _ in 0..=random.below(4) {
         step(random, bytes, other);
@@ -71,7 +71,7 @@ fn step(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
     }
 }
 
-/// Writes a Remaining Length of one or two bytes that makes all of `bytes` one packet.
+/// Writes a Remaining Length of one or two bytes that makes `bytes` a single packet.
 pub fn fix_remaining_length(bytes: &mut Vec<u8>) {
     let Some(end) = bytes.iter().skip(1).position(|byte| byte & 0x80 == 0) else { return };
     let header = end + 2;
@@ -80,10 +80,10 @@ pub fn fix_remaining_length(bytes: &mut Vec<u8>) {
     bytes.splice(1..header, encoded.iter().copied());
 }
 
-/// In bytes; two bytes of Remaining Length are enough.
+/// Maximum size in bytes; two bytes of Remaining Length are enough.
 const LEN_MAX: usize = 4096;
 
-/// Bytes with a meaning: property identifiers, wildcards, ends of UTF-8 sequences, borders of lengths, Reason Codes.
+/// Bytes with a meaning: property identifiers, wildcards, ends of UTF-8 sequences, limits of lengths, Reason Codes.
 const SIGNIFICANT_BYTES: [u8; 48] = [
     0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x08, 0x09, 0x0B, 0x10, 0x11, 0x12, 0x13, 0x15, 0x16, 0x17,
     0x18, 0x19, 0x1A, 0x1C, 0x1F, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0x29, 0x2A, 0x2B, 0x2F,

@@ -1,16 +1,16 @@
-//! The data types of section 1.5 and the fixed header, written to a `Vec`.
+//! Encoder of the data types of section 1.5 and of the fixed header. Writes to a `Vec`.
 
 use crate::packet_id::PacketId;
 use crate::properties::Properties;
 use crate::version::Version;
 
-/// Longest Binary Data or UTF-8 Encoded String, in bytes: the length is a Two Byte Integer (1.5.4, 1.5.6).
+/// Maximum size of Binary Data or a UTF-8 Encoded String in bytes: the length is a Two Byte Integer (1.5.4, 1.5.6).
 pub(crate) const FIELD_SIZE_MAX: usize = u16::MAX as usize;
 
-/// Largest Variable Byte Integer (1.5.5), and with it the largest Remaining Length.
+/// Largest Variable Byte Integer (1.5.5), and thus the largest Remaining Length.
 pub(crate) const VARIABLE_BYTE_INTEGER_MAX: u32 = 268_435_455;
 
-/// Bytes that `value` takes, as few as possible [MQTT-1.5.5-1]; `None` above [`VARIABLE_BYTE_INTEGER_MAX`].
+/// Returns the minimum number of bytes for `value` [MQTT-1.5.5-1]; `None` above [`VARIABLE_BYTE_INTEGER_MAX`].
 #[inline]
 pub(crate) const fn variable_byte_integer_len(value: u32) -> Option<usize> {
     Some(match value {
@@ -33,7 +33,7 @@ pub(crate) fn put_variable_byte_integer(out: &mut Vec<u8>, mut value: u32) {
     out.push(value as u8);
 }
 
-/// Appends length and bytes; `false`, appending nothing, when there are more than 65,535.
+/// Appends length and bytes. Returns `false` and appends nothing when there are more than 65,535.
 #[inline]
 pub(crate) fn put_binary(out: &mut Vec<u8>, value: &[u8]) -> bool {
     let Ok(len) = u16::try_from(value.len()) else { return false };
@@ -42,14 +42,15 @@ pub(crate) fn put_binary(out: &mut Vec<u8>, value: &[u8]) -> bool {
     true
 }
 
-/// Like [`put_binary`]; also `false` for a string with U+0000, which no packet may hold [MQTT-1.5.4-2].
+/// Appends a string like [`put_binary`]. Also returns `false` for a string with U+0000, which no packet may hold
+/// [MQTT-1.5.4-2].
 #[inline]
 pub(crate) fn put_string(out: &mut Vec<u8>, value: &str) -> bool {
     !value.as_bytes().contains(&0) && put_binary(out, value.as_bytes())
 }
 
-/// Writes one small packet: the body first, then its length before it. Once a field turns out to be one that no
-/// packet can hold, [`Encoder::finish`] takes the whole packet back.
+/// Writes one small packet: the body first, then its length before it. If a field does not fit into any packet,
+/// [`Encoder::finish`] removes the whole packet.
 pub(crate) struct Encoder<'o> {
     out: &'o mut Vec<u8>,
     start: usize,
@@ -59,7 +60,7 @@ pub(crate) struct Encoder<'o> {
 impl<'o> Encoder<'o> {
     pub(crate) fn new(out: &'o mut Vec<u8>, first_byte: u8) -> Encoder<'o> {
         let start = out.len();
-        // The second byte is the place of the Remaining Length, which is nearly always one byte long.
+        // The second byte is for the Remaining Length, which is nearly always one byte long.
         out.extend_from_slice(&[first_byte, 0]);
         Encoder { out, start, encodable: true }
     }
@@ -93,7 +94,7 @@ impl<'o> Encoder<'o> {
         self
     }
 
-    /// Property Length and properties in 5.0; nothing in older versions, which have no properties.
+    /// Appends Property Length and properties in 5.0; nothing in older versions, which have no properties.
     pub(crate) fn properties(&mut self, version: Version, properties: Properties<'_>) -> &mut Self {
         if version == Version::V5 {
             let bytes = properties.as_bytes();
@@ -108,7 +109,7 @@ impl<'o> Encoder<'o> {
         self
     }
 
-    /// Writes the Remaining Length. Returns `false`, leaving the buffer as it was, when the packet cannot be said.
+    /// Writes the Remaining Length. Returns `false` and restores the buffer when the packet cannot be encoded.
     pub(crate) fn finish(&mut self) -> bool {
         let body = self.start + 2;
         let len = u32::try_from(self.out.len() - body).ok();
@@ -140,7 +141,7 @@ impl<'o> Encoder<'o> {
 mod tests {
     use super::*;
 
-    /// Table 1-1 of 5.0: the borders between lengths [MQTT-1.5.5-1].
+    /// Table 1-1 of 5.0: the limits between lengths [MQTT-1.5.5-1].
     #[test]
     fn a_variable_byte_integer_takes_as_few_bytes_as_possible() {
         let cases: [(u32, &[u8]); 8] = [
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_packet_can_hold_leaves_the_buffer_alone() {
+    fn a_packet_that_cannot_be_encoded_leaves_the_buffer_unchanged() {
         let long = "x".repeat(FIELD_SIZE_MAX + 1);
         let mut out = vec![0xAA];
         assert!(!Encoder::new(&mut out, 0x10).string(&long).finish());

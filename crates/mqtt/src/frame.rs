@@ -1,4 +1,4 @@
-//! The fixed header (section 2.1): where a packet ends, and whether it may begin this way at all.
+//! The fixed header (section 2.1): the length of a packet, and early checks of its first bytes.
 
 use crate::encoder::VARIABLE_BYTE_INTEGER_MAX;
 use crate::error::DecodeError;
@@ -8,17 +8,17 @@ use crate::qos::QoS;
 /// Largest packet that the wire format can hold, in bytes, fixed header included.
 pub const PACKET_SIZE_MAX: u32 = 1 + 4 + VARIABLE_BYTE_INTEGER_MAX;
 
-/// Total length in bytes of the first packet in `bytes`, which may be more than there are; `None` while its fixed
-/// header is incomplete.
+/// Returns the total length in bytes of the first packet in `bytes`, which may exceed `bytes`; `None` while its
+/// fixed header is incomplete.
 ///
-/// Looks at the fixed header only, so that a packet with an illegal type or illegal flags, or one larger than
-/// `packet_size_max` bytes, is refused before its body arrives. What depends on the version is left to
-/// [`decode`](crate::decode()): the DUP flag that 3.1 knows in PUBREL, SUBSCRIBE and UNSUBSCRIBE, AUTH before 5.0, and
+/// Examines the fixed header only. So a packet with an invalid type or invalid flags, or larger than
+/// `packet_size_max` bytes, is refused before its body arrives. [`decode`](crate::decode()) does the checks that
+/// depend on the version: the DUP flag that 3.1 has in PUBREL, SUBSCRIBE and UNSUBSCRIBE, AUTH before 5.0, and
 /// padding of the Remaining Length.
 ///
 /// # Errors
 /// The reserved type 0, flags other than those of table 2-2 [MQTT-2.1.3-1] [MQTT3-2.2.2-2], a Remaining Length of
-/// more than four bytes, a body where there is never one, a packet that is too large.
+/// more than four bytes, a body of a packet that never has one, a packet that is too large.
 #[inline]
 pub fn frame(bytes: &[u8], packet_size_max: u32) -> Result<Option<usize>, DecodeError> {
     let Some(&first) = bytes.first() else { return Ok(None) };
@@ -36,7 +36,8 @@ pub fn frame(bytes: &[u8], packet_size_max: u32) -> Result<Option<usize>, Decode
     Ok(Some(size as usize))
 }
 
-/// Remaining Length and length of the fixed header of the packet that `bytes` begins with; `None` if incomplete.
+/// Returns the Remaining Length and the length of the fixed header of the packet that `bytes` begins with; `None`
+/// if incomplete.
 #[inline]
 pub(crate) fn remaining_length(bytes: &[u8]) -> Result<Option<(u32, usize)>, DecodeError> {
     let mut value = 0;
@@ -64,7 +65,7 @@ fn illegal_first_byte(first: u8) -> DecodeError {
 const PINGREQ: u8 = PacketType::PingReq as u8;
 const PINGRESP: u8 = PacketType::PingResp as u8;
 
-/// By packet type, the set of legal flags: bit `n` is set when `n` is legal.
+/// Set of the legal flags of each packet type: bit `n` is set when `n` is legal.
 const LEGAL_FLAGS: [u16; 16] = {
     let mut table = [1 << 0b0000; 16];
     table[0] = 0;
@@ -114,7 +115,7 @@ mod tests {
         assert_eq!(frame(&[0xC0, 0x00, 0x00, 0xFF], 100), Ok(Some(2)));
     }
 
-    /// [MQTT-3.1.2-24] is about our own packets; that a receiver may name a limit and use 0x95 is 4.13.1.
+    /// [MQTT-3.1.2-24] is about our own packets. 4.13.1 lets a receiver name a limit and use 0x95.
     #[test]
     fn a_packet_may_be_as_large_as_allowed_and_no_larger() {
         assert_eq!(frame(&[0x30, 98], 100), Ok(Some(100)));
@@ -130,9 +131,9 @@ mod tests {
         assert_eq!(frame(&[0x10, 0x80, 0x80, 0x80, 0x80, 0x01], u32::MAX), error);
     }
 
-    /// [MQTT-2.1.3-1] [MQTT3-2.2.2-2]: every first byte, alone, as table 2-2 has it.
+    /// [MQTT-2.1.3-1] [MQTT3-2.2.2-2]: every first byte alone, compared with table 2-2.
     #[test]
-    fn first_bytes() {
+    fn every_first_byte_is_checked_by_table_2_2() {
         for first in 0..=u8::MAX {
             let (packet_type, flags) = (first >> 4, first & 0x0F);
             let expected = match packet_type {

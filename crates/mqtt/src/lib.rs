@@ -1,10 +1,12 @@
-//! MQTT 3.1, 3.1.1 and 5.0 on the wire, as one 5.0-shaped model: [`frame`] finds a packet in a stream, [`decode`]
-//! turns it into a [`Packet`] that borrows from it, [`Packet::encode`] and [`Outgoing`] write packets, and
-//! [`TopicName`], [`TopicFilter`] and [`Subscription`] hold what section 4.7 says about topics.
+//! MQTT 3.1, 3.1.1 and 5.0 on the wire, as one model in the shape of 5.0.
 //!
-//! **Invariant:** this is the only crate that knows a protocol version; what an older one cannot say is settled in
-//! [`Packet::encode`]. **Invariant:** no input panics, and neither decoding nor encoding into a buffer with capacity
-//! allocates.
+//! [`frame`] finds a packet in a stream, and [`decode`] turns it into a [`Packet`] that borrows from it.
+//! [`Packet::encode`] and [`Outgoing`] write packets. [`TopicName`], [`TopicFilter`] and [`Subscription`] implement
+//! section 4.7 about topics.
+//!
+//! **Invariant:** this is the only crate that knows a protocol version; [`Packet::encode`] handles everything that
+//! an older version cannot express. **Invariant:** no input panics, and neither decoding nor encoding into a buffer
+//! with capacity allocates.
 
 #![forbid(unsafe_code)]
 

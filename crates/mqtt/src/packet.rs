@@ -35,8 +35,8 @@ use suback::SubAck;
 use subscribe::Subscribe;
 use unsubscribe::Unsubscribe;
 
-/// A Control Packet, in the shape that it has in 5.0. What an older version does not say has the value that 5.0
-/// gives to its absence.
+/// A Control Packet in the shape of 5.0. A field that an older version does not have gets the value that 5.0 gives
+/// to its absence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packet<'a> {
     Connect(Connect<'a>),
@@ -56,12 +56,12 @@ pub enum Packet<'a> {
     Auth(Auth<'a>),
 }
 
-/// Decodes exactly one whole packet, whose length [`frame`](crate::frame()) told. CONNECT ignores `version` and carries
-/// its own. The packet borrows from `packet`; nothing is allocated.
+/// Decodes exactly one whole packet, whose length comes from [`frame`](crate::frame()). CONNECT ignores `version`
+/// and carries its own. The result borrows from `packet`; nothing is allocated.
 ///
 /// # Errors
-/// Whatever sections 1.5, 2, 3 and 4.7 of the version's specification forbid and can be seen in one packet alone. Topic
-/// Filters are only checked for UTF-8 and length; see [`Subscription::parse`](crate::Subscription::parse).
+/// Any violation of sections 1.5, 2, 3 and 4.7 of the version's specification that is visible in a single packet.
+/// Topic Filters are only checked for UTF-8 and length; see [`Subscription::parse`](crate::Subscription::parse).
 #[inline]
 pub fn decode(version: Version, packet: &[u8]) -> Result<Packet<'_>, DecodeError> {
     let size = frame(packet, u32::MAX)?.ok_or(DecodeError::Truncated)?;
@@ -101,8 +101,8 @@ pub fn decode(version: Version, packet: &[u8]) -> Result<Packet<'_>, DecodeError
     Ok(decoded)
 }
 
-/// DUP belongs to SUBSCRIBE, UNSUBSCRIBE and PUBREL in 3.1 only; later the flags are fixed [MQTT-2.1.3-1]
-/// [MQTT-3.6.1-1] [MQTT-3.8.1-1] [MQTT-3.10.1-1].
+/// Checks the flags. DUP belongs to SUBSCRIBE, UNSUBSCRIBE and PUBREL in 3.1 only; later the flags are fixed
+/// [MQTT-2.1.3-1] [MQTT-3.6.1-1] [MQTT-3.8.1-1] [MQTT-3.10.1-1].
 fn check_flags(version: Version, packet_type: PacketType, first: u8) -> Result<(), DecodeError> {
     if version == Version::V3_1 || first == packet_type.first_byte() {
         Ok(())
@@ -111,13 +111,14 @@ fn check_flags(version: Version, packet_type: PacketType, first: u8) -> Result<(
     }
 }
 
-/// A Topic Filter of SUBSCRIBE or UNSUBSCRIBE has to be well-formed: [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.3-1] [MQTT-4.8.2-1] [MQTT-4.8.2-2]
-/// [MQTT3-4.7.1-2] [MQTT3-4.7.1-3] [MQTT3-4.7.3-1]. Reason Code 0x8F is for one that is well-formed and not accepted (3.9.3, 3.11.3).
+/// Checks that a Topic Filter of SUBSCRIBE or UNSUBSCRIBE is well-formed: [MQTT-4.7.1-1] [MQTT-4.7.1-2]
+/// [MQTT-4.7.3-1] [MQTT-4.8.2-1] [MQTT-4.8.2-2] [MQTT3-4.7.1-2] [MQTT3-4.7.1-3] [MQTT3-4.7.3-1]. Reason Code 0x8F
+/// is for a filter that is well-formed and not accepted (3.9.3, 3.11.3).
 fn check_filter(version: Version, text: &str) -> Result<(), DecodeError> {
     match Subscription::parse(text) {
         Ok(_) => Ok(()),
         Err(TopicError::Empty) => Err(DecodeError::TopicFilterEmpty),
-        // `$share` is a level like any other before 5.0.
+        // Before 5.0 `$share` is an ordinary level.
         Err(TopicError::ShareNameInvalid | TopicError::ShareFilterMissing)
             if version != Version::V5 && TopicFilter::parse(text).is_ok() =>
         {
@@ -149,15 +150,16 @@ impl Packet<'_> {
         }
     }
 
-    /// Appends the packet to `out`; CONNECT ignores `version` and carries its own.
+    /// Appends the packet to `out`. CONNECT ignores `version` and carries its own.
     ///
-    /// Older versions lose what they have no place for: properties, Reason Codes of acknowledgements, subscription
-    /// options but QoS. Reason Codes of CONNACK and SUBACK become the nearest one they have, and a failure that a 5.0
-    /// packet does not list becomes one that it does; `reasons` has the table.
+    /// Older versions drop the fields that they do not have: properties, Reason Codes of acknowledgements,
+    /// subscription options except QoS. Reason Codes of CONNACK and SUBACK become the nearest one of the version. A
+    /// failure that a 5.0 packet does not list becomes one that it does; `reasons` has the table.
     ///
-    /// Returns `false`, appending nothing, for what the version cannot say at all (AUTH, a DISCONNECT from the server, a
-    /// Topic Alias instead of a Topic Name in 3.x) and for what no packet can hold (fields of more than 65,535 bytes,
-    /// strings with U+0000, more than [`PACKET_SIZE_MAX`](crate::PACKET_SIZE_MAX)).
+    /// Returns `false` and appends nothing for a packet that the version cannot express at all: AUTH, a DISCONNECT
+    /// from the server, a Topic Alias instead of a Topic Name in 3.x. The same holds for contents that no packet
+    /// can hold: fields of more than 65,535 bytes, strings with U+0000, more than
+    /// [`PACKET_SIZE_MAX`](crate::PACKET_SIZE_MAX).
     pub fn encode(&self, version: Version, out: &mut Vec<u8>) -> bool {
         let packet_type = self.packet_type();
         match self {
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_one_packet() {
+    fn decode_takes_exactly_one_packet() {
         for version in Version::ALL {
             refuses(version, &[], DecodeError::Truncated);
             refuses(version, &[0xC0], DecodeError::Truncated);
@@ -208,7 +210,7 @@ mod tests {
         }
     }
 
-    /// [MQTT-1.5.5-1]; 3.x does not mind (2.2.3 of 3.1.1).
+    /// [MQTT-1.5.5-1]; 3.x allows it (2.2.3 of 3.1.1).
     #[test]
     fn padded_remaining_length() {
         for version in Version::ALL {

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::num::NonZeroU16;
 
-/// Tells the packets of one Session and direction apart while they are unacknowledged. Never 0 [MQTT-2.2.1-3].
+/// Identifies an unacknowledged packet of one Session and direction. Never 0 [MQTT-2.2.1-3].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PacketId(NonZeroU16);
 
 impl PacketId {
-    /// `None` for 0 [MQTT-2.2.1-3].
+    /// Creates a Packet Identifier; `None` for 0 [MQTT-2.2.1-3].
     #[inline]
     pub const fn new(value: u16) -> Option<PacketId> {
         match NonZeroU16::new(value) {
@@ -17,7 +17,7 @@ impl PacketId {
         }
     }
 
-    /// 1 to 65,535.
+    /// Value from 1 to 65,535.
     #[inline]
     pub const fn get(self) -> u16 {
         self.0.get()
@@ -44,7 +44,7 @@ mod tests {
 
     /// [MQTT-2.2.1-3] [MQTT3-2.3.1-1]
     #[test]
-    fn zero_is_no_packet_identifier() {
+    fn zero_is_not_a_packet_identifier() {
         assert_eq!(PacketId::new(0), None);
         assert_eq!(PacketId::new(1).map(PacketId::get), Some(1));
         assert_eq!(PacketId::new(u16::MAX).map(PacketId::get), Some(u16::MAX));

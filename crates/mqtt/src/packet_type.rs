@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What the upper four bits of the first byte say.
+/// Type in the upper four bits of the first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum PacketType {
@@ -20,12 +20,12 @@ pub enum PacketType {
     PingReq = 12,
     PingResp = 13,
     Disconnect = 14,
-    /// Since 5.0; reserved before.
+    /// AUTH; reserved before 5.0.
     Auth = 15,
 }
 
 impl PacketType {
-    /// The type that a packet's first byte says; `None` for the reserved type 0.
+    /// Returns the type in a packet's first byte; `None` for the reserved type 0.
     #[inline]
     pub const fn of(first_byte: u8) -> Option<PacketType> {
         Some(match first_byte >> 4 {

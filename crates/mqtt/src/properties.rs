@@ -1,5 +1,5 @@
-//! The properties of a packet (section 2.2.2): [`Properties`] looks into a block that has been checked, wherever it
-//! lies. What is checked, and which packet may hold what, is in `scope`.
+//! Properties of a packet (section 2.2.2). [`Properties`] reads a block that has been checked, wherever it is
+//! stored. The check, and the properties of each packet, are in `scope`.
 
 pub(crate) mod buf;
 pub(crate) mod id;
@@ -18,15 +18,16 @@ use property::Property;
 pub struct Properties<'a>(&'a [u8]);
 
 impl<'a> Properties<'a> {
-    /// No properties.
+    /// Block without properties.
     pub const EMPTY: Properties<'static> = Properties(&[]);
 
-    /// A block that was checked before: what [`Self::as_bytes`] or [`Self::forwardable`] gave. Of any other, properties may be missing.
+    /// Creates a view of a block that was checked before: a result of [`Self::as_bytes`] or [`Self::forwardable`].
+    /// In any other block, properties may be missed.
     pub const fn of_checked(block: &'a [u8]) -> Self {
         Properties(block)
     }
 
-    /// The properties as on the wire, without the Property Length.
+    /// Returns the properties as on the wire, without the Property Length.
     #[inline]
     pub const fn as_bytes(&self) -> &'a [u8] {
         self.0
@@ -37,20 +38,21 @@ impl<'a> Properties<'a> {
         self.0.is_empty()
     }
 
-    /// All properties in the sender's order, which for User Properties has a meaning [MQTT-3.3.2-18].
+    /// Returns all properties in the sender's order, which is significant for User Properties [MQTT-3.3.2-18].
     pub fn iter(&self) -> Iter<'a> {
         Iter { rest: self.0 }
     }
 
-    /// What a server passes on with an Application Message: everything but Topic Alias, Message Expiry Interval,
-    /// Subscription Identifier and Will Delay Interval, order kept [MQTT-3.3.2-17] [MQTT-3.3.2-18]. Borrowed when the
-    /// rest is in one piece, else copied to `scratch`, whose former content is lost.
+    /// Returns the properties that a server forwards with an Application Message: all except Topic Alias, Message
+    /// Expiry Interval, Subscription Identifier and Will Delay Interval, in the same order [MQTT-3.3.2-17]
+    /// [MQTT-3.3.2-18]. Borrowed when they are contiguous, otherwise copied to `scratch`, whose former contents are
+    /// lost.
     pub fn forwardable<'s>(self, scratch: &'s mut Vec<u8>) -> &'s [u8]
     where
         'a: 's,
     {
         let block = self.0;
-        // The run of properties to pass on that is still growing, and whether an earlier one is in `scratch`.
+        // The current run of properties to forward, and whether an earlier one is in `scratch`.
         let (mut from, mut to, mut copied) = (0, 0, false);
         let mut at = 0;
         while let Some((id, len)) = split(&block[at..]) {
@@ -77,17 +79,17 @@ impl<'a> Properties<'a> {
         &block[from..to]
     }
 
-    /// Seconds; 0xFFFFFFFF means that the Session never expires (3.1.2.11.2).
+    /// Session Expiry Interval in seconds; 0xFFFFFFFF means that the Session never expires (3.1.2.11.2).
     pub fn session_expiry_interval(&self) -> Option<u32> {
         self.four_byte_integer(PropertyId::SessionExpiryInterval)
     }
 
-    /// Never 0 (3.1.2.11.3).
+    /// Receive Maximum, never 0 (3.1.2.11.3).
     pub fn receive_maximum(&self) -> Option<u16> {
         self.two_byte_integer(PropertyId::ReceiveMaximum)
     }
 
-    /// Bytes, never 0 (3.1.2.11.4).
+    /// Maximum Packet Size in bytes, never 0 (3.1.2.11.4).
     pub fn maximum_packet_size(&self) -> Option<u32> {
         self.four_byte_integer(PropertyId::MaximumPacketSize)
     }
@@ -97,119 +99,120 @@ impl<'a> Properties<'a> {
         self.two_byte_integer(PropertyId::TopicAliasMaximum)
     }
 
-    /// Whether the client wants Response Information in CONNACK; without the property it does not (3.1.2.11.6).
+    /// Returns whether the client requests Response Information in CONNACK; without the property it does not
+    /// (3.1.2.11.6).
     pub fn request_response_information(&self) -> bool {
         self.flag(PropertyId::RequestResponseInformation).unwrap_or(false)
     }
 
-    /// Whether the client wants Reason Strings and User Properties with failures; without the property it does
-    /// (3.1.2.11.7).
+    /// Returns whether the client requests Reason Strings and User Properties with failures; without the property
+    /// it does (3.1.2.11.7).
     pub fn request_problem_information(&self) -> bool {
         self.flag(PropertyId::RequestProblemInformation).unwrap_or(true)
     }
 
-    /// (3.1.2.11.9)
+    /// Authentication Method (3.1.2.11.9).
     pub fn authentication_method(&self) -> Option<&'a str> {
         self.string(PropertyId::AuthenticationMethod)
     }
 
-    /// (3.1.2.11.10)
+    /// Authentication Data (3.1.2.11.10).
     pub fn authentication_data(&self) -> Option<&'a [u8]> {
         self.binary(PropertyId::AuthenticationData)
     }
 
-    /// Never 0 [MQTT-3.3.2-8].
+    /// Topic Alias, never 0 [MQTT-3.3.2-8].
     pub fn topic_alias(&self) -> Option<u16> {
         self.two_byte_integer(PropertyId::TopicAlias)
     }
 
-    /// Seconds (3.3.2.3.3).
+    /// Message Expiry Interval in seconds (3.3.2.3.3).
     pub fn message_expiry_interval(&self) -> Option<u32> {
         self.four_byte_integer(PropertyId::MessageExpiryInterval)
     }
 
-    /// 0 for bytes, 1 for UTF-8 (3.3.2.3.2).
+    /// Payload Format Indicator: 0 for bytes, 1 for UTF-8 (3.3.2.3.2).
     pub fn payload_format_indicator(&self) -> Option<u8> {
         self.byte(PropertyId::PayloadFormatIndicator)
     }
 
-    /// Seconds (3.1.3.2.2).
+    /// Will Delay Interval in seconds (3.1.3.2.2).
     pub fn will_delay_interval(&self) -> Option<u32> {
         self.four_byte_integer(PropertyId::WillDelayInterval)
     }
 
-    /// The first one, 1 to 268,435,455; a PUBLISH to a client may hold several (3.3.2.3.8).
+    /// First Subscription Identifier, 1 to 268,435,455; a PUBLISH to a client may have several (3.3.2.3.8).
     pub fn subscription_identifier(&self) -> Option<u32> {
         let mut value = Reader::new(self.find(PropertyId::SubscriptionIdentifier)?);
         value.variable_byte_integer().ok()
     }
 
-    /// A Topic Name (3.3.2.3.5).
+    /// Response Topic, a Topic Name (3.3.2.3.5).
     pub fn response_topic(&self) -> Option<&'a str> {
         self.string(PropertyId::ResponseTopic)
     }
 
-    /// (3.3.2.3.6)
+    /// Correlation Data (3.3.2.3.6).
     pub fn correlation_data(&self) -> Option<&'a [u8]> {
         self.binary(PropertyId::CorrelationData)
     }
 
-    /// (3.3.2.3.9)
+    /// Content Type (3.3.2.3.9).
     pub fn content_type(&self) -> Option<&'a str> {
         self.string(PropertyId::ContentType)
     }
 
-    /// (3.2.2.3.7)
+    /// Assigned Client Identifier (3.2.2.3.7).
     pub fn assigned_client_identifier(&self) -> Option<&'a str> {
         self.string(PropertyId::AssignedClientIdentifier)
     }
 
-    /// Seconds (3.2.2.3.14).
+    /// Server Keep Alive in seconds (3.2.2.3.14).
     pub fn server_keep_alive(&self) -> Option<u16> {
         self.two_byte_integer(PropertyId::ServerKeepAlive)
     }
 
-    /// (3.2.2.3.15)
+    /// Response Information (3.2.2.3.15).
     pub fn response_information(&self) -> Option<&'a str> {
         self.string(PropertyId::ResponseInformation)
     }
 
-    /// (3.2.2.3.16)
+    /// Server Reference (3.2.2.3.16).
     pub fn server_reference(&self) -> Option<&'a str> {
         self.string(PropertyId::ServerReference)
     }
 
-    /// (3.2.2.3.9)
+    /// Reason String (3.2.2.3.9).
     pub fn reason_string(&self) -> Option<&'a str> {
         self.string(PropertyId::ReasonString)
     }
 
-    /// 0 or 1; without the property 2 (3.2.2.3.4).
+    /// Maximum QoS, 0 or 1; without the property it is 2 (3.2.2.3.4).
     pub fn maximum_qos(&self) -> Option<u8> {
         self.byte(PropertyId::MaximumQoS)
     }
 
-    /// Without the property it is (3.2.2.3.5).
+    /// Retain Available; without the property it is (3.2.2.3.5).
     pub fn retain_available(&self) -> Option<bool> {
         self.flag(PropertyId::RetainAvailable)
     }
 
-    /// Without the property it is (3.2.2.3.11).
+    /// Wildcard Subscription Available; without the property they are (3.2.2.3.11).
     pub fn wildcard_subscription_available(&self) -> Option<bool> {
         self.flag(PropertyId::WildcardSubscriptionAvailable)
     }
 
-    /// Without the property it is (3.2.2.3.12).
+    /// Subscription Identifiers Available; without the property they are (3.2.2.3.12).
     pub fn subscription_identifier_available(&self) -> Option<bool> {
         self.flag(PropertyId::SubscriptionIdentifierAvailable)
     }
 
-    /// Without the property it is (3.2.2.3.13).
+    /// Shared Subscription Available; without the property they are (3.2.2.3.13).
     pub fn shared_subscription_available(&self) -> Option<bool> {
         self.flag(PropertyId::SharedSubscriptionAvailable)
     }
 
-    /// Names and values in the sender's order; a name may come more than once.
+    /// Returns names and values in the sender's order; a name may occur more than once.
     pub fn user_properties(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.iter().filter_map(|property| match property {
             Property::UserProperty(name, value) => Some((name, value)),
@@ -217,7 +220,7 @@ impl<'a> Properties<'a> {
         })
     }
 
-    /// Value of the first such property as on the wire.
+    /// Returns the value of the first such property as on the wire.
     #[inline]
     fn find(&self, wanted: PropertyId) -> Option<&'a [u8]> {
         if self.0.is_empty() { None } else { find(self.0, wanted) }
@@ -255,7 +258,7 @@ impl<'a> Properties<'a> {
 }
 
 impl fmt::Debug for Properties<'_> {
-    /// Without Authentication Data, which may be a secret.
+    /// Formats the properties without Authentication Data, which may be a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list()
             .entries(self.iter().map(|property| match property {
@@ -283,8 +286,8 @@ impl<'a> Iterator for Iter<'a> {
     }
 }
 
-/// Not passed on with an Application Message; the server writes its own [MQTT-3.3.2-6] (3.3.2.3.3, 3.3.2.3.4, 3.1.3.2.2,
-/// 3.3.4).
+/// Returns whether a property is not forwarded with an Application Message; the server writes its own
+/// [MQTT-3.3.2-6] (3.3.2.3.3, 3.3.2.3.4, 3.1.3.2.2, 3.3.4).
 fn stops_at_the_server(id: PropertyId) -> bool {
     matches!(
         id,
@@ -306,8 +309,8 @@ fn find(mut block: &[u8], wanted: PropertyId) -> Option<&[u8]> {
     None
 }
 
-/// Identifier and length in bytes, the Identifier's included, of the first property of a checked block; `None` at the
-/// end.
+/// Returns the Identifier of the first property of a checked block, and its length in bytes with the Identifier;
+/// `None` at the end.
 #[inline]
 fn split(block: &[u8]) -> Option<(PropertyId, usize)> {
     let (&id, value) = block.split_first()?;
@@ -315,10 +318,11 @@ fn split(block: &[u8]) -> Option<(PropertyId, usize)> {
     Some((id, 1 + value_len(id, value).ok()?))
 }
 
-/// Length in bytes of the value that `bytes` begins with. A Variable Byte Integer or a string may still be ill-formed.
+/// Returns the length in bytes of the value at the beginning of `bytes`. A Variable Byte Integer or a string may
+/// still be ill-formed.
 ///
 /// # Errors
-/// `bytes` is shorter than that.
+/// `bytes` is shorter than the value.
 #[inline]
 fn value_len(id: PropertyId, bytes: &[u8]) -> Result<usize, DecodeError> {
     let mut reader = Reader::new(bytes);
@@ -421,7 +425,7 @@ mod tests {
 
     /// [MQTT-3.3.2-17] [MQTT-3.3.2-18]
     #[test]
-    fn a_server_passes_on_what_belongs_to_the_message() {
+    fn a_server_forwards_the_properties_of_the_message() {
         use Property as P;
         let (a, b, c) = (P::UserProperty("n", "a"), P::ContentType("t"), P::UserProperty("n", "c"));
         let (alias, expiry) = (P::TopicAlias(1), P::MessageExpiryInterval(9));
@@ -453,7 +457,7 @@ mod tests {
 
     /// [MQTT-1.5.4-2] and the limits of 1.5.4 to 1.5.6.
     #[test]
-    fn what_no_packet_can_hold_is_not_taken() {
+    fn values_that_no_packet_can_hold_are_refused() {
         let long = "x".repeat(65_536);
         let mut buf = PropertiesBuf::default();
         assert!(!buf.push(Property::ReasonString(&long)));

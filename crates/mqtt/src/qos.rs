@@ -11,7 +11,7 @@ pub enum QoS {
 }
 
 impl QoS {
-    /// The level that two bits on the wire say; `None` for 3 and above, which no packet may say [MQTT-3.3.1-4].
+    /// Returns the level of two bits on the wire; `None` for 3 and above, which no packet may have [MQTT-3.3.1-4].
     #[inline]
     pub const fn from_bits(bits: u8) -> Option<QoS> {
         match bits {
@@ -26,7 +26,7 @@ impl QoS {
 impl TryFrom<u8> for QoS {
     type Error = u8;
 
-    /// The error is the value that is no QoS.
+    /// Converts a value. The error is the invalid value.
     fn try_from(value: u8) -> Result<QoS, u8> {
         QoS::from_bits(value).ok_or(value)
     }

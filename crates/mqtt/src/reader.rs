@@ -1,10 +1,10 @@
-//! The data types of section 1.5, read from a packet.
+//! Reader of the data types of section 1.5.
 
 use crate::encoder::variable_byte_integer_len;
 use crate::error::DecodeError;
 use crate::packet_id::PacketId;
 
-/// What is left of a packet.
+/// The rest of a packet.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
@@ -55,7 +55,7 @@ impl<'a> Reader<'a> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// 1.5.5: at most four bytes, and no more than the value needs [MQTT-1.5.5-1].
+    /// Reads a Variable Byte Integer (1.5.5): at most four bytes, and no more than the value needs [MQTT-1.5.5-1].
     #[inline]
     pub(crate) fn variable_byte_integer(&mut self) -> Result<u32, DecodeError> {
         let mut value = 0;
@@ -72,41 +72,42 @@ impl<'a> Reader<'a> {
         Err(DecodeError::VariableByteIntegerTooLong)
     }
 
-    /// 1.5.6.
+    /// Reads Binary Data (1.5.6).
     #[inline]
     pub(crate) fn binary(&mut self) -> Result<&'a [u8], DecodeError> {
         let len = self.u16()?;
         self.take(usize::from(len))
     }
 
-    /// 1.5.4: well-formed UTF-8 [MQTT-1.5.4-1] [MQTT3-1.5.3-1] without U+0000 [MQTT-1.5.4-2] [MQTT3-1.5.3-2]. U+FEFF is
-    /// a character like any other and stays [MQTT-1.5.4-3] [MQTT3-1.5.3-3]. Control characters and non-characters,
-    /// which a sender should avoid, are accepted.
+    /// Reads a UTF-8 Encoded String (1.5.4): well-formed UTF-8 [MQTT-1.5.4-1] [MQTT3-1.5.3-1] without U+0000
+    /// [MQTT-1.5.4-2] [MQTT3-1.5.3-2]. U+FEFF is an ordinary character and stays [MQTT-1.5.4-3] [MQTT3-1.5.3-3].
+    /// Control characters and non-characters, which a sender should avoid, are accepted.
     #[inline]
     pub(crate) fn string(&mut self) -> Result<&'a str, DecodeError> {
         let string = self.topic()?;
         if string.as_bytes().contains(&0) { Err(DecodeError::StringContainsNull) } else { Ok(string) }
     }
 
-    /// Like [`Reader::string`] but leaves U+0000 to the caller, who looks at every byte for other reasons anyway.
+    /// Reads a string like [`Reader::string`], but without the check for U+0000: the caller examines every byte
+    /// anyway.
     #[inline]
     pub(crate) fn topic(&mut self) -> Result<&'a str, DecodeError> {
         std::str::from_utf8(self.binary()?).map_err(|_| DecodeError::StringNotUtf8)
     }
 
-    /// Not 0 [MQTT-2.2.1-3] [MQTT-2.2.1-4] [MQTT3-2.3.1-1].
+    /// Reads a Packet Identifier, which is not 0 [MQTT-2.2.1-3] [MQTT-2.2.1-4] [MQTT3-2.3.1-1].
     #[inline]
     pub(crate) fn packet_id(&mut self) -> Result<PacketId, DecodeError> {
         PacketId::new(self.u16()?).ok_or(DecodeError::PacketIdentifierZero)
     }
 
-    /// All that is left.
+    /// Returns all remaining bytes.
     #[inline]
     pub(crate) fn remainder(self) -> &'a [u8] {
         self.rest
     }
 
-    /// Nothing may be left.
+    /// Checks that no bytes remain.
     #[inline]
     pub(crate) fn finish(self) -> Result<(), DecodeError> {
         match self.rest.len() {
@@ -162,7 +163,7 @@ mod tests {
             (b"\0\x04\xF4\x8F\xBF\xBF", Ok("\u{10FFFF}")),
             // [MQTT-1.5.4-3] [MQTT3-1.5.3-3]
             (b"\0\x04\xEF\xBB\xBFa", Ok("\u{FEFF}a")),
-            // Control characters and non-characters are a matter of taste (1.5.4).
+            // The specification only advises against control characters and non-characters (1.5.4).
             (b"\0\x02\x01\x1F", Ok("\u{1}\u{1F}")),
             (b"\0\x03\xEF\xBF\xBF", Ok("\u{FFFF}")),
             // [MQTT-1.5.4-2] [MQTT3-1.5.3-2]
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_may_be_left() {
+    fn remaining_bytes_are_an_error() {
         assert_eq!(Reader::new(&[0, 0]).finish(), Err(DecodeError::TrailingBytes { count: 2 }));
     }
 }

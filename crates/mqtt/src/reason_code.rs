@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Result of an operation, with the names of table 2-6. The four packets that call 0x00 something else (Normal
-/// disconnection, Granted QoS 0) say [`ReasonCode::Success`] here.
+/// Result of an operation, with the names of table 2-6. Four packets have another name for 0x00 (Normal
+/// disconnection, Granted QoS 0); here it is always [`ReasonCode::Success`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum ReasonCode {
@@ -53,19 +53,19 @@ pub enum ReasonCode {
 }
 
 impl ReasonCode {
-    /// The operation failed: 0x80 and above.
+    /// Returns whether the operation failed: 0x80 and above.
     #[inline]
     pub const fn is_error(self) -> bool {
         self as u8 >= 0x80
     }
 
-    /// The byte on the wire.
+    /// Returns the byte on the wire.
     #[inline]
     pub const fn as_u8(self) -> u8 {
         self as u8
     }
 
-    /// The specification's name of the code.
+    /// Returns the specification's name of the code.
     pub const fn name(self) -> &'static str {
         match self {
             ReasonCode::Success => "Success",
@@ -118,7 +118,7 @@ impl ReasonCode {
 impl TryFrom<u8> for ReasonCode {
     type Error = u8;
 
-    /// The error is the byte that is no Reason Code of MQTT 5.0.
+    /// Converts a byte. The error is a byte that is not a Reason Code of MQTT 5.0.
     fn try_from(byte: u8) -> Result<ReasonCode, u8> {
         Ok(match byte {
             0x00 => ReasonCode::Success,

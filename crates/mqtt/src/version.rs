@@ -6,11 +6,11 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Version {
-    /// "MQIsdp", level 3.
+    /// Protocol Name "MQIsdp", level 3.
     V3_1 = 3,
-    /// "MQTT", level 4.
+    /// Protocol Name "MQTT", level 4.
     V3_1_1 = 4,
-    /// "MQTT", level 5.
+    /// Protocol Name "MQTT", level 5.
     V5 = 5,
 }
 
@@ -18,18 +18,18 @@ impl Version {
     /// All versions, oldest first.
     pub const ALL: [Version; 3] = [Version::V3_1, Version::V3_1_1, Version::V5];
 
-    /// Whether packets carry properties, so that each side can tell the other its limits.
+    /// Returns whether packets carry properties, so that each side can announce its limits.
     pub fn has_properties(self) -> bool {
         self >= Version::V5
     }
 
-    /// Whether the receiver of a PUBLISH announces how many it takes without acknowledgement, and may refuse one. Before 5.0
-    /// it can only acknowledge or close [MQTT3-3.3.5-2].
+    /// Returns whether the receiver of a PUBLISH announces how many it accepts without acknowledgement, and may
+    /// refuse one. Before 5.0 it can only acknowledge or close [MQTT3-3.3.5-2].
     pub fn has_receive_maximum(self) -> bool {
         self >= Version::V5
     }
 
-    /// Whether a CONNECT may leave the Client Identifier to the server [MQTT-3.1.3-6] [MQTT3-3.1.3-7].
+    /// Returns whether a CONNECT may leave the Client Identifier to the server [MQTT-3.1.3-6] [MQTT3-3.1.3-7].
     pub fn allows_assigned_client_id(self, clean_start: bool) -> bool {
         match self {
             Version::V3_1 => false,
@@ -38,7 +38,7 @@ impl Version {
         }
     }
 
-    /// The Protocol Name that goes with the version [MQTT-3.1.2-1] [MQTT3-3.1.2-1].
+    /// Returns the Protocol Name of the version [MQTT-3.1.2-1] [MQTT3-3.1.2-1].
     pub(crate) fn protocol_name(self) -> &'static str {
         match self {
             Version::V3_1 => "MQIsdp",

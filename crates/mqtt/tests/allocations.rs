@@ -1,4 +1,4 @@
-//! Decoding, and encoding into a buffer with capacity, allocate nothing.
+//! Decoding, and encoding into a buffer with capacity, do not allocate.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -8,27 +8,27 @@ use mqtt::{Outgoing, Packet, PacketId, QoS, Version, decode, frame};
 struct Counting;
 
 thread_local! {
-    /// Allocations of this thread; the test harness has threads of its own.
+    /// Number of allocations of this thread; the test harness has other threads.
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; counting touches only a thread-local number without
+// SAFETY: every call goes to the system's allocator unchanged; counting uses only a thread-local number without
 // destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: as the caller's.
+        // SAFETY: promised by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller's.
+        // SAFETY: promised by the caller.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: as the caller's.
+        // SAFETY: promised by the caller.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
@@ -49,7 +49,7 @@ fn the_counter_counts() {
 
 /// Every packet of the fuzz corpus: all types, all versions, all properties.
 #[test]
-fn decoding_and_encoding_the_corpus() {
+fn decoding_and_encoding_the_corpus_do_not_allocate() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/decode");
     let mut packets = 0;
     for entry in std::fs::read_dir(directory).expect("the corpus") {
@@ -75,7 +75,7 @@ fn decoding_and_encoding_the_corpus() {
     assert!(packets > 50);
 }
 
-/// Reads what a server reads.
+/// Reads the fields that a server reads.
 fn look_at(packet: Packet<'_>) -> usize {
     match packet {
         Packet::Connect(connect) => connect.properties.iter().count() + connect.session_expiry() as usize,
@@ -87,7 +87,7 @@ fn look_at(packet: Packet<'_>) -> usize {
 }
 
 #[test]
-fn refusing() {
+fn refusing_does_not_allocate() {
     let packets: [&[u8]; 5] = [
         &[0x00, 0],
         &[0x36, 0],
@@ -102,7 +102,7 @@ fn refusing() {
 }
 
 #[test]
-fn outgoing() {
+fn outgoing_does_not_allocate() {
     let payload = [0x55; 256];
     for version in Version::ALL {
         for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {

@@ -1,5 +1,5 @@
-//! The checks of `fuzz/check.rs` on mutations of `fuzz/corpus/decode`, for two seconds or as many as the environment
-//! variable `MERIDIAN_FUZZ_SECONDS` says. `MERIDIAN_FUZZ_SEED` gives another run than the usual one.
+//! Runs the checks of `fuzz/check.rs` on mutations of `fuzz/corpus/decode`, for two seconds or for
+//! `MERIDIAN_FUZZ_SECONDS` seconds. `MERIDIAN_FUZZ_SEED` selects another run than the usual one.
 
 #[path = "../fuzz/check.rs"]
 mod check;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use mutate::{Random, mutate};
 
-/// Of a run whose length nobody asked for.
+/// Maximum number of rounds of a run without a requested duration.
 const ROUNDS_MAX: u64 = 1_500_000;
 const SECONDS: u64 = 2;
 
@@ -53,7 +53,7 @@ fn run(input: &[u8], whence: impl Fn() -> String) {
     }
 }
 
-/// Files by name, in the order of their names; none is empty.
+/// Returns the files by name, in the order of their names; none is empty.
 fn corpus() -> Vec<(String, Vec<u8>)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/decode");
     let entries =

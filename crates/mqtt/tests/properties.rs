@@ -1,4 +1,4 @@
-//! What holds for every packet, in every version, however the network cuts the stream.
+//! Properties of every packet in every version, however the network splits the stream.
 
 mod common;
 
@@ -11,7 +11,7 @@ use proptest::sample::select;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Decoding what was encoded gives the packet again, less what the version cannot say.
+    /// Decoding an encoded packet gives the same packet, without the fields that the version does not have.
     #[test]
     fn round_trip(sample in sample(), version in select(&Version::ALL[..])) {
         let mut bytes = Vec::new();
@@ -33,7 +33,7 @@ proptest! {
         }
     }
 
-    /// A packet cut short anywhere is known to be incomplete, and is refused if decoded nevertheless.
+    /// A packet that is cut short anywhere is known to be incomplete, and decoding it fails.
     #[test]
     fn a_prefix_is_no_packet(sample in sample(), version in select(&Version::ALL[..])) {
         let mut bytes = Vec::new();
@@ -47,7 +47,7 @@ proptest! {
         }
     }
 
-    /// What a server passes on reaches the subscriber whole and in order [MQTT-3.3.2-17] [MQTT-3.3.2-18].
+    /// Forwarded properties reach the subscriber completely and in order [MQTT-3.3.2-17] [MQTT-3.3.2-18].
     #[test]
     fn forwarding(sample in sample(), expiry in proptest::option::of(any::<u32>()), ids in vec(1..=268_435_455_u32, 0..3)) {
         sample.with(|packet| {
@@ -92,7 +92,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Every way to cut the stream in two gives the same packets, and so does every chunk size.
+    /// Every split of the stream in two gives the same packets, and so does every chunk size.
     #[test]
     fn splits(samples in vec(sample(), 1..6), version in select(&Version::ALL[..])) {
         let mut stream = Vec::new();
@@ -111,7 +111,7 @@ proptest! {
     }
 }
 
-/// Receives `chunks` as a connection does and compares what arrived.
+/// Receives `chunks` as a connection does and compares the packets.
 fn receive<'a>(
     version: Version,
     chunks: impl Iterator<Item = &'a [u8]>,

@@ -1,5 +1,5 @@
-//! Agreement with `mqtt-protocol-core`, an independent codec of 3.1.1 and 5.0, on valid and on mutated packets. Where
-//! the two differ, the reason is in `they_do_not_check` or in `they_refuse`.
+//! Agreement with `mqtt-protocol-core`, an independent codec of 3.1.1 and 5.0, on valid and on mutated packets.
+//! Where the two differ, `they_do_not_check` or `they_refuse` has the reason.
 
 mod common;
 #[path = "../fuzz/mutate.rs"]
@@ -15,8 +15,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::RngSeed;
 
-/// The seed is fixed, so that a rare difference nobody has judged yet does not stop unrelated work; `PROPTEST_RNG_SEED`
-/// and `PROPTEST_CASES` look for one.
+/// Configuration with a fixed seed, so that a rare, unreviewed difference does not stop unrelated work;
+/// `PROPTEST_RNG_SEED` and `PROPTEST_CASES` search for one.
 fn config() -> ProptestConfig {
     let standard = ProptestConfig::default();
     let asked =
@@ -57,7 +57,8 @@ proptest! {
     }
 }
 
-/// Both accept `bytes` and mean the same by them, or both refuse them, or the difference is a known one.
+/// Checks that both codecs accept `bytes` with the same meaning, or both refuse them, or the difference is a known
+/// one.
 fn agree(version: Version, bytes: &[u8]) -> Result<(), String> {
     let Some(body) = body(bytes) else { return Ok(()) };
     let Some(packet_type) = PacketType::of(bytes[0]) else { return Ok(()) };
@@ -83,7 +84,7 @@ fn agree(version: Version, bytes: &[u8]) -> Result<(), String> {
     }
 }
 
-/// What follows the fixed header, if `bytes` is one whole packet.
+/// Returns the bytes after the fixed header, if `bytes` is one whole packet.
 fn body(bytes: &[u8]) -> Option<&[u8]> {
     let size = mqtt::frame(bytes, u32::MAX).ok()??;
     if size != bytes.len() {
@@ -93,7 +94,8 @@ fn body(bytes: &[u8]) -> Option<&[u8]> {
     Some(&bytes[header..])
 }
 
-/// Rules of the specification that the other codec leaves to its connection layer or to nobody.
+/// Returns whether the other codec leaves this rule of the specification to its connection layer, or does not check
+/// it at all.
 fn they_do_not_check(version: Version, packet_type: PacketType, error: DecodeError) -> bool {
     use PacketType::*;
     let v5 = version == Version::V5;
@@ -104,7 +106,8 @@ fn they_do_not_check(version: Version, packet_type: PacketType, error: DecodeErr
         DecodeError::VariableByteIntegerNotMinimal => v5,
         // [MQTT-2.2.1-3] [MQTT-2.2.1-4] [MQTT3-2.3.1-1], of all but 3.1.1 acknowledgements
         DecodeError::PacketIdentifierZero => true,
-        // The flags of the fixed header, which do not reach their parsers: [MQTT-3.6.1-1] [MQTT-3.8.1-1] [MQTT-3.10.1-1]
+        // The flags of the fixed header, which do not reach their parsers: [MQTT-3.6.1-1] [MQTT-3.8.1-1]
+        // [MQTT-3.10.1-1]
         DecodeError::FlagsReserved { .. } => matches!(packet_type, PubRel | Subscribe | Unsubscribe),
         // [MQTT-3.1.2-3] [MQTT-3.1.2-11] [MQTT-3.1.2-12] [MQTT-3.1.2-13]
         DecodeError::ConnectFlagReserved | DecodeError::WillFlagsWithoutWill | DecodeError::QoSReserved => {
@@ -121,11 +124,12 @@ fn they_do_not_check(version: Version, packet_type: PacketType, error: DecodeErr
         DecodeError::TopicFilterEmpty | DecodeError::TopicFilterInvalid => {
             matches!(packet_type, Subscribe | Unsubscribe)
         }
-        // [MQTT3-3.8.3-4]: they read the options of 5.0 in 3.1.1 too.
+        // [MQTT3-3.8.3-4]: the other codec reads the options of 5.0 in 3.1.1 too.
         DecodeError::SubscriptionOptionsReserved { .. } => !v5,
-        // They read the Reason Code of 5.0 in 3.1.1 too.
+        // The other codec reads the Reason Code of 5.0 in 3.1.1 too.
         DecodeError::TrailingBytes { .. } => !v5 && matches!(packet_type, PubAck | PubRec | PubRel | PubComp),
-        // They let the Property Length be absent where the specification does not (3.3.2.3.1, 3.15.2.2.1).
+        // The other codec lets the Property Length be absent where the specification does not (3.3.2.3.1,
+        // 3.15.2.2.1).
         DecodeError::Truncated => v5 && matches!(packet_type, Publish | Auth),
         // (3.1.2.11.10), (3.2.2.3.18), (3.15.2.2.2)
         DecodeError::AuthenticationMethodMissing => matches!(packet_type, Connect | ConnAck | Auth),
@@ -133,18 +137,18 @@ fn they_do_not_check(version: Version, packet_type: PacketType, error: DecodeErr
     }
 }
 
-/// Packets that the specification allows and the other codec refuses.
+/// Returns whether the specification allows a packet that the other codec refuses.
 fn they_refuse(packet: Packet<'_>) -> bool {
     match packet {
         // 5.0 allows a password without a user name (3.1.2.9).
         Packet::Connect(connect) => {
-            // No specification has bridges.
+            // No specification defines bridges.
             connect.bridge
                 || connect.version == Version::V5 && connect.password.is_some() && connect.username.is_none()
         }
         // Table 2-6 gives DISCONNECT this code; 3.14.2.1 leaves it out.
         Packet::Disconnect(disconnect) => disconnect.reason == ReasonCode::BadAuthenticationMethod,
-        // They look at the ShareName in 3.1.1 too.
+        // The other codec checks the ShareName in 3.1.1 too.
         Packet::Subscribe(subscribe) => {
             subscribe.filters.iter().any(|(filter, _)| Subscription::parse(filter).is_err())
         }
@@ -155,7 +159,7 @@ fn they_refuse(packet: Packet<'_>) -> bool {
     }
 }
 
-/// Their packet, written by them again.
+/// Decodes and encodes a packet with the other codec.
 fn their_decode(version: Version, first: u8, body: &[u8]) -> Result<Vec<u8>, MqttError> {
     macro_rules! parse {
         ($packet:ty) => {{

@@ -1,4 +1,4 @@
-//! PUBACK (3.4), PUBREC (3.5), PUBREL (3.6) and PUBCOMP (3.7), which look alike.
+//! PUBACK (3.4), PUBREC (3.5), PUBREL (3.6) and PUBCOMP (3.7), which have the same format.
 
 use super::{check_flags, reasons};
 use crate::encoder::Encoder;
@@ -15,7 +15,7 @@ use crate::version::Version;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ack<'a> {
     pub packet_id: PacketId,
-    /// Before 5.0 always [`ReasonCode::Success`].
+    /// Reason Code; before 5.0 always [`ReasonCode::Success`].
     pub reason: ReasonCode,
     pub properties: Properties<'a>,
 }
@@ -31,7 +31,7 @@ impl<'a> Ack<'a> {
         check_flags(version, packet_type, first)?;
         let packet_id = reader.packet_id()?;
         let (mut reason, mut properties) = (ReasonCode::Success, Properties::default());
-        // 5.0 may leave out the properties, or these and the Reason Code (3.4.2.1, 3.4.2.2.1).
+        // 5.0 allows to omit the properties, or these and the Reason Code (3.4.2.1, 3.4.2.2.1).
         if version == Version::V5 && !reader.is_empty() {
             reason = reasons::from_byte(packet_type, reader.u8()?)?;
             if !reader.is_empty() {
@@ -100,7 +100,7 @@ mod tests {
         }
     }
 
-    /// (3.4.2.1) (3.4.2.2.1) and the like: what may be left out may also be there.
+    /// (3.4.2.1) (3.4.2.2.1) and the like: optional fields may also be present.
     #[test]
     fn optional_fields() {
         let buf = PropertiesBuf::from_iter([Property::ReasonString("why")]);

@@ -10,11 +10,11 @@ use crate::reader::Reader;
 use crate::reason_code::ReasonCode;
 use crate::version::Version;
 
-/// A step of an authentication that takes several. Since 5.0.
+/// A step of an authentication with several steps. Since 5.0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Auth<'a> {
     pub reason: ReasonCode,
-    /// With the Authentication Method, except that a Success may go without any properties (3.15.2.1).
+    /// Properties with the Authentication Method, except that a Success may have no properties (3.15.2.1).
     pub properties: Properties<'a>,
 }
 
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_others() {
+    fn invalid_auth_packets_are_refused() {
         // [MQTT-3.15.1-1]
         refuses(V5, &[0xF1, 0], DecodeError::FlagsReserved { packet_type: PacketType::Auth, flags: 1 });
         // [MQTT-3.15.2-1]
@@ -106,7 +106,7 @@ mod tests {
         let method: &[u8] = b"\x15\0\x01m";
         let twice = packet(0xF0, &[&[0x18], &block(&[method, method])]);
         refuses(V5, &twice, DecodeError::PropertyDuplicate { id: PropertyId::AuthenticationMethod });
-        // The Reason Code alone is not among the short forms.
+        // A Reason Code without properties is not one of the short forms.
         refuses(V5, &[0xF0, 1, 0x18], DecodeError::Truncated);
         refuses(V5, &[0xF0, 3, 0, 0, 0], DecodeError::TrailingBytes { count: 1 });
     }

@@ -1,22 +1,22 @@
-//! How the packets' table tests look at bytes.
+//! Helpers of the packets' table tests.
 
 use crate::{DecodeError, Packet, Version, decode, frame};
 
-/// `bytes` mean `packet`, and `packet` is written as `bytes`.
+/// Checks that `bytes` decode to `packet`, and `packet` encodes to `bytes`.
 #[track_caller]
 pub(crate) fn same(version: Version, bytes: &[u8], packet: Packet<'_>) {
     reads(version, bytes, packet);
     writes(version, packet, bytes);
 }
 
-/// `bytes` mean `packet`.
+/// Checks that `bytes` decode to `packet`.
 #[track_caller]
 pub(crate) fn reads(version: Version, bytes: &[u8], packet: Packet<'_>) {
     assert_eq!(frame(bytes, u32::MAX), Ok(Some(bytes.len())), "frame {bytes:02X?}");
     assert_eq!(decode(version, bytes), Ok(packet), "MQTT {version} {bytes:02X?}");
 }
 
-/// `packet` is written as `bytes`, after what the buffer already holds.
+/// Checks that `packet` encodes to `bytes`, after the existing contents of the buffer.
 #[track_caller]
 pub(crate) fn writes(version: Version, packet: Packet<'_>, bytes: &[u8]) {
     let mut out = vec![0xAA];
@@ -25,13 +25,13 @@ pub(crate) fn writes(version: Version, packet: Packet<'_>, bytes: &[u8]) {
     assert_eq!(out[1..], *bytes, "MQTT {version} {packet:?}");
 }
 
-/// `bytes` are refused.
+/// Checks that `bytes` are refused.
 #[track_caller]
 pub(crate) fn refuses(version: Version, bytes: &[u8], error: DecodeError) {
     assert_eq!(decode(version, bytes), Err(error), "MQTT {version} {bytes:02X?}");
 }
 
-/// The version has no words for `packet`.
+/// Checks that the version cannot express `packet`.
 #[track_caller]
 pub(crate) fn cannot_encode(version: Version, packet: Packet<'_>) {
     let mut out = vec![0xAA];
@@ -39,8 +39,8 @@ pub(crate) fn cannot_encode(version: Version, packet: Packet<'_>) {
     assert_eq!(out, [0xAA], "nothing is appended");
 }
 
-/// Every proper prefix of the body, with the Remaining Length made to fit, is refused: no field may be missing. Only for
-/// packets without optional fields at the end and of less than 130 bytes.
+/// Checks that every proper prefix of the body, with a matching Remaining Length, is refused: no field may be
+/// missing. Only for packets of less than 130 bytes without optional fields at the end.
 #[track_caller]
 pub(crate) fn refuses_every_prefix(version: Version, bytes: &[u8]) {
     for end in 2..bytes.len() {
@@ -50,7 +50,7 @@ pub(crate) fn refuses_every_prefix(version: Version, bytes: &[u8]) {
     }
 }
 
-/// A packet with one byte of Remaining Length.
+/// Builds a packet with one byte of Remaining Length.
 pub(crate) fn packet(first: u8, body: &[&[u8]]) -> Vec<u8> {
     let body = body.concat();
     assert!(body.len() < 128);
@@ -59,7 +59,7 @@ pub(crate) fn packet(first: u8, body: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// A body as a packet with one byte of Property Length before `properties`.
+/// Builds a property block with one byte of Property Length.
 pub(crate) fn block(properties: &[&[u8]]) -> Vec<u8> {
     packet(0, properties)[1..].to_vec()
 }

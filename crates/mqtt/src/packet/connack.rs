@@ -13,7 +13,8 @@ use crate::version::Version;
 /// The server's answer to CONNECT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnAck<'a> {
-    /// The server has a Session of this client. Says nothing with a failure [MQTT-3.2.2-6] [MQTT3-3.2.2-4], nor in 3.1.
+    /// The server has a Session of this client. Always false with a failure [MQTT-3.2.2-6] [MQTT3-3.2.2-4], and in
+    /// 3.1.
     pub session_present: bool,
     pub reason: ReasonCode,
     pub properties: Properties<'a>,

@@ -17,13 +17,14 @@ use crate::version::Version;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Connect<'a> {
     pub version: Version,
-    /// The client is a bridge to another broker. It sets bit 7 of the Protocol Version, as mosquitto does. No specification has this.
+    /// True when the client is a bridge to another broker. It sets bit 7 of the Protocol Version, as mosquitto
+    /// does. No specification defines this.
     pub bridge: bool,
     /// Clean Start; in 3.x Clean Session.
     pub clean_start: bool,
-    /// Seconds; 0 turns it off.
+    /// Keep Alive in seconds; 0 turns it off.
     pub keep_alive: u16,
-    /// May be empty (3.1.3.1); the server decides whether it assigns one.
+    /// Client Identifier. May be empty (3.1.3.1); the server decides whether it assigns one.
     pub client_id: &'a str,
     pub will: Option<Will<'a>>,
     pub username: Option<&'a str>,
@@ -32,8 +33,9 @@ pub struct Connect<'a> {
 }
 
 impl<'a> Connect<'a> {
-    /// Seconds that the Session outlives the connection; `u32::MAX` is for ever. In 3.x Clean Session is two 5.0 ideas in
-    /// one bit: such a Session ends with its connection, any other never does [MQTT3-3.1.2-4] [MQTT3-3.1.2-6].
+    /// Returns the seconds that the Session outlives the connection; `u32::MAX` is forever. In 3.x the Clean
+    /// Session bit stands for two fields of 5.0: such a Session ends with its connection, any other never ends
+    /// [MQTT3-3.1.2-4] [MQTT3-3.1.2-6].
     pub fn session_expiry(&self) -> u32 {
         match self.version {
             Version::V5 => self.properties.session_expiry_interval().unwrap_or(0),
@@ -47,18 +49,19 @@ impl<'a> Connect<'a> {
         }
     }
 
-    /// QoS 1 and 2 PUBLISH packets that the client takes at a time; `None` when it names no limit, which in 5.0 means
-    /// 65,535 (3.1.2.11.3).
+    /// Returns the maximum number of unacknowledged QoS 1 and 2 PUBLISH packets that the client accepts; `None`
+    /// when it names no limit, which in 5.0 means 65,535 (3.1.2.11.3).
     pub fn receive_maximum(&self) -> Option<u16> {
         self.properties.receive_maximum()
     }
 
-    /// Bytes of the largest packet that the client takes; `u32::MAX` when it names no limit [MQTT-3.1.2-24].
+    /// Returns the size in bytes of the largest packet that the client accepts; `u32::MAX` when it names no limit
+    /// [MQTT-3.1.2-24].
     pub fn maximum_packet_size(&self) -> u32 {
         self.properties.maximum_packet_size().unwrap_or(u32::MAX)
     }
 
-    /// Highest Topic Alias that the client takes; 0 for none [MQTT-3.1.2-26] [MQTT-3.1.2-27].
+    /// Returns the highest Topic Alias that the client accepts; 0 for none [MQTT-3.1.2-26] [MQTT-3.1.2-27].
     pub fn topic_alias_maximum(&self) -> u16 {
         self.properties.topic_alias_maximum().unwrap_or(0)
     }
@@ -68,13 +71,13 @@ impl<'a> Connect<'a> {
         let flags = Flags::read(version, reader.u8()?)?;
         let keep_alive = reader.u16()?;
         let properties = Properties::read(&mut reader, version, Scope::Connect)?;
-        // The payload's order is that of the specification [MQTT-3.1.3-1] [MQTT3-3.1.3-1].
+        // The order of the payload is that of the specification [MQTT-3.1.3-1] [MQTT3-3.1.3-1].
         let client_id = reader.string()?;
         let will = match flags.will {
             Some((qos, retain)) => Some(Will::decode(version, qos, retain, &mut reader)?),
             None => None,
         };
-        // 3.1 lets the Remaining Length overrule these two flags, for the sake of clients older than they are.
+        // In 3.1 the Remaining Length overrules these two flags, for clients that are older than the flags.
         let overruled = |reader: &Reader<'_>| version == Version::V3_1 && reader.is_empty();
         let username = match flags.username && !overruled(&reader) {
             true => Some(reader.string()?),
@@ -134,7 +137,7 @@ impl<'a> Connect<'a> {
 }
 
 impl fmt::Debug for Connect<'_> {
-    /// Without the password.
+    /// Formats the packet without the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connect")
             .field("version", &self.version)
@@ -150,8 +153,8 @@ impl fmt::Debug for Connect<'_> {
     }
 }
 
-/// The version that a whole or partial CONNECT claims, however wrong its rest is; `None` if that cannot be told or is
-/// none of ours. Tells a server how to phrase its refusal.
+/// Returns the version that a complete or partial CONNECT claims, even when the rest is invalid; `None` if it is
+/// unknown or not supported. A server uses it to choose the form of its refusal.
 pub fn connect_version(packet: &[u8]) -> Option<Version> {
     if PacketType::of(*packet.first()?)? != PacketType::Connect {
         return None;
@@ -160,10 +163,11 @@ pub fn connect_version(packet: &[u8]) -> Option<Version> {
     protocol(&mut Reader::new(packet.get(header..)?)).ok().map(|(version, _)| version)
 }
 
-/// The bit of the Protocol Version that a bridge sets.
+/// Bit of the Protocol Version that a bridge sets.
 const BRIDGE: u8 = 0x80;
 
-/// Protocol Name and Protocol Version, and whether a bridge speaks [MQTT-3.1.2-1] [MQTT-3.1.2-2] [MQTT3-3.1.2-1] [MQTT3-3.1.2-2].
+/// Reads Protocol Name and Protocol Version, and whether the client is a bridge [MQTT-3.1.2-1] [MQTT-3.1.2-2]
+/// [MQTT3-3.1.2-1] [MQTT3-3.1.2-2].
 fn protocol(reader: &mut Reader<'_>) -> Result<(Version, bool), DecodeError> {
     let name = reader.binary()?;
     let named = match name {
@@ -191,7 +195,7 @@ struct Flags {
 impl Flags {
     fn read(version: Version, flags: u8) -> Result<Flags, DecodeError> {
         let bit = |n: u8| flags & 1 << n != 0;
-        // [MQTT-3.1.2-3] [MQTT3-3.1.2-3]; 3.1 reserves the bit without saying what it is.
+        // [MQTT-3.1.2-3] [MQTT3-3.1.2-3]; 3.1 reserves the bit without a required value.
         if bit(0) && version != Version::V3_1 {
             return Err(DecodeError::ConnectFlagReserved);
         }
@@ -200,14 +204,14 @@ impl Flags {
             let qos = QoS::from_bits(flags >> 3 & 0b11).ok_or(DecodeError::QoSReserved)?;
             Some((qos, bit(5)))
         } else {
-            // [MQTT-3.1.2-11] [MQTT-3.1.2-13] [MQTT3-3.1.2-13] [MQTT3-3.1.2-15]; 3.1 disregards the bits.
+            // [MQTT-3.1.2-11] [MQTT-3.1.2-13] [MQTT3-3.1.2-13] [MQTT3-3.1.2-15]; 3.1 ignores the bits.
             if flags & 0b0011_1000 != 0 && version != Version::V3_1 {
                 return Err(DecodeError::WillFlagsWithoutWill);
             }
             None
         };
         let (username, password) = (bit(7), bit(6));
-        // [MQTT3-3.1.2-22]; 5.0 lets a password stand alone (3.1.2.9).
+        // [MQTT3-3.1.2-22]; 5.0 allows a password alone (3.1.2.9).
         if password && !username && version != Version::V5 {
             return Err(DecodeError::PasswordWithoutUserName);
         }
@@ -242,7 +246,7 @@ mod tests {
         }
     }
 
-    /// A CONNECT with these Connect Flags and payload, and no properties.
+    /// Builds a CONNECT with these Connect Flags and payload, and no properties.
     fn connect(version: Version, flags: u8, payload: &[&[u8]]) -> Vec<u8> {
         let (name, no_properties): (&[u8], &[u8]) = match version {
             V3_1 => (b"\0\x06MQIsdp", &[]),
@@ -253,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest() {
+    fn the_smallest_connect_is_accepted() {
         for version in Version::ALL {
             let bytes = connect(version, 0b10, &[ID]);
             // A CONNECT carries its own version.
@@ -268,7 +272,7 @@ mod tests {
 
     /// [MQTT-3.1.3-1] [MQTT3-3.1.3-1]
     #[test]
-    fn everything() {
+    fn a_connect_with_all_fields_is_accepted() {
         let properties = PropertiesBuf::from_iter([
             Property::SessionExpiryInterval(0x0102_0304),
             Property::ReceiveMaximum(5),
@@ -322,7 +326,7 @@ mod tests {
         assert_eq!(full.maximum_packet_size(), 1000);
         assert_eq!(full.topic_alias_maximum(), 6);
 
-        // An older version says the same without properties.
+        // An older version has the same fields without properties.
         let older = Connect {
             version: V3_1_1,
             will: Some(Will { properties: Properties::default(), ..will }),
@@ -338,7 +342,7 @@ mod tests {
 
     /// [MQTT3-3.1.2-4] [MQTT3-3.1.2-6] and the defaults of 3.1.2.11.
     #[test]
-    fn what_a_connect_without_properties_means() {
+    fn a_connect_without_properties_has_the_defaults() {
         for version in Version::ALL {
             let stays = Connect { clean_start: false, ..bare(version) };
             assert_eq!(bare(version).session_expiry(), 0);
@@ -379,7 +383,7 @@ mod tests {
         {
             refuses(V5, &with(name, 5), DecodeError::UnsupportedProtocolName);
         }
-        // The rest need not even be there.
+        // The rest may even be missing.
         refuses(V5, &packet(0x10, &[MQTT, &[6]]), DecodeError::UnsupportedProtocolVersion { level: 6 });
     }
 
@@ -415,7 +419,7 @@ mod tests {
             }
             // [MQTT-3.1.2-12] [MQTT3-3.1.2-14]
             refuses(version, &connect(version, 0b0001_1110, &payload), DecodeError::QoSReserved);
-            // [MQTT-3.1.2-9] [MQTT3-3.1.2-9]: the flag says what the payload has.
+            // [MQTT-3.1.2-9] [MQTT3-3.1.2-9]: the flag determines the fields of the payload.
             refuses(version, &connect(version, 0b0000_0110, &[ID]), DecodeError::Truncated);
             let count = payload.concat().len() as u32 - 3;
             refuses(version, &connect(version, 0b10, &payload), DecodeError::TrailingBytes { count });
@@ -478,7 +482,7 @@ mod tests {
         same(V5, &connect(V5, 0b0100_0010, &[ID, b"\0\x01p"]), Packet::Connect(alone));
     }
 
-    /// [MQTT-3.1.2-17] [MQTT-3.1.2-19] [MQTT3-3.1.2-19] [MQTT3-3.1.2-21], but 3.1 lets the Remaining Length decide.
+    /// [MQTT-3.1.2-17] [MQTT-3.1.2-19] [MQTT3-3.1.2-19] [MQTT3-3.1.2-21], but in 3.1 the Remaining Length decides.
     #[test]
     fn flags_without_their_fields() {
         for version in [V3_1_1, V5] {
@@ -501,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_of_connect_and_will_are_told_apart() {
+    fn properties_of_connect_and_will_are_kept_apart() {
         let delay = packet(0x10, &[MQTT, &[5, 2, 0, 0], &block(&[&[0x18, 0, 0, 0, 1]]), ID]);
         refuses(V5, &delay, DecodeError::PropertyNotAllowed { id: PropertyId::WillDelayInterval });
         let will = &block(&[&[0x21, 0, 1]]);
@@ -509,7 +513,7 @@ mod tests {
         refuses(V5, &bytes, DecodeError::PropertyNotAllowed { id: PropertyId::ReceiveMaximum });
     }
 
-    /// Padding of the Remaining Length is forbidden by 5.0 alone [MQTT-1.5.5-1].
+    /// Padding of the Remaining Length is forbidden in 5.0 only [MQTT-1.5.5-1].
     #[test]
     fn padded_remaining_length() {
         for version in Version::ALL {
@@ -524,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_shows_in_what_is_wrong_otherwise() {
+    fn the_version_is_known_in_an_invalid_connect() {
         for version in Version::ALL {
             let bytes = connect(version, 0xFF, &[]);
             assert_eq!(connect_version(&bytes), Some(version));
@@ -536,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_no_packet_can_hold() {
+    fn fields_that_no_packet_can_hold_are_refused() {
         let long = "x".repeat(65_536);
         cannot_encode(V5, Packet::Connect(Connect { client_id: &long, ..bare(V5) }));
         cannot_encode(V5, Packet::Connect(Connect { username: Some("a\0"), ..bare(V5) }));

@@ -20,7 +20,7 @@ pub struct Disconnect<'a> {
 impl<'a> Disconnect<'a> {
     pub(crate) fn decode(version: Version, reader: &mut Reader<'a>) -> Result<Disconnect<'a>, DecodeError> {
         let (mut reason, mut properties) = (ReasonCode::Success, Properties::default());
-        // 5.0 may leave out the properties, or these and the Reason Code (3.14.2.1, 3.14.2.2.1).
+        // 5.0 allows to omit the properties, or these and the Reason Code (3.14.2.1, 3.14.2.2.1).
         if version == Version::V5 && !reader.is_empty() {
             reason = reasons::from_byte(PacketType::Disconnect, reader.u8()?)?;
             if !reader.is_empty() {
@@ -38,8 +38,8 @@ impl<'a> Disconnect<'a> {
         }
         let mut encoder = Encoder::new(out, PacketType::Disconnect.first_byte());
         if version == Version::V5 {
-            // The Property Length could be left out behind a Reason Code (3.14.2.2.1), but there are clients that take what is
-            // then a packet of three bytes for an incomplete one.
+            // 5.0 allows to omit the Property Length after a Reason Code (3.14.2.2.1). But some clients take the
+            // resulting packet of three bytes for an incomplete one.
             if reason != ReasonCode::Success || !self.properties.is_empty() {
                 encoder.u8(reason.as_u8());
                 encoder.properties(version, self.properties);
@@ -80,7 +80,7 @@ mod tests {
             same(V5, &[0xE0, 2, reason.as_u8(), 0], packet);
             reads(V5, &[0xE0, 1, reason.as_u8()], packet);
             for version in [V3_1, V3_1_1] {
-                // Before 5.0 a server just closes the connection.
+                // Before 5.0 a server only closes the connection.
                 cannot_encode(version, packet);
                 refuses(version, &[0xE0, 1, reason.as_u8()], DecodeError::TrailingBytes { count: 1 });
             }

@@ -16,24 +16,24 @@ pub struct Outgoing<'a> {
     pub dup: bool,
     pub qos: QoS,
     pub retain: bool,
-    /// Needed with QoS 1 and 2, ignored with QoS 0 [MQTT-2.2.1-2].
+    /// Required with QoS 1 and 2, ignored with QoS 0 [MQTT-2.2.1-2].
     pub packet_id: Option<PacketId>,
-    /// A Topic Name, or "" when an alias alone names it.
+    /// A Topic Name, or "" when only a Topic Alias identifies it.
     pub topic: &'a str,
-    /// Never 0 [MQTT-3.3.2-8]. Written in 5.0 only, as the next two.
+    /// Topic Alias, never 0 [MQTT-3.3.2-8]. Written in 5.0 only, like the next two fields.
     pub topic_alias: Option<u16>,
-    /// Seconds that are left [MQTT-3.3.2-6].
+    /// Remaining Message Expiry Interval in seconds [MQTT-3.3.2-6].
     pub message_expiry: Option<u32>,
-    /// 1 to 268,435,455 each; those of the subscriptions that matched [MQTT-3.3.4-3] [MQTT-3.3.4-4].
+    /// Subscription Identifiers of the matching subscriptions, 1 to 268,435,455 each [MQTT-3.3.4-3] [MQTT-3.3.4-4].
     pub subscription_ids: &'a [u32],
     /// Bytes of [`Properties::forwardable`](crate::Properties::forwardable).
     pub properties: &'a [u8],
     pub payload: &'a [u8],
 }
 
-/// Bytes of the parts of a packet whose length comes before them.
+/// Lengths in bytes of the parts of a packet whose length comes before them.
 struct Lengths {
-    /// `None` before 5.0.
+    /// Property Length; `None` before 5.0.
     properties: Option<u32>,
     remaining: u32,
 }
@@ -46,8 +46,8 @@ impl Lengths {
 }
 
 impl Outgoing<'_> {
-    /// Length of the whole packet in bytes. `usize::MAX` for what no packet can hold, so that it is larger than any
-    /// Maximum Packet Size: a topic of more than 65,535 bytes, more than
+    /// Returns the length of the whole packet in bytes. `usize::MAX`, larger than any Maximum Packet Size, stands
+    /// for a message that no packet can hold: a topic of more than 65,535 bytes, more than
     /// [`PACKET_SIZE_MAX`](crate::PACKET_SIZE_MAX) in all, QoS 1 or 2 without Packet Identifier, a Subscription
     /// Identifier out of bounds, in 3.x an alias instead of a topic.
     #[inline]
@@ -63,14 +63,14 @@ impl Outgoing<'_> {
         }
     }
 
-    /// Appends all but the payload, which the Remaining Length counts; nothing when [`Outgoing::encoded_len`] is
-    /// `usize::MAX`.
+    /// Appends everything except the payload, which the Remaining Length counts; nothing when
+    /// [`Outgoing::encoded_len`] is `usize::MAX`.
     #[inline]
     pub fn encode_head(&self, version: Version, out: &mut Vec<u8>) {
         self.head(version, 0, out);
     }
 
-    /// Appends all but the payload, after making room for `room` bytes more.
+    /// Appends everything except the payload, after reserving `room` more bytes.
     #[inline]
     fn head(&self, version: Version, room: usize, out: &mut Vec<u8>) -> bool {
         let Some(lengths) = self.lengths(version) else { return false };
@@ -110,7 +110,7 @@ impl Outgoing<'_> {
         out.extend_from_slice(self.properties);
     }
 
-    /// `None` for what no packet can hold.
+    /// Returns the lengths; `None` for a message that no packet can hold.
     #[inline]
     fn lengths(&self, version: Version) -> Option<Lengths> {
         if self.topic.len() > FIELD_SIZE_MAX {
@@ -169,7 +169,7 @@ mod tests {
         payload: b"payload",
     };
 
-    /// Writes it in all ways, which have to agree, and reads it again.
+    /// Encodes it with all methods, which have to agree, and decodes it again.
     #[track_caller]
     fn written(outgoing: Outgoing<'_>, version: Version) -> Vec<u8> {
         let mut out = vec![0xAA];
@@ -188,7 +188,7 @@ mod tests {
         bytes
     }
 
-    /// What decode makes of `outgoing`.
+    /// Checks that `outgoing` decodes to `expected`.
     #[track_caller]
     fn check(outgoing: Outgoing<'_>, version: Version, expected: Publish<'_>) {
         let bytes = written(outgoing, version);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_alone() {
+    fn an_alias_replaces_the_topic() {
         let aliased = Outgoing { topic: "", topic_alias: Some(1), ..PLAIN };
         assert_eq!(written(aliased, Version::V5), b"\x30\x0D\0\0\x03\x23\0\x01payload");
         assert_eq!(aliased.encoded_len(Version::V3_1_1), usize::MAX);
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(written(outgoing, Version::V5), b"\x30\x0D\0\x03a/b\0payload");
     }
 
-    /// Payload sizes around the borders of the Remaining Length's width.
+    /// Payload sizes around the limits of the Remaining Length's width.
     #[test]
     fn lengths() {
         for border in [0x80, 0x4000, 0x20_0000] {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_packet_can_hold() {
+    fn messages_that_no_packet_can_hold_are_not_written() {
         let long = "x".repeat(65_536);
         let cases = [
             Outgoing { topic: &long, ..PLAIN },
@@ -282,9 +282,9 @@ mod tests {
         }
     }
 
-    /// The largest PUBLISH there can be in 3.1.1 has one byte too many for 5.0.
+    /// The largest PUBLISH of 3.1.1 has one byte too many for 5.0.
     #[test]
-    fn the_largest() {
+    fn the_largest_publish_depends_on_the_version() {
         let payload = vec![0; 268_435_455 - 5];
         let largest = Outgoing { payload: &payload, ..PLAIN };
         assert_eq!(largest.encoded_len(Version::V3_1_1), crate::PACKET_SIZE_MAX as usize);

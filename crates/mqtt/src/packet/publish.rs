@@ -12,16 +12,16 @@ use crate::reader::Reader;
 use crate::topic::name::forbidden;
 use crate::version::Version;
 
-/// An Application Message on its way.
+/// An Application Message in transit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Publish<'a> {
-    /// Sent before under this Packet Identifier. Never with QoS 0 [MQTT-3.3.1-2].
+    /// Sent before under this Packet Identifier. Never set with QoS 0 [MQTT-3.3.1-2].
     pub dup: bool,
     pub qos: QoS,
     pub retain: bool,
     /// A Topic Name; empty only when the properties have a Topic Alias.
     pub topic: &'a str,
-    /// There with QoS 1 and 2 and only then [MQTT-2.2.1-2].
+    /// Present exactly with QoS 1 and 2 [MQTT-2.2.1-2].
     pub packet_id: Option<PacketId>,
     pub properties: Properties<'a>,
     pub payload: &'a [u8],
@@ -89,7 +89,7 @@ impl<'a> Publish<'a> {
 }
 
 impl fmt::Debug for Publish<'_> {
-    /// Without the payload, which may be large.
+    /// Formats the packet without the payload, which may be large.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Publish")
             .field("dup", &self.dup)
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn payload() {
         for version in Version::ALL {
-            // (3.3.3): it may be empty, and is any bytes.
+            // (3.3.3): the payload may be empty, and is any bytes.
             same(
                 version,
                 &packet(0x30, &[b"\0\x03a/b", none(version)]),
@@ -234,7 +234,7 @@ mod tests {
 
     /// [MQTT-2.2.1-2] [MQTT3-2.3.1-5]
     #[test]
-    fn the_packet_identifier_goes_with_the_qos() {
+    fn the_packet_identifier_is_present_exactly_with_qos_1_and_2() {
         cannot_encode(V5, Packet::Publish(Publish { qos: QoS::AtLeastOnce, ..PLAIN }));
         let superfluous = Publish { dup: true, packet_id: PacketId::new(1), ..PLAIN };
         writes(V3_1_1, Packet::Publish(superfluous), &packet(0x30, &[b"\0\x03a/b", b"hi"]));

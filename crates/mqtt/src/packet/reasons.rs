@@ -1,12 +1,12 @@
-//! Which packet may say which Reason Code, and what it says instead when it may not or its version cannot.
+//! Reason Codes by packet, and their replacements where the packet or its version does not have a code.
 
 use crate::error::DecodeError;
 use crate::packet_type::PacketType;
 use crate::reason_code::ReasonCode as R;
 use crate::version::Version;
 
-/// Whether the packet lists the code: the tables of 3.2.2.2, 3.4.2.1, 3.5.2.1, 3.6.2.1, 3.7.2.1, 3.9.3, 3.11.3, 3.14.2.1
-/// and 3.15.2.1, joined with table 2-6, which alone gives DISCONNECT the code 0x8C.
+/// Returns whether the packet lists the code: the tables of 3.2.2.2, 3.4.2.1, 3.5.2.1, 3.6.2.1, 3.7.2.1, 3.9.3,
+/// 3.11.3, 3.14.2.1 and 3.15.2.1, joined with table 2-6. Only table 2-6 gives DISCONNECT the code 0x8C.
 const fn lists(packet_type: PacketType, reason: R) -> bool {
     match packet_type {
         // [MQTT-3.2.2-8]
@@ -124,7 +124,7 @@ const fn lists(packet_type: PacketType, reason: R) -> bool {
     }
 }
 
-/// The code that a 5.0 packet's byte says.
+/// Returns the Reason Code of a byte in a 5.0 packet.
 pub(crate) fn from_byte(packet_type: PacketType, byte: u8) -> Result<R, DecodeError> {
     let reason = R::try_from(byte).map_err(|byte| DecodeError::ReasonCodeUnknown { byte })?;
     if lists(packet_type, reason) {
@@ -134,14 +134,14 @@ pub(crate) fn from_byte(packet_type: PacketType, byte: u8) -> Result<R, DecodeEr
     }
 }
 
-/// What a 5.0 packet says for `reason`: that, if the packet lists it; for another failure the least specific one that
-/// it lists; `None` for another success.
+/// Returns the code of a 5.0 packet for `reason`: `reason` itself, if the packet lists it; for another failure the
+/// least specific one that it lists; `None` for another success.
 pub(crate) fn in_v5(packet_type: PacketType, reason: R) -> Option<R> {
     if lists(packet_type, reason) {
         return Some(reason);
     }
     let general = match packet_type {
-        // Banned is CONNACK's alone; to a client that is there already it is what an operator has done.
+        // Only CONNACK has Banned; for a client that is connected, it is the action of an operator.
         PacketType::Disconnect if matches!(reason, R::Banned) => R::AdministrativeAction,
         PacketType::PubRel | PacketType::PubComp => R::PacketIdentifierNotFound,
         _ => R::UnspecifiedError,
@@ -149,7 +149,7 @@ pub(crate) fn in_v5(packet_type: PacketType, reason: R) -> Option<R> {
     (reason.is_error() && lists(packet_type, general)).then_some(general)
 }
 
-/// The code that the return code of a 3.x CONNACK says (table 3.1 of 3.1.1).
+/// Returns the code of a return code in a 3.x CONNACK (table 3.1 of 3.1.1).
 pub(crate) fn from_connect_return_code(byte: u8) -> Result<R, DecodeError> {
     Ok(match byte {
         0 => R::Success,
@@ -162,15 +162,15 @@ pub(crate) fn from_connect_return_code(byte: u8) -> Result<R, DecodeError> {
     })
 }
 
-/// What a 3.x CONNACK says for `reason`; `None` where no return code fits, so that the server closes the Network
-/// Connection without a CONNACK [MQTT3-3.2.2-6].
+/// Returns the return code of a 3.x CONNACK for `reason`. `None` where no return code fits: then the server closes
+/// the Network Connection without a CONNACK [MQTT3-3.2.2-6].
 pub(crate) const fn connect_return_code(reason: R) -> Option<u8> {
     Some(match reason {
         R::Success => 0,
         R::UnsupportedProtocolVersion => 1,
         R::ClientIdentifierNotValid => 2,
         R::BadUserNameOrPassword | R::BadAuthenticationMethod => 4,
-        // The server would serve another client, or this one with another CONNECT.
+        // The server would accept another client, or this one with another CONNECT.
         R::NotAuthorized
         | R::Banned
         | R::TopicNameInvalid
@@ -179,7 +179,7 @@ pub(crate) const fn connect_return_code(reason: R) -> Option<u8> {
         | R::PayloadFormatInvalid
         | R::RetainNotSupported
         | R::QoSNotSupported => 5,
-        // The server would serve this client at another time or another place.
+        // The server would accept this client at another time or on another server.
         R::UnspecifiedError
         | R::ImplementationSpecificError
         | R::ServerUnavailable
@@ -194,7 +194,7 @@ pub(crate) const fn connect_return_code(reason: R) -> Option<u8> {
         | R::ServerMoved
         | R::ConnectionRateExceeded
         | R::MaximumConnectTime => 3,
-        // A packet against the rules [MQTT3-3.1.4-1], or a code that does not answer a CONNECT.
+        // A packet that breaks the rules [MQTT3-3.1.4-1], or a code that does not answer a CONNECT.
         R::GrantedQoS1
         | R::GrantedQoS2
         | R::DisconnectWithWill
@@ -214,8 +214,8 @@ pub(crate) const fn connect_return_code(reason: R) -> Option<u8> {
     })
 }
 
-/// What a SUBACK or UNSUBACK says for one of its Reason Codes, which the caller gives as a byte. 3.x knows the granted
-/// QoS and 0x80 [MQTT3-3.9.3-2].
+/// Returns the byte of a SUBACK or UNSUBACK for one of its Reason Codes, which the caller gives as a byte. 3.x has
+/// the granted QoS and 0x80 [MQTT3-3.9.3-2].
 pub(crate) fn subscription_byte(version: Version, packet_type: PacketType, byte: u8) -> u8 {
     let failure = R::UnspecifiedError.as_u8();
     match version {

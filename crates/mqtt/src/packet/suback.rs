@@ -1,4 +1,4 @@
-//! SUBACK (3.9) and UNSUBACK (3.11), which look alike in 5.0.
+//! SUBACK (3.9) and UNSUBACK (3.11), which have the same format in 5.0.
 
 use super::reasons;
 use crate::encoder::Encoder;
@@ -15,8 +15,8 @@ use crate::version::Version;
 pub struct SubAck<'a> {
     pub packet_id: PacketId,
     pub properties: Properties<'a>,
-    /// A Reason Code for each Topic Filter, in their order [MQTT-3.8.4-6] [MQTT-3.9.3-1] [MQTT-3.11.3-1]. Empty in an
-    /// UNSUBACK of 3.x, which has no payload.
+    /// A Reason Code for each Topic Filter, in their order [MQTT-3.8.4-6] [MQTT-3.9.3-1] [MQTT-3.11.3-1]. Empty in
+    /// an UNSUBACK of 3.x, which has no payload.
     pub reasons: &'a [u8],
 }
 
@@ -41,7 +41,7 @@ impl<'a> SubAck<'a> {
                 Version::V5 => {
                     reasons::from_byte(packet_type, byte)?;
                 }
-                // [MQTT3-3.9.3-2]. 3.1 has no 0x80, but its servers have nothing else to refuse with.
+                // [MQTT3-3.9.3-2]. 3.1 has no 0x80, but its servers have no other way to refuse.
                 Version::V3_1 | Version::V3_1_1 if matches!(byte, 0..=2 | 0x80) => {}
                 Version::V3_1 | Version::V3_1_1 => return Err(DecodeError::ReasonCodeUnknown { byte }),
             }

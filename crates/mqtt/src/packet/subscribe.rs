@@ -68,7 +68,7 @@ impl<'a> SubscribeFilters<'a> {
         while !reader.is_empty() {
             check_filter(version, reader.string()?)?; // [MQTT-3.8.3-1] [MQTT3-3.8.3-1]
             let options = reader.u8()?;
-            // [MQTT3-3.8.3-4]: before 5.0 all bits but the QoS are reserved.
+            // [MQTT3-3.8.3-4]: before 5.0 all bits except the QoS are reserved.
             if version != Version::V5 && options & 0b1111_1100 != 0 {
                 return Err(DecodeError::SubscriptionOptionsReserved { options });
             }
@@ -82,7 +82,7 @@ impl<'a> SubscribeFilters<'a> {
         Ok(SubscribeFilters { bytes, count })
     }
 
-    /// The filters, not yet parsed, with their options.
+    /// Returns the filters, not yet parsed, with their options.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, SubscriptionOptions)> + use<'a> {
         let mut reader = Reader::new(self.bytes);
         std::iter::from_fn(move || {
@@ -92,7 +92,7 @@ impl<'a> SubscribeFilters<'a> {
         })
     }
 
-    /// How many there are; in a packet that was decoded at least one.
+    /// Number of filters; at least one in a packet that was decoded.
     #[inline]
     pub const fn len(&self) -> usize {
         self.count
@@ -121,7 +121,8 @@ impl SubscribeFiltersBuf {
     /// Appends a filter.
     ///
     /// # Panics
-    /// The filter has more than 65,535 bytes, which [`Subscription::parse`](crate::Subscription::parse) would refuse.
+    /// Panics when the filter has more than 65,535 bytes, which [`Subscription::parse`](crate::Subscription::parse)
+    /// would refuse.
     pub fn push(&mut self, filter: &str, options: SubscriptionOptions) -> &mut Self {
         assert!(put_binary(&mut self.bytes, filter.as_bytes()), "a Topic Filter of {} bytes", filter.len());
         self.bytes.push(options.to_byte());
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_in_order() {
+    fn filters_keep_their_order() {
         let mut filters = SubscribeFiltersBuf::default();
         filters
             .push("a/+", qos(QoS::AtLeastOnce))
@@ -180,7 +181,7 @@ mod tests {
         }
     }
 
-    /// The payload cut anywhere but between two filters is refused.
+    /// A payload that is cut anywhere except between two filters is refused.
     #[test]
     fn no_field_may_be_missing() {
         for version in Version::ALL {

@@ -3,33 +3,34 @@
 use crate::error::DecodeError;
 use crate::qos::QoS;
 
-/// Which retained messages a subscription gets when it is made (3.8.3.1).
+/// Retained messages that a new subscription receives (3.8.3.1).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RetainHandling {
-    /// All that match [MQTT-3.3.1-9].
+    /// All messages that match [MQTT-3.3.1-9].
     #[default]
     Send = 0,
-    /// All that match, if the subscription did not exist [MQTT-3.3.1-10].
+    /// All messages that match, if the subscription did not exist [MQTT-3.3.1-10].
     SendIfNew = 1,
-    /// None [MQTT-3.3.1-11].
+    /// No messages [MQTT-3.3.1-11].
     DoNotSend = 2,
 }
 
-/// How a subscriber wants its messages. Before 5.0 only the QoS; the rest then has its default, which means the same.
+/// Options of a subscription. Before 5.0 there is only the QoS; the others have their defaults, with the same
+/// meaning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct SubscriptionOptions {
     /// Highest QoS at which messages are sent.
     pub qos: QoS,
-    /// Not the subscriber's own messages [MQTT-3.8.3-3].
+    /// True to exclude the subscriber's own messages [MQTT-3.8.3-3].
     pub no_local: bool,
-    /// Keep RETAIN as the publisher had it [MQTT-3.3.1-12] [MQTT-3.3.1-13].
+    /// True to keep the publisher's RETAIN flag [MQTT-3.3.1-12] [MQTT-3.3.1-13].
     pub retain_as_published: bool,
     pub retain_handling: RetainHandling,
 }
 
 impl SubscriptionOptions {
-    /// The byte of a 5.0 SUBSCRIBE.
+    /// Returns the byte of a 5.0 SUBSCRIBE.
     #[inline]
     pub const fn to_byte(self) -> u8 {
         self.qos as u8
@@ -38,7 +39,7 @@ impl SubscriptionOptions {
             | (self.retain_handling as u8) << 4
     }
 
-    /// The options that a byte of a 5.0 SUBSCRIBE says.
+    /// Returns the options of a byte of a 5.0 SUBSCRIBE.
     ///
     /// # Errors
     /// A reserved bit [MQTT-3.8.3-5], QoS 3 or Retain Handling 3 (3.8.3.1).
@@ -69,9 +70,9 @@ impl SubscriptionOptions {
 mod tests {
     use super::*;
 
-    /// Table 3-8: each byte is either refused or says what [`SubscriptionOptions::to_byte`] writes.
+    /// Table 3-8: each byte is either refused or equals the result of [`SubscriptionOptions::to_byte`].
     #[test]
-    fn every_byte() {
+    fn every_byte_is_refused_or_encoded_again() {
         for byte in 0..=u8::MAX {
             let expected = if byte & 0xC0 != 0 {
                 // [MQTT-3.8.3-5]

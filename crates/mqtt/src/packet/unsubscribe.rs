@@ -12,7 +12,7 @@ use crate::properties::scope::Scope;
 use crate::reader::Reader;
 use crate::version::Version;
 
-/// A client wants no more messages.
+/// A client's request to end subscriptions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unsubscribe<'a> {
     pub packet_id: PacketId,
@@ -65,13 +65,13 @@ impl<'a> UnsubscribeFilters<'a> {
         Ok(UnsubscribeFilters { bytes, count })
     }
 
-    /// The filters, not yet parsed.
+    /// Returns the filters, not yet parsed.
     pub fn iter(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let mut reader = Reader::new(self.bytes);
         std::iter::from_fn(move || reader.topic().ok())
     }
 
-    /// How many there are; in a packet that was decoded at least one.
+    /// Number of filters; at least one in a packet that was decoded.
     #[inline]
     pub const fn len(&self) -> usize {
         self.count
@@ -100,7 +100,8 @@ impl UnsubscribeFiltersBuf {
     /// Appends a filter.
     ///
     /// # Panics
-    /// The filter has more than 65,535 bytes, which [`Subscription::parse`](crate::Subscription::parse) would refuse.
+    /// Panics when the filter has more than 65,535 bytes, which [`Subscription::parse`](crate::Subscription::parse)
+    /// would refuse.
     pub fn push(&mut self, filter: &str) -> &mut Self {
         assert!(put_binary(&mut self.bytes, filter.as_bytes()), "a Topic Filter of {} bytes", filter.len());
         self.count += 1;
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_in_order() {
+    fn filters_keep_their_order() {
         let mut filters = UnsubscribeFiltersBuf::default();
         filters.push("b").push("a/#").push("b");
         for version in Version::ALL {

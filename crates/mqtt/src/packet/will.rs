@@ -11,14 +11,14 @@ use crate::reader::Reader;
 use crate::topic::name::forbidden;
 use crate::version::Version;
 
-/// The Application Message that the server publishes when the connection ends otherwise than by DISCONNECT.
+/// The Application Message that the server publishes when the connection ends without a DISCONNECT.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Will<'a> {
     pub qos: QoS,
     pub retain: bool,
     /// A Topic Name: not empty, without wildcards.
     pub topic: &'a str,
-    /// At most 65,535 bytes.
+    /// Payload of at most 65,535 bytes.
     pub payload: &'a [u8],
     pub properties: Properties<'a>,
 }
@@ -49,7 +49,7 @@ impl<'a> Will<'a> {
 }
 
 impl fmt::Debug for Will<'_> {
-    /// Without the payload, which may be large.
+    /// Formats the Will without the payload, which may be large.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Will")
             .field("qos", &self.qos)

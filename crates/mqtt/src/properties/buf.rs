@@ -10,9 +10,9 @@ use super::property::Property;
 pub struct PropertiesBuf(Vec<u8>);
 
 impl PropertiesBuf {
-    /// Appends a property. Returns `false`, appending nothing, for a value that no packet can hold: a string or binary
-    /// of more than 65,535 bytes, a string with U+0000 [MQTT-1.5.4-2], a Subscription Identifier above 268,435,455.
-    /// Whether the property may be there, or may be there twice, is the caller's business.
+    /// Appends a property. Returns `false` and appends nothing for a value that no packet can hold: a string or
+    /// binary of more than 65,535 bytes, a string with U+0000 [MQTT-1.5.4-2], a Subscription Identifier above
+    /// 268,435,455. The caller ensures that the property is allowed in the packet, and whether it may occur twice.
     pub fn push(&mut self, property: Property<'_>) -> bool {
         property.encode(&mut self.0)
     }
@@ -27,14 +27,14 @@ impl PropertiesBuf {
         self.0.is_empty()
     }
 
-    /// Forgets all properties but keeps the memory.
+    /// Removes all properties but keeps the memory.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 }
 
 impl<'a> FromIterator<Property<'a>> for PropertiesBuf {
-    /// Leaves out what [`PropertiesBuf::push`] would refuse.
+    /// Omits values that [`PropertiesBuf::push`] refuses.
     fn from_iter<I: IntoIterator<Item = Property<'a>>>(properties: I) -> PropertiesBuf {
         let mut buf = PropertiesBuf::default();
         for property in properties {

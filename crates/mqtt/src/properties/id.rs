@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a property means. The Identifier is a Variable Byte Integer, but all of 5.0 fit one byte.
+/// Identifier of a property. It is a Variable Byte Integer, but all those of 5.0 fit into one byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum PropertyId {
@@ -79,7 +79,7 @@ impl PropertyId {
         PropertyId::SharedSubscriptionAvailable,
     ];
 
-    /// `None` for an Identifier that 5.0 does not define.
+    /// Returns the property of an Identifier; `None` for one that 5.0 does not define.
     #[inline]
     pub const fn from_byte(byte: u8) -> Option<PropertyId> {
         Some(match byte {
@@ -146,7 +146,7 @@ impl PropertyId {
         }
     }
 
-    /// The specification's name of the property.
+    /// Returns the specification's name of the property.
     pub const fn name(self) -> &'static str {
         match self {
             PropertyId::PayloadFormatIndicator => "Payload Format Indicator",

@@ -5,7 +5,7 @@ use crate::encoder::{put_binary, put_string, put_variable_byte_integer, variable
 use crate::reader::Reader;
 
 /// A property with its value (section 2.2.2.2). Intervals are in seconds; a `u8` that the specification uses as a
-/// truth value is 0 or 1.
+/// Boolean is 0 or 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Property<'a> {
     PayloadFormatIndicator(u8),
@@ -38,7 +38,7 @@ pub enum Property<'a> {
 }
 
 impl<'a> Property<'a> {
-    /// The property's Identifier.
+    /// Returns the property's Identifier.
     pub const fn id(&self) -> PropertyId {
         match self {
             Property::PayloadFormatIndicator(..) => PropertyId::PayloadFormatIndicator,
@@ -71,7 +71,7 @@ impl<'a> Property<'a> {
         }
     }
 
-    /// Reads the value of `id` from `value`, which holds exactly that. `None` if it is malformed.
+    /// Reads the value of `id` from `value`, which holds exactly the value. Returns `None` if it is malformed.
     pub(crate) fn read(id: PropertyId, value: &'a [u8]) -> Option<Property<'a>> {
         let r = &mut Reader::new(value);
         Some(match id {
@@ -144,7 +144,7 @@ impl<'a> Property<'a> {
         }
     }
 
-    /// Appends Identifier and value. Returns `false`, appending nothing, for a value that no packet can say: more
+    /// Appends Identifier and value. Returns `false` and appends nothing for a value that no packet can hold: more
     /// than 65,535 bytes, a string with U+0000 [MQTT-1.5.4-2], a Variable Byte Integer above 268,435,455.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) -> bool {
         let start = out.len();

@@ -1,4 +1,4 @@
-//! Which packet may hold which property (table 2-4), and the check of a block that arrives.
+//! Properties by packet (table 2-4), and the check of a received block.
 
 use super::id::{Kind, PropertyId};
 use super::{Properties, value_len};
@@ -7,7 +7,7 @@ use crate::reader::Reader;
 use crate::topic::name::TopicName;
 use crate::version::Version;
 
-/// The places where a property block can be.
+/// Location of a property block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     Connect,
@@ -23,7 +23,7 @@ pub(crate) enum Scope {
 }
 
 impl Scope {
-    /// The properties that may be here, as a set: bit `n` stands for Identifier `n` (table 2-4).
+    /// Returns the set of properties that are allowed here: bit `n` stands for Identifier `n` (table 2-4).
     const fn allowed(self) -> u64 {
         use PropertyId as P;
         match self {
@@ -88,8 +88,8 @@ impl Scope {
         }
     }
 
-    /// The properties that may be here more than once. Only a server sends a Subscription Identifier in PUBLISH, one
-    /// for each subscription that matched [MQTT-3.3.4-3] [MQTT-3.3.4-4].
+    /// Returns the set of properties that may occur here more than once. Only a server sends a Subscription
+    /// Identifier in PUBLISH, one for each subscription that matched [MQTT-3.3.4-3] [MQTT-3.3.4-4].
     const fn repeatable(self) -> u64 {
         match self {
             Scope::Publish => set(&[PropertyId::UserProperty, PropertyId::SubscriptionIdentifier]),
@@ -158,7 +158,7 @@ fn check(mut block: &[u8], scope: Scope) -> Result<(), DecodeError> {
 fn check_value(id: PropertyId, value: &[u8]) -> Result<(), DecodeError> {
     let mut reader = Reader::new(value);
     let (number, legal) = match id.kind() {
-        // All eight are 0 or 1: a format (3.3.2.3.2), a QoS (3.2.2.3.4), a truth value.
+        // All eight are 0 or 1: a format (3.3.2.3.2), a QoS (3.2.2.3.4), a Boolean.
         Kind::Byte => {
             let number = u32::from(reader.u8()?);
             (number, number <= 1)
@@ -182,7 +182,7 @@ fn check_value(id: PropertyId, value: &[u8]) -> Result<(), DecodeError> {
         }
         Kind::Utf8String => {
             let string = reader.string()?;
-            // [MQTT-3.3.2-14]; an empty one is no Topic Name either [MQTT-4.7.3-1].
+            // [MQTT-3.3.2-14]; an empty one is not a Topic Name either [MQTT-4.7.3-1].
             if id == PropertyId::ResponseTopic && TopicName::parse(string).is_err() {
                 return Err(DecodeError::ResponseTopicInvalid);
             }
@@ -225,7 +225,7 @@ mod tests {
         Scope::Auth,
     ];
 
-    /// Every property with a legal value on the wire, and the scopes that table 2-4 gives it.
+    /// Returns every property with a legal value on the wire, and the scopes that table 2-4 gives it.
     fn table() -> Vec<(PropertyId, &'static [u8], Vec<Scope>)> {
         use PropertyId as P;
         let message = [Scope::Publish, Scope::Will];
@@ -268,9 +268,10 @@ mod tests {
         ]
     }
 
-    /// Table 2-4, both ways: a property is accepted where it is listed and refused everywhere else (2.2.2.2).
+    /// Table 2-4 in both directions: a property is accepted where it is listed and refused everywhere else
+    /// (2.2.2.2).
     #[test]
-    fn each_property_has_its_packets() {
+    fn each_property_is_accepted_in_its_packets_only() {
         let table = table();
         assert_eq!(table.iter().map(|row| row.0).collect::<Vec<_>>(), PropertyId::ALL);
         for (id, value, scopes) in table {
@@ -290,8 +291,8 @@ mod tests {
         }
     }
 
-    /// (2.2.2.2): a second one is a Protocol Error, but for User Property anywhere and Subscription Identifier in
-    /// PUBLISH.
+    /// (2.2.2.2): a second one is a Protocol Error, except for User Property anywhere and Subscription Identifier
+    /// in PUBLISH.
     #[test]
     fn each_property_may_come_once() {
         for (id, value, scopes) in table() {
@@ -372,7 +373,7 @@ mod tests {
         }
     }
 
-    /// (3.1.2.11.10) and its like in CONNACK and AUTH.
+    /// (3.1.2.11.10) and the same rule in CONNACK and AUTH.
     #[test]
     fn authentication_data_needs_a_method() {
         for scope in [Scope::Connect, Scope::ConnAck, Scope::Auth] {
@@ -388,7 +389,7 @@ mod tests {
         assert_eq!(read(Scope::Publish, &[0]), Ok(Properties::default()));
         assert_eq!(read(Scope::Publish, &[]), Err(DecodeError::Truncated));
         assert_eq!(read(Scope::Publish, &[2, 0x01]), Err(DecodeError::Truncated));
-        // A property does not reach beyond the block, even where the packet goes on.
+        // A property does not extend beyond the block, even where the packet continues.
         assert_eq!(read(Scope::Publish, &[2, 0x23, 0, 1]), Err(DecodeError::Truncated));
         assert_eq!(read(Scope::Publish, &[0x80, 0]), Err(DecodeError::VariableByteIntegerNotMinimal));
         let mut reader = Reader::new(&[7]);

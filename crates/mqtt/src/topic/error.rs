@@ -1,17 +1,17 @@
-//! Why a string is not a topic.
+//! Reasons why a string is not a topic.
 
 use std::fmt;
 
-/// Why a string is neither Topic Name nor Topic Filter nor Shared Subscription.
+/// Reason why a string is not a Topic Name, a Topic Filter or a Shared Subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TopicError {
-    /// [MQTT-4.7.3-1] [MQTT3-4.7.3-1]
+    /// The string is empty [MQTT-4.7.3-1] [MQTT3-4.7.3-1].
     Empty,
-    /// More than 65,535 bytes [MQTT-4.7.3-3] [MQTT3-4.7.3-3].
+    /// The string has more than 65,535 bytes [MQTT-4.7.3-3] [MQTT3-4.7.3-3].
     TooLong { size: usize },
-    /// U+0000 [MQTT-4.7.3-2] [MQTT3-4.7.3-2].
+    /// The string contains U+0000 [MQTT-4.7.3-2] [MQTT3-4.7.3-2].
     ContainsNull,
-    /// `+` or `#` in a Topic Name [MQTT-4.7.0-1] [MQTT3-4.7.1-1].
+    /// A Topic Name has `+` or `#` [MQTT-4.7.0-1] [MQTT3-4.7.1-1].
     WildcardInName,
     /// `+` or `#` shares its level with other characters [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT3-4.7.1-2]
     /// [MQTT3-4.7.1-3].
@@ -28,7 +28,7 @@ impl fmt::Display for TopicError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TopicError::Empty => f.write_str("it is empty"),
-            TopicError::TooLong { size } => write!(f, "it has {size} bytes, 65535 are allowed"),
+            TopicError::TooLong { size } => write!(f, "it has {size} bytes, and the maximum is 65535"),
             TopicError::ContainsNull => f.write_str("it contains U+0000"),
             TopicError::WildcardInName => f.write_str("a Topic Name has no wildcards"),
             TopicError::WildcardNotAlone => f.write_str("a wildcard shares its level with other characters"),

@@ -1,4 +1,4 @@
-//! Topic Filter, and whether it matches a Topic Name.
+//! Topic Filters, and their matching of Topic Names.
 
 use std::fmt;
 
@@ -6,15 +6,17 @@ use super::check_length;
 use super::error::TopicError;
 use super::name::TopicName;
 
-/// What a subscription asks for: a Topic Name whose levels may be `+`, and whose last may be `#`. Without `$share/...`,
-/// for which see [`Subscription`](super::subscription::Subscription).
+/// Filter of a subscription: like a Topic Name whose levels may be `+`, and whose last may be `#`. Without
+/// `$share/...`, for which see [`Subscription`](super::subscription::Subscription).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicFilter<'a>(&'a str);
 
 impl<'a> TopicFilter<'a> {
+    /// Parses a Topic Filter.
+    ///
     /// # Errors
-    /// Empty, longer than 65,535 bytes, with U+0000 [MQTT-4.7.3-1] [MQTT-4.7.3-2] [MQTT-4.7.3-3], or with a wildcard
-    /// that does not stand alone in its level or, for `#`, at the end [MQTT-4.7.1-1] [MQTT-4.7.1-2].
+    /// The filter is empty, longer than 65,535 bytes, or has U+0000 [MQTT-4.7.3-1] [MQTT-4.7.3-2] [MQTT-4.7.3-3].
+    /// Or a wildcard is not alone in its level or, for `#`, not at the end [MQTT-4.7.1-1] [MQTT-4.7.1-2].
     pub fn parse(filter: &'a str) -> Result<TopicFilter<'a>, TopicError> {
         check_length(filter)?;
         let bytes = filter.as_bytes();
@@ -41,7 +43,7 @@ impl<'a> TopicFilter<'a> {
         }
     }
 
-    /// A text that [`Self::parse`] has accepted before.
+    /// Creates a filter from a text that [`Self::parse`] has accepted before.
     #[inline]
     pub(super) fn of_parsed(filter: &'a str) -> TopicFilter<'a> {
         debug_assert!(TopicFilter::parse(filter).is_ok(), "{filter:?} was never parsed");
@@ -53,7 +55,7 @@ impl<'a> TopicFilter<'a> {
         self.0
     }
 
-    /// The levels, at least one; a level may be empty, `+`, and, the last one, `#`.
+    /// Returns the levels, at least one. A level may be empty, `+`, and, if it is the last one, `#`.
     #[inline]
     pub fn levels(&self) -> std::str::Split<'a, char> {
         self.0.split('/')
@@ -64,9 +66,9 @@ impl<'a> TopicFilter<'a> {
         self.0.bytes().any(|byte| matches!(byte, b'+' | b'#'))
     }
 
-    /// Whether a message to `topic` is meant, character by character [MQTT-4.7.3-4] [MQTT3-4.7.3-4]. `a/#` matches `a`
-    /// too (4.7.1.2). A wildcard in the first level does not match a topic that begins with `$` [MQTT-4.7.2-1]
-    /// [MQTT3-4.7.2-1].
+    /// Returns whether the filter matches `topic`, character by character [MQTT-4.7.3-4] [MQTT3-4.7.3-4]. `a/#`
+    /// matches `a` too (4.7.1.2). A wildcard in the first level does not match a topic that begins with `$`
+    /// [MQTT-4.7.2-1] [MQTT3-4.7.2-1].
     pub fn matches(&self, topic: TopicName<'_>) -> bool {
         if topic.starts_with_dollar() && self.0.starts_with(['+', '#']) {
             return false;
@@ -101,7 +103,7 @@ impl<'a> TopicFilter<'a> {
     }
 }
 
-/// Bytes before the next `/` or the end.
+/// Returns the number of bytes before the next `/` or the end.
 #[inline]
 fn level_len(topic: &[u8]) -> usize {
     topic.iter().position(|&byte| byte == b'/').unwrap_or(topic.len())
@@ -172,7 +174,7 @@ mod tests {
         }
     }
 
-    /// The examples of 4.7.1.2, 4.7.1.3, 4.7.2 and 4.7.3 and what lies between them.
+    /// The examples of 4.7.1.2, 4.7.1.3, 4.7.2 and 4.7.3, and cases between them.
     #[test]
     fn matching() {
         let cases = [
@@ -199,7 +201,7 @@ mod tests {
             ("a/b", "a/b/", false),
             ("a/b/", "a/b", false),
             ("a//b", "a/b", false),
-            // [MQTT-4.7.3-4] [MQTT3-4.7.3-4]: case counts, nothing is normalised.
+            // [MQTT-4.7.3-4] [MQTT3-4.7.3-4]: matching is case-sensitive, and nothing is normalised.
             ("ACCOUNTS", "Accounts", false),
             ("\u{E9}", "e\u{301}", false),
             // [MQTT-4.7.2-1] [MQTT3-4.7.2-1]

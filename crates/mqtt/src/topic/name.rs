@@ -5,14 +5,16 @@ use std::fmt;
 use super::check_length;
 use super::error::TopicError;
 
-/// Where a message is published: levels separated by `/`, no wildcards.
+/// Topic of a message: levels separated by `/`, no wildcards.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicName<'a>(&'a str);
 
 impl<'a> TopicName<'a> {
+    /// Parses a Topic Name.
+    ///
     /// # Errors
-    /// Empty, longer than 65,535 bytes, with U+0000 [MQTT-4.7.3-1] [MQTT-4.7.3-2] [MQTT-4.7.3-3], or with a wildcard
-    /// [MQTT-4.7.0-1].
+    /// The name is empty, longer than 65,535 bytes, has U+0000 [MQTT-4.7.3-1] [MQTT-4.7.3-2] [MQTT-4.7.3-3], or has
+    /// a wildcard [MQTT-4.7.0-1].
     pub fn parse(topic: &'a str) -> Result<TopicName<'a>, TopicError> {
         check_length(topic)?;
         match forbidden(topic.as_bytes()) {
@@ -27,20 +29,21 @@ impl<'a> TopicName<'a> {
         self.0
     }
 
-    /// The levels, at least one; a level may be empty: `/a` has two.
+    /// Returns the levels, at least one. A level may be empty: `/a` has two.
     #[inline]
     pub fn levels(&self) -> std::str::Split<'a, char> {
         self.0.split('/')
     }
 
-    /// A wildcard at the root does not match such a topic [MQTT-4.7.2-1] [MQTT3-4.7.2-1].
+    /// Returns whether the name starts with `$`. A wildcard in the first level does not match such a topic
+    /// [MQTT-4.7.2-1] [MQTT3-4.7.2-1].
     #[inline]
     pub fn starts_with_dollar(&self) -> bool {
         self.0.starts_with('$')
     }
 }
 
-/// A byte that no Topic Name holds: U+0000 if it is there, else a wildcard if one is there.
+/// Returns a byte that no Topic Name may have: U+0000 if there is one, otherwise a wildcard if there is one.
 #[inline]
 pub(crate) fn forbidden(topic: &[u8]) -> Option<u8> {
     if any_forbidden(topic) { which_forbidden(topic) } else { None }
@@ -51,7 +54,8 @@ fn which_forbidden(topic: &[u8]) -> Option<u8> {
     if topic.contains(&0) { Some(0) } else { topic.iter().copied().find(|byte| matches!(byte, b'+' | b'#')) }
 }
 
-/// Eight bytes at a time, as every PUBLISH passes here: one at a time took 15 ns for 38 bytes, half of a decode.
+/// Returns whether there is a forbidden byte. Checks eight bytes at a time, because every PUBLISH needs it: one at
+/// a time took 15 ns for 38 bytes, half of a decode.
 #[inline]
 fn any_forbidden(topic: &[u8]) -> bool {
     const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
@@ -60,7 +64,7 @@ fn any_forbidden(topic: &[u8]) -> bool {
     const DIFFERENCE: u64 = u64::from_ne_bytes([b'+' ^ b'#'; 8]);
     const PLUS: u64 = u64::from_ne_bytes([b'+'; 8]);
     const _: () = assert!((b'+' ^ b'#').is_power_of_two() && b'+' & (b'+' ^ b'#') != 0);
-    /// Not 0 exactly when one of the bytes is 0.
+    /// Returns a value that is not 0 exactly when one of the bytes is 0.
     #[inline]
     fn zeros(word: u64) -> u64 {
         word.wrapping_sub(LOW) & !word & HIGH
@@ -116,7 +120,7 @@ mod tests {
         }
     }
 
-    /// Every byte value at every place among others.
+    /// Tests every byte value at every position among others.
     #[test]
     fn forbidden_bytes_are_found_anywhere() {
         for len in 1..20 {
@@ -133,7 +137,7 @@ mod tests {
         }
     }
 
-    /// [MQTT-4.7.1-1]: a separator always separates, whatever is beside it.
+    /// [MQTT-4.7.1-1]: a separator always separates, whatever is next to it.
     #[test]
     fn levels() {
         let levels = |topic| TopicName::parse(topic).expect("legal").levels().collect::<Vec<_>>();

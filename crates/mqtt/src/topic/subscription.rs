@@ -1,4 +1,4 @@
-//! What a Topic Filter in SUBSCRIBE or UNSUBSCRIBE means: a filter, or a share of one.
+//! Subscriptions of SUBSCRIBE and UNSUBSCRIBE: a Topic Filter, or a shared one.
 
 use super::check_length;
 use super::error::TopicError;
@@ -15,8 +15,8 @@ pub struct Subscription<'a> {
 const SHARE: &str = "$share/";
 
 impl<'a> Subscription<'a> {
-    /// Reads a text that was parsed before, as the decoder does with filters of SUBSCRIBE and UNSUBSCRIBE. Only a share is checked again:
-    /// before 5.0 the decoder accepts `$share` as a level like any other.
+    /// Parses a text that was parsed before, as the decoder does with filters of SUBSCRIBE and UNSUBSCRIBE. Only a
+    /// share is checked again: before 5.0 the decoder accepts `$share` as an ordinary level.
     ///
     /// # Errors
     /// Those of [`Self::parse`] for a share.
@@ -28,10 +28,10 @@ impl<'a> Subscription<'a> {
         Ok(Subscription { share: None, filter: TopicFilter::of_parsed(text) })
     }
 
-    /// Reads `$share/{ShareName}/{filter}` or a plain Topic Filter.
+    /// Parses `$share/{ShareName}/{filter}` or a plain Topic Filter.
     ///
     /// # Errors
-    /// Those of [`TopicFilter::parse`], a ShareName that is none, no filter after it.
+    /// The errors of [`TopicFilter::parse`], an invalid ShareName, or no filter after it.
     pub fn parse(text: &'a str) -> Result<Subscription<'a>, TopicError> {
         let Some(shared) = text.strip_prefix(SHARE) else {
             return TopicFilter::parse(text).map(|filter| Subscription { share: None, filter });
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_subscription() {
+    fn invalid_subscriptions_are_refused() {
         let too_long = format!("$share/g/{}", "x".repeat(65_527));
         let cases = [
             ("", TopicError::Empty),
@@ -98,7 +98,7 @@ mod tests {
             ("$share/g/#/a", TopicError::MultiLevelWildcardNotLast),
             ("$share/g\0/a", TopicError::ContainsNull),
             ("$share/g/a\0", TopicError::ContainsNull),
-            // [MQTT-4.7.3-3]: the limit is that of the whole string.
+            // [MQTT-4.7.3-3]: the limit applies to the whole string.
             (&too_long, TopicError::TooLong { size: 65_536 }),
         ];
         for (text, error) in cases {

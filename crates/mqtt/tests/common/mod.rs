@@ -1,4 +1,4 @@
-//! Random packets, which own what a [`Packet`] borrows, and what older versions make of them.
+//! Random packets that own the data that a [`Packet`] borrows, and their equivalents in older versions.
 
 // Each test binary uses a part.
 #![allow(dead_code)]
@@ -91,7 +91,7 @@ pub struct SampleWill {
 }
 
 impl Sample {
-    /// Hands the packet to `f`.
+    /// Calls `f` with the packet.
     pub fn with<R>(&self, f: impl FnOnce(Packet<'_>) -> R) -> R {
         match self {
             Sample::Connect {
@@ -190,8 +190,8 @@ impl Sample {
         }
     }
 
-    /// What arrives when this is sent in `version`; `None` for what the version cannot say. The samples are such that
-    /// 5.0 loses nothing.
+    /// Returns the packet that arrives when this one is sent in `version`; `None` when the version cannot express
+    /// it. In 5.0 the samples lose nothing.
     pub fn as_encoded_in(&self, version: Version) -> Option<Sample> {
         let version = match self {
             Sample::Connect { version, .. } => *version,
@@ -256,7 +256,7 @@ impl Sample {
     }
 }
 
-/// What a 3.x client understands of a 5.0 CONNACK.
+/// Returns the Reason Code that a 3.x client reads from a 5.0 CONNACK.
 fn return_code(reason: ReasonCode) -> Option<ReasonCode> {
     use ReasonCode::*;
     Some(match reason {
@@ -269,7 +269,7 @@ fn return_code(reason: ReasonCode) -> Option<ReasonCode> {
     })
 }
 
-/// Any packet.
+/// Generates any packet.
 pub fn sample() -> impl Strategy<Value = Sample> {
     prop_oneof![
         3 => connect(),
@@ -368,10 +368,10 @@ fn auth() -> impl Strategy<Value = Sample> {
     prop_oneof![4 => full, 1 => bare]
 }
 
-/// Some of the properties in `ids`, in any order, and User Properties among them.
+/// Generates some of the properties in `ids` in any order, with User Properties among them.
 fn properties(ids: &'static [PropertyId]) -> impl Strategy<Value = PropertiesBuf> {
     let owned = (vec((text(), text()), 0..3), text(), topic(), bytes(), any::<(u32, u16, u8)>());
-    // An empty block is the common case on the wire and has code of its own.
+    // An empty block is the common case on the wire and has its own code path.
     let chosen = prop_oneof![1 => Just(Vec::new()).boxed(), 2 => subsequence(ids, 0..=ids.len()).prop_shuffle().boxed()];
     (chosen, owned).prop_map(|(ids, (user, text, topic, bytes, (four, two, one)))| {
         let mut buf = PropertiesBuf::default();
@@ -446,7 +446,7 @@ fn options() -> impl Strategy<Value = SubscriptionOptions> {
     )
 }
 
-/// A string of any characters but U+0000, now and then long enough for a longer Remaining Length.
+/// Generates a string of any characters except U+0000, sometimes long enough for a longer Remaining Length.
 fn text() -> impl Strategy<Value = String> {
     let short =
         vec(prop_oneof![4 => range('a', 'z'), 1 => range('\u{1}', '\u{D7FF}'), 1 => range('\u{E000}', '\u{10FFFF}')], 0..8)
