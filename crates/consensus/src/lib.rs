@@ -23,7 +23,9 @@ mod tests;
 mod wire;
 
 pub use config::{Config, ELECTION_TIMEOUT, HEARTBEAT};
-pub use group::{Change, Counters, Event, Group, Outcome, Replica, RequestId, StartError, StateGuard, Undecided};
+pub use group::{
+    Change, Counters, Event, Group, Outcome, Replica, RequestId, StartError, StateGuard, Undecided,
+};
 pub use machine::{SnapshotError, StateMachine, UnsupportedVersion};
 pub use mutation::Mutation;
 #[cfg(feature = "trial")]

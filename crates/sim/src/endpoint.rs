@@ -68,12 +68,12 @@ impl Endpoint {
         while let Ok(Some(length)) = frame(&self.unread[at..], u32::MAX)
             && at + length <= self.unread.len()
         {
-            assert!(length <= self.limits.packet_size_max, "the packet exceeds Maximum Packet Size"); // // [MQTT-3.1.2-24]
+            assert!(length <= self.limits.packet_size_max, "the packet exceeds Maximum Packet Size"); // [MQTT-3.1.2-24]
             let packet = &self.unread[at..at + length];
             let packet = decode(self.version, packet).expect("the server sends valid packets");
             if let Packet::Publish(publish) = &packet {
                 let properties = publish.properties;
-                assert!(properties.topic_alias().unwrap_or(0) <= self.limits.alias_max); // // [MQTT-3.1.2-26]
+                assert!(properties.topic_alias().unwrap_or(0) <= self.limits.alias_max); // [MQTT-3.1.2-26]
             }
             let mut sent = Sent::from_server(&packet);
             at += length;
@@ -100,7 +100,7 @@ impl Endpoint {
                 // [MQTT-2.2.1-3]
                 assert!(self.open.insert(id), "Packet Identifier {id} is in use");
                 self.counted.insert(id);
-                assert!(self.counted.len() <= self.limits.receive_max, "more than Receive Maximum"); // // [MQTT-3.3.4-9]
+                assert!(self.counted.len() <= self.limits.receive_max, "more than Receive Maximum"); // [MQTT-3.3.4-9]
             }
             Sent::PubRel(id, reason) if !reason.is_error() => {
                 self.open.insert(*id);

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use broker::access::{Access, Action, AuthReply, AuthResult, Credentials, Identity, Permission, RetryAuthorize};
+use broker::access::{
+    Access, Action, AuthReply, AuthResult, Credentials, Identity, Permission, RetryAuthorize,
+};
 
 /// Topic of all Wills.
 pub const WILL_TOPIC: &str = "w/y";

@@ -41,7 +41,7 @@ pub enum Event {
     Act { client: usize },
     /// Ends the node's process.
     End { incarnation: u32 },
-    /// Frees the disk.
+    /// Removes the limit of room on the disk.
     Room,
     /// Ends a stop of the process: it has read all data that arrived meanwhile.
     ReadAll { incarnation: u32 },
@@ -108,7 +108,7 @@ impl Schedule {
         Some(self.events.remove(key))
     }
 
-    /// Advances the time. No event may be scheduled before that.
+    /// Advances the time. No event is due before that.
     pub fn pass_to(&mut self, now: Micros) {
         self.now = self.now.max(now);
     }

@@ -16,7 +16,7 @@ impl Client {
     pub fn act(&mut self, scene: &mut Scene) {
         let Some(connection) = &self.connection else { return self.connects(scene) };
         if !connection.accepted && connection.clean {
-            return; // // After a Clean Start it waits for CONNACK.
+            return; // After a Clean Start it waits for CONNACK.
         }
         if !connection.accepted {
             // CONNACK takes long: the client may give up, or connect again.
@@ -89,7 +89,7 @@ impl Client {
         let durable = !clean || self.kind == Kind::Brief || scene.cx.random.percent(60);
         let mut version = self.version(scene);
         if clean && durable {
-            version = Version::V5; // // Clean Session discards the session at the end, too.
+            version = Version::V5; // Clean Session of MQTT 3.1.1 discards the session at the end, too.
         }
         if clean {
             self.must_clean = true;

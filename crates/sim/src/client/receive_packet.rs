@@ -18,12 +18,12 @@ impl Client {
         let Some(connection) = &mut self.connection else { return };
         if let Sent::ConnAck { session_present, reason } = packet {
             if reason != ReasonCode::Success {
-                return; // // A later connection of the client has taken over, or the disk has failed: the connection ends next.
+                return; // A later connection of the client has taken over, or the disk has failed: the connection ends next.
             }
             return self.is_accepted(scene, session_present);
         }
         if matches!(packet, Sent::Disconnect { .. } | Sent::Closed) {
-            return; // // The connection ends next.
+            return; // The connection ends next.
         }
         let Some(session) = &mut self.session else { panic!("{packet:?} before CONNACK") };
         match packet {

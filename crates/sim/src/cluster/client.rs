@@ -445,7 +445,7 @@ impl Client {
         match packet {
             Sent::ConnAck { session_present, reason } => {
                 if reason != ReasonCode::Success {
-                    return; // // The connection ends next.
+                    return; // The connection ends next.
                 }
                 connection.is_accepted = true;
                 scene.cx.report.cluster_accepted += 1;

@@ -137,8 +137,8 @@ impl Oracle {
         self.started.insert(incarnation, at);
     }
 
-    /// Returns whether a subscription on `node` must be known to every node that acknowledges a message of this
-    /// publisher. It was granted at `since` with this level of SUBACK.
+    /// Returns whether the publisher's node must know a subscription on `node` before it acknowledges a message. The
+    /// subscription was granted at `since` with this level of SUBACK. `publisher` is that node and its incarnation.
     fn is_known(&self, (level, since): (Level, Micros), node: usize, publisher: (usize, u32)) -> bool {
         let region = |node: usize| self.regions.get(node);
         let is_known = match level {
@@ -357,7 +357,7 @@ impl Oracle {
     /// Checks a message that arrives at a session.
     pub fn arrives(&mut self, cx: &mut Context, view: usize, got: &Message) {
         if got.payload.is_empty() && got.topic.starts_with("r/") || got.payload == NOISE {
-            return; // // A deletion for subscribers, or a message of the hostile client.
+            return; // A deletion for subscribers, or a message of the hostile client.
         }
         let number = number_of(got).expect("a payload is a number");
         assert!(number < self.messages.len(), "message {number} was never sent");

@@ -2,64 +2,33 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Starts a node's process.
-    Start {
-        node: usize,
-    },
+    Start { node: usize },
     /// Runs a turn of a node's cluster router.
-    Turn {
-        incarnation: u32,
-    },
+    Turn { incarnation: u32 },
     /// Delivers the next piece to one end of a connection between nodes.
-    Carry {
-        wire: usize,
-        end: usize,
-    },
+    Carry { wire: usize, end: usize },
     /// Delivers a connection attempt to a node.
-    Dial {
-        wire: usize,
-    },
+    Dial { wire: usize },
     /// Delivers the answer to a connection attempt.
-    Dialed {
-        wire: usize,
-        is_there: bool,
-    },
+    Dialed { wire: usize, is_there: bool },
     /// Reports the loss of a connection to one end.
-    Broken {
-        wire: usize,
-        end: usize,
-    },
+    Broken { wire: usize, end: usize },
     /// Loses the connections between two nodes, repeatedly until a time.
-    Flap {
-        one: usize,
-        other: usize,
-        until: u64,
-    },
-    /// Lets an unauthenticated peer send something, or checks that it was rejected.
-    Intrude {
-        unauthenticated: usize,
-    },
-    CheckRejected {
-        unauthenticated: usize,
-    },
+    Flap { one: usize, other: usize, until: u64 },
+    /// Lets an unauthenticated peer send something.
+    Intrude { unauthenticated: usize },
+    /// Checks that an unauthenticated peer was rejected.
+    CheckRejected { unauthenticated: usize },
     /// Restarts a node whose disk has failed.
-    End {
-        incarnation: u32,
-    },
-    /// Frees the disk of a node.
-    Room {
-        node: usize,
-    },
+    End { incarnation: u32 },
+    /// Removes the limit of room on a node's disk.
+    Room { node: usize },
     /// Lets an operator change something in the cluster.
     Operate,
     /// Switches a node off for long.
-    BeginLongOutage {
-        node: usize,
-    },
+    BeginLongOutage { node: usize },
     /// Lets an unauthenticated peer use the name of a node that may be dead.
     Impersonate,
     /// Resumes a client that had stopped.
-    Resume {
-        client: usize,
-        link: crate::net::Link,
-    },
+    Resume { client: usize, link: crate::net::Link },
 }

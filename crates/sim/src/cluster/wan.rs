@@ -296,7 +296,7 @@ impl Wan {
         };
         pipe.bytes += length;
         if it.is_half_open {
-            return; // // It stays in the sender's buffer.
+            return; // It stays in the sender's buffer.
         }
         pipe.last = pipe.last.max(cx.now() + delay);
         if path.slow_until > cx.now() {

@@ -48,7 +48,7 @@ pub enum Step {
         incarnation: u32,
         until: Micros,
     },
-    /// Frees a disk.
+    /// Removes the limit of room on a disk.
     Room {
         host: usize,
     },
