@@ -1,4 +1,4 @@
-//! Access control that takes its time, refuses some things, and knows an Authentication Method.
+//! Access control that answers late, refuses some requests, and has an Authentication Method.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,13 +15,13 @@ pub struct Moody {
     later: Mutex<Vec<AuthReply>>,
     /// Questions about topics that begin with `ask`.
     waiting: Mutex<Vec<RetryAuthorize>>,
-    /// Their answer: 0 is not known.
+    /// Answer to these questions: 0 is not known.
     known: AtomicU8,
 }
 
 impl Moody {
-    /// Answers the first client that waits. Odd numbers allow; a multiple of four forgets to answer. Then all questions about topics,
-    /// by the high bits.
+    /// Answers the first client that waits. Odd numbers allow; a multiple of four drops the answer. Then answers all
+    /// questions about topics, by the high bits. Returns whether anything was answered.
     pub fn make_up_its_mind(&self, allow: u8) -> bool {
         self.known.store(allow >> 6, Ordering::Relaxed);
         let waiting = std::mem::take(&mut *self.waiting.lock().expect("nothing panics while it holds this"));

@@ -1,4 +1,4 @@
-//! What must hold of a node whatever its clients do. Used by cargo-fuzz and, without it, by `tests/fuzz.rs`.
+//! Invariants of a node for any behaviour of its clients. Used by cargo-fuzz and, without it, by `tests/fuzz.rs`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,8 @@ use crate::access::Moody;
 use crate::peer::Peer;
 use crate::program::{Op, decode};
 
-/// Runs `input` as a program, and panics when the node contradicts itself, speaks out of turn, or leaves something behind.
+/// Runs `input` as a program. Panics when the node contradicts itself, sends a packet out of turn, or leaves state
+/// behind.
 pub fn check(input: &[u8]) {
     let (variant, ops) = decode(input);
     let mut simulation = Simulation::new(variant);
@@ -31,7 +32,7 @@ struct Simulation {
     peers: Vec<Peer>,
     peers_by_slot: HashMap<(usize, u32), usize>,
     wires: BTreeMap<(usize, usize), VecDeque<Batch>>,
-    /// Letters from other threads.
+    /// Commands from other threads.
     posted: Arc<Mutex<Vec<(WorkerId, WorkerCommand)>>>,
 }
 
@@ -66,7 +67,7 @@ fn settings(variant: u8) -> Settings {
 
 const WORKERS: u16 = 2;
 const PEERS_MAX: usize = 64;
-/// Batches between workers that one moment may lead to.
+/// Maximum number of batches between workers that one operation may lead to.
 const STEPS_MAX: usize = 20_000;
 
 impl Simulation {
@@ -218,7 +219,7 @@ impl Simulation {
         panic!("workers write to each other without end");
     }
 
-    /// One batch arrives; false when there is none.
+    /// Delivers one batch; returns false when there is none.
     fn step(&mut self, wire: usize) -> bool {
         let count = self.wires.len().max(1);
         let Some(&(from, to)) = self.wires.keys().nth(wire % count) else { return false };
@@ -252,7 +253,7 @@ impl Simulation {
         }
     }
 
-    /// Writes, closes and wakes, until nothing is left to do.
+    /// Writes, closes and wakes connections until nothing is left to do.
     fn flush(&mut self, worker: usize) {
         let mut slots = Vec::new();
         for _ in 0..STEPS_MAX {
@@ -285,7 +286,7 @@ impl Simulation {
         }
     }
 
-    /// Everybody leaves, everything that has a time meets it; then nothing may be left.
+    /// Disconnects all clients and lets all timers fire; then no state may be left.
     fn end(mut self) {
         while self.access.make_up_its_mind(0) {}
         self.end_turns();

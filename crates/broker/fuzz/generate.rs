@@ -1,4 +1,4 @@
-//! Programs from a seed: clients that mostly keep to the protocol, in a world small enough for them to meet.
+//! Programs from a seed: clients that mostly follow the protocol, with few enough topics and names that they meet.
 
 use mqtt::{
     Ack, Auth, Connect, Disconnect, Packet, PacketId, PropertiesBuf, Property, Publish, QoS, ReasonCode,
@@ -10,7 +10,7 @@ use crate::mutate::{Random, mutate};
 use crate::program::Op;
 
 const CLIENTS: [&str; 4] = ["a", "b", "c", ""];
-/// The rare ones last.
+/// Topics, the rare ones last.
 const TOPICS: [&str; 8] =
     ["t", "u", "t/1", "a/b/c", "long/topic/of/many/levels/and/bytes", "$SYS/x", "no/x", "ask/x"];
 const FILTERS: [&str; 14] = [
@@ -30,7 +30,7 @@ const FILTERS: [&str; 14] = [
     "$share/x/a/#",
 ];
 
-/// A program of some operations, as bytes.
+/// Generates a program of some operations, as bytes.
 pub fn program(random: &mut Random) -> Vec<u8> {
     let mut script = Script { random, versions: Vec::new(), ops: Vec::new() };
     let variant = script.random.byte();
@@ -40,7 +40,7 @@ pub fn program(random: &mut Random) -> Vec<u8> {
     encode(variant, &script.ops)
 }
 
-/// Another program like these two.
+/// Combines two programs.
 pub fn cross(random: &mut Random, one: &[u8], other: &[u8]) -> Vec<u8> {
     let (variant, mut ops) = crate::program::decode(one);
     let (_, others) = crate::program::decode(other);
@@ -76,7 +76,7 @@ pub fn cross(random: &mut Random, one: &[u8], other: &[u8]) -> Vec<u8> {
     encode(variant, &ops)
 }
 
-/// The bytes that `program::decode` reads.
+/// Encodes a program for `program::decode`.
 pub fn encode(variant: u8, ops: &[Op]) -> Vec<u8> {
     let mut bytes = vec![variant];
     for op in ops {
@@ -104,7 +104,7 @@ pub fn encode(variant: u8, ops: &[Op]) -> Vec<u8> {
 
 struct Script<'a> {
     random: &'a mut Random,
-    /// Of the connections so far.
+    /// Versions of the connections so far.
     versions: Vec<Version>,
     ops: Vec<Op>,
 }
@@ -153,7 +153,7 @@ impl Script<'_> {
         }
     }
 
-    /// Some packets as one stream, cut into pieces; now and then one of them is not what it should be.
+    /// Generates some packets as one stream, cut into pieces. Now and then one of them is invalid.
     fn packets(&mut self, peer: u8) {
         let version = self.versions[usize::from(peer)];
         let mut stream = Vec::new();
@@ -254,7 +254,7 @@ impl Script<'_> {
         [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce][self.random.below(3)]
     }
 
-    /// Few, so that they are used again.
+    /// Chooses among few identifiers, so that they are used again.
     fn packet_id(&mut self) -> PacketId {
         PacketId::new(1 + self.random.below(6) as u16).expect("not 0")
     }
@@ -378,11 +378,11 @@ impl Script<'_> {
         let again = self.one_in(2);
         let reason = if again { ReasonCode::ReAuthenticate } else { ReasonCode::ContinueAuthentication };
         let auth = Auth { reason, properties: properties.as_properties() };
-        // Before 5.0 there is none to be sent.
+        // Before 5.0 there is no AUTH to be sent.
         let _before_5 = !Packet::Auth(auth).encode(version, out);
     }
 }
 
 const PEERS_MAX: usize = 24;
-/// Of one piece: its length takes two bytes.
+/// Maximum size of one piece: its length takes two bytes.
 const PIECE_MAX: usize = u16::MAX as usize;

@@ -1,4 +1,4 @@
-//! A client's end of a connection: it insists on whole and legal packets, and knows the right answers.
+//! A client's end of a connection. It requires whole and legal packets, and knows the correct answers.
 
 use mqtt::{Ack, Connect, Packet, PacketId, Properties, QoS, ReasonCode, Version, decode, frame};
 
@@ -7,13 +7,13 @@ pub struct Peer {
     pub worker: usize,
     pub slot: u32,
     pub gone: bool,
-    /// Takes nothing of what is written to it.
+    /// Reads nothing that is written to it.
     pub stopped: bool,
-    /// The worker wants nothing of it.
+    /// The worker reads nothing from it.
     pub held: bool,
-    /// Not taken by the worker yet.
+    /// Bytes that the worker has not accepted yet.
     pub unsent: Vec<u8>,
-    /// The first bytes it sent, in which its CONNECT is.
+    /// The first bytes that it sent, which contain its CONNECT.
     first: Vec<u8>,
     unread: Vec<u8>,
     answers: Vec<Answer>,
@@ -50,13 +50,13 @@ impl Peer {
         }
     }
 
-    /// What the server speaks.
+    /// Protocol version of the server's packets.
     fn version(&self) -> Version {
         // A client of an unknown version is refused in the form of 3.1.1.
         mqtt::connect_version(&self.first).unwrap_or(Version::V3_1_1)
     }
 
-    /// Bytes from the server.
+    /// Receives bytes from the server.
     pub fn receive(&mut self, bytes: &[u8]) {
         self.unread.extend_from_slice(bytes);
         let unread = std::mem::take(&mut self.unread);
@@ -83,7 +83,7 @@ impl Peer {
                 assert!(first, "a second CONNACK");
                 self.closed = ack.reason.is_error();
             }
-            // Before CONNACK only the exchange of enhanced authentication.
+            // Only the exchange of enhanced authentication precedes CONNACK.
             Packet::Auth(_) => self.connected = !first,
             _ => assert!(!first, "{packet:?} before CONNACK"), // [MQTT-3.2.0-1]
         }
@@ -108,7 +108,7 @@ impl Peer {
         }
     }
 
-    /// What the protocol wants it to answer.
+    /// The answers that the protocol requires.
     pub fn answers(&mut self) -> Vec<u8> {
         let (version, mut bytes) = (self.version(), Vec::new());
         for answer in self.answers.drain(..) {

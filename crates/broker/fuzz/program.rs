@@ -1,33 +1,33 @@
-//! What happens to a node, as bytes: so that any bytes are a program, and a mutator may change them.
+//! Operations on a node, as bytes. Any bytes are a program, so that a mutator may change them.
 
-/// One thing that happens. Connections are counted around.
+/// One operation. Indexes of connections wrap around.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Somebody connects to a worker.
+    /// A client connects to a worker.
     Open { worker: u8 },
-    /// Bytes come from a client, in one piece.
+    /// Bytes arrive from a client, in one piece.
     Send { peer: u8, bytes: Vec<u8> },
-    /// A client answers what it has received as the protocol wants it.
+    /// A client answers the packets that it has received, as the protocol requires.
     Answer { peer: u8 },
     /// Time passes; the lowest bits say how much, the highest whether timers are late.
     Pass { time: u8 },
-    /// A client is gone without a word.
+    /// The connection of a client is lost.
     Lose { peer: u8 },
-    /// A client stops reading, or goes on.
+    /// A client stops reading, or starts again.
     Turn { peer: u8 },
-    /// A client that has stopped takes some bytes.
+    /// A client that has stopped reads some bytes.
     Read { peer: u8 },
     /// One batch between workers arrives.
     Step { wire: u8 },
-    /// All that is under way arrives.
+    /// All batches arrive.
     Run,
-    /// Access control makes up its mind.
+    /// Access control gives an answer.
     AuthResult { allow: u8 },
-    /// A worker is told to stop.
+    /// A worker is stopped.
     Stop { worker: u8 },
 }
 
-/// The first byte of a program chooses settings; then one operation follows another.
+/// Decodes a program: the first byte chooses settings, then one operation follows another.
 pub fn decode(input: &[u8]) -> (u8, Vec<Op>) {
     let Some((&variant, mut rest)) = input.split_first() else { return (0, Vec::new()) };
     let mut ops = Vec::new();

@@ -44,7 +44,7 @@ struct Pair {
     workers: [Worker; 2],
     spare: Batch,
     dirty: Vec<u32>,
-    /// What the connection that is looked at was sent.
+    /// Bytes that the watched connection was sent.
     received: Vec<u8>,
 }
 
@@ -98,7 +98,7 @@ impl Pair {
         assert_eq!(received.consumed, bytes.len());
     }
 
-    /// Turns of both workers until nothing is left to do; keeps what `watched` was sent.
+    /// Runs turns of both workers until nothing is left to do; keeps the bytes that `watched` was sent.
     fn settle(&mut self, watched: Option<ConnectionId>) {
         for _ in 0..8 {
             for (from, to) in [(0, 1), (1, 0)] {
@@ -144,7 +144,7 @@ fn publish(qos: QoS, packet_id: Option<PacketId>, out: &mut Vec<u8>) {
     packet.encode(Version::V3_1_1, out);
 }
 
-/// Messages from a client on worker 0 to subscribers on both; returns the allocations of the second half.
+/// Sends messages from a client on worker 0 to subscribers on both; returns the allocations of the second half.
 fn allocations(qos: QoS) -> u64 {
     let mut pair = Pair::new();
     let near = pair.connect(0, "near", Some(("plant/+/temperature", qos)));
@@ -184,7 +184,7 @@ fn allocations(qos: QoS) -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed) - before
 }
 
-/// One test, because the count is the process's.
+/// It is one test because the count is that of the process.
 #[test]
 fn a_steady_flow_allocates_nothing() {
     assert_eq!(allocations(QoS::AtMostOnce), 0, "QoS 0");

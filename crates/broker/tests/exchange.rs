@@ -172,7 +172,8 @@ fn an_unknown_method_and_a_wrong_answer_are_refused() {
     assert!(client.worker.is_closing(client.slot));
 }
 
-/// [MQTT-3.1.2-30]: nothing but AUTH and DISCONNECT before the exchange has ended; the method stays [MQTT-4.12.0-5].
+/// [MQTT-3.1.2-30]: only AUTH and DISCONNECT may arrive before the exchange has ended; the method stays
+/// [MQTT-4.12.0-5].
 #[test]
 fn nothing_else_is_taken_during_an_exchange() {
     let mut client = Client::connect("ECHO");
@@ -200,7 +201,7 @@ fn a_client_authenticates_again_while_connected() {
     assert!(!client.worker.is_closing(client.slot));
 }
 
-/// A connection that is let in for a while lasts as long as its last authentication says.
+/// A connection with a limited admission lasts as long as its last authentication says.
 #[test]
 fn a_client_that_authenticates_again_in_time_stays() {
     for again in [true, false] {
@@ -223,7 +224,7 @@ fn a_client_that_authenticates_again_in_time_stays() {
     }
 }
 
-/// What the connection has belongs to whom it was.
+/// State of the connection belongs to the user that created it.
 #[test]
 fn nobody_becomes_somebody_else_by_authenticating_again() {
     for whom in ["as somebody else", "as a tenant"] {

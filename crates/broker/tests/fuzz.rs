@@ -1,6 +1,7 @@
-//! The checks of `fuzz/check.rs` on generated programs, on those of `fuzz/corpus/worker` and on crosses between them, for two
-//! seconds or as many as the environment variable `MERIDIAN_FUZZ_SECONDS` says. `MERIDIAN_FUZZ_SEED` gives another run than
-//! the usual one; `MERIDIAN_FUZZ_SAVE` names a directory for the program that failed.
+//! The checks of `fuzz/check.rs` on generated programs, on those of `fuzz/corpus/worker` and on combinations of them.
+//! They run for two seconds, or for the number in the environment variable `MERIDIAN_FUZZ_SECONDS`.
+//! `MERIDIAN_FUZZ_SEED` gives another run than the usual one; `MERIDIAN_FUZZ_SAVE` names a directory for a program that
+//! failed.
 
 #[path = "../fuzz/access.rs"]
 mod access;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use mutate::Random;
 
-/// Of a run whose length nobody asked for.
+/// Maximum number of rounds of a run without a requested length.
 const ROUNDS_MAX: u64 = 20_000;
 const ROUNDS_MIN: u64 = 200;
 const SECONDS: u64 = 2;
@@ -52,7 +53,7 @@ fn whatever_clients_do_a_node_stays_in_order_and_ends_empty() {
     assert!(round >= ROUNDS_MIN);
 }
 
-/// Programs mean the same after a trip through bytes, or crosses would not be like their parents.
+/// Programs mean the same after encoding and decoding, or combinations would not resemble their parents.
 #[test]
 fn programs_are_read_as_they_were_written() {
     for round in 0..50 {

@@ -1,22 +1,22 @@
-//! QoS 1 and QoS 2 deliveries to one client: numbering, the in-flight window, and what waits behind it.
+//! QoS 1 and QoS 2 deliveries to one client: numbers, the in-flight window, and the messages that wait for it.
 
 use std::collections::VecDeque;
 
 use mqtt::{PacketId, QoS};
 
-/// Deliveries of one session. They are numbered; the Packet Identifier of delivery `n` is `1 + n mod 65,535`, and `n` is not
-/// opened until every delivery 65,535 or more before it has finished, so an identifier in use is never given out again
-/// [MQTT-2.2.1-3]. `M` is what the owner wants back: a message for a session that may have to send it again, nothing for one
-/// that ends with its connection.
+/// Deliveries of one session, numbered. The Packet Identifier of delivery `n` is `1 + n mod 65,535`. Delivery `n` is
+/// not opened until every delivery 65,535 or more before it has finished, so an identifier in use is never assigned
+/// again [MQTT-2.2.1-3]. `M` is what the owner keeps for a delivery: a message for a session that may have to send it
+/// again, nothing for one that ends with its connection.
 ///
-/// **Invariant:** `inflight` is the number of entries of `open` with `counted`, these are unfinished, and the first entry of
-/// `open` is unfinished.
+/// **Invariant:** `inflight` is the number of entries of `open` with `counted`, these are unfinished, and the first
+/// entry of `open` is unfinished.
 #[derive(Debug)]
 pub struct Deliveries<M> {
     open: VecDeque<Open<M>>,
     /// Number of the first entry of `open`.
     first: u64,
-    /// Number of the first entry that the present connection has not been sent.
+    /// Number of the first entry that was not sent on the present connection.
     unsent: u64,
     inflight: u32,
     waiting: VecDeque<(QoS, M)>,
@@ -25,7 +25,7 @@ pub struct Deliveries<M> {
 #[derive(Debug)]
 struct Open<M> {
     phase: Phase,
-    /// Whether its PUBLISH was sent on the present connection and so counts against that one's Receive Maximum.
+    /// The PUBLISH was sent on the present connection and so counts against its Receive Maximum.
     counted: bool,
     payload: Option<M>,
 }
@@ -38,10 +38,10 @@ enum Phase {
     Finished,
 }
 
-/// What became of an acknowledgement.
+/// Result of an acknowledgement.
 #[derive(Debug, PartialEq, Eq)]
 pub enum AckOutcome<M> {
-    /// The delivery is finished; what the owner gave for it comes back.
+    /// The delivery is finished; the value that the owner kept for it is returned.
     Finished(Option<M>),
     /// No unfinished delivery has the identifier.
     Unknown,
@@ -49,7 +49,7 @@ pub enum AckOutcome<M> {
     WrongKind,
 }
 
-/// What a PUBREC leads to.
+/// Result of a PUBREC.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PubRecOutcome<M> {
     /// Send PUBREL; the message is no longer needed [MQTT-4.3.3-4].
@@ -78,12 +78,12 @@ impl<M> Default for Deliveries<M> {
 }
 
 impl<M> Deliveries<M> {
-    /// Deliveries sent and not finished: what the client's Receive Maximum counts [MQTT-4.9.0-2].
+    /// Number of deliveries sent and not finished, which count against the client's Receive Maximum [MQTT-4.9.0-2].
     pub fn inflight(&self) -> usize {
         self.inflight as usize
     }
 
-    /// Deliveries behind the window.
+    /// Number of deliveries that wait for the window.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -92,7 +92,8 @@ impl<M> Deliveries<M> {
         self.open.is_empty() && self.waiting.is_empty()
     }
 
-    /// Whether a delivery may be opened now, under a window of `window` deliveries. What has to be sent again goes first.
+    /// Returns whether a delivery may be opened now, with a window of `window` deliveries. Deliveries that have to be
+    /// sent again precede it.
     pub fn window_open(&self, window: u16) -> bool {
         self.inflight < u32::from(window)
             && self.open.len() < PACKET_IDS
@@ -118,7 +119,7 @@ impl<M> Deliveries<M> {
         packet_id(number)
     }
 
-    /// Puts a delivery behind those that wait.
+    /// Appends a delivery to those that wait.
     pub fn wait(&mut self, qos: QoS, payload: M) {
         self.waiting.push_back((qos, payload));
     }
@@ -128,12 +129,12 @@ impl<M> Deliveries<M> {
         self.waiting.front().map(|(_, payload)| payload)
     }
 
-    /// Takes the oldest waiting delivery out, unsent: it expired, or the queue is full.
+    /// Removes the oldest waiting delivery without sending it: it expired, or the queue is full.
     pub fn skip_waiting(&mut self) -> Option<M> {
         self.waiting.pop_front().map(|(_, payload)| payload)
     }
 
-    /// Opens the oldest waiting delivery when the window allows, keeping what `keep` makes of it for a later resend.
+    /// Opens the oldest waiting delivery when the window allows. Keeps the result of `keep` for sending it again later.
     pub fn open_waiting(
         &mut self,
         window: u16,
@@ -147,12 +148,12 @@ impl<M> Deliveries<M> {
         Some((self.open_next(qos, kept), qos, payload))
     }
 
-    /// PUBACK: finishes a QoS 1 delivery.
+    /// Handles PUBACK: finishes a QoS 1 delivery.
     pub fn pub_ack(&mut self, id: PacketId) -> AckOutcome<M> {
         self.finish(id, Phase::AwaitPubAck)
     }
 
-    /// PUBCOMP: finishes a QoS 2 delivery.
+    /// Handles PUBCOMP: finishes a QoS 2 delivery.
     pub fn pub_comp(&mut self, id: PacketId) -> AckOutcome<M> {
         self.finish(id, Phase::AwaitPubComp)
     }
@@ -176,7 +177,7 @@ impl<M> Deliveries<M> {
         }
     }
 
-    /// The session has a new connection: everything unfinished is to be sent again.
+    /// Handles a new connection of the session: everything unfinished has to be sent again.
     pub fn reconnect(&mut self) {
         self.unsent = self.first;
         self.inflight = 0;
@@ -213,24 +214,25 @@ impl<M> Deliveries<M> {
         }
     }
 
-    /// Takes everything apart at the end of the session: first the payloads of unfinished QoS 1 deliveries in flight, then
-    /// what was never sent. QoS 2 deliveries in flight are dropped: they may not go to anybody else [MQTT-4.8.2-5].
+    /// Dissolves the deliveries at the end of the session. Returns first the values of unfinished QoS 1 deliveries in
+    /// flight, then those of deliveries that were never sent. QoS 2 deliveries in flight are dropped: they may go to no
+    /// other client [MQTT-4.8.2-5].
     pub fn into_unfinished(self) -> impl Iterator<Item = M> {
         let inflight = self.open.into_iter().filter(|entry| entry.phase == Phase::AwaitPubAck);
         inflight.filter_map(|entry| entry.payload).chain(self.waiting.into_iter().map(|(_, payload)| payload))
     }
 
-    /// What is kept of deliveries in flight.
+    /// Values that are kept for deliveries in flight.
     pub fn inflight_payloads(&self) -> impl Iterator<Item = &M> {
         self.open.iter().filter_map(|entry| entry.payload.as_ref())
     }
 
-    /// What waits behind the window, oldest first.
+    /// Values of deliveries that wait for the window, oldest first.
     pub fn waiting_payloads(&self) -> impl Iterator<Item = &M> {
         self.waiting.iter().map(|(_, payload)| payload)
     }
 
-    /// Gives memory back that an idle session does not need.
+    /// Frees memory that an idle session does not need.
     pub fn shrink(&mut self) {
         self.open.shrink_to_fit();
         self.waiting.shrink_to_fit();
@@ -275,7 +277,7 @@ impl<M> Deliveries<M> {
         AckOutcome::Finished(payload)
     }
 
-    /// What is finished need not be sent again, and holds nothing up behind it.
+    /// Removes finished deliveries at the beginning: they are not sent again, and nothing waits for them.
     fn pass_finished(&mut self) {
         let finished = |entry: &Open<M>| entry.phase == Phase::Finished;
         while self.open.get((self.unsent - self.first) as usize).is_some_and(finished) {
@@ -310,7 +312,7 @@ mod tests {
         deliveries.check_invariants();
     }
 
-    /// [MQTT-2.2.1-3]: the circle of identifiers does not pass one that is still in use.
+    /// [MQTT-2.2.1-3]: identifiers are not assigned beyond one that is still in use.
     #[test]
     fn an_identifier_in_use_stops_the_circle() {
         let mut deliveries = Deliveries::<u32>::default();
@@ -345,7 +347,7 @@ mod tests {
         assert_eq!(deliveries.pub_comp(two), AckOutcome::Unknown);
     }
 
-    /// [MQTT-4.4.0-1]: PUBLISH with DUP and its identifier, PUBREL where PUBREC had come.
+    /// [MQTT-4.4.0-1]: PUBLISH with DUP and its identifier, PUBREL where PUBREC had arrived.
     #[test]
     fn a_resumed_session_sends_again_what_is_unfinished_in_order() {
         let mut deliveries = Deliveries::default();
@@ -366,7 +368,7 @@ mod tests {
         deliveries.check_invariants();
     }
 
-    /// [MQTT-4.8.2-5]: a QoS 2 message that was sent goes to nobody else.
+    /// [MQTT-4.8.2-5]: a QoS 2 message that was sent goes to no other client.
     #[test]
     fn the_unfinished_rest_leaves_out_qos_2_in_flight() {
         let mut deliveries = Deliveries::default();

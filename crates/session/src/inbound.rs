@@ -6,29 +6,29 @@ use mqtt::{PacketId, QoS, ReasonCode};
 
 use crate::Toggles;
 
-/// What a client has published and not seen the end of.
+/// Publishes of a client whose exchange has not ended.
 ///
-/// PUBACK and PUBREC leave in the order of the PUBLISHes [MQTT-4.6.0-2] [MQTT-4.6.0-3], each when everything it waits for
-/// has completed; so the queue here is one for both.
+/// PUBACK and PUBREC are sent in the order of the PUBLISH packets [MQTT-4.6.0-2] [MQTT-4.6.0-3], each when everything
+/// it waits for has completed. So there is one queue for both.
 #[derive(Debug, Default)]
 pub struct Inbound {
     waiting: VecDeque<Waiting>,
     /// Sequence number of the first entry of `waiting`.
     first: u32,
-    /// Identifiers of QoS 2 messages received and not released [MQTT-4.3.3-10]; first those of earlier connections that were
-    /// not sent again on this one.
+    /// Identifiers of QoS 2 messages received and not released [MQTT-4.3.3-10]. First are those of previous connections
+    /// that were not sent again on this one.
     received: VecDeque<u16>,
-    /// How many these are. They do not count against the Receive Maximum, which begins anew with each connection (4.9).
+    /// Number of these. They do not count against the Receive Maximum, which starts again with each connection (4.9).
     restored: usize,
-    /// QoS 1 entries of `waiting`.
+    /// Number of QoS 1 entries of `waiting`.
     unacknowledged: u32,
-    /// Entries of `waiting` that are released.
+    /// Number of entries of `waiting` that are released.
     early: u32,
-    /// Which of the two identities of a QoS 2 identifier its next message has.
+    /// Identity, one of two, of the next message with a QoS 2 identifier.
     pub toggles: Toggles,
-    /// QoS 2 messages that an earlier connection dispatched and the session does not remember: they are sent again.
+    /// QoS 2 messages that a previous connection dispatched and the session does not remember: they are sent again.
     dispatched: Vec<Dispatched>,
-    /// Shards that go on knowing identities of messages that were sent again, as bits.
+    /// Shards that still remember identities of messages that were sent again, as bits.
     pub lingering: u16,
 }
 
@@ -36,14 +36,14 @@ pub struct Inbound {
 struct Waiting {
     packet_id: PacketId,
     qos: QoS,
-    /// Completions still to come.
+    /// Number of completions that have not arrived.
     outstanding: u32,
     reason: ReasonCode,
     keep: Keep,
     shards: u16,
     may_be_partial: bool,
     losses: u32,
-    /// PUBREL has come already.
+    /// PUBREL has arrived already.
     is_released: bool,
 }
 
@@ -53,15 +53,15 @@ impl Waiting {
     }
 }
 
-/// When the identifier of a QoS 2 message is to be remembered beyond the connection.
+/// Time at which the identifier of a QoS 2 message is remembered beyond the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// Not at all.
+    /// It is not remembered.
     Never,
-    /// When everything else that the message waits for is done: [`Inbound::complete`] says so. `unsynced`: its acknowledgement does
-    /// not wait until that is on a disk.
+    /// It is remembered when everything else that the message waits for is done: [`Inbound::complete`] says so.
+    /// `unsynced`: its acknowledgement does not wait for the disk.
     Last { unsynced: bool },
-    /// That is being done; it is one of the completions that are outstanding.
+    /// It is being remembered, which is one of the outstanding completions.
     Requested,
 }
 
@@ -71,62 +71,63 @@ pub struct Dispatched {
     pub packet_id: PacketId,
     /// Shards that have it, as bits.
     pub shards: u16,
-    /// How often other nodes had lost what was on its way to them when it was dispatched. What was lost later may have been this.
+    /// Number of losses of other nodes at the time of the dispatch. A node that has lost messages later may have lost
+    /// this one.
     pub losses: u32,
 }
 
-/// A QoS 2 identifier that is to be remembered now.
+/// A QoS 2 identifier to be remembered now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DueIdentifier {
     pub packet_id: PacketId,
-    /// As [`Keep::Last`] said.
+    /// Value of [`Keep::Last`].
     pub unsynced: bool,
 }
 
-/// What to do with a PUBLISH.
+/// Action for a PUBLISH.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
     New,
-    /// A QoS 2 message that is known [MQTT-4.3.3-10]: not to be dispatched again, its PUBREC is due again.
+    /// The QoS 2 message is known [MQTT-4.3.3-10]: it is not dispatched again, and its PUBREC is due again.
     Repeated,
-    /// A QoS 2 message that is known and whose PUBREC has yet to leave.
+    /// The QoS 2 message is known, and its PUBREC has not been sent yet.
     RepeatedEarly,
 }
 
-/// What to do with a PUBREL.
+/// Action for a PUBREL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Released {
     Released,
     Unknown,
-    /// Its PUBREC has yet to leave. It is released when [`Completion::is_released`] says so.
+    /// Its PUBREC has not been sent yet. The message is released when [`Completion::is_released`] says so.
     Early,
 }
 
-/// An acknowledgement that may leave now.
+/// An acknowledgement that may be sent now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
     pub packet_id: PacketId,
     pub qos: QoS,
     pub reason: ReasonCode,
-    /// How far the identifier came.
+    /// State of remembering the identifier.
     pub keep: Keep,
     /// Shards that have the message and know its identity, as bits.
     pub shards: u16,
-    /// As [`Inbound::mark_last_partial`] said.
+    /// Set by [`Inbound::mark_last_partial`].
     pub may_be_partial: bool,
-    /// As in [`Dispatched`].
+    /// Number of losses, as in [`Dispatched`].
     pub losses: u32,
-    /// PUBREL has come already: to be released as soon as the acknowledgement has left.
+    /// PUBREL has arrived already: the message is released as soon as the acknowledgement was sent.
     pub is_released: bool,
 }
 
 impl Inbound {
-    /// Publishes that count against the Receive Maximum we announced [MQTT-3.3.4-7].
+    /// Number of publishes that count against the announced Receive Maximum [MQTT-3.3.4-7].
     pub fn inflight(&self) -> usize {
         self.unacknowledged as usize + self.received.len() - self.restored
     }
 
-    /// Whether nothing waits, so that an acknowledgement may leave at once.
+    /// Returns whether no publish waits, so that an acknowledgement may be sent at once.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -135,17 +136,17 @@ impl Inbound {
         self.waiting.is_empty() && self.received.is_empty()
     }
 
-    /// Whether nothing in it matters for what comes.
+    /// Returns whether it contains nothing that later packets depend on.
     pub fn is_forgettable(&self) -> bool {
         self.is_empty() && self.toggles.is_empty() && self.dispatched.is_empty() && self.lingering == 0
     }
 
-    /// The number that completions of the next publish will carry.
+    /// Sequence number for completions of the next publish.
     pub fn next_sequence(&self) -> u32 {
         self.first.wrapping_add(self.waiting.len() as u32)
     }
 
-    /// Whether this QoS 2 identifier is known already; remembers it when not.
+    /// Checks whether this QoS 2 identifier is known, and remembers it when it is not.
     pub fn receive(&mut self, packet_id: PacketId) -> Received {
         match self.received.iter().position(|&id| id == packet_id.get()) {
             None => {
@@ -153,7 +154,7 @@ impl Inbound {
                 Received::New
             }
             Some(at) if at < self.restored => {
-                // Sent again on this connection, so it counts from now on.
+                // The message was sent again on this connection, so it counts from now on.
                 self.received.remove(at);
                 self.restored -= 1;
                 self.received.push_back(packet_id.get());
@@ -168,41 +169,43 @@ impl Inbound {
         self.waiting.iter().any(|waiting| waiting.is_exchange(packet_id))
     }
 
-    /// Whether PUBREL has come before the PUBREC for this identifier has left: the next PUBLISH with it is another message, and has to wait.
+    /// Returns whether PUBREL has arrived before the PUBREC for this identifier was sent. The next PUBLISH with it is a
+    /// different message, and has to wait.
     pub fn is_released_early(&self, packet_id: PacketId) -> bool {
         self.early > 0
             && self.waiting.iter().any(|waiting| waiting.is_released && waiting.is_exchange(packet_id))
     }
 
-    /// Whether a QoS 2 message with this identifier was received and not released.
+    /// Returns whether a QoS 2 message with this identifier was received and not released.
     pub fn has_received(&self, packet_id: PacketId) -> bool {
         self.received.contains(&packet_id.get())
     }
 
-    /// Identifiers that a resumed session has received and not released.
+    /// Restores the identifiers that a resumed session has received and not released.
     pub fn restore(&mut self, received: impl IntoIterator<Item = u16>) {
         debug_assert!(self.is_empty(), "a connection begins with it");
         self.received.extend(received);
         self.restored = self.received.len();
     }
 
-    /// Messages that an earlier connection dispatched, as [`Self::unfinished`] said.
+    /// Restores messages that a previous connection dispatched, as returned by [`Self::unfinished`].
     pub fn restore_dispatched(&mut self, dispatched: Vec<Dispatched>) {
         self.dispatched = dispatched;
     }
 
-    /// What an earlier connection dispatched of this identifier.
+    /// Message with this identifier that a previous connection dispatched.
     pub fn dispatched(&self, packet_id: PacketId) -> Option<&Dispatched> {
         self.dispatched.iter().find(|dispatched| dispatched.packet_id == packet_id)
     }
 
-    /// The shards that have this message from an earlier connection, as bits; `None` when none dispatched it.
+    /// Removes a message that a previous connection dispatched. Returns the shards that have it, as bits; `None` when
+    /// there is none.
     pub fn take_dispatched(&mut self, packet_id: PacketId) -> Option<u16> {
         let at = self.dispatched.iter().position(|dispatched| dispatched.packet_id == packet_id)?;
         Some(self.dispatched.swap_remove(at).shards)
     }
 
-    /// An acknowledgement does not leave after all, because the connection ends before.
+    /// Records that an acknowledgement is not sent, because the connection ends before.
     pub fn leave_unfinished(&mut self, done: &Completion) {
         if done.keep != Keep::Never {
             let Completion { packet_id, shards, losses, .. } = *done;
@@ -210,7 +213,7 @@ impl Inbound {
         }
     }
 
-    /// What the next connection has to know: QoS 2 messages that were dispatched and not acknowledged.
+    /// QoS 2 messages that were dispatched and not acknowledged, for the next connection.
     pub fn unfinished(&self) -> impl Iterator<Item = Dispatched> {
         let here = self.waiting.iter().filter(|waiting| waiting.keep != Keep::Never);
         let here =
@@ -218,13 +221,13 @@ impl Inbound {
         here.chain(self.dispatched.iter().copied())
     }
 
-    /// A PUBLISH was dispatched and waits for `outstanding` completions and for those before it.
+    /// Records that a PUBLISH was dispatched. It waits for `outstanding` completions and for earlier publishes.
     pub fn wait(&mut self, packet_id: PacketId, qos: QoS, outstanding: u32, reason: ReasonCode) {
         let dispatched = Dispatched { packet_id, shards: 0, losses: 0 };
         self.push_waiting(dispatched, qos, outstanding, reason, Keep::Never);
     }
 
-    /// The same for a QoS 2 message of a session that outlives the connection.
+    /// Records a QoS 2 message of a session that outlives the connection, like [`Self::wait`].
     pub fn wait_and_keep(
         &mut self,
         dispatched: Dispatched,
@@ -258,7 +261,7 @@ impl Inbound {
         });
     }
 
-    /// The last PUBLISH went to several, of which one may have it and another not.
+    /// Marks the last PUBLISH as sent to several receivers: one may have it and another not.
     pub fn mark_last_partial(&mut self) {
         if let Some(waiting) = self.waiting.back_mut() {
             waiting.may_be_partial = true;
@@ -270,8 +273,8 @@ impl Inbound {
         self.waiting.push_back(waiting);
     }
 
-    /// One thing that publish `sequence` waits for is done. `reason` replaces Success; the first error stays. Returns the
-    /// identifier when it is now to be remembered, which is one more completion to come.
+    /// Records one completion of publish `sequence`. `reason` replaces Success; the first error stays. Returns the
+    /// identifier when it must now be remembered, which adds one completion.
     pub fn complete(&mut self, sequence: u32, reason: ReasonCode) -> Option<DueIdentifier> {
         let at = sequence.wrapping_sub(self.first) as usize;
         let waiting = self.waiting.get_mut(at)?;
@@ -288,7 +291,7 @@ impl Inbound {
         })
     }
 
-    /// The next acknowledgement that may leave.
+    /// The next acknowledgement that may be sent.
     pub fn poll(&mut self) -> Option<Completion> {
         self.waiting.front().filter(|waiting| waiting.outstanding == 0)?;
         let Waiting { packet_id, qos, reason, keep, shards, may_be_partial, losses, is_released, .. } =
@@ -306,7 +309,7 @@ impl Inbound {
         Some(Completion { packet_id, qos, reason, keep, shards, may_be_partial, losses, is_released })
     }
 
-    /// PUBREL: the identifier may be used for a new message from now on [MQTT-4.3.3-11].
+    /// Handles PUBREL: the identifier may be used for a new message from now on [MQTT-4.3.3-11].
     pub fn release(&mut self, packet_id: PacketId) -> Released {
         if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.is_exchange(packet_id)) {
             self.early += u32::from(!std::mem::replace(&mut waiting.is_released, true));
@@ -315,7 +318,7 @@ impl Inbound {
         if self.forget(packet_id) { Released::Released } else { Released::Unknown }
     }
 
-    /// Forgets a QoS 2 identifier: its message was released or refused. False when it was not known.
+    /// Forgets a QoS 2 identifier, because its message was released or refused. Returns false when it was not known.
     fn forget(&mut self, packet_id: PacketId) -> bool {
         let Some(at) = self.received.iter().position(|&id| id == packet_id.get()) else { return false };
         self.received.remove(at);
@@ -401,7 +404,8 @@ mod tests {
         assert_eq!(inbound.inflight(), 2);
     }
 
-    /// [MQTT-4.3.3-8]: it is remembered last, so that whoever is asked again either has all of it or knows that it has not.
+    /// [MQTT-4.3.3-8]: the identifier is remembered last. A receiver that gets the message again then either has all of
+    /// it, or knows that it has not.
     #[test]
     fn an_identifier_is_remembered_when_everything_else_is_done() {
         let mut inbound = Inbound::default();

@@ -1,7 +1,9 @@
-//! What one client's session and connection keep track of, without I/O, clocks or randomness: deliveries in flight
-//! to the client, publishes in flight from it, and Topic Aliases both ways.
+//! State of one client's session and connection, without I/O, clocks or randomness: deliveries in flight to the client,
+//! publishes in flight from it, and Topic Aliases in both directions.
 //!
-//! Read [`Deliveries`] first. **Invariant:** nothing here knows a protocol version, a socket or another session.
+//! Read [`Deliveries`] first.
+//!
+//! **Invariant:** nothing here knows a protocol version, a socket or another session.
 
 #![forbid(unsafe_code)]
 

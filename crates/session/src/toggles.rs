@@ -1,19 +1,19 @@
-//! Which of two identities a Packet Identifier's next message has.
+//! Toggles: which of two identities the next message of a Packet Identifier has.
 
 use mqtt::PacketId;
 
 /// One bit for each Packet Identifier, in pages of 64 that exist only where a bit is set.
 ///
-/// A QoS 2 identifier that is released may be used for another message [MQTT-4.3.3-4]; with the bit flipped that one has
-/// another identity, so that nobody takes it for the one before.
+/// A QoS 2 identifier that is released may be used for another message [MQTT-4.3.3-4]. With the bit flipped that
+/// message has another identity, so that it is not taken for the previous one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Toggles {
-    /// By number, each with at least one bit set.
+    /// Pages by number, each with at least one bit set.
     pages: Vec<(u16, u64)>,
 }
 
 impl Toggles {
-    /// Those that [`Self::pages`] gave, in any order.
+    /// Makes toggles from the output of [`Self::pages`], in any order.
     pub fn of_pages(pages: impl IntoIterator<Item = (u16, u64)>) -> Self {
         let mut pages: Vec<_> = pages.into_iter().filter(|(_, bits)| *bits != 0).collect();
         pages.sort_unstable_by_key(|(number, _)| *number);

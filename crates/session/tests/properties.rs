@@ -12,10 +12,10 @@ fn a_qos() -> impl Strategy<Value = QoS> {
     prop_oneof![Just(QoS::AtLeastOnce), Just(QoS::ExactlyOnce)]
 }
 
-/// Identifiers that there are.
+/// Number of Packet Identifiers.
 const CIRCLE: u64 = 65_535;
 
-/// What a server does with deliveries to a client.
+/// A step of a server with deliveries to a client.
 #[derive(Clone, Debug)]
 enum Delivering {
     Open(QoS, u16),
@@ -27,7 +27,7 @@ enum Delivering {
     PubComp(u16),
     Reconnect,
     Resend(u16),
-    /// Opens and finishes so many: around the circle of identifiers.
+    /// Opens and finishes so many deliveries, to pass around the circle of identifiers.
     Pass(u16),
 }
 
@@ -61,12 +61,12 @@ enum Await {
 struct Sent {
     number: u64,
     awaits: Await,
-    /// Since the client connected: its PUBLISH went out; it has yet to go out again.
+    /// The PUBLISH was sent since the client connected; otherwise it has to be sent again.
     counts: bool,
     again: bool,
 }
 
-/// Unfinished deliveries in order, and what waits. A payload is its number among all.
+/// Unfinished deliveries in order, and those that wait. A payload is its number among all.
 #[derive(Default)]
 struct Client {
     sent: Vec<Sent>,
@@ -103,7 +103,7 @@ impl Client {
         self.sent.iter().position(|sent| Self::id_of(sent.number) == id && sent.awaits == awaits)
     }
 
-    /// Whether an unfinished delivery has the identifier, whatever it waits for.
+    /// Returns whether an unfinished delivery has the identifier, whatever it waits for.
     fn is_used(&self, id: PacketId) -> bool {
         self.sent.iter().any(|sent| Self::id_of(sent.number) == id)
     }
@@ -176,7 +176,7 @@ fn deliver(steps: &[Delivering]) {
             Delivering::PubComp(offset) => {
                 let id = near(&client, offset.max(1));
                 let expected = match client.finish(id, Await::Comp) {
-                    // PUBREC gave it back.
+                    // PUBREC returned the value already.
                     Some(_) => AckOutcome::Finished(None),
                     None if client.is_used(id) => AckOutcome::WrongKind,
                     None => AckOutcome::Unknown,
@@ -228,11 +228,11 @@ fn deliver(steps: &[Delivering]) {
     assert!(deliveries.into_unfinished().eq(unfinished), "QoS 2 in flight goes to nobody else");
 }
 
-/// What a client does with its publishes, and the broker with their completions.
+/// A step of a client with its publishes, or of the broker with their completions.
 #[derive(Clone, Debug)]
 enum Publishing {
     Publish(QoS, u16, u32, bool),
-    /// Something that one of the waiting publishes waits for is done.
+    /// One completion of one of the waiting publishes.
     Complete(usize, bool),
     Poll,
     Release(u16),
@@ -253,11 +253,11 @@ fn publishing() -> impl Strategy<Value = Publishing> {
 
 #[derive(Default)]
 struct Publisher {
-    /// Sequence number, identifier, QoS, completions to come, reason.
+    /// Sequence number, identifier, QoS, outstanding completions, reason.
     waiting: Vec<(u32, u16, QoS, u32, ReasonCode)>,
-    /// QoS 2 identifiers known, and whether they were seen on this connection.
+    /// QoS 2 identifiers that are known, and whether they were seen on this connection.
     received: Vec<(u16, bool)>,
-    /// Sequence numbers of those whose PUBREL has come before their PUBREC left.
+    /// Sequence numbers of publishes whose PUBREL arrived before their PUBREC was sent.
     released_early: Vec<u32>,
     next: u32,
 }
@@ -314,7 +314,7 @@ fn publish(steps: &[Publishing]) {
                 let open = client.waiting.iter_mut().filter(|(_, _, _, outstanding, _)| *outstanding > 0);
                 let mut open: Vec<_> = open.collect();
                 if open.is_empty() {
-                    // Late news of a publish that is done with.
+                    // A late completion of a publish that has ended.
                     inbound.complete(client.next.wrapping_sub(20), reason);
                     continue;
                 }

@@ -45,7 +45,7 @@ pub(super) struct Live {
     /// Time until which due work is postponed: the client could not be judged.
     pub put_off: Time,
     pub backlogged: bool,
-    /// Something may be sent, which is checked when the batch is applied.
+    /// True when there may be something to send, which is checked when the batch is applied.
     pub touched: bool,
     /// Messages of its queue that are in memory.
     pub bodies: Bodies,

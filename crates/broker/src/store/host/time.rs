@@ -28,7 +28,7 @@ impl ShardHost {
         waiting.min(due).min(own).min(if left { Time::default() } else { Time::NEVER })
     }
 
-    /// Does the work that is due. Everything that clients had sent until `judged` was read.
+    /// Handles all work that is due. Everything that clients had sent until `judged` was read.
     pub fn tick(&mut self, now: Time, judged: Time, out: &mut ShardOutput) {
         while let Some(Reverse((at, uid))) = self.deadlines.peek().copied()
             && at <= now
