@@ -1,5 +1,5 @@
-//! Clients that break rules, stop reading, answer what nobody asked, or are gone: what they may not do to a node. Each test
-//! is named for something that once went wrong. The network, its clients and its time are those of `core`.
+//! Clients that break rules, stop reading, send unexpected answers, or disappear, and the limits of their effects on a
+//! node. Each test is named for a former fault. The network, its clients and its time are those of `core`.
 
 #![allow(dead_code, reason = "the scenarios of `core` use the rest of these modules")]
 
@@ -26,7 +26,7 @@ fn kib(count: usize) -> String {
     "x".repeat(count * 1024)
 }
 
-/// What waited behind a PUBLISH counts for nothing once the connection is being closed.
+/// Packets that waited after a PUBLISH have no effect once the connection is being closed.
 #[test]
 fn packets_behind_the_one_that_ends_a_connection_do_nothing() {
     everywhere_with(
@@ -47,7 +47,8 @@ fn packets_behind_the_one_that_ends_a_connection_do_nothing() {
     );
 }
 
-/// [MQTT-3.14.4-3]: a client that is made to wait may say DISCONNECT and go; what it has sent counts, and its Will does not.
+/// [MQTT-3.14.4-3]: a client that is made to wait may send DISCONNECT and close. Its packets count, and its Will is not
+/// published.
 #[test]
 fn a_disconnect_behind_a_publish_that_waits_is_heard() {
     everywhere_with(
@@ -65,7 +66,7 @@ fn a_disconnect_behind_a_publish_that_waits_is_heard() {
     );
 }
 
-/// A client that answers while it waits is not answered with more and more timers: that would go on for ever.
+/// A client that sends packets while it waits does not cause more and more timers: that would continue for ever.
 #[test]
 fn a_publisher_that_waits_is_tried_again_once_a_time() {
     everywhere_with(
@@ -82,7 +83,7 @@ fn a_publisher_that_waits_is_tried_again_once_a_time() {
     );
 }
 
-/// DUP is the client's word; it does not make a message one that we know.
+/// DUP is set by the client; it does not make a message a known one.
 #[test]
 fn dup_does_not_lift_the_limit_of_messages_in_flight() {
     everywhere_with(
@@ -102,7 +103,7 @@ fn dup_does_not_lift_the_limit_of_messages_in_flight() {
     );
 }
 
-/// A PUBREL before its PUBREC is answered after it: it does not take a message out of the count of those in flight.
+/// A PUBREL before its PUBREC is answered after it: it does not reduce the number of messages in flight.
 #[test]
 fn an_early_pubrel_does_not_lift_the_receive_maximum() {
     everywhere_with(
@@ -128,7 +129,8 @@ fn an_early_pubrel_does_not_lift_the_receive_maximum() {
     );
 }
 
-/// [MQTT-3.3.4-7] counts what was sent on this connection (4.9): identifiers of an earlier one are not among them.
+/// [MQTT-3.3.4-7] counts messages that were sent on this connection (4.9): identifiers of a previous one are not among
+/// them.
 #[test]
 fn unreleased_messages_of_an_earlier_connection_leave_the_whole_receive_maximum() {
     everywhere_with(
@@ -150,7 +152,7 @@ fn unreleased_messages_of_an_earlier_connection_leave_the_whole_receive_maximum(
     );
 }
 
-/// The limit is the node's: a publisher waits though all that waits does so on another worker.
+/// The limit is the node's: a publisher waits although all waiting messages are on another worker.
 #[test]
 fn memory_that_waits_on_another_worker_slows_a_publisher() {
     everywhere_with(
@@ -168,7 +170,7 @@ fn memory_that_waits_on_another_worker_slows_a_publisher() {
     );
 }
 
-/// What waits for clients that are away may wait for days. It gives way to what is new; nobody is made to wait for it longer
+/// Messages for absent clients may wait for days. They are dropped for new ones; no publisher waits for them longer
 /// than `queue.full_wait`.
 #[test]
 fn memory_that_waits_for_absent_clients_does_not_stop_the_node() {
@@ -205,7 +207,7 @@ fn a_message_too_large_for_its_client_introduces_no_alias() {
             net.publish(client, "some/topic", payload);
         }
         assert_eq!(net.payloads(subscriber), ["fits", "again"]);
-        // With the alias it is a little too large, without it is not.
+        // With the alias the message is a little too large, without it is not.
         net.publish(client, "t", "y".repeat(33));
         assert_eq!(net.payloads(subscriber), ["y".repeat(33)]);
         net.publish(client, "t", "short");
@@ -213,7 +215,7 @@ fn a_message_too_large_for_its_client_introduces_no_alias() {
     });
 }
 
-/// Bytes that wait are counted down for messages of a shared subscription that are too large for the member.
+/// The number of waiting bytes is reduced for messages of a shared subscription that are too large for the member.
 #[test]
 fn a_group_message_too_large_for_its_member_leaves_no_trace() {
     everywhere(|net| {
@@ -226,7 +228,8 @@ fn a_group_message_too_large_for_its_member_leaves_no_trace() {
     });
 }
 
-/// [MQTT-4.8.2-5]: a QoS 2 message in flight goes to nobody else, and does not wait any more when its client is gone.
+/// [MQTT-4.8.2-5]: a QoS 2 message in flight goes to no other member, and does not wait any more when its client has
+/// disconnected.
 #[test]
 fn a_group_message_in_flight_at_qos_2_is_not_counted_for_ever() {
     everywhere(|net| {
@@ -241,7 +244,7 @@ fn a_group_message_in_flight_at_qos_2_is_not_counted_for_ever() {
     });
 }
 
-/// A reader that frees a place now and then is slow, not stuck: it stays, and gets everything.
+/// A reader that frees a slot now and then is slow, not stuck: it stays, and gets everything.
 #[test]
 fn a_reader_that_keeps_reading_is_neither_closed_nor_robbed() {
     for subscriber in [v5("s"), durable(V5, "s")] {
@@ -289,7 +292,7 @@ fn a_reader_that_stops_is_closed_after_the_wait() {
     );
 }
 
-/// A client that acknowledges what it was not sent yet does not make room for more of it.
+/// A client that acknowledges messages that it was not sent yet makes no room for more of them.
 #[test]
 fn what_is_acknowledged_before_it_was_sent_is_not_sent() {
     everywhere_with(
@@ -334,7 +337,7 @@ fn a_client_that_acknowledges_what_was_never_sent_is_closed() {
     );
 }
 
-/// Filters of one SUBSCRIBE are told apart beyond the 65,536th.
+/// Filters of one SUBSCRIBE are distinguished beyond the 65,536th.
 #[test]
 fn a_subscribe_with_many_filters_gets_as_many_reasons() {
     const COUNT: usize = 70_000;
@@ -358,7 +361,7 @@ fn a_subscribe_with_many_filters_gets_as_many_reasons() {
     }
 }
 
-/// [MQTT-2.2.1-3]: two SUBSCRIBEs under one Packet Identifier would be answered for each other.
+/// [MQTT-2.2.1-3]: the answers of two SUBSCRIBEs under one Packet Identifier would be confused.
 #[test]
 fn a_packet_identifier_in_use_ends_the_connection() {
     everywhere_with(
@@ -377,7 +380,7 @@ fn a_packet_identifier_in_use_ends_the_connection() {
     );
 }
 
-/// While the store is late, a client cannot pile up SUBSCRIBEs.
+/// While the store is late, a client cannot accumulate SUBSCRIBEs.
 #[test]
 fn a_flood_of_subscribes_waits_for_the_store() {
     everywhere(|net| {
@@ -392,7 +395,7 @@ fn a_flood_of_subscribes_waits_for_the_store() {
     });
 }
 
-/// A Will is a message like any other: the broker's own topics are not for it, and the limits of topics are.
+/// A Will is a message like any other: it may not be on the broker's own topics, and the limits of topics apply.
 #[test]
 fn a_will_may_not_be_published_where_its_client_may_not() {
     everywhere(|net| {
@@ -405,7 +408,7 @@ fn a_will_may_not_be_published_where_its_client_may_not() {
     });
 }
 
-/// The limit is for the bytes that are there, however they came to be.
+/// The limit is for the bytes that are stored, however they came to be.
 #[test]
 fn replacing_retained_messages_keeps_their_limit() {
     everywhere_with(
@@ -427,7 +430,7 @@ fn replacing_retained_messages_keeps_their_limit() {
             net.pass(1000);
             let bytes: u64 =
                 net.node.published.iter().map(|worker| Published::get(&worker.retained_bytes)).sum();
-            // Each worker knows of the others what they held a second ago.
+            // Each worker knows what the others held a second ago.
             assert!(bytes <= 64 * 1024 + 3 * 20 * 10 * 1024, "{bytes}");
             assert!(refused > 30, "{refused}");
             // Smaller ones and removals always fit.
@@ -437,7 +440,7 @@ fn replacing_retained_messages_keeps_their_limit() {
     );
 }
 
-/// [MQTT-3.1.2-24]: whatever has no room in a packet that the client takes ends the connection.
+/// [MQTT-3.1.2-24]: an answer that does not fit into a packet that the client accepts ends the connection.
 #[test]
 fn no_packet_is_larger_than_its_client_takes() {
     everywhere(|net| {
@@ -450,7 +453,7 @@ fn no_packet_is_larger_than_its_client_takes() {
     });
 }
 
-/// [MQTT-3.3.1-9]: pages of retained messages are asked for one by one; a small queue loses none of them.
+/// [MQTT-3.3.1-9]: pages of retained messages are requested one by one; a small queue loses none of them.
 #[test]
 fn a_small_queue_does_not_lose_retained_messages() {
     for subscriber in [v5("s"), durable(V5, "s")] {
@@ -478,7 +481,7 @@ fn a_small_queue_does_not_lose_retained_messages() {
     }
 }
 
-/// [MQTT-3.10.4-2]: nothing new comes for a filter that is gone, retained messages neither.
+/// [MQTT-3.10.4-2]: no new message is sent for a filter that was removed, including retained ones.
 #[test]
 fn unsubscribing_ends_the_retained_messages_of_the_filter() {
     everywhere(|net| {
@@ -496,7 +499,7 @@ fn unsubscribing_ends_the_retained_messages_of_the_filter() {
     });
 }
 
-/// [MQTT-3.1.2-23]: a session that is over is over, also when a client comes back before the node has noticed.
+/// [MQTT-3.1.2-23]: an expired session has ended, also when a client connects before the node has noticed.
 #[test]
 fn a_session_ends_at_its_time_with_or_without_a_tick() {
     use broker::{Node, Time};
@@ -539,7 +542,7 @@ fn beginning_of_a_large_message(count: usize) -> Vec<u8> {
     packet
 }
 
-/// `mqtt.packet_timeout`: it needs no Keep Alive, and closes for want of progress, not of speed.
+/// `mqtt.packet_timeout`: it needs no Keep Alive, and closes for lack of progress, not for low speed.
 #[test]
 fn a_packet_that_is_never_finished_ends_its_connection_and_a_slow_one_arrives() {
     everywhere(|net| {
@@ -554,7 +557,7 @@ fn a_packet_that_is_never_finished_ends_its_connection_and_a_slow_one_arrives() 
         for _ in 0..96 {
             net.pass(20_000);
             net.send_bytes(slow, &[b'x'; 1024]);
-            // A packet that has come whole leaves nothing to wait for.
+            // A packet that has arrived completely leaves no timer with an effect.
             net.send_bytes(pinging, &[0xC0]);
             net.send_bytes(pinging, &[0x00, 0xC0]);
             net.send_bytes(pinging, &[0x00]);
@@ -591,12 +594,12 @@ fn a_packet_that_waits_for_the_node_is_not_late() {
     );
 }
 
-/// `mqtt.packet_size_before_login_max`: a CONNECT that is too large is refused before its body arrives, and a client that has logged in
-/// may send more.
+/// `mqtt.packet_size_before_login_max`: a CONNECT that is too large is refused before its body arrives, and a client
+/// that has logged in may send more.
 #[test]
 fn before_login_a_packet_that_is_too_large_is_refused_at_its_fixed_header() {
     everywhere(|net| {
-        // 64 KiB and one byte; the packet itself never comes.
+        // 64 KiB and one byte; the packet itself is never sent.
         let stranger = net.open(0, V5);
         net.send_bytes(stranger, &[0x10, 0xFD, 0xFF, 0x03]);
         assert_eq!(net.received(stranger), [Sent::Closed]);
@@ -613,8 +616,8 @@ fn before_login_a_packet_that_is_too_large_is_refused_at_its_fixed_header() {
     });
 }
 
-/// A publisher whose messages go to very many receivers has its turn, and others have theirs: what one segment of small packets sets
-/// off is bounded.
+/// The effects of one segment of small packets are bounded: a publisher whose messages go to very many receivers has
+/// its turn, and other clients have theirs.
 #[test]
 fn a_publisher_with_very_many_receivers_is_not_read_to_the_end_at_once() {
     everywhere(|net| {
@@ -641,7 +644,8 @@ fn a_publisher_with_very_many_receivers_is_not_read_to_the_end_at_once() {
     });
 }
 
-/// The same with shared groups, which cost more, and for packets that were kept behind a PUBLISH that had to wait.
+/// The bound also applies to shared groups, which cost more, and to packets that were kept after a PUBLISH that had to
+/// wait.
 #[test]
 fn a_publisher_to_very_many_shared_groups_is_not_read_to_the_end_at_once() {
     everywhere_with(
@@ -655,7 +659,7 @@ fn a_publisher_to_very_many_shared_groups_is_not_read_to_the_end_at_once() {
             net.subscribe(away, "slow", AtLeastOnce);
             net.lose(away);
             let before = net.counter(|counters| counters.fan_out_pauses);
-            // The second PUBLISH of QoS 1 waits for the first, and the rest behind it.
+            // The second PUBLISH of QoS 1 waits for the first, and the rest waits too.
             net.store.hold(&[Kind::Append]);
             let client = net.connect(0, v3("publisher"));
             let slow = [1, 2].map(|id| message("slow", id).qos1(id).into());
@@ -685,7 +689,7 @@ fn a_publisher_to_very_many_shared_groups_is_not_read_to_the_end_at_once() {
     );
 }
 
-/// `session.shared_subscriptions_max`: also for what is on its way to the store.
+/// `session.shared_subscriptions_max`, also for subscriptions on their way to the store.
 #[test]
 fn a_client_has_so_many_shared_subscriptions_and_no_more() {
     everywhere_with(
@@ -710,7 +714,7 @@ fn a_client_has_so_many_shared_subscriptions_and_no_more() {
                 let mut received = net.received(client);
                 received.sort_by_key(|packet| if let Sent::SubAck(id, _) = packet { *id } else { 0 });
                 assert_eq!(received, answers);
-                // One that is there is replaced, and one that has left makes room.
+                // An existing one is replaced, and one that has left makes room.
                 net.subscribe(client, "$share/g0/t", AtMostOnce);
                 net.send(client, unsubscribe(9, &["$share/g0/t"]));
                 net.received(client);

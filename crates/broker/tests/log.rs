@@ -1,4 +1,4 @@
-//! What goes to the log, and when: one worker over a log that syncs when it is told to.
+//! Contents and times of the records of the log: one worker over a log that syncs on request.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use sim::packets::*;
 
 const VERSION: Version = Version::V5;
 
-/// Keeps what is appended until it is looked at.
+/// Keeps appended records until they are looked at.
 #[derive(Default)]
 struct Appended(Mutex<Vec<Record>>);
 
@@ -60,7 +60,7 @@ impl Broker {
         Self::over(log.clone(), Some(log))
     }
 
-    /// Nothing is kept on disk.
+    /// A broker that keeps nothing on disk.
     fn in_memory() -> Self {
         Self::over(Arc::default(), None)
     }
@@ -88,7 +88,7 @@ impl Broker {
         self.worker.end_turn();
     }
 
-    /// What the log has got since the last look is synced. Returns the commands, for each record.
+    /// Syncs the records of the log since the last call. Returns the commands of each record.
     fn sync(&mut self) -> Vec<Vec<String>> {
         let records = std::mem::take(&mut *self.log.0.lock().expect("no panic"));
         let names = |batch: &[u8]| shard::commands(batch).expect("a batch").iter().map(name).collect();
@@ -101,7 +101,7 @@ impl Broker {
         commands
     }
 
-    /// Turns and syncs until nothing happens any more.
+    /// Runs turns and syncs until nothing happens any more.
     fn settle(&mut self) {
         for _ in 0..20 {
             self.turn();
@@ -125,7 +125,7 @@ impl Broker {
         slot
     }
 
-    /// A durable session of one subscription, with so many deliveries in flight.
+    /// Connects a durable session with one subscription and so many deliveries in flight.
     fn subscriber(&mut self, receive_max: u16) -> u32 {
         let slot = self.connect(durable(VERSION, "s").receive_max(receive_max));
         self.send(slot, subscribe(1).to("t", QoS::AtLeastOnce));
@@ -206,7 +206,7 @@ fn an_acknowledgement_that_a_message_waits_for_goes_at_once() {
     assert_eq!(broker.received(subscriber), [message("t", 2).qos1(2).into()]);
 }
 
-/// The message is on its way to the log when the acknowledgement comes.
+/// The message is on its way to the log when the acknowledgement arrives.
 #[test]
 fn an_acknowledgement_goes_when_a_message_begins_to_wait_for_it() {
     let (mut broker, subscriber, publisher) = one_delivered(1);
@@ -233,7 +233,7 @@ fn what_could_wait_goes_when_the_node_stops() {
     assert!(commands.contains(&"Acknowledge".to_owned()), "{commands:?}");
 }
 
-/// Durable sessions that are away and want `t`; all in one shard, or wherever they belong.
+/// Creates absent durable sessions that subscribe to `t`, all in one shard or in their own shards.
 fn absent(broker: &mut Broker, count: usize, in_one_shard: bool) {
     let names = (0..).map(|number| format!("s{number}"));
     let is_wanted = |name: &String| !in_one_shard || shard::client_bucket(name).is_multiple_of(SHARDS);
@@ -268,7 +268,7 @@ fn what_a_turn_hears_of_the_log_is_bounded() {
     }
 }
 
-/// The same where nothing is kept on disk, and what comes meanwhile waits behind it.
+/// Without a log the work is bounded too, and commands that arrive meanwhile wait for it.
 #[test]
 fn what_a_turn_does_without_a_log_is_bounded() {
     let mut broker = Broker::in_memory();
@@ -288,5 +288,5 @@ fn what_a_turn_does_without_a_log_is_bounded() {
     assert!(broker.worker.next_timeout() > broker.now, "nothing is left");
 }
 
-/// Shards of a node.
+/// Number of shards of a node.
 const SHARDS: u16 = 16;

@@ -1,4 +1,5 @@
-//! When the access rules change, subscriptions that are no longer allowed end; when clients may not be here any more, they are closed.
+//! Changes of the access rules: subscriptions that are no longer allowed end, and clients that may not be connected any
+//! more are closed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -13,8 +14,9 @@ use mqtt::{
     SubscribeFiltersBuf, SubscriptionOptions, Version,
 };
 
-/// Topics may be read as long as the generation of the rules is even, `free` always, and `until N` until the rules have changed N times. Everybody is let in; once it is shut, those whose
-/// identifier ends with 7 may not be here.
+/// Access control of these tests. Topics may be read as long as the generation of the rules is even, `free` always, and
+/// `until N` until the rules have changed N times. Every client is admitted. Once it is shut, clients whose identifier
+/// ends with 7 may not be connected.
 #[derive(Default)]
 struct Door {
     generation: AtomicU64,
@@ -84,7 +86,7 @@ fn connect(worker: &mut Worker, client_id: &str, clean_start: bool) -> u32 {
     slot
 }
 
-/// The store has not answered yet.
+/// Subscribes; the store has not answered yet.
 fn subscribe(worker: &mut Worker, slot: u32, filters: &[&str]) {
     let options = SubscriptionOptions {
         qos: QoS::AtLeastOnce,
@@ -138,7 +140,7 @@ fn an_answer_of_older_rules_is_not_remembered_as_one_of_newer_rules() {
     assert_eq!(worker.counters().publish_denied, 1);
 }
 
-/// The check of all connections finds nothing of it, because the subscription is not there yet.
+/// The check of all connections does not find the subscription, because it does not exist yet.
 #[test]
 fn a_subscription_is_checked_again_when_the_rules_change_before_the_store_has_it() {
     let (door, node, mut worker) = door();
@@ -179,13 +181,13 @@ fn subscriptions_that_are_no_longer_allowed_end() {
         worker.tick(Time(round * 1_000));
         worker.settle(Time(round * 1_000));
     }
-    // What is left is `free`: of the connection, of the durable session's shard, and of its connection at QoS 0.
+    // `free` is left: of the connection, of the durable session's shard, and of its connection at QoS 0.
     assert_eq!(node.routes.len(), 3);
     assert_eq!(worker.counters().subscribe_denied, 4);
     worker.check_invariants();
 }
 
-/// Those who were looked at under the rules in between are looked at again, and so are those who were not.
+/// Clients that were checked under the rules in between are checked again, and so are those that were not.
 #[test]
 fn all_connections_are_looked_at_under_the_last_rules_although_they_change_meanwhile() {
     let (door, node, mut worker) = door();
@@ -209,7 +211,7 @@ fn all_connections_are_looked_at_under_the_last_rules_although_they_change_meanw
     worker.check_invariants();
 }
 
-/// Ten thousand bans that come at once are one look at each client, in steps.
+/// Ten thousand bans that arrive at once cause one check of each client, in steps.
 #[test]
 fn a_look_at_all_clients_goes_on_to_its_end_whatever_changes_meanwhile() {
     let (door, _, mut worker) = door();
@@ -227,7 +229,7 @@ fn a_look_at_all_clients_goes_on_to_its_end_whatever_changes_meanwhile() {
     assert_eq!(tick(2_000, 10_000), (1_000, 100));
     assert_eq!(tick(2_010, 1), (2_000, 200));
     assert_eq!(tick(2_020, 1), (2_500, 250));
-    // For what came meanwhile.
+    // This is the check for the changes that arrived meanwhile.
     assert_eq!(tick(3_020, 0), (3_400, 250));
     tick(3_030, 0);
     assert_eq!(tick(3_040, 0), (4_750, 250));

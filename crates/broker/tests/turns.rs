@@ -1,5 +1,4 @@
-//! Workers in turns, as reactors run them: each with one mailbox, in which what was sent first is read first, and each as late
-//! as it likes.
+//! Workers in turns, as reactors run them. Each has one mailbox, which is read in the order of sending, with any delay.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -41,7 +40,7 @@ impl Turns {
         assert_eq!(self.workers[worker].receive(NOW, slot, &bytes).consumed, bytes.len());
     }
 
-    /// Mail is read, then everything of the turn is sent.
+    /// Reads the mailbox, then sends everything of the turn.
     fn turn(&mut self, at: usize, mail: usize) {
         for _ in 0..mail {
             let Some(mut batch) = self.mailboxes[at].pop_front() else { break };
@@ -63,7 +62,7 @@ impl Turns {
     }
 
     fn run(&mut self) {
-        // Nothing that happens here takes more turns than this.
+        // Nothing in this test takes more turns than this.
         for _ in 0..20 {
             for at in 0..self.workers.len() {
                 self.turn(at, usize::MAX);
@@ -91,8 +90,8 @@ impl Turns {
     }
 }
 
-/// [MQTT-3.3.1-9]: retained messages are replaced while somebody subscribes. Whoever is first, and however late each worker, the
-/// last that the subscriber hears is the newest, and it hears it once.
+/// [MQTT-3.3.1-9]: retained messages are replaced while a client subscribes. Whatever the order, and however late each
+/// worker is, the last message that the subscriber gets is the newest one, and it gets it once.
 #[test]
 fn a_new_subscriber_ends_with_the_newest_retained_message() {
     for seed in 0..4000 {

@@ -1,10 +1,10 @@
-//! Topic Aliases of one connection, both ways.
+//! Topic Aliases of one connection, in both directions.
 
 use std::sync::Arc;
 
 use mqtt::ReasonCode;
 
-/// Aliases that the client has set. Empty until the first is set: an idle connection pays nothing.
+/// Aliases that the client has set. It is empty until the first is set, so an idle connection needs no memory for it.
 #[derive(Debug, Default)]
 pub struct InboundAliases {
     topics: Vec<Option<Arc<str>>>,
@@ -12,7 +12,7 @@ pub struct InboundAliases {
 }
 
 impl InboundAliases {
-    /// Remembers or replaces an alias [MQTT-3.3.2-7]. Error 0x94 when it is 0 or above `maximum` [MQTT-3.3.2-8]
+    /// Sets or replaces an alias [MQTT-3.3.2-7]. Error 0x94 when it is 0 or above `maximum` [MQTT-3.3.2-8]
     /// [MQTT-3.3.2-9]; 0x97 when the topics of all aliases have more than `bytes_max` bytes.
     pub fn set(&mut self, alias: u16, topic: &str, maximum: u16, bytes_max: usize) -> Result<(), ReasonCode> {
         if alias == 0 || alias > maximum {
@@ -51,31 +51,32 @@ impl InboundAliases {
     }
 }
 
-/// Aliases that we set towards the client: the first topics get one, as many as it allows.
+/// Aliases that the broker sets towards the client: the first topics get one, as many as it allows.
 #[derive(Debug)]
 pub struct OutboundAliases {
     topics: Vec<Box<str>>,
     maximum: u16,
 }
 
-/// How to name a topic in a PUBLISH.
+/// Form of a topic in a PUBLISH.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TopicAlias {
-    /// In full; no alias is to be had.
+    /// The topic in full; no alias is available.
     None,
-    /// In full, together with the alias that stands for it from now on.
+    /// The topic in full, together with its alias from now on.
     Introduce(u16),
     /// The alias alone.
     Use(u16),
 }
 
 impl OutboundAliases {
-    /// `maximum` is the client's Topic Alias Maximum, at most our own bound [MQTT-3.1.2-26].
+    /// Makes aliases for a client. `maximum` is the client's Topic Alias Maximum, bounded by the broker's own limit
+    /// [MQTT-3.1.2-26].
     pub fn new(maximum: u16) -> Self {
         Self { topics: Vec::new(), maximum }
     }
 
-    /// How to name `topic` in the next packet.
+    /// Form of `topic` in the next packet.
     pub fn name(&mut self, topic: &str) -> TopicAlias {
         if let Some(at) = self.topics.iter().position(|known| **known == *topic) {
             return TopicAlias::Use(at as u16 + 1);
@@ -87,7 +88,7 @@ impl OutboundAliases {
         TopicAlias::Introduce(self.topics.len() as u16)
     }
 
-    /// Forgets the alias introduced last: the packet that was to introduce it does not leave.
+    /// Forgets the alias that was introduced last, because the packet that was to introduce it is not sent.
     pub fn undo_introduce(&mut self) {
         self.topics.pop();
     }

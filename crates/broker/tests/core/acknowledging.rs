@@ -1,4 +1,5 @@
-//! Nothing is acknowledged before the store has it, everything in the order of the PUBLISHes, and nothing that failed.
+//! Acknowledgements: nothing is acknowledged before the store has it, or after a failure, and PUBLISH packets are
+//! acknowledged in their order.
 
 use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
 use mqtt::Version::{V3_1_1, V5};
@@ -8,14 +9,14 @@ use crate::net::{Net, Peer, everywhere};
 use crate::store::Kind;
 use sim::packets::*;
 
-/// A durable subscriber of `#` that is away, so that the store alone has what it is to get.
+/// Connects and disconnects a durable subscriber of `#`, so that only the store receives its messages.
 fn absent_subscriber(net: &mut Net, qos: QoS) {
     let subscriber = net.connect(1, durable(V5, "absent"));
     net.subscribe(subscriber, "#", qos);
     net.lose(subscriber);
 }
 
-/// What the absent subscriber finds when it comes back.
+/// Messages that the absent subscriber gets when it reconnects.
 fn found(net: &mut Net) -> Vec<String> {
     let subscriber = net.resume(2, durable(V5, "absent"));
     net.payloads(subscriber)
@@ -29,7 +30,7 @@ fn connack_leaves_when_the_claim_is_granted() {
             everywhere(|net| {
                 net.store.hold(&[held]);
                 let client = net.connecting(0, connecting.clone());
-                // What follows CONNECT in the same segment waits too.
+                // Packets that follow CONNECT in the same segment wait too.
                 net.send(client, Sent::PingReq);
                 assert_eq!(net.received(client), []);
                 net.release_held();
@@ -54,7 +55,7 @@ fn a_refused_claim_is_a_connack_with_its_reason_and_a_closed_connection() {
     });
 }
 
-/// [MQTT-3.8.4-1]: for a durable session.
+/// [MQTT-3.8.4-1], for a durable session.
 #[test]
 fn suback_leaves_when_the_store_has_the_subscriptions() {
     for held in [Kind::Subscribe, Kind::Subscribed] {
@@ -75,7 +76,7 @@ fn suback_leaves_when_the_store_has_the_subscriptions() {
     }
 }
 
-/// Shared subscriptions live where their name hashes to, for sessions of either kind.
+/// A shared group belongs to the shard that its name hashes to, for sessions of either kind.
 #[test]
 fn suback_leaves_when_the_group_has_its_member() {
     for held in [Kind::Join, Kind::Joined] {
@@ -113,7 +114,7 @@ fn unsuback_leaves_when_the_store_has_forgotten() {
     }
 }
 
-/// 0x80 is all that 3.1.1 can say [MQTT3-3.9.3-2].
+/// 0x80 is the only refusal in 3.1.1 [MQTT3-3.9.3-2].
 #[test]
 fn a_subscription_that_the_store_does_not_keep_is_refused_and_delivers_nothing() {
     for version in [V3_1_1, V5] {
@@ -147,7 +148,7 @@ fn an_unsubscribe_that_the_store_does_not_keep_says_so_and_changes_nothing() {
     });
 }
 
-/// Publishes 1 to 3 and looks at what is answered while something is held.
+/// Publishes 1 to 3 and returns the answers while something is held, and after that.
 fn publishes_wait_for(net: &mut Net, publisher: Peer, held: Kind) -> (Vec<Sent>, Vec<Sent>) {
     net.store.hold(&[held]);
     for id in 1..=3 {
@@ -263,7 +264,7 @@ fn what_the_store_cannot_keep_is_refused_in_5_and_closes_the_connection_in_3_1_1
     }
 }
 
-/// [MQTT3-3.3.5-2]: what comes after a failure is not acknowledged either; the client sends it again.
+/// [MQTT3-3.3.5-2]: a message after a failure is not acknowledged either; the client sends it again.
 #[test]
 fn nothing_behind_a_failure_is_acknowledged_in_3_1_1() {
     everywhere(|net| {
@@ -277,7 +278,7 @@ fn nothing_behind_a_failure_is_acknowledged_in_3_1_1() {
     });
 }
 
-/// Two clients' requests, answered in the other order.
+/// Requests of two clients are answered in the opposite order.
 #[test]
 fn completions_of_different_sessions_come_in_any_order() {
     everywhere(|net| {
@@ -304,7 +305,7 @@ fn completions_of_different_sessions_come_in_any_order() {
     });
 }
 
-/// Packets are worked through in the order they came, however long the store takes.
+/// Packets are handled in the order of their arrival, however long the store takes.
 #[test]
 fn an_unsubscribe_right_behind_its_subscribe_has_the_last_word() {
     for filter in ["a", "$share/g/a"] {

@@ -1,4 +1,4 @@
-//! A client that does at random what clients do, and knows what it may expect.
+//! A client with random behaviour that knows which packets it may expect.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,15 +11,15 @@ use crate::oracle::{Oracle, SHARE};
 use sim::Random;
 use sim::packets::*;
 
-/// What all actors share.
+/// State that all actors share.
 pub struct Simulation {
     pub net: Net,
     pub random: Random,
     pub oracle: Oracle,
-    /// Connections whose client has been told that it is connected.
+    /// Connections whose client has received CONNACK.
     served: BTreeMap<String, Vec<Peer>>,
     connections: usize,
-    /// Everything that clients send and get is printed.
+    /// Prints everything that clients send and receive.
     traces: bool,
 }
 
@@ -29,9 +29,9 @@ pub struct Actor {
     steady: bool,
     link: Option<Link>,
     session: Option<Session>,
-    /// Its last CONNECT with Clean Start was not answered: nobody knows what became of the session before.
+    /// Its last CONNECT with Clean Start was not answered: the state of the previous session is unknown.
     must_clean: bool,
-    /// Where it connected last.
+    /// Worker of the last connection.
     index: usize,
 }
 
@@ -42,9 +42,9 @@ struct Link {
     durable: bool,
     clean: bool,
     accepted: bool,
-    /// Acknowledgements the client takes its time for.
+    /// Acknowledgements that the client sends later.
     to_send: VecDeque<Sent>,
-    /// Filters asked for and not answered; an empty one was asked for again meanwhile.
+    /// Filters that were requested and not answered; an empty one was requested again meanwhile.
     asked: Vec<(u16, Vec<(String, QoS)>)>,
     will: Option<usize>,
 }
@@ -52,11 +52,11 @@ struct Link {
 /// The client's part of a session.
 #[derive(Default)]
 struct Session {
-    /// Its number with the oracle.
+    /// Number of the session in the oracle.
     view: usize,
     durable: bool,
     next_id: u16,
-    /// Publishes without an end, in order: identifier, number, what is awaited.
+    /// Publishes whose exchange has not ended, in order: identifier, number, message, awaited packet.
     publishes: Vec<(u16, usize, Message, Await)>,
     /// QoS 2 identifiers received and not released.
     received: BTreeSet<u16>,
@@ -108,7 +108,7 @@ impl Simulation {
 }
 
 impl Session {
-    /// Takes a publish a step further, or to its end; its number, unless nothing like it is awaited.
+    /// Moves a publish one step further, or to its end. Returns its number, unless no such packet is awaited.
     fn settle(&mut self, id: u16, from: Await, to: Option<Await>) -> Option<usize> {
         let at = self.publishes.iter().position(|(known, _, _, what)| *known == id && *what == from)?;
         let number = self.publishes[at].1;
@@ -132,15 +132,15 @@ impl Actor {
         }
     }
 
-    /// Does one thing.
+    /// Does one random thing.
     pub fn acts(&mut self, simulation: &mut Simulation) {
         self.listens(simulation);
         let Some(link) = &self.link else { return self.connects(simulation) };
         if !link.accepted && link.clean {
-            return; // Whoever asks for a clean start waits to hear of it.
+            return; // A client that asks for a clean start waits for the answer.
         }
         if !link.accepted {
-            // CONNACK takes long: it may give up, or try elsewhere.
+            // CONNACK takes long: the client may give up, or try elsewhere.
             return match simulation.random.below(10) {
                 0 => self.loses(simulation),
                 1 => self.connects(simulation),
@@ -168,7 +168,7 @@ impl Actor {
         }
     }
 
-    /// Everything that came is taken.
+    /// Handles all received packets.
     pub fn listens(&mut self, simulation: &mut Simulation) {
         let Some(link) = &self.link else { return };
         let peer = link.peer;
@@ -180,10 +180,11 @@ impl Actor {
         }
     }
 
-    /// Does what is left to do; false when that is nothing.
+    /// Does the remaining work; returns false when there is none.
     pub fn heals(&mut self, simulation: &mut Simulation) -> bool {
         match &self.link {
-            // Also whoever may have a session it no longer wants: what waits there is for others.
+            // A client that may have a session it no longer wants connects too: messages that wait there are for
+            // others.
             None => {
                 let durable = self.session.as_ref().is_some_and(|session| session.durable);
                 let connects = self.steady || self.must_clean || durable;
@@ -204,7 +205,7 @@ impl Actor {
         }
     }
 
-    /// Nothing that it sent is without an answer.
+    /// Checks that nothing that it sent is without an answer.
     pub fn check_all_answered(&self) {
         let Some(link) = &self.link else { return };
         assert!(link.accepted, "{} never heard whether it is connected", self.name);
@@ -218,7 +219,7 @@ impl Actor {
     fn connects(&mut self, simulation: &mut Simulation) {
         let taken_over = self.link.take();
         if let Some(link) = &taken_over {
-            // It leaves the old connection to the server, and looks at it no more.
+            // The client leaves the old connection to the server, and looks at it no more.
             self.connection_ends(simulation, link);
         }
         let resumes = self.session.as_ref().is_some_and(|session| session.durable) && !self.must_clean;
@@ -256,7 +257,7 @@ impl Actor {
             connecting = connecting.will(message("w/y", of_will).qos(ExactlyOnce));
             will = Some(of_will);
         }
-        // What a CONNECT with Clean Start without an answer leads to comes before what another leads to on the same worker.
+        // The effects of a CONNECT with Clean Start without an answer precede those of another one on the same worker.
         let index = if self.must_clean { self.index } else { simulation.random.below(3) };
         self.index = index;
         let peer = simulation.net.open(index, connecting.version);
@@ -298,7 +299,7 @@ impl Actor {
 
     fn loses(&mut self, simulation: &mut Simulation) {
         let Some(link) = self.link.take() else { return };
-        // Unless the server has closed it before: then its Will was published some time ago.
+        // Unless the server has closed the connection before: then its Will was published some time ago.
         let is_due = link.accepted && !simulation.net.is_over(link.peer);
         simulation.net.lose_without_running(link.peer);
         self.connection_ends(simulation, &link);
@@ -324,7 +325,7 @@ impl Actor {
             return;
         }
         session.next_id = session.next_id % 60_000 + 1;
-        // Apart from those of publishes.
+        // Packet Identifiers of subscriptions are separate from those of publishes.
         let id = 61_000 + session.next_id % 4_000;
         let mut filters = Vec::new();
         for _ in 0..1 + simulation.random.below(2) {
@@ -338,7 +339,7 @@ impl Actor {
         }
         let mut packet = subscribe(id);
         for (filter, qos) in &filters {
-            // Until it is granted again, what it is owed at is unknown.
+            // Until it is granted again, it is unknown at which QoS messages are owed.
             simulation.oracle.unsubscribes(session.view, filter);
             let earlier = link.asked.iter_mut().flat_map(|(_, asked)| asked);
             earlier.filter(|(other, _)| other == filter).for_each(|(other, _)| other.clear());
@@ -372,7 +373,7 @@ impl Actor {
         let (Some(link), Some(session)) = (&mut self.link, &mut self.session) else { return };
         let mut qos = *simulation.random.pick(&[AtMostOnce, AtLeastOnce, ExactlyOnce]);
         if simulation.oracle.flaky {
-            // An identifier is remembered apart from its message, so one can fail without the other.
+            // An identifier is remembered separately from its message, so one can fail without the other.
             qos = qos.min(AtLeastOnce);
         }
         if qos > AtMostOnce && session.publishes.len() >= PUBLISHES_MAX {
@@ -385,7 +386,7 @@ impl Actor {
         if retains {
             simulation.oracle.retains(number);
         }
-        // Now and then one that is too large to be copied for each receiver.
+        // Some messages are too large to be copied for each receiver.
         let width = if simulation.random.percent(4) { 20_000 } else { 1 };
         let mut packet = message(topic, format!("{number:0width$}"));
         packet.retain = retains;
@@ -410,7 +411,7 @@ impl Actor {
         let Some(link) = &mut self.link else { return };
         if let Sent::ConnAck { session_present, reason } = packet {
             if reason != ReasonCode::Success {
-                return; // Overtaken by another of its own connections; the end of this one follows.
+                return; // Another of its own connections took over; the end of this one follows.
             }
             return self.is_accepted(simulation, session_present);
         }

@@ -1,4 +1,4 @@
-//! As whom clients are let in, behind which mountpoint, for how long, and what they may do when others have to be asked.
+//! Admission of clients: names, mountpoints, durations, and permissions when another server has to be asked.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,17 +17,17 @@ use mqtt::Version::{V3_1_1, V5};
 use crate::net::{Net, Peer, everywhere_guarded, everywhere_with, settings};
 use sim::packets::*;
 
-/// Reads the admission out of the user name. Topics under `ask/` are known when the test says so, others at once; `no` in a topic
-/// denies it.
+/// Access control that reads the admission from the user name. The answer for topics under `ask/` is known when the
+/// test says so, for others at once. `no` in a topic denies it.
 #[derive(Default)]
 struct Desk {
     known: Mutex<HashMap<String, bool>>,
     waiting: Mutex<Vec<(String, RetryAuthorize)>>,
     asked: Mutex<Vec<(String, String)>>,
     generation: Mutex<u64>,
-    /// Client Identifiers that may not be here.
+    /// Client Identifiers that may not be connected.
     gone: Mutex<Vec<&'static str>>,
-    /// Of those who come as members.
+    /// Validity of clients with the user name `member`.
     membership: Arc<Validity>,
 }
 
@@ -105,14 +105,14 @@ impl Access for Desk {
 }
 
 impl Desk {
-    /// The answer to all who wait for it.
+    /// Gives the answer to all that wait for it.
     fn knows(&self, net: &mut Net, topic: &str, allowed: bool) {
         self.known.lock().unwrap().insert(topic.into(), allowed);
         self.waiting.lock().unwrap().retain(|(waiting, _)| waiting != topic);
         net.run();
     }
 
-    /// Lets those ask again who wait, although nothing is known.
+    /// Lets all that wait ask again, although the answer is still unknown.
     fn knows_nothing(&self, net: &mut Net) {
         let waiting = std::mem::take(&mut *self.waiting.lock().unwrap());
         drop(waiting);
@@ -168,7 +168,7 @@ fn tenants_do_not_meet_and_do_not_see_their_mountpoint() {
         for reader in readers {
             assert_eq!(topics(net, reader), Vec::<String>::new());
         }
-        // One of the two of the tenant, and nobody else.
+        // One of the two of the tenant gets it, and no other client.
         net.publish(writer, "s", 4);
         let got: Vec<_> = readers.iter().map(|reader| topics(net, *reader).len()).collect();
         assert!(got[0] + got[2] == 3 && got[1] == 0, "two by `#`, one by the group: {got:?}");
@@ -203,7 +203,7 @@ fn a_mountpoint_keeps_unsubscribing_retained_messages_and_wills_inside() {
     });
 }
 
-/// Else a wildcard of the tenant's would match what [MQTT-4.7.2-1] keeps from it.
+/// Otherwise a wildcard of the tenant's would match topics that [MQTT-4.7.2-1] keeps from it.
 #[test]
 fn behind_a_mountpoint_nobody_publishes_to_topics_that_begin_with_a_dollar() {
     at_the_desk(|net, _| {
@@ -219,7 +219,7 @@ fn behind_a_mountpoint_nobody_publishes_to_topics_that_begin_with_a_dollar() {
     });
 }
 
-/// The Client Identifier of one tenant is not that of another, and rules see it as the client wrote it.
+/// The Client Identifiers of two tenants are different, and rules see them as the client wrote them.
 #[test]
 fn a_tenant_has_client_identifiers_of_its_own() {
     at_the_desk(|net, desk| {
@@ -239,7 +239,7 @@ fn a_tenant_has_client_identifiers_of_its_own() {
     });
 }
 
-/// `#` matches the level that it stands below, too: behind a mountpoint that would be outside.
+/// `#` also matches the level above it, which is outside of the mountpoint.
 #[test]
 fn a_tenant_does_not_see_the_topic_that_its_mountpoint_lies_below() {
     at_the_desk(|net, _| {
@@ -262,7 +262,8 @@ fn a_tenant_does_not_see_the_topic_that_its_mountpoint_lies_below() {
     });
 }
 
-/// Nor does it wait for a tenant's session that is away; what is the tenant's does, however its clients are called.
+/// Messages on that topic are not queued for a tenant's absent session either. The tenant's own messages are, however
+/// its clients are named.
 #[test]
 fn the_topic_that_a_mountpoint_lies_below_takes_no_place_in_a_tenants_queue() {
     at_the_desk(|net, _| {
@@ -292,7 +293,8 @@ fn the_topic_that_a_mountpoint_lies_below_takes_no_place_in_a_tenants_queue() {
     });
 }
 
-/// `quota.user_percent` holds for all users behind a mountpoint together, with their sessions from before a restart.
+/// `quota.user_percent` applies to all users behind a mountpoint together, including their sessions from before a
+/// restart.
 #[test]
 fn one_tenant_leaves_sessions_to_others() {
     let mut settings = settings();
@@ -308,7 +310,7 @@ fn one_tenant_leaves_sessions_to_others() {
             net.sync(&log);
             assert_eq!(net.received(client), [connack(is_again)]);
         }
-        // Of each of them, and of none before it has come back.
+        // Each of them counts, and none counts before it has reconnected.
         for _ in 0..2 {
             let fifth = net.connecting(1, member("a", 4));
             net.sync(&log);
@@ -321,8 +323,8 @@ fn one_tenant_leaves_sessions_to_others() {
     assert_eq!(net.received(other), [connack(false)]);
 }
 
-/// What is in front of a mountpoint is called like what is behind it: neither gets the other's session, whose subscriptions reach
-/// further than it may see.
+/// A client without a mountpoint may have the same name as a tenant's client. Neither gets the other's session, whose
+/// subscriptions reach further than it may see.
 #[test]
 fn nobody_in_front_of_a_mountpoint_is_called_like_a_tenants_client() {
     for owner in [SessionOwner::User, SessionOwner::Anybody] {
@@ -416,7 +418,7 @@ fn a_session_belongs_to_its_user() {
         net.resume(1, durable(V5, "c").resumes().username("bob"));
         assert_eq!(net.received(alice), [disconnect(SessionTakenOver), Sent::Closed]);
     });
-    // Without user names nothing is anybody's.
+    // Without user names a session belongs to nobody.
     everywhere_with(
         |_| {},
         |net| {
@@ -487,7 +489,7 @@ fn a_publish_waits_until_its_permission_is_known_and_keeps_its_place() {
     }
 }
 
-/// A source that never answers is refused in the end, and no packet goes around for ever.
+/// A source that never answers causes a refusal in the end, and no packet is retried for ever.
 #[test]
 fn what_nobody_knows_is_refused_in_the_end() {
     at_the_desk(|net, desk| {
@@ -541,7 +543,7 @@ fn a_client_comes_in_when_its_will_is_allowed() {
     }
 }
 
-/// Answers that last are not asked for again, until the rules change.
+/// A lasting answer is not requested again until the rules change.
 #[test]
 fn a_lasting_answer_is_remembered_until_the_rules_change() {
     let disconnect = |settings: &mut Settings| settings.mqtt.publish_denied = PublishDenied::Ignore;
@@ -579,7 +581,7 @@ fn what_was_queued_and_may_not_be_read_any_more_is_not_delivered() {
     });
 }
 
-/// By the names that access control gave them, without their mountpoints.
+/// Clients are identified by the names that access control gave them, without their mountpoints.
 #[test]
 fn whoever_may_not_be_here_any_more_is_closed_and_comes_in_no_more() {
     at_the_desk(|net, desk| {
@@ -618,13 +620,13 @@ fn what_a_client_came_by_ends_and_it_is_closed() {
             assert_eq!(net.closed(member), Some(Some(ReasonCode::AdministrativeAction)));
         }
         assert_eq!(net.closed(stays), None);
-        // The answer was on its way meanwhile: another one may be yes.
+        // The answer was on its way meanwhile: another one may be positive.
         let late = net.connecting(0, v5("d").username("member"));
         assert_eq!(net.received(late), [refused(ReasonCode::ServerUnavailable), Sent::Closed]);
     });
 }
 
-/// Rules of a test: a client may publish and read what it likes until its name, as `user/client`, is on a list.
+/// Rules of a test: a client may publish and read everything until its name, as `user/client`, is on a list.
 #[derive(Default)]
 struct Denied {
     publishing: Mutex<Vec<&'static str>>,
@@ -686,7 +688,8 @@ fn wills_of(clients: [Connecting; 4]) -> [Connecting; 4] {
     ]
 }
 
-/// In the order of time: rules change while the clients are connected, or while the delay of their Wills runs.
+/// The changes are in the order of time: rules change while the clients are connected, or while the delay of their
+/// Wills runs.
 #[test]
 fn a_will_is_not_published_once_the_right_to_publish_it_is_taken_away() {
     for is_connected in [true, false] {
@@ -724,7 +727,7 @@ fn a_will_is_not_published_once_the_right_to_publish_it_is_taken_away() {
     }
 }
 
-/// The store remembers whose a Will is. One was left before the crash, the other by it.
+/// The store remembers the client of a Will. One Will was left before the crash, the other is due to it.
 #[test]
 fn a_will_is_not_published_after_a_restart_with_rules_that_deny_it() {
     let rules = Arc::new(Denied::default());
@@ -748,7 +751,7 @@ fn a_will_is_not_published_after_a_restart_with_rules_that_deny_it() {
     assert_eq!(net.counter(|counters| counters.wills_denied), 2);
 }
 
-/// Judged by user and Client Identifier as they were admitted.
+/// Clients are judged by user and Client Identifier as they were admitted.
 #[test]
 fn a_change_of_the_rules_leaves_the_wills_of_others_alone() {
     everywhere_guarded(
@@ -805,7 +808,7 @@ fn whoever_may_not_be_here_any_more_leaves_no_will() {
     });
 }
 
-/// It waits in the queue of a session that ends with its connection.
+/// The message waits in the queue of a session that ends with its connection.
 #[test]
 fn what_waits_for_a_client_is_not_delivered_when_it_may_not_be_read_any_more() {
     everywhere_guarded(
@@ -827,7 +830,7 @@ fn what_waits_for_a_client_is_not_delivered_when_it_may_not_be_read_any_more() {
     );
 }
 
-/// Its exchange at QoS 2 comes to its end, as the client may have the message and remember its identifier.
+/// The QoS 2 exchange is completed, because the client may have the message and remember its identifier.
 #[test]
 fn what_was_sent_and_may_not_be_read_any_more_is_not_sent_again() {
     everywhere_guarded(

@@ -1,4 +1,4 @@
-//! One client of a test: its end of the connection, and where the other one is.
+//! A client of a test: its end of the connection, and the address of the other end.
 
 use mqtt::Version;
 use sim::Endpoint;
@@ -9,13 +9,13 @@ pub struct Client {
     pub slot: u32,
     /// The transport is closed.
     pub gone: bool,
-    /// Takes what the server writes as soon as it does.
+    /// Reads what the server writes at once.
     pub reads: bool,
-    /// The worker wants no bytes until it wakes the connection.
+    /// The worker accepts no bytes until it wakes the connection.
     pub held: bool,
-    /// Bytes that the worker has not taken yet.
+    /// Bytes that the worker has not accepted yet.
     pub unsent: Vec<u8>,
-    /// The bytes that came last.
+    /// Bytes that arrived last.
     pub last: Vec<u8>,
     end: Endpoint,
 }
@@ -35,23 +35,23 @@ impl Client {
         }
     }
 
-    /// Puts a packet behind those to be sent.
+    /// Appends a packet to those to be sent.
     pub fn write(&mut self, packet: &Sent) {
         self.end.write(packet, &mut self.unsent);
     }
 
-    /// Bytes came.
+    /// Receives bytes.
     pub fn read(&mut self, bytes: &[u8]) {
         self.last = bytes.to_vec();
         self.end.read(bytes);
     }
 
-    /// What came since the last time.
+    /// Packets that arrived since the last call.
     pub fn received(&mut self) -> Vec<Sent> {
         self.end.received()
     }
 
-    /// How many packets came since the last time.
+    /// Number of packets that arrived since the last call.
     pub fn arrived(&self) -> usize {
         self.end.arrived()
     }
@@ -60,7 +60,7 @@ impl Client {
         self.end.pop()
     }
 
-    /// The transport ends.
+    /// Closes the transport.
     pub fn close(&mut self) {
         self.end.close();
     }

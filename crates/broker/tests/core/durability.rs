@@ -1,4 +1,4 @@
-//! What waits for the disk, what does not, and what never comes to it.
+//! Messages that wait for the disk, that do not, and that are never written to it.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::net::{Net, Peer, Travel, settings};
 use crate::store::Kind;
 use sim::packets::*;
 
-/// Messages below `fast/` need not wait for the disk.
+/// Settings by which messages below `fast/` need not wait for the disk.
 fn fast() -> Settings {
     let mut rule = DurabilityRule { class: Durability::Memory, ..DurabilityRule::default() };
     rule.set("filter", &Raw::String("fast/#".into())).expect("a filter");
@@ -36,7 +36,7 @@ fn connect(net: &mut Net, log: &Log, index: usize, connecting: Connecting) -> Pe
     peer
 }
 
-/// A durable session that is away, and wants everything at this QoS.
+/// Makes an absent durable session that subscribes to everything at this QoS.
 fn absent(net: &mut Net, log: &Log, name: &str) {
     let peer = connect(net, log, 1, durable(V5, name));
     net.send(peer, subscribe(1).to("#", ExactlyOnce));
@@ -71,7 +71,8 @@ fn only_local_disk_waits_for_the_disk_and_a_session_has_both_in_order() {
     });
 }
 
-/// [MQTT-4.6.0-2] [MQTT-4.6.0-3]: on one connection, what need not wait comes behind what has to.
+/// [MQTT-4.6.0-2] [MQTT-4.6.0-3]: on one connection, a message that need not wait is acknowledged after one that has
+/// to.
 #[test]
 fn acknowledgements_of_one_connection_stay_in_order() {
     everywhere(fast, |net, log| {
@@ -87,7 +88,8 @@ fn acknowledgements_of_one_connection_stay_in_order() {
     });
 }
 
-/// [MQTT-4.3.3-10]: once, whether the client has seen PUBREC or not, and its identifier is free only when the disk has forgotten it.
+/// [MQTT-4.3.3-10]: the message is dispatched once, whether the client has received PUBREC or not. Its identifier is
+/// free only when the disk has forgotten it.
 #[test]
 fn qos_2_of_a_durable_publisher_stays_exactly_once() {
     for version in [V3_1_1, V5] {
@@ -113,7 +115,7 @@ fn qos_2_of_a_durable_publisher_stays_exactly_once() {
     }
 }
 
-/// A member of a group gets its message once, though it was sent again before the disk had the first.
+/// A member of a group gets its message once, although it was sent again before the first was on disk.
 #[test]
 fn a_repeated_message_comes_to_a_group_once() {
     everywhere(fast, |net, log| {
@@ -147,7 +149,7 @@ fn a_retained_message_need_not_wait_either() {
     });
 }
 
-/// What a crash may lose is bounded.
+/// The number of bytes that a crash may lose is bounded.
 #[test]
 fn beyond_the_limit_messages_wait_for_the_disk() {
     let limited = || {
@@ -171,7 +173,7 @@ fn beyond_the_limit_messages_wait_for_the_disk() {
     });
 }
 
-/// Sessions that end with their connection, and messages for them, whatever their QoS; and QoS 0 for anybody.
+/// Sessions that end with their connection, messages for them at any QoS, and QoS 0 messages for any session.
 #[test]
 fn what_is_not_durable_never_comes_to_the_disk() {
     everywhere(settings, |net, log| {
@@ -203,7 +205,7 @@ fn what_is_not_durable_never_comes_to_the_disk() {
     });
 }
 
-/// The same at QoS 1 and 2, where no durable session wants them.
+/// Messages at QoS 1 and 2 that no durable session wants are not written either.
 #[test]
 fn acknowledged_messages_for_sessions_without_expiry_never_come_to_the_disk() {
     everywhere(settings, |net, log| {
@@ -225,7 +227,8 @@ fn acknowledged_messages_for_sessions_without_expiry_never_come_to_the_disk() {
     });
 }
 
-/// A shared group's message for a durable member is as any other for a durable session: refused while there is no room.
+/// A shared group's message for a durable member is like any other for a durable session: it is refused while there is
+/// no room.
 #[test]
 fn a_full_disk_refuses_what_a_durable_member_of_a_group_would_get() {
     everywhere(settings, |net, log| {
@@ -254,7 +257,7 @@ fn a_full_disk_refuses_what_a_durable_member_of_a_group_would_get() {
     });
 }
 
-/// A full log needs its segments back while nobody writes anything: the checkpoint for one of them may do for the next, too.
+/// A full log needs its segments while nothing is written: the checkpoint for one of them may do for the next, too.
 #[test]
 fn a_segment_is_given_back_when_there_is_such_a_checkpoint_already() {
     everywhere(settings, |net, log| {
@@ -270,7 +273,7 @@ fn a_segment_is_given_back_when_there_is_such_a_checkpoint_already() {
     });
 }
 
-/// What need not wait for the disk by its listener.
+/// The listener decides which messages need not wait for the disk.
 #[test]
 fn a_listener_has_a_class_of_its_own() {
     everywhere(settings, |net, log| {
@@ -291,7 +294,7 @@ fn a_listener_has_a_class_of_its_own() {
     });
 }
 
-/// A message that lies on the disk only has an age all the same.
+/// The age of a message is known although it is on the disk only.
 #[test]
 fn how_long_a_message_waits_is_known_without_reading_it() {
     everywhere(settings, |net, log| {
@@ -309,7 +312,7 @@ fn how_long_a_message_waits_is_known_without_reading_it() {
     });
 }
 
-/// A refusal says that nobody has the message: it is decided before the first has it.
+/// A refusal says that no receiver has the message, so it is decided before the first one gets it.
 #[test]
 fn what_a_full_disk_refuses_comes_to_nobody() {
     everywhere(settings, |net, log| {
@@ -338,8 +341,8 @@ fn what_a_full_disk_refuses_comes_to_nobody() {
     });
 }
 
-/// Who gets a group's message is its shard's choice: others may have one that its member cannot get. Then its publisher is told neither that it
-/// was taken nor that it was refused.
+/// The shard of a group chooses the member, after other receivers may have got a message that the member cannot get.
+/// Then its publisher gets neither an acknowledgement nor a refusal.
 #[test]
 fn what_others_have_and_a_member_cannot_get_is_not_refused() {
     everywhere(settings, |net, log| {
@@ -350,7 +353,7 @@ fn what_others_have_and_a_member_cannot_get_is_not_refused() {
         let witness = connect(net, log, 2, v5("witness"));
         net.subscribe(witness, "a/seen", AtLeastOnce);
         let other = connect(net, log, 0, v5("other"));
-        // Some of them live where that group does.
+        // Some of them belong to the same shard as that group.
         for share in 0..40 {
             net.subscribe(other, &format!("$share/{share}/a/groups"), AtLeastOnce);
         }
@@ -387,7 +390,8 @@ fn what_others_have_and_a_member_cannot_get_is_not_refused() {
     });
 }
 
-/// The disk is full between the first shard that has a message and the next: it is acknowledged, when there is room.
+/// The disk becomes full after the first shard has a message and before the next has it: it is acknowledged when there
+/// is room.
 #[test]
 fn what_was_begun_is_not_refused() {
     everywhere(settings, |net, log| {
@@ -407,7 +411,7 @@ fn what_was_begun_is_not_refused() {
     });
 }
 
-/// What a member leaves behind is given to another once, at whatever point of that the process dies.
+/// A message that a member left unfinished is given to another one once, at whatever point of that the process ends.
 #[test]
 fn what_a_member_leaves_behind_comes_once_whenever_the_process_dies() {
     for dies_after in 0..12 {
@@ -445,8 +449,9 @@ fn what_a_member_leaves_behind_comes_once_whenever_the_process_dies() {
     }
 }
 
-/// A publisher that knocks as soon as the node is back finds the subscriptions of all sessions that were found on the disk, and
-/// the members of shared groups: none of its messages is answered with "No matching subscribers" and lost.
+/// A publisher may connect as soon as the node has restarted. It finds the subscriptions of all sessions that were
+/// found on the disk, and the members of shared groups. None of its messages is answered with "No matching subscribers"
+/// and lost.
 #[test]
 fn the_first_message_after_a_restart_finds_all_durable_subscriptions() {
     for seed in 1..=20 {
@@ -480,7 +485,7 @@ fn the_first_message_after_a_restart_finds_all_durable_subscriptions() {
     }
 }
 
-/// Everything that comes to a durable session, and is acknowledged.
+/// All messages that a durable session gets and acknowledges.
 fn drained(net: &mut Net, log: &Log, name: &str) -> Vec<String> {
     let peer = net.connecting(1, durable(V5, name));
     let mut found = Vec::new();
@@ -499,8 +504,8 @@ fn drained(net: &mut Net, log: &Log, name: &str) -> Vec<String> {
     }
 }
 
-/// Clients that acknowledge nothing, or what they were never sent, or that use identifiers again: nobody else's messages suffer, nor do
-/// theirs, and what a crash leaves of them goes on.
+/// Some clients acknowledge nothing, or messages that they were never sent, or use identifiers again. No messages of
+/// other clients are lost, nor their own, and their sessions continue after a crash.
 #[test]
 fn clients_that_break_the_rules_cost_nobody_a_message() {
     everywhere(settings, |net, log| {
@@ -518,12 +523,12 @@ fn clients_that_break_the_rules_cost_nobody_a_message() {
             net.sync(log);
             assert_eq!(net.received(publisher), [puback(7)]);
         }
-        // In flight at the same time: at QoS 1 each is a message.
+        // Both are in flight at the same time: at QoS 1 each is a message.
         net.send(publisher, message("t", "4").qos1(8));
         net.send(publisher, message("t", "5").qos1(8));
         net.sync(log);
         assert_eq!(net.received(publisher), [puback(8), puback(8)]);
-        // Not released: at QoS 2 the second is the first.
+        // They are not released: at QoS 2 the second is the first.
         let lasting = connect(net, log, 0, durable(V5, "lasting"));
         for payload in ["6", "another"] {
             net.send(lasting, message("t", payload).qos2(9));
@@ -551,8 +556,8 @@ fn clients_that_break_the_rules_cost_nobody_a_message() {
     });
 }
 
-/// Seed 59095: the first PUBLISH has its places, and its acknowledgement was lost. The refusal of its repetition was lost as well, and the
-/// next repetition was taken for another message.
+/// Seed 59095: the first PUBLISH was queued, and its acknowledgement was lost. The refusal of its repetition was lost
+/// as well, and the next repetition was taken for a different message.
 #[test]
 fn a_repetition_that_may_have_its_places_is_not_refused() {
     for version in [V3_1_1, V5] {
@@ -586,7 +591,7 @@ fn a_repetition_that_may_have_its_places_is_not_refused() {
     }
 }
 
-/// A durable session with so many messages on disk, "1" and so on, that comes back.
+/// Reconnects a durable session that has so many messages on disk, "1" and so on.
 fn comes_back(net: &mut Net, log: &Log, messages: u16) -> Peer {
     absent(net, log, "s");
     let publisher = connect(net, log, 0, v5("p"));
@@ -598,7 +603,7 @@ fn comes_back(net: &mut Net, log: &Log, messages: u16) -> Peer {
     connect(net, log, 2, durable(V5, "s").receive_max(3))
 }
 
-/// Time for checkpoints, which free segments.
+/// Lets time pass for checkpoints, which free segments.
 fn settle(net: &mut Net, log: &Log) {
     for _ in 0..3 {
         net.pass(1000);
@@ -623,7 +628,7 @@ fn absent_member_with_a_message(net: &mut Net, log: &Log) {
     net.sync(log);
 }
 
-/// What comes to a client that acknowledges everything.
+/// Messages that a client gets when it acknowledges everything.
 fn take_all(net: &mut Net, log: &Log, peer: Peer) -> Vec<String> {
     let mut payloads = Vec::new();
     loop {
@@ -699,7 +704,7 @@ fn what_a_member_leaves_behind_while_its_segment_is_freed_is_not_lost() {
     });
 }
 
-/// The message is lost, once, and none but it.
+/// The unreadable message is lost, and counted once; no other message is lost.
 #[test]
 fn a_session_goes_on_behind_a_message_that_cannot_be_read() {
     for (damaged, others) in [("1", ["2", "3", "4"]), ("2", ["1", "3", "4"]), ("4", ["1", "2", "3"])] {
@@ -731,7 +736,7 @@ fn messages_that_wait_on_disk_only_come_in_order() {
     assert!(log.reads() > 4, "{}", log.reads());
 }
 
-/// What a member leaves behind is lost when it cannot be read, and is not kept for ever.
+/// An orphan that cannot be read is lost, and is not kept for ever.
 #[test]
 fn what_a_member_leaves_behind_and_cannot_be_read_is_given_up() {
     for damaged in ["", "left behind"] {

@@ -1,4 +1,4 @@
-//! QoS 2 from clients with durable sessions: each message once, whatever becomes of connections and acknowledgements.
+//! QoS 2 from clients with durable sessions: each message once, whatever happens to connections and acknowledgements.
 
 use mqtt::QoS::{AtLeastOnce, ExactlyOnce};
 use mqtt::ReasonCode;
@@ -8,7 +8,7 @@ use crate::net::{Net, everywhere};
 use crate::store::Kind;
 use sim::packets::*;
 
-/// Durable subscribers that are away, in several shards.
+/// Absent durable subscribers, in several shards.
 const ABSENT: [&str; 4] = ["a", "b", "c", "d"];
 
 fn absent_subscribers(net: &mut Net) {
@@ -19,7 +19,7 @@ fn absent_subscribers(net: &mut Net) {
     }
 }
 
-/// Each of them has got these.
+/// Checks that each of them has got these messages.
 fn check_found(net: &mut Net, expected: &[&str]) {
     for name in ABSENT {
         let subscriber = net.resume(2, durable(V5, name));
@@ -27,8 +27,8 @@ fn check_found(net: &mut Net, expected: &[&str]) {
     }
 }
 
-/// [MQTT-4.3.3-8] [MQTT-4.3.3-10]: a PUBLISH that is repeated on the next connection, while the store is still at work, is
-/// answered when it is kept, and comes once to those who are there and to those who are not.
+/// [MQTT-4.3.3-8] [MQTT-4.3.3-10]: a PUBLISH is repeated on the next connection while the store is still at work. It is
+/// answered when it is kept, and each subscriber gets it once, connected or absent.
 #[test]
 fn a_publish_repeated_after_a_resume_is_answered_when_it_is_kept() {
     for version in [V3_1_1, V5] {
@@ -52,7 +52,7 @@ fn a_publish_repeated_after_a_resume_is_answered_when_it_is_kept() {
             assert_eq!(net.payloads(witness), ["once"]);
             assert_eq!(net.payloads(member), ["once"]);
             check_found(net, &["once"]);
-            // The first is known until the session ends: it could come late.
+            // The first is known until the session ends: it could arrive late.
             net.connect(1, Connecting { version, ..v5("p") });
             assert_eq!(net.identities(), 0);
         });
@@ -86,7 +86,7 @@ fn a_publish_that_was_kept_but_not_remembered_is_not_kept_twice() {
     }
 }
 
-/// [MQTT3-3.3.5-2]: an older client is closed when the store fails, comes back and sends it again.
+/// [MQTT3-3.3.5-2]: an older client is closed when the store fails, reconnects and sends the message again.
 #[test]
 fn a_publish_that_was_kept_before_the_store_failed_is_not_kept_twice() {
     everywhere(|net| {
@@ -106,7 +106,8 @@ fn a_publish_that_was_kept_before_the_store_failed_is_not_kept_twice() {
     });
 }
 
-/// [MQTT-4.3.3-4]: after PUBCOMP the identifier is another message's, even where the one before was not forgotten.
+/// [MQTT-4.3.3-4]: after PUBCOMP the identifier belongs to another message, even where the previous one was not
+/// forgotten.
 #[test]
 fn an_identifier_that_was_released_is_another_messages() {
     for version in [V3_1_1, V5] {
@@ -128,7 +129,7 @@ fn an_identifier_that_was_released_is_another_messages() {
     }
 }
 
-/// [MQTT-4.3.3-9]: after an error the identifier is free at once, even where the refused message has come to be kept.
+/// [MQTT-4.3.3-9]: after an error the identifier is free at once, even where the refused message was kept.
 #[test]
 fn an_identifier_that_was_refused_is_another_messages() {
     everywhere(|net| {
@@ -147,7 +148,7 @@ fn an_identifier_that_was_refused_is_another_messages() {
     });
 }
 
-/// [MQTT-3.1.2-4]: what nobody sends again is forgotten with the session.
+/// [MQTT-3.1.2-4]: identities of messages that are not sent again are forgotten with the session.
 #[test]
 fn a_session_that_ends_takes_the_identities_of_its_messages_along() {
     everywhere(|net| {

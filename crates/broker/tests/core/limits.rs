@@ -1,4 +1,5 @@
-//! Time and size: keep-alive, CONNECT time-out, packet sizes, message expiry, aliases; and the end of the node.
+//! Limits of time and size: Keep Alive, CONNECT timeout, packet sizes, message expiry, aliases; and the end of the
+//! node.
 
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ fn silence_of_one_and_a_half_keep_alives_ends_the_connection() {
     });
 }
 
-/// A half packet does not count.
+/// An incomplete packet does not count.
 #[test]
 fn a_half_packet_keeps_nobody_alive() {
     everywhere(|net| {
@@ -53,7 +54,7 @@ fn a_half_packet_keeps_nobody_alive() {
     });
 }
 
-/// [MQTT-3.1.2-21]: the server's Keep Alive goes first, for those who can be told.
+/// [MQTT-3.1.2-21]: the server's Keep Alive takes precedence for clients that can be notified of it.
 #[test]
 fn the_nodes_keep_alive_holds_for_clients_that_can_be_told() {
     everywhere_with(
@@ -90,13 +91,13 @@ fn a_connect_that_does_not_come_in_time_closes_the_connection() {
             }
             assert_eq!(net.counter(|counters| counters.connect_timeouts), 3);
             net.release_held();
-            // The claim that was granted too late was given back.
+            // The claim that was granted too late was released.
             net.resume(0, durable(V5, "claiming"));
         },
     );
 }
 
-/// A client's bytes may come one by one.
+/// A client's bytes may arrive one by one.
 #[test]
 fn packets_are_put_together_from_any_pieces() {
     everywhere(|net| {
@@ -122,7 +123,7 @@ fn packets_are_put_together_from_any_pieces() {
     });
 }
 
-/// [MQTT-3.1.2-24] [MQTT-3.1.2-25]: dropped for this client and done with, others get it.
+/// [MQTT-3.1.2-24] [MQTT-3.1.2-25]: the message is dropped for this client and counts as delivered; others get it.
 #[test]
 fn a_message_larger_than_the_client_takes_is_not_sent_and_holds_nothing_up() {
     for connecting in [v5("c"), durable(V5, "c")] {
@@ -164,7 +165,7 @@ fn aliases_are_introduced_by_packets_that_arrive() {
                 for payload in payloads {
                     for topic in ["topic/one", "topic/two", "topic/three"] {
                         id += 1;
-                        // The first that name a topic are too long.
+                        // The first packets that name a topic are too long.
                         let payload = if id == 1 { &too_long } else { payload };
                         net.send(publisher, message(topic, payload).qos1(id));
                     }
@@ -197,10 +198,10 @@ fn a_packet_larger_than_the_node_takes_is_refused_before_it_is_there() {
     );
 }
 
-/// [MQTT-3.3.2-5] in the queue of a reader that is there.
+/// [MQTT-3.3.2-5] in the queue of a connected reader.
 #[test]
 fn messages_expire_in_the_queue_of_a_slow_reader() {
-    // In a durable session what expired had a number too.
+    // In a durable session an expired message had a number too.
     for (connecting, next) in [(v5("c"), 2), (durable(V5, "c"), 3)] {
         everywhere(|net| {
             let client = net.connect(0, connecting.clone().receive_max(1));
@@ -217,7 +218,7 @@ fn messages_expire_in_the_queue_of_a_slow_reader() {
     }
 }
 
-/// [MQTT-4.13.1-1] (0x8B): every client is told, Wills are not published, sessions stay.
+/// [MQTT-4.13.1-1] (0x8B): every client is notified, Wills are not published, sessions stay.
 #[test]
 fn a_node_that_stops_tells_its_clients() {
     everywhere(|net| {
@@ -260,7 +261,8 @@ fn the_last_bytes_of_a_closed_connection_have_two_seconds() {
     });
 }
 
-/// [MQTT-3.1.2-24]: the process or the machine stood still, and what clients sent meanwhile lies in their sockets.
+/// [MQTT-3.1.2-24]: the process or the machine stood still, and the packets that clients sent meanwhile are in their
+/// sockets.
 #[test]
 fn after_a_pause_clients_are_heard_before_they_are_judged() {
     let change = |settings: &mut Settings| {
@@ -301,8 +303,8 @@ fn after_a_pause_clients_are_heard_before_they_are_judged() {
     }
 }
 
-/// `mqtt.topic_len_max` and `mqtt.client_id_len_max`: 4 KiB, where nothing is set. A Client Identifier beyond it gets 0x85, a Will 0x90, a
-/// filter 0x8F; with $share as well, whose name is kept like the rest.
+/// `mqtt.topic_len_max` and `mqtt.client_id_len_max` are 4 KiB by default. A Client Identifier beyond it gets 0x85, a
+/// Will 0x90, a filter 0x8F. `$share` and the group's name count too, because they are kept like the rest.
 #[test]
 fn topics_and_client_identifiers_have_four_kibibytes_by_default() {
     everywhere(|net| {

@@ -1,11 +1,11 @@
-//! A log under the test's control: what is appended becomes durable when the test says so.
+//! A log under the test's control: appended batches become durable when the test says so.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use broker::{Condition, Message, Node, Purpose, ShardId, StoreEvent, StoreLog, Wanted};
 
-/// What shards have appended.
+/// Batches that shards have appended.
 #[derive(Default)]
 pub struct Log {
     node: OnceLock<Weak<Node>>,
@@ -23,14 +23,14 @@ struct State {
     checkpoints: Vec<(ShardId, u64)>,
     /// Shards that were asked for a segment, with the last index in it.
     vacating: BTreeMap<(u64, u16), u64>,
-    /// How many shards need nothing of a segment any more.
+    /// Number of shards that need nothing of a segment any more.
     vacated: BTreeMap<u64, usize>,
-    /// Which reads take long, and those that do.
+    /// Predicate for reads that take long, and the reads that are held.
     is_held: Option<fn(Purpose) -> bool>,
     held: Vec<(ShardId, Vec<Wanted>)>,
     appended: usize,
     condition: Condition,
-    /// So many more reads of messages fail.
+    /// Number of further reads of messages that fail.
     failing: usize,
     /// Payload of messages that cannot be read at all.
     damaged: Vec<u8>,
@@ -39,7 +39,7 @@ struct State {
 }
 
 impl Log {
-    /// What was appended so far is durable.
+    /// Makes everything durable that was appended so far.
     pub fn sync(&self) {
         let pending = std::mem::take(&mut self.state().pending);
         self.state().durable.extend(&pending);
@@ -50,13 +50,13 @@ impl Log {
         }
     }
 
-    /// Whether everything that was appended is durable.
+    /// Returns whether everything that was appended is durable.
     pub fn is_synced(&self) -> bool {
         let state = self.state();
         state.pending.is_empty() && state.checkpoints.is_empty()
     }
 
-    /// Asks all shards for this segment, in which everything durable is. Returns how many they are.
+    /// Asks all shards for this segment, which contains everything durable. Returns the number of shards.
     pub fn vacate(&self, segment: u64) -> usize {
         let durable = self.state().durable.clone();
         for (shard, last) in &durable {
@@ -66,12 +66,12 @@ impl Log {
         durable.len()
     }
 
-    /// How many shards have given this segment back.
+    /// Number of shards that have freed this segment.
     pub fn vacated(&self, segment: u64) -> usize {
         self.state().vacated.get(&segment).copied().unwrap_or_default()
     }
 
-    /// What is there when the process dies now: a log with what is durable, and the shards that come of it.
+    /// State after the process ends now: a log with the durable batches, and the shards that result from them.
     pub fn killed(&self, hash_key: [u8; 16]) -> (Arc<Log>, Vec<shard::Shard>) {
         let State { mut batches, durable, .. } = std::mem::take(&mut *self.state());
         batches.retain(|(shard, index), _| durable.get(shard).is_some_and(|last| index <= last));
@@ -85,27 +85,27 @@ impl Log {
         (Arc::new(log), shards)
     }
 
-    /// The next so many reads of messages fail.
+    /// Makes the next so many reads of messages fail.
     pub fn fail_reads(&self, count: usize) {
         self.state().failing = count;
     }
 
-    /// Messages with this payload cannot be read.
+    /// Makes messages with this payload unreadable.
     pub fn damage(&self, payload: &str) {
         self.state().damaged = payload.into();
     }
 
-    /// Messages that were asked for so far, readable or not.
+    /// Number of messages that were requested so far, readable or not.
     pub fn reads(&self) -> usize {
         self.state().reads
     }
 
-    /// Messages that wait for a client are on disk only. To be called before a node starts on it.
+    /// Keeps messages that wait for a client on disk only. It is called before a node starts on the log.
     pub fn keep_nothing_ahead(&self) {
         self.state().keeps_nothing_ahead = true;
     }
 
-    /// Reads for these purposes take until the next call. Returns how many messages were read that had been held.
+    /// Holds reads for these purposes until the next call. Returns how many messages were read that had been held.
     pub fn hold_reads(&self, is_held: fn(Purpose) -> bool) -> usize {
         self.state().is_held = Some(is_held);
         let held = std::mem::take(&mut self.state().held);
@@ -116,12 +116,12 @@ impl Log {
         before - count(&self.state().held)
     }
 
-    /// Batches that were appended so far.
+    /// Number of batches that were appended so far.
     pub fn appended(&self) -> usize {
         self.state().appended
     }
 
-    /// The disk is in this condition from now on.
+    /// Sets the condition of the disk.
     pub fn becomes(&self, condition: Condition) {
         self.state().condition = condition;
         self.node().store_condition(condition);

@@ -16,8 +16,8 @@ use crate::store::{Parcel, Store};
 use sim::Random;
 use sim::packets::{Connecting, Sent, connack, message};
 
-/// The workers of one node and their clients. Everything a test does is worked through before the call returns, unless the
-/// store holds something back or [`Net::step`] is used.
+/// The workers of one node and their clients. Everything that a test does is completed before the call returns, unless
+/// the store holds something back or [`Net::step`] is used.
 pub struct Net {
     pub node: Arc<Node>,
     pub store: Store,
@@ -29,43 +29,43 @@ pub struct Net {
     sent: u64,
     shuffle: Option<Random>,
     slots: Vec<u32>,
-    /// From threads that are no workers.
+    /// Commands from threads that are not workers.
     post: Arc<Mutex<Vec<(WorkerId, WorkerCommand)>>>,
 }
 
 const HASH_KEY: [u8; 16] = *b"0123456789abcdef";
 
-/// A client's network connection, for as long as the test lasts.
+/// A client's network connection, for as long as the test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer(pub usize);
 
-/// How batches between workers travel.
+/// Order in which batches between workers travel.
 #[derive(Clone, Copy, Debug)]
 pub enum Travel {
-    /// In the order they were sent.
+    /// The order in which they were sent.
     InOrder,
-    /// In order between two workers, in any between others, by this seed.
+    /// In order between two workers, and in any order between others, by this seed.
     Shuffled(u64),
 }
 
-/// Settings for tests: without `$SYS`, whose messages come by themselves.
+/// Settings for tests: without `$SYS`, whose messages arrive by themselves.
 pub fn settings() -> Settings {
     let mut settings = Settings::default();
     settings.sys.interval = std::time::Duration::ZERO;
     settings
 }
 
-/// Runs a scenario on one worker and on several, with batches in order and not, and looks for what it leaves behind.
+/// Runs a scenario on one worker and on several, with batches in order and shuffled, and checks that no state is left.
 pub fn everywhere(scenario: impl Fn(&mut Net)) {
     everywhere_with(|_| {}, scenario);
 }
 
-/// The same with other settings.
+/// Runs a scenario like [`everywhere`], with other settings.
 pub fn everywhere_with(change: impl Fn(&mut Settings), scenario: impl Fn(&mut Net)) {
     everywhere_guarded(change, || Arc::new(AllowAll), |net, _| scenario(net));
 }
 
-/// The same under an access control of the test's.
+/// Runs a scenario like [`everywhere_with`], under an access control of the test's.
 pub fn everywhere_guarded<A: Access>(
     change: impl Fn(&mut Settings),
     access: impl Fn() -> Arc<A>,
@@ -99,22 +99,22 @@ impl Net {
         Self::around(node, travel)
     }
 
-    /// The same with a log; what is appended at the start is durable.
+    /// Makes a node with a log; batches that are appended at the start are durable.
     pub fn with_log(workers: u16, settings: Settings, access: Arc<dyn Access>) -> (Self, Arc<Log>) {
         Self::from_log(workers, settings, access, (Arc::default(), Vec::new()))
     }
 
-    /// The same with a log of the test's.
+    /// Makes a node with a log of the test's.
     pub fn with_this_log(workers: u16, settings: Settings, log: Arc<Log>) -> (Self, Arc<Log>) {
         Self::from_log(workers, settings, Arc::new(AllowAll), (log, Vec::new()))
     }
 
-    /// The next life of a node that dies now. What is durable in its log is there.
+    /// The next incarnation of a node that ends now. It has everything that is durable in its log.
     pub fn after_crash(self, log: &Log) -> (Self, Arc<Log>) {
         self.after_crash_under(log, Arc::new(AllowAll))
     }
 
-    /// The same under an access control of the test's.
+    /// The next incarnation, under an access control of the test's.
     pub fn after_crash_under(self, log: &Log, access: Arc<dyn Access>) -> (Self, Arc<Log>) {
         let (workers, settings) = (self.workers.len() as u16, (**self.workers[0].settings()).clone());
         Self::from_log(workers, settings, access, log.killed(HASH_KEY))
@@ -132,7 +132,7 @@ impl Net {
         (net, log)
     }
 
-    /// A restart of a node that dies now, whose workers have had no turn yet.
+    /// A restart of a node that ends now, whose workers have had no turn yet.
     pub fn just_after_crash(self, log: &Log, travel: Travel) -> (Self, Arc<Log>) {
         let (workers, settings) = (self.workers.len() as u16, (**self.workers[0].settings()).clone());
         Self::just_started(workers, settings, Arc::new(AllowAll), log.killed(HASH_KEY), travel)
@@ -153,7 +153,7 @@ impl Net {
         (net, log)
     }
 
-    /// What was appended to the log is durable, and so is what that leads to.
+    /// Makes everything durable that was appended to the log, and what results from that.
     pub fn sync(&mut self, log: &Log) {
         loop {
             log.sync();
@@ -186,12 +186,12 @@ impl Net {
         }
     }
 
-    /// What operators ask by. The wall clock means nothing here.
+    /// Interface for operators. The wall clock has no meaning here.
     pub fn admin(&self) -> Admin {
         Admin::new(self.node.clone(), std::time::SystemTime::UNIX_EPOCH, std::time::Instant::now())
     }
 
-    /// Asks one question and waits for the answer; `None` when none has come.
+    /// Sends one request and waits for the answer; `None` when none has arrived.
     pub fn ask<T: Send + 'static>(&mut self, question: impl FnOnce(&Admin, Reply<T>)) -> Option<T> {
         let answer = Arc::<Mutex<Option<T>>>::default();
         let answered = answer.clone();
@@ -204,7 +204,7 @@ impl Net {
         answer.lock().expect("one thread").take()
     }
 
-    /// Whether the server has nothing more to do with a connection but to write its last bytes.
+    /// Returns whether the server has nothing more to do with a connection but to write its last bytes.
     pub fn is_over(&self, peer: Peer) -> bool {
         let client = &self.clients[peer.0];
         client.gone || self.workers[client.worker].is_closing(client.slot)
@@ -215,7 +215,7 @@ impl Net {
         self.workers.iter().map(|worker| counter(worker.counters())).sum()
     }
 
-    /// Messages that the store knows because their publishers may send them again.
+    /// Number of messages that the store knows because their publishers may send them again.
     pub fn identities(&self) -> usize {
         self.workers.iter().map(Worker::identities).sum()
     }
@@ -225,7 +225,7 @@ impl Net {
         self.node.published.iter().map(|published| Published::get(&published.queued_bytes)).sum()
     }
 
-    /// A network connection to worker `index`, counted around, on which nothing was said yet.
+    /// Opens a connection to worker `index`, modulo the number of workers, without sending anything.
     pub fn open(&mut self, index: usize, version: Version) -> Peer {
         let worker = index % self.workers.len();
         let id = self.workers[worker].open(self.now, None);
@@ -235,13 +235,14 @@ impl Net {
         peer
     }
 
-    /// The connection came in by this listener. Before CONNECT.
+    /// Sets the listener of a connection, before CONNECT.
     pub fn came_in_by(&mut self, peer: Peer, listener: u16) {
         let Client { worker, slot, .. } = self.clients[peer.0];
         self.workers[worker].set_listener(slot, listener);
     }
 
-    /// So many bytes wait in the mailbox of the first worker, and none in the others'; returns what the node gives up for it.
+    /// Puts so many bytes in the mailbox of the first worker, and none in the others'. Returns the resulting overload
+    /// level of the node.
     pub fn assess_load(&mut self, mailbox_bytes: u64) -> Level {
         let now = self.now;
         let levels: Vec<Level> = self
@@ -254,21 +255,21 @@ impl Net {
         levels[0]
     }
 
-    /// Opens a connection and sends CONNECT; what comes back is left for the test.
+    /// Opens a connection and sends CONNECT; the answer is left for the test.
     pub fn connecting(&mut self, index: usize, connecting: Connecting) -> Peer {
         let peer = self.open(index, connecting.version);
         self.send(peer, connecting);
         peer
     }
 
-    /// A client that is connected, with a new session.
+    /// Connects a client with a new session.
     pub fn connect(&mut self, index: usize, connecting: Connecting) -> Peer {
         let peer = self.connecting(index, connecting);
         assert_eq!(self.received(peer), [connack(false)]);
         peer
     }
 
-    /// A client that is connected, with a new session, from this address.
+    /// Connects a client with a new session, from this address.
     pub fn connect_from(&mut self, index: usize, from: std::net::SocketAddr, connecting: Connecting) -> Peer {
         let peer = self.open(index, connecting.version);
         let Client { worker, slot, .. } = self.clients[peer.0];
@@ -278,7 +279,7 @@ impl Net {
         peer
     }
 
-    /// A client that is connected and finds its session.
+    /// Connects a client that finds its session.
     pub fn resume(&mut self, index: usize, connecting: Connecting) -> Peer {
         let peer = self.connecting(index, connecting);
         assert_eq!(self.client(peer).next(), Some(connack(true)));
@@ -289,7 +290,7 @@ impl Net {
         &mut self.clients[peer.0]
     }
 
-    /// What came since the last time the test looked.
+    /// Packets that arrived since the last call.
     pub fn received(&mut self, peer: Peer) -> Vec<Sent> {
         self.client(peer).received()
     }
@@ -299,7 +300,7 @@ impl Net {
         self.run();
     }
 
-    /// Several packets in one segment.
+    /// Sends several packets in one segment.
     pub fn send_all(&mut self, peer: Peer, packets: impl IntoIterator<Item = Sent>) {
         let client = self.client(peer);
         for packet in packets {
@@ -320,7 +321,7 @@ impl Net {
         self.run();
     }
 
-    /// The client's end of the connection is gone, without a word.
+    /// Loses the client's end of the connection, without a packet.
     pub fn lose(&mut self, peer: Peer) {
         self.lose_without_running(peer);
         self.run();
@@ -334,12 +335,12 @@ impl Net {
         }
     }
 
-    /// The client stops reading: its socket's buffers are full from now on.
+    /// Stops the client from reading: its socket's buffers are full from now on.
     pub fn stop_reading(&mut self, peer: Peer) {
         self.client(peer).reads = false;
     }
 
-    /// The client reads up to `bytes` bytes, and no more.
+    /// Lets the client read up to `bytes` bytes, and no more.
     pub fn read(&mut self, peer: Peer, bytes: usize) {
         self.take_output(peer, bytes);
         self.run();
@@ -361,14 +362,14 @@ impl Net {
         if gone { 0 } else { self.workers[worker].output(slot).map_or(0, |out| out.len()) }
     }
 
-    /// Lets the store's letters go and works through what follows.
+    /// Releases the store's held commands and completes what follows.
     pub fn release_held(&mut self) {
         let parcels = self.store.all();
         self.forward(parcels);
         self.run();
     }
 
-    /// The same, the last session's first.
+    /// Releases the store's held commands like [`Self::release_held`], the last session's first.
     pub fn release_last_first(&mut self) {
         let parcels = self.store.last_first();
         self.forward(parcels);
@@ -392,17 +393,18 @@ impl Net {
     /// Passes seconds at once, for long times: timers are late.
     pub fn jump(&mut self, seconds: u64) {
         self.jump_to(Time(self.now.0 + seconds * 1000));
-        // What timers have set off may have timers of its own.
+        // Effects of timers may have timers of their own.
         self.pass(200);
     }
 
-    /// Everything that clients have sent was read. From the first call on they are judged by the last time that this was said.
+    /// Records that everything that clients have sent was read. From the first call on, clients are judged by the time
+    /// of the last call.
     pub fn has_read_until_now(&mut self) {
         let now = self.now;
         self.workers.iter_mut().for_each(|worker| worker.has_read_until(now));
     }
 
-    /// Time passes and timers fire; what they lead to is left for [`Self::step`].
+    /// Lets time pass and timers fire; their effects are left for [`Self::step`].
     pub fn tick_without_running(&mut self, milliseconds: u64) {
         self.now = Time(self.now.0 + milliseconds);
         for worker in &mut self.workers {
@@ -424,18 +426,18 @@ impl Net {
         self.run();
     }
 
-    /// Works until nobody has anything to do.
+    /// Works until there is nothing left to do.
     pub fn run(&mut self) {
         while self.step(None) {}
     }
 
-    /// What workers have for other nodes leaves.
+    /// Sends what workers have for other nodes.
     pub fn send_to_peers(&mut self) {
         self.workers.iter_mut().for_each(Worker::send_to_peers);
     }
 
-    /// One thing that can happen next happens; false when there is none. `random` also lets the store hand over one of the
-    /// letters that are late.
+    /// Does one thing that can happen next; returns false when there is none. With `random` the store may also deliver
+    /// one of the commands that are late.
     pub fn step(&mut self, random: Option<&mut Random>) -> bool {
         self.end_turns();
         let posted = std::mem::take(&mut *self.post.lock().expect("one thread"));
@@ -470,14 +472,14 @@ impl Net {
         true
     }
 
-    /// Checks what must hold between any two calls.
+    /// Checks the invariants between any two calls.
     pub fn check_invariants(&self) {
         for worker in &self.workers {
             worker.check_invariants();
         }
     }
 
-    /// What each worker has produced leaves it.
+    /// Takes the output of each worker.
     fn end_turns(&mut self) {
         for worker in 0..self.workers.len() {
             self.flush(worker);
@@ -536,7 +538,7 @@ impl Net {
         }
     }
 
-    /// Gives the worker what the client has sent, as far as it takes it.
+    /// Offers the worker the bytes that the client has sent, as far as it accepts them.
     fn offer(&mut self, peer: Peer) {
         let client = &mut self.clients[peer.0];
         if client.gone || client.held || client.unsent.is_empty() {
@@ -589,20 +591,20 @@ impl Net {
         self.peers_by_slot.remove(&(worker, slot));
     }
 
-    /// All clients leave and all sessions end; then nothing may be left.
+    /// Disconnects all clients and ends all sessions; then no state may be left.
     pub fn end(&mut self) {
         self.store.heal();
         self.release_held();
         for peer in 0..self.clients.len() {
             self.lose(Peer(peer));
         }
-        // Longer than any session lasts, then than any Will or timer of what its end sets off.
+        // First longer than any session lasts, then than any Will or timer that results from its end.
         self.jump(8 * 24 * 3600);
         self.jump(10);
         self.check_left_over();
     }
 
-    /// **Invariant:** without clients and sessions there is nothing.
+    /// **Invariant:** without clients and sessions no state is left.
     fn check_left_over(&mut self) {
         assert_eq!(self.node.routes.len(), 0, "routes are left");
         assert_eq!(self.queued_bytes(), 0, "bytes are counted as queued");
@@ -621,7 +623,7 @@ impl Net {
     }
 }
 
-/// Short ways to say what scenarios say often.
+/// Short forms for frequent steps of scenarios.
 impl Net {
     /// Subscribes a client to one filter and expects it to be granted.
     pub fn subscribe(&mut self, peer: Peer, filter: &str, qos: mqtt::QoS) {
@@ -634,7 +636,7 @@ impl Net {
         self.send(peer, message(topic, payload));
     }
 
-    /// Payloads of all messages that came, which must be all that came.
+    /// Payloads of all messages that arrived. No other packets may have arrived.
     pub fn payloads(&mut self, peer: Peer) -> Vec<String> {
         let payload = |packet| match packet {
             Sent::Publish(message) => message.payload,
@@ -643,7 +645,7 @@ impl Net {
         self.received(peer).into_iter().map(payload).collect()
     }
 
-    /// How the server ended a connection, `None` while it is there.
+    /// Reason Code with which the server ended a connection; `None` while it exists.
     pub fn closed(&mut self, peer: Peer) -> Option<Option<ReasonCode>> {
         let received = self.received(peer);
         match received.as_slice() {

@@ -1,4 +1,4 @@
-//! What operators ask of a running node and do to it.
+//! Requests of operators to a running node, and their effects.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use crate::net::{Net, everywhere, everywhere_with};
 use crate::store::Kind;
 use sim::packets::*;
 
-/// All clients, page by page of `limit`.
+/// All clients, in pages of `limit`.
 fn clients(net: &mut Net, limit: usize, filter: ClientFilter) -> Vec<ClientInfo> {
     let filter = Arc::new(filter);
     let mut all = Vec::new();
@@ -99,7 +99,7 @@ fn every_client_is_listed_once_whatever_the_page() {
     });
 }
 
-/// Figures of durable sessions come from wherever they live.
+/// Figures of durable sessions come from their shards, wherever these are.
 #[test]
 fn queues_are_told_of_ephemeral_and_durable_clients() {
     everywhere(|net| {
@@ -148,7 +148,7 @@ fn queues_are_told_of_ephemeral_and_durable_clients() {
             }
             let queue = net.ask(|admin, reply| admin.queue(name, 4, 3, reply)).flatten().expect("known");
             let states: Vec<_> = queue.items.iter().map(|item| item.state).collect();
-            // What is in flight to an ephemeral session is not kept.
+            // Messages in flight to an ephemeral session are not kept.
             let (inflight, truncated) = match name {
                 "d" => (2, true),
                 "a" => (0, true),
@@ -264,7 +264,7 @@ fn an_operator_subscribes_for_a_client() {
     });
 }
 
-/// A client may use every Packet Identifier while an operator's subscription waits for the store, and may go.
+/// A client may use every Packet Identifier while an operator's subscription waits for the store, and may disconnect.
 #[test]
 fn an_operators_subscription_waits_for_the_store_and_hears_of_the_end() {
     everywhere(|net| {
@@ -672,7 +672,7 @@ fn a_trace_shows_what_a_client_does() {
     });
 }
 
-/// Under load events are lost, counted, and the client notices nothing.
+/// Under load events are lost and counted, and the client notices nothing.
 #[test]
 fn a_trace_of_everything_is_bounded() {
     everywhere(|net| {
@@ -765,7 +765,7 @@ fn packets_are_counted_by_type_and_the_busiest_are_known() {
             sum(&mut subscribers, &top.subscribers);
             sum(&mut topics, &top.topics);
         }
-        // Of 640 messages one of 16 was looked at, more or less.
+        // Of 640 messages about one of 16 was looked at.
         for (names, name) in [(publishers, "publisher"), (subscribers, "reader"), (topics, "t")] {
             assert_eq!(names.len(), 1, "{names:?}");
             assert!((320..=1280).contains(&names[name]), "{names:?}");

@@ -1,39 +1,39 @@
-//! What clients may expect of a broker, whatever happens on the way: nothing acknowledged is lost, nothing at QoS 2 comes twice,
-//! messages of one publisher keep their order.
+//! Guarantees of a broker, whatever happens on the way: no acknowledged message is lost, no QoS 2 message arrives
+//! twice, and messages of one publisher keep their order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use mqtt::{QoS, TopicFilter, TopicName};
 
-/// Knows what was published, who was subscribed, and what arrived.
+/// Record of publishes, subscriptions and arrivals.
 #[derive(Default)]
 pub struct Oracle {
     messages: Vec<Published>,
     sessions: Vec<SessionView>,
-    /// By topic, the messages that may be the retained one.
+    /// Messages that may be the retained one, by topic.
     retained: BTreeMap<String, BTreeSet<usize>>,
     /// The shared group has a member that stays.
     pub group_is_steady: bool,
-    /// Queues are small: a durable session that is away loses messages by rule, and Wills are dropped.
+    /// Queues are small: an absent durable session loses messages by rule, and Wills are dropped.
     tight: bool,
-    /// The store fails now and then: nobody is told when that costs a Will.
+    /// The store fails now and then: nobody is notified when that costs a Will.
     pub flaky: bool,
 }
 
-/// A message's number is its payload.
+/// A published message. Its number is its payload.
 #[derive(Debug)]
 struct Published {
     topic: String,
     qos: QoS,
-    /// The connections it was sent on, the first first.
+    /// Connections on which it was sent, in this order.
     connections: Vec<usize>,
     acknowledged: bool,
     is_will: bool,
     may_never_arrive: bool,
     must_never_arrive: bool,
-    /// Sessions that have to get it once it is acknowledged.
+    /// Sessions that must get it once it is acknowledged.
     owed: BTreeSet<usize>,
-    /// The group has to.
+    /// The group must get it once it is acknowledged.
     owed_to_group: bool,
     arrived_in_group: bool,
     twice_at_qos_2: bool,
@@ -44,11 +44,12 @@ struct Published {
 pub struct SessionView {
     pub connected: bool,
     pub durable: bool,
-    /// Granted, and not taken back since.
+    /// Subscriptions that are granted and not ended.
     pub granted: BTreeMap<String, QoS>,
     arrived: BTreeSet<usize>,
     at_qos_2: BTreeSet<usize>,
-    /// By publishing connection, topic, QoS of the publish and of the delivery: the last message that came for the first time.
+    /// The last message that arrived for the first time, by publishing connection, topic, QoS of the publish and of the
+    /// delivery.
     last: BTreeMap<(usize, String, QoS, QoS), usize>,
 }
 
@@ -68,7 +69,7 @@ impl Oracle {
         &mut self.sessions[session]
     }
 
-    /// The session is no more, or nobody can say: nothing is owed to it.
+    /// Records that the session has ended, or may have: nothing is owed to it.
     pub fn session_ends(&mut self, session: usize) {
         self.sessions[session].granted.clear();
         self.sessions[session].connected = false;
@@ -88,7 +89,7 @@ impl Oracle {
         }
     }
 
-    /// A PUBLISH leaves its client. Returns its number.
+    /// Records that a PUBLISH is sent. Returns its number.
     pub fn publish(&mut self, connection: usize, topic: &str, qos: QoS) -> usize {
         self.messages.push(Published {
             topic: topic.into(),
@@ -99,7 +100,7 @@ impl Oracle {
             may_never_arrive: false,
             must_never_arrive: false,
             owed: self.wanted_by(topic, qos),
-            // At QoS 2 a member that dies takes with it what it was sent.
+            // At QoS 2 the messages that a member was sent are lost with it.
             owed_to_group: topic.starts_with("s/")
                 && qos == QoS::AtLeastOnce
                 && self.group_is_steady
@@ -110,7 +111,7 @@ impl Oracle {
         self.messages.len() - 1
     }
 
-    /// A CONNECT leaves with this Will.
+    /// Records that a CONNECT with this Will is sent.
     pub fn will(&mut self, connection: usize, topic: &str, qos: QoS) -> usize {
         let number = self.publish(connection, topic, qos);
         self.messages[number].is_will = true;
@@ -118,7 +119,7 @@ impl Oracle {
         number
     }
 
-    /// The connection is lost. For Wills nobody waits: full queues drop them.
+    /// Records that the connection is lost. No publisher waits for Wills: full queues drop them.
     pub fn will_is_due(&mut self, number: usize) {
         if self.tight || self.flaky {
             return;
@@ -128,7 +129,7 @@ impl Oracle {
         (message.owed, message.acknowledged, message.may_never_arrive) = (owed, true, false);
     }
 
-    /// Sessions that were granted this at QoS 1 or 2.
+    /// Sessions that were granted this topic at QoS 1 or 2.
     fn wanted_by(&self, topic: &str, qos: QoS) -> BTreeSet<usize> {
         let name = TopicName::parse(topic).expect("a Topic Name");
         let wants = |session: &SessionView| {
@@ -149,7 +150,7 @@ impl Oracle {
         self.retained.entry(topic).or_default().insert(number);
     }
 
-    /// The client sends a message again on another connection.
+    /// Records that the client sends a message again on another connection.
     pub fn repeat(&mut self, number: usize, connection: usize) {
         let message = &mut self.messages[number];
         message.connections.push(connection);
@@ -162,15 +163,15 @@ impl Oracle {
         self.messages[number].acknowledged = true;
         let connections = self.messages[number].connections.clone();
         if let Some(candidates) = self.retained.get_mut(&self.messages[number].topic) {
-            // Those before it on its connection have been replaced.
+            // Earlier ones on its connection have been replaced.
             let messages = &self.messages;
             let replaced = |other: &usize| *other < number && messages[*other].connections == connections;
-            // One that was sent again may have come after one that was known already, at QoS 2.
+            // A message that was sent again may have arrived after one that was known already, at QoS 2.
             candidates.retain(|other| !replaced(other) || connections.len() > 1);
         }
     }
 
-    /// Nobody is owed a message whose publisher has given up on it.
+    /// Records that a publisher has given up on a message: nobody is owed it.
     pub fn abandoned(&mut self, number: usize) {
         self.messages[number].may_never_arrive = true;
     }
@@ -180,7 +181,7 @@ impl Oracle {
         self.messages[number].must_never_arrive = true;
     }
 
-    /// UNSUBSCRIBE leaves: what is not acknowledged by now may come or not.
+    /// Records that UNSUBSCRIBE is sent: a message that is not acknowledged by now may arrive or not.
     pub fn unsubscribes(&mut self, session: usize, filter: &str) {
         self.sessions[session].granted.remove(filter);
         // A QoS 2 message that is sent again is answered at once, while the first may still be on its way.
@@ -192,14 +193,15 @@ impl Oracle {
         }
     }
 
-    /// A message that its client takes as new.
+    /// Judges a message that its client takes as new.
     pub fn arrives(&mut self, session: usize, number: usize, qos: QoS) {
         let message = &mut self.messages[number];
         assert!(!message.must_never_arrive, "message {number}, a Will that was taken back, arrives");
         let view = &mut self.sessions[session];
         let shared = message.topic.starts_with("s/");
         if qos == QoS::ExactlyOnce {
-            // A publisher that gives up its session after it has sent a message again gives up knowing that it comes once.
+            // A publisher that gives up its session after it has sent a message again gives up the guarantee of a
+            // single arrival.
             let given_up = message.may_never_arrive && message.connections.len() > 1;
             let is_first = view.at_qos_2.insert(number);
             assert!(is_first || given_up, "message {number} comes twice to session {session}");
@@ -210,7 +212,7 @@ impl Oracle {
             }
         }
         message.arrived_in_group |= shared;
-        // What was sent again may overtake; a group knows no order.
+        // A message that was sent again may overtake others; a group knows no order.
         if view.arrived.insert(number) && message.connections.len() == 1 && !shared {
             let key = (message.connections[0], message.topic.clone(), message.qos, qos);
             let before = view.last.insert(key, number);
@@ -218,7 +220,7 @@ impl Oracle {
         }
     }
 
-    /// Everybody has had the time to get everything.
+    /// Checks that everything has arrived, after everybody has had the time to get it.
     pub fn check_all_arrived(&self) {
         for (number, message) in self.messages.iter().enumerate() {
             if !message.acknowledged || message.may_never_arrive {

@@ -1,4 +1,4 @@
-//! A worker that has too much to do: what the node gives up at which level, for all its workers, and that it is counted.
+//! A worker that is overloaded: what the node refuses at which level, for all its workers, and the counters for that.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn a_busy_node_refuses_clients_that_are_not_in_yet() {
             assert_eq!(net.received(refused_one), [refused(ReasonCode::ServerBusy), Sent::Closed]);
         }
         assert_eq!(net.counter(|counters| counters.connects_shed), 3);
-        // Who is in is served as before.
+        // A connected client is served as before.
         net.send(inside, message("t", "to itself"));
         assert_eq!(net.payloads(inside), ["to itself"]);
         assert_eq!(net.assess_load(0), Level::Calm);
@@ -44,7 +44,7 @@ fn a_busy_node_refuses_clients_that_are_not_in_yet() {
     });
 }
 
-/// Only to those who do not read, and only QoS 0: everybody else gets everything.
+/// QoS 0 messages are dropped only for clients that do not read; all others get everything.
 #[test]
 fn at_level_two_qos_0_to_a_reader_with_unsent_bytes_is_dropped() {
     for version in [V3_1_1, V5] {
@@ -75,7 +75,7 @@ fn at_level_two_qos_0_to_a_reader_with_unsent_bytes_is_dropped() {
             net.go_on_reading(stalled);
             assert_eq!(net.payloads(stalled), ["first", "kept at level 1", "not of QoS 0", "kept again"]);
 
-            // Whoever has read everything is not behind.
+            // A client that has read everything has no unsent bytes.
             assert_eq!(net.assess_load(2 * BUSY), Level::High);
             net.send(publisher, message("zero", "to both"));
             assert_eq!(

@@ -1,4 +1,4 @@
-//! What publishers hear of messages for other nodes. Who joins nodes is played here.
+//! Answers to publishers whose messages are for other nodes. The test plays the cluster.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -13,7 +13,7 @@ use sim::packets::*;
 
 use crate::net::{Net, everywhere, everywhere_with};
 
-/// Keeps what workers have for other nodes.
+/// Other nodes: keeps what workers have for them.
 #[derive(Default)]
 pub struct Others(Mutex<Vec<Outbound>>);
 
@@ -33,7 +33,7 @@ impl Peers for Others {
     fn routes_changed(&self) {}
 }
 
-/// Other nodes that want `a/#`, so many of them.
+/// Connects so many other nodes, which want `a/#`.
 pub fn joined(net: &Net, count: u16) -> Arc<Others> {
     joined_wanting(net, count, Wants::ALL)
 }
@@ -48,7 +48,7 @@ fn joined_wanting(net: &Net, count: u16, wants: Wants) -> Arc<Others> {
     others
 }
 
-/// They want it no more.
+/// Ends their interest in `a/#`.
 fn leave(net: &Net, count: u16) {
     let filter = TopicFilter::parse("a/#").expect("a filter");
     for index in 0..count {
@@ -56,7 +56,7 @@ fn leave(net: &Net, count: u16) {
     }
 }
 
-/// What other nodes say of all that was forwarded; returns whether each message was for its node alone.
+/// Answers all forwarded messages for the other nodes. Returns whether each message was for its node alone.
 pub fn answer(net: &mut Net, others: &Others, reason: ReasonCode) -> Vec<bool> {
     net.send_to_peers();
     let mut alone = Vec::new();
@@ -73,14 +73,14 @@ pub fn answer(net: &mut Net, others: &Others, reason: ReasonCode) -> Vec<bool> {
     alone
 }
 
-/// Where messages go that were forwarded; nobody says that they have come.
+/// Nodes that messages were forwarded to; the messages are not acknowledged.
 fn take_places(net: &mut Net, others: &Others) -> Vec<u16> {
     net.send_to_peers();
     let sent = std::mem::take(&mut *others.0.lock().expect("one thread"));
     sent.iter().flat_map(|outbound| &outbound.forwards).map(|forward| forward.to.0).collect()
 }
 
-/// Nodes that are offered messages of groups, one after the other, where all of them answer the same.
+/// Nodes that are offered messages of groups, one after the other, when all of them answer the same.
 fn offers(net: &mut Net, others: &Others, reason: ReasonCode) -> Vec<u16> {
     let mut offered = Vec::new();
     loop {
@@ -114,7 +114,7 @@ fn a_refusal_is_heard_where_nobody_else_was_to_get_the_message() {
     });
 }
 
-/// What others may have is neither acknowledged nor refused: the connection ends.
+/// A message that others may have is neither acknowledged nor refused: the connection ends.
 #[test]
 fn a_message_that_somebody_may_have_is_not_refused() {
     for (subscribers, nodes) in [(1, 1), (0, 2)] {
@@ -140,7 +140,7 @@ fn a_message_that_somebody_may_have_is_not_refused() {
     }
 }
 
-/// [MQTT-4.3.3-8]: its publisher was told nothing. What the nodes have that are there they do not get twice.
+/// [MQTT-4.3.3-8]: its publisher got no answer. Nodes that have the message do not get it twice.
 #[test]
 fn a_qos_2_message_that_a_node_has_lost_goes_there_again_and_to_no_other() {
     for is_stored_here in [true, false] {
@@ -170,7 +170,7 @@ fn a_qos_2_message_that_a_node_has_lost_goes_there_again_and_to_no_other() {
     }
 }
 
-/// Each node is offered a group's message once, whatever the strategy likes best, and nobody else has a member to give it to.
+/// Each node is offered a group's message once, whatever the strategy prefers, and there is no other member.
 #[test]
 fn a_node_that_has_refused_a_groups_message_is_not_offered_it_again() {
     const GROUP: &str = "$share/g/a/#";
@@ -207,7 +207,7 @@ fn a_node_that_has_refused_a_groups_message_is_not_offered_it_again() {
     }
 }
 
-/// Neither granted nor refused: whether other nodes know of the subscription is not known.
+/// It is neither granted nor refused, because it is unknown whether other nodes know the subscription.
 #[test]
 fn a_subscription_that_others_do_not_know_in_time_ends_its_connection_which_hears_why() {
     everywhere(|net| {
@@ -230,8 +230,8 @@ fn a_subscription_that_others_do_not_know_in_time_ends_its_connection_which_hear
     });
 }
 
-/// A message is dispatched to the nodes that have places, and retained by the worker that hosts its topic: which may be told of one more node
-/// before the message is there. It is sent to that node by one of the two.
+/// A message is dispatched to the nodes that are known, and retained by the worker that hosts its topic. That worker
+/// may learn of one more node before the message arrives. One of the two sends it to that node.
 #[test]
 fn what_is_on_its_way_to_be_retained_when_another_node_comes_is_copied_to_it() {
     everywhere(|net| {

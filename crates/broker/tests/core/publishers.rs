@@ -1,4 +1,4 @@
-//! Publishers that have to wait: beyond what may be in flight, beyond their rate, for a node short of memory.
+//! Publishers that have to wait: beyond the Receive Maximum, beyond their rate, or for a node short of memory.
 
 use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
 use mqtt::ReasonCode;
@@ -9,7 +9,7 @@ use crate::net::{Net, everywhere, everywhere_with};
 use crate::store::Kind;
 use sim::packets::*;
 
-/// A durable subscriber of `#` that is away, so that the store alone takes messages.
+/// Makes an absent durable subscriber of `#`, so that only the store receives messages.
 fn absent_subscriber(net: &mut Net) {
     let subscriber = net.connect(1, durable(V5, "absent"));
     net.subscribe(subscriber, "#", ExactlyOnce);
@@ -40,7 +40,7 @@ fn more_than_receive_maximum_is_a_protocol_error_in_5() {
     }
 }
 
-/// 3.1.1 has no Receive Maximum: what is beyond is left until there is room, and so is what comes behind it, but for
+/// 3.1.1 has no Receive Maximum. Packets beyond it, and those after them, are not read until there is room, except for
 /// acknowledgements and PINGREQ.
 #[test]
 fn beyond_it_an_older_client_waits_and_its_acknowledgements_do_not() {
@@ -70,7 +70,7 @@ fn beyond_it_an_older_client_waits_and_its_acknowledgements_do_not() {
     );
 }
 
-/// PUBREL of what came first is what makes room for QoS 2.
+/// The PUBREL of an earlier message makes room for QoS 2.
 #[test]
 fn a_pubrel_makes_room_for_an_older_client() {
     everywhere_with(
@@ -90,7 +90,7 @@ fn a_pubrel_makes_room_for_an_older_client() {
     );
 }
 
-/// 64 KiB of packets are kept behind one that waits, the rest stays in the socket.
+/// 64 KiB of packets are kept after one that waits; the rest stays in the socket.
 #[test]
 fn what_is_kept_behind_a_publish_that_waits_is_bounded() {
     everywhere_with(
@@ -112,7 +112,7 @@ fn what_is_kept_behind_a_publish_that_waits_is_bounded() {
     );
 }
 
-/// A connection that ends with packets behind a PUBLISH that waits takes none of them up any more.
+/// A connection that ends while packets wait after a PUBLISH handles none of them.
 #[test]
 fn nothing_behind_the_end_of_a_connection_is_worked_through() {
     for end in [goodbye(), pubrec(7)] {
@@ -185,7 +185,7 @@ fn a_client_beyond_its_bytes_per_second_is_slowed() {
     );
 }
 
-/// Behind a publish that waits for its rate the connection is alive: silence is not its fault.
+/// While a publish waits for its rate, the silence of the client is not its fault.
 #[test]
 fn a_client_that_is_kept_waiting_is_not_closed_for_its_silence() {
     everywhere_with(
@@ -201,7 +201,7 @@ fn a_client_that_is_kept_waiting_is_not_closed_for_its_silence() {
     );
 }
 
-/// What waits for readers that are away counts as much as what waits for those that are there.
+/// Messages for absent readers count as much as those for connected ones.
 #[test]
 fn a_node_with_too_much_in_its_queues_slows_publishers_of_qos_1_and_2() {
     for away in [true, false] {
@@ -226,7 +226,7 @@ fn a_node_with_too_much_in_its_queues_slows_publishers_of_qos_1_and_2() {
                 net.publish(publisher, "u", "QoS 0 takes its turn behind them");
                 net.pass(1_000);
                 assert_eq!(net.received(publisher), []);
-                // The queue empties: publishers go on.
+                // The queue becomes empty: publishers continue.
                 let reader = if away { net.resume(2, durable(V5, "reader")) } else { reader };
                 let mut got = 0;
                 for _ in 0..400 {
@@ -245,7 +245,7 @@ fn a_node_with_too_much_in_its_queues_slows_publishers_of_qos_1_and_2() {
     }
 }
 
-/// Each QoS 2 message once, however often the client repeats it.
+/// Each QoS 2 message is published once, however often the client repeats it.
 #[test]
 fn a_repeated_qos_2_publish_is_answered_and_not_published_again() {
     for connecting in [v3("c"), v5("c"), durable(V3_1_1, "c"), durable(V5, "c")] {

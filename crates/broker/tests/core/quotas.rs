@@ -1,4 +1,4 @@
-//! What belongs to all: one client, one user or one mountpoint takes a part of it, and never everything.
+//! Shared resources: one client, one user or one mountpoint gets a part of them, and never all.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn one_user_leaves_connections_to_others() {
     );
 }
 
-/// Subscribers that acknowledge nothing, each with as much in its queue as publishers get into it.
+/// Connects subscribers that acknowledge nothing, each with as much in its queue as publishers can add.
 fn hoarders(net: &mut Net, count: usize, connecting: impl Fn(&str) -> Connecting) -> Vec<Peer> {
     let publisher = net.connect(0, v5("publisher of hoarders"));
     let hoarders: Vec<_> = (0..count)
@@ -61,7 +61,8 @@ fn who_hoards_queues_stops_no_publisher_of_others() {
         everywhere_with(little_memory, |net| {
             if durable_ones {
                 hoarders(net, 8, |name| durable(V5, name));
-                // Without a log all of it is in memory: they are closed when they have taken nothing for `queue.full_wait`.
+                // Without a log all of it is in memory: they are closed when they have received nothing for
+                // `queue.full_wait`.
                 net.pass(12_000);
             } else {
                 hoarders(net, 8, v5);
@@ -99,7 +100,7 @@ fn full_queues_do_not_close_the_door() {
     });
 }
 
-/// Nobody waits for a place in these queues, so no publisher's patience ends: the memory is missing all the same.
+/// No publisher waits for a slot in these queues, so no wait ends: the memory is missing all the same.
 #[test]
 fn more_than_an_equal_share_is_given_up_by_who_acknowledges_nothing() {
     let change = |settings: &mut Settings| {
@@ -122,7 +123,7 @@ fn more_than_an_equal_share_is_given_up_by_who_acknowledges_nothing() {
         }
         assert!(net.queued_bytes() > 512 * 1024);
         net.pass(4_000);
-        // One of them works.
+        // One of them acknowledges.
         net.send(readers[1], puback(1));
         net.pass(4_000);
         assert_eq!(net.closed(readers[0]), None, "it has less than its share");
@@ -133,7 +134,7 @@ fn more_than_an_equal_share_is_given_up_by_who_acknowledges_nothing() {
     });
 }
 
-/// Ordering within what one client gets holds where there is no room for more than one message, too [MQTT-4.6.0-6].
+/// The order of one client's messages is kept even where there is room for only one message [MQTT-4.6.0-6].
 #[test]
 fn a_client_of_a_user_that_has_too_much_goes_on_with_one_message_after_the_other() {
     everywhere_with(little_memory, |net| {
@@ -158,7 +159,7 @@ fn a_client_of_a_user_that_has_too_much_goes_on_with_one_message_after_the_other
     });
 }
 
-/// An acknowledgement now and then is not enough to keep what others need.
+/// An acknowledgement now and then is not enough to keep memory that others need.
 #[test]
 fn more_than_an_equal_share_is_given_up_by_who_acknowledges_a_message_now_and_then() {
     let change = |settings: &mut Settings| {
@@ -276,7 +277,7 @@ fn a_durable_reader_whose_queue_was_full_for_too_long_delays_nobody_again() {
     });
 }
 
-/// A subscriber that takes a message now and then does not slow publishers down without end.
+/// A subscriber that receives a message now and then does not slow publishers down without end.
 #[test]
 fn a_reader_that_takes_one_message_now_and_then_is_no_longer_waited_for() {
     let change = |settings: &mut Settings| {
@@ -310,7 +311,7 @@ fn a_reader_that_takes_one_message_now_and_then_is_no_longer_waited_for() {
     }
 }
 
-/// A publisher with one message at a time finds a free place after each of them: the queue has been full all the time.
+/// A publisher with one message at a time finds a free slot after each of them: the queue has been full all the time.
 #[test]
 fn a_publisher_with_one_message_at_a_time_does_not_wait_without_end_either() {
     let change = |settings: &mut Settings| {
@@ -350,7 +351,8 @@ fn a_publisher_with_one_message_at_a_time_does_not_wait_without_end_either() {
     }
 }
 
-/// A reader that takes a queue's worth within `queue.full_wait_total` works, however long its queue is full.
+/// A reader that receives as much as its queue holds within `queue.full_wait_total` works, however long its queue is
+/// full.
 #[test]
 fn a_reader_that_takes_its_queue_in_time_is_slow_and_stays() {
     let change = |settings: &mut Settings| {
@@ -388,7 +390,7 @@ fn a_reader_that_takes_its_queue_in_time_is_slow_and_stays() {
     }
 }
 
-/// Bursts with pauses between them: only the time counts for which publishers wait.
+/// In bursts with pauses between them, only the time counts for which publishers wait.
 #[test]
 fn a_reader_is_not_charged_for_time_in_which_nobody_waits() {
     let change = |settings: &mut Settings| {
@@ -400,7 +402,8 @@ fn a_reader_is_not_charged_for_time_in_which_nobody_waits() {
             let reader = net.connect(0, connecting.clone().receive_max(1));
             net.subscribe(reader, "t", AtLeastOnce);
             let publisher = net.connect(1, v5("publisher"));
-            // One in flight, 20 in the queue, one more that waits; and another one when the queue is full again 18 seconds later.
+            // One in flight, 20 in the queue, one more that waits; and another one when the queue is full again 18
+            // seconds later.
             net.send_all(publisher, (1..=22).map(|id| message("t", id).qos1(id).into()));
             for second in 0..60 {
                 if second == 18 {
@@ -418,7 +421,7 @@ fn a_reader_is_not_charged_for_time_in_which_nobody_waits() {
     }
 }
 
-/// Devices of many people share the address of one router or proxy. Without a user, the address is all that is known.
+/// Devices of many people share the address of one router or proxy. Without a user, only the address is known.
 #[test]
 fn slow_clients_without_a_user_do_not_mark_others_of_their_address() {
     let change = |settings: &mut Settings| {
@@ -467,14 +470,14 @@ fn store_counter(net: &mut Net, counter: impl Fn(&broker::StoreCounters) -> u64)
     counter(&store)
 }
 
-/// What the user of a client has of the node.
+/// Resources of a client's user.
 fn user_usage(net: &mut Net, client: &str) -> ResourceUsage {
     let client = client.to_owned();
     let shown = net.ask(move |admin, reply| admin.client(&client, reply)).flatten().expect("it is there");
     shown.connection.expect("connected").user_usage.expect("it has a user")
 }
 
-/// Sessions that outlive their connection: `quota.user_percent` of `session.sessions_max`.
+/// Limit for sessions that outlive their connection: `quota.user_percent` of `session.sessions_max`.
 #[test]
 fn one_user_leaves_sessions_to_others() {
     let change = |settings: &mut Settings| {
@@ -486,7 +489,7 @@ fn one_user_leaves_sessions_to_others() {
         let own: Vec<_> =
             (0..4).map(|number| net.connect(number, greedy(&format!("greedy {number}")))).collect();
         assert_eq!(user_usage(net, "greedy 0").sessions, 4);
-        // They count whether their clients are there or not.
+        // They count whether their clients are connected or not.
         for away in [false, true] {
             if away {
                 net.lose(own[0]);
@@ -496,7 +499,7 @@ fn one_user_leaves_sessions_to_others() {
         }
         assert_eq!(store_counter(net, |counters| counters.quota_sessions), 2);
         assert_eq!(store_counter(net, |counters| counters.sessions_refused), 0);
-        // What is there goes on, what ends with its connection is no session of these, and others have theirs.
+        // Existing sessions continue, a session that ends with its connection does not count, and others have room.
         net.resume(2, greedy("greedy 0"));
         net.connect(1, v5("greedy 5").username("greedy"));
         net.connect(2, durable(V5, "other").username("other"));
@@ -511,7 +514,7 @@ fn one_user_leaves_sessions_to_others() {
     });
 }
 
-/// What a restart finds is charged, and never refused.
+/// Sessions that a restart finds are charged, and never refused.
 #[test]
 fn sessions_are_charged_to_their_users_after_a_restart() {
     let mut settings = settings();
@@ -543,7 +546,7 @@ fn retained_by_user(settings: &mut Settings) {
     settings.quota.user_percent = 50;
 }
 
-/// Retained messages: `quota.user_percent` of `retained.messages_max`.
+/// Limit for retained messages: `quota.user_percent` of `retained.messages_max`.
 #[test]
 fn one_user_leaves_retained_messages_to_others() {
     everywhere_with(retained_by_user, |net| {
@@ -564,10 +567,10 @@ fn one_user_leaves_retained_messages_to_others() {
         net.send(greedy, message("e", "one").retain());
         assert_eq!(store_counter(net, |counters| counters.quota_retained), 2);
         assert_eq!(store_counter(net, |counters| counters.retained_refused), 0);
-        // What is there is replaced, and counts once.
+        // An existing message is replaced, and counts once.
         assert!(!retain(net, greedy, "a", "another").is_error());
         assert_eq!(user_usage(net, "greedy").retained_messages, 4);
-        // Who replaces another's message pays for it.
+        // A client that replaces another's message pays for it.
         assert!(!retain(net, other, "b", "one").is_error());
         assert_eq!(
             (user_usage(net, "greedy").retained_messages, user_usage(net, "other").retained_messages),
@@ -575,7 +578,7 @@ fn one_user_leaves_retained_messages_to_others() {
         );
         assert!(!retain(net, greedy, "e", "one").is_error());
         assert_eq!(retain(net, greedy, "b", "one"), full, "it is another's");
-        // What is deleted, also by an operator, counts no more.
+        // A deleted message counts no more, also when an operator deletes it.
         assert!(!retain(net, greedy, "a", "").is_error());
         assert!(!retain(net, greedy, "f", "one").is_error());
         net.admin().delete_retained(&["f".into()], |_| {});
@@ -610,7 +613,7 @@ fn a_retained_message_that_expires_is_charged_to_nobody() {
     });
 }
 
-/// Bytes of retained messages: `quota.user_percent` of `retained.bytes_max`.
+/// Limit for bytes of retained messages: `quota.user_percent` of `retained.bytes_max`.
 #[test]
 fn one_user_leaves_bytes_of_retained_messages_to_others() {
     let change = |settings: &mut Settings| {
@@ -639,7 +642,7 @@ fn long(number: u32) -> String {
     format!("{number}/{}", "x".repeat(434))
 }
 
-/// `quota.client_bytes_max`: what belongs to the session counts, whether it outlives its connection or not.
+/// `quota.client_bytes_max`: the state of the session counts, whether it outlives its connection or not.
 #[test]
 fn one_client_makes_the_node_hold_so_many_bytes_and_no_more() {
     everywhere_with(

@@ -1,4 +1,4 @@
-//! Slow readers: they set the pace of exactly those who publish to them, for as long as they read at all.
+//! Slow readers: they set the pace of exactly those clients that publish to them, for as long as they read at all.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn acknowledged(net: &mut Net, publisher: Peer) -> Vec<Sent> {
     net.received(publisher)
 }
 
-/// In flight and in the queue there are places; behind them publishers wait, and those alone who publish to this reader.
+/// There are slots in flight and in the queue. Beyond them publishers wait, and only those that publish to this reader.
 #[test]
 fn publishers_wait_for_a_place_and_nobody_else_does() {
     for reader in [v5("reader"), durable(V5, "reader")] {
@@ -37,7 +37,7 @@ fn publishers_wait_for_a_place_and_nobody_else_does() {
                     let receivers = if index == 0 { 5 } else { 0 };
                     assert_eq!(publish(net, publisher, 6), receivers);
                     net.send(publisher, message("u", "elsewhere").qos1(9));
-                    // [MQTT-4.6.0-2]: it is delivered, its PUBACK waits behind the others.
+                    // [MQTT-4.6.0-2]: it is delivered, its PUBACK waits for the earlier ones.
                     assert_eq!(net.payloads(quick), ["elsewhere"]);
                     net.send(quick, puback(index as u16 + 1));
                 }
@@ -71,7 +71,7 @@ fn each_acknowledgement_of_the_reader_lets_one_publish_go() {
     }
 }
 
-/// Several receivers: the slowest sets the pace.
+/// With several receivers, the slowest sets the pace.
 #[test]
 fn a_publish_is_acknowledged_when_its_last_receiver_has_a_place() {
     everywhere_with(
@@ -94,7 +94,7 @@ fn a_publish_is_acknowledged_when_its_last_receiver_has_a_place() {
     );
 }
 
-/// A reader that is outrun but goes on reading is never closed and loses nothing.
+/// A reader that is slower than its publishers but continues to read is never closed and loses nothing.
 #[test]
 fn a_reader_that_frees_places_now_and_then_stays() {
     for reader in [v5("reader"), durable(V5, "reader")] {
@@ -119,7 +119,7 @@ fn a_reader_that_frees_places_now_and_then_stays() {
     }
 }
 
-/// One that frees no place in `queue.full_wait` is closed, and its publishers go on.
+/// A reader that frees no slot in `queue.full_wait` is closed, and its publishers continue.
 #[test]
 fn a_reader_that_frees_no_place_is_closed_and_its_publishers_go_on() {
     everywhere_with(
@@ -142,7 +142,7 @@ fn a_reader_that_frees_no_place_is_closed_and_its_publishers_go_on() {
     );
 }
 
-/// A durable session is not closed for it: what waited too long is let in by the rule for full queues.
+/// A durable session is not closed for it: the rule for full queues makes room for messages that waited too long.
 #[test]
 fn a_durable_reader_that_frees_no_place_gives_up_its_oldest() {
     everywhere_with(
@@ -159,7 +159,7 @@ fn a_durable_reader_that_frees_no_place_gives_up_its_oldest() {
             assert_eq!(acknowledged(net, publisher), []);
             net.pass(300);
             assert_eq!(acknowledged(net, publisher), [puback(4), puback(5)]);
-            // Those that were given up had numbers too.
+            // The dropped messages had numbers too.
             for (id, payload) in [(1, "1"), (4, "4"), (5, "5")] {
                 assert_eq!(net.payloads(reader), [payload]);
                 net.send(reader, puback(id));
@@ -168,7 +168,7 @@ fn a_durable_reader_that_frees_no_place_gives_up_its_oldest() {
     );
 }
 
-/// The reader goes away while publishers wait: nobody reads, so nobody waits.
+/// The reader disconnects while publishers wait: without a reader no publisher waits.
 #[test]
 fn publishers_go_on_when_the_reader_they_wait_for_leaves() {
     for reader in [v5("reader"), durable(V5, "reader")] {
@@ -186,7 +186,7 @@ fn publishers_go_on_when_the_reader_they_wait_for_leaves() {
     }
 }
 
-/// The publisher goes away while its messages wait: they were not acknowledged, and are delivered if there is a place.
+/// The publisher disconnects while its messages wait. They were not acknowledged, and are delivered if there is a slot.
 #[test]
 fn a_publisher_that_leaves_while_it_waits_disturbs_nobody() {
     for reader in [v5("reader"), durable(V5, "reader")] {
@@ -198,7 +198,7 @@ fn a_publisher_that_leaves_while_it_waits_disturbs_nobody() {
                 let publisher = net.connect(1, v5("p"));
                 publish(net, publisher, 4);
                 net.lose(publisher);
-                // Whoever is in its place now gets nothing that was meant for it.
+                // The next client in its slot gets nothing that was meant for it.
                 let next = net.connect(1, v5("next"));
                 for id in 1..=4 {
                     assert_eq!(net.payloads(reader), [id.to_string()]);
@@ -210,10 +210,10 @@ fn a_publisher_that_leaves_while_it_waits_disturbs_nobody() {
     }
 }
 
-/// Messages that expire in a full queue make way for those that wait behind it.
+/// Messages that expire in a full queue make room for those that wait.
 #[test]
 fn messages_that_expire_in_the_queue_do_not_hold_up_those_behind() {
-    // In a durable session those that expired had numbers too.
+    // In a durable session the expired messages had numbers too.
     for (reader, second) in [(v5("reader"), 2), (durable(V5, "reader"), 4)] {
         everywhere_with(
             |settings| settings.queue.messages_max = 2,
@@ -288,7 +288,7 @@ fn qos_1_waits_in_the_queue_of_a_reader_that_does_not_read() {
     }
 }
 
-/// A reader that does not read is not read from either: its answers may not pile up.
+/// The broker stops reading from a client that does not read, so that its answers do not accumulate.
 #[test]
 fn a_client_that_reads_no_answers_is_not_read_from() {
     everywhere_with(

@@ -1,4 +1,4 @@
-//! Retained messages: which a subscription gets, and many of them for a reader that takes its time.
+//! Retained messages: which ones a subscription gets, and very many of them for a slow reader.
 
 use mqtt::QoS::{self, AtLeastOnce, AtMostOnce, ExactlyOnce};
 use mqtt::RetainHandling::{DoNotSend, Send, SendIfNew};
@@ -93,7 +93,7 @@ fn an_empty_retained_message_removes_the_one_before() {
     });
 }
 
-/// Nobody is told about retained messages through a shared subscription (4.8.2).
+/// Shared subscriptions get no retained messages (4.8.2).
 #[test]
 fn a_shared_subscription_gets_none() {
     everywhere(|net| {
@@ -134,7 +134,8 @@ fn retain_as_published_is_for_messages_that_pass_by() {
     }
 }
 
-/// A refusal says that nobody has the message: there is no place for it as a retained one, so it comes to nobody. What replaces another does.
+/// A refusal says that no client has the message. There is no room to retain it, so it is delivered to nobody. A
+/// message that replaces another one is delivered.
 #[test]
 fn a_retained_message_without_a_place_comes_to_nobody() {
     everywhere_with(
@@ -185,7 +186,7 @@ fn there_are_no_more_retained_messages_than_the_node_may_have() {
                 let ack = Sent::PubAck(id, ReasonCode::NoMatchingSubscribers);
                 assert_eq!(net.received(publisher), [ack]);
             }
-            // Workers hear of each other's about once a second.
+            // Workers get each other's figures about once a second.
             net.pass(2_000);
             net.send(publisher, message("r/3", 3).qos1(3).retain());
             assert_eq!(net.received(publisher), [Sent::PubAck(3, ReasonCode::QuotaExceeded)]);
@@ -207,7 +208,7 @@ fn there_are_no_more_retained_messages_than_the_node_may_have() {
 
 const MANY: usize = 10_000;
 
-/// A QoS 0 reader takes them as its connection does; none is dropped on the way.
+/// A QoS 0 reader gets them as fast as its connection allows; none is dropped on the way.
 #[test]
 fn ten_thousand_come_to_a_slow_reader_at_qos_0() {
     everywhere(|net| {
@@ -247,7 +248,7 @@ fn ten_thousand_come_to_a_reader_with_a_small_window() {
                         break;
                     }
                     all.extend(numbers(received));
-                    // It takes its time: longer in all than `queue.full_wait`.
+                    // It is slow: it takes longer in total than `queue.full_wait`.
                     net.pass(10);
                     net.send_all(client, acks);
                     assert!(net.queued_bytes() < 200_000);
@@ -258,7 +259,7 @@ fn ten_thousand_come_to_a_reader_with_a_small_window() {
     }
 }
 
-/// Small queues hold a page of retained messages up, they do not drop it.
+/// Small queues delay a page of retained messages; they do not drop it.
 #[test]
 fn a_queue_smaller_than_a_page_loses_none() {
     for connecting in [v5("c"), durable(V5, "c")] {
@@ -283,7 +284,7 @@ fn a_queue_smaller_than_a_page_loses_none() {
     }
 }
 
-/// What is published while retained messages still come is delivered too.
+/// Messages that are published while retained messages still arrive are delivered too.
 #[test]
 fn live_messages_pass_between_retained_ones() {
     everywhere(|net| {
@@ -329,7 +330,7 @@ fn a_retained_message_is_acknowledged_when_the_store_has_it() {
     });
 }
 
-/// An operator hears how many there were when they are gone from the store.
+/// An operator gets the number of deleted messages when the store has deleted them.
 #[test]
 fn a_deletion_is_answered_when_the_store_has_done_it() {
     everywhere(|net| {
@@ -353,7 +354,7 @@ fn a_deletion_is_answered_when_the_store_has_done_it() {
     });
 }
 
-/// Takes what a durable subscriber is sent, acknowledges it, and returns the payloads, until nothing comes any more.
+/// Acknowledges the messages that a durable subscriber is sent until none arrives any more, and returns the payloads.
 fn take_all(net: &mut Net, log: Option<&Log>, peer: Peer) -> Vec<usize> {
     let mut payloads = Vec::new();
     loop {
@@ -376,8 +377,8 @@ fn take_all(net: &mut Net, log: Option<&Log>, peer: Peer) -> Vec<usize> {
     }
 }
 
-/// A walk over more retained messages than the queue of the session takes is cut by the end of the connection, again and again: each
-/// message comes once.
+/// A walk over more retained messages than fit into the queue of the session is interrupted by the end of the
+/// connection, again and again: each message arrives once.
 #[test]
 fn retained_messages_that_a_durable_session_has_yet_to_get_come_after_it_is_back() {
     for (messages_max, window) in [(1000, 500), (20, 3)] {
@@ -394,7 +395,7 @@ fn retained_messages_that_a_durable_session_has_yet_to_get_come_after_it_is_back
                     let received = net.received(client);
                     let first: Vec<_> =
                         received.into_iter().filter(|sent| matches!(sent, Sent::Publish(_))).collect();
-                    // Some are acknowledged and some are not: these come again.
+                    // Some are acknowledged and some are not: these arrive again.
                     let half = first.len() / 2;
                     for sent in &first[..half] {
                         let Sent::Publish(message) = sent else { continue };
@@ -402,7 +403,7 @@ fn retained_messages_that_a_durable_session_has_yet_to_get_come_after_it_is_back
                     }
                     found.extend(numbers(first[..half].to_vec()));
                     net.run();
-                    // What these acknowledgements let follow is not acknowledged.
+                    // Messages that follow these acknowledgements are not acknowledged.
                     net.received(client);
                     net.lose(client);
                 }
@@ -410,7 +411,7 @@ fn retained_messages_that_a_durable_session_has_yet_to_get_come_after_it_is_back
                 found.extend(take_all(net, None, client));
                 all_of(found, 1500);
                 assert!(net.counter(|counters| counters.retained_scans_resumed) > 0);
-                // Nothing is left to come.
+                // No message is left.
                 net.lose(client);
                 let client = net.resume(0, connecting());
                 assert_eq!(net.received(client), []);
@@ -419,8 +420,8 @@ fn retained_messages_that_a_durable_session_has_yet_to_get_come_after_it_is_back
     }
 }
 
-/// How far it has come is on the disk with what was queued by it: also a crash loses none, and at QoS 1 none comes twice that was
-/// acknowledged before.
+/// The progress of the walk is on the disk together with the messages that it queued. So a crash loses none either, and
+/// at QoS 1 no message arrives twice that was acknowledged before.
 #[test]
 fn retained_messages_that_a_durable_session_has_yet_to_get_come_after_a_crash() {
     let mut settings = settings();
@@ -447,7 +448,7 @@ fn retained_messages_that_a_durable_session_has_yet_to_get_come_after_a_crash() 
     all_of(found, 1000);
 }
 
-/// [MQTT-3.10.4-2]: a subscription that is gone gets no more of them, also after a new connection.
+/// [MQTT-3.10.4-2]: a subscription that has ended gets no more of them, also after a reconnect.
 #[test]
 fn the_end_of_a_subscription_ends_its_walk() {
     everywhere(|net| {
@@ -463,7 +464,7 @@ fn the_end_of_a_subscription_ends_its_walk() {
     });
 }
 
-/// `retained.scanned_per_second`: who subscribes to very much gets what it asks for, slowly, and others at once.
+/// `retained.scanned_per_second`: a client with very many matches gets them slowly, and others at once.
 #[test]
 fn retained_messages_are_looked_at_for_each_client_at_a_bounded_pace() {
     everywhere_with(
@@ -491,7 +492,7 @@ fn retained_messages_are_looked_at_for_each_client_at_a_bounded_pace() {
     );
 }
 
-/// A message for many is encoded once for each form that it has: receivers differ by version, QoS and RETAIN.
+/// A message for many receivers is encoded once for each form that it has: receivers differ by version, QoS and RETAIN.
 #[test]
 fn each_of_many_receivers_gets_the_message_in_its_own_form() {
     everywhere(|net| {

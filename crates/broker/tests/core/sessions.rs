@@ -1,4 +1,4 @@
-//! Sessions that outlive their connection: how long, and what a client finds when it comes back.
+//! Sessions that outlive their connection: their duration, and the state that a client finds when it reconnects.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn a_session_ends_when_its_expiry_has_passed_and_not_before() {
     });
 }
 
-/// [MQTT3-3.1.2-4]: for older clients as long as the node lets it.
+/// [MQTT3-3.1.2-4]: for older clients, as long as the node allows.
 #[test]
 fn a_session_without_clean_session_lasts_as_long_as_the_node_lets_it() {
     everywhere_with(
@@ -67,7 +67,7 @@ fn disconnect_can_change_the_expiry() {
     });
 }
 
-/// [MQTT-3.1.2-23] (3.14.2.2.2): a session that was to end with its connection does.
+/// [MQTT-3.1.2-23] (3.14.2.2.2): a session that was to end with its connection ends with it.
 #[test]
 fn disconnect_cannot_make_a_session_outlive_its_connection_after_all() {
     everywhere(|net| {
@@ -77,7 +77,7 @@ fn disconnect_cannot_make_a_session_outlive_its_connection_after_all() {
     });
 }
 
-/// A durable session resumed with expiry 0 is there, and ends with this connection.
+/// A durable session that is resumed with expiry 0 exists, and ends with this connection.
 #[test]
 fn the_last_connect_says_how_long_the_session_stays() {
     everywhere(|net| {
@@ -105,7 +105,7 @@ fn publish_qos1(net: &mut Net, publisher: Peer, payloads: std::ops::RangeInclusi
     }
 }
 
-/// [MQTT3-3.1.2-5]: QoS 1 and 2; QoS 0 is for those who are there.
+/// [MQTT3-3.1.2-5]: QoS 1 and 2; QoS 0 is for connected clients.
 #[test]
 fn messages_wait_for_a_client_that_is_away() {
     for version in [V3_1_1, V5] {
@@ -125,7 +125,7 @@ fn messages_wait_for_a_client_that_is_away() {
 }
 
 /// [MQTT-4.4.0-1] [MQTT-3.3.1-1] [MQTT-4.6.0-1]: DUP, the same identifiers, the same order, in as many steps as the new
-/// connection's Receive Maximum asks for.
+/// connection's Receive Maximum requires.
 #[test]
 fn what_was_not_acknowledged_is_sent_again_in_order_within_a_smaller_window() {
     everywhere(|net| {
@@ -143,7 +143,7 @@ fn what_was_not_acknowledged_is_sent_again_in_order_within_a_smaller_window() {
         net.send(publisher, message("t", "new").qos1(5));
 
         let client = net.resume(2, durable(V5, "c").receive_max(1));
-        // PUBREL is not held back by the window (4.9).
+        // PUBREL is not limited by the window (4.9).
         assert_eq!(net.received(client), [message("t", "a").qos1(1).dup().into(), pubrel(2)]);
         net.send(client, puback(1));
         assert_eq!(net.received(client), [message("t", "c").qos2(3).dup().into()]);
@@ -158,7 +158,7 @@ fn what_was_not_acknowledged_is_sent_again_in_order_within_a_smaller_window() {
     });
 }
 
-/// A client may acknowledge what an earlier connection brought before it is sent again.
+/// A client may acknowledge a message of a previous connection before it is sent again.
 #[test]
 fn an_acknowledgement_before_the_repetition_counts_and_the_rest_flows() {
     everywhere(|net| {
@@ -178,7 +178,7 @@ fn an_acknowledgement_before_the_repetition_counts_and_the_rest_flows() {
     });
 }
 
-/// [MQTT-4.3.3-10]: the session knows which QoS 2 messages it has, whatever connection they came on.
+/// [MQTT-4.3.3-10]: the session knows which QoS 2 messages it has, whatever connection they arrived on.
 #[test]
 fn a_qos_2_publish_is_not_taken_twice_across_a_resume() {
     for version in [V3_1_1, V5] {
@@ -222,7 +222,8 @@ fn session_present_is_said_when_there_is_one() {
     });
 }
 
-/// PUBREL is not held back by the window, and neither is what was sent before; a new message waits for PUBCOMP.
+/// PUBREL is not limited by the window, and neither are messages that were sent before; a new message waits for
+/// PUBCOMP.
 #[test]
 fn a_release_that_goes_on_holds_up_no_repetition() {
     everywhere(|net| {
@@ -246,7 +247,7 @@ fn a_release_that_goes_on_holds_up_no_repetition() {
     });
 }
 
-/// Subscriptions of a resumed session are there at any QoS, on whatever worker its connection is.
+/// Subscriptions of a resumed session exist at any QoS, whatever worker its connection is on.
 #[test]
 fn subscriptions_come_back_with_the_session() {
     everywhere(|net| {
@@ -281,7 +282,7 @@ fn messages_expire_while_they_wait_and_say_what_is_left() {
         }
         net.pass(10_500);
         let client = net.resume(2, durable(V5, "c"));
-        // Those that expired had numbers too.
+        // The expired messages had numbers too.
         let (two, four) = (message("t", 2).qos1(2).expiry(10), message("t", 4).qos1(4).expiry(50));
         assert_eq!(net.received(client), [two.into(), four.into()]);
     });
@@ -323,7 +324,7 @@ fn there_are_no_more_sessions_than_the_node_may_have() {
     );
 }
 
-/// The store may be late with what an old connection asked for; the new one's session is not disturbed.
+/// The store may be late with requests of an old connection; the new one's session is not disturbed.
 #[test]
 fn a_late_subscribe_of_a_lost_connection_belongs_to_the_session() {
     everywhere(|net| {

@@ -1,4 +1,4 @@
-//! Unusual arrangements of wildcards: each owner has a share of them, and what was granted is routed.
+//! Unusual arrangements of wildcards: each owner has a share of them, and granted filters are routed.
 
 use broker::peers::{Members, NodeIndex, Wants};
 use broker::settings::Settings;
@@ -57,7 +57,7 @@ fn a_client_that_takes_all_the_unusual_wildcards_it_may_leaves_the_others_theirs
     }
 }
 
-/// A client that leaves with its SUBSCRIBE under way has had its share.
+/// A client that disconnects while its SUBSCRIBE is in progress has used its share.
 #[test]
 fn subscriptions_on_their_way_to_the_store_count() {
     everywhere_with(small, |net| {
@@ -93,7 +93,7 @@ fn sessions_that_a_restart_has_kept_own_their_unusual_wildcards_again() {
     net.sync(&log);
 }
 
-/// What another node has granted is routed here, whatever this node's clients have taken.
+/// Filters that another node has granted are routed here, whatever this node's clients have used.
 #[test]
 fn filters_and_groups_of_other_nodes_are_routed_when_the_node_takes_no_more() {
     everywhere_with(small, |net| {

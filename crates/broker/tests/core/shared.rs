@@ -1,4 +1,4 @@
-//! Shared subscriptions: one member of a group gets each message, and what a member leaves goes to another.
+//! Shared subscriptions: one member of a group gets each message, and unfinished messages of a member go to another.
 
 use broker::settings::SharedStrategy;
 use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
@@ -70,7 +70,7 @@ fn no_local_is_a_protocol_error() {
     });
 }
 
-/// [MQTT-4.8.2-4] [MQTT-4.8.2-5]: QoS 1 goes to another member; QoS 2 that was sent goes to nobody else.
+/// [MQTT-4.8.2-4] [MQTT-4.8.2-5]: QoS 1 goes to another member; QoS 2 that was sent goes to no other.
 #[test]
 fn what_a_leaving_member_had_not_acknowledged_goes_to_another_but_for_qos_2_in_flight() {
     everywhere(|net| {
@@ -93,7 +93,7 @@ fn what_a_leaving_member_had_not_acknowledged_goes_to_another_but_for_qos_2_in_f
     });
 }
 
-/// [MQTT-4.8.2-4]: whether it was sent, waits in the queue, or for a place in it.
+/// [MQTT-4.8.2-4]: a message that was sent, that waits in the queue, or that waits for a slot in it.
 #[test]
 fn what_waits_for_a_place_in_the_queue_of_a_leaving_member_goes_to_another() {
     everywhere_with(
@@ -159,7 +159,7 @@ fn an_absent_durable_member_gets_messages_only_when_nobody_is_there() {
     });
 }
 
-/// The session of a durable member ends: with it what it had in flight and what waited.
+/// The session of a durable member ends, with its messages in flight and those that waited.
 #[test]
 fn what_waited_for_an_absent_member_goes_to_another_when_its_session_ends() {
     everywhere(|net| {
@@ -176,7 +176,7 @@ fn what_waited_for_an_absent_member_goes_to_another_when_its_session_ends() {
     });
 }
 
-/// The same with Clean Start, which ends a session too.
+/// Clean Start ends a session too.
 #[test]
 fn what_waited_goes_to_another_when_clean_start_ends_the_session() {
     everywhere(|net| {
@@ -193,14 +193,14 @@ fn what_waited_goes_to_another_when_clean_start_ends_the_session() {
     });
 }
 
-/// A message on its way to a member that goes meanwhile comes back and finds another.
+/// A message on its way to a member that disconnects meanwhile is returned and finds another.
 #[test]
 fn a_message_bounces_from_a_member_that_is_gone() {
     for connecting in [v5("going"), durable(V5, "going")] {
         everywhere(|net| {
             let going = member(net, 0, connecting.clone(), AtLeastOnce);
             let publisher = net.connect(1, v5("p"));
-            // The publisher's worker has sent it off when the member goes.
+            // The publisher's worker has sent it when the member disconnects.
             net.send_without_running(publisher, message("t/x", "QoS 0"));
             net.send_without_running(publisher, message("t/x", "QoS 1").qos1(1));
             net.step(None);
@@ -229,7 +229,7 @@ fn nobody_gets_what_comes_after_the_last_member() {
     });
 }
 
-/// Subscription Identifiers, and RETAIN as published, hold for members of either kind.
+/// Subscription Identifiers, and RETAIN as published, apply to members of either kind.
 #[test]
 fn members_get_their_subscriptions_identifier_and_retain_flag() {
     for connecting in [v5("c"), durable(V5, "c")] {
@@ -251,7 +251,7 @@ fn members_get_their_subscriptions_identifier_and_retain_flag() {
     }
 }
 
-/// The store's words to a group come late; nothing is delivered twice or lost for that.
+/// The store's notices to a group arrive late; no message is delivered twice or lost for that.
 #[test]
 fn groups_that_hear_late_of_members_lose_nothing() {
     for held in [Kind::Join, Kind::Leave, Kind::Bounce, Kind::Accepted, Kind::Enqueue] {
@@ -301,7 +301,7 @@ fn every_strategy_reaches_somebody() {
     }
 }
 
-/// What a member of a slow group had comes to another whose queue is full: it waits there, it is not dropped.
+/// The messages of a member of a slow group go to another whose queue is full: they wait there and are not dropped.
 #[test]
 fn what_is_left_by_a_member_waits_for_a_place_with_another() {
     everywhere_with(

@@ -1,4 +1,5 @@
-//! Many clients at random against the oracle: late letters, late store, lost connections, takeovers, resumes.
+//! Many clients with random behaviour against the oracle: late commands, a late store, lost connections, takeovers,
+//! resumes.
 //!
 //! Runs seeds for `MERIDIAN_SIM_SECONDS` (default 10), and at least a few; `MERIDIAN_SIM_SEED` runs that one alone.
 
@@ -92,7 +93,7 @@ fn run(seed: u64) {
     simulation.net.end();
 }
 
-/// No more harm: every letter arrives, everybody is there, reads and acknowledges.
+/// Ends all faults: every command arrives, all clients are connected, read and acknowledge.
 fn heal(simulation: &mut Simulation, actors: &mut [Actor]) {
     simulation.net.store.heal();
     simulation.net.release_held();

@@ -1,11 +1,11 @@
-//! A hand on what workers and the session store say to each other: late, out of order between sessions, or failing.
+//! Control over the messages between workers and the session store: late, out of order between sessions, or failing.
 
 use broker::{Batch, Completion, ConnectionId, Request, ShardId, Token, WorkerCommand};
 use mqtt::ReasonCode;
 
 use sim::Random;
 
-/// What can be held back or made to fail.
+/// Messages that can be held back or made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Claim,
@@ -39,12 +39,12 @@ pub enum Kind {
     RoomForPage,
     Joined,
     Left,
-    /// What completes a PUBLISH, or one receiver's part of it.
+    /// Completes a PUBLISH, or one receiver's part of it.
     Acknowledged,
 }
 
-/// Between the workers and the store. **Invariant:** requests of one worker to one shard, and completions for one connection,
-/// stay in order; that is all the store promises.
+/// Filter between the workers and the store. **Invariant:** requests of one worker to one shard, and completions for
+/// one connection, stay in order; that is all that the store guarantees.
 #[derive(Default)]
 pub struct Store {
     holding: Vec<Kind>,
@@ -73,7 +73,7 @@ enum Order {
     None,
 }
 
-/// A batch on its way: who sent it, who gets it.
+/// A batch on its way: sender, receiver, batch.
 pub type Parcel = (usize, usize, Batch);
 
 impl Store {
@@ -92,12 +92,12 @@ impl Store {
         self.flaky = None;
     }
 
-    /// From now on `percent` of what can fail does.
+    /// Makes `percent` of all that can fail do so from now on.
     pub fn flaky(&mut self, seed: u64, percent: usize) {
         self.flaky = Some((Random::new(seed), percent));
     }
 
-    /// From now on `percent` of everything comes late, until [`Self::some`] lets it go.
+    /// Makes `percent` of everything late from now on, until [`Self::some`] releases it.
     pub fn late(&mut self, seed: u64, percent: usize) {
         self.late = Some((Random::new(seed), percent));
     }
@@ -106,7 +106,7 @@ impl Store {
         self.held.len()
     }
 
-    /// Takes out of a batch what is held back and what fails; adds the answers to the latter to `parcels`.
+    /// Removes what is held back and what fails from a batch; adds the answers to the latter to `parcels`.
     pub fn pass(&mut self, from: usize, to: usize, batch: &mut Batch, parcels: &mut Vec<Parcel>) {
         let mut passed = Vec::new();
         for command in batch.commands.drain(..) {
@@ -153,7 +153,7 @@ impl Store {
         (can && random.percent(*percent)).then_some(ReasonCode::UnspecifiedError)
     }
 
-    /// A completion stays behind what is held for the same connection; the rest may go.
+    /// Keeps a completion back while another one for the same connection is held; the rest may pass.
     fn behind(&mut self, (from, to, mut batch): Parcel) -> Option<Parcel> {
         if let Some(WorkerCommand::Completion(completion)) = batch.commands.first() {
             let order = Order::Connection(completion.connection());
@@ -177,14 +177,14 @@ impl Store {
         behind || late || self.holding.contains(&kind)
     }
 
-    /// Lets everything go, in order, and holds nothing back any more.
+    /// Releases everything, in order, and holds nothing back any more.
     pub fn all(&mut self) -> Vec<Parcel> {
         self.holding.clear();
         self.late = None;
         self.held.drain(..).map(Held::parcel).collect()
     }
 
-    /// Lets everything go that is held, the last session first.
+    /// Releases everything that is held, the last session first.
     pub fn last_first(&mut self) -> Vec<Parcel> {
         self.holding.clear();
         let mut parcels = Vec::new();
@@ -200,7 +200,7 @@ impl Store {
         parcels
     }
 
-    /// Lets one go that nothing of the same session has to precede.
+    /// Releases one message that no other one of the same session has to precede.
     pub fn some(&mut self, random: &mut Random) -> Option<Parcel> {
         if self.held.is_empty() {
             return None;
@@ -225,7 +225,7 @@ impl Held {
     }
 }
 
-/// What a store that cannot do what it was asked for answers.
+/// Answer of a store that cannot do what it was asked for.
 fn failed(host: usize, request: Request, reason: ReasonCode) -> Option<Parcel> {
     let completion = match request {
         Request::Claim(claim) => Completion::ClaimRefused { connection: claim.connection, reason },
@@ -244,7 +244,7 @@ fn failed(host: usize, request: Request, reason: ReasonCode) -> Option<Parcel> {
         Request::AskRoomToRetain { connection, .. } => {
             Completion::RoomToRetain { connection, is_there: false }
         }
-        // Nobody hears of it, as after a crash.
+        // It is not answered, as after a crash.
         Request::ForgetIdentity { .. } => return None,
         other => panic!("no failure is known for {other:?}"),
     };
@@ -258,7 +258,7 @@ fn acknowledged(host: usize, token: Token, reason: ReasonCode) -> Option<Parcel>
         Token::Operator { worker, .. } | Token::Forwarded { worker, .. } | Token::Copy { worker, .. } => {
             worker.index()
         }
-        // Any worker hands it on to the shard.
+        // Any worker passes it on to the shard.
         Token::Append { .. } | Token::Offered { .. } => host,
     };
     let mut batch = Batch::default();

@@ -25,7 +25,7 @@ fn the_old_connection_is_told_and_closed() {
     }
 }
 
-/// The old one has gone before the new one hears anything.
+/// The old connection is closed before the new one gets an answer.
 #[test]
 fn connack_waits_until_the_old_connection_has_let_go() {
     for held in [Kind::Revoke, Kind::Release] {
@@ -45,7 +45,7 @@ fn connack_waits_until_the_old_connection_has_let_go() {
     }
 }
 
-/// The first of two that wait gives way: 0x8E is not for CONNACK, and 3.1.1 has no word for it at all.
+/// The first of two that wait is closed: 0x8E is not for CONNACK, and 3.1.1 has no code for it at all.
 #[test]
 fn of_three_claimants_the_last_one_stays() {
     everywhere(|net| {
@@ -76,7 +76,7 @@ fn a_long_chain_of_claimants_leaves_one() {
         let last = clients.pop().expect("twenty");
         let open: Vec<_> = clients.iter().filter(|client| net.closed(**client).is_none()).collect();
         let is_last = net.closed(last).is_none();
-        // Whose CONNECT reached the store last depends on the way; one has it.
+        // It depends on the order of batches whose CONNECT reached the store last; exactly one has it.
         assert_eq!(open.len() + usize::from(is_last), 1);
     });
 }
@@ -131,7 +131,7 @@ fn witness(net: &mut Net) -> crate::net::Peer {
     witness
 }
 
-/// 3.1.3.2.2: the delay is not over, and the session goes on.
+/// 3.1.3.2.2: the delay has not passed, and the session continues.
 #[test]
 fn a_delayed_will_is_not_sent_when_the_session_is_taken_over_and_goes_on() {
     everywhere(|net| {
@@ -162,7 +162,7 @@ fn a_will_without_delay_is_sent_when_the_session_is_taken_over() {
     });
 }
 
-/// [MQTT-3.1.3-9]: with the session ends the delay.
+/// [MQTT-3.1.3-9]: the delay ends with the session.
 #[test]
 fn clean_start_sends_the_delayed_will_of_the_session_it_ends() {
     everywhere(|net| {
@@ -175,7 +175,7 @@ fn clean_start_sends_the_delayed_will_of_the_session_it_ends() {
     });
 }
 
-/// The connection that is there stays when the new one may not have the identifier.
+/// The existing connection stays when the new one may not have the identifier.
 #[test]
 fn a_takeover_gets_no_further_than_the_store_lets_it() {
     everywhere(|net| {

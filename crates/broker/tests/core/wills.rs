@@ -1,4 +1,4 @@
-//! Wills: when they are published, when not, and as what.
+//! Wills: whether they are published, when, and how.
 
 use broker::Time;
 use mqtt::QoS::{AtLeastOnce, AtMostOnce, ExactlyOnce};
@@ -55,7 +55,7 @@ fn an_orderly_disconnect_takes_the_will_back() {
     }
 }
 
-/// (3.14.2.1): 0x04 asks for it.
+/// (3.14.2.1): 0x04 requests it.
 #[test]
 fn disconnect_with_will_message_publishes_it() {
     everywhere(|net| {
@@ -68,7 +68,7 @@ fn disconnect_with_will_message_publishes_it() {
     });
 }
 
-/// [MQTT-3.1.2-8]: a connection that is closed for what its client did has a Will.
+/// [MQTT-3.1.2-8]: a connection that is closed because of its client's error has a Will.
 #[test]
 fn a_protocol_error_publishes_the_will() {
     everywhere(|net| {
@@ -96,7 +96,7 @@ fn a_will_waits_for_its_delay_and_is_published_once() {
     });
 }
 
-/// [MQTT-3.1.3-9]: the end of the session comes first.
+/// [MQTT-3.1.3-9]: the session ends first.
 #[test]
 fn a_will_is_not_delayed_beyond_the_end_of_the_session() {
     everywhere(|net| {
@@ -148,7 +148,7 @@ fn a_retained_will_is_there_for_later_subscribers() {
     });
 }
 
-/// A Will is kept for a durable subscriber that is away, like any message.
+/// A Will is kept for an absent durable subscriber, like any message.
 #[test]
 fn a_will_waits_for_absent_subscribers() {
     everywhere(|net| {
@@ -162,7 +162,8 @@ fn a_will_waits_for_absent_subscribers() {
     });
 }
 
-/// [MQTT-3.1.2-8]: the store has the Will of a durable session from the CONNECT on, and knows it until everybody has it.
+/// [MQTT-3.1.2-8]: the store has the Will of a durable session from the CONNECT on, and knows it until all receivers
+/// have it.
 #[test]
 fn a_will_is_known_until_everybody_has_it() {
     everywhere(|net| {
@@ -191,7 +192,8 @@ fn a_will_is_known_until_everybody_has_it() {
     });
 }
 
-/// What others want is not known at the start of a node of a cluster: a Will that was due before is for them, too.
+/// Subscriptions of other nodes are unknown at the start of a node of a cluster. A Will that was due before is for
+/// them, too.
 #[test]
 fn a_will_of_a_durable_session_waits_until_the_node_knows_what_others_want() {
     everywhere(|net| {
@@ -214,7 +216,8 @@ fn a_will_of_a_durable_session_waits_until_the_node_knows_what_others_want() {
     });
 }
 
-/// The Will of a durable session is for a reader whose queue is full, too: it waits for a place there as any message does.
+/// The Will of a durable session is also for a reader whose queue is full: it waits for a slot there as any message
+/// does.
 #[test]
 fn a_will_waits_for_a_place_in_a_full_queue() {
     for reader in [v5("reader"), durable(V5, "reader")] {
@@ -241,7 +244,7 @@ fn a_will_waits_for_a_place_in_a_full_queue() {
     }
 }
 
-/// A group's member that takes nothing holds up the Wills that it is to get, and no others.
+/// A group's member that receives nothing delays the Wills that it is to get, and no others.
 #[test]
 fn wills_of_different_clients_do_not_wait_for_each_other() {
     const CLIENTS: usize = 40;
@@ -254,7 +257,7 @@ fn wills_of_different_clients_do_not_wait_for_each_other() {
             for id in 1..=2 {
                 net.send(publisher, message("w/group", id).qos1(id));
             }
-            // One of them is of the group's shard.
+            // One of them belongs to the group's shard.
             let readers: Vec<Peer> =
                 (0..CLIENTS).map(|at| net.connect(at % 3, durable(V5, &format!("reader {at}")))).collect();
             for reader in &readers {
@@ -275,7 +278,7 @@ fn wills_of_different_clients_do_not_wait_for_each_other() {
     );
 }
 
-/// [MQTT-3.1.3-9]: what the last CONNECT said counts, also when that said nothing of a Will.
+/// [MQTT-3.1.3-9]: the last CONNECT decides, also when it had no Will.
 #[test]
 fn a_resumed_session_has_the_will_of_its_last_connection() {
     everywhere(|net| {
