@@ -161,7 +161,7 @@ impl Simulation {
     fn take_output(&mut self, at: usize, bytes: usize) {
         let Some(peer) = self.peers.get_mut(at).filter(|peer| !peer.gone) else { return };
         let worker = &mut self.workers[peer.worker];
-        let out = worker.output(peer.slot).expect("a connection that is there has an output");
+        let out = worker.output(peer.slot).expect("an open connection has an output");
         let mut left = out.len().min(bytes);
         let any = left > 0;
         while left > 0 {

@@ -63,7 +63,7 @@ impl Peer {
         let version = self.version();
         let size_max = self.connect().map_or(u32::MAX, |connect| connect.maximum_packet_size());
         let mut at = 0;
-        while let Some(length) = frame(&unread[at..], u32::MAX).expect("the server begins packets rightly")
+        while let Some(length) = frame(&unread[at..], u32::MAX).expect("the server sends valid packets")
             && at + length <= unread.len()
         {
             assert!(length <= size_max as usize, "[MQTT-3.1.2-24]");
@@ -76,7 +76,7 @@ impl Peer {
     }
 
     fn packet(&mut self, packet: &Packet<'_>) {
-        assert!(!self.closed, "{packet:?} behind the end");
+        assert!(!self.closed, "{packet:?} after the end");
         let first = !std::mem::replace(&mut self.connected, true);
         match packet {
             Packet::ConnAck(ack) => {

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_walk_sums_up_and_forgets_who_waits_no_more() {
+    fn a_walk_adds_up_messages_and_removes_clients_without_any() {
         let mut backlog = Backlog::default();
         (0..10_000).for_each(|slot| backlog.push(slot, 7));
         let mut looked = 0;

@@ -301,7 +301,7 @@ mod tests {
 
     /// Mailboxes are bounded by the memory that their batches keep, including large messages that workers share.
     #[test]
-    fn shared_messages_weigh_what_they_are() {
+    fn shared_messages_count_with_their_size() {
         let payload = vec![0; 100_000];
         let view = MessageView {
             topic: "t",

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_brings_the_rate_and_a_pause_the_burst() {
+    fn a_second_adds_the_rate_and_a_pause_the_burst() {
         assert_eq!(sent(rates(10, 0, 0, 0), 1, 5), 10 + 5 * 10 - 1);
         assert_eq!(sent(rates(10, 100, 0, 0), 1, 5), 100 + 5 * 10 - 1);
         assert_eq!(sent(rates(1, 0, 0, 0), 1, 60), 60);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_larger_than_what_is_left_goes_and_is_paid_for_later() {
+    fn a_message_larger_than_the_rest_is_accepted_and_delays_the_next() {
         let kib = rates(0, 0, 1000, 0);
         let mut budget = Budget::default();
         assert_eq!(budget.take(Time(0), kib, 5000), Ok(()));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rate_is_no_limit_and_no_number_overflows() {
+    fn a_rate_of_0_is_no_limit_and_no_number_overflows() {
         let (mut none, mut most) = (Budget::default(), Budget::default());
         for millis in [0, 1, u64::MAX / 4] {
             assert_eq!(none.take(Time(millis), rates(0, 9, 0, 9), usize::MAX), Ok(()));

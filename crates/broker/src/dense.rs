@@ -40,7 +40,7 @@ impl<T> Dense<T> {
     ///
     /// # Panics If there is no value at `index`.
     pub fn swap_remove(&mut self, index: u32) -> T {
-        self.len = self.len.checked_sub(1).expect("there is a value at the place");
+        self.len = self.len.checked_sub(1).expect("there is a value at the index");
         let last = self.chunks[self.len / CHUNK].pop().expect("all chunks are full but the last ones");
         if self.chunks.len() * CHUNK > self.len + 2 * CHUNK {
             self.chunks.pop();
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_one_takes_the_place_of_one_that_leaves() {
+    fn the_last_value_moves_to_the_index_of_a_removed_one() {
         let mut dense = Dense::default();
         for value in 0..2 * CHUNK + 1 {
             assert_eq!(dense.push(value), value as u32);
@@ -83,7 +83,7 @@ mod tests {
         while dense.len() > 0 {
             dense.swap_remove(0);
         }
-        assert_eq!(dense.chunks.len(), 2, "the memory of the others is given back");
+        assert_eq!(dense.chunks.len(), 2, "the memory of the others is freed");
         assert_eq!(dense.push(7), 0);
         assert_eq!(dense.chunks.len(), 2);
         assert_eq!(dense.iter().copied().collect::<Vec<_>>(), [7]);

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_matches_counts_and_then_the_listener() {
+    fn the_first_rule_that_matches_applies_and_then_the_listener() {
         let rule = |text, class| DurabilityRule { filter: filter(text).expect("a filter"), class };
         let durability = vec![rule("t/alarm", Durability::LocalDisk), rule("t/#", Durability::Memory)];
         let settings = Settings { durability, ..Settings::default() };
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_filter_is_refused() {
+    fn a_text_that_is_no_filter_is_refused() {
         for bad in ["", "a#", "a/#/b", "$share/g/a"] {
             assert!(filter(bad).is_err(), "{bad:?}");
         }

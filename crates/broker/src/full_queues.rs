@@ -215,13 +215,13 @@ mod tests {
         let queues = FullQueues::default();
         let source = Source::new(OwnerKey::NOBODY, IpAddr::from([192, 0, 2, 1]));
         let told = ["1", "2", "3", "4"].map(|client| queues.note(client, Some(source), Time(0), REMEMBER));
-        assert_eq!(told, [true, true, true, false], "the log is not filled all the same");
+        assert_eq!(told, [true, true, true, false], "the log is still not filled");
         assert!(!queues.is_known("9", Some(source), Time(0), REMEMBER));
         assert!(queues.is_known("4", Some(source), Time(0), REMEMBER));
     }
 
     #[test]
-    fn time_for_which_a_queue_is_full_adds_up_until_the_client_has_taken_it() {
+    fn time_for_which_a_queue_is_full_adds_up_until_the_client_has_received_it() {
         let max = Duration::from_millis(100);
         let mut full = FullTime::default();
         assert_eq!(full.due(max), Time::NEVER);
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(full.due(max), Time(1100));
         full.ends(Time(1060));
         full.ends(Time(1070));
-        assert_eq!(full.due(max), Time::NEVER, "nobody waits");
+        assert_eq!(full.due(max), Time::NEVER, "no publisher waits");
         full.begins(Time(5000));
         assert_eq!(full.due(max), Time(5040));
         full.restarts(Time(5030));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_hears_of_a_client_once_and_of_few_of_a_source() {
+    fn a_client_is_reported_once_and_few_of_a_source_are() {
         let queues = FullQueues::default();
         let told = ["1", "1", "2", "3", "4", "5"]
             .map(|client| queues.note(client, Some(source(1)), Time(0), REMEMBER));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn the_number_of_remembered_clients_is_bounded() {
         let queues = FullQueues::default();
         for client in 0..3 * REMEMBERED_MAX {
             queues.note(&client.to_string(), None, Time(0), REMEMBER);

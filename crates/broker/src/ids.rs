@@ -143,7 +143,7 @@ mod tests {
 
     /// Data on disk and messages of other nodes depend on these numbers.
     #[test]
-    fn a_client_identifier_stands_for_the_same_everywhere() {
+    fn a_client_identifier_has_the_same_hash_everywhere() {
         assert_eq!(client_key(""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(client_key("a"), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(client_key("foobar"), 0x8594_4171_f739_67e8);

@@ -259,7 +259,7 @@ mod tests {
 
     /// [MQTT-3.3.2-5] [MQTT-3.3.2-6]
     #[test]
-    fn the_expiry_passed_on_is_what_is_left_of_it() {
+    fn the_remaining_expiry_is_passed_on() {
         let at = |expires| MessageView { expires, ..view() };
         assert_eq!(at(Time::NEVER).remaining_expiry(Time(5)), Ok(None));
         assert_eq!(at(Time(10_000)).remaining_expiry(Time(0)), Ok(Some(10)));

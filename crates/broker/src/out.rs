@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_payloads_leave_in_their_place() {
+    fn shared_payloads_are_written_in_their_order() {
         let view = crate::message::MessageView {
             topic: "t",
             properties: &[],
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn written_bytes_leave_and_the_buffer_goes_back() {
+    fn written_bytes_are_removed_and_the_buffer_is_returned() {
         let mut pool = Pool::default();
         let mut out = Out::default();
         out.buffer(&mut pool).extend_from_slice(b"hello");

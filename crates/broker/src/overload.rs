@@ -132,7 +132,7 @@ mod tests {
         }
         let mut overload = Overload::default();
         let now = turns(&mut overload, 0, 100_000, ms(1));
-        assert_eq!(assess(&mut overload, now), Level::Calm, "busy all the time, and quick");
+        assert_eq!(assess(&mut overload, now), Level::Calm, "always busy with short turns");
     }
 
     #[test]
@@ -174,7 +174,7 @@ mod tests {
     proptest! {
         /// The level is never below the measured one, falls by at most one per `cooldown`, and returns to calm.
         #[test]
-        fn whatever_comes_the_level_follows(
+        fn the_level_follows_the_load(
             steps in prop::collection::vec((0..3_000_u64, 0..5_000_u64, 0..200_u64), 0..200),
         ) {
             let settings = Settings::default();

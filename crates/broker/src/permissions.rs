@@ -71,7 +71,7 @@ mod tests {
     const YES: Permission = Permission { allowed: true, lasting: true };
 
     #[test]
-    fn an_answer_holds_for_its_topic_its_action_and_its_rules() {
+    fn an_answer_is_valid_for_its_topic_its_action_and_its_rules() {
         let mut permissions = Permissions::default();
         permissions.remember(1, PUBLISH, "a", YES);
         assert_eq!(permissions.get(1, PUBLISH, "a"), Some(true));
@@ -79,14 +79,14 @@ mod tests {
         assert_eq!(permissions.get(1, PUBLISH, "a/b"), None);
         assert_eq!(permissions.get(2, PUBLISH, "a"), None);
         permissions.remember(2, PUBLISH, "b", Permission { allowed: false, lasting: true });
-        assert_eq!(permissions.get(2, PUBLISH, "a"), None, "the new rules have not been asked about it");
+        assert_eq!(permissions.get(2, PUBLISH, "a"), None, "the new rules were not evaluated for it");
         assert_eq!(permissions.get(2, PUBLISH, "b"), Some(false));
         permissions.forget();
         assert_eq!(permissions.get(2, PUBLISH, "b"), None);
     }
 
     #[test]
-    fn what_does_not_last_or_is_long_is_not_kept_and_the_oldest_goes() {
+    fn answers_that_do_not_last_or_are_long_are_not_kept_and_the_oldest_is_replaced() {
         let mut permissions = Permissions::default();
         permissions.remember(0, PUBLISH, "a", Permission { allowed: true, lasting: false });
         permissions.remember(0, PUBLISH, &"x".repeat(TOPIC_MAX + 1), YES);

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_never_nothing() {
+    fn a_share_is_never_0() {
         let quota = Quota { user_percent: 90, ..Quota::default() };
         assert_eq!([0, 1, 10, 1000, u64::MAX].map(|max| quota.share_of(max))[..4], [1, 1, 9, 900]);
     }

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_minute_has_its_warnings_and_says_how_many_refusals_had_none() {
+    fn each_minute_has_its_warnings_and_the_next_one_counts_unlogged_refusals() {
         let log = RefusalLog::default();
         let take = |seconds: u64| log.take(Time(seconds * 1000), 2);
         assert_eq!([take(60), take(61), take(62), take(119)], [Some(0), Some(0), None, None]);
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn no_warnings_are_left_when_none_are_wanted() {
+    fn no_warnings_are_logged_with_a_limit_of_0() {
         assert_eq!(RefusalLog::default().take(Time(0), 0), None);
     }
 }

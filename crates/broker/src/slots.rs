@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_of_an_earlier_occupant_finds_nobody() {
+    fn an_id_of_a_previous_occupant_finds_nothing() {
         let mut slots = Slots::default();
         let (slot, first) = slots.insert("a");
         assert_eq!(slots.remove(slot, first), Some("a"));

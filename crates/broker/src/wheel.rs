@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_pause_loses_none() {
+    fn a_long_pause_loses_no_timers() {
         let mut wheel = Wheel::default();
         for slot in 0..50 {
             wheel.arm(Time(u64::from(slot) * 7_919), slot, 0, TimerKind::Connect);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_already_due_fires_at_the_next_tick() {
+    fn a_timer_that_is_already_due_fires_at_the_next_tick() {
         let mut wheel = Wheel::default();
         fired(&mut wheel, 5_000);
         wheel.arm(Time(1_000), 9, 0, TimerKind::Linger);

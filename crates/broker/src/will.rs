@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_of_a_stored_will_is_known_again() {
+    fn the_owner_of_a_stored_will_is_decoded() {
         for properties in [&[][..], &[1, 1]] {
             for owner in [owner(), WillOwner::default()] {
                 let signed = owner.sign(&will(properties));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_that_is_cut_is_none() {
+    fn a_truncated_owner_is_not_decoded() {
         let signed = owner().sign(&will(&[1, 1]));
         let properties = signed.view().properties;
         for length in 1..properties.len() - 2 {
@@ -205,7 +205,7 @@ mod tests {
 
     /// Facts from a certificate or a token are not stored, so the rules cannot be evaluated again after a restart.
     #[test]
-    fn rules_are_not_asked_about_a_stored_owner_whose_rights_came_with_a_token() {
+    fn rules_are_not_evaluated_for_a_stored_owner_whose_rights_came_with_a_token() {
         let principal = Principal { superuser: true, ..Principal::default() };
         let with_rights = WillOwner { principal: Some(Arc::new(principal)), ..owner() };
         let stored = |owner: WillOwner| {

@@ -112,7 +112,7 @@ impl Pair {
                 let mut dirty = std::mem::take(&mut self.dirty);
                 self.workers[from].take_dirty(&mut dirty);
                 for slot in dirty.drain(..) {
-                    let out = self.workers[from].output(slot).expect("a dirty connection is there");
+                    let out = self.workers[from].output(slot).expect("a dirty connection exists");
                     if watched.is_some_and(|id| id.worker.index() == from && id.slot == slot) {
                         self.received.extend_from_slice(out.pending());
                     }
@@ -184,7 +184,7 @@ fn allocations(qos: QoS) -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed) - before
 }
 
-/// It is one test because the count is that of the process.
+/// All flows are in one test because the count is that of the process.
 #[test]
 fn a_steady_flow_allocates_nothing() {
     assert_eq!(allocations(QoS::AtMostOnce), 0, "QoS 0");

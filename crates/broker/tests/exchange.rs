@@ -112,7 +112,7 @@ impl Client {
 
     /// The one packet that the client was sent: its kind, Reason Code, method and data.
     fn received(&mut self) -> (String, ReasonCode, Option<String>, Option<Vec<u8>>) {
-        let out = self.worker.output(self.slot).expect("the connection is there");
+        let out = self.worker.output(self.slot).expect("the connection exists");
         let bytes = out.pending().to_vec();
         out.advance(bytes.len());
         let length = frame(&bytes, u32::MAX).expect("a packet").expect("a whole header");
@@ -175,7 +175,7 @@ fn an_unknown_method_and_a_wrong_answer_are_refused() {
 /// [MQTT-3.1.2-30]: only AUTH and DISCONNECT may arrive before the exchange has ended; the method stays
 /// [MQTT-4.12.0-5].
 #[test]
-fn nothing_else_is_taken_during_an_exchange() {
+fn no_other_packet_is_accepted_during_an_exchange() {
     let mut client = Client::connect("ECHO");
     client.received();
     client.send(&Packet::PingReq);
@@ -226,7 +226,7 @@ fn a_client_that_authenticates_again_in_time_stays() {
 
 /// State of the connection belongs to the user that created it.
 #[test]
-fn nobody_becomes_somebody_else_by_authenticating_again() {
+fn a_client_cannot_change_its_identity_by_authenticating_again() {
     for whom in ["as somebody else", "as a tenant"] {
         let mut client = Client::accepted();
         client.auth(ReasonCode::ReAuthenticate, "ECHO", Some(whom.as_bytes()));
@@ -247,7 +247,11 @@ fn a_failed_or_misplaced_re_authentication_ends_the_connection() {
     let mut client = Client::accepted();
     client.auth(ReasonCode::ContinueAuthentication, "ECHO", Some(b"challenge"));
     let (kind, reason, ..) = client.received();
-    assert_eq!((kind.as_str(), reason), ("Disconnect", ReasonCode::ProtocolError), "no run goes on");
+    assert_eq!(
+        (kind.as_str(), reason),
+        ("Disconnect", ReasonCode::ProtocolError),
+        "no exchange is in progress"
+    );
 
     let mut client = Client::accepted();
     let properties = Properties::default();

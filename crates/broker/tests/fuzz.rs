@@ -29,7 +29,7 @@ const ROUNDS_MIN: u64 = 200;
 const SECONDS: u64 = 2;
 
 #[test]
-fn whatever_clients_do_a_node_stays_in_order_and_ends_empty() {
+fn a_node_stays_consistent_and_ends_empty_whatever_clients_do() {
     let seed = variable("MERIDIAN_FUZZ_SEED").unwrap_or(0);
     let asked = variable("MERIDIAN_FUZZ_SECONDS");
     let rounds_max = if asked.is_some() { u64::MAX } else { ROUNDS_MAX };

@@ -28,7 +28,7 @@ fn kib(count: usize) -> String {
 
 /// Packets that waited after a PUBLISH have no effect once the connection is being closed.
 #[test]
-fn packets_behind_the_one_that_ends_a_connection_do_nothing() {
+fn packets_after_the_one_that_ends_a_connection_have_no_effect() {
     everywhere_with(
         |settings| settings.limits.messages_per_second = 1,
         |net| {
@@ -50,7 +50,7 @@ fn packets_behind_the_one_that_ends_a_connection_do_nothing() {
 /// [MQTT-3.14.4-3]: a client that is made to wait may send DISCONNECT and close. Its packets count, and its Will is not
 /// published.
 #[test]
-fn a_disconnect_behind_a_publish_that_waits_is_heard() {
+fn a_disconnect_after_a_publish_that_waits_is_handled() {
     everywhere_with(
         |settings| settings.limits.messages_per_second = 1,
         |net| {
@@ -58,7 +58,7 @@ fn a_disconnect_behind_a_publish_that_waits_is_heard() {
             net.subscribe(subscriber, "#", AtMostOnce);
             let client = net.connect(0, v5("c").will(message("will", "")));
             net.send_all(client, [message("a", 1).into(), message("a", 2).into(), goodbye()]);
-            assert!(net.client(client).held, "the end of the stream is not looked for before DISCONNECT is");
+            assert!(net.client(client).held, "the end of the stream is handled after DISCONNECT");
             net.pass(3000);
             assert_eq!(net.payloads(subscriber), ["1", "2"]);
             assert_eq!(net.received(client), [Sent::Closed]);
@@ -68,7 +68,7 @@ fn a_disconnect_behind_a_publish_that_waits_is_heard() {
 
 /// A client that sends packets while it waits does not cause more and more timers: that would continue for ever.
 #[test]
-fn a_publisher_that_waits_is_tried_again_once_a_time() {
+fn a_publisher_that_waits_has_one_retry_timer() {
     everywhere_with(
         |settings| settings.limits.messages_per_second = 1,
         |net| {
@@ -132,7 +132,7 @@ fn an_early_pubrel_does_not_lift_the_receive_maximum() {
 /// [MQTT-3.3.4-7] counts messages that were sent on this connection (4.9): identifiers of a previous one are not among
 /// them.
 #[test]
-fn unreleased_messages_of_an_earlier_connection_leave_the_whole_receive_maximum() {
+fn unreleased_messages_of_a_previous_connection_do_not_reduce_receive_maximum() {
     everywhere_with(
         |settings| settings.mqtt.receive_max = 2,
         |net| {
@@ -217,7 +217,7 @@ fn a_message_too_large_for_its_client_introduces_no_alias() {
 
 /// The number of waiting bytes is reduced for messages of a shared subscription that are too large for the member.
 #[test]
-fn a_group_message_too_large_for_its_member_leaves_no_trace() {
+fn a_group_message_too_large_for_its_member_is_not_counted_any_more() {
     everywhere(|net| {
         let subscriber = net.connect(1, v5("s").packet_size_max(40));
         net.subscribe(subscriber, "$share/g/#", ExactlyOnce);
@@ -246,7 +246,7 @@ fn a_group_message_in_flight_at_qos_2_is_not_counted_for_ever() {
 
 /// A reader that frees a slot now and then is slow, not stuck: it stays, and gets everything.
 #[test]
-fn a_reader_that_keeps_reading_is_neither_closed_nor_robbed() {
+fn a_reader_that_continues_to_read_is_not_closed_and_loses_nothing() {
     for subscriber in [v5("s"), durable(V5, "s")] {
         everywhere_with(
             |settings| settings.queue.messages_max = 2,
@@ -294,7 +294,7 @@ fn a_reader_that_stops_is_closed_after_the_wait() {
 
 /// A client that acknowledges messages that it was not sent yet makes no room for more of them.
 #[test]
-fn what_is_acknowledged_before_it_was_sent_is_not_sent() {
+fn a_message_that_is_acknowledged_before_it_was_sent_is_not_sent() {
     everywhere_with(
         |settings| settings.mqtt.inflight_max = 10,
         |net| {
@@ -319,7 +319,7 @@ fn what_is_acknowledged_before_it_was_sent_is_not_sent() {
 }
 
 #[test]
-fn a_client_that_acknowledges_what_was_never_sent_is_closed() {
+fn a_client_that_acknowledges_an_unsent_message_is_closed() {
     everywhere_with(
         |settings| settings.mqtt.inflight_max = 10,
         |net| {
@@ -339,7 +339,7 @@ fn a_client_that_acknowledges_what_was_never_sent_is_closed() {
 
 /// Filters of one SUBSCRIBE are distinguished beyond the 65,536th.
 #[test]
-fn a_subscribe_with_many_filters_gets_as_many_reasons() {
+fn a_subscribe_with_many_filters_gets_as_many_reason_codes() {
     const COUNT: usize = 70_000;
     for subscriber in [v5("s"), durable(V5, "s")] {
         everywhere_with(
@@ -380,7 +380,7 @@ fn a_packet_identifier_in_use_ends_the_connection() {
     );
 }
 
-/// While the store is late, a client cannot accumulate SUBSCRIBEs.
+/// A client cannot accumulate SUBSCRIBEs while the store is late.
 #[test]
 fn a_flood_of_subscribes_waits_for_the_store() {
     everywhere(|net| {
@@ -410,7 +410,7 @@ fn a_will_may_not_be_published_where_its_client_may_not() {
 
 /// The limit is for the bytes that are stored, however they came to be.
 #[test]
-fn replacing_retained_messages_keeps_their_limit() {
+fn retained_messages_stay_within_their_limit_when_they_are_replaced() {
     everywhere_with(
         |settings| settings.retained.bytes_max = ByteSize::kib(64),
         |net| {
@@ -442,7 +442,7 @@ fn replacing_retained_messages_keeps_their_limit() {
 
 /// [MQTT-3.1.2-24]: an answer that does not fit into a packet that the client accepts ends the connection.
 #[test]
-fn no_packet_is_larger_than_its_client_takes() {
+fn no_packet_is_larger_than_its_client_accepts() {
     everywhere(|net| {
         let client = net.connecting(0, v5("c").packet_size_max(8));
         assert_eq!(net.closed(client), Some(None));
@@ -575,7 +575,7 @@ fn a_packet_that_is_never_finished_ends_its_connection_and_a_slow_one_arrives() 
     });
 }
 
-/// While the node reads nothing from a client, that client is not late.
+/// A client is not late while the node reads nothing from it.
 #[test]
 fn a_packet_that_waits_for_the_node_is_not_late() {
     everywhere_with(
@@ -597,7 +597,7 @@ fn a_packet_that_waits_for_the_node_is_not_late() {
 /// `mqtt.packet_size_before_login_max`: a CONNECT that is too large is refused before its body arrives, and a client
 /// that has logged in may send more.
 #[test]
-fn before_login_a_packet_that_is_too_large_is_refused_at_its_fixed_header() {
+fn a_packet_that_is_too_large_before_login_is_refused_at_its_fixed_header() {
     everywhere(|net| {
         // 64 KiB and one byte; the packet itself is never sent.
         let stranger = net.open(0, V5);
@@ -608,7 +608,7 @@ fn before_login_a_packet_that_is_too_large_is_refused_at_its_fixed_header() {
         assert_eq!(net.received(named), [refused(ReasonCode::PacketTooLarge), Sent::Closed]);
         let stranger = net.open(1, V5);
         net.send_bytes(stranger, b"\x10\xFC\xFF\x03\0\x04MQTT\x05");
-        assert_eq!(net.received(stranger), [], "64 KiB may come");
+        assert_eq!(net.received(stranger), [], "64 KiB may arrive");
         let client = net.connect(2, v5("c"));
         net.subscribe(client, "a", AtMostOnce);
         net.publish(client, "a", kib(100));
@@ -619,7 +619,7 @@ fn before_login_a_packet_that_is_too_large_is_refused_at_its_fixed_header() {
 /// The effects of one segment of small packets are bounded: a publisher whose messages go to very many receivers has
 /// its turn, and other clients have theirs.
 #[test]
-fn a_publisher_with_very_many_receivers_is_not_read_to_the_end_at_once() {
+fn a_publisher_with_very_many_receivers_is_read_in_parts() {
     everywhere(|net| {
         let readers: Vec<_> = (0..50).map(|number| net.connect(number, v5(&format!("r{number}")))).collect();
         for reader in &readers {
@@ -647,7 +647,7 @@ fn a_publisher_with_very_many_receivers_is_not_read_to_the_end_at_once() {
 /// The bound also applies to shared groups, which cost more, and to packets that were kept after a PUBLISH that had to
 /// wait.
 #[test]
-fn a_publisher_to_very_many_shared_groups_is_not_read_to_the_end_at_once() {
+fn a_publisher_to_very_many_shared_groups_is_read_in_parts() {
     everywhere_with(
         |settings| settings.mqtt.receive_max = 1,
         |net| {
@@ -691,7 +691,7 @@ fn a_publisher_to_very_many_shared_groups_is_not_read_to_the_end_at_once() {
 
 /// `session.shared_subscriptions_max`, also for subscriptions on their way to the store.
 #[test]
-fn a_client_has_so_many_shared_subscriptions_and_no_more() {
+fn the_number_of_shared_subscriptions_of_a_client_is_bounded() {
     everywhere_with(
         |settings| settings.session.shared_subscriptions_max = 20,
         |net| {

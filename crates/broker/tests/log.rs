@@ -109,7 +109,7 @@ impl Broker {
                 return;
             }
         }
-        panic!("it does not come to rest");
+        panic!("it does not stop");
     }
 
     fn send(&mut self, slot: u32, packet: impl Into<Sent>) {
@@ -167,11 +167,11 @@ fn one_delivered(receive_max: u16) -> (Broker, u32, u32) {
 }
 
 #[test]
-fn an_acknowledgement_goes_with_the_next_message() {
+fn an_acknowledgement_is_written_with_the_next_message() {
     let (mut broker, subscriber, publisher) = one_delivered(10);
     broker.send(subscriber, puback(1));
     broker.turn();
-    assert_eq!(broker.sync(), Vec::<Vec<String>>::new(), "nobody waits for it");
+    assert_eq!(broker.sync(), Vec::<Vec<String>>::new(), "no request waits for it");
     broker.send(publisher, message("t", 2).qos1(2));
     broker.turn();
     assert_eq!(broker.sync(), [["Acknowledge", "Publish"]]);
@@ -180,7 +180,7 @@ fn an_acknowledgement_goes_with_the_next_message() {
 }
 
 #[test]
-fn an_acknowledgement_goes_by_itself_after_a_while() {
+fn an_acknowledgement_is_written_by_itself_after_a_while() {
     let (mut broker, subscriber, _) = one_delivered(10);
     broker.send(subscriber, puback(1));
     broker.turn();
@@ -194,7 +194,7 @@ fn an_acknowledgement_goes_by_itself_after_a_while() {
 }
 
 #[test]
-fn an_acknowledgement_that_a_message_waits_for_goes_at_once() {
+fn an_acknowledgement_that_a_message_waits_for_is_written_at_once() {
     let (mut broker, subscriber, publisher) = one_delivered(1);
     broker.send(publisher, message("t", 2).qos1(2));
     broker.settle();
@@ -208,7 +208,7 @@ fn an_acknowledgement_that_a_message_waits_for_goes_at_once() {
 
 /// The message is on its way to the log when the acknowledgement arrives.
 #[test]
-fn an_acknowledgement_goes_when_a_message_begins_to_wait_for_it() {
+fn an_acknowledgement_is_written_when_a_message_begins_to_wait_for_it() {
     let (mut broker, subscriber, publisher) = one_delivered(1);
     broker.send(publisher, message("t", 2).qos1(2));
     broker.turn();
@@ -222,7 +222,7 @@ fn an_acknowledgement_goes_when_a_message_begins_to_wait_for_it() {
 }
 
 #[test]
-fn what_could_wait_goes_when_the_node_stops() {
+fn a_waiting_acknowledgement_is_written_when_the_node_stops() {
     let (mut broker, subscriber, _) = one_delivered(10);
     broker.send(subscriber, puback(1));
     broker.turn();
@@ -249,7 +249,7 @@ fn absent(broker: &mut Broker, count: usize, in_one_shard: bool) {
 
 /// A message for very many sessions does not keep a turn busy for as long as that takes.
 #[test]
-fn what_a_turn_hears_of_the_log_is_bounded() {
+fn the_effects_of_the_log_in_one_turn_are_bounded() {
     for in_one_shard in [false, true] {
         let mut broker = Broker::new();
         absent(&mut broker, 10_000, in_one_shard);
@@ -260,7 +260,7 @@ fn what_a_turn_hears_of_the_log_is_bounded() {
         assert!(!broker.sync().is_empty());
         assert!(broker.worker.is_behind());
         broker.worker.settle(broker.now);
-        assert_eq!(broker.received(publisher), [], "some have not their places yet");
+        assert_eq!(broker.received(publisher), [], "some are not queued yet");
         assert!(broker.worker.next_timeout() <= broker.now);
         broker.turn();
         assert!(!broker.worker.is_behind());
@@ -268,9 +268,9 @@ fn what_a_turn_hears_of_the_log_is_bounded() {
     }
 }
 
-/// Without a log the work is bounded too, and commands that arrive meanwhile wait for it.
+/// The work is bounded without a log too, and commands that arrive meanwhile wait for it.
 #[test]
-fn what_a_turn_does_without_a_log_is_bounded() {
+fn the_effects_of_one_turn_without_a_log_are_bounded() {
     let mut broker = Broker::in_memory();
     absent(&mut broker, 1_500, true);
     let publisher = broker.connect(v5("p"));
@@ -279,7 +279,7 @@ fn what_a_turn_does_without_a_log_is_bounded() {
     broker.worker.settle(broker.now);
     broker.send(publisher, message("t", 2).qos1(2));
     broker.worker.settle(broker.now);
-    assert_eq!(broker.received(publisher), [], "some have not their places yet");
+    assert_eq!(broker.received(publisher), [], "some are not queued yet");
     for _ in 0..10 {
         assert!(broker.worker.next_timeout() <= broker.now || broker.worker.next_timeout() > Time(2));
         broker.turn();

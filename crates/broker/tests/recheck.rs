@@ -154,7 +154,7 @@ fn a_subscription_is_checked_again_when_the_rules_change_before_the_store_has_it
 }
 
 #[test]
-fn a_session_that_was_away_when_the_rules_changed_comes_back_without_what_it_may_not_read() {
+fn a_session_that_was_absent_when_the_rules_changed_loses_forbidden_subscriptions() {
     let (door, node, mut worker) = door();
     let slot = client(&mut worker, "durable", false, &["c/+", "$share/group/d", "free"]);
     worker.lost(Time(0), slot);
@@ -189,7 +189,7 @@ fn subscriptions_that_are_no_longer_allowed_end() {
 
 /// Clients that were checked under the rules in between are checked again, and so are those that were not.
 #[test]
-fn all_connections_are_looked_at_under_the_last_rules_although_they_change_meanwhile() {
+fn all_connections_are_checked_under_the_last_rules_although_they_change_meanwhile() {
     let (door, node, mut worker) = door();
     for number in 0..2_500 {
         client(&mut worker, &format!("c{number}"), true, &["free", "until 1", "until 2"]);
@@ -200,7 +200,7 @@ fn all_connections_are_looked_at_under_the_last_rules_although_they_change_meanw
         worker.settle(Time(milliseconds));
         (worker.counters().subscribe_denied, worker.next_timeout() <= Time(milliseconds + 10))
     };
-    assert_eq!(tick(1_000, 0), (0, false), "nobody is looked at while the rules stay");
+    assert_eq!(tick(1_000, 0), (0, false), "no client is checked while the rules stay");
     assert_eq!(tick(2_000, 1), (1_000, true));
     // The second change: the first thousand lose another, the others both.
     assert_eq!(tick(2_010, 1), (2_000, true));
@@ -213,7 +213,7 @@ fn all_connections_are_looked_at_under_the_last_rules_although_they_change_meanw
 
 /// Ten thousand bans that arrive at once cause one check of each client, in steps.
 #[test]
-fn a_look_at_all_clients_goes_on_to_its_end_whatever_changes_meanwhile() {
+fn a_check_of_all_clients_is_completed_whatever_changes_meanwhile() {
     let (door, _, mut worker) = door();
     for number in 0..2_500 {
         client(&mut worker, &format!("c{number}"), true, &["t"]);
@@ -224,7 +224,7 @@ fn a_look_at_all_clients_goes_on_to_its_end_whatever_changes_meanwhile() {
         worker.settle(Time(milliseconds));
         (door.asked.load(Ordering::Relaxed), worker.counters().kicked)
     };
-    assert_eq!(tick(1_000, 0), (0, 0), "nobody is asked while nothing changes");
+    assert_eq!(tick(1_000, 0), (0, 0), "no client is checked while nothing changes");
     door.is_shut.store(true, Ordering::Relaxed);
     assert_eq!(tick(2_000, 10_000), (1_000, 100));
     assert_eq!(tick(2_010, 1), (2_000, 200));

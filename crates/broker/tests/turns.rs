@@ -142,6 +142,6 @@ fn a_new_subscriber_ends_with_the_newest_retained_message() {
         }
         assert_eq!(last.len(), topics.len(), "seed {seed}");
         assert!(last.values().all(|payload| payload == "new"), "seed {seed}: {last:?}");
-        assert_eq!(news, topics.len(), "seed {seed}: something came live and as a retained message");
+        assert_eq!(news, topics.len(), "seed {seed}: a message arrived both live and as a retained one");
     }
 }

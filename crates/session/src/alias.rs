@@ -112,12 +112,12 @@ mod tests {
     }
 
     #[test]
-    fn the_topics_of_all_inbound_aliases_have_a_maximum_of_bytes() {
+    fn the_bytes_of_all_inbound_alias_topics_are_bounded() {
         let mut aliases = InboundAliases::default();
         aliases.set(1, "four", 3, 9).expect("room");
         aliases.set(2, "fives", 3, 9).expect("room");
         assert_eq!(aliases.set(3, "x", 3, 9), Err(ReasonCode::QuotaExceeded));
-        aliases.set(2, "x", 3, 9).expect("one that is replaced leaves its room");
+        aliases.set(2, "x", 3, 9).expect("a replaced one frees its bytes");
         aliases.set(3, "four", 3, 9).expect("room");
         assert_eq!(aliases.bytes(), 9);
     }

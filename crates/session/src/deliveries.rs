@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn identifiers_are_given_in_order_and_not_twice() {
+    fn identifiers_are_assigned_in_order_and_not_twice() {
         let mut deliveries = Deliveries::<u32>::default();
         assert_eq!(deliveries.open(QoS::AtLeastOnce, None), id(1));
         assert_eq!(deliveries.open(QoS::AtLeastOnce, None), id(2));
@@ -314,7 +314,7 @@ mod tests {
 
     /// [MQTT-2.2.1-3]: identifiers are not assigned beyond one that is still in use.
     #[test]
-    fn an_identifier_in_use_stops_the_circle() {
+    fn no_identifier_is_assigned_beyond_one_in_use() {
         let mut deliveries = Deliveries::<u32>::default();
         deliveries.open(QoS::AtLeastOnce, None);
         for _ in 1..PACKET_IDS {
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_of_another_kind_is_told_from_an_unknown_one() {
+    fn an_acknowledgement_of_another_kind_is_distinguished_from_an_unknown_one() {
         let mut deliveries = Deliveries::<u32>::default();
         let one = deliveries.open(QoS::AtLeastOnce, Some(1));
         let two = deliveries.open(QoS::ExactlyOnce, Some(2));
@@ -349,14 +349,14 @@ mod tests {
 
     /// [MQTT-4.4.0-1]: PUBLISH with DUP and its identifier, PUBREL where PUBREC had arrived.
     #[test]
-    fn a_resumed_session_sends_again_what_is_unfinished_in_order() {
+    fn a_resumed_session_sends_unfinished_deliveries_again_in_order() {
         let mut deliveries = Deliveries::default();
         deliveries.open(QoS::AtLeastOnce, Some("a"));
         deliveries.open(QoS::ExactlyOnce, Some("b"));
         deliveries.open(QoS::ExactlyOnce, Some("c"));
         deliveries.pub_rec(id(2), false);
         deliveries.reconnect();
-        assert!(!deliveries.window_open(9), "new messages wait behind the old ones");
+        assert!(!deliveries.window_open(9), "new messages wait for the old ones");
         let first = Resend::Publish { packet_id: id(1), qos: QoS::AtLeastOnce, payload: &"a" };
         assert_eq!(deliveries.resend_next(1), Some(first));
         assert_eq!(deliveries.resend_next(1), Some(Resend::PubRel { packet_id: id(2) }));
@@ -370,7 +370,7 @@ mod tests {
 
     /// [MQTT-4.8.2-5]: a QoS 2 message that was sent goes to no other client.
     #[test]
-    fn the_unfinished_rest_leaves_out_qos_2_in_flight() {
+    fn unfinished_deliveries_do_not_include_qos_2_in_flight() {
         let mut deliveries = Deliveries::default();
         deliveries.open(QoS::AtLeastOnce, Some("a"));
         deliveries.open(QoS::ExactlyOnce, Some("b"));

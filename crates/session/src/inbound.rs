@@ -56,12 +56,12 @@ impl Waiting {
 /// Time at which the identifier of a QoS 2 message is remembered beyond the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// It is not remembered.
+    /// The identifier is not remembered.
     Never,
-    /// It is remembered when everything else that the message waits for is done: [`Inbound::complete`] says so.
-    /// `unsynced`: its acknowledgement does not wait for the disk.
+    /// The identifier is remembered when everything else that the message waits for is done: [`Inbound::complete`] says
+    /// so. `unsynced`: its acknowledgement does not wait for the disk.
     Last { unsynced: bool },
-    /// It is being remembered, which is one of the outstanding completions.
+    /// The identifier is being remembered, which is one of the outstanding completions.
     Requested,
 }
 
@@ -99,7 +99,7 @@ pub enum Received {
 pub enum Released {
     Released,
     Unknown,
-    /// Its PUBREC has not been sent yet. The message is released when [`Completion::is_released`] says so.
+    /// PUBREC was not sent yet. The message is released when [`Completion::is_released`] says so.
     Early,
 }
 
@@ -183,7 +183,7 @@ impl Inbound {
 
     /// Restores the identifiers that a resumed session has received and not released.
     pub fn restore(&mut self, received: impl IntoIterator<Item = u16>) {
-        debug_assert!(self.is_empty(), "a connection begins with it");
+        debug_assert!(self.is_empty(), "it is called before anything is received");
         self.received.extend(received);
         self.restored = self.received.len();
     }
@@ -235,7 +235,7 @@ impl Inbound {
         reason: ReasonCode,
         keep: Keep,
     ) {
-        debug_assert!(outstanding > 0, "at least its identifier has to be remembered");
+        debug_assert!(outstanding > 0, "remembering its identifier is one completion");
         self.push_waiting(dispatched, QoS::ExactlyOnce, outstanding, reason, keep);
     }
 
@@ -346,7 +346,7 @@ mod tests {
 
     /// [MQTT-4.6.0-2] [MQTT-4.6.0-3]
     #[test]
-    fn acknowledgements_leave_in_the_order_of_the_publishes() {
+    fn acknowledgements_are_sent_in_the_order_of_the_publishes() {
         let mut inbound = Inbound::default();
         let first = inbound.next_sequence();
         inbound.wait(id(7), QoS::AtLeastOnce, 1, ReasonCode::Success);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_connection_received_counts_when_it_is_sent_again() {
+    fn a_message_of_a_previous_connection_counts_when_it_is_sent_again() {
         let mut inbound = Inbound::default();
         inbound.restore([7, 8, 9]);
         assert_eq!(inbound.inflight(), 0);
@@ -425,20 +425,20 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_is_not_remembered() {
+    fn a_refused_message_is_not_remembered() {
         let mut inbound = Inbound::default();
         inbound.receive(id(5));
         let five = Dispatched { packet_id: id(5), shards: 1, losses: 0 };
         inbound.wait_and_keep(five, 2, ReasonCode::Success, Keep::Last { unsynced: false });
         assert_eq!(inbound.complete(0, ReasonCode::QuotaExceeded), None);
         assert_eq!(inbound.complete(0, ReasonCode::Success), None);
-        let done = inbound.poll().expect("everything has come");
+        let done = inbound.poll().expect("all completions have arrived");
         assert_eq!((done.reason, done.keep), (ReasonCode::QuotaExceeded, Keep::Last { unsynced: false }));
         assert_eq!(inbound.receive(id(5)), Received::New);
     }
 
     #[test]
-    fn what_an_earlier_connection_dispatched_is_known_once() {
+    fn a_message_that_a_previous_connection_dispatched_is_known_once() {
         let mut inbound = Inbound::default();
         let (five, six) = (
             Dispatched { packet_id: id(5), shards: 3, losses: 4 },
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_completion_of_something_gone_changes_nothing() {
+    fn a_late_completion_of_a_finished_publish_changes_nothing() {
         let mut inbound = Inbound::default();
         inbound.wait(id(5), QoS::AtLeastOnce, 0, ReasonCode::Success);
         inbound.poll();

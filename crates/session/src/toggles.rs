@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bit_is_what_the_last_flip_made_it() {
+    fn a_bit_has_the_value_of_its_last_flip() {
         let mut toggles = Toggles::default();
         let mut expected = std::collections::BTreeSet::new();
         let mut number = 1_u32;
@@ -80,6 +80,6 @@ mod tests {
         for id in expected {
             toggles.flip(PacketId::new(id).expect("not 0"));
         }
-        assert!(toggles.is_empty(), "a page without a bit is none");
+        assert!(toggles.is_empty(), "a page without a bit does not exist");
     }
 }

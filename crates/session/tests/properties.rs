@@ -225,7 +225,7 @@ fn deliver(steps: &[Delivering]) {
     let unsettled = |(sent, payload): (&Sent, &u64)| (sent.awaits == Await::Ack).then_some(*payload);
     let unfinished = client.sent.iter().zip(&client.payloads).filter_map(unsettled);
     let unfinished = unfinished.chain(client.waiting.iter().map(|(_, payload)| *payload));
-    assert!(deliveries.into_unfinished().eq(unfinished), "QoS 2 in flight goes to nobody else");
+    assert!(deliveries.into_unfinished().eq(unfinished), "QoS 2 in flight goes to no other client");
 }
 
 /// A step of a client with its publishes, or of the broker with their completions.
@@ -383,13 +383,13 @@ proptest! {
 
     /// [MQTT-2.2.1-3] [MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT-4.9.0-2]
     #[test]
-    fn deliveries_are_what_a_list_of_them_says(steps in prop::collection::vec(delivering(), 1..120)) {
+    fn deliveries_match_a_model_with_lists(steps in prop::collection::vec(delivering(), 1..120)) {
         deliver(&steps);
     }
 
     /// [MQTT-4.3.3-10] [MQTT-4.6.0-2] [MQTT-4.6.0-3]
     #[test]
-    fn publishes_are_acknowledged_as_a_list_of_them_says(steps in prop::collection::vec(publishing(), 1..120)) {
+    fn publishes_are_acknowledged_as_in_a_model_with_lists(steps in prop::collection::vec(publishing(), 1..120)) {
         publish(&steps);
     }
 }

@@ -54,7 +54,7 @@ pub struct FrameError;
 
 impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("bytes that are no message of another node")
+        f.write_str("invalid message from another node")
     }
 }
 
@@ -211,7 +211,7 @@ mod tests {
 
     /// Two nodes whose clocks are far apart agree on the age of a message and on its expiry.
     #[test]
-    fn times_are_told_as_differences() {
+    fn times_are_sent_as_differences() {
         let bytes = encoded();
         let Framed { name, view: found, group, stamp, is_copy } =
             decode(&bytes, Time(500_000)).expect("a frame");
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_may_be_for_a_group_or_for_keeping() {
+    fn a_message_may_be_for_a_group_or_a_copy_to_retain() {
         let mut bytes = Vec::new();
         let extras = FrameExtras { group: Some("$share/g/a/+"), stamp: 77, is_copy: true };
         encode(&view(), extras, Time(1000), &mut bytes);

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_members_are_chosen_only_when_nobody_is_there() {
+    fn absent_members_are_chosen_only_when_no_member_is_connected() {
         let mut group = group(&[false, false]);
         assert!(chosen(&mut group, SharedStrategy::RoundRobin, "t", 0, 0).is_some());
         group.join(member(1, true));

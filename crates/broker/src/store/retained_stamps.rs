@@ -55,11 +55,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_change_counts_in_whatever_order_they_come() {
+    fn the_last_change_counts_in_whatever_order_they_arrive() {
         let mut stamps = Stamps::default();
         let stamp = |at| Stamp { at, deletes: false };
         assert_eq!(stamps.note("a", stamp(5), None), Ok(()));
-        assert_eq!(stamps.note("a", stamp(4), None), Err(stamp(5)), "it is not applied yet, and yet known");
+        assert_eq!(
+            stamps.note("a", stamp(4), None),
+            Err(stamp(5)),
+            "it is known although it is not applied yet"
+        );
         assert_eq!(stamps.note("a", stamp(5), None), Err(stamp(5)), "the same again");
         assert_eq!(stamps.note("a", stamp(6), Some(5)), Ok(()));
         let deletion = Stamp { at: 7, deletes: true };

@@ -24,7 +24,7 @@ fn found(net: &mut Net) -> Vec<String> {
 
 /// [MQTT-3.2.0-1]: the store decides whether there is a session before CONNACK says so.
 #[test]
-fn connack_leaves_when_the_claim_is_granted() {
+fn connack_is_sent_when_the_claim_is_granted() {
     for held in [Kind::Claim, Kind::Claimed] {
         for connecting in [v3("c"), v5("c"), durable(V3_1_1, "c"), durable(V5, "c")] {
             everywhere(|net| {
@@ -57,7 +57,7 @@ fn a_refused_claim_is_a_connack_with_its_reason_and_a_closed_connection() {
 
 /// [MQTT-3.8.4-1], for a durable session.
 #[test]
-fn suback_leaves_when_the_store_has_the_subscriptions() {
+fn suback_is_sent_when_the_store_has_the_subscriptions() {
     for held in [Kind::Subscribe, Kind::Subscribed] {
         for version in [V3_1_1, V5] {
             everywhere(|net| {
@@ -78,7 +78,7 @@ fn suback_leaves_when_the_store_has_the_subscriptions() {
 
 /// A shared group belongs to the shard that its name hashes to, for sessions of either kind.
 #[test]
-fn suback_leaves_when_the_group_has_its_member() {
+fn suback_is_sent_when_the_group_has_its_member() {
     for held in [Kind::Join, Kind::Joined] {
         for connecting in [v5("c"), durable(V5, "c"), v3("c")] {
             everywhere(|net| {
@@ -94,7 +94,7 @@ fn suback_leaves_when_the_group_has_its_member() {
 }
 
 #[test]
-fn unsuback_leaves_when_the_store_has_forgotten() {
+fn unsuback_is_sent_when_the_store_has_removed_the_subscription() {
     for held in [Kind::Unsubscribe, Kind::Unsubscribed, Kind::Leave, Kind::Left] {
         for version in [V3_1_1, V5] {
             everywhere(|net| {
@@ -107,7 +107,7 @@ fn unsuback_leaves_when_the_store_has_forgotten() {
                 net.release_held();
                 let reasons = [ReasonCode::Success, ReasonCode::Success, ReasonCode::NoSubscriptionExisted];
                 assert_eq!(net.received(client), [unsuback(version, 8, &reasons)]);
-                net.publish(client, "a", "for nobody");
+                net.publish(client, "a", "without a receiver");
                 assert_eq!(net.received(client), []);
             });
         }
@@ -135,7 +135,7 @@ fn a_subscription_that_the_store_does_not_keep_is_refused_and_delivers_nothing()
 }
 
 #[test]
-fn an_unsubscribe_that_the_store_does_not_keep_says_so_and_changes_nothing() {
+fn an_unsubscribe_that_the_store_refuses_is_answered_with_an_error_and_changes_nothing() {
     everywhere(|net| {
         let client = net.connect(0, durable(V5, "c"));
         net.subscribe(client, "a", AtMostOnce);
@@ -160,7 +160,7 @@ fn publishes_wait_for(net: &mut Net, publisher: Peer, held: Kind) -> (Vec<Sent>,
 }
 
 #[test]
-fn puback_leaves_when_the_store_has_the_message() {
+fn puback_is_sent_when_the_store_has_the_message() {
     for held in [Kind::Append, Kind::Acknowledged] {
         for version in [V3_1_1, V5] {
             everywhere(|net| {
@@ -177,7 +177,7 @@ fn puback_leaves_when_the_store_has_the_message() {
 
 /// [MQTT-4.6.0-2]
 #[test]
-fn pubacks_leave_in_the_order_of_the_publishes_whatever_completes_first() {
+fn pubacks_are_sent_in_the_order_of_the_publishes_whatever_completes_first() {
     everywhere(|net| {
         absent_subscriber(net, AtLeastOnce);
         let publisher = net.connect(0, v5("p"));
@@ -192,7 +192,7 @@ fn pubacks_leave_in_the_order_of_the_publishes_whatever_completes_first() {
 
 /// [MQTT-4.3.3-8] [MQTT-4.3.3-11]: the identifier is remembered before PUBREC and forgotten before PUBCOMP.
 #[test]
-fn pubrec_and_pubcomp_leave_when_the_store_remembers_and_forgets_the_identifier() {
+fn pubrec_and_pubcomp_are_sent_when_the_store_remembers_and_forgets_the_identifier() {
     for version in [V3_1_1, V5] {
         everywhere(|net| {
             let publisher = net.connect(0, durable(version, "p"));
@@ -214,7 +214,7 @@ fn pubrec_and_pubcomp_leave_when_the_store_remembers_and_forgets_the_identifier(
 
 /// [MQTT-4.3.3-4]: a durable session must remember that it may not send the message again.
 #[test]
-fn pubrel_leaves_when_the_store_remembers_the_pubrec() {
+fn pubrel_is_sent_when_the_store_remembers_the_pubrec() {
     for held in [Kind::Acknowledge, Kind::PubRel] {
         everywhere(|net| {
             let client = net.connect(0, durable(V5, "c"));
@@ -233,7 +233,7 @@ fn pubrel_leaves_when_the_store_remembers_the_pubrec() {
 }
 
 #[test]
-fn what_the_store_cannot_keep_is_refused_in_5_and_closes_the_connection_in_3_1_1() {
+fn a_message_that_the_store_cannot_keep_is_refused_in_5_and_closes_the_connection_in_3_1_1() {
     for kind in [Kind::Append, Kind::Receive] {
         for qos in [AtLeastOnce, ExactlyOnce] {
             if kind == Kind::Receive && qos == AtLeastOnce {
@@ -266,7 +266,7 @@ fn what_the_store_cannot_keep_is_refused_in_5_and_closes_the_connection_in_3_1_1
 
 /// [MQTT3-3.3.5-2]: a message after a failure is not acknowledged either; the client sends it again.
 #[test]
-fn nothing_behind_a_failure_is_acknowledged_in_3_1_1() {
+fn no_message_after_a_failure_is_acknowledged_in_3_1_1() {
     everywhere(|net| {
         absent_subscriber(net, AtLeastOnce);
         let publisher = net.connect(0, v3("p"));
@@ -280,7 +280,7 @@ fn nothing_behind_a_failure_is_acknowledged_in_3_1_1() {
 
 /// Requests of two clients are answered in the opposite order.
 #[test]
-fn completions_of_different_sessions_come_in_any_order() {
+fn completions_of_different_sessions_arrive_in_any_order() {
     everywhere(|net| {
         net.store.hold(&[Kind::Claimed, Kind::Subscribed]);
         let names: Vec<String> = (0..8).map(|n| format!("client {n}")).collect();
@@ -307,7 +307,7 @@ fn completions_of_different_sessions_come_in_any_order() {
 
 /// Packets are handled in the order of their arrival, however long the store takes.
 #[test]
-fn an_unsubscribe_right_behind_its_subscribe_has_the_last_word() {
+fn an_unsubscribe_right_after_its_subscribe_ends_the_subscription() {
     for filter in ["a", "$share/g/a"] {
         everywhere(|net| {
             let client = net.connect(0, durable(V5, "c"));

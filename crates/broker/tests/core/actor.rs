@@ -29,7 +29,7 @@ pub struct Actor {
     steady: bool,
     link: Option<Link>,
     session: Option<Session>,
-    /// Its last CONNECT with Clean Start was not answered: the state of the previous session is unknown.
+    /// True while a CONNECT with Clean Start is not answered: the state of the previous session is unknown.
     must_clean: bool,
     /// Worker of the last connection.
     index: usize,
@@ -132,7 +132,7 @@ impl Actor {
         }
     }
 
-    /// Does one random thing.
+    /// Takes one random action.
     pub fn acts(&mut self, simulation: &mut Simulation) {
         self.listens(simulation);
         let Some(link) = &self.link else { return self.connects(simulation) };
@@ -180,7 +180,7 @@ impl Actor {
         }
     }
 
-    /// Does the remaining work; returns false when there is none.
+    /// Finishes the remaining work step by step; returns false when there is none.
     pub fn heals(&mut self, simulation: &mut Simulation) -> bool {
         match &self.link {
             // A client that may have a session it no longer wants connects too: messages that wait there are for
@@ -208,7 +208,7 @@ impl Actor {
     /// Checks that nothing that it sent is without an answer.
     pub fn check_all_answered(&self) {
         let Some(link) = &self.link else { return };
-        assert!(link.accepted, "{} never heard whether it is connected", self.name);
+        assert!(link.accepted, "{} never received CONNACK", self.name);
         assert!(link.asked.is_empty(), "{} waits for SUBACK", self.name);
         let publishes = self.session.as_ref().map(|session| &session.publishes);
         let waiting: Vec<_> =

@@ -141,7 +141,7 @@ fn topics(net: &mut Net, peer: Peer) -> Vec<String> {
 }
 
 #[test]
-fn tenants_do_not_meet_and_do_not_see_their_mountpoint() {
+fn tenants_exchange_no_messages_and_do_not_see_their_mountpoint() {
     at_the_desk(|net, _| {
         let operator = net.connect(0, v5("operator").username("user=op"));
         net.subscribe(operator, "#", AtMostOnce);
@@ -161,7 +161,7 @@ fn tenants_do_not_meet_and_do_not_see_their_mountpoint() {
         assert_eq!(topics(net, readers[0]), ["t"]);
         assert_eq!(topics(net, readers[1]), Vec::<String>::new());
         assert_eq!(topics(net, readers[2]), ["t"]);
-        assert_eq!(topics(net, operator), ["a/t"], "who has no mountpoint sees all");
+        assert_eq!(topics(net, operator), ["a/t"], "a client without a mountpoint receives all");
         net.publish(operator, "b/x/y", 2);
         assert_eq!(topics(net, readers[1]), ["x/y"]);
         net.publish(operator, "x", 3);
@@ -176,7 +176,7 @@ fn tenants_do_not_meet_and_do_not_see_their_mountpoint() {
 }
 
 #[test]
-fn a_mountpoint_keeps_unsubscribing_retained_messages_and_wills_inside() {
+fn unsubscribe_retained_messages_and_wills_stay_behind_the_mountpoint() {
     at_the_desk(|net, _| {
         let witness = net.connect(0, v5("witness").username("user=op"));
         net.subscribe(witness, "#", AtMostOnce);
@@ -205,7 +205,7 @@ fn a_mountpoint_keeps_unsubscribing_retained_messages_and_wills_inside() {
 
 /// Otherwise a wildcard of the tenant's would match topics that [MQTT-4.7.2-1] keeps from it.
 #[test]
-fn behind_a_mountpoint_nobody_publishes_to_topics_that_begin_with_a_dollar() {
+fn a_client_behind_a_mountpoint_cannot_publish_to_topics_that_begin_with_a_dollar() {
     at_the_desk(|net, _| {
         let client = net.connect(0, v5("c").username("tenant=a"));
         net.subscribe(client, "#", AtLeastOnce);
@@ -241,7 +241,7 @@ fn a_tenant_has_client_identifiers_of_its_own() {
 
 /// `#` also matches the level above it, which is outside of the mountpoint.
 #[test]
-fn a_tenant_does_not_see_the_topic_that_its_mountpoint_lies_below() {
+fn a_tenant_does_not_see_the_topic_above_its_mountpoint() {
     at_the_desk(|net, _| {
         let operator = net.connect(0, v5("operator").username("user=op"));
         net.send(operator, message("a", "kept").retain());
@@ -265,7 +265,7 @@ fn a_tenant_does_not_see_the_topic_that_its_mountpoint_lies_below() {
 /// Messages on that topic are not queued for a tenant's absent session either. The tenant's own messages are, however
 /// its clients are named.
 #[test]
-fn the_topic_that_a_mountpoint_lies_below_takes_no_place_in_a_tenants_queue() {
+fn messages_on_the_topic_above_a_mountpoint_are_not_queued_for_its_tenant() {
     at_the_desk(|net, _| {
         let operator = net.connect(0, v5("operator").username("user=op"));
         for (tenant, name) in [("a", "plain"), ("a", "b/c"), ("a/b", "deep")] {
@@ -296,7 +296,7 @@ fn the_topic_that_a_mountpoint_lies_below_takes_no_place_in_a_tenants_queue() {
 /// `quota.user_percent` applies to all users behind a mountpoint together, including their sessions from before a
 /// restart.
 #[test]
-fn one_tenant_leaves_sessions_to_others() {
+fn one_tenant_cannot_use_all_sessions() {
     let mut settings = settings();
     settings.session.sessions_max = 8;
     settings.quota.user_percent = 50;
@@ -326,7 +326,7 @@ fn one_tenant_leaves_sessions_to_others() {
 /// A client without a mountpoint may have the same name as a tenant's client. Neither gets the other's session, whose
 /// subscriptions reach further than it may see.
 #[test]
-fn nobody_in_front_of_a_mountpoint_is_called_like_a_tenants_client() {
+fn a_client_without_a_mountpoint_cannot_take_over_a_tenants_session() {
     for owner in [SessionOwner::User, SessionOwner::Anybody] {
         at_the_desk_with(
             |settings| settings.session.owner = owner,
@@ -353,14 +353,14 @@ fn nobody_in_front_of_a_mountpoint_is_called_like_a_tenants_client() {
 
 /// An operator's subscription for a client stays behind its mountpoint too.
 #[test]
-fn nobody_subscribes_a_tenants_client_to_topics_outside() {
+fn an_operator_cannot_subscribe_a_tenants_client_to_topics_outside() {
     at_the_desk(|net, _| {
         let client = net.connect(0, v5("c").username("tenant=a"));
         for (filter, granted) in [("a/t", true), ("b/t", false), ("#", false), ("t", false)] {
             let asked = |admin: &Admin, reply| {
                 admin.subscribe("a/c", filter_of(filter), reply).expect("a filter");
             };
-            let reason = net.ask(asked).expect("an answer").expect("the client is there");
+            let reason = net.ask(asked).expect("an answer").expect("the client is connected");
             assert_eq!(!reason.is_error(), granted, "{filter}");
         }
         let writer = net.connect(1, v5("w").username("tenant=a"));
@@ -406,7 +406,7 @@ fn a_session_belongs_to_its_user() {
         assert_eq!(net.closed(alice), None);
         net.lose(alice);
         let bob = net.connecting(1, v5("c").username("bob"));
-        assert_eq!(net.received(bob), [refused(ClientIdentifierNotValid), Sent::Closed], "it is away");
+        assert_eq!(net.received(bob), [refused(ClientIdentifierNotValid), Sent::Closed], "it is absent");
         net.resume(2, durable(V5, "c").resumes().username("alice"));
         let gone = net.connect(2, v5("d").username("alice"));
         net.lose(gone);
@@ -432,7 +432,7 @@ fn a_session_belongs_to_its_user() {
 }
 
 #[test]
-fn an_admission_that_has_run_out_ends_the_connection() {
+fn an_expired_admission_ends_the_connection() {
     at_the_desk(|net, _| {
         let short = net.connect(0, v5("short").username("seconds=5"));
         let older = net.connect(1, v3("older").username("seconds=5"));
@@ -463,7 +463,7 @@ fn a_class_of_users_has_its_own_rate() {
 }
 
 #[test]
-fn a_publish_waits_until_its_permission_is_known_and_keeps_its_place() {
+fn a_publish_waits_until_its_permission_is_known_and_keeps_its_order() {
     for version in [V3_1_1, V5] {
         at_the_desk(|net, desk| {
             let reader = net.connect(1, v5("reader").username("x"));
@@ -491,7 +491,7 @@ fn a_publish_waits_until_its_permission_is_known_and_keeps_its_place() {
 
 /// A source that never answers causes a refusal in the end, and no packet is retried for ever.
 #[test]
-fn what_nobody_knows_is_refused_in_the_end() {
+fn a_question_that_is_never_answered_is_refused_in_the_end() {
     at_the_desk(|net, desk| {
         let client = net.connect(0, v5("c").username("x"));
         net.send(client, message("ask/a", 1).qos1(1));
@@ -512,13 +512,13 @@ fn what_nobody_knows_is_refused_in_the_end() {
 }
 
 #[test]
-fn a_subscribe_waits_for_all_its_filters_which_are_asked_for_at_once() {
+fn a_subscribe_asks_for_all_its_filters_at_once_and_waits_for_all_answers() {
     at_the_desk(|net, desk| {
         let client = net.connect(0, durable(V5, "c").username("x"));
         net.send(client, subscribe(1).to("ask/a", AtLeastOnce).to("t", AtMostOnce).to("ask/b", ExactlyOnce));
         net.send(client, Sent::PingReq);
         assert_eq!(desk.waiting(), 2);
-        assert_eq!(net.received(client), [Sent::PingResp], "the connection lives meanwhile");
+        assert_eq!(net.received(client), [Sent::PingResp], "the connection works meanwhile");
         desk.knows(net, "ask/b", false);
         assert_eq!(net.received(client), []);
         desk.knows(net, "ask/a", true);
@@ -529,7 +529,7 @@ fn a_subscribe_waits_for_all_its_filters_which_are_asked_for_at_once() {
 }
 
 #[test]
-fn a_client_comes_in_when_its_will_is_allowed() {
+fn a_client_is_admitted_when_its_will_is_allowed() {
     for (allowed, first) in [(true, connack(false)), (false, refused(NotAuthorized))] {
         at_the_desk(|net, desk| {
             let will = message("ask/w", "").retain();
@@ -565,7 +565,7 @@ fn a_lasting_answer_is_remembered_until_the_rules_change() {
 
 /// A durable session's messages were queued under older rules.
 #[test]
-fn what_was_queued_and_may_not_be_read_any_more_is_not_delivered() {
+fn a_queued_message_that_may_not_be_read_any_more_is_not_delivered() {
     at_the_desk(|net, _| {
         let reader = net.connect(0, durable(V5, "reader").username("x"));
         net.subscribe(reader, "#", ExactlyOnce);
@@ -583,7 +583,7 @@ fn what_was_queued_and_may_not_be_read_any_more_is_not_delivered() {
 
 /// Clients are identified by the names that access control gave them, without their mountpoints.
 #[test]
-fn whoever_may_not_be_here_any_more_is_closed_and_comes_in_no_more() {
+fn a_revoked_client_is_closed_and_refused_afterwards() {
     at_the_desk(|net, desk| {
         let connections = [
             net.connect(0, v5("c")),
@@ -607,7 +607,7 @@ fn whoever_may_not_be_here_any_more_is_closed_and_comes_in_no_more() {
 }
 
 #[test]
-fn what_a_client_came_by_ends_and_it_is_closed() {
+fn a_client_is_closed_when_its_credentials_become_invalid() {
     at_the_desk(|net, desk| {
         let members =
             [net.connect(0, v5("a").username("member")), net.connect(1, v5("b").username("member"))];
@@ -753,7 +753,7 @@ fn a_will_is_not_published_after_a_restart_with_rules_that_deny_it() {
 
 /// Clients are judged by user and Client Identifier as they were admitted.
 #[test]
-fn a_change_of_the_rules_leaves_the_wills_of_others_alone() {
+fn a_change_of_the_rules_does_not_affect_the_wills_of_others() {
     everywhere_guarded(
         |_| {},
         || Arc::new(Denied::default()),
@@ -780,7 +780,7 @@ fn a_change_of_the_rules_leaves_the_wills_of_others_alone() {
 }
 
 #[test]
-fn whoever_may_not_be_here_any_more_leaves_no_will() {
+fn a_revoked_client_leaves_no_will() {
     at_the_desk(|net, desk| {
         let witness = net.connect(0, v5("witness").username("x"));
         net.subscribe(witness, "w/#", AtLeastOnce);
@@ -810,7 +810,7 @@ fn whoever_may_not_be_here_any_more_leaves_no_will() {
 
 /// The message waits in the queue of a session that ends with its connection.
 #[test]
-fn what_waits_for_a_client_is_not_delivered_when_it_may_not_be_read_any_more() {
+fn a_message_that_waits_for_a_connected_client_is_not_delivered_when_it_may_not_be_read_any_more() {
     everywhere_guarded(
         |_| {},
         || Arc::new(Denied::default()),
@@ -832,7 +832,7 @@ fn what_waits_for_a_client_is_not_delivered_when_it_may_not_be_read_any_more() {
 
 /// The QoS 2 exchange is completed, because the client may have the message and remember its identifier.
 #[test]
-fn what_was_sent_and_may_not_be_read_any_more_is_not_sent_again() {
+fn a_sent_message_that_may_not_be_read_any_more_is_not_sent_again() {
     everywhere_guarded(
         |_| {},
         || Arc::new(Denied::default()),

@@ -53,7 +53,7 @@ fn check_found(net: &mut Net, log: &Log, name: &str, expected: &[&str]) {
 }
 
 #[test]
-fn only_local_disk_waits_for_the_disk_and_a_session_has_both_in_order() {
+fn only_local_disk_waits_for_the_disk_and_a_session_gets_both_classes_in_order() {
     everywhere(fast, |net, log| {
         absent(net, log, "s");
         let fast = connect(net, log, 0, v5("fast"));
@@ -117,7 +117,7 @@ fn qos_2_of_a_durable_publisher_stays_exactly_once() {
 
 /// A member of a group gets its message once, although it was sent again before the first was on disk.
 #[test]
-fn a_repeated_message_comes_to_a_group_once() {
+fn a_repeated_message_is_delivered_to_a_group_once() {
     everywhere(fast, |net, log| {
         absent(net, log, "s");
         let member = connect(net, log, 2, v5("member"));
@@ -137,7 +137,7 @@ fn a_repeated_message_comes_to_a_group_once() {
 }
 
 #[test]
-fn a_retained_message_need_not_wait_either() {
+fn a_retained_message_of_durability_memory_does_not_wait_for_the_disk() {
     everywhere(fast, |net, log| {
         let publisher = connect(net, log, 0, v5("p"));
         net.send(publisher, message("fast/x", "kept").qos1(1).retain());
@@ -151,7 +151,7 @@ fn a_retained_message_need_not_wait_either() {
 
 /// The number of bytes that a crash may lose is bounded.
 #[test]
-fn beyond_the_limit_messages_wait_for_the_disk() {
+fn messages_beyond_the_limit_wait_for_the_disk() {
     let limited = || {
         let mut settings = fast();
         settings.limits.memory_unsynced_max = ByteSize::kib(16);
@@ -175,7 +175,7 @@ fn beyond_the_limit_messages_wait_for_the_disk() {
 
 /// Sessions that end with their connection, messages for them at any QoS, and QoS 0 messages for any session.
 #[test]
-fn what_is_not_durable_never_comes_to_the_disk() {
+fn messages_for_sessions_that_are_not_durable_are_never_written() {
     everywhere(settings, |net, log| {
         absent(net, log, "s");
         let connected = connect(net, log, 2, durable(V5, "connected"));
@@ -207,7 +207,7 @@ fn what_is_not_durable_never_comes_to_the_disk() {
 
 /// Messages at QoS 1 and 2 that no durable session wants are not written either.
 #[test]
-fn acknowledged_messages_for_sessions_without_expiry_never_come_to_the_disk() {
+fn acknowledged_messages_for_sessions_without_expiry_are_never_written() {
     everywhere(settings, |net, log| {
         let before = log.appended();
         let publisher = net.connect(0, v5("p"));
@@ -230,7 +230,7 @@ fn acknowledged_messages_for_sessions_without_expiry_never_come_to_the_disk() {
 /// A shared group's message for a durable member is like any other for a durable session: it is refused while there is
 /// no room.
 #[test]
-fn a_full_disk_refuses_what_a_durable_member_of_a_group_would_get() {
+fn a_full_disk_refuses_a_message_for_a_durable_member_of_a_group() {
     everywhere(settings, |net, log| {
         let member = connect(net, log, 1, durable(V5, "member"));
         net.send(member, subscribe(1).to("$share/g/a/#", ExactlyOnce));
@@ -250,16 +250,16 @@ fn a_full_disk_refuses_what_a_durable_member_of_a_group_would_get() {
         net.send(publisher, message("a/x", "taken").qos1(2));
         net.sync(log);
         assert_eq!(net.received(publisher), [puback(2)]);
-        net.send(lasting, message("a/x", "taken too").qos2(1));
+        net.send(lasting, message("a/x", "accepted too").qos2(1));
         net.sync(log);
         assert_eq!(net.received(lasting), [pubrec(1)]);
-        assert_eq!(net.payloads(member), ["taken", "taken too"]);
+        assert_eq!(net.payloads(member), ["taken", "accepted too"]);
     });
 }
 
 /// A full log needs its segments while nothing is written: the checkpoint for one of them may do for the next, too.
 #[test]
-fn a_segment_is_given_back_when_there_is_such_a_checkpoint_already() {
+fn a_segment_is_freed_when_a_sufficient_checkpoint_exists_already() {
     everywhere(settings, |net, log| {
         let client = connect(net, log, 0, durable(V5, "c"));
         net.send(client, subscribe(1).to("a", AtLeastOnce));
@@ -296,7 +296,7 @@ fn a_listener_has_a_class_of_its_own() {
 
 /// The age of a message is known although it is on the disk only.
 #[test]
-fn how_long_a_message_waits_is_known_without_reading_it() {
+fn the_age_of_a_waiting_message_is_known_without_reading_it() {
     everywhere(settings, |net, log| {
         absent(net, log, "s");
         let publisher = connect(net, log, 0, v5("p"));
@@ -307,14 +307,14 @@ fn how_long_a_message_waits_is_known_without_reading_it() {
         }
         net.pass(20_000);
         let detail = net.ask(|admin, reply| admin.client("s", reply)).flatten().expect("known");
-        let oldest = detail.session.expect("durable").oldest_queued.expect("something waits").as_secs();
+        let oldest = detail.session.expect("durable").oldest_queued.expect("messages wait").as_secs();
         assert!((60..=61).contains(&oldest), "{oldest}");
     });
 }
 
 /// A refusal says that no receiver has the message, so it is decided before the first one gets it.
 #[test]
-fn what_a_full_disk_refuses_comes_to_nobody() {
+fn a_message_that_a_full_disk_refuses_is_delivered_to_no_client() {
     everywhere(settings, |net, log| {
         absent(net, log, "s");
         let witness = connect(net, log, 2, v5("witness"));
@@ -344,7 +344,7 @@ fn what_a_full_disk_refuses_comes_to_nobody() {
 /// The shard of a group chooses the member, after other receivers may have got a message that the member cannot get.
 /// Then its publisher gets neither an acknowledgement nor a refusal.
 #[test]
-fn what_others_have_and_a_member_cannot_get_is_not_refused() {
+fn a_message_that_others_have_is_not_refused_because_a_member_cannot_get_it() {
     everywhere(settings, |net, log| {
         let member = connect(net, log, 1, durable(V5, "member"));
         net.send(member, subscribe(1).to("$share/g/a/#", ExactlyOnce));
@@ -393,7 +393,7 @@ fn what_others_have_and_a_member_cannot_get_is_not_refused() {
 /// The disk becomes full after the first shard has a message and before the next has it: it is acknowledged when there
 /// is room.
 #[test]
-fn what_was_begun_is_not_refused() {
+fn a_message_that_one_shard_has_accepted_is_not_refused() {
     everywhere(settings, |net, log| {
         let names = ["a", "b", "c", "d"];
         names.iter().for_each(|name| absent(net, log, name));
@@ -413,7 +413,7 @@ fn what_was_begun_is_not_refused() {
 
 /// A message that a member left unfinished is given to another one once, at whatever point of that the process ends.
 #[test]
-fn what_a_member_leaves_behind_comes_once_whenever_the_process_dies() {
+fn an_orphan_is_delivered_once_whenever_the_process_ends() {
     for dies_after in 0..12 {
         everywhere(settings, |net, log| {
             absent_member(net, log, ExactlyOnce);
@@ -504,10 +504,10 @@ fn drained(net: &mut Net, log: &Log, name: &str) -> Vec<String> {
     }
 }
 
-/// Some clients acknowledge nothing, or messages that they were never sent, or use identifiers again. No messages of
-/// other clients are lost, nor their own, and their sessions continue after a crash.
+/// Clients that break rules: they acknowledge nothing, or messages that they were never sent, or use identifiers again.
+/// No messages of other clients are lost, nor their own, and their sessions continue after a crash.
 #[test]
-fn clients_that_break_the_rules_cost_nobody_a_message() {
+fn clients_that_break_rules_cause_no_loss_of_messages() {
     everywhere(settings, |net, log| {
         let [silent, early] = ["silent", "early"].map(|name| {
             let peer = connect(net, log, 1, durable(V5, name).receive_max(2));
@@ -559,7 +559,7 @@ fn clients_that_break_the_rules_cost_nobody_a_message() {
 /// Seed 59095: the first PUBLISH was queued, and its acknowledgement was lost. The refusal of its repetition was lost
 /// as well, and the next repetition was taken for a different message.
 #[test]
-fn a_repetition_that_may_have_its_places_is_not_refused() {
+fn a_repetition_of_a_message_that_may_be_queued_is_not_refused() {
     for version in [V3_1_1, V5] {
         everywhere(settings, |net, log| {
             let names = ["a", "b", "c", "d"];
@@ -667,7 +667,7 @@ fn a_read_that_fails_is_tried_again() {
 
 /// The log frees a segment while a slow disk reads a client's messages from it.
 #[test]
-fn a_message_that_is_moved_while_it_is_read_is_read_where_it_is_then() {
+fn a_message_that_is_moved_during_a_read_is_read_from_its_new_segment() {
     everywhere(settings, |net, log| {
         log.hold_reads(|purpose| purpose != Purpose::Rewrite);
         let peer = comes_back(net, log, 6);
@@ -682,7 +682,7 @@ fn a_message_that_is_moved_while_it_is_read_is_read_where_it_is_then() {
 
 /// A member of a shared group leaves while its message is read to be moved out of a segment.
 #[test]
-fn what_a_member_leaves_behind_while_its_segment_is_freed_is_not_lost() {
+fn an_orphan_whose_segment_is_freed_is_not_lost() {
     everywhere(settings, |net, log| {
         absent_member_with_a_message(net, log);
         log.hold_reads(|_| true);
@@ -706,7 +706,7 @@ fn what_a_member_leaves_behind_while_its_segment_is_freed_is_not_lost() {
 
 /// The unreadable message is lost, and counted once; no other message is lost.
 #[test]
-fn a_session_goes_on_behind_a_message_that_cannot_be_read() {
+fn a_session_continues_after_a_message_that_cannot_be_read() {
     for (damaged, others) in [("1", ["2", "3", "4"]), ("2", ["1", "3", "4"]), ("4", ["1", "2", "3"])] {
         everywhere(settings, |net, log| {
             log.damage(damaged);
@@ -719,7 +719,7 @@ fn a_session_goes_on_behind_a_message_that_cannot_be_read() {
 }
 
 #[test]
-fn messages_that_wait_on_disk_only_come_in_order() {
+fn messages_that_wait_on_disk_only_arrive_in_order() {
     let log = Arc::new(Log::default());
     log.keep_nothing_ahead();
     let (mut net, log) = Net::with_this_log(3, settings(), log);
@@ -738,7 +738,7 @@ fn messages_that_wait_on_disk_only_come_in_order() {
 
 /// An orphan that cannot be read is lost, and is not kept for ever.
 #[test]
-fn what_a_member_leaves_behind_and_cannot_be_read_is_given_up() {
+fn an_orphan_that_cannot_be_read_is_dropped() {
     for damaged in ["", "left behind"] {
         everywhere(settings, |net, log| {
             absent_member_with_a_message(net, log);

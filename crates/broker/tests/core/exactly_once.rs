@@ -109,7 +109,7 @@ fn a_publish_that_was_kept_before_the_store_failed_is_not_kept_twice() {
 /// [MQTT-4.3.3-4]: after PUBCOMP the identifier belongs to another message, even where the previous one was not
 /// forgotten.
 #[test]
-fn an_identifier_that_was_released_is_another_messages() {
+fn a_released_identifier_belongs_to_the_next_message() {
     for version in [V3_1_1, V5] {
         everywhere(|net| {
             absent_subscribers(net);
@@ -131,7 +131,7 @@ fn an_identifier_that_was_released_is_another_messages() {
 
 /// [MQTT-4.3.3-9]: after an error the identifier is free at once, even where the refused message was kept.
 #[test]
-fn an_identifier_that_was_refused_is_another_messages() {
+fn a_refused_identifier_belongs_to_the_next_message() {
     everywhere(|net| {
         absent_subscribers(net);
         let publisher = net.connect(0, durable(V5, "p"));
@@ -150,7 +150,7 @@ fn an_identifier_that_was_refused_is_another_messages() {
 
 /// [MQTT-3.1.2-4]: identities of messages that are not sent again are forgotten with the session.
 #[test]
-fn a_session_that_ends_takes_the_identities_of_its_messages_along() {
+fn the_identities_of_a_sessions_messages_end_with_the_session() {
     everywhere(|net| {
         absent_subscribers(net);
         let publisher = net.connect(0, durable(V5, "p"));

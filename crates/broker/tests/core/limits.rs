@@ -39,7 +39,7 @@ fn silence_of_one_and_a_half_keep_alives_ends_the_connection() {
 
 /// An incomplete packet does not count.
 #[test]
-fn a_half_packet_keeps_nobody_alive() {
+fn an_incomplete_packet_does_not_keep_a_connection_alive() {
     everywhere(|net| {
         let client = net.connect(0, v5("c").keep_alive(10));
         let mut bytes = Vec::new();
@@ -56,7 +56,7 @@ fn a_half_packet_keeps_nobody_alive() {
 
 /// [MQTT-3.1.2-21]: the server's Keep Alive takes precedence for clients that can be notified of it.
 #[test]
-fn the_nodes_keep_alive_holds_for_clients_that_can_be_told() {
+fn the_servers_keep_alive_applies_to_clients_of_5() {
     everywhere_with(
         |settings| settings.mqtt.keep_alive_max = 10,
         |net| {
@@ -69,7 +69,7 @@ fn the_nodes_keep_alive_holds_for_clients_that_can_be_told() {
 }
 
 #[test]
-fn a_connect_that_does_not_come_in_time_closes_the_connection() {
+fn a_connect_that_does_not_arrive_in_time_closes_the_connection() {
     everywhere_with(
         |settings| settings.mqtt.connect_timeout = Duration::from_secs(3),
         |net| {
@@ -125,7 +125,7 @@ fn packets_are_put_together_from_any_pieces() {
 
 /// [MQTT-3.1.2-24] [MQTT-3.1.2-25]: the message is dropped for this client and counts as delivered; others get it.
 #[test]
-fn a_message_larger_than_the_client_takes_is_not_sent_and_holds_nothing_up() {
+fn a_message_larger_than_the_client_accepts_is_not_sent_and_delays_no_other() {
     for connecting in [v5("c"), durable(V5, "c")] {
         for filter in ["t", "$share/g/t"] {
             everywhere(|net| {
@@ -185,7 +185,7 @@ fn aliases_are_introduced_by_packets_that_arrive() {
 
 /// [MQTT-3.2.2-15] (0x95)
 #[test]
-fn a_packet_larger_than_the_node_takes_is_refused_before_it_is_there() {
+fn a_packet_larger_than_the_node_accepts_is_refused_before_it_has_arrived() {
     everywhere_with(
         |settings| settings.mqtt.packet_size_max = ByteSize::kib(1),
         |net| {
@@ -220,7 +220,7 @@ fn messages_expire_in_the_queue_of_a_slow_reader() {
 
 /// [MQTT-4.13.1-1] (0x8B): every client is notified, Wills are not published, sessions stay.
 #[test]
-fn a_node_that_stops_tells_its_clients() {
+fn a_node_that_stops_notifies_its_clients() {
     everywhere(|net| {
         let will = message("w", "stopped");
         let client = net.connect(0, v5("c").will(will.clone()));
@@ -239,7 +239,7 @@ fn a_node_that_stops_tells_its_clients() {
         assert_eq!(net.received(client), told);
         assert_eq!(net.received(older), [Sent::Closed]);
         assert_eq!(net.received(silent), [Sent::Closed]);
-        assert_eq!(net.received(witness), told, "and no Will");
+        assert_eq!(net.received(witness), told, "no Will is published");
         net.go_on_reading(unread);
         assert_eq!(net.client(unread).next(), Some(message("t", "on its way").qos1(1).into()));
         assert_eq!(net.received(unread), told);
@@ -250,7 +250,7 @@ fn a_node_that_stops_tells_its_clients() {
 
 /// A connection that is closed does not wait for a reader that never reads its last bytes.
 #[test]
-fn the_last_bytes_of_a_closed_connection_have_two_seconds() {
+fn the_last_bytes_of_a_closed_connection_may_take_two_seconds() {
     everywhere(|net| {
         let client = net.connect(0, v5("c"));
         net.stop_reading(client);
@@ -264,7 +264,7 @@ fn the_last_bytes_of_a_closed_connection_have_two_seconds() {
 /// [MQTT-3.1.2-24]: the process or the machine stood still, and the packets that clients sent meanwhile are in their
 /// sockets.
 #[test]
-fn after_a_pause_clients_are_heard_before_they_are_judged() {
+fn packets_are_read_after_a_pause_before_clients_are_judged() {
     let change = |settings: &mut Settings| {
         settings.queue.messages_max = 1;
         settings.queue.full_wait = Duration::from_secs(5);
@@ -283,7 +283,7 @@ fn after_a_pause_clients_are_heard_before_they_are_judged() {
             for peer in [client, reader, connecting] {
                 assert_eq!(net.closed(peer), None);
             }
-            assert_eq!(net.received(publisher), [], "nor was a message dropped");
+            assert_eq!(net.received(publisher), [], "no message was dropped");
             net.send(client, Sent::PingReq);
             net.send(reader, puback(1));
             net.send(connecting, v5("late"));
@@ -306,7 +306,7 @@ fn after_a_pause_clients_are_heard_before_they_are_judged() {
 /// `mqtt.topic_len_max` and `mqtt.client_id_len_max` are 4 KiB by default. A Client Identifier beyond it gets 0x85, a
 /// Will 0x90, a filter 0x8F. `$share` and the group's name count too, because they are kept like the rest.
 #[test]
-fn topics_and_client_identifiers_have_four_kibibytes_by_default() {
+fn topics_and_client_identifiers_may_have_four_kibibytes_by_default() {
     everywhere(|net| {
         let (longest, longer) = ("x".repeat(4096), "x".repeat(4097));
         let client = net.connect(0, v5(&longest));

@@ -132,7 +132,7 @@ impl Log {
     }
 
     fn node(&self) -> Arc<Node> {
-        self.node.get().and_then(Weak::upgrade).expect("the node is there")
+        self.node.get().and_then(Weak::upgrade).expect("the node exists")
     }
 }
 

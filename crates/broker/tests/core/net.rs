@@ -44,7 +44,7 @@ pub struct Peer(pub usize);
 pub enum Travel {
     /// The order in which they were sent.
     InOrder,
-    /// In order between two workers, and in any order between others, by this seed.
+    /// Shuffled by this seed, but in order between any two workers.
     Shuffled(u64),
 }
 
@@ -251,7 +251,10 @@ impl Net {
             .enumerate()
             .map(|(id, worker)| worker.assess_load(now, if id == 0 { mailbox_bytes } else { 0 }))
             .collect();
-        assert!(levels.iter().all(|level| *level == levels[0]), "all see the highest: {levels:?}");
+        assert!(
+            levels.iter().all(|level| *level == levels[0]),
+            "all workers use the highest level: {levels:?}"
+        );
         levels[0]
     }
 
@@ -436,8 +439,8 @@ impl Net {
         self.workers.iter_mut().for_each(Worker::send_to_peers);
     }
 
-    /// Does one thing that can happen next; returns false when there is none. With `random` the store may also deliver
-    /// one of the commands that are late.
+    /// Executes one thing that can happen next; returns false when there is none. With `random` the store may also
+    /// deliver one of the commands that are late.
     pub fn step(&mut self, random: Option<&mut Random>) -> bool {
         self.end_turns();
         let posted = std::mem::take(&mut *self.post.lock().expect("one thread"));
@@ -608,7 +611,7 @@ impl Net {
     fn check_left_over(&mut self) {
         assert_eq!(self.node.routes.len(), 0, "routes are left");
         assert_eq!(self.queued_bytes(), 0, "bytes are counted as queued");
-        assert_eq!(self.node.charged_accounts(), 0, "something is charged to a user or a mountpoint");
+        assert_eq!(self.node.charged_accounts(), 0, "resources are charged to a user or a mountpoint");
         assert_eq!(self.store.held(), 0);
         for worker in &self.workers {
             worker.check_quiet();

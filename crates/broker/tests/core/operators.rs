@@ -56,7 +56,7 @@ fn publication(topic: &str, payload: &str, qos: u8) -> Publication {
 }
 
 #[test]
-fn every_client_is_listed_once_whatever_the_page() {
+fn every_client_is_listed_once_whatever_the_page_size() {
     everywhere(|net| {
         let mut expected = Vec::new();
         for number in 0..30 {
@@ -94,14 +94,18 @@ fn every_client_is_listed_once_whatever_the_page() {
         assert_eq!(wanted(ClientFilter { connected: Some(true), ..ClientFilter::default() }), 20);
         assert_eq!(wanted(ClientFilter { version: Some(V5), ..ClientFilter::default() }), 10);
         let network = Some((IpAddr::from([127, 0, 0, 0]), 8));
-        assert_eq!(wanted(ClientFilter { network, ..ClientFilter::default() }), 0, "nobody has an address");
+        assert_eq!(
+            wanted(ClientFilter { network, ..ClientFilter::default() }),
+            0,
+            "no client has an address"
+        );
         assert_eq!(wanted(ClientFilter { min_queued: 1, ..ClientFilter::default() }), 0);
     });
 }
 
 /// Figures of durable sessions come from their shards, wherever these are.
 #[test]
-fn queues_are_told_of_ephemeral_and_durable_clients() {
+fn queues_of_ephemeral_and_durable_clients_are_shown() {
     everywhere(|net| {
         let mut peers = Vec::new();
         for (index, connecting) in [v5("e"), durable(V5, "d")].into_iter().enumerate() {
@@ -169,7 +173,7 @@ fn queues_are_told_of_ephemeral_and_durable_clients() {
         assert!(net.ask(|admin, reply| admin.client("nobody", reply)).expect("an answer").is_none());
         net.pass(1_000);
         let figures = net.admin().figures();
-        assert_eq!(figures.total(|worker| worker.waiting_messages), 6, "of those that are connected");
+        assert_eq!(figures.total(|worker| worker.waiting_messages), 6, "only connected clients");
         let oldest = figures.workers.iter().map(|worker| worker.oldest).max().unwrap_or_default();
         assert!(oldest >= Duration::from_secs(2), "{oldest:?}");
         for peer in peers {
@@ -197,7 +201,7 @@ fn a_kick_closes_the_connection_and_ends_the_session_if_asked() {
         let second = net.resume(0, durable(V5, "d"));
         assert_eq!(kick(net, "d", true), closed(true, true));
         assert_eq!(net.closed(second), Some(Some(ReasonCode::AdministrativeAction)));
-        assert_eq!(kick(net, "d", true), None, "nothing is left of it");
+        assert_eq!(kick(net, "d", true), None, "no state of it is left");
         let third = net.connect(1, durable(V5, "d"));
         net.lose(third);
         assert_eq!(kick(net, "d", false), closed(false, false));
@@ -266,7 +270,7 @@ fn an_operator_subscribes_for_a_client() {
 
 /// A client may use every Packet Identifier while an operator's subscription waits for the store, and may disconnect.
 #[test]
-fn an_operators_subscription_waits_for_the_store_and_hears_of_the_end() {
+fn an_operators_subscription_waits_for_the_store_and_fails_when_the_client_disconnects() {
     everywhere(|net| {
         let peer = net.connect(0, durable(V5, "d"));
         let ask = |net: &mut Net, filter: &'static str| {
@@ -308,7 +312,7 @@ fn subscribe_packet(id: u16, filter: &str) -> Sent {
 }
 
 #[test]
-fn subscriptions_are_listed_of_clients_and_of_sessions() {
+fn subscriptions_of_clients_and_of_sessions_are_listed() {
     everywhere(|net| {
         let mut expected = Vec::new();
         for number in 0..12 {
@@ -365,7 +369,7 @@ fn subscriptions_are_listed_of_clients_and_of_sessions() {
 }
 
 #[test]
-fn who_would_get_a_topic_is_told_by_name() {
+fn the_receivers_of_a_topic_are_listed_by_name() {
     everywhere(|net| {
         let ephemeral = net.connect(0, v5("e"));
         net.subscribe(ephemeral, "t/#", AtMostOnce);
@@ -419,7 +423,7 @@ fn who_would_get_a_topic_is_told_by_name() {
 }
 
 #[test]
-fn an_operators_message_is_answered_when_everybody_has_it() {
+fn an_operators_message_is_answered_when_all_receivers_have_it() {
     everywhere(|net| {
         let publish = |net: &mut Net, publication: Publication| {
             net.ask(|admin, reply| admin.publish(&publication, reply).expect("valid"))
@@ -435,7 +439,7 @@ fn an_operators_message_is_answered_when_everybody_has_it() {
             assert_eq!(net.payloads(session), ["x"]);
         }
         net.store.hold(&[Kind::Append]);
-        assert_eq!(publish(net, publication("t", "x", 1)), None, "the store has not taken it");
+        assert_eq!(publish(net, publication("t", "x", 1)), None, "the store has not accepted it");
         net.release_held();
         let all = Publication {
             message_expiry: Some(30),
@@ -506,7 +510,7 @@ fn retained_messages_are_listed_and_deleted() {
 }
 
 #[test]
-fn chosen_topics_are_counted() {
+fn messages_of_chosen_topics_are_counted() {
     everywhere(|net| {
         let reader = net.connect(0, v5("r"));
         net.subscribe(reader, "t/#", AtLeastOnce);
@@ -665,14 +669,14 @@ fn a_trace_shows_what_a_client_does() {
         assert_eq!(ninth.err(), Some(Invalid::TooMany));
         net.run();
         net.send(other, message("t/1", "hello"));
-        assert_eq!(many[0].lost(), 2, "one in, one out, and nobody took them");
+        assert_eq!(many[0].lost(), 2, "one received, one sent, and neither was read");
         assert_eq!(admin.figures().trace_events_lost, 16);
         drop(many);
         net.run();
     });
 }
 
-/// Under load events are lost and counted, and the client notices nothing.
+/// Events are lost and counted under load, and the client notices nothing.
 #[test]
 fn a_trace_of_everything_is_bounded() {
     everywhere(|net| {
@@ -734,7 +738,7 @@ fn settings_change_while_the_node_runs() {
 }
 
 #[test]
-fn packets_are_counted_by_type_and_the_busiest_are_known() {
+fn packets_are_counted_by_type_and_the_busiest_clients_are_known() {
     everywhere(|net| {
         let reader = net.connect(0, v5("reader"));
         net.subscribe(reader, "t", AtMostOnce);

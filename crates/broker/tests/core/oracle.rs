@@ -196,7 +196,7 @@ impl Oracle {
     /// Judges a message that its client takes as new.
     pub fn arrives(&mut self, session: usize, number: usize, qos: QoS) {
         let message = &mut self.messages[number];
-        assert!(!message.must_never_arrive, "message {number}, a Will that was taken back, arrives");
+        assert!(!message.must_never_arrive, "message {number}, a Will that was deleted, arrives");
         let view = &mut self.sessions[session];
         let shared = message.topic.starts_with("s/");
         if qos == QoS::ExactlyOnce {
@@ -204,10 +204,10 @@ impl Oracle {
             // single arrival.
             let given_up = message.may_never_arrive && message.connections.len() > 1;
             let is_first = view.at_qos_2.insert(number);
-            assert!(is_first || given_up, "message {number} comes twice to session {session}");
+            assert!(is_first || given_up, "message {number} arrives twice at session {session}");
             if shared {
                 let is_first = !message.twice_at_qos_2;
-                assert!(is_first || given_up, "message {number} comes to two members of a group");
+                assert!(is_first || given_up, "message {number} arrives at two members of a group");
                 message.twice_at_qos_2 = true;
             }
         }
@@ -216,7 +216,7 @@ impl Oracle {
         if view.arrived.insert(number) && message.connections.len() == 1 && !shared {
             let key = (message.connections[0], message.topic.clone(), message.qos, qos);
             let before = view.last.insert(key, number);
-            assert!(before < Some(number), "message {number} comes after {before:?} to session {session}");
+            assert!(before < Some(number), "message {number} arrives after {before:?} at session {session}");
         }
     }
 
@@ -228,7 +228,7 @@ impl Oracle {
             }
             for session in &message.owed {
                 let arrived = self.sessions[*session].arrived.contains(&number);
-                assert!(arrived, "message {number} never came to session {session}: {message:?}");
+                assert!(arrived, "message {number} never arrived at session {session}: {message:?}");
             }
             assert!(
                 !message.owed_to_group || message.arrived_in_group,

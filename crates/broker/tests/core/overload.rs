@@ -23,7 +23,7 @@ fn everywhere(scenario: impl Fn(&mut Net)) {
 }
 
 #[test]
-fn a_busy_node_refuses_clients_that_are_not_in_yet() {
+fn a_busy_node_refuses_new_clients() {
     everywhere(|net| {
         let inside = net.connect(0, v5("inside"));
         net.subscribe(inside, "t", AtMostOnce);
@@ -46,7 +46,7 @@ fn a_busy_node_refuses_clients_that_are_not_in_yet() {
 
 /// QoS 0 messages are dropped only for clients that do not read; all others get everything.
 #[test]
-fn at_level_two_qos_0_to_a_reader_with_unsent_bytes_is_dropped() {
+fn qos_0_messages_to_a_reader_with_unsent_bytes_are_dropped_at_level_two() {
     for version in [V3_1_1, V5] {
         everywhere(|net| {
             let publisher = net.connect(0, v5("p"));

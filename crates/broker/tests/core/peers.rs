@@ -102,7 +102,7 @@ fn offers(net: &mut Net, others: &Others, reason: ReasonCode) -> Vec<u16> {
 }
 
 #[test]
-fn a_refusal_is_heard_where_nobody_else_was_to_get_the_message() {
+fn a_refusal_reaches_the_publisher_if_the_message_had_no_other_receiver() {
     everywhere(|net| {
         let publisher = net.connect(0, v5("p"));
         let others = joined(net, 1);
@@ -116,7 +116,7 @@ fn a_refusal_is_heard_where_nobody_else_was_to_get_the_message() {
 
 /// A message that others may have is neither acknowledged nor refused: the connection ends.
 #[test]
-fn a_message_that_somebody_may_have_is_not_refused() {
+fn a_message_that_a_receiver_may_have_is_not_refused() {
     for (subscribers, nodes) in [(1, 1), (0, 2)] {
         everywhere(|net| {
             let publisher = net.connect(0, v5("p"));
@@ -142,7 +142,7 @@ fn a_message_that_somebody_may_have_is_not_refused() {
 
 /// [MQTT-4.3.3-8]: its publisher got no answer. Nodes that have the message do not get it twice.
 #[test]
-fn a_qos_2_message_that_a_node_has_lost_goes_there_again_and_to_no_other() {
+fn a_qos_2_message_that_a_node_has_lost_is_sent_again_to_that_node_only() {
     for is_stored_here in [true, false] {
         everywhere(|net| {
             if is_stored_here {
@@ -158,7 +158,7 @@ fn a_qos_2_message_that_a_node_has_lost_goes_there_again_and_to_no_other() {
             for again in [1, 0] {
                 let publisher = net.resume(2, durable(V5, "p"));
                 net.send(publisher, message("a/1", "once").qos2(7).dup());
-                assert_eq!(take_places(net, &others), [1][..again], "what was lost is said again, once");
+                assert_eq!(take_places(net, &others), [1][..again], "a lost message is sent again, once");
                 if again > 0 {
                     net.lose(publisher);
                 } else {
@@ -207,9 +207,9 @@ fn a_node_that_has_refused_a_groups_message_is_not_offered_it_again() {
     }
 }
 
-/// It is neither granted nor refused, because it is unknown whether other nodes know the subscription.
+/// The subscription is neither granted nor refused, because it is unknown whether other nodes know it.
 #[test]
-fn a_subscription_that_others_do_not_know_in_time_ends_its_connection_which_hears_why() {
+fn a_subscription_that_others_do_not_know_in_time_ends_its_connection_with_a_reason() {
     everywhere(|net| {
         let client = net.connect(0, v5("c"));
         let others = joined(net, 1);
@@ -233,7 +233,7 @@ fn a_subscription_that_others_do_not_know_in_time_ends_its_connection_which_hear
 /// A message is dispatched to the nodes that are known, and retained by the worker that hosts its topic. That worker
 /// may learn of one more node before the message arrives. One of the two sends it to that node.
 #[test]
-fn what_is_on_its_way_to_be_retained_when_another_node_comes_is_copied_to_it() {
+fn a_message_on_its_way_to_be_retained_is_copied_to_a_node_that_joins() {
     everywhere(|net| {
         let others = Arc::<Others>::default();
         net.node.join_cluster(others.clone(), Instant::now()).expect("joined");
@@ -259,6 +259,6 @@ fn what_is_on_its_way_to_be_retained_when_another_node_comes_is_copied_to_it() {
             }
         }
         let unsent: Vec<_> = topics.iter().filter(|topic| !sent.contains(topic)).collect();
-        assert!(unsent.is_empty(), "nobody has told the new node of {unsent:?}");
+        assert!(unsent.is_empty(), "the new node did not get {unsent:?}");
     });
 }

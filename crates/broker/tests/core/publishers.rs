@@ -43,7 +43,7 @@ fn more_than_receive_maximum_is_a_protocol_error_in_5() {
 /// 3.1.1 has no Receive Maximum. Packets beyond it, and those after them, are not read until there is room, except for
 /// acknowledgements and PINGREQ.
 #[test]
-fn beyond_it_an_older_client_waits_and_its_acknowledgements_do_not() {
+fn an_older_client_waits_beyond_receive_maximum_and_its_acknowledgements_do_not() {
     everywhere_with(
         |settings| settings.mqtt.receive_max = 2,
         |net| {
@@ -92,7 +92,7 @@ fn a_pubrel_makes_room_for_an_older_client() {
 
 /// 64 KiB of packets are kept after one that waits; the rest stays in the socket.
 #[test]
-fn what_is_kept_behind_a_publish_that_waits_is_bounded() {
+fn packets_kept_after_a_publish_that_waits_are_bounded() {
     everywhere_with(
         |settings| settings.mqtt.receive_max = 1,
         |net| {
@@ -114,7 +114,7 @@ fn what_is_kept_behind_a_publish_that_waits_is_bounded() {
 
 /// A connection that ends while packets wait after a PUBLISH handles none of them.
 #[test]
-fn nothing_behind_the_end_of_a_connection_is_worked_through() {
+fn packets_after_the_end_of_a_connection_are_not_handled() {
     for end in [goodbye(), pubrec(7)] {
         everywhere_with(
             |settings| settings.mqtt.receive_max = 1,
@@ -185,7 +185,7 @@ fn a_client_beyond_its_bytes_per_second_is_slowed() {
     );
 }
 
-/// While a publish waits for its rate, the silence of the client is not its fault.
+/// The silence of a client is not its fault while a publish waits for its rate.
 #[test]
 fn a_client_that_is_kept_waiting_is_not_closed_for_its_silence() {
     everywhere_with(
@@ -203,7 +203,7 @@ fn a_client_that_is_kept_waiting_is_not_closed_for_its_silence() {
 
 /// Messages for absent readers count as much as those for connected ones.
 #[test]
-fn a_node_with_too_much_in_its_queues_slows_publishers_of_qos_1_and_2() {
+fn a_node_with_too_many_queued_bytes_slows_publishers_of_qos_1_and_2() {
     for away in [true, false] {
         everywhere_with(
             |settings| {
@@ -223,7 +223,7 @@ fn a_node_with_too_much_in_its_queues_slows_publishers_of_qos_1_and_2() {
                 }
                 let taken = net.received(publisher).len();
                 assert!((100..=120).contains(&taken), "{taken} of 200");
-                net.publish(publisher, "u", "QoS 0 takes its turn behind them");
+                net.publish(publisher, "u", "QoS 0 messages wait after them");
                 net.pass(1_000);
                 assert_eq!(net.received(publisher), []);
                 // The queue becomes empty: publishers continue.

@@ -13,7 +13,7 @@ use crate::net::{Net, Peer, everywhere_with, settings};
 use sim::packets::*;
 
 #[test]
-fn one_user_leaves_connections_to_others() {
+fn one_user_cannot_use_all_connections() {
     everywhere_with(
         |settings| settings.quota.user_percent = 50,
         |net| {
@@ -56,7 +56,7 @@ fn little_memory(settings: &mut Settings) {
 }
 
 #[test]
-fn who_hoards_queues_stops_no_publisher_of_others() {
+fn clients_that_hoard_queued_messages_stop_no_publishers_of_others() {
     for durable_ones in [false, true] {
         everywhere_with(little_memory, |net| {
             if durable_ones {
@@ -78,7 +78,7 @@ fn who_hoards_queues_stops_no_publisher_of_others() {
 }
 
 #[test]
-fn the_clients_of_one_user_have_no_more_than_three_shares_together() {
+fn the_clients_of_one_user_have_at_most_three_shares_together() {
     everywhere_with(little_memory, |net| {
         hoarders(net, 20, |name| v5(name).username("hoarder"));
         let of_one = net.queued_bytes();
@@ -87,7 +87,7 @@ fn the_clients_of_one_user_have_no_more_than_three_shares_together() {
 }
 
 #[test]
-fn full_queues_do_not_close_the_door() {
+fn full_queues_do_not_prevent_new_connections() {
     let change = |settings: &mut Settings| {
         little_memory(settings);
         settings.overload.queued_percent = 40;
@@ -102,7 +102,7 @@ fn full_queues_do_not_close_the_door() {
 
 /// No publisher waits for a slot in these queues, so no wait ends: the memory is missing all the same.
 #[test]
-fn more_than_an_equal_share_is_given_up_by_who_acknowledges_nothing() {
+fn a_client_with_more_than_an_equal_share_that_acknowledges_nothing_is_closed() {
     let change = |settings: &mut Settings| {
         little_memory(settings);
         settings.queue.full_wait = Duration::from_secs(5);
@@ -119,7 +119,7 @@ fn more_than_an_equal_share_is_given_up_by_who_acknowledges_nothing() {
             for id in 1..=count {
                 net.send(publisher, message(&number.to_string(), &payload).qos1(id));
             }
-            assert_eq!(net.received(publisher).len(), usize::from(count), "nobody waits");
+            assert_eq!(net.received(publisher).len(), usize::from(count), "no publisher waits");
         }
         assert!(net.queued_bytes() > 512 * 1024);
         net.pass(4_000);
@@ -136,7 +136,7 @@ fn more_than_an_equal_share_is_given_up_by_who_acknowledges_nothing() {
 
 /// The order of one client's messages is kept even where there is room for only one message [MQTT-4.6.0-6].
 #[test]
-fn a_client_of_a_user_that_has_too_much_goes_on_with_one_message_after_the_other() {
+fn a_client_of_a_user_beyond_its_share_continues_with_one_message_at_a_time() {
     everywhere_with(little_memory, |net| {
         hoarders(net, 20, |name| v5(name).username("user"));
         let reader = net.connect(1, v5("reader").username("user").receive_max(1));
@@ -161,7 +161,7 @@ fn a_client_of_a_user_that_has_too_much_goes_on_with_one_message_after_the_other
 
 /// An acknowledgement now and then is not enough to keep memory that others need.
 #[test]
-fn more_than_an_equal_share_is_given_up_by_who_acknowledges_a_message_now_and_then() {
+fn a_client_with_more_than_an_equal_share_that_acknowledges_now_and_then_is_closed() {
     let change = |settings: &mut Settings| {
         little_memory(settings);
         settings.queue.full_wait = Duration::from_secs(5);
@@ -178,7 +178,7 @@ fn more_than_an_equal_share_is_given_up_by_who_acknowledges_a_message_now_and_th
             for id in 1..=15 {
                 net.send(publisher, message(&number.to_string(), &payload).qos1(id));
             }
-            assert_eq!(net.received(publisher).len(), 15, "nobody waits");
+            assert_eq!(net.received(publisher).len(), 15, "no publisher waits");
         }
         assert!(net.queued_bytes() > 640 * 1024);
         let mut closed = 0;
@@ -205,7 +205,7 @@ fn more_than_an_equal_share_is_given_up_by_who_acknowledges_a_message_now_and_th
 }
 
 #[test]
-fn a_client_that_was_closed_for_a_full_queue_delays_nobody_when_it_comes_back() {
+fn a_client_that_was_closed_for_a_full_queue_delays_no_publisher_after_it_reconnects() {
     let change = |settings: &mut Settings| {
         settings.queue.messages_max = 2;
         settings.queue.full_wait = Duration::from_secs(5);
@@ -233,7 +233,7 @@ fn a_client_that_was_closed_for_a_full_queue_delays_nobody_when_it_comes_back() 
 
         let reader = net.connect(2, v5("reader").receive_max(1));
         net.subscribe(reader, "t", AtLeastOnce);
-        assert_eq!(publish(net), 5, "nobody waits for it again");
+        assert_eq!(publish(net), 5, "no publisher waits for it again");
         assert_eq!(net.counter(|counters| counters.dropped_queue_full), 2);
         assert_eq!(net.closed(reader), None);
         net.lose(reader);
@@ -246,7 +246,7 @@ fn a_client_that_was_closed_for_a_full_queue_delays_nobody_when_it_comes_back() 
 }
 
 #[test]
-fn a_durable_reader_whose_queue_was_full_for_too_long_delays_nobody_again() {
+fn a_durable_reader_whose_queue_was_full_for_too_long_delays_no_publisher_again() {
     let change = |settings: &mut Settings| {
         settings.queue.messages_max = 2;
         settings.queue.full_wait = Duration::from_secs(5);
@@ -270,16 +270,16 @@ fn a_durable_reader_whose_queue_was_full_for_too_long_delays_nobody_again() {
         assert_eq!(publish(net), 3, "one in flight, two in the queue");
         net.pass(5_200);
         assert_eq!(net.received(publisher).len(), 2);
-        assert_eq!(publish(net), 5, "nobody waits for it again");
+        assert_eq!(publish(net), 5, "no publisher waits for it again");
         net.lose(reader);
         net.resume(2, durable(V5, "reader").receive_max(1));
-        assert_eq!(publish(net), 5, "nor when it comes back");
+        assert_eq!(publish(net), 5, "no publisher waits after it reconnects");
     });
 }
 
 /// A subscriber that receives a message now and then does not slow publishers down without end.
 #[test]
-fn a_reader_that_takes_one_message_now_and_then_is_no_longer_waited_for() {
+fn publishers_stop_waiting_for_a_reader_that_acknowledges_only_now_and_then() {
     let change = |settings: &mut Settings| {
         settings.queue.messages_max = 50;
         settings.queue.full_wait_total = Duration::from_secs(10);
@@ -313,7 +313,7 @@ fn a_reader_that_takes_one_message_now_and_then_is_no_longer_waited_for() {
 
 /// A publisher with one message at a time finds a free slot after each of them: the queue has been full all the time.
 #[test]
-fn a_publisher_with_one_message_at_a_time_does_not_wait_without_end_either() {
+fn a_publisher_with_one_message_at_a_time_does_not_wait_without_end() {
     let change = |settings: &mut Settings| {
         settings.queue.messages_max = 50;
         settings.queue.full_wait_total = Duration::from_secs(10);
@@ -354,7 +354,7 @@ fn a_publisher_with_one_message_at_a_time_does_not_wait_without_end_either() {
 /// A reader that receives as much as its queue holds within `queue.full_wait_total` works, however long its queue is
 /// full.
 #[test]
-fn a_reader_that_takes_its_queue_in_time_is_slow_and_stays() {
+fn a_slow_reader_that_receives_its_queue_in_time_stays() {
     let change = |settings: &mut Settings| {
         settings.queue.messages_max = 8;
         settings.queue.full_wait_total = Duration::from_secs(10);
@@ -390,9 +390,9 @@ fn a_reader_that_takes_its_queue_in_time_is_slow_and_stays() {
     }
 }
 
-/// In bursts with pauses between them, only the time counts for which publishers wait.
+/// A client is charged for the time for which publishers wait, and not for pauses between bursts.
 #[test]
-fn a_reader_is_not_charged_for_time_in_which_nobody_waits() {
+fn a_reader_is_not_charged_for_time_in_which_no_publisher_waits() {
     let change = |settings: &mut Settings| {
         settings.queue.messages_max = 20;
         settings.queue.full_wait_total = Duration::from_secs(10);
@@ -423,12 +423,12 @@ fn a_reader_is_not_charged_for_time_in_which_nobody_waits() {
 
 /// Devices of many people share the address of one router or proxy. Without a user, only the address is known.
 #[test]
-fn slow_clients_without_a_user_do_not_mark_others_of_their_address() {
+fn slow_clients_without_a_user_do_not_affect_others_of_their_address() {
     let change = |settings: &mut Settings| {
         settings.queue.messages_max = 2;
         settings.queue.full_wait = Duration::from_secs(5);
     };
-    for user in [None, Some("fleet")] {
+    for user in [None, Some("devices")] {
         everywhere_with(change, |net| {
             let address = "192.0.2.1:1883".parse().expect("an address");
             let publisher = net.connect(0, v5("publisher"));
@@ -458,7 +458,7 @@ fn slow_clients_without_a_user_do_not_mark_others_of_their_address() {
             let reader = net.connect_from(2, address, connecting("another"));
             net.subscribe(reader, "t", AtLeastOnce);
             let expected = if user.is_some() { 5 } else { 3 };
-            assert_eq!(publish(net), expected, "publishers wait for a client that nobody knows");
+            assert_eq!(publish(net), expected, "publishers wait for a client that is not remembered");
         });
     }
 }
@@ -473,13 +473,13 @@ fn store_counter(net: &mut Net, counter: impl Fn(&broker::StoreCounters) -> u64)
 /// Resources of a client's user.
 fn user_usage(net: &mut Net, client: &str) -> ResourceUsage {
     let client = client.to_owned();
-    let shown = net.ask(move |admin, reply| admin.client(&client, reply)).flatten().expect("it is there");
+    let shown = net.ask(move |admin, reply| admin.client(&client, reply)).flatten().expect("it is connected");
     shown.connection.expect("connected").user_usage.expect("it has a user")
 }
 
 /// Limit for sessions that outlive their connection: `quota.user_percent` of `session.sessions_max`.
 #[test]
-fn one_user_leaves_sessions_to_others() {
+fn one_user_cannot_use_all_sessions() {
     let change = |settings: &mut Settings| {
         settings.session.sessions_max = 8;
         settings.quota.user_percent = 50;
@@ -548,7 +548,7 @@ fn retained_by_user(settings: &mut Settings) {
 
 /// Limit for retained messages: `quota.user_percent` of `retained.messages_max`.
 #[test]
-fn one_user_leaves_retained_messages_to_others() {
+fn one_user_cannot_use_all_retained_messages() {
     everywhere_with(retained_by_user, |net| {
         let greedy = net.connect(0, v5("greedy").username("greedy"));
         let other = net.connect(1, v5("other").username("other"));
@@ -615,7 +615,7 @@ fn a_retained_message_that_expires_is_charged_to_nobody() {
 
 /// Limit for bytes of retained messages: `quota.user_percent` of `retained.bytes_max`.
 #[test]
-fn one_user_leaves_bytes_of_retained_messages_to_others() {
+fn one_user_cannot_use_all_bytes_of_retained_messages() {
     let change = |settings: &mut Settings| {
         settings.retained.bytes_max = ByteSize::kib(8);
         settings.quota.user_percent = 50;
@@ -631,7 +631,7 @@ fn one_user_leaves_bytes_of_retained_messages_to_others() {
         };
         assert!(!reason(net, greedy, "a", &large).is_error());
         assert_eq!(reason(net, greedy, "b", &large), ReasonCode::QuotaExceeded);
-        assert!(!reason(net, greedy, "a", &large).is_error(), "it takes the place of the one before");
+        assert!(!reason(net, greedy, "a", &large).is_error(), "it replaces the previous one");
         assert!(!reason(net, other, "b", &large).is_error());
         assert!(!reason(net, greedy, "a", "small").is_error());
         assert!(!reason(net, greedy, "c", &large).is_error());
@@ -644,7 +644,7 @@ fn long(number: u32) -> String {
 
 /// `quota.client_bytes_max`: the state of the session counts, whether it outlives its connection or not.
 #[test]
-fn one_client_makes_the_node_hold_so_many_bytes_and_no_more() {
+fn the_bytes_that_one_client_makes_the_node_hold_are_bounded() {
     everywhere_with(
         |settings| settings.quota.client_bytes_max = ByteSize::kib(2),
         |net| {
@@ -668,7 +668,7 @@ fn one_client_makes_the_node_hold_so_many_bytes_and_no_more() {
                 net.lose(client);
             }
             let client = net.resume(0, durable(V5, "d"));
-            let shown = net.ask(|admin, reply| admin.client("d", reply)).flatten().expect("it is there");
+            let shown = net.ask(|admin, reply| admin.client("d", reply)).flatten().expect("it is connected");
             assert_eq!(shown.connection.expect("connected").session_bytes, 4 * 500 + 1);
             net.send(client, subscribe(4).to(&long(6), AtLeastOnce));
             assert_eq!(net.received(client), [Sent::SubAck(4, vec![ReasonCode::QuotaExceeded])]);
@@ -679,7 +679,7 @@ fn one_client_makes_the_node_hold_so_many_bytes_and_no_more() {
 
 /// `quota.user_bytes_max`
 #[test]
-fn the_clients_of_one_user_make_the_node_hold_so_many_bytes_and_no_more() {
+fn the_bytes_that_the_clients_of_one_user_make_the_node_hold_are_bounded() {
     everywhere_with(
         |settings| settings.quota.user_bytes_max = ByteSize::kib(1),
         |net| {
@@ -701,7 +701,7 @@ fn the_clients_of_one_user_make_the_node_hold_so_many_bytes_and_no_more() {
 
 /// `mqtt.will_size_max`
 #[test]
-fn a_will_has_a_maximum_of_bytes() {
+fn a_will_has_a_maximum_size() {
     everywhere_with(
         |settings| settings.mqtt.will_size_max = ByteSize::kib(1),
         |net| {

@@ -21,9 +21,10 @@ fn acknowledged(net: &mut Net, publisher: Peer) -> Vec<Sent> {
     net.received(publisher)
 }
 
-/// There are slots in flight and in the queue. Beyond them publishers wait, and only those that publish to this reader.
+/// Messages fill the slots in flight and in the queue. Beyond them publishers wait, and only those that publish to this
+/// reader.
 #[test]
-fn publishers_wait_for_a_place_and_nobody_else_does() {
+fn only_publishers_to_a_full_queue_wait_for_a_slot() {
     for reader in [v5("reader"), durable(V5, "reader")] {
         everywhere_with(
             |settings| settings.queue.messages_max = 3,
@@ -51,7 +52,7 @@ fn publishers_wait_for_a_place_and_nobody_else_does() {
 
 /// Each acknowledgement of the reader frees one publish, in the order of their arrival, whatever worker they came from.
 #[test]
-fn each_acknowledgement_of_the_reader_lets_one_publish_go() {
+fn each_acknowledgement_of_the_reader_frees_one_publish() {
     for reader in [v5("reader"), durable(V5, "reader")] {
         everywhere_with(
             |settings| settings.queue.messages_max = 1,
@@ -71,9 +72,9 @@ fn each_acknowledgement_of_the_reader_lets_one_publish_go() {
     }
 }
 
-/// With several receivers, the slowest sets the pace.
+/// The slowest of several receivers sets the pace.
 #[test]
-fn a_publish_is_acknowledged_when_its_last_receiver_has_a_place() {
+fn a_publish_is_acknowledged_when_its_last_receiver_has_a_slot() {
     everywhere_with(
         |settings| settings.queue.messages_max = 1,
         |net| {
@@ -96,7 +97,7 @@ fn a_publish_is_acknowledged_when_its_last_receiver_has_a_place() {
 
 /// A reader that is slower than its publishers but continues to read is never closed and loses nothing.
 #[test]
-fn a_reader_that_frees_places_now_and_then_stays() {
+fn a_reader_that_frees_slots_now_and_then_stays() {
     for reader in [v5("reader"), durable(V5, "reader")] {
         everywhere_with(
             |settings| {
@@ -121,7 +122,7 @@ fn a_reader_that_frees_places_now_and_then_stays() {
 
 /// A reader that frees no slot in `queue.full_wait` is closed, and its publishers continue.
 #[test]
-fn a_reader_that_frees_no_place_is_closed_and_its_publishers_go_on() {
+fn a_reader_that_frees_no_slot_is_closed_and_its_publishers_continue() {
     everywhere_with(
         |settings| {
             settings.queue.messages_max = 1;
@@ -144,7 +145,7 @@ fn a_reader_that_frees_no_place_is_closed_and_its_publishers_go_on() {
 
 /// A durable session is not closed for it: the rule for full queues makes room for messages that waited too long.
 #[test]
-fn a_durable_reader_that_frees_no_place_gives_up_its_oldest() {
+fn a_durable_reader_that_frees_no_slot_loses_its_oldest_messages() {
     everywhere_with(
         |settings| {
             settings.queue.messages_max = 2;
@@ -170,7 +171,7 @@ fn a_durable_reader_that_frees_no_place_gives_up_its_oldest() {
 
 /// The reader disconnects while publishers wait: without a reader no publisher waits.
 #[test]
-fn publishers_go_on_when_the_reader_they_wait_for_leaves() {
+fn publishers_continue_when_the_reader_they_wait_for_disconnects() {
     for reader in [v5("reader"), durable(V5, "reader")] {
         everywhere_with(
             |settings| settings.queue.messages_max = 1,
@@ -188,7 +189,7 @@ fn publishers_go_on_when_the_reader_they_wait_for_leaves() {
 
 /// The publisher disconnects while its messages wait. They were not acknowledged, and are delivered if there is a slot.
 #[test]
-fn a_publisher_that_leaves_while_it_waits_disturbs_nobody() {
+fn a_publisher_that_disconnects_while_it_waits_disturbs_no_other_client() {
     for reader in [v5("reader"), durable(V5, "reader")] {
         everywhere_with(
             |settings| settings.queue.messages_max = 1,
@@ -212,7 +213,7 @@ fn a_publisher_that_leaves_while_it_waits_disturbs_nobody() {
 
 /// Messages that expire in a full queue make room for those that wait.
 #[test]
-fn messages_that_expire_in_the_queue_do_not_hold_up_those_behind() {
+fn messages_that_expire_in_the_queue_do_not_delay_later_ones() {
     // In a durable session the expired messages had numbers too.
     for (reader, second) in [(v5("reader"), 2), (durable(V5, "reader"), 4)] {
         everywhere_with(

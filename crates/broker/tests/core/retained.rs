@@ -49,7 +49,7 @@ fn all_of(mut numbers: Vec<usize>, count: usize) {
 
 /// [MQTT-3.3.1-9] [MQTT-3.3.1-10] [MQTT-3.3.1-11]
 #[test]
-fn retain_handling_says_which_subscriptions_get_them() {
+fn retain_handling_decides_which_subscriptions_get_retained_messages() {
     for connecting in [v5("c"), durable(V5, "c")] {
         everywhere(|net| {
             retain(net, 3, AtLeastOnce);
@@ -95,7 +95,7 @@ fn an_empty_retained_message_removes_the_one_before() {
 
 /// Shared subscriptions get no retained messages (4.8.2).
 #[test]
-fn a_shared_subscription_gets_none() {
+fn a_shared_subscription_gets_no_retained_messages() {
     everywhere(|net| {
         retain(net, 2, AtLeastOnce);
         for connecting in [v5("c"), durable(V5, "d")] {
@@ -107,7 +107,7 @@ fn a_shared_subscription_gets_none() {
 
 /// [MQTT-3.3.1-12] [MQTT-3.3.1-13]
 #[test]
-fn retain_as_published_is_for_messages_that_pass_by() {
+fn retain_as_published_applies_to_live_messages() {
     for connecting in [v5("c"), durable(V5, "c")] {
         everywhere(|net| {
             let client = net.connect(0, connecting.clone());
@@ -137,7 +137,7 @@ fn retain_as_published_is_for_messages_that_pass_by() {
 /// A refusal says that no client has the message. There is no room to retain it, so it is delivered to nobody. A
 /// message that replaces another one is delivered.
 #[test]
-fn a_retained_message_without_a_place_comes_to_nobody() {
+fn a_retained_message_without_room_is_delivered_to_no_client() {
     everywhere_with(
         |settings| settings.retained.messages_max = 1,
         |net| {
@@ -158,7 +158,7 @@ fn a_retained_message_without_a_place_comes_to_nobody() {
             }
             let older = net.connect(2, v3("older"));
             net.send(older, message("r/3", "no").qos1(1).retain());
-            assert_eq!(net.received(older), [Sent::Closed], "it cannot be told");
+            assert_eq!(net.received(older), [Sent::Closed], "it has no code for it");
             net.send(publishers[1], message("r/1", "last").qos2(3).retain());
             assert_eq!(net.received(publishers[1]), [pubrec(3)]);
             net.send(publishers[1], pubrel(3));
@@ -176,7 +176,7 @@ fn a_retained_message_without_a_place_comes_to_nobody() {
 }
 
 #[test]
-fn there_are_no_more_retained_messages_than_the_node_may_have() {
+fn the_number_of_retained_messages_is_bounded() {
     everywhere_with(
         |settings| settings.retained.messages_max = 2,
         |net| {
@@ -192,7 +192,11 @@ fn there_are_no_more_retained_messages_than_the_node_may_have() {
             assert_eq!(net.received(publisher), [Sent::PubAck(3, ReasonCode::QuotaExceeded)]);
             let older = net.connect(1, v3("older"));
             net.send(older, message("r/3", 3).qos1(3).retain());
-            assert_eq!(net.received(older), [Sent::Closed], "what was not kept is not acknowledged");
+            assert_eq!(
+                net.received(older),
+                [Sent::Closed],
+                "a message that was not retained is not acknowledged"
+            );
             net.send(publisher, message("r/1", "").qos1(4).retain());
             net.pass(2_000);
             net.send(publisher, message("r/3", 3).qos1(5).retain());
@@ -210,7 +214,7 @@ const MANY: usize = 10_000;
 
 /// A QoS 0 reader gets them as fast as its connection allows; none is dropped on the way.
 #[test]
-fn ten_thousand_come_to_a_slow_reader_at_qos_0() {
+fn a_slow_reader_gets_ten_thousand_retained_messages_at_qos_0() {
     everywhere(|net| {
         retain(net, MANY, AtMostOnce);
         let client = net.connect(1, v5("c"));
@@ -228,7 +232,7 @@ fn ten_thousand_come_to_a_slow_reader_at_qos_0() {
 
 /// A reader that acknowledges a few at a time sets the pace.
 #[test]
-fn ten_thousand_come_to_a_reader_with_a_small_window() {
+fn a_reader_with_a_small_window_gets_ten_thousand_retained_messages() {
     for connecting in [v5("c"), durable(V5, "c")] {
         everywhere_with(
             |settings| settings.queue.messages_max = 200,
@@ -261,7 +265,7 @@ fn ten_thousand_come_to_a_reader_with_a_small_window() {
 
 /// Small queues delay a page of retained messages; they do not drop it.
 #[test]
-fn a_queue_smaller_than_a_page_loses_none() {
+fn a_queue_smaller_than_a_page_loses_no_retained_messages() {
     for connecting in [v5("c"), durable(V5, "c")] {
         everywhere_with(
             |settings| settings.queue.messages_max = 2,
@@ -286,7 +290,7 @@ fn a_queue_smaller_than_a_page_loses_none() {
 
 /// Messages that are published while retained messages still arrive are delivered too.
 #[test]
-fn live_messages_pass_between_retained_ones() {
+fn live_messages_are_delivered_between_retained_ones() {
     everywhere(|net| {
         retain(net, 500, AtMostOnce);
         let client = net.connect(1, v5("c"));
@@ -332,7 +336,7 @@ fn a_retained_message_is_acknowledged_when_the_store_has_it() {
 
 /// An operator gets the number of deleted messages when the store has deleted them.
 #[test]
-fn a_deletion_is_answered_when_the_store_has_done_it() {
+fn a_deletion_is_answered_when_the_store_has_completed_it() {
     everywhere(|net| {
         retain(net, 20, AtMostOnce);
         let topics: Vec<Box<str>> =
@@ -380,7 +384,7 @@ fn take_all(net: &mut Net, log: Option<&Log>, peer: Peer) -> Vec<usize> {
 /// A walk over more retained messages than fit into the queue of the session is interrupted by the end of the
 /// connection, again and again: each message arrives once.
 #[test]
-fn retained_messages_that_a_durable_session_has_yet_to_get_come_after_it_is_back() {
+fn the_remaining_retained_messages_of_a_durable_session_arrive_after_a_reconnect() {
     for (messages_max, window) in [(1000, 500), (20, 3)] {
         everywhere_with(
             |settings| settings.queue.messages_max = messages_max,
@@ -423,7 +427,7 @@ fn retained_messages_that_a_durable_session_has_yet_to_get_come_after_it_is_back
 /// The progress of the walk is on the disk together with the messages that it queued. So a crash loses none either, and
 /// at QoS 1 no message arrives twice that was acknowledged before.
 #[test]
-fn retained_messages_that_a_durable_session_has_yet_to_get_come_after_a_crash() {
+fn the_remaining_retained_messages_of_a_durable_session_arrive_after_a_crash() {
     let mut settings = settings();
     settings.queue.messages_max = 100;
     let (mut net, log) = Net::with_log(3, settings, Arc::new(AllowAll));

@@ -29,7 +29,7 @@ fn a_session_ends_when_its_expiry_has_passed_and_not_before() {
 
 /// [MQTT3-3.1.2-4]: for older clients, as long as the node allows.
 #[test]
-fn a_session_without_clean_session_lasts_as_long_as_the_node_lets_it() {
+fn a_session_without_clean_session_lasts_as_long_as_the_node_allows() {
     everywhere_with(
         |settings| settings.session.expiry_max = Duration::from_secs(60),
         |net| {
@@ -69,7 +69,7 @@ fn disconnect_can_change_the_expiry() {
 
 /// [MQTT-3.1.2-23] (3.14.2.2.2): a session that was to end with its connection ends with it.
 #[test]
-fn disconnect_cannot_make_a_session_outlive_its_connection_after_all() {
+fn disconnect_cannot_make_an_ephemeral_session_durable() {
     everywhere(|net| {
         let client = net.connect(0, v5("c"));
         net.send(client, Sent::Disconnect { reason: ReasonCode::Success, expiry: Some(5) });
@@ -79,7 +79,7 @@ fn disconnect_cannot_make_a_session_outlive_its_connection_after_all() {
 
 /// A durable session that is resumed with expiry 0 exists, and ends with this connection.
 #[test]
-fn the_last_connect_says_how_long_the_session_stays() {
+fn the_last_connect_decides_when_the_session_expires() {
     everywhere(|net| {
         let client = net.connect(0, durable(V5, "c"));
         net.subscribe(client, "t", AtLeastOnce);
@@ -107,7 +107,7 @@ fn publish_qos1(net: &mut Net, publisher: Peer, payloads: std::ops::RangeInclusi
 
 /// [MQTT3-3.1.2-5]: QoS 1 and 2; QoS 0 is for connected clients.
 #[test]
-fn messages_wait_for_a_client_that_is_away() {
+fn messages_wait_for_an_absent_client() {
     for version in [V3_1_1, V5] {
         everywhere(|net| {
             away(net, durable(version, "c"), "t", ExactlyOnce);
@@ -127,7 +127,7 @@ fn messages_wait_for_a_client_that_is_away() {
 /// [MQTT-4.4.0-1] [MQTT-3.3.1-1] [MQTT-4.6.0-1]: DUP, the same identifiers, the same order, in as many steps as the new
 /// connection's Receive Maximum requires.
 #[test]
-fn what_was_not_acknowledged_is_sent_again_in_order_within_a_smaller_window() {
+fn unacknowledged_messages_are_sent_again_in_order_within_a_smaller_window() {
     everywhere(|net| {
         let client = net.connect(0, durable(V5, "c"));
         net.subscribe(client, "t", ExactlyOnce);
@@ -160,7 +160,7 @@ fn what_was_not_acknowledged_is_sent_again_in_order_within_a_smaller_window() {
 
 /// A client may acknowledge a message of a previous connection before it is sent again.
 #[test]
-fn an_acknowledgement_before_the_repetition_counts_and_the_rest_flows() {
+fn an_acknowledgement_before_the_repetition_counts_and_the_rest_is_delivered() {
     everywhere(|net| {
         let client = net.connect(0, durable(V5, "c"));
         net.subscribe(client, "t", AtLeastOnce);
@@ -180,7 +180,7 @@ fn an_acknowledgement_before_the_repetition_counts_and_the_rest_flows() {
 
 /// [MQTT-4.3.3-10]: the session knows which QoS 2 messages it has, whatever connection they arrived on.
 #[test]
-fn a_qos_2_publish_is_not_taken_twice_across_a_resume() {
+fn a_qos_2_publish_is_not_accepted_twice_across_a_resume() {
     for version in [V3_1_1, V5] {
         everywhere(|net| {
             let subscriber = net.connect(2, v5("s"));
@@ -210,7 +210,7 @@ fn a_qos_2_publish_is_not_taken_twice_across_a_resume() {
 
 /// [MQTT-3.2.2-2] [MQTT-3.2.2-3]
 #[test]
-fn session_present_is_said_when_there_is_one() {
+fn session_present_is_set_when_a_session_exists() {
     everywhere(|net| {
         let client = net.connect(0, durable(V5, "c"));
         net.lose(client);
@@ -225,7 +225,7 @@ fn session_present_is_said_when_there_is_one() {
 /// PUBREL is not limited by the window, and neither are messages that were sent before; a new message waits for
 /// PUBCOMP.
 #[test]
-fn a_release_that_goes_on_holds_up_no_repetition() {
+fn a_pubrel_that_is_sent_again_delays_no_repetition() {
     everywhere(|net| {
         let client = net.connect(0, durable(V5, "c"));
         net.subscribe(client, "t", ExactlyOnce);
@@ -249,7 +249,7 @@ fn a_release_that_goes_on_holds_up_no_repetition() {
 
 /// Subscriptions of a resumed session exist at any QoS, whatever worker its connection is on.
 #[test]
-fn subscriptions_come_back_with_the_session() {
+fn subscriptions_are_resumed_with_the_session() {
     everywhere(|net| {
         let client = net.connect(0, durable(V5, "c"));
         net.send(client, subscribe(1).to("a/+", AtMostOnce).to("b", AtLeastOnce).identifier(9));
@@ -273,7 +273,7 @@ fn subscriptions_come_back_with_the_session() {
 
 /// [MQTT-3.3.2-5] [MQTT-3.3.2-6]
 #[test]
-fn messages_expire_while_they_wait_and_say_what_is_left() {
+fn messages_expire_while_they_wait_and_carry_the_remaining_interval() {
     everywhere(|net| {
         away(net, durable(V5, "c"), "t", AtLeastOnce);
         let publisher = net.connect(1, v5("p"));
@@ -289,7 +289,7 @@ fn messages_expire_while_they_wait_and_say_what_is_left() {
 }
 
 #[test]
-fn the_full_queue_of_an_absent_client_gives_up_its_oldest_or_the_newest() {
+fn the_full_queue_of_an_absent_client_drops_its_oldest_or_newest_message() {
     use broker::settings::QueueFull;
     for (full, kept) in [(QueueFull::DropOldest, ["3", "4", "5"]), (QueueFull::DropNewest, ["1", "2", "3"])] {
         everywhere_with(
@@ -306,7 +306,7 @@ fn the_full_queue_of_an_absent_client_gives_up_its_oldest_or_the_newest() {
 }
 
 #[test]
-fn there_are_no_more_sessions_than_the_node_may_have() {
+fn the_number_of_sessions_is_bounded() {
     everywhere_with(
         |settings| settings.session.sessions_max = 3,
         |net| {
@@ -342,7 +342,7 @@ fn a_late_subscribe_of_a_lost_connection_belongs_to_the_session() {
 
 /// The store keeps no list that grows with every connection of a client.
 #[test]
-fn coming_and_going_leaves_nothing_behind() {
+fn reconnects_leave_no_state_behind() {
     everywhere(|net| {
         for round in 0..3_000 {
             let client = net.connecting(0, durable(V5, "c"));

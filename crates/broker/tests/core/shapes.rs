@@ -30,16 +30,12 @@ fn asks(net: &mut Net, client: Peer, topic: &str, shapes: std::ops::Range<usize>
 }
 
 #[test]
-fn a_client_that_takes_all_the_unusual_wildcards_it_may_leaves_the_others_theirs() {
+fn a_client_with_its_maximum_of_unusual_wildcards_leaves_others_their_share() {
     for connecting in [v5("greedy"), durable(V5, "greedy")] {
         everywhere_with(small, |net| {
             let greedy = net.connect(0, connecting.clone().username("u1"));
             assert_eq!(asks(net, greedy, "home", 0..4), [GRANTED, GRANTED, QUOTA, QUOTA]);
-            assert_eq!(
-                asks(net, greedy, "other", 0..1),
-                [GRANTED],
-                "an arrangement that is there costs nothing"
-            );
+            assert_eq!(asks(net, greedy, "other", 0..1), [GRANTED], "an existing arrangement does not count");
             let again = net.connect(1, v5("of the same user").username("u1"));
             assert_eq!(asks(net, again, "home", 2..4), [GRANTED, QUOTA]);
             let other = net.connect(2, v5("of another").username("u2"));
@@ -75,7 +71,7 @@ fn subscriptions_on_their_way_to_the_store_count() {
 }
 
 #[test]
-fn sessions_that_a_restart_has_kept_own_their_unusual_wildcards_again() {
+fn restored_sessions_are_charged_for_their_unusual_wildcards_again() {
     let mut settings = settings();
     small(&mut settings);
     let (mut net, log) = Net::with_log(2, settings, std::sync::Arc::new(broker::access::AllowAll));
@@ -95,7 +91,7 @@ fn sessions_that_a_restart_has_kept_own_their_unusual_wildcards_again() {
 
 /// Filters that another node has granted are routed here, whatever this node's clients have used.
 #[test]
-fn filters_and_groups_of_other_nodes_are_routed_when_the_node_takes_no_more() {
+fn filters_and_groups_of_other_nodes_are_routed_when_the_node_has_its_maximum() {
     everywhere_with(small, |net| {
         for (number, user) in ["u1", "u2", "u3"].into_iter().enumerate() {
             let client = net.connect(number, v5(user).username(user));
@@ -127,7 +123,7 @@ fn filters_and_groups_of_other_nodes_are_routed_when_the_node_takes_no_more() {
 }
 
 #[test]
-fn what_a_node_cannot_route_it_knows_until_that_is_wanted_no_more() {
+fn a_filter_that_cannot_be_routed_is_remembered_until_it_is_no_longer_wanted() {
     everywhere_with(
         |_| (),
         |net| {

@@ -72,7 +72,7 @@ fn no_local_is_a_protocol_error() {
 
 /// [MQTT-4.8.2-4] [MQTT-4.8.2-5]: QoS 1 goes to another member; QoS 2 that was sent goes to no other.
 #[test]
-fn what_a_leaving_member_had_not_acknowledged_goes_to_another_but_for_qos_2_in_flight() {
+fn unacknowledged_messages_of_a_leaving_member_go_to_another_except_qos_2_in_flight() {
     everywhere(|net| {
         let leaving = member(net, 0, v5("leaving").receive_max(3), ExactlyOnce);
         let publisher = net.connect(1, v5("p"));
@@ -95,7 +95,7 @@ fn what_a_leaving_member_had_not_acknowledged_goes_to_another_but_for_qos_2_in_f
 
 /// [MQTT-4.8.2-4]: a message that was sent, that waits in the queue, or that waits for a slot in it.
 #[test]
-fn what_waits_for_a_place_in_the_queue_of_a_leaving_member_goes_to_another() {
+fn messages_that_wait_for_a_slot_of_a_leaving_member_go_to_another() {
     everywhere_with(
         |settings| settings.queue.messages_max = 2,
         |net| {
@@ -104,11 +104,7 @@ fn what_waits_for_a_place_in_the_queue_of_a_leaving_member_goes_to_another() {
             for id in 1..=6 {
                 net.send(publisher, message("t/x", id).qos1(id));
             }
-            assert_eq!(
-                net.received(publisher),
-                [puback(1), puback(2), puback(3)],
-                "the others have no place"
-            );
+            assert_eq!(net.received(publisher), [puback(1), puback(2), puback(3)], "the others have no slot");
             assert_eq!(net.payloads(leaving), ["1"]);
             let staying = member(net, 2, v5("staying"), AtLeastOnce);
             net.lose(leaving);
@@ -120,7 +116,7 @@ fn what_waits_for_a_place_in_the_queue_of_a_leaving_member_goes_to_another() {
 
 /// [MQTT-4.8.2-6]: a refusal is final.
 #[test]
-fn what_a_member_refuses_goes_to_nobody_else() {
+fn a_message_that_a_member_refuses_goes_to_no_other() {
     for connecting in [v5("refusing"), durable(V5, "refusing")] {
         everywhere(|net| {
             let refusing = member(net, 0, connecting.clone(), ExactlyOnce);
@@ -138,7 +134,7 @@ fn what_a_member_refuses_goes_to_nobody_else() {
 }
 
 #[test]
-fn an_absent_durable_member_gets_messages_only_when_nobody_is_there() {
+fn an_absent_durable_member_gets_messages_only_when_no_member_is_connected() {
     everywhere(|net| {
         let absent = member(net, 0, durable(V5, "absent"), AtLeastOnce);
         let present = member(net, 1, v5("present"), AtLeastOnce);
@@ -161,7 +157,7 @@ fn an_absent_durable_member_gets_messages_only_when_nobody_is_there() {
 
 /// The session of a durable member ends, with its messages in flight and those that waited.
 #[test]
-fn what_waited_for_an_absent_member_goes_to_another_when_its_session_ends() {
+fn messages_of_an_absent_member_go_to_another_when_its_session_ends() {
     everywhere(|net| {
         let absent = member(net, 0, durable(V5, "absent").expiry(10).receive_max(1), ExactlyOnce);
         let publisher = net.connect(2, v5("p"));
@@ -178,7 +174,7 @@ fn what_waited_for_an_absent_member_goes_to_another_when_its_session_ends() {
 
 /// Clean Start ends a session too.
 #[test]
-fn what_waited_goes_to_another_when_clean_start_ends_the_session() {
+fn messages_of_a_member_go_to_another_when_clean_start_ends_its_session() {
     everywhere(|net| {
         let absent = member(net, 0, durable(V5, "absent"), AtLeastOnce);
         net.lose(absent);
@@ -195,7 +191,7 @@ fn what_waited_goes_to_another_when_clean_start_ends_the_session() {
 
 /// A message on its way to a member that disconnects meanwhile is returned and finds another.
 #[test]
-fn a_message_bounces_from_a_member_that_is_gone() {
+fn a_message_for_a_member_that_has_gone_is_returned_and_goes_to_another() {
     for connecting in [v5("going"), durable(V5, "going")] {
         everywhere(|net| {
             let going = member(net, 0, connecting.clone(), AtLeastOnce);
@@ -219,7 +215,7 @@ fn a_message_bounces_from_a_member_that_is_gone() {
 
 /// A group without members is no receiver.
 #[test]
-fn nobody_gets_what_comes_after_the_last_member() {
+fn a_group_without_members_gets_no_messages() {
     everywhere(|net| {
         let client = member(net, 0, v5("c"), AtLeastOnce);
         net.send(client, unsubscribe(2, &[GROUP]));
@@ -231,7 +227,7 @@ fn nobody_gets_what_comes_after_the_last_member() {
 
 /// Subscription Identifiers, and RETAIN as published, apply to members of either kind.
 #[test]
-fn members_get_their_subscriptions_identifier_and_retain_flag() {
+fn members_get_the_identifier_and_retain_flag_of_their_subscription() {
     for connecting in [v5("c"), durable(V5, "c")] {
         for qos in [AtMostOnce, AtLeastOnce] {
             everywhere(|net| {
@@ -253,7 +249,7 @@ fn members_get_their_subscriptions_identifier_and_retain_flag() {
 
 /// The store's notices to a group arrive late; no message is delivered twice or lost for that.
 #[test]
-fn groups_that_hear_late_of_members_lose_nothing() {
+fn groups_that_learn_late_of_members_lose_no_messages() {
     for held in [Kind::Join, Kind::Leave, Kind::Bounce, Kind::Accepted, Kind::Enqueue] {
         everywhere(|net| {
             let first = member(net, 0, durable(V5, "first"), AtLeastOnce);
@@ -278,7 +274,7 @@ fn groups_that_hear_late_of_members_lose_nothing() {
 }
 
 #[test]
-fn every_strategy_reaches_somebody() {
+fn every_strategy_reaches_a_member() {
     use SharedStrategy::{HashClientId, HashTopic, Local, Random, RoundRobin, Sticky};
     for strategy in [RoundRobin, Random, Sticky, HashClientId, HashTopic, Local] {
         everywhere_with(
@@ -303,7 +299,7 @@ fn every_strategy_reaches_somebody() {
 
 /// The messages of a member of a slow group go to another whose queue is full: they wait there and are not dropped.
 #[test]
-fn what_is_left_by_a_member_waits_for_a_place_with_another() {
+fn an_orphan_waits_for_a_slot_in_the_queue_of_another_member() {
     everywhere_with(
         |settings| settings.queue.messages_max = 2,
         |net| {

@@ -22,7 +22,7 @@ const ACTIONS: usize = 600;
 const ACTORS: usize = 9;
 
 #[test]
-fn whatever_happens_clients_get_what_they_are_owed() {
+fn clients_get_all_messages_that_they_are_owed() {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     if let Some(seed) = number("MERIDIAN_SIM_SEED") {
         return run(seed);

@@ -10,7 +10,7 @@ use sim::packets::*;
 
 /// [MQTT-3.1.4-3] [MQTT3-3.1.4-2]
 #[test]
-fn the_old_connection_is_told_and_closed() {
+fn the_old_connection_is_notified_and_closed() {
     for index in 0..3 {
         everywhere(|net| {
             let (old, older) = (net.connect(index, v5("c")), net.connect(index, v3("d")));
@@ -27,7 +27,7 @@ fn the_old_connection_is_told_and_closed() {
 
 /// The old connection is closed before the new one gets an answer.
 #[test]
-fn connack_waits_until_the_old_connection_has_let_go() {
+fn connack_waits_until_the_old_connection_has_released_the_session() {
     for held in [Kind::Revoke, Kind::Release] {
         everywhere(|net| {
             let old = net.connect(0, v5("c"));
@@ -36,7 +36,7 @@ fn connack_waits_until_the_old_connection_has_let_go() {
             assert_eq!(net.received(new), []);
             if held == Kind::Revoke {
                 net.send(old, Sent::PingReq);
-                assert_eq!(net.received(old), [Sent::PingResp], "nobody told it yet");
+                assert_eq!(net.received(old), [Sent::PingResp], "it is not notified yet");
             }
             net.release_held();
             assert_eq!(net.received(old), [disconnect(SessionTakenOver), Sent::Closed]);
@@ -47,7 +47,7 @@ fn connack_waits_until_the_old_connection_has_let_go() {
 
 /// The first of two that wait is closed: 0x8E is not for CONNACK, and 3.1.1 has no code for it at all.
 #[test]
-fn of_three_claimants_the_last_one_stays() {
+fn the_last_of_three_claimants_stays() {
     everywhere(|net| {
         let first = net.connect(0, durable(V5, "c"));
         net.subscribe(first, "t", AtLeastOnce);
@@ -82,7 +82,7 @@ fn a_long_chain_of_claimants_leaves_one() {
 }
 
 #[test]
-fn a_claimant_that_dies_while_it_waits_leaves_the_identifier_to_others() {
+fn a_claimant_that_disconnects_while_it_waits_leaves_the_identifier_to_others() {
     everywhere(|net| {
         let old = net.connect(0, durable(V5, "c").will(message("w", "old")));
         let witness = net.connect(2, v5("witness"));
@@ -92,13 +92,13 @@ fn a_claimant_that_dies_while_it_waits_leaves_the_identifier_to_others() {
         net.lose(dying);
         net.release_held();
         assert_eq!(net.received(old), [disconnect(SessionTakenOver), Sent::Closed]);
-        assert_eq!(net.payloads(witness), ["old"], "who was never accepted has no Will");
+        assert_eq!(net.payloads(witness), ["old"], "a client that was never accepted has no Will");
         net.resume(2, durable(V5, "c"));
     });
 }
 
 #[test]
-fn an_owner_that_dies_while_it_is_revoked_makes_way_all_the_same() {
+fn an_owner_that_disconnects_while_it_is_revoked_releases_the_session() {
     everywhere(|net| {
         let old = net.connect(0, durable(V5, "c"));
         net.store.hold(&[Kind::Revoke]);
@@ -107,7 +107,7 @@ fn an_owner_that_dies_while_it_is_revoked_makes_way_all_the_same() {
         assert_eq!(net.received(new), [connack(true)]);
         net.release_held();
         net.send(new, Sent::PingReq);
-        assert_eq!(net.received(new), [Sent::PingResp], "a late revocation of the old one is not for it");
+        assert_eq!(net.received(new), [Sent::PingResp], "a late revocation of the old one does not close it");
     });
 }
 
@@ -119,8 +119,8 @@ fn clean_start_ends_the_session_that_is_taken_over() {
         net.subscribe(old, "t", AtLeastOnce);
         let new = net.connect(1, durable(V5, "c").starts_clean());
         assert_eq!(net.received(old), [disconnect(SessionTakenOver), Sent::Closed]);
-        net.publish(new, "t", "for nobody");
-        net.send(new, message("t", "for nobody").qos1(1));
+        net.publish(new, "t", "without a receiver");
+        net.send(new, message("t", "without a receiver").qos1(1));
         assert_eq!(net.received(new), [Sent::PubAck(1, ReasonCode::NoMatchingSubscribers)]);
     });
 }
@@ -133,7 +133,7 @@ fn witness(net: &mut Net) -> crate::net::Peer {
 
 /// 3.1.3.2.2: the delay has not passed, and the session continues.
 #[test]
-fn a_delayed_will_is_not_sent_when_the_session_is_taken_over_and_goes_on() {
+fn a_delayed_will_is_not_sent_when_the_session_is_taken_over_and_continues() {
     everywhere(|net| {
         let witness = witness(net);
         net.connect(0, durable(V5, "c").delayed_will(message("w/c", "gone").qos(AtLeastOnce), 5));
@@ -177,7 +177,7 @@ fn clean_start_sends_the_delayed_will_of_the_session_it_ends() {
 
 /// The existing connection stays when the new one may not have the identifier.
 #[test]
-fn a_takeover_gets_no_further_than_the_store_lets_it() {
+fn the_old_connection_stays_when_the_store_refuses_the_takeover() {
     everywhere(|net| {
         let old = net.connect(0, v5("c"));
         net.store.fail(Kind::Claim, ReasonCode::ServerBusy);
@@ -190,7 +190,7 @@ fn a_takeover_gets_no_further_than_the_store_lets_it() {
 
 /// Messages that the old connection had not acknowledged go to the new one, once.
 #[test]
-fn what_was_under_way_goes_on_with_the_new_connection() {
+fn unacknowledged_messages_go_to_the_new_connection() {
     everywhere(|net| {
         let old = net.connect(0, durable(V5, "c"));
         net.subscribe(old, "t", AtLeastOnce);

@@ -42,7 +42,7 @@ fn a_lost_connection_publishes_its_will_at_its_qos() {
 
 /// [MQTT-3.14.4-3] [MQTT3-3.14.4-3]
 #[test]
-fn an_orderly_disconnect_takes_the_will_back() {
+fn an_orderly_disconnect_deletes_the_will() {
     for version in [V3_1_1, V5] {
         everywhere(|net| {
             let witness = witness(net);
@@ -117,7 +117,7 @@ fn a_will_is_not_delayed_beyond_the_end_of_the_session() {
 
 /// [MQTT-3.1.3-9]
 #[test]
-fn a_client_that_is_back_in_time_has_no_will_published() {
+fn the_will_of_a_client_that_reconnects_in_time_is_not_published() {
     everywhere(|net| {
         let witness = witness(net);
         let connecting = durable(V5, "c").delayed_will(will(), 10);
@@ -135,7 +135,7 @@ fn a_client_that_is_back_in_time_has_no_will_published() {
 
 /// [MQTT-3.1.2-15] [MQTT3-3.1.2-17]; its expiry counts from its publication.
 #[test]
-fn a_retained_will_is_there_for_later_subscribers() {
+fn later_subscribers_get_a_retained_will() {
     everywhere(|net| {
         let retained = will().qos(AtLeastOnce).retain().expiry(100);
         let client = net.connect(0, durable(V5, "c").delayed_will(retained, 50));
@@ -165,7 +165,7 @@ fn a_will_waits_for_absent_subscribers() {
 /// [MQTT-3.1.2-8]: the store has the Will of a durable session from the CONNECT on, and knows it until all receivers
 /// have it.
 #[test]
-fn a_will_is_known_until_everybody_has_it() {
+fn a_will_is_kept_until_all_receivers_have_it() {
     everywhere(|net| {
         let absent = ["a", "b", "c", "d"];
         for name in absent {
@@ -195,7 +195,7 @@ fn a_will_is_known_until_everybody_has_it() {
 /// Subscriptions of other nodes are unknown at the start of a node of a cluster. A Will that was due before is for
 /// them, too.
 #[test]
-fn a_will_of_a_durable_session_waits_until_the_node_knows_what_others_want() {
+fn a_will_of_a_durable_session_waits_until_the_node_knows_the_routes_of_others() {
     everywhere(|net| {
         let witness = witness(net);
         net.node.set_fresh_until(Time::default());
@@ -219,7 +219,7 @@ fn a_will_of_a_durable_session_waits_until_the_node_knows_what_others_want() {
 /// The Will of a durable session is also for a reader whose queue is full: it waits for a slot there as any message
 /// does.
 #[test]
-fn a_will_waits_for_a_place_in_a_full_queue() {
+fn a_will_waits_for_a_slot_in_a_full_queue() {
     for reader in [v5("reader"), durable(V5, "reader")] {
         everywhere_with(
             |settings| settings.queue.messages_max = 1,

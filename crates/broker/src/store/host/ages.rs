@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_are_known_to_a_thousandth_of_the_life_and_take_little_memory() {
+    fn ages_are_known_to_a_thousandth_of_the_uptime_and_take_little_memory() {
         let mut ages = Ages::default();
         assert_eq!(ages.of(7, Time(5)), Duration::ZERO);
         for index in 0..100_000 {
@@ -67,6 +67,6 @@ mod tests {
             let off = found.checked_sub(now.since(made)).expect("not too young");
             assert!(off <= ages.step, "{index}: {off:?}");
         }
-        assert_eq!(ages.of(3, now), now.since(Time(0)), "of an earlier life");
+        assert_eq!(ages.of(3, now), now.since(Time(0)), "of a previous incarnation");
     }
 }

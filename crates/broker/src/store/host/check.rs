@@ -9,15 +9,15 @@ impl ShardHost {
         let connected = self.live.values().map(|live| live.bodies.bytes()).sum();
         let absent = self.bodies.values().map(Bodies::bytes).sum();
         for (uid, bodies) in &self.bodies {
-            assert!(!bodies.is_empty(), "no room for nothing");
-            assert!(!self.live.contains_key(uid), "who is connected keeps its own");
+            assert!(!bodies.is_empty(), "no empty entries");
+            assert!(!self.live.contains_key(uid), "a connected session keeps its messages in `live`");
         }
         self.check_charged();
-        assert!(self.touched.is_empty(), "everybody was looked at");
+        assert!(self.touched.is_empty(), "all touched sessions were handled");
         assert_eq!((connected, absent), (self.held.for_connected, self.held.for_absent));
-        assert!(self.log.is_none() || absent == 0, "what nobody reads lies on the disk");
+        assert!(self.log.is_none() || absent == 0, "messages for absent sessions are on disk only");
         for (uid, live) in &self.live {
-            let session = self.state.session(*uid).expect("a session that is served exists");
+            let session = self.state.session(*uid).expect("a session with a connection exists");
             // Dropped messages move an empty range, which contains nothing to send.
             let open = session.open();
             assert!(live.next <= open.end && (open.is_empty() || open.start <= live.next));
@@ -27,14 +27,20 @@ impl ShardHost {
             // The command that settles it may be on its way to the log.
             let is_underway = !self.proposals.is_idle();
             let due = live.due(&self.settings.queue).max(live.put_off);
-            assert!(is_underway || live.armed <= due, "looked at when it is due");
+            assert!(is_underway || live.armed <= due, "a session is scheduled for the time when it is due");
             let client =
-                self.clients.get(session.client_id()).expect("a session that is served has a client");
+                self.clients.get(session.client_id()).expect("a session with a connection has a client");
             assert_eq!((client.session(), client.owner()), (Some(*uid), Some(live.connection)));
         }
         for client in self.clients.values() {
-            assert!(!client.has_pending() || client.owner().is_some(), "a claim waits for an owner only");
-            assert!(client.owner().is_some() || client.underway() > 0, "no client without reason");
+            assert!(
+                !client.has_pending() || client.owner().is_some(),
+                "a claim waits only while there is an owner"
+            );
+            assert!(
+                client.owner().is_some() || client.underway() > 0,
+                "every client has a reason to be remembered"
+            );
         }
     }
 
@@ -45,14 +51,14 @@ impl ShardHost {
 
     /// Checks the further invariants of a shard without sessions and without requests in progress.
     pub fn check_quiet(&self) {
-        assert!(self.proposals.is_idle(), "nothing under way");
+        assert!(self.proposals.is_idle(), "no batches are in progress");
         assert_eq!((self.sessions(), self.clients.len(), self.live.len()), (0, 0, 0));
         assert_eq!((self.groups.len(), self.group_names.len()), (0, 0), "groups without members");
-        assert_eq!((self.group_uses.len(), self.group_routes.len()), (0, 0), "filters nobody uses");
-        assert_eq!(self.state.filters().len(), 0, "filters nobody uses");
+        assert_eq!((self.group_uses.len(), self.group_routes.len()), (0, 0), "unused filters");
+        assert_eq!(self.state.filters().len(), 0, "unused filters");
         assert_eq!(self.appends.len(), 0, "publishers that are never answered");
         assert_eq!(self.accepting.len(), 0, "publishers that are never answered");
         assert_eq!(self.ordered.len(), 0, "messages that wait for groups");
-        assert_eq!(self.bodies.len(), 0, "messages for nobody");
+        assert_eq!(self.bodies.len(), 0, "messages without a session");
     }
 }

@@ -150,7 +150,7 @@ impl Clients {
         if index != last {
             let hash = self.hasher.hash_one(&*self.all[last].client_id);
             let moved = self.indexes.find_mut(hash, |index| *index == last);
-            *moved.expect("every client has its place in the table") = index;
+            *moved.expect("every client is in the table") = index;
         }
         self.all.swap_remove(index);
     }
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn only_dealings_with_nothing_in_them_are_forgotten() {
+    fn only_an_empty_claim_state_is_dropped() {
         let mut client = Client::new(name(0));
         client.claim_state().underway = 1;
         client.settle();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_has_no_owner_until_it_is_told_of_one() {
+    fn a_client_has_no_owner_until_one_is_set() {
         let mut client = Client::new(name(0));
         let owner = ConnectionId { worker: WorkerId(0), slot: 0, generation: 0 };
         assert_eq!(client.owner(), None);

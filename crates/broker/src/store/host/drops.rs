@@ -59,7 +59,7 @@ impl ShardHost {
         tracing::warn!(
             client,
             unsaid,
-            "queue of a session is full: {which} messages for its client are dropped (queue.full)"
+            "queue of a session is full; dropping {which} messages for its client (queue.full)"
         );
     }
 
@@ -71,7 +71,7 @@ impl ShardHost {
             client,
             dropped,
             unsaid,
-            "messages for a client were dropped: the queue of its session was full"
+            "messages for a client were dropped: the queue of its session was full (queue.full)"
         );
     }
 }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_a_minute_are_bounded_and_the_next_one_says_how_many_were_left_out() {
+    fn lines_of_a_minute_are_bounded_and_the_next_one_counts_the_omitted_ones() {
         let mut drops = Drops::new(FixedState::with_seed(1));
         let lines: Vec<_> = (0..12).map(|_| drops.line(Time(1000))).collect();
         assert!(lines[..10].iter().all(|line| *line == Some(0)));

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_found_by_their_number_and_take_no_room_when_gone() {
+    fn bodies_are_found_by_their_number_and_take_no_memory_when_removed() {
         let mut bodies = Bodies::default();
         bodies.insert(10, message(5));
         bodies.insert(12, message(7));

@@ -115,11 +115,11 @@ impl ShardHost {
     /// Checks the invariants of the charges.
     pub(super) fn check_charged(&self) {
         for uid in self.charged.sessions.keys() {
-            assert!(self.state.session(*uid).is_some(), "a session that is gone is charged to nobody");
+            assert!(self.state.session(*uid).is_some(), "a session that has ended is charged to nobody");
         }
         assert!(
             self.charged.retained.len() <= self.retained_len(),
-            "what is not retained is charged to nobody"
+            "a message that is not retained is charged to nobody"
         );
     }
 }

@@ -337,7 +337,7 @@ impl ShardHost {
         let Some(mut batch) = self.proposals.underway.pop_front() else { return 1 };
         let mut effects = std::mem::take(&mut self.effects);
         let applied = self.state.apply_some(batch.index, &batch.bytes, effects_max, &mut effects);
-        let is_applied = applied.expect("a batch of our own, in order");
+        let is_applied = applied.expect("the log returns the shard's own batches in order");
         self.ages.note(batch.index, now);
         let count = effects.len();
         for effect in effects.drain(..) {

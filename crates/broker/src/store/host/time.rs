@@ -195,7 +195,7 @@ mod tests {
 
     /// A pause that was longer than the clock step of a batch was counted twice.
     #[test]
-    fn after_a_long_pause_a_shards_clock_stands_where_the_nodes_does() {
+    fn the_clock_of_a_shard_equals_the_nodes_after_a_long_pause() {
         for hours in [0, 1, 10, 24, 30] {
             let mut host = host_of(shard::Shard::new(0, [7; 16]));
             start(&mut host, Time(hours * HOUR));
@@ -206,7 +206,7 @@ mod tests {
     /// Seed 52547: sessions of a shard that was idle before were released in the past, so that Wills and session expiry
     /// came too early.
     #[test]
-    fn a_session_of_an_idle_shard_lasts_from_the_start_of_the_next_life() {
+    fn a_session_of_an_idle_shard_lasts_from_the_start_of_the_next_incarnation() {
         for hours in [0, 10, 24, 25, 48, 1000] {
             let mut host = host_of(shard::Shard::new(0, [7; 16]));
             start(&mut host, Time(0));
