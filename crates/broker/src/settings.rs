@@ -66,8 +66,8 @@ section! {
         pub keep_alive_max: u16 = "0", on reload;
         /// Maximum time from the start of a connection until its CONNECT is complete.
         pub connect_timeout: Duration = "10s" in "100ms..=10m", on reload;
-        /// Maximum number of levels of a Topic Name or Topic Filter. `+` is accepted in the first 128 levels. Matching
-        /// a deeper topic takes longer.
+        /// Maximum time for the rest of a packet to arrive. It restarts whenever another 1 KiB of the packet has
+        /// arrived, so a slow line can carry a large packet.
         pub packet_timeout: Duration = "30s" in "100ms..=1h", on reload;
         /// Maximum number of levels of a Topic Name or Topic Filter. `+` is accepted in the first 128 levels. Matching
         /// a deeper topic takes longer.

@@ -52,11 +52,11 @@ pub struct Forward {
     /// A durable session of that node wants the message. When the link has no room, the message is refused and not
     /// dropped.
     pub is_for_durable: bool,
-    /// The message is for a member of a shared group. When it does not arrive, another member gets it.
+    /// The message is retained by the other node: it must not be lost on the way, whatever its QoS.
     pub is_kept: bool,
-    /// The message waits in the link, because no member is on a reachable node.
+    /// The message is for a member of a shared group. When it does not arrive, another member gets it.
     pub for_group: bool,
-    /// No member is on a node that is reachable, so the message waits in the link.
+    /// The message waits in the link, because no member is on a reachable node.
     pub waits: bool,
     /// No other receiver gets the message, or may have got it before: a refusal means that nobody has it.
     pub is_alone: bool,
