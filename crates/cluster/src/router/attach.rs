@@ -12,7 +12,7 @@ use crate::wire::PeerMessage;
 impl ClusterRouter {
     /// Chooses a core if there is none, and requests the present scope from each peer.
     pub(super) fn attach(&mut self, now: Time) {
-        // Other nodes take the first changes of a node as complete.
+        // Other nodes take the position in this node's first hello as the end of its earlier interest.
         if !self.has_begun && self.node.has_begun() {
             self.routes_changed();
             self.has_begun = true;

@@ -94,7 +94,7 @@ impl ClusterRouter {
             self.peers.iter().filter(|(_, peer)| is_for(peer)).map(|(id, _)| *id).collect();
         for id in those {
             if !self.has_room(now, id) || self.mesh.send(now, id, lane, frame.clone()).is_err() {
-                // The copy frees the rest of this turn's buffer.
+                // A copy does not keep the rest of this turn's buffer in memory.
                 let frame = Bytes::copy_from_slice(frame);
                 self.queue_copy(id, RetainedCopy { lane, frame, waits: None });
             }

@@ -292,7 +292,7 @@ impl ClusterRouter {
                 &PeerMessage::Settle { position: wanted, in_region: true },
             );
         }
-        // If all nodes know a change, the region does: its unreachable nodes count only there.
+        // A change that all lease holders know counts for the region, too, which may have an unreachable node.
         if let Some(wanted) = self.for_cluster.last().max(in_region)
             && self.asked_settle < wanted
         {

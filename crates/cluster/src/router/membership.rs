@@ -526,7 +526,7 @@ impl ClusterRouter {
         self.nodes_by_index[usize::from(peer.index.0)] = self.own;
         self.retired.push_back((now, peer.index));
         self.attached.take_if(|attached| *attached == id);
-        // The attachments of the other nodes must be reported again.
+        // Other nodes may be attached elsewhere now, so all positions are reported again.
         self.reported.clear();
     }
 

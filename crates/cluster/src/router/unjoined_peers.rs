@@ -81,7 +81,7 @@ impl UnjoinedPeers {
         self.entries.iter().any(|entry| entry.name.is_some() && is_same(entry))
     }
 
-    /// Returns whether an unjoined node has an entry for this discovery address.
+    /// Returns whether this discovery address has an entry without a name.
     fn has(&self, address: &str) -> bool {
         self.entries.iter().any(|entry| entry.name.is_none() && *entry.address == *address)
     }
@@ -132,8 +132,8 @@ impl ClusterRouter {
         self.peers.get(&id).is_some_and(|peer| peer.dead.is_some() && !peer.is_up)
     }
 
-    /// Returns the entries by address. A member that is declared dead is omitted, as is an address without a node when
-    /// all members are joined.
+    /// Returns the entries by address. A member that is declared dead is omitted. A configured address without a node
+    /// gets a note when all members are joined.
     pub(super) fn not_joined(&self, now: Time) -> Vec<NotJoined> {
         let are_all_up = self.is_member() && self.peers.values().all(|peer| peer.is_up);
         let is_spare = |entry: &Entry| {
