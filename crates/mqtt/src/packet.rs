@@ -186,7 +186,7 @@ mod tests {
     use check::{refuses, same};
 
     #[test]
-    fn pings() {
+    fn pings_are_two_bytes_long() {
         for version in Version::ALL {
             same(version, &[0xC0, 0], Packet::PingReq);
             same(version, &[0xD0, 0], Packet::PingResp);
@@ -212,7 +212,7 @@ mod tests {
 
     /// [MQTT-1.5.5-1]; 3.x allows it (2.2.3 of 3.1.1).
     #[test]
-    fn padded_remaining_length() {
+    fn a_padded_remaining_length_is_refused_by_5_0_only() {
         for version in Version::ALL {
             let expected = match version {
                 Version::V5 => Err(DecodeError::VariableByteIntegerNotMinimal),

@@ -133,7 +133,7 @@ mod tests {
 
     /// [MQTT-1.5.5-1]
     #[test]
-    fn variable_byte_integers() {
+    fn variable_byte_integers_have_at_most_four_bytes_and_no_padding() {
         let cases: [(&[u8], Result<u32, DecodeError>); 12] = [
             (&[0x00], Ok(0)),
             (&[0x7F], Ok(127)),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn strings() {
+    fn strings_are_utf_8_without_null() {
         let cases: [(&[u8], Result<&str, DecodeError>); 14] = [
             (b"\0\0", Ok("")),
             (b"\0\x03abc", Ok("abc")),

@@ -175,7 +175,7 @@ pub struct ReadRequest {
 /// Schedules a read for later, on another thread: a disk may take long, and a reactor never waits.
 type ReadScheduler = Box<dyn Fn(ReadRequest) + Send + Sync>;
 
-/// Log access of one node's shards.
+/// Log access for all shards of a node.
 pub struct ShardLog {
     log: Log,
     notifier: Arc<LogNotifier>,

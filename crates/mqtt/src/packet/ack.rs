@@ -102,7 +102,7 @@ mod tests {
 
     /// (3.4.2.1) (3.4.2.2.1) and the like: optional fields may also be present.
     #[test]
-    fn optional_fields() {
+    fn optional_fields_may_be_absent_or_present() {
         let buf = PropertiesBuf::from_iter([Property::ReasonString("why")]);
         for (first, wrap, failure) in FOUR {
             reads(V5, &[first, 3, 1, 2, 0], wrap(ack(ReasonCode::Success)));
@@ -131,7 +131,7 @@ mod tests {
 
     /// [MQTT-3.4.2-1] [MQTT-3.5.2-1] [MQTT-3.6.2-1] [MQTT-3.7.2-1]
     #[test]
-    fn reason_codes() {
+    fn only_listed_reason_codes_are_accepted() {
         for (first, wrap, _) in FOUR {
             refuses(V5, &[first, 3, 1, 2, 0x05], DecodeError::ReasonCodeUnknown { byte: 5 });
             let (packet_type, reason) =
@@ -145,7 +145,7 @@ mod tests {
 
     /// [MQTT-3.6.1-1] [MQTT3-3.6.1-1]; 3.1 has a DUP flag here.
     #[test]
-    fn pubrel_flags() {
+    fn pubrel_flags_are_checked() {
         reads(V3_1, &[0x6A, 2, 1, 2], Packet::PubRel(ack(ReasonCode::Success)));
         for version in [V3_1_1, V5] {
             let error = DecodeError::FlagsReserved { packet_type: PacketType::PubRel, flags: 0b1010 };

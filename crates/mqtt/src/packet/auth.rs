@@ -65,7 +65,7 @@ mod tests {
     use crate::properties::property::Property;
 
     #[test]
-    fn steps() {
+    fn each_step_is_decoded_and_encoded() {
         let buf = PropertiesBuf::from_iter([
             Property::AuthenticationMethod("m"),
             Property::AuthenticationData(&[1]),
@@ -84,7 +84,7 @@ mod tests {
 
     /// (3.15.2.1)
     #[test]
-    fn bare_success() {
+    fn a_success_may_have_no_properties() {
         let bare = Packet::Auth(Auth { reason: ReasonCode::Success, properties: Properties::EMPTY });
         same(V5, &[0xF0, 0], bare);
         reads(V5, &[0xF0, 2, 0, 0], bare);

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn accepted() {
+    fn an_acceptance_is_decoded_and_encoded() {
         for session_present in [false, true] {
             let packet = Packet::ConnAck(connack(session_present, ReasonCode::Success));
             let flags = u8::from(session_present);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_flags() {
+    fn reserved_flags_are_refused() {
         for version in [V3_1_1, V5] {
             for flags in [2, 3, 0x80] {
                 // [MQTT-3.2.2-1]
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn refused() {
+    fn a_refusal_is_decoded_and_encoded() {
         let busy = Packet::ConnAck(connack(false, ReasonCode::ServerBusy));
         same(V5, &[0x20, 3, 0, 0x89, 0], busy);
         writes(V3_1_1, busy, &[0x20, 2, 0, 3]);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn properties() {
+    fn properties_are_decoded_and_encoded() {
         let buf = PropertiesBuf::from_iter([
             Property::AssignedClientIdentifier("auto-1"),
             Property::ServerKeepAlive(30),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn trailing_bytes() {
+    fn trailing_bytes_are_refused() {
         refuses(V5, &[0x20, 4, 0, 0, 0, 0], DecodeError::TrailingBytes { count: 1 });
         refuses(V3_1_1, &[0x20, 3, 0, 0, 0], DecodeError::TrailingBytes { count: 1 });
     }

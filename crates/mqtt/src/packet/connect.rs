@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn protocol_name_and_version() {
+    fn protocol_name_and_version_are_checked() {
         let with = |name: &[u8], level| packet(0x10, &[name, &[level, 2, 0, 0], &[0], ID]);
         for level in (0..=u8::MAX).filter(|level| !matches!(level & !BRIDGE, 4 | 5)) {
             // [MQTT-3.1.2-2] [MQTT3-3.1.2-2]
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_flag() {
+    fn the_reserved_flag_is_refused() {
         for version in [V3_1_1, V5] {
             // [MQTT-3.1.2-3] [MQTT3-3.1.2-3]
             refuses(version, &connect(version, 0b11, &[ID]), DecodeError::ConnectFlagReserved);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn will_flags() {
+    fn will_flags_are_checked() {
         for version in [V3_1_1, V5] {
             for flags in [0b0000_1010, 0b0001_0010, 0b0001_1010, 0b0010_0010] {
                 // [MQTT-3.1.2-11] [MQTT-3.1.2-13] [MQTT3-3.1.2-13] [MQTT3-3.1.2-15]
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn will_topic() {
+    fn the_will_topic_is_checked() {
         for version in Version::ALL {
             let no_properties: &[u8] = if version == V5 { &[0] } else { &[] };
             let cases: [(&[u8], DecodeError); 5] = [
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn user_name_and_password() {
+    fn user_name_and_password_follow_their_flags() {
         for version in Version::ALL {
             let named = Connect { username: Some("u"), ..bare(version) };
             same(version, &connect(version, 0b1000_0010, &[ID, b"\0\x01u"]), Packet::Connect(named));
@@ -472,7 +472,7 @@ mod tests {
 
     /// [MQTT3-3.1.2-22]; allowed since 5.0 (3.1.2.9).
     #[test]
-    fn a_password_alone() {
+    fn a_password_alone_needs_5_0() {
         for version in [V3_1, V3_1_1] {
             let bytes = connect(version, 0b0100_0010, &[ID, b"\0\x01p"]);
             refuses(version, &bytes, DecodeError::PasswordWithoutUserName);
@@ -484,7 +484,7 @@ mod tests {
 
     /// [MQTT-3.1.2-17] [MQTT-3.1.2-19] [MQTT3-3.1.2-19] [MQTT3-3.1.2-21], but in 3.1 the Remaining Length decides.
     #[test]
-    fn flags_without_their_fields() {
+    fn flags_without_their_fields_are_refused() {
         for version in [V3_1_1, V5] {
             refuses(version, &connect(version, 0b1000_0010, &[ID]), DecodeError::Truncated);
             refuses(version, &connect(version, 0b1100_0010, &[ID, b"\0\x01u"]), DecodeError::Truncated);
@@ -515,7 +515,7 @@ mod tests {
 
     /// Padding of the Remaining Length is forbidden in 5.0 only [MQTT-1.5.5-1].
     #[test]
-    fn padded_remaining_length() {
+    fn a_padded_remaining_length_is_refused_by_5_0_only() {
         for version in Version::ALL {
             let mut bytes = connect(version, 2, &[ID]);
             bytes[1] |= 0x80;

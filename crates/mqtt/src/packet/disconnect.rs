@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn normal() {
+    fn a_normal_disconnect_is_decoded_and_encoded() {
         for version in Version::ALL {
             same(version, &[0xE0, 0], Packet::Disconnect(disconnect(ReasonCode::Success)));
         }
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_reason() {
+    fn a_reason_is_decoded_and_encoded() {
         for reason in [ReasonCode::DisconnectWithWill, ReasonCode::ServerShuttingDown] {
             let packet = Packet::Disconnect(disconnect(reason));
             same(V5, &[0xE0, 2, reason.as_u8(), 0], packet);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn properties() {
+    fn properties_are_decoded_and_encoded() {
         let buf = PropertiesBuf::from_iter([Property::SessionExpiryInterval(5)]);
         let bytes = packet(0xE0, &[&[0], &block(&[&[0x11, 0, 0, 0, 5]])]);
         let with = Disconnect { reason: ReasonCode::Success, properties: buf.as_properties() };
@@ -106,7 +106,7 @@ mod tests {
 
     /// [MQTT-3.14.1-1] [MQTT3-3.14.1-1]
     #[test]
-    fn flags() {
+    fn flags_are_checked() {
         for version in Version::ALL {
             let error = DecodeError::FlagsReserved { packet_type: PacketType::Disconnect, flags: 1 };
             refuses(version, &[0xE1, 0], error);

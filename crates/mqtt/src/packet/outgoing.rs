@@ -248,7 +248,7 @@ mod tests {
 
     /// Payload sizes around the limits of the Remaining Length's width.
     #[test]
-    fn lengths() {
+    fn lengths_are_right_for_every_payload_size() {
         for border in [0x80, 0x4000, 0x20_0000] {
             for len in border - 12..border + 2 {
                 let payload = vec![0x55; len];

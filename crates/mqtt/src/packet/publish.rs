@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_and_packet_identifier() {
+    fn flags_and_packet_identifier_are_checked() {
         let id = PacketId::new(0x1234);
         for version in Version::ALL {
             let none = none(version);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn payload() {
+    fn the_payload_is_any_bytes() {
         for version in Version::ALL {
             // (3.3.3): the payload may be empty, and is any bytes.
             same(
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn topic() {
+    fn the_topic_is_checked() {
         for version in Version::ALL {
             let with = |topic: &[u8]| packet(0x30, &[topic, none(version)]);
             // [MQTT-3.3.2-1] [MQTT3-3.3.2-1]
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_instead_of_a_topic() {
+    fn an_alias_may_replace_the_topic() {
         let alias = PropertiesBuf::from_iter([Property::TopicAlias(7)]);
         let publish = Publish { topic: "", properties: alias.as_properties(), ..PLAIN };
         same(V5, &packet(0x30, &[b"\0\0", &block(&[&[0x23, 0, 7]]), b"hi"]), Packet::Publish(publish));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn properties() {
+    fn properties_are_decoded_and_encoded() {
         let buf = PropertiesBuf::from_iter([
             Property::UserProperty("k", "2"),
             Property::SubscriptionIdentifier(1),

@@ -244,7 +244,7 @@ mod tests {
     /// [MQTT-3.2.2-8] [MQTT-3.4.2-1] [MQTT-3.5.2-1] [MQTT-3.6.2-1] [MQTT-3.7.2-1] [MQTT-3.9.3-2] [MQTT-3.11.3-2]
     /// [MQTT-3.14.2-1] [MQTT-3.15.2-1]
     #[test]
-    fn the_codes_of_each_packet() {
+    fn each_packet_has_its_codes() {
         let connack = [
             0x00, 0x80, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8A, 0x8C, 0x90, 0x95, 0x97,
             0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9F,
@@ -269,7 +269,7 @@ mod tests {
 
     /// Table 3.1 of 3.1.1 and [MQTT3-3.2.2-6].
     #[test]
-    fn connack_before_5() {
+    fn connack_before_5_has_the_nearest_return_code() {
         for byte in 0..=5 {
             let reason = from_connect_return_code(byte).expect("in the table");
             assert_eq!(connect_return_code(reason), Some(byte));
@@ -303,7 +303,7 @@ mod tests {
 
     /// [MQTT3-3.9.3-2]
     #[test]
-    fn subscription_results() {
+    fn subscription_results_before_5_are_a_qos_or_0x80() {
         let cases = [
             (Version::V5, PacketType::SubAck, 0xA2, 0xA2),
             (Version::V5, PacketType::SubAck, 0x99, 0x80),

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn granted() {
+    fn granted_qos_is_decoded_and_encoded() {
         let packet = Packet::SubAck(suback(&[0, 1, 2, 0x80]));
         same(V5, &[0x90, 7, 0, 10, 0, 0, 1, 2, 0x80], packet);
         same(V3_1_1, &[0x90, 6, 0, 10, 0, 1, 2, 0x80], packet);
@@ -89,7 +89,7 @@ mod tests {
 
     /// [MQTT-3.9.3-2] [MQTT3-3.9.3-2]
     #[test]
-    fn failures() {
+    fn failures_are_decoded_and_encoded() {
         let packet = Packet::SubAck(suback(&[0x8F, 0x01, 0xA2]));
         same(V5, &[0x90, 6, 0, 10, 0, 0x8F, 0x01, 0xA2], packet);
         writes(V3_1_1, packet, &[0x90, 5, 0, 10, 0x80, 0x01, 0x80]);
@@ -102,7 +102,7 @@ mod tests {
 
     /// [MQTT-3.11.3-2]; before 5.0 there is no payload (3.11.3 of 3.1.1).
     #[test]
-    fn unsuback() {
+    fn unsuback_has_a_payload_only_in_5_0() {
         same(V5, &[0xB0, 6, 0, 10, 0, 0, 0x11, 0x87], Packet::UnsubAck(suback(&[0, 0x11, 0x87])));
         for version in [V3_1, V3_1_1] {
             same(version, &[0xB0, 2, 0, 10], Packet::UnsubAck(suback(&[])));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn properties() {
+    fn properties_are_decoded_and_encoded() {
         let buf = PropertiesBuf::from_iter([Property::ReasonString("r"), Property::UserProperty("a", "b")]);
         let with = SubAck { properties: buf.as_properties(), ..suback(&[1]) };
         let fields = block(&[b"\x1F\0\x01r\x26\0\x01a\0\x01b"]);

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn options() {
+    fn options_are_checked() {
         let all = SubscriptionOptions {
             qos: QoS::AtLeastOnce,
             no_local: true,
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn at_least_one_filter() {
+    fn a_packet_without_filters_is_refused() {
         for version in Version::ALL {
             // [MQTT-3.8.3-2] [MQTT3-3.8.3-3]
             refuses(version, &packet(0x82, &[&[0, 10], none(version)]), DecodeError::NoTopicFilters);
@@ -262,7 +262,7 @@ mod tests {
 
     /// [MQTT-2.2.1-3] [MQTT3-2.3.1-1]
     #[test]
-    fn packet_identifier() {
+    fn a_packet_identifier_of_0_is_refused() {
         for version in Version::ALL {
             let bytes = packet(0x82, &[&[0, 0], none(version), b"\0\x01a\0"]);
             refuses(version, &bytes, DecodeError::PacketIdentifierZero);
@@ -271,7 +271,7 @@ mod tests {
 
     /// [MQTT-3.8.1-1] [MQTT3-3.8.1-1]; 3.1 has a DUP flag here.
     #[test]
-    fn flags() {
+    fn flags_are_checked() {
         let mut filters = SubscribeFiltersBuf::default();
         filters.push("a", qos(QoS::AtMostOnce));
         reads(V3_1, b"\x8A\x06\0\x0A\0\x01a\0", Packet::Subscribe(subscribe(&filters)));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn subscription_identifier() {
+    fn the_subscription_identifier_occurs_once() {
         let mut filters = SubscribeFiltersBuf::default();
         filters.push("a", qos(QoS::AtMostOnce));
         let buf = PropertiesBuf::from_iter([Property::SubscriptionIdentifier(300)]);

@@ -170,7 +170,7 @@ mod tests {
 
     /// [MQTT-3.10.1-1] [MQTT3-3.10.1-1]; 3.1 has a DUP flag here.
     #[test]
-    fn flags() {
+    fn flags_are_checked() {
         let mut filters = UnsubscribeFiltersBuf::default();
         filters.push("a");
         reads(V3_1, b"\xAA\x05\0\x0A\0\x01a", Packet::Unsubscribe(unsubscribe(&filters)));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn properties() {
+    fn properties_are_decoded_and_encoded() {
         let mut filters = UnsubscribeFiltersBuf::default();
         filters.push("a");
         let buf = PropertiesBuf::from_iter([Property::UserProperty("", "v")]);

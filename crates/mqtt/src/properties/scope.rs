@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn values() {
+    fn values_out_of_range_are_refused() {
         let invalid = |id, value| DecodeError::PropertyValueInvalid { id, value };
         let cases: [(Scope, &[u8], DecodeError); 21] = [
             // (3.3.2.3.2)
@@ -366,7 +366,7 @@ mod tests {
 
     /// (2.2.2.2)
     #[test]
-    fn unknown_identifiers() {
+    fn unknown_identifiers_are_refused() {
         for id in (0..=u8::MAX).filter(|&id| PropertyId::from_byte(id).is_none()) {
             let error = Err(DecodeError::PropertyUnknown { id });
             assert_eq!(read(Scope::Publish, &with_length(&[&[id, 0, 0]])), error);
@@ -385,7 +385,7 @@ mod tests {
 
     /// [MQTT-2.2.2-1]
     #[test]
-    fn the_property_length() {
+    fn the_property_length_is_checked() {
         assert_eq!(read(Scope::Publish, &[0]), Ok(Properties::default()));
         assert_eq!(read(Scope::Publish, &[]), Err(DecodeError::Truncated));
         assert_eq!(read(Scope::Publish, &[2, 0x01]), Err(DecodeError::Truncated));

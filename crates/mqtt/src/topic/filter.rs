@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn topic_filters() {
+    fn topic_filters_are_checked() {
         let longest = "x".repeat(65_535);
         let legal = [
             ("a/b", false),
@@ -176,7 +176,7 @@ mod tests {
 
     /// The examples of 4.7.1.2, 4.7.1.3, 4.7.2 and 4.7.3, and cases between them.
     #[test]
-    fn matching() {
+    fn filters_match_as_specified() {
         let cases = [
             ("sport/tennis/player1/#", "sport/tennis/player1", true),
             ("sport/tennis/player1/#", "sport/tennis/player1/ranking", true),

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn topic_names() {
+    fn topic_names_are_checked() {
         let longest = "x".repeat(65_535);
         for topic in ["a", "/", "//", "a/b c/ü", "$SYS/x", " ", "ACCOUNTS", "\u{FEFF}", &longest] {
             assert_eq!(TopicName::parse(topic).map(|name| name.as_str()), Ok(topic));
@@ -139,7 +139,7 @@ mod tests {
 
     /// [MQTT-4.7.1-1]: a separator always separates, whatever is next to it.
     #[test]
-    fn levels() {
+    fn every_separator_separates_levels() {
         let levels = |topic| TopicName::parse(topic).expect("legal").levels().collect::<Vec<_>>();
         assert_eq!(levels("a"), ["a"]);
         assert_eq!(levels("/"), ["", ""]);

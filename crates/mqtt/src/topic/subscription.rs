@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_and_shared_subscriptions() {
+    fn plain_and_shared_subscriptions_are_distinguished() {
         let cases = [
             ("a/+", None, "a/+"),
             ("$share", None, "$share"),

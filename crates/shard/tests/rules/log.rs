@@ -91,7 +91,7 @@ fn a_message_moves_for_all_entries_that_need_it() {
     assert_eq!(entries, [(from, owners[0].0, 0), (from, owners[2].0, 0)]);
     let before = host.shard.live_bytes();
     let mut moving: Vec<_> = entries.iter().map(|(_, session, n)| (*session, *n)).collect();
-    moving.push((owners[1].0, 0)); // Finished meanwhile.
+    moving.push((owners[1].0, 0)); // Finished in the meantime.
     moving.push((owners[1].0, 1)); // Another message.
     let rewrite = Rewrite { from, message: view("t"), entries: moving, orphans: vec![] };
     assert_eq!(host.answer(&Command::Rewrite(rewrite)), Answer::Rewritten { moved: 2 });
