@@ -29,7 +29,8 @@ impl From<&Limits> for Rates {
 impl Budget {
     /// Takes a message of `size` bytes from the buckets.
     ///
-    /// # Errors The time until which the message has to wait. Nothing was taken.
+    /// # Errors
+    /// The time until which the message has to wait. Nothing was taken.
     pub fn take(&mut self, now: Time, rates: Rates, size: usize) -> Result<(), Time> {
         let Rates { messages_per_second, messages_burst, bytes_per_second, bytes_burst } = rates;
         let messages_rate = i64::from(messages_per_second);

@@ -38,7 +38,8 @@ impl<T> Dense<T> {
 
     /// Removes the value at `index`, to which the last one moves.
     ///
-    /// # Panics If there is no value at `index`.
+    /// # Panics
+    /// If there is no value at `index`.
     pub fn swap_remove(&mut self, index: u32) -> T {
         self.len = self.len.checked_sub(1).expect("there is a value at the index");
         let last = self.chunks[self.len / CHUNK].pop().expect("all chunks are full but the last ones");

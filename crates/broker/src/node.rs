@@ -404,7 +404,8 @@ impl Node {
     /// Connects the node to a cluster. It is called after [`Self::set_mailbox`] and before the workers start. `clock`
     /// stands at [`Self::began`].
     ///
-    /// # Errors Those of [`Peers::connect`].
+    /// # Errors
+    /// Those of [`Peers::connect`].
     pub fn join_cluster(self: &Arc<Self>, peers: Arc<dyn Peers>, clock: Instant) -> Result<(), String> {
         self.routes.connect_peers(peers.clone());
         peers.connect(self, clock)

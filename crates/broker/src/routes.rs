@@ -89,7 +89,8 @@ impl Routes {
 
     /// Sets what another node wants of a filter; replaces what it wanted before.
     ///
-    /// # Errors If the index is full, which is noted: see [`Self::unrouted`].
+    /// # Errors
+    /// If the index is full, which is noted: see [`Self::unrouted`].
     pub fn set_peer(&self, filter: TopicFilter<'_>, node: NodeIndex, wants: Wants) -> Result<(), IndexFull> {
         let route = Route::of_node(node, wants);
         if wants.is_nothing() {

@@ -25,7 +25,8 @@ pub struct ShapeReservations {
 impl ShapeReservations {
     /// Reserves the arrangement of one more filter.
     ///
-    /// # Errors If the node or one of the owners has too many.
+    /// # Errors
+    /// If the node or one of the owners has too many.
     pub(crate) fn reserve(
         &mut self,
         routes: &Arc<Routes>,

@@ -115,7 +115,8 @@ pub fn as_copy(frame: &[u8]) -> Vec<u8> {
 
 /// Decodes the output of [`encode`] on another node.
 ///
-/// # Errors If the bytes are anything else. Never panics.
+/// # Errors
+/// If the bytes are anything else. Never panics.
 pub fn decode(mut bytes: &[u8], now: Time) -> Result<Framed<'_>, FrameError> {
     let [version, flags] = take(&mut bytes)?;
     let age = u32::from_le_bytes(take(&mut bytes)?);

@@ -32,7 +32,8 @@ pub trait Peers: Send + Sync {
     /// Starts the connection with the cluster. The node exists, and its workers start after this call. `clock` stands
     /// at the node's [`began`](Node::began).
     ///
-    /// # Errors The reason why the node cannot join, for the operator that starts it.
+    /// # Errors
+    /// The reason why the node cannot join, for the operator that starts it.
     fn connect(&self, node: &Arc<Node>, clock: Instant) -> Result<(), String>;
 
     /// Accepts the output of a worker for other nodes, from any thread. Never waits.

@@ -449,7 +449,7 @@ pub(crate) fn shards_of(bits: u16) -> impl Iterator<Item = ShardId> {
 
 const _: () = assert!(SHARDS <= 16, "a u16 has a bit for each");
 
-/// Messages for one durable session.
+/// One message for one durable session.
 #[derive(Clone, Debug)]
 pub struct Enqueue {
     pub message: Message,

@@ -24,7 +24,8 @@ pub struct Stamp {
 impl Stamps {
     /// Records a change of a topic. `applied` is the stamp of the retained message.
     ///
-    /// # Errors The known stamp, when it is later or the same.
+    /// # Errors
+    /// The known stamp, when it is later or the same.
     pub fn note(&mut self, topic: &str, stamp: Stamp, applied: Option<u64>) -> Result<(), Stamp> {
         let noted = self.stamps.get(topic).copied();
         let applied = applied.map(|at| Stamp { at, deletes: false });

@@ -140,7 +140,7 @@ impl ShardHost {
         }
     }
 
-    /// Handles the end of a session whose messages were dropped without any record of each.
+    /// Removes the connection and the messages of a session that has ended.
     fn ended(
         &mut self,
         now: Time,
