@@ -1,7 +1,7 @@
 //! Sets of more than [`BLOCK_MAX`] destinations: a list of blocks, and for writers a table of the locations of
 //! destinations.
 //!
-//! A change replaces the one block that it affects, at the same index of the list, so its cost does not depend on
+//! A change replaces the one block that it affects, at the same index of the list. So its cost does not depend on
 //! the size of the set. Two neighbours that have become sparse are joined in a new list, because readers must find
 //! a moved destination exactly once.
 

@@ -11,8 +11,8 @@ pub struct IndexLimits {
     /// whether there is a `#` at the end. Shapes without `+`, or with at most [`EVERYDAY_PLUS_MAX`] of them in at
     /// most [`EVERYDAY_LEVELS_MAX`] levels, are always allowed and do not count. Default [`SHAPES_MAX`].
     ///
-    /// A match never takes longer than trying every shape once, so this bounds the effect of one client's odd
-    /// filters on others, while everyday filters are never refused for them. Only
+    /// A match never takes longer than trying every shape once. So this bounds the effect of one client's odd
+    /// filters on others, and everyday filters are never refused for them. Only
     /// [`Index::reserve_shape`](crate::Index::reserve_shape) checks this limit: a filter that was granted, here or
     /// on another node, is always inserted.
     pub shapes_max: usize,

@@ -1,6 +1,6 @@
 //! Search for the filters that match a topic.
 //!
-//! A path is a hash that follows from the names of its levels alone, so any node can be looked up at once, without
+//! A path is a hash that follows from the names of its levels alone. So any node can be looked up at once, without
 //! its ancestors. There are two methods. While filters have few shapes, the one node of every shape is looked up,
 //! with all cache misses at the same time. With more shapes, the tree is followed level by level along all paths
 //! that exist. When a topic has very many such paths, the search tries the shapes instead, because their number is

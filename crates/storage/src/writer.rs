@@ -87,8 +87,8 @@ impl OpenSegment {
     }
 }
 
-/// Divisor for the part of the last segment on a full disk that is for urgent entries alone, because checkpoints
-/// may be larger than the rest.
+/// Divisor for the part of the last segment on a full disk that is for urgent entries alone. Checkpoints may be
+/// larger than the rest.
 const MARGIN: u64 = 4;
 /// Size above which a buffer is freed after use.
 const BUFFER_MAX: usize = 16 << 20;

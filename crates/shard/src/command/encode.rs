@@ -1,7 +1,7 @@
 //! Stable encoding of commands.
 //!
-//! A command is a header of 8 bytes (kind, version, 0, length of the body) and a body that is filled up to a
-//! multiple of 8 with zeros. A message in it comes before all fields of variable length, at a multiple of 8.
+//! A command is a header of 8 bytes (kind, version, 0, length of the body) and a body. Zeros fill the body up to a
+//! multiple of 8. A message in it comes before all fields of variable length, at a multiple of 8.
 
 use super::{Acknowledgement, Claim, Command, Enqueue, Rewrite, WalkStep};
 use crate::ids::{Identity, MESSAGE_ALIGN, SessionUid};
