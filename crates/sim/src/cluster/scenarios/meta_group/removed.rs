@@ -594,7 +594,7 @@ fn a_core_of_too_old_a_version_is_reported_by_the_leader_that_refuses_it() {
         (Some(cluster::RECORDS), false);
     let incarnations = scenario.cluster.members[old].incarnation;
     scenario.is_replaced(old, incarnations);
-    let reason = format!("n{old}: it runs too old a version");
+    let reason = format!("n{old}: its version is too old for the cluster");
     scenario.until("it is reported", |scenario| {
         scenario.not_joined(leader).iter().any(|it| it.starts_with(&reason))
     });
