@@ -409,7 +409,7 @@ fn an_unavailable_congestion_control_is_logged_and_the_default_is_used() {
 }
 
 /// Environment variable that is set in the process without free file descriptors.
-const CHILD: &str = "CARRIER_CHILD";
+const CHILD: &str = "TRANSPORT_CHILD";
 
 #[test]
 fn connections_that_cannot_be_accepted_are_logged_once() {

@@ -78,7 +78,7 @@ impl Worker {
         let token = Token::Operator { worker: self.id, key: key as u32 };
         let (mut outstanding, mut deleted) = (0, 0);
         // Beyond the limit nothing is deleted, and the reply says 0.
-        let topics = if key < WAITING_MAX { topics } else { Vec::new() };
+        let topics = if self.operators.waiting.len() < WAITING_MAX { topics } else { Vec::new() };
         for topic in topics {
             self.delete_elsewhere(&topic);
             match self.delete_retained(topic, token) {

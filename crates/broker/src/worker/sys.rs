@@ -30,6 +30,7 @@ impl Worker {
         let sessions = sum(&|published| published.sessions.load(Relaxed));
         self.sys.connections_max = self.sys.connections_max.max(connected);
         let dropped = counters.dropped_slow_qos0
+            + counters.dropped_overload
             + counters.dropped_queue_full
             + counters.dropped_expired
             + counters.dropped_packet_size

@@ -357,14 +357,14 @@ impl ClusterRouter {
         }
         let cores = || self.peers.values().filter(|peer| peer.is_core());
         let all = cores().count() + usize::from(self.is_core());
-        let unheard: Vec<&str> = cores().filter(|core| !core.is_up).map(|core| &*core.info.name).collect();
-        let heard = all - unheard.len();
-        if heard <= all / 2 {
-            return format!("of {all} cores this node reaches {heard}, and not {}", unheard.join(", "));
+        let unreached: Vec<&str> = cores().filter(|core| !core.is_up).map(|core| &*core.info.name).collect();
+        let reached = all - unreached.len();
+        if reached <= all / 2 {
+            return format!("of {all} cores this node reaches {reached}, and not {}", unreached.join(", "));
         }
         let grants = self.leases.granted_by().filter(|(_, until)| *until > now).count();
         format!(
-            "of {all} cores this node reaches {heard}, and {grants} let it acknowledge: this node, or a core, lacks recent subscriptions of other nodes"
+            "of {all} cores this node reaches {reached}, and {grants} let it acknowledge: this node, or a core, lacks recent subscriptions of other nodes"
         )
     }
 
