@@ -1,4 +1,4 @@
-//! The password file: one `user:hash` a line.
+//! Password file with one `user:hash` a line.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -13,28 +13,28 @@ use crate::password_hash::{HashError, PasswordHash, SCRAM_KEY_LEN, ScramKeys, hm
 
 mod link;
 
-/// Users and their hashed passwords, as read. Empty lines and lines that begin with `#` are skipped.
+/// Users and their hashed passwords. Empty lines and lines that begin with `#` are skipped.
 #[derive(Debug)]
 pub struct PasswordFile {
     users: HashMap<Box<str>, usize>,
     hashes: Vec<Arc<PasswordHash>>,
-    /// Chooses the hash that an unknown user's password is held against; differs from process to process.
+    /// Chooses the hash that an unknown user's password is compared with. Differs between processes.
     decoys: RandomState,
-    /// Iterations and length of the salt of those who can use SCRAM, each once.
+    /// Iterations and length of the salt of the users with SCRAM keys, each combination once.
     scram_kinds: Vec<(u32, usize)>,
-    /// Makes up what SCRAM tells unknown users; kept by the file so that it stays the same.
+    /// Key of the SCRAM answers to unknown users, kept in the file so that it stays constant.
     scram_decoys: [u8; SCRAM_KEY_LEN],
     stores_decoy_key: bool,
 }
 
-/// What a user's password has to be held against.
+/// Hash that a user's password is compared with.
 #[derive(Clone, Debug)]
 pub enum Candidate {
     User(Arc<PasswordHash>),
-    /// There is no such user. Verifying against this hash of another user takes the time it would take if there
-    /// were; whatever comes out is a refusal.
+    /// The user is unknown. Verifying against this hash of another user takes the time of a known user; the answer is
+    /// always a refusal.
     Decoy(Arc<PasswordHash>),
-    /// There are no users at all.
+    /// The file has no users.
     Nobody,
 }
 
@@ -92,7 +92,7 @@ impl PasswordFile {
         self.users.is_empty()
     }
 
-    /// Number of users whose hash is weak.
+    /// Returns the number of users whose hash is weak.
     pub fn weak_users(&self) -> usize {
         self.hashes.iter().filter(|hash| hash.is_weak()).count()
     }
@@ -102,8 +102,8 @@ impl PasswordFile {
             Some(at) => Candidate::User(self.hashes[*at].clone()),
             None if self.hashes.is_empty() => Candidate::Nobody,
             None => {
-                // Files hold dear and cheap hashes side by side, so one fixed decoy would tell unknown users by the
-                // time it takes. The same name always meets the same decoy.
+                // A file may hold expensive and cheap hashes. With one fixed decoy, the response time would reveal
+                // unknown users. So each name always gets the same decoy.
                 let at = self.decoys.hash_one(user) % self.hashes.len() as u64;
                 Candidate::Decoy(self.hashes[at as usize].clone())
             }
@@ -112,12 +112,12 @@ impl PasswordFile {
 }
 
 impl PasswordFile {
-    /// Whether what SCRAM tells unknown users outlives this reading of the file.
+    /// Returns whether the SCRAM answers to unknown users stay constant after this file is read again.
     pub fn stores_decoy_key(&self) -> bool {
         self.stores_decoy_key
     }
 
-    /// A salt like the others, always the same one, and keys that nobody can have the password of.
+    /// Returns a constant salt like those of other users, and keys without a password.
     fn decoy_keys_of(&self, user: &str) -> Option<ScramKeys> {
         let part = |name: &[u8]| hmac_sha256(&self.scram_decoys, &[name, b"\0", user.as_bytes()]);
         let kind = part(b"kind").first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
@@ -130,7 +130,7 @@ impl PasswordFile {
     }
 }
 
-/// The line of a file that keeps the key for what SCRAM tells unknown users. To everybody else it is a comment.
+/// Parses the line with the key of SCRAM answers to unknown users. Other programs read it as a comment.
 fn read_decoy_key(line: &str) -> Option<[u8; SCRAM_KEY_LEN]> {
     let bytes = Base64::decode_vec(line.strip_prefix(DECOYS)?.trim()).ok()?;
     bytes.try_into().ok()
@@ -151,7 +151,7 @@ fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
     lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
 }
 
-/// Changes a password file without touching its other lines.
+/// Edits a password file without changing its other lines.
 #[derive(Clone, Debug, Default)]
 pub struct PasswordFileEdit {
     lines: Vec<String>,
@@ -159,13 +159,13 @@ pub struct PasswordFileEdit {
 
 impl PasswordFileEdit {
     /// # Errors
-    /// When the file cannot be read; one that does not exist is an error of the kind `NotFound`.
+    /// The file cannot be read. A missing file is an error of the kind `NotFound`.
     pub fn read(path: &Path) -> io::Result<Self> {
         let text = std::fs::read_to_string(path)?;
         Ok(Self { lines: text.lines().map(str::to_owned).collect() })
     }
 
-    /// Adds a user or replaces the password.
+    /// Adds a user, or replaces the password.
     pub fn set(&mut self, user: &str, hash: &PasswordHash) {
         let line = format!("{user}:{}", hash.as_str());
         match self.position(user) {
@@ -174,10 +174,11 @@ impl PasswordFileEdit {
         }
     }
 
-    /// Gives the file the line by which SCRAM tells unknown users the same from start to start, when it has none.
+    /// Adds the line with the key of SCRAM answers to unknown users, if it is missing. They then stay constant across
+    /// restarts.
     ///
     /// # Errors
-    /// When the system has no random bytes.
+    /// The system provides no random bytes.
     pub fn store_decoy_key(&mut self) -> Result<(), getrandom::Error> {
         if !self.lines.iter().any(|line| read_decoy_key(line).is_some()) {
             let mut key = [0; SCRAM_KEY_LEN];
@@ -187,7 +188,7 @@ impl PasswordFileEdit {
         Ok(())
     }
 
-    /// Whether there was such a user.
+    /// Removes a user. Returns whether the user existed.
     pub fn remove(&mut self, user: &str) -> bool {
         let position = self.position(user);
         if let Some(at) = position {
@@ -204,11 +205,11 @@ impl PasswordFileEdit {
         self.lines.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    /// Replaces the file in one step: a broker that reads it meets the old or the new one, never a half. The new
-    /// file keeps owner and permissions of the old one; a first one can be read by its owner only.
+    /// Replaces the file in one step: a broker that reads it sees the old or the new file, never a part. The new file
+    /// keeps owner and permissions of the old one. Only its owner can read a newly created file.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         use std::io::Write as _;
         use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -223,7 +224,7 @@ impl PasswordFileEdit {
             if let Some(old) = &old
                 && (file.metadata()?.uid(), file.metadata()?.gid()) != (old.uid(), old.gid())
             {
-                // Else a change made as root would lock the broker's own user out.
+                // Otherwise a change by root would make the file unreadable for the broker's user.
                 std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()))?;
             }
             file.write_all(self.text().as_bytes())?;
@@ -231,7 +232,7 @@ impl PasswordFileEdit {
             std::fs::rename(&new, path)
         });
         if written.is_err() {
-            // The error that matters is the first one; a file that was never made cannot be removed either.
+            // Only the first error matters, and a file that was never created cannot be removed either.
             let _ = std::fs::remove_file(&new);
         }
         written
@@ -259,7 +260,7 @@ mod tests {
     fn users_are_found_with_their_hash() {
         let file = parse(&format!("# ours\n\nalice:{A}\nbob smith:{B}  \r\n")).unwrap();
         assert_eq!(file.len(), 2);
-        let Candidate::User(hash) = file.candidate("bob smith") else { panic!("bob is there") };
+        let Candidate::User(hash) = file.candidate("bob smith") else { panic!("bob exists") };
         assert_eq!(hash.as_str(), B);
     }
 
@@ -272,7 +273,7 @@ mod tests {
         };
         assert_eq!(decoy("eve"), decoy("eve"));
         let decoys: std::collections::HashSet<_> = (0..64).map(|n| decoy(&format!("eve{n}"))).collect();
-        assert_eq!(decoys.len(), 2, "both costs occur among unknown users");
+        assert_eq!(decoys.len(), 2, "unknown users get hashes of both costs");
         assert!(matches!(parse("").unwrap().candidate("eve"), Candidate::Nobody));
     }
 
@@ -280,7 +281,7 @@ mod tests {
     const D: &str = "SCRAM-SHA-256$8192:W22ZaJ0SNY7soEsU$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
 
     #[test]
-    fn scram_is_there_for_those_whose_keys_are() {
+    fn users_with_scram_keys_can_use_scram() {
         assert!(!parse(&format!("alice:{A}")).unwrap().has_scram());
         assert_eq!(scram(&parse(&format!("alice:{A}")).unwrap(), "alice"), None);
         let file = parse(&format!("alice:{A}\ncarol:{C}")).unwrap();
@@ -289,9 +290,9 @@ mod tests {
         assert!(!scram(&file, "alice").unwrap().known, "hers is another kind of hash");
     }
 
-    /// Else whoever asks knows who is there.
+    /// Otherwise the answers would reveal which users exist.
     #[test]
-    fn scram_tells_unknown_users_what_it_could_tell_known_ones() {
+    fn scram_answers_unknown_users_like_known_ones() {
         let mut edit = PasswordFileEdit { lines: vec![format!("carol:{C}"), format!("dave:{D}")] };
         edit.store_decoy_key().unwrap();
         let once = edit.text();
@@ -307,7 +308,7 @@ mod tests {
             assert_eq!(
                 Some(&user),
                 scram(&again, &name).as_ref(),
-                "neither a start nor a new user changes it"
+                "neither a restart nor a new user changes it"
             );
             kinds.insert((user.keys.iterations, user.keys.salt.len()));
             salts.insert(user.keys.salt);
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_file_line_and_remedy() {
+    fn errors_name_file_line_and_fix() {
         assert_eq!(parse("alice").unwrap_err(), "users:1: expected user:hash");
         assert_eq!(parse(&format!("\n:{A}")).unwrap_err(), "users:2: the user name is empty");
         assert_eq!(
@@ -328,11 +329,11 @@ mod tests {
             "users:3: user `alice` is in line 1 already"
         );
         assert!(parse("alice:secret").unwrap_err().contains("meridian passwd"));
-        assert!(!parse("alice:secret").unwrap_err().contains("secret"), "a password is never repeated");
+        assert!(!parse("alice:secret").unwrap_err().contains("secret"), "an error never shows a password");
     }
 
     #[test]
-    fn an_edit_leaves_the_other_lines_alone() {
+    fn an_edit_keeps_the_other_lines() {
         let hash = PasswordHash::parse(B).unwrap();
         let mut edit =
             PasswordFileEdit { lines: vec!["# ours".into(), format!("alice:{A}"), format!("bob:{A}")] };
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_file_reads_back_and_is_the_owners_alone() {
+    fn a_written_file_reads_back_and_only_its_owner_can_read_it() {
         use std::os::unix::fs::PermissionsExt as _;
         let directory = std::env::temp_dir().join(format!("meridian-password-file-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
@@ -362,7 +363,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_text_panics(text in "[a-z:$7=,#\n]{0,60}") {
-            // What is an error and what is not is settled above; here it is that there is an answer.
+            // Other tests check which texts are errors.
             if let Ok(file) = parse(&text) {
                 proptest::prop_assert!(file.is_empty() || text.contains(':'));
             }

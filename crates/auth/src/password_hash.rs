@@ -1,4 +1,4 @@
-//! A hashed password: Argon2, bcrypt, PBKDF2 as mosquitto and others write it, and what SCRAM keeps of one.
+//! Hashed passwords: Argon2, bcrypt, PBKDF2 in the forms of mosquitto and others, and the stored keys of SCRAM.
 
 use std::fmt;
 
@@ -9,8 +9,9 @@ use sha2::{Digest as _, Sha256, Sha512};
 
 mod parse;
 
-/// A hash as it stands in a password file: `$argon2id$v=19$m=..,t=..,p=..$salt$hash`, `$7$rounds$salt$hash`, `$6$salt$hash`,
-/// `$pbkdf2-sha256$i=..$salt$hash`, `$2b$cost$..` or `SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey`.
+/// Hash in the form of a password file: `$argon2id$v=19$m=..,t=..,p=..$salt$hash`, `$7$rounds$salt$hash`,
+/// `$6$salt$hash`, `$pbkdf2-sha256$i=..$salt$hash`, `$2b$cost$..` or
+/// `SCRAM-SHA-256$iterations:salt$StoredKey:ServerKey`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordHash {
     text: Box<str>,
@@ -30,12 +31,12 @@ enum Kind {
         digest: Digest,
         rounds: u32,
     },
-    /// One SHA-512 of password and salt, as mosquitto wrote it up to 1.6.
+    /// One SHA-512 of password and salt, as mosquitto up to 1.6 wrote it.
     Sha512,
     Bcrypt {
         cost: u32,
     },
-    /// `hash` is the StoredKey.
+    /// SCRAM keys; `hash` is the StoredKey.
     Scram {
         iterations: u32,
         server_key: [u8; SCRAM_KEY_LEN],
@@ -48,8 +49,8 @@ enum Digest {
     Sha512,
 }
 
-/// What a SCRAM-SHA-256 exchange needs to know of a password (RFC 5802, 3). With it a password can be checked, and a
-/// server be played, but no client.
+/// Keys that a server needs for a SCRAM-SHA-256 exchange (RFC 5802, 3). They allow checking a password and acting as a
+/// server, but not as a client.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ScramKeys {
     pub iterations: u32,
@@ -58,19 +59,20 @@ pub struct ScramKeys {
     pub server_key: [u8; SCRAM_KEY_LEN],
 }
 
-/// Why a text is no hash.
+/// Reason why a text is not a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HashError {
     Unknown,
     TooCostly,
 }
 
-/// Why what SCRAM keeps of a password cannot be made.
+/// Reason why SCRAM keys of a password cannot be created.
 #[derive(Debug)]
 pub enum ScramError {
-    /// SASLprep (RFC 4013) takes no such text: it has control characters, unassigned ones or mixed directions.
+    /// SASLprep (RFC 4013) does not accept the text: it contains control characters, unassigned ones or mixed
+    /// directions.
     Characters,
-    /// Outside [`SCRAM_ITERATIONS_MIN`] to [`SCRAM_ITERATIONS_MAX`].
+    /// The number is outside [`SCRAM_ITERATIONS_MIN`] to [`SCRAM_ITERATIONS_MAX`].
     Iterations,
     Random(getrandom::Error),
 }
@@ -79,10 +81,10 @@ impl fmt::Display for ScramError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Characters => f.write_str(
-                "SCRAM takes no password with control characters, unassigned ones, or scripts of both directions",
+                "SCRAM does not accept passwords with control characters, unassigned ones, or scripts of both directions",
             ),
             Self::Iterations => {
-                write!(f, "SCRAM iterations are {SCRAM_ITERATIONS_MIN} to {SCRAM_ITERATIONS_MAX}")
+                write!(f, "SCRAM iterations must be {SCRAM_ITERATIONS_MIN} to {SCRAM_ITERATIONS_MAX}")
             }
             Self::Random(error) => write!(f, "the system has no random bytes: {error}"),
         }
@@ -91,15 +93,15 @@ impl fmt::Display for ScramError {
 
 impl std::error::Error for ScramError {}
 
-/// Memory that Argon2 works in, kept by a thread from one password to the next.
+/// Memory of Argon2, which a thread keeps from one password to the next.
 #[derive(Default)]
 pub struct Scratch(Vec<Block>);
 
 impl PasswordHash {
-    /// Hashes a new password with Argon2id (19 MiB, two passes: OWASP's choice for logins) and a random salt.
+    /// Hashes a new password with Argon2id (19 MiB, two passes: the OWASP recommendation for logins) and a random salt.
     ///
     /// # Errors
-    /// When the system has no random bytes.
+    /// The system provides no random bytes.
     pub fn create(password: &[u8]) -> Result<Self, getrandom::Error> {
         let mut salt = [0; SALT_LEN];
         getrandom::fill(&mut salt)?;
@@ -125,7 +127,8 @@ impl PasswordHash {
         hash
     }
 
-    /// What SCRAM-SHA-256 keeps of a new password, with a random salt. The client does the iterations at each login.
+    /// Creates the SCRAM-SHA-256 keys of a new password, with a random salt. The client computes the iterations at each
+    /// login.
     ///
     /// # Errors
     /// [`ScramError`].
@@ -151,7 +154,7 @@ impl PasswordHash {
         Ok(Self { text: text.into(), kind, salt: salt.into(), hash: stored_key.into() })
     }
 
-    /// What a SCRAM-SHA-256 exchange needs; `None` for hashes of other kinds.
+    /// Returns the keys for a SCRAM-SHA-256 exchange; `None` for hashes of other kinds.
     pub fn scram(&self) -> Option<ScramKeys> {
         let Kind::Scram { iterations, server_key } = self.kind else { return None };
         let mut stored_key = [0; SCRAM_KEY_LEN];
@@ -159,7 +162,7 @@ impl PasswordHash {
         Some(ScramKeys { iterations, salt: self.salt.clone(), stored_key, server_key })
     }
 
-    /// What it takes to compute: hashes that have this in common take as long as each other.
+    /// Returns the cost parameters. Hashes with equal parameters take equally long.
     pub(crate) fn cost(&self) -> (u8, u32, u32, u32) {
         match &self.kind {
             Kind::Argon2 { params, .. } => (0, params.m_cost(), params.t_cost(), params.p_cost()),
@@ -171,22 +174,23 @@ impl PasswordHash {
         }
     }
 
-    /// Whether guessing takes next to no work, so that a stolen file is as good as its weak passwords.
+    /// Returns whether guessing is so cheap that a stolen file reveals its weak passwords.
     pub fn is_weak(&self) -> bool {
         self.kind == Kind::Sha512
     }
 
-    /// As it stands in a password file.
+    /// Returns the form of a password file.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Whether this is the hash of `password`. Takes 10-100 ms; the comparison takes as long for every wrong hash.
+    /// Returns whether this is the hash of `password`. Takes 10-100 ms. The comparison takes the same time for every
+    /// wrong hash.
     pub fn verify(&self, password: &[u8], scratch: &mut Scratch) -> bool {
         equal_in_constant_time(&self.compute(password, scratch), &self.hash)
     }
 
-    /// [`Self::verify`] in memory that the calling thread keeps for the next one.
+    /// Calls [`Self::verify`] with memory that the calling thread keeps.
     pub fn matches(&self, password: &[u8]) -> bool {
         thread_local!(static SCRATCH: std::cell::RefCell<Scratch> = std::cell::RefCell::default());
         SCRATCH.with_borrow_mut(|scratch| self.verify(password, scratch))
@@ -203,8 +207,8 @@ impl PasswordHash {
                 let argon2 = Argon2::new(*algorithm, *version, params.clone());
                 let memory = &mut scratch.0[..blocks];
                 if argon2.hash_password_into_with_memory(password, &self.salt, &mut out, memory).is_err() {
-                    // Only a password longer than 4 GiB gets here, as the rest was checked by `parse`. An empty
-                    // answer is equal to no hash.
+                    // Only a password longer than 4 GiB gets here, because `parse` has checked the rest. An empty
+                    // result equals no hash.
                     return Box::default();
                 }
             }
@@ -220,7 +224,7 @@ impl PasswordHash {
             }
             Kind::Bcrypt { cost } => return bcrypt_hash(password, &self.salt, *cost),
             Kind::Scram { iterations, .. } => {
-                // A text that SASLprep refuses was never made a key of.
+                // No keys exist for a text that SASLprep refuses.
                 let prepared =
                     std::str::from_utf8(password).ok().and_then(|text| stringprep::saslprep(text).ok());
                 let Some(prepared) = prepared else { return Box::default() };
@@ -237,7 +241,7 @@ impl fmt::Debug for ScramKeys {
     }
 }
 
-/// Only what kind it is: hashes do not belong into logs.
+/// Shows only the kind: hashes do not belong in logs.
 impl fmt::Debug for PasswordHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
@@ -251,11 +255,11 @@ impl fmt::Debug for PasswordHash {
     }
 }
 
-/// bcrypt's 23 bytes. It reads no further than 72 bytes, as every implementation does, so that longer passwords
-/// hashed elsewhere are still right.
+/// Returns the 23 bytes of bcrypt. Like every implementation, it reads at most 72 bytes, so longer passwords that were
+/// hashed elsewhere are still valid.
 fn bcrypt_hash(password: &[u8], salt: &[u8], cost: u32) -> Box<[u8]> {
     let Ok(salt) = salt.try_into() else { return Box::default() };
-    // The key is repeated with its final 0, so that one in the middle would make several passwords the same.
+    // The key is repeated with its final 0, so a 0 in the middle would make several passwords equal.
     if password.contains(&0) {
         return Box::default();
     }
@@ -263,7 +267,7 @@ fn bcrypt_hash(password: &[u8], salt: &[u8], cost: u32) -> Box<[u8]> {
     bcrypt::bcrypt(cost, salt, &key)[..BCRYPT_HASH_LEN].into()
 }
 
-/// StoredKey and ServerKey (RFC 5802, 3).
+/// Returns StoredKey and ServerKey (RFC 5802, 3).
 fn scram_keys(password: &[u8], salt: &[u8], iterations: u32) -> ([u8; SCRAM_KEY_LEN], [u8; SCRAM_KEY_LEN]) {
     let mut salted = [0; SCRAM_KEY_LEN];
     pbkdf2::pbkdf2_hmac::<Sha256>(password, salt, iterations, &mut salted);
@@ -271,8 +275,8 @@ fn scram_keys(password: &[u8], salt: &[u8], iterations: u32) -> ([u8; SCRAM_KEY_
     (Sha256::digest(client_key).into(), hmac_sha256(&salted, &[b"Server Key"]))
 }
 
-/// SCRAM keys for a user that there is not: always the same for a key and a name, of one of these kinds (iterations, length of the salt),
-/// and good for nothing. `None` when there is no kind.
+/// Returns SCRAM keys for a user that does not exist. They are constant for a key and a name, of one of these kinds
+/// (iterations, length of the salt), and never valid. `None` when there is no kind.
 pub fn decoy_scram_keys(key: &[u8], kinds: &[(u32, usize)], user: &str) -> Option<ScramKeys> {
     let part = |name: &[u8]| hmac_sha256(key, &[name, b"\0", user.as_bytes()]);
     let kind = part(b"kind").first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
@@ -284,14 +288,14 @@ pub fn decoy_scram_keys(key: &[u8], kinds: &[(u32, usize)], user: &str) -> Optio
     Some(ScramKeys { iterations, salt, stored_key: part(b"stored key"), server_key: part(b"server key") })
 }
 
-/// HMAC-SHA-256 over these parts, one after the other.
+/// Returns the HMAC-SHA-256 over these parts, one after the other.
 pub fn hmac_sha256(key: &[u8], parts: &[&[u8]]) -> [u8; SCRAM_KEY_LEN] {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of every length");
     parts.iter().for_each(|part| mac.update(part));
     mac.finalize().into_bytes().into()
 }
 
-/// How long it takes tells nothing about where two hashes of one length differ.
+/// Compares two hashes. The time does not reveal where two hashes of the same length differ.
 pub fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
         return false;
@@ -302,12 +306,12 @@ pub fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
 
 const SALT_LEN: usize = 16;
 const HASH_LEN: usize = 32;
-/// Bytes of SHA-256, and so of both keys of SCRAM-SHA-256.
+/// Size in bytes of SHA-256, and of both keys of SCRAM-SHA-256.
 pub const SCRAM_KEY_LEN: usize = 32;
-/// RFC 7677, 4: fewer make a stolen password file too easy to guess from.
+/// Minimum of RFC 7677, 4. With fewer iterations, a stolen password file is too easy to guess from.
 pub const SCRAM_ITERATIONS_MIN: u32 = 4096;
 pub const SCRAM_ITERATIONS_MAX: u32 = 5_000_000;
-/// A tenth of a second on a small device, which does the work at each login.
+/// Default iterations: a tenth of a second on a small device, which computes them at each login.
 pub const SCRAM_ITERATIONS: u32 = 16_384;
 const BCRYPT_HASH_LEN: usize = 23;
 const BCRYPT_KEY_MAX: usize = 72;

@@ -1,6 +1,6 @@
-//! Protection against clients that try too often: wrong passwords, connects of an address, Client Identifiers that come and go.
+//! Protection against clients that try too often: wrong passwords, connects of an address, flapping Client Identifiers.
 //!
-//! Everything it remembers is in [`Table`](table::Table)s of a fixed size, and a few bytes an entry.
+//! All state is in [`Table`](table::Table)s of a fixed size, with a few bytes for each entry.
 
 mod backoff;
 mod flapping;
@@ -22,17 +22,17 @@ use backoff::{Backoff, Rule};
 use flapping::{Connects, Flapping};
 use table::Table;
 
-/// What clients did of late, and what follows from it.
+/// Recent behaviour of clients, and the limits that follow from it.
 #[derive(Debug)]
 pub struct Protection {
     settings: ArcSwap<Settings>,
-    /// By address and user name.
+    /// Failures by pair of address and user name.
     pairs: Table<Backoff>,
     addresses: Table<Backoff>,
-    /// A name only delays: anybody who knows it could refuse its owner otherwise.
+    /// Failures by user name. A name is only delayed: otherwise anyone who knows it could lock its owner out.
     usernames: Table<Backoff>,
     hasher: RandomState,
-    /// Whether there ever was a failure; until then nobody is looked up.
+    /// True after the first failure ever; until then no client is looked up.
     failed: AtomicBool,
     connects: Table<Connects>,
     flapping: Flapping,
@@ -47,34 +47,34 @@ struct Counters {
     rate_refused: AtomicU64,
 }
 
-/// A wait before a login is checked.
+/// Delay before a login is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delay {
     pub time: Duration,
-    /// Identifies the address and the user name.
+    /// Identifies the pair of address and user name.
     pub pair: u64,
     /// Maximum number of logins of this pair that wait at one time.
     pub pair_max: u32,
 }
 
-/// What protection did so far.
+/// Counters of protection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProtectionFigures {
-    /// Wrong logins that were held against an address or a user name.
+    /// Wrong logins that were counted for an address or a user name.
     pub failures: u64,
-    /// How often an address, a user name or both together began to back off.
+    /// Number of times that an address, a user name or a pair of both began to back off.
     pub backoffs: u64,
-    /// Logins that waited before they were checked, because their user name had too many wrong ones.
+    /// Logins that were delayed, because their user name had too many wrong ones.
     pub delayed: u64,
     /// Connects that were refused because the address made too many in a second.
     pub rate_refused: u64,
-    /// Bans of Client Identifiers that came and went too often.
+    /// Bans of flapping Client Identifiers.
     pub flapping_banned: u64,
-    /// Such bans that could not be made; the log says why.
+    /// Bans of flapping Client Identifiers that could not be created; the log has the reason.
     pub flapping_failed: u64,
-    /// Entries that were given up because there were too many.
+    /// Entries that were removed because there were too many.
     pub evicted: u64,
-    /// Entries that there are.
+    /// Number of entries.
     pub entries: u64,
 }
 
@@ -95,12 +95,12 @@ impl Protection {
         }
     }
 
-    /// Takes up other settings. What was remembered stays.
+    /// Applies new settings, and keeps the recorded state.
     pub fn set(&self, settings: Settings) {
         self.settings.store(Arc::new(settings));
     }
 
-    /// Whether this address, alone or with this user name, has to wait until it may try a password again.
+    /// Returns whether this address, alone or with this user name, has to wait before its next password is checked.
     pub fn backs_off(&self, credentials: &Credentials<'_>, now: Instant) -> bool {
         if !self.failed.load(Ordering::Relaxed) || self.settings.load().failures_max == 0 {
             return false;
@@ -111,7 +111,7 @@ impl Protection {
             || pair.0.is_some_and(|address| self.addresses.get(&address, waits).unwrap_or(false))
     }
 
-    /// How long a login has to wait before it is checked; `None` when it does not.
+    /// Returns the delay before a login is checked; `None` for no delay.
     pub fn delay(&self, credentials: &Credentials<'_>, now: Instant) -> Option<Delay> {
         let settings = self.settings.load();
         let is_off = settings.failures_max == 0 || settings.failures_delay.is_zero();
@@ -124,7 +124,7 @@ impl Protection {
         Some(Delay { time: settings.failures_delay, pair, pair_max: settings.failures_max })
     }
 
-    /// A wrong login.
+    /// Records a wrong login.
     pub fn failed(&self, credentials: &Credentials<'_>, now: Instant) {
         let settings = self.settings.load();
         if settings.failures_max == 0 {
@@ -145,21 +145,27 @@ impl Protection {
         self.figures.backoffs.fetch_add(count, Ordering::Relaxed);
         let address = peer.map(tracing::field::display);
         if address_began {
-            tracing::info!(address, "too many wrong logins of an address; refusing its logins for a while");
+            tracing::info!(
+                address,
+                "protection: too many wrong logins of an address; refusing its logins for a while"
+            );
         } else if pair_began {
             tracing::info!(
                 address,
                 user = username,
-                "too many wrong logins of an address for a user name; refusing its logins for that name for a while"
+                "protection: too many wrong logins of an address for a user name; refusing its logins for that name for a while"
             );
         }
         if name_began {
             let user = username;
-            tracing::info!(user, "too many wrong logins for a user name; delaying logins for it for a while");
+            tracing::info!(
+                user,
+                "protection: too many wrong logins for a user name; delaying logins for it for a while"
+            );
         }
     }
 
-    /// Whether this address connects too often. Counts the connect.
+    /// Returns whether this address connects too often. Counts the connect.
     pub fn connects_too_often(&self, peer: Option<IpAddr>, now: Instant) -> bool {
         let max = self.settings.load().address_connects_per_second;
         let (Some(peer), 1..) = (peer, max) else { return false };
@@ -171,7 +177,7 @@ impl Protection {
         refused
     }
 
-    /// Whether this Client Identifier comes and goes too often, which bans it. Counts the connect.
+    /// Returns whether this Client Identifier connects too often, and bans it then. Counts the connect.
     pub fn flaps(&self, client_id: &str, bans: &Arc<Bans>, now: Instant) -> bool {
         self.flapping.connect(client_id, &self.settings.load(), bans, now)
     }
@@ -199,12 +205,13 @@ impl Protection {
     }
 }
 
-/// A client as failures are counted.
+/// Returns the pair under which failures of a client are counted.
 fn pair<'a>(credentials: &Credentials<'a>) -> (Option<IpAddr>, Option<&'a str>) {
     (credentials.peer.map(network), credentials.username)
 }
 
-/// The network that counts as one: a household has a /64 of IPv6 at least, and may use every address of it.
+/// Returns the network that counts as one address: a household has at least a /64 of IPv6, and may use every address of
+/// it.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),

@@ -1,4 +1,4 @@
-//! Clients that were let in a short while ago, so that a thousand that come back at once cost no thousand hashes or questions.
+//! Clients with a recent success, so that a thousand simultaneous reconnects do not cost a thousand hashes or requests.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,47 +9,48 @@ use broker::access::Admission;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// What is remembered of one success: a hash under a key that this process alone has and never writes down. It covers
-/// everything the success depended on, the stored hash too, so a changed password is a different one.
+/// Record of one success: a hash under a key that only this process has and that is never written. It covers everything
+/// that the success depended on, including the stored hash, so a changed password gives another fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 32]);
 
-/// Makes a [`Fingerprint`].
+/// Builder of a [`Fingerprint`].
 pub struct FingerprintBuilder(Hmac<Sha256>);
 
-/// The successes of the last while. The oldest go first when there are too many.
+/// Recent successes. The oldest are removed first when there are too many.
 #[derive(Debug)]
 pub struct Recent {
     key: [u8; 32],
     time: Duration,
     shard_max: usize,
-    /// A part of each fingerprint, so that what was begun before [`Recent::clear`] is not remembered after it.
+    /// Part of each fingerprint, so that an authentication that began before [`Recent::clear`] is not remembered after
+    /// it.
     epoch: AtomicU64,
-    /// More than one so that reactors rarely meet at a lock; it is held for one look-up.
+    /// Several shards, so that reactors rarely contend for a lock, which is held for one look-up.
     shards: [Mutex<Shard>; SHARDS],
 }
 
 #[derive(Debug, Default)]
 struct Shard {
     successes: HashMap<Fingerprint, Success>,
-    /// In order of arrival, each once, those in `successes` and no others.
+    /// Keys in `successes`, in order of arrival, each once.
     order: VecDeque<Fingerprint>,
 }
 
 #[derive(Debug)]
 struct Success {
     until: Instant,
-    /// When the admission ends, whoever comes then.
+    /// End of the admission, independent of the remembering.
     ends: Option<Instant>,
-    /// `None` when it says nothing, as most do.
+    /// `None` when the admission is the default, as most are.
     admission: Option<Box<Admission>>,
 }
 
 impl Recent {
-    /// Remembers about `max` successes for `time` each; none when one of them is 0.
+    /// Creates a store for about `max` successes, each for `time`; for none when one of them is 0.
     ///
     /// # Errors
-    /// When the system has no random bytes.
+    /// The system provides no random bytes.
     pub fn new(max: usize, time: Duration) -> Result<Self, getrandom::Error> {
         let mut key = [0; 32];
         getrandom::fill(&mut key)?;
@@ -64,7 +65,7 @@ impl Recent {
         fingerprint_builder
     }
 
-    /// As what the client was let in, with the rest of its lifetime.
+    /// Returns the admission of the client, with its remaining time.
     pub fn get(&self, fingerprint: &Fingerprint, now: Instant) -> Option<Admission> {
         self.shard(fingerprint, |shard| {
             let success = shard.successes.get(fingerprint).filter(|success| now < success.until)?;
@@ -74,7 +75,7 @@ impl Recent {
         })
     }
 
-    /// Remembers a success, for no longer than it is good.
+    /// Remembers a success, at most until its end.
     pub fn insert(&self, fingerprint: Fingerprint, admission: &Admission, now: Instant) {
         let time = admission.lifetime.map_or(self.time, |lifetime| lifetime.min(self.time));
         if self.shard_max == 0 || time.is_zero() {
@@ -112,12 +113,12 @@ impl Recent {
 
 impl FingerprintBuilder {
     pub fn part(&mut self, part: &[u8]) {
-        // The length keeps apart what ends here and what begins there.
+        // The length separates this part from the next.
         self.0.update(&(part.len() as u64).to_le_bytes());
         self.0.update(part);
     }
 
-    /// Nothing is not the same as an empty part.
+    /// Adds an optional part. A missing part differs from an empty one.
     pub fn optional(&mut self, part: Option<&[u8]>) {
         self.part(if part.is_some() { b"+" } else { b"-" });
         self.part(part.unwrap_or_default());
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_fingerprint_do_not_run_into_each_other() {
+    fn parts_of_a_fingerprint_are_separated() {
         let recent = recent(10);
         let print = |parts: &[Option<&[u8]>]| {
             let mut fingerprint_builder = recent.fingerprint_builder();
@@ -161,11 +162,11 @@ mod tests {
         assert_ne!(recent.fingerprint_builder().end(), other.fingerprint_builder().end(), "the key differs");
         let before = print(&[]);
         recent.clear();
-        assert_ne!(before, print(&[]), "what was begun before is not remembered after");
+        assert_ne!(before, print(&[]), "an authentication that began before is not remembered after");
     }
 
     #[test]
-    fn what_was_accepted_is_remembered_until_its_time_is_over() {
+    fn a_success_is_remembered_until_its_time_is_over() {
         let (recent, now) = (recent(10), Instant::now());
         let fingerprint = Fingerprint([1; 32]);
         assert!(recent.get(&fingerprint, now).is_none());
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admission_is_remembered_no_longer_than_it_is_good() {
+    fn an_admission_is_remembered_until_its_end_at_most() {
         let (recent, now) = (recent(10), Instant::now());
         let second = Duration::from_secs(1);
         let admission = |lifetime| Admission {
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_when_there_are_too_many() {
+    fn the_oldest_successes_are_removed_when_there_are_too_many() {
         let (recent, now) = (recent(2 * SHARDS), Instant::now());
         let print = |n: u8| {
             let mut bytes = [0; 32];
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn none_is_remembered_when_so_configured() {
+    fn no_success_is_remembered_with_a_limit_of_0() {
         let now = Instant::now();
         for recent in [recent(0), Recent::new(10, Duration::ZERO).unwrap()] {
             plain(&recent, Fingerprint([1; 32]), now);

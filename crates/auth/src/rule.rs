@@ -1,4 +1,4 @@
-//! The topic of one access rule: a Topic Filter, in which placeholders stand for the client's own names.
+//! Topic of one access rule: a Topic Filter with placeholders for the client's own names.
 
 use std::fmt;
 
@@ -7,21 +7,21 @@ use mqtt::{TopicError, TopicFilter};
 
 use crate::acl::Subject;
 
-/// What a rule speaks of.
+/// Topics that a rule applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleFilter {
     levels: Box<[Level]>,
-    /// Which placeholders occur, each once.
+    /// Placeholders in the filter, each once.
     needs: Box<[Name]>,
-    /// One of them begins the topic.
+    /// A placeholder begins the topic.
     needs_first: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Level {
-    /// `+`
+    /// Level `+`.
     Any,
-    /// `#`
+    /// Level `#`.
     Rest,
     Literal(Box<str>),
     Template(Box<[Piece]>),
@@ -33,20 +33,20 @@ enum Piece {
     Name(Name),
 }
 
-/// What a placeholder stands for.
+/// Value that a placeholder stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Name {
     ClientId,
     Username,
     CertCn,
     Listener,
-    /// The first attribute of this name.
+    /// First attribute of this name.
     Attribute(Box<str>),
 }
 
-/// Whose names are put into rules.
+/// Client whose names replace placeholders.
 pub trait Names: Copy {
-    /// `None` when the client has no such name.
+    /// Returns the name; `None` when the client has none.
     fn name(&self, name: &Name) -> Option<&str>;
 }
 
@@ -76,7 +76,7 @@ impl Names for Identity<'_> {
 }
 
 impl Name {
-    /// What stands between `${` and `}`.
+    /// Parses the text between `${` and `}`.
     pub fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "clientid" => Self::ClientId,
@@ -100,49 +100,48 @@ impl fmt::Display for Name {
     }
 }
 
-/// Why a text is no topic with placeholders.
+/// Reason why a text is not a topic with placeholders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TemplateError {
     Topic(TopicError),
-    /// `${` without `}`, or with something unknown between them.
+    /// `${` without `}`, or with an unknown name between them.
     Placeholder(String),
 }
 
-/// Whether a rule can be held against a topic of this client.
+/// Result of a check whether a rule can be applied to topics of this client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
     Usable,
-    /// It speaks of a name, such as a user name, that the client has not.
+    /// The rule needs a name, such as a user name, that the client does not have.
     NoName,
-    /// The client's name has a character that means something in a topic: it could stretch the rule to the topics
-    /// of others.
+    /// The client's name contains a character with a meaning in topics, which could widen the rule to topics of others.
     Dangerous,
 }
 
 impl RuleFilter {
-    /// Takes the text literally.
+    /// Parses the text literally.
     ///
     /// # Errors
-    /// When it is no Topic Filter.
+    /// The text is not a Topic Filter.
     pub fn literal(text: &str) -> Result<Self, TopicError> {
         let filter = TopicFilter::parse(text)?;
         let levels = filter.levels().map(plain_level).collect();
         Ok(Self { levels, needs: Box::default(), needs_first: false })
     }
 
-    /// Takes `%c` for the Client Identifier and `%u` for the user name.
+    /// Parses a text with `%c` for the Client Identifier and `%u` for the user name.
     ///
     /// # Errors
-    /// When it is no Topic Filter.
+    /// The text is not a Topic Filter.
     pub fn pattern(text: &str) -> Result<Self, TopicError> {
         let filter = TopicFilter::parse(text)?;
         Ok(Self::of(filter.levels().map(pattern_level).collect()))
     }
 
-    /// Takes `${clientid}`, `${username}`, `${cert_cn}`, `${listener}` and `${attribute.NAME}` for the client's.
+    /// Parses a text with `${clientid}`, `${username}`, `${cert_cn}`, `${listener}` and `${attribute.NAME}`.
     ///
     /// # Errors
-    /// When it is no Topic Filter, or has other placeholders.
+    /// The text is not a Topic Filter, or has other placeholders.
     pub fn template(text: &str) -> Result<Self, TemplateError> {
         let filter = TopicFilter::parse(text).map_err(TemplateError::Topic)?;
         let levels: Result<_, _> = filter.levels().map(template_level).collect();
@@ -185,7 +184,7 @@ impl RuleFilter {
         !self.needs.is_empty()
     }
 
-    /// Of the attributes that stand in it.
+    /// Returns the names of the attributes in the filter.
     pub fn attributes(&self) -> impl Iterator<Item = &str> {
         self.needs.iter().filter_map(|name| match name {
             Name::Attribute(name) => Some(&**name),
@@ -197,7 +196,7 @@ impl RuleFilter {
         self.levels.iter().any(|level| matches!(level, Level::Any | Level::Rest))
     }
 
-    /// The level of this number, counted from 0, when it is the same for every client.
+    /// Returns the level of this number, counted from 0, if it is the same for every client.
     pub fn literal_level(&self, index: usize) -> Option<&str> {
         match self.levels.get(index)? {
             Level::Literal(text) => Some(text),
@@ -205,7 +204,7 @@ impl RuleFilter {
         }
     }
 
-    /// Whether it is this Topic Filter, wildcards taken literally.
+    /// Returns whether the rule is this Topic Filter, with wildcards taken literally.
     pub fn is(&self, subject: impl Names, filter: &str) -> bool {
         let mut filter = filter.split('/');
         self.levels.iter().all(|level| match (level, filter.next()) {
@@ -215,7 +214,8 @@ impl RuleFilter {
         }) && filter.next().is_none()
     }
 
-    /// Whether it is about this Topic Name: as a subscription would match, `$`-topics hidden from first wildcards.
+    /// Returns whether the rule applies to this Topic Name. It matches like a subscription: wildcards at the first
+    /// level do not match `$`-topics.
     pub fn matches(&self, subject: impl Names, topic: &str) -> bool {
         if topic.starts_with('$') && self.starts_with_wildcard() {
             return false;
@@ -232,12 +232,13 @@ impl RuleFilter {
         topic.next().is_none()
     }
 
-    /// Whether it is about every Topic Name that the Topic Filter `filter` matches.
+    /// Returns whether the rule applies to every Topic Name that the Topic Filter `filter` matches.
     pub fn covers(&self, subject: impl Names, filter: &str) -> bool {
         if filter.starts_with('$') && self.starts_with_wildcard() {
             return false;
         }
-        // `+/#` and `#` are the same, as every topic has a first level. Deeper, `a/#` has `a` beyond `a/+/#`.
+        // `+/#` and `#` are the same, because every topic has a first level. At deeper levels, `a/#` matches `a` and
+        // `a/+/#` does not.
         if filter == "#" && matches!(*self.levels, [Level::Any, Level::Rest]) {
             return true;
         }
@@ -255,7 +256,7 @@ impl RuleFilter {
         filter.next().is_none()
     }
 
-    /// Whether there is a Topic Name that it is about and that the Topic Filter `filter` matches.
+    /// Returns whether the rule applies to at least one Topic Name that the Topic Filter `filter` matches.
     pub fn overlaps(&self, subject: impl Names, filter: &str) -> bool {
         let hidden = |text: &str| text.starts_with('$');
         if hidden(filter) && self.starts_with_wildcard() {
@@ -291,7 +292,7 @@ impl RuleFilter {
 }
 
 impl Level {
-    /// Whether it is this one name; wildcards are for the callers.
+    /// Returns whether the level is this name; callers handle wildcards.
     fn is(&self, subject: impl Names, name: &str) -> bool {
         match self {
             Self::Literal(text) => **text == *name,
@@ -300,7 +301,7 @@ impl Level {
                 for piece in pieces {
                     let text = match piece {
                         Piece::Text(text) => text,
-                        // Only asked of clients that have the name.
+                        // Only called for clients that have the name.
                         Piece::Name(name) => subject.name(name).unwrap_or_default(),
                     };
                     rest = rest.and_then(|rest| rest.strip_prefix(text));
@@ -386,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_could_stretch_a_pattern_does_not_fit() {
+    fn a_name_that_could_widen_a_pattern_does_not_fit() {
         let fit = |text: &str, client_id, username| pattern(text).fit(Subject { client_id, username });
         assert_eq!(fit("u/%u/#", "c", Some("alice")), Fit::Usable);
         assert_eq!(fit("u/%u/#", "c", None), Fit::NoName);
@@ -401,14 +402,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_filter_is_refused() {
+    fn an_invalid_filter_is_refused() {
         for text in ["", "a/#/b", "a+", "%u#"] {
             assert!(RuleFilter::pattern(text).is_err(), "{text}");
         }
     }
 
-    /// Few names, so that random filters meet; all topics up to four levels of them, so that the brute force is
-    /// complete: one name (`z`) occurs in no filter and stands for all others.
+    /// Few names, so that random filters overlap. With all topics of up to four levels the brute force is complete: one
+    /// name (`z`) occurs in no filter and represents all others.
     const NAMES: [&str; 5] = ["", "a", "b", "$a", "z"];
 
     fn topics() -> Vec<String> {
@@ -425,7 +426,8 @@ mod tests {
         let level = prop_oneof![Just(""), Just("a"), Just("b"), Just("$a"), Just("+")];
         (proptest::collection::vec(level, 0..3), prop_oneof![Just("#"), Just("+"), Just("a"), Just("")])
             .prop_map(|(levels, last)| levels.into_iter().chain([last]).collect::<Vec<_>>().join("/"))
-            // `/#` speaks of the empty topic too, which is none. Rules take it for one, which refuses a little more.
+            // `/#` also matches the empty topic, which does not exist. Rules treat it as a topic, which refuses
+            // slightly more.
             .prop_filter("a filter, and not `/#`", |filter| !filter.is_empty() && filter != "/#")
     }
 

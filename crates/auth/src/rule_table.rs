@@ -1,7 +1,7 @@
-//! The built-in rule database: access rules in the registry, in an order that can be changed rule by rule.
+//! Built-in rule database: access rules in the configuration store, in an order that can be changed rule by rule.
 //!
-//! [`RuleTable`] proposes changes. Its view keeps the rules in their order, and hands what they say together to whoever decides by
-//! them ([`RuleTable::on_change`]).
+//! [`RuleTable`] proposes changes. Its view keeps the rules in order, and passes the resulting rule set to a listener
+//! ([`RuleTable::on_change`]).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,28 +17,28 @@ pub use error::RuleTableError;
 use record::Record;
 use view::RuleView;
 
-/// Never used twice.
+/// Id of a rule. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleId(pub u64);
 
-/// One rule of the database.
+/// Rule of the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredRule {
     pub id: RuleId,
-    /// A line as in a rules file.
+    /// Line in the form of a rules file.
     pub text: String,
-    /// One that is not decides nothing.
+    /// False disables the rule.
     pub enabled: bool,
     pub description: String,
-    /// Who wrote it last: the name of an API key, or empty.
+    /// Last author: the name of an API key, or empty.
     pub author: String,
-    /// Milliseconds since 1970.
+    /// Time of the last change in milliseconds since 1970.
     pub changed_ms: u64,
-    /// Rules are asked in the order of these.
+    /// Position in the order of the rules: they are asked by ascending rank.
     rank: u64,
 }
 
-/// A rule to be, or what it is to become.
+/// New rule, or new content of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewRule {
     pub text: String,
@@ -46,19 +46,19 @@ pub struct NewRule {
     pub description: String,
 }
 
-/// Who changes rules, and when.
+/// Author and time of a change.
 #[derive(Clone, Debug)]
 pub struct Authorship {
     pub author: String,
-    /// Milliseconds since 1970.
+    /// Time in milliseconds since 1970.
     pub now_ms: u64,
 }
 
-/// The rules of the registry.
+/// Rules of the configuration store.
 pub struct RuleTable {
     view: Arc<RuleView>,
     config_store: Arc<dyn ConfigStore>,
-    /// Held by whoever changes rules on this node.
+    /// Held while rules are changed on this node.
     changing: Mutex<()>,
 }
 
@@ -69,46 +69,46 @@ impl std::fmt::Debug for RuleTable {
 }
 
 impl RuleTable {
-    /// Rules that are kept in memory only.
+    /// Creates rules that are kept in memory only.
     ///
     /// # Errors
-    /// Never.
+    /// None.
     pub fn in_memory() -> Result<Self, String> {
         Self::open(Arc::new(LocalStore::in_memory()))
     }
 
-    /// The rules of the registry.
+    /// Opens the rules of the configuration store.
     ///
     /// # Errors
-    /// A rule that makes no sense: without it others would decide.
+    /// A rule is invalid: without it, other rules would decide.
     pub fn open(config_store: Arc<dyn ConfigStore>) -> Result<Self, String> {
         let view = Arc::new(RuleView::default());
         config_store.subscribe(TABLE, view.clone())?;
         Ok(Self { view, config_store, changing: Mutex::default() })
     }
 
-    /// Has this called with what the enabled rules say: now, and after each change.
+    /// Calls `listener` with the enabled rules: now, and after each change.
     pub fn on_change(&self, listener: impl Fn(RuleSet) + Send + Sync + 'static) {
         self.view.on_change(Box::new(listener));
     }
 
-    /// All rules in their order.
+    /// Returns all rules in their order.
     pub fn list(&self) -> Arc<Vec<Arc<StoredRule>>> {
         self.view.rules()
     }
 
-    /// A rule, and its place, counted from 1.
+    /// Returns a rule and its position, counted from 1.
     pub fn get(&self, id: RuleId) -> Option<(usize, Arc<StoredRule>)> {
         let rules = self.list();
         let at = rules.iter().position(|rule| rule.id == id)?;
         Some((at + 1, rules[at].clone()))
     }
 
-    /// Adds a rule so that its place is this one, counted from 1; at the end without one. Waits for the registry, as all that follows:
-    /// not for a reactor.
+    /// Adds a rule at this position, counted from 1; at the end without one. Like the following functions, it waits for
+    /// the configuration store: not for a reactor.
     ///
     /// # Errors
-    /// [`RuleTableError`]; nothing has changed then, here and below.
+    /// [`RuleTableError`]. Nothing has changed then, here and in the following functions.
     pub fn add(
         &self,
         new: &NewRule,
@@ -127,7 +127,7 @@ impl RuleTable {
         self.get(id).ok_or(RuleTableError::Unknown(id))
     }
 
-    /// Replaces what a rule says; it stays where it is.
+    /// Replaces the content of a rule; it keeps its position.
     ///
     /// # Errors
     /// [`RuleTableError`].
@@ -147,7 +147,7 @@ impl RuleTable {
         self.get(id).ok_or(RuleTableError::Unknown(id))
     }
 
-    /// Moves a rule so that its place is this one, counted from 1; beyond the last it is the last.
+    /// Moves a rule to this position, counted from 1. A position beyond the last is the last.
     ///
     /// # Errors
     /// [`RuleTableError`].
@@ -176,7 +176,7 @@ impl RuleTable {
         })
     }
 
-    /// Has these rules, in this order, instead of all that there are.
+    /// Replaces all rules by these, in this order.
     ///
     /// # Errors
     /// [`RuleTableError`].
@@ -197,12 +197,12 @@ impl RuleTable {
         })
     }
 
-    /// Changes the list as a whole, and proposes what is different about it. When somebody else changed rules meanwhile, it is done
-    /// again.
+    /// Changes the list as a whole, and proposes the differences. Repeats that when another writer changed rules
+    /// meanwhile.
     fn edit<T>(&self, change: impl Fn(&mut Edit) -> Result<T, RuleTableError>) -> Result<T, RuleTableError> {
         let _changing: MutexGuard<'_, ()> = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            // The counter is a part of each change, so a list that is not the present one is refused.
+            // The counter is part of each change, so a change of an outdated list is refused.
             let counter = self.config_store.read(COUNTERS, COUNTER);
             let before = self.list();
             let next = counter.as_ref().and_then(|counter| counter.value.parse().ok()).unwrap_or(1);
@@ -227,10 +227,10 @@ impl RuleTable {
     }
 }
 
-/// The list while it is changed.
+/// List during a change.
 struct Edit {
     rules: Vec<StoredRule>,
-    /// The next id.
+    /// Next id.
     next: u64,
 }
 
@@ -256,7 +256,8 @@ impl Edit {
         self.rules.iter().position(|rule| rule.id == id).ok_or(RuleTableError::Unknown(id))
     }
 
-    /// Puts a rule at a place counted from 1, with a rank between its neighbours', 0 when there is no room.
+    /// Inserts a rule at a position counted from 1. Its rank is between those of its neighbours, or 0 when there is no
+    /// room.
     fn insert(&mut self, position: Option<usize>, rule: StoredRule) {
         let at =
             position.map_or(self.rules.len(), |position| position.saturating_sub(1).min(self.rules.len()));
@@ -268,7 +269,7 @@ impl Edit {
         self.rules.insert(at, StoredRule { rank, ..rule });
     }
 
-    /// Gives all ranks anew when two of them are not in order.
+    /// Assigns new ranks to all rules when two of them are not in order.
     fn spread(&mut self) {
         let ordered = self.rules.windows(2).all(|pair| pair[0].rank < pair[1].rank);
         if !ordered || self.rules.first().is_some_and(|first| first.rank == 0) {
@@ -280,7 +281,7 @@ impl Edit {
 }
 
 /// # Errors
-/// What is wrong with it.
+/// The fault of the rule.
 fn check(rule: &NewRule) -> Result<(), RuleTableError> {
     if rule.description.len() > TEXT_MAX || rule.text.len() > TEXT_MAX {
         return Err(RuleTableError::Long);
@@ -296,14 +297,14 @@ fn check(rule: &NewRule) -> Result<(), RuleTableError> {
 }
 
 const TABLE: Table = Table::named("rules");
-/// Numbers that only grow.
+/// Table of counters that only grow.
 const COUNTERS: Table = Table::named("counters");
 const COUNTER: &str = "rules";
-/// Rules of the database. A change may write and remove all of them, in one batch.
+/// Maximum number of rules in the database. One batch may write and remove all of them.
 pub const STORED_RULES_MAX: usize = 4_000;
-/// Bytes of a rule, and of its description.
+/// Maximum size of a rule, and of its description, in bytes.
 pub const TEXT_MAX: usize = 4_096;
-/// Between two ranks: so many times a rule can be put between the same two.
+/// Distance of two new ranks. It bounds how often a rule can be inserted between the same two.
 const GAP: u64 = 1 << 32;
 
 #[cfg(test)]

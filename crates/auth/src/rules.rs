@@ -1,10 +1,11 @@
-//! Readable access rules: one a line, and the first that speaks of a question decides it.
+//! Readable access rules: one a line, and the first applicable rule decides.
 //!
-//! [`RuleSet`] holds the rules of one place; read it first. docs/access-rules.md has the grammar. What follows when no rule speaks of a
-//! question is decided elsewhere.
+//! [`RuleSet`] holds the rules of one source; read it first. docs/access-rules.md has the grammar. The caller decides
+//! about questions to which no rule applies.
 //!
-//! A subscription is granted when an `allow` covers all that its Topic Filter matches and no `deny` before it overlaps that.
-//! Deliveries are decided by the rules for subscribing. So nothing is granted of which a part would be refused at delivery.
+//! A subscription is granted when an `allow` covers everything that its Topic Filter matches and no `deny` before it
+//! overlaps that. The rules for subscribing decide about deliveries. So no part of a granted subscription is refused at
+//! delivery.
 
 use std::path::Path;
 
@@ -23,28 +24,28 @@ pub use access_rule::{AccessRule, RulingReason};
 pub use fault::{RuleError, RuleFault};
 use index::Index;
 
-/// Rules that there may be in one place.
+/// Maximum number of rules in one source.
 pub const RULES_MAX: usize = 1_000_000;
 
-/// The rules of a file, of the database, or of one client, in their order.
+/// Rules of a file, of the database, or of one client, in order.
 #[derive(Debug, Default)]
 pub struct RuleSet {
     rules: Box<[AccessRule]>,
-    /// Of each rule.
+    /// Location of each rule.
     locations: Box<[RuleLocation]>,
     index: Index,
 }
 
-/// Where a rule is written.
+/// Location of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuleLocation {
-    /// Counts from 1.
+    /// Line, counted from 1.
     Line(u32),
-    /// What the rule is called.
+    /// Id of the rule.
     Id(Box<str>),
 }
 
-/// What rules say to a question.
+/// Answer of the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ruling<'a> {
     pub allowed: bool,
@@ -62,10 +63,10 @@ impl RuleSet {
         Self::parse(&text).map_err(|(line, error)| FileError::new(path, line as usize, Fault::Rule(error)))
     }
 
-    /// Reads lines of text; blank ones and comments are none.
+    /// Parses lines of text; blank ones and comments are skipped.
     ///
     /// # Errors
-    /// The first line with something wrong, counted from 1.
+    /// The first invalid line, counted from 1.
     pub fn parse(text: &str) -> Result<Self, (u32, RuleError)> {
         let lines = (1..).zip(text.lines()).map(|(number, line)| (RuleLocation::Line(number), line));
         Self::collect(lines).map_err(|(location, error)| match location {
@@ -74,10 +75,10 @@ impl RuleSet {
         })
     }
 
-    /// Reads rules that have names. An id is what decisions are said to come from.
+    /// Parses rules with ids, by which decisions name them.
     ///
     /// # Errors
-    /// The first rule with something wrong.
+    /// The first invalid rule.
     pub fn parse_lines<'a>(
         lines: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Self, (Box<str>, RuleError)> {
@@ -88,10 +89,10 @@ impl RuleSet {
         })
     }
 
-    /// One rule, `None` when the line is blank or a comment.
+    /// Parses one rule; `None` for a blank line or a comment.
     ///
     /// # Errors
-    /// What is wrong, and the fix.
+    /// The fault, and the fix.
     pub fn parse_line(text: &str) -> Result<Option<AccessRule>, RuleError> {
         parse::line(text)
     }
@@ -129,7 +130,7 @@ impl RuleSet {
         self.locations.iter().zip(&self.rules)
     }
 
-    /// What the first rule that speaks of it says. `None` when there is no such rule. Does not allocate. The topic of
+    /// Returns the answer of the first applicable rule; `None` when there is none. Does not allocate. The topic of
     /// [`Action::Subscribe`] is a Topic Filter without a share name.
     pub fn ruling(&self, who: Identity<'_>, action: Action, topic: &str) -> Option<Ruling<'_>> {
         let decides = |number: u32| self.rules[number as usize].decides(who, action, topic);

@@ -1,5 +1,5 @@
-//! SCRAM-SHA-256 (RFC 5802, RFC 7677), the server's side, without channel binding: from the client's first message to
-//! the answer to its last. It knows no connection, file or randomness; [`Challenge`] is the state between the two.
+//! Server side of SCRAM-SHA-256 (RFC 5802, RFC 7677) without channel binding, from the client's first message to the
+//! answer to its last. It has no connection, file or randomness; [`Challenge`] is the state between the two messages.
 
 use base64ct::{Base64, Encoding};
 use sha2::{Digest, Sha256};
@@ -7,41 +7,42 @@ use sha2::{Digest, Sha256};
 use crate::link::{ScramRecord, ScramSource};
 use crate::password_hash::{SCRAM_KEY_LEN, ScramKeys, equal_in_constant_time, hmac_sha256};
 
-/// The Authentication Method.
+/// Authentication Method.
 pub const METHOD: &str = "SCRAM-SHA-256";
-/// Longest message that is taken from a client, in bytes.
+/// Maximum size of a client's message in bytes.
 pub const MESSAGE_MAX: usize = 4096;
-/// Longest nonce that is taken from a client, in bytes.
+/// Maximum size of a client's nonce in bytes.
 pub const NONCE_MAX: usize = 256;
 
-/// Why an exchange ends without success. None of them says whether there is such a user.
+/// Reason why an exchange fails. None of them reveals whether the user exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// No message of SCRAM.
+    /// The message is not a SCRAM message.
     Malformed,
-    /// Channel binding, acting as somebody else, an extension that must be understood, or a name that SASLprep refuses.
+    /// Channel binding, acting as another user, a mandatory extension, or a name that SASLprep refuses.
     Unsupported,
-    /// The proof or what it is bound to.
+    /// The proof or its channel binding is wrong.
     Wrong,
 }
 
-/// What is known of the user who wants in.
+/// Keys of the user who wants to log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScramUser {
     pub keys: ScramKeys,
-    /// When false the keys are made up, and nothing gets in with them.
+    /// False for generated keys, which are never valid.
     pub known: bool,
 }
 
-/// What SCRAM goes by for this user, and whose user it is; `None` when nobody can use SCRAM. The first source that knows a user decides.
-/// A user that there is not, or who has another kind of hash, gets a salt like the others and cannot get in.
+/// Returns the SCRAM keys of this user, and the source; `None` when no user can use SCRAM. The first source that knows
+/// the user decides. A user that does not exist, or has another kind of hash, gets a salt like the others and cannot
+/// log in.
 pub fn user_of<'a>(
     sources: impl Iterator<Item = &'a dyn ScramSource>,
     username: &str,
 ) -> Option<(ScramUser, Option<&'a dyn ScramSource>)> {
     let (mut decoy_keys, mut record, mut owner) = (None, ScramRecord::UnknownUser, None);
     for source in sources {
-        // Made and asked in any case, as the time it takes is seen.
+        // Both are computed in any case, because the time is observable.
         let (keys, found) = (source.decoy_keys(username), source.scram(username));
         decoy_keys = decoy_keys.or(keys);
         if record == ScramRecord::UnknownUser && found != ScramRecord::UnknownUser {
@@ -56,22 +57,22 @@ pub fn user_of<'a>(
     }
 }
 
-/// `client-first-message`, taken apart.
+/// Parsed `client-first-message`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientFirst<'a> {
-    /// As SASLprep prepares it.
+    /// User name after SASLprep.
     pub username: String,
     gs2_header: &'a str,
     bare: &'a str,
     nonce: &'a str,
 }
 
-/// A challenge that was sent, until the client answers it.
+/// Challenge that was sent, until the client answers it.
 #[derive(Debug)]
 pub struct Challenge {
     user: ScramUser,
     gs2_header: Box<str>,
-    /// Both halves.
+    /// Nonces of both sides.
     nonce: Box<str>,
     /// `client-first-message-bare "," server-first-message`
     messages: Box<str>,
@@ -85,7 +86,7 @@ impl<'a> ClientFirst<'a> {
         let (binding, rest) = text.split_once(',').ok_or(Failure::Malformed)?;
         let (authzid, bare) = rest.split_once(',').ok_or(Failure::Malformed)?;
         match binding {
-            // With `y` the client would bind if the server could, which it cannot.
+            // With `y` the client would use channel binding if the server supported it, which it does not.
             "n" | "y" => {}
             _ if binding.starts_with("p=") => return Err(Failure::Unsupported),
             _ => return Err(Failure::Malformed),
@@ -116,7 +117,8 @@ impl<'a> ClientFirst<'a> {
 }
 
 impl Challenge {
-    /// The challenge and its message. `nonce` is the server's half: printable, new for each exchange, not to be guessed.
+    /// Returns the challenge and its message. `nonce` is the server's half: printable, new for each exchange, and
+    /// unpredictable.
     pub fn new(first: &ClientFirst<'_>, user: ScramUser, nonce: &str) -> (Self, Vec<u8>) {
         let nonce = format!("{}{nonce}", first.nonce);
         let salt = Base64::encode_string(&user.keys.salt);
@@ -134,7 +136,7 @@ impl Challenge {
         &self.user
     }
 
-    /// `server-final-message` for the right answer. As much work for users that there are not.
+    /// Checks the answer and returns `server-final-message`. Unknown users cost the same work.
     ///
     /// # Errors
     /// [`Failure::Malformed`] and [`Failure::Wrong`].
@@ -178,12 +180,12 @@ fn text(message: &[u8]) -> Result<&str, Failure> {
     std::str::from_utf8(message).map_err(|_| Failure::Malformed)
 }
 
-/// `ALPHA "=" value`: extensions that are not understood are passed over.
+/// Returns whether `text` is `ALPHA "=" value`: unknown extensions are ignored.
 fn is_attribute(text: &str) -> bool {
     matches!(text.as_bytes(), [name, b'=', _, ..] if name.is_ascii_alphabetic()) && !text.contains('\0')
 }
 
-/// `saslname`: `=2C` is a comma and `=3D` is `=`, which cannot stand there otherwise.
+/// Decodes a `saslname`: `=2C` is a comma and `=3D` is `=`, which cannot occur otherwise.
 fn unescaped(name: &str) -> Option<String> {
     let mut parts = name.split('=');
     let mut out = parts.next().unwrap_or_default().to_owned();

@@ -54,7 +54,7 @@ fn an_invalid_rule_is_refused_with_the_remedy() {
     let fixture = Fixture::start();
     let refused = |body| fixture.post("/api/v1/rules", body).problem(422);
     assert!(refused(json!({"rule": "permit everyone publish a"})).contains("allow"));
-    assert!(refused(json!({"rule": "# nothing"})).contains("says nothing"));
+    assert!(refused(json!({"rule": "# nothing"})).contains("is empty"));
     assert!(
         refused(json!({"rule": "allow everyone publish a\nallow everyone publish b"})).contains("one line")
     );

@@ -1,4 +1,4 @@
-//! The password file as a link of the chain.
+//! Password file as a link of the chain.
 
 use broker::access::{Admission, Credentials};
 use mqtt::ReasonCode;
@@ -49,7 +49,7 @@ impl Decoy for PasswordFile {
     fn work(&self, attempt: &Attempt) {
         let username = attempt.username.as_deref().unwrap_or_default();
         if let Candidate::Decoy(stored) = self.candidate(username) {
-            // Whatever comes out, the answer is no.
+            // The result does not matter: the answer is a refusal.
             std::hint::black_box(stored.matches(attempt.password.as_deref().unwrap_or_default()));
         }
     }

@@ -1,4 +1,4 @@
-//! Taking a stored hash apart. What a verification will cost is checked here, before anything is allocated or run.
+//! Parser of stored hashes. It checks the cost of a verification before anything is allocated or computed.
 
 use argon2::{Algorithm, Params, Version};
 use base64ct::{Base64, Base64Unpadded, Encoding};
@@ -12,7 +12,7 @@ type Bytes = Vec<u8>;
 
 impl PasswordHash {
     /// # Errors
-    /// [`HashError`] when the text is no such hash, or one that would take more than 1 GiB or some seconds
+    /// [`HashError`] when the text is not a hash, or one that would take more than 1 GiB or some seconds
     /// ([`MEMORY_MAX_KIB`], [`MEMORY_PASSES_MAX_KIB`], [`ROUNDS_MAX`], [`BCRYPT_COST_MAX`]).
     pub fn parse(text: &str) -> Result<Self, HashError> {
         let fields: Vec<&str> = text.split('$').collect();
@@ -25,7 +25,7 @@ impl PasswordHash {
             ["", "6", salt, hash] => sha512(salt, hash)?,
             ["", "pbkdf2-sha256", params, salt, hash] => phc_pbkdf2(Digest::Sha256, params, salt, hash)?,
             ["", "pbkdf2-sha512", params, salt, hash] => phc_pbkdf2(Digest::Sha512, params, salt, hash)?,
-            // Of `2x` nobody can say which passwords it was made of, by a bug in one implementation.
+            // The password of a `2x` hash is ambiguous, because of a bug in one implementation.
             ["", "2a" | "2b" | "2y", cost, rest] => bcrypt(cost, rest)?,
             ["", name, version, params, salt, hash] => {
                 let kind = argon2_kind(name, version, params)?;
@@ -33,7 +33,7 @@ impl PasswordHash {
             }
             _ => return Err(HashError::Unknown),
         };
-        // Shorter ones are refused by Argon2 and would be guessed in no time.
+        // Argon2 refuses shorter ones, and they would be guessed at once.
         if salt.len() < SALT_LEN_MIN || hash.len() < HASH_LEN_MIN || hash.len() > HASH_LEN_MAX {
             return Err(HashError::Unknown);
         }
@@ -41,7 +41,7 @@ impl PasswordHash {
     }
 }
 
-/// Not the `$6$` of crypt(3), which has an alphabet of its own and no padding.
+/// Parses mosquitto's `$6$`. That of crypt(3) has another alphabet and no padding.
 fn sha512(salt: &str, hash: &str) -> Result<(Kind, Bytes, Bytes), HashError> {
     let decode = |text| Base64::decode_vec(text).map_err(|_| HashError::Unknown);
     let (salt, hash) = (decode(salt)?, decode(hash)?);
@@ -115,8 +115,8 @@ fn bcrypt(cost: &str, rest: &str) -> Result<(Kind, Bytes, Bytes), HashError> {
     Ok((Kind::Bcrypt { cost }, salt, hash))
 }
 
-/// bcrypt's own alphabet. The bits that are left over at the end need not be 0: some programs let the caller choose
-/// the salt as a text.
+/// Decodes bcrypt's own alphabet. The unused bits at the end need not be 0, because some programs let the caller choose
+/// the salt as text.
 fn bcrypt_base64(text: &str) -> Result<Bytes, HashError> {
     let (mut out, mut bits, mut have) = (Vec::with_capacity(text.len() * 3 / 4), 0_u32, 0);
     for byte in text.bytes() {
@@ -138,7 +138,7 @@ fn bcrypt_base64(text: &str) -> Result<Bytes, HashError> {
     Ok(out)
 }
 
-/// As PostgreSQL writes it, too.
+/// Parses SCRAM keys, in the form that PostgreSQL uses too.
 fn scram(salting: &str, keys: &str) -> Result<(Kind, Bytes, Bytes), HashError> {
     let (iterations, salt) = salting.split_once(':').ok_or(HashError::Unknown)?;
     let (stored_key, server_key) = keys.split_once(':').ok_or(HashError::Unknown)?;
@@ -191,7 +191,7 @@ fn argon2_kind(name: &str, version: &str, params: &str) -> Result<Kind, HashErro
     Ok(Kind::Argon2 { algorithm, version, params })
 }
 
-/// Decimal digits only; `u32::from_str` would take a sign.
+/// Parses decimal digits only; `u32::from_str` would accept a sign.
 fn number(text: &str) -> Result<u32, HashError> {
     if !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(HashError::Unknown);
@@ -207,8 +207,8 @@ const SCRAM_SALT_LEN_MAX: usize = 64;
 const BCRYPT_SALT_CHARS: usize = 22;
 const BCRYPT_HASH_CHARS: usize = 31;
 const BCRYPT_COST_MIN: u32 = 4;
-/// Most that one verification may take: the file is the operator's, but a slip of the pen must not stop the node. Each
-/// of these is a few seconds; what is in use elsewhere takes a tenth of one.
+/// Maximum cost of one verification. The file comes from the operator, but a mistake in it must not stop the node. Each
+/// limit is a few seconds; hashes in use take a tenth of one.
 const MEMORY_MAX_KIB: u32 = 1 << 20;
 const MEMORY_PASSES_MAX_KIB: u64 = 4 << 20;
 const LANES_MAX: u32 = 64;

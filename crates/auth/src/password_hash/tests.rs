@@ -4,12 +4,12 @@ fn verify(text: &str, password: &str) -> bool {
     PasswordHash::parse(text).unwrap().verify(password.as_bytes(), &mut Scratch::default())
 }
 
-/// Little work, so that tests are quick.
+/// Creates a cheap hash, so that tests are fast.
 fn cheap(password: &str) -> PasswordHash {
     PasswordHash::argon2id(password.as_bytes(), b"0123456789abcdef", Params::new(64, 1, 1, None).unwrap())
 }
 
-/// Written by mosquitto_passwd 2.0.11.
+/// Hash written by mosquitto_passwd 2.0.11.
 const WONDERLAND: &str = "$7$101$8rC3COp401qO7A/N$BWmYz0ZVJJllJtqxM+NJki5gNcYnlJzEsUhmW2Z8M0Jf8z+bYGdowivmp+N4XDkl9XYOeLzGD/bulvak0iBt2Q==";
 
 #[test]
@@ -19,7 +19,7 @@ fn passwords_of_mosquitto_are_verified() {
     assert!(!verify(WONDERLAND, ""));
 }
 
-/// Made by Python's `hashlib.sha512(b"wonderland" + salt)`, in the form of mosquitto_passwd 1.6.
+/// The hash was made by Python's `hashlib.sha512(b"wonderland" + salt)`, in the form of mosquitto_passwd 1.6.
 #[test]
 fn passwords_of_old_mosquitto_are_verified() {
     let text = "$6$AQIDBAUGBwgJCgsM$M5IFA1YdBdTq1BHhTLfSkiCX8KnuT+pSgVvCf0iGM81lypVXTeXN92G1j7TE3/3sUsa2BPJEZixWYR6T+PTGwA==";
@@ -32,7 +32,7 @@ fn passwords_of_old_mosquitto_are_verified() {
     assert_eq!(PasswordHash::parse(crypt).err(), Some(HashError::Unknown), "of crypt(3)");
 }
 
-/// The reference implementation's own example: `echo -n password | argon2 somesalt -t 2 -m 16 -p 1 -l 32 -id`.
+/// The example of the reference implementation: `echo -n password | argon2 somesalt -t 2 -m 16 -p 1 -l 32 -id`.
 #[test]
 fn passwords_of_the_reference_argon2_are_verified() {
     let text = "$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
@@ -40,24 +40,25 @@ fn passwords_of_the_reference_argon2_are_verified() {
     assert!(!verify(text, "passwor"));
 }
 
-/// Written by libxcrypt 4.4: `perl -e 'print crypt("wonderland", "\$2b\$05\$CCCC..")'`; the `U*U` ones are crypt_blowfish's own.
+/// Hashes by libxcrypt 4.4: `perl -e 'print crypt("wonderland", "\$2b\$05\$CCCC..")'`; the `U*U` ones are from
+/// crypt_blowfish.
 #[test]
 fn passwords_of_bcrypt_are_verified() {
     let text = "$2b$05$CCCCCCCCCCCCCCCCCCCCC.7AJfzrRz6SV9K2hFak1dyz8LxHHTFsy";
     assert!(verify(text, "wonderland"));
     assert!(!verify(text, "Wonderland"));
-    assert!(!verify(text, "wonderland\0wonderland"), "which repeats the same key");
+    assert!(!verify(text, "wonderland\0wonderland"), "it repeats the same key");
     for prefix in ["$2a$", "$2b$", "$2y$"] {
         let text = format!("{prefix}05$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW");
         assert!(verify(&text, "U*U"), "{prefix}");
         assert!(!verify(&text, "U*V"), "{prefix}");
     }
-    // The bits beyond the salt's 16 bytes are anybody's.
+    // The bits after the salt's 16 bytes may have any value.
     assert!(verify("$2y$05$CCCCCCCCCCCCCCCCCCCCC/E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW", "U*U"));
 }
 
 #[test]
-fn bcrypt_reads_72_bytes_as_everywhere() {
+fn bcrypt_reads_72_bytes_like_other_implementations() {
     let text = "$2b$05$CCCCCCCCCCCCCCCCCCCCC.XxrQqgBi/5Sxuq9soXzDtjIZ7w5pMfK";
     let long = "0123456789".repeat(8);
     assert!(verify(text, &long));
@@ -65,7 +66,7 @@ fn bcrypt_reads_72_bytes_as_everywhere() {
     assert!(!verify(text, &long[..71]));
 }
 
-/// Made by Python's `hashlib.pbkdf2_hmac`, in the PHC form and as passlib writes it.
+/// The hashes were made by Python's `hashlib.pbkdf2_hmac`, in the PHC form and in that of passlib.
 #[test]
 fn passwords_of_pbkdf2_are_verified() {
     for text in [
@@ -80,11 +81,11 @@ fn passwords_of_pbkdf2_are_verified() {
     }
 }
 
-/// The keys of RFC 7677, 3: user `user`, password `pencil`.
+/// Keys of RFC 7677, 3: user `user`, password `pencil`.
 const PENCIL: &str = "SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
 
 #[test]
-fn a_plain_password_is_held_against_what_scram_keeps() {
+fn a_plain_password_is_verified_against_scram_keys() {
     assert!(verify(PENCIL, "pencil"));
     assert!(verify(PENCIL, "pen\u{AD}cil"), "SASLprep removes the soft hyphen");
     assert!(!verify(PENCIL, "pencil\u{7}"), "SASLprep refuses a control character");
@@ -129,7 +130,7 @@ fn scratch_memory_serves_hashes_of_different_sizes() {
 }
 
 #[test]
-fn what_is_no_hash_is_refused() {
+fn an_invalid_hash_is_refused() {
     for text in [
         "",
         "$",
@@ -165,7 +166,7 @@ fn what_is_no_hash_is_refused() {
     }
 }
 
-/// What a slip of the pen or somebody else's file asks for does not get to the threads that verify.
+/// A hash that would cost too much, by mistake or from another file, never reaches the threads that verify.
 #[test]
 fn a_hash_that_would_stop_the_verifier_is_refused() {
     let (sixteen, key) = ("MDEyMzQ1Njc4OWFiY2RlZg", "WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=");

@@ -1,24 +1,24 @@
-//! How long an address or a user name has to wait after wrong logins. It knows no clock.
+//! Waiting time of an address or a user name after wrong logins. It has no clock.
 
 use std::time::{Duration, Instant};
 
-/// When to wait, and for how long.
+/// Condition and length of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// So many failures within `window` begin a wait; at least 1.
+    /// Number of failures within `window` that begins a wait; at least 1.
     pub failures_max: u32,
     pub window: Duration,
     pub first: Duration,
-    /// Not less than `first`.
+    /// Maximum wait, not less than `first`.
     pub longest: Duration,
 }
 
-/// The failures of one address or user name.
+/// Failures of one address or user name.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Backoff {
-    /// When the failures began that are added up, and how many there are.
+    /// Begin of the current window, and the number of failures in it.
     window: Option<(Instant, u32)>,
-    /// Until when and for how long it waits, or waited last.
+    /// End and length of the current or last wait.
     wait: Option<(Instant, Duration)>,
 }
 
@@ -27,7 +27,8 @@ impl Backoff {
         self.wait.is_some_and(|(until, _)| now < until)
     }
 
-    /// One failure more; whether a wait begins with it. Those of attempts that were under way when it began do not count.
+    /// Records a failure. Returns whether a wait begins with it. Failures of attempts that were in progress at that
+    /// time are not counted.
     pub fn fail(&mut self, rule: &Rule, now: Instant) -> bool {
         if self.waits(now) {
             return false;
@@ -83,7 +84,7 @@ mod tests {
         }
         now += RULE.longest;
         (0..3).for_each(|_| _ = backoff.fail(&RULE, now));
-        assert!(!backoff.waits(now + RULE.first), "after a quiet time it begins anew");
+        assert!(!backoff.waits(now + RULE.first), "after a quiet time it starts with the first wait again");
     }
 
     #[test]
@@ -95,10 +96,10 @@ mod tests {
         }
     }
 
-    /// The same in the words of the documentation: a list of everything that happened, looked through each time.
+    /// Model of the documented behaviour: a list of everything that happened, searched each time.
     #[derive(Default)]
     struct Model {
-        /// Of the window that is open.
+        /// Failures of the current window.
         failures: Vec<u64>,
         /// Begin and length of each wait.
         waits: Vec<(u64, u64)>,
@@ -119,7 +120,7 @@ mod tests {
             }
             self.failures.push(now);
             if self.failures.len() == RULE.failures_max as usize {
-                // How many waits in a row there were, each less than the longest time after the end of the one before.
+                // Number of consecutive waits, each begun less than the longest wait after the end of the previous one.
                 let mut length = RULE.first.as_secs();
                 if let Some((begin, last)) = self.waits.last()
                     && now - (begin + last) < RULE.longest.as_secs()
@@ -134,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_what_the_model_does(steps in prop::collection::vec((0_u64..9, any::<bool>()), 0..200)) {
+        fn back_off_agrees_with_the_model(steps in prop::collection::vec((0_u64..9, any::<bool>()), 0..200)) {
             let start = Instant::now();
             let (mut backoff, mut model, mut now) = (Backoff::default(), Model::default(), 0);
             for (pause, fails) in steps {

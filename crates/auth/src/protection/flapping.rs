@@ -1,4 +1,4 @@
-//! Client Identifiers that come and go.
+//! Flapping: Client Identifiers that connect too often.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -9,7 +9,7 @@ use super::settings::Protection as Settings;
 use super::table::{Table, TableFigures};
 use crate::bans::{BanError, BanKind, BanTarget, Bans, NewBan, Pattern};
 
-/// Counts connects, and bans who has too many. Bans are written to a file, so they are made by a thread of their own.
+/// Counts connects, and bans flapping Client Identifiers. Bans are written to a file, so a separate thread makes them.
 #[derive(Debug)]
 pub struct Flapping {
     connects: Table<Connects>,
@@ -28,7 +28,7 @@ struct BanRequest {
     ban: NewBan,
 }
 
-/// Connects since a moment, which is moved on when its time is over.
+/// Number of connects in the current window.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Connects {
     since: Option<Instant>,
@@ -36,7 +36,7 @@ pub struct Connects {
 }
 
 impl Connects {
-    /// Counts one; how many there are within `window` now.
+    /// Counts a connect; returns the number within `window`.
     pub fn count(&mut self, window: Duration, now: Instant) -> u32 {
         let is_over = self.since.is_none_or(|since| now.saturating_duration_since(since) >= window);
         if is_over {
@@ -52,7 +52,7 @@ impl Flapping {
         Self { connects: Table::new(entries_max), queue: OnceLock::new(), counters: Arc::default() }
     }
 
-    /// Whether this Client Identifier has connected too often, which bans it a moment later.
+    /// Returns whether this Client Identifier has connected too often. A ban follows a moment later.
     pub fn connect(&self, client_id: &str, settings: &Settings, bans: &Arc<Bans>, now: Instant) -> bool {
         if settings.flapping_connects_max == 0 {
             return false;
@@ -67,7 +67,8 @@ impl Flapping {
             settings.flapping_connects_max,
             window.as_secs()
         );
-        // A ban has no word for an identifier that ends with `*`; it would be read as many. Such a client is refused, not banned.
+        // A ban cannot name an identifier that ends with `*`: it would be read as a prefix. Such a client is refused,
+        // not banned.
         let target = BanTarget::parse(BanKind::ClientId, client_id).ok();
         let Some(target @ BanTarget::ClientId(Pattern::Exact(_))) = target else { return true };
         let ban = NewBan {
@@ -86,7 +87,7 @@ impl Flapping {
         true
     }
 
-    /// Bans that were made, and that could not be made.
+    /// Returns the number of bans that were created, and that could not be created.
     pub fn figures(&self) -> (u64, u64) {
         (self.counters.banned.load(Ordering::Relaxed), self.counters.failed.load(Ordering::Relaxed))
     }
@@ -95,7 +96,7 @@ impl Flapping {
         self.connects.figures()
     }
 
-    /// The thread is started by the first one who flaps, which most nodes never meet.
+    /// The first flapping client starts the thread. Most nodes never need it.
     fn queue(&self) -> Option<&SyncSender<BanRequest>> {
         if let Some(queue) = self.queue.get() {
             return Some(queue);
@@ -103,7 +104,7 @@ impl Flapping {
         let (queue, requests) = sync_channel(BAN_REQUESTS_MAX);
         let counters = self.counters.clone();
         if let Err(error) = critical::spawn("auth-bans", move || process_ban_requests(&requests, &counters)) {
-            tracing::error!(%error, "clients that flap are refused, but not banned");
+            tracing::error!(%error, "flapping: cannot start the thread for bans; clients that flap are refused, but not banned");
             return None;
         }
         Some(self.queue.get_or_init(|| queue))
@@ -116,13 +117,13 @@ fn process_ban_requests(requests: &Receiver<BanRequest>, counters: &Counters) {
         match bans.add(ban, SystemTime::now()) {
             Ok(ban) => {
                 counters.banned.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(ban = ban.id.0, target = ?ban.target, reason = &*ban.reason, "a client that flaps is banned");
+                tracing::warn!(ban = ban.id.0, target = ?ban.target, reason = &*ban.reason, "flapping: client banned");
             }
-            // By the connect before this one, or by an operator.
+            // Banned by the previous connect, or by an operator.
             Err(BanError::Exists(_)) => {}
             Err(error) => {
                 counters.failed.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(%error, ?target, "a client that flaps cannot be banned");
+                tracing::error!(%error, ?target, "flapping: client cannot be banned");
             }
         }
     }

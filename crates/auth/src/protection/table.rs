@@ -1,29 +1,29 @@
-//! A table of a fixed size, whose oldest entries go first.
+//! Table of a fixed size that removes its oldest entries first.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Entries by a keyed hash of what they are about, so that an entry costs the same whatever a client calls itself. Two that have the
-/// same hash are taken for one: among 65,536 one pair in 8 billion tables, and nobody can look for it.
+/// Entries by a keyed hash of their key, so that an entry has the same size whatever name a client has. Two keys with
+/// the same hash share an entry: among 65,536 that is one pair in 8 billion tables, and no client can search for it.
 #[derive(Debug)]
 pub struct Table<V> {
     hasher: RandomState,
     shard_max: usize,
     evicted: AtomicU64,
-    /// More than one so that reactors rarely meet at a lock; it is held for one look-up.
+    /// Several shards, so that reactors rarely contend for a lock, which is held for one look-up.
     shards: [Mutex<Shard<V>>; SHARDS],
 }
 
 #[derive(Debug)]
 struct Shard<V> {
     entries: HashMap<u64, V>,
-    /// In order of arrival, each once, those in `entries` and no others.
+    /// Keys in `entries`, in order of arrival, each once.
     order: VecDeque<u64>,
 }
 
-/// How full a table is.
+/// Size of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableFigures {
     pub entries: u64,
@@ -31,7 +31,7 @@ pub struct TableFigures {
 }
 
 impl<V: Default> Table<V> {
-    /// For about `max` entries.
+    /// Creates a table for about `max` entries.
     pub fn new(max: usize) -> Self {
         let shard = |_| Mutex::new(Shard { entries: HashMap::new(), order: VecDeque::new() });
         Self {
@@ -42,13 +42,13 @@ impl<V: Default> Table<V> {
         }
     }
 
-    /// Looks at the entry when there is one.
+    /// Reads the entry, if there is one.
     pub fn get<T>(&self, key: &impl Hash, use_it: impl FnOnce(&V) -> T) -> Option<T> {
         let hash = self.hasher.hash_one(key);
         self.shard(hash).lock().unwrap_or_else(PoisonError::into_inner).entries.get(&hash).map(use_it)
     }
 
-    /// Changes the entry, which is made when there is none.
+    /// Changes the entry, and creates it if needed.
     pub fn with<T>(&self, key: &impl Hash, use_it: impl FnOnce(&mut V) -> T) -> T {
         let hash = self.hasher.hash_one(key);
         let mut shard = self.shard(hash).lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,14 +86,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_never_grows_beyond_its_size_and_gives_up_the_oldest() {
+    fn a_table_never_grows_beyond_its_size_and_removes_the_oldest_entries() {
         let table = Table::<u32>::new(32);
         for n in 0..1_000_u32 {
             table.with(&n, |value| *value = n);
         }
         let figures = table.figures();
         assert!(figures.entries <= 32 && figures.evicted == 1_000 - figures.entries, "{figures:?}");
-        assert_eq!(table.get(&999_u32, |value| *value), Some(999), "the last one is there");
+        assert_eq!(table.get(&999_u32, |value| *value), Some(999), "the last entry exists");
         assert_eq!(table.get(&0_u32, |value| *value), None);
     }
 

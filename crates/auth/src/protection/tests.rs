@@ -30,7 +30,7 @@ fn an_address_backs_off_for_one_user_name_and_later_for_all() {
     assert_eq!(protection.figures().backoffs, 3);
 }
 
-/// Anybody who knows a name could refuse its owner otherwise.
+/// Otherwise anyone who knows a name could lock its owner out.
 #[test]
 fn a_user_name_alone_is_delayed_and_never_refused() {
     let protection = Protection::new(Settings::default());
@@ -51,7 +51,7 @@ fn a_user_name_alone_is_delayed_and_never_refused() {
 }
 
 #[test]
-fn all_addresses_of_one_household_are_one() {
+fn all_addresses_of_one_household_count_as_one() {
     let protection = Protection::new(Settings::default());
     let now = Instant::now();
     for n in 0..10 {
@@ -67,18 +67,18 @@ fn all_addresses_of_one_household_are_one() {
 }
 
 #[test]
-fn nobody_backs_off_when_so_configured() {
+fn no_client_backs_off_without_a_limit() {
     let protection = Protection::new(Settings { failures_max: 0, ..Settings::default() });
     let now = Instant::now();
     (0..100).for_each(|_| protection.failed(&credentials("192.0.2.1", Some("a")), now));
     assert!(!protection.backs_off(&credentials("192.0.2.1", Some("a")), now));
     protection.set(Settings { failures_max: 1, ..Settings::default() });
     protection.failed(&credentials("192.0.2.1", Some("a")), now);
-    assert!(protection.backs_off(&credentials("192.0.2.1", Some("a")), now), "a reload is heeded");
+    assert!(protection.backs_off(&credentials("192.0.2.1", Some("a")), now), "a reload takes effect");
 }
 
 #[test]
-fn an_address_connects_so_often_in_a_second() {
+fn an_address_has_a_maximum_of_connects_in_a_second() {
     let protection = Protection::new(Settings { address_connects_per_second: 2, ..Settings::default() });
     let (now, peer) = (Instant::now(), Some("192.0.2.1".parse().unwrap()));
     let refused: Vec<bool> = (0..4).map(|_| protection.connects_too_often(peer, now)).collect();
@@ -90,13 +90,13 @@ fn an_address_connects_so_often_in_a_second() {
 }
 
 #[test]
-fn who_flaps_is_banned_with_a_reason() {
+fn a_flapping_client_is_banned_with_a_reason() {
     let settings = Settings { flapping_connects_max: 3, ..Settings::default() };
     let (protection, bans, now) = (Protection::new(settings), Arc::new(Bans::in_memory(10)), Instant::now());
     let flaps: Vec<bool> = (0..4).map(|_| protection.flaps("c1", &bans, now)).collect();
     assert_eq!(flaps, [false, false, false, true]);
     assert!(!protection.flaps("c2", &bans, now));
-    // Another thread makes the ban.
+    // Another thread creates the ban.
     while bans.is_empty() {
         std::thread::yield_now();
     }
@@ -117,16 +117,16 @@ fn connects_that_are_far_apart_do_not_flap() {
     }
 }
 
-/// Otherwise its ban would mean everybody whose identifier begins so.
+/// Otherwise its ban would apply to every identifier with this prefix.
 #[test]
-fn who_flaps_under_a_name_like_a_pattern_is_refused_only() {
+fn a_flapping_client_with_a_name_like_a_pattern_is_refused_and_not_banned() {
     let settings = Settings { flapping_connects_max: 1, ..Settings::default() };
     let (protection, bans, now) = (Protection::new(settings), Arc::new(Bans::in_memory(10)), Instant::now());
     for client_id in ["a*", "*"] {
         assert!(!protection.flaps(client_id, &bans, now));
         assert!(protection.flaps(client_id, &bans, now));
     }
-    // Bans are made in order, so once this one is there the others would be.
+    // Bans are created in order, so once this one exists the others would too.
     assert!(!protection.flaps("b", &bans, now) && protection.flaps("b", &bans, now));
     while bans.is_empty() {
         std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! Why rules are as they were.
+//! Errors of changes of rules.
 
 use std::fmt;
 
@@ -6,18 +6,18 @@ use configstore::ProposeError;
 
 use super::{RuleId, STORED_RULES_MAX, TEXT_MAX};
 
-/// Why a rule is not changed.
+/// Reason why rules are not changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuleTableError {
     Unknown(RuleId),
     TooMany,
-    /// What is wrong with its text, and the fix.
+    /// The text is invalid: the fault, and the fix.
     Rule(String),
-    /// Nothing but space or a comment.
+    /// The text is only space or a comment.
     Blank,
     Lines,
     Long,
-    /// Of one of many, counted from 1.
+    /// Error in one of several rules, counted from 1.
     Of {
         number: usize,
         error: Box<RuleTableError>,
@@ -30,12 +30,14 @@ impl fmt::Display for RuleTableError {
         match self {
             Self::Unknown(id) => write!(f, "there is no rule `{}`", id.0),
             Self::TooMany => {
-                write!(f, "there may be {STORED_RULES_MAX} rules in the database; a rules file may have more")
+                write!(f, "the database can hold {STORED_RULES_MAX} rules; remove some, or use a rules file")
             }
             Self::Rule(why) => f.write_str(why),
-            Self::Blank => f.write_str("it says nothing; a rule begins with allow or deny"),
-            Self::Lines => f.write_str("a rule is one line"),
-            Self::Long => write!(f, "a rule and its description may have {TEXT_MAX} bytes each"),
+            Self::Blank => f.write_str("the rule is empty; a rule begins with allow or deny"),
+            Self::Lines => f.write_str("a rule must be one line"),
+            Self::Long => {
+                write!(f, "a rule and its description can have {TEXT_MAX} bytes each; shorten them")
+            }
             Self::Of { number, error } => write!(f, "rule {number}: {error}"),
             Self::ConfigStore(error) => error.fmt(f),
         }

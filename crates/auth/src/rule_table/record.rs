@@ -1,4 +1,4 @@
-//! A rule as the registry keeps it.
+//! Record of a rule in the configuration store.
 
 use configstore::{Change, ProposeError};
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ pub fn key(id: RuleId) -> String {
 
 impl Record {
     /// # Errors
-    /// Never: a record has a JSON.
+    /// None: every record has a JSON form.
     pub fn put(rule: &StoredRule) -> Result<Change, RuleTableError> {
         let StoredRule { id, text, enabled, description, author, changed_ms, rank } = rule.clone();
         let record = Self { rank, text, enabled, description, author, changed_ms };
@@ -32,10 +32,10 @@ impl Record {
     }
 
     /// # Errors
-    /// What makes no sense about it.
+    /// The fault of an invalid record.
     pub fn read(key: &str, value: &str) -> Result<StoredRule, String> {
-        let wrong = |why: String| format!("rule {key} of the registry cannot be used: {why}");
-        let id = key.parse().map(RuleId).map_err(|_| wrong("its key is no number".to_owned()))?;
+        let wrong = |why: String| format!("rule {key} of the configuration store cannot be used: {why}");
+        let id = key.parse().map(RuleId).map_err(|_| wrong("its key is not a number".to_owned()))?;
         let record: Self = serde_json::from_str(value).map_err(|error| wrong(error.to_string()))?;
         let Self { rank, text, enabled, description, author, changed_ms } = record;
         Ok(StoredRule { id, text, enabled, description, author, changed_ms, rank })

@@ -13,7 +13,7 @@ fn topics(table: &RuleTable) -> String {
 }
 
 #[test]
-fn rules_stand_where_they_were_put() {
+fn rules_keep_their_positions() {
     let table = RuleTable::in_memory().unwrap();
     let add = |topic: &str, position| {
         table.add(&rule(&format!("allow everyone publish {topic}")), position, &by()).unwrap()
@@ -35,9 +35,9 @@ fn rules_stand_where_they_were_put() {
     assert_eq!(topics(&table), "abcd");
 }
 
-/// Halving a gap comes to an end, and the order does not suffer.
+/// Ranks run out after repeated halving, and the order must be kept.
 #[test]
-fn a_rule_can_be_put_before_the_first_for_ever() {
+fn rules_can_be_inserted_before_the_first_without_limit() {
     let table = RuleTable::in_memory().unwrap();
     for n in 0..80 {
         table.add(&rule(&format!("deny everyone publish t{n}")), Some(1), &by()).unwrap();
@@ -47,7 +47,7 @@ fn a_rule_can_be_put_before_the_first_for_ever() {
 }
 
 #[test]
-fn what_is_no_rule_is_refused_with_the_reason() {
+fn an_invalid_rule_is_refused_with_the_reason() {
     let table = RuleTable::in_memory().unwrap();
     let refused = |text: &str| table.add(&rule(text), None, &by()).unwrap_err();
     assert!(matches!(refused("permit everyone publish a"), RuleTableError::Rule(_)));
@@ -61,7 +61,7 @@ fn what_is_no_rule_is_refused_with_the_reason() {
 }
 
 #[test]
-fn whoever_decides_hears_of_every_change_and_of_enabled_rules_only() {
+fn the_listener_gets_the_enabled_rules_after_every_change() {
     let config_store: Arc<dyn ConfigStore> = Arc::new(LocalStore::in_memory());
     let table = RuleTable::open(config_store.clone()).unwrap();
     let heard = Arc::new(Mutex::new(Vec::new()));
@@ -69,18 +69,18 @@ fn whoever_decides_hears_of_every_change_and_of_enabled_rules_only() {
     table.on_change(move |rules| hears.lock().unwrap().push(rules.len()));
     let (_, first) = table.add(&rule("allow everyone publish a"), None, &by()).unwrap();
     table.replace_all(&[rule("allow everyone publish a"), rule("deny everyone publish b")], &by()).unwrap();
-    assert!(table.get(first.id).is_none(), "an id is not used again");
+    assert!(table.get(first.id).is_none(), "an id is not reused");
     let id = table.list()[0].id;
     table.replace(id, &NewRule { enabled: false, ..rule("allow everyone publish a") }, &by()).unwrap();
     assert_eq!(*heard.lock().unwrap(), [0, 1, 2, 1]);
-    // Another writer's nonsense changes nothing.
+    // An invalid record of another writer changes nothing.
     config_store.propose(vec![Change::put(TABLE, record::key(RuleId(99)), &"nonsense").unwrap()]).unwrap();
     assert_eq!(table.list().len(), 2);
-    assert!(RuleTable::open(config_store).is_err(), "and does not start a node without them");
+    assert!(RuleTable::open(config_store).is_err(), "and a node does not start without them");
 }
 
 #[test]
-fn rules_outlive_the_process() {
+fn rules_survive_a_restart() {
     let directory = std::env::temp_dir().join(format!("meridian-rule-table-{}", std::process::id()));
     let open = || RuleTable::open(Arc::new(LocalStore::open(&directory).unwrap())).unwrap();
     let table = open();

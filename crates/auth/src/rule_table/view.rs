@@ -1,4 +1,4 @@
-//! What the registry says about rules, in their order.
+//! View of the rules in the configuration store, in their order.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use super::record::Record;
 use super::{RuleId, StoredRule};
 use crate::rules::RuleSet;
 
-/// The view of the table of rules.
+/// View of the table of rules.
 #[derive(Default)]
 pub struct RuleView {
     rules: ArcSwap<Vec<Arc<StoredRule>>>,
@@ -32,14 +32,14 @@ impl RuleView {
 
     pub fn on_change(&self, listener: Listener) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is known was understood when it was taken up.
+        // The current rules were valid when they were loaded.
         if let Ok(set) = set(&self.rules()) {
             listener(set);
         }
         inner.listener = Some(listener);
     }
 
-    /// Takes up a list of rules, when it makes sense as a whole.
+    /// Loads a list of rules, if it is valid as a whole.
     fn publish(&self, inner: &mut Inner, by_id: BTreeMap<RuleId, Arc<StoredRule>>) -> Result<(), String> {
         let mut rules: Vec<_> = by_id.values().cloned().collect();
         rules.sort_by_key(|rule| (rule.rank, rule.id));
@@ -60,7 +60,7 @@ fn set(rules: &[Arc<StoredRule>]) -> Result<RuleSet, String> {
         .map(|rule| (rule.id.0.to_string(), rule.text.as_str()))
         .collect();
     RuleSet::parse_lines(enabled.iter().map(|(id, text)| (id.as_str(), *text)))
-        .map_err(|(id, error)| format!("rule {id} of the registry cannot be used: {error}"))
+        .map_err(|(id, error)| format!("rule {id} of the configuration store cannot be used: {error}"))
 }
 
 impl View for RuleView {
@@ -74,7 +74,7 @@ impl View for RuleView {
         self.publish(&mut inner, by_id)
     }
 
-    /// Without a rule that makes no sense others would decide, so all rules stay what they were.
+    /// Applies changes. If a rule is invalid, all rules stay as they were: without it, other rules would decide.
     fn apply(&self, changes: &[Applied<'_>]) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let mut by_id = inner.by_id.clone();
@@ -85,7 +85,8 @@ impl View for RuleView {
                     by_id.insert(rule.id, Arc::new(rule));
                 }
                 None => {
-                    let id = change.key.parse().map_err(|_| "the key of a rule is no number".to_owned())?;
+                    let id =
+                        change.key.parse().map_err(|_| "the key of a rule is not a number".to_owned())?;
                     by_id.remove(&RuleId(id));
                 }
             }
@@ -93,7 +94,9 @@ impl View for RuleView {
         };
         let taken = changes.iter().try_for_each(&mut take);
         if let Err(why) = taken.and_then(|()| self.publish(&mut inner, by_id)) {
-            tracing::error!("the rules of the database stay what they were: {why}");
+            tracing::error!(
+                "rules: invalid change in the configuration store, keeping the previous rules; {why}"
+            );
         }
     }
 }

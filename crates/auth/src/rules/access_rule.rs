@@ -1,4 +1,4 @@
-//! One rule: who may do what, or may not.
+//! One rule: clients, actions and topics that are allowed or denied.
 
 use std::fmt;
 
@@ -10,18 +10,18 @@ use super::tokens;
 use crate::bans::Net;
 use crate::rule::{Fit, RuleFilter};
 
-/// A line of a rules file, understood. `Display` writes it so that it is read as the same.
+/// Parsed line of a rules file. `Display` writes an equivalent line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessRule {
     pub(super) allows: bool,
-    /// All of them have to hold; none is everyone.
+    /// Conditions, which must all hold. Without conditions, the rule applies to everyone.
     pub(super) who: Box<[Condition]>,
     pub(super) publish: bool,
     pub(super) subscribe: bool,
-    /// At least one.
+    /// Topics, at least one.
     pub(super) topics: Box<[Topic]>,
     pub(super) qos: QosSet,
-    /// `None` for retained messages and others. About publishing only.
+    /// Required value of RETAIN; `None` for both. For publishing only.
     pub(super) retain: Option<bool>,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Condition {
     pub test: Test,
 }
 
-/// What is looked at. Of several values one has to fit.
+/// Property of a client with its accepted values. One of them must match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Test {
     Anonymous,
@@ -44,7 +44,7 @@ pub(super) enum Test {
     Attribute(Box<str>, Box<[Glob]>),
 }
 
-/// What a certificate says, but for its fingerprint.
+/// Field of a certificate, except its fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CertField {
     Cn,
@@ -58,28 +58,28 @@ pub(super) enum CertField {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Topic {
-    /// Is compared with the Topic Filter of a subscription itself, not with what that matches.
+    /// Compare with the Topic Filter of a subscription itself, not with the topics that it matches.
     pub eq: bool,
     pub filter: RuleFilter,
     pub text: Box<str>,
 }
 
-/// Some of the three.
+/// Subset of the three QoS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QosSet(u8);
 
-/// Why a rule decides a question.
+/// Reason why a rule decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RulingReason {
-    /// It speaks of the topic.
+    /// The rule applies to the topic.
     Topic,
-    /// It is a `deny` with a placeholder, and the client's name has a `+`, `#` or `/`, or a `$` where the topic begins: what it
-    /// would forbid cannot be told, so it forbids all.
+    /// The rule is a `deny` with a placeholder, and the client's name contains `+`, `#` or `/`, or begins the topic
+    /// with `$`. The forbidden topics cannot be determined, so all are forbidden.
     DangerousName,
 }
 
 impl AccessRule {
-    /// Whether the rule decides this, and why. Does not allocate.
+    /// Returns whether the rule decides this, and the reason. Does not allocate.
     pub(super) fn decides(&self, who: Identity<'_>, action: Action, topic: &str) -> Option<RulingReason> {
         if !self.speaks_of(action) || !self.who.iter().all(|condition| condition.holds(who)) {
             return None;
@@ -98,18 +98,19 @@ impl AccessRule {
                 self.publish && self.qos.contains(qos) && self.retain.is_none_or(|meant| meant == retain)
             }
             Action::Subscribe { qos } => self.subscribe && self.qos.contains(qos),
-            // With which QoS was asked for is forgotten. Who was granted a subscription by an `allow` gets its messages; a `deny` of some
-            // QoS refuses such subscriptions and no messages of others.
+            // The requested QoS of a subscription is not known at delivery. A client with a subscription that an
+            // `allow` granted gets its messages. A `deny` of some QoS refuses such subscriptions, but no messages of
+            // others.
             Action::Receive => self.subscribe && (self.allows || self.qos == QosSet::ALL),
         }
     }
 
-    /// The only texts that this condition lets in, when it is said in so many words.
+    /// Returns the only texts that this condition accepts, if it has no wildcards.
     fn exact(globs: &[Glob]) -> Option<impl Iterator<Item = &str>> {
         globs.iter().all(|glob| glob.exact().is_some()).then(|| globs.iter().filter_map(Glob::exact))
     }
 
-    /// The user names without which the rule says nothing.
+    /// Returns the user names that the rule is limited to.
     pub(super) fn users(&self) -> Option<impl Iterator<Item = &str>> {
         self.who.iter().find_map(|condition| match condition {
             Condition { negated: false, test: Test::User(globs) } => Self::exact(globs),
@@ -117,7 +118,7 @@ impl AccessRule {
         })
     }
 
-    /// The Client Identifiers without which the rule says nothing.
+    /// Returns the Client Identifiers that the rule is limited to.
     pub(super) fn clients(&self) -> Option<impl Iterator<Item = &str>> {
         self.who.iter().find_map(|condition| match condition {
             Condition { negated: false, test: Test::Client(globs) } => Self::exact(globs),
@@ -125,7 +126,7 @@ impl AccessRule {
         })
     }
 
-    /// Whether it may decide questions about topics that it does not name.
+    /// Returns whether the rule may decide about topics that it does not name.
     pub(super) fn may_deny_all(&self) -> bool {
         !self.allows && self.topics.iter().any(|topic| topic.filter.has_placeholders())
     }
@@ -138,7 +139,7 @@ impl Condition {
 }
 
 impl Test {
-    /// A client that has not what is asked for does not meet it.
+    /// Returns whether the condition holds. A client without the property does not meet it.
     fn holds(&self, who: Identity<'_>) -> bool {
         let one_of = |globs: &[Glob], text: &str| globs.iter().any(|glob| glob.matches(text));
         match self {
@@ -173,7 +174,7 @@ impl CertField {
         ("uri", Self::Uri),
     ];
 
-    /// Whether this holds for one of the certificate's values.
+    /// Returns whether `holds` is true for one of the certificate's values.
     fn any(self, certificate: &ClientCertificate, holds: impl Fn(&str) -> bool) -> bool {
         let all = |texts: &[Box<str>]| texts.iter().any(|text| holds(text));
         match self {
@@ -189,21 +190,23 @@ impl CertField {
 }
 
 impl Topic {
-    /// A subscription is allowed only where the rule covers all that it matches.
+    /// Returns whether the topic allows the action. A subscription is allowed only if the rule covers everything that
+    /// it matches.
     fn allows(&self, who: Identity<'_>, action: Action, topic: &str) -> bool {
         match action {
             Action::Subscribe { .. } if self.eq => self.filter.is(who, topic),
             Action::Subscribe { .. } => self.filter.covers(who, topic),
             Action::Publish { .. } if self.eq => self.filter.is(who, topic),
-            // What comes of a subscription that was granted.
+            // Messages of a granted subscription.
             Action::Publish { .. } | Action::Receive => self.filter.matches(who, topic),
         }
     }
 
-    /// A subscription is denied where it matches only one topic of the rule.
+    /// Returns whether the topic denies the action. A subscription is denied even if it matches only one topic of the
+    /// rule.
     fn denies(&self, who: Identity<'_>, action: Action, topic: &str) -> bool {
         match action {
-            // `+/#` is another spelling of `#`.
+            // `+/#` is another form of `#`.
             Action::Subscribe { .. } if self.eq => {
                 self.filter.is(who, topic) || (topic == "+/#" && self.filter.is(who, "#"))
             }

@@ -1,47 +1,47 @@
-//! What is wrong with a rule, and where.
+//! Faults of rules, and their location.
 
 use std::fmt;
 
 use mqtt::TopicError;
 
-/// A rule that cannot be used.
+/// Rule that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleError {
-    /// Of its line; counts characters from 1.
+    /// Column in its line; counts characters from 1.
     pub column: u32,
     pub fault: RuleFault,
 }
 
-/// What is wrong there.
+/// Fault at that column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuleFault {
-    /// Neither `allow` nor `deny` begins the line.
+    /// The line begins with neither `allow` nor `deny`.
     Decision(String),
-    /// Something else, or the end of the line, stands where this is expected.
+    /// This is expected, and something else or the end of the line was found.
     Expected {
         what: &'static str,
         found: Option<String>,
     },
-    /// A word of the syntax stands where this is expected.
+    /// This is expected, and a keyword was found.
     Keyword {
         what: &'static str,
         found: String,
     },
-    /// Another condition beside `everyone`.
+    /// Another condition next to `everyone`.
     EveryoneAlone,
     QuoteOpen,
-    /// What follows a backslash between quotation marks.
+    /// Unknown character after a backslash between quotation marks.
     Escape(char),
     TopicInvalid {
         topic: String,
         why: TopicError,
     },
-    /// A topic that begins with `$share/`.
+    /// Topic that begins with `$share/`.
     Share {
         filter: String,
     },
     Placeholder(String),
-    /// `#` beside other topics.
+    /// `#` next to other topics.
     AllTopicsBeside,
     /// `eq` with a wildcard in a rule about publishing only.
     EqPublish,
@@ -92,22 +92,22 @@ impl fmt::Display for RuleFault {
             Self::EveryoneAlone => {
                 f.write_str("everyone stands alone: leave it out, or leave out the other conditions")
             }
-            Self::QuoteOpen => f.write_str("the quotation mark is not closed; add \" behind the name"),
+            Self::QuoteOpen => f.write_str("the quotation mark is not closed; add \" after the name"),
             Self::Escape(character) => write!(
                 f,
-                "`\\{character}` means nothing; between quotation marks there are \\\" \\\\ and \\*, and \\\\ is a backslash"
+                "`\\{character}` is unknown; between quotation marks there are \\\" \\\\ and \\*, and \\\\ is a backslash"
             ),
             Self::TopicInvalid { topic, why } => {
-                write!(f, "`{topic}` is no Topic Filter: {why}")?;
+                write!(f, "`{topic}` is not a Topic Filter: {why}")?;
                 if topic.starts_with('#') {
-                    f.write_str("; a comment behind a rule begins with ##")?;
+                    f.write_str("; a comment after a rule begins with ##")?;
                 }
                 Ok(())
             }
             Self::Share { filter } => {
                 write!(
                     f,
-                    "rules hold for shared subscriptions as for others: write the filter alone, `{filter}`"
+                    "rules apply to shared subscriptions too: write the filter alone, `{filter}`"
                 )
             }
             Self::Placeholder(name) => write!(
@@ -115,32 +115,32 @@ impl fmt::Display for RuleFault {
                 "unknown placeholder `${{{name}`; there are ${{clientid}}, ${{username}}, ${{cert_cn}}, ${{listener}} and ${{attribute.NAME}}"
             ),
             Self::AllTopicsBeside => f.write_str(
-                "# is every topic, so other topics beside it mean nothing: leave out one or the other; a comment behind a rule begins with ##",
+                "# is every topic, so other topics next to it have no effect: leave out one or the other; a comment after a rule begins with ##",
             ),
             Self::EqPublish => f.write_str(
                 "nothing is published to a wildcard: leave out eq to mean the topics that it matches, or write subscribe",
             ),
-            Self::Address { text, why } => write!(f, "`{text}` is no address: {why}"),
+            Self::Address { text, why } => write!(f, "`{text}` is not an address: {why}"),
             Self::CertField(text) => write!(
                 f,
                 "expected FIELD=VALUE such as cn=gateway-*, found `{text}`; fields are cn, subject, issuer, serial, dns, email, uri and fingerprint"
             ),
             Self::Fingerprint(text) => write!(
                 f,
-                "`{text}` is no SHA-256 fingerprint: it has 64 hexadecimal digits, with colons or without"
+                "`{text}` is not a SHA-256 fingerprint: it has 64 hexadecimal digits, with colons or without"
             ),
             Self::AttributeName(text) => write!(
                 f,
-                "expected NAME=VALUE such as role=admin, found `{text}`; a name has letters, digits, `_`, `-`, `.` and `:`"
+                "expected NAME=VALUE such as role=admin, found `{text}`; a name has A to Z, a to z, digits, `_`, `-`, `.` and `:`"
             ),
             Self::Qos(text) => {
-                write!(f, "`{text}` is no QoS; write 0, 1 or 2, several as in 0,1, or a range as in 0..1")
+                write!(f, "`{text}` is not a QoS; write 0, 1 or 2, several as in 0,1, or a range as in 0..1")
             }
-            Self::Twice(token) => write!(f, "{token} is said twice; leave out one of them"),
+            Self::Twice(token) => write!(f, "{token} occurs twice; leave out one of them"),
             Self::RetainSubscribe => f.write_str(
                 "retain is about publishing: leave it out, or write publish instead of subscribe or all",
             ),
-            Self::TooMany => write!(f, "these are more than {} rules", super::RULES_MAX),
+            Self::TooMany => write!(f, "there are more than {} rules", super::RULES_MAX),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A name with `*` for any characters.
+//! Text with `*` for any characters.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use super::tokens::{self, Token};
 /// Matches a whole text; each `*` stands for any number of characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob {
-    /// What stands between the stars: one more than there are stars.
+    /// Texts between the stars: one more than there are stars.
     pieces: Box<[Box<str>]>,
 }
 
 impl Glob {
-    /// The whole word, from this byte on.
+    /// Returns the glob of a word, from this byte on.
     pub(super) fn of(token: &Token, from: usize) -> Self {
         let mut pieces = vec![];
         let mut begins = from;
@@ -26,7 +26,7 @@ impl Glob {
         Self { pieces: pieces.into() }
     }
 
-    /// The only text that it matches, when there is just one.
+    /// Returns the only text that it matches, if there is just one.
     pub fn exact(&self) -> Option<&str> {
         match &*self.pieces {
             [only] => Some(only),
@@ -34,12 +34,12 @@ impl Glob {
         }
     }
 
-    /// Takes time in proportion to the text for each star.
+    /// Returns whether the text matches. The time is proportional to the text for each star.
     pub fn matches(&self, text: &str) -> bool {
         let [first, between @ .., last] = &*self.pieces else { return *self.pieces[0] == *text };
         let rest = text.strip_prefix(&**first).and_then(|rest| rest.strip_suffix(&**last));
         let Some(mut rest) = rest else { return false };
-        // The first place that a piece is found at leaves most for the others.
+        // The first position of a piece leaves most of the text for the others.
         for piece in between {
             match rest.find(&**piece) {
                 Some(at) => rest = &rest[at + piece.len()..],
@@ -49,7 +49,7 @@ impl Glob {
         true
     }
 
-    /// As a word behind `prefix`.
+    /// Writes the glob as a word after `prefix`.
     pub(super) fn write(&self, f: &mut fmt::Formatter<'_>, prefix: &str) -> fmt::Result {
         let mut text = prefix.to_owned();
         let mut stars = Vec::new();

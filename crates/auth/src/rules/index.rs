@@ -1,7 +1,7 @@
-//! Which rules of many can speak of a question.
+//! Index of rules: finds the rules that may apply.
 //!
-//! Rules are filed by whom they name in so many words (a user, a client, nobody), and there by the first two levels of their
-//! topics. A question opens at most nine lists, each in the order of the rules.
+//! Rules are indexed by the user or client that they name literally, or by none, and then by the first two levels of
+//! their topics. A question searches at most nine lists, each in the order of the rules.
 
 use std::collections::HashMap;
 
@@ -20,13 +20,13 @@ pub(super) struct Index {
 #[derive(Debug, Default)]
 struct Group {
     all: List,
-    /// By the first level: rules of which the second level is no literal, or that have none.
+    /// Rules by the first level, whose second level is not literal or missing.
     one: HashMap<Box<str>, List>,
-    /// By the first two levels.
+    /// Rules by the first two levels.
     two: HashMap<Box<str>, List>,
-    /// By the first level: all of `one` and `two` that begin with it.
+    /// Rules by the first level: all of `one` and `two` that begin with it.
     below: HashMap<Box<str>, List>,
-    /// Rules of which the first level is no literal.
+    /// Rules whose first level is not literal.
     any: List,
 }
 
@@ -47,7 +47,8 @@ impl Index {
         index
     }
 
-    /// The first rule, in their order, of which `decides` has something to say. All that could are asked until then.
+    /// Returns the first result of `decides`, in the order of the rules. It is called for all rules that may apply
+    /// until then.
     pub fn first<T>(
         &self,
         who: Identity<'_>,
@@ -106,7 +107,7 @@ impl Group {
             let end = ends.next().unwrap_or(topic.len());
             (&topic[at + 1..end], &topic[..end])
         });
-        // Names of topics have no wildcards.
+        // Topic Names have no wildcards.
         let wildcard = |level: &str| matches!(action, Action::Subscribe { .. }) && matches!(level, "+" | "#");
         if wildcard(first) {
             return visit(&self.all);
@@ -128,7 +129,7 @@ impl Group {
     }
 }
 
-/// A rule of several topics is there once.
+/// Adds a rule. A rule with several topics is added once.
 fn push(list: &mut List, number: u32) {
     if list.last() != Some(&number) {
         list.push(number);

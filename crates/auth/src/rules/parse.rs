@@ -1,4 +1,4 @@
-//! How a rule is read.
+//! Parser of rules.
 
 use super::access_rule::{AccessRule, CertField, Condition, QosSet, Test, Topic};
 use super::fault::{RuleError, RuleFault};
@@ -7,7 +7,7 @@ use super::tokens::{self, Token};
 use crate::bans::Net;
 use crate::rule::{RuleFilter, TemplateError};
 
-/// Reads one line. `None` when it is blank or a comment.
+/// Parses one line; `None` for a blank line or a comment.
 pub fn line(text: &str) -> Result<Option<AccessRule>, RuleError> {
     let tokens = tokens::split(text)?;
     let Some(first) = tokens.first() else { return Ok(None) };
@@ -28,7 +28,7 @@ pub fn line(text: &str) -> Result<Option<AccessRule>, RuleError> {
 struct Reader<'a> {
     tokens: &'a [Token],
     next: usize,
-    /// The column behind the line.
+    /// Column after the line.
     end: u32,
 }
 
@@ -65,7 +65,7 @@ impl<'a> Reader<'a> {
         Err(RuleError::new(self.column(), RuleFault::Expected { what, found }))
     }
 
-    /// A word that is nobody's keyword.
+    /// Parses a word that is not a keyword.
     fn value(&mut self, what: &'static str) -> Parsed<&'a Token> {
         match self.peek() {
             Some(token) if token.is_keyword() => {
@@ -80,7 +80,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What is between commas, at least one.
+    /// Parses a list with commas, of at least one entry.
     fn list<T>(&mut self, mut one: impl FnMut(&mut Self) -> Parsed<T>) -> Parsed<Box<[T]>> {
         let mut list = vec![one(self)?];
         while self.next_comma() {
@@ -144,7 +144,7 @@ impl<'a> Reader<'a> {
         Ok(Condition { negated, test })
     }
 
-    /// The word that says of what, then names.
+    /// Parses the keyword of a condition, then its values.
     fn globs(&mut self, what: &'static str) -> Parsed<Box<[Glob]>> {
         self.next += 1;
         self.list(|reader| reader.value(what).map(|token| Glob::of(token, 0)))
@@ -156,7 +156,7 @@ impl<'a> Reader<'a> {
             .map_err(|why| RuleError::new(token.column, RuleFault::Address { text: token.text.clone(), why }))
     }
 
-    /// `FIELD=VALUE`, then more values.
+    /// Parses `FIELD=VALUE`, then more values.
     fn cert(&mut self) -> Parsed<Test> {
         let token = self.value("FIELD=VALUE such as cn=gateway-*")?;
         let unknown = || RuleError::new(token.column, RuleFault::CertField(token.text.clone()));
@@ -190,7 +190,7 @@ impl<'a> Reader<'a> {
         Ok(globs.into())
     }
 
-    /// Whether publishing and subscribing are meant.
+    /// Returns whether publishing and subscribing are included.
     fn actions(&mut self) -> Parsed<(bool, bool)> {
         let (mut publish, mut subscribe) = (false, false);
         loop {
@@ -206,7 +206,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Topics with blanks or commas between them.
+    /// Parses topics with blanks or commas between them.
     fn topics(&mut self, subscribe: bool) -> Parsed<Box<[Topic]>> {
         let mut topics = Vec::new();
         loop {
@@ -275,7 +275,7 @@ impl<'a> Reader<'a> {
         Ok((qos.unwrap_or(QosSet::ALL), retain))
     }
 
-    /// Numbers and ranges.
+    /// Parses numbers and ranges.
     fn qos(&mut self) -> Parsed<QosSet> {
         let mut set = QosSet::NONE;
         for range in self.list(|reader| {
@@ -301,7 +301,7 @@ fn is_attribute_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte))
 }
 
-/// What stands in the word from this byte on.
+/// Parses the fingerprint in the word, from this byte on.
 fn fingerprint(token: &Token, from: usize) -> Parsed<[u8; 32]> {
     let text = &token.text[from..];
     let wrong = || RuleError::new(token.column, RuleFault::Fingerprint(text.to_owned()));

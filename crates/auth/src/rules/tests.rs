@@ -17,7 +17,7 @@ fn rules(text: &str) -> RuleSet {
     RuleSet::parse(text).unwrap_or_else(|(line, error)| panic!("line {line}, {error}"))
 }
 
-/// Whether it is allowed, and by which line.
+/// Checks the decision, and the deciding line.
 #[track_caller]
 fn check(text: &str, who: Identity<'_>, action: Action, topic: &str, expected: Option<(bool, u32)>) {
     let set = rules(text);
@@ -29,7 +29,7 @@ fn check(text: &str, who: Identity<'_>, action: Action, topic: &str, expected: O
 }
 
 #[test]
-fn the_first_rule_that_speaks_of_it_decides() {
+fn the_first_applicable_rule_decides() {
     let text = "\
 # comment
 allow user alice publish sensors/+/temp
@@ -48,7 +48,7 @@ deny everyone all #
 }
 
 #[test]
-fn every_condition_has_its_client() {
+fn every_condition_selects_its_clients() {
     let certificate = ClientCertificate {
         common_name: Some("gateway-7".into()),
         subject: "CN=gateway-7,O=Works".into(),
@@ -110,7 +110,7 @@ fn every_condition_has_its_client() {
     ] {
         check(&format!("allow {condition} all t"), who, PUBLISH, "t", None);
     }
-    // What a client has not, no condition finds.
+    // A condition never matches a property that the client does not have.
     for condition in ["user *", "address 0.0.0.0/0", "cert subject=*", "attribute role=*"] {
         let nobody = Identity { client_id: "c1", ..Default::default() };
         check(&format!("allow {condition} all t"), nobody, PUBLISH, "t", None);
@@ -137,7 +137,7 @@ fn action_qos_and_retain_narrow_a_rule() {
     check(text, alice(), subscribe(ExactlyOnce), "t", Some((true, 1)));
     check(text, alice(), subscribe(AtLeastOnce), "t", None);
     check(text, alice(), Action::Receive, "t", Some((true, 1)));
-    // A refusal of some QoS takes no message from those that have another.
+    // A refusal of some QoS affects no messages of subscriptions with another.
     check("deny everyone subscribe t qos 1..2", alice(), Action::Receive, "t", None);
     check("deny everyone subscribe t", alice(), Action::Receive, "t", Some((false, 1)));
 }
@@ -170,13 +170,13 @@ fn placeholders_are_the_clients_own_names() {
     for topic in ["d/c2/x", "u/bob", "x-/1", "s/south/a", "d/${clientid}/x"] {
         check(text, who, PUBLISH, topic, None);
     }
-    // Without the name there is nothing that the topic could be.
+    // Without the name, the topic is undefined.
     for action in [PUBLISH, SUBSCRIBE] {
         check("deny everyone all u/${cert_cn}/#", alice(), action, "u//x", None);
     }
 }
 
-/// The attack list of access rules: none of these gives more than was meant.
+/// Attack list of access rules: none of these allows more than the rules intend.
 #[test]
 fn names_with_wildcards_in_them_widen_nothing() {
     let named = |client_id, username| Identity { client_id, username, ..Default::default() };
@@ -191,7 +191,7 @@ fn names_with_wildcards_in_them_widen_nothing() {
     check("allow everyone all ${username}${clientid}/#", named("$SYS", Some("")), SUBSCRIBE, "$SYS/#", None);
     let deny = "deny everyone all private/${clientid}/#\nallow everyone all #";
     check(deny, named("a", None), PUBLISH, "x", Some((true, 2)));
-    // What this would forbid cannot be told, so it forbids all.
+    // The forbidden topics cannot be determined, so all are forbidden.
     check(deny, named("#", None), PUBLISH, "x", Some((false, 1)));
     let set = rules(deny);
     let ruling = set.ruling(named("#", None), PUBLISH, "x").unwrap();
@@ -201,7 +201,7 @@ fn names_with_wildcards_in_them_widen_nothing() {
 #[test]
 fn wildcards_wider_than_allowed_are_refused() {
     let text = "deny everyone all secret/#\ndeny everyone all +/secret\nallow everyone all a/+/c, b/#, #";
-    assert!(RuleSet::parse(text).is_err(), "# beside other topics");
+    assert!(RuleSet::parse(text).is_err(), "# next to other topics");
     let text = "deny everyone all secret/#, +/secret\nallow everyone all a/+/c, b/#";
     for filter in ["#", "+/#", "+/secret", "+/+", "secret", "secret/#", "b/#", "b/+"] {
         check(text, alice(), SUBSCRIBE, filter, Some((false, 1)));
@@ -221,7 +221,7 @@ fn wildcards_wider_than_allowed_are_refused() {
 }
 
 #[test]
-fn a_mistake_is_told_with_its_column_and_the_fix() {
+fn an_error_has_its_column_and_the_fix() {
     for (line, column, part) in [
         ("permit user a all t", 1, "allow or deny"),
         ("  alow user a all t", 3, "`alow`"),
@@ -236,7 +236,7 @@ fn a_mistake_is_told_with_its_column_and_the_fix() {
         ("allow not everyone all t", 11, "everyone stands alone"),
         ("allow user \"alice publish t", 12, "not closed"),
         ("allow user \"a\\b\" publish t", 15, "\\\\ is a backslash"),
-        ("allow user a all t/#/x", 18, "no Topic Filter"),
+        ("allow user a all t/#/x", 18, "not a Topic Filter"),
         ("allow user a all t #x", 20, "begins with ##"),
         ("allow user a all t/# # because", 22, "begins with ##"),
         ("allow user a all # because", 20, "begins with ##"),
@@ -255,7 +255,7 @@ fn a_mistake_is_told_with_its_column_and_the_fix() {
         ("allow user a all t qos 3", 24, "0..1"),
         ("allow user a all t qos 2..1", 24, "0..1"),
         ("allow user a all t qos", 23, "the line ends where 0, 1 or 2"),
-        ("allow user a all t qos 0 qos 1", 26, "said twice"),
+        ("allow user a all t qos 0 qos 1", 26, "occurs twice"),
         ("allow user a publish t retain maybe", 31, "yes or no"),
         ("allow user a all t retain no", 20, "retain is about publishing"),
         ("allow user a all t and retain no", 20, "write \"and\""),
@@ -273,7 +273,7 @@ fn a_mistake_is_told_with_its_column_and_the_fix() {
 }
 
 #[test]
-fn quotation_marks_make_a_name_of_anything() {
+fn quotation_marks_allow_any_name() {
     let named = |username| Identity { username: Some(username), ..alice() };
     let text = r#"allow user "a b, c", "and", "x\"\\\*y*" publish "t 1", "qos" ## comment "not closed"#;
     for name in ["a b, c", "and", "x\"\\*y", "x\"\\*yz"] {
@@ -285,7 +285,7 @@ fn quotation_marks_make_a_name_of_anything() {
 }
 
 #[test]
-fn a_rule_with_an_id_is_told_by_it() {
+fn a_rule_with_an_id_is_reported_by_its_id() {
     let set = RuleSet::parse_lines([("a", "deny user bob all #"), ("b", "allow everyone all #")]).unwrap();
     let ruling = set.ruling(alice(), PUBLISH, "t").unwrap();
     assert_eq!((ruling.location, ruling.allowed), (&RuleLocation::Id("b".into()), true));
@@ -315,7 +315,7 @@ fn filter() -> impl Strategy<Value = String> {
     })
 }
 
-/// A line of a rules file.
+/// Generates a line of a rules file.
 fn rule() -> impl Strategy<Value = String> {
     let who = proptest::sample::select(vec![
         "everyone",
@@ -379,7 +379,7 @@ fn who() -> impl Strategy<Value = (&'static str, Option<&'static str>)> {
     )
 }
 
-/// What the rules say, each looked at in its order.
+/// Returns the answer of a linear search through the rules.
 fn linear(set: &RuleSet, who: Identity<'_>, action: Action, topic: &str) -> Option<(u32, RulingReason)> {
     (0..).zip(&set.rules).find_map(|(number, rule)| Some((number, rule.decides(who, action, topic)?)))
 }
@@ -392,7 +392,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
     #[test]
-    fn the_index_finds_what_looking_at_every_rule_finds(
+    fn the_index_agrees_with_a_linear_search(
         lines in proptest::collection::vec(rule(), 0..24),
         (client_id, username) in who(),
         questions in proptest::collection::vec((topic(), filter(), 0..3_u8), 1..12),
@@ -409,7 +409,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_granted_subscription_matches_is_delivered(
+    fn messages_of_a_granted_subscription_are_delivered(
         lines in proptest::collection::vec(rule(), 1..12),
         (client_id, username) in who(),
         wanted in filter(),

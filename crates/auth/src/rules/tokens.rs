@@ -1,22 +1,23 @@
-//! A rule's line in words.
+//! Words of a rule's line.
 //!
-//! Blanks and commas end a word. Between quotation marks they do not, and there `\"`, `\\` and `\*` stand for the character alone.
+//! Blanks and commas end a word, except between quotation marks. There `\"`, `\\` and `\*` stand for the character
+//! alone.
 
 use std::fmt::{self, Write as _};
 
 use super::fault::{RuleError, RuleFault};
 
-/// A word, or the comma between two.
+/// Word, or the comma between two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     pub text: String,
-    /// Where in `text` a `*` means itself.
+    /// Positions in `text` of literal `*` characters.
     pub stars: Vec<usize>,
-    /// Some of it stood in quotation marks: it is no keyword.
+    /// A part of it was in quotation marks, so it is not a keyword.
     pub quoted: bool,
-    /// It is a comma.
+    /// True for a comma.
     pub comma: bool,
-    /// Counts characters from 1.
+    /// Column; counts characters from 1.
     pub column: u32,
 }
 
@@ -30,7 +31,7 @@ impl Token {
     }
 }
 
-/// The words of a line; none when it is blank or a comment.
+/// Returns the words of a line; none for a blank line or a comment.
 pub fn split(line: &str) -> Result<Vec<Token>, RuleError> {
     let mut tokens = Vec::new();
     let mut characters = (1..).zip(line.chars()).peekable();
@@ -69,7 +70,7 @@ pub fn split(line: &str) -> Result<Vec<Token>, RuleError> {
     Ok(tokens)
 }
 
-/// What follows the quotation mark in column `opened`, up to the next.
+/// Parses from the quotation mark in column `opened` up to the next.
 fn quoted(
     token: &mut Token,
     opened: u32,
@@ -92,7 +93,7 @@ fn quoted(
     }
 }
 
-/// Writes a word so that [`split`] reads it: as it is when it can be.
+/// Writes a word so that [`split`] reads it: without quotation marks if possible.
 pub fn write(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     let plain = !text.is_empty()
         && !text.contains(|c: char| c.is_whitespace() || c == ',' || c == '"')
@@ -101,7 +102,7 @@ pub fn write(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     if plain { f.write_str(text) } else { write_quoted(f, text, &[]) }
 }
 
-/// Writes a word between quotation marks, with `*` that means itself at `stars`.
+/// Writes a word in quotation marks, with literal `*` at `stars`.
 pub fn write_quoted(f: &mut fmt::Formatter<'_>, text: &str, stars: &[usize]) -> fmt::Result {
     f.write_char('"')?;
     for (at, character) in text.char_indices() {
@@ -113,10 +114,10 @@ pub fn write_quoted(f: &mut fmt::Formatter<'_>, text: &str, stars: &[usize]) -> 
     f.write_char('"')
 }
 
-/// Behind a blank it begins a comment. No Topic Filter begins so.
+/// Begins a comment after a blank. No Topic Filter begins like this.
 const COMMENT: &str = "##";
 
-/// Words that mean something without quotation marks.
+/// Words with a meaning, unless they are in quotation marks.
 const KEYWORDS: [&str; 22] = [
     "allow",
     "deny",

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::password_hash::PasswordHash;
 
-/// RFC 7677, 3: user `user`, password `pencil`.
+/// Keys of RFC 7677, 3: user `user`, password `pencil`.
 const STORED: &str = "SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
 const FIRST: &[u8] = b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO";
 const SERVER_NONCE: &str = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0";
@@ -25,7 +25,7 @@ fn first(text: &str) -> Result<String, Failure> {
 }
 
 #[test]
-fn the_example_of_rfc_7677_comes_out() {
+fn the_example_of_rfc_7677_is_reproduced() {
     let parsed = ClientFirst::parse(FIRST).unwrap();
     assert_eq!(parsed.username, "user");
     let (challenge, message) = Challenge::new(&parsed, user(true), SERVER_NONCE);
@@ -35,12 +35,12 @@ fn the_example_of_rfc_7677_comes_out() {
 }
 
 #[test]
-fn what_differs_in_one_place_is_wrong() {
+fn any_difference_in_a_message_is_refused() {
     for (from, to) in [
         ("p=dHzb", "p=dHzc"),
         ("k0,p=", "k1,p="),
         ("r=rOp", "r=rOq"),
-        ("c=biws", "c=eSws"), // `y,,`, which is not what the client began with.
+        ("c=biws", "c=eSws"), // `y,,`, which differs from the client's first message.
         ("c=biws", "c="),
         (",p=", ",x=1,p="),
     ] {
@@ -63,7 +63,7 @@ fn names_are_unescaped_and_prepared() {
 }
 
 #[test]
-fn what_is_not_offered_is_refused() {
+fn unsupported_options_are_refused() {
     for message in [
         "p=tls-unique,,n=user,r=x",
         "p=tls-exporter,,n=user,r=x",
@@ -76,7 +76,7 @@ fn what_is_not_offered_is_refused() {
 }
 
 #[test]
-fn what_is_no_message_is_malformed() {
+fn invalid_messages_are_malformed() {
     let long = format!("n,,n=user,r={}", "x".repeat(NONCE_MAX + 1));
     let huge = format!("n,,n={},r=x", "u".repeat(MESSAGE_MAX));
     for message in [
