@@ -126,8 +126,10 @@ fn head(args: &Args, busy: f64) -> String {
         command += &format!(" --filters {filters}");
     }
     format!(
-        "# How cost grows\n\nWritten by `cargo xtask growth`. A cell is the median of the rounds, with the lowest and the highest in \
-         parentheses; a plot\nshows the same. What the figures are is said in [benchmarks.md](benchmarks.md#how-it-is-measured).\n\n{}",
+        "# How cost grows\n\nThis page shows how the cost of a message, a client and a match grows with connections, filters, subscribers and\n\
+         reactors. `cargo xtask growth` writes it. A cell is the median of the rounds, with the lowest and the highest in\n\
+         parentheses. The plots show the same figures. How they are measured is in\n\
+         [benchmarks.md](benchmarks.md#how-it-is-measured).\n\n{}",
         circumstances(&[Kind::Meridian], &command, busy)
     )
 }

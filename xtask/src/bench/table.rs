@@ -199,7 +199,7 @@ pub fn load_average() -> f64 {
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or_default()
 }
 
-/// Where and on what this was measured; `busy` is the load average before.
+/// Command, commit, machine and versions of a measurement. `busy` is the load average before.
 pub fn circumstances(kinds: &[Kind], command: &str, busy: f64) -> String {
     let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = file("/proc/cpuinfo");
@@ -208,7 +208,8 @@ pub fn circumstances(kinds: &[Kind], command: &str, busy: f64) -> String {
     let cpus = std::thread::available_parallelism().map_or(0, |n| n.get());
     let versions: Vec<String> = kinds.iter().map(|k| k.version()).collect();
     let mut out = format!(
-        "`{command}` at commit {} on {}: {cpus} CPUs shared with the load generator ({model}), Linux {}, load average {busy:.2} before and {:.2} at the end; {}.\n",
+        "| measured with | `{command}` |\n|---|---|\n| commit | {} on {} |\n| machine | {cpus} CPUs shared with the load generator ({model}), Linux {} |\n\
+         | load average | {busy:.2} before, {:.2} at the end |\n| brokers | {} |\n",
         first_line("git", &["describe", "--always", "--dirty"]),
         first_line("date", &["-u", "+%Y-%m-%d"]),
         file("/proc/sys/kernel/osrelease").trim(),
@@ -216,7 +217,7 @@ pub fn circumstances(kinds: &[Kind], command: &str, busy: f64) -> String {
         versions.join(", "),
     );
     if busy > QUIET_MAX {
-        out += "\n**Others were at work on the machine:** rates and latencies say little, CPU and memory somewhat more, and ratios only when they are large.\n";
+        out += "\n**The machine was busy with other work.** Rates and latencies are unreliable. CPU and memory are more reliable.\nCompare large ratios only.\n";
     }
     out
 }

@@ -56,19 +56,19 @@ impl Series {
     pub fn explanation(self) -> &'static str {
         match self {
             Series::Connections => {
-                "50 pairs, 10,000 messages/s, QoS 1, 256 B, beside so many idle clients, each with a wildcard subscription of \
-                 its own; and what\none of these clients costs."
+                "50 pairs, 10,000 messages/s, QoS 1, 256 B, next to a number of idle clients. Each idle client has a wildcard\n\
+                 subscription of its own. The last two columns are the cost of one idle client."
             }
             Series::Filters => {
-                "The index alone, one thread, as `cargo bench -p routing --bench index` measures it: unique filters \
-                 `bench/NNNNNNN/#`, a match each."
+                "The index alone, one thread, as `cargo bench -p routing --bench index` measures it. The filters are unique\n\
+                 (`bench/NNNNNNN/#`), and a topic matches one of them."
             }
             Series::Subscribers => {
-                "One publisher, QoS 0, 256 B, saturated, and so many subscribers of its topic."
+                "One publisher, QoS 0, 256 B, saturated, and a number of subscribers of its topic."
             }
             Series::Reactors => {
-                "100 pairs, QoS 1, 256 B, saturated; the load generator has the same CPUs, so more reactors are not more \
-                 machine here."
+                "100 pairs, QoS 1, 256 B, saturated. The load generator uses the same CPUs, so more reactors do not mean more\n\
+                 CPUs here."
             }
         }
     }
