@@ -1,4 +1,4 @@
-//! Alarms: what is wrong with the node or its cluster, as the node says it. The node has the only list of them.
+//! Alarms of the node and its cluster. The node makes the list; this module only shows it.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::query::Query;
 
 const ALARMS: &str = "/api/v1/alarms";
 
-/// The node's alarms, errors first. A node of an earlier version has no such list: then there are none.
+/// Returns the node's alarms, errors first. A node of an earlier version has no such list: then there are none.
 ///
 /// # Errors
 /// Those of the client.
@@ -21,7 +21,7 @@ pub fn ask(client: &Client) -> Result<Value, Failure> {
     }
 }
 
-/// Prints the alarms that `is_wanted`, a line each, below what was printed so far.
+/// Prints the alarms that `is_wanted` selects, one per line, below the present output.
 ///
 /// # Errors
 /// Those of the client and of standard output.
@@ -34,7 +34,7 @@ pub fn note(console: &mut Console, is_wanted: impl Fn(&Value) -> bool) -> Result
     Ok(())
 }
 
-/// Whether it is more than a remark about what could be better.
+/// Returns whether an alarm is more than a notice.
 pub fn is_trouble(alarm: &Value) -> bool {
     alarm.text("severity") != "notice"
 }

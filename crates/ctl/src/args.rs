@@ -1,4 +1,4 @@
-//! The command line of `meridian ctl`, and how it and `meridian top` find their node.
+//! The command line of `meridian ctl`, and the connection options of it and `meridian top`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,35 +14,35 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::url::{self, Url};
 
-/// Which node, and who asks.
+/// Options to reach a node and to authenticate.
 #[derive(Args, Clone, Debug)]
 pub struct ConnectionArgs {
-    /// Where the node's HTTP API is
+    /// URL of the node's HTTP API
     #[arg(long, value_name = "URL", env = "MERIDIAN_URL", default_value = url::DEFAULT, value_parser = Url::parse, global = true)]
     url: Url,
-    /// File with the API key's token; without it the environment variable MERIDIAN_TOKEN is taken
+    /// File with the API key's token; default: the environment variable MERIDIAN_TOKEN
     #[arg(long, value_name = "FILE", global = true)]
     token_file: Option<PathBuf>,
-    /// Authorities (PEM) that sign the node's certificate, for https; without it, those of this system
+    /// Authorities (PEM) that sign the node's certificate, for https; default: those of this system
     #[arg(long, visible_alias = "cafile", value_name = "FILE", env = "MERIDIAN_CA", global = true)]
     ca: Option<PathBuf>,
-    /// Certificate chain (PEM) to show to a node that asks for one
+    /// Certificate chain (PEM) to present to a node that requires one
     #[arg(long, value_name = "FILE", env = "MERIDIAN_CERT", requires = "key", global = true)]
     cert: Option<PathBuf>,
-    /// The private key (PEM) of --cert
+    /// Private key (PEM) of --cert
     #[arg(long, value_name = "FILE", env = "MERIDIAN_KEY", requires = "cert", global = true)]
     key: Option<PathBuf>,
-    /// Do not check the node's certificate: whoever sits between can read the token and pretend to be the node
+    /// Do not check the node's certificate: an attacker on the network can read the token and impersonate the node
     #[arg(long, global = true)]
     insecure: bool,
-    /// How long to wait for an answer
+    /// Maximum time to wait for an answer
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration, global = true)]
     timeout: Duration,
 }
 
 impl ConnectionArgs {
     /// # Errors
-    /// [`Failure::Local`] for files that cannot be used, [`Failure::Usage`] for what is no token.
+    /// [`Failure::Local`] for a file that cannot be used, [`Failure::Usage`] for an invalid token.
     pub fn client(&self) -> Result<Client, Failure> {
         let token = match &self.token_file {
             Some(path) => Some(token_of_file(path)?),
@@ -69,7 +69,7 @@ impl ConnectionArgs {
         ClientTls { trust, own: self.cert.clone().zip(self.key.clone()), ..ClientTls::default() }
     }
 
-    /// What to be warned of before anything leaves this machine.
+    /// Returns the warning to print before anything is sent.
     pub fn warning(&self) -> Option<String> {
         if self.insecure && self.url.secure() {
             return Some(format!(
@@ -89,10 +89,10 @@ impl ConnectionArgs {
     }
 }
 
-/// Largest token file; a token is below 100 bytes.
+/// Maximum size of a token file; a token is shorter than 100 bytes.
 const TOKEN_FILE_MAX: u64 = 4_096;
 
-/// The token on the first line of a file that is not empty.
+/// Reads the token on the first line of a file that is not empty.
 ///
 /// # Errors
 /// [`Failure::Local`].
@@ -109,12 +109,12 @@ pub fn token_of_file(path: &Path) -> Result<String, Failure> {
     }
 }
 
-/// `10s`, `2m`, `90d`.
+/// Parses `10s`, `2m`, `90d`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::from_raw(&Raw::Text(text.to_owned())).map_err(|error| error.to_string())
 }
 
-/// Ask and change a running node over its HTTP API
+/// Query and change a running node over its HTTP API
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -134,21 +134,21 @@ docs/ctl.md tells more.")]
 pub struct CtlArgs {
     #[command(flatten)]
     connection: ConnectionArgs,
-    /// JSON for scripts instead of tables for people; errors are problem documents on standard error
+    /// Print JSON for scripts instead of tables for people; errors are problem documents on standard error
     #[arg(long, global = true)]
     json: bool,
-    /// In a cluster: only what this node says, asked by way of the one at --url. Without it, lists and clients are those of all
-    /// nodes, and everything else is about the node at --url
+    /// Answer for this node of the cluster only, by way of the one at --url. Without it, lists and clients are those of
+    /// all nodes, and everything else is about the node at --url
     #[arg(long, value_name = "NAME", global = true)]
     node: Option<String>,
-    /// Do what cannot be undone without asking
+    /// Do not ask before an action that cannot be undone
     #[arg(long, short, global = true)]
     yes: bool,
     #[command(subcommand)]
     command: CtlCommand,
 }
 
-/// The nouns, and a few verbs that people type often.
+/// Nouns, and a few verbs that are used often.
 #[derive(Debug, Subcommand)]
 enum CtlCommand {
     Status(commands::status::StatusArgs),
@@ -184,7 +184,7 @@ enum CtlCommand {
 }
 
 impl CtlArgs {
-    /// Does it, and says what went wrong on standard error.
+    /// Runs the command. Reports an error on standard error.
     pub fn run(self) -> ExitCode {
         let json = self.json;
         match self.go() {
@@ -200,13 +200,13 @@ impl CtlArgs {
             console.note(&warning);
         }
         let done = self.command.run(&mut console);
-        // What was found before a failure belongs to the result.
+        // Output before a failure is part of the result.
         let flushed = console.flush();
         console.note_missing();
         done.and(flushed)
     }
 
-    /// As [`CtlArgs::run`], into the hands of a test: result, standard output, standard error.
+    /// Runs the command for a test. Returns result, standard output, standard error.
     #[cfg(test)]
     pub fn run_captured(self) -> (Result<(), Failure>, String, String) {
         let (done, out, notes) = self.run_bytes();

@@ -18,37 +18,38 @@ use crate::problem::Problem;
 use crate::query::Query;
 use crate::url::Url;
 
-/// Largest answer that is read. A page of 1,000 clients is below 1 MiB; a queue with payloads may reach 8 MiB.
+/// Maximum size of an answer. A page of 1,000 clients is below 1 MiB; a queue with payloads may reach 8 MiB.
 const ANSWER_MAX: u64 = 64 << 20;
-/// Largest problem document that is read.
+/// Maximum size of a problem document.
 const PROBLEM_MAX: u64 = 1 << 20;
-/// A body larger than this is sent only after the node has had a look at its length: a node that refuses it closes the connection
-/// while the body is on its way, and the refusal would be lost.
+/// Size of a body from which the client first asks the node to accept its length. A node that refuses the body closes
+/// the connection while it is being sent, and the refusal would be lost.
 const ASK_FIRST: usize = 256 << 10;
-/// Who asks is a matter of the node that is asked.
+/// Path whose answer depends on the node that is asked directly.
 const WHOAMI: &str = "/api/v1/whoami";
-/// A stream is kept alive every 15 s; three missed ones and the node is gone.
+/// Maximum silence of a stream. The node sends a comment every 15 s; after three missed ones it is gone.
 const STREAM_SILENCE_MAX: Duration = Duration::from_secs(50);
 
-/// Cheap to clone; clones share their connections.
+/// An HTTP client of one node. Cheap to clone; clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     agent: Agent,
     url: Url,
     token: Option<String>,
     timeout: Duration,
-    /// The node of the cluster that is to answer, by way of the one that is asked.
+    /// Node of the cluster that answers, by way of the one that is asked.
     node: Option<String>,
     /// Nodes that did not answer.
     missing: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Client {
-    /// `timeout` bounds a request from the first attempt to connect to the last byte of its answer; an https URL needs `tls`.
+    /// Creates a client. `timeout` bounds a request from the first attempt to connect to the last byte of its answer.
+    /// An https URL needs `tls`.
     pub fn new(url: Url, token: Option<String>, timeout: Duration, tls: Option<Arc<ClientConfig>>) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            // A token must go to the node that was named and to nobody else.
+            // A token must go to the named node only.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .proxy(None)
@@ -66,21 +67,21 @@ impl Client {
         Self { agent, url, token, timeout, node: None, missing: Arc::default() }
     }
 
-    /// The same, but another node of the cluster is to answer by way of this one.
+    /// Makes another node of the cluster answer, by way of this one.
     #[must_use]
     pub fn of_node(self, node: Option<String>) -> Self {
         Self { node, ..self }
     }
 
-    /// Nodes of the cluster that did not answer one of the requests so far.
+    /// Returns the nodes of the cluster that did not answer one of the requests so far.
     pub fn missing(&self) -> Vec<String> {
         self.missing.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// The same for another node: with its own token, or with this one's.
+    /// Returns a client of another node, with its own token or with that of this client.
     ///
     /// # Errors
-    /// [`Failure::Usage`] when one of them is asked by TLS and the other is not.
+    /// [`Failure::Usage`] when only one of the two URLs uses TLS.
     pub fn at(&self, url: Url, token: Option<String>) -> Result<Self, Failure> {
         if url.secure() != self.url.secure() {
             let why = format!(
@@ -93,7 +94,7 @@ impl Client {
         Ok(Self { url, token: token.or_else(|| self.token.clone()), node: None, ..self.clone() })
     }
 
-    /// Whether somebody between here and the node could read the token.
+    /// Returns whether an attacker between here and the node could read the token.
     pub fn reveals_token(&self) -> bool {
         self.token.is_some() && !self.url.loopback() && !self.url.secure()
     }
@@ -102,7 +103,7 @@ impl Client {
         self.url.as_str()
     }
 
-    /// GET of a JSON document.
+    /// Gets a JSON document.
     ///
     /// # Errors
     /// [`Failure::Unreachable`], [`Failure::TimedOut`], [`Failure::NotMeridian`], [`Failure::Refused`].
@@ -110,7 +111,7 @@ impl Client {
         self.document(Method::GET, path, query, None)
     }
 
-    /// Any other request; an empty answer is `Value::Null`.
+    /// Sends a request of another method; an empty answer is `Value::Null`.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -145,7 +146,7 @@ impl Client {
         Ok(document)
     }
 
-    /// GET of a text; bytes that are no UTF-8 are replaced.
+    /// Gets a text; invalid UTF-8 is replaced.
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -155,7 +156,7 @@ impl Client {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Status and document of a request whose every answer means something, such as `/health/ready`.
+    /// Returns status and document of a request where every status has a meaning, such as `/health/ready`.
     ///
     /// # Errors
     /// As [`Client::get`], but never [`Failure::Refused`].
@@ -167,8 +168,8 @@ impl Client {
         Ok((response.status().as_u16(), document))
     }
 
-    /// GET of an event stream: its bytes, as they come, until the node ends it. Reading fails when the node is silent for
-    /// longer than it ever is.
+    /// Gets an event stream: its bytes until the node ends it. A read fails when the node is silent for longer than
+    /// [`STREAM_SILENCE_MAX`].
     ///
     /// # Errors
     /// As [`Client::get`].
@@ -215,7 +216,7 @@ impl Client {
             request = request.header("authorization", format!("Bearer {token}"));
         }
         if method != Method::GET {
-            // Asked for of every change, with a body or without.
+            // The API requires this for every change, with a body or without.
             request = request.header("content-type", "application/json");
         }
         let wrong =
@@ -243,7 +244,7 @@ impl Client {
         answer.map_err(|error| self.failure(error))
     }
 
-    /// Takes answers of other statuses apart.
+    /// Converts answers with an error status.
     fn success(&self, mut response: Response<Body>) -> Result<Response<Body>, Failure> {
         let status = response.status();
         if status.is_success() {

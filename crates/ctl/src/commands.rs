@@ -1,4 +1,4 @@
-//! A file for each noun of `meridian ctl`.
+//! Commands of `meridian ctl`: one file for each noun.
 
 use crate::console::Console;
 use crate::failure::Failure;
@@ -28,7 +28,7 @@ pub mod trace;
 pub mod users;
 pub mod whoami;
 
-/// Flags of a list before a verb would have no effect. `plain`: there is none.
+/// Refuses flags of a list before a verb, where they would have no effect. `plain`: there are none.
 ///
 /// # Errors
 /// [`Failure::Usage`].
@@ -41,6 +41,6 @@ fn without_list_flags(plain: bool) -> Result<(), Failure> {
 /// One subcommand with its arguments.
 pub trait Command {
     /// # Errors
-    /// [`Failure`] says whose fault it was.
+    /// [`Failure`] distinguishes the causes.
     fn run(self, console: &mut Console) -> Result<(), Failure>;
 }

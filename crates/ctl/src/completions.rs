@@ -1,4 +1,4 @@
-//! What a shell completes the command line with.
+//! Scripts with which shells complete the command line.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use clap_complete::{Shell, generate};
 
 use crate::failure::Failure;
 
-/// Write what a shell completes `meridian` commands and flags with
+/// Write a script with which a shell completes `meridian` commands and flags
 #[derive(Args, Clone, Copy, Debug)]
 #[command(after_help = "\
 Examples:
@@ -16,13 +16,13 @@ Examples:
   meridian completions zsh  > ~/.zfunc/_meridian       (with `fpath+=~/.zfunc` before `compinit` in ~/.zshrc)
   meridian completions fish > ~/.config/fish/completions/meridian.fish")]
 pub struct CompletionsArgs {
-    /// The shell
+    /// Shell
     #[arg(value_enum)]
     shell: Shell,
 }
 
 impl CompletionsArgs {
-    /// `command` is the whole command line.
+    /// Writes the script. `command` is the whole command line.
     pub fn run(self, command: Command) -> ExitCode {
         match std::io::stdout().lock().write_all(&self.script(command)) {
             Ok(()) => ExitCode::SUCCESS,

@@ -1,14 +1,14 @@
-//! Asking before something is done that cannot be undone.
+//! Questions before an action that cannot be undone.
 
 use std::io::{self, BufRead as _};
 
 use crate::console::Console;
 use crate::failure::Failure;
 
-/// Goes on when `--yes` was given or a person types it; `what` is the question, such as "delete all of it?".
+/// Continues when `--yes` was given or a person confirms. `what` is the question, such as "delete all of it?".
 ///
 /// # Errors
-/// [`Failure::Declined`], and [`Failure::Usage`] when nobody can be asked.
+/// [`Failure::Declined`], and [`Failure::Usage`] when there is no person to ask.
 pub fn confirm(console: &mut Console, what: &str) -> Result<(), Failure> {
     if console.yes {
         return Ok(());

@@ -9,16 +9,16 @@ use crate::escape;
 use crate::failure::Failure;
 use crate::table::Table;
 
-/// What a command works with.
+/// Client, options and outputs of a command.
 pub struct Console<'a> {
     pub client: Client,
-    /// Whether a script reads.
+    /// True for output that a script reads.
     pub json: bool,
-    /// Whether a person said yes beforehand.
+    /// True when `--yes` was given.
     pub yes: bool,
-    /// Whether standard output is a terminal.
+    /// True when standard output is a terminal.
     pub terminal: bool,
-    /// Whether a person is there to be asked, and sees progress.
+    /// True when a person can be asked, and sees progress.
     pub person: bool,
     out: Box<dyn Write + 'a>,
     notes: Box<dyn Write + 'a>,
@@ -39,14 +39,14 @@ impl Console<'static> {
 }
 
 impl<'a> Console<'a> {
-    /// For tests: neither is a terminal, and nobody is there to be asked.
+    /// Creates a console for tests: neither output is a terminal, and there is no person to ask.
     #[cfg(test)]
     pub fn to(client: Client, json: bool, yes: bool, out: impl Write + 'a, notes: impl Write + 'a) -> Self {
         let (out, notes) = (Box::new(out), Box::new(notes));
         Self { client, json, yes, terminal: false, person: false, out, notes }
     }
 
-    /// One line of text, escaped.
+    /// Writes one line of text, escaped.
     ///
     /// # Errors
     /// Those of standard output, here and below.
@@ -54,7 +54,7 @@ impl<'a> Console<'a> {
         Ok(writeln!(self.out, "{}", escape::text(text))?)
     }
 
-    /// Pairs of name and value, in two columns; a value of nothing is left out.
+    /// Writes pairs of name and value, in two columns; a pair with an empty value is left out.
     ///
     /// # Errors
     /// Those of standard output.
@@ -72,7 +72,7 @@ impl<'a> Console<'a> {
         Ok(table.flush(&mut self.out)?)
     }
 
-    /// A document of many lines.
+    /// Writes a document of many lines.
     ///
     /// # Errors
     /// Those of standard output.
@@ -80,7 +80,7 @@ impl<'a> Console<'a> {
         Ok(writeln!(self.out, "{}", escape::json(&format!("{document:#}")))?)
     }
 
-    /// A document on a line of its own: NDJSON.
+    /// Writes a document on a line of its own: NDJSON.
     ///
     /// # Errors
     /// Those of standard output.
@@ -88,7 +88,7 @@ impl<'a> Console<'a> {
         Ok(writeln!(self.out, "{}", escape::json(&document.to_string()))?)
     }
 
-    /// Bytes as they are, unless a terminal would obey them.
+    /// Writes bytes unchanged, unless a terminal might obey them.
     ///
     /// # Errors
     /// [`Failure::Usage`] on a terminal, and those of standard output.
@@ -100,7 +100,7 @@ impl<'a> Console<'a> {
         Ok(self.out.write_all(bytes)?)
     }
 
-    /// Text of many lines: escaped for a terminal, as it came for a file.
+    /// Writes text of many lines: escaped for a terminal, unchanged for a file.
     ///
     /// # Errors
     /// Those of standard output.
@@ -109,13 +109,13 @@ impl<'a> Console<'a> {
         Ok(self.out.write_all(text.as_bytes())?)
     }
 
-    /// What is not part of the result: a hint, progress. On standard error.
+    /// Writes a text that is not part of the result, such as a hint, to standard error.
     pub fn note(&mut self, text: &str) {
-        // A note nobody can read is no reason to fail.
+        // A note that cannot be written is no reason to fail.
         drop(writeln!(self.notes, "{}", escape::lines(text)));
     }
 
-    /// Says which nodes of the cluster did not answer, when some did not.
+    /// Names the nodes of the cluster that did not answer, if any.
     pub fn note_missing(&mut self) {
         let missing = self.client.missing();
         if !missing.is_empty() {
@@ -126,17 +126,17 @@ impl<'a> Console<'a> {
         }
     }
 
-    /// Overwrites the line of progress; an empty text removes it. Seen by a person only, and only where the result does not
-    /// scroll through it.
+    /// Overwrites the line of progress; an empty text removes it. It is shown to a person only, and only where the
+    /// result does not scroll through it.
     pub fn progress(&mut self, text: &str) {
         if self.person && !self.terminal {
-            // As for a note.
+            // Errors are ignored, as for a note.
             drop(write!(self.notes, "\r\x1b[K{}", escape::text(text)));
             drop(self.notes.flush());
         }
     }
 
-    /// Hands over what is buffered: before waiting, and at the end.
+    /// Writes the buffered output: before waiting, and at the end.
     ///
     /// # Errors
     /// Those of standard output.
@@ -144,7 +144,7 @@ impl<'a> Console<'a> {
         Ok(self.out.flush()?)
     }
 
-    /// Answers of commands that change something: the document for a script, a sentence for a person.
+    /// Writes the answer to a change: the document for a script, a sentence for a person.
     ///
     /// # Errors
     /// Those of standard output.

@@ -1,10 +1,10 @@
-//! Text of a server made harmless for a terminal. Client Identifiers, topics and payloads are chosen by whoever can
-//! connect; a terminal obeys control characters in them, and some reorder what stands around them.
+//! Text of a server, made harmless for a terminal. Any client can choose Client Identifiers, topics and payloads. A
+//! terminal obeys control characters in them, and some characters reorder the text around them.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Whether a terminal might obey this character, or hide it, or let it move its neighbours.
+/// Returns whether a terminal might obey this character, hide it, or let it move its neighbours.
 fn dangerous(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -21,8 +21,8 @@ fn dangerous(c: char) -> bool {
         )
 }
 
-/// One line of printable text: what is dangerous is written as in Rust, `\n`, `\t`, `\u{1b}`. A backslash stays one: this
-/// is for reading; for exactness there is `--json`.
+/// Returns one line of printable text: dangerous characters are written as in Rust, `\n`, `\t`, `\u{1b}`. A backslash
+/// stays one, as the text is for reading; `--json` is exact.
 pub fn text(raw: &str) -> Cow<'_, str> {
     if !raw.chars().any(dangerous) {
         return Cow::Borrowed(raw);
@@ -38,8 +38,8 @@ pub fn text(raw: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// JSON that means the same and holds no dangerous character but the newlines that lay it out: these can stand in
-/// strings only, where `\u` spells them.
+/// Returns JSON with the same meaning and no dangerous character but the newlines of its layout. Dangerous characters
+/// can be in strings only, where `\u` escapes them.
 pub fn json(document: &str) -> Cow<'_, str> {
     let harmful = |c: char| c != '\n' && dangerous(c);
     if !document.chars().any(harmful) {
@@ -59,7 +59,7 @@ pub fn json(document: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// Text of many lines, each made harmless by itself.
+/// Escapes text of many lines, line by line.
 pub fn lines(raw: &str) -> Cow<'_, str> {
     let harmful = |c: char| c != '\n' && dangerous(c);
     if !raw.chars().any(harmful) {
@@ -68,7 +68,7 @@ pub fn lines(raw: &str) -> Cow<'_, str> {
     Cow::Owned(raw.split('\n').map(text).collect::<Vec<_>>().join("\n"))
 }
 
-/// Bytes as text where they are text, and as `\x..` where not.
+/// Returns bytes as text where they are valid text, and as `\x..` elsewhere.
 pub fn bytes(raw: &[u8]) -> String {
     let mut safe = String::with_capacity(raw.len());
     for chunk in raw.utf8_chunks() {
@@ -81,7 +81,7 @@ pub fn bytes(raw: &[u8]) -> String {
     safe
 }
 
-/// A payload or topic for a terminal: as [`bytes`], with newlines and tabs as they are.
+/// Returns a payload or topic for a terminal: as [`bytes`], with newlines and tabs unchanged.
 pub fn payload(raw: &[u8]) -> String {
     let parts = raw.split_inclusive(|byte| matches!(byte, b'\n' | b'\t'));
     parts.fold(String::with_capacity(raw.len()), |mut safe, part| {

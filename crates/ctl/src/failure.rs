@@ -1,4 +1,4 @@
-//! Why a command did not do what it was asked to, and which exit code says so.
+//! Reasons why a command failed, and their exit codes.
 
 use std::fmt;
 use std::io;
@@ -10,33 +10,34 @@ use serde_json::Value;
 use crate::problem::Problem;
 use crate::{escape, human};
 
-/// Split by what the person at the terminal has to do.
+/// Reason of a failure, by the action that it requires of the person at the terminal.
 #[derive(Debug)]
 pub enum Failure {
     /// No answer from the URL.
     Unreachable { url: String, cause: String },
-    /// The connection was there, the answer was not in time.
+    /// The connection was made, but the answer was not in time.
     TimedOut { url: String, after: Duration },
-    /// Something answered that is no Meridian node, or broke off in the middle.
+    /// The server is no Meridian node, or its answer ended early.
     NotMeridian { url: String, cause: String },
-    /// TLS, whose handshake failed.
+    /// The TLS handshake failed.
     Insecure { url: String, cause: String },
-    /// The node said no.
+    /// The node refused the request.
     Refused(Box<Problem>),
-    /// The node did it, or some of it, and the outcome is a failure.
+    /// The node executed the request or a part of it, and the result is a failure.
     Failed(String),
     /// The command line is wrong.
     Usage(String),
-    /// The person said no.
+    /// The person declined.
     Declined,
-    /// A file or standard input.
+    /// A file or standard input failed.
     Local(String),
-    /// Standard output.
+    /// Standard output failed.
     Output(io::Error),
 }
 
 impl Failure {
-    /// 0 done, 1 refused or failed, 2 usage, 3 not reachable or not available now, 4 not found, 5 not permitted.
+    /// Exit code: 0 done, 1 refused or failed, 2 usage, 3 not reachable or not available now, 4 not found, 5 not
+    /// permitted.
     pub fn code(&self) -> u8 {
         match self {
             Self::Unreachable { .. }
@@ -50,13 +51,13 @@ impl Failure {
                 _ => 1,
             },
             Self::Usage(_) => 2,
-            // `ctl clients | head` is a person who has seen enough.
+            // `ctl clients | head` ends early on purpose.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             Self::Failed(_) | Self::Declined | Self::Local(_) | Self::Output(_) => 1,
         }
     }
 
-    /// The same as a problem document, for scripts.
+    /// Returns the failure as a problem document, for scripts.
     pub fn document(&self) -> Value {
         match self {
             Self::Refused(problem) => problem.document.clone(),
@@ -73,7 +74,7 @@ impl Failure {
         }
     }
 
-    /// Says it on `to`, as a person or a script wants it, and gives the exit code.
+    /// Writes the failure to `to`, in the form for a person or a script, and returns the exit code.
     pub fn report(&self, command: &str, json: bool, to: &mut dyn io::Write) -> ExitCode {
         let code = self.code();
         if code != 0 {
@@ -82,7 +83,7 @@ impl Failure {
             } else {
                 writeln!(to, "meridian {command}: {}", escape::lines(&self.to_string()))
             };
-            // Nobody is left to tell when standard error is gone; the exit code still says it.
+            // When standard error is closed, the exit code still reports the failure.
             drop(said);
         }
         ExitCode::from(code)
@@ -90,7 +91,7 @@ impl Failure {
 }
 
 impl From<io::Error> for Failure {
-    /// Only writing to standard output is left to `?`.
+    /// Converts an error of standard output, the only use of `?` on I/O errors.
     fn from(error: io::Error) -> Self {
         Self::Output(error)
     }
@@ -127,7 +128,7 @@ impl fmt::Display for Failure {
                     ),
                     403 => f.write_str("\n  `meridian ctl whoami` says which role this key has."),
                     _ => match problem.retry_after_s {
-                        // Where it may hold already, the detail says what to do.
+                        // When the change may be in effect already, the detail has the advice.
                         Some(seconds) if problem.slug != "undecided" => {
                             write!(f, "\n  Try again in {seconds} s.")
                         }

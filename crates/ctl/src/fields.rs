@@ -1,23 +1,24 @@
-//! Reading what the node sent without trusting its shape: a node of another version may leave a field out or add one.
+//! Access to the fields of an answer without trust in its shape: a node of another version may leave a field out or add
+//! one.
 
 use serde_json::Value;
 
 use crate::{human, wall_clock};
 use std::time::SystemTime;
 
-/// What a table says where there is nothing.
+/// Text of a cell without a value.
 pub const NOTHING: &str = "-";
 
-/// Takes a field out; nothing when there is none.
+/// Removes and returns a field; null when there is none.
 pub fn take(value: &mut Value, key: &str) -> Value {
     value.get_mut(key).map(Value::take).unwrap_or_default()
 }
 
-/// Fields by name. A path such as `session.inflight` goes into objects.
+/// Access to fields by name. A path such as `session.inflight` descends into objects.
 pub trait Fields {
     fn field(&self, path: &str) -> &Value;
 
-    /// A string, or any other scalar as it is written; empty when there is none.
+    /// Returns a string, or any other scalar as it is written; empty when there is none.
     fn text(&self, path: &str) -> String;
 
     fn number(&self, path: &str) -> Option<f64>;
@@ -30,7 +31,7 @@ pub trait Fields {
 
     fn list(&self, path: &str) -> &[Value];
 
-    /// As [`Fields::text`], with a dash for nothing and quotes for an empty string.
+    /// Returns [`Fields::text`], with a dash for a missing value and quotes for an empty string.
     fn cell(&self, path: &str) -> String {
         match self.field(path) {
             Value::String(text) if text.is_empty() => "\"\"".to_owned(),
@@ -58,12 +59,12 @@ pub trait Fields {
         self.number(path).map_or_else(|| NOTHING.to_owned(), |ms| human::seconds(ms / 1000.0))
     }
 
-    /// How long ago a time was.
+    /// Returns the age of a time.
     fn age_cell(&self, path: &str, now: SystemTime) -> String {
         wall_clock::age(&self.text(path), now).map_or_else(|| NOTHING.to_owned(), human::duration)
     }
 
-    /// A time without its fractions: `2026-01-31 12:00:00Z`.
+    /// Returns a time without its fractions: `2026-01-31 12:00:00Z`.
     fn time_cell(&self, path: &str) -> String {
         let text = self.text(path);
         match wall_clock::parse(&text) {
@@ -99,7 +100,7 @@ impl Fields for Value {
 
     fn whole(&self, path: &str) -> Option<u64> {
         let value = self.field(path);
-        // A whole number with a fraction of zero is one too.
+        // A float without a fraction is a whole number too.
         value.as_u64().or_else(|| value.as_f64().filter(|f| *f >= 0.0 && f.is_finite()).map(|f| f as u64))
     }
 

@@ -1,4 +1,4 @@
-//! TLS under ureq: the configuration and the errors are those of all clients here.
+//! TLS under ureq, with the configuration and the errors that all clients of this crate share.
 
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
@@ -11,7 +11,7 @@ use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, Either, LazyBuffers, NextTimeout, Transport, TransportAdapter,
 };
 
-/// Wraps connections to https URLs; lets the others pass.
+/// Wraps connections to https URLs; passes the others.
 #[derive(Debug)]
 pub struct Https(pub Arc<ClientConfig>);
 
@@ -36,7 +36,7 @@ impl<In: Transport> Connector<In> for Https {
     }
 }
 
-/// A connection whose handshake is over.
+/// A connection after its handshake.
 pub struct Secured {
     buffers: LazyBuffers,
     stream: StreamOwned<ClientConnection, TransportAdapter>,

@@ -1,13 +1,13 @@
-//! Numbers as people read them.
+//! Numbers in a form for people.
 
 use std::time::Duration;
 
-/// `512 B`, `1.5 KiB`, `3.2 GiB`.
+/// Formats a size: `512 B`, `1.5 KiB`, `3.2 GiB`.
 pub fn bytes(count: u64) -> String {
     scaled(count as f64, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"], " ")
 }
 
-/// `12`, `1.2k`, `3.4M`: for rates and counts where a few digits are enough.
+/// Formats a rate or a count where a few digits are enough: `12`, `1.2k`, `3.4M`.
 pub fn short(number: f64) -> String {
     if number > 0.0 && number < 9.95 && number.fract() > 0.0 {
         return format!("{number:.1}");
@@ -15,13 +15,13 @@ pub fn short(number: f64) -> String {
     scaled(number, 1000.0, &["", "k", "M", "G", "T", "P", "E"], "")
 }
 
-/// Three digits and a unit; whole numbers below `step` stay whole.
+/// Formats three digits and a unit; whole numbers below `step` stay whole.
 fn scaled(number: f64, step: f64, units: &[&str], gap: &str) -> String {
     if !number.is_finite() {
         return "-".to_owned();
     }
     let (mut value, mut unit) = (number, 0);
-    // Below the step by less than half of the last digit shown would round up to the step itself.
+    // A value below the step by less than half of the last digit would be rounded up to the step.
     while value.abs() >= step - 0.5 && unit + 1 < units.len() {
         value /= step;
         unit += 1;
@@ -30,7 +30,7 @@ fn scaled(number: f64, step: f64, units: &[&str], gap: &str) -> String {
     format!("{value:.digits$}{gap}{}", units[unit])
 }
 
-/// All digits, in groups: `1,234,567`.
+/// Formats all digits, in groups: `1,234,567`.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
@@ -43,7 +43,7 @@ pub fn count(number: u64) -> String {
     grouped
 }
 
-/// The two largest units: `3d 4h`, `5m 12s`, `1.5s`, `20ms`.
+/// Formats the two largest units: `3d 4h`, `5m 12s`, `1.5s`, `20ms`.
 pub fn duration(duration: Duration) -> String {
     let (ms, s) = (duration.as_millis(), duration.as_secs());
     let two = |large: u64, unit: &str, small: u64, sub: &str| match small {
@@ -61,12 +61,12 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
-/// As [`duration`], of a number of seconds that came from outside.
+/// Formats a number of seconds from a server, as [`duration`] does.
 pub fn seconds(seconds: f64) -> String {
     Duration::try_from_secs_f64(seconds.max(0.0)).map_or_else(|_| "-".to_owned(), duration)
 }
 
-/// `0.07` is `7 %`.
+/// Formats `0.07` as `7 %`.
 pub fn percent(share: f64) -> String {
     if share.is_finite() { format!("{:.0} %", share * 100.0) } else { "-".to_owned() }
 }

@@ -1,11 +1,11 @@
 //! `meridian ctl` and `meridian top`: a node's HTTP API for people at a terminal and for scripts.
 //!
-//! [`CtlArgs`] and [`TopArgs`] are the command lines; [`completions`] writes what shells complete them with. Below them
-//! `client` speaks HTTP, `sse` reads event streams, `pages` follows cursors, `console` is the only way to the
-//! terminal, and `commands` has a file for each noun.
+//! [`CtlArgs`] and [`TopArgs`] are the command lines; [`completions`] writes the scripts for shells. Below them
+//! `client` speaks HTTP, `sse` reads event streams, `pages` follows cursors, `console` is the only way to the terminal,
+//! and `commands` has a file for each noun.
 //!
-//! **Invariant:** what a server sends ends in a value or a [`failure`](Failure), never in a panic.
-//! **Invariant:** no text of a server reaches a terminal but through `escape`.
+//! **Invariant:** every answer of a server ends in a value or a [`failure`](Failure), never in a panic.
+//! **Invariant:** a text of a server reaches a terminal only through `escape`.
 
 mod alarms;
 mod args;

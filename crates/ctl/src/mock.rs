@@ -1,4 +1,4 @@
-//! An HTTP server of a few lines that says what a test tells it to say, sense or nonsense.
+//! A small HTTP server that answers as a test specifies, valid or not.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -7,13 +7,13 @@ use std::thread;
 
 use serde_json::Value;
 
-/// What a client asked.
+/// A request of a client.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub method: String,
-    /// Path and query, as they came.
+    /// Path and query, unchanged.
     pub target: String,
-    /// Names in lower case.
+    /// Headers, with names in lower case.
     pub headers: Vec<(String, String)>,
     pub body: String,
 }
@@ -32,7 +32,7 @@ impl Request {
     }
 }
 
-/// Bytes that go out piece by piece; then the connection is closed, unless it hangs.
+/// Bytes that are sent piece by piece. Then the connection is closed, unless the server hangs.
 #[derive(Clone, Debug)]
 pub struct Reply {
     pub pieces: Vec<Vec<u8>>,
@@ -81,7 +81,7 @@ impl Reply {
     }
 }
 
-/// Serves until the test process ends.
+/// A server that runs until the test process ends.
 #[derive(Clone, Debug)]
 pub struct Mock {
     pub url: String,
@@ -103,7 +103,7 @@ impl Mock {
         mock
     }
 
-    /// The same to everybody.
+    /// Gives every request the same reply.
     pub fn always(reply: Reply) -> Self {
         Self::serve(move |_| reply.clone())
     }
@@ -112,7 +112,7 @@ impl Mock {
         self.requests.lock().unwrap().clone()
     }
 
-    /// The only request there was.
+    /// Returns the only request.
     pub fn request(&self) -> Request {
         let mut requests = self.requests();
         assert_eq!(requests.len(), 1, "{requests:?}");
@@ -130,7 +130,7 @@ fn serve(mut stream: TcpStream, requests: &Mutex<Vec<Request>>, answer: &dyn Fn(
         }
     }
     if reply.hang {
-        // Returns when the client has had enough.
+        // Returns when the client closes the connection.
         drop(stream.read(&mut [0; 64]));
     }
 }

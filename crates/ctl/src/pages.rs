@@ -1,4 +1,4 @@
-//! Lists that come in pages: following cursors, as far as asked for.
+//! Lists that come in pages: follows cursors, up to the requested number of items.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -11,42 +11,42 @@ use crate::human;
 use crate::query::Query;
 use crate::table::{Column, Table};
 
-/// Largest page of the API.
+/// Maximum size of a page of the API.
 const PAGE_MAX: usize = 1_000;
-/// Pages without an item, one after the other, before the node is not believed any more. A node looks at thousands of
-/// clients for each page.
+/// Maximum number of consecutive empty pages before the list counts as endless. A node examines thousands of clients
+/// for each page.
 const EMPTY_PAGES_MAX: usize = 100_000;
 
-/// How much of a list.
+/// Part of a list to show.
 #[derive(Args, Clone, Debug)]
 pub struct PageArgs {
     /// Show at most this many
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: u32,
-    /// Show all, as they come; with --json a document on each line (NDJSON)
+    /// Show all items as they arrive; with --json one document per line (NDJSON)
     #[arg(long, conflicts_with_all = ["limit", "cursor"])]
     pub all: bool,
-    /// Go on where an earlier list ended: its `next` in --json
+    /// Continue where an earlier list ended: its `next` in --json
     #[arg(long, value_name = "CURSOR")]
     pub cursor: Option<String>,
 }
 
 impl PageArgs {
-    /// Whether nothing but the defaults is there.
+    /// Returns whether all options have their defaults.
     pub fn plain(&self) -> bool {
         self.limit == 100 && !self.all && self.cursor.is_none()
     }
 }
 
-/// A list and how a person sees it.
+/// A list and its columns for a person.
 pub struct List<'a> {
     pub path: &'a str,
     pub query: Query,
-    /// What is listed, such as "clients".
+    /// Noun for the items, such as "clients".
     pub noun: &'a str,
     pub columns: &'a [Column],
     pub row: &'a dyn Fn(&Value) -> Vec<String>,
-    /// Which items to show where the node cannot choose; the others are not counted, and there is no cursor to go on
+    /// Selects the items to show where the node cannot. The others are not counted, and there is no cursor to continue
     /// with.
     pub keep: Option<fn(&Value) -> bool>,
 }
@@ -107,7 +107,7 @@ impl List<'_> {
     }
 }
 
-/// The way through a list.
+/// Iteration over the pages of a list.
 pub struct Pages<'a> {
     client: Client,
     path: &'a str,
@@ -122,10 +122,10 @@ impl<'a> Pages<'a> {
         Self { client, path, query, cursor, ended: false, empty: 0 }
     }
 
-    /// The next items, at most `wanted`; `None` after the last.
+    /// Returns the next items, at most `wanted`; `None` after the last.
     ///
     /// # Errors
-    /// Those of the client, and [`Failure::NotMeridian`] when the list does not come to an end.
+    /// Those of the client, and [`Failure::NotMeridian`] when the list does not end.
     pub fn next(&mut self, wanted: usize) -> Result<Option<Vec<Value>>, Failure> {
         if self.ended {
             return Ok(None);
@@ -147,7 +147,7 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// Lists that come whole, as `{"items": [..]}`.
+/// Shows a list that is not paged, `{"items": [..]}`.
 ///
 /// # Errors
 /// Those of the client and of standard output.

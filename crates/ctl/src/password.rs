@@ -1,4 +1,5 @@
-//! A password from a file, from standard input, or from a person who types it unseen. Never from the command line, where others see it.
+//! A password from a file, from standard input, or from a person who types it unseen. It is never read from the command
+//! line, where other users can see it.
 
 use std::io::{self, BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -8,20 +9,20 @@ use clap::Args;
 use crate::console::Console;
 use crate::failure::Failure;
 
-/// Where a password comes from.
+/// Source of a password.
 #[derive(Args, Clone, Debug)]
 pub struct PasswordArgs {
-    /// File whose first line is the password; without it the password is asked for, or read from standard input
+    /// File whose first line is the password; without it, ask for the password, or read it from standard input
     #[arg(long, value_name = "FILE")]
     pub password_file: Option<PathBuf>,
 }
 
-/// Largest file that is read; a password in CONNECT has 64 KiB at most.
+/// Maximum size of a file; a password in CONNECT has at most 64 KiB.
 const FILE_MAX: u64 = 128 << 10;
 
 impl PasswordArgs {
     /// # Errors
-    /// [`Failure::Local`] for what cannot be read, and for an empty password.
+    /// [`Failure::Local`] for a source that cannot be read, and for an empty password.
     pub fn read(&self, console: &mut Console) -> Result<String, Failure> {
         let password = match &self.password_file {
             Some(path) => of_file(path)?,
@@ -52,16 +53,16 @@ fn of_file(path: &Path) -> Result<String, Failure> {
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
-/// A password that a person types twice at the terminal, unseen; the questions are on standard error.
+/// Reads a password that a person types twice at the terminal, unseen. The questions go to standard error.
 ///
 /// # Errors
-/// A terminal that cannot be read, and two passwords that are not the same.
+/// A terminal that cannot be read, and two different passwords.
 pub fn typed_password() -> io::Result<String> {
     let _unseen = EchoOff::start()?;
     let ask = |prompt: &str| {
         write!(io::stderr(), "{prompt}")?;
         let line = line();
-        // The line break that was typed was not shown either.
+        // The terminal did not show the typed line break either.
         writeln!(io::stderr())?;
         line
     };
@@ -69,17 +70,17 @@ pub fn typed_password() -> io::Result<String> {
     if first == second { Ok(first) } else { Err(io::Error::other("the two are not the same")) }
 }
 
-/// One line of standard input, without its end.
+/// Reads one line of standard input, without its end.
 ///
 /// # Errors
-/// What cannot be read, or is not UTF-8.
+/// The input cannot be read, or is not UTF-8.
 pub fn line() -> io::Result<String> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
     Ok(line.trim_end_matches(['\n', '\r']).to_owned())
 }
 
-/// A terminal that does not show what is typed, until it is dropped.
+/// Guard that hides typed characters until it is dropped.
 struct EchoOff(libc::termios);
 
 impl EchoOff {
@@ -102,7 +103,7 @@ impl EchoOff {
 
 impl Drop for EchoOff {
     fn drop(&mut self) {
-        // SAFETY: the pointer outlives the call. A terminal that went away cannot be restored and need not be.
+        // SAFETY: the pointer outlives the call. A terminal that is gone cannot be restored and need not be.
         unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSAFLUSH, &self.0) };
     }
 }

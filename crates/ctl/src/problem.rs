@@ -1,8 +1,8 @@
-//! The API's errors: RFC 9457 problem documents.
+//! Errors of the API: RFC 9457 problem documents.
 
 use serde_json::{Value, json};
 
-/// What the server says is wrong. Its texts are the server's: escape them before printing.
+/// A problem that the server reports. Its texts are the server's: escape them before printing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     /// HTTP status of the answer.
@@ -11,17 +11,16 @@ pub struct Problem {
     pub slug: String,
     pub title: String,
     pub detail: String,
-    /// Single fields that are wrong: name, and what is wrong with it.
+    /// Wrong fields: name, and fault.
     pub errors: Vec<(String, String)>,
-    /// Seconds after which to try again.
+    /// Seconds to wait before the next try.
     pub retry_after_s: Option<u64>,
-    /// The document as it came.
+    /// The document as received.
     pub document: Value,
 }
 
 impl Problem {
-    /// Reads the body of an answer that is no success. `None` when it is no problem document: then it was not this
-    /// API that answered.
+    /// Reads the body of an error answer. `None` when it is no problem document: then the server is not this API.
     pub fn read(status: u16, retry_after_s: Option<u64>, body: &[u8]) -> Option<Self> {
         let document: Value = serde_json::from_slice(body).ok()?;
         let text = |key: &str| document[key].as_str().unwrap_or_default().to_owned();
@@ -38,12 +37,12 @@ impl Problem {
         Some(Self { status, slug, title, detail, errors, retry_after_s, document })
     }
 
-    /// A problem of our own making, in the same shape.
+    /// Returns a problem of this program, in the same form.
     pub fn local(slug: &str, title: &str, detail: &str) -> Value {
         json!({"type": format!("urn:meridian:problem:{slug}"), "title": title, "detail": detail})
     }
 
-    /// One sentence.
+    /// Returns one sentence.
     pub fn summary(&self) -> String {
         match (&self.detail[..], &self.title[..]) {
             ("", "") => format!("refused with HTTP status {}", self.status),

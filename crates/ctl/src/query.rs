@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// `?name=value&..`, in the order of adding.
+/// A query, `?name=value&..`, in the order of adding.
 #[derive(Clone, Debug, Default)]
 pub struct Query(String);
 
@@ -20,7 +20,7 @@ impl Query {
         self
     }
 
-    /// Adds nothing for `None`.
+    /// Adds a parameter; nothing for `None`.
     #[must_use]
     pub fn maybe(self, name: &str, value: Option<impl ToString>) -> Self {
         match value {
@@ -34,7 +34,8 @@ impl Query {
     }
 }
 
-/// One segment of a path, or a value of a query: everything but unreserved characters is escaped, `/` too.
+/// Encodes one segment of a path, or a value of a query. Everything but unreserved characters is escaped, including
+/// `/`.
 pub fn encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -45,8 +46,8 @@ pub fn encode(text: &str) -> String {
             let _ = write!(encoded, "%{byte:02X}");
         }
     }
-    // Segments of dots alone would be taken for steps in the path, even encoded ones by some proxies; the node sees
-    // them through.
+    // A segment of dots alone would be a step in the path. Some proxies treat even the encoded form as one; the node
+    // does not.
     match &encoded[..] {
         "." => "%2E".to_owned(),
         ".." => "%2E%2E".to_owned(),

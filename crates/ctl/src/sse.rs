@@ -1,6 +1,6 @@
-//! Reads `text/event-stream` from pieces of bytes, however they are cut.
+//! Parser of `text/event-stream`, for pieces of bytes that may be split anywhere.
 
-/// One event with data, or a sign of life.
+/// One event with data, or a keep-alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
     Event {
@@ -11,19 +11,19 @@ pub enum Item {
     KeepAlive,
 }
 
-/// Longest line that is read: an event with 4 KiB of payload in base64 is below 8 KiB.
+/// Maximum length of a line: an event with 4 KiB of payload in base64 is below 8 KiB.
 const LINE_MAX: usize = 1 << 20;
-/// Largest data of one event.
+/// Maximum size of the data of one event.
 const DATA_MAX: usize = 4 << 20;
 
-/// A line or an event is longer than anything the node sends.
+/// A line or an event is longer than any that the node sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong;
 
 #[derive(Debug, Default)]
 pub struct Parser {
     line: Vec<u8>,
-    /// The last byte ended a line as CR: an LF that follows belongs to it.
+    /// True after a line that ended with CR: a following LF belongs to it.
     after_cr: bool,
     started: bool,
     name: String,
@@ -35,7 +35,7 @@ impl Parser {
         Self::default()
     }
 
-    /// Takes the next bytes and hands every item that they complete to `each`.
+    /// Parses the next bytes and passes every completed item to `each`.
     ///
     /// # Errors
     /// [`TooLong`]; the stream cannot be read any further.
@@ -79,13 +79,13 @@ impl Parser {
                 if data.len() + value.len() > DATA_MAX {
                     return Err(TooLong);
                 }
-                // The standard ends every line of data by a newline and takes the last one away again.
+                // The standard ends every line of data by a newline and removes the last one.
                 if !data.is_empty() {
                     data.push('\n');
                 }
                 data.push_str(value);
             }
-            // `id` and `retry` serve reconnection, which streams of what happens now do not have.
+            // `id` and `retry` serve reconnection, which streams of live events do not have.
             _ => {}
         }
         Ok(None)
@@ -147,7 +147,7 @@ mod tests {
 
         #[test]
         fn no_bytes_panic(bytes in any::<Vec<u8>>()) {
-            // Too long or not: the test is that it returns.
+            // The result does not matter: the test is that the call returns.
             let _ = Parser::new().feed(&bytes, |_| ());
         }
     }

@@ -1,4 +1,4 @@
-//! An event stream that can be waited for and interrupted: a thread reads, the command takes.
+//! An event stream with a timeout and an interrupt: a thread reads, the command receives.
 
 use std::io::Read;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -13,21 +13,22 @@ use crate::interrupt::Interrupt;
 use crate::query::Query;
 use crate::sse::{Item, Parser};
 
-/// Events that wait for a slow terminal; beyond them the node waits, and says how many it lost.
+/// Maximum number of events that wait for a slow terminal. Beyond it the node waits, and reports the number of lost
+/// events.
 const WAITING_MAX: usize = 1_024;
-/// How often a wait looks whether somebody pressed Ctrl-C.
+/// Time between two checks for Ctrl-C.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What comes next.
+/// Next item of a stream.
 #[derive(Debug, PartialEq)]
 pub enum Next {
     Event {
         name: String,
         data: Value,
     },
-    /// Nothing for a moment: time to show what was written.
+    /// No event for a moment: time to show the output.
     Quiet,
-    /// The node ended the stream, or a person did.
+    /// The node or a person ended the stream.
     End,
 }
 
@@ -49,7 +50,7 @@ impl Stream {
         let mut body = client.stream(path, query)?;
         let (to, events) = sync_channel(WAITING_MAX);
         let client = client.clone();
-        // The thread ends with the stream or with the process: a read cannot be interrupted from here.
+        // The thread ends with the stream or with the process: its read cannot be interrupted from here.
         thread::spawn(move || {
             let (mut parser, mut buffer) = (Parser::new(), vec![0; 16 << 10]);
             loop {
@@ -76,7 +77,7 @@ impl Stream {
                     }
                 }
                 if let Some(failure) = broken {
-                    // Nobody listens any more: then nobody needs to know.
+                    // The receiver is gone, so nothing needs to be reported.
                     drop(to.send(StreamItem::Broken(failure)));
                     return;
                 }
@@ -85,10 +86,10 @@ impl Stream {
         Ok(Self { events, interrupt, ended: false })
     }
 
-    /// Waits for a moment.
+    /// Waits a moment for the next item.
     ///
     /// # Errors
-    /// [`Failure::NotMeridian`] when the stream broke off or cannot be read.
+    /// [`Failure::NotMeridian`] when the stream ended early or cannot be read.
     pub fn next(&mut self) -> Result<Next, Failure> {
         if self.ended || self.interrupt.raised() {
             return Ok(Next::End);

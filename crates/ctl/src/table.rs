@@ -6,7 +6,7 @@ use unicode_width::UnicodeWidthStr as _;
 
 use crate::escape;
 
-/// A wider cell sticks out by itself instead of pushing everybody else to the right.
+/// Maximum width of a column. A wider cell extends beyond its column instead of moving all others to the right.
 const COLUMN_MAX: usize = 48;
 const GAP: usize = 2;
 
@@ -16,7 +16,7 @@ pub enum Align {
     Right,
 }
 
-/// Heading and side of a column.
+/// Heading and alignment of a column.
 pub type Column = (&'static str, Align);
 
 pub const fn left(title: &'static str) -> Column {
@@ -31,7 +31,7 @@ pub const fn right(title: &'static str) -> Column {
 pub struct Table {
     columns: Vec<Column>,
     rows: Vec<Vec<String>>,
-    /// What earlier pages were laid out with.
+    /// Widths of the earlier pages.
     widths: Vec<usize>,
     headed: bool,
 }
@@ -42,14 +42,14 @@ impl Table {
         Self { columns: columns.to_vec(), rows: Vec::new(), widths, headed: false }
     }
 
-    /// Adds a row; cells that are missing are empty, and those that are too many are left out.
+    /// Adds a row; missing cells are empty, and surplus cells are left out.
     pub fn row(&mut self, cells: Vec<String>) {
         let mut cells: Vec<String> = cells.into_iter().map(|cell| escape::text(&cell).into_owned()).collect();
         cells.resize(self.columns.len(), String::new());
         self.rows.push(cells);
     }
 
-    /// Writes the rows since the last time, and before the first ones the headings. Columns never become narrower.
+    /// Writes the rows since the last call, and the headings before the first ones. Columns never become narrower.
     ///
     /// # Errors
     /// Those of writing.

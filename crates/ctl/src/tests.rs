@@ -14,7 +14,7 @@ struct Line {
     args: CtlArgs,
 }
 
-/// What a command did.
+/// Result of a command.
 #[derive(Debug)]
 struct Outcome {
     result: Result<(), Failure>,
@@ -23,7 +23,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Standard output of a command that must succeed.
+    /// Returns the standard output of a command that must succeed.
     fn out(self) -> String {
         self.result.unwrap();
         self.out
@@ -57,7 +57,7 @@ fn ctl(mock: &Mock, arguments: &str) -> Outcome {
     run(&mock.url, &arguments.split(' ').collect::<Vec<_>>())
 }
 
-/// Ten clients on pages of four, whose cursors are numbers; some pages are empty.
+/// Serves ten clients on pages of four, whose cursors are numbers; some pages are empty.
 fn pages(request: &Request) -> Reply {
     let ask = |name: &str| {
         let query = request.target.split_once('?').map_or("", |(_, query)| query);
@@ -65,7 +65,7 @@ fn pages(request: &Request) -> Reply {
     };
     let from: usize = ask("cursor").map_or(0, |cursor| cursor.parse().unwrap());
     let limit: usize = ask("limit").unwrap().parse().unwrap();
-    // A look at nothing: the search went on for too long.
+    // An empty page: the search took too long.
     if from == 4 && limit > 0 {
         return Reply::json(&json!({"items": [], "next": "5"}));
     }
@@ -224,7 +224,7 @@ fn what_cannot_be_undone_is_asked_for() {
     assert_eq!(targets, ["DELETE /api/v1/clients/c?session=true", "DELETE /api/v1/retained?filter=a%2F%23"]);
 }
 
-/// Flags of a list before a verb would have no effect; those of every command are no such flags.
+/// Flags of a list have no effect before a verb; flags of every command do not count.
 #[test]
 fn flags_of_a_list_do_not_go_with_a_verb() {
     let mock = Mock::always(Reply::json(&json!({"level": "info"})));
@@ -335,7 +335,7 @@ fn status_is_one_screen() {
     );
 }
 
-/// What a node says is wrong.
+/// Alarms of a node.
 fn alarms() -> Value {
     let alarm = |severity: &str, code: &str, text: &str| json!({"node": "n1", "severity": severity, "code": code, "text": text});
     json!({"items": [
@@ -390,7 +390,7 @@ fn storage_is_shown_with_its_rate_and_its_trouble() {
     assert!(ctl(&memory, "storage").out.contains("nothing is kept on disk"));
 }
 
-/// A replicant of two cores, of which `n3` is cut off; of `n2` it has heard of `position` changes.
+/// A replicant of two cores, where `n3` is cut off, with `position` changes of `n2`.
 fn cluster(node: &str, position: u64) -> Value {
     json!({"node": node, "role": "replicant", "region": "north", "attached_to": "n2", "acknowledging": false,
         "subacks_waiting_core": 3, "subacks_waiting_region": 2, "subacks_waiting_cluster": 1, "dropped_qos0": 2000,
@@ -458,7 +458,7 @@ fn the_cluster_is_told_in_short() {
     assert!(outcome.error().contains("[[cluster_node]]"), "{}", outcome.error());
 }
 
-/// The same, of a core of a cluster whose cores agree on the members: `n2` leads, and `n3` is dead.
+/// The same view, of a core of a cluster with a meta group: `n2` is the leader, and `n3` is dead.
 fn replicated(quorum: bool) -> Value {
     let mut view = cluster("n1", 4);
     let member = |node: &str, state: &str, leads: bool| {
@@ -588,7 +588,7 @@ fn a_node_leaves_when_it_is_meant_and_is_told_what_that_costs() {
         "{}",
         outcome.error()
     );
-    // What it means that a core leaves depends on how many there are; for a replicant it means nothing.
+    // The consequence of a core's leave depends on the number of cores; for a replicant there is none.
     for (role, cores, meaning) in [
         ("core", 2, "One core is left"),
         ("core", 3, "Two cores are left"),
@@ -1029,7 +1029,7 @@ fn the_first_rule_is_made_only_after_it_is_said_what_that_refuses() {
     }
 }
 
-/// What is not named stays: the node replaces a user whole.
+/// Fields without an option stay: the node replaces a user as a whole.
 #[test]
 fn setting_one_thing_of_a_user_sends_the_others_as_they_are() {
     let user = json!({
@@ -1120,7 +1120,7 @@ fn too_few_rights_have_their_exit_code() {
     assert_eq!(outcome.code(), 5);
 }
 
-/// Commands that print what a server sends, each once.
+/// Commands that print texts of a server, each once.
 const PRINTING: [&str; 28] = [
     "status",
     "whoami",
@@ -1152,12 +1152,12 @@ const PRINTING: [&str; 28] = [
     "routes --nodes",
 ];
 
-/// What a terminal would obey.
+/// Returns whether a terminal would obey a character.
 fn obeyed(c: char) -> bool {
     (c.is_control() && c != '\n') || ('\u{202a}'..='\u{202e}').contains(&c)
 }
 
-/// JSON in which any place of any answer may hold any string.
+/// Generates JSON where any position of any answer may hold any string.
 fn hostile() -> impl Strategy<Value = Value> {
     let text = prop_oneof![
         Just("\x1b]0;owned\x07\u{9b}2J\r\u{202e}".to_owned()),

@@ -1,5 +1,6 @@
-//! `meridian top`: what a node does, live. `feed` asks the node, `snapshot` and `rates` make numbers of the answers,
-//! `state` holds what is shown and what keys do, `view` draws it, `screen` owns the terminal, `once` prints it.
+//! `meridian top`: live figures of a node. `feed` asks the node, `snapshot` and `rates` compute numbers from the
+//! answers. `state` holds the shown data and handles keys, `view` draws it, `screen` owns the terminal, `once` prints
+//! it.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -42,18 +43,18 @@ Colours are off when NO_COLOR is set.")]
 pub struct TopArgs {
     #[command(flatten)]
     connection: ConnectionArgs,
-    /// Time between two looks, 500ms to 1h
+    /// Time between two requests, 500ms to 1h
     #[arg(long, short, value_name = "DURATION", default_value = "2s", value_parser = interval)]
     interval: Duration,
-    /// Print one picture and end; needs no terminal
+    /// Print one snapshot and end; needs no terminal
     #[arg(long)]
     once: bool,
-    /// One picture as JSON: {"node", "stats", "top", "slow_subscribers", "rates", "alarms"}
+    /// Print one snapshot as JSON: {"node", "stats", "top", "slow_subscribers", "rates", "alarms"}
     #[arg(long)]
     json: bool,
 }
 
-/// Shortest time between two looks. The node renews its numbers about once a second.
+/// Minimum time between two requests. The node updates its figures about once a second.
 const INTERVAL_MIN: Duration = Duration::from_millis(500);
 const INTERVAL_MAX: Duration = Duration::from_secs(3_600);
 
@@ -64,7 +65,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 impl TopArgs {
-    /// Runs until `q`, and says what went wrong on standard error.
+    /// Runs until `q`. Reports an error on standard error.
     pub fn run(self) -> ExitCode {
         let json = self.json;
         match self.go() {
@@ -76,7 +77,7 @@ impl TopArgs {
     fn go(self) -> Result<(), Failure> {
         let client = self.connection.client()?;
         if let Some(warning) = self.connection.warning() {
-            // Is read when the picture is gone, at the latest.
+            // The warning is readable at the latest when the screen is restored.
             writeln!(io::stderr(), "{warning}").ok();
         }
         if self.once || self.json {

@@ -1,4 +1,4 @@
-//! Where the node is: `http://host:port` or `https://host:port`, with or without a path that a proxy puts before the API.
+//! URL of the node: `http://host:port` or `https://host:port`, with or without a path that a proxy puts before the API.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ pub struct Url(String);
 
 impl Url {
     /// # Errors
-    /// A sentence that says what to write instead.
+    /// A sentence with the correct form.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let with_scheme = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
@@ -46,18 +46,18 @@ impl Url {
         &self.0
     }
 
-    /// Whether it certainly is this machine, so that nobody between can read a token.
+    /// Returns whether the host certainly is this machine, so that no attacker in between can read a token.
     pub fn loopback(&self) -> bool {
         let host = self.host();
         host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
     }
 
-    /// Whether it is asked by TLS.
+    /// Returns whether the URL uses TLS.
     pub fn secure(&self) -> bool {
         self.0.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"))
     }
 
-    /// The name or address, without the brackets of IPv6.
+    /// Returns the name or address, without the brackets of IPv6.
     pub fn host(&self) -> String {
         let uri: Result<Uri, _> = self.0.parse();
         let host = uri.ok().and_then(|uri| uri.host().map(str::to_owned)).unwrap_or_default();
@@ -65,7 +65,7 @@ impl Url {
     }
 }
 
-/// Where a node listens that was told nothing.
+/// Default address of a node.
 pub const DEFAULT: &str = "http://127.0.0.1:18083";
 
 #[cfg(test)]

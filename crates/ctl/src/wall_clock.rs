@@ -1,4 +1,4 @@
-//! RFC 3339 times of the API, as far as ages and differences need them. Local time belongs to the reader.
+//! RFC 3339 times of the API, as far as ages and differences need them. The output has no local time.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -62,7 +62,7 @@ fn days_from_civil(year: u64, month: u64, day: u64) -> u64 {
     year * 365 + leaps + (month * 153 + 2) / 5 + day - 1 - 719_468
 }
 
-/// How long ago `text` was; zero when it is still to come.
+/// Returns the age of `text`; zero when it is in the future.
 pub fn age(text: &str, now: SystemTime) -> Option<Duration> {
     Some(now.duration_since(parse(text)?).unwrap_or_default())
 }

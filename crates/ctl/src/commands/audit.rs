@@ -1,4 +1,4 @@
-//! `meridian ctl audit`: who changed what.
+//! `meridian ctl audit`: changes and their authors.
 
 use clap::Args;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::pages::show_whole;
 use crate::query::Query;
 use crate::table::{left, right};
 
-/// List the last changes over the API, refused ones too, the newest first
+/// List the last changes over the API, including refused ones, newest first
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

@@ -1,4 +1,4 @@
-//! `meridian ctl ban`: who may not connect.
+//! `meridian ctl ban`: clients that may not connect.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::pages::{List, PageArgs};
 use crate::query::{Query, encode};
 use crate::table::left;
 
-/// Keep clients away, and list who is kept away
+/// Ban clients, and list bans
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -36,28 +36,28 @@ pub struct BanArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List bans, as without a verb
+    /// List bans (the default)
     List {
         #[command(flatten)]
         page: PageArgs,
     },
-    /// Ban
+    /// Add a ban
     Add {
-        /// What is recognised
+        /// Property of the clients to ban
         #[arg(value_enum)]
         kind: Kind,
-        /// A Client Identifier or user name, with * at its end for all that begin so; an IP address or network
+        /// A Client Identifier or user name, where * at the end matches every rest; an IP address or network
         value: String,
-        /// Why: for people
+        /// Reason, for people
         #[arg(long, default_value = "")]
         reason: String,
-        /// For how long; without it until it is removed
+        /// Duration; without it, the ban ends when it is removed
         #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
         time: Option<Duration>,
     },
-    /// Lift a ban
+    /// Remove a ban
     Remove {
-        /// The ID that the list shows
+        /// ID of the ban, as the list shows it
         id: String,
     },
 }

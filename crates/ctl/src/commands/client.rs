@@ -18,7 +18,7 @@ use crate::query::{Query, encode};
 use crate::table::{Table, left, right};
 use crate::{escape, human};
 
-/// Show one client, or do something to it
+/// Show one client, or change it
 #[derive(Args, Debug)]
 #[command(
     subcommand_negates_reqs = true,
@@ -56,12 +56,12 @@ enum Verb {
         page: PageArgs,
     },
     Subscribe(SubscribeArgs),
-    /// End one of its subscriptions, as if it had sent UNSUBSCRIBE
+    /// Remove one of its subscriptions, as if it had sent UNSUBSCRIBE
     Unsubscribe {
         /// Client Identifier
         #[arg(value_name = "CLIENT")]
         id: String,
-        /// Topic Filter, as it was subscribed to
+        /// Topic Filter, as it was subscribed
         filter: String,
     },
     Queue(QueueArgs),
@@ -77,12 +77,12 @@ pub struct KickArgs {
     /// Client Identifier
     #[arg(value_name = "CLIENT")]
     id: String,
-    /// End its session too, with everything that is queued for it
+    /// End its session too, with its subscriptions and queued messages
     #[arg(long)]
     session: bool,
 }
 
-/// Subscribe on its behalf; it must be connected
+/// Subscribe on the client's behalf; it must be connected
 #[derive(Args, Debug)]
 struct SubscribeArgs {
     /// Client Identifier
@@ -90,16 +90,16 @@ struct SubscribeArgs {
     id: String,
     /// Topic Filter
     filter: String,
-    /// Highest QoS to deliver with
+    /// Maximum QoS of deliveries
     #[arg(long, short, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
     qos: u8,
-    /// Not the messages that it publishes itself
+    /// Do not deliver messages that the client publishes itself
     #[arg(long)]
     no_local: bool,
     /// Keep the retain flag as the publisher set it
     #[arg(long)]
     retain_as_published: bool,
-    /// Retained messages: 0 send them, 1 only for a new subscription, 2 do not
+    /// Retained messages: 0 send them, 1 only for a new subscription, 2 do not send them
     #[arg(long, value_name = "0|1|2", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
     retain_handling: u8,
     /// Subscription Identifier
@@ -107,7 +107,7 @@ struct SubscribeArgs {
     subscription_id: Option<u32>,
 }
 
-/// Show what is in flight to it and what waits
+/// Show messages in flight to the client and waiting messages
 #[derive(Args, Debug)]
 struct QueueArgs {
     /// Client Identifier
@@ -309,7 +309,7 @@ fn keep_alive(seconds: Option<f64>) -> String {
     }
 }
 
-/// What a user or a mountpoint has of the node.
+/// Formats the usage of a user or a mountpoint.
 fn holdings(connection: &Value, whose: &str) -> String {
     let count = |name: &str| connection.count_cell(&format!("{whose}.{name}"));
     let bytes = |name: &str| connection.bytes_cell(&format!("{whose}.{name}"));

@@ -13,7 +13,7 @@ use crate::pages::{List, PageArgs};
 use crate::query::Query;
 use crate::table::{Column, left, right};
 
-/// List clients: those connected, and those absent whose session waits for them
+/// List clients: connected ones, and absent ones that have a durable session
 #[derive(Args, Debug)]
 #[command(
     visible_alias = "ls",
@@ -32,7 +32,7 @@ pub struct ClientsArgs {
     page: PageArgs,
 }
 
-/// List durable sessions, of clients connected or not
+/// List durable sessions, of connected and absent clients
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -47,28 +47,28 @@ pub struct SessionsArgs {
 
 #[derive(Args, Debug)]
 struct Choice {
-    /// Client Identifiers that have this in them
+    /// Show clients whose Client Identifier contains this text
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
-    /// Clients that logged in under this name
+    /// Show clients that logged in with this user name
     #[arg(long, value_name = "NAME")]
     username: Option<String>,
-    /// Clients at this IP address or in this network
+    /// Show clients at this IP address or in this network
     #[arg(long, value_name = "IP|CIDR")]
     address: Option<String>,
-    /// Only those connected
+    /// Show connected clients only
     #[arg(long, conflicts_with = "offline")]
     connected: bool,
-    /// Only those not connected
+    /// Show clients that are not connected only
     #[arg(long)]
     offline: bool,
-    /// Clients of this protocol version
+    /// Show clients of this protocol version
     #[arg(long, value_enum)]
     version: Option<Version>,
-    /// Clients with at least this many queued messages
+    /// Show clients with at least this many queued messages
     #[arg(long, value_name = "N")]
     min_queued: Option<u64>,
-    /// Clients with at least this many messages in flight
+    /// Show clients with at least this many messages in flight
     #[arg(long, value_name = "N")]
     min_inflight: Option<u64>,
 }

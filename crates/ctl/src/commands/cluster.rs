@@ -1,4 +1,4 @@
-//! `meridian ctl cluster`: how the node's part in its cluster is, in short, who belongs to it, and what is to become of them.
+//! `meridian ctl cluster`: the node's part in its cluster, its members, and changes of them.
 
 mod sentences;
 
@@ -21,7 +21,7 @@ use crate::human;
 use crate::query::{Query, encode};
 use crate::table::{Column, Table, left, right};
 
-/// Say how the node's part in its cluster is, who belongs to it, and what to do when something is wrong; change who belongs to it
+/// Show cluster status and members, and change the members
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -48,20 +48,20 @@ pub struct ClusterArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Show it (the same as no verb)
+    /// Show cluster status (the default)
     Status,
     /// List the nodes, each as it sees itself
     Nodes,
-    /// Tell the node that is asked, which waits for its cluster or hears no core any more, where other nodes are
+    /// Give addresses of other nodes to a node that waits for its cluster or reaches no core
     #[command(
         after_help = "It holds until the process ends: cluster.join in the configuration says it for good."
     )]
     Join {
-        /// Their cluster ports, HOST:PORT
+        /// Cluster ports of the other nodes, HOST:PORT
         #[arg(required = true, value_name = "ADDRESS")]
         addresses: Vec<HostPort>,
     },
-    /// Stop the node that is asked for good: its clients are disconnected, and it is no member any more
+    /// Stop this node permanently and remove it from the cluster; its clients are disconnected
     #[command(after_help = "\
 A node that is only stopped stays a member: a core counts in every majority until it is back. One that leaves gives up its vote first,
 so that the others need no more of each other than before; that can take half a minute. When it starts again it joins as a new node.
@@ -73,8 +73,8 @@ What durable sessions have on the node's disk does not go elsewhere: --discard-s
     },
     #[command(about = SENTENCES.transfer.about.as_str(), after_help = SENTENCES.transfer.effect.as_str())]
     Transfer {
-        // Not `node`: that is the flag which says who is asked.
-        /// Its name
+        // Not `node`: that is the flag for the node to ask.
+        /// Name of the core
         #[arg(value_name = "NODE")]
         name: String,
     },
@@ -82,8 +82,8 @@ What durable sessions have on the node's disk does not go elsewhere: --discard-s
     Balance,
     /// Remove a dead node: nothing is kept for it any more
     Remove {
-        // Not `node`: that is the flag which says who is asked.
-        /// Its name
+        // Not `node`: that is the flag for the node to ask.
+        /// Name of the node
         #[arg(value_name = "NODE")]
         name: String,
     },
@@ -135,15 +135,15 @@ fn status(console: &mut Console) -> Result<(), Failure> {
     alarms::note(console, |_| true)
 }
 
-/// What the node that is asked knows of the members.
+/// Knowledge of the asked node about the members.
 #[derive(Clone, Copy)]
 struct Knowledge {
     votes: bool,
-    /// It hears no majority of cores.
+    /// True while it reaches no majority of cores.
     is_stale: bool,
 }
 
-/// Behind what was so when it was last known.
+/// Suffix of a state that may be outdated.
 const STALE: &str = " (as last known)";
 
 fn row(member: &Value, known: Knowledge) -> Vec<String> {
@@ -151,7 +151,7 @@ fn row(member: &Value, known: Knowledge) -> Vec<String> {
         (true, _) if known.is_stale => "led (as last known)",
         (true, _) => "leads",
         (false, true) => "votes",
-        // Of replicants that is true wherever it is asked.
+        // The answer is valid for replicants on every node.
         (false, false) if known.votes || member.text("role") == "replicant" => "no",
         (false, false) => NOTHING,
     };
@@ -218,7 +218,7 @@ fn balance(console: &mut Console) -> Result<(), Failure> {
     console.done(&answer, &format!("{}: {}", SENTENCES.balance.done, SENTENCES.balance.see))
 }
 
-/// `None` when the node belongs to no cluster, or is too old to know of one.
+/// Returns the view; `None` when the node belongs to no cluster, or is of a version without clusters.
 ///
 /// # Errors
 /// Those of the client.
@@ -230,7 +230,7 @@ pub fn view(client: &Client) -> Result<Option<Value>, Failure> {
     }
 }
 
-/// In a line, for `ctl status`.
+/// Returns one line for `ctl status`.
 pub fn line(view: &Value) -> String {
     let acknowledging = if view.truth("acknowledging") { "acknowledging" } else { "NOT acknowledging" };
     format!("{}; nodes: {}; {acknowledging}", view.cell("role"), nodes(view))
@@ -299,12 +299,12 @@ fn about(view: &Value) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Of nodes in a list.
+/// Names of the nodes in a list.
 fn names(view: &Value, list: &str) -> Vec<String> {
     view.list(list).iter().map(|one| one.cell("node")).collect()
 }
 
-/// This one included.
+/// Describes the nodes, including this one.
 fn nodes(view: &Value) -> String {
     let links = view.list("links");
     let of = |is_it: &dyn Fn(&str) -> bool| -> Vec<String> {
@@ -323,7 +323,7 @@ fn nodes(view: &Value) -> String {
     format!("{all}: {} up{away_of}", all - away)
 }
 
-/// Cores that this node reaches, itself included, and all.
+/// Returns the number of cores that this node reaches, itself included, and the number of all cores.
 fn reached(view: &Value) -> (usize, usize) {
     let own = usize::from(view.text("role") == "core");
     let cores = view.list("links").iter().filter(|link| link.text("role") == "core");
@@ -335,7 +335,7 @@ fn reached(view: &Value) -> (usize, usize) {
     (up, all)
 }
 
-/// What the cores agree on, and by whom they are led; empty where nothing is agreed upon, and where this is not known.
+/// Describes the meta group and its leader; empty where there is no meta group, or nothing is known of it.
 fn quorum(view: &Value) -> String {
     let replica = view.field("membership.replica");
     if replica.is_null() {
@@ -367,7 +367,7 @@ fn quorum(view: &Value) -> String {
     )
 }
 
-/// By state; empty where the members are those of a list.
+/// Counts the members by state; empty where the configuration lists the members.
 fn members(view: &Value) -> String {
     let members = view.list("membership.members");
     if view.field("membership").is_null() {
@@ -393,7 +393,7 @@ fn cores(view: &Value) -> String {
     format!("{up} of {all} reached, a majority is {}", all / 2 + 1)
 }
 
-/// How far two clocks are apart, which is not known to the millisecond.
+/// Formats the difference of two clocks, which is not exact to the millisecond.
 pub fn clock_difference(ahead: f64) -> String {
     let seconds = ahead.abs();
     human::seconds(if seconds < 10.0 { seconds } else { seconds.round() })

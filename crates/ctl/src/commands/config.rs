@@ -40,60 +40,61 @@ enum Verb {
     /// Show settings
     #[command(visible_alias = "get")]
     Show {
-        /// A setting or a section; without it all
+        /// A setting or a section; without it, all
         name: Option<String>,
-        /// Only those that are not their default
+        /// Show only settings that differ from their default
         #[arg(long)]
         changed: bool,
-        /// Only what the nodes of the cluster agree on, and whether this node goes by it
+        /// Show only settings that the cluster agrees on, and whether this node uses them
         #[arg(long, conflicts_with = "changed")]
         cluster: bool,
     },
-    /// Change settings that can be changed while the node runs; all or none
+    /// Change settings that can be changed while the node runs; all of them or none
     Set {
-        /// What to change
+        /// Changes to make
         #[arg(value_name = "NAME=VALUE", required = true, value_parser = assignment)]
         changes: Vec<(String, String)>,
         #[command(flatten)]
         scope: Scope,
-        /// Why: for the history
+        /// Reason, for the history
         #[arg(long, default_value = "")]
         comment: String,
     },
-    /// Take changes at run time back
+    /// Revert changes that were made at run time
     Unset {
-        /// Settings
+        /// Settings to revert
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
         #[command(flatten)]
         scope: Scope,
-        /// Why: for the history
+        /// Reason, for the history
         #[arg(long, default_value = "")]
         comment: String,
     },
-    /// Say what `set` would say, and change nothing
+    /// Check changes without making them
     Validate {
-        /// What would change
+        /// Changes to check
         #[arg(value_name = "NAME=VALUE", required = true, value_parser = assignment)]
         changes: Vec<(String, String)>,
         #[command(flatten)]
         scope: Scope,
     },
-    /// List the last versions, the newest first
+    /// List the last versions, newest first
     History,
-    /// Go back to the settings of an earlier version
+    /// Restore the settings of an earlier version
     Rollback {
-        /// The version, as the history shows it
+        /// Version, as the history shows it
         version: u64,
     },
-    /// Read the configuration file again, and those that it names: users, rules, certificates
+    /// Read the configuration file again, and the files that it names: users, rules, certificates
     Reload,
 }
 
-/// For whom.
+/// Nodes that a change is meant for.
 #[derive(Args, Clone, Copy, Debug)]
 struct Scope {
-    /// For all nodes of the cluster, those that join later included; what a node was told by itself goes over it there
+    /// Change all nodes of the cluster, including those that join later; a value that one node has for itself takes
+    /// precedence there
     #[arg(long)]
     cluster: bool,
 }
@@ -154,14 +155,14 @@ impl Command for ConfigArgs {
     }
 }
 
-/// Which settings are shown.
+/// Settings to show.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Only {
-    /// All that the name fits.
+    /// All settings that match the name.
     Named,
-    /// Those that are not their default.
+    /// Settings that differ from their default.
     Changed,
-    /// Those that the cluster agrees on.
+    /// Settings that the cluster agrees on.
     Replicated,
 }
 
@@ -220,7 +221,7 @@ fn show(console: &mut Console, name: Option<&str>, only: Only) -> Result<(), Fai
     warn(console, &config)
 }
 
-/// What the nodes agree on, beside what this one goes by.
+/// Shows the values that the cluster agrees on, next to those of this node.
 fn replicated(console: &mut Console, settings: &[Value]) -> Result<(), Failure> {
     let columns = [left("SETTING"), left("CLUSTER"), left("HERE"), left("FROM"), left("BY"), left("AT")];
     let mut table = Table::new(&columns);
@@ -238,7 +239,7 @@ fn replicated(console: &mut Console, settings: &[Value]) -> Result<(), Failure> 
     console.flush()
 }
 
-/// What is not as the cluster wants it.
+/// Warns of settings of the cluster that this node cannot apply.
 fn warn(console: &mut Console, config: &Value) -> Result<(), Failure> {
     for problem in config.list("refused") {
         console.note(&format!(
@@ -286,7 +287,7 @@ fn change(
     changed(console, &answer)
 }
 
-/// What came of a change, a rollback, a reload.
+/// Prints the result of a change, a rollback, or a reload.
 fn changed(console: &mut Console, answer: &Value) -> Result<(), Failure> {
     if console.json {
         return console.document(answer);
@@ -319,14 +320,14 @@ fn changed(console: &mut Console, answer: &Value) -> Result<(), Failure> {
 }
 
 fn difference(change: &Value) -> String {
-    // Names alone are enough for a reload.
+    // A reload returns the names only.
     match change.as_str() {
         Some(name) => name.to_owned(),
         None => format!("{}: {} -> {}", change.cell("name"), value(change, "before"), value(change, "after")),
     }
 }
 
-/// A setting that has no value is not one with an empty value.
+/// Formats a value. An unset value differs from an empty one.
 fn value(of: &Value, path: &str) -> String {
     if of.field(path).is_null() { "unset".to_owned() } else { of.cell(path) }
 }

@@ -11,7 +11,7 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::fields::Fields as _;
 
-/// Say whether the node is ready; no token is needed
+/// Check whether the node is ready; no token is needed
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -23,7 +23,7 @@ pub struct HealthArgs {
     wait: Duration,
 }
 
-/// How often a waiting command asks.
+/// Time between two requests of a waiting command.
 const ASK: Duration = Duration::from_millis(200);
 
 impl Command for HealthArgs {
@@ -39,7 +39,7 @@ impl Command for HealthArgs {
             if left.is_zero() {
                 return Err(failure);
             }
-            // Nobody unparks this thread: the node cannot tell that it becomes ready, it has to be asked.
+            // Nothing unparks this thread: the node does not report that it becomes ready.
             thread::park_timeout(ASK.min(left));
         }
     }

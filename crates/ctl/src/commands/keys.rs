@@ -1,4 +1,4 @@
-//! `meridian ctl keys`: who may use the API.
+//! `meridian ctl keys`: API keys.
 
 use std::time::Duration;
 
@@ -33,22 +33,22 @@ pub struct KeysArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List keys, as without a verb; tokens are not kept, so they cannot be shown
+    /// List keys (the default); tokens are not stored, so they cannot be shown
     List,
     /// Make a key and write its token to standard output
     Add {
-        /// A name for people and for the audit log
+        /// Name, for people and for the audit log
         name: String,
-        /// What it may do
+        /// Role of the key
         #[arg(long, value_enum)]
         role: Role,
-        /// The key ends after this time, such as 90d
+        /// Time after which the key expires, such as 90d
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         expires: Option<Duration>,
     },
     /// Remove a key: its token is refused from now on
     Remove {
-        /// Its name
+        /// Name of the key
         name: String,
     },
 }
@@ -93,7 +93,7 @@ fn add(console: &mut Console, name: &str, role: Role, expires: Option<Duration>)
     if console.json {
         return console.document(&key);
     }
-    // The token alone, so that `> file` makes a token file.
+    // Only the token, so that `> file` makes a token file.
     console.line(&key.text("token"))?;
     console.flush()?;
     let until = match key.field("expires_at") {

@@ -78,7 +78,7 @@ fn row(link: &Value) -> Vec<String> {
     ]
 }
 
-/// Links within a machine room need more than whole milliseconds.
+/// Formats a round-trip time. Links within a data center need fractions of milliseconds.
 fn round_trip(link: &Value) -> String {
     match link.number("round_trip_ms") {
         Some(ms) if ms < 10.0 => format!("{ms:.2}ms"),
@@ -96,7 +96,7 @@ fn clock(link: &Value) -> String {
     )
 }
 
-/// Of all classes.
+/// Adds up figures of all classes.
 fn sum(link: &Value, figures: &[&str]) -> u64 {
     let each =
         link.list("lanes").iter().flat_map(|lane| figures.iter().filter_map(|figure| lane.whole(figure)));

@@ -1,4 +1,4 @@
-//! `meridian ctl log`: the node's last log events, those to come, and how much is logged.
+//! `meridian ctl log`: past and new events of the node's log, and the log level.
 
 use std::time::Duration;
 
@@ -40,23 +40,23 @@ struct ShowArgs {
     /// Show at most this many of the last events
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     limit: u32,
-    /// Events of this level and more serious ones; they must have been logged in the first place
+    /// Show events of this level and more severe ones; the node must have logged them
     #[arg(long, value_enum)]
     level: Option<Level>,
-    /// Go on with what comes
+    /// Continue with new events
     #[arg(long, short)]
     follow: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Show events, as without a verb
+    /// Show events (the default)
     Show(ShowArgs),
-    /// Show or change how much is logged
+    /// Show or change the log level
     Level {
-        /// The level from now on: error, warn, info, debug, trace, or by part as in info,edge=debug
+        /// New level: error, warn, info, debug, trace, or by part as in info,edge=debug
         level: Option<String>,
-        /// Back to before after this time
+        /// Restore the previous level after this time
         #[arg(long = "for", value_name = "DURATION", value_parser = duration, requires = "level")]
         time: Option<Duration>,
     },
@@ -123,10 +123,10 @@ impl Command for ShowArgs {
             }
             return answer.list("items").iter().try_for_each(|event| console.line(&line(event)));
         }
-        // The stream first, so that nothing falls between it and the past.
+        // The stream opens first, so that no event is missed between it and the past ones.
         let mut stream = Stream::open(&console.client, "/api/v1/log/stream", &query, Interrupt::watch())?;
         let past = console.client.get("/api/v1/log", &query.with("limit", self.limit))?;
-        // What both of them hold is shown once.
+        // Events in both answers are shown once.
         let mut both: Vec<Value> = past.list("items").to_vec();
         for event in &both {
             show(console, "log", event.clone())?;
@@ -160,7 +160,7 @@ fn show(console: &mut Console, name: &str, data: Value) -> Result<(), Failure> {
             console.note(&format!("! {} events were left out", data.count_cell("count")));
             Ok(())
         }
-        // A newer node may say more.
+        // A newer node may send other events.
         (false, _) => Ok(()),
     }
 }

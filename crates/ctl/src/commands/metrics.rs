@@ -1,4 +1,4 @@
-//! `meridian ctl metrics`: what Prometheus scrapes.
+//! `meridian ctl metrics`: the metrics that Prometheus scrapes.
 
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -7,7 +7,7 @@ use super::Command;
 use crate::console::Console;
 use crate::failure::Failure;
 
-/// Print the metrics as Prometheus reads them
+/// Print the metrics in Prometheus' format
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -17,7 +17,7 @@ Examples:
 
 With --json: {\"items\":[{\"name\",\"type\",\"labels\",\"value\"}]}; a value that JSON has no number for is a string.")]
 pub struct MetricsArgs {
-    /// Metrics whose names begin like this
+    /// Show metrics whose names begin with this
     #[arg(default_value = "")]
     prefix: String,
 }
@@ -38,7 +38,7 @@ impl Command for MetricsArgs {
     }
 }
 
-/// The metric that a line is about; comments name it in their third word.
+/// Returns the metric of a line; a comment has it as its third word.
 fn name(line: &str) -> &str {
     match line.strip_prefix('#') {
         Some(comment) => comment.split_whitespace().nth(1).unwrap_or_default(),
@@ -82,7 +82,7 @@ fn sample(line: &str, kinds: &Map<String, Value>) -> Option<Value> {
     Some(json!({"name": name, "type": kind, "labels": labels, "value": value}))
 }
 
-/// Reads up to and with the closing brace, and gives the rest.
+/// Parses labels up to and including the closing brace, and returns the rest.
 fn labels(mut rest: &str) -> Option<(Map<String, Value>, &str)> {
     let mut labels = Map::new();
     loop {

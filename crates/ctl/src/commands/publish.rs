@@ -1,4 +1,4 @@
-//! `meridian ctl publish`: a message from the node itself, without an MQTT client.
+//! `meridian ctl publish`: publishes from the node itself, without an MQTT client.
 
 use std::io::{self, BufRead, Read as _};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::fields::Fields as _;
 use crate::query::Query;
 
-/// Publish a message; done when everybody it is for has it
+/// Publish a message; wait until all its receivers have it
 #[derive(Args, Debug)]
 #[command(group(ArgGroup::new("what").required(true).args(["message", "file", "lines", "null"])))]
 #[command(after_help = "\
@@ -31,40 +31,40 @@ pub struct PublishArgs {
     /// Topic
     #[arg(short, long)]
     topic: String,
-    /// The message
+    /// Message
     #[arg(short, long, allow_hyphen_values = true)]
     message: Option<String>,
-    /// A file is the message; - is standard input
+    /// Read the message from a file; - is standard input
     #[arg(short, long)]
     file: Option<PathBuf>,
-    /// Each line of standard input is a message
+    /// Publish each line of standard input as a message
     #[arg(short, long)]
     lines: bool,
-    /// An empty message
+    /// Publish an empty message
     #[arg(short, long)]
     null: bool,
     /// QoS
     #[arg(short, long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
     qos: u8,
-    /// The message is retained
+    /// Retain the message
     #[arg(short, long)]
     retain: bool,
-    /// Nobody gets it after this time
+    /// Expire the message after this time
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     expires: Option<Duration>,
-    /// What the payload is, such as application/json
+    /// Content type of the payload, such as application/json
     #[arg(long, value_name = "TYPE")]
     content_type: Option<String>,
-    /// Topic for answers
+    /// Response topic
     #[arg(long, value_name = "TOPIC")]
     response_topic: Option<String>,
-    /// What an answer has to carry
+    /// Correlation data of the answer
     #[arg(long, value_name = "TEXT")]
     correlation_data: Option<String>,
-    /// Say that the payload is UTF-8 text
+    /// Mark the payload as UTF-8 text
     #[arg(long)]
     text: bool,
-    /// User property, any number of times
+    /// User property; may be repeated
     #[arg(long = "property", value_name = "NAME=VALUE", value_parser = pair)]
     properties: Vec<(String, String)>,
 }
@@ -74,11 +74,11 @@ fn pair(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Largest message that is read here; the node's own limit is the lower one.
+/// Maximum size of a message; the node's own limit is lower.
 const PAYLOAD_MAX: u64 = 256 << 20;
-/// Messages of one request.
+/// Maximum number of messages in one request.
 const BATCH_MAX: usize = 1_000;
-/// Bytes of lines of one request, above which it leaves.
+/// Number of bytes of lines above which a request is sent.
 const BATCH_BYTES: usize = 512 << 10;
 
 impl Command for PublishArgs {
@@ -148,7 +148,7 @@ impl PublishArgs {
         message
     }
 
-    /// Sends what is there before it waits for more, so that a slow source is not held back.
+    /// Sends the collected messages before it waits for more, so that a slow source is not delayed.
     fn publish_lines(&self, console: &mut Console, mut from: impl Lines) -> Result<(), Failure> {
         let trouble = |error: io::Error| Failure::Local(format!("standard input: {error}"));
         let (mut batch, mut bytes, mut outcome) = (Vec::new(), 0, Outcome::default());
@@ -176,7 +176,7 @@ impl PublishArgs {
         outcome.tell(console)
     }
 
-    /// A body that the node finds too large goes in halves: how much it takes is its setting.
+    /// Sends a batch. A body that the node refuses as too large is split in halves: the limit is a setting of the node.
     fn send(&self, console: &mut Console, batch: &[Value], outcome: &mut Outcome) -> Result<(), Failure> {
         let body = json!({"messages": batch});
         match console.client.send(Method::POST, "/api/v1/publish/batch", &Query::new(), Some(&body)) {
@@ -190,7 +190,7 @@ impl PublishArgs {
     }
 }
 
-/// Lines with a look at what has come already.
+/// Lines with a check whether the next one has arrived.
 trait Lines: BufRead {
     fn has_line(&self) -> bool;
 }
@@ -201,13 +201,13 @@ impl<R: io::Read> Lines for io::BufReader<R> {
     }
 }
 
-/// What became of many messages.
+/// Result of many messages.
 #[derive(Debug, Default)]
 struct Outcome {
     published: u64,
     nobody: u64,
     refused: u64,
-    /// Why the first of them was.
+    /// Reason of the first refusal.
     why: String,
 }
 
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(message["payload_base64"], "/wA=");
     }
 
-    /// The mock takes two messages at once.
+    /// The mock accepts two messages at once.
     #[test]
     fn lines_go_in_as_many_requests_as_it_takes() {
         use crate::client::Client;

@@ -33,7 +33,7 @@ pub struct RetainedArgs {
 
 #[derive(Args, Debug)]
 struct ListArgs {
-    /// Topics that this Topic Filter matches
+    /// Show topics that match this Topic Filter
     #[arg(long, default_value = "#")]
     filter: String,
     #[command(flatten)]
@@ -42,16 +42,16 @@ struct ListArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List them, as without a verb
+    /// List retained messages (the default)
     List(ListArgs),
-    /// Show one with its payload
+    /// Show one message with its payload
     Get {
         topic: String,
-        /// Write the payload alone, as it is
+        /// Write only the payload, unchanged
         #[arg(long, conflicts_with = "json")]
         raw: bool,
     },
-    /// Delete one, or all that a Topic Filter matches
+    /// Delete one message, or all that match a Topic Filter
     Delete {
         /// A topic, or a Topic Filter with + or #
         #[arg(value_name = "TOPIC|FILTER")]

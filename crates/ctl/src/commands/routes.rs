@@ -18,7 +18,7 @@ use crate::query::Query;
 use crate::table::{left, right};
 use crate::url::Url;
 
-/// Show where topics go: filters with their destinations, or who would get one topic
+/// Show filters with their destinations, or the receivers of one topic
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -28,22 +28,22 @@ Examples:
   meridian ctl routes --nodes                    in a cluster: what this node knows of each node's routes
   meridian ctl routes --diff http://10.0.0.2:18083   whether the node there knows the same; exit code 1 when not")]
 pub struct RoutesArgs {
-    /// Who would get a message to this topic
+    /// Show the receivers of a message on this topic
     #[arg(long = "match", value_name = "TOPIC", conflicts_with_all = ["filter", "prefix"])]
     topic: Option<String>,
-    /// Exactly this Topic Filter
+    /// Show exactly this Topic Filter
     #[arg(long, conflicts_with = "prefix")]
     filter: Option<String>,
-    /// Topic Filters that begin like this
+    /// Show Topic Filters that begin with this
     #[arg(long)]
     prefix: Option<String>,
-    /// In a cluster: list the nodes, and what is known here of the routes of each
+    /// List the nodes of the cluster, with the routes of each that this node knows
     #[arg(long, conflicts_with_all = ["topic", "filter", "prefix"])]
     nodes: bool,
-    /// In a cluster: compare what is known here of each node's routes with what the node at this URL knows
+    /// Compare the routes of each node that this node knows with those that the node at this URL knows
     #[arg(long, value_name = "URL", value_parser = Url::parse, conflicts_with_all = ["topic", "filter", "prefix", "nodes"])]
     diff: Option<Url>,
-    /// File with the token for the node of --diff; without it, the same token as for this one
+    /// File with the token for the node of --diff; default: the same token as for this node
     #[arg(long, value_name = "FILE", requires = "diff")]
     diff_token_file: Option<PathBuf>,
     /// Show at most this many
@@ -89,7 +89,7 @@ fn receivers(console: &mut Console, query: &Query) -> Result<Value, Failure> {
         console.document(&answer)?;
         return Ok(answer);
     }
-    // The list has a name of its own here.
+    // The list has its own name here.
     let listed = json!({"items": take(&mut answer, "receivers")});
     let columns = [left("CLIENT"), left("STATE"), left("NODE"), right("QOS"), left("SHARE"), left("FILTERS")];
     show_whole(console, &listed, "receivers", &columns, |receiver| {
@@ -106,7 +106,7 @@ fn receivers(console: &mut Console, query: &Query) -> Result<Value, Failure> {
     Ok(answer)
 }
 
-/// Destinations of one route on one line; a filter with thousands of them is cut.
+/// Shows the destinations of one route on one line; a filter with thousands of them is cut.
 fn destinations(route: &Value) -> String {
     const SHOWN: usize = 8;
     let all = route.list("destinations");

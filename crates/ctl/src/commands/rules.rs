@@ -36,52 +36,52 @@ pub struct RulesArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List rules in their order, as without a verb
+    /// List rules in their order (the default)
     List {
         #[command(flatten)]
         page: PageArgs,
     },
     /// Add a rule
     Add {
-        /// A line as in a rules file
+        /// Rule, as a line of a rules file
         rule: String,
-        /// Its place, from 1; without it the last
+        /// Position, from 1; default: last
         #[arg(long, value_name = "N")]
         position: Option<u32>,
-        /// For people
+        /// Description, for people
         #[arg(long, default_value = "")]
         description: String,
-        /// Add it switched off
+        /// Add the rule disabled
         #[arg(long)]
         disabled: bool,
     },
-    /// Change a rule; what is not named stays
+    /// Change a rule; fields without an option stay
     Set {
-        /// The ID that the list shows
+        /// ID of the rule, as the list shows it
         id: String,
-        /// A line as in a rules file
+        /// Rule, as a line of a rules file
         #[arg(long, value_name = "RULE")]
         rule: Option<String>,
-        /// For people
+        /// Description, for people
         #[arg(long, value_name = "TEXT")]
         description: Option<String>,
-        /// Switch it on
+        /// Enable the rule
         #[arg(long, conflicts_with = "disabled")]
         enabled: bool,
-        /// Switch it off
+        /// Disable the rule
         #[arg(long)]
         disabled: bool,
     },
-    /// Move a rule to another place
+    /// Move a rule to another position
     Move {
-        /// The ID that the list shows
+        /// ID of the rule, as the list shows it
         id: String,
-        /// From 1
+        /// Position, from 1
         position: u32,
     },
     /// Remove a rule
     Remove {
-        /// The ID that the list shows
+        /// ID of the rule, as the list shows it
         id: String,
     },
 }
@@ -132,7 +132,7 @@ impl Command for RulesArgs {
     }
 }
 
-/// Says what the first rule that is switched on ends, before it does, and asks a person.
+/// Describes the effect of the first enabled rule before it is added, and asks a person.
 fn say_what_the_first_rule_ends(console: &mut Console) -> Result<(), Failure> {
     let node = console.client.get("/api/v1/node", &Query::new())?;
     if !node.truth("open_until_first_rule") {
@@ -144,7 +144,7 @@ fn say_what_the_first_rule_ends(console: &mut Console) -> Result<(), Failure> {
          is refused (0x87), and subscriptions to it end. Clients connected now: {}. auth.no_match=allow keeps the rest allowed",
         node.count_cell("connections")
     ));
-    // Scripts add rules as well, and read the line above in their logs.
+    // Scripts add rules too, and have the line above in their logs.
     if console.person { confirm(console, "Make the first rule?") } else { Ok(()) }
 }
 

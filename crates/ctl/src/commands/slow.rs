@@ -1,4 +1,4 @@
-//! `meridian ctl slow`: subscribers that messages take long to.
+//! `meridian ctl slow`: subscribers with slow deliveries.
 
 use std::time::SystemTime;
 
@@ -14,7 +14,7 @@ use crate::pages::show_whole;
 use crate::query::Query;
 use crate::table::{left, right};
 
-/// List the subscribers that took longest from a message's arrival to its delivery
+/// List the subscribers with the longest time from a message's arrival to its delivery
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -36,9 +36,9 @@ struct ListArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List them, as without a verb
+    /// List slow subscribers (the default)
     List(ListArgs),
-    /// Forget all of them
+    /// Forget all slow subscribers
     Clear,
 }
 

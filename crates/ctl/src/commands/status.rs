@@ -14,7 +14,7 @@ use crate::human;
 use crate::query::Query;
 use crate::table::{Table, left, right};
 
-/// Show what the node is, does and uses
+/// Show state, load and resource usage of the node
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -124,7 +124,7 @@ fn about_work(node: &Value, stats: &Value) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The total, and the reasons that there were.
+/// Returns the total, and the count of each reason that occurred.
 fn dropped(stats: &Value) -> String {
     let reasons: Vec<String> = stats
         .field("dropped.by_reason")
@@ -139,7 +139,7 @@ fn dropped(stats: &Value) -> String {
     if reasons.is_empty() { total } else { format!("{total} ({})", reasons.join(", ")) }
 }
 
-/// The nodes of the cluster, each as it sees itself.
+/// Lists the nodes of the cluster, each as it sees itself.
 pub(super) fn members(console: &mut Console, nodes: &Value) -> Result<(), Failure> {
     let mut table = Table::new(&[
         left("NODE"),

@@ -1,4 +1,4 @@
-//! `meridian ctl storage`: what the node keeps on disk, and backups of it.
+//! `meridian ctl storage`: the node's data on disk, and backups.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::fields::Fields as _;
 use crate::human;
 use crate::query::Query;
 
-/// Show what the node keeps on disk, and make a backup of it
+/// Show the node's data on disk, and make a backup of it
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -31,22 +31,22 @@ pub struct StorageArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Show it (the same as no verb)
+    /// Show the data on disk (the default)
     Show,
-    /// Copy what is durable now into a new directory on the node's machine, below storage.backup_dir
+    /// Copy the durable data into a new directory on the node's machine, below storage.backup_dir
     Backup {
-        /// The directory to make
+        /// Directory to make
         name: String,
-        /// Do not wait until it is done
+        /// Do not wait until the backup is done
         #[arg(long)]
         no_wait: bool,
     },
 }
 
 const STORAGE: &str = "/api/v1/storage";
-/// Between two looks, of which the rate of commits is told.
+/// Time between two views, whose difference is the rate of commits.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How often a backup is asked for.
+/// Time between two requests of a waiting backup.
 const ASK: Duration = Duration::from_millis(200);
 
 impl Command for StorageArgs {
@@ -161,7 +161,7 @@ fn backup(console: &mut Console, name: &str, no_wait: bool) -> Result<(), Failur
         return console.done(&backup, &sentence);
     }
     while backup.text("state") == "running" {
-        // Nobody unparks this thread: the node has to be asked.
+        // Nothing unparks this thread: the node must be asked.
         thread::park_timeout(ASK);
         backup = console.client.get(STORAGE, &Query::new())?.field("log.backup").clone();
         if backup.text("name") != name {

@@ -23,23 +23,23 @@ Examples:
   meridian ctl subscriptions --client sensor-17"
 )]
 pub struct SubscriptionsArgs {
-    /// Exactly this Topic Filter
+    /// Show exactly this Topic Filter
     #[arg(long)]
     filter: Option<String>,
-    /// Topic Filters that match this topic
+    /// Show Topic Filters that match this topic
     #[arg(long = "match", value_name = "TOPIC")]
     topic: Option<String>,
-    /// Shared subscriptions of this name
+    /// Show shared subscriptions of this name
     #[arg(long, value_name = "NAME")]
     share: Option<String>,
-    /// Of this client
+    /// Show subscriptions of this client
     #[arg(long, value_name = "CLIENT")]
     client: Option<String>,
     #[command(flatten)]
     page: PageArgs,
 }
 
-/// The first two are left out where one client is looked at.
+/// Columns; the first two are left out for a single client.
 pub const COLUMNS: [Column; 6] =
     [left("CLIENT"), left("NODE"), left("FILTER"), right("QOS"), left("OPTIONS"), right("ID")];
 

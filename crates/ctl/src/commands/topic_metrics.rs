@@ -30,14 +30,14 @@ pub struct TopicMetricsArgs {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List them, as without a verb
+    /// List the counted filters (the default)
     List,
     /// Count this filter from now on
     Add {
         /// Topic Filter
         filter: String,
     },
-    /// Do not count it any more
+    /// Stop counting this filter
     Remove {
         /// Topic Filter
         filter: String,

@@ -1,4 +1,4 @@
-//! `meridian ctl trace`: what a client, a topic or an address does, live.
+//! `meridian ctl trace`: live events of a client, a topic or an address.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::query::Query;
 use crate::stream::{Next, Stream};
 use crate::{escape, human};
 
-/// Follow what a client, a topic or an address does
+/// Follow the events of a client, a topic or an address
 #[derive(Args, Debug)]
 #[command(group(ArgGroup::new("of").required(true).args(["client", "topic", "address"])))]
 #[command(after_help = "\
@@ -29,13 +29,13 @@ Ctrl-C ends it, and so do --for and --events. The node shows each packet once at
 when there are more than it or the reader can cope with. With --json every event is a line:
 {\"event\":\"trace\", ..}, {\"event\":\"lost\", \"count\":..}, {\"event\":\"end\", \"reason\":..}.")]
 pub struct TraceArgs {
-    /// Packets of this client
+    /// Show packets of this client
     #[arg(long, value_name = "CLIENT")]
     client: Option<String>,
-    /// Messages to topics that this filter matches
+    /// Show messages to topics that match this filter
     #[arg(long, value_name = "FILTER")]
     topic: Option<String>,
-    /// Packets of clients at this address or in this network
+    /// Show packets of clients at this address or in this network
     #[arg(long, value_name = "IP|CIDR")]
     address: Option<String>,
     /// Show this many bytes of each payload
@@ -47,7 +47,7 @@ pub struct TraceArgs {
     /// End after this many events
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     events: u32,
-    /// Show these kinds only: connect, publish-in, publish-out, subscribe, disconnect, dropped ..; any number of times
+    /// Show only these kinds: connect, publish-in, publish-out, subscribe, disconnect, dropped ..; may be repeated
     #[arg(long = "kind", value_name = "KIND")]
     kinds: Vec<String>,
 }
@@ -109,12 +109,12 @@ fn show(console: &mut Console, name: &str, data: Value) -> Result<(), Failure> {
             console.note(&format!("the node ended the trace: {}", data.cell("reason")));
             Ok(())
         }
-        // A newer node may say more.
+        // A newer node may send other events.
         _ => Ok(()),
     }
 }
 
-/// The event's name goes first into its data.
+/// Adds the event's name to its data, as the first field.
 pub fn tagged(name: &str, data: Value) -> Value {
     let mut tagged = json!({"event": name});
     match data {

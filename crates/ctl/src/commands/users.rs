@@ -46,23 +46,23 @@ pub struct UsersArgs {
 struct ListArgs {
     #[command(flatten)]
     page: PageArgs,
-    /// Part of the name, the tenant or the description
+    /// Show users with this text in the name, the tenant or the description
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List users, as without a verb
+    /// List users (the default)
     List(ListArgs),
     /// Show one user
     Show {
-        /// Its name
+        /// Name of the user
         name: String,
     },
     /// Make a user
     Add {
-        /// Its name
+        /// Name of the user
         name: String,
         #[command(flatten)]
         password: PasswordArgs,
@@ -76,18 +76,18 @@ enum Verb {
         #[command(flatten)]
         first: FirstArgs,
     },
-    /// Change what is said of a user; what is not named stays
+    /// Change a user; fields without an option stay
     Set {
-        /// Its name
+        /// Name of the user
         name: String,
         #[command(flatten)]
         fields: FieldArgs,
         #[command(flatten)]
         keep: KeepArgs,
     },
-    /// Give a user another password
+    /// Change the password of a user
     Passwd {
-        /// Its name
+        /// Name of the user
         name: String,
         #[command(flatten)]
         password: PasswordArgs,
@@ -98,16 +98,16 @@ enum Verb {
     },
     /// Remove a user
     Remove {
-        /// Its name
+        /// Name of the user
         name: String,
         #[command(flatten)]
         keep: KeepArgs,
     },
-    /// Bring users in from a file: CSV, or JSON as the API takes it
+    /// Import users from a file: CSV, or JSON as the API takes it
     Import {
-        /// The file; one whose name ends in .json is JSON
+        /// File to import; a name that ends in .json is JSON
         file: PathBuf,
-        /// What becomes of users who are there already
+        /// Treatment of users that exist already
         #[arg(long, value_enum, default_value = "refuse")]
         existing: Existing,
         #[command(flatten)]
@@ -117,16 +117,17 @@ enum Verb {
     },
 }
 
-/// What becomes of clients without a login when there is a first user.
+/// Access of clients without a login once the first user exists.
 #[derive(Args, Clone, Copy, Debug)]
 struct FirstArgs {
-    /// Set auth.allow_anonymous=true before, for all nodes of a cluster: clients that show no user name and password may still connect
+    /// Set auth.allow_anonymous=true first, for all nodes of a cluster: clients without user name and password may
+    /// still connect
     #[arg(long)]
     allow_anonymous: bool,
 }
 
 impl FirstArgs {
-    /// Says what the first user ends, before it does, and asks a person.
+    /// Describes the effect of the first user before it is made, and asks a person.
     fn prepare(self, console: &mut Console) -> Result<(), Failure> {
         let node = console.client.get("/api/v1/node", &Query::new())?;
         if self.allow_anonymous {
@@ -149,14 +150,14 @@ impl FirstArgs {
              auth.allow_anonymous=true",
             node.count_cell("connections")
         ));
-        // Scripts add users as well, and read the line above in their logs.
+        // Scripts add users too, and have the line above in their logs.
         if console.person { confirm(console, "Make the first user?") } else { Ok(()) }
     }
 }
 
 #[derive(Args, Clone, Debug)]
 struct ScramArgs {
-    /// Also keep keys for SCRAM-SHA-256, of so many iterations
+    /// Also store keys for SCRAM-SHA-256, with this number of iterations
     #[arg(long, value_name = "ITERATIONS", num_args = 0..=1, default_missing_value = "16384")]
     scram: Option<u32>,
 }
@@ -174,60 +175,61 @@ impl KeepArgs {
     }
 }
 
-/// Fields of a user, those that are named.
+/// Fields of a user; only the given ones change.
 #[derive(Args, Clone, Debug)]
 struct FieldArgs {
-    /// May do everything
+    /// Allow the user to do everything
     #[arg(long, conflicts_with = "no_superuser")]
     superuser: bool,
-    /// May do what rules allow
+    /// Allow the user what rules allow
     #[arg(long)]
     no_superuser: bool,
-    /// May connect
+    /// Allow the user to connect
     #[arg(long, conflicts_with = "disabled")]
     enabled: bool,
-    /// May not connect
+    /// Do not allow the user to connect
     #[arg(long)]
     disabled: bool,
-    /// What comes before its topics; "" for nothing
+    /// Prefix of the user's topics; "" for none
     #[arg(long, value_name = "TENANT")]
     tenant: Option<String>,
-    /// Something for rules to go by, NAME=VALUE; can be repeated. Without a value it is taken away
+    /// Attribute for rules, NAME=VALUE; may be repeated. An empty value removes it
     #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = pair)]
     attributes: Vec<(String, String)>,
-    /// A rule of its own, asked before all others; can be repeated, and replaces those there are. "" for none
+    /// Access rule of the user, evaluated before all others; may be repeated, and replaces the present ones. "" for
+    /// none
     #[arg(long = "rule", value_name = "RULE")]
     rules: Vec<String>,
-    /// Messages that each client of it may publish in a second; 0 is no limit
+    /// Messages that each client of the user may publish per second; 0 is no limit
     #[arg(long, value_name = "N")]
     messages_per_second: Option<u32>,
-    /// Messages at once after a pause
+    /// Burst of messages after a pause
     #[arg(long, value_name = "N")]
     messages_burst: Option<u32>,
-    /// Bytes that each client of it may publish in a second; 0 is no limit
+    /// Bytes that each client of the user may publish per second; 0 is no limit
     #[arg(long, value_name = "N")]
     bytes_per_second: Option<u64>,
-    /// Bytes at once after a pause
+    /// Burst of bytes after a pause
     #[arg(long, value_name = "N")]
     bytes_burst: Option<u64>,
-    /// For people
+    /// Description, for people
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Existing {
-    /// Nobody is brought in when one of them is there
+    /// Import no user when one of them exists
     Refuse,
-    /// They stay as they are
+    /// Leave existing users unchanged
     Keep,
-    /// They are replaced
+    /// Replace existing users
     Replace,
 }
 
 const PATH: &str = "/api/v1/users";
 const CONFIG: &str = "/api/v1/config";
-/// Largest file that is read; the node's limit is `http.body_max`.
+/// Maximum size of a file; the node's limit is `http.body_max`.
 const IMPORT_MAX: u64 = 64 << 20;
 
 fn pair(text: &str) -> Result<(String, String), String> {
@@ -240,7 +242,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 impl FieldArgs {
-    /// Puts what is named into a user as the API has it.
+    /// Writes the given fields into a user in the form of the API.
     fn put(self, user: &mut Map<String, Value>) {
         let mut set = |name: &str, value: Value| drop(user.insert(name.to_owned(), value));
         if self.superuser || self.no_superuser {
@@ -330,7 +332,7 @@ fn path(name: &str) -> String {
     format!("{PATH}/{}", encode(name))
 }
 
-/// What the node has, with what is named in its place.
+/// Replaces the given fields of the user that the node has.
 fn set(console: &mut Console, name: &str, fields: FieldArgs, keep: &KeepArgs) -> Result<(), Failure> {
     let user = console.client.get(&path(name), &Query::new())?;
     let known = ["enabled", "superuser", "tenant", "attributes", "rates", "rules", "description"];

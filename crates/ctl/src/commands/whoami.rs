@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::fields::Fields as _;
 use crate::query::Query;
 
-/// Show which API key and role the node takes you for
+/// Show the API key and the role of this token
 #[derive(Args, Debug)]
 pub struct WhoamiArgs {}
 

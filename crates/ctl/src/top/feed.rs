@@ -1,4 +1,4 @@
-//! Asks the node at intervals, on a thread of its own, so that a node that does not answer freezes no key.
+//! Requests to the node at intervals, on a thread of its own, so that keys work while a node does not answer.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread;
@@ -7,24 +7,24 @@ use std::time::Duration;
 use super::snapshot::{Answers, Snapshot};
 use crate::client::Client;
 
-/// What came of asking.
+/// Result of a request.
 #[derive(Debug)]
 pub enum Update {
     Snapshot(Box<Snapshot>),
     Trouble(String),
 }
 
-/// The thread ends when this is dropped, or with the process.
+/// Handle of the thread, which ends when this is dropped, or with the process.
 pub struct Feed {
     update: Receiver<Update>,
     interval: SyncSender<Option<Duration>>,
 }
 
-/// Changes of the interval that wait for the thread; more than a person types during one request.
+/// Maximum number of changes of the interval that wait for the thread; more than a person types during one request.
 const CHANGES_MAX: usize = 64;
 
 impl Feed {
-    /// Asks for the first time after `interval`.
+    /// Starts the thread, whose first request is after `interval`.
     pub fn start(client: Client, interval: Duration) -> Self {
         let (sender, update) = sync_channel(2);
         let (change, changes) = sync_channel(CHANGES_MAX);
@@ -32,16 +32,16 @@ impl Feed {
         Self { update, interval: change }
     }
 
-    /// `None`: do not ask until there is an interval again.
+    /// Sets the interval; `None` pauses until there is an interval again.
     pub fn set_interval(&self, interval: Option<Duration>) {
         match self.interval.try_send(interval) {
             Ok(()) | Err(TrySendError::Disconnected(_)) => {}
-            // Somebody leans on a key while the node does not answer: the interval on the screen is then a wish.
+            // A key is held while the node does not answer: the interval on the screen is not yet in force.
             Err(TrySendError::Full(_)) => {}
         }
     }
 
-    /// What came since the last time. `Err` when the thread is gone, which is a mistake of ours.
+    /// Returns the update since the last call. `Err` when the thread is gone, which is a defect of the program.
     pub fn take(&self) -> Result<Option<Update>, ()> {
         match self.update.try_recv() {
             Ok(update) => Ok(Some(update)),
@@ -51,7 +51,7 @@ impl Feed {
     }
 }
 
-/// How long a paused feed sleeps at a time.
+/// Time that a paused feed sleeps in one piece.
 const PAUSE: Duration = Duration::from_secs(3_600);
 
 fn run(
@@ -73,7 +73,7 @@ fn run(
         }
         let update = match Answers::ask(client) {
             Ok(answers) => Update::Snapshot(Box::new(Snapshot::read(&answers))),
-            // The first line says what is wrong, the others what to do at a command line.
+            // The first line has the fault; the others have advice for a command line.
             Err(failure) => {
                 Update::Trouble(failure.to_string().lines().next().unwrap_or_default().to_owned())
             }

@@ -1,36 +1,36 @@
-//! Which panel is where: a grid that shows as many whole rows as fit, always with the one that has the focus.
+//! Positions of the panels: a grid of as many whole rows as fit, always with the panel that has the focus.
 
 use ratatui::layout::Rect;
 
 use super::panel::Panel;
 
-/// Rows of a panel with its frame, below which it says nothing.
+/// Minimum number of rows of a panel with its frame.
 const PANEL_ROWS_MIN: u16 = 6;
-/// Columns of a panel with its frame.
+/// Minimum number of columns of a panel with its frame.
 const PANEL_COLUMNS_MIN: u16 = 38;
 
-/// Rows that alarms take from the panels: a usual terminal shows as many panels with them as without.
+/// Maximum number of rows that alarms take from the panels: a usual terminal shows as many panels with them as without.
 pub const ALARM_ROWS_MAX: usize = 2;
 
-/// The screen, cut into pieces. All of them lie inside of it, and are empty where it has no room.
+/// The screen, split into areas. All of them are inside it, and are empty where it has no room.
 #[derive(Debug, PartialEq)]
 pub struct Layout {
     pub header: Rect,
-    /// What is wrong, below the header.
+    /// Alarms, below the header.
     pub alarms: Rect,
     pub panels: Vec<(Panel, Rect)>,
     pub footer: Rect,
-    /// Panels side by side.
+    /// Number of panels in a row.
     pub columns: usize,
 }
 
-/// How many panels stand side by side on a screen so wide.
+/// Returns the number of panels in a row for this width.
 pub fn columns(width: u16) -> usize {
     usize::from(width / PANEL_COLUMNS_MIN).clamp(1, 4).min(if width >= 160 { 4 } else { 2 })
 }
 
 impl Layout {
-    /// `alone`: only the panel with the focus. `alarms`: how many there are.
+    /// Splits a screen. `alone` shows only the panel with the focus. `alarms` is the number of alarms.
     pub fn of(screen: Rect, focus: Panel, alone: bool, alarms: usize) -> Self {
         let header_rows = match screen.height {
             0..=3 => screen.height.min(1),
@@ -40,7 +40,7 @@ impl Layout {
         let footer_rows = u16::from(screen.height >= 4);
         let header = Rect { height: header_rows, ..screen };
         let footer = Rect { y: screen.bottom() - footer_rows, height: footer_rows, ..screen };
-        // Below that the header is one line, which the first of them takes.
+        // A lower screen has a header of one line, which shows the first alarm.
         let alarm_rows = if header_rows == 3 { alarms.min(ALARM_ROWS_MAX) as u16 } else { 0 };
         let alarms = Rect { y: header.bottom(), height: alarm_rows, ..screen };
         let rest = Rect {
@@ -76,7 +76,7 @@ fn grid(area: Rect, focus: Panel, columns: usize) -> Vec<(Panel, Rect)> {
     panels
 }
 
-/// The `i`th of `n` pieces of `length`: from, to. The first ones are the longer ones.
+/// Returns start and end of the `i`th of `n` parts of `length`. The first parts are the longer ones.
 fn part(length: u16, i: usize, n: usize) -> (u16, u16) {
     let at = |i: usize| (usize::from(length) * i).div_ceil(n) as u16;
     (at(i), at(i + 1))

@@ -1,4 +1,4 @@
-//! One picture as text or JSON.
+//! One snapshot as text or JSON.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::table::Table;
 
-/// Looks twice, because rates need two looks.
+/// Takes two snapshots, because rates need two.
 ///
 /// # Errors
 /// Those of the client and of standard output.
@@ -22,7 +22,7 @@ pub fn run(console: &mut Console, interval: Duration) -> Result<(), Failure> {
     let began = Instant::now();
     state.accept_snapshot(Snapshot::read(&Answers::ask(&console.client)?));
     while let Some(left) = interval.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {
-        // Nobody unparks this thread.
+        // Nothing unparks this thread.
         thread::park_timeout(left);
     }
     let answers = Answers::ask(&console.client)?;
@@ -39,7 +39,7 @@ pub fn run(console: &mut Console, interval: Duration) -> Result<(), Failure> {
     console.flush()
 }
 
-/// Rows of each panel: a picture, not a list. `ctl top-talkers` has more.
+/// Number of rows of each panel. `ctl top-talkers` has more.
 const ROWS_MAX: usize = 10;
 
 fn print(console: &mut Console, state: &State) -> Result<(), Failure> {

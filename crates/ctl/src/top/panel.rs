@@ -1,4 +1,5 @@
-//! What the panels say, as rows of text: the view draws them, `--once` prints them. Texts of the node are escaped here.
+//! Contents of the panels, as rows of text: the view draws them, `--once` prints them. Texts of the node are escaped
+//! here.
 
 use std::cmp::Ordering;
 use std::time::SystemTime;
@@ -21,12 +22,12 @@ pub enum Panel {
     Queues,
 }
 
-/// A table with rows that may stand out.
+/// A table whose rows have a level of emphasis.
 #[derive(Debug, Default)]
 pub struct Content {
     pub columns: Vec<Column>,
     pub rows: Vec<(Level, Vec<String>)>,
-    /// What to say when there is no row.
+    /// Text when there is no row.
     pub empty: String,
 }
 
@@ -59,7 +60,7 @@ impl Panel {
         }
     }
 
-    /// What it can be sorted by, the first one to begin with.
+    /// Orders that a panel can have, the default first.
     pub fn orders(self) -> &'static [&'static str] {
         match self {
             Self::Traffic | Self::Queues => &[],
@@ -85,12 +86,12 @@ impl Panel {
     }
 }
 
-/// Largest first; what cannot be compared is last.
+/// Compares in descending order; values that cannot be compared are equal.
 fn descending(a: f64, b: f64) -> Ordering {
     b.partial_cmp(&a).unwrap_or(Ordering::Equal)
 }
 
-/// A rate, or nothing as long as there is only one snapshot.
+/// Formats a rate, or dots while there is only one snapshot.
 fn rate(rate: Option<f64>, unit: fn(f64) -> String) -> String {
     rate.map_or_else(|| "..".to_owned(), unit)
 }
@@ -124,7 +125,7 @@ fn traffic(state: &State) -> Content {
     }
 }
 
-/// A bar of so many characters.
+/// Returns a bar of `width` characters.
 pub fn bar(share: f64, width: usize) -> String {
     let full = ((share.clamp(0.0, 1.0) * width as f64).round() as usize).min(width);
     format!("{}{}", "█".repeat(full), "░".repeat(width - full))
@@ -195,7 +196,7 @@ fn slow(now: &Snapshot, order: usize) -> Content {
         2 => slow.sort_by(|a, b| a.client_id.cmp(&b.client_id)),
         _ => slow.sort_by(|a, b| descending(a.latency_ms, b.latency_ms)),
     }
-    // Ages by the node's clock, which need not be ours.
+    // Ages use the node's clock, which may differ from ours.
     let at = now.at.unwrap_or(SystemTime::UNIX_EPOCH);
     let rows = slow.into_iter().map(|slow| {
         let age = wall_clock::age(&slow.at, at).map_or_else(|| "-".to_owned(), human::duration);

@@ -1,4 +1,4 @@
-//! How fast things happened between two snapshots.
+//! Rates between two snapshots.
 
 use serde_json::{Value, json};
 
@@ -6,14 +6,14 @@ use super::snapshot::Snapshot;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rates {
-    /// Between the two.
+    /// Seconds between the two snapshots.
     pub seconds: f64,
     pub messages_in: f64,
     pub messages_out: f64,
     pub bytes_in: f64,
     pub bytes_out: f64,
     pub dropped: f64,
-    /// A rate for each reason of the later snapshot.
+    /// Rate of each reason of the later snapshot.
     pub drops: Vec<f64>,
     /// Busy share of each reactor of the later snapshot, 0 to 1.
     pub busy: Vec<f64>,
@@ -22,7 +22,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// `None` when the node was started anew in between, or when no time went by by its clock.
+    /// Computes the rates; `None` when the node restarted between the snapshots, or when its clock did not advance.
     pub fn between(before: &Snapshot, after: &Snapshot) -> Option<Self> {
         if before.started_at != after.started_at || after.uptime_s < before.uptime_s {
             return None;
@@ -34,7 +34,7 @@ impl Rates {
         if by_clock < 0.05 {
             return None;
         }
-        // A counter that went down belongs to a node that is another one.
+        // A counter that decreased belongs to another node.
         let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / by_clock;
         let drops = after.drops.iter().map(|(reason, count)| {
             let earlier = before.drops.iter().find(|(name, _)| name == reason).map_or(0, |(_, count)| *count);

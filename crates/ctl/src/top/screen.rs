@@ -1,4 +1,4 @@
-//! The terminal while `top` runs, and as it was before when it ends, however it ends.
+//! The terminal while `top` runs. It is restored however `top` ends.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ use crate::client::Client;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 
-/// Longest wait for a key before signals and news are looked at.
+/// Maximum wait for a key before signals and updates are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The clock of a node that does not answer moves.
+/// Time between redraws while the node does not answer, so that the shown duration advances.
 const REDRAW: Duration = Duration::from_secs(1);
 
 /// Restores the terminal when it is dropped. A panic is covered by the hook that `ratatui::try_init` installs.
@@ -29,8 +29,10 @@ impl Drop for Restore {
     }
 }
 
+/// Runs `top` on the terminal.
+///
 /// # Errors
-/// Those of the first answer: a URL that is wrong should not fill a screen. And those of the terminal.
+/// Those of the first request, so that a wrong URL is reported before the screen is drawn. Those of the terminal.
 pub fn run(client: Client, interval: Duration) -> Result<(), Failure> {
     let mut state = State::new(client.url(), interval);
     state.accept_snapshot(Snapshot::read(&Answers::ask(&client)?));
@@ -42,13 +44,13 @@ pub fn run(client: Client, interval: Duration) -> Result<(), Failure> {
     let outcome = turn(&mut terminal, &mut state, &feed, &interrupt);
     drop(restore);
     match outcome {
-        // The terminal was closed while we ran: there is nobody to tell.
+        // The terminal was closed while `top` ran: there is nobody to notify.
         Err(Failure::Output(error)) if is_hangup(&error) || is_closed(0) => Ok(()),
         other => other,
     }
 }
 
-/// Ends the process when its terminal is closed: nobody is left to draw for, and reading from what is no more would go on without end.
+/// Ends the process when its terminal is closed: reads from a closed terminal would go on without end.
 fn end_with_the_terminal() -> Result<(), Failure> {
     let watch = || {
         if is_closed(-1) {
@@ -59,7 +61,8 @@ fn end_with_the_terminal() -> Result<(), Failure> {
     thread.map(drop).map_err(trouble)
 }
 
-/// Whether the terminal is closed, within so many milliseconds; -1 waits for it. False also where that cannot be told.
+/// Returns whether the terminal is closed, within this number of milliseconds; -1 waits for it. False also where that
+/// cannot be determined.
 fn is_closed(within_ms: libc::c_int) -> bool {
     let mut terminal = libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 };
     loop {

@@ -1,4 +1,4 @@
-//! What the node said at one moment, as far as `top` shows it.
+//! Figures of the node at one moment, as far as `top` shows them.
 
 use std::time::SystemTime;
 
@@ -11,7 +11,7 @@ use crate::fields::Fields as _;
 use crate::query::Query;
 use crate::wall_clock;
 
-/// The answers as they came.
+/// The answers as received.
 #[derive(Clone, Debug, Default)]
 pub struct Answers {
     pub node: Value,
@@ -68,11 +68,11 @@ pub struct Snapshot {
     pub window_s: f64,
     pub slow: Vec<Slow>,
     pub threshold_ms: f64,
-    /// Errors first, without notices.
+    /// Alarms, errors first, without notices.
     pub alarms: Vec<Alarm>,
 }
 
-/// Something that is wrong.
+/// A present fault.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Alarm {
     pub is_error: bool,
@@ -98,7 +98,7 @@ pub struct Counted {
 pub struct Worker {
     pub name: String,
     pub connections: u64,
-    /// Since the start.
+    /// Busy time since the start.
     pub busy_us: u64,
     pub turn_us_p50: f64,
     pub turn_us_p99: f64,
@@ -106,7 +106,7 @@ pub struct Worker {
     pub mailbox_bytes: u64,
 }
 
-/// A client or a topic that is busy.
+/// A busy client or topic.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Talker {
     pub name: String,
@@ -122,7 +122,7 @@ pub struct Slow {
     pub at: String,
 }
 
-/// Most rows of a list that are kept, whatever the node sends.
+/// Maximum number of rows of a list that are kept, regardless of the answer.
 const ROWS_MAX: usize = 256;
 
 impl Snapshot {

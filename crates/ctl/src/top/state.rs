@@ -1,4 +1,4 @@
-//! What `top` shows, and what keys do to it. Knows no terminal.
+//! State that `top` shows, and its changes by keys. It does not use a terminal.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,15 +10,16 @@ use super::rates::Rates;
 use super::snapshot::Snapshot;
 use super::{INTERVAL_MAX, INTERVAL_MIN};
 
-/// Points of a sparkline: as many as the widest terminal shows, at 2 s ten minutes.
+/// Number of points of a sparkline: as many as the widest terminal shows; at 2 s, ten minutes.
 const HISTORY_MAX: usize = 320;
 
-/// Rates are taken over this time at least: the node renews its figures about once a second, so over less they would jump.
+/// Minimum time that rates are computed over. The node updates its figures about once a second, so rates over less time
+/// would jump.
 const WINDOW: Duration = Duration::from_millis(1_900);
-/// Snapshots that are kept to look back at, at the shortest interval.
+/// Maximum number of earlier snapshots that are kept, enough for the shortest interval.
 const EARLIER_MAX: usize = 8;
 
-/// Rates of the past, the newest last.
+/// Past rates, newest last.
 #[derive(Debug, Default)]
 pub struct History {
     pub messages_in: VecDeque<u64>,
@@ -40,21 +41,21 @@ impl History {
             if line.len() == HISTORY_MAX {
                 line.pop_front();
             }
-            // A rate below one is seen too.
+            // A rate below one is visible too.
             line.push_back(rate.ceil() as u64);
         }
     }
 }
 
-/// What a key asks of the outside.
+/// Effect of a key outside the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UserAction {
     Quit,
-    /// Ask the node this often from now on; `None`: do not ask.
+    /// Ask the node at this interval from now on; `None` pauses.
     Interval(Option<Duration>),
 }
 
-/// Why there is nothing new.
+/// Reason why there is no new snapshot.
 #[derive(Debug)]
 pub struct Trouble {
     pub since: Instant,
@@ -69,12 +70,12 @@ pub struct State {
     pub help: bool,
     pub alone: bool,
     pub focus: Panel,
-    /// Rows of the panel with the focus that are scrolled away.
+    /// Number of rows of the panel with the focus that are scrolled away.
     pub scroll: usize,
-    /// Which order each panel is in.
+    /// Order of each panel.
     pub sort: [usize; Panel::ALL.len()],
     pub snapshot: Snapshot,
-    /// Those before it, the newest last.
+    /// Earlier snapshots, newest last.
     earlier: VecDeque<Snapshot>,
     pub rates: Option<Rates>,
     pub history: History,
@@ -100,14 +101,14 @@ impl State {
         }
     }
 
-    /// The node answered.
+    /// Records an answer of the node.
     pub fn accept_snapshot(&mut self, snapshot: Snapshot) {
         self.trouble = None;
         if snapshot.started_at != self.snapshot.started_at {
             self.earlier.clear();
             self.rates = None;
         } else if snapshot.at.is_some() && snapshot.at == self.snapshot.at {
-            // No time went by by the node's clock: there is nothing new.
+            // The node's clock did not advance: there is nothing new.
             return;
         } else {
             if self.earlier.len() == EARLIER_MAX {
@@ -122,7 +123,7 @@ impl State {
         self.snapshot = snapshot;
     }
 
-    /// What to compare with: the newest snapshot that is a window older, or the oldest one.
+    /// Returns the snapshot to compare with: the newest one that is a window older, or the oldest one.
     fn base(&self, now: &Snapshot) -> &Snapshot {
         let old_enough = |earlier: &&Snapshot| match (earlier.at, now.at) {
             (Some(earlier), Some(now)) => now.duration_since(earlier).is_ok_and(|time| time >= WINDOW),
@@ -131,13 +132,13 @@ impl State {
         self.earlier.iter().rev().find(old_enough).unwrap_or(&self.earlier[0])
     }
 
-    /// The node did not.
+    /// Records that the node did not answer.
     pub fn record_failure(&mut self, what: String, now: Instant) {
         let since = self.trouble.as_ref().map_or(now, |trouble| trouble.since);
         self.trouble = Some(Trouble { since, what });
     }
 
-    /// `columns`: panels side by side, for the arrows.
+    /// Handles a key. `columns` is the number of panels in a row, for the arrows.
     pub fn press(&mut self, key: KeyEvent, columns: usize) -> Option<UserAction> {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return matches!(key.code, KeyCode::Char('c' | 'd' | 'q')).then_some(UserAction::Quit);
@@ -197,7 +198,7 @@ impl State {
         self.scroll = 0;
     }
 
-    /// Never past the last row: there is always one to see.
+    /// Scrolls, but never past the last row.
     fn scroll(&mut self, by: isize) {
         let rows = self.focus.content(self).rows.len();
         self.scroll = self.scroll.saturating_add_signed(by).min(rows.saturating_sub(1));

@@ -20,7 +20,8 @@ use crate::console::Console;
 use crate::mock::{Mock, Reply};
 use crate::url::Url;
 
-/// What a node says after `seconds`, with 1,000 messages in and 200 dropped each second, and one reactor half busy.
+/// Returns the answers of a node after `seconds`, with 1,000 messages in and 200 dropped each second, and one reactor
+/// half busy.
 fn answers(seconds: u64) -> Answers {
     Answers {
         node: json!({"name": "n1", "version": "0.1.0", "state": "ready", "started_at": "2026-01-31T12:00:00Z", "connections_max": 50_000}),
@@ -94,7 +95,7 @@ fn a_usual_terminal_shows_what_matters() {
     assert!(!all.contains('\u{1b}'));
 }
 
-/// What a node with these alarms says.
+/// Returns the answers of a node with these alarms.
 fn alarmed(texts: &[(&str, &str)]) -> Answers {
     let alarm = |(severity, text): &(&str, &str)| json!({"node": "n1", "severity": severity, "code": "x", "text": text});
     let alarms = json!({"items": texts.iter().map(alarm).collect::<Vec<_>>()});
@@ -184,7 +185,7 @@ fn a_snapshot_of_the_same_moment_changes_no_rate() {
     assert_eq!(state.history.messages_in.len(), points);
 }
 
-/// The node renews its numbers once a second; `top` looks twice as often.
+/// The node updates its figures once a second; `top` asks twice as often.
 #[test]
 fn looking_often_does_not_make_rates_jump() {
     let mut state = State::new("http://x", Duration::from_millis(500));

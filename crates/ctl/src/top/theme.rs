@@ -1,19 +1,19 @@
-//! Colours, or none of them.
+//! Colours, or none.
 
 use ratatui::style::{Color, Modifier, Style};
 
-/// How much a row or a number wants to be seen.
+/// Emphasis of a row or a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Level {
     #[default]
     Plain,
     /// Headings, labels.
     Quiet,
-    /// What is worth a look.
+    /// Deserves attention.
     Warn,
-    /// What is wrong.
+    /// Fault.
     Bad,
-    /// What has the focus.
+    /// Marks the focus.
     Focus,
 }
 
@@ -23,7 +23,7 @@ pub struct Theme {
 }
 
 impl Theme {
-    /// Without colours when NO_COLOR is set to anything (no-color.org).
+    /// Returns a theme without colours when NO_COLOR is set to anything (no-color.org).
     pub fn of_environment() -> Self {
         Self { colour: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) }
     }
@@ -38,7 +38,8 @@ impl Theme {
         Self { colour: true }
     }
 
-    /// Bold and dim say what colours say, for terminals and eyes without them.
+    /// Returns the style of a level. Bold and dim repeat the meaning of the colours, for terminals and eyes without
+    /// them.
     pub fn style(self, level: Level) -> Style {
         let (colour, modifier) = match level {
             Level::Plain => return Style::new(),

@@ -1,4 +1,4 @@
-//! Draws a state. Everything is cut to the room there is; there may be none.
+//! Draws a state. Everything is cut to the available room, which may be none.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -34,7 +34,7 @@ fn header(frame: &mut Frame, area: Rect, state: &State, theme: Theme, now: Insta
     let lines = header_lines(state, now);
     let lines: Vec<Line> =
         lines.into_iter().map(|(level, line)| Line::styled(line, theme.style(level))).collect();
-    // One line only: then trouble is worth more than the node's name.
+    // With one line only, the fault is more important than the node's name.
     let first = usize::from(area.height == 1 && state.trouble.is_some());
     if area.height == 1 && first == 0 && !state.snapshot.alarms.is_empty() {
         return alarms(frame, area, state, theme);
@@ -42,7 +42,7 @@ fn header(frame: &mut Frame, area: Rect, state: &State, theme: Theme, now: Insta
     frame.render_widget(Paragraph::new(lines[first..].to_vec()), area);
 }
 
-/// An alarm a line; the last line says how many more there are.
+/// Draws one alarm per line; the last line has the number of further ones.
 fn alarms(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     let alarms = &state.snapshot.alarms;
     let (rows, width) = (usize::from(area.height), usize::from(area.width));
@@ -59,7 +59,7 @@ fn alarms(frame: &mut Frame, area: Rect, state: &State, theme: Theme) {
     frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), area);
 }
 
-/// The three lines at the top.
+/// Returns the three lines at the top.
 pub fn header_lines(state: &State, now: Instant) -> [(Level, String); 3] {
     let node = &state.snapshot;
     let mut first = format!(
@@ -150,7 +150,7 @@ fn draw_panel(frame: &mut Frame, area: Rect, panel: Panel, state: &State, theme:
     }
 }
 
-/// Each line of it with a sparkline.
+/// Draws each line with a sparkline.
 fn traffic(frame: &mut Frame, area: Rect, content: &Content, state: &State, theme: Theme) {
     const LABEL: u16 = 21;
     let history = &state.history;
@@ -180,7 +180,7 @@ fn traffic(frame: &mut Frame, area: Rect, content: &Content, state: &State, them
     }
 }
 
-/// The newest point is at the right.
+/// Draws a sparkline with the newest point at the right.
 fn sparkline(frame: &mut Frame, area: Rect, line: &VecDeque<u64>, style: Style) {
     let points = line.len().min(usize::from(area.width));
     let panel_area = Rect { x: area.right() - points as u16, width: points as u16, ..area };
@@ -188,7 +188,7 @@ fn sparkline(frame: &mut Frame, area: Rect, line: &VecDeque<u64>, style: Style) 
     frame.render_widget(Sparkline::default().data(newest).style(style), panel_area);
 }
 
-/// Numbers keep their columns; the first column that is text takes what is left, or gives what is missing.
+/// Draws a table. Numbers keep their columns; the first text column takes the remaining width, or is cut.
 fn table(frame: &mut Frame, area: Rect, content: &Content, scroll: usize, theme: Theme) {
     let lines = layout_table(content, scroll, usize::from(area.width), usize::from(area.height));
     let lines: Vec<Line> =
@@ -234,7 +234,7 @@ fn layout_table(content: &Content, scroll: usize, width: usize, height: usize) -
     std::iter::once(heading).chain(shown.into_iter().map(|(level, cells)| (*level, line(cells)))).collect()
 }
 
-/// The beginning of `text`, at most `width` columns of a terminal; a dot at the end says that there is more.
+/// Returns the beginning of `text`, at most `width` columns of a terminal; a dot at the end marks a cut.
 fn cut(text: &str, width: usize) -> String {
     if text.trim_end().width() <= width {
         return if text.width() <= width { text.to_owned() } else { text.trim_end().to_owned() };

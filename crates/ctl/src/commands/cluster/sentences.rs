@@ -1,11 +1,11 @@
-//! What is asked and said when the members of a cluster change. The dashboard shows the same sentences, from the same file.
+//! Questions and answers about changes of the members. The dashboard shows the same sentences, from the same file.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-/// See `sentences.json`; `{node}` stands for the name of the node.
+/// Contents of `sentences.json`; `{node}` is replaced by the name of the node.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sentences {
@@ -26,7 +26,7 @@ pub struct Remove {
 #[serde(deny_unknown_fields)]
 pub struct Leave {
     pub question: String,
-    /// What it means when a core leaves that is one of so many.
+    /// Consequence when a core leaves, by the number of cores before it leaves.
     pub cores_before: BTreeMap<String, String>,
     pub discard_sessions: String,
     pub done: String,
@@ -54,13 +54,13 @@ pub static SENTENCES: LazyLock<Sentences> = LazyLock::new(|| {
     serde_json::from_str(include_str!("sentences.json")).expect("sentences.json has every sentence")
 });
 
-/// The sentence with the node's name in it.
+/// Returns the sentence with the node's name in it.
 pub fn of(sentence: &str, node: &str) -> String {
     sentence.replace("{node}", node)
 }
 
 impl Leave {
-    /// Whether `node` is to leave; it is a core and one of so many, or it is none.
+    /// Returns the question whether `node` is to leave. `cores` is the number of cores if the node is one of them.
     pub fn asked(&self, node: &str, cores: Option<usize>) -> String {
         let question = of(&self.question, node);
         match cores.and_then(|cores| self.cores_before.get(&cores.to_string())) {

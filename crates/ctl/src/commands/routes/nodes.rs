@@ -1,4 +1,4 @@
-//! `meridian ctl routes --nodes` and `--diff`: what a node of a cluster knows of each node's routes.
+//! `meridian ctl routes --nodes` and `--diff`: the routes of each node, as a node of the cluster knows them.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -16,9 +16,10 @@ use crate::query::Query;
 use crate::table::{Table, left, right};
 use crate::url::Url;
 
-/// Looks at two nodes before a difference is believed: what one has heard of and the other has not is on its way.
+/// Number of comparisons of two nodes before a difference is reported. A change that only one of them has received may
+/// still be on its way.
 const POLLS_MAX: u32 = 6;
-/// Nodes look at themselves twice a second.
+/// Time between comparisons. Nodes update their views twice a second.
 const POLL_INTERVAL: Duration = Duration::from_millis(600);
 
 /// # Errors
@@ -51,7 +52,7 @@ pub fn list(console: &mut Console) -> Result<(), Failure> {
 }
 
 /// # Errors
-/// [`Failure::Failed`] when they know different things, and those of the client and of standard output.
+/// [`Failure::Failed`] when they know different routes, and those of the client and of standard output.
 pub fn diff(console: &mut Console, url: Url, token: Option<String>) -> Result<(), Failure> {
     let other = console.client.at(url, token)?;
     if other.reveals_token() {
@@ -63,7 +64,7 @@ pub fn diff(console: &mut Console, url: Url, token: Option<String>) -> Result<()
             break;
         }
         console.progress(&format!("{} differ, look {look} ..", compared.differences));
-        // Nobody unparks this thread: what is on its way has to arrive.
+        // Nothing unparks this thread: pending changes need time to arrive.
         thread::park_timeout(POLL_INTERVAL);
         compared = compare(&console.client, &other)?;
     }
@@ -115,13 +116,13 @@ pub fn diff(console: &mut Console, url: Url, token: Option<String>) -> Result<()
     )))
 }
 
-/// What two nodes know.
+/// Comparison of two nodes.
 struct Compared {
     here: String,
     there: String,
     writers: Vec<Value>,
     differences: usize,
-    /// Nodes that know something and do not route it.
+    /// Nodes that know routes and have no room to index them.
     routes_unindexed: Vec<String>,
 }
 
@@ -152,7 +153,7 @@ fn by_name(view: &Value) -> BTreeMap<String, &Value> {
 
 const SAME: &str = "the same";
 
-/// One writer's routes, as two nodes know them.
+/// Compares one writer's routes, as two nodes know them.
 fn result(here: Option<&Value>, there: Option<&Value>) -> String {
     let (Some(here), Some(there)) = (here, there) else {
         return format!(
