@@ -330,7 +330,7 @@ def come_and_go(_):
             assert last.text("cluster", "transfer", name) == f"node {name} leads\n"
             until(lambda name=name: first.json("cluster")["membership"]["replica"]["leader"] == name, f"{name} leads", 30)
         assert "n1, n2, n3" in last.ctl("cluster", "transfer", "n4", code=4).err
-        assert "HEARS FROM" in last.text("cluster", "nodes") and "n2" in last.text("cluster", "nodes")
+        assert "ATTACHED TO" in last.text("cluster", "nodes") and "n2" in last.text("cluster", "nodes")
         last.ctl("cluster", "balance")
 
         assert "--yes" in last.ctl("cluster", "leave", code=2).err
@@ -469,11 +469,11 @@ def strangers(_):
         shown = replicant.json("cluster")
         assert shown["acknowledging"] and shown["lease_s"] > 0 and [core["node"] for core in shown["lease_granted_by"]] == ["n1"], shown
         assert [node["node"] for node in core.json("cluster")["leases_granted"]] == ["n2"]
-        assert "by the word of n1" in replicant.text("cluster"), replicant.text("cluster")
+        assert "by leases of n1" in replicant.text("cluster"), replicant.text("cluster")
         core.stop()
         until(lambda: replicant.json("cluster")["membership"]["stale"], "a replicant notices that no core is there", 30)
         out = replicant.text("cluster")
-        assert "NO: this node hears no majority" in out and "alive (as last known)" in out, out
+        assert "NO: this node reaches no majority" in out and "alive (as last known)" in out, out
     finally:
         for node in nodes.values():
             node.close()

@@ -314,7 +314,7 @@ export const checks = [
         const name = (await to.getAttribute('aria-label')).split(' ')[1];
         await to.focus();
         await page.keyboard.press('Enter');
-        await dialog.getByText('Have another core lead the cores. Nothing is agreed upon for a moment.').waitFor();
+        await dialog.getByText('Make another core the leader. The cores agree on nothing for a moment.').waitFor();
         await page.keyboard.press('Escape');
         await gone(dialog);
         assert.equal(await line(name).getByText('leads', { exact: true }).count(), 0, 'Escape does nothing');

@@ -51,7 +51,7 @@ impl ConnectionArgs {
             }
         };
         if token.as_ref().is_some_and(|token| !token.bytes().all(|b| b.is_ascii_graphic())) {
-            return Err(Failure::Usage("the token holds characters that no token has".to_owned()));
+            return Err(Failure::Usage("the token contains invalid characters".to_owned()));
         }
         let tls = match self.url.secure() {
             true => Some(self.tls().config().map_err(|error| Failure::Local(error.to_string()))?),
@@ -73,8 +73,8 @@ impl ConnectionArgs {
     pub fn warning(&self) -> Option<String> {
         if self.insecure && self.url.secure() {
             return Some(format!(
-                "WARNING: --insecure: nobody checks who answers at {}; whoever sits between can read and change everything, \
-                 the token too. --ca FILE names the authority to check by.",
+                "WARNING: --insecure: the certificate of {} is not checked; an attacker on the network can \
+                 read and change everything, including the token. Use --ca FILE to check it.",
                 self.url.as_str()
             ));
         }
@@ -82,7 +82,7 @@ impl ConnectionArgs {
             self.token_file.is_some() || std::env::var_os("MERIDIAN_TOKEN").is_some_and(|t| !t.is_empty());
         (token && !self.url.loopback() && !self.url.secure()).then(|| {
             format!(
-                "the token goes to {} unencrypted; https:// (docs/security.md) or a tunnel (ssh -L) would hide it",
+                "the token goes to {} unencrypted; use https:// (docs/security.md) or a tunnel (ssh -L)",
                 self.url.as_str()
             )
         })
@@ -100,12 +100,12 @@ pub fn token_of_file(path: &Path) -> Result<String, Failure> {
     let trouble = |why: String| Failure::Local(format!("--token-file {}: {why}", path.display()));
     let metadata = std::fs::metadata(path).map_err(|error| trouble(error.to_string()))?;
     if metadata.is_file() && metadata.len() > TOKEN_FILE_MAX {
-        return Err(trouble("this is no token: the file is longer than 4 KiB".to_owned()));
+        return Err(trouble("this is not a token: the file is longer than 4 KiB".to_owned()));
     }
     let text = std::fs::read_to_string(path).map_err(|error| trouble(error.to_string()))?;
     match text.lines().map(str::trim).find(|line| !line.is_empty()) {
         Some(token) => Ok(token.to_owned()),
-        None => Err(trouble("the file is empty; it should hold one token on one line".to_owned())),
+        None => Err(trouble("the file is empty; it must contain one token on one line".to_owned())),
     }
 }
 
@@ -121,16 +121,16 @@ Examples:
   meridian ctl status
   meridian ctl clients --search sensor- --min-queued 100
   meridian ctl client sensor-17                 one client with its session and connection
-  meridian ctl routes --match building/3/temp   who would get this topic
-  meridian ctl trace --client sensor-17         what it sends and gets, live
+  meridian ctl routes --match building/3/temp   receivers of this topic
+  meridian ctl trace --client sensor-17         packets of the client, live
   meridian ctl clients --all --json | jq -r .client_id
   meridian ctl config set log.level=debug
 
-A list shows the first 100; --limit N shows more, --all all. --json prints one document; with --all, and where a stream
-is followed, one document on each line (NDJSON).
+A list shows the first 100 items; --limit N shows more, --all shows all. --json prints one document; with --all, and for
+streams, one document per line (NDJSON).
 
-Exit codes: 0 done, 1 refused or failed, 2 wrong command line, 3 node not reachable or not able to, 4 not found, 5 not permitted.
-docs/ctl.md tells more.")]
+Exit codes: 0 done, 1 refused or failed, 2 wrong command line, 3 node not reachable or unavailable, 4 not found, 5 not permitted.
+docs/ctl.md has more.")]
 pub struct CtlArgs {
     #[command(flatten)]
     connection: ConnectionArgs,

@@ -85,7 +85,7 @@ impl Client {
     pub fn at(&self, url: Url, token: Option<String>) -> Result<Self, Failure> {
         if url.secure() != self.url.secure() {
             let why = format!(
-                "{} and {} are asked in different ways: give both with https://, or both with http://",
+                "{} and {} use different schemes: write both with https://, or both with http://",
                 self.url.as_str(),
                 url.as_str()
             );
@@ -137,8 +137,9 @@ impl Client {
         if bytes.is_empty() {
             return Ok(Value::Null);
         }
-        let document: Value = serde_json::from_slice(&bytes)
-            .map_err(|error| self.not_meridian(format!("no JSON from {path} ({error})")))?;
+        let document: Value = serde_json::from_slice(&bytes).map_err(|error| {
+            self.not_meridian(format!("the answer of {path} is not valid JSON ({error})"))
+        })?;
         let missing = document["missing"].as_array().into_iter().flatten();
         let mut known = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         known.extend(missing.filter_map(|node| node.as_str().map(str::to_owned)));
@@ -163,8 +164,9 @@ impl Client {
     pub fn status(&self, path: &str) -> Result<(u16, Value), Failure> {
         let mut response = self.exchange(Method::GET, path, &Query::new(), None, false)?;
         let bytes = self.body(&mut response, PROBLEM_MAX)?;
-        let document = serde_json::from_slice(&bytes)
-            .map_err(|error| self.not_meridian(format!("no JSON from {path} ({error})")))?;
+        let document = serde_json::from_slice(&bytes).map_err(|error| {
+            self.not_meridian(format!("the answer of {path} is not valid JSON ({error})"))
+        })?;
         Ok((response.status().as_u16(), document))
     }
 
@@ -178,7 +180,7 @@ impl Client {
         let response = self.success(response)?;
         let kind = response.headers().get("content-type").and_then(|v| v.to_str().ok()).unwrap_or_default();
         if !kind.starts_with("text/event-stream") {
-            return Err(self.not_meridian(format!("{path} is no event stream")));
+            return Err(self.not_meridian(format!("the answer of {path} is not an event stream")));
         }
         Ok(Box::new(response.into_body().into_reader()))
     }
@@ -220,7 +222,7 @@ impl Client {
             request = request.header("content-type", "application/json");
         }
         let wrong =
-            |error: ureq::http::Error| Failure::Usage(format!("this cannot be asked over HTTP: {error}"));
+            |error: ureq::http::Error| Failure::Usage(format!("the request is not valid in HTTP: {error}"));
         let answer = match body.map(Value::to_string) {
             Some(body) => {
                 if body.len() > ASK_FIRST {
@@ -279,7 +281,7 @@ impl Client {
             }
             ureq::Error::Timeout(_) => Failure::TimedOut { url, after: self.timeout },
             ureq::Error::HostNotFound => {
-                Failure::Unreachable { url, cause: "there is no such host".to_owned() }
+                Failure::Unreachable { url, cause: "the host does not exist".to_owned() }
             }
             ureq::Error::ConnectionFailed => {
                 Failure::Unreachable { url, cause: "connection failed".to_owned() }
@@ -292,7 +294,7 @@ impl Client {
             }
             ureq::Error::Io(error) => match error.kind() {
                 ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
-                    self.not_meridian("the connection broke off".to_owned())
+                    self.not_meridian("the connection ended early".to_owned())
                 }
                 _ => Failure::Unreachable { url, cause: error.to_string() },
             },

@@ -33,8 +33,7 @@ pub mod whoami;
 /// # Errors
 /// [`Failure::Usage`].
 fn without_list_flags(plain: bool) -> Result<(), Failure> {
-    let why =
-        "flags of the list have no effect on the verb after them: give them to the list, or leave them out";
+    let why = "options of the list have no effect before a verb: leave out the verb or the options";
     if plain { Ok(()) } else { Err(Failure::Usage(why.to_owned())) }
 }
 

@@ -14,7 +14,9 @@ pub fn confirm(console: &mut Console, what: &str) -> Result<(), Failure> {
         return Ok(());
     }
     if !console.person {
-        return Err(Failure::Usage(format!("{what}\n  Nobody is here to answer: add --yes if it is meant.")));
+        return Err(Failure::Usage(format!(
+            "{what}\n  There is no terminal to ask at: add --yes to confirm."
+        )));
     }
     console.note(&format!("{what} [y/N]"));
     let mut answer = String::new();

@@ -94,7 +94,8 @@ impl<'a> Console<'a> {
     /// [`Failure::Usage`] on a terminal, and those of standard output.
     pub fn raw(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         if self.terminal {
-            let why = "--raw writes bytes as they are, which a terminal might obey: send them to a file or a program";
+            let why = "--raw writes unescaped bytes, which a terminal might obey: redirect them to a file or \
+                a program";
             return Err(Failure::Usage(why.to_owned()));
         }
         Ok(self.out.write_all(bytes)?)
@@ -120,7 +121,7 @@ impl<'a> Console<'a> {
         let missing = self.client.missing();
         if !missing.is_empty() {
             self.note(&format!(
-                "! no answer of {}: what is there is missing here, or was not done there (meridian ctl links)",
+                "!! no answer of {}: their data is missing here, or the change was not made there (meridian ctl links)",
                 missing.join(", ")
             ));
         }

@@ -9,7 +9,7 @@ fn dangerous(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{ad}'                        // soft hyphen
-            | '\u{61c}'                     // Arabic letter mark
+            | '\u{61c}'                     // Arabic mark (ALM)
             | '\u{180e}'                    // Mongolian vowel separator
             | '\u{200b}'..='\u{200f}'       // zero width, directional marks
             | '\u{2028}'..='\u{202e}'       // line and paragraph separators, directional embeddings
@@ -123,7 +123,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_dangerous_comes_through(raw in any::<Vec<u8>>(), chars in any::<String>()) {
+        fn dangerous_characters_are_escaped(raw in any::<Vec<u8>>(), chars in any::<String>()) {
             prop_assert!(!bytes(&raw).chars().any(dangerous));
             prop_assert!(!payload(&raw).chars().any(|c| c != '\n' && c != '\t' && dangerous(c)));
             prop_assert!(!text(&chars).chars().any(dangerous));

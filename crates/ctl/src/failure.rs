@@ -102,8 +102,8 @@ impl fmt::Display for Failure {
         match self {
             Self::Unreachable { url, cause } => write!(
                 f,
-                "no node answers at {url}: {cause}\n  Start one here with `meridian start`, or name another one with --url \
-                 or MERIDIAN_URL.\n  A node that was started with --http off cannot be asked."
+                "no node answers at {url}: {cause}\n  Start one here with `meridian start`, or name another \
+                 one with --url or MERIDIAN_URL.\n  A node with --http off has no API."
             ),
             Self::TimedOut { url, after } => write!(
                 f,
@@ -112,8 +112,8 @@ impl fmt::Display for Failure {
             ),
             Self::NotMeridian { url, cause } => write!(
                 f,
-                "what answers at {url} does not speak Meridian's HTTP API: {cause}\n  The API's port is that of --http \
-                 (default 18083), not MQTT's."
+                "the server at {url} does not speak Meridian's HTTP API: {cause}\n  The port of the API is \
+                 that of --http (default 18083), not that of MQTT."
             ),
             Self::Insecure { url, cause } => write!(f, "no secure connection to {url}: {cause}"),
             Self::Refused(problem) => {
@@ -126,7 +126,7 @@ impl fmt::Display for Failure {
                         "\n  Make a key on the node's machine with `meridian key add NAME --role operator`, and give it by \
                          --token-file FILE or MERIDIAN_TOKEN.",
                     ),
-                    403 => f.write_str("\n  `meridian ctl whoami` says which role this key has."),
+                    403 => f.write_str("\n  `meridian ctl whoami` shows the role of this key."),
                     _ => match problem.retry_after_s {
                         // When the change may be in effect already, the detail has the advice.
                         Some(seconds) if problem.slug != "undecided" => {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn for_scripts_it_is_a_problem_document_on_one_line() {
+    fn scripts_get_a_problem_document_on_one_line() {
         let mut said = Vec::new();
         refused(422).report("ctl", true, &mut said);
         let said = String::from_utf8(said).unwrap();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_closed_is_not_worth_a_word() {
+    fn a_closed_pipe_is_not_reported() {
         let mut said = Vec::new();
         Failure::Output(io::ErrorKind::BrokenPipe.into()).report("ctl", false, &mut said);
         assert!(said.is_empty());

@@ -115,7 +115,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn whatever_is_there_can_be_shown() {
+    fn every_value_can_be_shown() {
         let value = json!({"a": {"b": 1536}, "s": "", "t": "2026-01-31T12:00:00.5Z", "l": [1], "n": null});
         assert_eq!(value.bytes_cell("a.b"), "1.5 KiB");
         assert_eq!(value.cell("s"), "\"\"");

@@ -98,7 +98,7 @@ impl List<'_> {
             console.note(&format!("no {}", self.noun));
         } else if pages.cursor.is_some() {
             console.note(&format!(
-                "the first {} {}; --limit N shows more, --all all of them",
+                "the first {} {}; --limit N shows more, --all shows all",
                 human::count(shown as u64),
                 self.noun
             ));
@@ -135,11 +135,11 @@ impl<'a> Pages<'a> {
         let mut page = self.client.get(self.path, &query)?;
         let next = page["next"].as_str().map(str::to_owned);
         let Value::Array(items) = take(&mut page, "items") else {
-            return Err(self.client.not_meridian(format!("{} is no list", self.path)));
+            return Err(self.client.not_meridian(format!("{} is not a list", self.path)));
         };
         self.empty = if items.is_empty() { self.empty + 1 } else { 0 };
         if next.is_some() && next == self.cursor || self.empty > EMPTY_PAGES_MAX {
-            return Err(self.client.not_meridian(format!("the list {} does not come to an end", self.path)));
+            return Err(self.client.not_meridian(format!("the list {} does not end", self.path)));
         }
         self.ended = next.is_none();
         self.cursor = next;

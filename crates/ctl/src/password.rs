@@ -47,7 +47,7 @@ fn of_file(path: &Path) -> Result<String, Failure> {
     let trouble = |why: String| Failure::Local(format!("--password-file {}: {why}", path.display()));
     let metadata = std::fs::metadata(path).map_err(|error| trouble(error.to_string()))?;
     if metadata.is_file() && metadata.len() > FILE_MAX {
-        return Err(trouble("this is no password: the file is longer than 128 KiB".to_owned()));
+        return Err(trouble("this is not a password: the file is longer than 128 KiB".to_owned()));
     }
     let text = std::fs::read_to_string(path).map_err(|error| trouble(error.to_string()))?;
     Ok(text.lines().next().unwrap_or_default().to_owned())
@@ -67,7 +67,7 @@ pub fn typed_password() -> io::Result<String> {
         line
     };
     let (first, second) = (ask("Password: ")?, ask("Again: ")?);
-    if first == second { Ok(first) } else { Err(io::Error::other("the two are not the same")) }
+    if first == second { Ok(first) } else { Err(io::Error::other("the two passwords differ")) }
 }
 
 /// Reads one line of standard input, without its end.

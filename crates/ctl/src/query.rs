@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_plain_is_escaped() {
+    fn reserved_characters_are_escaped() {
         assert_eq!(encode("a/b c+#é.~"), "a%2Fb%20c%2B%23%C3%A9.~");
         assert_eq!(encode(".."), "%2E%2E");
         let query = Query::new().with("limit", 5).maybe("x", None::<u8>).maybe("filter", Some("a/#"));

@@ -118,12 +118,12 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_the_end_cut_off_is_none() {
+    fn an_incomplete_last_event_is_ignored() {
         assert_eq!(items(&[b"data: 1\n\ndata: 2\n"]), [event("message", "1")]);
     }
 
     #[test]
-    fn a_line_without_end_is_given_up() {
+    fn a_line_without_end_is_refused() {
         let mut parser = Parser::new();
         let piece = vec![b'x'; LINE_MAX];
         assert_eq!(parser.feed(&piece, |_| ()), Ok(()));
@@ -132,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_not_matter_how_the_bytes_are_cut(
+        fn events_do_not_depend_on_how_the_bytes_are_split(
             lines in prop::collection::vec("(event: |data: |: |data)?[a-c\u{e9}]{0,3}(\n|\r|\r\n)", 0..12),
             cuts in prop::collection::vec(0_usize..60, 0..6),
         ) {

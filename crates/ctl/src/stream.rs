@@ -62,15 +62,16 @@ impl Stream {
                         .err()
                         .map(|_| client.not_meridian("an event without end".to_owned())),
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => None,
-                    Err(error) => Some(client.not_meridian(format!("the stream broke off ({error})"))),
+                    Err(error) => Some(client.not_meridian(format!("the stream ended early ({error})"))),
                 };
                 for item in items {
                     let Item::Event { name, data } = item else { continue };
                     let read = match serde_json::from_str(&data) {
                         Ok(data) => StreamItem::Event { name, data },
-                        Err(error) => {
-                            StreamItem::Broken(client.not_meridian(format!("an event is no JSON ({error})")))
-                        }
+                        Err(error) => StreamItem::Broken(client.not_meridian(format!(
+                            "an event is not valid JSON \
+                                ({error})"
+                        ))),
                     };
                     if to.send(read).is_err() {
                         return;

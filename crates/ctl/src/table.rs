@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_line_up_by_what_a_terminal_shows() {
+    fn columns_line_up_by_width_on_a_terminal() {
         let table = written(&[left("NAME"), right("N")], &[&[&["温度", "1"], &["a\x1b", "1,000"]]]);
         assert_eq!(table, "NAME         N\n温度         1\na\\u{1b}  1,000\n");
     }
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_nothing() {
+    fn an_empty_table_writes_nothing() {
         assert_eq!(written(&[left("A")], &[&[]]), "");
     }
 }

@@ -106,7 +106,7 @@ fn a_script_gets_one_document_and_can_go_on() {
 }
 
 #[test]
-fn all_of_it_is_a_line_each() {
+fn all_items_are_printed_one_per_line() {
     let mock = Mock::serve(pages);
     let lines = ctl(&mock, "clients --all --json").lines();
     assert_eq!(lines.len(), 9);
@@ -157,15 +157,15 @@ fn filters_reach_the_node() {
 }
 
 #[test]
-fn a_list_without_end_is_given_up() {
+fn a_list_without_end_is_an_error() {
     let mock = Mock::always(Reply::json(&json!({"items": [{"client_id": "c"}], "next": "again"})));
     let outcome = ctl(&mock, "clients --all --json");
     assert_eq!(outcome.code(), 3);
-    assert!(outcome.error().contains("does not come to an end"), "{}", outcome.error());
+    assert!(outcome.error().contains("does not end"), "{}", outcome.error());
 }
 
 #[test]
-fn one_client_is_found_whatever_its_name() {
+fn a_client_with_any_name_is_found() {
     let mock = Mock::always(Reply::json(&json!({
         "client_id": "a/b c", "connected": true, "address": "127.0.0.1:4", "version": "5.0", "durable": true,
         "connected_at": "2026-01-31T12:00:00Z", "keep_alive_s": 60, "queued_messages": 3, "queued_bytes": 2048,
@@ -208,7 +208,7 @@ fn a_verb_after_the_client_is_explained() {
 }
 
 #[test]
-fn what_cannot_be_undone_is_asked_for() {
+fn irreversible_actions_ask_first() {
     let mock =
         Mock::always(Reply::json(&json!({"connection_closed": false, "session_ended": true, "deleted": 7})));
     for arguments in ["kick c --session", "retained delete a/#", "config rollback 3"] {
@@ -263,7 +263,7 @@ fn every_change_says_that_it_is_json_and_every_request_carries_the_token() {
 }
 
 #[test]
-fn a_publish_is_what_was_typed() {
+fn a_publish_matches_the_command_line() {
     let mock = Mock::always(Reply::json(&json!({"reason_code": 16, "reason": "no matching subscribers"})));
     assert_eq!(ctl(&mock, "publish -t a/b -m x -q 1 -r").out(), "a/b: no matching subscribers\n");
     let request = mock.request();
@@ -437,7 +437,7 @@ fn a_clock_that_differs_is_a_column_of_links() {
 }
 
 #[test]
-fn the_cluster_is_told_in_short() {
+fn the_cluster_is_shown_in_short() {
     let mock = Mock::serve(|_| Reply::json(&cluster("n1", 4)));
     let outcome = ctl(&mock, "cluster");
     for part in [
@@ -473,7 +473,7 @@ fn replicated(quorum: bool) -> Value {
 }
 
 #[test]
-fn the_members_are_told_with_who_leads() {
+fn the_members_are_shown_with_their_leader() {
     let mock = Mock::serve(|_| Reply::json(&replicated(true)));
     let outcome = ctl(&mock, "cluster status");
     for part in [
@@ -497,11 +497,11 @@ fn the_members_are_told_with_who_leads() {
         Reply::json(&view)
     });
     let outcome = ctl(&by_another, "cluster status");
-    assert!(outcome.out.contains("n2 leads, which this node hears by way of n3 since"), "{}", outcome.out);
+    assert!(outcome.out.contains("n2 leads, reached through n3 since"), "{}", outcome.out);
 }
 
 #[test]
-fn who_is_dead_is_not_suspect_and_who_grants_is_named() {
+fn dead_nodes_are_not_suspect_and_leases_are_named() {
     let mock = Mock::serve(|_| {
         let mut view = replicated(true);
         view["links"][1]["state"] = "dead".into();
@@ -512,14 +512,14 @@ fn who_is_dead_is_not_suspect_and_who_grants_is_named() {
         Reply::json(&view)
     });
     let out = ctl(&mock, "cluster").out;
-    for part in ["3: 2 up, 1 dead (n3)", "by the word of n2, n4, for 1.5s", "n5"] {
+    for part in ["3: 2 up, 1 dead (n3)", "by leases of n2, n4, for 1.5s", "n5"] {
         assert!(out.contains(part), "{part}: {out}");
     }
     assert!(!out.contains("1 suspect"), "{out}");
 }
 
 #[test]
-fn who_hears_no_majority_says_who_led_and_who_was_alive() {
+fn a_node_without_a_majority_shows_the_last_known_leader_and_members() {
     let mock = Mock::serve(|_| {
         let mut view = replicated(false);
         view["membership"]["stale"] = true.into();
@@ -539,11 +539,11 @@ fn who_hears_no_majority_says_who_led_and_who_was_alive() {
         view["membership"]["replica"] = Value::Null;
         Reply::json(&view)
     });
-    assert!(ctl(&mock, "cluster").out.contains("NO: this node hears no majority of cores"));
+    assert!(ctl(&mock, "cluster").out.contains("NO: this node reaches no majority of cores"));
 }
 
 #[test]
-fn without_a_quorum_and_before_it_is_a_member_a_node_says_what_it_waits_for() {
+fn a_node_that_is_no_member_shows_the_reason() {
     let outcome = ctl(&Mock::serve(|_| Reply::json(&replicated(false))), "cluster status");
     assert!(outcome.out.contains("NO: n2 led"), "{}", outcome.out);
     let waiting = Mock::serve(|_| {
@@ -560,7 +560,7 @@ fn without_a_quorum_and_before_it_is_a_member_a_node_says_what_it_waits_for() {
 }
 
 #[test]
-fn a_node_is_removed_when_it_is_meant() {
+fn a_node_is_removed_after_confirmation() {
     let mock = Mock::always(Reply::empty());
     let outcome = ctl(&mock, "cluster remove n/3");
     assert_eq!((outcome.code(), mock.requests().len()), (2, 0), "nobody can be asked");
@@ -576,7 +576,7 @@ fn a_node_is_removed_when_it_is_meant() {
 }
 
 #[test]
-fn a_node_leaves_when_it_is_meant_and_is_told_what_that_costs() {
+fn a_node_leaves_after_confirmation_and_the_consequence_is_shown() {
     let mock = Mock::serve(|request| match request.method.as_str() {
         "GET" => Reply::json(&replicated(true)),
         _ => Reply::empty(),
@@ -601,7 +601,7 @@ fn a_node_leaves_when_it_is_meant_and_is_told_what_that_costs() {
         });
         let asked = ctl(&mock, "cluster leave").error();
         let expected = format!(
-            "no member of the cluster any more?{}",
+            "and remove it from the cluster?{}",
             if meaning.is_empty() { String::new() } else { format!(" {meaning}") }
         );
         assert!(asked.contains(&expected), "{asked}");
@@ -626,7 +626,7 @@ fn an_address_that_cannot_be_one_is_not_sent() {
 }
 
 #[test]
-fn what_is_to_become_of_a_cluster_is_asked_of_the_node() {
+fn changes_of_a_cluster_are_sent_to_the_node() {
     let cases = [
         ("cluster transfer n2", "PUT", "/api/v1/cluster/leader", json!({"node": "n2"}), "node n2 leads"),
         (
@@ -634,7 +634,7 @@ fn what_is_to_become_of_a_cluster_is_asked_of_the_node() {
             "POST",
             "/api/v1/cluster/join",
             json!({"addresses": ["h:1", "i:2"]}),
-            "looks there",
+            "connects there",
         ),
         ("cluster balance", "POST", "/api/v1/cluster/balance", Value::Null, "cluster nodes"),
     ];
@@ -648,19 +648,19 @@ fn what_is_to_become_of_a_cluster_is_asked_of_the_node() {
 }
 
 #[test]
-fn nodes_of_a_cluster_say_from_which_core_they_hear() {
+fn nodes_of_a_cluster_are_listed_with_their_core() {
     let mock = Mock::always(Reply::json(&json!({
         "items": [{"name": "n1", "state": "ready", "connections": 4, "cluster": {"role": "replicant", "attached_to": "n2"}}],
         "next": null, "missing": ["n3"]})));
     let outcome = ctl(&mock, "cluster nodes");
-    assert!(outcome.out.contains("HEARS FROM") && outcome.out.contains("n2"), "{}", outcome.out);
+    assert!(outcome.out.contains("ATTACHED TO") && outcome.out.contains("n2"), "{}", outcome.out);
     assert!(outcome.out.contains("no answer"), "{}", outcome.out);
     assert_eq!(mock.requests()[0].path(), "/api/v1/nodes");
     assert_eq!(ctl(&mock, "--json cluster nodes").json()["items"][0]["name"], "n1");
 }
 
 #[test]
-fn nodes_are_listed_with_what_is_known_of_their_routes() {
+fn nodes_are_listed_with_their_routes() {
     let outcome = ctl(&Mock::serve(|_| Reply::json(&cluster("n1", 4))), "routes --nodes");
     let lines: Vec<&str> = outcome.out.lines().collect();
     assert!(
@@ -681,7 +681,7 @@ fn two_nodes_that_know_the_same_do_not_differ() {
 }
 
 #[test]
-fn a_node_that_knows_routes_and_has_no_room_for_them_is_not_the_same() {
+fn a_node_with_unindexed_routes_is_reported() {
     let mut full = cluster("n1", 4);
     full["routes_unindexed"] = 2.into();
     let (here, there) = (Mock::always(Reply::json(&cluster("n1", 4))), Mock::always(Reply::json(&full)));
@@ -691,7 +691,7 @@ fn a_node_that_knows_routes_and_has_no_room_for_them_is_not_the_same() {
 }
 
 #[test]
-fn what_is_on_its_way_is_waited_for() {
+fn a_pending_change_is_waited_for() {
     let asked = std::sync::atomic::AtomicU64::new(3);
     let here = Mock::serve(move |_| {
         Reply::json(&cluster("n1", asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed)))
@@ -711,9 +711,12 @@ fn writers_whose_routes_differ_are_named() {
     let there = Mock::always(Reply::json(&other));
     let outcome = run(&here.url, &["routes", "--diff", &there.url]);
     assert_eq!(outcome.code(), 1);
-    for part in
-        ["DIFFERENT: aa here, bb there", "here: behind by 5", "here: of an earlier life", "unknown here"]
-    {
+    for part in [
+        "DIFFERENT: aa here, bb there",
+        "here: behind by 5",
+        "here: of an earlier incarnation",
+        "unknown here",
+    ] {
         assert!(outcome.out.contains(part), "{part}: {}", outcome.out);
     }
     assert!(outcome.error().contains("n1, n2, n3, n4"), "{}", outcome.error());
@@ -729,7 +732,7 @@ fn a_token_of_https_is_not_shown_to_http() {
 }
 
 #[test]
-fn a_backup_is_waited_for_and_its_failure_told() {
+fn a_backup_is_waited_for_and_its_failure_reported() {
     for (state, code) in [("done", 0), ("failed", 1)] {
         let mock = Mock::serve(move |request| {
             let backup = |state: &str| json!({"name": "b", "path": "/b/b", "state": state, "segments": 3, "bytes": 2048, "error": "no room"});
@@ -755,7 +758,7 @@ fn a_backup_is_waited_for_and_its_failure_told() {
 }
 
 #[test]
-fn health_tells_states_apart() {
+fn health_distinguishes_states() {
     let ready = Mock::always(Reply::json(&json!({"status": "ready"})));
     assert_eq!(ctl(&ready, "health").out(), "ready\n");
     let starting = Mock::always(Reply::with(503, "application/json", br#"{"status":"starting"}"#));
@@ -783,7 +786,7 @@ fn a_trace_is_followed_to_its_end() {
     ]));
     let outcome = ctl(&mock, "trace --client c --payload 8 --for 5s --kind publish-in --kind connect");
     assert_eq!(outcome.out, "12:00:00.5    publish-in   c\\u{1b}  a/b\n");
-    assert!(outcome.notes.contains("3 events were left out"), "{}", outcome.notes);
+    assert!(outcome.notes.contains("3 events were lost"), "{}", outcome.notes);
     assert_eq!(
         mock.request().target,
         "/api/v1/trace?client_id=c&payload=8&seconds=5&events=10000&kind=publish_in&kind=connect"
@@ -794,7 +797,7 @@ fn a_trace_is_followed_to_its_end() {
 }
 
 #[test]
-fn a_stream_that_is_none_and_one_that_cannot_be_read_are_failures() {
+fn invalid_streams_are_failures() {
     for reply in [
         Reply::json(&json!({})),
         Reply::events(&["event: trace\ndata: {no json\n\n"]),
@@ -854,7 +857,7 @@ fn configuration_is_shown_changed_and_checked() {
     let sent = mock.requests().pop().unwrap().json();
     assert_eq!((&sent["changes"], &sent["scope"]), (&json!({"mqtt.qos_max": null}), &json!("cluster")));
     let replicated = ctl(&mock, "config get --cluster");
-    assert!(replicated.notes.contains("agrees on a.b, and this node cannot take it up: no such setting"));
+    assert!(replicated.notes.contains("agrees on a.b, and this node cannot apply it: no such setting"));
     let replicated = replicated.out();
     let line = replicated.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
     assert_eq!(line[..5], ["mqtt.qos_max", "0", "1", "runtime", "ops"]);
@@ -865,12 +868,12 @@ fn configuration_is_shown_changed_and_checked() {
     let text = ctl(&mock, "config reload").out();
     assert_eq!(
         text,
-        "no setting changed\nread again: m.toml, server.crt\nfrom the next start on: edge.workers\n"
+        "no setting changed\nread again: m.toml, server.crt\nafter the next start: edge.workers\n"
     );
 }
 
 #[test]
-fn a_change_for_the_cluster_that_is_none_here_says_why() {
+fn a_cluster_change_without_effect_here_gives_the_reason() {
     let held = json!([{"name": "a.b", "detail": "this node goes by --set, which goes over what the cluster agrees on"}]);
     let mock = Mock::always(Reply::json(&json!({"version": 4, "changed": [], "overridden": held})));
     let text = ctl(&mock, "config set --cluster a.b=1").out();
@@ -897,7 +900,7 @@ fn retained_payloads_are_shown_harmlessly_and_written_exactly() {
 }
 
 #[test]
-fn routes_say_who_would_get_it() {
+fn routes_list_the_receivers() {
     let mock = Mock::serve(|request| {
         Reply::json(&match request.path() {
             "/api/v1/routes/match" => json!({"topic": "a/b", "truncated": true, "total": 1234, "receivers": [
@@ -939,7 +942,7 @@ fn a_password_comes_from_a_file_and_never_from_the_command_line() {
     });
     assert_eq!(mock.requests().pop().unwrap().json(), expected);
     let outcome = ctl(&mock, &format!("users passwd a --password-file {file} --keep-connected"));
-    assert_eq!(outcome.out(), "user a has another password\n");
+    assert_eq!(outcome.out(), "the password of user a is changed\n");
     let request = mock.requests().pop().unwrap();
     assert_eq!((&request.method[..], &request.target[..]), ("PATCH", "/api/v1/users/a?keep_connected=true"));
     std::fs::write(&path, "").unwrap();
@@ -951,7 +954,7 @@ fn a_password_comes_from_a_file_and_never_from_the_command_line() {
 }
 
 #[test]
-fn the_first_user_is_made_only_after_it_is_said_whom_that_shuts_out() {
+fn the_first_user_is_made_after_a_warning_about_other_clients() {
     let path = std::env::temp_dir().join(format!("meridian-ctl-first-{}", std::process::id()));
     std::fs::write(&path, "hunter2\n").unwrap();
     let add = format!("users add a --password-file {}", path.display());
@@ -1001,7 +1004,7 @@ fn the_first_user_is_made_only_after_it_is_said_whom_that_shuts_out() {
 }
 
 #[test]
-fn the_first_rule_is_made_only_after_it_is_said_what_that_refuses() {
+fn the_first_rule_is_made_after_a_warning_about_refusals() {
     let node = |is_open: bool| {
         Mock::serve(move |request| {
             Reply::json(&match request.path() {
@@ -1052,7 +1055,7 @@ fn rules_are_changed_by_their_id() {
     let rule = json!({"id": "3", "position": 1, "rule": "allow all x", "enabled": true, "description": "d"});
     let mock = Mock::always(Reply::json(&rule));
     let outcome = run(&mock.url, &["rules", "add", "allow all x", "--position", "1", "--disabled"]);
-    assert_eq!(outcome.out(), "rule 3, place 1: allow all x\n");
+    assert_eq!(outcome.out(), "rule 3, position 1: allow all x\n");
     let expected = json!({"rule": "allow all x", "enabled": false, "description": "", "position": 1});
     assert_eq!(mock.requests().pop().unwrap().json(), expected);
     ctl(&mock, "rules move 3 2").out();
@@ -1062,7 +1065,7 @@ fn rules_are_changed_by_their_id() {
 }
 
 #[test]
-fn a_node_that_is_not_there_is_said_to_be_so() {
+fn an_unreachable_node_is_reported() {
     // A port that was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let outcome = run(&format!("http://127.0.0.1:{port}"), &["status"]);
@@ -1073,7 +1076,7 @@ fn a_node_that_is_not_there_is_said_to_be_so() {
 }
 
 #[test]
-fn a_node_that_keeps_silent_is_not_waited_for_forever() {
+fn a_silent_node_times_out() {
     for reply in [
         Reply { pieces: vec![], hang: true },
         Reply::bytes(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{\"half\":").hanging(),
@@ -1087,7 +1090,7 @@ fn a_node_that_keeps_silent_is_not_waited_for_forever() {
 }
 
 #[test]
-fn nonsense_is_called_so() {
+fn an_invalid_answer_is_reported() {
     let long = [b"HTTP/1.1 200 OK\r\nx: ".to_vec(), vec![b'x'; 1 << 20]].concat();
     for bytes in [
         &b""[..],
@@ -1112,7 +1115,7 @@ fn nonsense_is_called_so() {
 }
 
 #[test]
-fn too_few_rights_have_their_exit_code() {
+fn missing_rights_have_their_exit_code() {
     let outcome = ctl(&Mock::always(Reply::problem(401, "unauthorized", "no token")), "status");
     assert_eq!(outcome.code(), 5);
     assert!(outcome.error().contains("meridian key add"), "{}", outcome.error());

@@ -30,15 +30,15 @@ mod tests;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Keys:
-  q quit    p pause    + - interval    Tab, arrows: which panel    s sort    j k scroll    z one panel alone    ? help
+  q quit    p pause    + - interval    Tab, arrows: select panel    s sort    j k scroll    z one panel alone    ? help
 
 Examples:
   meridian top
   meridian top --interval 5s --url http://127.0.0.1:28083
-  meridian top --once                 two looks --interval apart, as text
+  meridian top --once                 two snapshots --interval apart, as text
   meridian top --json | jq .rates     the same for scripts
 
-Exit codes: 0 done, 1 refused or failed, 2 wrong command line, 3 node not reachable or not able to, 5 not permitted.
+Exit codes: 0 done, 1 refused or failed, 2 wrong command line, 3 node not reachable or unavailable, 5 not permitted.
 Colours are off when NO_COLOR is set.")]
 pub struct TopArgs {
     #[command(flatten)]
@@ -86,8 +86,8 @@ impl TopArgs {
         }
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
         if dumb || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-            let why =
-                "this is no terminal to draw on: --once prints one picture as text, --json one for scripts";
+            let why = "standard output is not a terminal: use --once to print one snapshot as text, or --json for \
+                 scripts";
             return Err(Failure::Usage(why.to_owned()));
         }
         screen::run(client, self.interval)

@@ -21,23 +21,23 @@ impl Url {
             Some("http" | "https") => {}
             other => {
                 return Err(format!(
-                    "{} is no scheme of this API, write http://HOST:PORT or https://HOST:PORT",
+                    "{} is not a scheme of this API; write http://HOST:PORT or https://HOST:PORT",
                     other.unwrap_or("")
                 ));
             }
         }
-        let authority = uri.authority().ok_or("there is no host in it")?;
+        let authority = uri.authority().ok_or("the host is missing")?;
         if authority.host().is_empty() {
-            return Err("there is no host in it".to_owned());
+            return Err("the host is missing".to_owned());
         }
         if authority.as_str().contains('@') {
             return Err(
-                "user and password do not belong into it: give a token by --token-file or MERIDIAN_TOKEN"
+                "user and password are not allowed; pass a token with --token-file or MERIDIAN_TOKEN"
                     .to_owned(),
             );
         }
         if uri.query().is_some() || with_scheme.contains('#') {
-            return Err("it ends after the path: no `?` and no `#`".to_owned());
+            return Err("`?` and `#` are not allowed".to_owned());
         }
         Ok(Self(with_scheme.trim_end_matches('/').to_owned()))
     }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_meant_is_understood() {
+    fn common_forms_are_accepted() {
         assert_eq!(Url::parse("http://h:1/").unwrap().as_str(), "http://h:1");
         assert_eq!(Url::parse("127.0.0.1:18083").unwrap().as_str(), DEFAULT);
         assert_eq!(Url::parse("http://h/mqtt/").unwrap().as_str(), "http://h/mqtt");
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_said() {
+    fn a_wrong_url_is_explained() {
         for (text, says) in [
             ("http://u:p@h", "token"),
             ("http://h?x=1", "`?`"),

@@ -20,13 +20,13 @@ use crate::table::left;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  meridian ctl ban                                             who is banned
+  meridian ctl ban                                             list bans
   meridian ctl ban add client-id sensor-17 --for 1h --reason 'sends garbage'
-  meridian ctl ban add username 'guest-*'                      every name that begins so
+  meridian ctl ban add username 'guest-*'                      every name with this beginning
   meridian ctl ban add address 10.1.0.0/16
   meridian ctl ban remove 3                                    by its ID
 
-Those who are connected are disconnected within seconds, in a cluster on every node.")]
+Connected clients are disconnected within seconds, in a cluster on every node.")]
 pub struct BanArgs {
     #[command(flatten)]
     page: PageArgs,

@@ -27,7 +27,7 @@ Examples:
   meridian ctl client sensor-17                        the same as `client show sensor-17`
   meridian ctl client subscriptions sensor-17
   meridian ctl client subscribe sensor-17 'alarms/#' --qos 1
-  meridian ctl client queue sensor-17 --payload        what waits for it
+  meridian ctl client queue sensor-17 --payload        its queued messages
   meridian ctl client kick sensor-17                   (or: meridian ctl kick sensor-17)"
 )]
 pub struct ClientArgs {
@@ -71,8 +71,8 @@ enum Verb {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  meridian ctl kick sensor-17              it may come back at once; `meridian ctl ban add` keeps it away
-  meridian ctl kick sensor-17 --session    with its session: subscriptions and queued messages are gone")]
+  meridian ctl kick sensor-17              it may connect again at once; `meridian ctl ban add` prevents that
+  meridian ctl kick sensor-17 --session    with its session: subscriptions and queued messages are deleted")]
 pub struct KickArgs {
     /// Client Identifier
     #[arg(value_name = "CLIENT")]
@@ -248,7 +248,7 @@ impl Command for QueueArgs {
         if answer.list("items").is_empty() {
             console.note("nothing is queued");
         } else if answer.truth("truncated") {
-            console.note("there is more; --limit N shows up to 1,000");
+            console.note("there are more; --limit N shows up to 1,000");
         }
         Ok(())
     }
@@ -346,7 +346,7 @@ fn connection(connection: &Value) -> Vec<(&'static str, String)> {
                 format!("oldest {}", connection.ms_cell("oldest_unacknowledged_ms")),
             ),
         ),
-        ("publisher", yes("publisher_blocked", "blocked: a subscriber's queue has to free a place first")),
+        ("publisher", yes("publisher_blocked", "blocked: waits for a slot in a subscriber's queue")),
         ("will", yes("has_will", "yes")),
     ]
 }

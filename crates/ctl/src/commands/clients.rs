@@ -22,7 +22,7 @@ Examples:
   meridian ctl clients
   meridian ctl clients --search sensor- --connected
   meridian ctl clients --address 10.1.0.0/16 --version 3.1.1
-  meridian ctl clients --min-queued 1000            who does not keep up
+  meridian ctl clients --min-queued 1000            slow clients
   meridian ctl clients --all --json | jq -r 'select(.durable) | .client_id'"
 )]
 pub struct ClientsArgs {

@@ -27,18 +27,18 @@ use crate::table::{Column, Table, left, right};
 Examples:
   meridian ctl cluster
   meridian ctl cluster --json | jq .acknowledging
-  meridian ctl cluster nodes        what each node serves, and from which core a replicant hears
-  meridian ctl cluster leave        stop the node that is asked for good: it is no member any more
-  meridian ctl cluster remove n3    a node that is dead and does not come back
-  meridian ctl cluster transfer n2  have another core lead, before this one is taken down for long
-  meridian ctl cluster balance      spread the replicants evenly, after cores were away
-  meridian ctl cluster join 10.0.0.7:7883   tell a node that waits where another one is
-  meridian ctl links            each link in a line
-  meridian ctl routes --nodes   what is known of each node's routes
+  meridian ctl cluster nodes        clients of each node, and the core of each replicant
+  meridian ctl cluster leave        stop this node permanently and remove it from the cluster
+  meridian ctl cluster remove n3    a dead node that does not return
+  meridian ctl cluster transfer n2  make another core the leader, before a long maintenance of this one
+  meridian ctl cluster balance      spread the replicants evenly, after cores were down
+  meridian ctl cluster join 10.0.0.7:7883   give the address of another node to a waiting node
+  meridian ctl links            one link per line
+  meridian ctl routes --nodes   the routes of each node that this node knows
 
-The members are those that the cores agree on: `alive`, `suspect` when no core hears of a node, `dead` once a majority has agreed
-that this life of it is over. A dead node that starts again joins again; only one that does not come back has to be removed.
-VOTE says which cores vote and which of them leads; `-` is for cores where a replicant is asked: only cores know.
+The members are those that the cores agree on: `alive`, `suspect` when no core reaches a node, `dead` once a majority has
+declared its incarnation dead. A dead node that starts again joins again; remove only a node that does not return.
+VOTE shows which cores vote and which one is the leader; a replicant does not know, and shows `-` for cores.
 
 Exit code 4: the node belongs to no cluster.")]
 pub struct ClusterArgs {
@@ -54,7 +54,7 @@ enum Verb {
     Nodes,
     /// Give addresses of other nodes to a node that waits for its cluster or reaches no core
     #[command(
-        after_help = "It holds until the process ends: cluster.join in the configuration says it for good."
+        after_help = "The addresses are used until the process ends; the setting cluster.join is permanent."
     )]
     Join {
         /// Cluster ports of the other nodes, HOST:PORT
@@ -63,10 +63,11 @@ enum Verb {
     },
     /// Stop this node permanently and remove it from the cluster; its clients are disconnected
     #[command(after_help = "\
-A node that is only stopped stays a member: a core counts in every majority until it is back. One that leaves gives up its vote first,
-so that the others need no more of each other than before; that can take half a minute. When it starts again it joins as a new node.
+A node that is only stopped stays a member: a stopped core still counts in every majority. A core that leaves gives up its
+vote first, so that the majority of the others becomes smaller; that can take half a minute. When the node starts again it
+joins as a new node.
 
-What durable sessions have on the node's disk does not go elsewhere: --discard-sessions says that it may be lost.")]
+Durable sessions on the node's disk do not move to other nodes: --discard-sessions confirms that they may be lost.")]
     Leave {
         #[arg(long, help = SENTENCES.leave.discard_sessions.as_str())]
         discard_sessions: bool,
@@ -190,7 +191,7 @@ fn join(console: &mut Console, addresses: &[HostPort]) -> Result<(), Failure> {
     let addresses: Vec<_> = addresses.iter().map(HostPort::as_str).collect();
     let body = json!({ "addresses": addresses });
     let answer = console.client.send(Method::POST, &format!("{CLUSTER}/join"), &Query::new(), Some(&body))?;
-    console.done(&answer, "it looks there, too: `meridian ctl cluster` says when it is a member")
+    console.done(&answer, "the node connects there, too; `meridian ctl cluster` shows when it is a member")
 }
 
 fn leave(console: &mut Console, discard_sessions: bool) -> Result<(), Failure> {
@@ -254,7 +255,7 @@ fn about(view: &Value) -> Vec<(&'static str, String)> {
         };
         let until = match view.number("lease_s") {
             Some(left) if left > 0.0 => format!(
-                " by the word of {}, for {} or until they say it again",
+                " by leases of {}, for {} unless they are renewed",
                 by.join(", "),
                 human::seconds(left)
             ),
@@ -262,7 +263,8 @@ fn about(view: &Value) -> Vec<(&'static str, String)> {
         };
         format!("yes: messages of QoS 1 and 2 are acknowledged{until}")
     } else {
-        "no: publishers at QoS 1 and 2 wait, as somebody may have subscribed elsewhere of whom this node has not heard".to_owned()
+        "no: publishers at QoS 1 and 2 wait, as this node may not know subscriptions of other nodes"
+            .to_owned()
     };
     let filters: u64 =
         view.list("routes").iter().filter_map(|of| of.whole("filters")).fold(0, u64::saturating_add);
@@ -280,7 +282,7 @@ fn about(view: &Value) -> Vec<(&'static str, String)> {
         (
             "SUBACKs",
             format!(
-                "{} wait for the core, {} for the region, {} for the cluster; {} were not in time",
+                "{} wait for the core, {} for the region, {} for the cluster; {} timed out",
                 count("subacks_waiting_core"),
                 count("subacks_waiting_region"),
                 count("subacks_waiting_cluster"),
@@ -290,7 +292,7 @@ fn about(view: &Value) -> Vec<(&'static str, String)> {
         (
             "gave up",
             format!(
-                "{} of QoS 0; of QoS 1 and 2, {} for nodes that are cut off, and {} refused",
+                "{} of QoS 0; of QoS 1 and 2, {} to suspect nodes, and {} refused",
                 count("dropped_qos0"),
                 count("dropped_suspect"),
                 count("refused")
@@ -343,7 +345,7 @@ fn quorum(view: &Value) -> String {
             (true, _) => String::new(),
             (false, false) => "yes: a majority of cores lets this node acknowledge".to_owned(),
             (false, true) => {
-                "NO: this node hears no majority of cores, and the members are as last known".to_owned()
+                "NO: this node reaches no majority of cores; members are as last known".to_owned()
             }
         };
     }
@@ -354,12 +356,12 @@ fn quorum(view: &Value) -> String {
         (_, leader) if leader.is_empty() => "nobody leads".to_owned(),
         (_, leader) => match replica.text("leader_via") {
             by if by.is_empty() => format!("{leader} {leads}"),
-            by => format!("{leader} {leads}, which this node hears by way of {by}"),
+            by => format!("{leader} {leads}, reached through {by}"),
         },
     };
     let has = if replica.truth("quorum") { "yes" } else { "NO" };
     format!(
-        "{has}: {leader} since term {}; {voters} vote, a majority is {}; change {} of {} taken in",
+        "{has}: {leader} since term {}; {voters} vote, a majority is {}; change {} of {} applied",
         replica.count_cell("term"),
         voters / 2 + 1,
         replica.count_cell("applied_index"),

@@ -17,19 +17,19 @@ use crate::table::{Table, left, right};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  meridian ctl config                                  every setting that is not its default
+  meridian ctl config                                  settings that differ from their default
   meridian ctl config show queue                       a section
   meridian ctl config show queue.messages_max          one setting, explained
   meridian ctl config validate queue.messages_max=500
   meridian ctl config set log.level=debug --comment 'ticket 4711'
   meridian ctl config set --cluster queue.messages_max=500   on all nodes
-  meridian ctl config get --cluster                    what all nodes agree on
-  meridian ctl config unset log.level                  takes a change at run time back
+  meridian ctl config get --cluster                    settings of the cluster
+  meridian ctl config unset log.level                  reverts a change at run time
   meridian ctl config history
   meridian ctl config rollback 2
   meridian ctl config reload                           reads the files again, as SIGHUP does
 
-`meridian config` (without ctl) is about files, not about a running node.")]
+`meridian config` (without ctl) checks files, not a running node.")]
 pub struct ConfigArgs {
     #[command(subcommand)]
     verb: Option<Verb>,
@@ -140,7 +140,7 @@ impl Command for ConfigArgs {
             }
             Some(Verb::History) => history(console),
             Some(Verb::Rollback { version }) => {
-                confirm(console, &format!("Go back to the settings of version {version}?"))?;
+                confirm(console, &format!("Restore the settings of version {version}?"))?;
                 let path = format!("{CONFIG}/rollback");
                 let body = json!({"version": version});
                 let answer = console.client.send(Method::POST, &path, &Query::new(), Some(&body))?;
@@ -208,7 +208,7 @@ fn show(console: &mut Console, name: Option<&str>, only: Only) -> Result<(), Fai
     for setting in &settings {
         let pending = match setting.field("pending") {
             Value::Null => String::new(),
-            _ => format!("{} from the next start on", setting.cell("pending")),
+            _ => format!("{} after the next start", setting.cell("pending")),
         };
         table.row(vec![setting.cell("name"), value(setting, "value"), setting.cell("source"), pending]);
     }
@@ -243,7 +243,7 @@ fn replicated(console: &mut Console, settings: &[Value]) -> Result<(), Failure> 
 fn warn(console: &mut Console, config: &Value) -> Result<(), Failure> {
     for problem in config.list("refused") {
         console.note(&format!(
-            "the cluster agrees on {}, and this node cannot take it up: {}",
+            "the cluster agrees on {}, and this node cannot apply it: {}",
             problem.cell("name"),
             problem.cell("detail")
         ));
@@ -269,7 +269,7 @@ fn explain(console: &mut Console, setting: &Value) -> Result<(), Failure> {
         ("choices", choices.join(", ")),
         (
             "changes",
-            if setting.truth("reloadable") { "while the node runs" } else { "at a start only" }.to_owned(),
+            if setting.truth("reloadable") { "while the node runs" } else { "at the start only" }.to_owned(),
         ),
     ])?;
     console.line("")?;
@@ -311,7 +311,7 @@ fn changed(console: &mut Console, answer: &Value) -> Result<(), Failure> {
     }
     let pending: Vec<&str> = answer.list("pending").iter().filter_map(Value::as_str).collect();
     if !pending.is_empty() {
-        console.line(&format!("from the next start on: {}", pending.join(", ")))?;
+        console.line(&format!("after the next start: {}", pending.join(", ")))?;
     }
     match answer.whole("version") {
         Some(version) => console.line(&format!("this is version {version}")),

@@ -20,7 +20,7 @@ use crate::table::left;
 #[command(after_help = "\
 Examples:
   meridian ctl keys
-  meridian ctl keys add grafana --role viewer > grafana.token     the token is shown this once
+  meridian ctl keys add grafana --role viewer > grafana.token     the token is shown only once
   meridian ctl keys add temp --role operator --expires 8h
   meridian ctl keys remove grafana
 
@@ -80,7 +80,7 @@ impl Command for KeysArgs {
             Some(Verb::Remove { name }) => {
                 let path = format!("{PATH}/{}", encode(&name));
                 let answer = console.client.send(Method::DELETE, &path, &Query::new(), None)?;
-                console.done(&answer, &format!("{name} is removed"))
+                console.done(&answer, &format!("key {name} is removed"))
             }
         }
     }

@@ -21,10 +21,10 @@ Examples:
   meridian ctl links
   meridian ctl links --json | jq -r '.items[] | select(.state != \"up\") | .node'
 
-CLOCK is how far the other node's clock is ahead of this node's, or behind. SENT and RECEIVED are bytes on the wire.
-RETRANSMITTED is the share of frames that were sent again because a connection was lost. WAITING is what waits to be sent, by
-class, and how long the oldest has waited. STALLS counts how often frames waited because the other node had not read enough,
-DROPS frames that found no place or were lost.")]
+CLOCK is the offset of the other node's clock from this node's. SENT and RECEIVED are bytes on the wire.
+RETRANSMITTED is the share of frames that were sent again because a connection was lost. WAITING has the frames that wait to be sent, by
+class, and the age of the oldest. STALLS counts how often frames waited because the other node had not read enough,
+DROPS the frames that were refused because the buffer was full, or were lost.")]
 pub struct LinksArgs {}
 
 impl Command for LinksArgs {

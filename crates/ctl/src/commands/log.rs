@@ -22,11 +22,11 @@ use crate::stream::{Next, Stream};
 Examples:
   meridian ctl log                          the last events
   meridian ctl log --level warn --limit 1000
-  meridian ctl log --follow                 and what comes, until Ctrl-C
-  meridian ctl log level                    which level is in force
-  meridian ctl log level debug --for 10m    back to before after ten minutes
+  meridian ctl log --follow                 continue with new events, until Ctrl-C
+  meridian ctl log level                    the level in force
+  meridian ctl log level debug --for 10m    restores the previous level after ten minutes
 
-The level of `log level` is forgotten at a restart; `meridian ctl config set log.level=..` is not.
+A restart resets the level of `log level`; `meridian ctl config set log.level=..` is permanent.
 With --json --follow every event is a line: {\"event\":\"log\", ..}, {\"event\":\"lost\", \"count\":..}.")]
 pub struct LogArgs {
     #[command(flatten)]
@@ -157,7 +157,7 @@ fn show(console: &mut Console, name: &str, data: Value) -> Result<(), Failure> {
         (false, "log") => console.line(&line(&data)),
         (false, "lost") => {
             console.flush()?;
-            console.note(&format!("! {} events were left out", data.count_cell("count")));
+            console.note(&format!("!! {} events were lost", data.count_cell("count")));
             Ok(())
         }
         // A newer node may send other events.

@@ -15,7 +15,7 @@ Examples:
   meridian ctl metrics meridian_messages
   meridian ctl metrics --json | jq '.items[] | select(.name == \"meridian_clients\").value'
 
-With --json: {\"items\":[{\"name\",\"type\",\"labels\",\"value\"}]}; a value that JSON has no number for is a string.")]
+With --json: {\"items\":[{\"name\",\"type\",\"labels\",\"value\"}]}; a value that is no JSON number is a string.")]
 pub struct MetricsArgs {
     /// Show metrics whose names begin with this
     #[arg(default_value = "")]

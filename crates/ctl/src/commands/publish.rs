@@ -23,10 +23,10 @@ use crate::query::Query;
 Examples:
   meridian ctl publish -t greetings/you -m 'good morning' -q 1
   meridian ctl publish -t firmware/image -f image.bin --retain
-  meridian ctl publish -t config/17 --null --retain        deletes what is retained there
+  meridian ctl publish -t config/17 --null --retain        deletes the retained message
   seq 1000 | meridian ctl publish -t numbers --lines
 
-`meridian pub` publishes as an MQTT client, with its rights; this one with those of the API key.")]
+`meridian pub` publishes as an MQTT client, with its rights; this command with those of the API key.")]
 pub struct PublishArgs {
     /// Topic
     #[arg(short, long)]
@@ -114,7 +114,7 @@ impl PublishArgs {
         from.take(PAYLOAD_MAX + 1).read_to_end(&mut payload).map_err(trouble)?;
         if payload.len() as u64 > PAYLOAD_MAX {
             return Err(Failure::Local(format!(
-                "{}: no MQTT packet holds more than 256 MiB",
+                "{}: larger than 256 MiB, the maximum of an MQTT packet",
                 path.display()
             )));
         }
@@ -289,7 +289,7 @@ mod tests {
 
     /// The mock accepts two messages at once.
     #[test]
-    fn lines_go_in_as_many_requests_as_it_takes() {
+    fn lines_are_sent_in_several_requests() {
         use crate::client::Client;
         use crate::mock::{Mock, Reply};
         let mock = Mock::serve(|request| match request.json()["messages"].as_array().unwrap().len() {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_exactly_one_message() {
+    fn exactly_one_source_of_the_message_is_required() {
         for arguments in [&["x", "-t", "a"][..], &["x", "-t", "a", "-m", "1", "-n"], &["x", "-m", "1"]] {
             assert!(Line::try_parse_from(arguments).is_err(), "{arguments:?}");
         }

@@ -96,7 +96,7 @@ fn get(console: &mut Console, topic: &str, raw: bool) -> Result<(), Failure> {
         return console.document(&message);
     }
     let payload = Base64::decode_vec(&message.text("payload_base64"))
-        .map_err(|_| console.client.not_meridian("the payload is no base64".to_owned()))?;
+        .map_err(|_| console.client.not_meridian("the payload is not valid Base64".to_owned()))?;
     if raw {
         return console.raw(&payload);
     }

@@ -22,11 +22,11 @@ use crate::url::Url;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  meridian ctl routes --match building/3/temp    who would get a message to this topic, by which filter
-  meridian ctl routes --prefix building/         filters that begin like this
+  meridian ctl routes --match building/3/temp    receivers of a message on this topic, and their filters
+  meridian ctl routes --prefix building/         filters with this beginning
   meridian ctl routes --filter 'building/#'
-  meridian ctl routes --nodes                    in a cluster: what this node knows of each node's routes
-  meridian ctl routes --diff http://10.0.0.2:18083   whether the node there knows the same; exit code 1 when not")]
+  meridian ctl routes --nodes                    in a cluster: the routes of each node that this node knows
+  meridian ctl routes --diff http://10.0.0.2:18083   compare with the node there; exit code 1 when they differ")]
 pub struct RoutesArgs {
     /// Show the receivers of a message on this topic
     #[arg(long = "match", value_name = "TOPIC", conflicts_with_all = ["filter", "prefix"])]

@@ -25,8 +25,8 @@ Examples:
   meridian ctl rules move 3 1
   meridian ctl rules remove 3
 
-The first rule that speaks of a question decides it. Subscriptions that are no longer allowed end.
-Without rules everything is allowed. The first rule ends that, which `add` says before.")]
+The first rule that matches an action decides it. Subscriptions that are no longer allowed end.
+Without rules everything is allowed. The first rule ends that; `add` warns before.")]
 pub struct RulesArgs {
     #[command(flatten)]
     page: PageArgs,
@@ -154,7 +154,7 @@ fn path(id: &str) -> String {
 
 fn done(console: &mut Console, rule: &Value) -> Result<(), Failure> {
     let sentence =
-        format!("rule {}, place {}: {}", rule.cell("id"), rule.count_cell("position"), rule.cell("rule"));
+        format!("rule {}, position {}: {}", rule.cell("id"), rule.count_cell("position"), rule.cell("rule"));
     console.done(rule, &sentence)
 }
 

@@ -19,7 +19,7 @@ use crate::table::{left, right};
 #[command(after_help = "\
 Examples:
   meridian ctl slow --limit 20
-  meridian ctl slow clear        forget them and measure anew")]
+  meridian ctl slow clear        forget them and measure again")]
 pub struct SlowArgs {
     #[command(flatten)]
     list: ListArgs,

@@ -59,7 +59,7 @@ impl Command for StatusArgs {
 
 fn about_node(node: &Value, whoami: &Value, cluster: Option<&Value>) -> Vec<(&'static str, String)> {
     let who = match (whoami.truth("open"), whoami.text("name")) {
-        (true, _) => "open: whoever reaches it is admin".to_owned(),
+        (true, _) => "open: every client that reaches it is admin".to_owned(),
         (false, name) => format!("{} as {}", whoami.text("role"), name),
     };
     let up = node
@@ -146,7 +146,7 @@ pub(super) fn members(console: &mut Console, nodes: &Value) -> Result<(), Failur
         left("STATE"),
         left("ROLE"),
         left("REGION"),
-        left("HEARS FROM"),
+        left("ATTACHED TO"),
         right("CLIENTS"),
         right("SUBS"),
         right("IN"),

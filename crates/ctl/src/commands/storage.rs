@@ -18,11 +18,11 @@ use crate::query::Query;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  meridian ctl storage                        how the disk is, how fast, what the last start found
+  meridian ctl storage                        condition and speed of the disk, result of the last start
   meridian ctl storage --json | jq .log.state
-  meridian ctl storage backup 2026-01-31      a copy below storage.backup_dir, while the node goes on
+  meridian ctl storage backup 2026-01-31      a copy below storage.backup_dir, while the node runs
 
-A backup is brought back with `meridian storage restore BACKUP DIR`, where there is no log yet. `meridian storage` (without
+Restore a backup with `meridian storage restore BACKUP DIR`, where there is no log yet. `meridian storage` (without
 ctl) is about directories of nodes that do not run.")]
 pub struct StorageArgs {
     #[command(subcommand)]
@@ -79,11 +79,11 @@ fn show(console: &mut Console) -> Result<(), Failure> {
     match &log.text("state")[..] {
         "full" => console.note(
             "! the disk is full, or no file descriptor is left for the log: messages for durable sessions and retained messages are refused until there is room; QoS 0, \
-             sessions without expiry and acknowledgements go on",
+             sessions without expiry and acknowledgements still work",
         ),
         "failed" => console.note(
-            "! the disk has failed: durable sessions are refused. Look at the disk, then restart the node; QoS 0 and sessions \
-             without expiry go on",
+            "! the disk has failed: durable sessions are refused. Check the disk, then restart the node; QoS 0 and sessions \
+             without expiry still work",
         ),
         _ => {}
     }
@@ -121,7 +121,7 @@ fn about(log: &Value, commits_per_second: Option<f64>) -> Vec<(&'static str, Str
         (
             "written",
             format!(
-                "{}, of which checkpoints {}, moved {}; {} segments freed",
+                "{} (checkpoints {}, moved {}); {} segments freed",
                 bytes("bytes_written"),
                 bytes("checkpoint_bytes"),
                 bytes("moved_bytes"),
@@ -144,7 +144,7 @@ fn about(log: &Value, commits_per_second: Option<f64>) -> Vec<(&'static str, Str
         (
             "repaired then",
             format!(
-                "{} of an unfinished commit cut, {} indexes made again",
+                "{} of an incomplete commit cut off, {} indexes rebuilt",
                 bytes("recovery.truncated_bytes"),
                 count("recovery.indexes_rebuilt")
             ),
@@ -157,7 +157,7 @@ fn backup(console: &mut Console, name: &str, no_wait: bool) -> Result<(), Failur
     let path = format!("{STORAGE}/backups");
     let mut backup = console.client.send(Method::POST, &path, &Query::new(), Some(&json!({"name": name})))?;
     if no_wait {
-        let sentence = format!("a backup to {} has begun", backup.cell("path"));
+        let sentence = format!("backup to {} started", backup.cell("path"));
         return console.done(&backup, &sentence);
     }
     while backup.text("state") == "running" {
@@ -165,7 +165,7 @@ fn backup(console: &mut Console, name: &str, no_wait: bool) -> Result<(), Failur
         thread::park_timeout(ASK);
         backup = console.client.get(STORAGE, &Query::new())?.field("log.backup").clone();
         if backup.text("name") != name {
-            return Err(Failure::Failed("the node was restarted, or another backup was begun".to_owned()));
+            return Err(Failure::Failed("the node restarted, or another backup was started".to_owned()));
         }
         if backup.whole("segments").is_some_and(|all| all > 0) {
             let text = format!("{} of {} segments", backup.cell("segments_done"), backup.cell("segments"));
@@ -176,7 +176,7 @@ fn backup(console: &mut Console, name: &str, no_wait: bool) -> Result<(), Failur
         return Err(Failure::Failed(format!("no backup was made: {}", backup.text("error"))));
     }
     let sentence = format!(
-        "{}: {} segments, {}; `meridian storage restore` brings it back",
+        "{}: {} segments, {}; restore it with `meridian storage restore`",
         backup.cell("path"),
         backup.cell("segments"),
         backup.bytes_cell("bytes")

@@ -17,8 +17,8 @@ use crate::table::{Column, left, right};
     visible_alias = "subs",
     after_help = "\
 Examples:
-  meridian ctl subscriptions --match building/3/temp    who has a filter that this topic matches
-  meridian ctl subscriptions --filter 'building/#'      who has exactly this filter
+  meridian ctl subscriptions --match building/3/temp    subscriptions that match this topic
+  meridian ctl subscriptions --filter 'building/#'      subscriptions with exactly this filter
   meridian ctl subscriptions --share workers            members of a shared subscription
   meridian ctl subscriptions --client sensor-17"
 )]

@@ -17,7 +17,7 @@ Examples:
   meridian ctl top-talkers
   meridian ctl top-talkers --limit 50 --json | jq -r '.publishers[].client_id'
 
-The node looks at one message of many, so the rates are estimates. `meridian top` shows them live.")]
+The node samples the messages, so the rates are estimates. `meridian top` shows them live.")]
 pub struct TopTalkersArgs {
     /// Show at most this many of each
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=50))]

@@ -58,7 +58,7 @@ impl Command for TopicMetricsArgs {
             Some(Verb::Remove { filter }) => {
                 let query = Query::new().with("filter", &filter);
                 let answer = console.client.send(Method::DELETE, PATH, &query, None)?;
-                console.done(&answer, &format!("{filter} is not counted any more"))
+                console.done(&answer, &format!("{filter} is no longer counted"))
             }
         }
     }

@@ -25,8 +25,8 @@ Examples:
   meridian ctl trace --topic 'building/#' --payload 64 --kind publish-in
   meridian ctl trace --address 10.1.0.0/16 --for 10m --json > trace.ndjson
 
-Ctrl-C ends it, and so do --for and --events. The node shows each packet once at most and says how many it left out
-when there are more than it or the reader can cope with. With --json every event is a line:
+Ctrl-C ends it, and so do --for and --events. The node shows each packet at most once, and reports the number of lost
+events when there are more than it or the reader can handle. With --json every event is a line:
 {\"event\":\"trace\", ..}, {\"event\":\"lost\", \"count\":..}, {\"event\":\"end\", \"reason\":..}.")]
 pub struct TraceArgs {
     /// Show packets of this client
@@ -101,7 +101,7 @@ fn show(console: &mut Console, name: &str, data: Value) -> Result<(), Failure> {
         "trace" => console.line(&line(&data)),
         "lost" => {
             console.flush()?;
-            console.note(&format!("! {} events were left out", data.count_cell("count")));
+            console.note(&format!("!! {} events were lost", data.count_cell("count")));
             Ok(())
         }
         "end" => {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_any_shape_is_one_too() {
+    fn an_event_of_any_shape_is_a_line() {
         for event in
             [json!(null), json!({"at": "é", "payload": "?"}), json!([1]), json!({"at": 3, "client_id": {}})]
         {

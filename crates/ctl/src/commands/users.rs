@@ -31,7 +31,7 @@ Examples:
   meridian ctl users import users.csv --existing keep
   meridian ctl users remove alice
 
-Without users, and without another way to log in, every client may connect. The first user ends that, which `add` and `import` say before.
+Without users, and without another way to log in, every client may connect. The first user ends that, `add` and `import` warn before.
 
 A user whose password or rights change is disconnected within seconds, in a cluster from every node, unless --keep-connected is given.
 The first line of a CSV file names its columns: name, password, password_hash, superuser, enabled, tenant, description.")]
@@ -314,7 +314,7 @@ impl Command for UsersArgs {
             Some(Verb::Passwd { name, password, scram, keep }) => {
                 let body = json!({"password": password.read(console)?, "scram_iterations": scram.scram});
                 let changed = console.client.send(Method::PATCH, &path(&name), &keep.query(), Some(&body))?;
-                console.done(&changed, &format!("user {name} has another password"))
+                console.done(&changed, &format!("the password of user {name} is changed"))
             }
             Some(Verb::Remove { name, keep }) => {
                 confirm(console, &format!("Remove the user {name}?"))?;
@@ -353,7 +353,7 @@ fn import(
     let trouble = |why: String| Failure::Local(format!("{}: {why}", file.display()));
     let metadata = std::fs::metadata(file).map_err(|error| trouble(error.to_string()))?;
     if metadata.len() > IMPORT_MAX {
-        return Err(trouble("longer than 64 MiB; bring the users in piece by piece".to_owned()));
+        return Err(trouble("longer than 64 MiB; import the users in parts".to_owned()));
     }
     let text = std::fs::read_to_string(file).map_err(|error| trouble(error.to_string()))?;
     let existing = match existing {

@@ -16,7 +16,10 @@ impl Command for WhoamiArgs {
     fn run(self, console: &mut Console) -> Result<(), Failure> {
         let who = console.client.get("/api/v1/whoami", &Query::new())?;
         let sentence = match who.truth("open") {
-            true => format!("{}: the node has no API key yet, everybody who reaches it is", who.cell("role")),
+            true => format!(
+                "{}: the node has no API key yet, so every client that reaches it has this role",
+                who.cell("role")
+            ),
             false => format!("{} ({})", who.cell("name"), who.cell("role")),
         };
         console.done(&who, &sentence)

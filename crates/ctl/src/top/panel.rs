@@ -169,7 +169,7 @@ fn reactors(state: &State, order: usize) -> Content {
     Content {
         columns: vec![left("#"), left("LOAD"), right(""), right("CLIENTS"), right("P99"), right("MAIL")],
         rows: rows.collect(),
-        empty: "the node names no reactor".to_owned(),
+        empty: "the node lists no reactor".to_owned(),
     }
 }
 
@@ -249,7 +249,7 @@ fn queues(now: &Snapshot) -> Content {
         rows: vec![
             row("queued messages", human::count(now.queued.messages)),
             row("queued bytes", human::bytes(now.queued.bytes)),
-            row("of them for absent clients", human::bytes(now.queued.offline_bytes)),
+            row("of these for absent clients", human::bytes(now.queued.offline_bytes)),
             row("oldest", human::seconds(now.queued.oldest_age_s)),
             row("held by reactors", human::bytes(by_reactors)),
             row("retained messages", human::count(now.retained.0)),

@@ -98,7 +98,7 @@ fn turn(
         }
         let now = Instant::now();
         while let Some(update) =
-            feed.take().map_err(|()| Failure::Failed("asking the node ended".to_owned()))?
+            feed.take().map_err(|()| Failure::Failed("the thread that asks the node ended".to_owned()))?
         {
             drawn = None;
             match update {

@@ -72,7 +72,7 @@ fn press(state: &mut State, code: KeyCode) -> Option<UserAction> {
 }
 
 #[test]
-fn a_usual_terminal_shows_what_matters() {
+fn a_usual_terminal_shows_the_main_figures() {
     let screen = drawn(&state(), 80, 24);
     let all = screen.join("\n");
     for part in [
@@ -103,7 +103,7 @@ fn alarmed(texts: &[(&str, &str)]) -> Answers {
 }
 
 #[test]
-fn alarms_stand_below_the_header_and_take_no_panel_away() {
+fn alarms_are_below_the_header_and_displace_no_panel() {
     let mut state = state();
     state.accept_snapshot(Snapshot::read(&alarmed(&[
         ("error", "the disk of /data is full"),
@@ -120,7 +120,7 @@ fn alarms_stand_below_the_header_and_take_no_panel_away() {
 }
 
 #[test]
-fn one_picture_has_every_alarm_in_full() {
+fn one_snapshot_has_every_alarm_in_full() {
     let mock = Mock::serve(|request| {
         let answers =
             alarmed(&[("error", "n3 is dead"), ("warning", "there is no API key"), ("notice", "no BBR")]);
@@ -147,12 +147,12 @@ fn the_node_s_text_is_escaped() {
 }
 
 #[test]
-fn the_lowest_panels_are_a_few_keys_away() {
+fn the_lowest_panels_are_reached_with_a_few_keys() {
     let mut state = state();
     assert!(!drawn(&state, 80, 24).join("\n").contains("slow_reader"));
     press(&mut state, KeyCode::BackTab);
     let all = drawn(&state, 80, 24).join("\n");
-    assert!(all.contains("slow_reader") && all.contains("of them for absent clients"), "{all}");
+    assert!(all.contains("slow_reader") && all.contains("of these for absent clients"), "{all}");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn rates_are_differences_by_the_node_s_clock() {
 }
 
 #[test]
-fn a_node_that_was_started_anew_has_no_rates_at_first() {
+fn a_restarted_node_has_no_rates_at_first() {
     let mut state = state();
     let mut again = answers(1);
     again.node["started_at"] = "2026-01-31T12:30:00Z".into();
@@ -187,7 +187,7 @@ fn a_snapshot_of_the_same_moment_changes_no_rate() {
 
 /// The node updates its figures once a second; `top` asks twice as often.
 #[test]
-fn looking_often_does_not_make_rates_jump() {
+fn short_intervals_do_not_make_rates_jump() {
     let mut state = State::new("http://x", Duration::from_millis(500));
     for half in 0..20_u64 {
         let mut answers = answers(half / 2);
@@ -200,7 +200,7 @@ fn looking_often_does_not_make_rates_jump() {
 }
 
 #[test]
-fn a_node_that_goes_away_is_said_to_be_gone_and_comes_back() {
+fn a_node_that_stops_answering_is_shown_as_such_until_it_returns() {
     let mut state = state();
     let now = Instant::now();
     state.record_failure("no node answers at \u{1b}x".to_owned(), now);
@@ -261,7 +261,7 @@ fn the_interval_stays_in_its_range() {
 }
 
 #[test]
-fn sorting_changes_who_comes_first() {
+fn sorting_changes_the_order() {
     let mut state = state();
     state.focus = Panel::Publishers;
     let first = |state: &State| Panel::Publishers.content(state).rows[0].1[0].clone();
@@ -284,7 +284,7 @@ fn a_panel_scrolls_to_its_last_row_and_no_further() {
 }
 
 #[test]
-fn colours_are_there_when_they_may_be() {
+fn colours_are_used_unless_disabled() {
     let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
     terminal.draw(|frame| view::draw(frame, &state(), Theme::coloured(), Instant::now())).unwrap();
     assert!(terminal.backend().buffer().content().iter().any(|cell| cell.fg == Color::Cyan));
@@ -311,7 +311,7 @@ fn picture(mock: &Mock, json: bool) -> String {
 }
 
 #[test]
-fn one_picture_as_text_has_every_panel() {
+fn one_snapshot_as_text_has_every_panel() {
     let text = picture(&node(3), false);
     for panel in Panel::ALL {
         assert!(text.contains(&panel.title().to_uppercase()), "{text}");
@@ -325,7 +325,7 @@ fn one_picture_as_text_has_every_panel() {
 }
 
 #[test]
-fn one_picture_as_json_has_what_the_node_said() {
+fn one_snapshot_as_json_has_the_answers_of_the_node() {
     let document: Value = serde_json::from_str(&picture(&node(3), true)).unwrap();
     assert_eq!(document["stats"]["connections"], 1234);
     assert_eq!(document["slow_subscribers"]["threshold_ms"], 500);

@@ -256,15 +256,15 @@ fn cut(text: &str, width: usize) -> String {
 
 const HELP: [&str; 12] = [
     "q, Ctrl-C      quit",
-    "p, Space       pause, go on",
-    "+  -           look less often, more often",
-    "Tab, arrows    go to another panel",
+    "p, Space       pause, continue",
+    "+  -           update less often, more often",
+    "Tab, arrows    select another panel",
     "z, Enter       this panel alone, all panels",
     "s              sort this panel differently",
     "j k, PgUp PgDn scroll this panel",
     "Esc            back",
     "",
-    "Reactors: share of time at work, clients,",
+    "Reactors: busy share of time, clients,",
     "p99 of a turn, bytes in its mailbox.",
     "Busiest: estimates from samples.",
 ];

@@ -35,7 +35,7 @@ pub fn list(console: &mut Console) -> Result<(), Failure> {
         right("POSITION"),
         right("TOMBSTONES"),
         left("DIGEST"),
-        left("HEARD OF"),
+        left("POSITION"),
     ];
     show_whole(console, &listed, "nodes", &columns, |node| {
         vec![
@@ -98,8 +98,8 @@ pub fn diff(console: &mut Console, url: Url, token: Option<String>) -> Result<()
     console.flush()?;
     if !routes_unindexed.is_empty() {
         return Err(Failure::Failed(format!(
-            "{} has no room in its routing index for what others want: publishers of QoS 1 and 2 wait there. Spread the clients over more \
-             nodes, then restart it",
+            "{} has no room in its routing index for routes of other nodes: publishers of QoS 1 and 2 wait \
+             there. Spread the clients over more nodes, then restart it",
             routes_unindexed.join(" and ")
         )));
     }
@@ -109,9 +109,9 @@ pub fn diff(console: &mut Console, url: Url, token: Option<String>) -> Result<()
     let names: Vec<String> =
         writers.iter().filter(|writer| !writer.truth("same")).map(|writer| writer.cell("node")).collect();
     Err(Failure::Failed(format!(
-        "{here} and {there} know different routes of {}. One that is behind catches up when its links do (meridian ctl links on \
-         both); where positions are equal and the routes are not, restart the node that is wrong: it takes a copy, and please \
-         report it",
+        "{here} and {there} know different routes of {}. A node that is behind catches up when its links do \
+         (meridian ctl links on both). When the positions are equal and the routes differ, restart the node \
+         that is wrong, which then takes a copy, and report the defect",
         names.join(", ")
     )))
 }
@@ -164,8 +164,8 @@ fn result(here: Option<&Value>, there: Option<&Value>) -> String {
     let incarnation = |of: &Value| of.whole("incarnation");
     let position = |of: &Value| of.whole("position").unwrap_or(0);
     match (incarnation(here).cmp(&incarnation(there)), position(here).cmp(&position(there))) {
-        (std::cmp::Ordering::Less, _) => "here: of an earlier life".to_owned(),
-        (std::cmp::Ordering::Greater, _) => "there: of an earlier life".to_owned(),
+        (std::cmp::Ordering::Less, _) => "here: of an earlier incarnation".to_owned(),
+        (std::cmp::Ordering::Greater, _) => "there: of an earlier incarnation".to_owned(),
         _ if !here.text("digest").is_empty() && here.text("digest") == there.text("digest") => {
             SAME.to_owned()
         }
