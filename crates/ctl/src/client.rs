@@ -171,7 +171,7 @@ impl Client {
     }
 
     /// Gets an event stream: its bytes until the node ends it. A read fails when the node is silent for longer than
-    /// [`STREAM_SILENCE_MAX`].
+    /// `STREAM_SILENCE_MAX`.
     ///
     /// # Errors
     /// As [`Client::get`].

@@ -182,7 +182,7 @@ impl KeyRequest {
     }
 }
 
-/// Waits for [`HANDLE_TIMEOUT`] at most until the node has removed the file. Returns whether it has.
+/// Waits for `HANDLE_TIMEOUT` at most until the node has removed the file. Returns whether it has.
 pub fn wait_until_handled(path: &Path) -> bool {
     let until = Instant::now() + HANDLE_TIMEOUT;
     while path.exists() {

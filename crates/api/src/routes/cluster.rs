@@ -87,7 +87,7 @@ async fn remove(state: State, caller: Caller, Path(name): Path<String>) -> Resul
     Ok(removed)
 }
 
-/// Waits for [`SHOWN_WITHIN`] at most until this node's own answers show the decision of the cores. Otherwise the
+/// Waits for `SHOWN_WITHIN` at most until this node's own answers show the decision of the cores. Otherwise the
 /// operator's next request would show the old state.
 async fn shown(cluster: &dyn Cluster, is_shown: impl Fn(&MembershipView) -> bool) {
     let until = Instant::now() + SHOWN_WITHIN;
@@ -205,7 +205,7 @@ struct Leave {
     post, path = "/api/v1/cluster/leave", tag = "node", operation_id = "leave_cluster",
     security(("token" = ["admin"])),
     request_body = Leave,
-    responses((status = 202, description = "It has begun to stop")),
+    responses((status = 202, description = "The stop has begun")),
 )]
 async fn leave(state: State, Body(body): Body<Leave>) -> Result<StatusCode, Problem> {
     if of_state(&state)?.is_leaving() {

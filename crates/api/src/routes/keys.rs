@@ -89,7 +89,7 @@ async fn add(
 /// Removes a key; its token is refused from now on.
 #[utoipa::path(delete, path = "/api/v1/keys/{name}", tag = "access", operation_id = "key_remove",
     security(("token" = ["admin"])), params(("name" = String, Path, description = "Name of the key")),
-    responses((status = 204, description = "It is gone")))]
+    responses((status = 204, description = "The key is removed")))]
 async fn remove(state: State, caller: Caller, Path(name): Path<String>) -> Result<StatusCode, Problem> {
     let to_none = state.address.ip().to_canonical().is_loopback();
     propose(&state, &caller, move |state| state.keys.remove(&name, to_none)).await??;
