@@ -1,7 +1,7 @@
-//! `meridian bench agent`: a process, on this machine or another, that takes its share of somebody else's run. `sealed` is
-//! the connection, `server` waits for controllers, `client` is the controller's end.
+//! `meridian bench agent`: a process, on this machine or another, that runs a share of another process's run.
+//! `sealed` is the connection, `server` waits for controllers, `client` is the controller's end.
 //!
-//! **Invariant:** beyond loopback, nobody without the secret makes an agent do anything.
+//! **Invariant:** beyond loopback, an agent only works for controllers that know its secret.
 
 mod client;
 mod sealed;

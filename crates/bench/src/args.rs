@@ -4,18 +4,18 @@ use crate::topology::Topology;
 use clap::{Args, Subcommand};
 use std::net::IpAddr;
 
-/// What to measure. Parsed by clap; [`crate::run`] does it.
+/// Kind of measurement. Parsed by clap; [`crate::run`] executes it.
 #[derive(Subcommand)]
 pub enum Command {
     /// Open N connections and hold them: connect latency, broker memory per connection
     Conn(ConnectionsArgs),
-    /// N connections that each subscribe: time to CONNACK and SUBACK, wall time until the last SUBACK
+    /// Connect N clients that each subscribe: time to CONNACK and SUBACK, wall time until the last SUBACK
     Sub(SubscribeArgs),
-    /// Publishers and subscribers: throughput, end-to-end latency, loss, duplicates, order
+    /// Run publishers and subscribers: throughput, end-to-end latency, loss, duplicates, order
     Pubsub(PubsubArgs),
-    /// Delivery checker for failovers: persistent sessions, reconnects, retransmission
+    /// Check delivery across failovers: persistent sessions, reconnects, retransmission
     Ha(HaArgs),
-    /// Fixed low rate, 1 publisher and 1 subscriber: latency distribution
+    /// Send at a fixed low rate with 1 publisher and 1 subscriber: latency distribution
     Probe(ProbeArgs),
 }
 
@@ -48,7 +48,7 @@ pub struct CommonArgs {
     /// Keep-alive seconds (0 = off)
     #[arg(long, short = 'k')]
     pub keepalive: Option<u16>,
-    /// Start of the client ids (default: mqload-RUN-)
+    /// Prefix of the client ids (default: mqload-RUN-)
     #[arg(long, short = 'I')]
     pub clientid_prefix: Option<String>,
     #[arg(long, short = 'u')]
@@ -67,13 +67,13 @@ pub struct CommonArgs {
     /// Broker processes whose CPU time and memory are reported
     #[arg(long, value_delimiter = ',')]
     pub broker_pid: Vec<u32>,
-    /// Connections in the making at one time
+    /// Maximum number of connection attempts at one time
     #[arg(long, default_value_t = 100)]
     pub concurrency: usize,
-    /// Seconds for one connection to become ready
+    /// Maximum seconds for one connection to become ready
     #[arg(long, default_value_t = 10.0)]
     pub connect_timeout: f64,
-    /// Seconds for all connections to become ready
+    /// Maximum seconds for all connections to become ready
     #[arg(long, default_value_t = 600.0)]
     pub setup_timeout: f64,
     /// Seconds to wait for a PINGRESP (default: the keep-alive)
@@ -94,10 +94,10 @@ pub struct CommonArgs {
     /// Allow targets outside 127.0.0.0/8
     #[arg(long)]
     pub allow_remote: bool,
-    /// No progress on stderr
+    /// Print no progress on stderr
     #[arg(long)]
     pub quiet: bool,
-    /// The report over many lines instead of one
+    /// Print the report over many lines instead of one
     #[arg(long)]
     pub pretty: bool,
     /// Free text that is copied into the report
@@ -111,10 +111,10 @@ pub struct ConnectionsArgs {
     pub common: CommonArgs,
     #[arg(long, short = 'c', default_value_t = 1000)]
     pub count: usize,
-    /// Connections a second (0 = as fast as --concurrency allows)
+    /// Connections per second (0 = as fast as --concurrency allows)
     #[arg(long, short = 'R', default_value_t = 1000.0)]
     pub rate: f64,
-    /// true: clean session/start
+    /// Clean session/start: true or false
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
     pub clean: bool,
     /// Seconds to stay connected
@@ -129,7 +129,7 @@ pub struct SubscribeArgs {
     /// Topic filters; %i client index, %c client id, %n number within the client, %r run id
     #[arg(long, short = 'T', default_value = "mqload/%i", value_delimiter = ',')]
     pub topic: Vec<String>,
-    /// Filters a client makes of each topic (%n)
+    /// Number of filters that a client makes of each topic (%n)
     #[arg(long, default_value_t = 1)]
     pub per_conn: usize,
     #[arg(long, short = 'q', default_value_t = 0)]
@@ -138,15 +138,15 @@ pub struct SubscribeArgs {
 
 #[derive(Args, Clone)]
 pub struct FlowArgs {
-    /// Publishers
+    /// Number of publishers
     #[arg(long, short = 'p', default_value_t = 1)]
     pub pubs: usize,
-    /// Subscribers
+    /// Number of subscribers
     #[arg(long, short = 's', default_value_t = 1)]
     pub subs: usize,
     #[arg(long, value_enum, default_value_t = Topology::OneToOne)]
     pub topology: Topology,
-    /// Groups in the shared topology
+    /// Number of groups in the shared topology
     #[arg(long, default_value_t = 1)]
     pub groups: usize,
     /// Publisher's topic: %i publisher, %j its subscriber in fan-in, %c client id, %r run id
@@ -173,32 +173,32 @@ pub struct FlowArgs {
     /// Measured seconds
     #[arg(long, short = 'd', default_value_t = 5.0)]
     pub duration: f64,
-    /// Seconds to wait for late messages after the publishers stop (ends early when all came)
+    /// Maximum seconds to wait for late messages after the publishers stop (ends early when all have arrived)
     #[arg(long, default_value_t = 5.0)]
     pub drain: f64,
-    /// Quiet time after the last expected message, in which duplicates can still come
+    /// Quiet time in milliseconds after the last expected message, in which duplicates can still arrive
     #[arg(long, default_value_t = 300)]
     pub settle_ms: u64,
     /// Seconds between the last subscription and the first publish
     #[arg(long, default_value_t = 0.2)]
     pub pause: f64,
-    /// Connections a second while setting up
+    /// Connections per second during the setup
     #[arg(long, default_value_t = 2000.0)]
     pub connect_rate: f64,
     /// Compare every payload byte
     #[arg(long)]
     pub verify: bool,
-    /// Latency is counted from the time a message was due (rate mode) or was written
+    /// Start of the measured latency: the time a message was due (rate mode) or was written
     #[arg(long, default_value = "send", value_parser = ["send", "due"])]
     pub latency_from: String,
     /// Pacing step in microseconds: messages due within one step are sent together
     #[arg(long, default_value_t = 1000)]
     pub tick_us: u64,
-    /// While publishing, look at the sockets only every so many microseconds (0 = at once): makes the
-    /// generator cheaper in saturation runs, adds that much to the latencies
+    /// Poll the sockets only every so many microseconds while publishing (0 = at once): makes the generator cheaper
+    /// in saturation runs, adds that much to the latencies
     #[arg(long, default_value_t = 0)]
     pub coalesce_us: u64,
-    /// Bytes that a publisher hands to the kernel at once at most
+    /// Maximum number of bytes that a publisher passes to the kernel at once
     #[arg(long)]
     pub chunk: Option<usize>,
 }
@@ -209,19 +209,20 @@ pub struct PubsubArgs {
     pub common: CommonArgs,
     #[command(flatten)]
     pub flow: FlowArgs,
-    /// Messages a second, all publishers together (0 = as fast as possible)
+    /// Messages per second, all publishers together (0 = as fast as possible)
     #[arg(long, short = 'R', default_value_t = 0.0)]
     pub rate: f64,
     /// Stop after so many messages (all publishers together) instead of after --duration; no warm-up
     #[arg(long, short = 'm', default_value_t = 0)]
     pub messages: u64,
-    /// Longest time for --messages, in seconds
+    /// Maximum time for --messages, in seconds
     #[arg(long, default_value_t = 300.0)]
     pub max_time: f64,
-    /// Deliveries outstanding at most in all (0 = no bound): makes QoS 0 closed-loop
+    /// Maximum number of outstanding deliveries in total (0 = no bound): makes QoS 0 closed-loop
     #[arg(long, default_value_t = 0)]
     pub max_outstanding: u64,
-    /// false: durable sessions on both sides (clean session off; v5: session expiry 3600), which stay in the broker
+    /// Clean sessions: true or false. false: durable sessions on both sides (clean session off; v5: session expiry
+    /// 3600), which stay in the broker
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
     pub clean: bool,
 }
@@ -232,15 +233,15 @@ pub struct HaArgs {
     pub common: CommonArgs,
     #[command(flatten)]
     pub flow: FlowArgs,
-    /// Messages a second, all publishers together
+    /// Messages per second, all publishers together
     #[arg(long, short = 'R', default_value_t = 1000.0)]
     pub rate: f64,
-    /// First pause before a reconnect
+    /// First pause before a reconnect, in milliseconds
     #[arg(long, default_value_t = 50)]
     pub backoff_ms: u64,
     #[arg(long, default_value_t = 2000)]
     pub backoff_max_ms: u64,
-    /// Silence after which a client asks with PINGREQ whether the broker lives
+    /// Silence in milliseconds after which a client sends PINGREQ
     #[arg(long, default_value_t = 1000)]
     pub ping_idle_ms: u64,
     /// Leave the sessions in the broker at the end
@@ -254,7 +255,7 @@ pub struct ProbeArgs {
     pub common: CommonArgs,
     #[command(flatten)]
     pub flow: FlowArgs,
-    /// Messages a second
+    /// Messages per second
     #[arg(long, short = 'R', default_value_t = 100.0)]
     pub rate: f64,
 }

@@ -1,4 +1,4 @@
-//! Minimal MQTT 3.1.1 / 5.0 client codec: encodes what a client sends, decodes what a server sends.
+//! Minimal MQTT 3.1.1 / 5.0 client codec: encodes packets of a client, decodes packets of a server.
 
 mod decode;
 mod encode;

@@ -1,4 +1,4 @@
-//! Command lines that users of other load generators know: emqtt-bench's, and MQTTX's after `--as mqttx`.
+//! Command lines of other load generators: emqtt-bench's, and MQTTX's after `--as mqttx`.
 
 mod emqtt;
 mod familiar;
@@ -16,7 +16,7 @@ use crate::{process, run};
 use std::ffi::OsString;
 use std::io::Write;
 
-/// What a command line asks for.
+/// Request of a command line.
 enum Invocation {
     Run(Box<Plan>),
     Ha(Box<crate::ha::Options>),
@@ -24,11 +24,11 @@ enum Invocation {
     Size(crate::size::Options),
     Scenario(Box<crate::scenario::Options>),
     Agent(crate::agent::Options),
-    /// Help for standard output.
+    /// A help text for standard output.
     Help(String),
 }
 
-/// Why a command line is refused, as a text for people.
+/// Reason why a command line is refused, as a text for people.
 struct UsageError(String);
 
 impl From<clap::Error> for UsageError {
@@ -37,8 +37,8 @@ impl From<clap::Error> for UsageError {
     }
 }
 
-/// Does what `arguments` say, the program's name not among them, and returns the exit code: 0 = fine, 1 = something
-/// failed, 2 = nothing could begin.
+/// Executes `arguments`, which exclude the program's name, and returns the exit code: 0 = success, 1 = a failure, 2 =
+/// the run could not start.
 pub fn main(arguments: Vec<OsString>) -> i32 {
     if arguments.first().is_some_and(|word| word == run::SHARE) {
         process::on_signals();
@@ -46,7 +46,7 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
     }
     match parse(&arguments) {
         Ok(Invocation::Help(text)) => {
-            // Nobody to read the help is no failure.
+            // A closed standard output is no failure.
             let _ = write!(std::io::stdout(), "{text}");
             0
         }
@@ -80,7 +80,7 @@ pub fn main(arguments: Vec<OsString>) -> i32 {
 }
 
 fn complain(text: &str) -> i32 {
-    // The exit code says it as well.
+    // The exit code reports the error as well.
     let _ = writeln!(std::io::stderr(), "{text}");
     2
 }
@@ -113,7 +113,7 @@ fn parse(arguments: &[OsString]) -> Result<Invocation, UsageError> {
     }
 }
 
-/// Help and version are answers, everything else that clap refuses is an error.
+/// Converts the result of clap: help and version are regular results, all other refusals are errors.
 fn answer<T>(parsed: Result<T, clap::Error>) -> Result<Result<T, Invocation>, UsageError> {
     match parsed {
         Ok(value) => Ok(Ok(value)),

@@ -1,4 +1,4 @@
-//! Everything a run does, settled before the first connection.
+//! Configuration of a run, complete before the first connection.
 
 pub(crate) mod from_args;
 
@@ -13,7 +13,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-/// Why a run could not begin.
+/// Reason why a run could not start.
 #[derive(Debug)]
 pub enum SetupError {
     NotLoopback(SocketAddr),
@@ -53,18 +53,18 @@ pub enum SetupError {
         address: SocketAddr,
         error: std::io::Error,
     },
-    /// Clients that know each other cannot be divided.
+    /// Clients that depend on each other cannot be divided among processes.
     Indivisible,
-    /// Another process of this run could not begin, and says why.
+    /// Another process of this run could not start. Holds its reason.
     Elsewhere(String),
     Tls(tls::TlsError),
-    /// A topic, User Name or payload with places that cannot be filled in.
+    /// A topic, User Name or payload with unknown placeholders.
     Template(String),
-    /// Properties or a Will that no packet can have.
+    /// Properties or a Will that are not valid in a packet.
     Properties(String),
-    /// An agent that cannot be, or cannot be talked to.
+    /// An agent that is invalid or not reachable.
     Agent(String),
-    /// A scenario that cannot be.
+    /// An invalid scenario.
     Scenario(String),
 }
 
@@ -81,7 +81,9 @@ impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             SetupError::NotLoopback(a) => write!(f, "{a} is not a loopback address (see --allow-remote)"),
-            SetupError::NoAddress(host) => write!(f, "no address for {host}: check the name, and that it resolves here"),
+            SetupError::NoAddress(host) => {
+                write!(f, "no address for {host}: check the name, and that it resolves here")
+            }
             SetupError::UnequalPairs { pubs, subs } => {
                 write!(f, "one-to-one needs as many subscribers as publishers, not {pubs} and {subs}")
             }
@@ -98,16 +100,17 @@ impl fmt::Display for SetupError {
             }
             SetupError::TooManyStreams { streams, limit } => write!(
                 f,
-                "{streams} pairs of a publisher's topic and a subscriber, the limit is {limit}: ask for fewer clients, or \
-                 for --topology dealt"
+                "{streams} pairs of a publisher's topic and a subscriber, the limit is {limit}: \
+                 ask for fewer clients, or for --topology dealt"
             ),
             SetupError::NotTwoEnds(hosts) => {
-                write!(f, "one host or two, not {hosts}: the publisher's and the subscriber's")
+                write!(f, "expected one host or two, found {hosts}: the publisher's and the subscriber's")
             }
             SetupError::NoPrefix(prefix) => {
                 write!(
                     f,
-                    "`{prefix}` is no start of a topic: --prefix is 1 to 1000 characters without + and #"
+                    "`{prefix}` is not a prefix of a topic: --prefix is 1 to 1000 characters \
+                         without + and #"
                 )
             }
             SetupError::File { path, error } => write!(f, "{}: {error}", path.display()),
@@ -116,10 +119,14 @@ impl fmt::Display for SetupError {
             }
             SetupError::NoFigures { url, why } => write!(f, "no figures from {url}: {why}"),
             SetupError::NoListener { address, error } => {
-                write!(f, "figures cannot be served on {address}: {error}; use another address for --prometheus")
+                write!(
+                    f,
+                    "figures cannot be served on {address}: {error}; use another address for --prometheus"
+                )
             }
             SetupError::Indivisible => f.write_str(
-                "with pubsub, several processes need %i in the topic: each process can check only what its own clients sent",
+                "with pubsub, several processes need %i in the topic: each process can check \
+                     only messages of its own clients",
             ),
             SetupError::Elsewhere(text) => f.write_str(text),
             SetupError::Tls(error) => write!(f, "{error}"),
@@ -139,10 +146,10 @@ impl fmt::Display for SetupError {
 
 impl std::error::Error for SetupError {}
 
-/// One run, from the command line.
+/// A run, from the command line.
 pub struct Config {
     pub v5: bool,
-    /// MQTT 3.1, whose CONNECT differs from that of 3.1.1 and nothing else here.
+    /// MQTT 3.1: CONNECT differs from that of 3.1.1, and nothing else here.
     pub v31: bool,
     pub keepalive: u16,
     pub clean: bool,
@@ -153,32 +160,32 @@ pub struct Config {
     pub pass: Option<String>,
     pub sub_prefix: String,
     pub pub_prefix: String,
-    /// Client Identifiers are the prefix and nothing else.
+    /// Client Identifiers are the prefix alone.
     pub exact_id: bool,
     pub pub_hosts: Vec<SocketAddr>,
     pub sub_hosts: Vec<SocketAddr>,
-    /// Source addresses in turn; none for the kernel's choice.
+    /// Source addresses used in turn; empty for the kernel's choice.
     pub binds: Vec<IpAddr>,
     pub threads: usize,
     pub pin: Vec<usize>,
-    /// New connections a second, 0 for no limit, and attempts at one time.
+    /// Maximum number of new connections per second, 0 for no limit, and of attempts at one time.
     pub conn_rate: f64,
     pub concurrency: usize,
     pub connect_timeout_ms: u64,
-    /// Silence after which a client asks whether the broker lives; 0 for never.
+    /// Silence in milliseconds after which a client sends PINGREQ; 0 for never.
     pub ping_idle_rx_ms: u64,
     pub ping_timeout_ms: u64,
     pub sndbuf: i32,
     pub rcvbuf: i32,
-    /// Connections that end are made again, after a pause that doubles.
+    /// Clients reconnect after a pause that doubles.
     pub reconnect: bool,
     pub backoff_ms: u64,
     pub backoff_max_ms: u64,
-    /// With `reconnect` off: attempts after the first one until a client is connected, and after it was.
+    /// Limits of attempts with `reconnect` off: after the first one until a client is connected, and after it was.
     pub connect_retries: u32,
     pub reconnects: u32,
     pub log_events: bool,
-    /// Clients that come and go by themselves.
+    /// Schedule of clients that disconnect and reconnect by themselves.
     pub churn: Option<Churn>,
 
     pub n_sub: usize,
@@ -191,38 +198,38 @@ pub struct Config {
     pub pub_qos: u8,
     pub sub_qos: u8,
     pub payload: usize,
-    /// Messages a second, all publishers together; 0 for as fast as possible.
+    /// Messages per second, all publishers together; 0 for as fast as possible.
     pub rate: f64,
-    /// Messages in flight of each publisher above QoS 0.
+    /// Maximum number of messages in flight of each publisher above QoS 0.
     pub window: usize,
-    /// Messages in all, 0 for a run that ends by time.
+    /// Total number of messages, 0 for a run that ends by time.
     pub messages: u64,
-    /// Deliveries outstanding at most in all, 0 for no limit.
+    /// Maximum number of outstanding deliveries in total, 0 for no limit.
     pub max_outstanding: u64,
-    /// Latency counts from when a message was due, not from when it was sent.
+    /// Latency is measured from the time a message was due, not from its sending.
     pub from_due: bool,
     pub verify: bool,
     pub tick_ns: u64,
-    /// while publishing, look at the sockets only this often (0 = at once)
+    /// Interval in nanoseconds at which sockets are polled while publishing (0 = at once).
     pub coalesce_ns: u64,
-    /// Bytes that a publisher hands to the kernel at once at most.
+    /// Maximum number of bytes that a publisher passes to the kernel at once.
     pub chunk: usize,
     pub run_id: u16,
-    /// `%i` of the first client.
+    /// Number `%i` of the first client.
     pub start: usize,
-    /// Clients of other processes before the first one of this: where its turn of hosts and source addresses begins.
+    /// Number of clients in the processes before this one: determines the first host and source address.
     pub offset: usize,
-    /// Messages without the checker's header; each publisher keeps a time of its own.
+    /// Messages without the checker's header; each publisher keeps its own schedule.
     pub plain: Option<Plain>,
-    /// What lies between the sockets and MQTT.
+    /// Layers between the sockets and MQTT.
     pub layers: Layers,
-    /// Of every message and of CONNECT, encoded; MQTT 5.0.
+    /// Encoded properties of every message and of CONNECT; MQTT 5.0.
     pub message_properties: Vec<u8>,
     pub connect_properties: Vec<u8>,
     pub will: Option<Will>,
-    /// Who leaves for a while sends no DISCONNECT.
+    /// Clients that leave temporarily send no DISCONNECT.
     pub vanish: bool,
-    /// What has waited so long for its acknowledgement is sent again on the same connection; 0: never. Not with MQTT 5.0.
+    /// Time after which an unacknowledged message is sent again on the same connection; 0: never. Not with MQTT 5.0.
     pub retry_ns: u64,
 }
 
@@ -243,11 +250,11 @@ impl Config {
         let template = Template::parse(user, Placeholders::Topic).unwrap_or_default();
         Some(template.text(number, "", "", &mut Random::of([plain.seed, number as u64, u64::MAX - 1])))
     }
-    /// What stands in every PUBLISH, where the version has properties.
+    /// Properties of every PUBLISH, where the version has properties.
     pub fn properties(&self) -> Option<&[u8]> {
         self.v5.then_some(&self.message_properties)
     }
-    /// Empty where there is no Will.
+    /// Topic of the Will; empty without a Will.
     pub fn will_topic(&self, is_pub: bool, i: usize) -> String {
         self.will.as_ref().map(|will| self.expand(&will.topic, is_pub, i, i, 0)).unwrap_or_default()
     }
@@ -274,7 +281,7 @@ impl Config {
         let j = if self.topology == Topology::FanIn { i % self.n_sub.max(1) } else { i };
         self.expand(&self.pub_topic, true, i, j, 0)
     }
-    /// What a client subscribes to when it connects.
+    /// Filters that a client subscribes to when it connects.
     pub fn filters(&self, is_pub: bool, i: usize) -> Vec<String> {
         match is_pub {
             true if self.plain.is_some() => {
@@ -301,7 +308,7 @@ impl Config {
     pub fn tag(&self) -> u32 {
         0x4d51_0000 | self.run_id as u32
     }
-    /// Messages that publisher `i` sends in --messages mode.
+    /// Number of messages that publisher `i` sends in --messages mode.
     pub fn quota(&self, i: usize) -> u64 {
         if self.messages == 0 {
             return u64::MAX;

@@ -1,11 +1,11 @@
-//! Counters and times that workers publish and the main thread reads while a run goes on.
+//! Counters and times that workers publish and the main thread reads during a run.
 
 use crate::pulse::Pulse;
 use serde::{Deserialize, Serialize};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
-// Phases of a run; only the main thread moves them.
+// Phases of a run; only the main thread changes them.
 pub const P_CONNECT: u8 = 0;
 pub const P_RUN: u8 = 1;
 pub const P_STOP: u8 = 2;
@@ -100,7 +100,7 @@ pub struct Shared {
     pub w1: AtomicU64,
     pub counts: Vec<AtomicCounts>,
     pub times: Times,
-    /// Counts up when the main thread wants everybody's pulse, and where each worker puts it.
+    /// Request number for pulses: the main thread increments it, and each worker then stores its pulse.
     pub beat: AtomicU64,
     pub pulses: Vec<Mutex<Pulse>>,
 }

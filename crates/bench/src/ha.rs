@@ -1,8 +1,8 @@
-//! `meridian bench ha`: publishers and durable subscribers that outlive their brokers, and an exact account of what was
-//! acknowledged and never came. `engine` is the loop; `publisher` and `subscriber` are what a session remembers at the
-//! client, without sockets; `checker` judges. Read [`checker::Checker`] first.
+//! `meridian bench ha`: publishers and durable subscribers that survive their brokers, and an exact account of
+//! acknowledged messages that were never delivered. `engine` is the loop; `publisher` and `subscriber` are the
+//! client's session state, without sockets; `checker` judges. Read [`checker::Checker`] first.
 //!
-//! **Invariant:** what a client repeats in one session has the Packet Identifier that it had.
+//! **Invariant:** a client repeats a packet of a session with its original Packet Identifier.
 
 mod checker;
 mod connection;
@@ -23,10 +23,10 @@ use crate::config::SetupError;
 use crate::run::cleanup::cleanup;
 use crate::{net, process};
 
-/// Does what the options say. The exit code: 0 clean, 1 something was violated, 2 nothing could begin.
+/// Runs the checker. The exit code: 0 clean, 1 a violation, 2 the run could not start.
 ///
 /// # Errors
-/// When the run could not begin: no such host, too many clients, too few descriptors.
+/// The run could not start: no such host, too many clients, too few descriptors.
 pub fn run(options: Options) -> Result<i32, SetupError> {
     let mixed = net::wall() ^ (u64::from(std::process::id()) << 32);
     let plan = options.plan((mixed ^ (mixed >> 32)) as u32)?;
@@ -44,7 +44,7 @@ pub fn run(options: Options) -> Result<i32, SetupError> {
     Ok(report.exit_code())
 }
 
-/// The sessions that are to be removed, as the clean-up of other runs knows them.
+/// The sessions to remove, in the form for the clean-up of other runs.
 fn sessions(plan: &plan::Plan) -> crate::config::Config {
     crate::config::Config {
         v5: plan.v5,

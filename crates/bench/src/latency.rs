@@ -3,10 +3,10 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// The longest that is told apart, an hour in nanoseconds.
+/// Longest measured latency: an hour in nanoseconds.
 const LONGEST: u64 = 3_600_000_000_000;
 
-/// An empty one. It grows as long latencies come, so that the many of a run take memory for what they hold only.
+/// An empty histogram. It grows with long latencies, so many histograms need memory only for their contents.
 pub fn hist() -> Histogram<u64> {
     let mut h = Histogram::new_with_bounds(100, 1_000_000, 3).expect("bounds that fit three digits");
     h.auto(true);
@@ -72,8 +72,8 @@ impl Hists {
     }
 }
 
-/// Adds what is in `from` to `to`. Only what is there is touched: an empty histogram costs nothing, and none of its memory becomes
-/// resident.
+/// Adds the values of `from` to `to`. Only existing values are touched: an empty histogram costs nothing, and its
+/// memory does not become resident.
 pub fn pour(from: &Histogram<u64>, to: &mut Histogram<u64>) {
     for value in from.iter_recorded() {
         add(to, value.value_iterated_to(), value.count_at_value());
@@ -102,7 +102,7 @@ pub mod sparse {
 mod tests {
     use super::*;
 
-    /// What several processes measured is exactly what one would have.
+    /// Merged measurements of several processes equal those of one.
     #[test]
     fn histograms_are_merged_exactly() {
         let (mut whole, mut merged) = (Hists::new(), Hists::new());

@@ -1,4 +1,4 @@
-//! What lies between a socket and MQTT: TLS, WebSocket, or one in the other. Bytes in, bytes out; no sockets in here.
+//! Layers between a socket and MQTT: TLS, WebSocket, or one in the other. Bytes in, bytes out; no sockets.
 
 mod websocket;
 
@@ -10,15 +10,15 @@ use std::sync::Arc;
 use websocket::WebSocket;
 pub use websocket::check_headers;
 
-/// What every connection of a run speaks below MQTT.
+/// Layers of every connection of a run below MQTT.
 #[derive(Clone, Default)]
 pub struct Layers {
     pub tls: Option<Arc<ClientConfig>>,
-    /// The path of the WebSocket.
+    /// Path of the WebSocket.
     pub websocket: Option<String>,
-    /// Of the WebSocket's request, checked by [`check_headers`].
+    /// Headers of the WebSocket request, checked by [`check_headers`].
     pub headers: Vec<(String, String)>,
-    /// The hosts as they were named, in the order of their addresses: what certificates are checked by.
+    /// Names of the hosts, in the order of their addresses: certificates are checked against them.
     pub names: Vec<String>,
 }
 
@@ -33,15 +33,15 @@ pub struct Layer {
     tls: Option<Box<ClientConnection>>,
     websocket: Option<WebSocket>,
     host: String,
-    /// Bytes of the connection's output that are sealed already.
+    /// Number of bytes of the connection's output that are sealed already.
     pub sealed: usize,
 }
 
-/// Bytes that TLS takes at once.
+/// Number of bytes that TLS processes at once.
 const CHUNK: usize = 16 * 1024;
 
 impl Layer {
-    /// Puts the first bytes for the server into `wire`. `number` chooses among the hosts' names.
+    /// Appends the first bytes for the server to `wire`. `number` selects a host name.
     ///
     /// # Errors
     /// A host that cannot be in a certificate.
@@ -72,16 +72,16 @@ impl Layer {
         Ok(layer)
     }
 
-    /// Whether MQTT can be sent.
+    /// Returns whether MQTT can be sent.
     pub fn is_open(&self) -> bool {
         !self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
             && self.websocket.as_ref().is_none_or(WebSocket::is_open)
     }
 
-    /// Bytes of MQTT become bytes for the socket.
+    /// Converts bytes of MQTT to bytes for the socket.
     ///
     /// # Errors
-    /// What TLS says.
+    /// Errors of TLS.
     pub fn seal(&mut self, plain: &[u8], random: &mut Random, wire: &mut Vec<u8>) -> Result<(), String> {
         match &mut self.websocket {
             Some(websocket) => {
@@ -93,10 +93,10 @@ impl Layer {
         }
     }
 
-    /// Bytes from the socket become bytes of MQTT; what is to be answered at once goes to `wire`.
+    /// Converts bytes from the socket to bytes of MQTT; immediate answers are appended to `wire`.
     ///
     /// # Errors
-    /// A server that breaks a protocol, or whose certificate is not accepted.
+    /// A server that violates a protocol, or whose certificate is not accepted.
     pub fn receive(
         &mut self,
         bytes: &[u8],
@@ -130,7 +130,7 @@ impl Layer {
                 Ok(is_over) => is_over,
                 Err(OpenError::Io(error)) => return Err(error.to_string()),
                 Err(OpenError::Tls(error)) => {
-                    // The server learns of it by an alert, if it still reads.
+                    // An alert informs the server, if it still reads.
                     let _ = tls.write_tls(wire);
                     return Err(tls::explain(&error, &self.host));
                 }
@@ -168,7 +168,8 @@ enum OpenError {
     Tls(rustls::Error),
 }
 
-/// Takes some of `bytes` and appends to `opened` what is whole. True when the server has ended TLS: nothing that follows is taken.
+/// Consumes some of `bytes` and appends decrypted data to `opened`. True when the server has ended TLS: all further
+/// bytes are ignored.
 fn open_some(tls: &mut ClientConnection, bytes: &mut &[u8], opened: &mut Vec<u8>) -> Result<bool, OpenError> {
     let taken = tls.read_tls(bytes).map_err(OpenError::Io)?;
     let state = tls.process_new_packets().map_err(OpenError::Tls)?;
@@ -179,7 +180,7 @@ fn open_some(tls: &mut ClientConnection, bytes: &mut &[u8], opened: &mut Vec<u8>
     Ok(taken == 0 || state.peer_has_closed())
 }
 
-/// `[::1]:8883` is `::1`.
+/// Extracts the host: `[::1]:8883` becomes `::1`.
 fn host_of(named: &str) -> &str {
     let host = named.rsplit_once(':').map_or(named, |(host, _)| host);
     host.trim_start_matches('[').trim_end_matches(']')
@@ -199,7 +200,7 @@ mod tests {
         }
     }
 
-    /// Two ends that have shaken hands: the server that is measured, and ours.
+    /// Two ends with a completed handshake: the measured server, and this client.
     fn pair() -> (ServerConnection, ClientConnection) {
         let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
         let certificate = issued.cert.der().clone();
@@ -245,9 +246,9 @@ mod tests {
         wire
     }
 
-    /// A server could keep us busy for ever.
+    /// A server could otherwise occupy the client for ever.
     #[test]
-    fn what_follows_the_end_of_tls_is_left_alone() {
+    fn bytes_after_the_end_of_tls_are_ignored() {
         let (mut server, mut client) = pair();
         server.writer().write_all(b"data").expect("buffered");
         server.send_close_notify();
@@ -256,7 +257,7 @@ mod tests {
         let (mut unread, mut opened, mut rounds) = (&wire[..], Vec::new(), 0);
         while !open_some(&mut client, &mut unread, &mut opened).ok().expect("no fault") {
             rounds += 1;
-            assert!(rounds < 100, "{} bytes are never taken", unread.len());
+            assert!(rounds < 100, "{} bytes are never consumed", unread.len());
         }
         assert_eq!(opened, b"data");
     }

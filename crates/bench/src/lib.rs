@@ -1,8 +1,8 @@
 //! MQTT load generator and delivery checker.
 //!
-//! It brings a codec and an epoll loop of its own, so that it shares no mistakes with the broker that it measures
-//! and so that the broker is the bottleneck. Read [`Command`] first: [`run`] takes one and returns the report.
-//! The threads behind it are `worker`, what they find is judged in `run/verdict.rs`.
+//! It has its own codec and epoll loop, so that it shares no errors with the measured broker and so that the broker
+//! is the bottleneck. Read [`Command`] first: [`run`] takes one and returns the report. The threads behind it are
+//! `worker`; `run/verdict.rs` judges their results.
 //!
 //! **Invariant:** every message carries its publisher and sequence number, so loss, duplicates and order are exact
 //! counts and not estimates.

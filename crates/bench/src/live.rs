@@ -1,6 +1,7 @@
-//! What a run shows and writes while it goes on: lines or a bar, rows of a CSV file, figures for Prometheus and for the page.
+//! Live output of a run: lines or a bar, rows of a CSV file, figures for Prometheus and for the page.
 //!
-//! [`Live`] gets a [`Tick`] a second, from the workers of this process or of several, and keeps the [`Row`]s that the page draws.
+//! [`Live`] gets a [`Tick`] a second, from the workers of this process or of several, and keeps the [`Row`]s that the
+//! page draws.
 
 mod bar;
 mod broker;
@@ -28,11 +29,11 @@ use std::io::IsTerminal;
 /// The figures of one second.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Tick {
-    /// All of them since the beginning.
+    /// Totals since the start of the run.
     pub counts: Counts,
-    /// What was measured in this second only.
+    /// Measurements of this second only.
     pub pulse: Pulse,
-    /// Everybody is connected or has failed.
+    /// True when every client is connected or has failed.
     pub settled: bool,
     /// Seconds from the first attempt until the last client was ready.
     pub ready_s: f64,
@@ -46,20 +47,20 @@ impl Tick {
     }
 }
 
-/// What is kept of a second.
+/// Stored figures of a second.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
     /// Seconds since the run began.
     pub at: f64,
     pub unix_ms: u64,
     pub connected: u64,
-    /// Each a second.
+    /// Rates per second.
     pub sent: f64,
     pub acked: f64,
     pub received: f64,
-    /// p50, p90, p99, p99.9 and the longest, in milliseconds; nothing when nothing was timed.
+    /// p50, p90, p99, p99.9 and maximum, in milliseconds; `None` without measurements.
     pub latency: Option<[f64; 5]>,
-    /// Attempts that failed, connections that ended and messages refused until now.
+    /// Total number of failed attempts, closed connections and refused messages.
     pub errors: u64,
     pub demand: f64,
     /// Cores and bytes of the processes of --broker-pid.
@@ -68,17 +69,17 @@ pub struct Row {
     pub figures: Vec<f64>,
 }
 
-/// What there is to look at.
+/// Properties of a run for the display.
 #[derive(Clone, Copy)]
 pub struct Scene {
     pub clients: u64,
     pub sends: bool,
     pub receives: bool,
-    /// Clients are there when they have subscribed.
+    /// True when clients are ready only after they have subscribed.
     pub subscribes: bool,
     pub qos: u8,
     pub seconds: Option<f64>,
-    /// Messages in all, 0 for no limit.
+    /// Total number of messages, 0 for no limit.
     pub messages: u64,
 }
 
@@ -97,7 +98,7 @@ impl Scene {
     }
 }
 
-/// What a run shows while it goes on.
+/// Live output of a run.
 pub struct Live {
     scene: Scene,
     quiet: bool,
@@ -109,28 +110,28 @@ pub struct Live {
     csv: Option<Csv>,
     exporter: Option<Exporter>,
     brokers: Brokers,
-    /// Seconds, at most [`ROWS_MAX`]: when it is full every second one goes and `step` doubles.
+    /// Rows of seconds, at most [`ROWS_MAX`]: when it is full every second one is removed and `step` doubles.
     pub rows: Vec<Row>,
     step: usize,
     skipped: usize,
-    /// Seconds in which a thread wanted all of its processor, and all seconds.
+    /// Number of seconds in which a thread needed all of its processor, and of all seconds.
     pub short_of_cpu: (u64, u64),
 }
 
-/// Two hours of seconds; longer runs are drawn more coarsely.
+/// Maximum number of rows: two hours of seconds. Longer runs are drawn more coarsely.
 const ROWS_MAX: usize = 7200;
-/// From here on a thread is taken to have been the limit.
+/// CPU demand above which a thread counts as the bottleneck.
 const DEMAND_MAX: f64 = 0.9;
 
 impl Live {
-    /// Opens the files, asks the broker and listens as the plan says.
+    /// Opens the files, queries the broker and listens, as the options require.
     ///
     /// # Errors
-    /// What cannot be opened, asked or listened on.
+    /// A file, broker or address that fails.
     pub fn new(scene: Scene, output: &Output) -> Result<Live, SetupError> {
         let brokers = Brokers::new(output)?;
         if let Some(page) = &output.html {
-            // A page that cannot be written is better known before the run than after it.
+            // A page that cannot be written is reported before the run, not after it.
             std::fs::write(page, "").map_err(|error| SetupError::file(page, &error))?;
         }
         Ok(Live {
@@ -151,7 +152,7 @@ impl Live {
         })
     }
 
-    /// Shows and keeps a second.
+    /// Shows and stores a second.
     pub fn tick(&mut self, tick: &Tick) {
         let now = net::now();
         if tick.settled && !self.ready_reported {
@@ -189,7 +190,7 @@ impl Live {
         if let Some(exporter) = &mut self.exporter {
             exporter.publish(tick);
         }
-        // What is left of a second at the end is in the file, and would look like a fall on the page.
+        // An incomplete second at the end is in the file, and would look like a drop on the page.
         if seconds >= 0.5 || self.rows.is_empty() {
             self.keep(row);
         }
@@ -197,7 +198,7 @@ impl Live {
         self.at = now;
     }
 
-    /// The last word on standard error. A file that could not be written is a problem of the run.
+    /// Writes the last line on standard error. A file that could not be written is a problem of the run.
     pub fn end(&mut self) -> Vec<String> {
         if let Some(bar) = &mut self.bar {
             bar.clear();
@@ -205,12 +206,12 @@ impl Live {
         self.csv.take().and_then(|csv| csv.end()).into_iter().collect()
     }
 
-    /// What the broker used, for the report: null when nobody was asked.
+    /// Resources that the broker used, for the report: null without --broker-pid.
     pub fn brokers(&mut self) -> Value {
         self.brokers.report()
     }
 
-    /// The seconds that were kept, as the report has them.
+    /// The stored seconds in the form of the report.
     pub fn timeline(&self) -> Value {
         let row = |r: &Row| {
             let latency = r.latency.unwrap_or_default();
@@ -285,7 +286,7 @@ impl Live {
     }
 }
 
-/// Sums the ticks of several processes; latencies are put together exactly.
+/// Sums the ticks of several processes; latencies are merged exactly.
 pub fn join(ticks: &[Tick]) -> Tick {
     let mut all = Tick { settled: true, ..Tick::new() };
     for tick in ticks {

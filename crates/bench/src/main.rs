@@ -5,7 +5,7 @@ use serde_json::json;
 #[command(
     name = "mqload",
     about = "Cheap MQTT load generator and delivery checker. Progress goes to stderr, one JSON object to stdout.",
-    after_help = "`mqload bench ...` takes the commands and options of `meridian bench`."
+    after_help = "`mqload bench ...` accepts the commands and options of `meridian bench`."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -13,7 +13,7 @@ struct Cli {
 }
 
 fn main() {
-    // `mqload bench ...` is `meridian bench ...` where there is no broker to bring along.
+    // `mqload bench ...` is `meridian bench ...` in a binary without the broker.
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_some_and(|first| first == "bench") {
         std::process::exit(bench::command_line::main(arguments.collect()));

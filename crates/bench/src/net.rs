@@ -2,8 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-/// CLOCK_MONOTONIC in nanoseconds: the same clock in every process of the machine, so one process can time what
-/// another one sent.
+/// CLOCK_MONOTONIC in nanoseconds: the same clock in every process of the machine, so processes can compare times.
 pub fn now() -> u64 {
     // SAFETY: zeroes are a valid `timespec`, and the call writes nothing else.
     unsafe {
@@ -23,7 +22,7 @@ pub fn thread_cpu() -> u64 {
     }
 }
 
-/// CLOCK_REALTIME in nanoseconds since 1970, which machines can agree on.
+/// CLOCK_REALTIME in nanoseconds since 1970, which machines can synchronise.
 pub fn wall() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |t| t.as_nanos() as u64)
 }
@@ -49,8 +48,8 @@ pub fn errname(e: i32) -> String {
 
 /// The kernel's form of an address, and its size.
 fn sockaddr(to: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
-    // SAFETY: `sockaddr_storage` is plain integers, for which zeroes are valid; it is large enough and aligned for each of
-    // the forms that are written to it.
+    // SAFETY: `sockaddr_storage` is plain integers, for which zeroes are valid; it is large enough and aligned for
+    // each of the forms that are written to it.
     unsafe {
         let mut storage: libc::sockaddr_storage = std::mem::zeroed();
         let size = match to {
@@ -75,7 +74,7 @@ fn sockaddr(to: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
 }
 
 fn opt(fd: i32, level: i32, name: i32, v: i32) {
-    // SAFETY: the kernel reads four bytes of `v`, which lives until the call returns.
+    // SAFETY: the kernel reads four bytes of `v`, which outlives the call.
     unsafe {
         libc::setsockopt(fd, level, name, &v as *const i32 as *const libc::c_void, 4);
     }
@@ -83,7 +82,7 @@ fn opt(fd: i32, level: i32, name: i32, v: i32) {
 
 /// Starts a connection; (fd, already connected) or errno.
 pub fn connect(to: SocketAddr, from: Option<IpAddr>, sndbuf: i32, rcvbuf: i32) -> Result<(i32, bool), i32> {
-    // SAFETY: addresses are given with their true size and outlive the calls; `fd` is ours and closed on every
+    // SAFETY: addresses are given with their true size and outlive the calls; `fd` is owned here and closed on every
     // path that does not return it.
     unsafe {
         let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
@@ -120,7 +119,7 @@ pub fn connect(to: SocketAddr, from: Option<IpAddr>, sndbuf: i32, rcvbuf: i32) -
     }
 }
 
-/// The socket's pending error, which is cleared by asking.
+/// The socket's pending error; reading clears it.
 pub fn so_error(fd: i32) -> i32 {
     // SAFETY: the kernel writes at most `l` bytes to `v`.
     unsafe {
@@ -137,8 +136,8 @@ pub fn so_error(fd: i32) -> i32 {
     }
 }
 
-/// A socket connected to itself (it can happen on loopback when nobody listens on a port of the
-/// ephemeral range).
+/// Returns whether a socket is connected to itself. That can happen on loopback when no process listens on a port of
+/// the ephemeral range.
 pub fn self_connected(fd: i32, to: SocketAddr) -> bool {
     // SAFETY: zeroes are a valid `sockaddr_storage`, and the kernel writes at most `size` bytes to it.
     let (own, size) = unsafe {
@@ -158,13 +157,13 @@ pub fn self_connected(fd: i32, to: SocketAddr) -> bool {
 }
 
 pub fn close(fd: i32) {
-    // SAFETY: callers own `fd` and forget it here.
+    // SAFETY: callers own `fd` and do not use it afterwards.
     unsafe {
         libc::close(fd);
     }
 }
 
-/// Bytes read, 0 at the end of the stream, or errno.
+/// Reads bytes. Returns their number, 0 at the end of the stream, or errno.
 #[inline]
 pub fn read(fd: i32, b: &mut [u8]) -> Result<usize, i32> {
     // SAFETY: the kernel writes at most `b.len()` bytes to `b`.
@@ -172,7 +171,7 @@ pub fn read(fd: i32, b: &mut [u8]) -> Result<usize, i32> {
     if n < 0 { Err(errno()) } else { Ok(n as usize) }
 }
 
-/// Bytes written, or errno.
+/// Writes bytes. Returns their number, or errno.
 #[inline]
 pub fn write(fd: i32, b: &[u8]) -> Result<usize, i32> {
     // SAFETY: the kernel reads at most `b.len()` bytes of `b`.

@@ -1,4 +1,4 @@
-//! What the workers hand over when a run has ended, and their sum.
+//! Results of the workers at the end of a run, and their sum.
 
 use crate::counters::Counts;
 use crate::latency::Hists;
@@ -18,11 +18,11 @@ pub struct PubResult {
     pub id: usize,
     pub sent: u64,
     pub due: u64,
-    /// sent, but not acknowledged when the run ended
+    /// Messages sent, but not acknowledged when the run ended.
     pub unacked: Vec<u64>,
-    /// refused by the broker with an error reason
+    /// Messages refused by the broker with an error reason.
     pub rejected: Vec<u64>,
-    /// PUBREC came, then the broker lost the publisher's session
+    /// Messages with PUBREC whose session the broker then lost.
     pub rec_only: Vec<u64>,
 }
 
@@ -43,13 +43,13 @@ pub struct WorkerResult {
     pub reasons: BTreeMap<String, u64>,
     pub events: Vec<Event>,
     pub max_group_gap: (u64, u64),
-    /// longest time in which this worker's subscribers got nothing at all
+    /// Longest time in which this worker's subscribers received nothing at all.
     pub any_gap: (u64, u64),
     /// CPU time of the thread since publishing began, in nanoseconds.
     pub cpu_ns: u64,
 }
 
-/// The workers' results as one.
+/// The merged results of the workers.
 pub struct Merged {
     pub c: Counts,
     pub h: Hists,

@@ -1,14 +1,15 @@
-//! When a publisher's messages are due.
+//! Schedules of publishers.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The schedule of each publisher of a group. It does not wait for the broker: what could not be sent in time is late.
+/// The schedule of each publisher of a group. It does not wait for the broker: messages that could not be sent in
+/// time are late.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Pace {
-    /// From one message to the next; zero: as fast as the broker takes them.
+    /// Time from one message to the next; zero: as fast as the broker accepts them.
     Every(Duration),
-    /// A pause drawn anew after each message, between the two.
+    /// A random pause after each message, between the two.
     Think(Duration, Duration),
     /// A rate that changes with time.
     Curve(Curve),
@@ -20,7 +21,7 @@ impl Default for Pace {
     }
 }
 
-/// A rate as straight lines over time, from when publishing begins.
+/// A piecewise linear rate over time, from the start of publishing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
     pieces: Vec<Line>,
@@ -28,17 +29,17 @@ pub struct Curve {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Line {
-    /// In seconds.
+    /// Start in seconds.
     from: f64,
     to: f64,
-    /// Messages a second at its two ends.
+    /// Messages per second at its two ends.
     rates: (f64, f64),
-    /// Messages due before it.
+    /// Number of messages due before it.
     before: f64,
 }
 
 impl Line {
-    /// How much the rate grows in a second.
+    /// Growth of the rate per second.
     fn slope(&self) -> f64 {
         (self.rates.1 - self.rates.0) / (self.to - self.from)
     }
@@ -49,13 +50,13 @@ impl Line {
 }
 
 impl Curve {
-    /// Goes on for `seconds` more, from one rate to the other. Rates are those of one publisher and not negative.
+    /// Continues for `seconds`, from one rate to the other. Rates are those of one publisher and not negative.
     pub fn then(&mut self, seconds: f64, rates: (f64, f64)) {
         let (from, before) = self.pieces.last().map_or((0.0, 0.0), |l| (l.to, l.due_after(l.to - l.from)));
         self.pieces.push(Line { from, to: from + seconds, rates, before });
     }
 
-    /// Messages due by then; a part of one says how soon the next is.
+    /// Number of messages due by then. Its fraction is the progress to the next message.
     pub fn due_by(&self, seconds: f64) -> f64 {
         match self.pieces.iter().rfind(|line| line.from <= seconds) {
             Some(line) => line.due_after((seconds - line.from).min(line.to - line.from)),
@@ -63,7 +64,7 @@ impl Curve {
         }
     }
 
-    /// When that many are due; never, when the curve ends before.
+    /// Time at which that many are due; `None` when the curve ends before.
     pub fn when(&self, due: f64) -> Option<f64> {
         let line = self.pieces.iter().find(|line| line.due_after(line.to - line.from) >= due)?;
         let missing = (due - line.before).max(0.0);
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_is_the_area_below_the_rate() {
+    fn the_number_of_due_messages_is_the_area_below_the_rate() {
         let curve = curve();
         for (at, due) in
             [(0.0, 0.0), (5.0, 10.0), (10.0, 20.0), (15.0, 20.0), (25.0, 25.0), (30.0, 40.0), (99.0, 40.0)]

@@ -1,4 +1,4 @@
-//! Messages as other load generators send them: a payload of any content, two optional headers in front of it.
+//! Messages in the form of other load generators: a payload of any content, preceded by optional headers.
 
 use crate::codec;
 use crate::config::Config;
@@ -7,7 +7,7 @@ use crate::random::Random;
 use crate::template::{Template, TemplateContext};
 use serde::{Deserialize, Serialize};
 
-/// How publishers of plain messages send, and what subscribers look for.
+/// Sending options of publishers of plain messages, and expectations of subscribers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plain {
     /// Every payload, without its headers.
@@ -15,19 +15,19 @@ pub struct Plain {
     pub headers: Headers,
     pub retain: bool,
     pub pace: Pace,
-    /// A publisher waits this long before its first message, at random between the two.
+    /// Random time that a publisher waits before its first message, between the two.
     pub wait_ns: (u64, u64),
-    /// The topic; messages of one publisher can have several.
+    /// Topic; messages of one publisher can have several.
     pub topic: Template,
-    /// Of everything random.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
-/// What is in a payload.
+/// Contents of a payload.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
     Fixed(Vec<u8>),
-    /// Made anew for each message.
+    /// A payload generated for each message.
     Generated(Template),
 }
 
@@ -37,21 +37,21 @@ impl Default for Body {
     }
 }
 
-/// Whose message it is: publisher `id` of this process, with the topic in `head` where all of its messages share one.
+/// Sender of a message: publisher `id` of this process. `head` has the topic when all of its messages share one.
 #[derive(Clone, Copy)]
 pub struct Sender<'a> {
     pub id: usize,
     pub head: &'a [u8],
 }
 
-/// The Packet Identifier of a PUBLISH, and whether it was sent before.
+/// Packet Identifier of a PUBLISH, and whether it was sent before.
 #[derive(Clone, Copy)]
 pub struct Attempt {
     pub pid: u16,
     pub dup: bool,
 }
 
-/// What stands in front of a payload, in the order of the list.
+/// Headers of a payload, in the order of the list.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Headers(Vec<Header>);
 
@@ -59,9 +59,9 @@ pub struct Headers(Vec<Header>);
 enum Header {
     /// 64 bits, big-endian: this publisher's message 0, 1, 2...
     Count,
-    /// 64 bits, big-endian: milliseconds since 1970, as emqtt-bench has it.
+    /// 64 bits, big-endian: milliseconds since 1970, as in emqtt-bench.
     Time,
-    /// The same in nanoseconds.
+    /// 64 bits, big-endian: nanoseconds since 1970.
     TimeNs,
 }
 
@@ -74,7 +74,7 @@ pub struct Stamp {
     pub wall: u64,
 }
 
-/// What a payload's headers say.
+/// Values of a payload's headers.
 #[derive(Debug, Default, PartialEq)]
 pub struct HeaderValues {
     pub count: Option<u64>,
@@ -83,10 +83,10 @@ pub struct HeaderValues {
 }
 
 impl Headers {
-    /// Reads a list such as `cnt64,ts`.
+    /// Parses a list such as `cnt64,ts`.
     ///
     /// # Errors
-    /// The name that is none of the two, or that comes twice.
+    /// A name that is unknown, or that occurs twice.
     pub fn parse(list: &str) -> Result<Headers, String> {
         let mut headers = vec![];
         for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
@@ -96,7 +96,8 @@ impl Headers {
                 "tsns" => Header::TimeNs,
                 _ => {
                     return Err(format!(
-                        "`{name}` is no payload header: use cnt64, ts (milliseconds) or tsns (nanoseconds), or several: cnt64,ts"
+                        "`{name}` is not a payload header: use cnt64, ts (milliseconds) or tsns \
+                             (nanoseconds), or several: cnt64,ts"
                     ));
                 }
             };
@@ -108,7 +109,7 @@ impl Headers {
         Ok(Headers(headers))
     }
 
-    /// In bytes.
+    /// Size in bytes.
     pub fn len(&self) -> usize {
         self.0.len() * 8
     }
@@ -133,7 +134,7 @@ impl Headers {
         }
     }
 
-    /// Nothing when the payload is too short to have them.
+    /// Reads the headers; `None` when the payload is too short to have them.
     pub fn find(&self, payload: &[u8]) -> Option<HeaderValues> {
         let mut values = HeaderValues::default();
         for (header, value) in self.0.iter().zip(payload.get(..self.len())?.as_chunks::<8>().0) {
@@ -149,7 +150,7 @@ impl Headers {
 }
 
 impl Plain {
-    /// Bytes of a payload with its headers; of one that is made, those of the headers.
+    /// Number of bytes of a payload with its headers; of a generated payload, those of the headers.
     pub fn payload(&self) -> usize {
         let body = match &self.body {
             Body::Fixed(bytes) => bytes.len(),
@@ -158,7 +159,7 @@ impl Plain {
         self.headers.len() + body
     }
 
-    /// Whether each message has a packet head of its own.
+    /// Returns whether each message has its own packet head.
     fn varies(&self) -> bool {
         self.topic.varies() || matches!(self.body, Body::Generated(_))
     }
@@ -204,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_come_back_in_the_order_of_the_list() {
+    fn headers_are_read_in_the_order_of_the_list() {
         let at = Stamp { seq: 3, wall: 1_700_000_000_123_456_789 };
         for (list, len) in [("cnt64,ts", 16), ("ts,cnt64", 16), ("ts", 8), ("tsns", 8), ("cnt64", 8), ("", 0)]
         {
@@ -224,7 +225,7 @@ mod tests {
 
     /// The counter, then milliseconds since 1970: 64 bits each, big-endian.
     #[test]
-    fn the_wire_form_is_that_of_emqtt_bench() {
+    fn the_wire_format_is_that_of_emqtt_bench() {
         let mut payload = vec![];
         Headers::parse("cnt64,ts")
             .unwrap()

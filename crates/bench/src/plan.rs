@@ -1,4 +1,4 @@
-//! What one of the familiar command lines comes down to.
+//! Plans of the command lines of emqtt-bench and MQTTX.
 
 use crate::agent::Agents;
 use crate::config::from_args::{resolve, with_port};
@@ -38,24 +38,24 @@ impl Kind {
     }
 }
 
-/// The clients, what they do and for how long.
+/// The clients, their work and its duration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     pub kind: Kind,
-    /// With their ports; client i uses host i mod n.
+    /// Hosts with their ports; client i uses host i mod n.
     pub hosts: Vec<String>,
-    /// 3 (3.1), 4 (3.1.1) or 5.
+    /// Protocol version: 3 (3.1), 4 (3.1.1) or 5.
     pub version: u8,
     pub count: usize,
-    /// `%i` of the first client.
+    /// Number `%i` of the first client.
     pub start: usize,
-    /// Clients of other processes before the first one of this.
+    /// Number of clients in the processes before this one.
     pub offset: usize,
-    /// Connections a second, 0 for all at once.
+    /// Connections per second, 0 for all at once.
     pub rate: f64,
-    /// A Client Identifier with `%i` in it; without, the number follows.
+    /// A Client Identifier with `%i` in it; without, the number is appended.
     pub client_id: String,
-    /// The Client Identifier is this and nothing else.
+    /// The Client Identifier is used unchanged.
     pub exact_id: bool,
     pub ifaddr: Vec<IpAddr>,
     pub username: Option<String>,
@@ -69,85 +69,86 @@ pub struct Plan {
     /// The first pause before another attempt.
     pub backoff: Duration,
     pub tls: Option<Tls>,
-    /// The path of the WebSocket, where there is one.
+    /// Path of the WebSocket, if any.
     pub websocket: Option<String>,
-    /// Headers of the WebSocket's request, which may hold a secret.
+    /// Headers of the WebSocket request, which may contain a secret.
     pub headers_of_request: Vec<(String, Secret)>,
     pub topics: Vec<String>,
     pub qos: u8,
-    /// Payload bytes, headers included, unless there is a message.
+    /// Payload size in bytes, headers included, unless there is a message.
     pub size: usize,
     pub message: Option<Message>,
     pub headers: Headers,
     pub retain: bool,
     pub pace: Pace,
-    /// Of everything random.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// Messages in all, 0 for no limit.
+    /// Total number of messages, 0 for no limit.
     pub limit: u64,
     /// Messages in flight of a publisher above QoS 0.
     pub inflight: usize,
-    /// Nobody publishes before everybody is connected.
+    /// Publishers start only when all clients are connected.
     pub together: bool,
     pub wait: (Duration, Duration),
     /// Publishers stay connected when the limit is reached.
     pub keep: bool,
-    /// What has waited so long for its acknowledgement is sent again; zero: never.
+    /// Time after which an unacknowledged message is sent again; zero: never.
     pub retry: Duration,
     /// Topic Filters of clients that publish as well, and their QoS.
     pub also: Vec<String>,
     pub also_qos: u8,
-    /// Clients stay for a while and are away for a while, again and again, each drawn between two.
+    /// Random times that clients stay connected and disconnected, repeatedly.
     pub churn: Option<Churn>,
-    /// Of messages and of CONNECT, MQTT 5.0.
+    /// Properties of messages and of CONNECT, MQTT 5.0.
     pub properties: Properties,
     pub connect: ConnectProperties,
     pub will: Option<Will>,
-    /// Who leaves for a while sends no DISCONNECT.
+    /// Clients that leave temporarily send no DISCONNECT.
     pub vanish: bool,
-    /// The part of a scenario in which these clients are there.
+    /// The part of a scenario in which these clients run.
     pub span: Option<Span>,
     pub output: Output,
 }
 
-/// How long clients stay connected, and for how long they are away.
+/// Times that clients stay connected and disconnected, each drawn between two.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Churn {
     pub stay: (Duration, Duration),
     pub away: (Duration, Duration),
 }
 
-/// From when clients connect until they leave, counted from when everybody of the beginning was there.
+/// Time from connecting to leaving, measured from the moment when the initial clients were ready.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Span {
-    /// Zero: these clients are of the beginning.
+    /// Time of connecting; zero: these are initial clients.
     pub join: Duration,
     pub leave: Duration,
 }
 
-/// A payload that is not just of some size.
+/// A payload other than filler of some size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Message {
     Fixed(Vec<u8>),
     Generated(Template),
 }
 
-/// TLS as a command line says it.
+/// TLS options of a command line.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tls {
-    /// None: the system's authorities.
+    /// Authorities; `None`: those of the system.
     pub ca: Option<PathBuf>,
     pub certificate: Option<PathBuf>,
     pub key: Option<PathBuf>,
     pub insecure: bool,
-    /// 12 or 13; both when it is not said.
+    /// TLS version, 12 or 13; `None`: both.
     pub version: Option<u8>,
-    /// What is asked for by ALPN, the favourite first.
+    /// ALPN protocols, the preferred one first.
     pub alpn: Vec<String>,
 }
 
 impl Tls {
-    /// Without resumption: that of one client is no help to another, and thousands that resumed would measure what nobody does.
+    /// Configuration without resumption. A session of one client is useless for another, and thousands of resumptions
+    /// would not be a realistic measurement.
     fn config(&self) -> Result<Arc<ClientConfig>, SetupError> {
         let trust = match (&self.ca, self.insecure) {
             (_, true) => Trust::Anybody,
@@ -174,35 +175,35 @@ impl Tls {
     }
 }
 
-/// How long a run goes on and what it says.
+/// Duration and output of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Output {
-    /// None: until it is interrupted or has nothing left to do.
+    /// Duration; `None`: until it is interrupted or has nothing left to do.
     pub duration: Option<Duration>,
     pub json: bool,
     pub quiet: bool,
     pub threads: usize,
-    /// Processes that share the clients.
+    /// Number of processes that share the clients.
     pub processes: usize,
-    /// Agents that do instead.
+    /// Agents that share the clients instead.
     pub agents: Agents,
     pub csv: Option<PathBuf>,
     pub html: Option<PathBuf>,
     /// Processes of the broker on this machine.
     pub broker_pid: Vec<u32>,
-    /// Where the broker's own figures are.
+    /// URL of the broker's own figures.
     pub broker_metrics: Option<String>,
     pub broker_token_file: Option<PathBuf>,
-    /// Of those figures, the names that are reported.
+    /// Names of the reported figures.
     pub broker_counter: Vec<String>,
-    /// Where the figures of this run are served.
+    /// Address at which the figures of this run are served.
     pub prometheus: Option<SocketAddr>,
-    /// The words that asked for the run, secrets left out.
+    /// The command line of the run, without secrets.
     pub command: Vec<String>,
 }
 
 impl Plan {
-    /// Clients of `kind` that do nothing yet, with the defaults of all that is not said.
+    /// Clients of `kind` without any work yet, with all default values.
     pub fn base(kind: Kind) -> Plan {
         Plan {
             kind,
@@ -276,7 +277,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The part of process `index` of `of`: its clients with their numbers, and its share of rates and limits.
+    /// The share of process `index` of `of`: its clients with their numbers, and its parts of rates and limits.
     pub fn share(&self, index: usize, of: usize) -> Plan {
         let first = self.count * index / of;
         let count = self.count * (index + 1) / of - first;
@@ -298,8 +299,10 @@ impl Plan {
         }
     }
 
+    /// Converts the plan.
+    ///
     /// # Errors
-    /// Targets without an address, and payloads or topics that cannot be.
+    /// Targets without an address, and invalid payloads or topics.
     pub fn config(&self) -> Result<Config, SetupError> {
         let hosts = resolve(&self.hosts, true)?;
         if self.qos > 2 {
@@ -310,7 +313,7 @@ impl Plan {
         let body = match &self.message {
             Some(Message::Fixed(bytes)) => Body::Fixed(bytes.clone()),
             Some(Message::Generated(template)) => Body::Generated(template.clone()),
-            // Who only subscribes reads headers and makes no payload.
+            // A client that only subscribes reads headers and makes no payload.
             None if matches!(self.kind, Kind::Sub | Kind::Conn) => Body::default(),
             None if self.size < header => {
                 return Err(SetupError::NoMessageHeader { size: self.size, header });
@@ -391,7 +394,7 @@ impl Plan {
     }
 }
 
-/// Adds `port` to the hosts that have none of their own.
+/// Appends `port` to the hosts without one.
 pub fn with_ports(hosts: &[String], port: u16) -> Vec<String> {
     hosts.iter().map(|host| with_port(host.trim(), port)).collect()
 }
@@ -421,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_go_to_the_hosts_that_have_none() {
+    fn ports_are_added_to_hosts_without_one() {
         let hosts = ["a", "b:7", "::1", "[::1]:7", "[::1]", " 127.0.0.1 "].map(str::to_owned);
         let with = with_ports(&hosts, 1883);
         assert_eq!(with, ["a:1883", "b:7", "[::1]:1883", "[::1]:7", "[::1]:1883", "127.0.0.1:1883"]);

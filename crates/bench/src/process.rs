@@ -1,4 +1,4 @@
-//! What the kernel says of the brokers and of this process, and what it is asked for.
+//! Kernel statistics of the brokers and of this process, and its resource limits.
 
 use std::fs;
 
@@ -9,9 +9,9 @@ pub struct ProcStat {
     pub sys_s: f64,
     pub rss: u64,
     pub pss: u64,
-    /// Of `pss`, what belongs to no file: heap, stacks, arenas.
+    /// Part of `pss` that belongs to no file: heap, stacks, arenas.
     pub pss_anon: u64,
-    /// Of `rss`, the same.
+    /// Part of `rss` that belongs to no file.
     pub rss_anon: u64,
     pub hwm: u64,
     pub threads: u64,
@@ -38,7 +38,7 @@ pub fn cpu(pid: u32) -> Option<(f64, f64)> {
     Some((u / hz, k / hz))
 }
 
-/// A process as it is now. With `mem`, bytes are exact, which makes the kernel walk the whole address space.
+/// Current statistics of a process. With `mem`, bytes are exact, which makes the kernel walk the whole address space.
 pub fn stat(pid: u32, mem: bool) -> ProcStat {
     let mut p = ProcStat::default();
     if let Some((u, s)) = cpu(pid) {
@@ -76,7 +76,7 @@ pub fn self_cpu() -> (f64, f64) {
     }
 }
 
-/// Pages of kernel memory in TCP sockets (all of the machine), in bytes.
+/// Kernel memory of TCP sockets on the whole machine, in bytes.
 pub fn tcp_mem() -> u64 {
     let s = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
     for l in s.lines() {
@@ -103,7 +103,7 @@ pub fn raise_nofile() -> u64 {
     }
 }
 
-/// Keeps the calling thread on one CPU. A CPU that does not exist changes nothing.
+/// Pins the calling thread to one CPU. A CPU that does not exist changes nothing.
 pub fn pin_thread(cpu: usize) {
     // SAFETY: a zeroed set is an empty one; `CPU_SET` ignores numbers beyond it; the call reads `set` only.
     unsafe {
@@ -113,15 +113,15 @@ pub fn pin_thread(cpu: usize) {
     }
 }
 
-/// How late the kernel may wake the calling thread, in nanoseconds.
+/// Sets the maximum delay of the calling thread's wake-ups, in nanoseconds.
 pub fn set_timer_slack(ns: u64) {
-    // SAFETY: this option takes an integer and touches no memory of ours.
+    // SAFETY: this option takes an integer and touches no memory of this process.
     unsafe {
         libc::prctl(libc::PR_SET_TIMERSLACK, ns, 0, 0, 0);
     }
 }
 
-/// The first signal ends the run with its report, the second one the process.
+/// Handles SIGINT and SIGTERM: the first signal ends the run with its report, the second one ends the process.
 extern "C" fn on_signal(_: i32) {
     if crate::run::interrupted() {
         // SAFETY: `_exit` is async-signal-safe.
@@ -130,7 +130,7 @@ extern "C" fn on_signal(_: i32) {
     crate::run::interrupt();
 }
 
-/// SIGINT and SIGTERM end a run with its report.
+/// Makes SIGINT and SIGTERM end a run with its report.
 pub fn on_signals() {
     // SAFETY: the handler only touches an atomic and calls `_exit`.
     unsafe {

@@ -1,4 +1,4 @@
-//! MQTT 5.0 properties that a command line or a scenario asks for, and Wills.
+//! MQTT 5.0 properties and Wills of a command line or a scenario.
 
 use crate::codec::{put_str, put_varint};
 use serde::{Deserialize, Serialize};
@@ -13,29 +13,29 @@ pub struct Properties {
     pub content_type: Option<String>,
     pub response_topic: Option<String>,
     pub correlation_data: Option<String>,
-    /// Beside the Topic Name in each message. Not of a Will.
+    /// Topic Alias, in addition to the Topic Name in each message. Not for a Will.
     pub topic_alias: Option<u16>,
     pub user: Vec<(String, String)>,
 }
 
-/// Properties of CONNECT beside the Session Expiry Interval.
+/// Properties of CONNECT other than the Session Expiry Interval.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ConnectProperties {
-    /// 0: not sent.
+    /// Receive Maximum; 0: not sent.
     pub receive_maximum: u16,
-    /// Largest packet that the clients take, in bytes.
+    /// Largest packet that the clients accept, in bytes.
     pub packet_size_max: Option<u32>,
     /// Request Response Information.
     pub response_information: bool,
-    /// Request Problem Information is 0.
+    /// True when Request Problem Information is 0.
     pub no_problem_information: bool,
     pub user: Vec<(String, String)>,
 }
 
-/// What the broker publishes for a client that goes without DISCONNECT.
+/// Message that the broker publishes for a client that disconnects without DISCONNECT.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Will {
-    /// With the places of a topic.
+    /// Topic, with placeholders.
     pub topic: String,
     pub payload: Vec<u8>,
     pub qos: u8,
@@ -45,9 +45,9 @@ pub struct Will {
     pub properties: Properties,
 }
 
-/// Bytes of a text or of binary data in a packet.
+/// Maximum size of a text or of binary data in a packet, in bytes.
 const TEXT_MAX: usize = 65_535;
-/// User Properties of one packet.
+/// Maximum number of User Properties of one packet.
 const USER_MAX: usize = 100;
 
 impl Properties {
@@ -55,8 +55,10 @@ impl Properties {
         *self == Properties::default()
     }
 
+    /// Checks the properties.
+    ///
     /// # Errors
-    /// What no packet can have, as a sentence.
+    /// A value that is not valid in a packet, as a sentence.
     pub fn check(&self) -> Result<(), String> {
         let texts = [
             ("the content type", &self.content_type),
@@ -75,7 +77,7 @@ impl Properties {
         check_user(&self.user)
     }
 
-    /// As they stand in a packet, without their length.
+    /// The encoded properties, without their length.
     pub fn encode(&self) -> Vec<u8> {
         let mut b = vec![];
         if self.utf8 {
@@ -107,8 +109,10 @@ impl ConnectProperties {
         *self == ConnectProperties::default()
     }
 
+    /// Checks the properties.
+    ///
     /// # Errors
-    /// What no packet can have, as a sentence.
+    /// A value that is not valid in a packet, as a sentence.
     pub fn check(&self) -> Result<(), String> {
         if self.packet_size_max == Some(0) {
             return Err("the largest packet has 1 byte or more".to_owned());
@@ -116,7 +120,7 @@ impl ConnectProperties {
         check_user(&self.user)
     }
 
-    /// As they stand in a packet, without their length; the Receive Maximum is not among them.
+    /// The encoded properties, without their length; the Receive Maximum is not included.
     pub fn encode(&self) -> Vec<u8> {
         let mut b = vec![];
         if let Some(bytes) = self.packet_size_max {
@@ -135,11 +139,16 @@ impl ConnectProperties {
 }
 
 impl Will {
+    /// Checks the Will.
+    ///
     /// # Errors
-    /// What no CONNECT can have, as a sentence.
+    /// A value that is not valid in CONNECT, as a sentence.
     pub fn check(&self) -> Result<(), String> {
         if self.topic.is_empty() || self.topic.contains(['#', '+']) {
-            return Err(format!("{:?} is no topic of a Will: not empty, and without + and #", self.topic));
+            return Err(format!(
+                "{:?} is not a topic for a Will: not empty, and without + and #",
+                self.topic
+            ));
         }
         check_text("the topic of a Will", &self.topic)?;
         if self.payload.len() > TEXT_MAX {
@@ -151,12 +160,12 @@ impl Will {
         self.properties.check()
     }
 
-    /// Whether it says something that only MQTT 5.0 can say.
+    /// Returns whether the Will uses a feature of MQTT 5.0.
     pub fn needs_5(&self) -> bool {
         self.delay > 0 || !self.properties.is_empty()
     }
 
-    /// Its properties as they stand in CONNECT, without their length.
+    /// The encoded properties of the Will in CONNECT, without their length.
     pub fn encode_properties(&self) -> Vec<u8> {
         let mut b = vec![];
         if self.delay > 0 {
@@ -168,7 +177,7 @@ impl Will {
     }
 }
 
-/// `name: value`, as a User Property or a header is written on a command line.
+/// Parses `name: value`, the notation of a User Property or a header on a command line.
 ///
 /// # Errors
 /// A text without a colon, or without a name.
@@ -177,7 +186,7 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
         Some((name, value)) if !name.trim().is_empty() => {
             Ok((name.trim().to_owned(), value.trim().to_owned()))
         }
-        _ => Err("it is \"NAME: VALUE\"".to_owned()),
+        _ => Err("write it as \"NAME: VALUE\"".to_owned()),
     }
 }
 
@@ -227,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_stand_in_a_packet_as_the_specification_has_them() {
+    fn properties_are_encoded_as_specified() {
         assert_eq!(
             all().encode(),
             [
@@ -255,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_packet_can_have_is_refused() {
+    fn properties_that_are_invalid_in_a_packet_are_refused() {
         assert_eq!((all().check(), will().check()), (Ok(()), Ok(())));
         let long = || Some("x".repeat(65_536));
         for properties in [

@@ -1,13 +1,13 @@
-//! What a worker measured since it was last asked, once a second.
+//! Measurements of a worker since the last request, once a second.
 
 use crate::latency::{hist, pour, sparse};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Latencies since the last beat, and what the thread wanted of the processor.
+/// Latencies since the last beat, and the CPU demand of the thread.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Pulse {
-    /// The beat that this answers.
+    /// Number of the beat that this answers.
     pub beat: u64,
     #[serde(with = "sparse")]
     pub e2e: Histogram<u64>,
@@ -15,7 +15,7 @@ pub struct Pulse {
     pub ack: Histogram<u64>,
     #[serde(with = "sparse")]
     pub ready: Histogram<u64>,
-    /// Share of the time that the thread ran or waited for a processor; 1 is all of it.
+    /// Share of the time in which the thread ran or waited for a processor, at most 1.
     pub demand: f64,
 }
 
@@ -26,7 +26,7 @@ impl Default for Pulse {
 }
 
 impl Pulse {
-    /// Takes over what `other` has.
+    /// Adds the measurements of `other`.
     pub fn add(&mut self, other: &Pulse) {
         pour(&other.e2e, &mut self.e2e);
         pour(&other.ack, &mut self.ack);
@@ -34,7 +34,7 @@ impl Pulse {
         self.demand = self.demand.max(other.demand);
     }
 
-    /// Forgets everything but its memory.
+    /// Clears the measurements and keeps the memory.
     pub fn clear(&mut self) {
         for h in [&mut self.e2e, &mut self.ack, &mut self.ready] {
             if !h.is_empty() {
@@ -45,7 +45,7 @@ impl Pulse {
     }
 }
 
-/// How much of a processor a thread wanted, from the kernel's account of it.
+/// CPU demand of a thread, from the kernel's statistics.
 #[derive(Default)]
 pub struct Demand {
     wanted: u64,
@@ -53,7 +53,7 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// The share since the last call; 0 the first time and where the kernel keeps no such account.
+    /// Demand since the last call; 0 the first time and where the kernel has no such statistics.
     pub fn since(&mut self, now: u64) -> f64 {
         // Nanoseconds on a processor, nanoseconds of waiting for one, slices.
         let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();

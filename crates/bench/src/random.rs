@@ -1,6 +1,6 @@
-//! Numbers that are different each time and need no quality: jitter, filler, templates.
+//! Pseudorandom numbers without quality requirements: jitter, filler, templates.
 
-/// xorshift64.
+/// State of xorshift64.
 #[derive(Clone)]
 pub struct Random(u64);
 
@@ -10,9 +10,9 @@ impl Random {
         Random(seed ^ 0x9e37_79b9_7f4a_7c15 | 1)
     }
 
-    /// The numbers that belong to these, whenever they are asked for.
+    /// A generator determined by these seeds.
     pub fn of(seeds: [u64; 3]) -> Random {
-        // splitmix64's finish, so that neighbours have nothing in common.
+        // The finish of splitmix64, so that neighbours have nothing in common.
         let mix = |state: u64, seed: u64| {
             let z = state.wrapping_add(seed).wrapping_add(0x9e37_79b9_7f4a_7c15);
             let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -29,7 +29,7 @@ impl Random {
         self.0
     }
 
-    /// Below `bound`, and 0 for a bound of 0.
+    /// A number below `bound`, and 0 for a bound of 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         // The high half: the low bits of a xorshift are its worst.
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64

@@ -29,10 +29,10 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What a run found.
+/// The result of a run.
 pub struct Report {
     pub json: Value,
-    /// 0 = fine, 1 = something failed or was violated, 2 = the connections could not be made.
+    /// Exit code: 0 = success, 1 = a failure or a violation, 2 = the connections could not be opened.
     pub exit_code: i32,
 }
 
@@ -47,10 +47,10 @@ pub fn interrupted() -> bool {
     STOP.load(SeqCst)
 }
 
-/// Does what `command` says and blocks until it is done or [`interrupt`] was called.
+/// Executes `command` and blocks until it ends or [`interrupt`] was called.
 ///
 /// # Errors
-/// When the run could not begin: bad targets, impossible numbers, too few descriptors.
+/// The run could not start: bad targets, impossible numbers, too few descriptors.
 pub fn run(command: Command) -> Result<Report, SetupError> {
     let mixed = net::now() ^ ((std::process::id() as u64) << 7);
     let run_id = (mixed ^ (mixed >> 16) ^ (mixed >> 32)) as u16;
@@ -115,7 +115,7 @@ fn check_limits(cfg: &Config) -> Result<(), SetupError> {
     Ok(())
 }
 
-/// The main thread only looks on; the workers do all the work, so its naps delay nothing.
+/// Sleeps on the main thread, which only observes: the workers do all the work and are not delayed.
 pub(crate) fn nap(ms: u64) {
     // tidy: allow(thread-sleep): sampling interval of an observer
     std::thread::sleep(Duration::from_millis(ms))

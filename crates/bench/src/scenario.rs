@@ -1,5 +1,5 @@
-//! `meridian bench --scenario FILE`: groups of clients with behaviour of their own, through stages, in this process, in
-//! several, or at agents. `file` is what is written, `plan` what it comes down to, `stages` what came of it. Read
+//! `meridian bench --scenario FILE`: groups of clients with their own behaviour, in stages, in this process, in
+//! several, or at agents. `file` is the format, `plan` the conversion to plans, `stages` the results by stage. Read
 //! [`plan::Scenario`] first.
 
 mod file;
@@ -19,13 +19,13 @@ use serde_json::{Value, json};
 use stages::Stages;
 use std::path::PathBuf;
 
-/// What the command line says.
+/// Options of the command line.
 #[derive(Debug)]
 pub struct Options {
     pub file: PathBuf,
-    /// Instead of the file's.
+    /// Hosts that replace those of the file.
     pub hosts: Vec<String>,
-    /// Only read it, and say what it would do.
+    /// True to print the plan without running it.
     pub check: bool,
     pub output: Output,
 }
@@ -33,7 +33,7 @@ pub struct Options {
 /// Runs, prints the result, writes the page and returns the exit code.
 ///
 /// # Errors
-/// When nothing could begin.
+/// The run could not start.
 pub fn run(options: Options) -> Result<i32, SetupError> {
     let Options { file, hosts, check, output } = options;
     let said = CommandLineOverrides { hosts, output: output.clone() };
@@ -78,7 +78,7 @@ fn scene(scenario: &Scenario) -> Scene {
     }
 }
 
-/// What a scenario would do, a line each.
+/// Describes a scenario, one line for each group and stage.
 fn outline(scenario: &Scenario) -> Vec<String> {
     let mut lines = vec![scenario.title.clone()];
     for stage in &scenario.stages {

@@ -1,9 +1,9 @@
-//! What is not to be shown.
+//! Text that must not be shown.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A password on its way from the command line to CONNECT.
+/// A password, from the command line to CONNECT.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(pub String);
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_not_in_debug_output() {
+    fn a_secret_is_not_in_debug_output() {
         assert_eq!(format!("{:?}", Secret::from("hunter2".to_owned())), "***");
     }
 }

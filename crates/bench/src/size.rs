@@ -1,5 +1,5 @@
-//! `meridian bench size`: what a deployment needs, by arithmetic on what was measured. [`measured`] has the constants, each with the
-//! command and the date that it comes from; [`Sheet`] is the arithmetic.
+//! `meridian bench size`: resources of a deployment, computed from measurements. [`measured`] has the constants, each
+//! with its command and date; [`Sheet`] is the computation.
 
 mod measured;
 mod sheet;
@@ -9,45 +9,45 @@ use serde_json::Value;
 use sheet::Sheet;
 use std::io::Write;
 
-/// What is asked for.
+/// Parameters of the deployment.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// Clients that are connected at the same time
+    /// Number of clients that are connected at the same time
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     clients: u64,
-    /// Messages a second that are published, all clients together
+    /// Messages per second that are published, all clients together
     #[arg(long, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
     rate: u64,
-    /// Payload bytes
+    /// Payload size in bytes
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(0..=268_435_455))]
     payload: u64,
     /// QoS of publishers and subscribers
     #[arg(long, short = 'q', default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=2))]
     qos: u8,
-    /// Subscribers that get each message
+    /// Number of subscribers of each message
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
     fan_out: u64,
-    /// Bytes of a topic
+    /// Length of a topic in bytes
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=65535))]
     topic: u64,
-    /// Clients come by TLS
+    /// Use TLS for clients
     #[arg(long)]
     tls: bool,
-    /// Nodes; 0: as many as the machines below need, and one to spare
+    /// Number of nodes; 0: as many as the machines below need, and one to spare
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     nodes: u64,
     /// Cores of a machine
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1024))]
     node_cores: u64,
-    /// GiB of memory of a machine
+    /// Memory of a machine in GiB
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=65536))]
     node_memory: u64,
-    /// The sheet as one JSON object
+    /// Print the sheet as one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Prints the sheet. The exit code: 0, or 1 when the nodes that were asked for are too few.
+/// Prints the sheet. The exit code: 0, or 1 when the requested nodes are too few.
 pub fn run(options: &Options) -> i32 {
     let sheet = Sheet::new(options);
     let text = match options.json {

@@ -1,11 +1,11 @@
-//! What stands at the start of every payload, so that a receiver knows which message it is: little-endian numbers, in a long
-//! form and, for payloads too small for it, a short one.
+//! Tag at the start of every payload, which identifies the message for a receiver. It consists of little-endian
+//! numbers, in a long form and, for small payloads, a short one.
 
 /// Bytes of the long form: run (4), publisher (4), sequence number (8), nanoseconds (8).
 pub const LONG: usize = 24;
 /// Bytes of the short form: run (2), publisher (2), sequence number (4), nanoseconds (8).
 pub const SHORT: usize = 16;
-/// Publishers that the short form can tell apart.
+/// Number of publishers that the short form can distinguish.
 pub const SHORT_PUBLISHERS: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,7 +16,7 @@ pub struct Tag {
     pub at: u64,
 }
 
-/// Bytes of the tag in a payload of this size.
+/// Length in bytes of the tag in a payload of this size.
 pub fn length(payload: usize) -> usize {
     if payload < LONG { SHORT } else { LONG }
 }
@@ -40,7 +40,7 @@ impl Tag {
         b.extend_from_slice(&h[..length]);
     }
 
-    /// `size` is what payloads of this run have. `None` when the message is not of this run.
+    /// Decodes a tag. `size` is the payload size of this run. `None` when the message does not belong to this run.
     #[inline]
     pub fn read(run: u32, size: usize, payload: &[u8]) -> Option<Tag> {
         let number = |from: usize, to: usize| -> u64 {
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_comes_back_in_either_form() {
+    fn a_tag_reads_back_in_either_form() {
         let tag = Tag { publisher: 60_000, seq: 4_000_000_000, at: 1 << 60 };
         for (size, bytes) in [(16, SHORT), (23, SHORT), (24, LONG), (256, LONG)] {
             let mut payload = vec![];

@@ -1,4 +1,4 @@
-//! Which brokers, and as whom: the options that `ha` and `tx-rx` have in common.
+//! Brokers and credentials: the options that `ha` and `tx-rx` share.
 
 use crate::config::SetupError;
 use crate::config::from_args::resolve;
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 /// Options as they are typed.
 #[derive(Args, Debug)]
 pub struct Target {
-    /// Brokers, each with a port of its own if need be. ha: a client that loses one goes to the next. tx-rx: with two, the
+    /// Brokers, each with an optional port. ha: a client that loses one goes to the next. tx-rx: with two, the
     /// publisher is on the first and the subscriber on the second
     #[arg(long, short = 'h', default_value = "localhost", value_delimiter = ',', num_args = 1)]
     host: Vec<String>,
@@ -21,15 +21,17 @@ pub struct Target {
     version: u8,
     #[command(flatten)]
     pub login: Login,
-    /// The result as one JSON object on standard output
+    /// Print the result as one JSON object on standard output
     #[arg(long)]
     pub json: bool,
-    /// No lines while running
+    /// Print no lines while running
     #[arg(long)]
     pub quiet: bool,
 }
 
 impl Target {
+    /// Resolves the hosts.
+    ///
     /// # Errors
     /// A host without an address.
     pub fn hosts(&self) -> Result<Vec<SocketAddr>, SetupError> {

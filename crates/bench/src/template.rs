@@ -1,11 +1,11 @@
-//! Texts with places that are filled in for each client and message: topics, User Names and payloads.
+//! Texts with placeholders that are filled in for each client and message: topics, User Names and payloads.
 
 use crate::plain::Stamp;
 use crate::random::Random;
 use serde::{Deserialize, Serialize};
 use std::io::Write as _;
 
-/// A text cut at its places, ready to be filled in.
+/// A parsed text, ready to be filled in.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Template {
     pieces: Vec<Piece>,
@@ -14,40 +14,40 @@ pub struct Template {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Piece {
     Text(String),
-    /// `%i`
+    /// The placeholder `%i`.
     Number,
-    /// `%c`
+    /// The placeholder `%c`.
     ClientId,
-    /// `%u`
+    /// The placeholder `%u`.
     UserName,
-    /// `%s`: from 1.
+    /// The placeholder `%s`: the message's number, from 1.
     Message,
-    /// `%rand_9` is 1 to 9, `%rand_5_9` is 5 to 9, ends included.
+    /// The placeholder `%rand_9` is 1 to 9, `%rand_5_9` is 5 to 9, ends included.
     Random(u64, u64),
-    /// `%pick(a|b)`
+    /// The placeholder `%pick(a|b)`.
     Pick(Vec<String>),
-    /// `%text_9`: letters and digits.
+    /// The placeholder `%text_9`: random alphanumeric characters.
     Letters(usize),
-    /// `%RANDOM%`: bytes.
+    /// The placeholder `%RANDOM%`: random bytes.
     Noise(usize),
-    /// `%TIMESTAMP%` and its like: nanoseconds since 1970 divided by this.
+    /// The placeholder `%TIMESTAMP%` and its variants: nanoseconds since 1970 divided by this.
     Time(u64),
-    /// `%UNIQUE%`
+    /// The placeholder `%UNIQUE%`.
     Unique,
 }
 
-/// Which places a text can have.
+/// Set of placeholders that a text can have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Placeholders {
-    /// Those of a topic and a User Name.
+    /// Placeholders of a topic and a User Name.
     Topic,
-    /// Those of emqtt-bench's payload files; `%RANDOM%` is this many bytes.
+    /// Placeholders of emqtt-bench's payload files; `%RANDOM%` is this many bytes.
     Emqtt { size: usize },
-    /// Every one there is, for payloads of scenarios.
+    /// All placeholders, for payloads of scenarios.
     All { size: usize },
 }
 
-/// Whom and which message a text is filled in for.
+/// Client and message that a text is filled in for.
 #[derive(Clone, Copy)]
 pub struct TemplateContext<'a> {
     pub number: usize,
@@ -56,17 +56,17 @@ pub struct TemplateContext<'a> {
     pub message: Stamp,
 }
 
-/// Bytes that one place can ask for.
+/// Maximum number of bytes of one placeholder.
 const FILLER_MAX: usize = 16 << 20;
 
 const TIMES: [(&str, u64); 4] =
     [("%TIMESTAMPMS%", 1_000_000), ("%TIMESTAMPUS%", 1000), ("%TIMESTAMPNS%", 1), ("%TIMESTAMP%", 1_000_000)];
 
 impl Template {
-    /// Reads a text. What looks like no place stays as it is.
+    /// Parses a text. Unknown placeholders stay unchanged.
     ///
     /// # Errors
-    /// A place whose numbers cannot be, as a sentence.
+    /// A placeholder with invalid numbers, as a sentence.
     pub fn parse(text: &str, placeholders: Placeholders) -> Result<Template, String> {
         let mut pieces = vec![];
         let mut plain = String::new();
@@ -95,7 +95,7 @@ impl Template {
         Ok(Template { pieces })
     }
 
-    /// Whether two messages of one client can differ.
+    /// Returns whether two messages of one client can differ.
     pub fn varies(&self) -> bool {
         let fixed = |piece: &Piece| {
             matches!(piece, Piece::Text(_) | Piece::Number | Piece::ClientId | Piece::UserName)
@@ -128,13 +128,13 @@ impl Template {
                     Ok(())
                 }
                 Piece::Time(unit) => write!(out, "{}", of.message.wall / unit),
-                // Publishers of one run have numbers of their own.
+                // Publishers of one run have distinct numbers.
                 Piece::Unique => write!(out, "{}", (of.number as u64) << 36 | of.message.seq),
             };
         }
     }
 
-    /// The text for one client where no message is meant.
+    /// Text for one client, independent of a message.
     pub fn text(&self, number: usize, client_id: &str, username: &str, random: &mut Random) -> String {
         let mut out = vec![];
         let message = Stamp { seq: 0, wall: crate::net::wall() };
@@ -145,7 +145,7 @@ impl Template {
 
 const LETTERS: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 
-/// The place at the start of `text` and its length; nothing when there is none.
+/// Placeholder at the start of `text` and its length; `None` when there is none.
 fn parse_placeholder(text: &str, placeholders: Placeholders) -> Result<Option<(Piece, usize)>, String> {
     if let Placeholders::Emqtt { size } | Placeholders::All { size } = placeholders {
         if let Some((name, unit)) = TIMES.iter().find(|(name, _)| text.starts_with(name)) {
@@ -169,7 +169,7 @@ fn parse_placeholder(text: &str, placeholders: Placeholders) -> Result<Option<(P
             [least, most, ..] => (*least, *most),
         };
         if least > most || most == u64::MAX {
-            return Err(format!("`{}` is no range: use %rand_9 or %rand_5_9", &text[..6 + taken]));
+            return Err(format!("`{}` is not a range: use %rand_9 or %rand_5_9", &text[..6 + taken]));
         }
         return Ok(Some((Piece::Random(least, most), 6 + taken)));
     }
@@ -199,7 +199,7 @@ fn parse_placeholder(text: &str, placeholders: Placeholders) -> Result<Option<(P
     })
 }
 
-/// One number, or two with `_` between them, and the bytes that they take.
+/// One number, or two with `_` between them, and their length in bytes.
 fn numbers(text: &str) -> (Vec<u64>, usize) {
     let number = |text: &str| text.parse().unwrap_or(u64::MAX);
     let first = digits(text);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn topics_have_the_places_of_the_other_tools() {
+    fn topics_have_the_placeholders_of_the_other_tools() {
         for (text, topic) in [
             ("bench/%i", "bench/7"),
             ("t/%c/%u/%i/%i", "t/c%i/bob/7/7"),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn random_numbers_keep_to_their_range_and_come_again_with_the_message() {
+    fn random_numbers_stay_in_their_range_and_repeat_with_the_message() {
         let mut seen = std::collections::BTreeSet::new();
         for seq in 0..200 {
             let text = filled("%rand_3-%rand_5_6", Placeholders::Topic, seq);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn payload_files_have_the_places_of_emqtt_bench() {
+    fn payload_files_have_the_placeholders_of_emqtt_bench() {
         let placeholders = Placeholders::Emqtt { size: 4 };
         assert_eq!(filled("%i %TIMESTAMP%", placeholders, 0), "%i 1700000000123");
         assert_eq!(
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_of_scenarios_have_all_of_them() {
+    fn payloads_of_scenarios_have_all_placeholders() {
         let placeholders = Placeholders::All { size: 1 };
         let text = filled("{\"id\":%i,\"state\":\"%pick(on|off)\",\"x\":\"%text_5\"}", placeholders, 0);
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -287,14 +287,14 @@ mod tests {
         assert_eq!(value["x"].as_str().unwrap().len(), 5);
         assert!(Template::parse("%pick(a", placeholders).unwrap_err().contains("has no end"));
         assert!(Template::parse("%text_99999999999", placeholders).unwrap_err().contains("more than"));
-        assert!(Template::parse("%rand_9_5", placeholders).unwrap_err().contains("no range"));
+        assert!(Template::parse("%rand_9_5", placeholders).unwrap_err().contains("not a range"));
         assert!(
-            Template::parse("%rand_99999999999999999999", placeholders).unwrap_err().contains("no range")
+            Template::parse("%rand_99999999999999999999", placeholders).unwrap_err().contains("not a range")
         );
     }
 
     #[test]
-    fn what_differs_from_message_to_message_is_known() {
+    fn a_template_knows_whether_messages_differ() {
         for (text, varies) in [("a/%i/%c/%u", false), ("a/%s", true), ("%rand_4", true), ("x", false)] {
             assert_eq!(Template::parse(text, Placeholders::Topic).unwrap().varies(), varies, "{text}");
         }

@@ -1,23 +1,23 @@
-//! Who hears whom.
+//! Assignment of publishers to subscribers.
 
 use clap::ValueEnum;
 
 #[derive(Clone, Copy, PartialEq, Debug, ValueEnum)]
 pub enum Topology {
-    /// publisher i -> subscriber i
+    /// Publisher i sends to subscriber i.
     OneToOne,
-    /// publishers are dealt out to the subscribers (wildcard filters)
+    /// Publishers are distributed among the subscribers (wildcard filters).
     FanIn,
-    /// subscribers are dealt out to the publishers' topics
+    /// Subscribers are distributed among the publishers' topics.
     FanOut,
-    /// every subscriber hears every publisher (wildcard)
+    /// Every subscriber receives every publisher (wildcard).
     All,
-    /// all publishers -> shared-subscription groups
+    /// All publishers send to shared subscription groups.
     Shared,
 }
 
 impl Topology {
-    /// Publishers that subscriber `j` hears: first, step, how many.
+    /// Publishers of subscriber `j`: first, step, count.
     pub fn publishers_of(self, j: usize, p: usize, s: usize) -> (usize, usize, usize) {
         match self {
             Topology::OneToOne => (j, 1, (j < p) as usize),
@@ -26,7 +26,7 @@ impl Topology {
             Topology::All | Topology::Shared => (0, 1, p),
         }
     }
-    /// Deliveries that one message of publisher `i` must cause.
+    /// Number of deliveries that one message of publisher `i` must cause.
     pub fn fan(self, i: usize, p: usize, s: usize, groups: usize) -> usize {
         match self {
             Topology::OneToOne => (i < s) as usize,

@@ -1,28 +1,28 @@
-//! Exact bookkeeping of what arrived in one publisher -> subscriber stream.
+//! Exact accounting of arrivals in one publisher -> subscriber stream.
 
 use std::collections::BTreeMap;
 
 #[derive(Debug, PartialEq, Clone, Copy)]
 pub enum Kind {
-    /// next in order, or after a gap
+    /// The next message in order, or after a gap.
     New,
-    /// first arrival, but after a later one
+    /// The first arrival, but after a later message.
     Late,
     Dup,
 }
 
 #[derive(Default, Clone)]
 pub struct Stream {
-    /// highest sequence number seen + 1
+    /// Highest received sequence number + 1.
     pub next: u64,
-    /// sequence numbers below `next` that have not arrived: start -> end (exclusive)
+    /// Sequence numbers below `next` that have not arrived: start -> end (exclusive).
     missing: BTreeMap<u64, u64>,
     pub uniq: u64,
     pub dup: u64,
     pub late: u64,
     pub last_rx: u64,
     pub max_gap: u64,
-    /// when the longest gap began
+    /// Start of the longest gap.
     pub max_gap_at: u64,
 }
 
@@ -97,7 +97,7 @@ pub struct Bits {
 }
 
 impl Bits {
-    /// true when the bit was not yet set
+    /// Sets a bit. Returns true when it was not yet set.
     #[inline]
     pub fn set(&mut self, seq: u64) -> bool {
         let i = (seq >> 6) as usize;
@@ -122,7 +122,7 @@ impl Bits {
     pub fn count(&self) -> u64 {
         self.w.iter().map(|x| x.count_ones() as u64).sum()
     }
-    /// Adds the other's bits; returns how many were set in both.
+    /// Adds the other's bits; returns the number of bits set in both.
     pub fn merge(&mut self, o: &Bits) -> u64 {
         if self.w.len() < o.w.len() {
             self.w.resize(o.w.len(), 0);
@@ -158,7 +158,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn in_order() {
+    fn messages_in_order_are_new() {
         let mut s = Stream::default();
         for i in 0..100 {
             assert_eq!(s.on(i, i), Kind::New);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_late_dups() {
+    fn gaps_late_messages_and_duplicates_are_distinguished() {
         let mut s = Stream::default();
         assert_eq!(s.on(0, 0), Kind::New);
         assert_eq!(s.on(5, 0), Kind::New); // 1..5 missing
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn gap_times() {
+    fn the_longest_gap_is_recorded() {
         let mut s = Stream { last_rx: 1000, ..Default::default() };
         s.on(0, 1010);
         s.on(1, 1500);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn against_a_model() {
+    fn a_stream_agrees_with_a_model() {
         let mut x = 88172645463325252u64;
         let mut rnd = move || {
             x ^= x << 13;
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn merge_counts_overlap() {
+    fn a_merge_counts_the_overlap() {
         let (mut a, mut b) = (Bits::default(), Bits::default());
         for i in 0..100 {
             a.set(i);

@@ -1,5 +1,5 @@
-//! `meridian bench tx-rx`: one publisher, one subscriber, one topic, measured at the receiver by size and QoS, on one
-//! broker, on two nodes of a cluster, or beside another broker in alternation.
+//! `meridian bench tx-rx`: one publisher, one subscriber, one topic, measured at the receiver by size and QoS. It
+//! runs on one broker, on two nodes of a cluster, or alternately on a second broker.
 
 mod figures;
 mod measure;
@@ -19,14 +19,14 @@ pub struct Row {
     pub size: usize,
     pub qos: u8,
     pub here: Figures,
-    /// Of the broker that it is compared with.
+    /// Figures of the broker that it is compared with.
     pub against: Option<Figures>,
 }
 
-/// Measures and prints. The exit code: 0 fine, 1 something was lost or did not end, 2 nothing could begin.
+/// Measures and prints. The exit code: 0 success, 1 a loss or a time-out, 2 the run could not start.
 ///
 /// # Errors
-/// When nothing could begin: no such host, impossible sizes.
+/// The run could not start: no such host, impossible sizes.
 pub fn run(options: Options) -> Result<i32, SetupError> {
     let plan = options.plan()?;
     let (mut rows, mut problems) = (vec![], vec![]);
@@ -46,7 +46,8 @@ pub fn run(options: Options) -> Result<i32, SetupError> {
     Ok(finish(&plan, &rows, &problems, code))
 }
 
-/// Who comes first changes from round to round. `None` when a broker could not be used at all.
+/// Measures a row. The order of the brokers alternates from round to round. `None` when a broker could not be used at
+/// all.
 fn row(plan: &Plan, size: usize, qos: u8, problems: &mut Vec<String>) -> Result<Option<Row>, SetupError> {
     let mut runs = [vec![], vec![]];
     let brokers: Vec<usize> = if plan.against.is_some() { vec![0, 1] } else { vec![0] };
@@ -78,7 +79,7 @@ fn finish(plan: &Plan, rows: &[Row], problems: &[String], code: i32) -> i32 {
     } else {
         table::text(plan, rows, problems)
     };
-    // A closed standard output does not change what was measured; the exit code says that.
+    // A closed standard output does not change the result, which is also the exit code.
     let _ = std::io::stdout().write_all(text.as_bytes());
     code
 }

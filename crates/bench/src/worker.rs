@@ -22,13 +22,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How far a connection is.
+/// Progress of a connection.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Stage {
     New,
-    /// The TCP connection is being made.
+    /// The TCP connection is being opened.
     Tcp,
-    /// TLS or the WebSocket is being made.
+    /// TLS or the WebSocket is being opened.
     Layer,
     /// Waits for CONNACK.
     Connack,
@@ -46,35 +46,35 @@ const DONE: u8 = 0;
 const WAIT_ACK: u8 = 1;
 const WAIT_COMP: u8 = 2;
 
-/// A message above QoS 0 that was sent; its Packet Identifier is its place in the ring.
+/// A sent message above QoS 0; its index in the ring determines its Packet Identifier.
 struct Entry {
     seq: u64,
-    /// The time in its payload, and when it was handed to the kernel; both in nanoseconds.
+    /// The time in its payload, and the time of its sending; both in nanoseconds.
     ts: u64,
     sent: u64,
     state: u8,
 }
 
-/// What a publisher knows of its messages.
+/// State of a publisher's messages.
 struct Publisher {
     /// Remaining length and topic of every PUBLISH.
     head: Vec<u8>,
-    /// Deliveries that each message must cause.
+    /// Number of deliveries that each message must cause.
     fan: u64,
-    /// next sequence number = messages published so far
+    /// Next sequence number: the number of messages published so far.
     sent: u64,
-    /// Messages that should have been published by now, and in all.
+    /// Number of messages due by now, and in total.
     due: u64,
     quota: u64,
-    /// Not before this is anything sent again on a living connection.
+    /// Earliest time of a retransmission on an open connection.
     retry_at: u64,
-    /// When the first message was due, or, with pauses to think, the next one is; plain messages only.
+    /// Time at which the first message was due, or the next one with random pauses; plain messages only.
     first: u64,
-    /// When its timer goes off; another one in the worker's heap is of an earlier schedule.
+    /// Time of its current timer; other entries in the worker's heap are obsolete.
     timer: u64,
-    /// With a rate that changes: what the curve had come to when this publisher began.
+    /// Value of the rate curve when this publisher began.
     base: f64,
-    /// place among this worker's publishers, for due times
+    /// Index among this worker's publishers, for due times.
     lane: u64,
     window: usize,
     inflight: usize,
@@ -83,20 +83,20 @@ struct Publisher {
     ring: VecDeque<Entry>,
     rejected: Vec<u64>,
     rec_only: Vec<u64>,
-    /// In the worker's `queue` or `parked`.
+    /// True when it is in the worker's `queue` or `parked`.
     queued: bool,
     parked: bool,
     received: Received,
 }
 
-/// What a subscriber has received.
+/// State of a subscriber's received messages.
 struct Subscriber {
-    /// The publishers it hears: `base`, `base + stride`, ... `count` of them.
+    /// Publishers of the subscriber: `base`, `base + stride`, ... `count` of them.
     base: usize,
     stride: usize,
     count: usize,
     streams: Vec<Stream>,
-    /// shared topology only: highest sequence number + 1 by publisher
+    /// Highest sequence number + 1 by publisher; shared topology only.
     last: Vec<u64>,
     group: usize,
     received: Received,
@@ -110,7 +110,7 @@ struct Received {
 }
 
 impl Received {
-    /// Whether it was not there.
+    /// Adds an identifier. Returns whether it was absent.
     fn insert(&mut self, pid: u16) -> bool {
         let (word, bit) = ((pid >> 6) as usize, 1u64 << (pid & 63));
         if self.bits.len() <= word {
@@ -122,7 +122,7 @@ impl Received {
         new
     }
 
-    /// Whether it was there.
+    /// Removes an identifier. Returns whether it was present.
     fn remove(&mut self, pid: u16) -> bool {
         let (word, bit) = ((pid >> 6) as usize, 1u64 << (pid & 63));
         let there = self.bits.get(word).is_some_and(|bits| bits & bit != 0);
@@ -156,25 +156,25 @@ struct Connection {
     id: usize,
     host: usize,
     generation: u32,
-    /// EPOLLOUT is registered.
+    /// True when EPOLLOUT is registered.
     out_reg: bool,
-    /// the last write found the socket full: wait for EPOLLOUT
+    /// True when the last write found the socket full: wait for EPOLLOUT.
     blocked: bool,
-    /// In the worker's `dirty`.
+    /// True when it is in the worker's `dirty`.
     dirty: bool,
     ready_once: bool,
-    /// The broker still had the session.
+    /// True when the broker still had the session.
     resumed: bool,
     attempt: u32,
     keepalive: u16,
-    /// SUBACKs still to come.
+    /// Number of outstanding SUBACKs.
     sub_wait: u32,
-    /// Unsent bytes are `wbuf[wpos..]`; the buffer goes back to the pool when it is empty.
+    /// Unsent bytes are `wbuf[wpos..]`; an empty buffer returns to the pool.
     wpos: usize,
     wbuf: Vec<u8>,
-    /// TLS or WebSocket, where the run has them.
+    /// TLS or WebSocket, if the run uses them.
     layer: Option<Box<Layer>>,
-    /// An incomplete packet, and its whole size when that is known.
+    /// An incomplete packet, and its size when that is known.
     left: Vec<u8>,
     need: usize,
     t_start: u64,
@@ -192,33 +192,33 @@ pub struct Worker {
     index: usize,
     epoll: Epoll,
     conns: Vec<Connection>,
-    /// Those of `conns` that publish.
+    /// Indexes of `conns` that publish.
     pubs: Vec<usize>,
     /// Empty write buffers.
     pool: Vec<Vec<u8>>,
-    /// Connections with something to write.
+    /// Connections with unsent bytes.
     dirty: Vec<usize>,
     /// Publishers that may send, and those that wait for `room`.
     queue: Vec<usize>,
     parked: Vec<usize>,
     rbuf: Vec<u8>,
-    /// What the layers of a connection made of it.
+    /// Bytes of MQTT that a connection's layers have extracted.
     opened: Vec<u8>,
-    /// What follows the header in every payload.
+    /// Bytes after the header of every payload.
     pattern: Vec<u8>,
-    /// When a connection tries again.
+    /// Times at which connections are retried.
     retry: BinaryHeap<std::cmp::Reverse<(u64, usize)>>,
-    /// When a connected client leaves by itself: the time, the client, its connection's generation.
+    /// Times at which connected clients leave by themselves: the time, the client, its connection's generation.
     leaves: BinaryHeap<std::cmp::Reverse<(u64, usize, u32)>>,
-    /// When a publisher of plain messages has one more to send.
+    /// Times at which publishers of plain messages have one more to send.
     timers: BinaryHeap<std::cmp::Reverse<(u64, usize)>>,
-    /// What plain messages have counted to, by subscriber and topic.
+    /// Last counters of plain messages, by subscriber and topic.
     counted: HashMap<(usize, Vec<u8>), u64>,
     /// The wall clock minus CLOCK_MONOTONIC, in nanoseconds.
     wall_offset: u64,
     counts: Counts,
     hists: Hists,
-    /// What was measured since the last beat, which `hists` does not have yet.
+    /// Measurements since the last beat, not included in `hists`.
     pulse: Pulse,
     demand: Demand,
     groups_seen: Vec<Vec<Bits>>,
@@ -234,7 +234,7 @@ pub struct Worker {
     w1: u64,
     due_total: u64,
     ns_per_msg: f64,
-    /// Connections in the making.
+    /// Number of connections being opened.
     pending: usize,
     now: u64,
     last_recv: u64,
@@ -243,23 +243,23 @@ pub struct Worker {
     rng: Random,
     /// CPU time of this thread when publishing began, in nanoseconds.
     cpu_before: u64,
-    /// in rate mode what was due just before the end may still go out
+    /// Time after the end in which messages due just before it may still be sent, in rate mode.
     grace: u64,
-    /// messages that --max-outstanding no longer waits for
+    /// Number of messages that --max-outstanding no longer waits for.
     written_off: u64,
-    /// Deliveries that may be started now.
+    /// Number of deliveries that may be started now.
     room: u64,
 }
 
 const _: () = assert!(size_of::<Connection>() <= 256);
-/// Bytes of a new buffer for output: a CONNECT, a SUBSCRIBE or a few acknowledgements.
+/// Size in bytes of a new buffer for output: a CONNECT, a SUBSCRIBE or a few acknowledgements.
 const WBUF: usize = 512;
-/// Empty buffers that are kept for whoever writes next.
+/// Maximum number of empty buffers in the pool.
 const POOL_MAX: usize = 1024;
 
 const RBUF: usize = 256 * 1024;
 
-/// Nanoseconds between the two.
+/// A random number of nanoseconds between the two.
 fn drawn((least, most): (Duration, Duration), random: &mut Random) -> u64 {
     let (least, most) = (least.as_nanos() as u64, most.as_nanos() as u64);
     least + random.below(most.saturating_sub(least) + 1)
@@ -289,7 +289,7 @@ impl Worker {
         let mut w = Worker {
             index,
             epoll: Epoll::new(),
-            // As large as it will be: growing would leave half of it behind, and again as much unused.
+            // Allocated at its final size: growing would leave half of it unused, and as much again.
             conns: Vec::with_capacity(cfg.n_sub.div_ceil(n) + cfg.n_pub.div_ceil(n)),
             pubs: vec![],
             pool: vec![],

@@ -1,4 +1,4 @@
-//! The controller's end: agents that are to take their shares.
+//! The controller's end: agents that run shares of the load.
 
 use super::sealed::{End, From, Sealed, To};
 use super::secret::Shared;
@@ -14,18 +14,18 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Which agents, and the secret that they have.
+/// Addresses of the agents, and their secret.
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Agents {
     /// Agents that share the clients instead of this process: HOST or HOST:PORT of each
     #[arg(long, value_name = "HOSTS", value_delimiter = ',')]
     pub agents: Vec<String>,
-    /// File with the secret that the agents have too
+    /// File with the secret that the agents share
     #[arg(long, value_name = "FILE", requires = "agents")]
     pub secret_file: Option<PathBuf>,
 }
 
-/// Of an agent that does not say otherwise.
+/// Default port of an agent.
 const PORT: u16 = 1899;
 const AGENTS_MAX: usize = 256;
 const CONNECT: Duration = Duration::from_secs(5);
@@ -33,7 +33,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Connects to all agents and gives each its share of all plans.
 ///
 /// # Errors
-/// An agent that is not there, or that this one may not or cannot talk to.
+/// An agent that is not reachable, or with which communication is not allowed or fails.
 pub fn connect(agents: &Agents, plans: &[Plan], members: &mut Members) -> Result<(), SetupError> {
     if agents.agents.len() > AGENTS_MAX {
         return Err(SetupError::Agent(format!("{AGENTS_MAX} agents at most")));
@@ -47,7 +47,8 @@ pub fn connect(agents: &Agents, plans: &[Plan], members: &mut Members) -> Result
         let address = addresses.next().ok_or_else(|| failed("no address".to_owned()))?;
         if secret.is_none() && !address.ip().is_loopback() {
             return Err(failed(format!(
-                "{address} is another machine: passwords would travel in the open; use --secret-file FILE"
+                "{address} is another machine: passwords would be sent unencrypted; use \
+                     --secret-file FILE"
             )));
         }
         let stream = TcpStream::connect_timeout(&address, CONNECT)
@@ -61,7 +62,7 @@ pub fn connect(agents: &Agents, plans: &[Plan], members: &mut Members) -> Result
     Ok(())
 }
 
-/// Introduces this end, and hears whether the agent has time for it.
+/// Introduces this end, and reads whether the agent is free.
 fn greet(stream: TcpStream, secret: &Shared) -> Result<(BufReader<From>, To), String> {
     let text = |error: io::Error| error.to_string();
     let Sealed { from, mut to } = Sealed::new(stream, End::Controller, secret.bytes()).map_err(text)?;
@@ -72,6 +73,6 @@ fn greet(stream: TcpStream, secret: &Shared) -> Result<(BufReader<From>, To), St
     match serde_json::from_str(&line) {
         Ok(MemberMessage::Alive) => Ok((from, to)),
         Ok(MemberMessage::Failed(why)) => Err(why),
-        _ => Err("what it said could not be understood".to_owned()),
+        _ => Err("its answer could not be understood".to_owned()),
     }
 }

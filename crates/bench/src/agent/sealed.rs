@@ -1,6 +1,6 @@
-//! A connection between a controller and an agent: bytes sealed with keys that both make of a shared secret and of a fresh
-//! number from each. Whoever does not have the secret can neither read nor say anything, and nothing said in one connection
-//! can be said again in another.
+//! A connection between a controller and an agent. Its bytes are sealed with keys that both derive from a shared
+//! secret and a fresh number of each end. An attacker without the secret can neither read nor forge them, and cannot
+//! replay bytes of another connection.
 
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, Salt};
@@ -9,17 +9,17 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// What both ends say first: the protocol and its version.
+/// First bytes of both ends: the protocol and its version.
 const MAGIC: &[u8; 8] = b"MBENCH 1";
 const FRESH: usize = 32;
-/// Plain bytes of a piece.
+/// Maximum number of plain bytes in a piece.
 const PIECE_MAX: usize = 64 * 1024;
-/// How long an end may take to introduce itself.
+/// Maximum time for the introduction of an end.
 const INTRODUCTION: Duration = Duration::from_secs(5);
-/// Silence after which the other end counts as gone. Both say something every two seconds.
+/// Silence after which the other end counts as gone. Both send something every two seconds.
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Which end this is.
+/// End of the connection.
 #[derive(Clone, Copy, PartialEq)]
 pub enum End {
     Controller,
@@ -33,16 +33,18 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// Introduces the ends to each other. The other one's secret is known to be the same when something of it was read.
+    /// Introduces the ends to each other. Reading a piece proves that the other end has the same secret.
     ///
     /// # Errors
-    /// Those of the connection, and an end that speaks something else.
+    /// Errors of the connection, and another protocol.
     pub fn new(mut stream: TcpStream, end: End, secret: &[u8]) -> io::Result<Sealed> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(INTRODUCTION))?;
         stream.set_write_timeout(Some(SILENCE_MAX))?;
         let mut ours = [0; FRESH];
-        SystemRandom::new().fill(&mut ours).map_err(|_| io::Error::other("no random numbers"))?;
+        SystemRandom::new()
+            .fill(&mut ours)
+            .map_err(|_| io::Error::other("the system has no random bytes"))?;
         stream.write_all(&[MAGIC.as_slice(), &ours].concat())?;
         let mut hello = [0; MAGIC.len() + FRESH];
         stream.read_exact(&mut hello)?;
@@ -72,7 +74,7 @@ fn key(secret: &[u8], fresh: &[u8], end: &[u8]) -> io::Result<LessSafeKey> {
     Ok(LessSafeKey::new(UnboundKey::from(made)))
 }
 
-/// Pieces are numbered, so that none can be left out, repeated or moved.
+/// Pieces are numbered, so that none can be omitted, repeated or moved.
 fn nonce(number: &mut u64) -> Nonce {
     let mut bytes = [0; 12];
     bytes[4..].copy_from_slice(&number.to_be_bytes());
@@ -84,7 +86,7 @@ fn invalid(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
-/// What the other end says.
+/// Receiving direction.
 pub struct From {
     stream: TcpStream,
     key: LessSafeKey,
@@ -100,10 +102,7 @@ impl Read for From {
             match self.stream.read_exact(&mut size) {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(io::Error::new(
-                        io::ErrorKind::TimedOut,
-                        "nothing was heard of it for 10 seconds",
-                    ));
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "no bytes from it for 10 seconds"));
                 }
                 done => done?,
             }
@@ -125,7 +124,7 @@ impl Read for From {
     }
 }
 
-/// What is said to the other end; goes out with `flush`, or when it is a piece.
+/// Sending direction. Bytes are sent by `flush`, or when they fill a piece.
 pub struct To {
     stream: TcpStream,
     key: LessSafeKey,
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_arrives_in_both_directions_however_long() {
+    fn bytes_arrive_in_both_directions_whatever_their_number() {
         let (mut controller, mut agent) = pair([b"s3cret", b"s3cret"]);
         let long: Vec<u8> = (0..300_000u32).map(|n| n as u8).collect();
         let sent = long.clone();
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn another_secret_hears_nothing() {
+    fn an_end_with_another_secret_can_read_nothing() {
         let (mut controller, mut agent) = pair([b"s3cret", b"other"]);
         agent.to.write_all(b"hello").unwrap();
         agent.to.flush().unwrap();
@@ -207,16 +206,16 @@ mod tests {
         assert!(error.to_string().contains("--secret-file"), "{error}");
     }
 
-    /// What was recorded in one connection is nothing in another, and the clear text is not on the wire.
+    /// A recorded piece is invalid in another connection, and the clear text is not on the wire.
     #[test]
-    fn a_piece_belongs_to_its_connection_and_place() {
+    fn a_piece_is_valid_in_its_connection_and_position_only() {
         let relay = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = relay.local_addr().unwrap();
         let attacker = std::thread::spawn(move || {
             let (mut stream, _) = relay.accept().unwrap();
             let mut hello = [0; 40];
             stream.read_exact(&mut hello).unwrap();
-            // The same words back: a reflection.
+            // The same bytes back: a reflection.
             stream.write_all(&hello).unwrap();
             let mut piece = [0; 4 + 5 + 16];
             stream.read_exact(&mut piece).unwrap();
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_told_apart() {
+    fn other_protocols_are_recognised() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let stranger = std::thread::spawn(move || {

@@ -4,20 +4,20 @@ use crate::config::SetupError;
 use std::fmt;
 use std::path::Path;
 
-/// Bytes of a file; empty where there is none.
+/// Bytes of the secret's file; empty without a file.
 #[derive(Clone, Default, PartialEq)]
 pub struct Shared(Vec<u8>);
 
-/// Shorter ones can be guessed by whoever recorded a connection.
+/// Minimum length in bytes. An attacker with a recorded connection can guess shorter ones.
 const SECRET_MIN: usize = 16;
-/// A file that is longer is another file.
+/// Maximum length in bytes. A longer file is probably the wrong one.
 const SECRET_MAX: usize = 4096;
 
 impl Shared {
-    /// Reads the file, without the white space around.
+    /// Reads the file, without surrounding white space.
     ///
     /// # Errors
-    /// A file that cannot be read, and a secret that is none.
+    /// A file that cannot be read, and a secret of invalid length.
     pub fn read(path: Option<&Path>) -> Result<Shared, SetupError> {
         let Some(path) = path else { return Ok(Shared::default()) };
         let bytes = std::fs::read(path).map_err(|error| SetupError::file(path, &error))?;

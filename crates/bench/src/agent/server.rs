@@ -1,4 +1,4 @@
-//! The agent: waits for controllers and does what they say, one after the other.
+//! The agent: waits for controllers and runs their requests, one after the other.
 
 use super::sealed::{End, From, Sealed, To};
 use super::secret::Shared;
@@ -17,27 +17,27 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 /// Options as they are typed.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Where controllers connect; beyond loopback only with --secret-file
+    /// Address for controllers; beyond loopback only with --secret-file
     #[arg(long, default_value = "127.0.0.1:1899")]
     listen: SocketAddr,
-    /// File with the secret that controllers have too
+    /// File with the secret that controllers share
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
-    /// End after the first run
+    /// Exit after the first run
     #[arg(long)]
     once: bool,
-    /// No lines on standard error
+    /// Print no lines on standard error
     #[arg(long)]
     quiet: bool,
 }
 
-/// Connections that are looked at at one time; more are closed at once.
+/// Maximum number of connections that are introduced at one time; further ones are closed at once.
 const UNAUTHENTICATED_MAX: usize = 16;
 
 struct Agent {
     secret: Shared,
     quiet: bool,
-    /// A run is under way.
+    /// True while a run is under way.
     busy: AtomicBool,
     unauthenticated: AtomicUsize,
     runs: AtomicUsize,
@@ -51,7 +51,8 @@ pub fn run(options: &Options) -> Result<i32, SetupError> {
     let secret = Shared::read(options.secret_file.as_deref())?;
     if secret.is_none() && !options.listen.ip().is_loopback() {
         return Err(SetupError::Agent(format!(
-            "an agent on {} does what anybody tells it who can reach it: give it --secret-file FILE, or listen on 127.0.0.1",
+            "an agent on {} runs the requests of any client that reaches it: give it \
+                 --secret-file FILE, or listen on 127.0.0.1",
             options.listen
         )));
     }
@@ -79,7 +80,7 @@ pub fn run(options: &Options) -> Result<i32, SetupError> {
                 let agent = agent.clone();
                 std::thread::spawn(move || agent.handle_connection(stream, peer));
             }
-            // Dropped.
+            // The connection is dropped.
             Ok(_) => {}
             Err(_) => nap(20),
         }
@@ -87,7 +88,7 @@ pub fn run(options: &Options) -> Result<i32, SetupError> {
 }
 
 impl Agent {
-    /// One connection, from its first byte to its end.
+    /// Handles one connection, from its first byte to its end.
     fn handle_connection(&self, stream: TcpStream, peer: SocketAddr) {
         let authenticated = stream
             .set_nonblocking(false)
@@ -96,20 +97,20 @@ impl Agent {
         self.unauthenticated.fetch_sub(1, SeqCst);
         match authenticated {
             Ok(None) => {
-                print_status(self.quiet, format_args!("{peer}: turned away, another run is under way"))
+                print_status(self.quiet, format_args!("{peer}: refused, because another run is under way"))
             }
-            Err(error) => print_status(self.quiet, format_args!("{peer}: turned away: {error}")),
+            Err(error) => print_status(self.quiet, format_args!("{peer}: refused: {error}")),
             Ok(Some((from, to))) => {
-                print_status(self.quiet, format_args!("{peer}: a run begins"));
+                print_status(self.quiet, format_args!("{peer}: run started"));
                 let code = share::run(from, to);
-                print_status(self.quiet, format_args!("{peer}: the run is over, code {code}"));
+                print_status(self.quiet, format_args!("{peer}: run finished with exit code {code}"));
                 self.runs.fetch_add(1, SeqCst);
                 self.busy.store(false, SeqCst);
             }
         }
     }
 
-    /// Hears something of the other end, after which its secret is known, and answers. Nothing when a run is under way.
+    /// Reads a piece of the other end, which proves its secret, and answers. Returns `None` when a run is under way.
     fn greet(&self, sealed: Sealed) -> io::Result<Option<(BufReader<From>, To)>> {
         let Sealed { from, mut to } = sealed;
         let mut from = BufReader::new(from);
@@ -119,7 +120,7 @@ impl Agent {
             true => MemberMessage::Alive,
             false => MemberMessage::Failed("another run is under way there".to_owned()),
         };
-        // Who has another secret cannot read this, and learns that from it.
+        // An end with another secret cannot read this, and concludes that from it.
         let answered =
             to.write_all((serde_json::to_string(&message)? + "\n").as_bytes()).and_then(|()| to.flush());
         if taken && answered.is_err() {

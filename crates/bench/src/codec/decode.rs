@@ -1,12 +1,12 @@
-//! What a server sends, decoded in place from the read buffer.
+//! Packets of a server, decoded in place from the read buffer.
 
 use super::*;
 
 #[derive(Debug, PartialEq, Clone, Copy)]
 pub enum Frame {
-    /// More bytes needed; the whole packet's size when already known, else 0.
+    /// More bytes are needed. Holds the packet's size when it is known, else 0.
     Need(usize),
-    /// First byte, start of the body, end of the packet.
+    /// A complete packet: first byte, start of the body, end of the packet.
     Have(u8, usize, usize),
 }
 
@@ -60,7 +60,7 @@ pub enum Packet<'a> {
         pid: u16,
         payload: &'a [u8],
     },
-    /// kind is PUBACK, PUBREC, PUBREL or PUBCOMP
+    /// An acknowledgement. The kind is PUBACK, PUBREC, PUBREL or PUBCOMP.
     Ack {
         kind: u8,
         pid: u16,
@@ -129,7 +129,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Reads one property and drops it (checks its form).
+/// Reads one property, checks its form and drops it.
 fn skip_prop(id: u8, r: &mut Reader) -> Res<()> {
     match id {
         0x01 | 0x17 | 0x19 | 0x24 | 0x25 | 0x28 | 0x29 | 0x2a => {
@@ -236,7 +236,7 @@ pub fn parse<'a>(hdr: u8, body: &'a [u8], v5: bool) -> Res<Packet<'a>> {
             }
             let code = r.u8()?;
             let mut c = ConnAckProps::default();
-            // a v5 client refused for its version may get a 3.1.1 CONNACK
+            // A v5 client refused for its version may get a 3.1.1 CONNACK.
             if v5 && !r.0.is_empty() {
                 let mut p = r.props()?;
                 while !p.0.is_empty() {

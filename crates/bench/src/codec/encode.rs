@@ -1,4 +1,4 @@
-//! What a client sends.
+//! Packets of a client.
 
 use super::PUBREL;
 use crate::properties;
@@ -39,11 +39,11 @@ pub struct ConnectOpts<'a> {
     pub client_id: &'a str,
     pub user: Option<&'a str>,
     pub pass: Option<&'a str>,
-    /// v5 only; 0 = property left out (the session ends with the connection)
+    /// Session Expiry Interval, v5 only; 0 = property left out (the session ends with the connection).
     pub expiry: u32,
-    /// v5 only; 0 or 65535 = property left out
+    /// Receive Maximum, v5 only; 0 or 65535 = property left out.
     pub recv_max: u16,
-    /// v5 only; more of them, encoded
+    /// Further encoded properties, v5 only.
     pub properties: &'a [u8],
     pub will: Option<WillOpts<'a>>,
 }
@@ -53,7 +53,7 @@ pub struct WillOpts<'a> {
     pub payload: &'a [u8],
     pub qos: u8,
     pub retain: bool,
-    /// v5 only; encoded
+    /// Encoded properties of the Will, v5 only.
     pub properties: &'a [u8],
 }
 
@@ -127,7 +127,7 @@ pub fn subscribe<S: AsRef<str>>(b: &mut Vec<u8>, v5: bool, pid: u16, filters: &[
     }
 }
 
-/// PUBACK, PUBREC, PUBREL or PUBCOMP with success (the short form is valid in both versions).
+/// Appends PUBACK, PUBREC, PUBREL or PUBCOMP with success (the short form is valid in both versions).
 #[inline]
 pub fn ack(b: &mut Vec<u8>, kind: u8, pid: u16) {
     let flags = if kind == PUBREL { 2 } else { 0 };
@@ -139,12 +139,13 @@ pub fn pingreq(b: &mut Vec<u8>) {
     b.extend_from_slice(&[0xc0, 0]);
 }
 
-/// Normal disconnection (the short form is valid in both versions).
+/// Appends a normal DISCONNECT (the short form is valid in both versions).
 pub fn disconnect(b: &mut Vec<u8>) {
     b.extend_from_slice(&[0xe0, 0]);
 }
 
-/// The constant part of a publisher's PUBLISH after the first byte: remaining length and topic. `properties` are encoded; v5 only.
+/// Constant part of a publisher's PUBLISH after the first byte: remaining length and topic. `properties` are encoded;
+/// v5 only.
 pub fn publish_head(properties: Option<&[u8]>, qos: u8, topic: &str, payload: usize) -> Vec<u8> {
     let properties = properties.map_or(0, |properties| varint_len(properties.len()) + properties.len());
     let rem = 2 + topic.len() + if qos > 0 { 2 } else { 0 } + properties + payload;
@@ -158,7 +159,7 @@ pub fn publish_head(properties: Option<&[u8]>, qos: u8, topic: &str, payload: us
 pub const DUP: u8 = 8;
 pub const RETAIN: u8 = 1;
 
-/// Everything of a PUBLISH before its payload.
+/// Appends a PUBLISH up to its payload.
 #[inline]
 pub fn publish_start(b: &mut Vec<u8>, properties: Option<&[u8]>, qos: u8, flags: u8, head: &[u8], pid: u16) {
     b.push(0x30 | (qos << 1) | flags);

@@ -99,7 +99,7 @@ fn publish_bad() {
 
 #[test]
 fn publish_with_properties() {
-    // message expiry, user property, subscription id (varint), then the payload
+    // Message Expiry Interval, User Property, Subscription Identifier (varint), then the payload.
     let mut props = vec![0x02, 0, 0, 0, 9, 0x26, 0, 1, b'k', 0, 1, b'v', 0x0b, 0x80, 0x01];
     props.extend_from_slice(&[0x09, 0, 2, 1, 2]);
     let mut b = vec![0x30, 0, 0, 1, b'a', props.len() as u8];
@@ -219,7 +219,7 @@ fn others() {
     assert!(one(&[0x10, 0], false).is_err());
 }
 
-/// Random bytes never panic.
+/// Random bytes cause no panic.
 #[test]
 fn fuzz() {
     let mut x = 0x9e3779b97f4a7c15u64;

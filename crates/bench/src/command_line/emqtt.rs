@@ -1,4 +1,4 @@
-//! The options and defaults of emqtt-bench.
+//! Options and defaults of emqtt-bench.
 
 use super::familiar::{Limit, Qos, no_wildcard, rate, some_clients};
 use super::reports::{Reports, listen_on};
@@ -22,7 +22,7 @@ use std::time::Duration;
     disable_help_flag = true,
     disable_help_subcommand = true,
     subcommand_required = true,
-    after_help = "`meridian bench --as mqttx bench ...` takes MQTTX's options instead."
+    after_help = "`meridian bench --as mqttx bench ...` accepts MQTTX's options instead."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -36,32 +36,33 @@ struct Cli {
 enum Command {
     /// Connect clients and hold them
     Conn(Conn),
-    /// Connect clients that subscribe, and count what comes
+    /// Connect clients that subscribe, and count the messages
     Sub(Sub),
     /// Connect clients that publish
     Pub(Pub),
-    /// As many subscribers as publishers, pair by pair: exact loss, duplicates and order
+    /// Run as many subscribers as publishers, pair by pair: exact loss, duplicates and order
     Pubsub(Pub),
-    /// Does it lose anything? Clients that outlive the broker, and an exact account of what was acknowledged
+    /// Check for lost messages: clients that survive broker failures, and an exact account of acknowledged messages
     Ha(crate::ha::Options),
-    /// One publisher, one subscriber, one topic: rates and latencies by size and QoS, beside another broker's
+    /// Measure one publisher, one subscriber, one topic: rates and latencies by size and QoS, next to those of
+    /// another broker
     TxRx(crate::tx_rx::Options),
-    /// Groups of clients with behaviour of their own, through stages, as a file says; also `--scenario FILE`
+    /// Run groups of clients with their own behaviour, in stages, as described by a file; also `--scenario FILE`
     Scenario(Scenario),
-    /// Wait for runs of other machines (--agents there) and take a share of them
+    /// Wait for runs of other machines (--agents there) and run shares of them
     Agent(crate::agent::Options),
-    /// What a deployment needs: memory, CPU, traffic and nodes, by what was measured
+    /// Estimate a deployment: memory, CPU, traffic and nodes, based on measurements
     Size(crate::size::Options),
 }
 
 #[derive(Debug, Args)]
 struct Scenario {
-    /// The scenario: TOML, see docs/bench.md
+    /// Scenario file: TOML, see docs/bench.md
     file: PathBuf,
     /// Hosts instead of those in the file
     #[arg(long, short = 'h', value_delimiter = ',')]
     host: Vec<String>,
-    /// Say what it would do, and do nothing
+    /// Print the plan of the scenario without running it
     #[arg(long)]
     check: bool,
     #[command(flatten)]
@@ -76,7 +77,7 @@ struct Conn {
 
 #[derive(Debug, Args)]
 struct Clients {
-    /// Hosts, each with a port of its own if need be; client after client takes the next one
+    /// Hosts, each with an optional port; clients use them in turn
     #[arg(long, short = 'h', default_value = "localhost", value_delimiter = ',')]
     host: Vec<String>,
     #[arg(long, short = 'p', default_value_t = 1883)]
@@ -84,25 +85,25 @@ struct Clients {
     /// Protocol version: 3 (3.1), 4 (3.1.1) or 5
     #[arg(long, short = 'V', default_value_t = 5)]
     version: u8,
-    /// Clients
+    /// Number of clients
     #[arg(long, short = 'c', default_value_t = 200)]
     count: usize,
-    /// Connections a second; 0: as --interval says
+    /// Connections per second; 0: use --interval
     #[arg(long, short = 'R', default_value_t = 0)]
     connrate: u32,
     /// Milliseconds from one connection to the next; 0: all at once
     #[arg(long, short = 'i', default_value_t = 10)]
     interval: u64,
-    /// The first client's number is one more than this
+    /// Number before that of the first client
     #[arg(long, short = 'n', default_value_t = 0)]
     startnumber: usize,
-    /// Own addresses in turn, for more connections than one has ports
+    /// Local addresses used in turn, for more connections than one address has ports
     #[arg(long, value_delimiter = ',')]
     ifaddr: Vec<IpAddr>,
-    /// Start of the Client Identifiers
+    /// Prefix of the Client Identifiers
     #[arg(long)]
     prefix: Option<String>,
-    /// Client Identifiers are the prefix, if any, and the number
+    /// Use only the prefix, if any, and the number as Client Identifier
     #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     shortids: bool,
     /// Attempts after the first one until a client is connected
@@ -113,7 +114,7 @@ struct Clients {
     reconnect: u32,
     #[command(flatten)]
     login: Login,
-    /// Seconds; 0: off
+    /// Keep Alive in seconds; 0: off
     #[arg(long, short = 'k', default_value_t = 300)]
     keepalive: u16,
     /// Clean session or clean start
@@ -123,40 +124,40 @@ struct Clients {
     /// Session Expiry Interval in seconds, MQTT 5.0
     #[arg(long, short = 'x', default_value_t = 0)]
     session_expiry: u32,
-    /// Taken and not needed: this tool is always small
+    /// Accepted and ignored: this tool always uses little memory
     #[arg(long, short = 'l', num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     lowmem: bool,
-    /// Taken and not needed
+    /// Accepted and ignored
     #[arg(long, hide = true, default_value_t = 0)]
     force_major_gc_interval: u64,
-    /// TLS
+    /// Use TLS
     #[arg(long, short = 'S', num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     ssl: bool,
-    /// TLS of this version only: tlsv1.2 or tlsv1.3
+    /// Use this version of TLS only: tlsv1.2 or tlsv1.3
     #[arg(long)]
     ssl_version: Option<String>,
-    /// Authorities (PEM) that sign the server's certificate [default: the system's]
+    /// File with the authorities (PEM) that sign the server's certificate [default: the system's]
     #[arg(long, alias = "ca")]
     cacertfile: Option<PathBuf>,
-    /// The clients' certificate (PEM)
+    /// File with the clients' certificate (PEM)
     #[arg(long, alias = "cert", requires = "keyfile")]
     certfile: Option<PathBuf>,
-    /// The key of --certfile (PEM)
+    /// File with the key of --certfile (PEM)
     #[arg(long, alias = "key", requires = "certfile")]
     keyfile: Option<PathBuf>,
     /// Do not check the server's certificate (emqtt-bench never does)
     #[arg(long)]
     insecure: bool,
-    /// MQTT over WebSocket
+    /// Use MQTT over WebSocket
     #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     ws: bool,
     /// Path of the WebSocket
     #[arg(long, default_value = "/mqtt")]
     path: String,
-    /// Taken and not needed: the result always has the times of TCP, CONNACK and SUBACK
+    /// Accepted and ignored: the result always has the times of TCP, CONNACK and SUBACK
     #[arg(long, short = 'Q', num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     qoe: bool,
-    /// As --prometheus ADDRESS: where the figures of this run are served
+    /// Address at which the figures of this run are served, like --prometheus ADDRESS
     #[arg(long, value_name = "ADDRESS")]
     restapi: Option<String>,
     #[command(flatten)]
@@ -172,7 +173,7 @@ struct Sub {
     topic: Vec<String>,
     #[command(flatten)]
     qos: Qos,
-    /// Headers that the publisher put in front: cnt64, ts (milliseconds), tsns (nanoseconds), or several
+    /// Headers that the publisher prepends: cnt64, ts (milliseconds), tsns (nanoseconds), or several
     #[arg(long, default_value = "", value_parser = Headers::parse)]
     payload_hdrs: Headers,
 }
@@ -181,7 +182,8 @@ struct Sub {
 struct Pub {
     #[command(flatten)]
     clients: Clients,
-    /// Topic Name: %i the client's number, %c its Client Identifier, %u its User Name, %s the message's number, %rand_9 one of 1 to 9
+    /// Topic Name: %i the client's number, %c its Client Identifier, %u its User Name, %s the message's number, %rand_9
+    /// one of 1 to 9
     #[arg(long, short = 't')]
     topic: String,
     #[command(flatten)]
@@ -189,26 +191,27 @@ struct Pub {
     /// Milliseconds from one message of a publisher to its next; 0: as fast as possible
     #[arg(long = "interval_of_msg", short = 'I', default_value_t = 1000)]
     interval_of_msg: u64,
-    /// Payload bytes
+    /// Payload size in bytes
     #[arg(long, short = 's', default_value_t = 256)]
     size: usize,
-    /// The payload itself, or template://FILE with %TIMESTAMP%, %TIMESTAMPMS%, %TIMESTAMPUS%, %TIMESTAMPNS%, %UNIQUE%, %RANDOM% (-s bytes)
+    /// Payload text, or template://FILE with %TIMESTAMP%, %TIMESTAMPMS%, %TIMESTAMPUS%, %TIMESTAMPNS%, %UNIQUE%,
+    /// %RANDOM% (-s bytes)
     #[arg(long, short = 'm')]
     message: Option<String>,
-    /// Headers in front of the payload: cnt64, ts (milliseconds), tsns (nanoseconds), or several
+    /// Headers to prepend to the payload: cnt64, ts (milliseconds), tsns (nanoseconds), or several
     #[arg(long, default_value = "", value_parser = Headers::parse)]
     payload_hdrs: Headers,
     #[arg(long, short = 'r', num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     retain: bool,
     #[command(flatten)]
     limit: Limit,
-    /// Messages in flight of a publisher at QoS 1 and 2; 0: what the broker allows
+    /// Maximum number of messages in flight of a publisher at QoS 1 and 2; 0: the broker's maximum
     #[arg(long, short = 'F', default_value_t = 1)]
     inflight: usize,
-    /// Publish when all are connected, or have failed
+    /// Publish when all clients are connected, or have failed
     #[arg(long, short = 'w', num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     wait_before_publishing: bool,
-    /// A publisher waits at random before its first message, in milliseconds
+    /// Maximum random time that a publisher waits before its first message, in milliseconds
     #[arg(long, default_value_t = 0)]
     max_random_wait: u64,
     #[arg(long, default_value_t = 0)]
@@ -216,12 +219,13 @@ struct Pub {
     /// Stay connected when the limit of messages is reached
     #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     keep_connected: bool,
-    /// Seconds after which a message without its acknowledgement is sent again; 0: never. Not with -V 5, which forbids it
+    /// Seconds after which a message without its acknowledgement is sent again; 0: never. Not with -V 5, which
+    /// forbids it
     #[arg(long, default_value_t = 0)]
     retry_interval: u64,
 }
 
-/// A day.
+/// Maximum retry interval: a day.
 const RETRY_MAX_S: u64 = 86_400;
 
 pub fn parse(words: &[String]) -> Result<Invocation, UsageError> {
@@ -229,7 +233,7 @@ pub fn parse(words: &[String]) -> Result<Invocation, UsageError> {
         return Err(UsageError(refusal));
     }
     let words = words.iter().map(String::as_str);
-    // `--scenario FILE` in front is the command of that name.
+    // A leading `--scenario FILE` is the command of that name.
     let words: Vec<&str> = match words.clone().next() {
         Some("--scenario") => std::iter::once("scenario").chain(words.skip(1)).collect(),
         Some(first) => match first.strip_prefix("--scenario=") {
@@ -255,7 +259,7 @@ pub fn parse(words: &[String]) -> Result<Invocation, UsageError> {
             let output = a.reports.output()?;
             if output.duration.is_some() {
                 return Err(UsageError(
-                    "error: --duration: the stages say how long a scenario goes on".to_owned(),
+                    "error: --duration: the stages define how long a scenario runs".to_owned(),
                 ));
             }
             return Ok(Invocation::Scenario(Box::new(Options {
@@ -357,8 +361,8 @@ impl Pub {
         let shaped = self.message.is_some() || self.payload_hdrs.len() > 0 || self.retain || own;
         if kind == Kind::Pubsub && (shaped || self.max_random_wait > 0) {
             return Err(UsageError(
-                "error: pubsub makes its own payloads and schedule, and so takes no -m, --payload-hdrs, -r, %s, %rand or \
-                 random waits: use `sub` and `pub`"
+                "error: pubsub makes its own payloads and schedule, and so accepts no -m, \
+                 --payload-hdrs, -r, %s, %rand or random waits: use `sub` and `pub`"
                     .into(),
             ));
         }
@@ -383,7 +387,7 @@ impl Pub {
     }
 }
 
-/// The text, or what is made of the file that it names.
+/// The text, or the template in the file that it names.
 fn message(text: String, size: usize) -> Result<Message, UsageError> {
     let Some(path) = text.strip_prefix("template://") else { return Ok(Message::Fixed(text.into_bytes())) };
     let template = std::fs::read_to_string(path).map_err(|error| error.to_string());

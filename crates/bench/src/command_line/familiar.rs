@@ -1,4 +1,4 @@
-//! What the command lines of both tools have in common.
+//! Options that the command lines of both tools share.
 
 use super::UsageError;
 use crate::pace::Pace;
@@ -6,22 +6,22 @@ use crate::plan::{Message, Plan};
 use clap::Args;
 use std::time::Duration;
 
-/// `-q` of whoever subscribes or publishes.
+/// Option `-q` of subscribers and publishers.
 #[derive(Args, Debug)]
 pub struct Qos {
     #[arg(long = "qos", short = 'q', default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
     pub qos: u8,
 }
 
-/// `-L` of whoever publishes.
+/// Option `-L` of publishers.
 #[derive(Args, Debug)]
 pub struct Limit {
-    /// Messages in all; 0: no limit
+    /// Total number of messages; 0: no limit
     #[arg(long, short = 'L', default_value_t = 0)]
     pub limit: u64,
 }
 
-/// How MQTTX publishes.
+/// Publishing options of MQTTX.
 #[derive(Args, Debug)]
 pub struct SendArgs {
     #[command(flatten)]
@@ -51,10 +51,10 @@ impl SendArgs {
     }
 }
 
-/// A Topic Name as it is given.
+/// Checks that a Topic Name has no wildcards.
 pub fn no_wildcard(topic: String) -> Result<String, UsageError> {
     match topic.contains(['#', '+']) {
-        true => Err(UsageError(format!("error: -t {topic}: nobody can publish to a wildcard"))),
+        true => Err(UsageError(format!("error: -t {topic}: a Topic Name has no wildcards"))),
         false => Ok(topic),
     }
 }
@@ -66,7 +66,7 @@ pub fn some_clients(count: usize) -> Result<usize, UsageError> {
     }
 }
 
-/// Connections a second of so many milliseconds from one to the next; 0 for all at once.
+/// Connections per second with this interval in milliseconds; 0 for all at once.
 pub fn rate(interval_ms: u64) -> f64 {
     if interval_ms == 0 { 0.0 } else { 1000.0 / interval_ms as f64 }
 }

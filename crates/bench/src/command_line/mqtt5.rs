@@ -1,4 +1,4 @@
-//! What MQTTX says of MQTT 5.0: properties, and Wills, which older versions have as well.
+//! Options of MQTTX for MQTT 5.0 properties, and for Wills, which older versions have as well.
 
 use super::UsageError;
 use crate::properties::{ConnectProperties, Properties, Will, pair};
@@ -8,16 +8,16 @@ use clap::Args;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "MQTT 5.0: CONNECT")]
 pub struct ConnectPropertyArgs {
-    /// QoS 1 and 2 messages that a client takes before it has acknowledged some
+    /// Maximum number of QoS 1 and 2 messages that a client accepts before it acknowledges
     #[arg(long, alias = "rcv-max", value_parser = clap::value_parser!(u16).range(1..))]
     receive_maximum: Option<u16>,
-    /// Largest packet that a client takes, in bytes
+    /// Largest packet that a client accepts, in bytes
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     maximum_packet_size: Option<u32>,
-    /// Ask for Response Information
+    /// Request Response Information
     #[arg(long)]
     req_response_info: bool,
-    /// Ask for no Reason Strings and User Properties where nothing failed
+    /// Request no Reason Strings and User Properties for successful packets
     #[arg(long)]
     no_req_problem_info: bool,
     /// User Properties of CONNECT, "NAME: VALUE" (-Cup)
@@ -41,25 +41,25 @@ impl ConnectPropertyArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "MQTT 5.0: messages")]
 pub struct MessagePropertyArgs {
-    /// The payload is UTF-8 (-pf)
+    /// Mark the payload as UTF-8 (-pf)
     #[arg(long)]
     payload_format_indicator: bool,
-    /// Seconds after which the broker may forget a message
+    /// Seconds after which a message expires
     #[arg(long, short = 'e')]
     message_expiry_interval: Option<u32>,
-    /// Beside the topic in each message (-ta); the broker has to take so many
+    /// Topic Alias to use in each message, in addition to the topic (-ta); the broker must allow it
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     topic_alias: Option<u16>,
-    /// Where answers are to go (-rt)
+    /// Topic for responses (-rt)
     #[arg(long)]
     response_topic: Option<String>,
-    /// By which an answer is known (-cd)
+    /// Data that identifies the request in its response (-cd)
     #[arg(long)]
     correlation_data: Option<String>,
     /// User Properties, "NAME: VALUE" (-up)
     #[arg(long, num_args = 1.., value_name = "PROPERTY", value_parser = pair)]
     user_properties: Vec<(String, String)>,
-    /// What the payload is, such as text/plain (-ct)
+    /// Content type of the payload, such as text/plain (-ct)
     #[arg(long)]
     content_type: Option<String>,
 }
@@ -85,41 +85,43 @@ pub struct WillArgs {
     /// Topic of the Will (-Wt), with %i, %c and %u
     #[arg(long)]
     will_topic: Option<String>,
-    /// Its message (-Wm)
+    /// Message of the Will (-Wm)
     #[arg(long, requires = "will_topic")]
     will_message: Option<String>,
-    /// Its QoS (-Wq)
+    /// QoS of the Will (-Wq)
     #[arg(long, requires = "will_topic", value_parser = clap::value_parser!(u8).range(0..=2))]
     will_qos: Option<u8>,
-    /// It is retained (-Wr)
+    /// Retain the Will (-Wr)
     #[arg(long, requires = "will_topic")]
     will_retain: bool,
-    /// Seconds until the broker publishes it (-Wd), MQTT 5.0
+    /// Seconds until the broker publishes the Will (-Wd), MQTT 5.0
     #[arg(long, requires = "will_topic")]
     will_delay_interval: Option<u32>,
-    /// Its message is UTF-8 (-Wpf), MQTT 5.0
+    /// Mark the message of the Will as UTF-8 (-Wpf), MQTT 5.0
     #[arg(long, requires = "will_topic")]
     will_payload_format_indicator: bool,
-    /// Seconds after which it may be forgotten (-We), MQTT 5.0
+    /// Seconds after which the Will expires (-We), MQTT 5.0
     #[arg(long, requires = "will_topic")]
     will_message_expiry_interval: Option<u32>,
-    /// What its message is (-Wct), MQTT 5.0
+    /// Content type of the Will's message (-Wct), MQTT 5.0
     #[arg(long, requires = "will_topic")]
     will_content_type: Option<String>,
-    /// Where answers to it are to go (-Wrt), MQTT 5.0
+    /// Topic for responses to the Will (-Wrt), MQTT 5.0
     #[arg(long, requires = "will_topic")]
     will_response_topic: Option<String>,
-    /// By which an answer to it is known (-Wcd), MQTT 5.0
+    /// Data that identifies the Will in a response (-Wcd), MQTT 5.0
     #[arg(long, requires = "will_topic")]
     will_correlation_data: Option<String>,
-    /// Its User Properties, "NAME: VALUE" (-Wup), MQTT 5.0
+    /// User Properties of the Will, "NAME: VALUE" (-Wup), MQTT 5.0
     #[arg(long, requires = "will_topic", num_args = 1.., value_name = "PROPERTY", value_parser = pair)]
     will_user_properties: Vec<(String, String)>,
 }
 
 impl WillArgs {
+    /// The Will of these options.
+    ///
     /// # Errors
-    /// A Will that cannot be.
+    /// Invalid or incomplete options of a Will.
     pub fn will(&self) -> Result<Option<Will>, UsageError> {
         let Some(topic) = self.will_topic.clone() else { return Ok(None) };
         let will = Will {

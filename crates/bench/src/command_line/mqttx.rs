@@ -1,4 +1,4 @@
-//! The options and defaults of `mqttx bench`.
+//! Options and defaults of `mqttx bench`.
 
 use super::familiar::{Qos, SendArgs, rate, some_clients};
 use super::mqtt5::{ConnectPropertyArgs, MessagePropertyArgs, WillArgs};
@@ -34,14 +34,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Top {
-    /// Measure
+    /// Measure a broker
     #[command(subcommand)]
     Bench(Command),
-    /// Devices that send JSON
+    /// Simulate devices that send JSON
     Simulate(Simulate),
-    /// What is built in
+    /// List built-in scenarios
     Ls {
-        /// The scenarios of simulate (-sc)
+        /// List the scenarios of simulate (-sc)
         #[arg(long)]
         scenarios: bool,
     },
@@ -51,7 +51,7 @@ enum Top {
 enum Command {
     /// Connect clients and hold them
     Conn(Conn),
-    /// Connect clients that subscribe, and count what comes
+    /// Connect clients that subscribe, and count the messages
     Sub(Sub),
     /// Connect clients that publish
     Pub(Pub),
@@ -72,13 +72,13 @@ pub struct Clients {
     hostname: String,
     #[arg(long, short = 'p', default_value_t = 1883)]
     port: u16,
-    /// mqtt, mqtts, ws or wss
+    /// Protocol: mqtt, mqtts, ws or wss
     #[arg(long, short = 'l', default_value = "mqtt")]
     protocol: String,
-    /// 5.0, 3.1.1 or 3.1; 5, 4 and 3 mean the same
+    /// MQTT version: 5.0, 3.1.1 or 3.1; also written 5, 4 and 3
     #[arg(long, short = 'V', default_value = "5.0")]
     mqtt_version: String,
-    /// Clients
+    /// Number of clients
     #[arg(long, short = 'c', default_value_t = 1000)]
     count: usize,
     /// Milliseconds from one connection to the next
@@ -105,22 +105,22 @@ pub struct Clients {
     /// Path of the WebSocket
     #[arg(long, default_value = "/mqtt")]
     path: String,
-    /// Key of --cert (PEM)
+    /// File with the key of --cert (PEM)
     #[arg(long, requires = "cert")]
     key: Option<PathBuf>,
-    /// The clients' certificate (PEM)
+    /// File with the clients' certificate (PEM)
     #[arg(long, requires = "key")]
     cert: Option<PathBuf>,
-    /// Authorities (PEM) that sign the server's certificate [default: the system's]
+    /// File with the authorities (PEM) that sign the server's certificate [default: the system's]
     #[arg(long)]
     ca: Option<PathBuf>,
     /// Do not check the server's certificate
     #[arg(long)]
     insecure: bool,
-    /// Protocols to ask for by ALPN, the favourite first
+    /// Protocols to request by ALPN, the preferred one first
     #[arg(long, num_args = 1.., value_delimiter = ',')]
     alpn: Vec<String>,
-    /// Headers of the WebSocket's request, "NAME: VALUE" (-wh)
+    /// Headers of the WebSocket request, "NAME: VALUE" (-wh)
     #[arg(long, num_args = 1.., value_name = "HEADER", value_parser = header)]
     ws_headers: Vec<(String, Secret)>,
     #[command(flatten)]
@@ -151,10 +151,10 @@ struct Pub {
     topic: String,
     #[arg(long, short = 'm', default_value = HELLO)]
     message: String,
-    /// Random bytes instead of the message, such as 512B, 1KB or 2MB
+    /// Size of a random payload that replaces the message, such as 512B, 1KB or 2MB
     #[arg(long, short = 'S', value_parser = size)]
     payload_size: Option<usize>,
-    /// The message from a file
+    /// File with the message
     #[arg(long)]
     file_read: Option<PathBuf>,
     #[command(flatten)]
@@ -165,7 +165,7 @@ struct Pub {
 
 const HELLO: &str = "Hello From MQTTX CLI";
 
-/// Bytes of `512B`, `1KB`, `1.5k` or `100`.
+/// Parses a size in bytes: `512B`, `1KB`, `1.5k` or `100`.
 fn size(text: &str) -> Result<usize, String> {
     let lower = text.to_ascii_lowercase();
     let digits = lower.trim_end_matches('b');
@@ -180,7 +180,7 @@ fn size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Short names of two and three letters, which are its own idea.
+/// Short options of two and three characters, a peculiarity of MQTTX.
 const PAIRS: [(&str, &str); 22] = [
     ("-im", "--message-interval"),
     ("-se", "--session-expiry-interval"),
@@ -205,7 +205,7 @@ const PAIRS: [(&str, &str); 22] = [
     ("-Wcd", "--will-correlation-data"),
     ("-Wup", "--will-user-properties"),
 ];
-/// One that means the name of a scenario, or, of `ls`, all of them.
+/// Short option for the name of a scenario or, with `ls`, for all of them.
 const SCENARIO: &str = "-sc";
 
 pub fn parse(words: &[String]) -> Result<Invocation, UsageError> {
@@ -254,7 +254,7 @@ pub fn parse(words: &[String]) -> Result<Invocation, UsageError> {
     Ok(Invocation::Run(Box::new(plan)))
 }
 
-/// A header; its value may be a secret.
+/// Parses a header; its value may be a secret.
 fn header(text: &str) -> Result<(String, Secret), String> {
     pair(text).map(|(name, value)| (name, Secret(value)))
 }
@@ -292,12 +292,12 @@ impl Clients {
         let again = if self.reconnect_period == 0 { 0 } else { self.maximum_reconnect_times };
         let client_id = match &self.client_id {
             Some(id) if id.contains("%i") => id.clone(),
-            // A single client has the identifier as it was given.
+            // A single client uses the identifier unchanged.
             Some(id) if self.count == 1 => id.clone(),
             Some(id) => format!("{id}_%i"),
             None => format!("mqttx_{}_%i", random()),
         };
-        // A session that is kept ends never unless -se says when.
+        // A kept session never ends unless -se sets a time.
         let kept = if self.no_clean { u32::MAX } else { 0 };
         Ok(Plan {
             hosts: with_ports(std::slice::from_ref(&self.hostname), self.port),

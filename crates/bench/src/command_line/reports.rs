@@ -1,4 +1,4 @@
-//! Options that are ours in every style: how long a run goes on, and what is said of it.
+//! Options of this tool in every style: duration and reports of a run.
 
 use super::UsageError;
 use crate::agent::Agents;
@@ -12,33 +12,33 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Run and report (options of this tool)")]
 pub struct Reports {
-    /// End after so many seconds; 0: at Ctrl-C, or when nothing is left to do (pubsub: 10 seconds)
+    /// End after so many seconds; 0: at Ctrl-C, or when all work is done (pubsub: 10 seconds)
     #[arg(long, default_value_t = 0.0)]
     duration: f64,
-    /// The result as one JSON object on standard output
+    /// Print the result as one JSON object on standard output
     #[arg(long)]
     json: bool,
-    /// A row a second in this file
+    /// Write a row per second to this file
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// A page with charts, which needs nothing but itself
+    /// Write a self-contained page with charts to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Nothing on standard error while running
+    /// Print nothing on standard error while running
     #[arg(long)]
     quiet: bool,
-    /// Worker threads of each process
+    /// Number of worker threads in each process
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
-    /// Processes that share the clients
+    /// Number of processes that share the clients
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     processes: u16,
     #[command(flatten)]
     agents: Agents,
-    /// Processes of the broker on this machine: CPU and memory each second
+    /// Processes of the broker on this machine: report CPU and memory each second
     #[arg(long, value_name = "PID", value_delimiter = ',')]
     broker_pid: Vec<u32>,
-    /// Where the broker tells its figures in Prometheus' format, such as http://127.0.0.1:18083/metrics
+    /// URL of the broker's figures in Prometheus' format, such as http://127.0.0.1:18083/metrics
     #[arg(long, value_name = "URL")]
     broker_metrics: Option<String>,
     /// File with the token for --broker-metrics
@@ -47,7 +47,7 @@ pub struct Reports {
     /// Figures of --broker-metrics to report, summed over their labels [default: messages, bytes, drops of Meridian]
     #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "broker_metrics")]
     broker_counter: Vec<String>,
-    /// Serve the figures of this run for Prometheus
+    /// Address at which the figures of this run are served for Prometheus
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "127.0.0.1:9090")]
     prometheus: Option<String>,
 }
@@ -55,15 +55,14 @@ pub struct Reports {
 impl Reports {
     pub fn output(&self) -> Result<Output, UsageError> {
         if !(self.duration >= 0.0 && self.duration < 1e9) {
-            return Err(UsageError(format!("error: --duration {} is no time", self.duration)));
+            return Err(UsageError(format!("error: --duration {} is not a valid time", self.duration)));
         }
         if self.broker_metrics.as_ref().is_some_and(|url| !url.starts_with("http://")) {
-            return Err(UsageError("error: --broker-metrics takes an http:// URL".to_owned()));
+            return Err(UsageError("error: --broker-metrics needs an http:// URL".to_owned()));
         }
         if self.processes > 1 && !self.agents.agents.is_empty() {
             return Err(UsageError(
-                "error: --processes with --agents: start as many agents as there are to be processes"
-                    .to_owned(),
+                "error: --processes does not go with --agents: start one agent for each process".to_owned(),
             ));
         }
         let counters = match self.broker_counter.is_empty() {
@@ -89,7 +88,7 @@ impl Reports {
     }
 }
 
-/// What is reported of a broker's figures when nothing else is asked for.
+/// Default figures of the broker to report.
 const COUNTERS: [&str; 5] = [
     "meridian_messages_received_total",
     "meridian_messages_sent_total",
@@ -98,21 +97,21 @@ const COUNTERS: [&str; 5] = [
     "meridian_bytes_sent_total",
 ];
 
-/// An address with its port, or a port on all addresses, as emqtt-bench's --restapi has it.
+/// Parses an address with its port, or a port on all addresses, as for emqtt-bench's --restapi.
 pub fn listen_on(text: &str) -> Result<SocketAddr, UsageError> {
     let whole = if text.contains(':') { text.to_owned() } else { format!("0.0.0.0:{text}") };
     whole.parse().map_err(|_| {
         UsageError(format!(
-            "error: `{text}` is no address to listen on: use IP:PORT, or PORT for all addresses"
+            "error: `{text}` is not an address to listen on: use IP:PORT, or PORT for all addresses"
         ))
     })
 }
 
-/// The words of a command line with what follows -P, --password, -wh and --ws-headers left out.
+/// The words of a command line, with the values of -P, --password, -wh and --ws-headers removed.
 pub fn without_secrets(words: &[OsString]) -> Vec<String> {
     let mut shown = vec![];
     let mut secret = false;
-    // Headers go on until the next option.
+    // Headers continue until the next option.
     let mut headers = false;
     for word in words {
         let word = word.to_string_lossy();

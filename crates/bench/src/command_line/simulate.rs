@@ -1,4 +1,4 @@
-//! `mqttx simulate`: devices that send JSON. The names are MQTTX's; what is in the messages is our own.
+//! `mqttx simulate`: devices that send JSON. The names are MQTTX's; the contents of the messages are original.
 
 use super::UsageError;
 use super::familiar::SendArgs;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 pub struct Simulate {
     #[command(flatten)]
     clients: Clients,
-    /// tesla, IEM, smart_home or weather (-sc)
+    /// Scenario: tesla, IEM, smart_home or weather (-sc)
     #[arg(long)]
     scenario: Option<String>,
     /// Not supported: scripts are not run
@@ -28,7 +28,7 @@ pub struct Simulate {
     sending: SendArgs,
 }
 
-/// Names and payloads.
+/// Names and payloads of the built-in scenarios.
 const SCENARIOS: [(&str, &str); 4] = [
     (
         "tesla",
@@ -69,7 +69,7 @@ impl Simulate {
     }
 }
 
-/// Those that are built in.
+/// Names of the built-in scenarios.
 pub fn names() -> Vec<&'static str> {
     SCENARIOS.map(|(name, _)| name).to_vec()
 }
@@ -82,7 +82,7 @@ mod tests {
     use crate::template::TemplateContext;
 
     #[test]
-    fn every_message_is_json_and_another_one() {
+    fn every_message_is_different_json() {
         for (name, payload) in SCENARIOS {
             let template = Template::parse(payload, Placeholders::All { size: 0 }).unwrap();
             let message = |seq| {

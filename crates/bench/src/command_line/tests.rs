@@ -32,7 +32,7 @@ fn refusal(line: &str) -> String {
     }
 }
 
-/// The commands of the published measurements with core and replicant nodes; the host is the reader's.
+/// Commands of the published measurements with core and replicant nodes; only the host differs.
 #[test]
 fn published_mqttx_commands() {
     for (rest, count, rate, topic) in [
@@ -50,7 +50,8 @@ fn published_mqttx_commands() {
     }
 }
 
-/// 50 million of each, 16,000 connections a second, a message of 256 bytes every 90 s, publishing when all are there.
+/// Load of the published measurement: 50 million of each, 16,000 connections a second, a message of 256 bytes every
+/// 90 s, publishing when all are connected.
 #[test]
 fn published_hundred_million_clients() {
     let sub = plan("sub -h 127.0.0.1,127.0.0.2 -R 16000 -c 1000 -t bench/%i/# -q 1");
@@ -155,7 +156,7 @@ fn pairs_share_their_topic() {
 }
 
 #[test]
-fn what_is_not_supported_says_what_to_use() {
+fn an_unsupported_option_is_refused_with_an_alternative() {
     for (line, advice) in [
         ("conn --quic", "TCP listener"),
         ("pub -t x --topics-payload f", "one `pub` for each"),
@@ -181,14 +182,14 @@ fn what_is_not_supported_says_what_to_use() {
         ("--as mqttx simulate -sc boat", "`boat`: it is one of"),
         ("--as mqttx ls", "ls -sc"),
         ("--as mqttx bench sub -t x -si 5", "`meridian sub`"),
-        ("--as mqttx bench conn --topic-alias-maximum 5", "no Topic Aliases"),
+        ("--as mqttx bench conn --topic-alias-maximum 5", "Topic Aliases of the broker"),
         ("--as mqttx bench conn -Wm bye", "--will-topic"),
-        ("--as mqttx bench conn -Wt a/#", "no topic of a Will"),
+        ("--as mqttx bench conn -Wt a/#", "not a topic for a Will"),
         ("--as mqttx bench conn -up x", "NAME: VALUE"),
         ("--as mqttx bench conn -wh a:b", "-l ws"),
         ("--as mqttx bench conn -l ws -wh Host:b", "WebSocket's own"),
         ("--as mqttx bench conn --alpn mqtt", "-l mqtts"),
-        ("--scenario x.toml --duration 5", "the stages say"),
+        ("--scenario x.toml --duration 5", "the stages define"),
         ("conn --secret-file x", "--agents"),
         ("--as jmeter conn", "emqtt-bench"),
         ("conn -h", "value"),
@@ -263,7 +264,7 @@ fn headers_of_the_websocket_are_secrets() {
 }
 
 #[test]
-fn help_is_an_answer() {
+fn help_is_a_regular_result() {
     for line in ["--help", "sub --help", "size --help", "--as mqttx bench pub --help"] {
         assert!(matches!(parsed(line), Ok(Invocation::Help(text)) if text.contains("Usage")), "{line}");
     }

@@ -1,16 +1,16 @@
-//! Options of other tools that do nothing here, and what to use instead.
+//! Options of other tools that this tool does not support, and alternatives.
 
-/// Where an option is known but not supported: what to say.
+/// Known but unsupported options, and the alternative.
 pub type Advice = (&'static [&'static str], &'static str);
 
-const QUIC: &str = "QUIC is not spoken: use a TCP listener";
-const QOELOG: &str =
-    "no file has the times of each client; the result has their percentiles (--json, --html)";
+const QUIC: &str = "QUIC is not supported: use a TCP listener";
+const QOELOG: &str = "there is no file with the times of each client; the result has their percentiles (--json, \
+         --html)";
 
 pub const EMQTT: &[Advice] = &[
     (
         &["--ciphers", "--signature-algs", "--keyex-algs"],
-        "TLS chooses for itself; --ssl-version says which one",
+        "TLS chooses by itself; --ssl-version sets the version",
     ),
     (&["--quic", "--load-qst"], QUIC),
     (&["--qoelog"], QOELOG),
@@ -24,11 +24,11 @@ pub const EMQTT: &[Advice] = &[
 
 pub const MQTTX: &[Advice] = &[
     (&["--split"], "a publisher sends one message; use -m or --file-read"),
-    (&["-am", "--authentication-method"], "enhanced authentication is not spoken; use -u and -P"),
+    (&["-am", "--authentication-method"], "enhanced authentication is not supported; use -u and -P"),
     (&["-s", "--stdin", "-M", "--multiline", "-lm", "--line-mode"], "standard input is not read; use -m"),
-    (&["--topic-alias-maximum"], "no Topic Aliases are taken; leave it out"),
+    (&["--topic-alias-maximum"], "Topic Aliases of the broker are not supported; leave it out"),
     (&["-si", "--subscription-identifier"], "a subscription has a QoS only; `meridian sub` has the rest"),
-    (&["-d", "--dup"], "DUP is set on what is sent again only; leave it out"),
+    (&["-d", "--dup"], "DUP is set on retransmissions only; leave it out"),
     (
         &["-nl", "--no_local", "-rap", "--retain-as-published", "-rh", "--retain-handling"],
         "a subscription has a QoS only; `meridian sub` has the rest",
@@ -37,7 +37,7 @@ pub const MQTTX: &[Advice] = &[
     (&["--debug", "-so", "--save-options", "-lo", "--load-options"], "leave it out"),
 ];
 
-/// The refusal of the first word that is such an option, in any of its spellings.
+/// Refuses the first unsupported option among the words, in any of its spellings.
 pub fn refuse(words: &[String], table: &[Advice]) -> Option<String> {
     for word in words {
         let name = word.split('=').next().unwrap_or(word);

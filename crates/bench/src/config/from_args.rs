@@ -1,4 +1,4 @@
-//! From the command line to a [`Config`].
+//! Conversion from the command line to a [`Config`].
 
 use super::{Config, SetupError};
 use crate::args::{CommonArgs, ConnectionsArgs, FlowArgs, HaArgs, ProbeArgs, PubsubArgs, SubscribeArgs};
@@ -52,7 +52,7 @@ impl Config {
         Ok(cfg)
     }
 
-    /// Persistent sessions that come back after every disconnect.
+    /// Configuration of persistent sessions that are resumed after every disconnect.
     pub fn ha(a: &HaArgs, run_id: u16) -> Result<Config, SetupError> {
         let mut cfg = Config::base(&a.common, run_id)?;
         cfg.set_flow(&a.flow)?;
@@ -78,7 +78,7 @@ impl Config {
         Ok(cfg)
     }
 
-    /// What `common` says, and nothing to do yet.
+    /// Configuration of `common`, without any work yet.
     fn base(c: &CommonArgs, run_id: u16) -> Result<Config, SetupError> {
         let hosts = resolve(&c.host, c.allow_remote)?;
         let pick =
@@ -111,7 +111,7 @@ impl Config {
         })
     }
 
-    /// Nobody connects and nothing is sent.
+    /// Configuration without clients and messages.
     pub(crate) fn idle(run_id: u16) -> Config {
         Config {
             v5: false,
@@ -176,7 +176,7 @@ impl Config {
         }
     }
 
-    /// Publishers and subscribers, their topics and how they send.
+    /// Sets publishers and subscribers, their topics and their sending options.
     fn set_flow(&mut self, f: &FlowArgs) -> Result<(), SetupError> {
         let r = format!("mqload/{:04x}", self.run_id);
         self.topology = f.topology;
@@ -216,14 +216,14 @@ impl Config {
     }
 }
 
-/// The addresses of hosts such as `localhost`, `example.org:1884`, `::1` and `[::1]:1884`; 1883 is the port of those that name none.
+/// Resolves hosts such as `localhost`, `example.org:1884`, `::1` and `[::1]:1884`; 1883 is the default port.
 pub(crate) fn resolve(list: &[String], allow_remote: bool) -> Result<Vec<SocketAddr>, SetupError> {
     let mut v = vec![];
     for h in list {
         let h = h.trim().trim_start_matches("mqtt://");
         let full = with_port(h, 1883);
         let found: Vec<SocketAddr> = full.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
-        // A name with both kinds of address is most likely to be listened on at the older one.
+        // Servers most likely listen on the IPv4 address of a name with both kinds.
         let a = found.iter().find(|a| a.is_ipv4()).or(found.first()).copied();
         match a {
             Some(a) if allow_remote || a.ip().is_loopback() => v.push(a),
@@ -234,7 +234,7 @@ pub(crate) fn resolve(list: &[String], allow_remote: bool) -> Result<Vec<SocketA
     Ok(v)
 }
 
-/// `host` with `port` unless it names one; an IPv6 address gets its brackets.
+/// Appends `port` to `host` unless it has one; an IPv6 address gets its brackets.
 pub(crate) fn with_port(host: &str, port: u16) -> String {
     match host.parse::<Ipv6Addr>() {
         Ok(address) => format!("[{address}]:{port}"),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_of_pubsub_are_kept_when_that_is_asked_for() {
+    fn sessions_of_pubsub_are_kept_on_request() {
         let kept = pubsub("pubsub --clean false");
         assert_eq!((kept.clean, kept.expiry), (false, 0));
         let kept = pubsub("pubsub -V 5 --clean false");

@@ -1,51 +1,51 @@
-//! What was acknowledged against what arrived: exact, message by message.
+//! Comparison of acknowledged and delivered messages: exact, message by message.
 
 use super::numbers::Numbers;
 use std::collections::BTreeSet;
 
-/// Who publishes what, and who has to get it. A lane is one topic of one publisher, with one QoS and sequence numbers
-/// of its own, because MQTT promises order for nothing larger.
+/// Publishers and the subscribers of each. A lane is one topic of one publisher, with one QoS and its own sequence
+/// numbers, because MQTT promises order for nothing larger.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
     pub publishers: usize,
     pub subscribers: usize,
     /// The QoS of every lane of a publisher.
     pub lanes: Vec<u8>,
-    /// Publisher p is heard by subscriber p mod `subscribers` only, not by all.
+    /// Publisher p is received by subscriber p mod `subscribers` only, not by all.
     pub dealt: bool,
 }
 
 impl Shape {
-    /// Whether a subscriber has to get what a publisher sends.
+    /// Returns whether a subscriber must receive a publisher's messages.
     pub fn expects(&self, publisher: usize, subscriber: usize) -> bool {
         !self.dealt || publisher % self.subscribers == subscriber
     }
 
-    /// Pairs of a lane and one that hears it.
+    /// Number of pairs of a lane and a subscriber of it.
     pub fn streams(&self) -> usize {
         let hearers = if self.dealt { 1 } else { self.subscribers };
         self.publishers.saturating_mul(self.lanes.len()).saturating_mul(hearers)
     }
 }
 
-/// One lane of one publisher.
+/// A lane of a publisher.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lane {
     pub publisher: usize,
     pub lane: usize,
 }
 
-/// What a delivery was.
+/// Kind of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Delivery {
     New,
     /// The first delivery of a message, after that of a later one.
     Late,
     Duplicate,
-    /// A second delivery at QoS 2 of a message that the client itself published twice, because the broker had lost its
-    /// session before it acknowledged.
+    /// A second delivery at QoS 2 of a message that the client itself published twice, because the broker had lost
+    /// its session before the acknowledgement.
     Repeated,
-    /// Nobody published it, or nobody of those that this subscriber hears.
+    /// A message that was never published, or not for this subscriber.
     Phantom,
 }
 
@@ -54,14 +54,14 @@ struct Sent {
     next: u64,
     acknowledged: Numbers,
     refused: u64,
-    /// Published a second time, as a new message.
+    /// Numbers published a second time, as a new message.
     renewed: BTreeSet<u64>,
 }
 
 #[derive(Clone, Default)]
 struct Stream {
     seen: Numbers,
-    /// One more than the highest number that came.
+    /// Highest received number plus one.
     high: u64,
 }
 
@@ -71,16 +71,16 @@ pub struct Tally {
     pub sent: u64,
     pub acknowledged: u64,
     pub refused: u64,
-    /// First deliveries.
+    /// Number of first deliveries.
     pub delivered: u64,
-    /// Second and later deliveries, by QoS 1 and 2.
+    /// Number of second and later deliveries, by QoS 1 and 2.
     pub duplicated: [u64; 2],
     pub repeated: u64,
     pub out_of_order: u64,
     pub phantom: u64,
 }
 
-/// One stream that lacks acknowledged messages.
+/// A stream that lacks acknowledged messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loss {
     pub publisher: usize,
@@ -91,22 +91,23 @@ pub struct Loss {
     pub samples: Vec<u64>,
 }
 
-/// Memory is one bit for each number after the first that is missing in a stream, plus one for each after the first
-/// that is not acknowledged in a lane: nothing while all goes well. [`Checker::full`] says when the bound is reached.
+/// Account of all messages. Memory is one bit for each number after the first missing one in a stream, plus one for
+/// each after the first unacknowledged one in a lane. Without failures it needs none. [`Checker::full`] reports that
+/// the bound is reached.
 pub struct Checker {
     shape: Shape,
     sent: Vec<Sent>,
     streams: Vec<Stream>,
     tally: Tally,
-    /// Words that all the sets hold.
+    /// Number of words that all sets hold.
     words: usize,
 }
 
-/// The sets' bound: 256 MiB.
+/// Bound of the sets in words: 256 MiB.
 const WORDS_MAX: usize = 32 << 20;
-/// What one renewed message takes of it.
+/// Number of words that one renewed message counts for.
 const RENEWED_WORDS: usize = 4;
-/// Streams at most; each costs some 50 bytes.
+/// Maximum number of streams; each costs some 50 bytes.
 pub const STREAMS_MAX: usize = 4 << 20;
 const SAMPLES: usize = 5;
 
@@ -125,7 +126,7 @@ impl Checker {
         &mut self.sent[of.publisher * self.shape.lanes.len() + of.lane]
     }
 
-    /// Where the stream of a lane to one of its hearers is.
+    /// Index of the stream from a lane to one of its subscribers.
     fn stream(&self, of: Lane, subscriber: usize) -> usize {
         let lane = of.publisher * self.shape.lanes.len() + of.lane;
         if self.shape.dealt { lane } else { lane * self.shape.subscribers + subscriber }
@@ -153,7 +154,8 @@ impl Checker {
         self.tally.refused += 1;
     }
 
-    /// The message goes out again as a new one, so that a second delivery is not the broker's mistake.
+    /// Records that the message is sent again as a new one, so that a second delivery is not counted as an error of
+    /// the broker.
     pub fn renewed(&mut self, of: Lane, number: u64) {
         if self.lane(of).renewed.insert(number) {
             self.words += RENEWED_WORDS;
@@ -197,17 +199,17 @@ impl Checker {
         self.tally
     }
 
-    /// The bound of its memory is reached: to go on would be to forget.
+    /// Returns whether the bound of memory is reached: to continue would lose information.
     pub fn full(&self) -> bool {
         self.words >= WORDS_MAX
     }
 
-    /// Acknowledged messages that a subscriber who should have them has not got (yet), over all streams.
+    /// Number of acknowledged messages that an expected subscriber has not received (yet), over all streams.
     pub fn missing(&self) -> u64 {
         self.losses(|_| {})
     }
 
-    /// Calls `each` with every stream that lacks something, and returns the sum.
+    /// Calls `each` for every stream with missing messages, and returns the sum.
     pub fn losses(&self, mut each: impl FnMut(Loss)) -> u64 {
         let mut sum = 0;
         for publisher in 0..self.shape.publishers {
@@ -239,7 +241,7 @@ mod tests {
         Shape { publishers, subscribers, lanes: lanes.to_vec(), dealt }
     }
 
-    /// `messages` are published and acknowledged, and delivered in the order of `arrivals`.
+    /// Publishes and acknowledges `messages`, and delivers them in the order of `arrivals`.
     fn after(qos: u8, messages: u64, arrivals: impl IntoIterator<Item = u64>) -> Checker {
         let mut checker = Checker::new(shape(1, 1, &[qos], false));
         for number in 0..messages {
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_broker_is_found_sound() {
+    fn a_correct_broker_is_reported_as_correct() {
         let checker = after(2, 6400, 0..6400);
         let tally = checker.tally();
         assert_eq!((tally.delivered, tally.acknowledged, checker.missing()), (6400, 6400, 0));
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_acknowledged_is_not_lost() {
+    fn an_unacknowledged_message_is_not_lost() {
         let mut checker = after(1, 10, 0..10);
         checker.publish(FIRST);
         assert_eq!(checker.missing(), 0);
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_client_sent_twice_is_not_the_brokers_duplicate() {
+    fn a_message_sent_twice_by_the_client_is_not_the_brokers_duplicate() {
         let mut checker = after(2, 2, [0, 1]);
         checker.renewed(FIRST, 1);
         assert_eq!(checker.delivered(FIRST, 1, 0), Delivery::Repeated);
@@ -310,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_sent_is_a_phantom() {
+    fn a_message_that_was_never_sent_is_a_phantom() {
         let mut checker = after(1, 1, [0]);
         for (publisher, lane, number) in [(0, 0, 1), (1, 0, 0), (0, 1, 0), (usize::MAX, 0, u64::MAX)] {
             assert_eq!(checker.delivered(Lane { publisher, lane }, number, 0), Delivery::Phantom);
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn every_hearer_has_to_get_it() {
+    fn every_subscriber_of_a_lane_must_receive_it() {
         let mut checker = Checker::new(shape(2, 3, &[1, 2], false));
         let of = Lane { publisher: 1, lane: 1 };
         let number = checker.publish(of);
@@ -332,20 +334,20 @@ mod tests {
     }
 
     #[test]
-    fn dealt_publishers_have_one_hearer() {
+    fn dealt_publishers_have_one_subscriber() {
         let mut checker = Checker::new(shape(5, 2, &[1], true));
         let of = Lane { publisher: 3, lane: 0 };
         let number = checker.publish(of);
         checker.acknowledged(of, number);
-        assert_eq!(checker.delivered(of, number, 0), Delivery::Phantom, "subscriber 1 hears publisher 3");
+        assert_eq!(checker.delivered(of, number, 0), Delivery::Phantom, "subscriber 1 receives publisher 3");
         assert_eq!(checker.missing(), 1);
         assert_eq!(checker.delivered(of, number, 1), Delivery::New);
         assert_eq!(checker.missing(), 0);
     }
 
-    /// A random schedule with injected faults, against the plainest bookkeeping that there is.
+    /// A random schedule with injected faults, compared with a simple model.
     #[test]
-    fn against_a_model() {
+    fn the_checker_agrees_with_a_model() {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut random = move |below: u64| {
             state ^= state << 13;

@@ -1,15 +1,15 @@
-//! One client's way to a broker: the socket, what waits to be written, when to try again.
+//! One client's connection to a broker: the socket, unsent bytes, the time of the next attempt.
 
 use super::publisher::Publisher;
 use super::subscriber::Subscriber;
 use crate::net;
 
-/// How far a connection is.
+/// Progress of a connection.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Stage {
-    /// Nothing is there; the next attempt is at this time.
+    /// No connection; the next attempt is at this time.
     Away(u64),
-    /// The TCP connection is being made.
+    /// The TCP connection is being opened.
     Tcp,
     Connack,
     Suback,
@@ -24,38 +24,38 @@ pub enum Role {
 /// A client over all of its connections. Times are nanoseconds of CLOCK_MONOTONIC.
 pub struct Connection {
     pub role: Role,
-    /// Among those of its role.
+    /// Number among the clients of its role.
     pub number: usize,
     pub fd: i32,
     pub stage: Stage,
-    /// Tells events of this socket from those of an earlier one.
+    /// Distinguishes events of this socket from those of an earlier one.
     pub generation: u32,
-    /// Which host, modulo their number, unless it stays with its first.
+    /// Number of the host, modulo their count, unless it stays with its first.
     pub host: usize,
-    /// Attempts that failed since it was ready.
+    /// Number of failed attempts since it was ready.
     pub attempt: u32,
-    /// A broker told it that there is a session, or made one.
+    /// True when a broker has reported an existing session, or created one.
     pub session: bool,
     pub ready_once: bool,
     pub keepalive: u16,
     pub out: Vec<u8>,
-    /// Where the unsent part of `out` begins.
+    /// Start of the unsent part of `out`.
     pub out_at: usize,
-    /// The socket took no more: wait until it does.
+    /// The socket accepts no more bytes: wait until it is writable.
     pub blocked: bool,
-    /// That it is writable is being waited for.
+    /// True while the poll includes writability.
     pub wants_out: bool,
-    /// An incomplete packet.
+    /// Bytes of an incomplete packet.
     pub input: Vec<u8>,
     pub began: u64,
     pub down_since: u64,
     pub last_in: u64,
     pub last_out: u64,
-    /// When PINGREQ went out that has no answer yet; 0 for none.
+    /// Time of the last unanswered PINGREQ; 0 for none.
     pub ping: u64,
 }
 
-/// Bytes that may wait to be written before nothing more is added.
+/// Number of unsent bytes at which nothing more is added.
 pub const OUT_MAX: usize = 128 * 1024;
 const BACKOFF_MIN_NS: u64 = 50_000_000;
 
@@ -89,13 +89,13 @@ impl Connection {
         self.stage == Stage::Ready
     }
 
-    /// Bytes that wait.
+    /// Number of unsent bytes.
     pub fn waiting(&self) -> usize {
         self.out.len() - self.out_at
     }
 
-    /// Ends the connection, and sets when to try the next host: after 50 ms, then twice as long, up to `longest`, with
-    /// a quarter more or less by `random` so that clients do not come in step.
+    /// Closes the connection, and schedules the attempt at the next host. The pause is 50 ms, then doubles up to
+    /// `longest`. It varies by a quarter with `random`, so that clients do not synchronise.
     pub fn down(&mut self, now: u64, longest: u64, random: u64) {
         if self.fd >= 0 {
             net::close(self.fd);
@@ -116,7 +116,7 @@ impl Connection {
         self.stage = Stage::Away(now + pause * 3 / 4 + random % (pause / 2 + 1));
     }
 
-    /// Writes what waits, as much as the socket takes.
+    /// Writes unsent bytes, as many as the socket accepts.
     ///
     /// # Errors
     /// The number of the error that ended the connection.

@@ -1,4 +1,5 @@
-//! The loop: connects, publishes what is due, watches over answers, and ends when nothing is missing or time is up.
+//! The loop: connects, publishes due messages, monitors answers, and ends when nothing is missing or the time is
+//! over.
 
 mod finish;
 mod sockets;
@@ -23,7 +24,7 @@ enum Phase {
     Drain,
 }
 
-/// One thread, all clients.
+/// All clients on one thread.
 pub struct Engine<'a> {
     pub(super) plan: &'a Plan,
     epoll: Epoll,
@@ -35,10 +36,10 @@ pub struct Engine<'a> {
     pub(super) scratch: Vec<u8>,
     pub(super) now: u64,
     phase: Phase,
-    /// When publishing began and when it stops; it is over before `began` is set.
+    /// Times at which publishing begins and stops; publishing is over before `began` is set.
     began: u64,
     stop: u64,
-    /// Messages that every publisher has asked for.
+    /// Number of messages issued by every publisher.
     issued: Vec<u64>,
     pub(super) counts: Counts,
     reasons: BTreeMap<String, u64>,
@@ -49,19 +50,20 @@ pub struct Engine<'a> {
     pub(super) silence: Silence,
     pub(super) latency: Histogram<u64>,
     reconnect: Histogram<u64>,
-    /// Since when nobody is connected.
+    /// Time since which no client is connected.
     away_since: Option<u64>,
     ended_early: Option<&'static str>,
-    /// When something moved last, or somebody was away, while the rest was waited for; and the counts then.
+    /// Last time of progress during the drain, with the counts at that time. A disconnected client counts as
+    /// progress.
     moved: (u64, Tally),
     random: u64,
 }
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
-/// After the last missing message, duplicates may still come for so long.
+/// Time to wait for duplicates after the last missing message.
 const SETTLE: u64 = 300 * MS;
-/// Who interrupts a run does not want to wait for all of `--drain`.
+/// Maximum drain after an interrupt, shorter than `--drain`.
 const INTERRUPTED_DRAIN: u64 = 3 * SECOND;
 const EVENTS_MAX: usize = 500;
 
@@ -152,7 +154,7 @@ impl<'a> Engine<'a> {
         self.finish(begin)
     }
 
-    /// Whether the run ends before it began. Begins publishing when everybody is there.
+    /// Returns whether the run ends before it began. Starts publishing when all clients are ready.
     fn setup_is_over(&mut self, begin: u64) -> bool {
         if self.connections.iter().all(Connection::ready) {
             self.phase = Phase::Publish;
@@ -203,7 +205,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Whether there is nothing left to wait for, or no time.
+    /// Returns whether no messages are missing, or the time is over.
     fn drained(&mut self, settled: &mut u64) -> bool {
         let waited = self.now - self.stop;
         let longest = match self.ended_early {
@@ -222,7 +224,7 @@ impl<'a> Engine<'a> {
         if *settled == 0 {
             *settled = self.now;
         }
-        // Whoever is on the way back is waited for as whoever is behind.
+        // A client that is reconnecting is waited for like one with missing messages.
         let settle = match self.connections.iter().all(Connection::ready) {
             true => SETTLE,
             false => SETTLE.max(self.plan.still.as_nanos() as u64),
@@ -238,7 +240,7 @@ impl<'a> Engine<'a> {
         self.connections.iter().map(of).sum()
     }
 
-    /// Messages that were due before the end of publishing and did not go out.
+    /// Number of messages that were due before the end of publishing and were not sent.
     fn unsent(&self) -> u64 {
         if self.plan.rate == 0 || self.began == 0 {
             return 0;
@@ -253,7 +255,7 @@ impl<'a> Engine<'a> {
         let (seconds, phase) = match self.phase {
             Phase::Setup => (0.0, "connecting"),
             Phase::Publish => ((self.now - self.began) as f64 / 1e9, "publishing"),
-            Phase::Drain => ((self.now - self.began) as f64 / 1e9, "waiting for the rest"),
+            Phase::Drain => ((self.now - self.began) as f64 / 1e9, "waiting for missing messages"),
         };
         print_status(
             self.plan.quiet,
@@ -293,7 +295,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// A publisher that is connected writes what is due.
+    /// Writes the due messages of a connected publisher.
     fn pump(&mut self, at: usize) {
         let connection = &mut self.connections[at];
         let Role::Publisher(publisher) = &mut connection.role else { return };
@@ -306,7 +308,7 @@ impl<'a> Engine<'a> {
         let (now, began, stop, number) = (self.now, self.began, self.stop, connection.number as u64);
         let (count, rate) = (self.plan.shape.publishers as u64, u64::from(self.plan.rate));
         let issued = &mut self.issued[connection.number];
-        // What was due in time still goes out while the rest is waited for: a broker that was away has to catch up.
+        // Messages that were due in time are still sent during the drain: a broker that was away has to catch up.
         let publishing = self.phase != Phase::Setup && self.ended_early.is_none();
         let next_due = || {
             let due = match rate {
@@ -323,7 +325,7 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// When the message of a place in the common schedule is due.
+/// Time at which the message at a position of the common schedule is due.
 fn due(began: u64, position: u64, rate: u64) -> u64 {
     began + (u128::from(position) * u128::from(SECOND) / u128::from(rate)) as u64
 }

@@ -1,37 +1,37 @@
-//! The payload of a message, which says who sent it and which it is.
+//! The payload of a message, which identifies its sender and number.
 
 use super::checker::Lane;
 
 /// Bytes at the start of every payload: run, publisher, lane, sequence number, time.
 pub const HEADER: usize = 28;
 
-/// How the payloads of a run look.
+/// Format of the payloads of a run.
 pub struct Payloads {
     run: u32,
     size: usize,
     pattern: Vec<u8>,
 }
 
-/// What a payload says.
+/// Contents of a payload.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Message {
     pub of: Lane,
     pub number: u64,
-    /// When it was due, in nanoseconds of CLOCK_MONOTONIC.
+    /// Time at which the message was due, in nanoseconds of CLOCK_MONOTONIC.
     pub due: u64,
 }
 
-/// Why a payload is none of this run.
+/// Reason why a payload does not belong to this run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum InvalidPayload {
-    /// Of another run, or of no run at all.
+    /// A payload of another run, or of another program.
     Foreign,
-    /// Of this run, and changed.
+    /// A changed payload of this run.
     Corrupt,
 }
 
 impl Payloads {
-    /// `size` is raised to [`HEADER`] bytes.
+    /// A format for payloads of `size` bytes, [`HEADER`] at least.
     pub fn new(run: u32, size: usize) -> Payloads {
         let size = size.max(HEADER);
         let pattern =
@@ -57,8 +57,10 @@ impl Payloads {
         out.extend_from_slice(self.body(message));
     }
 
+    /// Decodes a payload.
+    ///
     /// # Errors
-    /// What is not a payload of this run, byte for byte.
+    /// A payload that differs in any byte from those of this run.
     pub fn read(&self, payload: &[u8]) -> Result<Message, InvalidPayload> {
         let (run, rest) = payload.split_first_chunk::<4>().ok_or(InvalidPayload::Foreign)?;
         if u32::from_be_bytes(*run) != self.run {
@@ -85,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_payload_says_what_it_is() {
+    fn a_payload_identifies_itself() {
         for size in [0, HEADER, 100, 70_000] {
             let payloads = Payloads::new(7, size);
             let message = Message { of: Lane { publisher: 3, lane: 1 }, number: 1 << 40, due: 99 };
@@ -100,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_bit_of_the_body_is_seen() {
+    fn a_changed_bit_of_the_body_is_detected() {
         let payloads = Payloads::new(7, 100);
         let message = Message { of: Lane { publisher: 0, lane: 0 }, number: 5, due: 0 };
         let mut bytes = vec![];

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-/// Numbers from 0 on. What is complete at the low end costs nothing; from the first hole on every number costs one bit.
+/// A set of numbers from 0 on. A complete low end costs nothing; from the first hole on, every number costs one bit.
 #[derive(Clone, Default)]
 pub struct Numbers {
-    /// Words before the first of `words`, all of them full.
+    /// Number of words before the first of `words`, all of them full.
     full: u64,
     words: VecDeque<u64>,
 }
@@ -13,7 +13,7 @@ pub struct Numbers {
 const BITS: u64 = 64;
 
 impl Numbers {
-    /// Whether it was not yet there.
+    /// Adds a number. Returns whether it was absent.
     pub fn insert(&mut self, number: u64) -> bool {
         let Some(at) = (number / BITS).checked_sub(self.full) else { return false };
         let at = at as usize;
@@ -37,7 +37,7 @@ impl Numbers {
         self.full * BITS + self.words.iter().map(|word| u64::from(word.count_ones())).sum::<u64>()
     }
 
-    /// Words of 8 bytes that it holds.
+    /// Number of words of 8 bytes that the set holds.
     pub fn memory(&self) -> usize {
         self.words.len()
     }
@@ -50,10 +50,10 @@ impl Numbers {
         }
     }
 
-    /// How many are here and not in `other`; the lowest `samples` of them are put into `samples_found`.
+    /// Count of numbers that are here and not in `other`; the lowest `samples` of them are added to `samples_found`.
     pub fn without(&self, other: &Numbers, samples: usize, samples_found: &mut Vec<u64>) -> u64 {
         let mut missing = 0;
-        // Below `other.full` there is nothing that it lacks.
+        // Below `other.full` it lacks nothing.
         for index in other.full..self.full + self.words.len() as u64 {
             let mut word = self.word(index) & !other.word(index);
             missing += u64::from(word.count_ones());
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_complete_costs_nothing() {
+    fn a_complete_set_costs_nothing() {
         let mut set = of(0..1_000_000);
         assert_eq!((set.count(), set.memory()), (1_000_000, 0));
         assert!(!set.insert(5), "it is there");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn against_a_model() {
+    fn the_set_agrees_with_a_model() {
         let mut state = 88_172_645_463_325_252_u64;
         let mut random = move |below: u64| {
             state ^= state << 13;

@@ -1,4 +1,4 @@
-//! What `meridian bench ha` is asked for.
+//! Options of `meridian bench ha`.
 
 use super::checker::{STREAMS_MAX, Shape};
 use crate::config::SetupError;
@@ -16,38 +16,38 @@ pub struct Options {
     publishers: u32,
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     subscribers: u32,
-    /// Who hears whom: every subscriber every publisher, or publisher p only subscriber p modulo their number
+    /// Subscribers of each publisher: all of them, or for publisher p only subscriber p modulo their number
     #[arg(long, value_enum, default_value_t = Topology::All)]
     topology: Topology,
-    /// mixed: every publisher sends both, to a topic each
+    /// QoS of the messages; mixed: every publisher sends both, to a topic each
     #[arg(long, short = 'q', value_enum, default_value_t = Qos::One)]
     qos: Qos,
-    /// Messages a second, all publishers together; 0: as fast as the window allows
+    /// Messages per second, all publishers together; 0: as fast as the window allows
     #[arg(long, short = 'R', default_value_t = 1000)]
     rate: u32,
-    /// Payload bytes, 28 of them the checker's
+    /// Payload size in bytes; the checker uses 28 of them
     #[arg(long, short = 's', default_value_t = 256, value_parser = clap::value_parser!(u32).range(0..=200_000_000))]
     size: u32,
-    /// Messages in flight of a publisher; the broker's Receive Maximum holds as well
+    /// Maximum number of messages in flight of a publisher; the broker's Receive Maximum applies as well
     #[arg(long, short = 'F', visible_alias = "inflight", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     window: u32,
     /// Seconds of publishing
     #[arg(long, default_value = "30", value_parser = seconds)]
     duration: Duration,
-    /// Seconds to wait at the end for acknowledgements and deliveries; over earlier when nothing is missing
+    /// Maximum seconds to wait at the end for acknowledgements and deliveries; ends early when nothing is missing
     #[arg(long, default_value = "30", value_parser = seconds)]
     drain: Duration,
-    /// Seconds at the end in which everybody is connected and nothing comes, after which nothing is waited for
+    /// Seconds of silence at the end, with all clients connected, after which the run stops waiting
     #[arg(long, default_value = "10", value_parser = seconds)]
     still: Duration,
-    /// Seconds until all clients have to be connected and subscribed
+    /// Maximum seconds until all clients are connected and subscribed
     #[arg(long, default_value = "15", value_parser = seconds)]
     setup: Duration,
-    /// Session Expiry Interval in seconds, MQTT 5.0; longer than the longest outage. 0: sessions that end with their connections, whose clients may miss
-    /// what comes while they are away
+    /// Session Expiry Interval in seconds, MQTT 5.0; longer than the longest outage. 0: sessions end with their
+    /// connections, so clients may miss messages while they are disconnected
     #[arg(long, short = 'x', default_value_t = 3600)]
     expiry: u32,
-    /// Keep Alive in seconds; 0: off. A client asks after a second of silence anyway
+    /// Keep Alive in seconds; 0: off. A client sends PINGREQ after a second of silence anyway
     #[arg(long, short = 'k', default_value_t = 10)]
     keepalive: u16,
     /// Seconds without an answer after which a broker counts as gone
@@ -56,10 +56,10 @@ pub struct Options {
     /// Longest pause before another attempt to connect, in milliseconds; the first is 50
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=600_000))]
     backoff_max: u32,
-    /// A client that loses its broker comes back to the same one, and never goes to the next
+    /// Reconnect to the same broker, never to the next one
     #[arg(long)]
     stay: bool,
-    /// Start of topics and Client Identifiers, without wildcards
+    /// Prefix of topics and Client Identifiers, without wildcards
     #[arg(long, default_value = "meridian-ha")]
     prefix: String,
     /// Leave the sessions in the broker
@@ -82,12 +82,12 @@ enum Qos {
     Mixed,
 }
 
-/// A run, settled before the first connection.
+/// A run, complete before the first connection.
 pub struct Plan {
     pub hosts: Vec<SocketAddr>,
     pub v5: bool,
     pub shape: Shape,
-    /// Messages a second of all publishers; 0 for no limit.
+    /// Messages per second of all publishers; 0 for no limit.
     pub rate: u32,
     pub size: usize,
     pub window: usize,
@@ -102,36 +102,38 @@ pub struct Plan {
     pub username: Option<String>,
     pub password: Option<String>,
     pub keep_sessions: bool,
-    /// A client keeps to one host.
+    /// True when a client always uses the same host.
     pub stays: bool,
     pub json: bool,
     pub quiet: bool,
-    /// What this run's payloads begin with.
+    /// Number at the start of this run's payloads.
     pub run: u32,
-    /// Start of this run's topics and Client Identifiers.
+    /// Prefix of this run's topics and Client Identifiers.
     pub name: String,
 }
 
-/// Seconds, a fraction allowed.
+/// Parses seconds, with an optional fraction.
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "it is a number of seconds".to_owned())?;
+    let seconds: f64 = text.parse().map_err(|_| "expected a number of seconds".to_owned())?;
     if (0.0..=1e7).contains(&seconds) {
         Ok(Duration::from_secs_f64(seconds))
     } else {
-        Err("it is between 0 and 10,000,000 seconds".into())
+        Err("the time is between 0 and 10,000,000 seconds".into())
     }
 }
 
 impl Plan {
-    /// Where a client connects: `attempt` goes up with each connection that it loses.
+    /// Host that a client connects to. `attempt` is the number of connections that it has lost.
     pub fn host(&self, number: usize, attempt: usize) -> SocketAddr {
         self.hosts[if self.stays { number } else { attempt } % self.hosts.len()]
     }
 }
 
 impl Options {
+    /// Plans the run.
+    ///
     /// # Errors
-    /// Hosts without an address, and more than can be kept count of.
+    /// Hosts without an address, and more clients than can be counted.
     pub fn plan(self, run: u32) -> Result<Plan, SetupError> {
         let shape = Shape {
             publishers: self.publishers as usize,
@@ -177,7 +179,7 @@ impl Options {
 }
 
 impl Plan {
-    /// Where a publisher's messages of one QoS go.
+    /// Topic of a publisher's messages with one QoS.
     pub fn topic(&self, publisher: usize, qos: u8) -> String {
         let group = if self.shape.dealt { publisher % self.shape.subscribers } else { 0 };
         format!("{}/{group}/{publisher}/{qos}", self.name)
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_have_ports_of_their_own_or_the_common_one() {
+    fn hosts_use_their_own_port_or_the_common_one() {
         let plan = plan("-h 127.0.0.1:7,127.0.0.2 -p 9 -q mixed --duration 0.5").unwrap();
         assert_eq!(
             plan.hosts.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_selects_what_its_subscriber_has_to_hear() {
+    fn a_filter_selects_the_publishers_of_its_subscriber() {
         let all = plan("-h 127.0.0.1 --publishers 4 --subscribers 2").unwrap();
         assert_eq!(all.topic(3, 1), "meridian-ha-00000007/0/3/1");
         assert_eq!(all.filter(1), "meridian-ha-00000007/0/+/+");
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_advice() {
+    fn impossible_options_are_refused_with_advice() {
         for (line, expected) in [
             ("-q 0", "possible values: 1, 2, mixed"),
             ("-V 3", "4..=5"),

@@ -1,37 +1,37 @@
-//! A publisher's session: what is in flight, over all of its connections.
+//! A publisher's session: messages in flight, over all of its connections.
 
 use super::checker::{Checker, Lane};
 use super::message::{Message, Payloads};
 use crate::codec;
 use std::collections::VecDeque;
 
-/// Sends what is due within a window, and after a reconnect what was not acknowledged: with DUP and the same Packet
-/// Identifier in the same session, as a new message when the broker lost the session.
+/// Session of a publisher. It sends due messages within a window. After a reconnect it repeats unacknowledged ones:
+/// with DUP and the same Packet Identifier in the same session, as new messages when the broker lost the session.
 pub struct Publisher {
     number: usize,
     v5: bool,
     lanes: Vec<Topic>,
-    /// The lane of the next new message.
+    /// Lane of the next new message.
     turn: usize,
-    /// Everything since the oldest message that is not finished. The Packet Identifier is the place.
+    /// Messages since the oldest unfinished one. The index determines the Packet Identifier.
     flights: VecDeque<Flight>,
     /// Packet Identifier of the first of `flights`.
     front: u16,
-    /// The first of `flights` that did not go out on this connection.
+    /// Index of the first of `flights` that was not sent on this connection.
     unsent: usize,
-    /// Messages in flight that the caller allows, and that the broker of this connection does.
+    /// Limits of messages in flight: that of the caller, and that of this connection's broker.
     window: usize,
     receive_maximum: usize,
-    /// Of this connection, as the broker's Receive Maximum counts them.
+    /// Number of messages of this connection that count for the broker's Receive Maximum.
     open: usize,
     unfinished: usize,
     pub resent: u64,
     pub releases_resent: u64,
-    /// Acknowledgements of what is not in flight.
+    /// Number of acknowledgements for messages that are not in flight.
     pub unexpected_acks: u64,
 }
 
-/// Where a lane's messages go.
+/// Topic of a lane's messages.
 pub struct Topic {
     pub qos: u8,
     pub name: String,
@@ -42,36 +42,36 @@ struct Flight {
     number: u64,
     due: u64,
     state: State,
-    /// It went out in this session.
+    /// True when it was sent in this session.
     was_sent: bool,
-    /// It takes room of the Receive Maximum on this connection.
+    /// True when it counts for the Receive Maximum of this connection.
     open: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum State {
-    /// For PUBACK, or for PUBREC.
+    /// Waits for PUBACK, or for PUBREC.
     Waits,
-    /// PUBREC came: the broker has it, and waits for PUBREL or has answered it.
+    /// PUBREC has arrived: the broker has the message, and waits for PUBREL or has answered it.
     Taken,
     Done,
 }
 
-/// Places of `flights` at most: far fewer than there are Packet Identifiers.
+/// Maximum length of `flights`: far less than the number of Packet Identifiers.
 const FLIGHTS_MAX: usize = 40_000;
 const IDENTIFIERS: usize = 65_535;
 
-/// What one acknowledgement settled.
+/// Result of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Settled {
-    /// Nothing yet: the QoS 2 handshake goes on, or nobody waits for this.
+    /// Nothing is finished: the QoS 2 handshake continues, or no message waits for this.
     Nothing,
     Acknowledged,
     Refused,
 }
 
 impl Publisher {
-    /// `window` is at least 1.
+    /// A new session; `window` is at least 1.
     pub fn new(number: usize, v5: bool, lanes: Vec<Topic>, window: usize) -> Publisher {
         Publisher {
             number,
@@ -91,12 +91,13 @@ impl Publisher {
         }
     }
 
-    /// Messages that are not finished.
+    /// Number of unfinished messages.
     pub fn unfinished(&self) -> usize {
         self.unfinished
     }
 
-    /// A connection has its CONNACK and the session is the one that was. Everything goes out again by [`Publisher::pump`].
+    /// A connection has received its CONNACK, and the session still exists. [`Publisher::pump`] sends everything
+    /// again.
     pub fn resumed(&mut self, receive_maximum: u16) {
         self.receive_maximum = usize::from(receive_maximum);
         self.open = 0;
@@ -106,11 +107,11 @@ impl Publisher {
         }
     }
 
-    /// A connection has its CONNACK and the session is a new one. What the broker had not taken becomes new messages with
-    /// new Packet Identifiers. What it had taken by PUBREC was acknowledged by that, and cannot be said again.
+    /// A connection has received its CONNACK, and the session is new. Messages without PUBREC become new messages
+    /// with new Packet Identifiers. Messages with PUBREC were acknowledged by it, and cannot be repeated.
     pub fn session_lost(&mut self, receive_maximum: u16, checker: &mut Checker) {
         self.resumed(receive_maximum);
-        // The identifiers of the old session are not used again soon, so that a late answer is told apart.
+        // The identifiers of the old session are not reused soon, so that a late answer is recognised.
         self.front = identifier(self.front, self.flights.len());
         for flight in &mut self.flights {
             let of = Lane { publisher: self.number, lane: flight.lane };
@@ -127,7 +128,7 @@ impl Publisher {
         self.flights.retain(|flight| flight.state == State::Waits);
     }
 
-    /// Writes what may go out now: first what has to be repeated, then new messages as long as `next_due` has one.
+    /// Writes the messages that may be sent now: first repetitions, then new messages as long as `next_due` has one.
     /// Stops when `out` holds `bytes`.
     pub fn pump(
         &mut self,
@@ -164,13 +165,13 @@ impl Publisher {
         }
     }
 
-    /// Writes what the flight at a place needs; false when it has to wait for room.
+    /// Writes the next packet of the flight at an index; false when it has to wait for room.
     fn send(&mut self, at: usize, room: bool, payloads: &Payloads, out: &mut Vec<u8>) -> bool {
         let id = identifier(self.front, at);
         let flight = &mut self.flights[at];
         match flight.state {
             State::Done => {}
-            // PUBREL takes no room of the Receive Maximum [MQTT-4.9.0-2].
+            // PUBREL does not count for the Receive Maximum [MQTT-4.9.0-2].
             State::Taken => {
                 self.releases_resent += 1;
                 codec::ack(out, codec::PUBREL, id);
@@ -193,7 +194,7 @@ impl Publisher {
         true
     }
 
-    /// Takes PUBACK, PUBREC or PUBCOMP. `reason` is 0 in 3.1.1.
+    /// Handles PUBACK, PUBREC or PUBCOMP. `reason` is 0 in 3.1.1.
     pub fn acknowledge(
         &mut self,
         kind: u8,
@@ -208,7 +209,7 @@ impl Publisher {
             return Settled::Nothing;
         };
         let (qos, failed) = (self.lanes[flight.lane].qos, reason >= 0x80);
-        // What was never sent in this session cannot be acknowledged in it.
+        // A message that was not sent in this session cannot be acknowledged in it.
         match (kind, flight.state, qos) {
             (codec::PUBACK, State::Waits, 1) if flight.was_sent => {}
             (codec::PUBREC, State::Waits, 2) if flight.was_sent && failed => {}
@@ -248,7 +249,7 @@ impl Publisher {
     }
 }
 
-/// The Packet Identifier that is so many places after another; never 0.
+/// Packet Identifier at a distance from another; never 0.
 fn identifier(front: u16, offset: usize) -> u16 {
     ((usize::from(front) - 1 + offset) % IDENTIFIERS) as u16 + 1
 }

@@ -1,4 +1,4 @@
-//! What brokers send.
+//! Handling of packets from brokers.
 
 use super::checker::Delivery;
 use super::connection::{Role, Stage};
@@ -8,9 +8,9 @@ use crate::codec::{self, Frame, Packet};
 use crate::latency;
 use crate::net;
 
-/// Reads of one client before it is another's turn.
+/// Maximum number of reads of one client in a row.
 const READS: usize = 4;
-/// Room for what is not payload: topic, properties, header.
+/// Room for the parts other than the payload: topic, properties, header.
 const OVERHEAD_MAX: usize = 256 * 1024;
 
 impl Engine<'_> {
@@ -45,7 +45,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Takes the whole packets from the front of `input`.
+    /// Handles the complete packets at the front of `input`.
     fn packets(&mut self, at: usize, input: &mut Vec<u8>) -> Result<(), String> {
         let mut from = 0;
         loop {
@@ -57,7 +57,7 @@ impl Engine<'_> {
                     from += end;
                 }
                 Frame::Need(bytes) if bytes > self.payloads.size() + OVERHEAD_MAX => {
-                    return Err(protocol("a packet that is larger than anything that was sent"));
+                    return Err(protocol("a packet that is larger than any sent one"));
                 }
                 Frame::Need(_) => {
                     input.drain(..from);
@@ -88,7 +88,7 @@ impl Engine<'_> {
                     Role::Publisher(publisher) => {
                         publisher.acknowledge(kind, pid, reason, &mut self.checker, &mut connection.out);
                     }
-                    Role::Subscriber(_) => return Err(protocol("an acknowledgement of nothing")),
+                    Role::Subscriber(_) => return Err(protocol("an acknowledgement without a message")),
                 }
                 Ok(())
             }
@@ -111,7 +111,7 @@ impl Engine<'_> {
     ) -> Result<(), String> {
         if code != 0 {
             let why = format!("connect refused: {}", codec::connack_name(self.plan.v5, code));
-            // Version, identifier, password, permission, ban: that does not pass by itself.
+            // Version, identifier, password, permission, ban: these failures are permanent.
             if matches!(code, 1 | 2 | 4 | 5 | 0x84 | 0x85 | 0x86 | 0x87 | 0x8a | 0x8c) {
                 self.fatal.get_or_insert(why.clone());
             }

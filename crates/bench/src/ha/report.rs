@@ -1,4 +1,4 @@
-//! The verdict, and how it is said.
+//! The verdict, and its presentation.
 
 use super::plan::Plan;
 use super::run_result::RunResult;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-/// What a run comes down to.
+/// Summary of a run.
 pub struct Report {
     json: Value,
     exit_code: i32,
@@ -24,20 +24,20 @@ impl Report {
         Report { json: json(plan, run_result, &violations), exit_code }
     }
 
-    /// 0 clean, 1 something was violated, 2 nothing could begin.
+    /// Exit code: 0 clean, 1 a violation, 2 the run could not start.
     pub fn exit_code(&self) -> i32 {
         self.exit_code
     }
 
-    /// To standard output, as one JSON object or as a text.
+    /// Prints the report to standard output, as one JSON object or as text.
     pub fn print(&self, json: bool) {
         let text = if json { format!("{}\n", self.json) } else { text(&self.json) };
-        // A closed standard output does not change what was found; the exit code says that.
+        // A closed standard output does not change the verdict, which is also the exit code.
         let _ = std::io::stdout().write_all(text.as_bytes());
     }
 }
 
-/// What a broker must not do, and what keeps a run from proving that it does not.
+/// Violations of a broker, and circumstances that prevent a verdict.
 fn violations(run_result: &RunResult) -> Vec<String> {
     let (tally, counts) = (run_result.checker.tally(), run_result.counts);
     if run_result.never_began.is_some() {
@@ -49,7 +49,7 @@ fn violations(run_result: &RunResult) -> Vec<String> {
         (tally.out_of_order, "messages out of order"),
         (counts.lost_publishers, "publishers' sessions lost by the broker"),
         (counts.lost_subscribers, "subscribers' sessions lost by the broker"),
-        (tally.phantom, "deliveries of messages that nobody sent to that subscriber"),
+        (tally.phantom, "deliveries of messages that were not sent to that subscriber"),
         (counts.foreign, "deliveries of messages of others"),
         (counts.corrupt, "corrupt payloads"),
         (counts.changed, "deliveries with another topic or QoS than they were sent with, or with RETAIN"),
@@ -63,7 +63,7 @@ fn violations(run_result: &RunResult) -> Vec<String> {
     .collect();
     if run_result.up == 0 {
         let since = run_result.away_since.map_or(String::new(), |ns| format!(" in {:.1} s", ns as f64 / 1e9));
-        violations.push(format!("the broker never came back{since}: nobody was connected at the end"));
+        violations.push(format!("the broker never came back{since}: no client was connected at the end"));
     } else if run_result.up < run_result.clients {
         violations.push(format!(
             "{} of {} clients were not connected at the end",
@@ -195,7 +195,7 @@ fn text(r: &Value) -> String {
     line(
         "connections",
         format!(
-            "{} ended, {} came again, {} attempts failed; {} of {} up at the end",
+            "{} ended, {} were reopened, {} attempts failed; {} of {} up at the end",
             r["disconnects"], r["reconnects"], r["failed_attempts"], r["up_at_end"], r["clients"]
         ),
     );

@@ -1,30 +1,30 @@
-//! What a run found.
+//! The result of a run.
 
 use super::checker::{Checker, Loss};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 
-/// What is counted besides messages.
+/// Counts other than messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub disconnects: u64,
     pub failed_attempts: u64,
     pub reconnects: u64,
     pub resumed: u64,
-    /// Sessions that the broker no longer had, of publishers and of subscribers.
+    /// Number of sessions that the broker had lost, of publishers and of subscribers.
     pub lost_publishers: u64,
     pub lost_subscribers: u64,
     pub foreign: u64,
     pub corrupt: u64,
-    /// Deliveries with another QoS, another topic, or RETAIN, than they were sent with.
+    /// Number of deliveries with another QoS, another topic, or RETAIN, than they were sent with.
     pub changed: u64,
-    /// Deliveries to clients that did not subscribe.
+    /// Number of deliveries to clients that did not subscribe.
     pub unexpected: u64,
     pub protocol_errors: u64,
     pub pings: u64,
 }
 
-/// What happened to one client, for the report.
+/// An event of one client, for the report.
 pub struct Event {
     /// Nanoseconds since publishing began; 0 before.
     pub at: u64,
@@ -32,11 +32,11 @@ pub struct Event {
     pub what: String,
 }
 
-/// What a run found.
+/// The result of a run.
 pub struct RunResult {
-    /// Why nothing could begin.
+    /// Reason why the run could not start.
     pub never_began: Option<String>,
-    /// Why publishing ended before its time.
+    /// Reason why publishing ended early.
     pub ended_early: Option<&'static str>,
     pub checker: Checker,
     pub losses: Vec<Loss>,
@@ -44,7 +44,7 @@ pub struct RunResult {
     pub counts: Counts,
     pub reasons: BTreeMap<String, u64>,
     pub events: Vec<Event>,
-    /// Messages that were not acknowledged, and those that were due and never sent.
+    /// Number of unacknowledged messages, and of due messages that were never sent.
     pub unacknowledged: u64,
     pub unsent: u64,
     pub resent: u64,
@@ -53,16 +53,16 @@ pub struct RunResult {
     pub hidden: u64,
     pub up: usize,
     pub clients: usize,
-    /// The shortest Session Expiry Interval that the broker gave, if it was not the one asked for.
+    /// The shortest Session Expiry Interval that the broker set, if it differs from the requested one.
     pub expiry: Option<u32>,
-    /// Length and begin, from the begin of publishing, in nanoseconds: when nobody got anything, and the worst subscriber's.
+    /// Length and start of silence in nanoseconds since publishing began: of all subscribers, and of the worst one.
     pub silence: (u64, u64),
     pub silence_of_one: (u64, u64, usize),
     pub latency: Histogram<u64>,
     pub reconnect: Histogram<u64>,
-    /// Nanoseconds of publishing and of waiting for the rest.
+    /// Nanoseconds of publishing and of waiting for missing messages.
     pub published_for: u64,
     pub drained_for: u64,
-    /// Nobody was connected for the last part of the run.
+    /// Time since which no client was connected, at the end of the run.
     pub away_since: Option<u64>,
 }

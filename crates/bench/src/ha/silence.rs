@@ -1,6 +1,6 @@
-//! The longest time in which nothing came.
+//! The longest time without a delivery.
 
-/// Times in nanoseconds of CLOCK_MONOTONIC.
+/// Longest silence. Times are nanoseconds of CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silence {
     last: u64,
@@ -13,7 +13,7 @@ impl Silence {
         Silence { last: now, longest: 0, began: now }
     }
 
-    /// Something came.
+    /// Records a delivery.
     pub fn record_delivery(&mut self, now: u64) {
         let silence = now.saturating_sub(self.last);
         if silence > self.longest {
@@ -23,7 +23,7 @@ impl Silence {
         self.last = now;
     }
 
-    /// The longest silence and when it began, if the time ends at `end`.
+    /// The longest silence and its start, if the time ends at `end`.
     pub fn longest(mut self, end: u64) -> (u64, u64) {
         if end > self.last {
             self.record_delivery(end);
@@ -44,6 +44,6 @@ mod tests {
         silence.record_delivery(155);
         assert_eq!(silence.longest(160), (40, 110));
         assert_eq!(silence.longest(300), (145, 155));
-        assert_eq!(silence.longest(0), (40, 110), "what came after the end counts to when it came");
+        assert_eq!(silence.longest(0), (40, 110), "a delivery after the end counts with its time");
     }
 }

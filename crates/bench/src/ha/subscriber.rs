@@ -1,12 +1,12 @@
-//! A durable subscriber's session: which QoS 2 messages it has and the broker has not yet released.
+//! A durable subscriber's session: QoS 2 messages that it has received and the broker has not yet released.
 
 use crate::codec;
 use std::collections::HashSet;
 
-/// Acknowledges what comes and hides the repetitions that the QoS 2 handshake is there to hide.
+/// Session of a subscriber. It acknowledges messages and hides the repetitions that the QoS 2 handshake hides.
 #[derive(Default)]
 pub struct Subscriber {
-    /// SUBACK came in the session that is.
+    /// True when SUBACK has arrived in the current session.
     pub subscribed: bool,
     /// Packet Identifiers between PUBREC and PUBREL; 65,535 at most.
     held: HashSet<u16>,
@@ -19,7 +19,7 @@ impl Subscriber {
         self.held.clear();
     }
 
-    /// Answers a PUBLISH; whether it is one for the application.
+    /// Answers a PUBLISH. Returns whether it is passed to the application.
     pub fn take(&mut self, qos: u8, id: u16, out: &mut Vec<u8>) -> bool {
         match qos {
             0 => true,

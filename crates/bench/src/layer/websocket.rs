@@ -6,20 +6,20 @@ use sha1::{Digest as _, Sha1};
 
 /// One connection's WebSocket.
 pub struct WebSocket {
-    /// What the server must answer to the request; nothing once it has.
+    /// Expected answer of the server; `None` once it has arrived.
     accept: Option<String>,
-    /// Bytes that are no whole answer or frame yet.
+    /// Received bytes that do not form a complete answer or frame yet.
     left: Vec<u8>,
 }
 
-/// RFC 6455, 1.3.
+/// Constant of the handshake (RFC 6455, 1.3).
 const MAGIC: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// Bytes of the answer to the request.
+/// Maximum size of the answer to the request, in bytes.
 const ANSWER_MAX: usize = 16 * 1024;
-/// Bytes of a frame: the largest MQTT packet and a few more.
+/// Maximum size of a frame in bytes: the largest MQTT packet and a few more.
 const FRAME_MAX: u64 = 512 << 20;
 
-/// Headers of a request besides its own, and bytes of their values.
+/// Limits of additional headers of a request: their number, and the bytes of a value.
 const HEADERS_MAX: usize = 32;
 const VALUE_MAX: usize = 4096;
 
@@ -52,15 +52,15 @@ impl WebSocket {
         self.accept.is_none()
     }
 
-    /// One binary message.
+    /// Appends one binary message.
     pub fn frame(&self, payload: &[u8], random: &mut Random, to: &mut Vec<u8>) {
         frame(BINARY, payload, random, to);
     }
 
-    /// Appends what came to `plain`, and what is to be answered to `answer`.
+    /// Appends received data to `plain`, and answers to `answer`.
     ///
     /// # Errors
-    /// A server that speaks something else.
+    /// A server that speaks another protocol.
     pub fn receive(
         &mut self,
         bytes: &[u8],
@@ -80,7 +80,7 @@ impl WebSocket {
         if let Some(accept) = &self.accept {
             match rest.windows(4).position(|four| four == b"\r\n\r\n") {
                 None if rest.len() > ANSWER_MAX => {
-                    return Err("what answers there does not speak WebSocket".to_owned());
+                    return Err("the server does not speak WebSocket".to_owned());
                 }
                 None => {
                     self.left = rest.to_vec();
@@ -108,10 +108,10 @@ impl WebSocket {
     }
 }
 
-/// Headers that a request can have besides its own.
+/// Checks additional headers of a request.
 ///
 /// # Errors
-/// One that cannot be, without its value, which may be a secret.
+/// An invalid header, without its value, which may be a secret.
 pub fn check_headers(headers: &[(String, String)]) -> Result<(), String> {
     const OWN: [&str; 4] = ["host", "upgrade", "connection", "content-length"];
     if headers.len() > HEADERS_MAX {
@@ -121,7 +121,7 @@ pub fn check_headers(headers: &[(String, String)]) -> Result<(), String> {
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         let lower = name.to_ascii_lowercase();
         if name.is_empty() || !name.bytes().all(token) {
-            return Err(format!("{name:?} is no name of a header"));
+            return Err(format!("{name:?} is not a header name"));
         }
         if OWN.contains(&&*lower) || lower.starts_with("sec-websocket-") {
             return Err(format!("the header {name} is the WebSocket's own"));
@@ -147,7 +147,7 @@ fn check(answer: &str, accept: &str) -> Result<(), String> {
         (Some("HTTP/1.1" | "HTTP/1.0"), Some(code)) => {
             return Err(format!("the WebSocket is refused with status {code}"));
         }
-        _ => return Err("what answers there does not speak WebSocket".to_owned()),
+        _ => return Err("the server does not speak WebSocket".to_owned()),
     }
     let headers: Vec<(&str, &str)> = lines.filter_map(|line| line.split_once(':')).collect();
     let has = |name: &str, value: &str| {
@@ -156,18 +156,18 @@ fn check(answer: &str, accept: &str) -> Result<(), String> {
     match (has("Sec-WebSocket-Accept", accept), has("Sec-WebSocket-Protocol", "mqtt")) {
         (true, true) => Ok(()),
         (false, _) => Err("protocol error: wrong Sec-WebSocket-Accept".to_owned()),
-        (true, false) => Err("the WebSocket there is not one for MQTT".to_owned()),
+        (true, false) => Err("the WebSocket at this path is not one for MQTT".to_owned()),
     }
 }
 
 struct Frame<'a> {
     opcode: u8,
     payload: &'a [u8],
-    /// Of the whole frame.
+    /// Length of the whole frame.
     length: usize,
 }
 
-/// The first frame; nothing when it is not complete.
+/// The first frame; `None` when it is incomplete.
 fn parse(bytes: &[u8]) -> Result<Option<Frame<'_>>, String> {
     let [first, second, ..] = bytes else { return Ok(None) };
     if second & 0x80 != 0 {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_out_whole_however_they_are_cut() {
+    fn frames_are_read_however_the_bytes_are_split() {
         let mut wire = vec![0x82, 3, b'a', b'b', b'c', 0x89, 1, b'!', 0x82, 126, 1, 0];
         wire.extend_from_slice(&[7; 256]);
         for piece in [1, 2, 5, 1000] {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_can_be_unmasked() {
+    fn a_sent_frame_can_be_unmasked() {
         for length in [0, 125, 126, 70_000] {
             let (payload, mut wire) = (vec![0x55; length], vec![]);
             open().frame(&payload, &mut Random::new(9), &mut wire);

@@ -1,4 +1,4 @@
-//! One line of a terminal that is written again each second.
+//! One terminal line that is rewritten each second.
 
 use super::{Row, Scene};
 use crate::counters::Counts;
@@ -16,7 +16,7 @@ impl Bar {
 
     pub fn draw(&mut self, row: &Row, c: &Counts, settled: bool) {
         let text: String = self.text(row, c, settled).chars().take(columns()).collect();
-        // A terminal that is gone is no reason to end a measurement.
+        // A closed terminal is no reason to end a measurement.
         let _ = write!(std::io::stderr(), "\r\x1b[K{text}").and_then(|()| std::io::stderr().flush());
     }
 
@@ -56,7 +56,7 @@ impl Bar {
     }
 }
 
-/// 950, 1.2k, 3.4M.
+/// Formats a number: 950, 1.2k, 3.4M.
 pub fn short(value: f64) -> String {
     match value {
         1e6.. => format!("{:.1}M", value / 1e6),
@@ -65,7 +65,7 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// Of the terminal behind standard error, less one so that the cursor stays on the line; 79 when it does not say.
+/// Width of the terminal on standard error, minus one so that the cursor stays on the line; 79 when unknown.
 fn columns() -> usize {
     // SAFETY: zeroes are a valid `winsize`, and the call writes nothing else.
     let columns = unsafe {
@@ -82,7 +82,7 @@ mod tests {
     use crate::plan::{Kind, Plan};
 
     #[test]
-    fn the_bar_shows_how_far_a_run_is() {
+    fn the_bar_shows_the_progress_of_a_run() {
         let plan = Plan { count: 10, limit: 100, ..Plan::base(Kind::Pub) };
         let bar = Bar::new(Scene::of(&plan));
         let row = Row {

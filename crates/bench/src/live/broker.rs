@@ -1,4 +1,4 @@
-//! What the broker uses while it is measured: its processes on this machine, and its own figures.
+//! Resources of the measured broker: its processes on this machine, and its own figures.
 
 use super::scrape::Scraper;
 use crate::config::SetupError;
@@ -13,19 +13,21 @@ pub struct Brokers {
     pids: Vec<u32>,
     names: Vec<String>,
     first: Vec<ProcStat>,
-    /// CPU seconds at the last look.
+    /// CPU seconds at the last sample.
     cpu: f64,
     rss_peak: u64,
-    /// When this run was last seen to do something.
+    /// Time of the run's last activity.
     moved: Instant,
     scraper: Option<Scraper>,
-    /// The first figures that came, and the last.
+    /// The first and the last figures received.
     figures: Option<(Vec<f64>, Vec<f64>)>,
 }
 
 impl Brokers {
+    /// Starts the sampling.
+    ///
     /// # Errors
-    /// A process that is not there, a token file that cannot be read, an address that gives no figures.
+    /// A process that does not exist, a token file that cannot be read, an address without figures.
     pub fn new(output: &Output) -> Result<Brokers, SetupError> {
         let first = process::stats(&output.broker_pid, true);
         if let Some((pid, _)) = output.broker_pid.iter().zip(&first).find(|(_, stat)| !stat.alive) {
@@ -50,7 +52,7 @@ impl Brokers {
         })
     }
 
-    /// Cores and bytes since the last look, `seconds` ago, and the figures as they are now. `moved`: the run has done something
+    /// Cores and bytes since the last sample, `seconds` ago, and the current figures. `moved`: the run was active
     /// since then.
     pub fn look(&mut self, seconds: f64, moved: bool) -> (Option<(f64, u64)>, Vec<f64>) {
         if moved {

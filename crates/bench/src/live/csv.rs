@@ -1,4 +1,4 @@
-//! A row a second in a file.
+//! A file with a row per second.
 
 use super::Row;
 use crate::config::SetupError;
@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The file; what is in it is complete up to the last second, whatever happens to the run.
+/// The file. It is complete up to the last second, however the run ends.
 pub struct Csv {
     path: PathBuf,
     file: File,
@@ -30,7 +30,7 @@ impl Csv {
         }
     }
 
-    /// What went wrong, if anything.
+    /// Returns the error, if any.
     pub fn end(self) -> Option<String> {
         self.failed.map(|error| format!("{} is not complete: {error}", self.path.display()))
     }

@@ -1,4 +1,4 @@
-//! The figures of a run for Prometheus, under the names that emqtt-bench gives them.
+//! The figures of a run for Prometheus, under the names of emqtt-bench.
 
 use super::Tick;
 use crate::config::SetupError;
@@ -10,17 +10,19 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A thread that answers scrapes, one after the other, with what was published last.
+/// A thread that answers scrapes, one after the other, with the last published figures.
 pub struct Exporter {
     text: Arc<Mutex<String>>,
     e2e: Histogram<u64>,
     ready: Histogram<u64>,
 }
 
-/// Whoever is slower than this is not served.
+/// Time after which a slow client is dropped.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Exporter {
+    /// Starts the thread.
+    ///
     /// # Errors
     /// An address that cannot be listened on.
     pub fn new(address: SocketAddr) -> Result<Exporter, SetupError> {
@@ -33,7 +35,7 @@ impl Exporter {
             .spawn(move || {
                 for stream in listener.incoming().flatten() {
                     let text = shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                    // Who does not read to the end gets nothing more.
+                    // A client that stops reading gets no more.
                     let _ = serve(stream, &text);
                 }
             })
@@ -78,7 +80,7 @@ impl Exporter {
 const E2E_MS: [u64; 14] = [1, 5, 10, 25, 50, 100, 250, 500, 1000, 2000, 5000, 10000, 20000, 30000];
 const CONNECT_MS: [u64; 10] = [1, 10, 25, 50, 100, 200, 300, 500, 750, 1000];
 
-/// A histogram in milliseconds.
+/// Appends a histogram in milliseconds.
 fn buckets(text: &mut String, name: &str, h: &Histogram<u64>, bounds: &[u64]) {
     let _ = writeln!(text, "# TYPE {name} histogram");
     for bound in bounds {

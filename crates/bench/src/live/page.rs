@@ -1,4 +1,4 @@
-//! The result as one HTML file that needs nothing but itself: charts, the summary, what went wrong.
+//! The result as one self-contained HTML file: charts, the summary, problems.
 
 mod chart;
 
@@ -28,7 +28,8 @@ pub fn page(report: &Value, rows: &[Row], output: &Output, hists: &Hists) -> Str
         }
     }
     if report["generator"]["saturated"] == true {
-        body += "<p class=\"warn\">The load generator wanted more CPU than it had: it, not the broker, may have been the limit.</p>\n";
+        body += "<p class=\"warn\">The load generator needed more CPU than it had: it, not the \
+             broker, may have been the limit.</p>\n";
     }
     body += "<section><h2>Summary</h2><table>";
     for (name, text) in summary::facts(report) {
@@ -106,7 +107,7 @@ fn charts(rows: &[Row], output: &Output, hists: &Hists) -> Vec<String> {
         figures.push(lines("Memory", "MiB", &at, &memory, Scale::Linear));
     }
     for (index, name) in output.broker_counter.iter().enumerate() {
-        // A counter is worth seeing by how it grows, a gauge as it is.
+        // The growth of a counter is informative, and the value of a gauge.
         let counter = name.ends_with("_total");
         let mut before: Option<f64> = None;
         let values = rows.iter().map(|row| {
@@ -122,7 +123,7 @@ fn charts(rows: &[Row], output: &Output, hists: &Hists) -> Vec<String> {
     figures
 }
 
-/// Which latency is drawn: the first that there is.
+/// Latency to draw: the first one that was measured.
 fn timed(hists: &Hists) -> &'static str {
     match (hists.e2e.is_empty(), hists.ack.is_empty()) {
         (false, _) => "Latency from publisher to subscriber",
@@ -138,7 +139,7 @@ fn when(rows: &[Row]) -> String {
     }
 }
 
-/// `2026-11-21 09:30:00` of seconds since 1970.
+/// Formats seconds since 1970 as `2026-11-21 09:30:00`.
 fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     // Days are counted in years that begin in March, so that a leap day is the last of its year.
@@ -154,7 +155,7 @@ fn utc(seconds: u64) -> String {
     format!("{year}-{month:02}-{day:02} {:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
-/// Words as a shell would need them.
+/// Quotes words for a shell.
 fn quoted(words: &[String]) -> String {
     let plain = |word: &str| {
         !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "-_=./:,%@+*".contains(c))
@@ -166,7 +167,7 @@ fn quoted(words: &[String]) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Text for HTML, in attributes as well.
+/// Escapes text for HTML, including attributes.
 fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_needs_nothing_from_elsewhere_and_hides_nothing() {
+    fn the_page_is_self_contained_and_complete() {
         let report =
             json!({ "command": "pub", "problems": ["<b> & co"], "generator": { "saturated": true } });
         let page = of(&report, &["pub", "-t", "a b/<script>"]);
@@ -251,13 +252,13 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_a_second_has_a_page_too() {
+    fn a_run_shorter_than_a_second_has_a_page_too() {
         let text = page(&json!({ "command": "conn" }), &[], &Output::default(), &Hists::new());
         assert!(text.contains("No problems") && !text.contains("NaN"));
     }
 
     #[test]
-    fn days_are_those_of_the_calendar() {
+    fn days_match_the_calendar() {
         for (seconds, text) in [
             (0, "1970-01-01 00:00:00"),
             (951_782_400, "2000-02-29 00:00:00"),

@@ -1,5 +1,5 @@
-//! A broker's own figures, fetched each second by a thread of its own: a broker under load may be slow to answer, and nobody waits
-//! for it here.
+//! The broker's own figures, fetched each second by a separate thread: a broker under load may answer slowly, and the
+//! run does not wait for it.
 
 use crate::config::SetupError;
 use std::io::{Read, Write};
@@ -8,22 +8,22 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The thread that asks, and what it heard last.
+/// The fetching thread, and the last figures received.
 pub struct Scraper {
     source: Arc<Source>,
     shared: Arc<Shared>,
 }
 
-/// What the thread that asks and whoever looks on share.
+/// State shared by the fetching thread and its users.
 struct Shared {
     state: Mutex<State>,
-    /// An answer came, or the end did.
+    /// Signals an answer, or the end.
     news: Condvar,
 }
 
 struct State {
     latest: Vec<f64>,
-    /// When an answer was last unlike the one before it.
+    /// Time of the last answer that differed from the one before it.
     changed: Instant,
     failures: u64,
     end: bool,
@@ -34,7 +34,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks once a `pause` until it is the end.
+    /// Fetches once per `pause` until the end.
     fn ask(&self, source: &Source, pause: Duration) {
         let mut state = self.state();
         loop {
@@ -57,7 +57,7 @@ impl Shared {
     }
 }
 
-/// Where and how to ask, for what.
+/// Address, credentials and names of the figures.
 struct Source {
     authority: String,
     path: String,
@@ -67,17 +67,17 @@ struct Source {
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 const EVERY: Duration = Duration::from_millis(900);
-/// Brokers copy their counters out about once a second.
+/// Time without changes after which figures are final: brokers copy their counters about once a second.
 const STILL: Duration = Duration::from_millis(1200);
 const LAST_MAX: Duration = Duration::from_secs(4);
-/// Bytes of an answer; what is longer is no list of figures.
+/// Maximum size of an answer in bytes; a longer one is not a list of figures.
 const ANSWER_MAX: u64 = 16 << 20;
 
 impl Scraper {
-    /// Asks once, then once a second.
+    /// Fetches once, then once a second.
     ///
     /// # Errors
-    /// A token file that cannot be read, and a first answer that has none of the figures.
+    /// A token file that cannot be read, and a first answer without any of the figures.
     pub fn new(url: &str, token: Option<&Path>, names: &[String]) -> Result<Scraper, SetupError> {
         let token = match token {
             Some(path) => {
@@ -108,8 +108,8 @@ impl Scraper {
         self.shared.state().latest.clone()
     }
 
-    /// The figures when the broker has counted everything: when neither they nor this run, since `moved`, have changed for
-    /// longer than brokers take to copy their counters out, or when they will not stop to.
+    /// The figures when the broker has counted everything. Waits until neither they nor this run, since `moved`, have
+    /// changed for longer than brokers take to copy their counters, or a limit is reached.
     pub fn last(&self, moved: Instant) -> Vec<f64> {
         let until = Instant::now() + LAST_MAX;
         let mut state = self.shared.state();
@@ -125,7 +125,7 @@ impl Scraper {
         self.source.ask().unwrap_or_else(|_| self.latest())
     }
 
-    /// Questions without an answer.
+    /// Number of failed requests.
     pub fn failures(&self) -> u64 {
         self.shared.state().failures
     }
@@ -144,7 +144,7 @@ impl Source {
         let figures = read(&text, &self.names);
         match figures.iter().all(|figure| figure.is_nan()) {
             true => Err(format!("none of {} is in the answer", self.names.join(", "))),
-            // A counter that is not there has not counted anything yet.
+            // A missing counter has not counted anything yet.
             false => {
                 Ok(figures.into_iter().map(|figure| if figure.is_nan() { 0.0 } else { figure }).collect())
             }
@@ -158,7 +158,7 @@ impl Source {
         stream.set_read_timeout(Some(TIMEOUT)).map_err(why)?;
         stream.set_write_timeout(Some(TIMEOUT)).map_err(why)?;
         let token = self.token.as_ref().map_or(String::new(), |t| format!("Authorization: Bearer {t}\r\n"));
-        // 1.0: the answer ends with the connection and comes in one piece.
+        // HTTP/1.0: the answer ends with the connection and is not chunked.
         let request = format!("GET {} HTTP/1.0\r\nHost: {}\r\n{token}\r\n", self.path, self.authority);
         stream.write_all(request.as_bytes()).map_err(why)?;
         let mut answer = vec![];
@@ -167,13 +167,13 @@ impl Source {
         let (head, body) = text.split_once("\r\n\r\n").ok_or("no HTTP answer")?;
         match head.split(' ').nth(1) {
             Some("200") => Ok(body.to_owned()),
-            Some("401" | "403") => Err("it wants a token: --broker-token-file FILE".to_owned()),
+            Some("401" | "403") => Err("it requires a token: --broker-token-file FILE".to_owned()),
             other => Err(format!("it answers with status {}", other.unwrap_or("none"))),
         }
     }
 }
 
-/// The sums of the named series over their labels; NaN for those that are not there.
+/// The sums of the named series over their labels; NaN for missing ones.
 fn read(text: &str, names: &[String]) -> Vec<f64> {
     let mut sums = vec![f64::NAN; names.len()];
     for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_is_missing() {
+    fn a_refusal_names_the_missing_token_or_figures() {
         for (answer, says) in [
             ("HTTP/1.0 401 Unauthorized\r\n\r\n", "--broker-token-file"),
             ("HTTP/1.0 200 OK\r\n\r\nother 1\n", "none of wanted"),

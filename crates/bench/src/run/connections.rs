@@ -1,4 +1,4 @@
-//! `conn` and `sub`: how fast clients come, and what a connected one costs.
+//! `conn` and `sub`: the speed of connecting, and the cost of a connection.
 
 use super::*;
 use crate::args::ConnectionsArgs;
@@ -23,7 +23,7 @@ pub fn run(name: &str, a: &ConnectionsArgs, cfg: Config) -> Result<Report, Setup
     let at_ready = process::stats(&pids, false);
     let c1 = shared.sum();
     print_status(a.common.quiet, format_args!("ready {} failed {}", c1.ready_subs, c1.failed));
-    // let the broker settle, then read its memory while everything is connected
+    // Let the broker settle, then read its memory while everything is connected.
     if !pids.is_empty() {
         nap(500);
     }

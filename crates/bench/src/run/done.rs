@@ -1,42 +1,42 @@
-//! What the clients of one process, or of several, came to.
+//! Results of the clients of one process or several.
 
 use crate::counters::Counts;
 use crate::latency::Hists;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Everything that the report is made of. Several are put together exactly, histograms included.
+/// All data of the report. Results are merged exactly, histograms included.
 #[derive(Serialize, Deserialize)]
 pub struct Done {
     pub clients: u64,
     pub counts: Counts,
-    /// When the run ended, before the connections were closed.
+    /// Counts at the end of the run, before the connections were closed.
     pub last: Counts,
     pub hists: Hists,
     pub reasons: BTreeMap<String, u64>,
     /// Seconds of the run, and from the first attempt until the last client was ready.
     pub seconds: f64,
     pub ready_s: f64,
-    /// Seconds in which messages were to flow.
+    /// Seconds of the time for messages.
     pub flow_s: f64,
     pub sent_per_s: f64,
     pub received_per_s: f64,
     pub interrupted: bool,
-    /// Nothing was left of the connections.
+    /// True when no connection was left.
     pub deserted: bool,
-    /// pubsub only: not all could connect and subscribe, so nothing was published.
+    /// True, with pubsub only, when not all clients could connect and subscribe, so nothing was published.
     pub aborted: bool,
     pub checked: Option<Checked>,
-    /// Of this tool: CPU seconds while messages flowed, bytes that the clients cost, threads, processes.
+    /// Resources of this tool: CPU seconds during the time for messages, bytes for the clients, threads, processes.
     pub cpu_s: f64,
     pub rss: u64,
     pub threads: u64,
     pub processes: u64,
-    /// What is not a matter of counting.
+    /// Problems that are not counts.
     pub problems: Vec<String>,
 }
 
-/// What arrived against what was sent.
+/// Comparison of received and sent messages.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Checked {
     pub lost: u64,
@@ -47,7 +47,7 @@ pub struct Checked {
 }
 
 impl Done {
-    /// Nobody has done anything.
+    /// A result without any activity.
     pub fn nothing() -> Done {
         Done {
             clients: 0,
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_put_together() {
+    fn results_are_merged() {
         let part = |sent, ns, lost| Done {
             counts: Counts { sent, ..Counts::default() },
             reasons: [("r".to_owned(), sent)].into(),

@@ -1,4 +1,4 @@
-//! The clients of this process: from the first connection to what they came to.
+//! The clients of this process: from the first connection to their results.
 
 use super::done::{Checked, Done};
 use super::flow_report::violations;
@@ -11,30 +11,30 @@ use crate::plan::{Kind, Plan};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// Whoever looks on: the screen of this process, or another process that joins several.
+/// Observer of a run: the screen of this process, or another process that joins several.
 pub trait Host {
-    /// The figures of a second.
+    /// Receives the figures of a second.
     fn tick(&mut self, tick: Tick);
-    /// Asked again and again once everybody is connected or has failed: whether publishing may begin.
+    /// Returns whether publishing may begin. Called repeatedly once every client is connected or has failed.
     fn may_publish(&mut self) -> bool;
-    /// Whether to end now.
+    /// Returns whether to end now.
     fn stop(&mut self) -> bool;
 }
 
 const SECOND: u64 = 1_000_000_000;
-/// What is under way at the end may still be acknowledged for this long.
+/// Time at the end in which messages may still be acknowledged.
 const DRAIN: u64 = 2 * SECOND;
-/// And for this long what was sent may still arrive, when that is known.
+/// Additional time in which messages may still arrive, when their arrival is checked.
 const DRAIN_CHECKED: u64 = 5 * SECOND;
-/// Subscribers of a scenario leave when nothing has come for so long.
+/// Silence after which the subscribers of a scenario leave.
 const QUIET: u64 = SECOND / 2;
-/// After the last expected message, duplicates may come for this long.
+/// Time for duplicates after the last expected message.
 const SETTLE: u64 = SECOND / 5;
 
-/// Runs until the plan's duration, the limit of messages, the host's word, or the end of the last connection.
+/// Runs until the plan's duration, the limit of messages, a stop of the host, or the end of the last connection.
 ///
 /// # Errors
-/// When nothing could begin.
+/// The run could not start.
 pub fn drive(plan: &Plan, host: &mut dyn Host) -> Result<Done, SetupError> {
     let cfg = match plan.kind {
         Kind::Pubsub => pairs::config(plan)?,
@@ -62,7 +62,7 @@ pub fn drive(plan: &Plan, host: &mut dyn Host) -> Result<Done, SetupError> {
     watch.last_tick();
     let rss = process::stat(std::process::id(), false).rss_anon.saturating_sub(rss_before);
     if cfg.plain.is_none() {
-        // What is in the kernel's buffers may still come.
+        // Data in the kernel's buffers may still arrive.
         nap(15);
     }
     shared.phase.store(P_END, Release);
@@ -79,7 +79,7 @@ pub fn drive(plan: &Plan, host: &mut dyn Host) -> Result<Done, SetupError> {
     });
     let seconds = |from: u64, to: u64| to.saturating_sub(from).max(1) as f64 / 1e9;
     let flow_s = seconds(observed.flow.0, observed.flow.1);
-    // A limit of messages ends the time of sending and of receiving at its last one.
+    // With a limit of messages, the last one ends the time of sending and of receiving.
     let until = |last: u64| match cfg.messages {
         1.. if last > observed.flow.0 => seconds(observed.flow.0, last),
         _ => flow_s,
@@ -100,7 +100,7 @@ pub fn drive(plan: &Plan, host: &mut dyn Host) -> Result<Done, SetupError> {
         deserted: observed.deserted,
         aborted: observed.aborted,
         checked,
-        // Groups of a scenario share a process: each has what its own threads used.
+        // Groups of a scenario share a process: each counts the CPU of its own threads.
         cpu_s: if plan.span.is_some() { m.cpu_ns as f64 / 1e9 } else { observed.cpu_s },
         rss: if plan.span.is_some() { 0 } else { rss },
         threads: cfg.threads as u64,
@@ -109,8 +109,8 @@ pub fn drive(plan: &Plan, host: &mut dyn Host) -> Result<Done, SetupError> {
     })
 }
 
-/// Waits until everybody of the beginning is there, and then for `join`. Returns when that beginning was, nothing when
-/// the run ends before.
+/// Waits until the initial clients are ready, and then for `join`. Returns the time at which they were ready, `None`
+/// when the run ends before.
 fn wait_to_join(join: Duration, host: &mut dyn Host) -> Option<u64> {
     let mut begun = None;
     loop {
@@ -127,13 +127,13 @@ fn wait_to_join(join: Duration, host: &mut dyn Host) -> Option<u64> {
     }
 }
 
-/// What the main thread saw.
+/// Observations of the main thread.
 struct Observed {
     began: u64,
     ended: u64,
-    /// When publishing began, where it did.
+    /// Start of publishing, if it started.
     t0: u64,
-    /// Start and end of the time in which messages were to flow.
+    /// Start and end of the time for messages.
     flow: (u64, u64),
     at_stop: Counts,
     last: Counts,
@@ -152,10 +152,10 @@ struct Watch<'a> {
     host: &'a mut dyn Host,
     total: u64,
     began: u64,
-    /// When publishing began, and the CPU that was used until then.
+    /// Start of publishing, and the CPU used until then.
     t0: Option<u64>,
     cpu_before: f64,
-    /// When the pulses of this second were asked for.
+    /// Time at which this second's pulses were requested.
     pulse_requested_at: Option<u64>,
     next_tick: u64,
 }
@@ -235,7 +235,8 @@ impl<'a> Watch<'a> {
         c.ready_subs + c.ready_pubs + c.failed >= self.total
     }
 
-    /// Publishing begins. Where messages are checked, in a moment, so that no worker is late; what it costs counts from here.
+    /// Starts publishing. With checked messages, it starts a moment later, so that no worker is late. The CPU use is
+    /// counted from here.
     fn publish(&mut self) {
         self.publish_from(net::now() + if self.cfg.plain.is_none() { SECOND / 50 } else { 0 });
     }
@@ -264,7 +265,7 @@ impl<'a> Watch<'a> {
         let most = self.plan.output.duration.map(|most| most.as_nanos() as u64);
         if self.cfg.plain.is_none() {
             let Some(t0) = self.t0 else { return false };
-            // In rate mode what was due just before the end may still go out.
+            // In rate mode messages due just before the end may still be sent.
             let over = match (self.cfg.messages, most) {
                 (0, _) => now >= self.shared.w1.load(Relaxed) + SECOND / 200,
                 (_, Some(most)) => now >= t0 + most,
@@ -277,17 +278,17 @@ impl<'a> Watch<'a> {
             return self.t0.is_some_and(|t0| now >= t0 + span.leave.as_nanos() as u64);
         }
         let sent = self.cfg.messages > 0 && self.cfg.n_pub > 0 && c.done_pubs >= self.cfg.n_pub as u64;
-        // The share of a limit that is smaller than the number of processes may be nothing.
+        // The share of a limit that is smaller than the number of processes may be 0.
         let nothing = self.plan.limit == 0 && self.cfg.messages > 0;
         sent && !self.plan.keep || nothing || most.is_some_and(|most| now - self.began >= most)
     }
 
-    /// Waits for what is under way.
+    /// Waits for messages in flight.
     fn drain(&mut self) {
         let checked = self.cfg.plain.is_none();
         let until = net::now() + if checked { DRAIN_CHECKED } else { DRAIN };
         let mut complete_since = None;
-        // What publishers of other groups sent last comes a moment later.
+        // The last messages of other groups' publishers arrive a moment later.
         let waits = self.plan.span.is_some() && (self.cfg.n_sub > 0 || !self.plan.also.is_empty());
         loop {
             let (now, c) = (net::now(), self.shared.sum());
@@ -305,7 +306,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Once a second: asks the workers for what they measured, and a moment later hands it on.
+    /// Requests the workers' measurements once a second, and passes them on a moment later.
     fn beat(&mut self, now: u64) {
         if self.pulse_requested_at.is_none() && now >= self.next_tick {
             self.pulse_requested_at = Some(now);
@@ -315,7 +316,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The end of the last second, when there is something in it.
+    /// Passes on the incomplete last second, unless it is empty.
     fn last_tick(&mut self) {
         self.shared.beat.fetch_add(1, Relaxed);
         let until = net::now() + SECOND / 20;
@@ -333,7 +334,8 @@ impl<'a> Watch<'a> {
         self.shared.pulses.iter().all(has_pulse)
     }
 
-    /// Hands on the second's figures when all workers have answered, or are too slow to, or it is the `last` chance.
+    /// Passes on the second's figures when all workers have answered, when they are too slow, or when it is the
+    /// `last` call.
     fn tick(&mut self, now: u64, last: bool) {
         let late =
             self.pulse_requested_at.is_some_and(|pulse_requested_at| now > pulse_requested_at + SECOND / 10);
@@ -341,7 +343,7 @@ impl<'a> Watch<'a> {
             return;
         }
         let counts = self.shared.sum();
-        // What still comes at the end belongs to the last stage.
+        // Messages that arrive at the end belong to the last stage.
         let leave = self.plan.span.map_or(f64::MAX, |span| span.leave.as_secs_f64());
         let mut tick = Tick {
             settled: self.is_settled(&counts),
@@ -366,7 +368,7 @@ fn own_cpu() -> f64 {
     user + sys
 }
 
-/// From the first connect until the last client was ready.
+/// Seconds from the first connect until the last client was ready.
 fn ready_seconds(shared: &Shared) -> f64 {
     let first = shared.times.first_connect.load(Relaxed);
     shared.times.last_ready.load(Relaxed).saturating_sub(first) as f64 / 1e9

@@ -1,4 +1,5 @@
-//! `conn`, `sub`, `pub` and `pubsub` of the familiar command lines, in one process or several, from the plan to the exit code.
+//! `conn`, `sub`, `pub` and `pubsub` of emqtt-bench and MQTTX, in one process or several, from the plan to the exit
+//! code.
 
 use super::done::Done;
 use super::drive::{Host, drive};
@@ -29,7 +30,7 @@ impl Host for Screen<'_> {
 /// Runs, prints the result, writes the page and returns the exit code.
 ///
 /// # Errors
-/// When nothing could begin.
+/// The run could not start.
 pub fn run(plan: &Plan) -> Result<i32, SetupError> {
     let split = plan.output.processes.min(plan.count);
     let away = !plan.output.agents.agents.is_empty();
@@ -55,19 +56,19 @@ pub fn run(plan: &Plan) -> Result<i32, SetupError> {
     Ok(code)
 }
 
-/// What a report says of the command besides what came of it.
+/// Parameters of a command for its report.
 pub struct About<'a> {
     pub command: &'a str,
     pub hosts: &'a [String],
-    /// 0 where there are several.
+    /// Protocol version; 0 when there are several.
     pub version: u8,
     pub output: &'a Output,
-    /// The highest of the publishers.
+    /// The highest QoS of the publishers.
     pub qos: u8,
     pub payload: Option<usize>,
-    /// Every message is both sent and received here.
+    /// True when every message is both sent and received here.
     pub received_is_sent: bool,
-    /// Messages say when they were due.
+    /// True when messages contain the time at which they were due.
     pub timed: bool,
     pub limit: u64,
 }
@@ -141,7 +142,7 @@ pub fn report(about: &About, done: &Done, live: &mut Live) -> (Value, i32) {
     (json, code)
 }
 
-/// In bytes, where all have the same.
+/// Payload size in bytes, when all clients have the same.
 fn payload(plan: &Plan) -> Option<usize> {
     match &plan.message {
         Some(Message::Fixed(message)) => Some(message.len() + plan.headers.len()),
@@ -168,7 +169,7 @@ fn problems(limit: u64, done: &Done, brokers: &Value) -> Vec<String> {
     problem(c.no_header, "messages too short for the headers of --payload-hdrs");
     problem(c.qos_downgraded, "subscriptions granted at a lower QoS");
     if done.checked.is_none() {
-        problem(c.bad_acks, "acknowledgements nobody waited for");
+        problem(c.bad_acks, "unexpected acknowledgements");
     }
     if limit > 0 && !done.interrupted {
         problem(limit.saturating_sub(c.sent), "messages of --limit not sent");
@@ -181,7 +182,8 @@ fn problems(limit: u64, done: &Done, brokers: &Value) -> Vec<String> {
     }
     if done.deserted && c.ready_subs + c.ready_pubs > 0 {
         problems.push(format!(
-            "the broker is gone: no connection was left after {:.1} s; what was counted until then stands above",
+            "the broker is gone: no connection was left after {:.1} s; the counts until then are \
+                 above",
             done.seconds
         ));
     }

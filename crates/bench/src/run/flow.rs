@@ -1,4 +1,4 @@
-//! `pubsub`, `probe` and `ha`: messages go through the broker while the main thread keeps time and counts.
+//! `pubsub`, `probe` and `ha`: messages pass the broker while the main thread keeps time and counts.
 
 use super::flow_report::flow_report;
 use super::verdict::judge;
@@ -15,9 +15,9 @@ pub struct Flow<'a> {
     pub name: &'a str,
     pub common: &'a CommonArgs,
     pub args: &'a FlowArgs,
-    /// Remove the persistent sessions at the end.
+    /// True to remove the persistent sessions at the end.
     pub cleanup: bool,
-    /// Longest time for a run that ends after a number of messages, in seconds.
+    /// Maximum time of a run that ends after a number of messages, in seconds.
     pub max_time: f64,
 }
 
@@ -30,16 +30,16 @@ pub struct Snapshot {
     pub own_cpu: (f64, f64),
 }
 
-/// What the main thread saw while the workers worked.
+/// Observations of the main thread during a run.
 pub struct Watched {
-    /// When publishing began.
+    /// Start of publishing.
     pub t0: u64,
     pub brokers_before: Vec<ProcStat>,
     /// Start and end of the measured window.
     pub window: (Snapshot, Snapshot),
     pub rss_peak: Vec<u64>,
     pub interrupted: bool,
-    /// When the publishers were told to stop, and when the run was over.
+    /// Time at which the publishers were stopped, and at which the run was over.
     pub stopped_at: u64,
     pub ended_at: u64,
     pub timeline: Vec<Value>,
@@ -66,7 +66,7 @@ pub fn run(flow: Flow, cfg: Config) -> Result<Report, SetupError> {
         return Ok(Report { json, exit_code: 2 });
     }
     let watched = watch(&flow, &cfg, &shared, &workers, brokers_before);
-    // what is in the kernel's buffers may still come
+    // Data in the kernel's buffers may still arrive.
     nap(15);
     shared.phase.store(P_END, Release);
     let mut merged = merge(join(workers));
@@ -80,7 +80,7 @@ pub fn run(flow: Flow, cfg: Config) -> Result<Report, SetupError> {
     Ok(Report { json, exit_code })
 }
 
-/// Starts the publishers, stops them when their time or number is up, and waits for what is still under way.
+/// Starts the publishers, stops them at the end of their time or number, and waits for messages in flight.
 fn watch(
     flow: &Flow,
     cfg: &Config,
@@ -116,7 +116,7 @@ fn watch(
     let mut idle_since = 0u64;
     loop {
         let now = net::now();
-        // A counted run has no warm-up, and what arrived before this thread looked counts as well.
+        // A counted run has no warm-up, and includes messages that arrived before this check.
         if at_w0.is_none() && now >= w0 && !counted {
             at_w0 = Some(snap(false));
         }
@@ -125,7 +125,7 @@ fn watch(
                 let c = shared.sum();
                 c.sent >= cfg.messages && (cfg.pub_qos == 0 || c.unacked == 0)
             } else {
-                // in rate mode what was due just before the end may still go out
+                // In rate mode messages due just before the end may still be sent.
                 now >= w1 + if cfg.rate > 0.0 { 5_000_000 } else { 0 }
             };
             let late = counted && now > t0 + (flow.max_time * 1e9) as u64;
@@ -169,7 +169,7 @@ fn watch(
     Watched {
         t0,
         brokers_before,
-        // a counted run, and one that was interrupted during its warm-up, is measured from its start
+        // A counted run, and one that was interrupted during its warm-up, is measured from its start.
         window: (at_w0.unwrap_or(at_t0), at_w1.expect("the publishers were stopped")),
         rss_peak: ticker.rss_peak,
         interrupted,
@@ -179,7 +179,7 @@ fn watch(
     }
 }
 
-/// Once a second: a row of the timeline and a line of progress.
+/// Writes a row of the timeline and a line of progress once a second.
 struct Ticker {
     t0: u64,
     next: u64,

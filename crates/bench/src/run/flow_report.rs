@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
-/// The report and the exit code: 1 when anything was violated.
+/// The report and the exit code: 1 for any violation.
 pub fn flow_report(
     flow: &Flow,
     cfg: &Config,
@@ -31,7 +31,7 @@ pub fn flow_report(
     let span = |last: u64| -> f64 {
         if counted { (last.max(w.t0 + 1) - w.t0) as f64 / 1e9 } else { (to.at - from.at).max(1) as f64 / 1e9 }
     };
-    // in --messages mode everything that arrives counts, also in the drain
+    // In --messages mode everything that arrives counts, also in the drain.
     let cr = if counted { &m.c } else { c1 };
     let per_s = |x: u64, y: u64, last: u64| round(x.wrapping_sub(y) as f64 / span(last), 1);
     let window = (to.at - from.at).max(1) as f64 / 1e9;
@@ -103,22 +103,20 @@ pub fn flow_report(
     (out, code)
 }
 
-/// A moment of this run's clock, as the clocks of other processes on this machine tell it: seconds since 1970.
+/// Converts a moment of this run's clock to seconds since 1970, which other processes on this machine can compare.
 fn unix_s(at: u64) -> f64 {
     let ago = Duration::from_nanos(net::now().saturating_sub(at));
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     round(since_1970.saturating_sub(ago).as_secs_f64(), 6)
 }
 
-/// What a broker must not do. Loss at QoS 0 and duplicates at QoS 1 are not among it.
+/// Violations by the broker. Loss at QoS 0 and duplicates at QoS 1 are none.
 pub(super) fn violations(cfg: &Config, m: &Merged, v: &Verdict) -> Vec<String> {
     let ha = cfg.reconnect;
     let mut found: Vec<String> = vec![];
     let bad = m.c.foreign + m.c.unexpected + m.c.corrupt + v.phantom;
     if bad > 0 {
-        found.push(format!(
-            "{bad} deliveries that nobody should have got (foreign, unexpected, corrupt, phantom)"
-        ));
+        found.push(format!("{bad} deliveries to wrong subscribers (foreign, unexpected, corrupt, phantom)"));
     }
     if v.lost_acked > 0 && cfg.sub_qos > 0 {
         found.push(format!("{} acknowledged messages lost", v.lost_acked));
@@ -131,7 +129,7 @@ pub(super) fn violations(cfg: &Config, m: &Merged, v: &Verdict) -> Vec<String> {
         found.push(format!("{} messages out of order", v.late));
     }
     for (what, n) in [
-        ("acknowledgements nobody waited for", if ha { 0 } else { m.c.bad_acks }),
+        ("unexpected acknowledgements", if ha { 0 } else { m.c.bad_acks }),
         ("deliveries at the wrong QoS", m.c.qos_wrong),
         ("deliveries beyond the receive maximum", m.c.recv_max_exceeded),
         ("messages with a retain flag", m.c.retain_flag),
@@ -144,7 +142,7 @@ pub(super) fn violations(cfg: &Config, m: &Merged, v: &Verdict) -> Vec<String> {
     found
 }
 
-/// The QoS at which a subscriber gets the messages.
+/// QoS at which a subscriber receives the messages.
 fn effective_qos(cfg: &Config) -> u8 {
     cfg.pub_qos.min(cfg.sub_qos)
 }
@@ -167,7 +165,7 @@ fn ha_json(cfg: &Config, w: &Watched, m: &Merged, v: &Verdict) -> Value {
     })
 }
 
-/// The first 200 disconnects and reconnects: seconds, client, host, what.
+/// The first 200 disconnects and reconnects: seconds, client, host, kind.
 fn events_json(w: &Watched, m: &Merged) -> Value {
     let row = |e: &crate::outcome::Event| {
         json!([round((e.at as f64 - w.t0 as f64) / 1e9, 3), e.client, e.host, e.what])

@@ -1,4 +1,4 @@
-//! The processes of a run, wherever they are: each drives its share of the clients, and this one joins what they say.
+//! The processes of a run, local and remote: each drives its share of the clients, and this one merges their results.
 
 use super::done::Done;
 use super::share::{ControllerMessage, MemberMessage, line};
@@ -11,39 +11,39 @@ use crate::plan::Plan;
 use std::io::{BufRead, Write};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
-/// One process and what it said last.
+/// A process and its last message.
 pub struct Member {
     name: String,
     to: Box<dyn Write + Send>,
     parts: Vec<Part>,
     over: bool,
     stop_sent: bool,
-    /// It ended by itself what it was to go on with.
+    /// True when it ended by itself a plan that was to continue.
     quit: bool,
-    /// Why it is not there any more, where that is known.
+    /// Reason why it is gone, if known.
     why: String,
 }
 
-/// One plan at one member.
+/// A plan at one member.
 #[derive(Default)]
 struct Part {
     latest: Option<Tick>,
-    /// Latencies that came since the last second was shown.
+    /// Ticks received since the last second was shown.
     fresh: Vec<Tick>,
     settled: bool,
     done: Option<Done>,
 }
 
-/// What comes from a member: nothing is its end, with a reason.
+/// A message of a member, or the reason of its end.
 type Line = (usize, Result<MemberMessage, String>);
 
-/// Lines that wait to be joined; beyond it the processes wait.
+/// Maximum number of lines that wait to be merged; beyond it the processes wait.
 const LINES_MAX: usize = 1024;
-/// How often members are told that this one is there.
+/// Interval of keep-alive messages to the members.
 const ALIVE_EVERY: u64 = 2 * SECOND;
 const SECOND: u64 = 1_000_000_000;
 
-/// Everybody who takes part.
+/// All members of a run.
 pub struct Members {
     all: Vec<Member>,
     sender: SyncSender<Line>,
@@ -56,10 +56,10 @@ impl Members {
         Members { all: vec![], sender, receiver }
     }
 
-    /// Gives a process its plans, and reads what it says until it ends, in a thread of its own.
+    /// Sends a process its plans, and reads its messages until it ends, in a separate thread.
     ///
     /// # Errors
-    /// A process that does not take them.
+    /// A process that does not accept them.
     pub fn add(
         &mut self,
         name: String,
@@ -76,11 +76,11 @@ impl Members {
         Ok(())
     }
 
-    /// Joins what the members say until all are done or gone. `each` gets every second of every plan, with what was counted
-    /// before it. The result has what each plan came to.
+    /// Merges the members' messages until all are done or gone. Calls `each` for every second of every plan, with the
+    /// counts before it. Returns the result of each plan.
     ///
     /// # Errors
-    /// A member that could not begin.
+    /// A member that could not start.
     pub fn run_until_done(
         self,
         live: &mut Live,
@@ -138,7 +138,7 @@ impl Members {
     }
 }
 
-/// Reads what member `index` says until it ends, in a thread of its own.
+/// Reads the messages of member `index` until it ends, in a separate thread.
 fn listen(index: usize, mut from: impl BufRead + Send + 'static, to: SyncSender<Line>) {
     std::thread::spawn(move || {
         let why = loop {
@@ -147,12 +147,12 @@ fn listen(index: usize, mut from: impl BufRead + Send + 'static, to: SyncSender<
                 Ok(None) => break String::new(),
                 Err(error) => break error.to_string(),
             };
-            let Ok(message) = message else { break "what it said could not be understood".to_owned() };
+            let Ok(message) = message else { break "its answer could not be understood".to_owned() };
             if to.send((index, Ok(message))).is_err() {
                 return;
             }
         };
-        // Nobody listens when the run is over.
+        // The channel is closed when the run is over.
         let _ = to.send((index, Err(why)));
     });
 }
@@ -163,11 +163,11 @@ impl Member {
         self.to.flush()
     }
 
-    /// A member that is gone is noticed by its silence.
+    /// Sends a message. A member that is gone is detected by its silence.
     fn notify(&mut self, message: ControllerMessage) {
         self.stop_sent |= message == ControllerMessage::Stop;
         if !self.over {
-            let _ = self.send(&serde_json::to_string(&message).expect("a word is JSON"));
+            let _ = self.send(&serde_json::to_string(&message).expect("a message is JSON"));
         }
     }
 
@@ -188,7 +188,7 @@ impl Member {
                 each(number, &tick, part.latest.as_ref().map_or(&nothing, |latest| &latest.counts));
                 part.settled |= tick.settled;
                 part.latest = Some((*tick).clone());
-                // A second's worth, and few of them: the main thread shows them each second.
+                // Ticks of one second, few of them: the main thread shows them each second.
                 part.fresh.push(*tick);
             }
             Ok(MemberMessage::Settled(number)) => {
@@ -240,7 +240,7 @@ impl Member {
 }
 
 impl Part {
-    /// What is known of a plan whose member went away: what it said last.
+    /// The last known result of a plan whose member is gone.
     fn partial_result(&self) -> Done {
         let mut done = Done { processes: 1, ..Done::nothing() };
         if let Some(tick) = &self.latest {

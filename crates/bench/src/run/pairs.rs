@@ -1,26 +1,28 @@
-//! `pubsub` of the familiar command line: the checker's flow, which knows every message, with that line's options.
+//! The command `pubsub` in the style of emqtt-bench: runs the checker's flow, which accounts for every message, with
+//! these options.
 
 use crate::config::{Config, SetupError};
 use crate::pace::Pace;
 use crate::plan::Plan;
 use crate::topology::Topology;
 
-/// How long it publishes when nothing else ends it.
+/// Default duration of publishing.
 pub const DURATION: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// Whether every publisher has a topic of its own.
+/// Returns whether every publisher has its own topic.
 pub fn is_paired(plan: &Plan) -> bool {
     plan.topics.iter().any(|topic| ["%i", "%c"].iter().any(|name| topic.contains(name)))
 }
 
-/// Every publisher has the subscriber of its own number, or, without a number in the topic, all of them.
+/// Configuration of the flow. Every publisher has the subscriber of the same number, or, without a number in the
+/// topic, all of them.
 pub(crate) fn config(plan: &Plan) -> Result<Config, SetupError> {
     let mut cfg = plan.config()?;
     let per_s = match &plan.pace {
         Pace::Every(interval) if !interval.is_zero() => plan.count as f64 / interval.as_secs_f64(),
         _ => 0.0,
     };
-    // One Client Identifier for both ends is what %c in their topic means; the sessions need two.
+    // In the topic, %c is one Client Identifier for both ends; the sessions need two.
     let expand = |topic: &String| {
         topic
             .replace(

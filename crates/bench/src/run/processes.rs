@@ -7,17 +7,17 @@ use crate::plan::{Output, Plan};
 use std::io::BufReader;
 use std::process::{Child, Command, Stdio};
 
-/// The hidden word that makes a process take a share.
+/// Hidden argument that makes a process run a share.
 pub const SHARE: &str = "--share";
 
-/// Ended when this is dropped, so that none is left behind.
+/// Child processes, killed when this is dropped.
 pub struct Children(Vec<Child>);
 
-/// Whoever takes a share of the plans: agents, processes of this program, or this one alone. What is returned besides ends
-/// with the run.
+/// Collects the members that share the plans: agents, processes of this program, or this one alone. The returned
+/// children end with the run.
 ///
 /// # Errors
-/// Agents that are not there, processes that cannot be started.
+/// Agents that are not reachable, processes that cannot be started.
 pub fn gather(plans: &[Plan], output: &Output, split: usize) -> Result<(Members, Children), SetupError> {
     let mut members = Members::new();
     let children = match (output.agents.agents.is_empty(), split) {
@@ -54,7 +54,7 @@ fn start(plans: &[Plan], split: usize, members: &mut Members) -> Result<Children
     Ok(children)
 }
 
-/// The plans in this process, as if it were another one.
+/// Runs the plans in this process, through the same interface as for another process.
 ///
 /// # Errors
 /// No descriptors for it.
@@ -62,7 +62,7 @@ fn here(plans: &[Plan], members: &mut Members) -> Result<(), SetupError> {
     let failed = |error: std::io::Error| SetupError::Elsewhere(format!("no pipe: {error}"));
     let (their_from, to) = std::io::pipe().map_err(failed)?;
     let (from, their_to) = std::io::pipe().map_err(failed)?;
-    // Not waited for: it ends when it has said everything, or when nobody reads it any more.
+    // The thread is not joined: it ends after its last message, or when the reader is gone.
     std::thread::spawn(move || super::share::run(BufReader::new(their_from), their_to));
     let shares: Vec<Plan> = plans.iter().map(|plan| plan.share(0, 1)).collect();
     members.add("process 1 of 1".to_owned(), &shares, BufReader::new(from), Box::new(to)).map_err(failed)
@@ -71,7 +71,7 @@ fn here(plans: &[Plan], members: &mut Members) -> Result<(), SetupError> {
 impl Drop for Children {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // Those that are done have ended by themselves.
+            // Finished children have ended by themselves.
             let _ = child.kill();
             let _ = child.wait();
         }

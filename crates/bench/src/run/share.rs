@@ -1,6 +1,6 @@
-//! One process's share of a run: plans come in, figures go out, a line of JSON each.
+//! One process's share of a run: it receives plans and sends figures, as one line of JSON each.
 //!
-//! The one that joins the shares says `begin` and `stop`; when it goes away, so does this.
+//! The controller sends `begin` and `stop`; when it disappears, the share ends.
 
 use super::done::Done;
 use super::drive::{Host, drive};
@@ -14,38 +14,38 @@ use std::io::{self, BufRead, Read as _, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a share says. Numbers are those of its plans.
+/// Message of a share. Numbers are indexes of its plans.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemberMessage {
     Tick(usize, Box<Tick>),
-    /// All clients of the beginning are connected or have failed.
+    /// All initial clients of a plan are connected or have failed.
     Settled(usize),
     Done(usize, Box<Done>),
-    /// Nothing could begin.
+    /// The share could not start. Holds the reason.
     Failed(String),
-    /// Nothing new.
+    /// Keep-alive without content.
     Alive,
 }
 
-/// What a share is told after its plans.
+/// Message to a share after its plans.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControllerMessage {
-    /// Publish.
+    /// Starts publishing.
     Begin,
     Stop,
-    /// Nothing new.
+    /// Keep-alive without content.
     Alive,
 }
 
-/// Bytes of a line; the largest are results with their histograms.
+/// Maximum length of a line in bytes; the longest are results with their histograms.
 const LINE_MAX: u64 = 64 << 20;
 
-/// The next line; nothing at the end.
+/// Reads the next line; `None` at the end.
 ///
 /// # Errors
-/// Those of the reader, and a line without an end.
+/// Errors of the reader, and a line that is too long.
 pub fn line(from: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut line = String::new();
     from.take(LINE_MAX).read_line(&mut line)?;
@@ -56,7 +56,7 @@ pub fn line(from: &mut impl BufRead) -> io::Result<Option<String>> {
     }
 }
 
-/// The far end of the lines, which the plans of this process share.
+/// Sending end of the lines, which the plans of this process share.
 struct Joiner<W> {
     to: Mutex<W>,
     begin: AtomicBool,
@@ -64,7 +64,7 @@ struct Joiner<W> {
 }
 
 impl<W: Write> Joiner<W> {
-    /// Whoever does not read any more ends the run.
+    /// Sends a message. A failure means that the controller is gone, and ends the run.
     fn send(&self, message: &MemberMessage) {
         let line = serde_json::to_string(message).expect("figures are JSON") + "\n";
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,7 +74,7 @@ impl<W: Write> Joiner<W> {
     }
 }
 
-/// One plan's view of it.
+/// The view of one plan.
 struct Part<'a, W> {
     joiner: &'a Joiner<W>,
     number: usize,
@@ -99,7 +99,7 @@ impl<W: Write> Host for Part<'_, W> {
     }
 }
 
-/// Reads plans, runs them, and tells what came of it. Returns the exit code.
+/// Reads plans, runs them, and sends the results. Returns the exit code.
 pub fn run(mut from: impl BufRead + Send + 'static, to: impl Write + Send + 'static) -> i32 {
     let plans = line(&mut from).map_err(|error| error.to_string()).and_then(|line| {
         serde_json::from_str::<Vec<Plan>>(&line.unwrap_or_default()).map_err(|error| error.to_string())
@@ -113,13 +113,13 @@ pub fn run(mut from: impl BufRead + Send + 'static, to: impl Write + Send + 'sta
         }
     };
     let reader = joiner.clone();
-    // Not waited for: it ends with the process, or when nobody says anything any more.
+    // The thread is not joined: it ends with the process, or when the controller is gone.
     std::thread::spawn(move || {
         while let Ok(Some(line)) = line(&mut from) {
             match serde_json::from_str(&line) {
                 Ok(ControllerMessage::Begin) => reader.begin.store(true, Relaxed),
                 Ok(ControllerMessage::Stop) => reader.stop.store(true, Relaxed),
-                // Whoever hears it answers it: both ends know that the other is there.
+                // Answered at once, so that both ends detect silence.
                 Ok(ControllerMessage::Alive) => reader.send(&MemberMessage::Alive),
                 Err(_) => {}
             }
@@ -150,7 +150,7 @@ pub fn run(mut from: impl BufRead + Send + 'static, to: impl Write + Send + 'sta
     })
 }
 
-/// All plans together have to fit in this process.
+/// Checks that all plans together fit in this process.
 fn check_limits(plans: &[Plan]) -> Result<(), SetupError> {
     let needed = plans.iter().map(|plan| plan.count as u64 + plan.output.threads as u64).sum::<u64>() + 40;
     let limit = process::raise_nofile();

@@ -1,19 +1,19 @@
-//! The result for people: what was asked, what came of it, what went wrong.
+//! The result as text: parameters, results, problems.
 
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-/// The report on standard output, as text or as one JSON object.
+/// Prints the report on standard output, as text or as one JSON object.
 pub fn print(report: &Value, json: bool) {
     let text = if json { format!("{report}\n") } else { text(report) };
-    // A closed standard output does not change what was measured; the exit code says that.
+    // A closed standard output does not change the result, which is also the exit code.
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
-/// Lines on standard output.
+/// Prints lines on standard output.
 pub fn print_lines(lines: &[String]) {
-    // Nobody to read them is no failure.
+    // A closed standard output is no failure.
     let _ = std::io::stdout().write_all((lines.join("\n") + "\n").as_bytes());
 }
 
@@ -36,14 +36,14 @@ fn text(report: &Value) -> String {
     out
 }
 
-/// Several results beside each other.
+/// A table of several results.
 pub struct Table {
     pub title: String,
     pub columns: Vec<&'static str>,
     pub rows: Vec<Vec<String>>,
 }
 
-/// A scenario's groups, each stage by stage.
+/// Tables of a scenario's groups, each by stage.
 pub fn tables(r: &Value) -> Vec<Table> {
     let each = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
@@ -111,7 +111,7 @@ impl Table {
     }
 }
 
-/// The result by name, problems not among it.
+/// Results by name, without the problems.
 pub fn facts(r: &Value) -> Vec<(String, String)> {
     let mut facts = vec![];
     let mut line = |name: &str, text: String| facts.push((name.to_owned(), text));
@@ -148,7 +148,7 @@ pub fn facts(r: &Value) -> Vec<(String, String)> {
     if n("/untracked") > 0 {
         line(
             "counters",
-            format!("{} messages of streams beyond the first million not looked at", n("/untracked")),
+            format!("{} messages of streams beyond the first million not checked", n("/untracked")),
         );
     }
     if r["loss_known"] == true {
@@ -162,7 +162,7 @@ pub fn facts(r: &Value) -> Vec<(String, String)> {
         Some(us) => format!(", {us} us of CPU a message"),
         None => String::new(),
     };
-    // With few clients it is the fixed cost of the process that would be divided.
+    // With few clients the quotient would mostly be the fixed cost of the process.
     let with = match n("/generator/processes") {
         2.. => format!(" in {} processes", n("/generator/processes")),
         _ => String::new(),
@@ -187,7 +187,7 @@ pub fn facts(r: &Value) -> Vec<(String, String)> {
     facts
 }
 
-/// What the broker used, when it was asked for.
+/// Adds the resources of the broker, when they were measured.
 fn broker(line: &mut impl FnMut(&str, String), b: &Value) {
     let mib = |key: &str| format!("{:.1}", b[key].as_f64().unwrap_or(0.0) / f64::from(1 << 20));
     if !b["cpu_s"].is_null() {
@@ -208,7 +208,7 @@ fn broker(line: &mut impl FnMut(&str, String), b: &Value) {
         );
     }
     if number(b, "/figures_failed") > 0 {
-        line("broker", format!("did not tell its figures {} times", number(b, "/figures_failed")));
+        line("broker", format!("did not report its figures {} times", number(b, "/figures_failed")));
     }
 }
 
@@ -234,13 +234,13 @@ fn latency(line: &mut impl FnMut(&str, String), name: &str, l: &Value) {
     );
 }
 
-/// What to do about a reason that the broker is not to blame for.
+/// Advice on a failure that the broker is not responsible for.
 fn advice(reason: &str) -> &'static str {
     match reason.rsplit(' ').next() {
         Some("EADDRNOTAVAIL") => " (no port is left on this address: give more with --ifaddr)",
         Some("EMFILE") => " (too few descriptors: raise `ulimit -n`)",
-        Some("ECONNREFUSED") => " (nobody listens there: check -h and -p)",
-        Some("EHOSTUNREACH" | "ENETUNREACH") => " (no way to that host: check -h)",
+        Some("ECONNREFUSED") => " (no process listens there: check -h and -p)",
+        Some("EHOSTUNREACH" | "ENETUNREACH") => " (no route to that host: check -h)",
         _ => "",
     }
 }
@@ -263,7 +263,7 @@ mod tests {
             "1 of 2 clients",
             "10 messages, 4.0/s",
             "p50 1.500  p90 2.000",
-            "1 x tcp connect: ECONNREFUSED (nobody listens there: check -h and -p)",
+            "1 x tcp connect: ECONNREFUSED (no process listens there: check -h and -p)",
             "PROBLEM     1 clients could not connect",
             "3 us of CPU a message",
             "this tool used all of its cores",

@@ -1,4 +1,4 @@
-//! What arrived against what was sent.
+//! Comparison of received and sent messages.
 
 use crate::config::Config;
 use crate::latency::hist;
@@ -7,7 +7,7 @@ use crate::topology::Topology;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// What arrived against what was sent.
+/// Result of the comparison of received and sent messages.
 pub struct Verdict {
     pub expected: u64,
     pub lost: u64,
@@ -50,7 +50,7 @@ impl Verdict {
     }
 }
 
-/// Compares every stream. `t0` is when publishing began, `t_stop` when it was told to stop.
+/// Compares every stream. `t0` is the start of publishing, `t_stop` the time at which it was stopped.
 pub fn judge(cfg: &Config, m: &mut Merged, t0: u64, t_stop: u64) -> Verdict {
     let mut v = Verdict::new(m.c.dup + m.cross_dup, m.c.late);
     for p in &mut m.pubs {
@@ -113,7 +113,7 @@ pub fn judge(cfg: &Config, m: &mut Merged, t0: u64, t_stop: u64) -> Verdict {
                 let p = &m.pubs[s.base + k * s.stride];
                 let miss = st.missing(p.sent);
                 let (mut gap, mut at) = (st.max_gap, st.max_gap_at);
-                // a stream that never came back: its last gap lasts until the publishers stopped
+                // The last gap of a stream without further messages lasts until the publishers stopped.
                 if !miss.is_empty() && t_stop > st.last_rx && t_stop - st.last_rx > gap {
                     gap = t_stop - st.last_rx;
                     at = st.last_rx;

@@ -1,16 +1,16 @@
-//! A scenario as it is written down: TOML.
+//! The format of a scenario file: TOML.
 
 use super::values::{Load, Pause};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// The file. What a group does not say of its own is said here.
+/// The file. Its values are the defaults of the groups.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
     pub title: Option<String>,
-    /// Of everything random: the same seed, the same messages.
+    /// Seed of all random numbers: the same seed gives the same messages.
     pub seed: Option<u64>,
     #[serde(default)]
     pub hosts: Vec<String>,
@@ -18,7 +18,7 @@ pub struct File {
     pub username: Option<String>,
     pub password_file: Option<PathBuf>,
     pub tls: Option<TlsFile>,
-    /// The path of the WebSocket.
+    /// Path of the WebSocket.
     pub websocket: Option<String>,
     #[serde(default)]
     pub stage: Vec<StageFile>,
@@ -48,9 +48,9 @@ pub struct StageFile {
 pub struct GroupFile {
     pub name: String,
     pub clients: usize,
-    /// Connections a second; all at once when it is not said.
+    /// Connections per second; all at once when unset.
     pub connect_rate: Option<f64>,
-    /// The stages at whose beginning they connect and at whose end they leave.
+    /// Stage at whose start the clients connect, and stage at whose end they leave.
     pub join: Option<String>,
     pub leave: Option<String>,
 
@@ -63,12 +63,12 @@ pub struct GroupFile {
     pub clean: Option<bool>,
     /// Session Expiry Interval in seconds.
     pub session_expiry: Option<u32>,
-    /// Attempts to connect again after a connection ended.
+    /// Number of attempts to reconnect after a connection ended.
     pub reconnects: Option<u32>,
-    /// Clients stay connected so long and are away so long, again and again.
+    /// Times that clients stay connected and disconnected, repeatedly.
     pub stay: Option<Pause>,
     pub away: Option<Pause>,
-    /// They go away without DISCONNECT, so that their Wills are published.
+    /// True when they leave without DISCONNECT, so that their Wills are published.
     #[serde(default)]
     pub vanish: bool,
     pub will: Option<WillFile>,
@@ -84,13 +84,13 @@ pub struct GroupFile {
     pub payload: Option<String>,
     pub payload_file: Option<PathBuf>,
     pub size: Option<usize>,
-    /// As --payload-hdrs; on both ends they are how latency is known.
+    /// Headers, as for --payload-hdrs; latency needs them at both ends.
     pub headers: Option<String>,
-    /// Messages a second of the whole group.
+    /// Messages per second of the whole group.
     pub rate: Option<Rate>,
-    /// From one message of a client to its next.
+    /// Time from one message of a client to its next.
     pub think: Option<Pause>,
-    /// Messages in flight of a client above QoS 0.
+    /// Maximum number of messages in flight of a client above QoS 0.
     pub window: Option<usize>,
 }
 
@@ -114,7 +114,8 @@ pub struct WillFile {
 #[derive(Debug, Deserialize)]
 #[serde(
     untagged,
-    expecting = "a rate is messages a second, such as 100, or \"100..1000\" for one that grows, or { STAGE = RATE, ... }"
+    expecting = "a rate is messages a second, such as 100, or \"100..1000\" for one that grows, \
+         or { STAGE = RATE, ... }"
 )]
 pub enum Rate {
     Always(Load),

@@ -1,4 +1,4 @@
-//! From the file to what each group does: a [`Plan`] each.
+//! Conversion of the file to the work of each group: one [`Plan`] each.
 
 use super::file::{File, GroupFile, Rate, StageFile, WillFile};
 use super::values::Load;
@@ -22,19 +22,19 @@ pub struct Scenario {
 pub struct Group {
     pub name: String,
     pub plan: Plan,
-    /// Messages a second that each stage asks for, where a rate says so.
+    /// Messages per second that each stage requests, where a rate is set.
     pub target_rates: Vec<Option<f64>>,
 }
 
 const STAGES_MAX: usize = 32;
 const GROUPS_MAX: usize = 32;
 const CLIENTS_MAX: usize = 1_000_000;
-/// Seconds of a stage: a week.
+/// Maximum length of a stage in seconds: a week.
 const SECONDS_MAX: u64 = 604_800;
 
-/// What the command line says of a scenario.
+/// Command line options that override the file.
 pub struct CommandLineOverrides {
-    /// Instead of the file's.
+    /// Hosts that replace those of the file.
     pub hosts: Vec<String>,
     pub output: Output,
 }
@@ -43,7 +43,7 @@ impl Scenario {
     /// Reads a file.
     ///
     /// # Errors
-    /// A file that cannot be read or makes no sense, with what is wrong in it.
+    /// A file that cannot be read or is invalid, with the reason.
     pub fn read(path: &Path, overrides: &CommandLineOverrides) -> Result<Scenario, SetupError> {
         let text = std::fs::read_to_string(path).map_err(|error| SetupError::file(path, &error))?;
         let wrong = |why: String| SetupError::Scenario(format!("{}: {why}", path.display()));
@@ -79,7 +79,7 @@ impl Scenario {
         Ok(Scenario { title, stages: file.stage, groups })
     }
 
-    /// The stage that a moment belongs to, in seconds from the beginning.
+    /// Index of the stage at a moment, in seconds from the start.
     pub fn stage_at(&self, seconds: f64) -> usize {
         let mut end = 0;
         let past = |stage: &StageFile| {
@@ -166,7 +166,7 @@ fn one(
     };
     match &group.publish {
         Some(topic) if topic.contains(['#', '+']) => {
-            return Err(format!("publish = {topic:?}: nobody can publish to a wildcard"));
+            return Err(format!("publish = {topic:?}: a Topic Name has no wildcards"));
         }
         Some(topic) => {
             plan.topics = vec![topic.clone()];
@@ -191,7 +191,7 @@ fn one(
             plan.qos = also_qos;
         }
     }
-    // What can be wrong with topics and payloads is said before anybody connects.
+    // Invalid topics and payloads are reported before any connection.
     plan.config().map_err(|error| error.to_string())?;
     Ok(Group { name: group.name.clone(), plan, target_rates })
 }
@@ -268,7 +268,7 @@ fn message(group: &GroupFile, here: &Path, size: usize) -> Result<Option<Message
 /// The stages of one group.
 struct Stages<'a> {
     all: &'a [StageFile],
-    /// The first and the last in which it is there.
+    /// Index of its first and of its last stage.
     join: usize,
     leave: usize,
 }
@@ -291,7 +291,7 @@ impl Stages<'_> {
         Span { join: until(self.join), leave: until(self.leave + 1) }
     }
 
-    /// When messages are due, and the mean rate that each stage asks for.
+    /// The schedule of the group, and the mean rate that each stage requests.
     fn pace(&self, group: &GroupFile) -> Result<(Pace, Vec<Option<f64>>), String> {
         let nothing = vec![None; self.all.len()];
         match (&group.rate, group.think, &group.publish) {
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_that_of_the_whole_group_while_it_is_there() {
+    fn a_rate_is_that_of_the_whole_group_while_it_is_connected() {
         let group = |rest: &str| scenario(&format!("{SENSORS}{rest}")).unwrap().groups.remove(0);
         let staged = group("rate = { one = 100, two = \"0..100\" }");
         assert_eq!((due(&staged, 10.0), due(&staged, 30.0)), (1000.0, 2000.0));
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_that_of_the_file_or_the_default() {
+    fn a_missing_value_is_that_of_the_file_or_the_default() {
         let all =
             scenario(&format!("{SENSORS}think = 1\n[[group]]\nname = \"idle\"\nclients = 1\n")).unwrap();
         let (sensors, idle) = (&all.groups[0].plan, &all.groups[1].plan);
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!((&found.payload[..], found.qos, found.retain, found.delay), (&b"bye"[..], 1, true, 3));
         for (wrong, why) in [
             ("vanish = true\n", "without stay"),
-            ("will = { topic = \"a/#\" }\n", "no topic of a Will"),
+            ("will = { topic = \"a/#\" }\n", "not a topic for a Will"),
             ("will = { topic = \"a\", qos = 3 }\n", "no QoS 3"),
             ("version = 4\nwill = { topic = \"a\", delay = 1 }\n", "MQTT 5.0"),
         ] {

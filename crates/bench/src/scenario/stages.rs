@@ -1,4 +1,4 @@
-//! What each group came to in each stage, gathered second by second.
+//! Results of each group in each stage, collected second by second.
 
 use super::plan::Scenario;
 use crate::counters::Counts;
@@ -8,7 +8,7 @@ use crate::report::{lat, round};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// One group in one stage.
+/// Results of one group in one stage.
 struct Cell {
     sent: u64,
     acked: u64,
@@ -20,10 +20,10 @@ struct Cell {
     ack: Histogram<u64>,
 }
 
-/// All groups in all stages.
+/// Results of all groups in all stages.
 pub struct Stages {
     cells: Vec<Vec<Cell>>,
-    /// Connections of each group now.
+    /// Current number of connections of each group.
     up: Vec<i64>,
 }
 
@@ -35,8 +35,8 @@ impl Stages {
         Stages { cells, up: vec![0; scenario.groups.len()] }
     }
 
-    /// A second of a group, and what one process had counted of it before. What came before the first stage is the
-    /// setting up and in none.
+    /// Adds a second of a group, with the counts of that process before it. The time before the first stage is setup
+    /// and belongs to none.
     pub fn add(&mut self, scenario: &Scenario, group: usize, tick: &Tick, before: &Counts) {
         let (Some(cells), Some(up)) = (self.cells.get_mut(group), self.up.get_mut(group)) else { return };
         let now = &tick.counts;
@@ -56,7 +56,7 @@ impl Stages {
         pour(&tick.pulse.ack, &mut cell.ack);
     }
 
-    /// The stages of a group as the report has them.
+    /// The stages of a group in the form of the report.
     pub fn report(&self, scenario: &Scenario, group: usize) -> Value {
         let rows =
             scenario.stages.iter().zip(&self.cells[group]).enumerate().map(|(number, (stage, cell))| {

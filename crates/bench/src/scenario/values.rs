@@ -1,14 +1,14 @@
-//! Values of a scenario that TOML has no words for: durations, and what grows from one to another.
+//! Values of a scenario without a TOML type: durations, and rates that change.
 
 use serde::Deserialize;
 use std::time::Duration;
 
-/// A duration, or one drawn between two: `2`, `"500ms"`, `"500ms..2s"`. Bare numbers are seconds.
+/// A duration, or a random one between two: `2`, `"500ms"`, `"500ms..2s"`. Bare numbers are seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "Scalar")]
 pub struct Pause(pub Duration, pub Duration);
 
-/// A number of messages a second, or one that grows or falls to another: `100`, `"100..1000"`.
+/// A rate in messages per second, or one that changes linearly: `100`, `"100..1000"`.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "Scalar")]
 pub struct Load(pub f64, pub f64);
@@ -34,9 +34,9 @@ impl Scalar {
     }
 }
 
-/// Messages a second of a group.
+/// Maximum rate of a group in messages per second.
 const RATE_MAX: f64 = 1e8;
-/// Seconds.
+/// Maximum pause in seconds.
 const PAUSE_MAX: f64 = 1e7;
 
 impl TryFrom<Scalar> for Load {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_read_as_they_are_written() {
+    fn values_are_parsed_as_written() {
         let pause =
             |text: &str| toml::from_str::<Line>(&format!("pause = {text}")).map(|line| line.pause.unwrap());
         let ms = Duration::from_millis;

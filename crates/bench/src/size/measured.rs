@@ -1,6 +1,6 @@
-//! What was measured, with the command and the date of each figure. `docs/benchmarks.md` and `docs/tuning.md` say on which machine.
+//! Measurements, each with its command and date. `docs/benchmarks.md` and `docs/tuning.md` describe the machine.
 
-/// A figure that a sheet is computed from.
+/// A measurement that a sheet is computed from.
 pub struct Measured {
     pub what: &'static str,
     pub value: f64,
@@ -34,7 +34,8 @@ pub const KERNEL: Measured = Measured {
     date: "2026-11-21",
 };
 
-/// Small messages that come one by one, each with its own system calls: what many clients that seldom speak cost.
+/// CPU of small messages that arrive one by one, each with its own system calls: the cost of many clients that rarely
+/// send.
 pub const MESSAGE_ALONE: Measured = Measured {
     what: "CPU of a QoS 1 message that comes alone, in and out",
     value: 31.0,
@@ -43,7 +44,7 @@ pub const MESSAGE_ALONE: Measured = Measured {
     date: "2026-11-21",
 };
 
-/// The same when the broker is busy, by QoS: many messages share a system call.
+/// CPU of messages on a busy broker, by QoS: many messages share a system call.
 pub const MESSAGE_BUSY: [Measured; 3] = [
     Measured {
         what: "CPU of a QoS 0 delivery when 100 pairs send as fast as they can",

@@ -1,4 +1,4 @@
-//! The arithmetic of a deployment.
+//! The computation of a deployment's resources.
 
 use super::Options;
 use super::measured::{
@@ -7,29 +7,29 @@ use super::measured::{
 use serde_json::{Value, json};
 use std::fmt;
 
-/// What a deployment needs. All of it together unless a name says otherwise.
+/// Resources of a deployment: totals, unless a name says otherwise.
 pub struct Sheet {
     options: Options,
     broker_bytes: f64,
     kernel_bytes: f64,
-    /// Between busy and alone.
+    /// Number of cores: with busy connections, and with messages that arrive alone.
     cores: (f64, f64),
     bits_in: f64,
     bits_out: f64,
     nodes: u64,
     needed: u64,
-    /// CPU seconds until everybody has come back.
+    /// CPU seconds until all clients have reconnected.
     return_cpu_s: f64,
     used: Vec<&'static Measured>,
 }
 
-/// Of a machine's CPU and memory, what a plan may use: the rest is for bursts, queues and the loss of a node.
+/// Shares of a machine's CPU and memory that a plan may use: the rest is for bursts, queues and the loss of a node.
 const CPU_SHARE: f64 = 0.5;
 const MEMORY_SHARE: f64 = 0.5;
-/// Ethernet, IPv4 and TCP with timestamps around what a packet carries, and what a packet carries at most.
+/// Overhead of Ethernet, IPv4 and TCP with timestamps per packet, and maximum payload of a packet.
 const WIRE: f64 = 14.0 + 4.0 + 20.0 + 32.0;
 const SEGMENT: f64 = 1448.0;
-/// TLS 1.3 around a record.
+/// Overhead of TLS 1.3 per record.
 const RECORD: f64 = 22.0;
 const GIB: f64 = 1_073_741_824.0;
 
@@ -47,7 +47,7 @@ impl Sheet {
             return_us += HANDSHAKE.value;
         }
         let (busy, alone) = (&MESSAGE_BUSY[usize::from(o.qos)], MESSAGE_ALONE.value);
-        // Alone was measured at QoS 1; another QoS costs as much more or less as it does when busy.
+        // The cost of a lone message was measured at QoS 1; other QoS are scaled by the ratio measured when busy.
         let first = alone * busy.value / MESSAGE_BUSY[1].value;
         let further = o.fan_out.saturating_sub(1) as f64;
         if further > 0.0 {
@@ -83,7 +83,7 @@ impl Sheet {
         }
     }
 
-    /// Whether the nodes are enough.
+    /// Returns whether the nodes are enough.
     pub fn fits(&self) -> bool {
         self.nodes >= self.needed
     }
@@ -92,13 +92,13 @@ impl Sheet {
         all / self.nodes as f64
     }
 
-    /// Until all clients are back after everything was started again, with the CPU of all nodes.
+    /// Seconds until all clients have reconnected after a restart, with the CPU of all nodes.
     fn return_s(&self) -> f64 {
         self.return_cpu_s / (self.nodes * self.options.node_cores) as f64
     }
 }
 
-/// Bytes on the wire of a PUBLISH one way, and of its acknowledgements both ways taken as one.
+/// Bytes on the wire of a PUBLISH in one direction, and of its acknowledgements in both directions together.
 fn traffic(o: &Options) -> (f64, f64) {
     let record = if o.tls { RECORD } else { 0.0 };
     let on_wire = |bytes: f64| bytes + record + ((bytes + record) / SEGMENT).ceil() * WIRE;
@@ -108,7 +108,7 @@ fn traffic(o: &Options) -> (f64, f64) {
     match o.qos {
         0 => (publish, 0.0),
         1 => (publish, acknowledgement),
-        // PUBREL goes the way of the PUBLISH, PUBREC and PUBCOMP the other.
+        // PUBREL has the direction of the PUBLISH, PUBREC and PUBCOMP the other.
         _ => (publish + acknowledgement, 2.0 * acknowledgement),
     }
 }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_follow_what_is_scarce() {
+    fn nodes_follow_the_scarce_resource() {
         let memory = sheet("--clients 100000000 --rate 0 --node-cores 64");
         assert_eq!(memory.needed, 58, "491.5 GB over 8.6 GB each");
         assert_eq!(memory.nodes, 59, "and one to spare");
@@ -230,18 +230,19 @@ mod tests {
         assert!(!few.fits() && few.to_string().contains("--nodes 8"));
     }
 
-    /// A message of QoS 1: 1 + 3 + 2 + 32 + 2 + 1 + 256 bytes in a packet; its acknowledgement is a packet of 4.
+    /// Sizes of a message of QoS 1: 1 + 3 + 2 + 32 + 2 + 1 + 256 bytes in a packet; its acknowledgement is a packet
+    /// of 4.
     #[test]
-    fn traffic_counts_what_is_around_a_payload() {
+    fn traffic_includes_the_overhead_of_a_payload() {
         let s = sheet("--clients 1 --rate 1");
         assert_eq!(s.bits_in, (297.0 + WIRE + 4.0 + WIRE) * 8.0);
-        assert_eq!(s.bits_in, s.bits_out, "one subscriber: what comes in goes out");
+        assert_eq!(s.bits_in, s.bits_out, "one subscriber: input equals output");
         let nobody = sheet("--clients 1 --rate 1 --fan-out 0 -q 0");
         assert_eq!((nobody.bits_in, nobody.bits_out), ((295.0 + WIRE) * 8.0, 0.0));
     }
 
     #[test]
-    fn tls_costs_memory_and_time_to_return() {
+    fn tls_costs_memory_and_time_to_reconnect() {
         let (plain, tls) = (sheet("--clients 1000 --rate 1"), sheet("--clients 1000 --rate 1 --tls"));
         assert_eq!(tls.broker_bytes - plain.broker_bytes, 3_441_000.0);
         assert!((tls.return_s() - plain.return_s() * 241.3 / 31.3).abs() < 1e-9);

@@ -1,4 +1,4 @@
-//! What one measurement found, and the middle of several.
+//! Figures of one measurement, and medians of several.
 
 use super::options::Ends;
 use crate::report::round;
@@ -10,21 +10,21 @@ pub struct Figures {
     pub received: f64,
     pub lost: f64,
     pub per_s: f64,
-    /// Payload bits, in millions.
+    /// Payload bits per second, in millions.
     pub mbit_per_s: f64,
-    /// From when a message was sent, or was due with a rate, in microseconds.
+    /// Latency in microseconds since a message was sent, or was due with a rate.
     pub min_us: f64,
     pub p50_us: f64,
     pub p99_us: f64,
     pub max_us: f64,
-    /// The generator had no CPU left.
+    /// True when the generator used all of its CPU.
     pub saturated: bool,
-    /// What the broker must not do.
+    /// Violations by the broker.
     pub violations: Vec<String>,
 }
 
 impl Figures {
-    /// From the report of the checker's flow.
+    /// Reads the report of the checker's flow.
     pub fn of(report: &Value, size: usize) -> Figures {
         let number = |path: &str| report.pointer(path).and_then(Value::as_f64).unwrap_or(0.0);
         let mut violations: Vec<String> = report["violations"]
@@ -51,7 +51,7 @@ impl Figures {
         }
     }
 
-    /// Each figure's median; of the latencies' ends the extremes. `runs` is not empty.
+    /// Median of each figure, and the extremes of the lowest and highest latencies. `runs` is not empty.
     pub fn median(runs: &[Figures]) -> Figures {
         let of = |figure: fn(&Figures) -> f64| {
             let mut all: Vec<f64> = runs.iter().map(figure).collect();
@@ -89,7 +89,7 @@ impl Figures {
         })
     }
 
-    /// In percent of the other's figures; nothing where those are 0.
+    /// Difference in percent of the other's figures; null where those are 0.
     pub fn difference(&self, other: &Figures) -> Value {
         let percent = |here: f64, there: f64| percent(here, there).map(|percent| round(percent, 1));
         json!({
@@ -99,7 +99,7 @@ impl Figures {
     }
 }
 
-/// How much more `here` is than `there`.
+/// Difference of `here` from `there` in percent.
 pub fn percent(here: f64, there: f64) -> Option<f64> {
     if there > 0.0 { Some((here / there - 1.0) * 100.0) } else { None }
 }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn medians_and_extremes() {
+    fn medians_and_extremes_are_computed() {
         let runs = [run(10.0, 5.0, 3.0, 9.0), run(30.0, 1.0, 1.0, 7.0), run(20.0, 9.0, 2.0, 50.0)];
         assert_eq!(Figures::median(&runs), run(20.0, 5.0, 1.0, 50.0));
     }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn megabits_are_those_of_the_payload() {
+    fn megabits_count_the_payload() {
         let figures = Figures::of(&json!({ "received_per_s": 21_800.0, "totals": { "received": 5 } }), 100);
         assert_eq!(figures.json()["mbit_per_s"], 17.44);
         assert!(figures.problems(&ends(), 100, 0).is_empty());

@@ -10,17 +10,17 @@ use crate::run::flow::{self, Flow};
 use clap::Parser;
 use serde_json::Value;
 
-/// The flow's own options, all at their defaults.
+/// Options of the flow, all at their defaults.
 #[derive(Parser)]
 struct Defaults {
     #[command(flatten)]
     pubsub: PubsubArgs,
 }
 
-/// The figures, or why the broker could not be used.
+/// Runs a measurement. Returns the figures, or the reason why the broker could not be used.
 ///
 /// # Errors
-/// When nothing could begin.
+/// The run could not start.
 pub fn run(plan: &Plan, ends: &Ends, size: usize, qos: u8) -> Result<Result<Figures, String>, SetupError> {
     print_status(plan.quiet, format_args!("{size} B, QoS {qos}, {ends}"));
     let mut args = Defaults::parse_from(["pubsub"]).pubsub;

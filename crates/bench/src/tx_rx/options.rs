@@ -1,4 +1,4 @@
-//! What is measured.
+//! Options of `tx-rx`.
 
 use crate::config::SetupError;
 use crate::config::from_args::resolve;
@@ -14,7 +14,8 @@ use std::net::SocketAddr;
 pub struct Options {
     #[command(flatten)]
     target: Target,
-    /// Another broker, or two nodes of another cluster, measured in alternation; differences are in percent of its figures
+    /// Another broker, or two nodes of another cluster, measured in alternation; differences are in percent of its
+    /// figures
     #[arg(long, value_delimiter = ',', num_args = 1)]
     against: Vec<String>,
     /// Payload sizes, in bytes or with KiB or MiB; 16 bytes and more
@@ -22,24 +23,24 @@ pub struct Options {
     size: Vec<usize>,
     #[arg(long, short = 'q', default_value = "0,1,2", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(0..=2))]
     qos: Vec<u8>,
-    /// Messages a second; 0: flat out
+    /// Messages per second; 0: as fast as possible
     #[arg(long, short = 'R', default_value_t = 0)]
     rate: u32,
-    /// Messages in flight at QoS 1 and 2; the broker's Receive Maximum holds as well
+    /// Maximum number of messages in flight at QoS 1 and 2; the broker's Receive Maximum applies as well
     #[arg(long, short = 'F', visible_alias = "inflight", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     window: u32,
-    /// Messages of each measurement (default: 50,000, or 256 MiB where that is less)
+    /// Number of messages of each measurement (default: 50,000, or 256 MiB where that is less)
     #[arg(long, short = 'L', value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     messages: Option<u64>,
-    /// How often each is measured; the median is shown (default: 1, and 3 with --against)
+    /// Number of measurements of each row; the median is shown (default: 1, and 3 with --against)
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: Option<u32>,
-    /// Longest time for one measurement, in seconds
+    /// Maximum time of one measurement, in seconds
     #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     max_time: u32,
 }
 
-/// A run, settled before the first connection.
+/// A run, complete before the first connection.
 pub struct Plan {
     pub ends: Ends,
     pub against: Option<Ends>,
@@ -48,10 +49,10 @@ pub struct Plan {
     pub qos: Vec<u8>,
     pub rate: u32,
     pub window: usize,
-    /// None: by size.
+    /// Number of messages; `None`: by size.
     pub messages: Option<u64>,
     pub rounds: usize,
-    /// In seconds.
+    /// Maximum time in seconds.
     pub max_time: u32,
     pub username: Option<String>,
     pub password: Option<String>,
@@ -60,13 +61,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Messages of a measurement with this payload.
+    /// Number of messages of a measurement with this payload.
     pub fn messages(&self, size: usize) -> u64 {
         self.messages.unwrap_or((BYTES / size as u64).clamp(1, MESSAGES))
     }
 }
 
-/// Where the publisher and the subscriber connect.
+/// Hosts of the publisher and the subscriber.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ends {
     pub publisher: SocketAddr,
@@ -95,7 +96,7 @@ impl Ends {
 const MESSAGES: u64 = 50_000;
 const BYTES: u64 = 256 << 20;
 
-/// `100`, `64KiB`, `1MiB`.
+/// Parses a size: `100`, `64KiB`, `1MiB`.
 fn size(text: &str) -> Result<usize, String> {
     let (digits, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
         Some(at) => (&text[..at], text[at..].trim()),
@@ -105,7 +106,7 @@ fn size(text: &str) -> Result<usize, String> {
         "" | "B" => 1,
         "KiB" | "k" | "K" => 1024,
         "MiB" | "M" => 1024 * 1024,
-        _ => return Err(format!("`{unit}` is no unit: use B, KiB or MiB")),
+        _ => return Err(format!("`{unit}` is not a unit: use B, KiB or MiB")),
     };
     let size = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(factor));
     match size {
@@ -115,6 +116,8 @@ fn size(text: &str) -> Result<usize, String> {
 }
 
 impl Options {
+    /// Plans the run.
+    ///
     /// # Errors
     /// Hosts without an address, and more than two of them.
     pub fn plan(self) -> Result<Plan, SetupError> {
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_advice() {
+    fn impossible_options_are_refused_with_advice() {
         for (line, expected) in [
             ("-h 127.0.0.1,127.0.0.2,127.0.0.3", "one host or two"),
             ("-s 15", "between 16 B"),

@@ -1,4 +1,4 @@
-//! The result for people.
+//! The result as a table.
 
 use super::Row;
 use super::figures::{Figures, percent};
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_said_as_they_were_asked_for() {
+    fn sizes_are_printed_as_requested() {
         assert_eq!(
             [100, 1024, 1500, 65_536, 1 << 20].map(size),
             ["100 B", "1 KiB", "1500 B", "64 KiB", "1 MiB"]

@@ -1,4 +1,4 @@
-//! Opening, flushing, watching and closing connections.
+//! Opening, flushing, monitoring and closing of connections.
 
 use super::*;
 use crate::latency::record;
@@ -104,7 +104,7 @@ impl Worker {
         self.flush(s);
     }
 
-    /// Ends a connection for a reason that is counted.
+    /// Closes a connection for a reason that is counted.
     pub(super) fn close(&mut self, s: usize, why: &str) {
         self.now = net::now();
         let ended = self.phase == P_END;
@@ -140,7 +140,7 @@ impl Worker {
             c.host += 1;
             c.st = Stage::Backoff;
             let b = (self.cfg.backoff_ms << (c.attempt - 1).min(10)).min(self.cfg.backoff_max_ms);
-            // the first attempt at the next host comes soon; jitter of +-25 %
+            // The first attempt at the next host comes soon, with jitter of +-25 %.
             let ns = b * 1_000_000 * 3 / 4 + self.rng.below((b * 500_000).max(1));
             self.retry.push(Reverse((now + ns, s)));
         } else {
@@ -151,7 +151,7 @@ impl Worker {
         }
     }
 
-    /// Closes the socket and drops what belongs to it. Returns how far the connection was.
+    /// Closes the socket and drops its state. Returns the progress of the connection.
     fn forget(&mut self, s: usize) -> Stage {
         let c = &mut self.conns[s];
         if c.fd >= 0 {
@@ -159,7 +159,7 @@ impl Worker {
             c.fd = -1;
         }
         if let Role::Pub(p) = &mut c.role {
-            p.queued = false; // a stale place in the queue does no harm
+            p.queued = false; // A stale index in the queue is ignored.
         }
         c.dirty = false;
         c.out_reg = false;
@@ -174,7 +174,7 @@ impl Worker {
         self.conns[s].st
     }
 
-    /// Connected clients whose time is over say goodbye, and come back after a while.
+    /// Disconnects connected clients whose time is over; they reconnect after a while.
     pub(super) fn close_leaving(&mut self) {
         let Some(churn) = self.cfg.churn else { return };
         while let Some(&Reverse((at, s, generation))) = self.leaves.peek() {
@@ -202,7 +202,7 @@ impl Worker {
             c.t_down = self.now;
             c.st = Stage::Backoff;
             if let Role::Pub(p) = &mut c.role {
-                // Who is away owes nothing.
+                // A disconnected client has no due messages.
                 p.due = p.sent;
             }
             self.retry.push(Reverse((self.now + away, s)));
@@ -294,7 +294,7 @@ impl Worker {
                     return;
                 }
                 Err(e) => {
-                    // what the broker said before it closed may still be there to read
+                    // The last packets of the broker may still be readable.
                     let w = format!("write: {}", net::errname(e));
                     self.read(s);
                     if self.conns[s].fd >= 0 {

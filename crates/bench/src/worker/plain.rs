@@ -1,15 +1,15 @@
-//! Publishers that each keep a time of their own, and messages without the checker's header.
+//! Publishers with individual schedules, and messages without the checker's header.
 
 use super::*;
 use crate::latency::record;
 use crate::pace::{Curve, Pace};
 use std::cmp::Reverse;
 
-/// Streams whose counter a worker remembers; what others count to is not looked at.
+/// Maximum number of streams whose counters a worker remembers; further ones are not checked.
 const COUNTED_MAX: usize = 1_000_000;
 
 impl Publisher {
-    /// When the next message was due; nothing where it is due at once.
+    /// Time at which the next message was due; `None` where it is due at once.
     pub(super) fn due_at(&self, pace: &Pace, t0: u64) -> Option<u64> {
         match pace {
             Pace::Every(interval) if interval.is_zero() => None,
@@ -19,13 +19,13 @@ impl Publisher {
         }
     }
 
-    /// Sets its timer. The one before it counts no more.
+    /// Sets its timer, which replaces the previous one.
     pub(super) fn arm(&mut self, at: u64, s: usize, timers: &mut BinaryHeap<Reverse<(u64, usize)>>) {
         self.timer = at;
         timers.push(Reverse((at, s)));
     }
 
-    /// The pause after a message: it begins when that was due, so that a slow broker shortens no pause unseen.
+    /// Starts the pause after a message at the time when that was due, so that a slow broker does not shorten pauses.
     pub(super) fn think(&mut self, least: Duration, most: Duration, random: &mut Random, now: u64) {
         let (least, most) = (least.as_nanos() as u64, most.as_nanos() as u64);
         self.first += (least + random.below(most - least + 1)).max(1000);
@@ -40,7 +40,7 @@ fn when(curve: &Curve, due: f64, t0: u64) -> Option<u64> {
 }
 
 impl Worker {
-    /// A publisher's schedule begins, once, when it is connected and publishing is allowed.
+    /// Starts a publisher's schedule, once, when it is connected and publishing is allowed.
     pub(super) fn schedule(&mut self, s: usize) {
         let Some(plain) = &self.cfg.plain else { return };
         let (least, most) = plain.wait_ns;
@@ -62,7 +62,7 @@ impl Worker {
                 self.queue.push(s);
             }
             Pace::Every(_) => p.arm(p.first, s, &mut self.timers),
-            // Not all at once: each begins somewhere in its first pause.
+            // Each publisher starts at a random point of its first pause.
             Pace::Think(_, most) => {
                 p.first += self.rng.below(most.as_nanos() as u64);
                 p.arm(p.first, s, &mut self.timers);
@@ -78,7 +78,7 @@ impl Worker {
         }
     }
 
-    /// The schedule of a publisher that was away goes on from now.
+    /// Restarts the schedule of a publisher that was disconnected.
     pub(super) fn reschedule(&mut self, s: usize) {
         let cfg = self.cfg.clone();
         let Some(plain) = &cfg.plain else { return };
@@ -108,7 +108,7 @@ impl Worker {
         }
     }
 
-    /// Gives publishers whose time has come what they have to send by now, also when they could not send earlier.
+    /// Makes the messages of due timers available, also those that could not be sent earlier.
     pub(super) fn fire_timers(&mut self) {
         let cfg = self.cfg.clone();
         let Some(plain) = &cfg.plain else { return };
@@ -140,7 +140,7 @@ impl Worker {
                 }
                 Pace::Curve(curve) => {
                     let due = curve.due_by((self.now - self.t0) as f64 / 1e9) - p.base;
-                    // At least the one that the timer was for, whatever rounding says.
+                    // At least the message of this timer, whatever rounding gives.
                     p.due = (due.max(0.0) as u64 + 1).max(p.due + 1).min(p.quota);
                     when(curve, p.base + p.due as f64, self.t0)
                 }
@@ -155,7 +155,7 @@ impl Worker {
         }
     }
 
-    /// Publishers that have nothing more to do: all was sent and acknowledged, or they are gone.
+    /// Counts publishers that are done: everything is sent and acknowledged, or they are gone.
     pub(super) fn count_done(&mut self) {
         let done = |&&s: &&usize| {
             let c = &self.conns[s];

@@ -1,4 +1,4 @@
-//! Sending, pacing and the acknowledgements of what was sent.
+//! Sending, pacing and acknowledgements of messages.
 
 use super::*;
 use crate::latency::record;
@@ -9,7 +9,7 @@ use crate::tag::{self, Tag};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Worker {
-    /// Sends again what has no acknowledgement, of what was sent before `sent_before`.
+    /// Retransmits unacknowledged messages that were sent before `sent_before`.
     pub(super) fn retransmit(&mut self, s: usize, session_present: bool, sent_before: u64) {
         let cfg = self.cfg.clone();
         let c = &mut self.conns[s];
@@ -48,7 +48,7 @@ impl Worker {
                     codec::ack(&mut b, codec::PUBREL, pid);
                 }
                 WAIT_COMP => {
-                    // the broker took the message, then lost the session: nothing more to say
+                    // The broker accepted the message, then lost the session: nothing to send.
                     e.state = DONE;
                     p.inflight -= 1;
                     self.counts.unacked -= 1;
@@ -65,7 +65,8 @@ impl Worker {
         c.wbuf = b;
     }
 
-    /// --retry-interval: what has waited so long is sent again, once in each interval, when everything before has left.
+    /// Handles --retry-interval: retransmits messages that waited that long, once in each interval, when all earlier
+    /// bytes have been sent.
     pub(super) fn retry(&mut self, s: usize) {
         let (now, interval) = (self.now, self.cfg.retry_ns);
         let c = &mut self.conns[s];
@@ -165,7 +166,7 @@ impl Worker {
         let c = &mut self.conns[s];
         let pend = c.wbuf.len() - c.wpos;
         if c.st != Stage::Ready || c.blocked || pend >= cfg.chunk {
-            return; // flush() queues it again
+            return; // `flush` queues it again.
         }
         let Role::Pub(p) = &c.role else { return };
         if p.sent >= p.due || (q > 0 && p.inflight >= p.window) {
@@ -173,7 +174,7 @@ impl Worker {
         }
         let mut room = u64::MAX;
         if cfg.max_outstanding > 0 {
-            // parked publishers go on together once an eighth of the bound is free: fuller writes
+            // Parked publishers continue together once an eighth of the bound is free, for larger writes.
             room = self.room;
             if room == 0 {
                 if let Role::Pub(p) = &mut c.role
@@ -188,7 +189,7 @@ impl Worker {
         }
         let now = net::now();
         if now >= self.w1.saturating_add(self.grace) {
-            return; // the end of the measured time
+            return; // The end of the measured time.
         }
         let id = c.id;
         let mut b = std::mem::take(out(c, s, &mut self.pool, &mut self.dirty));
@@ -252,7 +253,7 @@ impl Worker {
         c.wbuf = b;
     }
 
-    /// --max-outstanding: how many deliveries may be started now.
+    /// Handles --max-outstanding: computes how many deliveries may be started now.
     pub(super) fn make_room(&mut self) {
         let max = self.cfg.max_outstanding;
         let (e, r) = if self.cfg.threads == 1 {
@@ -265,7 +266,7 @@ impl Worker {
         let open = e.saturating_sub(r);
         let mut room = max.saturating_sub(open.saturating_sub(self.written_off));
         if room == 0 && self.now > self.last_recv.max(self.last_send) + 300_000_000 {
-            // nothing moved for a while: what is still out is lost
+            // Without progress for a while, the outstanding messages are lost.
             self.written_off = open;
             room = max;
         }

@@ -1,4 +1,4 @@
-//! What brokers send.
+//! Handling of packets from brokers.
 
 use super::*;
 use crate::codec::{Frame, Packet};
@@ -37,7 +37,7 @@ impl Worker {
             };
             self.now = net::now();
             c.last_rx = self.now;
-            // Few connections have half a packet waiting: the others have no buffer for one.
+            // Few connections have an incomplete packet: the others have no buffer for one.
             c.left = vec![];
             c.need = 0;
             self.counts.rx_bytes += n as u64;
@@ -120,14 +120,14 @@ impl Worker {
         }
     }
 
-    /// What came through TLS or the WebSocket is appended to `plain`; what they answer goes out.
+    /// Appends data from TLS or the WebSocket to `plain`, and queues their answers.
     fn receive_layer(&mut self, s: usize, bytes: &[u8], plain: &mut Vec<u8>) {
         let c = &mut self.conns[s];
         let Some(mut layer) = c.layer.take() else { return };
         let mut wire = vec![];
         let done = layer.receive(bytes, &mut self.rng, plain, &mut wire);
         if !wire.is_empty() {
-            // What was sealed before goes first, what is plain yet after it.
+            // Sealed bytes are sent first, plain ones after them.
             let buffer = out(c, s, &mut self.pool, &mut self.dirty);
             let later = buffer.split_off(layer.sealed);
             buffer.extend_from_slice(&wire);
@@ -149,7 +149,7 @@ impl Worker {
     }
 
     #[inline]
-    /// Acknowledges a message; whether it is one for the application.
+    /// Acknowledges a message. Returns whether it is passed to the application.
     pub(super) fn on_publish(&mut self, s: usize, dup: bool, qos: u8, retain: bool, pid: u16) -> bool {
         let cfg = &*self.cfg;
         let c = &mut self.conns[s];
@@ -164,7 +164,7 @@ impl Worker {
                 codec::ack(out(c, s, &mut self.pool, &mut self.dirty), codec::PUBREC, pid);
                 let received = c.role.received();
                 if !received.insert(pid) {
-                    // a retransmission that the QoS 2 handshake hides from the application
+                    // The QoS 2 handshake hides this retransmission from the application.
                     self.counts.q2_suppressed += 1;
                     return false;
                 }

@@ -1,4 +1,4 @@
-//! The loop.
+//! The event loop of a worker.
 
 use super::*;
 use crate::latency::pour;
@@ -43,7 +43,7 @@ impl Worker {
                 last_round = self.now;
             }
             let mut timeout = 10_000_000u64;
-            // start connections
+            // Start connections.
             if next_start < self.conns.len() {
                 let due = if rate > 0.0 {
                     (((self.now - t_begin) as f64 * rate / 1e9) as usize + 1).min(self.conns.len())
@@ -60,7 +60,7 @@ impl Worker {
                 timeout =
                     timeout.min(if rate > 0.0 { ((1e9 / rate) as u64).max(200_000) } else { 1_000_000 });
             }
-            // reconnects
+            // Reconnects.
             while let Some(&std::cmp::Reverse((t, s))) = self.retry.peek() {
                 if t > self.now {
                     timeout = timeout.min(t - self.now);
@@ -75,7 +75,7 @@ impl Worker {
             if let Some(&std::cmp::Reverse((t, ..))) = self.leaves.peek() {
                 timeout = timeout.min(t.saturating_sub(self.now).max(1));
             }
-            // publishing
+            // Publishing.
             if self.phase == P_RUN && self.cfg.plain.is_some() {
                 self.fire_timers();
                 if let Some(&std::cmp::Reverse((t, _))) = self.timers.peek() {
@@ -174,7 +174,7 @@ impl Worker {
                     self.flush(s);
                 }
             }
-            // keepalive and time-outs: look at every connection about 5 times a second
+            // Keep-alive and time-outs: check every connection about 5 times a second.
             if self.now >= sweep_t + 10_000_000 && !self.conns.is_empty() {
                 sweep_t = self.now;
                 let k = self.conns.len() / 20 + 1;
@@ -203,7 +203,8 @@ impl Worker {
         self.finish()
     }
 
-    /// Hands over what was measured since the last beat when there is a new one; a main thread that is just reading gets it later.
+    /// Passes on the measurements since the last beat when there is a new one. If the main thread is reading, it gets
+    /// them later.
     fn answer_beat(&mut self) {
         let beat = self.shared.beat.load(Relaxed);
         if beat == self.pulse.beat {
@@ -238,7 +239,7 @@ impl Worker {
                     codec::disconnect(&mut b);
                     if let Some(layer) = &mut c.layer {
                         let plain = std::mem::take(&mut b);
-                        // A goodbye that cannot be sealed is not said.
+                        // A DISCONNECT that cannot be sealed is not sent.
                         let _ = layer.seal(&plain, &mut self.rng, &mut b);
                     }
                     let _ = net::write(c.fd, &b);

@@ -1,4 +1,4 @@
-//! Several processes under one controller: what they found is one result, and one that is lost is said.
+//! Several processes under one controller: their results are merged, and a lost one is reported.
 
 use crate::broker::{Behaviour, Broker};
 use crate::{Outcome, mqload};
@@ -41,13 +41,13 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// A file with a secret, removed at the end of its test.
+/// A file with a secret, removed at the end of the test.
 struct Secret(PathBuf);
 
 impl Secret {
@@ -68,7 +68,7 @@ impl Drop for Secret {
     }
 }
 
-/// Exit code and everything that was said.
+/// Exit code and all output.
 fn said(arguments: &str) -> (Option<i32>, String) {
     let output =
         Command::new(env!("CARGO_BIN_EXE_mqload")).args(arguments.split_whitespace()).output().unwrap();
@@ -77,7 +77,7 @@ fn said(arguments: &str) -> (Option<i32>, String) {
     (output.status.code(), text)
 }
 
-/// A controller that goes on until it is stopped, and is up.
+/// Starts a controller that runs until it is stopped, and waits until it is connected.
 fn controller(agents: &[&Agent], broker: &Broker) -> (Child, BufReader<ChildStderr>) {
     let list: Vec<&str> = agents.iter().map(|agent| agent.address.as_str()).collect();
     let line =
@@ -102,12 +102,12 @@ fn result(controller: Child) -> (Option<i32>, String) {
 }
 
 #[test]
-fn what_agents_found_is_one_result() {
+fn the_results_of_agents_are_merged() {
     let broker = Broker::start(Behaviour::default());
     let secret = Secret::new("one", "0123456789abcdef0123\n");
     let agents = [Agent::start(&secret.option()), Agent::start(&secret.option())];
     let list = format!("{},{}", agents[0].address, agents[1].address);
-    // Twice: an agent is there for the next run too.
+    // Twice: an agent accepts another run.
     for _ in 0..2 {
         let run: Outcome = mqload(&format!(
             "bench pubsub -h {} -c 5 -i 0 -I 0 -t p/%i -q 1 -L 200 --json --agents {list} {}",
@@ -131,13 +131,13 @@ fn another_secret_is_refused_by_both() {
         let (code, text) = said(&line);
         assert!(text.contains("its secret is another one"), "{text}");
         assert_eq!(code, Some(2));
-        let line = agent.wait_for("turned away");
+        let line = agent.wait_for("refused");
         assert!(line.contains("its secret is another one"), "{line}");
     }
 }
 
 #[test]
-fn an_agent_for_everybody_needs_a_secret() {
+fn an_agent_beyond_loopback_needs_a_secret() {
     let short = Secret::new("short", "hunter2");
     for (line, says) in [
         ("bench agent --listen 0.0.0.0:0".to_owned(), "--secret-file FILE"),
@@ -145,7 +145,7 @@ fn an_agent_for_everybody_needs_a_secret() {
         ("bench agent --secret-file /no/such/secret".to_owned(), "/no/such/secret: No such file"),
         ("bench conn -h 127.0.0.1 --agents 192.0.2.1".to_owned(), "is another machine"),
         (format!("bench conn -h 127.0.0.1 {}", short.option()), "--agents"),
-        ("bench conn -h 127.0.0.1 --agents 127.0.0.1 --processes 2".to_owned(), "as many agents"),
+        ("bench conn -h 127.0.0.1 --agents 127.0.0.1 --processes 2".to_owned(), "one agent for each process"),
     ] {
         let (code, text) = said(&line);
         assert!(text.contains(says), "{line}: {text}");
@@ -155,7 +155,7 @@ fn an_agent_for_everybody_needs_a_secret() {
 }
 
 #[test]
-fn nobody_there_is_said() {
+fn an_unreachable_agent_is_reported() {
     let closed = crate::nobody();
     let (code, text) = said(&format!("bench conn -h 127.0.0.1 --agents {closed}"));
     assert!(text.contains(&format!("agent {closed}")) && text.contains("bench agent"), "{text}");
@@ -163,7 +163,7 @@ fn nobody_there_is_said() {
 }
 
 #[test]
-fn a_lost_agent_ends_the_run_with_what_was_counted() {
+fn a_lost_agent_ends_the_run_with_the_counts_so_far() {
     let broker = Broker::start(Behaviour::default());
     let mut agents = [Agent::start(""), Agent::start("")];
     let (process, _lines) = controller(&[&agents[0], &agents[1]], &broker);
@@ -172,7 +172,7 @@ fn a_lost_agent_ends_the_run_with_what_was_counted() {
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains(&format!("agent {} died before the end", agents[0].address)), "{text}");
     assert!(text.contains("4 of 4 clients"), "{text}");
-    agents[1].wait_for("the run is over");
+    agents[1].wait_for("run finished");
 }
 
 #[test]
@@ -180,17 +180,17 @@ fn an_agent_that_is_stopped_ends_the_run_too() {
     let broker = Broker::start(Behaviour::default());
     let mut agents = [Agent::start(""), Agent::start("")];
     let (process, _lines) = controller(&[&agents[0], &agents[1]], &broker);
-    // SAFETY: takes no pointers; the process is ours and not waited for yet, so the number is still its.
+    // SAFETY: takes no pointers; this is a child that is not waited for yet, so the id still refers to it.
     assert_eq!(unsafe { libc::kill(agents[0].process.id() as libc::pid_t, libc::SIGTERM) }, 0);
     let (code, text) = result(process);
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains(&format!("agent {} was stopped before the end", agents[0].address)), "{text}");
     assert!(text.contains("4 of 4 clients"), "{text}");
-    agents[1].wait_for("the run is over");
+    agents[1].wait_for("run finished");
 }
 
 #[test]
-fn an_agent_does_one_run_at_a_time_and_outlives_its_controller() {
+fn an_agent_does_one_run_at_a_time_and_survives_its_controller() {
     let broker = Broker::start(Behaviour::default());
     let mut agent = Agent::start("");
     let (mut process, _lines) = controller(&[&agent], &broker);
@@ -201,7 +201,7 @@ fn an_agent_does_one_run_at_a_time_and_outlives_its_controller() {
     assert_eq!(code, Some(2));
     process.kill().unwrap();
     process.wait().unwrap();
-    agent.wait_for("the run is over");
+    agent.wait_for("run finished");
     let (code, text) = said(&again);
     assert_eq!(code, Some(0), "{text}");
 }

@@ -1,39 +1,40 @@
 //! A small MQTT broker with faults on request, in threads of the test process.
 //!
-//! It knows what mqload needs (CONNECT, SUBSCRIBE, PUBLISH at every QoS, persistent sessions) and nothing else, and
-//! does its faults on purpose and in countable numbers, so that a test can say what mqload must have seen.
+//! It implements the parts that mqload needs (CONNECT, SUBSCRIBE, PUBLISH at every QoS, persistent sessions) and
+//! nothing else. It makes faults on purpose and in countable numbers, so that a test knows what mqload must have
+//! seen.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What happens to every 50th PUBLISH that the broker forwards.
+/// Fault of every 50th PUBLISH that the broker forwards.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Fault {
     None,
     Drop,
     Duplicate,
-    /// It is delivered as two messages, with an identifier each.
+    /// The message is delivered as two messages, with an identifier each.
     Twice,
     /// The next message overtakes it.
     Swap,
-    /// Its last payload bit changes.
+    /// The last payload bit changes.
     Flip,
 }
 
 #[derive(Clone, Copy)]
 pub struct Behaviour {
     pub fault: Fault,
-    /// Everything is written in pieces of this many bytes.
+    /// Maximum size in bytes of a write.
     pub piece: usize,
-    /// The connection ends after every so many packets from its client.
+    /// Number of packets from a client after which its connection is closed.
     pub cut_after: Option<u32>,
-    /// Sessions end with their connection, whatever the client asked for.
+    /// True when sessions end with their connection, whatever the client requested.
     pub forgetful: bool,
-    /// The Receive Maximum in CONNACK of 5.0; going beyond it ends the connection.
+    /// Receive Maximum in CONNACK of 5.0; a client that exceeds it is disconnected.
     pub receive_maximum: Option<u16>,
-    /// A message that nobody asked for, sent to every subscriber after its SUBACK.
+    /// True when an unexpected message is sent to every subscriber after its SUBACK.
     pub foreign: bool,
 }
 
@@ -58,10 +59,10 @@ pub struct Broker {
 struct Session {
     v5: bool,
     filters: Vec<(String, u8)>,
-    /// Where its packets go while it is connected; the number tells one connection from the next.
+    /// Stream for its packets while it is connected; the number distinguishes connections.
     writer: Option<(u64, TcpStream)>,
     packet_id: u16,
-    /// Sent and not yet finished: the PUBLISH, or `None` once it is a PUBREL.
+    /// Sent and unfinished packets: the PUBLISH, or `None` once it is a PUBREL.
     unfinished: BTreeMap<u16, Option<Vec<u8>>>,
     received: HashSet<u16>,
 }
@@ -77,7 +78,7 @@ struct State {
 }
 
 impl State {
-    /// Whether `connection` is the one that the session of `id` belongs to now.
+    /// Returns whether the session of `id` belongs to `connection` now.
     fn serves(&self, id: &str, connection: u64) -> bool {
         self.sessions.get(id).and_then(|s| s.writer.as_ref()).is_some_and(|w| w.0 == connection)
     }
@@ -93,7 +94,7 @@ impl Broker {
             for stream in listener.incoming() {
                 let (stream, state) = (stream.unwrap(), state.clone());
                 std::thread::spawn(move || {
-                    // An error here is a client that went away.
+                    // An error here is a client that has disconnected.
                     let _ = serve(&stream, &state, behaviour);
                     let _ = stream.shutdown(Shutdown::Both);
                 });
@@ -153,7 +154,7 @@ fn encode(first: u8, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Reads the fields of a packet's body one after the other.
+/// Reader of the fields of a packet's body.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -172,7 +173,7 @@ impl<'a> Fields<'a> {
         let n = self.u16();
         self.take(n.into())
     }
-    /// mqload's property lists are shorter than 128 bytes.
+    /// Skips properties: mqload's lists are shorter than 128 bytes.
     fn skip_properties(&mut self) {
         let n = self.u8();
         self.take(n.into());
@@ -222,7 +223,7 @@ fn serve(stream: &TcpStream, state: &Mutex<State>, behaviour: Behaviour) -> io::
     outcome
 }
 
-/// Finds or makes the session, answers CONNECT, and sends again what was unfinished. Returns the connection's number.
+/// Finds or makes the session, answers CONNECT, and sends unfinished packets again. Returns the connection's number.
 fn accept(
     stream: &TcpStream,
     s: &mut MutexGuard<State>,
@@ -260,7 +261,7 @@ fn accept(
     Ok(me)
 }
 
-/// A client that has gone gets nothing; its session keeps what it must.
+/// Sends bytes. A disconnected client receives nothing; its session keeps its unfinished packets.
 fn send(session: &Session, bytes: &[u8], piece: usize) {
     if let Some((_, stream)) = &session.writer {
         let mut stream: &TcpStream = stream;
@@ -270,7 +271,7 @@ fn send(session: &Session, bytes: &[u8], piece: usize) {
     }
 }
 
-/// `None` closes the connection.
+/// Handles a packet. `None` closes the connection.
 fn handle(s: &mut State, id: &str, first: u8, body: &[u8], behaviour: Behaviour) -> Option<()> {
     let piece = behaviour.piece;
     let me = s.sessions.get_mut(id).unwrap();
@@ -334,7 +335,7 @@ fn handle(s: &mut State, id: &str, first: u8, body: &[u8], behaviour: Behaviour)
     Some(())
 }
 
-/// Whether `filter` (`+` only, without the share prefix) selects `topic`.
+/// Returns whether `filter` (`+` only, without the share prefix) selects `topic`.
 fn selects(filter: &str, topic: &str) -> bool {
     let (mut f, mut t) = (filter.split('/'), topic.split('/'));
     loop {

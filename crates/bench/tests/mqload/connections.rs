@@ -1,4 +1,4 @@
-//! What mqload says of connections: refused, cut, silent, lost and resumed.
+//! Reports of mqload about connections: refused, cut, silent, lost and resumed.
 
 use crate::broker::{Behaviour, Broker, canned};
 use crate::mqload;
@@ -19,7 +19,7 @@ fn a_refusal_is_named_in_the_words_of_its_version() {
 }
 
 #[test]
-fn goodbyes_and_nonsense_are_told_apart() {
+fn disconnects_and_protocol_errors_are_distinguished() {
     for (answer, reason) in [
         (b"\x20\x03\0\0\0\xe0\x02\x8b\0" as &[u8], "broker's DISCONNECT: 0x8b server shutting down"),
         (b"\x20\x03\0\0\0\x36\x05\0\x01a\0\x01", "protocol error: PUBLISH with QoS 3"),
@@ -32,7 +32,7 @@ fn goodbyes_and_nonsense_are_told_apart() {
 }
 
 #[test]
-fn silence_is_a_time_out() {
+fn a_silent_broker_causes_a_time_out() {
     let broker = canned(b"");
     let run = mqload(&format!("conn -H {} -c 1 --connect-timeout 0.5", broker.address));
     assert_eq!(run.at("/reasons"), &json!({ "timeout: no CONNACK": 1 }));
@@ -40,14 +40,14 @@ fn silence_is_a_time_out() {
 }
 
 #[test]
-fn a_broker_that_stops_answering_pings_is_left() {
+fn a_broker_that_stops_answering_pings_is_disconnected() {
     let broker = canned(b"\x20\x02\0\0");
     let run = mqload(&format!("conn -H {} -c 1 --keepalive 1 --ping-timeout 0.3 --hold 3", broker.address));
     assert_eq!(run.at("/reasons"), &json!({ "timeout: no PINGRESP": 1 }));
 }
 
 #[test]
-fn nobody_listens() {
+fn a_refused_connection_is_reported() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = free.local_addr().unwrap();
     drop(free);
@@ -68,7 +68,7 @@ fn impossible_runs_are_refused_before_the_first_connection() {
 }
 
 #[test]
-fn subscribers_ask_for_all_their_filters() {
+fn subscribers_subscribe_to_all_their_filters() {
     let broker = Broker::start(Behaviour::default());
     let run =
         mqload(&format!("sub -H {} -c 20 -R 0 --topic a/%i/%n,b/%c --per-conn 300 --qos 1", broker.address));
@@ -78,7 +78,7 @@ fn subscribers_ask_for_all_their_filters() {
 }
 
 #[test]
-fn cut_connections_come_back_and_lose_nothing() {
+fn cut_connections_are_reopened_and_lose_nothing() {
     for version in [4, 5] {
         for qos in [1, 2] {
             let broker = Broker::start(Behaviour { cut_after: Some(37), ..Behaviour::default() });
@@ -87,7 +87,7 @@ fn cut_connections_come_back_and_lose_nothing() {
                 broker.address
             ));
             let text = run.json.to_string();
-            // A busy machine may not get to send all 1,000.
+            // A busy machine may not be able to send all 1,000.
             let sent = run.number("/totals/sent");
             assert!(sent > 0 && run.number("/ha/acknowledged") == sent, "{text}");
             assert_eq!((run.number("/ha/LOST"), run.number("/ha/never_acked")), (0, 0), "{text}");
@@ -103,7 +103,7 @@ fn cut_connections_come_back_and_lose_nothing() {
 }
 
 #[test]
-fn forgotten_sessions_are_noticed_and_subscribed_anew() {
+fn lost_sessions_are_noticed_and_subscribed_again() {
     let broker = Broker::start(Behaviour { cut_after: Some(40), forgetful: true, ..Behaviour::default() });
     let run = mqload(&format!(
         "ha -H {} -V 5 -q 1 -p 2 -s 2 -R 500 -d 1 --warmup 0 --drain 1 --backoff-ms 5",

@@ -1,10 +1,10 @@
-//! mqload counts what a broker delivers, and sees everything that a broker can do wrong.
+//! mqload counts the deliveries of a broker, and detects every fault.
 
 use crate::broker::{Behaviour, Broker, Fault};
 use crate::mqload;
 
 #[test]
-fn a_sound_broker_is_found_sound_at_every_version_and_qos() {
+fn a_correct_broker_is_reported_as_correct_at_every_version_and_qos() {
     let broker = Broker::start(Behaviour::default());
     for version in [4, 5] {
         for qos in [0, 1, 2] {
@@ -21,7 +21,7 @@ fn a_sound_broker_is_found_sound_at_every_version_and_qos() {
 }
 
 #[test]
-fn every_topology_delivers_what_it_says() {
+fn every_topology_delivers_as_specified() {
     let broker = Broker::start(Behaviour::default());
     for (topology, pubs, subs, deliveries) in [
         ("one-to-one", 7, 7, 1200),
@@ -42,7 +42,7 @@ fn every_topology_delivers_what_it_says() {
     }
 }
 
-/// The 2001st message makes sure that a swapped one has a successor.
+/// Runs with a fault. The 2001st message ensures that a swapped one has a successor.
 fn with_fault(fault: Fault, qos: u8) -> crate::Outcome {
     let broker = Broker::start(Behaviour { fault, ..Behaviour::default() });
     mqload(&format!("pubsub -H {} -q {qos} -m 2001 --verify --drain 1", broker.address))
@@ -56,7 +56,7 @@ fn dropped_messages_are_counted_and_no_violation_at_qos_0() {
 }
 
 #[test]
-fn dropping_what_was_acknowledged_is_a_violation() {
+fn dropping_acknowledged_messages_is_a_violation() {
     for qos in [1, 2] {
         let run = with_fault(Fault::Drop, qos);
         assert_eq!((run.number("/lost"), run.number("/lost_acked"), run.code), (40, 40, 1));
@@ -91,7 +91,7 @@ fn changed_payloads_are_counted() {
 }
 
 #[test]
-fn packets_may_come_in_pieces() {
+fn packets_may_arrive_in_pieces() {
     for (version, piece) in [(4, 1), (5, 3)] {
         let broker = Broker::start(Behaviour { piece, ..Behaviour::default() });
         let run = mqload(&format!(
@@ -104,7 +104,7 @@ fn packets_may_come_in_pieces() {
 }
 
 #[test]
-fn large_payloads_arrive_whole() {
+fn large_payloads_arrive_complete() {
     let broker = Broker::start(Behaviour::default());
     let run = mqload(&format!("pubsub -H {} -q 1 -l 1500000 -m 6 --inflight 3 --verify", broker.address));
     run.is_clean();
@@ -112,21 +112,21 @@ fn large_payloads_arrive_whole() {
 }
 
 #[test]
-fn the_brokers_receive_maximum_is_kept() {
+fn the_brokers_receive_maximum_is_respected() {
     let broker = Broker::start(Behaviour { receive_maximum: Some(5), ..Behaviour::default() });
     let run = mqload(&format!("pubsub -H {} -V 5 -q 2 -m 500 --inflight 100", broker.address));
     run.is_clean();
 }
 
 #[test]
-fn messages_of_others_are_seen() {
+fn foreign_messages_are_detected() {
     let broker = Broker::start(Behaviour { foreign: true, ..Behaviour::default() });
     let run = mqload(&format!("pubsub -H {} -V 5 -q 0 -s 2 -p 2 -m 100", broker.address));
     assert_eq!((run.number("/foreign"), run.number("/lost"), run.code), (2, 0, 1));
 }
 
 #[test]
-fn misrouted_messages_are_seen() {
+fn misrouted_messages_are_detected() {
     let broker = Broker::start(Behaviour::default());
     let both = format!("pubsub -H {} -p 2 -s 2 -m 100 --drain 1", broker.address);
     let run = mqload(&format!("{both} -q 0 --pub-topic h/%i --sub-topic h/+"));

@@ -1,10 +1,10 @@
-//! `bench ha` against brokers that do what they must, and against brokers that do not.
+//! `bench ha` against correct and faulty brokers.
 
 use crate::broker::{Behaviour, Broker, Fault, canned};
 use crate::{Outcome, mqload};
 use serde_json::json;
 
-/// Two publishers, one subscriber and 400 messages, where `more` says nothing else.
+/// Runs two publishers, one subscriber and 400 messages, unless `more` overrides it.
 fn ha(address: &str, more: &str) -> Outcome {
     let mut line = format!("bench ha -h {address} --json {more}");
     for (option, value) in [
@@ -26,7 +26,7 @@ fn violations(run: &Outcome) -> String {
 }
 
 #[test]
-fn a_sound_broker_is_found_sound_at_every_version_and_qos() {
+fn a_correct_broker_is_reported_as_correct_at_every_version_and_qos() {
     let broker = Broker::start(Behaviour::default());
     for version in [4, 5] {
         for qos in ["1", "2", "mixed"] {
@@ -39,7 +39,7 @@ fn a_sound_broker_is_found_sound_at_every_version_and_qos() {
 }
 
 #[test]
-fn every_subscriber_hears_every_publisher_unless_they_are_dealt() {
+fn every_subscriber_receives_every_publisher_unless_they_are_dealt() {
     let broker = Broker::start(Behaviour::default());
     for (topology, delivered) in [("all", 1200), ("dealt", 400)] {
         let run =
@@ -49,7 +49,7 @@ fn every_subscriber_hears_every_publisher_unless_they_are_dealt() {
 }
 
 #[test]
-fn a_broker_that_acknowledges_and_drops_is_caught() {
+fn a_broker_that_acknowledges_and_drops_is_detected() {
     for qos in ["1", "2", "mixed"] {
         let broker = Broker::start(Behaviour { fault: Fault::Drop, ..Behaviour::default() });
         let run = ha(&broker.address, &format!("-q {qos} --drain 1"));
@@ -60,7 +60,7 @@ fn a_broker_that_acknowledges_and_drops_is_caught() {
 }
 
 #[test]
-fn what_is_swapped_or_changed_is_caught() {
+fn swapped_and_changed_messages_are_detected() {
     for (fault, said) in [(Fault::Swap, "out of order"), (Fault::Flip, "corrupt")] {
         let broker = Broker::start(Behaviour { fault, ..Behaviour::default() });
         let run = ha(&broker.address, "--publishers 1 --drain 1");
@@ -74,7 +74,7 @@ fn a_second_copy_is_allowed_at_qos_1_only() {
     let broker = Broker::start(Behaviour { fault: Fault::Duplicate, ..Behaviour::default() });
     let run = ha(&broker.address, "-q 1");
     assert_eq!((run.number("/duplicated_qos1"), run.code), (8, 0), "{}", run.json);
-    // Within the handshake of QoS 2 the client hides it, which is what the handshake is for.
+    // Within the handshake of QoS 2 the client hides it, which is the purpose of the handshake.
     let broker = Broker::start(Behaviour { fault: Fault::Duplicate, ..Behaviour::default() });
     let run = ha(&broker.address, "-q 2");
     assert_eq!(
@@ -83,14 +83,14 @@ fn a_second_copy_is_allowed_at_qos_1_only() {
         "{}",
         run.json
     );
-    // Under another identifier nothing hides it.
+    // With another identifier it is not hidden.
     let broker = Broker::start(Behaviour { fault: Fault::Twice, ..Behaviour::default() });
     let run = ha(&broker.address, "-q 2");
     assert_eq!((run.number("/duplicated_qos2"), run.code), (8, 1), "{}", run.json);
 }
 
 #[test]
-fn cut_connections_come_back_and_lose_nothing() {
+fn cut_connections_are_reopened_and_lose_nothing() {
     for version in [4, 5] {
         for qos in ["1", "2", "mixed"] {
             let broker = Broker::start(Behaviour { cut_after: Some(37), ..Behaviour::default() });
@@ -109,7 +109,7 @@ fn cut_connections_come_back_and_lose_nothing() {
 }
 
 #[test]
-fn forgotten_sessions_are_violations() {
+fn lost_sessions_are_violations() {
     for qos in ["1", "2"] {
         let broker =
             Broker::start(Behaviour { cut_after: Some(40), forgetful: true, ..Behaviour::default() });
@@ -122,7 +122,7 @@ fn forgotten_sessions_are_violations() {
 }
 
 #[test]
-fn a_small_receive_maximum_is_kept() {
+fn a_small_receive_maximum_is_respected() {
     let broker =
         Broker::start(Behaviour { receive_maximum: Some(3), cut_after: Some(50), ..Behaviour::default() });
     let run = ha(&broker.address, "-q 2 -R 300 --window 100 --backoff-max 10");
@@ -139,12 +139,12 @@ fn clients_go_to_the_next_host() {
 }
 
 #[test]
-fn nothing_begins_without_a_broker() {
+fn nothing_starts_without_a_broker() {
     let nobody = crate::nobody();
     let run = ha(&nobody.to_string(), "--setup 0.3");
     assert!(run.at("/error").as_str().unwrap().contains("ECONNREFUSED"), "{}", run.json);
     assert_eq!((run.number("/sent"), run.code), (0, 2));
-    // What does not pass by itself is not waited for.
+    // A permanent failure is not retried.
     let refusing = canned(b"\x20\x03\0\x87\0");
     let run = ha(&refusing.address, "--setup 100000");
     assert!(run.at("/error").as_str().unwrap().contains("not authorized"), "{}", run.json);

@@ -13,7 +13,7 @@ use serde_json::Value;
 use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
-/// Where nobody listens, nor any broker of another test: those have another address.
+/// An address at which no process listens, nor any broker of another test: those have another address.
 pub fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.9:0").unwrap().local_addr().unwrap()
 }
@@ -34,7 +34,7 @@ impl Outcome {
         self.at(path).as_u64().unwrap_or_else(|| panic!("{path} is {}", self.at(path)))
     }
 
-    /// Nothing was lost, doubled, reordered or otherwise wrong.
+    /// Asserts that nothing was lost, duplicated, reordered or otherwise wrong.
     #[track_caller]
     pub fn is_clean(&self) {
         for path in ["/lost", "/duplicated", "/out_of_order", "/disconnects", "/corrupt", "/foreign"] {

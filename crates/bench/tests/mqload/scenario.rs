@@ -1,4 +1,4 @@
-//! `bench --scenario`: groups of clients through stages.
+//! `bench --scenario`: groups of clients in stages.
 
 use crate::broker::{Behaviour, Broker};
 use crate::{Outcome, mqload};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A file of one test, removed at its end.
+/// A file of one test, removed at the end of the test.
 struct File(PathBuf);
 
 impl File {
@@ -63,7 +63,7 @@ fn sum(stages: &Value, key: &str) -> u64 {
 }
 
 #[test]
-fn groups_do_what_the_file_says_stage_by_stage() {
+fn groups_follow_the_file_stage_by_stage() {
     let broker = Broker::start(Behaviour::default());
     let file = File::new("two-stages", TWO_STAGES);
     let run = run(&broker, &file, "");
@@ -72,7 +72,7 @@ fn groups_do_what_the_file_says_stage_by_stage() {
     let sent = run.number("/groups/0/sent");
     // 100 in the first second and half as many in the second; a late thread can miss the last few.
     assert!((100..=152).contains(&sent), "{sent}");
-    assert_eq!(run.number("/groups/1/received"), 3 * sent, "every panel gets everything");
+    assert_eq!(run.number("/groups/1/received"), 3 * sent, "every panel receives everything");
     assert_eq!(run.number("/latency_us/count"), 3 * sent, "and knows when it was due");
     let stages = run.at("/groups/0/stages");
     assert_eq!([&stages[0]["asked_per_s"], &stages[1]["asked_per_s"]], [&json!(100.0), &json!(50.0)]);
@@ -91,9 +91,9 @@ fn processes_share_every_group() {
     assert_eq!(run.number("/groups/1/received"), 3 * run.number("/groups/0/sent"), "{}", run.json);
 }
 
-/// Clients that come and go by themselves are no failures, and publish and subscribe at once.
+/// Clients that disconnect by themselves are no failures. They publish and subscribe at the same time.
 #[test]
-fn clients_come_and_go_and_think() {
+fn clients_connect_disconnect_and_pause() {
     let broker = Broker::start(Behaviour::default());
     let file = File::new(
         "churn",
@@ -121,7 +121,7 @@ away = "50ms..100ms"
 }
 
 #[test]
-fn what_cannot_be_is_said_with_its_place() {
+fn errors_in_the_file_are_reported_with_their_location() {
     let stage = "[[stage]]\nname = \"a\"\nseconds = 1\n";
     let group = "[[group]]\nname = \"g\"\nclients = 1\n";
     for (number, (text, says)) in [
@@ -135,7 +135,7 @@ fn what_cannot_be_is_said_with_its_place() {
         (format!("{stage}{group}publish = \"x/#\"\nrate = 1\n"), "wildcard"),
         (format!("{stage}{group}publish = \"x\"\nrate = -1\n"), "a rate is messages a second"),
         (format!("{stage}{group}publish = \"x\"\nthink = \"5 years\"\n"), "a pause is seconds"),
-        (format!("{stage}{group}rate = 1\npublish = \"%rand_5_2\"\n"), "no range"),
+        (format!("{stage}{group}rate = 1\npublish = \"%rand_5_2\"\n"), "not a range"),
         (format!("{stage}{group}rate = 1\n"), "rate is of no use without publish"),
         (format!("{stage}{group}{group}"), "two groups are named g"),
         (format!("{stage}[[group]]\nname = \"g\"\nclients = 0\n"), "clients is 1 to"),

@@ -35,7 +35,7 @@ fn two_brokers_are_measured_in_turn() {
 }
 
 #[test]
-fn what_is_lost_is_said() {
+fn lost_messages_are_reported() {
     let broker = Broker::start(Behaviour { fault: Fault::Drop, ..Behaviour::default() });
     let run = mqload(&format!("bench tx-rx -h {} -s 100 -q 1 -L 200 --json", broker.address));
     assert_eq!((run.at("/rows/0/here/lost"), run.code), (&json!(4.0), 1), "{}", run.json);
@@ -43,7 +43,7 @@ fn what_is_lost_is_said() {
 }
 
 #[test]
-fn two_hosts_that_are_no_cluster_are_noticed() {
+fn two_hosts_without_a_cluster_are_noticed() {
     let (here, there) = (Broker::start(Behaviour::default()), Broker::start(Behaviour::default()));
     let run = mqload(&format!("bench tx-rx -h {},{} -s 100 -q 0 -L 20 --json", here.address, there.address));
     assert!(run.at("/problems/0").as_str().unwrap().contains("nodes of one cluster"), "{}", run.json);
@@ -51,7 +51,7 @@ fn two_hosts_that_are_no_cluster_are_noticed() {
 }
 
 #[test]
-fn nobody_listens() {
+fn a_refused_connection_is_reported() {
     let nobody = crate::nobody();
     let run = mqload(&format!("bench tx-rx -h {nobody} --json"));
     assert!(run.at("/problems/0").as_str().unwrap().contains("ECONNREFUSED"), "{}", run.json);

@@ -1,4 +1,4 @@
-//! What goes over the wire, byte by byte.
+//! Bytes on the wire.
 
 use crate::broker::packet;
 use crate::mqload;
@@ -13,7 +13,8 @@ enum Received {
     End,
 }
 
-/// Accepts everybody and tells what it hears. The first `unacknowledged` PUBLISHes of a connection are not acknowledged.
+/// Accepts all clients and passes their packets to the test. The first `unacknowledged` PUBLISHes of a connection are
+/// not acknowledged.
 fn listener(v5: bool, unacknowledged: usize) -> (String, Receiver<Received>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -43,7 +44,7 @@ fn serve(mut stream: &TcpStream, v5: bool, mut unacknowledged: usize, received: 
             }
             _ => vec![],
         };
-        // A test that is over hears no more, and a client that has gone gets no answer.
+        // A finished test receives no more, and a client that is gone gets no answer.
         let _ = received.send(Received::Packet(first, body));
         let _ = stream.write_all(&answer);
     }
@@ -51,7 +52,7 @@ fn serve(mut stream: &TcpStream, v5: bool, mut unacknowledged: usize, received: 
 }
 
 #[test]
-fn properties_and_wills_are_where_the_specification_has_them() {
+fn properties_and_wills_are_encoded_as_specified() {
     let (address, received) = listener(true, 0);
     let (host, port) = address.split_once(':').unwrap();
     let outcome = mqload(&format!(
@@ -67,7 +68,7 @@ fn properties_and_wills_are_where_the_specification_has_them() {
 }
 
 #[test]
-fn what_is_not_acknowledged_is_sent_again_when_that_is_asked_for() {
+fn an_unacknowledged_message_is_sent_again_on_request() {
     let (address, received) = listener(false, 1);
     let outcome = mqload(&format!(
         "bench pub -h {address} -V 4 -c 1 -L 1 -I 0 -t t -m hi -q 1 --retry-interval 1 --json"
@@ -80,7 +81,7 @@ fn what_is_not_acknowledged_is_sent_again_when_that_is_asked_for() {
 }
 
 #[test]
-fn who_vanishes_says_no_goodbye() {
+fn a_vanishing_client_sends_no_disconnect() {
     for (vanish, goodbye) in [(true, false), (false, true)] {
         let (address, received) = listener(true, 0);
         let path = std::env::temp_dir().join(format!("mqload-vanish-{vanish}-{}.toml", std::process::id()));

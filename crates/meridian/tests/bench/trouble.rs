@@ -64,7 +64,7 @@ fn impossible_options_are_refused_before_the_run_begins() {
     // An address of its own: another test may get the port.
     let closed = std::net::TcpListener::bind("127.0.0.9:0").unwrap().local_addr().unwrap();
     for (line, says) in [
-        (format!("conn -h {closed} -c 2 -i 0"), "ECONNREFUSED (nobody listens there"),
+        (format!("conn -h {closed} -c 2 -i 0"), "ECONNREFUSED (no process listens there"),
         ("conn -h no-such-host.invalid".to_owned(), "no address for no-such-host.invalid"),
         (
             format!("conn -h {closed} --csv /no/such/directory/x.csv"),

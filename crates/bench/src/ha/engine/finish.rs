@@ -1,9 +1,9 @@
-//! The end: goodbyes, and everything counted put together.
+//! The end of a run: DISCONNECT packets, and the sum of all counts.
 
 use super::*;
 use crate::codec;
 
-/// Streams with a loss that the report names.
+/// Maximum number of streams with a loss in the report.
 const LOSSES_MAX: usize = 200;
 
 impl Engine<'_> {
@@ -16,7 +16,7 @@ impl Engine<'_> {
             if connection.fd >= 0 {
                 if connection.ready() {
                     codec::disconnect(&mut connection.out);
-                    // Whether it gets there changes nothing: the sessions are removed by their names.
+                    // A failure has no effect: the sessions are removed by name.
                     let _ = connection.flush(self.now);
                 }
                 net::close(connection.fd);

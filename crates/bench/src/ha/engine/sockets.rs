@@ -1,17 +1,17 @@
-//! Opening, writing, watching and closing connections.
+//! Opening, writing, monitoring and closing of connections.
 
 use super::*;
 use crate::{codec, latency};
 
-/// Silence after which a client asks whether the broker lives.
+/// Silence after which a client sends PINGREQ.
 const ASK_AFTER: u64 = SECOND;
-/// TCP connections in the making at one time.
+/// Maximum number of TCP connections being opened at one time.
 const OPENING_MAX: usize = 500;
-/// Unsent bytes of one client at which it gives up: the broker does not read.
+/// Number of unsent bytes at which a client gives up: the broker does not read.
 const BACKLOG_MAX: usize = 64 << 20;
 
 impl Engine<'_> {
-    /// Starts the attempts whose time has come.
+    /// Starts the attempts that are due.
     pub(super) fn open_due(&mut self) {
         let mut opening =
             self.connections.iter().filter(|c| matches!(c.stage, Stage::Tcp | Stage::Connack)).count();
@@ -65,7 +65,7 @@ impl Engine<'_> {
         self.flush(at);
     }
 
-    /// The TCP connection is there: CONNECT.
+    /// Sends CONNECT on the open TCP connection.
     fn greet(&mut self, at: usize) {
         let plan = self.plan;
         let connection = &mut self.connections[at];
@@ -94,7 +94,7 @@ impl Engine<'_> {
         self.flush(at);
     }
 
-    /// The client takes part from now on.
+    /// Marks the client as ready.
     pub(in crate::ha) fn ready(&mut self, at: usize) {
         let connection = &mut self.connections[at];
         connection.stage = Stage::Ready;
@@ -136,7 +136,7 @@ impl Engine<'_> {
             return;
         }
         if let Err(error) = connection.flush(self.now) {
-            // What the broker said before it closed may still be there to read.
+            // The last packets of the broker may still be readable.
             self.read(at);
             if self.connections[at].fd >= 0 {
                 self.close(at, &format!("write: {}", net::errname(error)));
@@ -154,7 +154,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Time-outs and PINGREQ.
+    /// Checks time-outs and sends PINGREQ.
     pub(super) fn sweep(&mut self) {
         let answer = self.plan.answer.as_nanos() as u64;
         for at in 0..self.connections.len() {

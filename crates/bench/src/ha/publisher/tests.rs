@@ -1,16 +1,16 @@
 use super::*;
 use crate::ha::checker::Shape;
 
-/// A publisher and the end of its connection.
+/// A publisher and the other end of its connection.
 struct Wire {
     publisher: Publisher,
     checker: Checker,
     payloads: Payloads,
-    /// Messages that are due.
+    /// Number of due messages.
     due: usize,
 }
 
-/// What went out: PUBLISH with identifier, DUP and sequence number, or PUBREL.
+/// A sent packet: PUBLISH with identifier, DUP and sequence number, or PUBREL.
 #[derive(Debug, PartialEq)]
 enum Out {
     Publish(u16, bool, u64),
@@ -56,7 +56,7 @@ impl Wire {
         (settled, self.read(&out))
     }
 
-    /// The tests' own reading of what a client sends.
+    /// Independent decoder of a client's packets.
     fn read(&self, mut bytes: &[u8]) -> Vec<Out> {
         let mut seen = vec![];
         while let Ok(codec::Frame::Have(first, body, end)) = codec::frame(bytes) {
@@ -79,7 +79,7 @@ impl Wire {
 }
 
 #[test]
-fn the_window_is_kept() {
+fn the_window_is_respected() {
     let mut wire = Wire::new(&[1], 3);
     assert_eq!(wire.publish(5), [Publish(1, false, 0), Publish(2, false, 1), Publish(3, false, 2)]);
     assert_eq!(wire.pump(), []);
@@ -88,7 +88,7 @@ fn the_window_is_kept() {
     assert_eq!((wire.publisher.unfinished(), wire.checker.tally().acknowledged), (3, 1));
 }
 
-/// [MQTT-4.4.0-1]: PUBLISH and PUBREL again with their identifiers, in their order [MQTT-4.6.0-1].
+/// Checks [MQTT-4.4.0-1]: PUBLISH and PUBREL again with their identifiers, in their order [MQTT-4.6.0-1].
 #[test]
 fn a_resumed_session_gets_the_same_identifiers_with_dup() {
     let mut wire = Wire::new(&[2], 10);
@@ -111,7 +111,7 @@ fn a_lost_session_gets_new_messages() {
     assert_eq!(wire.pump(), [Publish(4, false, 0), Publish(5, false, 2)]);
     assert_eq!(wire.checker.tally().acknowledged, 1, "PUBREC had acknowledged the second");
     assert_eq!(wire.acknowledge(codec::PUBREC, 1).0, Settled::Nothing);
-    assert_eq!(wire.publisher.unexpected_acks, 1, "an identifier of the session that is gone");
+    assert_eq!(wire.publisher.unexpected_acks, 1, "an identifier of the lost session");
     let of = Lane { publisher: 0, lane: 0 };
     wire.checker.delivered(of, 0, 0);
     wire.checker.delivered(of, 0, 0);
@@ -119,7 +119,7 @@ fn a_lost_session_gets_new_messages() {
 }
 
 #[test]
-fn what_is_sent_again_keeps_to_a_smaller_receive_maximum() {
+fn repetitions_respect_a_smaller_receive_maximum() {
     let mut wire = Wire::new(&[1], 10);
     wire.publish(4);
     wire.publisher.resumed(2);
@@ -153,7 +153,7 @@ fn mixed_lanes_take_turns() {
 }
 
 #[test]
-fn a_refusal_is_no_acknowledgement() {
+fn a_refusal_is_not_an_acknowledgement() {
     let mut wire = Wire::new(&[1, 2], 10);
     wire.publish(2);
     assert_eq!(wire.acknowledge_with(codec::PUBACK, 1, 0x97).0, Settled::Refused);
@@ -163,7 +163,7 @@ fn a_refusal_is_no_acknowledgement() {
 }
 
 #[test]
-fn acknowledgements_of_nothing_are_strays() {
+fn acknowledgements_without_a_message_are_counted() {
     let mut wire = Wire::new(&[1], 10);
     wire.publish(1);
     for id in [2, 40_000, 65_535] {

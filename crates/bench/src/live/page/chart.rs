@@ -22,10 +22,10 @@ const LEFT: f64 = 80.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 28.0;
-/// Bars of a histogram at most.
+/// Maximum number of bars of a histogram.
 const BARS_MAX: usize = 48;
 
-/// From a value to its height in the picture.
+/// Converts a value to its height in the picture.
 struct Axis {
     low: f64,
     high: f64,
@@ -76,13 +76,13 @@ impl Axis {
     }
 }
 
-/// 1, 2 or 5 of a power of ten, four to ten of which reach `high`.
+/// Step of an axis: 1, 2 or 5 times a power of ten, four to ten of them up to `high`.
 fn step(high: f64) -> f64 {
     let power = 10f64.powf((high / 4.0).log10().floor());
     [5.0, 2.0, 1.0].into_iter().map(|digit| digit * power).find(|step| high / step >= 4.0).unwrap_or(power)
 }
 
-/// A number as an axis has it.
+/// Formats a number for an axis.
 fn label(value: f64) -> String {
     match value {
         1e6.. => format!("{}M", trimmed(value / 1e6)),
@@ -96,7 +96,7 @@ fn trimmed(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Lines over time.
+/// A chart of lines over time.
 pub fn lines(title: &str, unit: &str, at: &[f64], series: &[Series], scale: Scale) -> String {
     let axis = Axis::of(series.iter().flat_map(|one| one.values.iter().copied().flatten()), scale);
     let last = at.last().copied().unwrap_or(1.0).max(1e-3);
@@ -145,7 +145,7 @@ pub fn lines(title: &str, unit: &str, at: &[f64], series: &[Series], scale: Scal
     svg + "</svg></figure>\n"
 }
 
-/// What the pointer is told at each time.
+/// Tooltips at each time.
 fn hits(svg: &mut String, at: &[f64], series: &[Series], unit: &str, last: f64) {
     // More would be narrower than a pointer.
     let every = at.len().div_ceil(400).max(1);
@@ -167,7 +167,7 @@ fn hits(svg: &mut String, at: &[f64], series: &[Series], unit: &str, last: f64) 
     }
 }
 
-/// How often a latency was measured, on a logarithmic axis.
+/// A histogram of latencies, on a logarithmic axis.
 pub fn bars(title: &str, h: &Histogram<u64>) -> String {
     let (least, most) = ((h.min().max(1000) as f64).ln(), (h.max().max(2000) as f64).ln());
     let width = ((most - least) / BARS_MAX as f64).max(0.02);
@@ -216,7 +216,7 @@ pub fn bars(title: &str, h: &Histogram<u64>) -> String {
     svg + "</svg></figure>\n"
 }
 
-/// Three digits of milliseconds.
+/// Formats milliseconds with three digits.
 fn short_ms(ms: f64) -> String {
     match ms {
         100.0.. => format!("{ms:.0}"),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_where_its_axis_says() {
+    fn a_value_is_at_the_position_of_its_axis() {
         let axis = Axis::of([0.05, 20.0].into_iter(), Scale::Log);
         assert_eq!(axis.ticks().len(), 5, "0.01 to 100");
         assert!(
