@@ -1,7 +1,7 @@
-//! The built-in user database: users in the registry.
+//! Built-in user database: users in the configuration store.
 //!
-//! [`Users`] proposes changes, and answers what an operator asks; a CONNECT asks its [`UserView`](view::UserView) users, without a lock.
-//! As a link of the chain it is named `users`.
+//! [`Users`] proposes changes and serves operators. A CONNECT looks users up in its [`UserView`](view::UserView)
+//! without a lock. As a link of the chain it has the name `users`.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -20,16 +20,16 @@ use view::UserView;
 
 use crate::password_hash::{PasswordHash, SCRAM_KEY_LEN};
 
-/// The users of the registry.
+/// Users of the configuration store.
 pub struct Users {
     view: Arc<UserView>,
     config_store: Arc<dyn ConfigStore>,
-    /// Held by whoever changes users on this node, so that the limit holds.
+    /// Held while users are changed on this node, so that the limit is kept.
     changing: Mutex<()>,
     users_max: usize,
-    /// Makes up what SCRAM tells unknown users. The registry's, from the first user with SCRAM on.
+    /// Key of the SCRAM answers to unknown users. It is stored with the first user that has SCRAM keys.
     decoys: OnceLock<[u8; SCRAM_KEY_LEN]>,
-    /// Until then.
+    /// Key that is used until then.
     temporary_decoy_key: [u8; SCRAM_KEY_LEN],
 }
 
@@ -39,46 +39,46 @@ impl std::fmt::Debug for Users {
     }
 }
 
-/// What becomes of users who are there already when others are brought in.
+/// Action for existing users when others are imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// Nothing is brought in; [`UserError::Exists`].
+    /// No user is imported; [`UserError::Exists`].
     Refuse,
-    /// They stay as they are.
+    /// Existing users stay unchanged.
     Keep,
     Replace,
 }
 
-/// What becomes of clients, on whichever node, that came as a user who is changed or removed.
+/// Action for clients, on any node, that logged in as a user who is changed or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connected {
     Close,
     Keep,
 }
 
-/// What came of bringing users in.
+/// Result of an import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
     pub added: usize,
-    /// Those who were there and have another record now.
+    /// Existing users with a new record.
     pub replaced: usize,
     pub kept: usize,
 }
 
 impl Users {
-    /// Users that are kept in memory only.
+    /// Creates users that are kept in memory only.
     ///
     /// # Errors
-    /// As [`Users::open`].
+    /// Errors of [`Users::open`].
     pub fn in_memory(users_max: usize) -> Result<Self, UserError> {
         Self::open(Arc::new(LocalStore::in_memory()), users_max)
     }
 
-    /// The users of the registry. More than `users_max` are kept when they are there already, but none are added. A record that makes no
-    /// sense is a user who is refused.
+    /// Opens the users of the configuration store. Existing users beyond `users_max` are kept, but none are added. A
+    /// user with an invalid record is refused.
     ///
     /// # Errors
-    /// A system without random bytes.
+    /// The system provides no random bytes.
     pub fn open(config_store: Arc<dyn ConfigStore>, users_max: usize) -> Result<Self, UserError> {
         let view = Arc::new(UserView::default());
         config_store.subscribe(TABLE, view.clone()).map_err(UserError::System)?;
@@ -105,18 +105,18 @@ impl Users {
         self.len() == 0
     }
 
-    /// As what this user is let in.
+    /// Returns the admission of this user.
     pub fn admission(&self, name: &str) -> Admission {
         self.view.get(name).map(|user| user.admission()).unwrap_or_default()
     }
 
     /// # Errors
-    /// A record that makes no sense.
+    /// The record is invalid.
     pub fn get(&self, name: &str) -> Result<Option<UserRecord>, UserError> {
         self.config_store.read(TABLE, name).map(|stored| UserRecord::read(name, &stored)).transpose()
     }
 
-    /// Up to `limit` users behind this name, in the order of their names.
+    /// Returns up to `limit` users after this name, in the order of their names.
     pub fn page(&self, after: Option<&str>, limit: usize) -> Vec<(Box<str>, Result<UserRecord, UserError>)> {
         let page = self.config_store.page(TABLE, after, limit).into_iter();
         page.map(|(name, stored)| {
@@ -126,10 +126,10 @@ impl Users {
         .collect()
     }
 
-    /// Makes a user. Waits for the registry, as all that follows: not for a reactor.
+    /// Adds a user. Like the following functions, it waits for the configuration store: not for a reactor.
     ///
     /// # Errors
-    /// [`UserError`]; nothing has changed then, here and below.
+    /// [`UserError`]. Nothing has changed then, here and in the following functions.
     pub fn add(&self, name: &str, record: &UserRecord) -> Result<(), UserError> {
         record.check_new(name, None)?;
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -142,8 +142,8 @@ impl Users {
         }
     }
 
-    /// Makes of a user what `change` makes of the record; gives that. When somebody else changed the user meanwhile, `change` is asked
-    /// again. Clients stay when it changes nothing for them.
+    /// Applies `change` to the record of a user, and returns the new record. When another writer changed the user
+    /// meanwhile, `change` is called again. Clients stay connected when nothing changes for them.
     ///
     /// # Errors
     /// [`UserError::Unknown`] among others.
@@ -182,7 +182,8 @@ impl Users {
         loop {
             let stored = self.config_store.read(TABLE, name);
             let mut batch = vec![Change::remove(TABLE, name).expecting(Expected::Present)];
-            // What is not there any more can tell nobody that its clients stay, so it does as it goes. Nobody came by one without sense.
+            // A removed record cannot say that its clients stay connected, so the removing batch does. No client logged
+            // in by an invalid record.
             let record = stored.as_ref().and_then(|stored| UserRecord::read(name, stored).ok());
             if let Some((record, stored)) = record.filter(|_| connected == Connected::Keep).zip(stored) {
                 let put = UserRecord { leaves_clients: true, ..record }.put(name)?;
@@ -190,7 +191,7 @@ impl Users {
             }
             match self.config_store.propose(batch) {
                 Ok(_) => return Ok(()),
-                // Somebody else changed it meanwhile.
+                // Another writer changed the user meanwhile.
                 Err(ProposeError::Conflict { found: Some(_), .. }) => {}
                 Err(ProposeError::Conflict { .. }) => return Err(unknown()),
                 Err(error) => return Err(error.into()),
@@ -198,11 +199,11 @@ impl Users {
         }
     }
 
-    /// Brings in many users, all or, beyond [`IMPORT_BATCH_MAX`], as far as it comes: the error then says at which name. `connected` is for
-    /// those who are replaced.
+    /// Imports many users: all of them, or, beyond [`IMPORT_BATCH_MAX`], as many as possible. The error then names the
+    /// user at which it stopped. `connected` applies to the clients of replaced users.
     ///
     /// # Errors
-    /// [`UserError`]; everything is looked at before the first is brought in.
+    /// [`UserError`]; all users are checked before the first is imported.
     pub fn import(
         &self,
         users: &[(String, UserRecord)],
@@ -257,7 +258,7 @@ impl Users {
         }
     }
 
-    /// The first user with SCRAM brings the key that makes up what others are told.
+    /// Stores the key of SCRAM answers to unknown users together with the first user that has SCRAM keys.
     fn store_decoy_key(&self, record: &UserRecord) -> Result<(), UserError> {
         let of_hash = record.hash.as_deref().is_some_and(|hash| hash.starts_with("SCRAM-"));
         if !(record.scram.is_some() || of_hash) || self.decoys.get().is_some() {
@@ -276,10 +277,11 @@ impl Users {
     }
 }
 
-/// A password as users of the registry have it: argon2id, and keys of SCRAM-SHA-256 when these iterations are said. Takes some 50 ms,
-/// and for the keys as long as a client does.
+/// Hashes a password for a user of the database: argon2id, and with `iterations` also SCRAM-SHA-256 keys. Takes about
+/// 50 ms, and for the keys as long as a client needs.
 ///
 /// # Errors
+/// SCRAM does not accept the password, or the system provides no random bytes.
 /// A password that SCRAM cannot have; a system without random bytes.
 pub fn hash_password(
     password: &str,
@@ -306,10 +308,10 @@ fn read_decoys(config_store: &dyn ConfigStore) -> Option<[u8; SCRAM_KEY_LEN]> {
 }
 
 const TABLE: Table = Table::named("users");
-/// What nobody is shown.
+/// Table of secrets, which no interface shows.
 const SECRETS: Table = Table::named("secrets");
 const DECOYS: &str = "scram_decoys";
-/// Users that are brought in at once.
+/// Maximum number of users in one batch of an import.
 pub const IMPORT_BATCH_MAX: usize = 5_000;
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
-//! HTTP services that say who may connect and what clients may do.
+//! HTTP services that decide who may connect and what clients may do.
 //!
-//! [`HttpLink`] is the link `http` of the authentication chain, [`HttpAcl`] a source of authorisation. Both put their questions
-//! through a `Service`: a request made from templates (`template`), sent by one client with kept connections (`client`), behind a
-//! circuit breaker (`breaker`). Answers are kept for a while, and equal questions are asked once (`answers`).
+//! [`HttpLink`] is the link `http` of the authentication chain, and [`HttpAcl`] a source of authorisation. Both send
+//! their questions through a `Service`. It builds requests from templates (`template`), sends them with a client that
+//! keeps connections (`client`), and has a circuit breaker (`breaker`). Answers are cached for a while, and equal
+//! questions are asked once (`answers`).
 //!
-//! **Invariant:** what a client is called never changes where a request goes, nor how its parts are told apart.
-//! **Invariant:** whatever is not a clear answer is no permission.
+//! **Invariant:** the name of a client never changes where a request goes, nor how its parts are separated.
+//! **Invariant:** an answer that is not clear is no permission.
 
 mod acl;
 mod answers;

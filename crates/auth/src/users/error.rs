@@ -1,38 +1,38 @@
-//! Why users are as they were.
+//! Errors of changes of users.
 
 use std::fmt;
 
 use configstore::ProposeError;
 
-/// Why a user is not changed. No variant holds a password.
+/// Reason why a user is not changed. No variant contains a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UserError {
     Exists(String),
     Unknown(String),
-    /// The same name twice in what is brought in.
+    /// The import contains the same name twice.
     Twice(String),
     TooMany {
         maximum: usize,
     },
-    /// What is wrong with which fields.
+    /// Invalid fields, each with its fault.
     Fields(Vec<(&'static str, String)>),
-    /// The record in the registry makes no sense.
+    /// The record in the configuration store is invalid.
     Damaged {
         name: String,
         why: String,
     },
     ConfigStore(ProposeError),
-    /// Of one of many.
+    /// Error of one user among several.
     Of {
         name: String,
         error: Box<UserError>,
     },
-    /// The system has no random bytes, or something like it.
+    /// The system provides no random bytes, or has a similar fault.
     System(String),
 }
 
 impl UserError {
-    /// Says whose error it is.
+    /// Adds the name of the user to the error.
     pub(super) fn of(self, name: &str) -> Self {
         Self::Of { name: name.to_owned(), error: Box::new(self) }
     }
@@ -47,11 +47,11 @@ impl From<ProposeError> for UserError {
 impl fmt::Display for UserError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Exists(name) => write!(f, "there is a user `{name}` already"),
+            Self::Exists(name) => write!(f, "user `{name}` exists already"),
             Self::Unknown(name) => write!(f, "there is no user `{name}`"),
-            Self::Twice(name) => write!(f, "`{name}` is there twice"),
+            Self::Twice(name) => write!(f, "`{name}` occurs twice"),
             Self::TooMany { maximum } => {
-                write!(f, "there may be {maximum} users; remove some, or raise `auth.users_max`")
+                write!(f, "the limit of {maximum} users is reached; remove some, or raise `auth.users_max`")
             }
             Self::Fields(fields) => {
                 for (at, (field, why)) in fields.iter().enumerate() {
@@ -62,7 +62,7 @@ impl fmt::Display for UserError {
             Self::Damaged { name, why } => {
                 write!(
                     f,
-                    "what the registry says of `{name}` cannot be used: {why}; remove the user and make it anew"
+                    "the record of user `{name}` cannot be used: {why}; remove the user and create it again"
                 )
             }
             Self::ConfigStore(error) => error.fmt(f),

@@ -1,4 +1,4 @@
-//! The user database as a link of the chain.
+//! User database as a link of the chain.
 
 use broker::access::{Admission, Credentials};
 use mqtt::ReasonCode;
@@ -22,7 +22,7 @@ impl Link for Users {
         let password = attempt.password.as_deref().unwrap_or_default();
         let Some(user) = self.view.get(username) else { return Outcome::NotMine };
         let Some(hash) = &user.hash else {
-            // As long as for others: that somebody has no password is nobody's business.
+            // The same time as for others, so that it does not reveal which users have no password.
             Decoy::work(self, attempt);
             return Outcome::Refuse(ReasonCode::BadUserNameOrPassword);
         };
@@ -37,7 +37,7 @@ impl Link for Users {
         Threads::Hashing
     }
 
-    /// Whatever changes about a user, its revision does.
+    /// Every change of a user changes its revision.
     fn cache_key(&self, credentials: Credentials<'_>) -> CacheKey {
         let user = credentials.username.and_then(|username| self.view.get(username));
         CacheKey::Password(user.map(|user| user.revision.0.to_le_bytes().to_vec()).unwrap_or_default())
@@ -64,7 +64,7 @@ impl Decoy for Users {
     fn work(&self, attempt: &Attempt) {
         let number = self.view.number(attempt.username.as_deref().unwrap_or_default());
         if let Some(hash) = self.view.kinds().decoy(number) {
-            // Whatever comes out, the answer is no.
+            // The result does not matter: the answer is a refusal.
             std::hint::black_box(hash.matches(attempt.password.as_deref().unwrap_or_default()));
         }
     }

@@ -1,4 +1,4 @@
-//! A user as the registry keeps it.
+//! Record of a user in the configuration store.
 
 use std::collections::BTreeMap;
 
@@ -10,46 +10,47 @@ use super::{TABLE, UserError};
 use crate::password_hash::PasswordHash;
 use crate::rules::RuleSet;
 
-/// A user. Times are milliseconds since 1970. `Debug` shows neither hash nor keys.
+/// User. Times are milliseconds since 1970. `Debug` shows neither hash nor keys.
 #[derive(Clone, Deserialize, PartialEq, Eq, Serialize)]
 pub struct UserRecord {
-    /// As in a password file; without one nobody gets in by a password.
+    /// Hash in the form of a password file; without it, the user cannot log in by password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
-    /// Keys of SCRAM-SHA-256, as in a password file.
+    /// Keys of SCRAM-SHA-256, in the form of a password file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scram: Option<String>,
-    /// One that is not is refused, whatever password it has.
+    /// False refuses the user, whatever the password.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// May do everything: rules are not asked.
+    /// True allows everything without asking rules.
     #[serde(default)]
     pub superuser: bool,
-    /// What comes before its topics, without the `/` at the end.
+    /// Mountpoint of the user, without the `/` at its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// For rules.
+    /// Attributes for access rules.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub attributes: BTreeMap<String, String>,
-    /// Instead of those of the configuration.
+    /// Rates that replace those of the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<RatesRecord>,
-    /// Rules of its own, a line each; they are asked first.
+    /// The user's own access rules, one a line; they are asked first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<String>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
     pub created_ms: u64,
     pub changed_ms: u64,
-    /// The [`epoch`](Self::epoch) that goes on: whoever came in it stays connected. A change begins another one without this.
+    /// The [`epoch`](Self::epoch) that continues: clients that logged in during it stay connected. A change without
+    /// this begins another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keeps_ms: Option<u64>,
-    /// The batch that writes this removes the user, whose clients stay connected.
+    /// The batch with this record removes the user, whose clients stay connected.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaves_clients: bool,
 }
 
-/// See [`Rates`]; 0 is no limit.
+/// Rates of [`Rates`]; 0 is no limit.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct RatesRecord {
     #[serde(default)]
@@ -74,7 +75,7 @@ fn yes() -> bool {
 }
 
 impl UserRecord {
-    /// A user without a password, who may what everybody may.
+    /// Creates a user without a password and without special rights.
     pub fn new(now_ms: u64) -> Self {
         Self {
             hash: None,
@@ -93,17 +94,17 @@ impl UserRecord {
         }
     }
 
-    /// Of the clients that come by this record: when another begins, they go.
+    /// Returns the epoch of clients that log in by this record. They are disconnected when another epoch begins.
     pub fn epoch(&self) -> u64 {
         self.keeps_ms.unwrap_or(self.changed_ms)
     }
 
-    /// Is of a later time than that, whatever clocks say.
+    /// Sets a time after `ms`, whatever the clock says.
     pub(super) fn follow(&mut self, ms: u64) {
         self.changed_ms = self.changed_ms.max(ms.saturating_add(1));
     }
 
-    /// Whether a client that came by the other one is let in by this one as the same.
+    /// Returns whether the two records are the same for clients.
     pub(super) fn is_for_clients_as(&self, other: &Self) -> bool {
         let words = |record: &Self| Self {
             description: String::new(),
@@ -119,13 +120,14 @@ impl UserRecord {
             .map_err(|error| UserError::Damaged { name: name.to_owned(), why: error.to_string() })
     }
 
-    /// What of a record that is about to be stored is wrong, field by field. `before` is what is stored.
+    /// Checks a record before it is stored, field by field. `before` is the stored record.
     ///
     /// # Errors
     /// [`UserError::Fields`].
     pub fn check_new(&self, name: &str, before: Option<&UserRecord>) -> Result<(), UserError> {
         self.check(name)?;
-        // Earlier versions took such tenants, and their users still get in. A new one would lie within another tenant, who reads it.
+        // Earlier versions accepted such tenants, and their users can still log in. A new one would lie within another
+        // tenant, who can read it.
         let is_kept = before.is_some_and(|before| before.tenant == self.tenant);
         if !is_kept && self.tenant.as_ref().is_some_and(|tenant| tenant.contains('/')) {
             return Err(UserError::Fields(vec![("tenant", tenant_text())]));
@@ -133,7 +135,7 @@ impl UserRecord {
         Ok(())
     }
 
-    /// What of a stored record is wrong, field by field.
+    /// Checks a stored record, field by field.
     ///
     /// # Errors
     /// [`UserError::Fields`].
@@ -159,7 +161,7 @@ impl UserRecord {
             say("tenant", tenant_text());
         }
         if self.attributes.len() > ATTRIBUTES_MAX {
-            say("attributes", format!("there may be {ATTRIBUTES_MAX}"));
+            say("attributes", format!("at most {ATTRIBUTES_MAX} are allowed"));
         }
         let fits = |(name, value): (&String, &String)| {
             (1..=ATTRIBUTE_MAX).contains(&name.len()) && value.len() <= ATTRIBUTE_MAX
@@ -168,7 +170,7 @@ impl UserRecord {
             say("attributes", format!("names have 1 to {ATTRIBUTE_MAX} bytes, values up to {ATTRIBUTE_MAX}"));
         }
         if self.description.len() > DESCRIPTION_MAX {
-            say("description", format!("it may have {DESCRIPTION_MAX} bytes"));
+            say("description", format!("it can have at most {DESCRIPTION_MAX} bytes"));
         }
         if self.rules.len() > USER_RULES_MAX {
             say(
@@ -179,7 +181,7 @@ impl UserRecord {
         for (number, line) in (1..).zip(&self.rules) {
             match RuleSet::parse_line(line) {
                 Ok(_) if !line.contains(['\n', '\r']) => {}
-                Ok(_) => say("rules", format!("rule {number}: one line each")),
+                Ok(_) => say("rules", format!("rule {number}: a rule must be one line")),
                 Err(error) => say("rules", format!("rule {number}: {error}")),
             }
         }
@@ -192,7 +194,7 @@ impl UserRecord {
     }
 }
 
-/// Without hash and keys.
+/// Shows everything but hash and keys.
 impl std::fmt::Debug for UserRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("UserRecord")
@@ -219,14 +221,14 @@ fn tenant_text() -> String {
     )
 }
 
-/// Nothing that would reach into the topics of others, or be no topic.
+/// Returns whether the text is valid in topics and cannot match topics of others.
 fn is_tenant(tenant: &str) -> bool {
     let level =
         |level: &str| !level.is_empty() && !level.contains(['+', '#']) && !level.contains(char::is_control);
     (1..=TENANT_MAX).contains(&tenant.len()) && !tenant.starts_with('$') && tenant.split('/').all(level)
 }
 
-/// Bytes of a user's name.
+/// Maximum size of a user's name in bytes.
 pub const NAME_MAX: usize = 1_024;
 const TENANT_MAX: usize = 256;
 const ATTRIBUTES_MAX: usize = 32;

@@ -5,7 +5,7 @@ use mqtt::{QoS, ReasonCode};
 use super::*;
 use crate::link::{Attempt, CacheKey, Link, Outcome, ScramRecord, ScramSource};
 
-/// `secret`, cheaply.
+/// Cheap hash of `secret`.
 const HASH: &str = "$argon2id$v=19$m=64,t=1,p=1$MDEyMzQ1Njc4OWFiY2RlZg$MDEyMzQ1Njc4OWFiY2RlZg";
 const PBKDF2: &str = "$7$1$8rC3COp401qO7A/N$BWmYz0ZVJJllJtqxM+NJki5gNcY=";
 const SCRAM: &str = "SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU=";
@@ -26,7 +26,7 @@ fn ask(users: &Users, username: &str, password: &str) -> Outcome {
 const WRONG: Outcome = Outcome::Refuse(ReasonCode::BadUserNameOrPassword);
 
 #[test]
-fn a_user_gets_in_with_the_password_and_as_the_record_says() {
+fn a_user_logs_in_with_the_password_and_gets_the_rights_of_the_record() {
     let users = Users::in_memory(10).unwrap();
     let (hash, _) = hash_password("secret", None).unwrap();
     let rates = RatesRecord { messages_per_second: 5, ..RatesRecord::default() };
@@ -55,7 +55,7 @@ fn a_user_gets_in_with_the_password_and_as_the_record_says() {
 }
 
 #[test]
-fn who_is_disabled_or_has_no_password_is_refused_and_no_other_link_is_asked() {
+fn a_user_without_a_password_or_disabled_is_refused_and_no_other_link_is_asked() {
     let users = Users::in_memory(10).unwrap();
     let (hash, scram) = hash_password("secret", Some(4096)).unwrap();
     users.add("off", &UserRecord { enabled: false, scram: scram.clone(), ..with(&hash) }).unwrap();
@@ -65,12 +65,12 @@ fn who_is_disabled_or_has_no_password_is_refused_and_no_other_link_is_asked() {
     assert_eq!(ScramSource::scram(&users, "off"), ScramRecord::NoScramKeys);
     assert_eq!(ask(&users, "none", ""), WRONG);
     let plain = ask(&users, "scram", "secret");
-    assert!(matches!(plain, Outcome::Admit(_)), "its keys tell a plain password too: {plain:?}");
+    assert!(matches!(plain, Outcome::Admit(_)), "its keys verify a plain password too: {plain:?}");
     assert!(matches!(ScramSource::scram(&users, "scram"), ScramRecord::Keys(_)));
     assert_eq!(ScramSource::scram(&users, "nobody"), ScramRecord::UnknownUser);
 }
 
-/// Else a success that is remembered outlives what it rested on.
+/// Otherwise a remembered success would outlive the record that it depended on.
 #[test]
 fn every_change_of_a_user_forgets_what_is_remembered() {
     let users = Users::in_memory(10).unwrap();
@@ -100,7 +100,7 @@ fn unknown_users_cost_as_much_as_known_ones() {
     };
     assert_eq!(decoy("eve"), decoy("eve"));
     let cheap = (0..900).filter(|n| decoy(&format!("eve{n}")) == PBKDF2).count();
-    assert!((200..400).contains(&cheap), "a third of the users have it: {cheap} of 900");
+    assert!((200..400).contains(&cheap), "a third of the users have such a hash: {cheap} of 900");
     users.decoy().unwrap().work(&Attempt::of(credentials("eve", "x")));
     for n in 6..9 {
         users.remove(&format!("a{n}"), Connected::Keep).unwrap();
@@ -109,7 +109,7 @@ fn unknown_users_cost_as_much_as_known_ones() {
 }
 
 #[test]
-fn scram_tells_unknown_users_what_it_tells_known_ones_and_the_same_after_a_restart() {
+fn scram_answers_to_unknown_users_look_like_others_and_survive_a_restart() {
     let config_store: Arc<dyn ConfigStore> = Arc::new(LocalStore::in_memory());
     let users = Users::open(config_store.clone(), 10).unwrap();
     users.add("carol", &UserRecord { scram: Some(SCRAM.into()), ..UserRecord::new(1) }).unwrap();
@@ -121,13 +121,13 @@ fn scram_tells_unknown_users_what_it_tells_known_ones_and_the_same_after_a_resta
 }
 
 #[test]
-fn what_is_wrong_with_a_user_is_said_field_by_field() {
+fn errors_of_a_user_name_each_invalid_field() {
     let users = Users::in_memory(1).unwrap();
     #[track_caller]
     fn refused(users: &Users, name: &str, record: UserRecord, says: &str) {
         let error = users.add(name, &record).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
-        assert!(!error.contains("plain"), "a password is never repeated: {error}");
+        assert!(!error.contains("plain"), "an error never shows a password: {error}");
     }
     let new = || UserRecord::new(1);
     refused(&users, "", new(), "name: it is empty");
@@ -154,7 +154,7 @@ fn what_is_wrong_with_a_user_is_said_field_by_field() {
 
 /// Tenant `a` reads everything below `a/`.
 #[test]
-fn a_tenant_within_another_is_kept_and_never_made() {
+fn a_tenant_within_another_is_kept_but_cannot_be_created() {
     let config_store = Arc::new(configstore::LocalStore::in_memory());
     let old = UserRecord { tenant: Some("a/b".into()), ..with(HASH) };
     config_store.propose(vec![old.put("old").unwrap()]).unwrap();
@@ -171,7 +171,7 @@ fn a_tenant_within_another_is_kept_and_never_made() {
 }
 
 #[test]
-fn many_are_brought_in_at_once_or_none() {
+fn an_import_adds_all_users_or_none() {
     let users = Users::in_memory(10).unwrap();
     users.add("a", &with(HASH)).unwrap();
     let list = |names: &[&str]| names.iter().map(|name| (name.to_string(), with(PBKDF2))).collect::<Vec<_>>();
@@ -209,7 +209,7 @@ fn many_are_brought_in_at_once_or_none() {
 }
 
 #[test]
-fn a_record_that_makes_no_sense_lets_nobody_in() {
+fn an_invalid_record_admits_no_client() {
     let config_store: Arc<dyn ConfigStore> = Arc::new(LocalStore::in_memory());
     config_store.propose(vec![Change::put(TABLE, "eve", &"superuser").unwrap()]).unwrap();
     let mut record = with(HASH);
@@ -228,12 +228,12 @@ fn neither_debug_nor_errors_show_a_hash() {
     assert!(!text.contains("argon2"), "{text}");
 }
 
-/// Of who comes as this user.
+/// Returns the validity of an admission of this user.
 fn validity(users: &Users, name: &str) -> Arc<Validity> {
     users.admission(name).validity.expect("there is such a user")
 }
 
-/// What a change does to those who came before it, on the node that is asked and on another one.
+/// Checks whether a change ends earlier admissions, on the node that makes it and on another one.
 #[track_caller]
 fn ends<T>(expected: bool, change: impl Fn(&Users) -> T) {
     let users = Users::in_memory(10).unwrap();
@@ -245,11 +245,11 @@ fn ends<T>(expected: bool, change: impl Fn(&Users) -> T) {
     change(&users);
     assert_eq!(hers.map(|validity| validity.has_ended()), [expected; 2]);
     assert_eq!(nodes.map(Users::revocations), [u64::from(expected); 2]);
-    assert!(!his.iter().any(|validity| validity.has_ended()), "he has nothing to do with it");
+    assert!(!his.iter().any(|validity| validity.has_ended()), "another user is not affected");
 }
 
 #[test]
-fn whoever_came_as_a_user_goes_on_every_node_when_that_is_another_or_none() {
+fn clients_of_a_changed_or_removed_user_are_disconnected_on_every_node() {
     use Connected::{Close, Keep};
     let password = |record| UserRecord { hash: Some(PBKDF2.into()), ..record };
     let disabled = |record| UserRecord { enabled: false, ..record };
@@ -264,7 +264,7 @@ fn whoever_came_as_a_user_goes_on_every_node_when_that_is_another_or_none() {
     ends(true, |users| users.import(&again(), Existing::Replace, Close).unwrap());
     ends(false, |users| users.import(&again(), Existing::Replace, Keep).unwrap());
     ends(false, |users| users.import(&again(), Existing::Keep, Close).unwrap());
-    // An earlier version leaves out what it does not know, and a later one may write what makes no sense here.
+    // An earlier version omits unknown fields, and a later one may write a record that is invalid here.
     let earlier = UserRecord { changed_ms: 2, ..with(HASH) };
     ends(true, |users| users.config_store.propose(vec![earlier.put("alice").unwrap()]).unwrap());
     let nonsense = || Change::put(TABLE, "alice", &"superuser").unwrap();
@@ -272,7 +272,7 @@ fn whoever_came_as_a_user_goes_on_every_node_when_that_is_another_or_none() {
 }
 
 #[test]
-fn who_was_kept_once_goes_with_the_next_change_that_keeps_nobody() {
+fn kept_clients_are_disconnected_by_the_next_change_that_keeps_none() {
     let users = Users::in_memory(10).unwrap();
     users.add("alice", &with(HASH)).unwrap();
     let first = validity(&users, "alice");
@@ -282,14 +282,14 @@ fn who_was_kept_once_goes_with_the_next_change_that_keeps_nobody() {
     assert!(!first.has_ended() && !second.has_ended());
     users.change("alice", Connected::Close, |record| UserRecord { enabled: false, ..record }).unwrap();
     assert!(first.has_ended() && second.has_ended() && !validity(&users, "alice").has_ended());
-    // What is gone leaves nothing behind, whoever stays.
+    // A removed user leaves no state, whichever clients stay.
     users.remove("alice", Connected::Keep).unwrap();
     assert_eq!(users.get("alice"), Ok(None));
     assert_eq!(users.config_store.figures().records, [("users".into(), 0)]);
 }
 
 #[test]
-fn who_was_left_here_goes_with_the_next_user_of_that_name() {
+fn clients_of_a_removed_user_are_disconnected_with_the_next_user_of_that_name() {
     use Connected::{Close, Keep};
     let users = Users::in_memory(10).unwrap();
     let other = Users::open(users.config_store.clone(), 10).unwrap();
@@ -315,9 +315,9 @@ fn who_was_left_here_goes_with_the_next_user_of_that_name() {
     }
 }
 
-/// Of a node that was cut off for so long that it is not told what was changed, but how things are.
+/// A node that was cut off for long gets a complete copy instead of the changes.
 #[test]
-fn a_whole_copy_ends_what_the_changes_would_have_ended() {
+fn a_complete_copy_ends_the_same_admissions_as_the_changes() {
     let users = Users::in_memory(10).unwrap();
     let names = ["changed", "kept", "other", "removed"];
     names.iter().for_each(|name| users.add(name, &with(HASH)).unwrap());
@@ -345,7 +345,8 @@ fn a_whole_copy_ends_what_the_changes_would_have_ended() {
     assert_eq!(lagging.revocations(), 1);
     catch_up();
     assert_eq!(lagging.revocations(), 1);
-    // Who was left here, and would go with a user who has come and gone meanwhile, goes in any case.
+    // A client that stayed after its user was removed is disconnected in any case, because the user may have been
+    // created and removed again meanwhile.
     let [_, kept, ..] = standings;
     let left = UserRecord { leaves_clients: true, ..users.get("kept").unwrap().unwrap() };
     let left = serde_json::to_string(&left).unwrap();

@@ -1,4 +1,4 @@
-//! What the registry says about users, as a CONNECT asks for it.
+//! View of the users in the configuration store, for look-ups at CONNECT.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -13,19 +13,19 @@ use super::UserRecord;
 use crate::password_hash::{PasswordHash, ScramKeys};
 use crate::rules::RuleSet;
 
-/// A user, ready to be asked about.
+/// User, prepared for look-ups.
 #[derive(Debug)]
 pub struct User {
     pub hash: Option<Arc<PasswordHash>>,
     pub scram: Option<ScramKeys>,
     pub enabled: bool,
-    /// Of its last change.
+    /// Revision of the last change.
     pub revision: Revision,
-    /// `None` when there is nothing to say.
+    /// `None` for a user with default rights.
     pub principal: Option<Arc<Principal>>,
-    /// `None` for a record that makes no sense.
+    /// `None` for an invalid record.
     pub epoch: Option<u64>,
-    /// Of those who came in this era.
+    /// Validity of the admissions of this epoch.
     validity: Arc<Validity>,
     leaves_clients: bool,
 }
@@ -36,7 +36,8 @@ impl User {
         Admission { principal, validity, ..Admission::default() }
     }
 
-    /// Goes on with what it was before, if those who came then are to stay; else gives what ends.
+    /// Keeps the validity of the previous record if its clients stay connected; otherwise returns the validity that
+    /// ends.
     fn follow(&mut self, before: &Self) -> Option<Arc<Validity>> {
         if self.epoch.is_none() || self.epoch != before.epoch {
             return Some(before.validity.clone());
@@ -46,22 +47,22 @@ impl User {
     }
 }
 
-/// The view of the table of users: many small maps, so that a change copies one of them, and a look-up takes no lock.
+/// View of the table of users. It has many small maps, so that a change copies one of them and a look-up takes no lock.
 #[derive(Debug)]
 pub struct UserView {
     shards: Box<[ArcSwap<Shard>]>,
     hasher: RandomState,
     len: AtomicUsize,
     kinds: ArcSwap<Kinds>,
-    /// How often those who had come by a record were to go.
+    /// Number of times that admissions by a record ended.
     revocations: AtomicU64,
-    /// Held by whoever takes up changes.
+    /// Held while changes are applied.
     counts: Mutex<Counts>,
 }
 
 type Shard = HashMap<Box<str>, Arc<User>>;
 
-/// What hashes cost, and an example of each; what SCRAM tells, likewise. How many users have it.
+/// Costs of hashes, with an example of each, and kinds of SCRAM keys, with the number of users that have them.
 #[derive(Debug, Default)]
 struct Counts {
     costs: HashMap<Cost, (usize, Arc<PasswordHash>)>,
@@ -69,7 +70,7 @@ struct Counts {
     removed: RemovedUsers,
 }
 
-/// Clients that stay although their users were removed. Who has the name next has them, too.
+/// Clients that stay connected although their users were removed. The next user with the same name inherits them.
 #[derive(Debug, Default)]
 struct RemovedUsers(HashMap<Box<str>, Weak<Validity>>);
 
@@ -82,7 +83,7 @@ impl RemovedUsers {
         self.0.insert(name.into(), Arc::downgrade(validity));
     }
 
-    /// `None` when nobody is there any more.
+    /// Returns the validity; `None` when none of its clients is connected.
     fn take(&mut self, name: &str) -> Option<Arc<Validity>> {
         self.0.remove(name)?.upgrade()
     }
@@ -94,17 +95,17 @@ impl RemovedUsers {
 
 type Cost = (u8, u32, u32, u32);
 
-/// [`Counts`], in a fixed order, for those who look for decoys.
+/// [`Counts`] in a fixed order, for the choice of decoys.
 #[derive(Debug, Default)]
 pub struct Kinds {
-    /// Each with how many users there are up to it.
+    /// Hashes, each with the number of users up to it.
     hashes: Vec<(usize, Arc<PasswordHash>)>,
     /// Iterations and length of the salt.
     pub scram: Vec<(u32, usize)>,
 }
 
 impl Kinds {
-    /// One of them, as often as users have it. The same number gives the same one.
+    /// Returns one of the hashes, as often as users have its cost. The same number gives the same hash.
     pub fn decoy(&self, number: u64) -> Option<&Arc<PasswordHash>> {
         let (total, _) = self.hashes.last()?;
         let at = (number % (*total).max(1) as u64) as usize;
@@ -138,7 +139,7 @@ impl UserView {
         self.kinds.load()
     }
 
-    /// A number that stays the same for a name as long as this process lives.
+    /// Returns a number that is constant for a name in this process.
     pub fn number(&self, name: &str) -> u64 {
         self.hasher.hash_one((name, "decoy"))
     }
@@ -147,7 +148,7 @@ impl UserView {
         self.revocations.load(Ordering::Acquire)
     }
 
-    /// After the change is in force: whoever comes back meets it.
+    /// Ends admissions. Called after the change is in force, so that reconnecting clients see it.
     fn end(&self, standings: &[Arc<Validity>]) {
         standings.iter().for_each(|validity| validity.end());
         if !standings.is_empty() {
@@ -226,7 +227,7 @@ impl View for UserView {
             shards[self.shard(record.key)].insert(record.key.into(), Arc::new(user));
             len += 1;
         }
-        // Whether there was such a user again meanwhile, nobody says.
+        // Whether such a user existed again meanwhile is unknown.
         ended.extend(std::mem::replace(&mut *now, counts).removed.into_standings());
         for (shard, new) in self.shards.iter().zip(shards) {
             let new = Arc::new(new);
@@ -283,12 +284,12 @@ impl View for UserView {
     }
 }
 
-/// A record that makes no sense is a user who cannot get in, and whom no other link lets in.
+/// Reads a record. A user with an invalid record cannot log in, and no other link admits it.
 fn read(name: &str, value: &str, revision: Revision) -> User {
     let read = || -> Result<User, String> {
         let record: UserRecord = serde_json::from_str(value).map_err(|error| error.to_string())?;
         record.check(name).map_err(|error| error.to_string())?;
-        // Who has keys of SCRAM alone can send the password plainly too, as with a password file.
+        // A user with only SCRAM keys can also send a plain password, as with a password file.
         let hash = record.hash.as_deref().or(record.scram.as_deref());
         let hash = hash.and_then(|hash| PasswordHash::parse(hash).ok()).map(Arc::new);
         let of_hash = hash.as_ref().and_then(|hash| hash.scram());
@@ -306,7 +307,10 @@ fn read(name: &str, value: &str, revision: Revision) -> User {
         })
     };
     read().unwrap_or_else(|why| {
-        tracing::error!(user = name, "a user of the registry cannot be used, and is refused: {why}");
+        tracing::error!(
+            user = name,
+            "users: invalid record in the configuration store, refusing the user; {why}"
+        );
         User {
             hash: None,
             scram: None,
@@ -344,5 +348,5 @@ fn principal(record: &UserRecord) -> Result<Option<Principal>, String> {
 }
 
 const SHARDS: usize = 1_024;
-/// Different costs of hashes that unknown users are given.
+/// Maximum number of hash costs from which decoys are chosen.
 const COSTS_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! A source of authorisation that asks an HTTP service.
+//! Source of authorisation that asks an HTTP service.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -17,20 +17,20 @@ use crate::web::service::{Fault, Service, ServiceError};
 use crate::web::settings::HttpAclSettings;
 use crate::web::template::Rendered;
 
-/// Asks what clients may do. Answers from memory, or when it has asked, on threads of its own.
+/// Asks a service what clients may do. Answers from memory, or later, after separate threads have asked.
 #[derive(Debug)]
 pub struct HttpAcl {
     workers: ArcSwap<ServiceWorkers>,
     counters: Arc<Counters>,
 }
 
-/// Settings and files that were read and can be used, and are not in force yet.
+/// Settings and files that were read, are usable, and are not in force yet.
 pub struct AclChange<'a> {
     acl: &'a HttpAcl,
     workers: ServiceWorkers,
 }
 
-/// What the settings gave. Its threads end when it is dropped and what is queued is done.
+/// Service with its threads. They end when this is dropped and the queue is empty.
 struct ServiceWorkers {
     state: Arc<ServiceState>,
     queue: SyncSender<Job>,
@@ -51,7 +51,7 @@ struct Job {
 }
 
 impl HttpAcl {
-    /// Starts the threads; connects to nobody yet. `None` without a URL.
+    /// Starts the threads; opens no connection yet. `None` without a URL.
     ///
     /// # Errors
     /// The setting that cannot be used.
@@ -61,8 +61,8 @@ impl HttpAcl {
         Ok(Some(Self { workers: ArcSwap::from_pointee(workers), counters }))
     }
 
-    /// Reads other settings, with the headers and certificates that are in their files now. `None` when there is no URL any more: then
-    /// everything stays as it was.
+    /// Reads new settings, with the current contents of the header and certificate files. `None` when the URL was
+    /// removed: then nothing changes.
     ///
     /// # Errors
     /// The setting that cannot be used.
@@ -71,9 +71,9 @@ impl HttpAcl {
         Ok(workers.map(|workers| AclChange { acl: self, workers }))
     }
 
-    /// Never waits. With [`Opinion::Later`] it took what `later` returns, and drops it when the answer is there; the answer then
-    /// stays for at least a second, also when it is that there is none. Deliveries ([`Action::Receive`]) are never asked about:
-    /// what a subscription was granted is delivered.
+    /// Decides about an action. Never waits. With [`Opinion::Later`] it keeps the value of `later`, and drops it when
+    /// the answer is known. The answer, or its failure, is then cached for at least a second. Deliveries
+    /// ([`Action::Receive`]) are never asked about: messages of a granted subscription are delivered.
     pub fn decide(
         &self,
         identity: Identity<'_>,
@@ -103,7 +103,7 @@ impl HttpAcl {
         }
         let Ok(request) = state.service.render(&question) else { return Opinion::Deny };
         match state.answers.join(&key, now, later()) {
-            // It came in between; what `later` returned is dropped, and the question is asked again.
+            // The answer arrived meanwhile. The value of `later` is dropped, and the question is asked again.
             JoinResult::Cached(_) => {}
             JoinResult::Waiting => Counters::add(&self.counters.joined),
             JoinResult::MustAsk => {
@@ -123,7 +123,7 @@ impl HttpAcl {
 }
 
 impl AclChange<'_> {
-    /// Puts it in force. Nothing is remembered from before.
+    /// Puts the change in force, and clears the cache.
     pub fn apply(self) {
         self.acl.workers.store(Arc::new(self.workers));
     }
@@ -134,7 +134,7 @@ impl ServiceWorkers {
         let Some(settings) = settings.service() else { return Ok(None) };
         let system = |error: std::io::Error| ServiceError::system(settings.section, error);
         let waiting_max = settings.waiting_max as usize;
-        // Answers have to be there when they are fetched.
+        // The cache must hold answers until their clients fetch them.
         let answers = Answers::new((settings.cache_max as usize).max(CACHE_MIN), waiting_max)
             .map_err(|error| ServiceError::system(settings.section, error))?;
         let state = Arc::new(ServiceState {
@@ -161,7 +161,7 @@ fn run(state: &ServiceState, jobs: &Mutex<Receiver<Job>>) {
         let Ok(Job { key, request, queued }) = job else { return };
         let pending = PendingAnswer { state, key };
         if queued.elapsed() >= state.timeout {
-            // Its client has waited for as long as a whole answer may take, and many wait behind it.
+            // The client has already waited for the maximum time of an answer, and many others wait too.
             state.service.counters.failed(&Fault::Timeout);
             continue;
         }
@@ -176,7 +176,7 @@ fn run(state: &ServiceState, jobs: &Mutex<Receiver<Job>>) {
     }
 }
 
-/// A question that has failed unless it is done.
+/// Question that counts as failed unless it is completed.
 struct PendingAnswer<'a> {
     state: &'a ServiceState,
     key: QuestionKey,
@@ -202,7 +202,7 @@ impl ServiceState {
             Opinion::Deny | Opinion::None => self.deny,
             Opinion::Failed | Opinion::Later => CACHE_TTL_MIN,
         };
-        // Dropped here, which wakes those who wait.
+        // Dropping the result wakes the waiting clients.
         drop(self.answers.finish(key, opinion, Instant::now(), time));
     }
 }
@@ -213,7 +213,7 @@ impl std::fmt::Debug for ServiceWorkers {
     }
 }
 
-/// How long an answer is kept at least, so that whoever waited for it finds it.
+/// Minimum time for which an answer is cached, so that the waiting clients find it.
 const CACHE_TTL_MIN: Duration = Duration::from_secs(1);
-/// As many are kept at least.
+/// Minimum capacity of the cache.
 const CACHE_MIN: usize = 1024;

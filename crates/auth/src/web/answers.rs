@@ -1,4 +1,4 @@
-//! What a service answered a short while ago, and what it is being asked right now.
+//! Cache of a service's recent answers, and its questions in progress.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,23 +10,23 @@ use sha2::Sha256;
 
 use crate::web::question::{Field, Question, Value};
 
-/// A question under a key that this process alone has and never writes down.
+/// Question as a hash, under a key that only this process has and that is never written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct QuestionKey([u8; 32]);
 
-/// Answers `A`, each until its time is over, and those who wait for one: `W`.
+/// Cached answers `A`, each until its time is over, and waiting clients `W`.
 pub struct Answers<A, W> {
     key: [u8; 32],
     shard_max: usize,
     waiting: AtomicUsize,
     waiting_max: usize,
-    /// More than one so that reactors rarely meet at a lock; it is held for one look-up.
+    /// Several shards, so that reactors rarely contend for a lock, which is held for one look-up.
     shards: [Mutex<Shard<A, W>>; SHARDS],
 }
 
 struct Shard<A, W> {
     cached: HashMap<QuestionKey, Cached<A>>,
-    /// In order of arrival, each once, those in `cached` and no others.
+    /// Keys in `cached`, in order of arrival, each once.
     order: VecDeque<QuestionKey>,
     pending: HashMap<QuestionKey, Vec<W>>,
 }
@@ -36,31 +36,31 @@ struct Cached<A> {
     until: Instant,
 }
 
-/// What there is about a question.
+/// State of a question.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Lookup<A> {
     Cached(A),
-    /// Somebody is asking.
+    /// Another client is asking.
     Pending,
     Unknown,
 }
 
-/// What became of somebody who wants an answer.
+/// Result of joining a question.
 #[derive(Debug, PartialEq, Eq)]
 pub enum JoinResult<A> {
-    /// It is there meanwhile: there is nothing to wait for.
+    /// The answer is known meanwhile.
     Cached(A),
-    /// Somebody asks already; this one waits for the same answer.
+    /// Another client is asking, and this one waits for the same answer.
     Waiting,
-    /// Nobody asks: this one has to, and to call [`Answers::finish`].
+    /// No other client is asking. This one must ask, and call [`Answers::finish`].
     MustAsk,
 }
 
 impl<A: Clone, W> Answers<A, W> {
-    /// Keeps about `max` answers, and has room for `waiting_max` who wait.
+    /// Creates a cache for about `max` answers, with room for `waiting_max` waiting clients.
     ///
     /// # Errors
-    /// When the system has no random bytes.
+    /// The system provides no random bytes.
     pub fn new(max: usize, waiting_max: usize) -> Result<Self, getrandom::Error> {
         let mut key = [0; 32];
         getrandom::fill(&mut key)?;
@@ -68,7 +68,8 @@ impl<A: Clone, W> Answers<A, W> {
         Ok(Self { key, shard_max: max.div_ceil(SHARDS), waiting: AtomicUsize::new(0), waiting_max, shards })
     }
 
-    /// Of what the service is told, and of nothing else: two questions that look the same to it are one.
+    /// Returns the key of a question. It covers only what is sent to the service: two questions with the same request
+    /// are equal.
     pub fn key(&self, fields: &[Field], question: &Question<'_>) -> QuestionKey {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.key).expect("HMAC takes keys of every length");
         for field in fields {
@@ -87,7 +88,7 @@ impl<A: Clone, W> Answers<A, W> {
                     (3, &small)
                 }
             };
-            // The length keeps apart what ends here and what begins there.
+            // The length separates this part from the next.
             mac.update(&[kind]);
             mac.update(&(bytes.len() as u64).to_le_bytes());
             mac.update(bytes);
@@ -99,12 +100,13 @@ impl<A: Clone, W> Answers<A, W> {
         self.shard(key).find(key, now)
     }
 
-    /// Whether so many wait that nobody else should.
+    /// Returns whether the maximum number of clients waits.
     pub fn full(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) >= self.waiting_max
     }
 
-    /// `waiter` is kept until [`Answers::finish`], also of the one who asks, unless the answer is there.
+    /// Joins a question. `waiter` is kept until [`Answers::finish`], also that of the asking client, unless the answer
+    /// is cached.
     pub fn join(&self, key: &QuestionKey, now: Instant, waiter: W) -> JoinResult<A> {
         let mut shard = self.shard(key);
         match shard.find(key, now) {
@@ -124,7 +126,8 @@ impl<A: Clone, W> Answers<A, W> {
         }
     }
 
-    /// Keeps the answer for `time` and hands out those who wait for it. They are woken by the caller, when no lock is held.
+    /// Caches the answer for `time`, and returns the waiting clients. The caller wakes them, after the lock is
+    /// released.
     pub fn finish(&self, key: &QuestionKey, answer: A, now: Instant, time: Duration) -> Vec<W> {
         let mut shard = self.shard(key);
         if !time.is_zero() {
@@ -135,7 +138,7 @@ impl<A: Clone, W> Answers<A, W> {
         waiters
     }
 
-    /// Answers that are kept, also those whose time is over and that nobody has asked for since.
+    /// Returns the number of cached answers, including expired ones that were not requested since.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).cached.len()).sum()
     }
@@ -212,13 +215,13 @@ mod tests {
         assert_eq!(answers.find(&key(1), now + TIME), Lookup::Unknown);
         assert_eq!(answers.join(&key(1), now + TIME, 'e'), JoinResult::MustAsk);
         assert_eq!(answers.finish(&key(1), 8, now, Duration::ZERO), ['e']);
-        assert_eq!(answers.find(&key(1), now), Lookup::Cached(7), "the older one still has its time");
+        assert_eq!(answers.find(&key(1), now), Lookup::Cached(7), "the older answer has not expired");
         assert_eq!(answers.finish(&key(2), 8, now, Duration::ZERO), ['c']);
         assert_eq!(answers.find(&key(2), now), Lookup::Unknown);
     }
 
     #[test]
-    fn there_are_never_more_answers_than_may_be() {
+    fn the_number_of_answers_is_bounded() {
         let (answers, now) = (answers(2 * SHARDS), Instant::now());
         for n in 0..100 {
             answers.join(&key(n), now, 'x');
@@ -232,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_of_what_is_told_and_of_nothing_else() {
+    fn the_key_covers_the_sent_fields_and_no_others() {
         let answers = answers(1);
         let question = Question {
             client_id: "c",

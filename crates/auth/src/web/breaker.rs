@@ -1,22 +1,22 @@
-//! A circuit breaker: a service that is down is left alone for a while, and clients get their refusal at once.
+//! Circuit breaker: while a service is down it is not asked, and clients are refused at once.
 
 use std::time::{Duration, Instant};
 
-/// Takes time as an argument; its owner locks it.
+/// State of a circuit. Takes time as an argument; its owner locks it.
 #[derive(Debug)]
 pub struct Breaker {
     limits: Limits,
     state: State,
-    /// Grows with every change of state, so that a late outcome of an earlier state counts no more.
+    /// Grows with every change of state, so that late outcomes of an earlier state are ignored.
     epoch: u64,
 }
 
-/// When the circuit opens, and for how long.
+/// Conditions for opening the circuit, and the time for which it stays open.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Failures in a row. At least 1.
+    /// Number of consecutive failures; at least 1.
     pub failures_max: u32,
-    /// Failures among all, 0..=100; 0 does not count.
+    /// Percentage of failures, 0..=100; 0 disables this condition.
     pub failures_percent: u32,
     pub open_for: Duration,
     pub open_for_max: Duration,
@@ -34,30 +34,30 @@ enum State {
         until: Instant,
         wait: Duration,
     },
-    /// One request tries; when it is lost, another one may after `again`.
+    /// One request tries. If its outcome is lost, another one may try after `again`.
     HalfOpen {
         again: Instant,
         wait: Duration,
     },
 }
 
-/// The state of a circuit, as figures say it.
+/// State of a circuit, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Circuit {
-    /// Questions are asked.
+    /// Requests are sent.
     #[default]
     Closed,
-    /// One question tries whether the service is back.
+    /// One request tries whether the service is available again.
     HalfOpen,
-    /// Nothing is asked.
+    /// No requests are sent.
     Open,
 }
 
-/// The permission to ask once. Whoever has it reports how it went.
+/// Permission for one request. Its holder reports the outcome.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Pass(u64);
 
-/// A change that is worth a line in the log.
+/// Change that is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Opened { wait: Duration },
@@ -69,7 +69,7 @@ impl Breaker {
         Self { limits, state: State::closed(now), epoch: 0 }
     }
 
-    /// Whether [`Breaker::admit`] would refuse now.
+    /// Returns whether [`Breaker::admit`] would refuse now.
     pub fn refuses(&self, now: Instant) -> bool {
         match self.state {
             State::Closed { .. } => false,
@@ -78,7 +78,7 @@ impl Breaker {
         }
     }
 
-    /// `None` while the circuit is open, and while another request tries.
+    /// Returns a permission; `None` while the circuit is open or another request tries.
     pub fn admit(&mut self, now: Instant) -> Option<Pass> {
         if self.refuses(now) {
             return None;
@@ -89,7 +89,7 @@ impl Breaker {
         Some(Pass(self.epoch))
     }
 
-    /// The service answered, whatever it said.
+    /// Reports that the service has answered, whatever the answer.
     pub fn answered(&mut self, pass: Pass, now: Instant) -> Option<Change> {
         if pass.0 != self.epoch {
             return None;
@@ -102,7 +102,7 @@ impl Breaker {
         None
     }
 
-    /// The service did not answer.
+    /// Reports that the service has not answered.
     pub fn failed(&mut self, pass: Pass, now: Instant) -> Option<Change> {
         if pass.0 != self.epoch {
             return None;
@@ -134,7 +134,7 @@ impl Breaker {
         self.epoch += 1;
     }
 
-    /// Whether this was one failure too many.
+    /// Counts an outcome. Returns whether it was one failure too many.
     fn count(&mut self, now: Instant, failure: bool) -> bool {
         let State::Closed { in_a_row, since, asked, failed } = &mut self.state else { return false };
         if now.saturating_duration_since(*since) >= WINDOW {
@@ -160,9 +160,9 @@ impl State {
     }
 }
 
-/// The share of failures is counted anew after this time.
+/// Window for the percentage of failures.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Fewer requests than these have no share of failures.
+/// Minimum number of requests in a window for the percentage of failures.
 const ASKED_MIN: u32 = 20;
 
 #[cfg(test)]
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_in_a_row_open_it_and_an_answer_begins_the_row_anew() {
+    fn consecutive_failures_open_the_circuit_and_an_answer_resets_the_count() {
         let now = Instant::now();
         let mut breaker = Breaker::new(LIMITS, now);
         for round in 0..9 {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_failures_opens_it_too() {
+    fn a_percentage_of_failures_opens_the_circuit_too() {
         let now = Instant::now();
         let mut breaker = Breaker::new(LIMITS, now);
         let mut changes = 0;
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_long_ago_does_not_count() {
+    fn old_failures_do_not_count() {
         let mut now = Instant::now();
         let mut breaker = Breaker::new(LIMITS, now);
         for round in 0..100 {
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(breaker.circuit(), Circuit::Closed, "never twenty in ten seconds");
     }
 
-    /// Requests that were on their way when the circuit opened say nothing about its next state.
+    /// Requests that were in progress when the circuit opened do not affect its next state.
     #[test]
     fn a_late_outcome_does_not_count() {
         let now = Instant::now();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_try_that_is_lost_is_tried_again() {
+    fn a_lost_attempt_is_repeated() {
         let now = Instant::now();
         let mut breaker = opened(now);
         let lost = breaker.admit(now + 5 * S).unwrap();
@@ -292,10 +292,10 @@ mod tests {
     }
 
     proptest! {
-        /// An open circuit lets nobody through before its time, then one at a time; it is never open for longer than its maximum; and
-        /// one answer to a try closes it.
+        /// Property: an open circuit admits no request before its time, and then one at a time. It is never open for
+        /// longer than its maximum, and one answer to an attempt closes it.
         #[test]
-        fn it_holds_its_promises(steps in prop::collection::vec(step(), 0..200)) {
+        fn the_circuit_keeps_its_limits(steps in prop::collection::vec(step(), 0..200)) {
             let mut now = Instant::now();
             let mut breaker = Breaker::new(LIMITS, now);
             let mut passes = Vec::new();

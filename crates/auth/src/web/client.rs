@@ -1,4 +1,4 @@
-//! The HTTP client of one service. Blocks its thread; its connections are shared and kept.
+//! HTTP client of one service. It blocks its thread; its connections are shared and kept open.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::web::service::Fault;
 use crate::web::settings::{self, Service};
 use crate::web::template::Rendered;
 
-/// No `Debug`: its headers have secrets.
+/// Not `Debug`: its headers contain secrets.
 pub struct Client {
     agent: Agent,
     method: Method,
@@ -27,23 +27,23 @@ pub struct Client {
     timeout: Duration,
 }
 
-/// An answer of any status.
+/// Answer with any status.
 pub struct Reply {
     pub status: u16,
-    /// Of a 200 only.
+    /// Body, only with status 200.
     pub body: Vec<u8>,
 }
 
 impl Client {
-    /// Reads the files. `https` says whether TLS will be spoken.
+    /// Reads the files. `https` says whether the service uses TLS.
     ///
     /// # Errors
-    /// The setting, and a sentence that says what is wrong with it or its file.
+    /// The setting, and a sentence about its fault or that of its file.
     pub fn open(settings: &Service, https: bool) -> Result<Self, (&'static str, String)> {
         let connections = settings.connections_max as usize;
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            // What is asked here is for this service and for nobody that it names.
+            // Requests are for this service only, and never for another one that it names.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .proxy(None)
@@ -75,15 +75,14 @@ impl Client {
         Ok(Self { agent: config.build().new_agent(), method, headers, response_max, timeout })
     }
 
-    /// One request, which is repeated once when a kept connection turns out to be closed.
+    /// Sends one request, and repeats it once when a kept connection turns out to be closed.
     ///
     /// # Errors
-    /// Whatever is no answer.
+    /// The reason why there is no answer.
     pub fn ask(&self, request: &Rendered) -> Result<Reply, Fault> {
         let began = Instant::now();
         match self.send(request) {
-            // Services close connections when they like; a request crosses that on its way at times. Answers take no harm from being
-            // given twice.
+            // Services may close connections at any time, while a request is on its way. Asking twice is harmless.
             Err(Error::Io(error)) if lost(error.kind()) && began.elapsed() < self.timeout / 4 => {
                 self.send(request).map_err(Fault::of)
             }
@@ -104,7 +103,7 @@ impl Client {
         let (parts, mut body) = response.into_parts();
         let status = parts.status.as_u16();
         let read = body.with_config().limit(self.response_max).read_to_vec();
-        // Of others it is read only so that the connection can be kept.
+        // Other bodies are read only so that the connection can be kept.
         let body = if status == 200 { read? } else { Vec::new() };
         Ok(Reply { status, body })
     }
@@ -116,7 +115,7 @@ fn lost(kind: ErrorKind) -> bool {
 }
 
 impl Fault {
-    /// In words that have nothing of the request in them: a URL may have a password in it.
+    /// Describes the error without any part of the request, because a URL may contain a password.
     fn of(error: Error) -> Self {
         match error {
             Error::Timeout(_) => Self::Timeout,
@@ -125,7 +124,7 @@ impl Fault {
             Error::HostNotFound => Self::Connect("its host name has no address".to_owned()),
             Error::Rustls(error) => Self::Connect(format!("TLS: {error}")),
             Error::Tls(error) => Self::Connect(format!("TLS: {error}")),
-            Error::ConnectionFailed => Self::Connect("no address of it takes connections".to_owned()),
+            Error::ConnectionFailed => Self::Connect("none of its addresses accepts connections".to_owned()),
             Error::Protocol(_) => Self::Body("it does not speak HTTP/1.1"),
             Error::BodyExceedsLimit(_) => Self::Body("the answer is larger than response_max"),
             Error::LargeResponseHeader(..) => Self::Body("the headers of the answer are larger than 16 KiB"),
@@ -141,12 +140,12 @@ fn tls(settings: &Service) -> Result<TlsConfig, (&'static str, String)> {
     };
     let authorities = authorities.map_err(|error| (setting, error))?;
     let mut roots = RootCertStore::empty();
-    // Systems have a few authorities that nobody can read any more; of a file of one's own each is meant.
+    // Systems have a few authorities that can no longer be parsed. In a configured file, each must be valid.
     let (_, unreadable) = roots.add_parsable_certificates(authorities.iter().cloned());
     if let Some(path) = settings.ca_file.as_ref().filter(|_| unreadable > 0) {
         return Err((
             "ca_file",
-            format!("{}: {unreadable} certificates in it are no authorities", path.display()),
+            format!("{}: {unreadable} certificates in it are not authorities", path.display()),
         ));
     }
     let shown = match (&settings.client_certificate, &settings.client_key) {
@@ -164,7 +163,7 @@ fn tls(settings: &Service) -> Result<TlsConfig, (&'static str, String)> {
     };
     let provider = Arc::new(ring::default_provider());
     if let Some((chain, key, _)) = &shown {
-        // The client takes for granted that they fit.
+        // rustls assumes that they match.
         ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(rustls::ALL_VERSIONS)
             .and_then(|builder| {
@@ -196,8 +195,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
 
 fn system_authorities() -> Result<Vec<CertificateDer<'static>>, String> {
     let found = SYSTEM_AUTHORITIES.iter().map(PathBuf::from).find(|path| path.exists());
-    let path =
-        found.ok_or("this system has no list of authorities where they are looked for: name a file")?;
+    let path = found.ok_or("this system has no list of authorities in the usual places: name a file")?;
     certificates(&path)
 }
 
@@ -213,7 +211,7 @@ fn read(path: &Path, max: u64) -> Result<String, String> {
     Ok(text)
 }
 
-/// Errors name the line and never what is in it.
+/// Parses header lines. Errors name the line and never its contents.
 fn parse_headers(text: &str) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -224,19 +222,20 @@ fn parse_headers(text: &str) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
         let (name, value) =
             line.split_once(':').ok_or_else(|| format!("{number}: expected `Name: value`"))?;
         let name = HeaderName::from_bytes(name.trim().as_bytes())
-            .map_err(|_| format!("{number}: what stands before `:` is no name of a header"))?;
+            .map_err(|_| format!("{number}: the text before `:` is not the name of a header"))?;
         if OURS.contains(&name) {
             return Err(format!("{number}: `{name}` is set by the client itself"));
         }
-        let mut value = HeaderValue::from_str(value.trim())
-            .map_err(|_| format!("{number}: the value of `{name}` has characters that no header may have"))?;
+        let mut value = HeaderValue::from_str(value.trim()).map_err(|_| {
+            format!("{number}: the value of `{name}` has characters that are not allowed in headers")
+        })?;
         value.set_sensitive(true);
         found.push((name, value));
     }
     Ok(found)
 }
 
-/// Headers that say where a message ends, or to whom it goes.
+/// Headers that determine the length or the destination of a message.
 const OURS: [HeaderName; 8] = [
     header::HOST,
     header::CONTENT_LENGTH,
@@ -250,9 +249,9 @@ const OURS: [HeaderName; 8] = [
 const HEADERS_FILE_MAX: u64 = 64 << 10;
 const KEY_FILE_MAX: u64 = 64 << 10;
 const HEADERS_MAX: usize = 16 << 10;
-/// A connection that nobody used for this long is closed: many services close theirs after a minute.
+/// Idle time after which a connection is closed: many services close theirs after a minute.
 const IDLE_MAX: Duration = Duration::from_secs(30);
-/// Where operating systems keep the authorities they trust, in one file.
+/// Files in which operating systems keep their trusted authorities.
 const SYSTEM_AUTHORITIES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -275,10 +274,10 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_line_is_named_and_not_shown() {
+    fn errors_name_a_wrong_line_and_do_not_show_it() {
         for (text, says) in [
             ("A: b\nBearer-t0ken", "2: expected `Name: value`"),
-            ("t0 ken: b", "1: what stands before"),
+            ("t0 ken: b", "1: the text before"),
             ("A: t0\u{7f}ken", "1: the value of `a`"),
             ("Content-Length: 3", "`content-length` is set by"),
             ("host: evil", "`host` is set by"),

@@ -1,4 +1,4 @@
-//! What is counted of a service.
+//! Counters of a service.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,54 +6,54 @@ use std::time::Duration;
 use crate::web::breaker::Circuit;
 use crate::web::service::Fault;
 
-/// What happened so far with one service.
+/// Counters of one service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServiceFigures {
-    /// That went to the service, those that went there twice only once.
+    /// Requests to the service. Repeated ones count once.
     pub requests: u64,
-    /// Answers of the service.
+    /// Answers of the service, by result.
     pub allowed: u64,
     pub denied: u64,
     pub ignored: u64,
     pub failed: ServiceFailures,
-    /// Questions answered from memory.
+    /// Questions that were answered from the cache.
     pub cached: u64,
-    /// Questions that waited for the answer of an equal one.
+    /// Questions that waited for the answer to an equal one.
     pub joined: u64,
-    /// Questions that were refused without asking, as they cannot be said.
+    /// Questions that were refused without asking, because the template cannot express them.
     pub unaskable: u64,
-    /// Requests right now.
+    /// Current requests.
     pub in_flight: u64,
-    /// Answers in memory.
+    /// Cached answers.
     pub remembered: u64,
     pub circuit: Circuit,
-    /// Times that the circuit opened.
+    /// Number of times that the circuit opened.
     pub opened: u64,
-    /// Of all requests.
+    /// Total time of all requests.
     pub took: Duration,
-    /// The longest request.
+    /// Time of the longest request.
     pub took_max: Duration,
 }
 
-/// Questions that got no answer, by reason.
+/// Questions without an answer, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServiceFailures {
     /// No answer in time.
     pub timeout: u64,
-    /// No connection, no TLS, or a connection that was lost.
+    /// No connection, no TLS, or a lost connection.
     pub connect: u64,
-    /// An answer with a status that says nothing.
+    /// Answer with an unexpected status.
     pub status: u64,
-    /// An answer that makes no sense, or is too large.
+    /// Invalid or too large answer.
     pub body: u64,
-    /// Not asked while the circuit was open.
+    /// Not asked, because the circuit was open.
     pub circuit_open: u64,
-    /// Too many waited.
+    /// Too many questions waited.
     pub busy: u64,
 }
 
 impl ServiceFailures {
-    /// With the words of figures.
+    /// Returns the counters with their names in metrics.
     pub fn by_kind(&self) -> [(&'static str, u64); 6] {
         let Self { timeout, connect, status, body, circuit_open, busy } = *self;
         [
@@ -67,7 +67,7 @@ impl ServiceFailures {
     }
 }
 
-/// Outlive a change of the settings.
+/// Counters that survive a change of the settings.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub requests: AtomicU64,

@@ -1,4 +1,4 @@
-//! The link `http` of the authentication chain.
+//! Link `http` of the authentication chain.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -23,24 +23,24 @@ pub struct HttpLink {
     counters: Arc<Counters>,
 }
 
-/// Settings and files that were read and can be used, and are not in force yet.
+/// Settings and files that were read, are usable, and are not in force yet.
 pub struct LinkChange<'a> {
     link: &'a HttpLink,
     state: ServiceState,
 }
 
-/// What the settings gave.
+/// State that follows from the settings.
 struct ServiceState {
     service: Service,
     answers: Answers<AuthenticationAnswer, SyncSender<AuthenticationAnswer>>,
     allow: Duration,
     deny: Duration,
-    /// How long one who waits for the answer of another does so: that one waits for a connection first.
+    /// Time for which a client waits for the answer to another one. That one first waits for a connection.
     wait_timeout: Duration,
 }
 
 impl HttpLink {
-    /// `None` without a URL. Connects to nobody yet.
+    /// Opens the link; opens no connection yet. `None` without a URL.
     ///
     /// # Errors
     /// The setting that cannot be used.
@@ -50,8 +50,8 @@ impl HttpLink {
         Ok(Some(Self { state: ArcSwap::from_pointee(state), counters }))
     }
 
-    /// Reads other settings, with the headers and certificates that are in their files now. `None` when there is no URL any more: then
-    /// everything stays as it was.
+    /// Reads new settings, with the current contents of the header and certificate files. `None` when the URL was
+    /// removed: then nothing changes.
     ///
     /// # Errors
     /// The setting that cannot be used.
@@ -67,7 +67,7 @@ impl HttpLink {
 }
 
 impl LinkChange<'_> {
-    /// Puts it in force. Nothing is remembered from before.
+    /// Puts the change in force, and clears the cache.
     pub fn apply(self) {
         self.link.state.store(Arc::new(self.state));
     }
@@ -110,7 +110,7 @@ impl ServiceState {
             return self.failed(Fault::Busy);
         }
         let Ok(request) = self.service.render(question) else {
-            // The service is one of text, so this is no client of its.
+            // The service expects text, so it does not know this client.
             return AuthenticationAnswer::Refuse(ReasonCode::BadUserNameOrPassword);
         };
         let (sender, answer) = sync_channel(1);
@@ -149,13 +149,13 @@ impl ServiceState {
             AuthenticationAnswer::Admit(_) => Counters::add(&counters.allowed),
             AuthenticationAnswer::Refuse(_) => Counters::add(&counters.denied),
             AuthenticationAnswer::NotMine => Counters::add(&counters.ignored),
-            // Where it happened.
+            // Logged where it happened.
             AuthenticationAnswer::Failed(_) => {}
         }
     }
 }
 
-/// Hands the answer to those who wait, whatever becomes of the one who asks.
+/// Passes the answer to the waiting clients, also when the asking client fails.
 struct PendingAnswer<'a> {
     state: &'a ServiceState,
     key: QuestionKey,
@@ -170,7 +170,7 @@ impl Drop for PendingAnswer<'_> {
             AuthenticationAnswer::Failed(_) => Duration::ZERO,
         };
         for waiter in self.state.answers.finish(&self.key, self.answer.clone(), Instant::now(), time) {
-            // The one who asks is among them and does not listen; another may have lost patience.
+            // The asking client is among them and does not listen. Another one may have stopped waiting.
             let _ = waiter.try_send(self.answer.clone());
         }
     }
@@ -194,12 +194,12 @@ impl Link for HttpLink {
     }
 
     fn work(&self, attempt: &Attempt) -> Outcome {
-        // Not a guard: a reload meanwhile is not to wait for it.
+        // A clone, so that a reload does not wait for this request.
         let state = self.state.load_full();
         state.authenticate(&Question::for_authentication(attempt.credentials())).outcome(SystemTime::now())
     }
 
-    /// It remembers by itself, for as long as its settings say.
+    /// The link has its own cache, with the times of its settings.
     fn cache_key(&self, _: Credentials<'_>) -> CacheKey {
         CacheKey::Nothing
     }

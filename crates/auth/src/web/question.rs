@@ -1,4 +1,4 @@
-//! What a service is asked, and by what names a template calls its parts.
+//! Question to a service, and the names of its parts in templates.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use base64ct::{Base64, Encoding};
 use broker::access::{Action, ClientCertificate, Credentials, Identity};
 
-/// Everything that a request may tell a service. No `Debug`: it has the password.
+/// Everything that a request may contain. Not `Debug`: it has the password.
 #[derive(Clone, Copy)]
 pub struct Question<'a> {
     pub client_id: &'a str,
@@ -15,11 +15,11 @@ pub struct Question<'a> {
     pub peer: Option<IpAddr>,
     pub listener: &'a str,
     pub certificate: Option<&'a ClientCertificate>,
-    /// `None` when it is asked who may connect.
+    /// `None` for the question who may connect.
     pub requested: Option<RequestedAccess<'a>>,
 }
 
-/// What a client wants to do.
+/// Access that a client requests.
 #[derive(Clone, Copy)]
 pub struct RequestedAccess<'a> {
     pub action: &'static str,
@@ -41,7 +41,7 @@ impl<'a> Question<'a> {
         }
     }
 
-    /// `None` for what no service is asked.
+    /// Returns the question; `None` for actions that no service is asked about.
     pub fn for_authorization(identity: Identity<'a>, action: Action, topic: &'a str) -> Option<Self> {
         let requested = match action {
             Action::Publish { qos, retain } => {
@@ -89,13 +89,13 @@ impl<'a> Question<'a> {
 pub enum Value<'a> {
     Absent,
     Text(Cow<'a, str>),
-    /// Text in most cases.
+    /// Bytes that are usually text.
     Bytes(&'a [u8]),
     Number(u8),
     Flag(bool),
 }
 
-/// A placeholder.
+/// Placeholder of a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Field {
     ClientId,
@@ -112,7 +112,7 @@ pub enum Field {
     Retain,
 }
 
-/// Which service a template is for.
+/// Kind of service that a template is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Authentication,
@@ -120,7 +120,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What its templates may use.
+    /// Returns the placeholders that are allowed in its templates.
     pub fn fields(self) -> &'static [Field] {
         use Field::*;
         match self {

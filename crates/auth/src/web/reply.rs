@@ -1,4 +1,4 @@
-//! What answers say.
+//! Parser of a service's answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::opinion::Opinion;
 use crate::web::client::Reply;
 use crate::web::service::Fault;
 
-/// An answer to "may it connect", as it is remembered.
+/// Answer to an authentication request, in the form that is cached.
 #[derive(Clone, Debug)]
 pub enum AuthenticationAnswer {
     Admit(Arc<AdmittedClient>),
@@ -24,7 +24,7 @@ pub enum AuthenticationAnswer {
     Failed(Fault),
 }
 
-/// As what a client may come in.
+/// Admission of a client.
 #[derive(Debug, Default)]
 pub struct AdmittedClient {
     client_id: Option<Arc<str>>,
@@ -41,7 +41,7 @@ enum ServiceDecision {
     Ignore,
 }
 
-/// Members that are not known are passed over: a service may say more than this version reads.
+/// Answer document. Unknown members are ignored, because a service may send more than this version reads.
 #[derive(Deserialize)]
 struct Document {
     result: ServiceDecision,
@@ -51,13 +51,13 @@ struct Document {
     client_id: Option<String>,
     attributes: Option<BTreeMap<String, serde_json::Value>>,
     tenant: Option<String>,
-    /// Seconds since 1970.
+    /// End of the admission, in seconds since 1970.
     expire_at: Option<u64>,
     acl: Option<serde_json::Value>,
     rates: Option<RatesDocument>,
 }
 
-/// A misspelt rate would be no limit, so here every member has to be known.
+/// Rates. Every member must be known, because a misspelt rate would be no limit.
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[derive(Default)]
@@ -70,7 +70,7 @@ struct RatesDocument {
 
 impl AuthenticationAnswer {
     /// # Errors
-    /// What is wrong with the answer.
+    /// The fault of the answer.
     pub fn read(reply: Reply) -> Result<Self, Fault> {
         match reply.status {
             200 => {}
@@ -92,7 +92,7 @@ impl AuthenticationAnswer {
         }
     }
 
-    /// What the chain is told of it at this time.
+    /// Returns the outcome for the chain at this time.
     pub fn outcome(&self, now: SystemTime) -> Outcome {
         match self {
             Self::Admit(client) => match client.admission(now) {
@@ -135,7 +135,7 @@ impl AdmittedClient {
         })
     }
 
-    /// `None` when its time is over.
+    /// Returns the admission; `None` when its time is over.
     fn admission(&self, now: SystemTime) -> Option<Admission> {
         let lifetime = match self.expire_at {
             None => None,
@@ -163,7 +163,7 @@ fn name(text: String) -> Result<String, &'static str> {
     Ok(text)
 }
 
-/// One level that nothing in it can widen.
+/// Returns a mountpoint of one level, which no value can widen.
 fn mountpoint(tenant: String) -> Result<Box<str>, &'static str> {
     let tenant = name(tenant)?;
     if tenant.len() > TENANT_MAX || tenant.contains(['+', '#', '/']) || tenant.starts_with('$') {
@@ -172,10 +172,10 @@ fn mountpoint(tenant: String) -> Result<Box<str>, &'static str> {
     Ok(format!("{tenant}/").into())
 }
 
-/// As a [`Principal`] has them.
+/// Attributes in the form of a [`Principal`].
 type Attributes = Vec<(Box<str>, Box<str>)>;
 
-/// Of a list, each entry is a value; `null` is as good as nothing.
+/// Returns the attributes. Each entry of a list is a value; `null` counts as missing.
 fn attributes(members: BTreeMap<String, serde_json::Value>) -> Result<Attributes, &'static str> {
     use serde_json::Value;
     let mut found = Vec::new();
@@ -190,7 +190,7 @@ fn attributes(members: BTreeMap<String, serde_json::Value>) -> Result<Attributes
                 Value::String(text) => text,
                 Value::Number(number) => number.to_string(),
                 Value::Bool(boolean) => boolean.to_string(),
-                _ => return Err("an attribute is no string, number or boolean, nor a list of them"),
+                _ => return Err("an attribute is not a string, number or boolean, nor a list of them"),
             };
             if name.len() > ATTRIBUTE_MAX || text.len() > ATTRIBUTE_MAX || found.len() == ATTRIBUTES_MAX {
                 return Err("there are more than 64 attributes, or one is longer than 1024 bytes");
@@ -201,10 +201,10 @@ fn attributes(members: BTreeMap<String, serde_json::Value>) -> Result<Attributes
     Ok(found)
 }
 
-/// What a service says of a topic.
+/// Returns the opinion of a service about a topic.
 ///
 /// # Errors
-/// What is wrong with the answer.
+/// The fault of the answer.
 pub fn opinion(reply: Reply) -> Result<Opinion, Fault> {
     #[derive(Deserialize)]
     struct Document {
@@ -224,21 +224,21 @@ pub fn opinion(reply: Reply) -> Result<Opinion, Fault> {
     })
 }
 
-/// An object without a member that occurs twice, at any depth.
+/// Parses an object without repeated members, at any depth.
 fn read<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, Fault> {
     let members = json::object(body).map_err(|_| NO_DOCUMENT)?;
     serde_json::from_value(members.into()).map_err(|_| NO_DOCUMENT)
 }
 
 const NO_DOCUMENT: Fault = Fault::Body(
-    "it is no JSON object with a result of allow, deny or ignore, or has a member twice or of a wrong type",
+    "it is not a JSON object with a result of allow, deny or ignore, or has a member twice or of a wrong type",
 );
-/// What fits into a user name of MQTT.
+/// Maximum size of an MQTT user name in bytes.
 const NAME_MAX: usize = u16::MAX as usize;
 const TENANT_MAX: usize = 255;
 const ATTRIBUTES_MAX: usize = 64;
 const ATTRIBUTE_MAX: usize = 1024;
-/// Ten years: what is said beyond that is no different to a connection, and every clock can add it.
+/// Ten years. A longer time makes no difference to a connection, and every clock can add this one.
 const LIFETIME_MAX: Duration = Duration::from_secs(3650 * 86_400);
 
 #[cfg(test)]
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_may_say_as_what_a_client_is_let_in() {
+    fn an_answer_may_contain_the_admission_of_a_client() {
         assert_eq!(admitted(r#"{"result":"allow","whatever":1}"#), Admission::default());
         let admission = admitted(
             r#"{"result":"allow","is_superuser":true,"username":"alice","client_id":"c-7","attributes":{"floor":3,"group":["a","b"],"x":null},
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_may_bring_rules_along() {
+    fn an_answer_may_contain_rules() {
         use broker::access::{Action, Identity};
         let admission = admitted(
             r#"{"result":"allow","acl":[{"permission":"allow","action":"publish","topic":"up/${clientid}"}]}"#,
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_expired_is_refused() {
+    fn an_expired_admission_is_refused() {
         for at in [0, 999_999, 1_000_000] {
             let body = format!(r#"{{"result":"allow","expire_at":{at}}}"#);
             assert_eq!(outcome(&body), Ok(Outcome::Refuse(ReasonCode::NotAuthorized)));
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_clear_is_no_answer() {
+    fn an_unclear_answer_is_a_failure() {
         for body in [
             "",
             "null",
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_may_be_the_whole_answer() {
+    fn a_status_without_a_body_is_an_answer() {
         let answer = |status| {
             AuthenticationAnswer::read(Reply { status, body: Vec::new() })
                 .map(|e| e.outcome(SystemTime::now()))

@@ -1,4 +1,4 @@
-//! One service: questions become requests, as many at a time as there are connections, while its circuit is closed.
+//! One service: turns questions into requests, at most one for each connection at a time, while its circuit is closed.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use crate::web::question::{Field, Kind, Question};
 use crate::web::settings::{self, Method};
 use crate::web::template::{Rendered, Template, Unaskable};
 
-/// The parts of a service that both kinds have.
+/// Parts of a service that are common to both kinds.
 pub struct Service {
     name: &'static str,
     template: Template,
@@ -24,21 +24,21 @@ pub struct Service {
     pub counters: Arc<Counters>,
 }
 
-/// Why there is no answer. Its words have nothing of the request in them.
+/// Reason why there is no answer. Its text contains no part of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     Timeout,
     Connect(String),
     Status(u16),
-    /// What is wrong with the answer.
+    /// Fault of the answer.
     Body(&'static str),
-    /// What is wrong with the rules in it.
+    /// Fault of the rules in the answer.
     Rules(&'static str),
     CircuitOpen,
     Busy,
 }
 
-/// Settings of a service that cannot be used.
+/// Setting of a service that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceError {
     section: &'static str,
@@ -47,7 +47,7 @@ pub struct ServiceError {
 }
 
 impl Service {
-    /// Reads the files; connects to nobody yet.
+    /// Reads the files; opens no connection yet.
     ///
     /// # Errors
     /// The setting that cannot be used.
@@ -64,13 +64,14 @@ impl Service {
             (Method::Get, Some(_)) => {
                 return Err(wrong((
                     "body",
-                    "method = \"get\" sends none: leave it out, or write method = \"post\"".to_owned(),
+                    "method = \"get\" sends no body: leave it out, or write method = \"post\"".to_owned(),
                 )));
             }
         };
         let template = Template::parse(kind, &settings.url, body.as_deref()).map_err(wrong)?;
         if template.fields().is_empty() {
-            let problem = "nothing in the request says who it is about: add ?username=${username}, or use method = \"post\"";
+            let problem =
+                "the request does not name the client: add ?username=${username}, or use method = \"post\"";
             return Err(wrong(("url", problem.to_owned())));
         }
         if template.url_has(Field::Password) || template.url_has(Field::PasswordBase64) {
@@ -97,7 +98,7 @@ impl Service {
         })
     }
 
-    /// What a request tells.
+    /// Returns the fields that a request contains.
     pub fn fields(&self) -> &[Field] {
         self.template.fields()
     }
@@ -108,7 +109,7 @@ impl Service {
         self.template.render(question).inspect_err(|Unaskable| Counters::add(&self.counters.unaskable))
     }
 
-    /// Whether a question would fail at once.
+    /// Returns whether a question would fail at once.
     pub fn refuses(&self, now: Instant) -> bool {
         lock(&self.breaker).refuses(now)
     }
@@ -117,7 +118,8 @@ impl Service {
         lock(&self.breaker).circuit()
     }
 
-    /// Waits for a connection, asks, and waits for the answer, each no longer than the service's time-out. `read` makes sense of it.
+    /// Waits for a connection, asks, and waits for the answer, each no longer than the service's timeout. `read` parses
+    /// the answer.
     ///
     /// # Errors
     /// [`Fault`], counted.
@@ -128,7 +130,7 @@ impl Service {
     ) -> Result<T, Fault> {
         self.reply(request, read).inspect_err(|fault| {
             self.counters.failed(fault);
-            tracing::debug!(service = self.name, %fault, "a question got no answer");
+            tracing::debug!(service = self.name, %fault, "http service: no answer to a question");
         })
     }
 
@@ -153,9 +155,11 @@ impl Service {
         match (change, &answer) {
             (Some(Change::Opened { wait }), Err(fault)) => {
                 Counters::add(&self.counters.opened);
-                tracing::warn!(service = self.name, %fault, ?wait, "the service fails; it is not asked for a while");
+                tracing::warn!(service = self.name, %fault, ?wait, "http service: the service fails; it is not asked for a while");
             }
-            (Some(Change::Closed), _) => tracing::info!(service = self.name, "the service answers again"),
+            (Some(Change::Closed), _) => {
+                tracing::info!(service = self.name, "http service: the service answers again")
+            }
             _ => {}
         }
         answer
@@ -175,7 +179,7 @@ impl Service {
     }
 }
 
-/// The right to one connection; given back when dropped.
+/// Permit for one connection; dropping it frees the permit.
 struct Connection<'a>(&'a Service);
 
 impl Drop for Connection<'_> {
@@ -185,7 +189,7 @@ impl Drop for Connection<'_> {
     }
 }
 
-/// A request on its way.
+/// Request in progress.
 struct RequestInFlight<'a>(&'a Counters);
 
 impl<'a> RequestInFlight<'a> {
@@ -206,8 +210,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Fault {
-    /// Whether the service is down, and not this question wrong: a client could choose a name that a service answers with 500, and
-    /// must not close the door for others by it.
+    /// Returns whether the service is down, rather than this question wrong. A client could choose a name that a
+    /// service answers with 500, and must not cause refusals for others by it.
     fn outage(&self) -> bool {
         match self {
             Self::Timeout | Self::Connect(_) => true,
@@ -222,17 +226,17 @@ impl fmt::Display for Fault {
         match self {
             Self::Timeout => f.write_str("no answer in time"),
             Self::Connect(why) => write!(f, "no connection: {why}"),
-            Self::Status(status) => write!(f, "an answer with status {status}"),
-            Self::Body(why) => write!(f, "an answer that cannot be used: {why}"),
-            Self::Rules(why) => write!(f, "an answer that cannot be used: its member acl {why}"),
-            Self::CircuitOpen => f.write_str("not asked, as it failed too often"),
-            Self::Busy => f.write_str("not asked, as too many questions wait"),
+            Self::Status(status) => write!(f, "answer with unexpected status {status}"),
+            Self::Body(why) => write!(f, "unusable answer: {why}"),
+            Self::Rules(why) => write!(f, "unusable answer: its member acl {why}"),
+            Self::CircuitOpen => f.write_str("not asked, because it failed too often"),
+            Self::Busy => f.write_str("not asked, because too many questions wait"),
         }
     }
 }
 
 impl ServiceError {
-    /// A system without threads or random bytes.
+    /// Error for a system that provides no threads or no random bytes.
     pub(super) fn system(section: &'static str, error: impl fmt::Display) -> Self {
         Self { section, setting: "url", problem: format!("the service cannot be asked: {error}") }
     }

@@ -1,4 +1,4 @@
-//! The HTTP services of a node.
+//! HTTP services of a node.
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use crate::web::link::{HttpLink, LinkChange};
 use crate::web::service::ServiceError;
 use crate::web::settings::{HttpAclSettings, HttpAuthSettings};
 
-/// Those that are configured. Clones are the same services.
+/// Configured services. Clones refer to the same services.
 #[derive(Clone, Debug, Default)]
 pub struct HttpServices {
     link: Option<Arc<HttpLink>>,
     acl: Option<Arc<HttpAcl>>,
 }
 
-/// Settings and files that were read and can be used, and are not in force yet.
+/// Settings and files that were read, are usable, and are not in force yet.
 pub struct ServicesChange<'a> {
     link: Option<LinkChange<'a>>,
     acl: Option<AclChange<'a>>,
 }
 
 impl ServicesChange<'_> {
-    /// Puts them in force.
+    /// Puts the changes in force.
     pub fn apply(self) {
         if let Some(link) = self.link {
             link.apply();
@@ -40,7 +40,7 @@ impl ServicesChange<'_> {
 impl HttpServices {
     pub const NONE: Self = Self { link: None, acl: None };
 
-    /// Connects to nobody yet.
+    /// Opens the services; opens no connection yet.
     ///
     /// # Errors
     /// The setting that cannot be used.
@@ -48,7 +48,7 @@ impl HttpServices {
         Ok(Self { link: HttpLink::open(auth)?.map(Arc::new), acl: HttpAcl::open(acl)?.map(Arc::new) })
     }
 
-    /// Reads other settings for those that there are, with what is in their files now.
+    /// Reads new settings for the existing services, with the current contents of their files.
     ///
     /// # Errors
     /// The setting that cannot be used.
@@ -70,7 +70,7 @@ impl HttpServices {
         self.acl.as_ref()
     }
 
-    /// By the name of the section that configures it; nothing has happened with one that is not configured.
+    /// Returns the counters by the name of the configuration section. Those of a service that is not configured are 0.
     pub fn figures(&self) -> [(&'static str, ServiceFigures); 2] {
         let link = self.link.as_ref().map(|link| link.figures());
         let acl = self.acl.as_ref().map(|acl| acl.figures());

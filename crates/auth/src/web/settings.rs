@@ -1,4 +1,4 @@
-//! The settings of the HTTP services.
+//! Settings of the HTTP services.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 use settings::{ByteSize, choices, section};
 
 choices! {
-    /// How an HTTP service is asked.
+    /// HTTP method of requests to a service.
     pub enum Method {
-        /// With a body of JSON.
+        /// POST with a JSON body.
         Post = "post",
-        /// Without a body: the URL says everything.
+        /// GET without a body: the URL contains everything.
         Get = "get",
     }
 }
 
-/// Both services are set alike: two sections of one shape.
+/// Defines two sections of the same form, one for each service.
 macro_rules! services {
     ($($(#[doc = $doc:literal])+ [$section:ident] $Struct:ident { $(#[doc = $url:literal])+ url, $(#[doc = $body:literal])+ body })+) => {$(
         section! {
@@ -24,47 +24,50 @@ macro_rules! services {
             pub struct $Struct {
                 $(#[doc = $url])+
                 pub url: Option<String> = "", at start;
-                /// How the service is asked.
+                /// HTTP method of the requests.
                 pub method: Method = "post", on reload;
                 $(#[doc = $body])+
                 pub body: Option<String> = "", on reload;
-                /// A file with headers for every request, one `Name: value` a line, such as `Authorization: Bearer ...`. Keep it as secret
-                /// as what is in it.
+                /// File with headers for every request, one `Name: value` a line, such as `Authorization: Bearer ...`.
+                /// Protect the file like the secrets in it.
                 pub headers_file: Option<PathBuf> = "", on reload;
-                /// How long a request may take in all: connecting, TLS, and the last byte of the answer.
+                /// Maximum time of a request: connecting, TLS, and the last byte of the answer.
                 pub timeout: Duration = "3s" in "10ms..=1m", on reload;
-                /// Requests at one time, each on a connection of its own that is kept for the next.
+                /// Maximum number of simultaneous requests. Each has its own connection, which is kept for the next
+                /// one.
                 pub connections_max: u32 = "16" in "1..=1024", on reload;
-                /// Questions that wait for an answer; those beyond it fail.
+                /// Maximum number of requests that wait for an answer; others fail.
                 pub waiting_max: u32 = "10000" in "1..=1000000", on reload;
-                /// The authorities (PEM) that vouch for an `https` service; unset, those of the operating system.
+                /// Authorities (PEM) that verify an `https` service. Unset: those of the operating system.
                 pub ca_file: Option<PathBuf> = "", on reload;
-                /// The certificate chain (PEM) that is shown to the service.
+                /// Certificate chain (PEM) that is presented to the service.
                 pub client_certificate: Option<PathBuf> = "", on reload;
-                /// The private key (PEM) of `client_certificate`.
+                /// Private key (PEM) of `client_certificate`.
                 pub client_key: Option<PathBuf> = "", on reload;
-                /// Largest body of an answer that is read.
+                /// Maximum size of the body of an answer.
                 pub response_max: ByteSize = "64KiB" in "64B..=1MiB", on reload;
-                /// How long a permission is remembered; 0 remembers none.
+                /// Time for which a permission is remembered; 0 remembers none.
                 pub cache_ttl_allow: Duration = "30s" in "0s..=1h", on reload;
-                /// How long a refusal, or that the service does not know the client, is remembered; 0 remembers none.
+                /// Time for which a refusal, or that the service does not know the client, is remembered; 0 remembers
+                /// none.
                 pub cache_ttl_deny: Duration = "5s" in "0s..=1h", on reload;
-                /// Answers that are remembered; the oldest go first.
+                /// Maximum number of remembered answers; the oldest are removed first.
                 pub cache_max: u32 = "100000" in "0..=1000000", on reload;
-                /// Outages in a row (no connection, no answer in time, 429, 502, 503, 504) that open the circuit: then nothing is asked for a
-                /// while.
+                /// Number of consecutive outages (no connection, no answer in time, 429, 502, 503, 504) that open the
+                /// circuit: then no requests are sent for a time.
                 pub failures_max: u32 = "5" in "1..=1000", on reload;
-                /// Outages among at least 20 requests of 10 seconds, in percent, that open it too; 0 does not count them.
+                /// Percentage of outages among at least 20 requests of 10 seconds that opens the circuit too; 0
+                /// disables this.
                 pub failures_percent: u32 = "50" in "0..=100", on reload;
-                /// How long the circuit stays open before one request tries again; twice as long after each that fails.
+                /// Time for which the circuit stays open before one request tries again. It doubles after each failure.
                 pub open_for: Duration = "5s" in "10ms..=1h", on reload;
-                /// Longest time that the circuit stays open.
+                /// Maximum time for which the circuit stays open.
                 pub open_for_max: Duration = "1m" in "10ms..=1h", on reload;
             }
         }
 
         impl $Struct {
-            /// `None` without a URL: there is no such service.
+            /// Returns the settings of the service; `None` without a URL.
             pub(super) fn service(&self) -> Option<Service> {
                 let Self {
                     url, method, body, headers_file, timeout, connections_max, waiting_max, ca_file, client_certificate, client_key,
@@ -82,31 +85,33 @@ macro_rules! services {
 }
 
 services! {
-    /// An HTTP service that is asked who may connect: the link `http` of the chain. See docs/http-auth.md.
+    /// HTTP service that decides who may connect: the link `http` of the chain. See docs/http-auth.md.
     [http_auth]
     HttpAuthSettings {
-        /// Where the service is: `https://...`, or `http://` to a loopback address. Path and query may have placeholders: `${clientid}`,
-        /// `${username}`, `${password}`, `${password_base64}`, `${peer}`, `${listener}`, `${cert_cn}`, `${cert_subject}`.
+        /// URL of the service: `https://...`, or `http://` to a loopback address. Path and query may have placeholders:
+        /// `${clientid}`, `${username}`, `${password}`, `${password_base64}`, `${peer}`, `${listener}`, `${cert_cn}`,
+        /// `${cert_subject}`.
         url,
-        /// What is sent with `post`: JSON with placeholders inside its strings. Unset, an object of all of them but `password_base64`.
+        /// Body of `post` requests: JSON with placeholders inside its strings. Unset: an object of all of them but
+        /// `password_base64`.
         body
     }
-    /// An HTTP service that is asked what clients may do. See docs/http-auth.md.
+    /// HTTP service that decides what clients may do. See docs/http-auth.md.
     [http_acl]
     HttpAclSettings {
-        /// Where the service is: `https://...`, or `http://` to a loopback address. Path and query may have placeholders: `${clientid}`,
-        /// `${username}`, `${peer}`, `${listener}`, `${cert_cn}`, `${cert_subject}`, `${action}` (`publish` or `subscribe`), `${topic}`, `${qos}`,
-        /// `${retain}`.
+        /// URL of the service: `https://...`, or `http://` to a loopback address. Path and query may have placeholders:
+        /// `${clientid}`, `${username}`, `${peer}`, `${listener}`, `${cert_cn}`, `${cert_subject}`, `${action}`
+        /// (`publish` or `subscribe`), `${topic}`, `${qos}`, `${retain}`.
         url,
-        /// What is sent with `post`: JSON with placeholders inside its strings. Unset, an object of all of them.
+        /// Body of `post` requests: JSON with placeholders inside its strings. Unset: an object of all of them.
         body
     }
 }
 
-/// What both sections say.
+/// Settings that both sections have.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// Its name in the configuration.
+    /// Name of the section in the configuration.
     pub section: &'static str,
     pub url: String,
     pub method: Method,

@@ -1,7 +1,7 @@
-//! Requests from templates: values are quoted by where they stand, so that no value can end where it stands.
+//! Requests from templates. Values are quoted for their position, so that no value can end its own part.
 //!
-//! A body is JSON when it is read, and again JSON when it is rendered, of the same shape. A URL keeps its scheme, host, port, number
-//! of path segments and names of query parameters. A value is never searched for placeholders.
+//! A body is JSON when it is parsed, and JSON of the same shape when it is rendered. A URL keeps its scheme, host,
+//! port, number of path segments and names of query parameters. Values are never searched for placeholders.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -11,12 +11,12 @@ use zeroize::Zeroize;
 
 use crate::web::question::{Field, Kind, Question, Value};
 
-/// The template of a request.
+/// Template of a request.
 #[derive(Debug)]
 pub struct Template {
     url: Vec<Piece>,
     body: Option<Vec<Piece>>,
-    /// Those that occur, each once, in order.
+    /// Placeholders that occur, each once, in order.
     fields: Vec<Field>,
     https: bool,
 }
@@ -24,16 +24,16 @@ pub struct Template {
 #[derive(Clone, Debug, PartialEq)]
 enum Piece {
     Text(String),
-    /// A JSON value of its own: `null` when there is none.
+    /// A separate JSON value: `null` when it is missing.
     Whole(Field),
-    /// Among other text of a JSON string.
+    /// Part of the text of a JSON string.
     Inside(Field),
-    /// In a segment of a URL's path.
+    /// Part of a segment of a URL's path.
     Path(Field),
     Query(Field),
 }
 
-/// A request to send. No `Debug`: it may have a password in it.
+/// Request to send. Not `Debug`: it may contain a password.
 pub struct Rendered {
     pub url: String,
     pub body: Option<Vec<u8>>,
@@ -46,15 +46,15 @@ impl Drop for Rendered {
     }
 }
 
-/// A value that cannot be said where it stands: one that would be another path, or a password that is no text.
+/// A value cannot be expressed at its position: it would change the path, or is a password that is not text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unaskable;
 
 impl Template {
-    /// `body` is `None` where nothing is sent.
+    /// Parses a template. `body` is `None` when no body is sent.
     ///
     /// # Errors
-    /// `url` or `body`, and a sentence that says what is wrong with it.
+    /// `url` or `body`, and a sentence about its fault.
     pub fn parse(kind: Kind, url: &str, body: Option<&str>) -> Result<Self, (&'static str, String)> {
         let (url, https) = parse_url(kind, url).map_err(|error| ("url", error))?;
         let body = body.map(|text| parse_body(kind, text)).transpose().map_err(|error| ("body", error))?;
@@ -73,7 +73,7 @@ impl Template {
         Ok(Self { url, body, fields, https })
     }
 
-    /// An object of everything that may be told, but the password in Base64.
+    /// Returns an object of all placeholders, except the password in Base64.
     pub fn default_body(kind: Kind) -> String {
         let fields = kind.fields().iter().filter(|field| **field != Field::PasswordBase64);
         let members: Vec<String> =
@@ -81,7 +81,7 @@ impl Template {
         format!("{{{}}}", members.join(","))
     }
 
-    /// What the service is told: two questions that agree in these are one.
+    /// Returns the placeholders that occur: two questions with the same values for them are equal.
     pub fn fields(&self) -> &[Field] {
         &self.fields
     }
@@ -90,7 +90,7 @@ impl Template {
         self.https
     }
 
-    /// Whether the URL has this placeholder, where servers and proxies may log it.
+    /// Returns whether the URL has this placeholder, where servers and proxies may log it.
     pub fn url_has(&self, field: Field) -> bool {
         self.url.contains(&Piece::Path(field)) || self.url.contains(&Piece::Query(field))
     }
@@ -99,7 +99,7 @@ impl Template {
     /// [`Unaskable`].
     pub fn render(&self, question: &Question<'_>) -> Result<Rendered, Unaskable> {
         let url = render(&self.url, question)?;
-        // A segment that is two placeholders may become one of these too.
+        // A segment of two placeholders may become one of these too.
         let path = url.split('?').next().unwrap_or_default();
         if path.split('/').any(|segment| segment == "." || segment == "..") {
             return Err(Unaskable);
@@ -130,7 +130,7 @@ fn render(pieces: &[Piece], question: &Question<'_>) -> Result<String, Unaskable
             },
             Piece::Path(field) => {
                 let value = plain(question.value(*field));
-                // Without it the path would be another one; and servers differ in what an encoded slash is.
+                // An empty value would change the path, and servers differ in their treatment of an encoded slash.
                 if value.is_empty() || value.iter().any(|byte| matches!(byte, b'/' | b'\\' | 0)) {
                     return Err(Unaskable);
                 }
@@ -157,7 +157,7 @@ fn plain(value: Value<'_>) -> Vec<u8> {
 }
 
 fn push(out: &mut String, what: std::fmt::Arguments<'_>) {
-    out.write_fmt(what).expect("a String takes everything");
+    out.write_fmt(what).expect("writing to a String succeeds");
 }
 
 fn push_json(out: &mut String, text: &str) {
@@ -166,13 +166,13 @@ fn push_json(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// Between the quotes of a JSON string.
+/// Appends text between the quotes of a JSON string.
 fn push_escaped(out: &mut String, text: &str) {
     for character in text.chars() {
         match character {
             '"' => out.push_str("\\\""),
             '\\' => out.push_str("\\\\"),
-            // Line separators end a line for JavaScript; the rest are those that JSON does not take as they are.
+            // Line separators end a line for JavaScript; the others are those that JSON does not allow unescaped.
             '\0'..='\x1f' | '\x7f' | '\u{2028}' | '\u{2029}' => {
                 push(out, format_args!("\\u{:04x}", u32::from(character)));
             }
@@ -181,7 +181,7 @@ fn push_escaped(out: &mut String, text: &str) {
     }
 }
 
-/// All but the unreserved characters of RFC 3986, 2.3.
+/// Appends bytes, and encodes all but the unreserved characters of RFC 3986, 2.3.
 fn push_percent(out: &mut String, bytes: &[u8]) {
     for byte in bytes {
         match byte {
@@ -193,7 +193,7 @@ fn push_percent(out: &mut String, bytes: &[u8]) {
     }
 }
 
-/// A part of a text with placeholders.
+/// Part of a text with placeholders.
 enum Part<'a> {
     Text(&'a str),
     Field(Field),
@@ -224,7 +224,7 @@ fn parts(kind: Kind, text: &str) -> Result<Vec<Part<'_>>, String> {
 fn parse_body(kind: Kind, text: &str) -> Result<Vec<Piece>, String> {
     let value: serde_json::Value = serde_json::from_str(text).map_err(|error| {
         format!(
-            "this is no JSON ({error}); placeholders stand inside strings, as in {{\"qos\":\"${{qos}}\"}}"
+            "this is not JSON ({error}); placeholders must be inside strings, as in {{\"qos\":\"${{qos}}\"}}"
         )
     })?;
     let mut pieces = Vec::new();
@@ -265,7 +265,7 @@ fn compile(kind: Kind, value: &serde_json::Value, out: &mut Vec<Piece>) -> Resul
         Json::Object(members) => {
             for (index, (key, value)) in members.iter().enumerate() {
                 if key.contains("${") {
-                    return Err(format!("`{key}`: a placeholder may be a value, not the name of one"));
+                    return Err(format!("`{key}`: a placeholder may be a value, not the name of a member"));
                 }
                 let mut name = String::new();
                 push_json(&mut name, key);
@@ -278,7 +278,7 @@ fn compile(kind: Kind, value: &serde_json::Value, out: &mut Vec<Piece>) -> Resul
     Ok(())
 }
 
-/// Text after text is one piece.
+/// Appends text, and joins it with preceding text.
 fn text(out: &mut Vec<Piece>, more: &str) {
     match out.last_mut() {
         Some(Piece::Text(text)) => text.push_str(more),
@@ -288,37 +288,37 @@ fn text(out: &mut Vec<Piece>, more: &str) {
 
 fn parse_url(kind: Kind, url: &str) -> Result<(Vec<Piece>, bool), String> {
     let (scheme, rest) =
-        url.split_once("://").ok_or("it begins with https://, or http:// for a loopback address")?;
+        url.split_once("://").ok_or("it must begin with https://, or http:// for a loopback address")?;
     let https = match scheme {
         "https" => true,
         "http" => false,
         _ => {
             return Err(format!(
-                "`{scheme}` cannot be spoken; write https://, or http:// for a loopback address"
+                "`{scheme}` is not supported; write https://, or http:// for a loopback address"
             ));
         }
     };
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, target) = rest.split_at(end);
     if authority.contains("${") {
-        return Err("placeholders may be in the path and the query, not in the host: clients would choose whom to ask".into());
+        return Err("placeholders may be in the path and the query, not in the host: otherwise clients could choose the server".into());
     }
     if authority.contains('@') {
         return Err(
-            "user and password do not belong into it: put an Authorization header into headers_file".into()
+            "user and password do not belong in a URL: put an Authorization header into headers_file".into(),
         );
     }
     if target.contains('#') {
-        return Err("it ends before `#`: a fragment is never sent".into());
+        return Err("remove `#` and what follows: a fragment is never sent".into());
     }
     let host = Uri::try_from(format!("{scheme}://{authority}/"))
         .ok()
         .and_then(|uri| uri.host().map(str::to_owned))
         .filter(|host| !host.is_empty())
-        .ok_or_else(|| format!("`{authority}` is no host, or host:port"))?;
+        .ok_or_else(|| format!("`{authority}` is not a host, or host:port"))?;
     if !https && !loopback(&host) {
         return Err(format!(
-            "passwords would cross the network to `{host}` as plain text: write https://, or run the service on a loopback address"
+            "passwords would cross the network to `{host}` in plain text: write https://, or run the service on a loopback address"
         ));
     }
     let (path, query) = match target.split_once('?') {
@@ -332,7 +332,7 @@ fn parse_url(kind: Kind, url: &str) -> Result<(Vec<Piece>, bool), String> {
             Part::Text(part) => text(&mut pieces, part),
             Part::Field(Field::Topic) => {
                 return Err(
-                    "`${topic}` has slashes and would be many segments of the path: put it into the query"
+                    "`${topic}` has slashes and would become several segments of the path: put it into the query"
                         .into(),
                 );
             }
@@ -348,7 +348,7 @@ fn parse_url(kind: Kind, url: &str) -> Result<(Vec<Piece>, bool), String> {
             }
         }
     }
-    // With something simple for each placeholder it has to be a URL; what is rendered later has the same characters only.
+    // The URL must be valid with a simple value for each placeholder; rendered values contain the same characters only.
     let sample: String = pieces
         .iter()
         .map(|piece| match piece {
@@ -358,8 +358,8 @@ fn parse_url(kind: Kind, url: &str) -> Result<(Vec<Piece>, bool), String> {
         .collect();
     match Uri::try_from(&sample) {
         Ok(_) if !path.split('/').any(|segment| segment == "." || segment == "..") => Ok((pieces, https)),
-        Ok(_) => Err("its path has a segment `.` or `..`: write the path that is meant".into()),
-        Err(error) => Err(format!("this is no URL ({error}); write spaces and the like as %20")),
+        Ok(_) => Err("its path has a segment `.` or `..`: write the resulting path instead".into()),
+        Err(error) => Err(format!("this is not a URL ({error}); write spaces and the like as %20")),
     }
 }
 

@@ -181,8 +181,8 @@ fn whatever_is_no_answer_has_failed() {
         ("500", "status 500"),
         ("201", "status 201"),
         ("redirect", "status 307"),
-        ("words", "no JSON object"),
-        ("empty", "no JSON object"),
+        ("words", "not a JSON object"),
+        ("empty", "not a JSON object"),
         ("huge", "larger than response_max"),
         ("headers", "headers of the answer"),
         ("garbage", "HTTP/1.1"),
@@ -410,7 +410,7 @@ fn settings_that_cannot_be_used_say_what_to_do() {
         ),
         (
             HttpAuthSettings { url: url(), body: Some("{\"a\":".into()), ..default() },
-            "http_auth.body: this is no JSON",
+            "http_auth.body: this is not JSON",
         ),
         (
             HttpAuthSettings { url: url(), headers_file: Some("/nonexistent".into()), ..default() },

@@ -30,7 +30,7 @@ fn refused(kind: Kind, url: &str, body: Option<&str>) -> String {
 const HERE: &str = "http://127.0.0.1:1/";
 
 #[test]
-fn the_default_body_says_everything_and_null_for_what_there_is_not() {
+fn the_default_body_has_all_values_and_null_for_missing_ones() {
     let body = Template::default_body(Kind::Authentication);
     assert_eq!(
         rendered(HERE, Some(&body), &WHO).1,
@@ -57,9 +57,9 @@ fn a_body_keeps_its_shape_around_the_values() {
     );
 }
 
-/// The words of an attacker: none of them ends where it stands, and none is expanded.
+/// Values of an attacker: none of them ends its own part, and none is expanded.
 #[test]
-fn a_value_cannot_leave_its_place() {
+fn a_value_cannot_end_its_own_part() {
     let evil = "x\",\"is_admin\":true,\"y\":\"\r\nHost: evil\\${password}&admin=1#/../?";
     let question = Question { client_id: evil, ..WHO };
     let (url, body) =
@@ -90,7 +90,7 @@ fn a_path_keeps_its_segments() {
 }
 
 #[test]
-fn a_password_of_any_bytes_is_told_exactly_or_not_at_all() {
+fn a_password_of_any_bytes_is_sent_exactly_or_not_at_all() {
     let question = Question { password: Some(b"\xff\x00"), ..WHO };
     assert!(template(HERE, Some(r#"["${password}"]"#)).render(&question).is_err());
     assert!(template(HERE, Some(r#"["p=${password}"]"#)).render(&question).is_err());
@@ -99,17 +99,17 @@ fn a_password_of_any_bytes_is_told_exactly_or_not_at_all() {
 }
 
 #[test]
-fn what_is_wrong_with_a_template_is_said() {
+fn errors_of_templates_name_the_fault() {
     use Kind::{Authentication, Authorisation};
     for (kind, url, body, says) in [
-        (Authentication, "h/x", None, "url: it begins with https://"),
-        (Authentication, "ftp://h", None, "`ftp` cannot be spoken"),
+        (Authentication, "h/x", None, "url: it must begin with https://"),
+        (Authentication, "ftp://h", None, "`ftp` is not supported"),
         (Authentication, "http://10.0.0.1/", None, "plain text"),
         (Authentication, "http://localhost.example.com/", None, "plain text"),
         (Authentication, "https://${username}.example.com/", None, "not in the host"),
         (Authentication, "https://h:${listener}/", None, "not in the host"),
         (Authentication, "https://u:p@h/", None, "headers_file"),
-        (Authentication, "https:///x", None, "is no host"),
+        (Authentication, "https:///x", None, "is not a host"),
         (Authentication, "https://h/#${clientid}", None, "fragment"),
         (Authentication, "https://h/a b", None, "%20"),
         (Authentication, "https://h/a/../b", None, "`..`"),
@@ -118,8 +118,8 @@ fn what_is_wrong_with_a_template_is_said() {
         (Authentication, "https://h/?t=${topic}", None, "no placeholder `${topic}` here"),
         (Authorisation, "https://h/?p=${password}", None, "no placeholder `${password}` here"),
         (Authorisation, "https://h/${topic}", None, "into the query"),
-        (Authentication, HERE, Some(r#"{"a": ${qos}}"#), "body: this is no JSON"),
-        (Authentication, HERE, Some(r#"{"${username}": 1}"#), "not the name of one"),
+        (Authentication, HERE, Some(r#"{"a": ${qos}}"#), "body: this is not JSON"),
+        (Authentication, HERE, Some(r#"{"${username}": 1}"#), "not the name of a member"),
         (Authentication, HERE, Some(r#"["${retain}"]"#), "no placeholder"),
     ] {
         let error = refused(kind, url, body);
@@ -128,7 +128,7 @@ fn what_is_wrong_with_a_template_is_said() {
 }
 
 #[test]
-fn plain_http_is_for_this_machine() {
+fn plain_http_is_allowed_on_loopback_only() {
     for url in
         ["http://127.0.0.1:8080/a", "http://[::1]/a", "http://localhost/a", "https://h", "https://h?x=1"]
     {
@@ -138,7 +138,7 @@ fn plain_http_is_for_this_machine() {
 }
 
 proptest! {
-    /// Whatever a client says, a body is JSON of the shape of its template, with the values as they were.
+    /// A body is JSON of the shape of its template with unchanged values, whatever the values of a client are.
     #[test]
     fn a_rendered_body_is_json_of_the_same_shape(client_id in any::<String>(), username in any::<Option<String>>(), listener in any::<String>()) {
         let question = Question { client_id: &client_id, username: username.as_deref(), listener: &listener, ..WHO };
@@ -148,7 +148,7 @@ proptest! {
         prop_assert!(!body.contains(|c: char| c.is_ascii_control()));
     }
 
-    /// Whatever a client says, the request goes to the same host, with as many segments and parameters.
+    /// The request goes to the same host, with the same number of segments and parameters, whatever the values are.
     #[test]
     fn a_rendered_url_keeps_its_parts(client_id in any::<String>(), username in any::<Option<String>>(), password in any::<Vec<u8>>()) {
         let question = Question { client_id: &client_id, username: username.as_deref(), password: Some(&password), ..WHO };
