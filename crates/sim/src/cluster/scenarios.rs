@@ -367,102 +367,111 @@ fn id(node: usize) -> NodeId {
 /// Mutations, and the scenarios that notice them.
 #[cfg(feature = "trial")]
 pub const TRIALS: [(cluster::Mutation, fn()); 32] = [
-    (cluster::Mutation::SettleCutOff, static_members::a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has),
+    (
+        cluster::Mutation::SettleCutOff,
+        static_members::a_node_that_is_cut_off_acknowledges_nothing_that_only_it_has,
+    ),
     (
         cluster::Mutation::SettleForgotten,
-        static_members::what_a_durable_session_was_to_have_is_not_acknowledged_when_it_is_lost_with_the_node,
+        static_members::a_message_for_a_durable_session_that_is_lost_with_its_node_is_not_acknowledged,
     ),
     (
         cluster::Mutation::ConfirmToNext,
-        static_members::what_the_previous_incarnation_of_a_node_sent_is_not_confirmed_to_the_next,
+        static_members::a_message_of_the_previous_incarnation_is_not_confirmed_to_the_next,
     ),
-    (cluster::Mutation::ForgetRemoved, meta_group::removed::who_has_left_is_waited_for_as_long_as_its_lease_runs),
+    (
+        cluster::Mutation::ForgetRemoved,
+        meta_group::removed::subacks_wait_for_the_lease_of_a_node_that_has_left,
+    ),
     (
         cluster::Mutation::RefuseShapes,
-        static_members::what_another_node_has_granted_is_routed_however_many_shapes_there_are,
+        static_members::a_filter_granted_by_another_node_is_routed_beyond_the_limit_of_shapes,
     ),
     (
         cluster::Mutation::IgnoreCopyRequests,
-        static_members::what_is_retained_while_a_disk_is_full_is_kept_there_when_there_is_room,
+        static_members::retained_messages_missed_on_a_full_disk_are_copied_when_there_is_room,
     ),
     (
         cluster::Mutation::ForgetGrants,
-        static_members::cores_that_begin_anew_wait_for_the_leases_that_they_have_forgotten,
+        static_members::restarted_cores_wait_for_the_leases_that_they_have_forgotten,
     ),
     (
         cluster::Mutation::GrantUninformed,
-        static_members::a_core_that_begins_anew_hears_of_every_node_before_it_grants_anything,
+        static_members::a_restarted_core_gets_the_routes_of_every_node_before_it_grants_a_lease,
     ),
     (
         cluster::Mutation::GrantSuspects,
-        meta_group::who_is_suspected_may_acknowledge_nothing_though_a_core_hears_it_again,
+        meta_group::a_suspected_node_gets_no_lease_from_a_core_that_reaches_it_again,
     ),
-    (cluster::Mutation::DeclareDeadAtOnce, meta_group::nobody_is_dead_who_may_still_acknowledge),
-    (cluster::Mutation::NoMargin, meta_group::nobody_is_dead_who_may_still_acknowledge_by_a_clock_that_is_slow),
-    (
-        cluster::Mutation::PurgeSuspects,
-        meta_group::a_node_that_was_suspected_and_is_heard_again_keeps_what_its_clients_want,
-    ),
+    (cluster::Mutation::DeclareDeadAtOnce, meta_group::a_node_with_a_lease_is_not_declared_dead),
+    (cluster::Mutation::NoMargin, meta_group::a_node_with_a_lease_by_a_slow_clock_is_not_declared_dead),
+    (cluster::Mutation::PurgeSuspects, meta_group::a_suspected_node_that_is_reachable_again_keeps_its_routes),
     (
         cluster::Mutation::KeepClients,
-        meta_group::who_stays_connected_to_a_node_that_was_dead_for_others_misses_nothing,
+        meta_group::a_client_connected_to_a_node_that_was_declared_dead_misses_nothing,
     ),
     (
         cluster::Mutation::StayDead,
-        meta_group::whoever_is_cut_off_is_dead_for_the_others_acknowledges_nothing_and_joins_again,
+        meta_group::a_node_that_is_cut_off_is_declared_dead_acknowledges_nothing_and_joins_again,
     ),
     (
         cluster::Mutation::ForgetRelays,
-        meta_group::removed::a_core_that_does_not_reach_the_one_that_leads_hears_it_by_way_of_another,
+        meta_group::removed::a_core_that_does_not_reach_the_leader_is_relayed_by_another,
     ),
-    (cluster::Mutation::FoundAlone, meta_group::nodes_that_know_addresses_only_form_one_cluster),
-    (cluster::Mutation::CountRemoved, meta_group::a_core_that_was_removed_counts_no_more),
-    (cluster::Mutation::ManyCoresAtOnce, meta_group::cores_go_one_after_the_other),
-    (cluster::Mutation::ForgetEarly, static_members::what_sessions_want_holds_while_their_node_tells_it_anew),
+    (cluster::Mutation::FoundAlone, meta_group::nodes_that_know_only_addresses_form_one_cluster),
+    (cluster::Mutation::CountRemoved, meta_group::a_removed_core_does_not_count_for_majorities),
+    (cluster::Mutation::ManyCoresAtOnce, meta_group::cores_are_removed_one_after_the_other),
+    (
+        cluster::Mutation::ForgetEarly,
+        static_members::routes_of_sessions_are_kept_while_their_restarted_node_announces_them_again,
+    ),
     (
         cluster::Mutation::AdoptUnread,
-        meta_group::what_some_core_does_not_understand_is_agreed_upon_when_it_is_updated,
+        meta_group::a_command_that_one_core_cannot_read_is_committed_after_its_update,
     ),
     (
         cluster::Mutation::OldIncarnationsJoin,
-        meta_group::a_node_that_has_lost_its_number_takes_a_greater_one_than_any_before,
+        meta_group::a_node_that_has_lost_its_incarnation_number_takes_a_greater_one,
     ),
     (
         cluster::Mutation::RememberIncarnations,
-        meta_group::removed::a_node_that_left_and_joins_with_a_smaller_number_is_heard_as_any_other,
+        meta_group::removed::routes_of_a_node_that_left_and_joins_with_a_smaller_incarnation_are_accepted,
     ),
     (
         cluster::Mutation::RememberIncarnations,
-        meta_group::removed::a_life_that_never_joined_is_no_reason_not_to_hear_one_with_a_smaller_number,
+        meta_group::removed::an_incarnation_that_never_joined_does_not_block_a_smaller_one,
     ),
     (
         cluster::Mutation::RememberIncarnations,
-        meta_group::removed::what_is_for_a_life_with_a_smaller_number_is_not_lost_with_the_link_to_a_greater_one,
+        meta_group::removed::messages_for_a_smaller_incarnation_are_not_lost_with_the_link_to_a_greater_one,
     ),
     (
         cluster::Mutation::AskOneCore,
-        static_members::what_one_core_alone_has_heard_of_one_that_is_gone_it_tells_the_others,
+        static_members::a_route_of_a_dead_core_that_one_core_alone_knows_reaches_the_others,
     ),
+    (cluster::Mutation::ForgetAway, static_members::routes_of_an_absent_replicant_reach_its_restarted_core),
     (
-        cluster::Mutation::ForgetAway,
-        static_members::what_a_replicant_wants_that_is_away_is_told_to_the_core_that_it_was_attached_to,
+        cluster::Mutation::StayAttached,
+        meta_group::removed::a_replicant_leaves_a_core_that_is_dead_for_the_others,
     ),
-    (cluster::Mutation::StayAttached, meta_group::removed::a_replicant_leaves_a_core_that_is_dead_for_the_others),
     (
         cluster::Mutation::GrantInTime,
-        static_members::a_core_that_begins_anew_waits_for_a_node_that_is_there_however_long_it_takes,
+        static_members::a_restarted_core_waits_for_the_routes_of_a_linked_node_without_a_limit,
     ),
     (
         cluster::Mutation::StaySuspect,
-        meta_group::removed::a_core_that_is_to_lead_while_it_is_suspected_says_that_it_is_there,
+        meta_group::removed::a_core_that_leads_while_it_is_suspected_reports_itself_alive,
     ),
     (
         cluster::Mutation::ForgetLegacy,
-        meta_group::removed::what_a_dead_node_had_told_some_only_the_others_hear_from_them,
+        meta_group::removed::retained_messages_that_a_dead_node_sent_to_some_nodes_reach_the_others,
     ),
     (
         cluster::Mutation::CountOnDead,
-        meta_group::removed::a_core_that_leads_and_leaves_while_another_is_dead_waits_for_nobody,
+        meta_group::removed::a_leader_that_leaves_while_another_core_is_dead_waits_for_no_vote_of_it,
     ),
-    (cluster::Mutation::SendToDead, static_members::what_others_say_that_a_new_life_wants_goes_there),
+    (
+        cluster::Mutation::SendToDead,
+        static_members::messages_for_routes_of_a_new_incarnation_learned_from_others_arrive_there,
+    ),
 ];

@@ -124,7 +124,7 @@ impl Scenario {
 }
 
 #[cfg_attr(test, test)]
-pub(super) fn nodes_that_know_addresses_only_form_one_cluster() {
+pub(super) fn nodes_that_know_only_addresses_form_one_cluster() {
     let mut scenario = meta_group();
     scenario.assert_whole();
     scenario.subscribes();
@@ -160,7 +160,7 @@ fn a_cluster_that_loses_all_processes_comes_back_with_the_same_members() {
 }
 
 #[cfg_attr(test, test)]
-pub(super) fn whoever_is_cut_off_is_dead_for_the_others_acknowledges_nothing_and_joins_again() {
+pub(super) fn a_node_that_is_cut_off_is_declared_dead_acknowledges_nothing_and_joins_again() {
     let mut scenario = meta_group();
     scenario.subscribes();
     scenario.run_for(3 * SECOND);
@@ -181,7 +181,7 @@ pub(super) fn whoever_is_cut_off_is_dead_for_the_others_acknowledges_nothing_and
 
 /// The node's lease may last longer than the others need to notice its silence.
 #[cfg_attr(test, test)]
-pub(super) fn nobody_is_dead_who_may_still_acknowledge() {
+pub(super) fn a_node_with_a_lease_is_not_declared_dead() {
     let mut scenario = meta_group();
     scenario.run_for(5 * SECOND);
     let (leader, checked) = (scenario.leader(), scenario.cluster.cx.report.cluster_check_dead);
@@ -194,7 +194,7 @@ pub(super) fn nobody_is_dead_who_may_still_acknowledge() {
 
 /// One clock runs at 0.96 of its speed and the others at 1.04, which leases allow for.
 #[cfg_attr(test, test)]
-pub(super) fn nobody_is_dead_who_may_still_acknowledge_by_a_clock_that_is_slow() {
+pub(super) fn a_node_with_a_lease_by_a_slow_clock_is_not_declared_dead() {
     let mut scenario = meta_group_of(3, |plan| {
         plan.rates = vec![1_040, 1_040, 960];
         plan.config.lease = Duration::from_secs(10);
@@ -256,7 +256,7 @@ fn a_proposal_reaches_all_nodes_within_a_second_and_the_delay_of_a_link() {
 /// Others acknowledge messages that its subscribers would have received. So no connection may continue as if it had
 /// missed nothing.
 #[cfg_attr(test, test)]
-pub(super) fn who_stays_connected_to_a_node_that_was_dead_for_others_misses_nothing() {
+pub(super) fn a_client_connected_to_a_node_that_was_declared_dead_misses_nothing() {
     let mut scenario = meta_group();
     scenario.subscribes();
     scenario.run_for(3 * SECOND);
@@ -274,7 +274,7 @@ pub(super) fn who_stays_connected_to_a_node_that_was_dead_for_others_misses_noth
 
 /// A suspicion may be wrong: it removes nothing.
 #[cfg_attr(test, test)]
-pub(super) fn a_node_that_was_suspected_and_is_heard_again_keeps_what_its_clients_want() {
+pub(super) fn a_suspected_node_that_is_reachable_again_keeps_its_routes() {
     let mut scenario = meta_group_of(3, |plan| plan.config.lease = Duration::from_secs(10));
     scenario.subscribes();
     scenario.run_for(15 * SECOND);
@@ -292,7 +292,7 @@ pub(super) fn a_node_that_was_suspected_and_is_heard_again_keeps_what_its_client
 /// A core receives from a suspected node again, and its report to the leader is late. The leader declares the node
 /// dead. If the core had granted the node a lease, a dead node would have one.
 #[cfg_attr(test, test)]
-pub(super) fn who_is_suspected_may_acknowledge_nothing_though_a_core_hears_it_again() {
+pub(super) fn a_suspected_node_gets_no_lease_from_a_core_that_reaches_it_again() {
     let mut deaths = 0;
     for late in [0, 500, 1_000] {
         let mut scenario = meta_group_of(3, |plan| {
@@ -316,7 +316,7 @@ pub(super) fn who_is_suspected_may_acknowledge_nothing_though_a_core_hears_it_ag
 }
 
 #[cfg_attr(test, test)]
-pub(super) fn a_node_that_has_lost_its_number_takes_a_greater_one_than_any_before() {
+pub(super) fn a_node_that_has_lost_its_incarnation_number_takes_a_greater_one() {
     let mut scenario = meta_group();
     scenario.restart(0);
     scenario.run_for(10 * SECOND);
@@ -347,7 +347,7 @@ fn a_core_with_one_address_founds_the_cluster_with_all_cores() {
 
 /// One of four cores is removed, and one of the remaining three is lost.
 #[cfg_attr(test, test)]
-pub(super) fn a_core_that_was_removed_counts_no_more() {
+pub(super) fn a_removed_core_does_not_count_for_majorities() {
     let mut scenario = meta_group_of(4, |_| ());
     scenario.run_for(8 * SECOND);
     scenario.isolate(3);
@@ -366,7 +366,7 @@ pub(super) fn a_core_that_was_removed_counts_no_more() {
 /// Two of five cores are dead, and are removed at the same time. With one change for both, there could be two
 /// majorities: one of the cores that know it, and one of those that do not.
 #[cfg_attr(test, test)]
-pub(super) fn cores_go_one_after_the_other() {
+pub(super) fn cores_are_removed_one_after_the_other() {
     let mut scenario = meta_group_of(5, |_| ());
     scenario.run_for(10 * SECOND);
     let leader = scenario.leader();
@@ -447,7 +447,7 @@ fn subscriptions_of_an_incarnation_that_wrote_less_than_the_previous_one_are_con
 /// One of three cores cannot read records. They are refused until it is updated. After that, no core of the older
 /// version can take part.
 #[cfg_attr(test, test)]
-pub(super) fn what_some_core_does_not_understand_is_agreed_upon_when_it_is_updated() {
+pub(super) fn a_command_that_one_core_cannot_read_is_committed_after_its_update() {
     let mut scenario = meta_group_of(3, |plan| plan.old = vec![1]);
     scenario.run_for(20 * SECOND);
     for node in [0, 2] {

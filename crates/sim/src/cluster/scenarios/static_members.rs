@@ -7,7 +7,7 @@ use crate::disk::Machine;
 /// Cores forget a granted lease when they are restarted. Its holder may still acknowledge messages that a subscriber
 /// does not get.
 #[cfg_attr(test, test)]
-pub(super) fn cores_that_begin_anew_wait_for_the_leases_that_they_have_forgotten() {
+pub(super) fn restarted_cores_wait_for_the_leases_that_they_have_forgotten() {
     let mut scenario = Scenario::of(plan(Duration::ZERO));
     scenario.part(2, 0);
     scenario.part(2, 1);
@@ -80,7 +80,7 @@ fn publishers_do_not_wait_for_a_node_that_is_cut_off_from_the_majority() {
 /// A node with a durable session loses its power while a message for the session is on its way, and is back before any
 /// peer suspects it. The message is lost with the previous incarnation, so its publisher gets no acknowledgement.
 #[cfg_attr(test, test)]
-pub(super) fn what_a_durable_session_was_to_have_is_not_acknowledged_when_it_is_lost_with_the_node() {
+pub(super) fn a_message_for_a_durable_session_that_is_lost_with_its_node_is_not_acknowledged() {
     for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
         // It dials the others when it is back, because its number is the smallest.
         let home = (0..3).min_by_key(|node| id(*node)).expect("there are some");
@@ -121,7 +121,7 @@ pub(super) fn what_a_durable_session_was_to_have_is_not_acknowledged_when_it_is_
 /// A node needs long to store a message. The sending node restarts meanwhile and sends another message, which does not
 /// arrive. The confirmation of the first is not one of the second, although each is the first of its lane.
 #[cfg_attr(test, test)]
-pub(super) fn what_the_previous_incarnation_of_a_node_sent_is_not_confirmed_to_the_next() {
+pub(super) fn a_message_of_the_previous_incarnation_is_not_confirmed_to_the_next() {
     // It dials the others when it is back, because its number is the smallest.
     let node = (0..3).min_by_key(|node| id(*node)).expect("there are some");
     let home = (node + 1) % 3;
@@ -202,7 +202,7 @@ fn messages_for_a_durable_session_are_refused_when_the_link_has_no_room() {
 
 /// A restarted core does not know a subscription that it once confirmed. It grants no lease before it knows it again.
 #[cfg_attr(test, test)]
-pub(super) fn a_core_that_begins_anew_hears_of_every_node_before_it_grants_anything() {
+pub(super) fn a_restarted_core_gets_the_routes_of_every_node_before_it_grants_a_lease() {
     let mut scenario = Scenario::of(plan(Duration::ZERO));
     scenario.part(2, 0);
     scenario.part(2, 1);
@@ -229,7 +229,7 @@ pub(super) fn a_core_that_begins_anew_hears_of_every_node_before_it_grants_anyth
 /// Two nodes each accept the last unusual shape that they allow, before they know of the other's. Both filters are
 /// routed on both.
 #[cfg_attr(test, test)]
-pub(super) fn what_another_node_has_granted_is_routed_however_many_shapes_there_are() {
+pub(super) fn a_filter_granted_by_another_node_is_routed_beyond_the_limit_of_shapes() {
     let (unusual, other) = ("t/+/+/+/+/levels", "x/+/+/+/y");
     let mut plan = plan(Duration::ZERO);
     plan.setups.iter_mut().for_each(|setup| setup.settings.routing.shapes_max = 1);
@@ -257,7 +257,7 @@ pub(super) fn what_another_node_has_granted_is_routed_however_many_shapes_there_
 /// Seed 504 of `--cluster`: other nodes announce the routes of a restarted peer while the own link still belongs to its
 /// previous incarnation.
 #[cfg_attr(test, test)]
-pub(super) fn what_others_say_that_a_new_life_wants_goes_there() {
+pub(super) fn messages_for_routes_of_a_new_incarnation_learned_from_others_arrive_there() {
     let mut plan = plan(Duration::ZERO);
     plan.add(Role::Replicant);
     let mut scenario = Scenario::of(plan);
@@ -583,7 +583,7 @@ fn retained_messages_that_do_not_fit_into_a_link_are_sent_when_there_is_room() {
 /// of its own clients either, which others retain (seed 75153 of `--cluster`). It requests copies when there is room,
 /// and ends up like the others.
 #[cfg_attr(test, test)]
-pub(super) fn what_is_retained_while_a_disk_is_full_is_kept_there_when_there_is_room() {
+pub(super) fn retained_messages_missed_on_a_full_disk_are_copied_when_there_is_room() {
     let mut scenario = Scenario::of_links(plan(Duration::ZERO), |_| Some(cluster::FEATURES));
     let old = scenario.publishes_on("r/0", QoS::AtLeastOnce, RetainAction::Message);
     scenario.run_for(SECOND);
@@ -808,7 +808,7 @@ fn messages_keep_their_order_although_groups_accept_them_at_different_times() {
 /// A node whose sessions have many routes restarts. Others receive these little by little, and keep the old ones
 /// meanwhile.
 #[cfg_attr(test, test)]
-pub(super) fn what_sessions_want_holds_while_their_node_tells_it_anew() {
+pub(super) fn routes_of_sessions_are_kept_while_their_restarted_node_announces_them_again() {
     let mut many = plan(Duration::ZERO);
     (many.config.batching.bytes_max, many.config.batching.in_flight_max) = (40, 200);
     many.latency = 50 * MILLI;
@@ -862,7 +862,7 @@ fn messages_sent_over_a_link_to_an_incarnation_without_hello_go_to_the_next() {
 /// A core dies when one of the others knows a route of it and the rest do not. The one that knows it grants no lease to
 /// the others before it has sent them the route.
 #[cfg_attr(test, test)]
-pub(super) fn what_one_core_alone_has_heard_of_one_that_is_gone_it_tells_the_others() {
+pub(super) fn a_route_of_a_dead_core_that_one_core_alone_knows_reaches_the_others() {
     for heard in 0..3 {
         let mut plan = plan(Duration::ZERO);
         plan.add(Role::Core);
@@ -893,7 +893,7 @@ pub(super) fn what_one_core_alone_has_heard_of_one_that_is_gone_it_tells_the_oth
 
 /// A replicant is away, and the core to which it was attached was restarted: others announce its routes to that core.
 #[cfg_attr(test, test)]
-pub(super) fn what_a_replicant_wants_that_is_away_is_told_to_the_core_that_it_was_attached_to() {
+pub(super) fn routes_of_an_absent_replicant_reach_its_restarted_core() {
     let mut plan = plan(Duration::ZERO);
     plan.add(Role::Replicant);
     // The batches are small, so that the first node alone cannot announce everything.
@@ -920,7 +920,7 @@ pub(super) fn what_a_replicant_wants_that_is_away_is_told_to_the_core_that_it_wa
 /// A restarted core is linked to a node that needs long to announce its routes. Until then it grants no lease to nodes
 /// that do not know them either.
 #[cfg_attr(test, test)]
-pub(super) fn a_core_that_begins_anew_waits_for_a_node_that_is_there_however_long_it_takes() {
+pub(super) fn a_restarted_core_waits_for_the_routes_of_a_linked_node_without_a_limit() {
     let mut plan = plan(Duration::ZERO);
     plan.mesh.link.silence_max = Duration::from_secs(3);
     plan.config.batching.bytes_max = 400;

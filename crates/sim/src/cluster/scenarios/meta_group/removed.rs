@@ -44,8 +44,7 @@ fn a_core_relays_for_a_node_that_does_not_reach_the_leader() {
 /// Two cores do not reach each other, and each reaches a third. The cluster works as before, whichever leads, restarts,
 /// or is asked.
 #[cfg_attr(test, test)]
-pub(in crate::cluster::scenarios) fn a_core_that_does_not_reach_the_one_that_leads_hears_it_by_way_of_another()
- {
+pub(in crate::cluster::scenarios) fn a_core_that_does_not_reach_the_leader_is_relayed_by_another() {
     let mut scenario = meta_group_of_links(3, |_| Some(cluster::FEATURES & !cluster::LOG), |_| ());
     let leader = scenario.leader();
     let far = (leader + 1) % 3;
@@ -137,8 +136,8 @@ fn two_of_three_cores_can_be_removed_one_after_the_other() {
 
 /// A node whose clock was ahead has left. It comes back without its disk, and its clock is right.
 #[cfg_attr(test, test)]
-pub(in crate::cluster::scenarios) fn a_node_that_left_and_joins_with_a_smaller_number_is_heard_as_any_other()
-{
+pub(in crate::cluster::scenarios) fn routes_of_a_node_that_left_and_joins_with_a_smaller_incarnation_are_accepted()
+ {
     let mut scenario = meta_group_with(2, 4);
     scenario.cluster.members[REPLICANT].incarnation = 50;
     scenario.restart(REPLICANT);
@@ -161,8 +160,7 @@ pub(in crate::cluster::scenarios) fn a_node_that_left_and_joins_with_a_smaller_n
 /// A node announces routes in an incarnation that never joins, because there is no majority. It is removed, and comes
 /// back with a smaller incarnation number.
 #[cfg_attr(test, test)]
-pub(in crate::cluster::scenarios) fn a_life_that_never_joined_is_no_reason_not_to_hear_one_with_a_smaller_number()
- {
+pub(in crate::cluster::scenarios) fn an_incarnation_that_never_joined_does_not_block_a_smaller_one() {
     let mut scenario = meta_group_with(2, 4);
     scenario.part(0, 1);
     scenario.run_for(5 * SECOND);
@@ -200,7 +198,7 @@ pub(in crate::cluster::scenarios) fn a_life_that_never_joined_is_no_reason_not_t
 /// A node leaves, and does not learn that it is no longer a member. While it has a lease, it acknowledges messages
 /// without knowing new subscriptions. So SUBACK of level `cluster` has to wait.
 #[cfg_attr(test, test)]
-pub(in crate::cluster::scenarios) fn who_has_left_is_waited_for_as_long_as_its_lease_runs() {
+pub(in crate::cluster::scenarios) fn subacks_wait_for_the_lease_of_a_node_that_has_left() {
     let mut scenario = meta_group_with(3, 4);
     scenario.run_for(5 * SECOND);
     let publisher = scenario.connects(REPLICANT);
@@ -266,7 +264,7 @@ fn old_messages_in_a_link_about_a_past_incarnation_are_ignored() {
 /// the great incarnation, to report the removal. Messages for the node's clients wait for the incarnation that the
 /// clients are connected to (seed 614377).
 #[cfg_attr(test, test)]
-pub(in crate::cluster::scenarios) fn what_is_for_a_life_with_a_smaller_number_is_not_lost_with_the_link_to_a_greater_one()
+pub(in crate::cluster::scenarios) fn messages_for_a_smaller_incarnation_are_not_lost_with_the_link_to_a_greater_one()
  {
     let mut scenario = meta_group_with(3, 4);
     scenario.cluster.members[REPLICANT].incarnation = 50;
@@ -289,7 +287,7 @@ pub(in crate::cluster::scenarios) fn what_is_for_a_life_with_a_smaller_number_is
     scenario.until("it is back", |scenario| (0..4).all(|node| scenario.members(node) == 4));
     assert!(incarnation(&scenario, core) < Some(50_000));
     scenario.run_for(SECOND);
-    assert_waits_for_the_life_that_goes_on(&mut scenario, publisher, core, restarts);
+    assert_waits_for_the_current_incarnation(&mut scenario, publisher, core, restarts);
 }
 
 /// The same as before, but the great incarnation has never joined, and the core to which it was attached has forgotten
@@ -320,12 +318,12 @@ fn messages_for_a_smaller_incarnation_are_not_lost_with_the_link_to_one_that_nev
     });
     assert!(incarnation(&scenario) < 50_000);
     let publisher = scenario.connects(core);
-    assert_waits_for_the_life_that_goes_on(&mut scenario, publisher, core, restarts);
+    assert_waits_for_the_current_incarnation(&mut scenario, publisher, core, restarts);
 }
 
 /// Publishes on a core that does not reach the node, and checks that a client there gets the message after the two are
 /// linked. The link has restarted `restarts` times.
-fn assert_waits_for_the_life_that_goes_on(
+fn assert_waits_for_the_current_incarnation(
     scenario: &mut Scenario,
     publisher: usize,
     core: usize,
@@ -473,7 +471,8 @@ fn a_node_that_restarts_while_another_is_dead_acknowledges_as_before() {
 /// One of three cores is dead, and the leader leaves: then only the third one votes. If the dead one kept its vote,
 /// nothing could be committed until it is back (seed 3409).
 #[cfg_attr(test, test)]
-pub(in crate::cluster::scenarios) fn a_core_that_leads_and_leaves_while_another_is_dead_waits_for_nobody() {
+pub(in crate::cluster::scenarios) fn a_leader_that_leaves_while_another_core_is_dead_waits_for_no_vote_of_it()
+{
     for (dead, stays) in [(1, 2), (2, 1)] {
         let mut scenario = meta_group();
         let leader = scenario.leader();
@@ -524,7 +523,8 @@ fn a_core_that_leaves_when_another_has_just_died_is_waited_for() {
 /// A node sends a retained message to only one of two others, and dies. The third gets it without waiting for that
 /// node.
 #[cfg_attr(test, test)]
-pub(in crate::cluster::scenarios) fn what_a_dead_node_had_told_some_only_the_others_hear_from_them() {
+pub(in crate::cluster::scenarios) fn retained_messages_that_a_dead_node_sent_to_some_nodes_reach_the_others()
+{
     let mut scenario = meta_group();
     let before = scenario.publishes_on("r/1", QoS::AtMostOnce, RetainAction::Message);
     scenario.run_for(SECOND);
@@ -545,7 +545,7 @@ pub(in crate::cluster::scenarios) fn what_a_dead_node_had_told_some_only_the_oth
 /// A core is cut off, and is made the leader while it is suspected. No other node reports then that it is alive, and it
 /// would acknowledge nothing (seed 1533).
 #[cfg_attr(test, test)]
-pub(in crate::cluster::scenarios) fn a_core_that_is_to_lead_while_it_is_suspected_says_that_it_is_there() {
+pub(in crate::cluster::scenarios) fn a_core_that_leads_while_it_is_suspected_reports_itself_alive() {
     let mut led = 0;
     for (seed, time) in (super::super::SEED..).zip((0..2_000).step_by(50)) {
         if led == 2 {
