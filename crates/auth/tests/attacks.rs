@@ -1,4 +1,5 @@
-//! What clients try who want more than they may: one node behind its access control, without sockets. docs/threat-model.md names each.
+//! Attacks by clients that want more than they are allowed: one node behind its access control, without sockets.
+//! docs/threat-model.md lists them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,20 +23,20 @@ allow user bob   subscribe home/bob/# public/#
 allow everyone   all       dev/${clientid}/#
 ";
 
-/// A node with two users, and the letters that threads of the guard send it.
+/// Node with two users, and the commands that threads of the guard send to it.
 struct TestBroker {
     worker: Worker,
     letters: Receiver<(WorkerId, WorkerCommand)>,
     directory: PathBuf,
 }
 
-/// A client's slot.
+/// Slot of a client.
 #[derive(Clone, Copy)]
 struct Client(u32);
 
 const NOW: Time = Time(1_000);
 
-/// What a client says in CONNECT.
+/// Content of a client's CONNECT.
 #[derive(Clone, Copy, Default)]
 struct Says<'a> {
     client_id: &'a str,
@@ -50,7 +51,7 @@ impl TestBroker {
         let (users, rules) = (directory.join("users"), directory.join("rules"));
         let mut file = auth::PasswordFileEdit::default();
         for user in ["alice", "bob", "$SYS", "+", "home/alice"] {
-            // Fast, and as good for a test.
+            // A cheap hash is sufficient for a test.
             file.set(user, &auth::PasswordHash::create(user.as_bytes()).expect("randomness"));
         }
         file.write(&users).expect("written");
@@ -61,7 +62,7 @@ impl TestBroker {
         let node = Node::new(Settings::default(), Arc::new(guard), "test".into(), 1, [3; 16]);
         let (send, letters) = channel();
         node.set_mailbox(move |worker, letter| {
-            // Nobody listens any more when a test has seen enough.
+            // No receiver exists any more when a test has finished.
             let _ = send.send((worker, letter));
         });
         Self { worker: node.build_workers().remove(0), letters, directory }
@@ -109,7 +110,7 @@ impl TestBroker {
     }
 
     fn received(&mut self, client: Client) -> Vec<Answer> {
-        let out = self.worker.output(client.0).expect("the connection is there");
+        let out = self.worker.output(client.0).expect("the connection exists");
         let mut answers = Vec::new();
         while !out.is_empty() {
             let bytes = out.pending().to_vec();
@@ -124,7 +125,7 @@ impl TestBroker {
         answers
     }
 
-    /// The Reason Codes of SUBACK.
+    /// Returns the Reason Codes of SUBACK.
     fn subscribe(&mut self, client: Client, filters: &[&str]) -> Vec<ReasonCode> {
         let options = SubscriptionOptions {
             qos: QoS::AtMostOnce,
@@ -148,7 +149,7 @@ impl TestBroker {
         }
     }
 
-    /// The Reason Code of PUBACK.
+    /// Returns the Reason Code of PUBACK.
     fn publish(&mut self, client: Client, topic: &str, alias: Option<u16>, retain: bool) -> ReasonCode {
         let properties = PropertiesBuf::from_iter(alias.map(Property::TopicAlias));
         let publish = Publish {
@@ -204,7 +205,7 @@ const GRANTED: ReasonCode = ReasonCode::Success;
 const DENIED: ReasonCode = ReasonCode::NotAuthorized;
 
 #[test]
-fn wildcards_reach_no_further_than_the_rules() {
+fn wildcards_do_not_extend_access_beyond_the_rules() {
     let mut test_broker = TestBroker::new("wildcards");
     let bob = test_broker.connect("b", "bob");
     for filter in
@@ -219,9 +220,9 @@ fn wildcards_reach_no_further_than_the_rules() {
     assert_eq!(test_broker.received(bob), [Answer::Publish("public/news".into())]);
 }
 
-/// The share name is no way around the rules, nor is the broker's own tree.
+/// Neither a share name nor the `$SYS` tree bypasses the rules.
 #[test]
-fn shared_subscriptions_and_sys_are_asked_about_like_others() {
+fn rules_apply_to_shared_subscriptions_and_sys() {
     let mut test_broker = TestBroker::new("shared");
     let bob = test_broker.connect("b", "bob");
     for filter in [
@@ -240,9 +241,9 @@ fn shared_subscriptions_and_sys_are_asked_about_like_others() {
     }
 }
 
-/// A name that is a wildcard does not stretch `${clientid}`, and one that is a level does not move it.
+/// A name that is a wildcard does not widen `${clientid}`, and a name with several levels does not move it.
 #[test]
-fn a_client_identifier_does_not_stretch_the_rules() {
+fn a_client_identifier_does_not_widen_the_rules() {
     for client_id in ["+", "#", "../bob", "x/y", "$share"] {
         let mut test_broker = TestBroker::new("names");
         let client = test_broker.connect(client_id, "bob");
@@ -267,7 +268,7 @@ fn nothing_is_retained_without_permission() {
     assert_eq!(test_broker.publish(bob, "home/bob/x", None, true), DENIED);
     assert_ne!(test_broker.publish(bob, "home/bob/x", None, false), DENIED);
     assert_eq!(test_broker.subscribe(bob, &["home/bob/x"]), [GRANTED]);
-    assert_eq!(test_broker.received(bob), [], "nothing was kept");
+    assert_eq!(test_broker.received(bob), [], "nothing was retained");
 }
 
 #[test]
@@ -294,14 +295,14 @@ fn a_will_needs_the_permission_of_a_publish() {
     }
 }
 
-/// An alias is asked about as the topic that it stands for now.
+/// An alias is checked as the topic that it stands for at that time.
 #[test]
 fn a_topic_alias_hides_no_topic() {
     let mut test_broker = TestBroker::new("alias");
     let bob = test_broker.connect("b", "bob");
     let alice = test_broker.connect("a", "alice");
     assert_eq!(test_broker.subscribe(alice, &["home/alice/#"]), [GRANTED]);
-    // Allowed, then by alias, then the alias is turned to a topic that is not.
+    // Allowed with its topic, then by alias; then the alias is set to a topic that is denied.
     assert_ne!(test_broker.publish(bob, "home/bob/x", Some(1), false), DENIED);
     assert_ne!(test_broker.publish(bob, "", Some(1), false), DENIED);
     assert_eq!(test_broker.publish(bob, "home/alice/x", Some(1), false), DENIED);
@@ -313,9 +314,9 @@ fn a_topic_alias_hides_no_topic() {
     assert_eq!(test_broker.received(alice), []);
 }
 
-/// Who knows a Client Identifier does not get the session that belongs to it, nor ends it.
+/// A client that uses another's Client Identifier neither gets its session nor ends it.
 #[test]
-fn a_client_identifier_of_somebody_else_is_not_taken_over() {
+fn a_session_of_another_user_is_not_taken_over() {
     let mut test_broker = TestBroker::new("takeover");
     let alice = test_broker.connect("door", "alice");
     assert_eq!(test_broker.subscribe(alice, &["home/alice/#"]), [GRANTED]);
@@ -323,16 +324,20 @@ fn a_client_identifier_of_somebody_else_is_not_taken_over() {
     assert_eq!(reason, ReasonCode::ClientIdentifierNotValid);
     let other = test_broker.connect("other", "alice");
     test_broker.publish(other, "home/alice/x", None, false);
-    assert_eq!(test_broker.received(alice), [Answer::Publish("home/alice/x".into())], "she is still there");
+    assert_eq!(
+        test_broker.received(alice),
+        [Answer::Publish("home/alice/x".into())],
+        "alice is still connected"
+    );
     test_broker.worker.lost(NOW, alice.0);
     test_broker.worker.settle(NOW);
     let (_, reason) = test_broker.connecting(Says { client_id: "door", user: "bob", ..Says::default() });
-    assert_eq!(reason, ReasonCode::ClientIdentifierNotValid, "her session is away");
+    assert_eq!(reason, ReasonCode::ClientIdentifierNotValid, "alice's session is disconnected");
 }
 
-/// User names that look like filters are names.
+/// User names that look like filters are plain names.
 #[test]
-fn a_user_name_is_no_pattern() {
+fn a_user_name_is_not_a_pattern() {
     for user in ["+", "$SYS", "home/alice"] {
         let mut test_broker = TestBroker::new("users");
         let client = test_broker.connect("c", user);

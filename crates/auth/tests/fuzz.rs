@@ -1,5 +1,5 @@
-//! Whatever a rules file says, reading it ends in rules or in an error that points into the line; and a rule that is written is read as
-//! the same. Whatever a client shows as a token, only what was signed lets it in.
+//! Fuzzing of rules and tokens. Any rules file results in rules or in an error with a position in the line, and a
+//! written rule is read as the same. Only a signed token admits a client.
 
 mod tokens;
 
@@ -61,7 +61,7 @@ const WORDS: &[&str] = &[
     "\u{1f99c}",
 ];
 
-/// Something that may be a name: also words of the rules and characters that mean something.
+/// Generates a possible name, including keywords of rules and special characters.
 fn name() -> impl Strategy<Value = String> {
     proptest::collection::vec(
         select(vec!["a", "b", " ", ",", "\"", "\\", "*", "\\*", "#", "+", "/", "=", "ü", "and", "qos", "##"]),
@@ -151,7 +151,7 @@ proptest! {
     }
 
     #[test]
-    fn a_rule_that_is_written_is_read_as_the_same(line in rule()) {
+    fn a_written_rule_is_read_as_the_same(line in rule()) {
         read(&line)?;
     }
 
@@ -163,7 +163,7 @@ proptest! {
         topic in "[a+#/$ü]{0,12}",
     ) {
         let kept: Vec<&str> = lines.iter().map(|line| &**line).filter(|line| RuleSet::parse_line(line).is_ok()).collect();
-        let rules = RuleSet::parse(&kept.join("\n")).expect("each of them is one");
+        let rules = RuleSet::parse(&kept.join("\n")).expect("each of them is a rule");
         let who = Identity { client_id: &client_id, username: username.as_deref(), ..Default::default() };
         let qos = QoS::AtLeastOnce;
         for action in [Action::Publish { qos, retain: true }, Action::Subscribe { qos }, Action::Receive] {
@@ -174,9 +174,9 @@ proptest! {
     }
 }
 
-/// The generator makes rules, not only mistakes.
+/// The generator must produce rules, not only errors.
 #[test]
-fn most_lines_of_the_generator_are_rules() {
+fn most_generated_lines_are_rules() {
     use proptest::strategy::ValueTree as _;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let good = (0..200).filter(|_| {
@@ -186,7 +186,7 @@ fn most_lines_of_the_generator_are_rules() {
     assert!(good.count() > 120);
 }
 
-/// With a secret, with public keys of all kinds, and with a secret and all that can be asked of claims.
+/// Links with a secret, with public keys of all kinds, and with a secret and all requirements on claims.
 static LINKS: LazyLock<[Arc<JwtLink>; 3]> = LazyLock::new(|| {
     let set = Jwt { jwks_file: Some(file("jwks.json")), ..Jwt::default() };
     let everything = Jwt {
@@ -203,24 +203,25 @@ static GOOD: LazyLock<Vec<String>> = LazyLock::new(|| {
     names.map(golden).to_vec()
 });
 
-/// By CONNECT and by the Authentication Method, which looks at whatever it is given.
+/// Returns whether the token admits a client, by CONNECT or by the Authentication Method, which checks any bytes.
 fn let_in(token: &[u8]) -> bool {
     LINKS.iter().any(|link| {
         let credentials = Credentials { client_id: "c1", password: Some(token), ..Credentials::default() };
         let attempt = auth::Attempt::of(credentials);
         let outcome = link.check_immediately(credentials).unwrap_or_else(|| link.work(&attempt));
-        let step = link.clone().mechanism("JWT", credentials).expect("it has the method").step(Some(token));
+        let step =
+            link.clone().mechanism("JWT", credentials).expect("the link has the method").step(Some(token));
         matches!(outcome, Outcome::Admit(_)) || matches!(step, Step::Success(..))
     })
 }
 
-/// One change of a token.
+/// Change of a token.
 #[derive(Clone, Debug)]
 enum Change {
     Byte(Index, u8),
     Insert(Index, Vec<u8>),
     Cut(Index, usize),
-    /// The part of this number is that of another token.
+    /// Replaces the part of this number by that of another token.
     Part(usize, Index),
     Header(Value),
     Claims(Value),
@@ -264,7 +265,10 @@ fn changed(token: &[u8], change: &Change) -> Vec<u8> {
         }
         Change::Part(number, of) => {
             let other = &GOOD[of.index(GOOD.len())];
-            return replaced(*number, other.split('.').nth(*number).expect("it has three").as_bytes());
+            return replaced(
+                *number,
+                other.split('.').nth(*number).expect("a token has three parts").as_bytes(),
+            );
         }
         Change::Header(header) => return replaced(0, part(header.to_string()).as_bytes()),
         Change::Claims(claims) => return replaced(1, part(claims.to_string()).as_bytes()),
@@ -330,7 +334,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
     #[test]
-    fn any_bytes_as_a_token_let_nobody_in(
+    fn random_bytes_as_a_token_admit_no_client(
         bytes in proptest::collection::vec(any::<u8>(), 0..80),
         text in "eyJ[A-Za-z0-9_-]{0,40}[.][A-Za-z0-9_-]{0,40}[.][A-Za-z0-9_-]{0,40}",
         header in header(),
@@ -344,16 +348,16 @@ proptest! {
     }
 
     #[test]
-    fn a_token_that_was_changed_lets_nobody_in(of in any::<Index>(), changes in proptest::collection::vec(change(), 1..4)) {
+    fn a_changed_token_admits_no_client(of in any::<Index>(), changes in proptest::collection::vec(change(), 1..4)) {
         let token = GOOD[of.index(GOOD.len())].clone().into_bytes();
         let after = changes.iter().fold(token, |token, change| changed(&token, change));
         let is_good = GOOD.iter().any(|good| good.as_bytes() == after);
         prop_assert!(is_good || !let_in(&after), "{}", String::from_utf8_lossy(&after));
     }
 
-    /// An issuer may be mistaken too.
+    /// An issuer may sign wrong claims.
     #[test]
-    fn any_signed_claims_let_in_their_user_or_nobody(claims in claims(), far in any::<bool>()) {
+    fn signed_claims_admit_their_user_or_no_client(claims in claims(), far in any::<bool>()) {
         let mut claims = claims;
         if far {
             claims["exp"] = FAR.into();
@@ -362,7 +366,7 @@ proptest! {
         if let Outcome::Admit(admission) = ask(&LINKS[2], &hs256(r#"{"alg":"HS256"}"#, &claims.to_string())) {
             prop_assert_eq!(admission.username.as_deref(), claims["sub"].as_str());
             prop_assert!(admission.lifetime.is_some() && claims["exp"].is_number());
-            let principal = admission.principal.expect("it has a tenant");
+            let principal = admission.principal.expect("the token has a tenant");
             prop_assert_eq!(principal.superuser, claims["admin"] == true);
             let tenant = format!("{}/", claims["t"]["name"].as_str().unwrap_or_default());
             prop_assert_eq!(principal.mountpoint.as_deref(), Some(&*tenant));
@@ -370,9 +374,9 @@ proptest! {
     }
 }
 
-/// So that it means something when those that were changed do not.
+/// Shows that the test of changed tokens is meaningful.
 #[test]
-fn tokens_that_were_not_changed_let_their_user_in() {
+fn unchanged_tokens_admit_their_user() {
     for token in GOOD.iter() {
         assert!(let_in(token.as_bytes()), "{token}");
     }

@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 const METHOD: &str = "SCRAM-SHA-256";
 const NOW: Time = Time(1_000);
 
-/// alice may use SCRAM; bob has an Argon2id hash.
+/// Node with two users: alice may use SCRAM, and bob has an Argon2id hash.
 struct TestBroker {
     directory: PathBuf,
     settings: AuthSettings,
@@ -63,7 +63,7 @@ impl TestBroker {
         self.worker.settle(NOW);
     }
 
-    /// CONNECT by SCRAM with `data`; `username` is the one of CONNECT.
+    /// Sends a CONNECT with SCRAM and `data`; `username` is the one in CONNECT.
     fn connect(&mut self, username: Option<&str>, data: Option<&[u8]>) -> u32 {
         let slot = self.worker.open(NOW, None).slot;
         let mut properties = PropertiesBuf::from_iter([Property::AuthenticationMethod(METHOD)]);
@@ -94,7 +94,7 @@ impl TestBroker {
     }
 
     fn received(&mut self, slot: u32) -> (&'static str, ReasonCode, Vec<u8>) {
-        let out = self.worker.output(slot).expect("the connection is there");
+        let out = self.worker.output(slot).expect("the connection exists");
         let bytes = out.pending().to_vec();
         out.advance(bytes.len());
         let length = frame(&bytes, u32::MAX).expect("a packet").expect("a whole header");
@@ -109,7 +109,7 @@ impl TestBroker {
         (kind, reason, data)
     }
 
-    /// The challenge that CONNECT brings.
+    /// Returns the challenge in answer to a CONNECT.
     fn challenge(&mut self, user: &str) -> (u32, Vec<u8>) {
         let slot = self.connect(Some(user), Some(client_first(user).as_bytes()));
         let (kind, reason, data) = self.received(slot);
@@ -117,14 +117,14 @@ impl TestBroker {
         (slot, data)
     }
 
-    /// The answer to a whole login.
+    /// Returns the answer to a complete login.
     fn login(&mut self, user: &str, password: &str) -> (u32, (&'static str, ReasonCode)) {
         let (slot, challenge) = self.challenge(user);
         let (answer, signature) = client_final(user, password, &challenge);
         self.auth(slot, ReasonCode::ContinueAuthentication, &answer);
         let (kind, reason, data) = self.received(slot);
         if reason == ReasonCode::Success {
-            assert_eq!(data, signature, "the server knows the user too");
+            assert_eq!(data, signature, "the server proves its knowledge of the password");
         }
         (slot, (kind, reason))
     }
@@ -146,7 +146,7 @@ fn hmac(key: &[u8], message: &[u8]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// `client-final-message`, and the `server-final-message` that has to follow.
+/// Returns `client-final-message`, and the expected `server-final-message`.
 fn client_final(user: &str, password: &str, challenge: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let challenge = std::str::from_utf8(challenge).unwrap();
     let part = |name| challenge.split(',').find_map(|part| part.strip_prefix(name)).unwrap();
@@ -168,7 +168,7 @@ const IN: (&str, ReasonCode) = ("CONNACK", ReasonCode::Success);
 const OUT: (&str, ReasonCode) = ("CONNACK", ReasonCode::NotAuthorized);
 
 #[test]
-fn the_right_password_gets_in_and_a_wrong_one_does_not() {
+fn the_right_password_is_accepted_and_a_wrong_one_refused() {
     let mut test_broker = TestBroker::new("login");
     assert_eq!(test_broker.login("alice", "wonderland").1, IN);
     let (slot, answer) = test_broker.login("alice", "Wonderland");
@@ -179,7 +179,7 @@ fn the_right_password_gets_in_and_a_wrong_one_does_not() {
     assert_eq!(test_broker.guard.figures(), expected);
 }
 
-/// The same packets of the same lengths; what differs from time to time is the nonce alone.
+/// The packets and their lengths are the same; only the nonce differs.
 #[test]
 fn an_unknown_user_looks_like_one_with_a_wrong_password() {
     let mut test_broker = TestBroker::new("unknown");
@@ -202,9 +202,9 @@ fn an_unknown_user_looks_like_one_with_a_wrong_password() {
     }
 }
 
-/// An answer is good for its own challenge only.
+/// An answer is valid only for its own challenge.
 #[test]
-fn an_answer_that_was_seen_before_does_not_get_in() {
+fn a_replayed_answer_is_refused() {
     let mut test_broker = TestBroker::new("replay");
     let (slot, challenge) = test_broker.challenge("alice");
     let (answer, _) = client_final("alice", "wonderland", &challenge);
@@ -215,9 +215,9 @@ fn an_answer_that_was_seen_before_does_not_get_in() {
     assert_eq!(test_broker.received(slot).1, ReasonCode::NotAuthorized);
 }
 
-/// Rules, bans and the Will go by the name in CONNECT.
+/// Rules, bans and the Will use the name in CONNECT.
 #[test]
-fn nobody_proves_to_be_one_user_and_connects_as_another() {
+fn a_client_cannot_prove_one_user_and_connect_as_another() {
     let mut test_broker = TestBroker::new("names");
     for username in [Some("bob"), Some("Alice"), Some("")] {
         let slot = test_broker.connect(username, Some(client_first("alice").as_bytes()));
@@ -227,7 +227,7 @@ fn nobody_proves_to_be_one_user_and_connects_as_another() {
 }
 
 #[test]
-fn what_is_no_message_of_scram_is_refused() {
+fn invalid_scram_messages_are_refused() {
     let mut test_broker = TestBroker::new("malformed");
     let cases: [(Option<&[u8]>, ReasonCode); 5] = [
         (None, ReasonCode::ProtocolError),
@@ -249,7 +249,7 @@ fn what_is_no_message_of_scram_is_refused() {
 
 /// [MQTT-4.12.1-1] [MQTT-4.12.1-2]
 #[test]
-fn a_client_proves_itself_again_while_connected() {
+fn a_client_authenticates_again_while_connected() {
     let mut test_broker = TestBroker::new("again");
     let (slot, answer) = test_broker.login("alice", "wonderland");
     assert_eq!(answer, IN);
@@ -267,7 +267,7 @@ fn a_client_proves_itself_again_while_connected() {
 }
 
 #[test]
-fn a_ban_holds_before_during_and_after() {
+fn a_ban_applies_before_during_and_after_an_exchange() {
     let mut test_broker = TestBroker::new("bans");
     let (open, answer) = test_broker.login("alice", "wonderland");
     assert_eq!(answer, IN);
@@ -297,7 +297,7 @@ fn a_password_that_changes_during_an_exchange_ends_it() {
 
 /// [MQTT-4.12.0-1]
 #[test]
-fn where_nobody_can_use_it_the_method_is_not_there() {
+fn the_method_is_unknown_without_scram_users() {
     let mut test_broker = TestBroker::new("nobody");
     test_broker.change_users(|users| assert!(users.remove("alice")));
     let slot = test_broker.connect(Some("bob"), Some(client_first("bob").as_bytes()));

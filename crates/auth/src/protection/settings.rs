@@ -24,7 +24,7 @@ section! {
         pub failures_window: Duration = "1m" in "1s..=1d", on reload;
         /// Time for which logins are first refused. It doubles each time.
         pub failures_backoff: Duration = "10s" in "1s..=1d", on reload;
-        /// Maximum time for which logins are refused. After the same time without a wrong login, the next one is
+        /// Maximum time for which logins are refused. After the same time without a wrong login, the next refusal lasts
         /// `failures_backoff` again.
         pub failures_backoff_max: Duration = "10m" in "1s..=7d", on reload;
         /// Maximum number of connects with one Client Identifier within `flapping_window`; with more it is banned. Only

@@ -1,4 +1,4 @@
-//! The source of authorisation: what clients may do.
+//! Source of authorisation: decides what clients may do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,7 +32,7 @@ fn settings(url: String) -> HttpAclSettings {
     HttpAclSettings { url: Some(url), ..HttpAclSettings::default() }
 }
 
-/// A client that asks, and counts how often it is told to ask again.
+/// Client that asks, and counts how often it is woken to ask again.
 #[derive(Clone, Default)]
 struct Asker {
     taken: Arc<AtomicUsize>,
@@ -50,11 +50,11 @@ impl Asker {
         })
     }
 
-    /// As the broker does: again when it is told to.
+    /// Asks, like the broker, again each time that it is woken.
     fn learn(&self, acl: &HttpAcl, action: Action, topic: &str) -> Opinion {
         let woken = self.woken.load(Ordering::Relaxed);
         assert_eq!(self.ask(acl, action, topic), Opinion::Later, "{topic}");
-        until("the answer comes", || self.woken.load(Ordering::Relaxed) > woken);
+        until("the answer arrives", || self.woken.load(Ordering::Relaxed) > woken);
         self.ask(acl, action, topic)
     }
 }
@@ -100,7 +100,7 @@ fn the_service_decides_by_body_or_by_status() {
 }
 
 #[test]
-fn a_question_says_who_wants_to_do_what() {
+fn a_question_names_the_client_and_the_requested_access() {
     let server = Server::start(|_| Play::Answer(204, ""));
     let (acl, asker) = (acl(&settings(server.url("/"))), Asker::default());
     let topic = "a/\",\"x\":\"${username}/#";
@@ -115,7 +115,7 @@ fn a_question_says_who_wants_to_do_what() {
     assert_eq!(server.last(), told);
 }
 
-/// What a subscription was granted is delivered.
+/// Messages of a granted subscription are delivered.
 #[test]
 fn deliveries_are_not_asked_about() {
     let server = Server::start(|_| Play::Answer(403, ""));
@@ -125,7 +125,7 @@ fn deliveries_are_not_asked_about() {
 }
 
 #[test]
-fn equal_questions_are_asked_once_and_all_are_woken() {
+fn equal_questions_are_asked_once_and_all_clients_are_woken() {
     let server = Server::start(|_| Play::Hang);
     let acl = acl(&HttpAclSettings { timeout: Duration::from_secs(20), ..settings(server.url("/")) });
     let asker = Asker::default();
@@ -139,9 +139,10 @@ fn equal_questions_are_asked_once_and_all_are_woken() {
     assert_eq!((server.requests().len(), asker.taken.load(Ordering::Relaxed)), (1, 100));
 }
 
-/// Who was told to ask again finds the answer, although nothing is to be remembered; a failure too, or it would never end.
+/// A woken client finds the answer, even with a cache time of 0. A failure is kept too, or the client would ask
+/// forever.
 #[test]
-fn an_answer_is_there_for_those_who_waited() {
+fn waiting_clients_find_the_answer() {
     let server =
         Server::start(
             |request| if says(request, "a") { Play::Answer(204, "") } else { Play::Answer(500, "") },
@@ -160,7 +161,7 @@ fn an_answer_is_there_for_those_who_waited() {
 }
 
 #[test]
-fn too_many_that_wait_have_failed() {
+fn questions_beyond_the_waiting_limit_fail() {
     let server = Server::start(|_| Play::Hang);
     let settings = HttpAclSettings {
         waiting_max: 3,
@@ -198,9 +199,9 @@ fn a_service_that_hangs_fails_its_questions_and_then_is_not_asked() {
     assert_eq!(server.requests().len(), 1);
 }
 
-/// Those who wait when the settings change get their answer from the service that was asked.
+/// Clients that wait when the settings change get the answer of the service that was asked.
 #[test]
-fn a_reload_forgets_answers_and_loses_nobody() {
+fn a_reload_clears_the_cache_and_wakes_waiting_clients() {
     let server = Server::start(|_| Play::Hang);
     let settings = HttpAclSettings { timeout: Duration::from_secs(20), ..settings(server.url("/")) };
     let (acl, asker) = (acl(&settings), Asker::default());
@@ -212,9 +213,9 @@ fn a_reload_forgets_answers_and_loses_nobody() {
     assert!(acl.read(&HttpAclSettings::default()).unwrap().is_none());
 }
 
-/// A client that asks and goes, and a source that goes: nobody is left waiting.
+/// Neither a client that disconnects nor a source that is dropped leaves a client waiting.
 #[test]
-fn whoever_waits_when_the_source_ends_is_woken() {
+fn waiting_clients_are_woken_when_the_source_is_dropped() {
     let server = Server::start(|_| Play::Hang);
     let acl = acl(&HttpAclSettings {
         connections_max: 1,
@@ -230,9 +231,10 @@ fn whoever_waits_when_the_source_ends_is_woken() {
     until("all are woken", || asker.woken.load(Ordering::Relaxed) == 3);
 }
 
-/// A service is asked about a subscription and not about each delivery: what it granted is delivered.
+/// The service is asked about a subscription and not about each delivery, so messages of a granted subscription are
+/// delivered.
 #[test]
-fn what_a_subscription_was_granted_is_delivered() {
+fn messages_of_a_granted_subscription_are_delivered() {
     use auth::settings::Auth;
     use auth::{Guard, HttpServices};
     use broker::access::{Access, Permission};
@@ -258,7 +260,7 @@ fn what_a_subscription_was_granted_is_delivered() {
     for (topic, allowed) in [("a", true), ("b", false)] {
         let woken = asker.woken.load(Ordering::Relaxed);
         assert_eq!(ask(SUBSCRIBE, topic), None);
-        until("the answer comes", || asker.woken.load(Ordering::Relaxed) > woken);
+        until("the answer arrives", || asker.woken.load(Ordering::Relaxed) > woken);
         assert_eq!(ask(SUBSCRIBE, topic), Some(Permission { allowed, lasting: false }));
     }
     assert!(ask(Action::Receive, "a").is_some_and(|permission| permission.allowed));

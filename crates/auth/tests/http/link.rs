@@ -1,4 +1,4 @@
-//! The link `http`: who may connect.
+//! Link `http`: decides who may connect.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,7 @@ fn named(client_id: &str) -> Attempt {
     attempt
 }
 
-/// For tests in which every question is asked.
+/// Settings without a cache, so that every question is asked.
 fn forgetful(url: String) -> HttpAuthSettings {
     HttpAuthSettings {
         url: Some(url),
@@ -53,7 +53,7 @@ fn admit() -> Outcome {
 fn why(outcome: Outcome) -> String {
     match outcome {
         Outcome::Failed(why) => why,
-        other => panic!("it has not failed: {other:?}"),
+        other => panic!("the link has not failed: {other:?}"),
     }
 }
 
@@ -86,7 +86,7 @@ fn the_service_decides_by_body_or_by_status() {
         assert_eq!(link.check_immediately(named(client_id).credentials()), None);
         assert_eq!(link.work(&named(client_id)), outcome, "{client_id}");
     }
-    let Outcome::Admit(admission) = link.work(&named("known")) else { panic!("it is admitted") };
+    let Outcome::Admit(admission) = link.work(&named("known")) else { panic!("the client is admitted") };
     let Admission { username, principal, .. } = *admission;
     assert_eq!(username.as_deref(), Some("bob"));
     assert_eq!(principal.unwrap().mountpoint.as_deref(), Some("t/"));
@@ -94,11 +94,11 @@ fn the_service_decides_by_body_or_by_status() {
     assert_eq!((figures.requests, figures.allowed, figures.denied, figures.ignored), (9, 4, 3, 2));
     assert_eq!((figures.in_flight, figures.cached, figures.failed), (0, 0, Default::default()));
     assert!(figures.took >= figures.took_max && figures.took_max > Duration::ZERO);
-    assert_eq!(server.connections(), 1, "it is kept, whatever the answer was");
+    assert_eq!(server.connections(), 1, "the connection is kept, whatever the answer was");
 }
 
 #[test]
-fn a_request_tells_who_asks_with_the_headers_of_the_file() {
+fn a_request_names_the_client_and_has_the_headers_of_the_file() {
     let server = Server::start(|_| Play::Answer(200, ALLOW));
     let headers = file("headers", "Authorization: Bearer t0ken\nX-Node: a\n");
     let settings =
@@ -127,7 +127,7 @@ fn a_request_tells_who_asks_with_the_headers_of_the_file() {
 }
 
 #[test]
-fn get_says_everything_in_the_url() {
+fn get_sends_everything_in_the_url() {
     let server = Server::start(|_| Play::Answer(204, ""));
     let url = server.url("/clients/${clientid}?user=${username}&cn=${cert_cn}");
     let link = link(&HttpAuthSettings { method: HttpMethod::Get, ..forgetful(url) });
@@ -137,7 +137,7 @@ fn get_says_everything_in_the_url() {
     assert_eq!((server.requests().len(), link.figures().unaskable), (1, 1));
 }
 
-/// What a client says stays a value: no member, no parameter, no header and no placeholder comes of it.
+/// Values of a client stay values: they add no member, parameter, header or placeholder.
 #[test]
 fn names_cannot_inject_anything() {
     let server = Server::start(|_| Play::Answer(200, ALLOW));
@@ -154,7 +154,7 @@ fn names_cannot_inject_anything() {
 }
 
 #[test]
-fn whatever_is_no_answer_has_failed() {
+fn invalid_answers_are_failures() {
     let elsewhere = Server::start(|_| Play::Answer(200, ALLOW));
     let target = elsewhere.url("/");
     let server = Server::start(move |request| match String::from_utf8_lossy(&request.body).as_ref() {
@@ -197,16 +197,16 @@ fn whatever_is_no_answer_has_failed() {
 }
 
 #[test]
-fn a_service_that_hangs_has_failed_when_its_time_is_over() {
+fn a_service_that_hangs_fails_after_the_timeout() {
     let server = Server::start(|_| Play::Hang);
     let link = link(&HttpAuthSettings { timeout: Duration::from_millis(100), ..forgetful(server.url("/")) });
     assert_eq!(why(link.work(&alice())), "no answer in time");
     assert_eq!((link.figures().failed.timeout, link.figures().in_flight), (1, 0));
 }
 
-/// A service closes connections when it likes, also while a request is on its way.
+/// A service may close connections at any time, also while a request is on its way.
 #[test]
-fn a_kept_connection_that_was_closed_is_no_failure() {
+fn a_closed_kept_connection_is_not_a_failure() {
     let asked = AtomicUsize::new(0);
     let server = Server::start(move |_| match asked.fetch_add(1, Ordering::Relaxed) {
         1 => Play::Close,
@@ -224,10 +224,10 @@ fn a_kept_connection_that_was_closed_is_no_failure() {
 }
 
 #[test]
-fn nobody_there_has_failed() {
+fn a_service_that_is_down_is_a_failure() {
     let address = Server::start(|_| Play::Close).address;
     let link = link(&forgetful(format!("http://{address}/")));
-    // The server may take one more connection while it ends.
+    // The server may accept one more connection while it ends.
     assert!(why(link.work(&alice())).starts_with("no connection"));
 }
 
@@ -248,12 +248,9 @@ fn an_outage_opens_the_circuit_and_recovery_closes_it() {
         assert_eq!(link.check_immediately(alice().credentials()), None);
         assert!(why(link.work(&alice())).contains("503"));
     }
-    let refused = link.check_immediately(alice().credentials()).expect("it is known at once");
+    let refused = link.check_immediately(alice().credentials()).expect("the answer is known at once");
     assert!(why(refused).contains("failed too often"));
-    assert!(
-        why(link.work(&alice())).contains("failed too often"),
-        "one that was on its way is not sent either"
-    );
+    assert!(why(link.work(&alice())).contains("failed too often"), "a pending request is not sent either");
     let figures = link.figures();
     assert_eq!((figures.circuit, figures.opened, figures.failed.circuit_open), (Circuit::Open, 1, 2));
     assert_eq!(server.requests().len(), 5);
@@ -271,9 +268,9 @@ fn an_outage_opens_the_circuit_and_recovery_closes_it() {
     assert_eq!((link.figures().circuit, link.figures().opened), (Circuit::Closed, 2));
 }
 
-/// A client could choose a name that the service answers with an error, and would lock others out.
+/// Otherwise a client with a name that the service answers with an error could lock others out.
 #[test]
-fn an_answer_that_makes_no_sense_does_not_open_the_circuit() {
+fn an_invalid_answer_does_not_open_the_circuit() {
     let asked = AtomicUsize::new(0);
     let server = Server::start(move |_| match asked.fetch_add(1, Ordering::Relaxed) % 3 {
         0 => Play::Answer(500, ""),
@@ -308,12 +305,12 @@ fn answers_are_remembered_for_these_credentials_only() {
     let figures = link.figures();
     assert_eq!((figures.requests, figures.cached, figures.remembered), (2, 10, 2));
     link.read(&settings).unwrap().unwrap().apply();
-    assert_eq!(link.check_immediately(alice().credentials()), None, "nothing is remembered from before");
+    assert_eq!(link.check_immediately(alice().credentials()), None, "the cache is empty");
     assert_eq!(link.figures().remembered, 0);
 }
 
 #[test]
-fn no_more_is_remembered_than_may_be() {
+fn the_cache_is_bounded() {
     let server = Server::start(|_| Play::Answer(200, ALLOW));
     let link =
         link(&HttpAuthSettings { url: Some(server.url("/")), cache_max: 16, ..HttpAuthSettings::default() });
@@ -328,7 +325,7 @@ fn no_more_is_remembered_than_may_be() {
 }
 
 #[test]
-fn an_outage_does_not_take_away_what_is_remembered() {
+fn cached_answers_remain_during_an_outage() {
     let down = Arc::new(AtomicBool::new(false));
     let is_down = down.clone();
     let server = Server::start(move |_| {
@@ -365,7 +362,7 @@ fn equal_questions_are_asked_once() {
     assert_eq!((server.requests().len(), link.figures().requests, link.figures().allowed), (1, 1, 1));
 }
 
-/// Never more connections than may be; who gets none in time has failed.
+/// The number of connections is bounded; a client that gets none in time fails.
 #[test]
 fn connections_are_limited() {
     let server = Server::start(|_| Play::Hang);
@@ -393,7 +390,7 @@ fn connections_are_limited() {
 }
 
 #[test]
-fn settings_that_cannot_be_used_say_what_to_do() {
+fn errors_of_settings_say_what_to_do() {
     let url = || Some("http://127.0.0.1:1/".to_owned());
     let default = HttpAuthSettings::default;
     assert!(matches!(HttpLink::open(&default()), Ok(None)), "no URL, no service");
@@ -426,7 +423,7 @@ fn settings_that_cannot_be_used_say_what_to_do() {
     }
 }
 
-/// Keeps what is logged on the test's own thread.
+/// Records the log lines of the test's thread.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -442,7 +439,7 @@ impl std::io::Write for Log {
 }
 
 #[test]
-fn secrets_are_in_no_log_and_in_no_debug_output() {
+fn neither_logs_nor_debug_output_contain_secrets() {
     let server = Server::start(|_| Play::Answer(503, "s3cret"));
     let settings = HttpAuthSettings {
         headers_file: Some(file("secret", "Authorization: Bearer t0ken")),
@@ -463,5 +460,5 @@ fn secrets_are_in_no_log_and_in_no_debug_output() {
     shown.push_str(&String::from_utf8(log.0.lock().unwrap().clone()).unwrap());
     assert!(shown.contains("the service fails") && shown.contains("passwords in it"), "{shown}");
     assert!(!shown.contains("s3cret") && !shown.contains("t0ken"), "{shown}");
-    assert!(server.requests()[0].line.contains("s3cret"), "it was there to be shown");
+    assert!(server.requests()[0].line.contains("s3cret"), "the secret was in the request");
 }

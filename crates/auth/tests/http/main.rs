@@ -1,4 +1,4 @@
-//! The HTTP services against a real server on loopback.
+//! HTTP services with a real server on loopback.
 
 mod acl;
 mod link;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use support::{server, until};
 
-/// A file of this test process.
+/// Creates a file of this test process.
 pub fn file(name: &str, text: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("meridian-http-{}-{name}", std::process::id()));
     std::fs::write(&path, text).unwrap();

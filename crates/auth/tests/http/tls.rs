@@ -1,4 +1,4 @@
-//! Services over TLS.
+//! HTTP services over TLS.
 
 use auth::settings::HttpAuthSettings;
 use auth::{Attempt, HttpLink, Link, Outcome};
@@ -8,7 +8,7 @@ use crate::file;
 use crate::server::{Play, Server};
 use crate::support::authority::{Authority, authority, issue, server_config};
 
-/// A server of this authority, which may want certificates of its clients.
+/// Starts a server of this authority, which may request client certificates.
 fn server(authority: &Authority, wants_certificates: bool) -> Server {
     Server::with_tls(server_config(authority, wants_certificates), |_| Play::Answer(204, ""))
 }
@@ -34,7 +34,7 @@ fn ask(link: &HttpLink) -> Outcome {
 }
 
 #[test]
-fn a_service_is_trusted_by_its_authority() {
+fn a_service_of_a_trusted_authority_is_asked() {
     let authority = authority();
     let server = server(&authority, false);
     let link = HttpLink::open(&settings(&server, "ca", &authority)).unwrap().unwrap();
@@ -49,13 +49,13 @@ fn a_service_of_another_authority_is_not_asked() {
     let (ours, theirs) = (authority(), authority());
     let server = server(&theirs, false);
     let link = HttpLink::open(&settings(&server, "other-ca", &ours)).unwrap().unwrap();
-    let Outcome::Failed(why) = ask(&link) else { panic!("it is nobody we trust") };
+    let Outcome::Failed(why) = ask(&link) else { panic!("the service is not trusted") };
     assert!(why.contains("no connection"), "{why}");
     assert_eq!((server.requests().len(), link.figures().failed.connect), (0, 1));
 }
 
 #[test]
-fn a_certificate_is_shown_to_a_service_that_wants_one() {
+fn a_certificate_is_presented_to_a_service_that_requests_one() {
     let authority = authority();
     let server = server(&authority, true);
     let without = settings(&server, "m-ca", &authority);
@@ -96,5 +96,5 @@ fn a_certificate_is_shown_to_a_service_that_wants_one() {
         let error = link.read(&settings).map(drop).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
-    assert_eq!(ask(&link), Outcome::Admit(Box::default()), "everything stayed as it was");
+    assert_eq!(ask(&link), Outcome::Admit(Box::default()), "the old settings stay in force");
 }

@@ -1,4 +1,4 @@
-//! Tokens as a guard meets them: figures, back-off, and the Authentication Method.
+//! Tokens in a guard: counters, back-off, and the Authentication Method.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -40,12 +40,12 @@ fn the_method_is_counted_as_the_link() {
     assert_eq!((link.accepted, link.refused, link.failed), (1, 2, 0));
     let all = guard.figures();
     assert_eq!((all.accepted, all.refused, all.scram_accepted, all.scram_refused), (1, 2, 0, 0));
-    assert_eq!(guard.protection_figures().failures, 1, "what is no token is no attempt to log in");
+    assert_eq!(guard.protection_figures().failures, 1, "an invalid token is not an attempt to log in");
 }
 
-/// Wrong tokens make passwords wait; a good token, which nobody guesses, does not wait for anybody.
+/// Wrong tokens make passwords wait. A valid token, which cannot be guessed, never waits.
 #[test]
-fn wrong_tokens_count_as_wrong_logins_and_good_ones_get_in() {
+fn wrong_tokens_count_as_wrong_logins_and_valid_ones_are_admitted() {
     let few =
         Protection { failures_max: 3, failures_backoff: Duration::from_secs(60), ..Protection::default() };
     let guard = guard(&few);

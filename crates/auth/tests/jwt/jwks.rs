@@ -1,4 +1,4 @@
-//! A JWK Set behind a URL, of a server that is well, slow, gone, mistaken or hostile.
+//! JWK Set at a URL, with a server that is correct, slow, down, faulty or hostile.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -18,7 +18,7 @@ const BAD: Outcome = Outcome::Refuse(ReasonCode::BadUserNameOrPassword);
 const HOUR: Duration = Duration::from_secs(3600);
 const AT_ONCE: Duration = Duration::from_millis(1);
 
-/// The set as the issuer has it, which a test changes.
+/// Current set of the issuer, which a test changes.
 #[derive(Clone)]
 struct Issuer(Arc<Mutex<String>>);
 
@@ -41,7 +41,7 @@ fn reply(status: u16, headers: &str, body: &str) -> Play {
     Play::Raw(format!("HTTP/1.1 {status} X\r\nContent-Length: {length}\r\n{headers}\r\n{body}").into_bytes())
 }
 
-/// Nothing is fetched but at the start and for keys that are not known.
+/// Settings that fetch only at the start and for unknown keys.
 fn settings(server: &Server) -> Jwt {
     Jwt {
         jwks_url: Some(server.url("/keys")),
@@ -54,7 +54,7 @@ fn settings(server: &Server) -> Jwt {
 
 fn ready(settings: &Jwt) -> Arc<JwtLink> {
     let link = open(settings);
-    until("the keys are there", || link.figures().jwks.unwrap().fetched > 0);
+    until("the keys are fetched", || link.figures().jwks.unwrap().fetched > 0);
     link
 }
 
@@ -95,7 +95,7 @@ fn a_new_key_is_fetched_when_the_first_token_names_it() {
     issuer.publish(&[&b]);
     admission(&link, &a.token());
     admission(&link, &b.token());
-    assert_eq!(ask(&link, &a.token()), BAD, "the issuer has taken it back");
+    assert_eq!(ask(&link, &a.token()), BAD, "the issuer has removed it");
     let figures = link.figures().jwks.unwrap();
     assert_eq!((figures.fetched, figures.failures, figures.unknown_key_ids), (4, 0, 3));
 }
@@ -115,7 +115,7 @@ fn nothing_is_fetched_twice_within_the_pause() {
     }
     assert_eq!(server.requests().len(), 1);
 
-    // However many ask, there is no more than one in a pause, counted with a clock that ran longer than the link's.
+    // However many ask, there is at most one fetch in a pause, by a clock that started before the link's.
     let pause = Duration::from_millis(50);
     let (issuer, began) = (Issuer::new(&[&a]), Instant::now());
     let server = Server::start({
@@ -137,7 +137,7 @@ fn nothing_is_fetched_twice_within_the_pause() {
 }
 
 #[test]
-fn one_fetch_is_for_all_who_ask_and_few_wait_for_it() {
+fn one_fetch_serves_all_clients_and_few_wait_for_it() {
     let (a, b) = (Signer::new("a"), Signer::new("b"));
     let issuer = Issuer::new(&[&a]);
     let gate = Arc::new(Mutex::new(()));
@@ -162,7 +162,7 @@ fn one_fetch_is_for_all_who_ask_and_few_wait_for_it() {
             let outcome = outcomes.recv_timeout(Duration::from_secs(15)).unwrap();
             assert!(failed(&outcome), "{outcome:?}");
         }
-        // Keys that are known are not held up.
+        // Known keys are not delayed.
         admission(&link, &a.token());
         drop(closed);
         for _ in 0..4 {
@@ -174,7 +174,7 @@ fn one_fetch_is_for_all_who_ask_and_few_wait_for_it() {
 }
 
 #[test]
-fn old_keys_hold_while_the_server_is_away_and_not_for_ever() {
+fn old_keys_stay_valid_for_a_limited_time_while_the_server_is_down() {
     let (a, b) = (Signer::new("a"), Signer::new("b"));
     let issuer = Issuer::new(&[&a]);
     let away = Arc::new(AtomicBool::new(false));
@@ -193,7 +193,7 @@ fn old_keys_hold_while_the_server_is_away_and_not_for_ever() {
         });
     }
     admission(&patient, &a.token());
-    assert!(failed(&ask(&patient, &b.token())), "nobody knows whether there is such a key");
+    assert!(failed(&ask(&patient, &b.token())), "whether the key exists is unknown");
     assert!(failed(&ask(&strict, &a.token())), "its time is over");
     let figures = patient.figures();
     assert!(figures.jwks.unwrap().with_old_keys > 0 && figures.unavailable > 0, "{figures:?}");
@@ -201,13 +201,13 @@ fn old_keys_hold_while_the_server_is_away_and_not_for_ever() {
     issuer.publish(&[&b]);
     away.store(false, Ordering::Release);
     for link in [&patient, &strict] {
-        until("it is back", || matches!(ask(link, &b.token()), Outcome::Admit(_)));
-        assert_eq!(ask(link, &a.token()), BAD, "the new set holds as a whole");
+        until("the server is back", || matches!(ask(link, &b.token()), Outcome::Admit(_)));
+        assert_eq!(ask(link, &a.token()), BAD, "the new set replaces the old one");
     }
 }
 
 #[test]
-fn without_any_keys_nobody_is_let_in() {
+fn without_keys_no_client_is_admitted() {
     let a = Signer::new("a");
     let server = Server::start(|_| Play::Close);
     let link = open(&Jwt { jwks_fetch_pause: AT_ONCE, ..settings(&server) });
@@ -217,7 +217,7 @@ fn without_any_keys_nobody_is_let_in() {
     assert!(figures.unavailable == 1 && figures.jwks.unwrap().age.is_none(), "{figures:?}");
 }
 
-/// Each of them after a good answer: its keys stay, and nobody gets in by what came after.
+/// Checks an invalid answer after a valid one: the keys of the first stay valid, and those of the second are refused.
 fn keeps_its_keys_after(
     bad: impl Fn(&Request) -> Play + Send + Sync + 'static,
     timeout: Duration,
@@ -232,7 +232,7 @@ fn keeps_its_keys_after(
     });
     let link = ready(&Jwt { jwks_fetch_pause: AT_ONCE, ..settings(&server) });
     let hasty = Jwt { jwks_fetch_pause: AT_ONCE, jwks_timeout: timeout, ..settings(&server) };
-    // Which also asks for a fetch.
+    // This also requests a fetch.
     link.read(&hasty).unwrap().apply();
     until(what, || failures(&link) > 0);
     admission(&link, &a.token());
@@ -241,9 +241,9 @@ fn keeps_its_keys_after(
 }
 
 #[test]
-fn a_slow_server_is_given_up() {
+fn a_slow_server_times_out() {
     let short = Duration::from_millis(100);
-    keeps_its_keys_after(|_| Play::Hang, short, "it says nothing");
+    keeps_its_keys_after(|_| Play::Hang, short, "it sends nothing");
     keeps_its_keys_after(
         |_| Play::Drip("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"),
         short,
@@ -269,7 +269,7 @@ fn answers_that_are_too_large_are_not_read() {
 }
 
 #[test]
-fn answers_that_are_no_set_change_nothing() {
+fn invalid_sets_change_nothing() {
     let set = jwks(&[&Signer::new("b")]);
     for body in [
         "",
@@ -323,7 +323,7 @@ fn a_redirect_is_followed_on_the_same_server_only() {
 }
 
 #[test]
-fn a_set_that_has_not_changed_is_not_sent_again() {
+fn an_unchanged_set_is_not_sent_again() {
     let (a, b) = (Signer::new("a"), Signer::new("b"));
     let issuer = Issuer::new(&[&a]);
     let version = Arc::new(AtomicU64::new(1));
@@ -353,7 +353,7 @@ fn a_set_that_has_not_changed_is_not_sent_again() {
 }
 
 #[test]
-fn a_server_may_want_to_be_asked_sooner() {
+fn a_server_may_shorten_the_interval() {
     let a = Signer::new("a");
     for header in ["Cache-Control: max-age=0\r\n", "Cache-Control: no-store\r\n"] {
         let set = jwks(&[&a]);
@@ -365,7 +365,7 @@ fn a_server_may_want_to_be_asked_sooner() {
 }
 
 #[test]
-fn a_server_is_trusted_by_its_authority() {
+fn a_server_of_a_trusted_authority_is_asked() {
     let (a, ours, theirs) = (Signer::new("a"), authority(), authority());
     let issuer = Issuer::new(&[&a]);
     let server = Server::with_tls(server_config(&ours, false), move |_| issuer.answer());
@@ -378,11 +378,11 @@ fn a_server_is_trusted_by_its_authority() {
     let mistrusts = open(&with(&their_file));
     assert!(failed(&ask(&mistrusts, &a.token())));
     assert!(failures(&mistrusts) > 0);
-    assert_eq!(server.requests().len(), 0, "nothing is said to a stranger");
+    assert_eq!(server.requests().len(), 0, "no request is sent to an untrusted server");
 
     let trusts = ready(&with(&our_file));
     admission(&trusts, &a.token());
-    // Another authority is a setting like others.
+    // Another authority is an ordinary change of settings.
     mistrusts.read(&with(&our_file)).unwrap().apply();
     until("it is trusted now", || matches!(ask(&mistrusts, &a.token()), Outcome::Admit(_)));
     let nothing = Scratch::new(b"");
@@ -391,7 +391,7 @@ fn a_server_is_trusted_by_its_authority() {
 }
 
 #[test]
-fn a_set_in_a_file_is_read_again_and_checked_before() {
+fn a_set_in_a_file_is_checked_and_read_again() {
     let (a, b) = (Signer::new("a"), Signer::new("b"));
     let set = Scratch::new(jwks(&[&a]).as_bytes());
     let settings =

@@ -1,4 +1,4 @@
-//! JSON Web Tokens: what is accepted, the attacks that are not, and where the keys come from.
+//! JSON Web Tokens: accepted tokens, rejected attacks, and sources of keys.
 
 mod guard;
 mod jwks;

@@ -1,4 +1,4 @@
-//! Tokens as made by another implementation, and the attacks that are not accepted.
+//! Tokens from another implementation, and attacks that are not accepted.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -67,7 +67,7 @@ fn tokens_of_another_implementation_are_accepted() {
 }
 
 #[test]
-fn a_change_of_any_byte_of_a_token_is_seen() {
+fn a_change_of_any_byte_of_a_token_is_detected() {
     let set = open(&with_jwks());
     let secret = open(&with_secret());
     for (link, name) in [
@@ -92,7 +92,7 @@ fn a_change_of_any_byte_of_a_token_is_seen() {
 }
 
 #[test]
-fn none_is_no_algorithm() {
+fn the_algorithm_none_is_refused() {
     for settings in [with_secret(), with_jwks()] {
         let link = open(&settings);
         for alg in ["none", "None", "NONE", "nOnE", ""] {
@@ -109,7 +109,7 @@ fn none_is_no_algorithm() {
     assert!(error(&Jwt { algorithms: "HS256, none".to_owned(), ..with_secret() }).contains("`none`"));
 }
 
-/// The public key, which everybody has, must not serve as a secret.
+/// The public key is known to everyone and must not serve as a secret.
 #[test]
 fn a_public_key_is_never_a_secret() {
     for settings in [with_pem("rsa.pem"), with_jwks()] {
@@ -130,7 +130,7 @@ fn a_public_key_is_never_a_secret() {
     assert!(why.contains("PEM"), "{why}");
     let why = error(&Jwt { jwks_file: Some(file("jwks.json")), ..with_secret() });
     assert!(why.contains("jwt.secret_file and jwt.jwks_file are set"), "{why}");
-    // A secret in a set of public keys is passed over.
+    // A secret in a set of public keys is ignored.
     let set = Scratch::new(
         json!({"keys": [{"kty": "oct", "kid": "s", "k": part(std::fs::read(file("secret")).unwrap())}]})
             .to_string()
@@ -153,7 +153,7 @@ fn algorithms_that_are_not_allowed_are_refused_though_the_key_fits() {
 }
 
 #[test]
-fn a_key_serves_only_what_it_says_it_is_for() {
+fn a_key_serves_only_its_declared_use() {
     let signer = Signer::new("k");
     for (change, good) in [
         (json!({}), true),
@@ -182,9 +182,9 @@ fn a_key_serves_only_what_it_says_it_is_for() {
     }
 }
 
-/// What a token says about where its key is, nobody follows.
+/// References to keys in a token are ignored.
 #[test]
-fn a_token_brings_no_key_of_its_own() {
+fn a_token_cannot_supply_its_own_key() {
     let (ours, theirs) = (Signer::new("ours"), Signer::new("theirs"));
     let set = Scratch::new(jwks(&[&ours]).as_bytes());
     let link = open(&Jwt { jwks_file: Some(set.0.clone()), ..Jwt::default() });
@@ -205,7 +205,7 @@ fn a_token_brings_no_key_of_its_own() {
 }
 
 #[test]
-fn a_kid_is_a_name_and_nothing_else() {
+fn a_kid_is_only_a_name() {
     let signer = Signer::new("k");
     let set = Scratch::new(jwks(&[&signer]).as_bytes());
     let link = open(&Jwt { jwks_file: Some(set.0.clone()), ..Jwt::default() });
@@ -223,11 +223,11 @@ fn a_kid_is_a_name_and_nothing_else() {
         let token = signer.sign(json!({"alg": "ES256", "kid": kid}), &json!({"sub": "alice", "exp": FAR}));
         assert_eq!(ask(&link, &token), BAD, "{kid}");
     }
-    // Without a name, keys that fit are tried.
+    // Without a name, fitting keys are tried.
     admission(&link, &signer.sign(json!({"alg": "ES256"}), &json!({"sub": "alice", "exp": FAR})));
 }
 
-/// Tokens without `kid` cost a stranger's node no more than a few verifications.
+/// Foreign tokens without `kid` cost a node no more than a few verifications.
 #[test]
 fn with_many_keys_a_token_has_to_name_one() {
     let signers: Vec<Signer> = (0..5).map(|number| Signer::new(&format!("k{number}"))).collect();
@@ -247,9 +247,9 @@ fn signatures_in_other_forms_are_refused() {
     for name in ["ES256-der", "ES256-zero", "ES512", "RS256-sha1", "RS256-weak"] {
         assert_eq!(ask(&link, &golden(name)), BAD, "{name}");
     }
-    // RFC 7518 (3.5) wants a salt as long as the hash.
+    // RFC 7518 (3.5) requires a salt as long as the hash.
     assert_eq!(ask(&link, &golden("PS256-no-salt")), BAD);
-    // Everybody can make a second signature of one by ECDSA, and both are right. It says the same, so it gives the same.
+    // Anyone can derive a second valid ECDSA signature from the first. It has the same meaning and the same result.
     assert_eq!(admission(&link, &golden("ES256-other-s")).username.as_deref(), Some("alice"));
     let (signed, _) = golden("ES256").rsplit_once('.').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
     for signature in ["", "AA", &part([0xff; 64]), &part([1; 63]), &part([1; 65])] {
@@ -291,7 +291,7 @@ fn payloads_that_can_be_read_in_two_ways_are_refused() {
 }
 
 #[test]
-fn times_are_held_against_the_clock() {
+fn times_are_compared_with_the_clock() {
     let link = open(&with_secret());
     let at = now();
     for (claims, good) in [
@@ -328,9 +328,9 @@ fn a_client_stays_until_its_token_expires() {
     let left = admission(&link, &token_of(json!({"exp": now() + 600}))).lifetime.unwrap();
     assert!(left > Duration::from_secs(500) && left <= Duration::from_secs(600), "{left:?}");
     let left = admission(&link, &token_of(json!({"exp": now() - 10}))).lifetime;
-    assert_eq!(left, Some(Duration::ZERO), "the leeway lets in, and gives no time");
+    assert_eq!(left, Some(Duration::ZERO), "the leeway admits a client, and adds no time");
     let left = admission(&link, &token_of(json!({"exp": 253_402_300_799u64}))).lifetime.unwrap();
-    assert_eq!(left, Duration::from_secs(3650 * 86_400), "an end that every clock can reckon with");
+    assert_eq!(left, Duration::from_secs(3650 * 86_400), "an end that every clock can represent");
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn issuer_and_audience_are_exact() {
     }
     let link = open(&with_secret());
     admission(&link, &token_of(json!({"iss": "anybody"})));
-    assert_eq!(ask(&link, &token_of(json!({"aud": "web"}))), BAD, "it is for somebody else");
+    assert_eq!(ask(&link, &token_of(json!({"aud": "web"}))), BAD, "it is for another audience");
 }
 
 #[test]
@@ -418,14 +418,14 @@ fn a_token_may_be_for_one_client_only() {
 }
 
 #[test]
-fn a_tenant_cannot_climb_out_of_its_place() {
+fn a_tenant_cannot_leave_its_mountpoint() {
     let link = open(&Jwt { tenant_claim: "tenant".to_owned(), ..with_secret() });
     let principal = admission(&link, &token_of(json!({"tenant": "acme"}))).principal.unwrap();
     assert_eq!(principal.mountpoint.as_deref(), Some("acme/"));
     for tenant in ["", "a/b", "/", "+", "#", "a#", "$SYS", "a\u{0}", "a\n", &"x".repeat(256)] {
         assert_eq!(ask(&link, &token_of(json!({"tenant": tenant}))), BAD, "{tenant}");
     }
-    assert_eq!(ask(&link, &token_of(json!({}))), BAD, "without one it would be everywhere");
+    assert_eq!(ask(&link, &token_of(json!({}))), BAD, "without a tenant it would have no mountpoint");
 }
 
 #[test]
@@ -470,7 +470,7 @@ fn claims_become_attributes_and_rules() {
 }
 
 #[test]
-fn what_is_no_token_is_left_to_the_next_link() {
+fn other_passwords_are_left_to_the_next_link() {
     let link = open(&with_secret());
     for password in [
         "",
@@ -502,7 +502,7 @@ fn a_token_that_is_too_long_is_refused_without_work() {
 }
 
 #[test]
-fn secrets_that_can_be_guessed_are_refused_and_never_shown() {
+fn short_secrets_are_refused_and_never_shown() {
     let with = |content: &[u8], encoding| {
         let file = Scratch::new(content);
         let settings = Jwt { secret_file: Some(file.0.clone()), secret_encoding: encoding, ..Jwt::default() };
@@ -517,7 +517,7 @@ fn secrets_that_can_be_guessed_are_refused_and_never_shown() {
     let base64 = |content: &[u8]| with(content, SecretEncoding::Base64);
     assert!(base64(b"AAAA").unwrap_err().contains("3 bytes"));
     assert!(base64(b"not base64 at all!").unwrap_err().contains("not base64"));
-    // With the length of the secret go the algorithms.
+    // The length of the secret limits the algorithms.
     let file = Scratch::new(&[7; 40]);
     let short = Jwt { secret_file: Some(file.0.clone()), ..Jwt::default() };
     let why = error(&Jwt { algorithms: "HS512".to_owned(), ..short });
@@ -541,7 +541,7 @@ fn a_secret_may_be_written_in_base64() {
 }
 
 #[test]
-fn files_that_hold_no_public_key_say_what_to_do() {
+fn errors_for_files_without_a_public_key_say_what_to_do() {
     let private = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
     let certificate = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let broken = "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n";
@@ -564,7 +564,7 @@ fn files_that_hold_no_public_key_say_what_to_do() {
 }
 
 #[test]
-fn several_public_keys_of_a_file_count_as_one_is_replaced() {
+fn all_public_keys_of_a_file_count_during_a_key_change() {
     let read = |name: &str| std::fs::read(file(name)).unwrap();
     let both = Scratch::new(&[read("p256.pem"), read("rsa.pem")].concat());
     let settings = Jwt { public_key_file: Some(both.0.clone()), ..Jwt::default() };
@@ -583,9 +583,9 @@ fn several_public_keys_of_a_file_count_as_one_is_replaced() {
     admission(&link, &golden("ES256"));
 }
 
-/// Settings are read with the keys, and take effect with them.
+/// Settings and keys are read together and take effect together.
 #[test]
-fn a_reload_takes_up_secret_and_settings() {
+fn a_reload_applies_secret_and_settings() {
     let secret = Scratch::new(&std::fs::read(file("secret")).unwrap());
     let settings = Jwt { secret_file: Some(secret.0.clone()), ..Jwt::default() };
     let link = open(&settings);
@@ -612,7 +612,7 @@ fn a_reload_takes_up_secret_and_settings() {
         let error = link.read(&settings).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
-    // It was read, and is not in force.
+    // This was read, and is not in force.
     drop(link.read(&Jwt { audience: "others".to_owned(), ..other.clone() }).unwrap());
     admission(&link, &for_us);
 
@@ -621,10 +621,10 @@ fn a_reload_takes_up_secret_and_settings() {
     link.read(&other).unwrap().apply();
     assert_eq!(ask(&link, &for_us), BAD);
     let figures = link.figures();
-    assert_eq!((figures.accepted, figures.signature), (4, 1), "figures go on");
+    assert_eq!((figures.accepted, figures.signature), (4, 1), "counters continue");
 }
 
-/// A client renews its token on its connection, and stays who it is.
+/// A client renews its token on its connection, and keeps its identity.
 #[test]
 fn the_authentication_method_jwt_takes_a_token_as_its_data() {
     let link = open(&with_secret());
@@ -652,7 +652,7 @@ fn the_authentication_method_jwt_takes_a_token_as_its_data() {
 }
 
 #[test]
-fn what_became_of_tokens_is_counted() {
+fn tokens_are_counted_by_their_result() {
     let link = open(&with_secret());
     for token in [
         token_of(json!({})),

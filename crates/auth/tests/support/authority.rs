@@ -1,4 +1,4 @@
-//! An authority of certificates, made for one test.
+//! Certificate authority of one test.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ pub fn authority() -> Authority {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// A certificate for 127.0.0.1.
+/// Issues a certificate for 127.0.0.1.
 pub fn issue(authority: &Authority) -> (rcgen::Certificate, KeyPair) {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
     (params.signed_by(&key, authority).unwrap(), key)
 }
 
-/// What a server of this authority needs, which may want certificates of its clients.
+/// Returns the configuration of a server of this authority, which may request client certificates.
 pub fn server_config(authority: &Authority, wants_certificates: bool) -> ServerConfig {
     let (certificate, key) = issue(authority);
     let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();

@@ -1,4 +1,4 @@
-//! What tests against real servers share.
+//! Helpers of tests with real servers.
 
 // Each test file uses a part.
 #![allow(dead_code)]
@@ -8,7 +8,7 @@ pub mod server;
 
 use std::time::{Duration, Instant};
 
-/// Until it is so, for half a minute at most.
+/// Waits until `so` is true, for half a minute at most.
 pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !so() {

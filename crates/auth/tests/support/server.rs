@@ -1,4 +1,4 @@
-//! A small HTTP server that plays what a test tells it.
+//! Small HTTP server with scripted answers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -25,7 +25,7 @@ struct Shared {
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     pub line: String,
-    /// In lower case.
+    /// Headers in lower case.
     pub headers: Vec<String>,
     pub body: Vec<u8>,
 }
@@ -33,18 +33,18 @@ pub struct Request {
 pub enum Play {
     Answer(u16, &'static str),
     Chunked(&'static str),
-    /// Bytes as they are; then the connection is closed.
+    /// Sends these bytes, then closes the connection.
     Raw(Vec<u8>),
-    /// An answer that says the connection is kept, which is closed.
+    /// Sends an answer that promises to keep the connection, and closes it.
     AnswerAndClose(u16, &'static str),
     Close,
-    /// These bytes, and then one blank after the other without an end, at its leisure.
+    /// Sends these bytes, and then one blank after the other without an end, slowly.
     Drip(&'static str),
-    /// Nothing, for as long as the test runs.
+    /// Sends nothing, as long as the test runs.
     Hang,
 }
 
-/// Closed until it is opened.
+/// Gate that is closed until it is opened.
 #[derive(Default)]
 struct Gate {
     open: Mutex<bool>,
@@ -57,7 +57,7 @@ impl Gate {
         self.opened.notify_all();
     }
 
-    /// Whether it was opened within this time.
+    /// Waits for the gate; returns whether it was opened within this time.
     fn pass(&self, within: Duration) -> bool {
         let open = self.open.lock().unwrap();
         *self.opened.wait_timeout_while(open, within, |open| !*open).unwrap().0
@@ -111,12 +111,13 @@ impl Server {
         self.shared.requests.lock().unwrap().clone()
     }
 
-    /// The body of the last request.
+    /// Returns the body of the last request.
     pub fn last(&self) -> serde_json::Value {
-        serde_json::from_slice(&self.requests().last().expect("it was asked").body).expect("it is JSON")
+        serde_json::from_slice(&self.requests().last().expect("there was a request").body)
+            .expect("it is JSON")
     }
 
-    /// Lets those go that [`Play::Hang`] and [`Play::Drip`] hold.
+    /// Releases the connections that [`Play::Hang`] and [`Play::Drip`] hold.
     pub fn release(&self) {
         self.shared.gate.open();
     }
@@ -164,7 +165,7 @@ impl Shared {
                     (answer(200, r#"{"result":"allow"}"#), false)
                 }
             };
-            // The client may have given up.
+            // The client may have timed out.
             if stream.get_mut().write_all(&bytes).and_then(|()| stream.get_mut().flush()).is_err() || close {
                 return;
             }
@@ -173,7 +174,7 @@ impl Shared {
 }
 
 impl Request {
-    /// `None` at the end of the connection.
+    /// Reads a request; `None` at the end of the connection.
     fn read(stream: &mut impl BufRead) -> Option<Self> {
         let mut request = Self::default();
         stream.read_line(&mut request.line).ok().filter(|read| *read > 0)?;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes the keys and tokens in this directory, with the package `cryptography` and nothing of Meridian: a second opinion.
+"""Creates the keys and tokens in this directory with the package `cryptography`, independently of Meridian's code.
 
-Run it here; private keys are made anew and forgotten, so all files change together.
+Run it in this directory. It creates new private keys and does not keep them, so all files change together.
 """
 
 import base64
@@ -43,7 +43,7 @@ def ecdsa(key, digest, size, fixed=True):
 
 
 def other_s(sign):
-    """The second signature that everybody can make of one with ECDSA."""
+    """Return the second valid signature, which anyone can derive from an ECDSA signature."""
 
     def malleated(data):
         signature = sign(data)
@@ -106,7 +106,7 @@ def main():
         {"alg": "PS256", "kid": "rsa"},
         lambda data: rsa_key.sign(data, padding.PSS(padding.MGF1(hashes.SHA256()), 0), hashes.SHA256()),
     )
-    # What the algorithm confusion of old libraries wants: the public key, as everybody has it, is the secret.
+    # The algorithm confusion attack on old libraries: the public key is used as the secret.
     for name, secret in [
         ("confused-pem", pem(rsa_key)),
         ("confused-pem-trimmed", pem(rsa_key).strip()),

@@ -1,4 +1,4 @@
-//! Tokens and keys for tests: those that `make.py` made once, and a signer for those that a test thinks of.
+//! Tokens and keys for tests: fixed ones made by `make.py`, and a signer for others.
 
 // Each test file uses a part.
 #![allow(dead_code)]
@@ -16,21 +16,21 @@ use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use ring::{hmac, rand};
 use serde_json::{Value, json};
 
-/// The first of January 2100.
+/// The first of January 2100, in Unix time.
 pub const FAR: u64 = 4_102_444_800;
 
 pub fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tokens").join(name)
 }
 
-/// A token of `golden.txt`.
+/// Returns a token of `golden.txt`.
 pub fn golden(name: &str) -> String {
     let all = std::fs::read_to_string(file("golden.txt")).unwrap();
     let found = all.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     found.unwrap_or_else(|| panic!("{name} is not in golden.txt")).to_owned()
 }
 
-/// A file that is gone when the test is.
+/// File that is removed with the test.
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
@@ -45,7 +45,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left behind in a directory for such things hurts nobody.
+        // A remaining file in a temporary directory is harmless.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -54,7 +54,7 @@ pub fn part(bytes: impl AsRef<[u8]>) -> String {
     Base64UrlUnpadded::encode_string(bytes.as_ref())
 }
 
-/// Header and payload as they are given, signed with the secret of `tests/tokens`.
+/// Signs a header and a payload with the secret of `tests/tokens`.
 pub fn hs256(header: &str, claims: &str) -> String {
     let secret = std::fs::read(file("secret")).unwrap();
     let signed = format!("{}.{}", part(header), part(claims));
@@ -62,7 +62,7 @@ pub fn hs256(header: &str, claims: &str) -> String {
     format!("{signed}.{}", part(signature))
 }
 
-/// A token of these claims, which is fine in all that is not said.
+/// Returns a token with these claims, and valid values for the others.
 pub fn token_of(claims: Value) -> String {
     let mut all = json!({"sub": "alice", "exp": FAR});
     for (name, value) in claims.as_object().unwrap() {
@@ -76,7 +76,7 @@ pub fn token_of(claims: Value) -> String {
     hs256(r#"{"alg":"HS256","typ":"JWT"}"#, &all.to_string())
 }
 
-/// With the secret of `tests/tokens`.
+/// Returns settings with the secret of `tests/tokens`.
 pub fn with_secret() -> Jwt {
     Jwt { secret_file: Some(file("secret")), ..Jwt::default() }
 }
@@ -96,7 +96,7 @@ pub fn attempt(username: Option<&str>, password: &str) -> Attempt {
     }
 }
 
-/// What the link says in the end of a token as password, of a client without a user name.
+/// Returns the final answer of the link to a token as password, from a client without a user name.
 pub fn ask(link: &JwtLink, token: &str) -> Outcome {
     let attempt = attempt(None, token);
     link.check_immediately(attempt.credentials()).unwrap_or_else(|| link.work(&attempt))
@@ -109,7 +109,7 @@ pub fn admission(link: &JwtLink, token: &str) -> Admission {
     }
 }
 
-/// A key of P-256 that signs what it is told.
+/// P-256 key that signs given tokens.
 pub struct Signer {
     id: String,
     pair: EcdsaKeyPair,
@@ -136,7 +136,7 @@ impl Signer {
         format!("{signed}.{}", part(signature))
     }
 
-    /// A good token of this key.
+    /// Returns a valid token of this key.
     pub fn token(&self) -> String {
         self.sign(json!({"alg": "ES256", "kid": self.id}), &json!({"sub": "alice", "exp": FAR}))
     }
