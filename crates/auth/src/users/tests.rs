@@ -72,7 +72,7 @@ fn a_user_without_a_password_or_disabled_is_refused_and_no_other_link_is_asked()
 
 /// Otherwise a remembered success would outlive the record that it depended on.
 #[test]
-fn every_change_of_a_user_forgets_what_is_remembered() {
+fn every_change_of_a_user_invalidates_remembered_successes() {
     let users = Users::in_memory(10).unwrap();
     users.add("alice", &with(HASH)).unwrap();
     let cache_key = || users.cache_key(credentials("alice", "secret"));

@@ -177,7 +177,7 @@ fn client_identifiers_are_compared_exactly() {
 
 /// [MQTT3-3.1.3-6] [MQTT3-3.1.3-7] [MQTT-3.1.3-6]
 #[test]
-fn an_empty_client_identifier_makes_a_client_of_its_own() {
+fn an_empty_client_identifier_creates_a_separate_client() {
     from_3_1_1(|b| {
         let topic = b.topic("t");
         let (mut one, _) = b.connect_with(Connect::new(b.version, ""));

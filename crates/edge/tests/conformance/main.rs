@@ -1,9 +1,9 @@
 //! Conformance suite for MQTT 3.1, 3.1.1 and 5.0 servers, over real sockets, clause by clause.
 //!
-//! Every scenario runs once against a node with one worker and twice against a node with three, so that its clients
-//! share a reactor or are spread over several. Most scenarios run in every version that has the feature. `harness`
-//! holds the machinery; begin with its `Client`. No scenario limits how long something takes; it only checks that a
-//! wait was not too short.
+//! Every scenario runs once against a node with one worker and twice against a node with three. So its clients share a
+//! reactor or are spread over several. Most scenarios run in every version that has the feature. `harness` holds the
+//! machinery; begin with its `Client`. No scenario limits how long something takes; it only checks that a wait was not
+//! too short.
 //!
 //! `MERIDIAN_TEST_BROKER=127.0.0.1:1883 cargo test -p edge --test conformance` runs the scenarios against a running
 //! broker. Scenarios that need other settings, or that check a choice of Meridian, are skipped with a message.

@@ -8,7 +8,7 @@ use crate::harness::*;
 /// [MQTT-3.1.2-4] [MQTT-3.1.2-5] [MQTT-3.1.2-6] [MQTT-3.2.2-2] [MQTT-3.2.2-3] [MQTT3-3.1.2-4] [MQTT3-3.1.2-6]
 /// [MQTT3-3.2.2-1] [MQTT3-3.2.2-2] [MQTT3-3.2.2-3]
 #[test]
-fn session_present_says_whether_there_was_a_session() {
+fn session_present_reports_an_existing_session() {
     from_3_1_1(|b| {
         let present = |connect: Connect| {
             let (client, connack) = b.connect_with(connect);

@@ -57,7 +57,7 @@ fn a_will_is_discarded_after_disconnect() {
 
 /// 3.14.2.1: 0x04 is Disconnect with Will Message. Any error code publishes the Will too [MQTT-3.1.2-8].
 #[test]
-fn a_will_is_published_after_a_disconnect_that_says_so() {
+fn a_will_is_published_after_a_disconnect_that_requests_it() {
     v5(|b| {
         let (mut witness, topic) = witness(b);
         for reason in
