@@ -359,7 +359,7 @@ fn unjoined_peers(one: &UnjoinedPeerView) -> Alarm {
 
 /// Adds alarms for wrong clocks.
 fn of_clocks(view: &ClusterView) -> Vec<Alarm> {
-    let fix = "set it with timedatectl set-ntp true or chronyc makestep; no restart is needed";
+    let fix = "timedatectl set-ntp true or chronyc makestep sets it without a restart";
     let apart = |ahead: f64| {
         let seconds = ahead.abs();
         let seconds = if seconds < 10.0 { seconds } else { seconds.round() };
@@ -376,7 +376,7 @@ fn of_clocks(view: &ClusterView) -> Vec<Alarm> {
         let text = match own {
             None => {
                 format!(
-                    "the clock of {node} is {} that of this node: on the machine that is wrong, {fix}",
+                    "the clock of {node} is {} that of this node: {fix}, on the machine that is wrong",
                     apart(ahead)
                 )
             }

@@ -121,7 +121,7 @@ impl<'a> Console<'a> {
         let missing = self.client.missing();
         if !missing.is_empty() {
             self.note(&format!(
-                "!! no answer of {}: their data is missing here, or the change was not made there (meridian ctl links)",
+                "! no answer of {}: their data is missing here, or the change was not made there (meridian ctl links)",
                 missing.join(", ")
             ));
         }

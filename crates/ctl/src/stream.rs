@@ -68,10 +68,9 @@ impl Stream {
                     let Item::Event { name, data } = item else { continue };
                     let read = match serde_json::from_str(&data) {
                         Ok(data) => StreamItem::Event { name, data },
-                        Err(error) => StreamItem::Broken(client.not_meridian(format!(
-                            "an event is not valid JSON \
-                                ({error})"
-                        ))),
+                        Err(error) => {
+                            StreamItem::Broken(client.not_meridian(format!("an event is not JSON ({error})")))
+                        }
                     };
                     if to.send(read).is_err() {
                         return;

@@ -22,7 +22,7 @@ const LOCK_FILE: &str = "keys.lock";
 const BYTES_MAX: u64 = 16 * 1024;
 /// Permissions that other users than the owner must not have.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
-const UNTRUSTED: &str = "the file must belong to the node's user, and no other user may write it";
+const UNTRUSTED: &str = "the file must belong to the node's own user, and no other user may write it";
 /// Maximum time of the node: it looks once a second, and then waits for the cores.
 const HANDLE_TIMEOUT: Duration = Duration::from_secs(15);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

@@ -374,7 +374,7 @@ fn health_reports_whether_a_majority_of_cores_supports_the_node() {
     quorum(&node(agreed()), 200, "quorum", "");
     quorum(&Server::in_cluster(Some(agreed())), 503, "no_quorum", "including those without a vote");
     let cut_off = agreed_but(|it| it.replica.as_mut().unwrap().quorum = false);
-    quorum(&node(cut_off), 503, "no_quorum", "no majority of the 3 that vote");
+    quorum(&node(cut_off), 503, "no_quorum", "no majority of the 3 voters");
     let stopped = agreed_but(|it| it.replica.as_mut().unwrap().failure = Some("its disk failed".to_owned()));
     quorum(&node(stopped), 503, "no_quorum", "its disk failed");
     let waits = agreed_but(|it| it.waits_for = Some("the cores have not met".to_owned()));

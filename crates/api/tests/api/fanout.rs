@@ -174,7 +174,7 @@ fn nodes_that_do_not_answer_are_named_and_the_others_are_listed() {
     let detail = world.a().get("/api/v1/clients?node=b").problem(503, "unavailable");
     assert!(detail.contains("`b`") && detail.contains("the node is silent"), "{detail}");
     let detail = world.a().get("/api/v1/clients/nobody").problem(503, "unavailable");
-    assert!(detail.contains("no answer of b"), "it may be there: {detail}");
+    assert!(detail.contains("no answer from b"), "it may be there: {detail}");
 }
 
 #[test]

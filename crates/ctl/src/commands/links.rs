@@ -22,9 +22,9 @@ Examples:
   meridian ctl links --json | jq -r '.items[] | select(.state != \"up\") | .node'
 
 CLOCK is the offset of the other node's clock from this node's. SENT and RECEIVED are bytes on the wire.
-RETRANSMITTED is the share of frames that were sent again because a connection was lost. WAITING has the frames that wait to be sent, by
-class, and the age of the oldest. STALLS counts how often frames waited because the other node had not read enough,
-DROPS the frames that were refused because the buffer was full, or were lost.")]
+RETRANSMITTED is the share of frames that were sent again because a connection was lost. WAITING has the frames that wait to
+be sent, by class, and the age of the oldest. STALLS counts how often frames waited because the other node had not read
+enough. DROPS counts the frames that were refused because the buffer was full, or were lost.")]
 pub struct LinksArgs {}
 
 impl Command for LinksArgs {

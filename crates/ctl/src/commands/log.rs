@@ -157,7 +157,7 @@ fn show(console: &mut Console, name: &str, data: Value) -> Result<(), Failure> {
         (false, "log") => console.line(&line(&data)),
         (false, "lost") => {
             console.flush()?;
-            console.note(&format!("!! {} events were lost", data.count_cell("count")));
+            console.note(&format!("! {} events were lost", data.count_cell("count")));
             Ok(())
         }
         // A newer node may send other events.

@@ -101,7 +101,7 @@ fn show(console: &mut Console, name: &str, data: Value) -> Result<(), Failure> {
         "trace" => console.line(&line(&data)),
         "lost" => {
             console.flush()?;
-            console.note(&format!("!! {} events were lost", data.count_cell("count")));
+            console.note(&format!("! {} events were lost", data.count_cell("count")));
             Ok(())
         }
         "end" => {

@@ -31,7 +31,7 @@ Examples:
   meridian ctl users import users.csv --existing keep
   meridian ctl users remove alice
 
-Without users, and without another way to log in, every client may connect. The first user ends that, `add` and `import` warn before.
+Without users, and without another way to log in, every client may connect. The first user ends that; `add` and `import` warn before.
 
 A user whose password or rights change is disconnected within seconds, in a cluster from every node, unless --keep-connected is given.
 The first line of a CSV file names its columns: name, password, password_hash, superuser, enabled, tenant, description.")]
