@@ -33,7 +33,8 @@ fn root_wildcards_do_not_see_dollar_topics() {
         for client in &mut exact {
             assert_eq!(client.message().topic, topic);
         }
-        // `#` and `+` see the first one, which has three levels and an `a` in the middle; `/#` sees the second one only.
+        // The first topic has three levels and an `a` in the middle, so `#` and the filters with `+` match it. `/#`
+        // matches only the second one.
         let (plain, rooted) = (b.topic("a/b"), format!("/{}", b.topic("a/b")));
         publisher.publish(&plain, "seen", QOS_0);
         publisher.publish(&rooted, "seen", QOS_0);
