@@ -24,7 +24,7 @@ impl IdleClients {
         let mut process = Guarded::spawn(&mut command)?;
         let stderr = process.child().stderr.take().context("a pipe")?;
         let (sender, receiver) = sync_channel(1);
-        // It reads on to the end, so that the crowd never waits for a full pipe.
+        // It reads on to the end, so that the idle clients never wait for a full pipe.
         std::thread::spawn(move || {
             let mut lines = BufReader::new(stderr);
             let mut line = String::new();
@@ -44,9 +44,10 @@ impl IdleClients {
                 Err(RecvTimeoutError::Disconnected) => Some(Err(())),
             }
         });
-        let failed = failed.context("the crowd is not there within 120 s")?;
-        let failed = failed.map_err(|()| anyhow::anyhow!("the crowd's mqload ended by itself"))?;
-        ensure!(failed == 0, "{failed} clients of the crowd were not served");
+        let failed = failed.context("the idle clients are not connected within 120 s")?;
+        let failed =
+            failed.map_err(|()| anyhow::anyhow!("the mqload of the idle clients ended by itself"))?;
+        ensure!(failed == 0, "{failed} idle clients were not served");
         Ok(IdleClients(process))
     }
 }

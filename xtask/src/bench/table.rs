@@ -267,7 +267,31 @@ const QUIET_MAX: f64 = 0.7;
 /// Replaces what stands between `<!-- mark -->` and `<!-- /mark -->`, or the whole file when there are no such lines.
 pub fn write(path: &Path, mark: &str, text: &str) -> Result<()> {
     let old = std::fs::read_to_string(path).unwrap_or_default();
-    std::fs::write(path, merged(&old, mark, text)).with_context(|| path.display().to_string())
+    std::fs::write(path, merged(&old, mark, &wrapped(text))).with_context(|| path.display().to_string())
+}
+
+/// Maximum number of characters of a line of a list in a page.
+const WIDTH_MAX: usize = 120;
+
+/// Breaks the lines of lists that are wider than [`WIDTH_MAX`].
+fn wrapped(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        let mut rest = line.to_owned();
+        while rest.starts_with(['*', ' ']) && rest.chars().count() > WIDTH_MAX {
+            let end = rest.char_indices().nth(WIDTH_MAX).map_or(rest.len(), |(at, _)| at);
+            let Some(at) = rest[..end].rfind(' ').filter(|at| *at > 2) else { break };
+            out.push_str(&rest[..at]);
+            out.push('\n');
+            rest = format!("  {}", &rest[at + 1..]);
+        }
+        out.push_str(&rest);
+        out.push('\n');
+    }
+    if !text.ends_with('\n') {
+        out.pop();
+    }
+    out
 }
 
 fn merged(old: &str, mark: &str, text: &str) -> String {
@@ -324,6 +348,16 @@ mod tests {
         let text = table(&columns[1], &these, &kinds[..2], &rounds).unwrap();
         assert!(text.contains("| 1,000 | 1,000 | 1.00x (mosquitto) |"), "{text}");
         assert_eq!(table(&columns[2], &these, &kinds, &rounds), None, "nobody has lost anything");
+    }
+
+    #[test]
+    fn wide_lines_of_lists_are_broken() {
+        let words = "word ".repeat(50);
+        let text = wrapped(&format!("| {words} |\n* {words}end\n"));
+        let widths: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
+        assert!(widths[0] > WIDTH_MAX && widths[1..].iter().all(|width| *width <= WIDTH_MAX), "{text}");
+        assert_eq!(text.split_whitespace().count(), 2 + 50 + 1 + 50 + 1);
+        assert_eq!(wrapped("* short"), "* short");
     }
 
     #[test]

@@ -296,6 +296,7 @@ impl Recoveries {
             "---|".repeat(COLUMNS)
         );
         let mut remarks = String::new();
+        let mut log_lines = String::new();
         for Row { name, size, found } in &self.0 {
             let sessions = number(f64::from(size.sessions), 0);
             let _ = write!(out, "| {name} | {sessions} | {} |", number(size.all_messages() as f64, 0));
@@ -303,7 +304,7 @@ impl Recoveries {
                 Ok(found) => {
                     let _ = writeln!(out, " {} |", cells(found, *size).join(" | "));
                     for line in &found.log_lines {
-                        let _ = writeln!(remarks, "    {line}");
+                        let _ = writeln!(log_lines, "{line}");
                     }
                 }
                 Err(error) => {
@@ -315,6 +316,9 @@ impl Recoveries {
         }
         if !remarks.is_empty() {
             let _ = write!(out, "\n{remarks}");
+        }
+        if !log_lines.is_empty() {
+            let _ = write!(out, "\n```text\n{log_lines}```\n");
         }
         out
     }
@@ -369,7 +373,8 @@ mod tests {
             row,
             "| meridian | 1,000 | 10,000 | 1.500 | 20 of 20 | 19 of 20 | 4.0 | 5.0 | 2,097 | 105 | 400 | 800 | 500 | 2,500 |"
         );
-        assert!(text.contains("* not done: nats, recovery: late.\n") && text.contains("    store opened\n"));
+        assert!(text.contains("* not done: nats, recovery: late.\n"), "{text}");
+        assert!(text.contains("```text\nstore opened\n```\n"), "{text}");
         let columns = |line: &str| line.matches('|').count();
         assert!(
             text.lines().filter(|line| line.starts_with('|')).all(|line| columns(line) == COLUMNS + 1),
