@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: the same loads on our broker and on a peer, in alternation and in one run, because on a shared
-//! machine only ratios within a run mean anything. Figures are medians over the rounds.
+//! `cargo xtask bench`: the same loads on Meridian and on a peer, in alternation and in one run, because on a shared
+//! machine only ratios within a run are meaningful. Figures are medians over the rounds.
 
 pub mod broker;
 pub mod child;
@@ -26,16 +26,16 @@ use workload::Workload;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only the loads whose name contains this (may be given several times); `list` shows the names
+    /// Run only the loads whose name contains this (may be given several times); `list` shows the names
     #[arg(long)]
     only: Vec<String>,
     /// Measured seconds of each load, after one second of warm-up
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
-    /// How often each load runs on each broker
+    /// Number of runs of each load on each broker
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
-    /// What to compare with
+    /// Broker to compare with
     #[arg(long, value_enum, default_value_t = Peer::Mosquitto)]
     peer: Peer,
     /// Measure the peer alone
@@ -44,10 +44,10 @@ pub struct Args {
     /// Sockets of the loads that count connections (a process may have 20,000 files on many machines)
     #[arg(long, default_value_t = 15_000)]
     connections: u32,
-    /// Reactors of our broker (default: its own)
+    /// Number of reactors of Meridian (default: its own)
     #[arg(long)]
     workers: Option<u32>,
-    /// Also write the tables to this file; between `<!-- bench -->` and `<!-- /bench -->` when it has these lines
+    /// Write the tables to this file as well; between `<!-- bench -->` and `<!-- /bench -->` when it has these lines
     #[arg(long)]
     markdown: Option<PathBuf>,
 }
@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> Result<()> {
     print(&plan, &command_line(args), "bench", args.markdown.as_deref())
 }
 
-/// The loads whose names contain one of `only`, or all of them.
+/// Loads whose names contain one of `only`, or all of them.
 fn selected(all: Vec<Workload>, only: &[String]) -> Result<Vec<Workload>> {
     let names: Vec<String> = all.iter().map(|load| load.name.clone()).collect();
     let is_wanted =
@@ -93,7 +93,7 @@ fn print(plan: &Plan, command: &str, mark: &str, page: Option<&Path>) -> Result<
     if child::interrupted() {
         bail!("interrupted");
     }
-    // A peer that cannot do something is a result; ours has to do everything.
+    // A peer may fail at a load; that is a result. Meridian may not.
     let ours = format!(" on {}: ", Kind::Meridian);
     let ours: Vec<&str> = failed.iter().filter(|line| line.contains(&ours)).map(String::as_str).collect();
     ensure!(ours.is_empty(), "{}", ours.join("\n"));
@@ -118,7 +118,7 @@ fn brokers(args: &Args) -> Result<Vec<Kind>> {
     Ok(kinds)
 }
 
-/// Release binaries of the generator, and of our broker where it is measured.
+/// Builds release binaries of the generator, and of Meridian where it is measured.
 fn build(kinds: &[Kind]) -> Result<()> {
     let mut what = vec!["--package", "bench", "--bin", "mqload"];
     if kinds.contains(&Kind::Meridian) {
@@ -127,7 +127,7 @@ fn build(kinds: &[Kind]) -> Result<()> {
     cargo_build(&what)
 }
 
-/// `cargo build --release` of some targets.
+/// Runs `cargo build --release` for some targets.
 pub fn cargo_build(what: &[&str]) -> Result<()> {
     let mut command = crate::repository::cargo();
     command.args(["build", "--release", "--locked"]).args(what).current_dir(root());
@@ -135,7 +135,7 @@ pub fn cargo_build(what: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The command that was given, for the page.
+/// The command as it was given, for the page.
 fn command_line(args: &Args) -> String {
     let mut line = format!("cargo xtask bench --seconds {} --rounds {}", args.seconds, args.rounds);
     for only in &args.only {

@@ -1,5 +1,6 @@
-//! `cargo xtask chaos --single`: clients that outlive a broker, and a broker that is killed and started again at random
-//! moments. What was lost is `meridian bench ha`'s to say; this kills, starts, and times the way back. With `--cluster` see [`cluster`].
+//! `cargo xtask chaos --single`: clients that survive a broker, and a broker that is killed and restarted at random
+//! moments. `meridian bench ha` reports losses; this kills, restarts, and measures the recovery. For `--cluster` see
+//! [`cluster`].
 
 mod cluster;
 mod load;
@@ -21,54 +22,56 @@ use target::Target;
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("what").required(true)))]
 pub struct Args {
-    /// One broker on this machine
+    /// Test one broker on this machine
     #[arg(long, group = "what")]
     single: bool,
-    /// Three cores and two replicants on this machine, and one fault after the other: kills, stops, all cores at once, a restart of each in turn, full disks
-    /// (as root), and many nodes that start at once. Of the options below it takes --short, --fault, --program, --debug, --port, --dir, --rate, --size and --window
+    /// Test three cores and two replicants on this machine, with one fault after the other: kills, stops, all cores
+    /// at once, a restart of each in turn, full disks (as root), and many nodes that start at once. Of the options
+    /// below it uses --short, --fault, --program, --debug, --port, --dir, --rate, --size and --window
     #[arg(long, group = "what")]
     cluster: bool,
-    /// With --cluster: the loss of the core that leads and nothing else
+    /// Test only the loss of the leading core, with --cluster
     #[arg(long, requires = "cluster")]
     short: bool,
-    /// With --cluster: only these faults (may be given several times)
+    /// Inject only these faults, with --cluster (may be given several times)
     #[arg(long, requires = "cluster", conflicts_with = "short", value_name = "NAME", value_parser = cluster::fault_names())]
     fault: Vec<String>,
-    /// With --cluster: the program (default: the one that is built for this)
+    /// Program to test, with --cluster (default: the one that is built for this)
     #[arg(long, value_name = "FILE", requires = "cluster")]
     program: Option<PathBuf>,
-    /// With --cluster: the first of two ports of each node, on 127.0.0.1 and on; nodes connect to each other 6,000 above it
+    /// First of two ports of each node, with --cluster, on 127.0.0.1 and on; nodes connect to each other 6,000 above
+    /// it
     #[arg(long, default_value_t = 22883, value_parser = clap::value_parser!(u16).range(1..=59_000))]
     port: u16,
-    /// How often the broker is killed
+    /// Number of kills of the broker
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     kills: u32,
     /// Seconds of publishing (default: two for each kill)
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=864_000))]
     seconds: Option<u32>,
-    /// KILL gives the broker no chance; TERM asks it to stop, and it has 30 s to do so
+    /// Signal: KILL gives the broker no chance; TERM asks it to stop, and it has 30 s to do so
     #[arg(long, value_enum, default_value_t = Signal::Kill)]
     signal: Signal,
-    /// Of 100 restarts, how many are killed again before the broker has answered anybody
+    /// Percentage of restarts that are killed again before the broker has answered any client
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=90))]
     early: u32,
-    /// Longest time for which the broker stays away, in milliseconds
+    /// Maximum time for which the broker stays down, in milliseconds
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(0..=600_000))]
     away: u64,
-    /// Repeats the moments of another run
+    /// Seed of another run, to repeat its moments
     #[arg(long)]
     seed: Option<u64>,
-    /// What is killed
+    /// Broker to kill
     #[arg(long, value_enum, default_value_t = Broker::Meridian, conflicts_with = "start")]
     broker: Broker,
-    /// Any other broker: a program and its arguments, without a shell. {port} is where it has to listen on 127.0.0.1, {dir} a
-    /// directory that stays over restarts, {config} the file made from --config
+    /// Any other broker: a program and its arguments, without a shell. {port} is the port to listen on at 127.0.0.1,
+    /// {dir} a directory that stays over restarts, {config} the file made from --config
     #[arg(long)]
     start: Option<String>,
     /// A configuration file for --start, in which {port} and {dir} are replaced
     #[arg(long, requires = "start")]
     config: Option<PathBuf>,
-    /// The directory, which is not removed then (default: a temporary one)
+    /// Directory, which is then not removed (default: a temporary one)
     #[arg(long)]
     dir: Option<PathBuf>,
     #[arg(long, default_value = "mixed", value_parser = ["1", "2", "mixed"])]
@@ -77,10 +80,10 @@ pub struct Args {
     publishers: u32,
     #[arg(long, default_value_t = 2)]
     subscribers: u32,
-    /// Messages a second; 0: as many as the broker takes
+    /// Messages per second; 0: as many as the broker accepts
     #[arg(long, default_value_t = 1000)]
     rate: u32,
-    /// Payload bytes
+    /// Payload size in bytes
     #[arg(long, default_value_t = 256)]
     size: u32,
     /// Messages in flight of a publisher
@@ -89,16 +92,17 @@ pub struct Args {
     /// MQTT version: 4 (3.1.1) or 5
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(4..=5))]
     mqtt: u8,
-    /// Longest pause of a client before it connects again, in milliseconds. Short, so that clients knock while the broker starts
+    /// Maximum pause of a client before it reconnects, in milliseconds. Short, so that clients connect while the
+    /// broker starts
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600_000))]
     backoff_max: u32,
-    /// Seconds to wait for the rest at the end
+    /// Maximum seconds to wait for missing messages at the end
     #[arg(long, default_value_t = 60)]
     drain: u32,
-    /// Binaries of the dev profile, which build faster
+    /// Use binaries of the dev profile, which build faster
     #[arg(long)]
     debug: bool,
-    /// The result as one JSON object on standard output
+    /// Print the result as one JSON object on standard output
     #[arg(long)]
     json: bool,
 }
@@ -112,23 +116,23 @@ pub enum Signal {
 #[derive(Clone, Copy, PartialEq, Debug, ValueEnum)]
 enum Broker {
     Meridian,
-    /// With persistence, saved as often as it can
+    /// Persistent mosquitto, which saves as often as it can
     Mosquitto,
-    /// Without persistence
+    /// Mosquitto without persistence
     MosquittoMemory,
 }
 
-/// What came of the kills.
+/// Results of the kills.
 #[derive(Default)]
 struct Record {
-    /// From each restart to its first CONNACK.
+    /// Time from each restart to its first CONNACK.
     recoveries: Vec<Duration>,
-    /// From each SIGTERM to the end of the process.
+    /// Time from each SIGTERM to the end of the process.
     stops: Vec<Duration>,
     kills: u32,
-    /// Of these, before the broker had answered.
+    /// Number of kills before the broker had answered.
     early: u32,
-    /// Why the broker was no longer killed.
+    /// Reason why the kills ended.
     failed: Option<String>,
 }
 
@@ -161,7 +165,7 @@ pub fn run(args: &Args) -> Result<()> {
         eprintln!("{error:#}");
         record.failed = Some(format!("{error:#}"));
     }
-    // Nothing is to be learned from the rest of a run whose broker is gone.
+    // The rest of a run is useless when its broker is gone.
     let longest = match record.failed {
         Some(_) => Duration::ZERO,
         None => Duration::from_secs(u64::from(seconds + args.drain) + 120),
@@ -179,11 +183,11 @@ pub fn run(args: &Args) -> Result<()> {
     match code {
         0 => Ok(()),
         1 => bail!("bench ha found violations (repeat the moments with --seed {seed})"),
-        _ => bail!("bench ha could not begin: {}", verdict["error"]),
+        _ => bail!("bench ha could not start: {}", verdict["error"]),
     }
 }
 
-/// Kills the broker at each moment and starts it again.
+/// Kills the broker at each moment and restarts it.
 fn inject_faults(
     args: &Args,
     mut schedule: Schedule,
@@ -207,7 +211,7 @@ fn inject_faults(
         child::until(away, || None::<()>);
         let mut restarted = Instant::now();
         target.start()?;
-        // Recovery itself has to stand a crash.
+        // Recovery itself must survive a crash.
         while record.kills < args.kills && schedule.early() {
             let longest = schedule.early_after();
             if child::until(longest, || target.ended()).is_some() {
@@ -234,11 +238,11 @@ fn inject_faults(
     Ok(())
 }
 
-/// Kills after which nothing was missing, and what was found wrong: what CI counts.
+/// Number of kills after which nothing was missing, and number of failures: the figures for CI.
 fn tally(record: &Record, verdict: &Value) -> (u32, usize) {
     let violations = match verdict["violations"].as_array() {
         Some(violations) => violations.len(),
-        None => 1, // No verdict proves nothing.
+        None => 1, // A missing verdict proves nothing.
     };
     let failed = violations + usize::from(record.failed.is_some());
     (if failed == 0 { record.kills } else { 0 }, failed)
@@ -328,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn median_and_largest() {
+    fn median_and_maximum_are_computed() {
         let ms = |list: &[u64]| {
             median_and_max(&list.iter().map(|ms| Duration::from_millis(*ms)).collect::<Vec<_>>())
         };

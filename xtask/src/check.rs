@@ -1,4 +1,4 @@
-//! `cargo xtask check`: everything that CI looks at besides the tests.
+//! `cargo xtask check`: every check of CI other than the tests.
 
 use crate::repository::root;
 use crate::{clauses, dependencies, tidy};
@@ -7,22 +7,22 @@ use clap::ValueEnum;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only these steps
+    /// Run only these steps
     #[arg(value_enum)]
     steps: Vec<Step>,
 }
 
 #[derive(Clone, Copy, ValueEnum, Debug)]
 enum Step {
-    /// cargo fmt --check
+    /// Run cargo fmt --check
     Fmt,
-    /// cargo clippy, warnings denied
+    /// Run cargo clippy, with warnings denied
     Clippy,
-    /// cargo xtask tidy
+    /// Run cargo xtask tidy
     Tidy,
-    /// Licences, banned crates, duplicate versions
+    /// Check licences, banned crates, duplicate versions
     Dependencies,
-    /// docs/clauses.toml can be read, and every clause cited exists
+    /// Check that docs/clauses.toml is valid, and that every cited clause exists
     Clauses,
 }
 
@@ -44,7 +44,7 @@ fn step(step: Step) -> Result<()> {
     }
 }
 
-/// Runs every step, also after one has failed, so that one run shows everything.
+/// Runs every step, also after a failure, so that one run shows all failures.
 pub fn run(args: &Args) -> Result<()> {
     let steps = if args.steps.is_empty() { Step::value_variants() } else { &args.steps[..] };
     let mut failed = vec![];

@@ -1,4 +1,4 @@
-//! `cargo xtask clauses`: which normative statements that a server must meet are cited in code and in tests.
+//! `cargo xtask clauses`: citations in code and in tests of the normative statements for a server.
 
 use crate::repository::{root, tracked};
 use crate::source;
@@ -12,12 +12,12 @@ pub struct Args {
     /// Fail when a clause has neither code nor test, or when one is cited that does not exist
     #[arg(long)]
     pub deny: bool,
-    /// Also list the clauses that have only code or only a test
+    /// List the clauses that have only code or only a test, too
     #[arg(long)]
     pub half: bool,
 }
 
-/// A statement's number, ordered as in the specification.
+/// Number of a statement, ordered as in the specification.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Clause {
     version: Version,
@@ -56,7 +56,7 @@ impl fmt::Display for Clause {
 }
 
 impl Clause {
-    /// `3.1.4-3`.
+    /// Parses a number such as `3.1.4-3`.
     fn parse(version: Version, text: &str) -> Option<Clause> {
         let (section, number) = text.split_once('-')?;
         let numbers: Option<Vec<u32>> = section.split('.').chain([number]).map(|n| n.parse().ok()).collect();
@@ -64,12 +64,12 @@ impl Clause {
     }
 }
 
-/// What the checked-in list says of one statement.
+/// Entry of the checked-in list for one statement.
 struct Entry {
     text: String,
-    /// A server has something to do for it.
+    /// True when it concerns a server.
     server: bool,
-    /// Why it has no code yet.
+    /// Reason why it has no code yet.
     later: Option<String>,
 }
 
@@ -80,7 +80,8 @@ fn parse_list(text: &str) -> Result<BTreeMap<Clause, Entry>> {
         let table =
             document.get(version.table()).and_then(|t| t.as_table()).context("a table for each version")?;
         for (id, value) in table {
-            let clause = Clause::parse(version, id).with_context(|| format!("{id} is no clause number"))?;
+            let clause =
+                Clause::parse(version, id).with_context(|| format!("{id} is not a clause number"))?;
             let string = |key: &str| value.get(key).and_then(|v| v.as_str()).map(str::to_string);
             let who = string("who").with_context(|| format!("{id} has no `who`"))?;
             ensure!(["server", "client", "both"].contains(&&who[..]), "{id}: who is {who}?");
@@ -91,7 +92,7 @@ fn parse_list(text: &str) -> Result<BTreeMap<Clause, Entry>> {
     Ok(list)
 }
 
-/// Where a clause is cited.
+/// Kinds of citations of a clause.
 #[derive(Default, Clone, Copy)]
 struct Cited {
     code: bool,
@@ -101,7 +102,7 @@ struct Cited {
 /// The clauses cited in one line: `[MQTT-3.1.4-3]`, `[MQTT-4.8.2-4..6]`, `[MQTT-3.1.2-1, MQTT-3.1.2-2]`.
 ///
 /// # Errors
-/// What stands in the brackets but is no clause number.
+/// Text in such brackets that is not a clause number.
 fn citations(line: &str) -> Vec<Result<Clause, String>> {
     let mut found = vec![];
     for (start, _) in line.match_indices('[') {
@@ -132,11 +133,11 @@ fn citations(line: &str) -> Vec<Result<Clause, String>> {
     found
 }
 
-/// Everything that `crates/` cites.
+/// All citations in `crates/`.
 #[derive(Default)]
 struct Citations {
     cited: BTreeMap<Clause, Cited>,
-    /// Place and text of what looks like a citation and is none.
+    /// Location and text of invalid citations.
     wrong: BTreeSet<String>,
 }
 
@@ -162,7 +163,7 @@ fn collect(list: &BTreeMap<Clause, Entry>) -> Result<Citations> {
     Ok(all)
 }
 
-/// Whether the list can be read and every citation is of a clause in it.
+/// Checks that the list is valid and contains every cited clause.
 pub fn check() -> Result<()> {
     let wrong = collect(&read_list()?)?.wrong;
     for citation in &wrong {
@@ -251,7 +252,7 @@ mod tests {
         assert_eq!((count(Version::Mqtt5), count(Version::Mqtt311)), (251, 141));
     }
 
-    /// A number that is missing between two others was forgotten; 2.2.1 of 5.0 has no first statement.
+    /// A gap between two numbers is a forgotten statement; 2.2.1 of 5.0 has no first statement.
     #[test]
     fn numbers_have_no_gaps() {
         let list = read_list().unwrap();

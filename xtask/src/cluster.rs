@@ -20,26 +20,26 @@ use crate::repository;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The program (default: the one that is built for this)
+    /// Program to test (default: the one that is built for this)
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Builds it for development, which is faster
+    /// Build the program for development, which is faster
     #[arg(long)]
     debug: bool,
-    /// Nodes that vote and store
+    /// Number of nodes that vote and store
     #[arg(long, default_value_t = 3)]
     cores: usize,
-    /// Nodes that hear from one of them
+    /// Number of nodes that are attached to one of them
     #[arg(long, default_value_t = 2)]
     replicants: usize,
-    /// The first of three ports that each node uses, on 127.0.0.1 and so on
+    /// First of three ports that each node uses, on 127.0.0.1 and so on
     #[arg(long, default_value_t = 21883)]
     port: u16,
 }
 
-/// A message is there by then, whatever else the machine does.
+/// Maximum time for a message to arrive, whatever the load of the machine.
 const ARRIVAL: Duration = Duration::from_secs(20);
-/// What should not come would have come by then.
+/// Time after which an unwanted message would have arrived.
 const SILENCE: Duration = Duration::from_millis(500);
 
 pub fn run(args: &Args) -> Result<()> {
@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Every ordered pair: QoS 0, 1 and 2, to a filter with and one without wildcards.
+/// Checks every ordered pair: QoS 0, 1 and 2, to a filter with and one without wildcards.
 fn pairs(cluster: &Nodes) -> Result<usize> {
     let mut passed = 0;
     for to in &cluster.nodes {
@@ -98,14 +98,14 @@ fn pairs(cluster: &Nodes) -> Result<usize> {
         }
         for client in [&mut plain, &mut wild] {
             let more = client.receive(SILENCE)?;
-            ensure!(more.is_none(), "{more:?} came twice to {}", to.name);
+            ensure!(more.is_none(), "{more:?} arrived twice at {}", to.name);
         }
     }
     println!("  pairs: QoS 0, 1 and 2 from each node to each, with and without wildcards");
     Ok(passed)
 }
 
-/// A shared group with a member on every node: each message goes to one of them, and each of them gets some.
+/// Checks a shared group with a member on every node: each message goes to one of them, and each of them gets some.
 fn shared(cluster: &Nodes) -> Result<usize> {
     let mut members = Vec::new();
     for node in &cluster.nodes {
@@ -113,7 +113,7 @@ fn shared(cluster: &Nodes) -> Result<usize> {
         member.subscribe("$share/smoke/work/+", 2, "cluster")?;
         members.push(member);
     }
-    // Members on other nodes are known when the node's own SUBACK has left, which is so for all now.
+    // Members on other nodes are known when the node's own SUBACK has been sent, which is so for all now.
     let mut passed = 0;
     let each = 2 * members.len();
     for from in &cluster.nodes {
@@ -143,18 +143,18 @@ fn shared(cluster: &Nodes) -> Result<usize> {
     }
     for member in &mut members {
         let more = member.receive(SILENCE / 5)?;
-        ensure!(more.is_none(), "{more:?} came to two members");
+        ensure!(more.is_none(), "{more:?} arrived at two members");
     }
     println!("  shared: a group with a member on each node");
     Ok(passed)
 }
 
-/// A node that is stopped holds nobody up for longer than its silence, and has what it missed when it goes on; one that is killed is
-/// forgotten, and comes back.
+/// Checks failures. A stopped node delays publishers no longer than its silence, and receives the missed messages
+/// when it continues. A killed one is declared dead, and comes back.
 fn failures(cluster: &mut Nodes) -> Result<usize> {
     let last = cluster.nodes.len() - 1;
     if last < 2 {
-        println!("  failures: skipped, for it takes three nodes");
+        println!("  failures: skipped, they need three nodes");
         return Ok(0);
     }
     let mut stopped = Client::connect(cluster.nodes[last].mqtt, "stopped")?;
@@ -167,16 +167,19 @@ fn failures(cluster: &mut Nodes) -> Result<usize> {
     for number in 0..20 {
         publisher.publish("all/1", &number.to_string(), 1, false)?;
         let found = other.receive(ARRIVAL)?;
-        ensure!(found.is_some_and(|message| message.payload == number.to_string()), "{number} did not come");
+        ensure!(
+            found.is_some_and(|message| message.payload == number.to_string()),
+            "{number} did not arrive"
+        );
     }
     let held_up = begun.elapsed();
-    ensure!(held_up < ARRIVAL, "a node that is stopped held a publisher up for {} s", held_up.as_secs());
+    ensure!(held_up < ARRIVAL, "a stopped node delayed a publisher for {} s", held_up.as_secs());
     cluster.nodes[last].signal(libc::SIGCONT);
     for number in 0..20 {
         let found = stopped.receive(ARRIVAL)?;
         ensure!(
             found.as_ref().is_some_and(|message| message.payload == number.to_string()),
-            "the node that went on has {found:?} instead of {number}"
+            "the node that continued has {found:?} instead of {number}"
         );
     }
     println!(
@@ -190,8 +193,8 @@ fn failures(cluster: &mut Nodes) -> Result<usize> {
     before.subscribe("again/+", 1, "cluster")?;
     cluster.kill(last)?;
     let begun = Instant::now();
-    publisher.publish("all/2", "one is gone", 1, false)?;
-    ensure!(other.receive(ARRIVAL)?.is_some(), "nothing comes while a node is gone");
+    publisher.publish("all/2", "one is dead", 1, false)?;
+    ensure!(other.receive(ARRIVAL)?.is_some(), "no message arrives while a node is dead");
     let went_on = begun.elapsed();
     cluster.restart(last)?;
     let mut after = Client::connect(cluster.nodes[last].mqtt, "after")?;
@@ -199,11 +202,11 @@ fn failures(cluster: &mut Nodes) -> Result<usize> {
     publisher.publish("again/1", "here", 1, false)?;
     let found = after.receive(ARRIVAL)?;
     ensure!(found.is_some_and(|message| message.payload == "here"), "a node that was killed is not back");
-    println!("  killed: a message went on after {:.1} s, and the node was back", went_on.as_secs_f64());
+    println!("  killed: a message arrived after {:.1} s, and the node was back", went_on.as_secs_f64());
     Ok(42)
 }
 
-/// A message that is retained at one node is found at every other, and its end too.
+/// Checks that a message retained at one node is found at every other, and its deletion too.
 fn retained(cluster: &Nodes) -> Result<usize> {
     let mut passed = 0;
     for from in &cluster.nodes {

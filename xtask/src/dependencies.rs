@@ -5,12 +5,12 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// `xtask/dependencies.toml`.
+/// Policy of `xtask/dependencies.toml`.
 struct Policy {
     licences: BTreeSet<String>,
-    /// Crate to reason.
+    /// Banned crates with the reasons.
     banned: BTreeMap<String, String>,
-    /// Crate to reason.
+    /// Allowed duplicates with the reasons.
     duplicates: BTreeMap<String, String>,
 }
 
@@ -38,7 +38,7 @@ impl Policy {
 struct Package {
     name: String,
     version: String,
-    /// An SPDX expression.
+    /// Licence as an SPDX expression.
     licence: Option<String>,
 }
 
@@ -55,7 +55,7 @@ fn packages(metadata: &Value) -> Vec<Package> {
         .collect()
 }
 
-/// What is wrong, a line each.
+/// Violations of the policy, a line each.
 fn findings(policy: &Policy, packages: &[Package]) -> Vec<String> {
     let mut found = vec![];
     let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -85,7 +85,7 @@ fn findings(policy: &Policy, packages: &[Package]) -> Vec<String> {
     found
 }
 
-/// Whether an SPDX expression can be met with the allowed licences alone.
+/// Returns whether an SPDX expression can be met with the allowed licences alone.
 fn permits(expression: &str, allowed: &BTreeSet<String>) -> bool {
     // Old manifests write "MIT/Apache-2.0" for OR.
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
@@ -95,7 +95,7 @@ fn permits(expression: &str, allowed: &BTreeSet<String>) -> bool {
     met == Some(true) && rest.is_empty()
 }
 
-/// `a AND b OR c ...`; `None` when it cannot be read.
+/// Evaluates `a AND b OR c ...`; `None` when it is invalid.
 fn any_of(words: &mut &[&str], allowed: &BTreeSet<String>) -> Option<bool> {
     let mut met = all_of(words, allowed)?;
     while let Some((&"OR", rest)) = words.split_first() {
@@ -138,8 +138,10 @@ fn one(words: &mut &[&str], allowed: &BTreeSet<String>) -> Option<bool> {
     }
 }
 
+/// Checks all packages.
+///
 /// # Errors
-/// When Cargo.lock is stale or holds what it must not hold.
+/// Cargo.lock is stale or a package violates the policy.
 pub fn run() -> Result<()> {
     let output = crate::repository::cargo()
         .args(["metadata", "--format-version", "1", "--locked"])
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn licence_expressions() {
+    fn licence_expressions_are_evaluated() {
         let allowed = policy().licences;
         for fine in [
             "MIT",
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_crates_are_not_looked_at() {
+    fn crates_of_this_repository_are_not_checked() {
         let metadata = serde_json::json!({ "packages": [
             { "name": "mqtt", "version": "0.1.0", "source": null, "license": "Apache-2.0" },
             { "name": "slab", "version": "0.4.12", "source": "registry", "license": "MIT" },

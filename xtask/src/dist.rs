@@ -1,6 +1,6 @@
-//! `cargo xtask dist`: what is shipped. A `.tar.gz` for any Linux, a `.deb`, the debugging symbols beside them, and the checksums
-//! of all. The same binary and commit give the same bytes: entries are sorted, owned by nobody in particular, and as old as the
-//! commit. The binary itself is the same for the same commit, toolchain and directory.
+//! `cargo xtask dist`: release files. A `.tar.gz` for any Linux, a `.deb`, separate debugging symbols, and the
+//! checksums of all. The same binary and commit give the same bytes: entries are sorted, have owner 0, and the time
+//! of the commit. The binary itself is the same for the same commit, toolchain and directory.
 
 mod build;
 mod contents;
@@ -22,35 +22,37 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Packs this binary instead of building one
+    /// Pack this binary instead of building one
     #[arg(long, value_name = "BINARY")]
     skip_build: Option<PathBuf>,
-    /// Builds for this target, such as x86_64-unknown-linux-musl where rustup has it: then the binary is static
+    /// Build for this target, such as x86_64-unknown-linux-musl where rustup has it: then the binary is static
     #[arg(long, value_name = "TRIPLE", conflicts_with = "skip_build")]
     target: Option<String>,
-    /// Where the results go
+    /// Directory for the results
     #[arg(long, value_name = "DIRECTORY", default_value = "target/dist")]
     out: PathBuf,
-    /// Makes the files of a container image in this directory, which must not exist, and nothing else
+    /// Write only the files of a container image, to this directory, which must not exist
     #[arg(long, value_name = "DIRECTORY")]
     rootfs: Option<PathBuf>,
 }
 
-/// One binary and what is known of it.
+/// A binary and its properties.
 pub struct Product {
-    /// Without debugging information; the names of functions stay, for backtraces.
+    /// Binary without debugging information; the names of functions stay, for backtraces.
     pub binary: Vec<u8>,
-    /// Debugging information, for who has a core dump or a profile.
+    /// Debugging information, for core dumps and profiles.
     pub debug: Vec<u8>,
     pub elf: Elf,
-    /// Seconds since 1970 that every packed file is dated.
+    /// Date of every packed file in seconds since 1970.
     pub time: u64,
-    /// Shell and script: empty when the binary is for another machine and cannot be asked.
+    /// Shells and completion scripts: empty when the binary is for another machine and cannot be run.
     pub completions: Vec<(&'static str, Vec<u8>)>,
 }
 
+/// Builds and packs everything.
+///
 /// # Errors
-/// A build or a tool that fails, a binary that needs libraries that are not everywhere, a file that cannot be written.
+/// A build or a tool fails, the binary needs uncommon libraries, a file cannot be written.
 pub fn run(args: &Args) -> Result<()> {
     let path = match &args.skip_build {
         Some(path) => path.clone(),
@@ -97,13 +99,13 @@ impl std::fmt::LowerHex for HexDigest<'_> {
     }
 }
 
-/// `SOURCE_DATE_EPOCH`, else the time of the commit, else (in an unpacked archive) 1970.
+/// Time of the files: `SOURCE_DATE_EPOCH`, else the time of the commit, else (in an unpacked archive) 1970.
 fn time() -> Result<u64> {
     if let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") {
         return text
             .trim()
             .parse()
-            .with_context(|| format!("SOURCE_DATE_EPOCH: {text:?} is no number of seconds"));
+            .with_context(|| format!("SOURCE_DATE_EPOCH: {text:?} is not a number of seconds"));
     }
     let git = Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(root()).output();
     match git {
@@ -115,15 +117,15 @@ fn time() -> Result<u64> {
     }
 }
 
-/// A file of the repository.
+/// Reads a file of the repository.
 ///
 /// # Errors
-/// When it cannot be read; the path is in the message.
+/// It cannot be read; the path is in the message.
 fn read(path: &str) -> Result<Vec<u8>> {
     fs::read(root().join(path)).with_context(|| path.to_owned())
 }
 
-/// Runs a tool to its end; what it prints goes into the error.
+/// Runs a tool to its end; its output is in the error.
 fn tool(command: &mut Command) -> Result<Vec<u8>> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("{name} cannot be run; is it installed?"))?;

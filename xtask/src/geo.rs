@@ -1,5 +1,6 @@
-//! `cargo xtask geo`: nodes on several continents on this machine (crate `lab`). How long clients in Hong Kong wait for
-//! CONNECT and SUBSCRIBE, what two nodes deliver over a link that is too slow for them, and how long a copy of all routes takes.
+//! `cargo xtask geo`: nodes on several continents, simulated on this machine (crate `lab`). It measures the delay of
+//! CONNECT and SUBSCRIBE for clients in Hong Kong, the deliveries of two nodes over a link that is too slow, and the
+//! time of a copy of all routes.
 
 mod cluster;
 mod copies;
@@ -20,37 +21,37 @@ use crate::repository::root;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only these: E1.1 to E1.10, E3, copies, cuts (may be given several times)
+    /// Run only these: E1.1 to E1.10, E3, copies, cuts (may be given several times)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Who knows of a subscription before SUBACK leaves, in the runs of E1
+    /// Nodes that must know of a subscription before SUBACK, in the runs of E1
     #[arg(long, value_delimiter = ',', default_values = ["local", "core", "region", "cluster"], value_parser = ["local", "core", "region", "cluster"])]
     suback: Vec<String>,
-    /// How nodes know each other in E1.1 to E1.9 and the copies: the cores agree, or each has a list
+    /// Way in which nodes know each other in E1.1 to E1.9 and the copies: the cores agree, or each has a list
     #[arg(long, value_enum, default_value = "agreed")]
     members: Members,
-    /// The program (default: the one that is built for this)
+    /// Program to test (default: the one that is built for this)
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Builds it for development, which is faster
+    /// Build the program for development, which is faster
     #[arg(long)]
     debug: bool,
     /// Measured seconds of each load of E3
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(5..=600))]
     seconds: u32,
-    /// Routes of the copies
+    /// Numbers of routes of the copies
     #[arg(long, value_delimiter = ',', default_values_t = [1_000_000])]
     routes: Vec<u32>,
-    /// How often clients come in each run of E1.1 to E1.9, each copy is made, and each cluster of E1.10 started
+    /// Number of repetitions in each run of E1.1 to E1.9, of each copy, and of each start of a cluster in E1.10
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
-    /// E1 once more with so many per cent of the packets between places lost, each way, beside the runs that lose none: 0.1,1. In E1.1
-    /// to E1.9 only what waits for other places runs again
+    /// Percentages of lost packets between places, in each direction, for a second run of E1 in addition to the one
+    /// without losses: 0.1,1. In E1.1 to E1.9 only measurements that wait for other places are repeated
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = percent)]
     loss: Vec<f64>,
 }
 
-/// Links carry hardly anything beyond it.
+/// Maximum percentage: beyond it links carry hardly any data.
 const LOSS_MAX: f64 = 20.0;
 
 const TOPOLOGY: &str = include_str!("../../crates/lab/labs/geo.toml");
@@ -66,7 +67,7 @@ pub fn run(args: &Args) -> Result<()> {
     let is_losing = !cases.is_empty() || with_startup;
     ensure!(args.loss.is_empty() || is_losing, "--loss is for E1.1 to E1.10, and none of them runs");
     let has_meta_group = args.members == Members::MetaGroup;
-    // Before anything is built: without root nothing comes of it.
+    // Before any build: without root the lab cannot start.
     drop(start()?);
     let program = match &args.program {
         Some(program) => program.canonicalize().with_context(|| program.display().to_string())?,
@@ -109,19 +110,19 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// All places, with nobody in them.
+/// Starts a lab with all places, without nodes and clients.
 fn start() -> Result<Lab> {
     start_seeded(0)
 }
 
-/// The same; labs of different seeds lose other packets.
+/// Starts a lab with a seed; labs of different seeds lose other packets.
 fn start_seeded(seed: u64) -> Result<Lab> {
     let mut topology = Topology::parse(TOPOLOGY)?;
     topology.seed = seed;
     Ok(Lab::start(topology)?)
 }
 
-/// From now on so many per cent of the packets between two places are lost, each way. Within a place none are.
+/// Loses a percentage of the packets between two places from now on, in each direction. Within a place none are lost.
 fn lose(lab: &Lab, percent: f64) -> Result<()> {
     let sites = &lab.topology().sites;
     for (at, one) in sites.iter().enumerate() {
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn losses_are_per_cent_and_leave_a_link_to_speak_of() {
+    fn losses_are_percentages_below_the_maximum() {
         assert_eq!((percent("0.1"), percent("1%")), (Ok(0.1), Ok(1.0)));
         for bad in ["0", "-1", "20.1", "NaN", "", "much"] {
             assert!(percent(bad).is_err(), "{bad}");

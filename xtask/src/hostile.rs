@@ -1,6 +1,6 @@
-//! `cargo xtask hostile`: what one hostile client costs all others. Each attack has a fresh broker, a bounded time, and witnesses:
-//! ordinary clients whose longest wait is printed next to the broker's memory. Nothing here is a limit of time; an attack fails when a
-//! witness was refused, lost its connection or lost a message, or when the broker ended.
+//! `cargo xtask hostile`: effect of one hostile client on all others. Each attack has a new broker, a bounded time,
+//! and witnesses: ordinary clients whose longest wait is printed next to the broker's memory. No wait has a limit
+//! here. An attack fails when a witness was refused, lost its connection or lost a message, or when the broker ended.
 
 mod attacks;
 mod wire;
@@ -19,13 +19,13 @@ use witness::{Felt, Witnesses};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The program (default: the release build of this tree, which is built first)
+    /// Program to attack (default: the release build of this tree, which is built first)
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Only these attacks (may be given several times)
+    /// Run only these attacks (may be given several times)
     #[arg(long, value_name = "NAME", value_parser = attacks::names())]
     only: Vec<String>,
-    /// Longest time of an attack, in seconds
+    /// Maximum time of an attack, in seconds
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=300))]
     seconds: u64,
 }
@@ -34,12 +34,12 @@ pub struct Args {
 pub struct Victim {
     pub mqtt: SocketAddr,
     pub http: SocketAddr,
-    /// When the attack has to end.
+    /// Time at which the attack must end.
     pub until: Instant,
 }
 
 impl Victim {
-    /// Whether the attack may go on.
+    /// Returns whether the attack may continue.
     pub fn goes_on(&self) -> bool {
         Instant::now() < self.until && !child::interrupted()
     }
@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     println!("longest waits of others in ms; memory before -> most");
     println!("{passed} passed, {failed} failed");
-    ensure!(failed == 0, "{failed} attacks were felt by others");
+    ensure!(failed == 0, "{failed} attacks affected other clients");
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Connections, each with a wildcard subscription of its own
+    /// Number of connections, each with its own wildcard subscription
     #[arg(long, default_value_t = 1_000_000)]
     connections: u32,
 }

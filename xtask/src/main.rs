@@ -1,4 +1,4 @@
-//! The project's own tasks, run as `cargo xtask NAME`. Each has a file of its own; CI calls the same commands.
+//! Tasks of this project, run as `cargo xtask NAME`. Each has its own file; CI calls the same commands.
 
 mod bench;
 mod chaos;
@@ -20,7 +20,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "The project's own tasks")]
+#[command(name = "cargo xtask", about = "Tasks of this project")]
 struct Cli {
     #[command(subcommand)]
     task: Task,
@@ -28,43 +28,44 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Format, lints, tidy, dependencies and the list of clauses: everything that CI looks at besides the tests
+    /// Run every check of CI other than the tests: format, lints, tidy, dependencies and the list of clauses
     Check(check::Args),
-    /// "Not this, use that": rules of this repository that no compiler knows
+    /// Check rules of this repository that the compiler does not know: "not this, use that"
     Tidy,
-    /// Clauses of MQTT 5.0 and 3.1.1 that a server must meet and that neither code nor test cites
+    /// List clauses of MQTT 5.0 and 3.1.1 for a server that neither code nor test cites
     Clauses(clauses::Args),
-    /// What a message costs in instructions, allocations and system calls may not get worse
+    /// Check that the cost of a message in instructions, allocations and system calls does not rise
     Ratchet(ratchet::Args),
-    /// Measures the broker beside a peer and prints a table
+    /// Measure Meridian and a peer, and print a table
     Bench(bench::Args),
-    /// Measures the broker beside all that can be had, and writes the tables of docs/benchmarks.md
+    /// Measure Meridian and all available brokers, and write the tables of docs/benchmarks.md
     Compare(bench::compare::Args),
-    /// How cost grows with connections, filters, subscribers and reactors; writes docs/growth.md
+    /// Measure the growth of cost with connections, filters, subscribers and reactors; write docs/growth.md
     Growth(bench::growth::Args),
-    /// What it costs to keep what was acknowledged, beside brokers that keep it too: messages, resume, recovery
+    /// Measure the cost of durable messages, compared with other durable brokers: messages, resume, recovery
     Durable(bench::durable::Args),
-    /// What watching a node costs its clients: latency beside scrapes, listings of all clients, and a trace of everything
+    /// Measure the latency of clients during scrapes, listings of all clients, and a trace of everything
     Observe(bench::observe::Args),
-    /// What wrong logins cost those who are in: latency beside 10,000 of them
+    /// Measure the latency of connected clients during 10,000 wrong logins
     Storm(bench::storm::Args),
-    /// What coming in costs: TLS handshakes beside a peer, messages and memory by kind of listener
+    /// Measure the cost of connections by kind of listener: TLS handshakes compared with a peer, messages and memory
     Listeners(bench::listener::Args),
-    /// Kills a broker again and again while clients use it, and says what was lost
+    /// Kill a broker repeatedly while clients use it, and report lost messages
     Chaos(chaos::Args),
-    /// Lets one hostile client after the other attack a broker, and says what all others felt
+    /// Attack a broker with hostile clients, one after the other, and report the effect on all others
     Hostile(hostile::Args),
-    /// Five nodes on this machine, and a message of each kind from each to each
+    /// Start five nodes on this machine, and send a message of each kind from each to each
     ClusterSmoke(cluster::Args),
-    /// What it costs that clients are on several nodes: messages, latency, subscriptions, routes
+    /// Measure the cost of clients on several nodes: messages, latency, subscriptions, routes
     ClusterBench(cluster::bench::Args),
-    /// Nodes 12,600 km apart on this machine: how long CONNECT and SUBSCRIBE take, and what slow links carry (needs root)
+    /// Measure nodes 12,600 km apart on this machine: delays of CONNECT and SUBSCRIBE, and throughput of slow links
+    /// (needs root)
     Geo(geo::Args),
-    /// Packs what is shipped: .tar.gz, .deb, checksums
+    /// Pack the release files: .tar.gz, .deb, checksums
     Dist(dist::Args),
-    /// Simulates whole nodes on disks and a network that fail, and says what was broken
+    /// Simulate whole nodes on failing disks and networks, and report violations
     Sim(sim::Args),
-    /// User memory of an idle connection with a subscription, without sockets
+    /// Measure user memory of an idle connection with a subscription, without sockets
     Idle(idle::Args),
 }
 

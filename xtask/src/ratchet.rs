@@ -1,5 +1,6 @@
-//! `cargo xtask ratchet`: what a message costs, in figures that repeat exactly, may not get worse. Instructions and
-//! allocations come from one worker without sockets, system calls from a node with one message in flight.
+//! `cargo xtask ratchet`: checks that the cost of a message does not rise, in figures that are exactly reproducible.
+//! Instructions and allocations come from one worker without sockets, system calls from a node with one message in
+//! flight.
 
 mod calls;
 mod instructions;
@@ -13,15 +14,15 @@ use std::process::Command;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Write what is measured to `xtask/ratchet.toml` instead of comparing with it
+    /// Write the measurements to `xtask/ratchet.toml` instead of comparing with it
     #[arg(long)]
     write: bool,
-    /// Fail where valgrind or strace is missing or may not trace, instead of leaving that part out
+    /// Fail where valgrind or strace is missing or may not trace, instead of skipping that part
     #[arg(long)]
     require_all: bool,
 }
 
-/// Where the figures stand.
+/// File with the figures.
 const FILE: &str = "xtask/ratchet.toml";
 
 pub fn run(args: &Args) -> Result<()> {
@@ -51,7 +52,7 @@ pub fn run(args: &Args) -> Result<()> {
     judge(&recorded, &found, missing.is_empty())
 }
 
-/// What a part of the ratchet found, or what it lacks.
+/// Result of a part of the ratchet, or the missing tool.
 enum Measured {
     Figures(Vec<(String, f64)>),
     Impossible(String),
@@ -66,7 +67,8 @@ fn judge(recorded: &Record, found: &Record, complete: bool) -> Result<()> {
     let failed = count(Verdict::is_failure);
     if count(|v| matches!(v, Verdict::Better { .. })) > 0 {
         println!(
-            "something got better: `cargo xtask ratchet --write` makes {FILE} tighter, so that it stays so"
+            "something got better: `cargo xtask ratchet --write` makes {FILE} tighter, so that \
+                 it stays so"
         );
     }
     println!("{} passed, {failed} failed", verdicts.len() - failed);

@@ -1,17 +1,17 @@
-//! Where the repository is and what belongs to it.
+//! Location and files of the repository.
 
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The root of the workspace, wherever the task was called from.
+/// Root of the workspace, wherever the task was called from.
 pub fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().expect("xtask lies in the workspace").to_path_buf()
 }
 
-/// The cargo that runs this program, at the root. It is not told what it has told this program of itself: build scripts that look at that
-/// (that of `ring`) would run again, with all that stands on them.
+/// The cargo that runs this program, at the root. Its environment variables for this program are removed. Otherwise
+/// build scripts that read them (that of `ring`) would run again, and all their dependents would be rebuilt.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let of_xtask = |name: &str| {
@@ -29,7 +29,7 @@ pub fn cargo() -> Command {
 /// Tracked files whose name ends with `ending`, relative to the root, that still exist.
 ///
 /// # Errors
-/// When git fails, as it does outside a work tree.
+/// Git fails, as it does outside a work tree.
 pub fn tracked(ending: &str) -> Result<Vec<PathBuf>> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--", &format!("*{ending}")])

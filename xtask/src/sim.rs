@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: simulations of whole nodes (`crates/sim`, docs/simulator.md), built and run with what follows.
+//! `cargo xtask sim`: simulations of whole nodes (`crates/sim`, docs/simulator.md). Builds and runs the simulator.
 
 use anyhow::{Context, Result, ensure};
 use std::process::Command;
@@ -8,40 +8,40 @@ use crate::repository::root;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Simulations to run (default: 1000)
+    /// Number of simulations to run (default: 1000)
     #[arg(long)]
     seeds: Option<u64>,
-    /// The first seed
+    /// First seed
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// From one seed to the next (default: 1)
+    /// Distance from one seed to the next (default: 1)
     #[arg(long)]
     step: Option<u64>,
-    /// Ends after so many minutes, whatever is left
+    /// End after this many minutes, whatever is left
     #[arg(long)]
     minutes: Option<u64>,
-    /// Simulations at one time (default: as many as there are processors)
+    /// Number of simulations at one time (default: number of processors)
     #[arg(long)]
     threads: Option<u64>,
-    /// Several nodes, and what goes wrong between them
+    /// Simulate several nodes, and faults between them
     #[arg(long)]
     cluster: bool,
-    /// The same with five nodes, 50 clients, five minutes and 20 faults or more each
+    /// Simulate a cluster with five nodes, 50 clients, five minutes and 20 faults or more each
     #[arg(long)]
     full: bool,
-    /// Replicas that agree on a log, on disks and a network that fail
+    /// Simulate replicas that agree on a log, on failing disks and networks
     #[arg(long)]
     quorum: bool,
-    /// Prints what happens with the first seed
+    /// Print the events of the first seed
     #[arg(long)]
     trace: bool,
-    /// Instead: puts faults into the product, one after the other, and says what notices each of them
+    /// Put faults into the product instead, one after the other, and report what notices each of them
     #[arg(long)]
     mutations: bool,
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    // With the features of the whole workspace: what tests were built of is not built again.
+    // With the features of the whole workspace: builds of the tests are reused.
     let mut build = crate::repository::cargo();
     build.args(["build", "--quiet", "--locked", "--workspace", "--example", "simulate"]).current_dir(root());
     ensure!(build.status().context("cargo build")?.success(), "the simulator was not built, see above");

@@ -1,26 +1,26 @@
-//! Rust source as lines of code, without comments and the contents of literals, and with the knowledge of which lines
-//! are tests. It is a scanner, not a parser: good enough for rules that look for words.
+//! Rust source as lines of code, without comments and the contents of literals, with marks on lines of tests. It is a
+//! scanner, not a parser: sufficient for rules that look for words.
 
 use anyhow::{Context, Result};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 pub struct Line {
-    /// As written.
+    /// Text as written.
     pub text: String,
-    /// Without comments; literals are left as their quotes.
+    /// Code without comments; literals are left as their quotes.
     pub code: String,
-    /// Only compiled for tests.
+    /// True for code that is compiled for tests only.
     pub test: bool,
 }
 
 pub struct SourceFile {
-    /// Relative to the root of the workspace.
+    /// Path relative to the root of the workspace.
     pub path: PathBuf,
     pub lines: Vec<Line>,
 }
 
-/// Reads `paths`, relative to `root`, and finds out which of their lines are tests.
+/// Reads `paths`, relative to `root`, and marks the lines of tests.
 pub fn read(root: &Path, paths: &[PathBuf]) -> Result<Vec<SourceFile>> {
     let mut files = vec![];
     let mut test_modules = HashSet::new();
@@ -45,13 +45,13 @@ pub fn read(root: &Path, paths: &[PathBuf]) -> Result<Vec<SourceFile>> {
     Ok(files)
 }
 
-/// Whether the whole file lies where Cargo looks for tests and benchmarks.
+/// Returns whether the whole file is in a directory where Cargo looks for tests and benchmarks.
 fn of_tests(path: &Path) -> bool {
     let in_src = path.components().any(|c| c.as_os_str() == "src");
     !in_src && path.components().any(|c| ["tests", "benches", "fuzz"].iter().any(|d| c.as_os_str() == *d))
 }
 
-/// One file, and the names of the modules that it declares for tests only (`#[cfg(test)] mod name;`).
+/// Scans one file. Also returns the names of the modules that it declares for tests only (`#[cfg(test)] mod name;`).
 fn scan(path: PathBuf, text: &str) -> (SourceFile, Vec<String>) {
     let code = without_comments(text);
     let mut lines: Vec<Line> = text
@@ -63,11 +63,11 @@ fn scan(path: PathBuf, text: &str) -> (SourceFile, Vec<String>) {
     (SourceFile { path, lines }, modules)
 }
 
-/// Marks what `#[cfg(test)]` and `#[test]` cover: up to the end of the item's braces or its semicolon.
+/// Marks the lines that `#[cfg(test)]` and `#[test]` cover: up to the end of the item's braces or its semicolon.
 fn mark_tests(lines: &mut [Line]) -> Vec<String> {
     let mut modules = vec![];
     let mut depth = 0usize;
-    // Where the item under an attribute of tests began, and the depth of the braces around it.
+    // The start of the item under a test attribute, and the depth of the braces around it.
     let mut item: Option<(String, usize)> = None;
     for line in lines {
         let attribute = line.code.contains("#[cfg(test)]")
@@ -102,7 +102,7 @@ fn mark_tests(lines: &mut [Line]) -> Vec<String> {
     modules
 }
 
-/// The text with comments and the contents of literals replaced by nothing, line ends kept.
+/// The text without comments and contents of literals; line ends are kept.
 fn without_comments(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let at = |i: usize| chars.get(i).copied().unwrap_or('\0');
@@ -178,7 +178,7 @@ fn string(chars: &[char], mut i: usize, out: &mut String) -> usize {
     i + 1
 }
 
-/// How many `#` a raw string that begins with the `r` at `i` has; `None` when it is no raw string.
+/// Number of `#` of a raw string that begins with the `r` at `i`; `None` when it is no raw string.
 fn raw_hashes(chars: &[char], i: usize) -> Option<usize> {
     let hashes = chars[i + 1..].iter().take_while(|c| **c == '#').count();
     (chars.get(i + 1 + hashes) == Some(&'"')).then_some(hashes)
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cfg_test_covers_is_a_test() {
+    fn items_under_cfg_test_are_tests() {
         let text = "fn a() {}\n#[cfg(test)]\nmod tests {\n fn b() { if x { y } }\n}\nfn c() {}\n#[cfg(test)] mod model;\nfn d() {}";
         let (file, modules) = scan(PathBuf::from("x.rs"), text);
         let marks: Vec<bool> = file.lines.iter().map(|l| l.test).collect();

@@ -1,5 +1,6 @@
-//! `cargo xtask tidy`: "not this, use that" over the tracked Rust files. An exception carries its reason beside it:
-//! `// tidy: allow(rule): reason` on the same line or on the one before. It also checks the table of behaviours in ARCHITECTURE.md.
+//! `cargo xtask tidy`: "not this, use that" over the tracked Rust files. An exception carries its reason: `// tidy:
+//! allow(rule): reason` on the same line or on the one before. It also checks the table of behaviours in
+//! ARCHITECTURE.md.
 
 mod behaviours;
 mod definitions;
@@ -19,21 +20,21 @@ const THREADED: [&str; 7] = ["api", "auth", "transport", "edge", "meridian", "co
 
 struct Rule {
     name: &'static str,
-    /// Where it holds.
+    /// Returns whether the rule applies to a place.
     holds: fn(&Place) -> bool,
-    /// Whether a line of code, without comments and literals, breaks it.
+    /// Returns whether a line of code, without comments and literals, breaks the rule.
     breaks: fn(&str) -> bool,
     instead: &'static str,
 }
 
-/// What a rule may know of a line besides its code.
+/// Properties of a line, other than its code, that rules use.
 struct Place<'a> {
     path: &'a Path,
     test: bool,
 }
 
 impl Place<'_> {
-    /// The name of the directory below `crates/`; `None` outside it.
+    /// Name of the directory below `crates/`; `None` outside it.
     fn package(&self) -> Option<&str> {
         self.path.strip_prefix("crates").ok()?.components().next()?.as_os_str().to_str()
     }
@@ -42,7 +43,7 @@ impl Place<'_> {
         self.package().is_some_and(|p| CORES.contains(&p))
     }
 
-    /// Programs speak to a terminal; libraries do not.
+    /// Returns whether it is part of a program: programs write to a terminal, libraries do not.
     fn program(&self) -> bool {
         self.package().is_none_or(|p| p == "meridian")
             || self.path.ends_with("src/main.rs")
@@ -75,25 +76,28 @@ const RULES: &[Rule] = &[
         name: "unfinished",
         holds: |_| true,
         breaks: |code| ["todo!", "unimplemented!", "dbg!"].iter().any(|m| has_macro(code, m)),
-        instead: "what is committed is finished: return an error that says what is missing, or leave it out",
+        instead: "committed code is finished: return an error that names what is missing, or \
+             leave it out",
     },
     Rule {
         name: "ignored-test",
         holds: |_| true,
         breaks: |code| code.contains("#[ignore"),
-        instead: "a test that nobody runs is no test: make it fast, or make it a task of xtask",
+        instead: "a test that is never run is useless: make it fast, or make it a task of xtask",
     },
     Rule {
         name: "thread-sleep",
         holds: |p| !p.test && p.package().is_some(),
         breaks: |code| code.contains("thread::sleep"),
-        instead: "wait for the event, or hand out a deadline by `poll_timeout`; a sleeping reactor serves nobody",
+        instead: "wait for the event, or hand out a deadline by `poll_timeout`; a sleeping \
+             reactor serves no client",
     },
     Rule {
         name: "thread",
         holds: |p| !p.test && p.package().is_some_and(|p| THREADED.contains(&p)),
         breaks: |code| code.contains("thread::Builder") || code.contains("thread::spawn"),
-        instead: "the process ends with a thread that the node cannot do without: use `critical::spawn`, or say who answers for its panic",
+        instead: "the process ends with a critical thread: use `critical::spawn`, or explain who \
+             handles its panic",
     },
     Rule {
         name: "anyhow",
@@ -109,10 +113,11 @@ const RULES: &[Rule] = &[
     },
 ];
 
-/// Names of files that say nothing of what is in them.
+/// Names of files that do not describe their contents.
 const EMPTY_NAMES: [&str; 5] = ["utils.rs", "util.rs", "helpers.rs", "types.rs", "common.rs"];
 
-/// `mpsc::channel()` of std: unbounded, while tokio's takes its bound as an argument, and a `oneshot` holds one value.
+/// Finds `mpsc::channel()` of std: unbounded, while tokio's takes its bound as an argument, and a `oneshot` holds one
+/// value.
 fn std_unbounded(code: &str) -> bool {
     code.replace("oneshot::channel", "").split("channel").skip(1).any(|after| {
         let after = match after.strip_prefix("::<") {
@@ -126,7 +131,7 @@ fn std_unbounded(code: &str) -> bool {
     }) && !code.contains("fn ")
 }
 
-/// Whether `code` calls the macro, and not one whose name merely ends like it.
+/// Returns whether `code` calls the macro, and not one whose name merely ends like it.
 fn has_macro(code: &str, name: &str) -> bool {
     code.match_indices(name).any(|(i, _)| {
         let before = code[..i].chars().next_back();
@@ -134,7 +139,7 @@ fn has_macro(code: &str, name: &str) -> bool {
     })
 }
 
-/// One line that breaks one rule.
+/// A line that breaks a rule.
 struct Finding {
     path: String,
     line: usize,
@@ -154,7 +159,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Whether the line or the one before says `tidy: allow(rule): reason`, with a reason.
+/// Returns whether the line or the one before contains `tidy: allow(rule): reason`, with a reason.
 fn allowed(file: &SourceFile, index: usize, rule: &str) -> bool {
     let mark = format!("tidy: allow({rule}):");
     let says = |i: usize| file.lines[i].text.split_once(&mark).is_some_and(|(_, why)| !why.trim().is_empty());
@@ -233,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn unbounded_channels_are_told_from_bounded_ones() {
+    fn unbounded_channels_are_distinguished_from_bounded_ones() {
         for line in [
             "let (a, b) = mpsc::channel();",
             "channel::<Vec<u8>>()",
@@ -283,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_of_a_node_ends_the_process_or_says_why_not() {
+    fn a_thread_of_a_node_ends_the_process_or_has_an_exception() {
         let line = ["thread::Builder::new().spawn(run)"];
         assert_eq!(broken("crates/storage/src/a.rs", false, &line), ["thread"]);
         assert!(broken("crates/storage/src/a.rs", true, &line).is_empty());
@@ -292,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_named_after_what_it_holds() {
+    fn a_file_is_named_after_its_contents() {
         assert_eq!(broken("crates/edge/src/utils.rs", false, &[]), ["empty-name"]);
     }
 }

@@ -45,7 +45,7 @@ impl fmt::Display for Exposed {
             "{} can be reached from other machines, and nothing says who may connect. Either name a password file \
              (auth.password_file, made with `meridian passwd -c FILE USER`) or another way to authenticate: tokens (section \
              [jwt]), a service of yours (http_auth.url), or those that auth.chain names, such as auth.chain=users; \
-             or let everybody in on purpose (--set auth.allow_anonymous=true), or listen on 127.0.0.1 only.",
+             or let every client in on purpose (--set auth.allow_anonymous=true), or listen on 127.0.0.1 only.",
             self.address
         )
     }

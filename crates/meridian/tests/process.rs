@@ -468,7 +468,8 @@ fn a_development_cluster_needs_one_command() {
     }
 }
 
-/// Starts a cluster of one core. The tests may run where SIGHUP is ignored, so `on_hangup` is set for the cluster in any case.
+/// Starts a cluster of one core. The tests may run where SIGHUP is ignored, so `on_hangup` is set for the cluster in
+/// any case.
 fn one_core(directory: &Directory, port: u16, on_hangup: libc::sighandler_t) -> (Child, String) {
     let mut command = meridian(&["start", "--dev-cluster", "1", "--data-dir", &directory.file("data")]);
     command.args(["--listen", &format!("127.0.0.1:{port}"), "--http", &format!("127.0.0.1:{}", port + 1)]);

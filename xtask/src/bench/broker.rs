@@ -1,4 +1,4 @@
-//! Brokers that are measured: started on a free port of 127.0.0.1, in a directory of their own.
+//! Measured brokers, each started on a free port of 127.0.0.1, in its own directory.
 
 use super::child::{self, Guarded};
 use super::listener::process::Cpu;
@@ -31,7 +31,7 @@ impl fmt::Display for Kind {
 }
 
 impl Kind {
-    /// Name and version as the program itself says them.
+    /// Name and version as the program prints them.
     pub fn version(self) -> String {
         let (program, argument) = match self {
             Kind::Meridian => (meridian(), "--version"),
@@ -55,7 +55,8 @@ pub fn mosquitto() -> Option<PathBuf> {
 const IDLE_FOR: Duration = Duration::from_millis(300);
 const SETTLE_MAX: Duration = Duration::from_secs(10);
 
-/// Nothing is limited that ours does not limit. A process that changes its user would outlive us when we are killed.
+/// Configuration of mosquitto. Limits that Meridian does not have are off. A process that changes its user would
+/// survive the death of this one.
 const MOSQUITTO_CONFIG: &str = "allow_anonymous true\n\
     set_tcp_nodelay true\n\
     max_queued_messages 1000000\n\
@@ -73,44 +74,44 @@ pub struct Broker {
     pub address: SocketAddr,
 }
 
-/// How a broker is started where its disk is measured.
+/// Options for starting a broker whose disk is measured.
 pub struct Start<'a> {
     pub kind: Kind,
-    /// For ours.
+    /// Arguments of Meridian.
     pub arguments: &'a [String],
-    /// Where its directory is made: on the disk that is to be measured.
+    /// Directory for its files, on the measured disk.
     pub within: &'a Path,
-    /// A file for the calls with which it syncs, which strace writes.
+    /// File for the output of strace about its sync calls.
     pub syncs: Option<&'a Path>,
 }
 
 impl Broker {
-    /// Returns once it accepts connections.
+    /// Starts a broker. Returns once it accepts connections.
     ///
     /// # Errors
-    /// When the program cannot be started, ends, or does not listen within 60 s.
+    /// The program cannot be started, ends, or does not listen within 60 s.
     pub fn start(kind: Kind, workers: Option<u32>) -> Result<Broker> {
         let workers = workers.map(|workers| ["--workers".to_owned(), workers.to_string()]);
         Broker::start_with(kind, &workers.into_iter().flatten().collect::<Vec<_>>())
     }
 
-    /// Ours, with its HTTP interface on an address.
+    /// Starts Meridian with its HTTP interface on an address.
     pub fn start_with_http(http: SocketAddr) -> Result<Broker> {
         Broker::start_with(Kind::Meridian, &["--http".to_owned(), http.to_string()])
     }
 
-    /// Ours, with the users of a password file.
+    /// Starts Meridian with the users of a password file.
     pub fn start_with_users(password_file: &Path) -> Result<Broker> {
         let setting = format!("auth.password_file={}", password_file.display());
         Broker::start_with(Kind::Meridian, &["--set".to_owned(), setting])
     }
 
-    /// `arguments` are for ours.
+    /// Starts a broker; `arguments` are for Meridian.
     fn start_with(kind: Kind, arguments: &[String]) -> Result<Broker> {
         Broker::start_as(&Start { kind, arguments, within: &std::env::temp_dir(), syncs: None })
     }
 
-    /// As [`Broker::start`] does.
+    /// Starts a broker with these options, as [`Broker::start`] does.
     pub fn start_as(start: &Start) -> Result<Broker> {
         let arguments = start.arguments;
         let directory = Directory::within(start.within)?;
@@ -149,7 +150,7 @@ impl Broker {
         Broker::spawn(command, sidecar, directory, address)
     }
 
-    /// With the configuration file that `config` writes for an address.
+    /// Starts a broker with the configuration file that `config` makes for an address.
     pub fn start_configured(kind: Kind, config: impl FnOnce(SocketAddr) -> String) -> Result<Broker> {
         let (directory, address) = (Directory::new()?, free_address()?);
         let path = directory.0.join("config");
@@ -172,11 +173,12 @@ impl Broker {
         Broker::spawn(command, None, directory, address)
     }
 
-    /// Waits until it has used no CPU for a while: ours fills its first segments with zeros when it listens already, others load.
+    /// Waits until it has used no CPU for a while. Meridian fills its first segments with zeros after it has begun to
+    /// listen; other brokers load data.
     pub fn settled(self) -> Result<Self> {
         let mut idle = (Cpu::now(self.pid())?.broker_s, Instant::now());
         let found = child::until(SETTLE_MAX, || match Cpu::now(self.pid()) {
-            // A tick now and then is no work.
+            // A single tick now and then is no work.
             Ok(cpu) if cpu.broker_s - idle.0 < 0.015 => (idle.1.elapsed() >= IDLE_FOR).then_some(Ok(())),
             Ok(cpu) => {
                 idle = (cpu.broker_s, Instant::now());
@@ -184,7 +186,7 @@ impl Broker {
             }
             Err(error) => Some(Err(error)),
         });
-        // One that never rests is measured as it is.
+        // A broker that is never idle is measured as it is.
         found.unwrap_or(Ok(()))?;
         Ok(self)
     }
@@ -203,14 +205,14 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Ends it without a chance to do anything.
+    /// Kills the process without a chance to clean up.
     pub fn kill(&mut self) -> Result<()> {
         self.process.child().kill().context("SIGKILL")?;
         self.process.child().wait().context("SIGKILL")?;
         Ok(())
     }
 
-    /// The same command again, on the same files, after [`Broker::kill`]. Does not wait until it listens.
+    /// Runs the same command again, on the same files, after [`Broker::kill`]. Does not wait until it listens.
     pub fn start_again(&mut self) -> Result<()> {
         self.process = Guarded::spawn(&mut self.command)?;
         Ok(())
@@ -240,7 +242,7 @@ impl Broker {
         self.process.ended().is_none()
     }
 
-    /// Everything that it wrote to its standard streams, over all starts.
+    /// Output on its standard streams, over all starts.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.0.join("log")).unwrap_or_default()
     }
@@ -249,7 +251,7 @@ impl Broker {
         &self.directory.0
     }
 
-    /// The last lines it wrote.
+    /// The last lines of its output.
     pub fn log_tail(&self) -> String {
         let text = self.log();
         let lines: Vec<&str> = text.lines().collect();
@@ -261,7 +263,7 @@ fn quiet(command: &mut Command) -> &mut Command {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null())
 }
 
-/// The command below strace, which stops it at calls that sync and at no others. The process keeps its parent and its id.
+/// The command under strace, which stops it at sync calls and at no others. The process keeps its parent and its id.
 fn under_strace(command: &Command, log: &Path) -> Command {
     let mut traced = Command::new("strace");
     traced.args(["-D", "-f", "-q", "--seccomp-bpf", "-ttt", "-e", "signal=none", "-e"]);
@@ -279,7 +281,7 @@ fn under_strace(command: &Command, log: &Path) -> Command {
     traced
 }
 
-/// A port below the range that the kernel gives to outgoing connections, so that none of the load's takes it.
+/// A port below the range that the kernel assigns to outgoing connections, so that the load does not take it.
 pub fn free_address() -> Result<SocketAddr> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     for _ in 0..1000 {
@@ -292,7 +294,7 @@ pub fn free_address() -> Result<SocketAddr> {
     bail!("no free port between 20000 and 30000")
 }
 
-/// A directory that goes when it is dropped.
+/// A directory that is removed when it is dropped.
 pub struct Directory(PathBuf);
 
 impl Directory {
@@ -319,7 +321,7 @@ impl Drop for Directory {
     fn drop(&mut self) {
         let path: &Path = &self.0;
         if let Err(error) = std::fs::remove_dir_all(path) {
-            eprintln!("{} stays behind: {error}", path.display());
+            eprintln!("{} cannot be removed: {error}", path.display());
         }
     }
 }

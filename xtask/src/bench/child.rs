@@ -1,4 +1,4 @@
-//! Processes that end with us, however we end.
+//! Child processes that end with this process, however it ends.
 
 use anyhow::{Context, Result};
 use std::os::unix::process::CommandExt;
@@ -12,9 +12,9 @@ extern "C" fn on_signal(_: i32) {
     INTERRUPTED.store(true, SeqCst);
 }
 
-/// From now on SIGINT and SIGTERM are only noted, and every wait of this module ends at them.
+/// Makes SIGINT and SIGTERM only set a flag from now on; every wait of this module ends at them.
 pub fn catch_signals() {
-    // SAFETY: the handler does nothing but store to an atomic.
+    // SAFETY: the handler only stores to an atomic.
     unsafe {
         libc::signal(libc::SIGINT, on_signal as *const () as libc::sighandler_t);
         libc::signal(libc::SIGTERM, on_signal as *const () as libc::sighandler_t);
@@ -25,7 +25,7 @@ pub fn interrupted() -> bool {
     INTERRUPTED.load(SeqCst)
 }
 
-/// A process that is ended when this is dropped: SIGTERM, and SIGKILL to one that is still there after 5 s.
+/// A child that is ended when this is dropped: by SIGTERM, and by SIGKILL after 5 s.
 pub struct Guarded(Child);
 
 impl Guarded {
@@ -34,7 +34,7 @@ impl Guarded {
         // SAFETY: `prctl` is async-signal-safe and touches no memory.
         unsafe {
             command.pre_exec(|| {
-                // Ends the child also when we are killed without a chance to clean up.
+                // Ends the child also when this process is killed without a chance to clean up.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 Ok(())
             });
@@ -66,7 +66,7 @@ impl Drop for Guarded {
         if self.ended().is_some() {
             return;
         }
-        // SAFETY: our own child, not yet waited for, so the id still means it.
+        // SAFETY: this is a child that is not yet waited for, so the id still refers to it.
         unsafe { libc::kill(self.id() as i32, libc::SIGTERM) };
         let deadline = Instant::now() + Duration::from_secs(5);
         while Instant::now() < deadline {
@@ -75,13 +75,13 @@ impl Drop for Guarded {
             }
             pause();
         }
-        // Nothing better can be done about an error here: the child is gone or the kernel ends it with us.
+        // An error here cannot be handled better: the child is gone, or the kernel ends it with this process.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Asks `done` again and again until it has an answer, the time is over or a signal came.
+/// Calls `done` repeatedly until it has an answer, the time is over or a signal came.
 pub fn until<T>(longest: Duration, mut done: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + longest;
     loop {

@@ -1,4 +1,4 @@
-//! `cargo xtask compare`: the same loads on every broker that can be had, in alternation and in one run.
+//! `cargo xtask compare`: the same loads on every available broker, in alternation and in one run.
 
 use super::broker::{self, Kind};
 use super::rounds::Plan;
@@ -10,37 +10,37 @@ use std::path::PathBuf;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only the loads whose name contains this (may be given several times); `--list` shows the names
+    /// Run only the loads whose name contains this (may be given several times); `--list` shows the names
     #[arg(long)]
     only: Vec<String>,
-    /// Every load, not only the quick ones
+    /// Run every load, not only the quick ones
     #[arg(long, conflicts_with = "only")]
     all: bool,
-    /// Print the names of the loads and of the brokers, and end
+    /// Print the names of the loads and of the brokers, and exit
     #[arg(long)]
     list: bool,
-    /// How often each load runs on each broker
+    /// Number of runs of each load on each broker
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
     /// Measured seconds of each load, after one second of warm-up
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
-    /// Only these brokers, ours is "meridian" (default: all that are there or can be installed)
+    /// Measure only these brokers; Meridian is "meridian" (default: all that are installed or can be)
     #[arg(long, value_delimiter = ',')]
     brokers: Vec<String>,
     /// Further brokers: a TOML file like xtask/src/bench/brokers.toml
     #[arg(long)]
     brokers_file: Option<PathBuf>,
-    /// Leave out a broker that is not installed instead of installing it in target/peers
+    /// Skip a broker that is not installed instead of installing it in target/peers
     #[arg(long)]
     no_install: bool,
     /// Sockets of the loads that count connections (a process may have 20,000 files on many machines)
     #[arg(long, default_value_t = 15_000)]
     connections: u32,
-    /// Reactors of our broker (default: its own)
+    /// Number of reactors of Meridian (default: its own)
     #[arg(long)]
     workers: Option<u32>,
-    /// Use the binaries that are in target/release
+    /// Use the existing binaries in target/release
     #[arg(long)]
     no_build: bool,
     /// Do not write the tables between `<!-- compare -->` and `<!-- /compare -->` of docs/benchmarks.md
@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> Result<()> {
     super::print(&plan, &command_line(args, &plan.kinds), "compare", (!args.dry_run).then_some(&page))
 }
 
-/// Every broker that we know how to start.
+/// Every broker with a known way to start it.
 fn known(args: &Args) -> Result<Vec<Kind>> {
     let mut recipes = recipe::built_in();
     if let Some(path) = &args.brokers_file {
@@ -90,12 +90,12 @@ fn known(args: &Args) -> Result<Vec<Kind>> {
             recipes.push(recipe);
         }
     }
-    // They live as long as the program.
+    // They are used until the program ends.
     let recipes = recipes.into_iter().map(|recipe| Kind::Peer(Box::leak(Box::new(recipe))));
     Ok([Kind::Meridian, Kind::Mosquitto].into_iter().chain(recipes).collect())
 }
 
-/// Those that were named, in the order that the page has.
+/// The named brokers, in the order of the page.
 fn wanted(names: &[String], known: &[Kind]) -> Result<Vec<Kind>> {
     for name in names {
         let all: Vec<String> = known.iter().map(Kind::to_string).collect();
@@ -105,9 +105,9 @@ fn wanted(names: &[String], known: &[Kind]) -> Result<Vec<Kind>> {
     Ok(known.iter().filter(is_wanted).copied().collect())
 }
 
-/// Those that are there, or have been installed now. The others are left out with a line that says why.
+/// Brokers that are installed, or have been installed now. The others are skipped with a line that names the reason.
 fn present(args: &Args, wanted: Vec<Kind>) -> Result<Vec<Kind>> {
-    // What CI installs is in its list of packages.
+    // CI installs its list of packages only.
     let may_install = !args.no_install && std::env::var_os("CI").is_none();
     let mut there = vec![];
     for kind in wanted {
@@ -120,7 +120,7 @@ fn present(args: &Args, wanted: Vec<Kind>) -> Result<Vec<Kind>> {
         };
         match found {
             Ok(()) => there.push(kind),
-            Err(error) => eprintln!("left out: {kind}: {error:#}"),
+            Err(error) => eprintln!("skipped: {kind}: {error:#}"),
         }
         ensure!(!child::interrupted(), "interrupted");
     }
@@ -128,7 +128,7 @@ fn present(args: &Args, wanted: Vec<Kind>) -> Result<Vec<Kind>> {
     Ok(there)
 }
 
-/// The command that was given, for the page.
+/// The command as it was given, for the page.
 fn command_line(args: &Args, kinds: &[Kind]) -> String {
     let names: Vec<String> = kinds.iter().map(Kind::to_string).collect();
     let mut line = format!("cargo xtask compare --seconds {} --rounds {}", args.seconds, args.rounds);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn brokers_are_chosen_by_name_and_stand_in_the_order_of_the_page() {
+    fn brokers_are_selected_by_name_in_the_order_of_the_page() {
         let known = known(&args("compare")).unwrap();
         let chosen = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_shows_the_command_that_makes_it_again() {
+    fn the_page_shows_the_command_that_reproduces_it() {
         let args = args("compare --all --rounds 5 --brokers meridian,nats --connections 1000");
         let kinds = [Kind::Meridian, Kind::Mosquitto];
         assert_eq!(
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_adds_brokers_but_not_twice_the_same() {
+    fn a_file_adds_brokers_but_no_name_twice() {
         let directory = broker::Directory::new().unwrap();
         let path = directory.join("more.toml");
         let with = |text: &str| {

@@ -1,5 +1,5 @@
-//! `cargo xtask durable`: what it costs to keep what was acknowledged, beside other brokers that keep it, in one run: messages and
-//! their acknowledgements, the log alone, sessions that come back, a broker that was killed.
+//! `cargo xtask durable`: the cost of durable messages, compared with other durable brokers, in one run: messages and
+//! their acknowledgements, the log alone, resumed sessions, a killed broker.
 
 mod client;
 mod contender;
@@ -22,43 +22,45 @@ use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Less of everything: about 8 minutes with all brokers
+    /// Measure less: about 8 minutes with all brokers
     #[arg(long)]
     quick: bool,
-    /// Recovery with 1,000,000 sessions and 10,000,000 messages, of ours alone
+    /// Measure recovery with 1,000,000 sessions and 10,000,000 messages, for Meridian alone
     #[arg(long, conflicts_with = "quick")]
     full: bool,
-    /// Only these parts (may be given several times)
+    /// Run only these parts (may be given several times)
     #[arg(long, value_enum)]
     only: Vec<Part>,
-    /// Only these brokers (default: all that are there or can be installed; `--list` shows them)
+    /// Measure only these brokers (default: all that are installed or can be; `--list` shows them)
     #[arg(long, value_delimiter = ',')]
     brokers: Vec<String>,
-    /// Print the names of the brokers, and end
+    /// Print the names of the brokers, and exit
     #[arg(long)]
     list: bool,
     /// Measured seconds of each load [default: 5, quick: 1]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: Option<u32>,
-    /// How often each load runs on each broker [default: 3, quick: 2]
+    /// Number of runs of each load on each broker [default: 3, quick: 2]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: Option<u32>,
-    /// Sessions of the recovery [default: 100,000 and 10,000 of others, quick: 20,000 and 500, full: 1,000,000]
+    /// Number of sessions of the recovery [default: 100,000 and 10,000 of others, quick: 20,000 and 500, full:
+    /// 1,000,000]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     sessions: Option<u32>,
-    /// Messages for each of these sessions
+    /// Number of messages for each of these sessions
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     messages: u32,
-    /// Where the brokers keep their files: on the disk that is to be measured
+    /// Directory for the brokers' files, on the disk to measure
     #[arg(long, default_value = "target/durable")]
     dir: PathBuf,
-    /// Leave out a broker that is not installed instead of installing it in target/peers
+    /// Skip a broker that is not installed instead of installing it in target/peers
     #[arg(long)]
     no_install: bool,
-    /// Use the binaries that are in target/release
+    /// Use the existing binaries in target/release
     #[arg(long)]
     no_build: bool,
-    /// Also write the tables to this file; between `<!-- durable -->` and `<!-- /durable -->` when it has these lines
+    /// Write the tables to this file as well; between `<!-- durable -->` and `<!-- /durable -->` when it has these
+    /// lines
     #[arg(long)]
     markdown: Option<PathBuf>,
 }
@@ -69,18 +71,18 @@ enum Part {
     Flow,
     /// The log without a broker, and the disk without a log
     Log,
-    /// Sessions that come back to long queues
+    /// Sessions that are resumed with long queues
     Resume,
     /// A broker that was killed
     Recovery,
 }
 
-/// How much is measured, and where.
+/// Extent of the measurements, and their directory.
 pub struct Profile {
     pub quick: bool,
     pub seconds: u32,
     pub rounds: u32,
-    /// Below which brokers have their files.
+    /// Directory for the brokers' files.
     pub directory: PathBuf,
     full: bool,
     began: Instant,
@@ -91,12 +93,12 @@ impl Profile {
         Profile { quick, seconds, rounds, directory, full: false, began: Instant::now() }
     }
 
-    /// Since the beginning.
+    /// Seconds since the start.
     pub fn spent_s(&self) -> u64 {
         self.began.elapsed().as_secs()
     }
 
-    /// The longest time for the sessions of a recovery, and for their messages.
+    /// Maximum time to make the sessions of a recovery, and to queue their messages.
     pub fn load_max(&self) -> Duration {
         Duration::from_secs(match (self.quick, self.full) {
             (true, _) => 20,
@@ -127,7 +129,7 @@ pub fn run(args: &Args) -> Result<()> {
             profile.directory.display()
         );
     }
-    // What CI installs is in its list of packages.
+    // CI installs its list of packages only.
     let may_install = !args.no_install && std::env::var_os("CI").is_none();
     let contenders = Contender::present(&args.brokers, may_install)?;
     let is_wanted = |part: Part| args.only.is_empty() || args.only.contains(&part);
@@ -140,7 +142,7 @@ pub fn run(args: &Args) -> Result<()> {
     let busy = load_average();
     profile.began = Instant::now();
     let mut text = String::new();
-    // An interrupted run shows what it has.
+    // An interrupted run shows its results so far.
     let parts = [Part::Flow, Part::Log, Part::Resume, Part::Recovery];
     for part in parts.into_iter().filter(|part| is_wanted(*part)) {
         if child::interrupted() {
@@ -178,7 +180,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// What `cargo run --release -p storage --example bench` prints, which needs no broker.
+/// Output of `cargo run --release -p storage --example bench`, which needs no broker.
 fn log_alone(profile: &Profile) -> Result<String> {
     eprintln!("[{} s] the log alone", profile.spent_s());
     let mut command = Command::new(root().join("target/release/examples/bench"));
@@ -192,7 +194,7 @@ fn log_alone(profile: &Profile) -> Result<String> {
     Ok(std::io::read_to_string(process.child().stdout.take().context("a pipe")?)?)
 }
 
-/// Whether the files of a directory end with the machine's power anyway.
+/// Returns whether the files of a directory are in memory and lost with the machine's power.
 fn is_in_memory(directory: &Path) -> bool {
     const IN_MEMORY: [&str; 2] = ["tmpfs", "ramfs"];
     let Ok(directory) = directory.canonicalize() else { return false };
@@ -202,11 +204,11 @@ fn is_in_memory(directory: &Path) -> bool {
         let (at, kind) = (words.next()?, words.next()?);
         directory.starts_with(at).then_some((at.len(), kind))
     });
-    // The innermost one; of two at one place the later one lies above.
+    // The innermost mount counts; of two at one path the later one is on top.
     below.max_by_key(|(length, _)| *length).is_some_and(|(_, kind)| IN_MEMORY.contains(&kind))
 }
 
-/// The command that was given, for the page.
+/// The command as it was given, for the page.
 fn command_line(args: &Args, contenders: &[Contender]) -> String {
     let mut line = "cargo xtask durable".to_owned();
     for (flag, is_given) in [(" --quick", args.quick), (" --full", args.full)] {
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_shows_the_command_that_makes_it_again() {
+    fn the_page_shows_the_command_that_reproduces_it() {
         let line = "durable --quick --only flow --only log --rounds 4 --messages 3";
         let args = Line::parse_from(line.split_whitespace()).args;
         let contenders = &Contender::all()[..2];
@@ -254,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn little_time_and_everything_exclude_each_other() {
+    fn quick_and_full_exclude_each_other() {
         assert!(Line::try_parse_from(["durable", "--quick", "--full"]).is_err());
     }
 

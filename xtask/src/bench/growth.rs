@@ -1,5 +1,5 @@
-//! `cargo xtask growth`: how the cost of a message, a client and a match grows with connections, filters, subscribers and
-//! reactors. Writes docs/growth.md and its plots.
+//! `cargo xtask growth`: growth of the cost of a message, a client and a match with connections, filters, subscribers
+//! and reactors. Writes docs/growth.md and its plots.
 
 mod plot;
 mod series;
@@ -16,25 +16,25 @@ use std::fmt::Write;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only these (may be given several times)
+    /// Run only these series (may be given several times)
     #[arg(long, value_enum)]
     only: Vec<Series>,
     /// Measured seconds of each step
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
-    /// How often each step is measured
+    /// Number of runs of each step
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
-    /// Most connections (a process may have 20,000 files on many machines)
+    /// Maximum number of connections (a process may have 20,000 files on many machines)
     #[arg(long, default_value_t = 19_000)]
     connections: u32,
-    /// Most filters of the index; 10 million take about 1 GB
+    /// Maximum number of filters of the index; 10 million take about 1 GB
     #[arg(long, default_value_t = 10_000_000)]
     filters: u32,
-    /// Use the binaries that are in target/release
+    /// Use the existing binaries in target/release
     #[arg(long)]
     no_build: bool,
-    /// Print the tables, write nothing
+    /// Print the tables without writing files
     #[arg(long)]
     dry_run: bool,
 }
@@ -42,7 +42,7 @@ pub struct Args {
 const PAGE: &str = "docs/growth.md";
 const PLOTS: &str = "docs/growth";
 
-/// What one run of a step found, in the order of the series' figures.
+/// Results of one run of a step, in the order of the series' figures.
 type Row = Vec<Option<f64>>;
 
 /// One size of a series and its runs.
@@ -68,7 +68,8 @@ pub fn run(args: &Args) -> Result<()> {
         for (series, steps) in chosen.iter().zip(&mut steps) {
             let count = steps.len();
             for at in 0..count {
-                // Up in one round and down in the next: what changes with time is then not taken for growth.
+                // Sizes ascend in one round and descend in the next, so that drift over time does not look like
+                // growth.
                 let step = &mut steps[if round % 2 == 0 { at } else { count - 1 - at }];
                 eprintln!("round {}/{}: {} {}", round + 1, args.rounds, step.size, series.axis());
                 match series.measure(step.size, args.seconds) {
@@ -88,7 +89,7 @@ pub fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     if chosen.len() != all.len() {
-        eprintln!("{PAGE} is written when nothing is left out");
+        eprintln!("{PAGE} is written only by a run of all series");
         return Ok(());
     }
     let directory = root().join(PLOTS);
@@ -101,7 +102,7 @@ pub fn run(args: &Args) -> Result<()> {
     std::fs::write(root().join(PAGE), page).context(PAGE)
 }
 
-/// 1, 10, 100 ... and the largest; of few, every one.
+/// Sizes 1, 10, 100 ... and the largest; small ranges have every size.
 fn sizes(largest: u32) -> Vec<Step> {
     let mut sizes: Vec<u32> = if largest <= 4 {
         (1..=largest).collect()
@@ -159,7 +160,7 @@ fn of(step: &Step, at: usize) -> Option<Summary> {
     summary(&step.runs, |row| row.get(at).copied().flatten())
 }
 
-/// A plot for each figure that has two points at least, with its file name.
+/// A plot for each figure with at least two points, and its file name.
 fn plots(series: Series, steps: &[Step]) -> Vec<(String, String)> {
     let figures = series.figures().iter().enumerate();
     let plots = figures.filter_map(|(at, figure)| {
@@ -176,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_go_up_tenfold_to_the_largest() {
+    fn sizes_grow_tenfold_to_the_largest() {
         let sizes = |largest| sizes(largest).iter().map(|step| step.size).collect::<Vec<_>>();
         assert_eq!(sizes(1), [1]);
         assert_eq!(sizes(2), [1, 2]);

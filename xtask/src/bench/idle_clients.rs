@@ -1,4 +1,4 @@
-//! Clients that are connected and do nothing, while something else is measured.
+//! Idle clients that are connected during a measurement.
 
 use super::child::{self, Guarded};
 use crate::repository::root;
@@ -9,14 +9,14 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-/// They leave when it is dropped.
-pub struct IdleClients(#[expect(dead_code, reason = "held, and ended with us")] Guarded);
+/// Idle clients. They disconnect when it is dropped.
+pub struct IdleClients(#[expect(dead_code, reason = "held, and ended with this process")] Guarded);
 
 impl IdleClients {
-    /// Returns when everybody is there. `arguments` are mqload's, `--hold` among them, without the broker's address.
+    /// Returns when all are connected. `arguments` are mqload's, `--hold` among them, without the broker's address.
     ///
     /// # Errors
-    /// When somebody is not served, or not all within 120 s.
+    /// A client is refused, or not all are connected within 120 s.
     pub fn start(broker: SocketAddr, arguments: &[String]) -> Result<IdleClients> {
         let mut command = Command::new(root().join("target/release/mqload"));
         command.args(arguments).args(["-H", &broker.to_string()]);
@@ -24,13 +24,13 @@ impl IdleClients {
         let mut process = Guarded::spawn(&mut command)?;
         let stderr = process.child().stderr.take().context("a pipe")?;
         let (sender, receiver) = sync_channel(1);
-        // It reads on to the end, so that the idle clients never wait for a full pipe.
+        // The output is read to the end, so that mqload never waits for a full pipe.
         std::thread::spawn(move || {
             let mut lines = BufReader::new(stderr);
             let mut line = String::new();
             while lines.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
                 if let Some(failed) = failed(&line) {
-                    // Nobody listens any more when the wait was given up.
+                    // The receiver is gone when the wait was ended.
                     let _ = sender.try_send(failed);
                 }
                 line.clear();
@@ -52,7 +52,7 @@ impl IdleClients {
     }
 }
 
-/// Of the line with which mqload says that it is ready: how many clients are not.
+/// Number of failed clients in the line with which mqload reports that it is ready.
 fn failed(line: &str) -> Option<u64> {
     line.split_once("ready ")?.1.split_once(" failed ")?.1.trim().parse().ok()
 }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_last_line_before_the_hold_says_that_everybody_is_there() {
+    fn only_the_last_line_before_the_hold_reports_all_clients_as_ready() {
         assert_eq!(failed("ready 1000 failed 0\n"), Some(0));
         assert_eq!(failed("mqload: ready 998 failed 2\n"), Some(2));
         assert_eq!(failed("setup: ready 10 of 1000\n"), None);

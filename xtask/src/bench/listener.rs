@@ -1,4 +1,5 @@
-//! `cargo xtask listeners`: what coming in costs by kind of door: handshakes beside a peer, messages, and memory of idle connections.
+//! `cargo xtask listeners`: cost of connections by kind of listener: handshakes compared with a peer, messages, and
+//! memory of idle connections.
 
 mod certificates;
 pub mod client;
@@ -18,16 +19,16 @@ use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only these (may be given several times)
+    /// Run only these parts (may be given several times)
     #[arg(long, value_enum)]
     only: Vec<Part>,
     /// Measured seconds of each run of connects and messages
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
-    /// How often each is measured
+    /// Number of runs of each measurement
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
-    /// Idle connections of each kind whose memory is measured
+    /// Number of idle connections of each kind whose memory is measured
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(100..=18_000))]
     connections: u32,
 }
@@ -39,16 +40,16 @@ enum Part {
     Memory,
 }
 
-/// Threads that connect, each one connection after the other.
+/// Number of threads that connect, each one connection after the other.
 const THREADS: u32 = 8;
 const PAIRS: u32 = 50;
-/// Messages that a publisher sends before it waits for their acknowledgements.
+/// Number of messages that a publisher sends before it waits for their acknowledgements.
 const WINDOW: usize = 20;
 const PAYLOAD: usize = 256;
-/// Connections before the first that counts: what is made once has been made then.
+/// Number of connections before the first that counts, so that one-time costs are excluded.
 const FIRST: u32 = 200;
 
-/// One run.
+/// Figures of one run.
 #[derive(Clone, Copy, Default)]
 struct Figures {
     per_s: f64,
@@ -78,7 +79,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs every cell once a round, in an order that changes from round to round, each on a fresh broker.
+/// Runs every cell once a round, in an order that changes from round to round, each on a new broker.
 fn alternate<C: Copy>(
     args: &Args,
     cells: &[C],
@@ -104,7 +105,7 @@ fn alternate<C: Copy>(
     Ok(runs)
 }
 
-/// The configuration of a listener of this kind.
+/// Configuration of a listener of this kind.
 fn config(kind: Kind, listener: ListenerKind, address: SocketAddr, certificates: &Certificates) -> String {
     let path = |name: &str| certificates.path(name).display().to_string();
     let (certificate, key) = (path("server.pem"), path("server.key"));
@@ -159,7 +160,7 @@ fn connects(args: &Args, certificates: &Certificates) -> Result<()> {
             let threads: Vec<_> = configs.into_iter().enumerate().map(connect).collect();
             threads
                 .into_iter()
-                .map(|thread| thread.join().expect("it does not panic"))
+                .map(|thread| thread.join().expect("the client does not panic"))
                 .collect::<Result<Vec<_>>>()
         })?;
         let (count, resumed) = counts.iter().fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
@@ -208,14 +209,17 @@ fn messages(args: &Args, certificates: &Certificates) -> Result<()> {
             let threads: Vec<_> = (0..PAIRS).map(|pair| scope.spawn(move || flow(pair))).collect();
             start.wait();
             let (before, began) = (process::Cpu::now(broker.pid()), Instant::now());
-            let counts = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
+            let counts = threads.into_iter().map(|thread| thread.join().expect("the client does not panic"));
             let count = counts.sum::<Result<u64>>()?;
             figures(before?, broker, began, count, 0)
         })
     };
     let runs = alternate(args, &listeners, |listener| (Kind::Meridian, listener), measure, certificates)?;
     println!("\n{PAIRS} pairs, QoS 1, {PAYLOAD} B, {WINDOW} messages at a time:\n");
-    println!("| door | messages/s | broker CPU us/message | generator's CPU us/message |\n|---|---|---|---|");
+    println!(
+        "| listener | messages/s | broker CPU us/message | generator's CPU us/message \
+         |\n|---|---|---|---|"
+    );
     for (listener, runs) in listeners.iter().zip(&runs) {
         let [rate, us, own] = [
             cell(runs, 0, |run| Some(run.per_s)),
@@ -261,7 +265,7 @@ impl Pair {
         Ok(Pair { publisher, subscriber, batch })
     }
 
-    /// A window's messages, from PUBLISH to both acknowledgements.
+    /// Sends a window of messages, and waits for the acknowledgements of both ends.
     fn round(&mut self) -> Result<u64> {
         self.publisher.send(&self.batch)?;
         let mut acknowledged = Vec::new();
@@ -304,7 +308,7 @@ fn memory(args: &Args, certificates: &Certificates) -> Result<()> {
                 clients.push(client);
                 ensure!(!child::interrupted(), "interrupted");
             }
-            // The allocator gives back what was for a moment only.
+            // The allocator returns temporary memory to the system.
             std::thread::sleep(Duration::from_millis(1500));
             Ok(())
         };
@@ -322,7 +326,7 @@ fn memory(args: &Args, certificates: &Certificates) -> Result<()> {
         "\nIdle connections, {} of each kind after {FIRST} others, after a PINGREQ:\n",
         args.connections
     );
-    println!("| broker | door | anonymous bytes/connection |\n|---|---|---|");
+    println!("| broker | listener | anonymous bytes/connection |\n|---|---|---|");
     for ((kind, listener), runs) in cells.iter().zip(&runs) {
         println!("| {kind} | {} | {} |", listener.name(), cell(runs, 0, |run| Some(run.bytes)));
     }

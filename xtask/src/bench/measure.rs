@@ -1,4 +1,4 @@
-//! One run of the load generator, and what is kept of its report.
+//! One run of the load generator, and the figures kept of its report.
 
 use super::broker::Broker;
 use super::child::{Guarded, interrupted};
@@ -13,36 +13,36 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// What one run found. What a load does not measure is `None`.
+/// Results of one run. Figures that a load does not measure are `None`.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// Broker CPU microseconds for each delivery, or for each client that connects and subscribes.
+    /// Broker CPU in microseconds for each delivery, or for each client that connects and subscribes.
     pub cpu_us: Option<f64>,
-    /// Deliveries, or clients, a second.
+    /// Deliveries, or clients, per second.
     pub per_s: Option<f64>,
     pub lost: Option<f64>,
-    /// Of these, those that the publisher has an acknowledgement of.
+    /// Lost messages that the publisher has an acknowledgement for.
     pub lost_acknowledged: Option<f64>,
     pub disconnects: Option<f64>,
-    /// End-to-end, in microseconds.
+    /// End-to-end latency in microseconds.
     pub p50_us: Option<f64>,
     pub p99_us: Option<f64>,
     /// Anonymous proportional memory of the broker, in bytes for each connection.
     pub anonymous: Option<f64>,
     /// Resident memory, in bytes for each connection.
     pub resident: Option<f64>,
-    /// Most resident memory that was seen, beyond that before the first connection, in MiB.
+    /// Peak resident memory beyond that before the first connection, in MiB.
     pub peak_mib: Option<f64>,
-    /// The generator had no CPU left: the result may be its limit.
+    /// True when the generator used all of its CPU: the result may be its limit.
     pub generator_saturated: bool,
-    /// What the broker must not have done.
+    /// Violations by the broker.
     pub violations: Vec<String>,
 }
 
-/// Puts the load on the broker, at `rate` where the load leaves that open.
+/// Runs the load on the broker, at `rate` where the load does not set one.
 ///
 /// # Errors
-/// When the generator does not end in time, cannot connect, or was interrupted.
+/// The generator does not end in time, cannot connect, or was interrupted.
 pub fn run(workload: &Workload, broker: &Broker, round: u32, rate: Option<f64>) -> Result<Figures> {
     let idle_clients = workload
         .idle_clients
@@ -62,10 +62,10 @@ pub fn run(workload: &Workload, broker: &Broker, round: u32, rate: Option<f64>) 
     Ok(figures(workload.purpose, &report))
 }
 
-/// The report of an mqload with these arguments, against this broker.
+/// Runs mqload with these arguments on this broker and returns its report.
 ///
 /// # Errors
-/// When it does not end in time, says nothing, or was interrupted.
+/// It does not end in time, prints nothing, or was interrupted.
 pub fn generate(arguments: &[String], broker: &Broker, longest: Duration) -> Result<Value> {
     let mut command = Command::new(root().join("target/release/mqload"));
     command
@@ -75,7 +75,7 @@ pub fn generate(arguments: &[String], broker: &Broker, longest: Duration) -> Res
         .stdout(Stdio::piped());
     let mut generator = Guarded::spawn(&mut command)?;
     let mut stdout = generator.child().stdout.take().context("a pipe")?;
-    // The report is larger than a pipe, so somebody has to read while the generator is waited for.
+    // The report is larger than a pipe, so it must be read while the generator runs.
     let reader = std::thread::spawn(move || {
         let mut text = String::new();
         stdout.read_to_string(&mut text).map(|_| text)
@@ -87,10 +87,10 @@ pub fn generate(arguments: &[String], broker: &Broker, longest: Duration) -> Res
         bail!("interrupted");
     }
     ended.with_context(|| format!("the generator did not end within {} s", longest.as_secs()))?;
-    serde_json::from_str(&text).context("the generator's report is no JSON")
+    serde_json::from_str(&text).context("the generator's report is not JSON")
 }
 
-/// The whole report stays in `target/bench` for whoever wonders about a figure.
+/// Writes the whole report to `target/bench`, to explain figures later.
 fn keep(workload: &Workload, round: u32, report: &Value) {
     let directory = root().join("target/bench");
     let path = directory.join(format!("{}-{}-{round}.json", workload.name, report["brokers"][0]["pid"]));
@@ -111,7 +111,7 @@ fn figures(purpose: Purpose, report: &Value) -> Figures {
         Purpose::Connect | Purpose::Memory => {
             if report["complete"] != true {
                 violations.push(format!("not all clients were served: {}", report["reasons"]));
-                // What the few cost that were says nothing of what all would.
+                // The cost of the clients that were served is not representative.
                 return Figures { violations, ..Figures::default() };
             }
             let cpu = figure("/broker_cpu_s_until_ready").zip(figure("/ready"));
@@ -156,7 +156,8 @@ fn figures(purpose: Purpose, report: &Value) -> Figures {
     }
 }
 
-/// Middle, lowest and highest of several runs. Shown as "2.0 (1.0-3.0)", with as many digits as the format's precision.
+/// Median, lowest and highest of several runs. Shown as "2.0 (1.0-3.0)", with as many digits as the format's
+/// precision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     pub median: f64,
@@ -176,7 +177,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// `None` when no run has the figure.
+/// Summary of a figure; `None` when no run has it.
 pub fn summary<R>(runs: &[R], figure: impl Fn(&R) -> Option<f64>) -> Option<Summary> {
     let mut values: Vec<f64> = runs.iter().filter_map(figure).collect();
     values.sort_by(f64::total_cmp);
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_disconnected_or_too_slow_is_told() {
+    fn disconnected_and_slow_clients_are_reported() {
         let report = json!({ "disconnects": 2, "reasons": { "closed": 2 }, "rate_asked": 1000.0, "sent_per_s": 900.0 });
         let said = figures(Purpose::Latency, &report).violations;
         assert_eq!(said.len(), 2);

@@ -1,4 +1,4 @@
-//! `cargo xtask observe`: the latency of messages while operators look at the node, and while nobody does, in alternation.
+//! `cargo xtask observe`: the latency of messages while operators use the node, and without them, in alternation.
 
 use super::broker::{Broker, Kind, free_address};
 use super::child;
@@ -14,21 +14,21 @@ use std::time::Duration;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Clients that are connected, each with a subscription of its own, besides those that send and receive
+    /// Number of connected clients, each with its own subscription, in addition to those that send and receive
     #[arg(long, default_value_t = 15_000)]
     connections: u32,
     /// Measured seconds of each load, after one second of warm-up
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
-    /// How often each way of looking is measured
+    /// Number of runs of each kind of observation
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
 }
 
-/// 50 pairs, 2,000 messages a second, QoS 1.
+/// Load of 50 pairs, 2,000 messages a second, QoS 1.
 const LOAD: &str = "latency";
 
-/// What an operator does meanwhile.
+/// Action of an operator during the load.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Observer {
     Nobody,
@@ -55,9 +55,9 @@ pub fn run(args: &Args) -> Result<()> {
     child::catch_signals();
     let http = free_address()?;
     let mut broker = Broker::start_with_http(http)?;
-    // Clients that do nothing but be there.
+    // Idle clients.
     let idle_clients = format!(
-        "sub -c {} -R 0 -T crowd/%i/# -q 1 -k 600 --bind 127.0.0.2,127.0.0.3 --setup-timeout 120 --hold 3600",
+        "sub -c {} -R 0 -T idle/%i/# -q 1 -k 600 --bind 127.0.0.2,127.0.0.3 --setup-timeout 120 --hold 3600",
         args.connections
     );
     let idle_clients = IdleClients::start(broker.address, &workload::split(&idle_clients))?;
@@ -89,7 +89,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Looks until it is told to stop; returns the answers (of a trace: bytes).
+/// Observes until it is stopped; returns the number of answers (for a trace: bytes).
 fn look(observer: Observer, http: SocketAddr, stop: &AtomicBool) -> Result<u64> {
     let mut answers = 0;
     let mut cursor = String::new();
@@ -156,7 +156,7 @@ fn print(args: &Args, rows: &[(Observer, Vec<Figures>, u64)]) {
     let Args { connections, seconds, rounds } = args;
     println!(
         "`cargo xtask observe --connections {connections} --seconds {seconds} --rounds {rounds}`: 50 pairs, 2,000 messages/s, \
-         QoS 1, beside {connections} idle clients; median (lowest-highest) of {rounds} rounds.\n"
+         QoS 1, with {connections} idle clients; median (lowest-highest) of {rounds} rounds.\n"
     );
     println!("| meanwhile | p50 us | p99 us | lost | done |\n|---|---|---|---|---|");
     for (observer, runs, answers) in rows {

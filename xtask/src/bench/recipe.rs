@@ -1,4 +1,4 @@
-//! How a broker that is not ours is found, installed and started, as `brokers.toml` and files of its form say.
+//! Recipes for finding, installing and starting other brokers, from `brokers.toml` and files of its format.
 
 use super::broker::free_address;
 use super::child::{self, Guarded};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// One table of such a file. Placeholders are still in it.
+/// One table of such a file, with its placeholders.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Recipe {
     pub name: String,
@@ -20,23 +20,25 @@ pub struct Recipe {
     install: Vec<String>,
     needs: Vec<String>,
     hint: String,
-    /// A program that runs as long as the broker does, with its arguments.
+    /// A program, with its arguments, that runs as long as the broker does.
     sidecar: Vec<String>,
     files: BTreeMap<String, String>,
     environment: BTreeMap<String, String>,
 }
 
 const BUILT_IN: &str = include_str!("brokers.toml");
-/// Compiling a broker takes minutes.
+/// Maximum time of an installation: compiling a broker takes minutes.
 const INSTALL_LONGEST: Duration = Duration::from_secs(3600);
 
-/// The recipes that come with the repository.
+/// The recipes of the repository.
 pub fn built_in() -> Vec<Recipe> {
     parse(BUILT_IN).expect("a test reads it")
 }
 
+/// Parses recipes.
+///
 /// # Errors
-/// What is no TOML, an unknown key, a missing program, a value of another type.
+/// Invalid TOML, an unknown key, a missing program, a value of another type.
 pub fn parse(text: &str) -> Result<Vec<Recipe>> {
     let document: toml::Table = text.parse()?;
     document
@@ -50,7 +52,7 @@ fn recipe(name: &str, value: &toml::Value) -> Result<Recipe> {
         ["program", "arguments", "version", "install", "needs", "hint", "sidecar", "files", "environment"];
     let table = value.as_table().context("is a table with a `program` in it")?;
     if let Some(unknown) = table.keys().find(|key| !KEYS.contains(&&key[..])) {
-        bail!("`{unknown}` is no key: there are {}", KEYS.join(", "));
+        bail!("`{unknown}` is not a key: there are {}", KEYS.join(", "));
     }
     let text = |key: &str| -> Result<String> {
         let Some(value) = table.get(key) else { return Ok(String::new()) };
@@ -88,18 +90,18 @@ fn recipe(name: &str, value: &toml::Value) -> Result<Recipe> {
     Ok(recipe)
 }
 
-/// What stands for the placeholders of one start.
+/// Values of the placeholders for one start.
 struct Placeholders<'a> {
     address: Option<SocketAddr>,
-    /// For what else it listens on.
+    /// Ports for further listeners.
     more_ports: [u16; 2],
     directory: &'a Path,
 }
 
-/// What is started for one broker.
+/// Commands to start one broker.
 pub struct Commands {
     pub broker: Command,
-    /// Before it, and until its end.
+    /// A program that is started before it, and runs until its end.
     pub sidecar: Option<Command>,
 }
 
@@ -121,12 +123,12 @@ impl Placeholders<'_> {
     }
 }
 
-/// Where what we install goes.
+/// Directory for installed brokers.
 fn peers() -> PathBuf {
     root().join("target/peers")
 }
 
-/// A program by its path or its name. Debian keeps some out of the path of ordinary users.
+/// Finds a program by its path or its name. Debian keeps some out of the path of ordinary users.
 pub fn find(program: &str) -> Option<PathBuf> {
     if program.contains('/') {
         return Some(PathBuf::from(program)).filter(|path| path.is_file());
@@ -145,7 +147,7 @@ impl Recipe {
         find(&self.program)
     }
 
-    /// Installs it when it is not there and `may_install`. The error is the line that says why it is left out.
+    /// Installs the broker when it is missing and `may_install`. The error is a line with the reason for skipping it.
     pub fn ensure_there(&self, may_install: bool) -> Result<()> {
         if self.program().is_some() {
             return Ok(());
@@ -184,7 +186,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// The commands that start it, once its files are written.
+    /// Writes its files, and returns the commands that start it.
     pub fn commands(&self, directory: &Path, address: SocketAddr) -> Result<Commands> {
         let more_ports = [free_address()?.port(), free_address()?.port()];
         let placeholders = Placeholders { address: Some(address), more_ports, directory };
@@ -192,7 +194,7 @@ impl Recipe {
             std::fs::write(directory.join(name), placeholders.fill(text)).with_context(|| name.clone())?;
         }
         let filled = |program: &str, arguments: &[String]| {
-            let found = find(program).with_context(|| format!("{program} is not there"))?;
+            let found = find(program).with_context(|| format!("{program} does not exist"))?;
             let mut command = Command::new(found);
             command.args(arguments.iter().map(|argument| placeholders.fill(argument))).current_dir(directory);
             command.envs(self.environment.iter().map(|(name, value)| (name, placeholders.fill(value))));
@@ -205,7 +207,7 @@ impl Recipe {
         Ok(Commands { broker: filled(&self.program, &self.arguments)?, sidecar })
     }
 
-    /// The first line in which it says its version, or its name.
+    /// The first line in which the program prints its version, or its name.
     pub fn version(&self) -> String {
         let asked = match self.version.split_first() {
             Some((program, arguments)) if program.starts_with('/') => find(program).zip(Some(arguments)),
@@ -234,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_recipes_of_the_repository_are_understood() {
+    fn the_recipes_of_the_repository_are_valid() {
         let names: Vec<String> = built_in().into_iter().map(|recipe| recipe.name).collect();
         assert_eq!(names, ["nats", "rmqtt", "rumqttd"]);
     }
@@ -258,11 +260,11 @@ mod tests {
     }
 
     #[test]
-    fn a_recipe_with_a_mistake_is_refused_by_name() {
+    fn an_invalid_recipe_is_refused_by_name() {
         for (text, said) in [
             ("x = 1", "is a table"),
             ("[x]\narguments = []", "`program` is missing"),
-            ("[x]\nprogram = \"p\"\nprogam = \"p\"", "`progam` is no key"),
+            ("[x]\nprogram = \"p\"\nprogam = \"p\"", "`progam` is not a key"),
             ("[x]\nprogram = \"p\"\narguments = \"a\"", "list of texts"),
             ("[x]\nprogram = \"p\"\n[x.files]\n\"../c\" = \"\"", "without directories"),
         ] {
@@ -272,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_that_is_not_there_says_what_to_do() {
+    fn a_missing_broker_is_reported_with_advice() {
         let missing = |text: &str| format!("{:#}", parse(text).unwrap()[0].ensure_there(false).unwrap_err());
         let hint = missing("[x]\nprogram = \"no-such-broker\"\nhint = \"from its site\"");
         assert!(hint.contains("not installed (from its site)"), "{hint}");

@@ -1,4 +1,4 @@
-//! Loads on brokers in alternation, round after round: on a shared machine only ratios within a run mean anything.
+//! Loads on brokers in alternation, round after round: on a shared machine only ratios within a run are meaningful.
 
 use super::broker::{Broker, Kind};
 use super::child;
@@ -26,32 +26,32 @@ impl Rounds {
     }
 }
 
-/// What is to be measured.
+/// Loads, brokers and rounds to measure.
 pub struct Plan {
     pub workloads: Vec<Workload>,
-    /// Ours first, where it is among them.
+    /// Brokers, Meridian first, where it is among them.
     pub kinds: Vec<Kind>,
     pub rounds: u32,
-    /// Reactors of our broker (`None`: its own).
+    /// Number of reactors of Meridian (`None`: its own).
     pub workers: Option<u32>,
 }
 
 impl Plan {
-    /// How long it usually takes, without building.
+    /// Usual duration, without building.
     pub fn usual(&self) -> Duration {
         let round: u32 = self.workloads.iter().map(|load| load.usual_s).sum();
         Duration::from_secs(u64::from(round * self.rounds) * self.kinds.len() as u64)
     }
 
-    /// A load that fails on a broker leaves its cell empty and a line in `failed`; the others are still worth measuring.
-    /// Ends early, with what there is, when a signal comes.
+    /// Runs everything. A load that fails on a broker leaves its cell empty and a line in `failed`; the others
+    /// continue. Ends early, with the results so far, when a signal arrives.
     pub fn measure(&self, failed: &mut Vec<String>) -> Rounds {
         let mut rounds = Rounds::default();
         let (mut number, began) = (0, Instant::now());
         let all = self.workloads.len() * self.kinds.len() * self.rounds as usize;
         for round in 0..self.rounds {
             for workload in &self.workloads {
-                // Who comes first changes from round to round.
+                // The order of the brokers alternates from round to round.
                 let mut order = self.kinds.clone();
                 order.rotate_left(round as usize % self.kinds.len());
                 for kind in order {
@@ -87,7 +87,7 @@ impl Plan {
         self.on_a_fresh_one(workload, kind, round, rate)
     }
 
-    /// Deliveries a second of another load; measured now when that load is not among those asked for.
+    /// Deliveries per second of another load; it is measured now when it was not requested.
     fn maximum(&self, load: &str, kind: Kind, round: u32, rounds: &mut Rounds) -> Result<f64> {
         if rounds.of(load, kind).is_empty() {
             let Some(other) = super::workload::all(1, 1).into_iter().find(|other| other.name == load) else {
@@ -103,7 +103,7 @@ impl Plan {
         }
     }
 
-    /// A fresh process for every run: what a process did before changes its memory and its speed.
+    /// Runs on a new process: earlier work of a process changes its memory and its speed.
     fn on_a_fresh_one(
         &self,
         workload: &Workload,
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_half_of_what_was_measured_is_taken_from_the_median() {
+    fn half_of_a_measured_rate_is_taken_from_the_median() {
         let plan = Plan { workloads: vec![], kinds: vec![Kind::Meridian], rounds: 1, workers: None };
         let mut rounds = Rounds::default();
         for per_s in [100.0, 300.0, 1000.0] {

@@ -1,4 +1,5 @@
-//! `cargo xtask storm`: the latency of clients that are in while others try wrong passwords, and while nobody does, in alternation.
+//! `cargo xtask storm`: the latency of connected clients while others try wrong passwords, and without them, in
+//! alternation.
 
 use super::broker::{Broker, Directory, Kind, meridian};
 use super::child;
@@ -14,29 +15,29 @@ use std::time::Duration;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Wrong logins while a load runs, at most
+    /// Maximum number of wrong logins while a load runs
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     logins: u32,
     /// Measured seconds of each load, after one second of warm-up
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
-    /// How often each is measured
+    /// Number of runs of each measurement
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
 }
 
-/// 50 pairs, 2,000 messages a second, QoS 1.
+/// Load of 50 pairs, 2,000 messages a second, QoS 1.
 const LOAD: &str = "latency";
 const USER: &str = "good";
 const PASSWORD: &str = "correct horse";
-/// Threads that try passwords, each with one connection at a time.
+/// Number of threads that try passwords, each with one connection at a time.
 const THREADS: u32 = 16;
 
-/// Who tries passwords meanwhile.
+/// Origin of the wrong passwords.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Attack {
     Nobody,
-    /// All from an address that no good client has: it is soon refused without a hash.
+    /// All from an address without good clients: it is soon refused without a hash.
     OneAddress,
     /// Each from another of 1,000 addresses, as another user.
     ManyAddresses,
@@ -83,7 +84,7 @@ pub fn run(args: &Args) -> Result<()> {
             let row = (at + round as usize) % Attack::ALL.len();
             let (attack, runs, refused) = &mut rows[row];
             eprintln!("round {}/{}: {}", round + 1, args.rounds, attack.name());
-            // A fresh one each time: it remembers who has failed.
+            // A new broker each time: it remembers failed logins.
             let mut broker = Broker::start_with_users(&users)?;
             let stop = AtomicBool::new(false);
             let (figures, count) = std::thread::scope(|scope| {
@@ -104,12 +105,12 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Tries passwords until it is told to stop or has tried all; returns how many were refused.
+/// Tries passwords until it is stopped or all are tried; returns how many were refused.
 fn storm(attack: Attack, logins: u32, broker: SocketAddr, stop: &AtomicBool) -> Result<u32> {
     if attack == Attack::Nobody {
         return Ok(0);
     }
-    // The good ones are let in first.
+    // The good clients connect first.
     std::thread::sleep(Duration::from_millis(500));
     let (next, refused) = (AtomicU32::new(0), AtomicU32::new(0));
     std::thread::scope(|scope| {
@@ -123,14 +124,14 @@ fn storm(attack: Attack, logins: u32, broker: SocketAddr, stop: &AtomicBool) -> 
                         }
                         ensure!(
                             is_refused(attack.address(number), number, broker)?,
-                            "a wrong password got in"
+                            "a wrong password was accepted"
                         );
                         refused.fetch_add(1, Relaxed);
                     }
                 })
             })
             .collect();
-        attackers.into_iter().try_for_each(|attacker| attacker.join().expect("it does not panic"))
+        attackers.into_iter().try_for_each(|attacker| attacker.join().expect("the attacker does not panic"))
     })?;
     Ok(refused.into_inner())
 }
@@ -148,7 +149,7 @@ fn is_refused(from: Ipv4Addr, number: u32, broker: SocketAddr) -> Result<bool> {
     }
     let mut connect = vec![0x10, body.len() as u8];
     connect.append(&mut body);
-    // A connection that is closed at once is refused too.
+    // A connection that is closed at once counts as refused.
     if stream.write_all(&connect).is_err() {
         return Ok(true);
     }

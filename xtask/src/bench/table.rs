@@ -1,4 +1,4 @@
-//! The tables, in Markdown.
+//! Tables in Markdown.
 
 use super::broker::Kind;
 use super::measure::{Figures, Summary, summary};
@@ -13,13 +13,13 @@ use std::process::Command;
 
 type Figure = fn(&Figures) -> Option<f64>;
 
-/// One figure of a purpose's loads: a table of its own, with a column for each broker.
+/// One figure of a purpose's loads: a separate table with a column for each broker.
 struct Column {
     title: &'static str,
     figure: Figure,
-    /// Digits behind the point.
+    /// Number of decimal places.
     digits: usize,
-    /// Which is better where ours is compared with the others.
+    /// Direction that is better, where Meridian is compared with the others.
     better: Option<Better>,
 }
 
@@ -82,22 +82,22 @@ pub fn number(x: f64, digits: usize) -> String {
 /// One figure over rows, with a column for each broker.
 pub struct Grid<'a> {
     pub title: &'a str,
-    /// Digits behind the point.
+    /// Number of decimal places.
     pub digits: usize,
     pub brokers: &'a [String],
-    /// With which the first broker is compared: a column of its own where there are any.
+    /// Brokers that the first one is compared with, in a separate column.
     pub against: Option<Against<'a>>,
 }
 
 pub struct Against<'a> {
-    /// Of the column.
+    /// Title of the column.
     pub title: &'a str,
     pub better: Better,
-    /// Which of the brokers, by their place; the first is not among them.
+    /// Indexes of the compared brokers; the first is not among them.
     pub others: &'a [usize],
 }
 
-/// A row of a grid: its name, what each broker has, and whether that is compared.
+/// A row of a grid: its name, the figure of each broker, and whether they are compared.
 pub struct Row {
     pub name: String,
     pub found: Vec<Option<Summary>>,
@@ -126,7 +126,7 @@ impl Grid<'_> {
         out
     }
 
-    /// How much better the first is than the best of the others, and whose that is: "2.00x (mosquitto)".
+    /// Ratio of the first to the best of the others, and the name of that: "2.00x (mosquitto)".
     fn ratio(&self, against: &Against, found: &[Option<Summary>]) -> String {
         let less = against.better == Better::Less;
         let order = |a: &f64, b: &f64| if less { a.total_cmp(b) } else { b.total_cmp(a) };
@@ -142,14 +142,14 @@ impl Grid<'_> {
     }
 }
 
-/// `None` where there is nothing to tell: no broker has the figure, or one that is best at 0 is 0 for all.
+/// A table; `None` without content: no broker has the figure, or it is 0 for all and 0 is best.
 fn table(column: &Column, workloads: &[&Workload], kinds: &[Kind], rounds: &Rounds) -> Option<String> {
     let rows: Vec<Row> = workloads
         .iter()
         .map(|w| Row {
             name: w.title.clone(),
             found: kinds.iter().map(|kind| summary(rounds.of(&w.name, *kind), column.figure)).collect(),
-            // Where each broker has a rate of its own there is nothing to compare.
+            // Brokers with individual rates are not comparable.
             compared: w.half_of.is_none(),
         })
         .collect();
@@ -166,7 +166,7 @@ fn table(column: &Column, workloads: &[&Workload], kinds: &[Kind], rounds: &Roun
     Some(grid.markdown(&rows))
 }
 
-/// What the tables cannot say: the generator's own limits, and what a broker did wrong.
+/// Remarks below the tables: limits of the generator, and violations of brokers.
 fn remarks(workloads: &[Workload], rounds: &Rounds, failed: &[String]) -> String {
     let first_line = |error: &String| error.lines().next().unwrap_or_default().to_owned();
     let mut out: BTreeSet<String> =
@@ -193,13 +193,13 @@ fn first_line(program: &str, arguments: &[&str]) -> String {
     text.lines().next().unwrap_or_default().to_string()
 }
 
-/// Processes that wanted to run, on the average of the last minute.
+/// Load average of the last minute: number of runnable processes.
 pub fn load_average() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or_default()
 }
 
-/// Command, commit, machine and versions of a measurement. `busy` is the load average before.
+/// Description of the machine and the versions; `busy` is the load average before.
 pub fn circumstances(kinds: &[Kind], command: &str, busy: f64) -> String {
     let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = file("/proc/cpuinfo");
@@ -222,7 +222,8 @@ pub fn circumstances(kinds: &[Kind], command: &str, busy: f64) -> String {
     out
 }
 
-/// `failed` are the loads that a broker could not do, a line each; then the command, and the load average before it.
+/// All tables. `failed` are the loads that failed on a broker, a line each; then the command, and the load average
+/// before it.
 pub fn markdown(
     workloads: &[Workload],
     kinds: &[Kind],
@@ -261,10 +262,10 @@ pub fn markdown(
     Ok(out)
 }
 
-/// With a higher load average before it begins, a measurement is not alone.
+/// Maximum load average before an undisturbed measurement.
 const QUIET_MAX: f64 = 0.7;
 
-/// Replaces what stands between `<!-- mark -->` and `<!-- /mark -->`, or the whole file when there are no such lines.
+/// Replaces the text between `<!-- mark -->` and `<!-- /mark -->`, or the whole file when there are no such lines.
 pub fn write(path: &Path, mark: &str, text: &str) -> Result<()> {
     let old = std::fs::read_to_string(path).unwrap_or_default();
     std::fs::write(path, merged(&old, mark, &wrapped(text))).with_context(|| path.display().to_string())
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_a_row_for_each_load_and_says_who_is_better() {
+    fn a_table_has_a_row_for_each_load_and_names_the_better_broker() {
         let all = workload::all(5, 100);
         let mut rounds = Rounds::default();
         let [nats, rumqttd] = peers();
@@ -347,7 +348,7 @@ mod tests {
         assert!(row.contains("| 2.00 (1.00-3.00) | 5.00 | 4.00 | - | 2.00x (nats) |"), "{row}");
         let text = table(&columns[1], &these, &kinds[..2], &rounds).unwrap();
         assert!(text.contains("| 1,000 | 1,000 | 1.00x (mosquitto) |"), "{text}");
-        assert_eq!(table(&columns[2], &these, &kinds, &rounds), None, "nobody has lost anything");
+        assert_eq!(table(&columns[2], &these, &kinds, &rounds), None, "no message was lost");
     }
 
     #[test]
@@ -361,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn alone_there_is_no_ratio() {
+    fn a_single_broker_has_no_ratio() {
         let all = workload::all(5, 100);
         let mut rounds = Rounds::default();
         rounds.add("fan-in", Kind::Mosquitto, cpu(1.0));
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_between_the_marks_is_replaced() {
+    fn only_text_between_the_marks_is_replaced() {
         let old = "# Title\n<!-- bench -->\nold\n<!-- /bench -->\nafter\n";
         let new = merged(old, "bench", "new\n");
         assert_eq!(new, "# Title\n<!-- bench -->\n\nnew\n\n<!-- /bench -->\nafter\n");

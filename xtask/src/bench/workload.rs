@@ -1,19 +1,19 @@
-//! The loads. Every one is bounded in time or in number by its own arguments.
+//! The loads. The arguments of each bound its time or its number.
 
-/// What a load is for, and with it the tables that it stands in.
+/// Purpose of a load, which determines its tables.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Purpose {
-    /// CPU of the broker for each delivery, and deliveries each second.
+    /// Broker CPU for each delivery, and deliveries per second.
     Throughput,
     /// End-to-end latency.
     Latency,
-    /// CPU of the broker for each client that connects and subscribes.
+    /// Broker CPU for each client that connects and subscribes.
     Connect,
-    /// Memory of the broker for each connection.
+    /// Broker memory for each connection.
     Memory,
-    /// Many clients, few messages: latency, and all that a client costs.
+    /// Many clients, few messages: latency, and the total cost of a client.
     WithIdleClients,
-    /// More than the subscriber takes: who is lost, dropped, and what it costs in memory.
+    /// More messages than the subscriber handles: losses, drops, and the memory.
     Overload,
 }
 
@@ -22,26 +22,26 @@ pub struct Workload {
     pub name: String,
     pub title: String,
     pub purpose: Purpose,
-    /// mqload's command and arguments, without the broker's address and process id.
+    /// Command and arguments of mqload, without the broker's address and process id.
     pub arguments: Vec<String>,
-    /// Arguments of an mqload whose clients are there meanwhile and do nothing.
+    /// Arguments of an mqload whose clients are connected meanwhile and idle.
     pub idle_clients: Option<Vec<String>>,
-    /// The rate is half of the deliveries a second of the load of this name.
+    /// Name of a load; the rate is half of its deliveries per second.
     pub half_of: Option<&'static str>,
-    /// Seconds that it usually takes, and after which something must be wrong.
+    /// Usual seconds, and the seconds after which it has failed.
     pub usual_s: u32,
     pub longest_s: u32,
-    /// Among those that a comparison runs when nothing else is asked for.
+    /// True for a load of the default comparison.
     pub quick: bool,
 }
 
-/// Size of the payload where none is said.
+/// Default size of the payload in bytes.
 const PAYLOAD: u32 = 256;
-/// Bytes that pairs may have under way at QoS 0, and windows at QoS 1 and 2.
+/// Maximum number of bytes in flight of all pairs at QoS 0, and in windows at QoS 1 and 2.
 const UNDER_WAY_MAX: u32 = 64 << 20;
 const PAIRS: u32 = 100;
 
-/// What is measured beside mosquitto alone: every load of the budgets, at 256 bytes.
+/// Loads for the comparison with mosquitto alone: every load of the budgets, at 256 bytes.
 const BASIC: [&str; 11] = [
     "one-to-one-qos0",
     "one-to-one-qos1",
@@ -64,7 +64,7 @@ pub fn basic(seconds: u32, connections: u32) -> Vec<Workload> {
 
 /// Every load, measured for `seconds` or with so many `connections`.
 ///
-/// At saturation the generator looks at its sockets only every 500 us: it then needs a fraction of the CPU that it
+/// At saturation the generator polls its sockets only every 500 us. It then needs a fraction of the CPU that it
 /// shares with the broker, and the window of 100 messages keeps the broker busy meanwhile.
 pub fn all(seconds: u32, connections: u32) -> Vec<Workload> {
     use Purpose::*;
@@ -218,7 +218,7 @@ pub fn all(seconds: u32, connections: u32) -> Vec<Workload> {
     loads
 }
 
-/// A comparison of five brokers with these, two rounds of a second, takes less than 15 minutes.
+/// Loads of the quick comparison: five brokers, two rounds of a second each, take less than 15 minutes.
 const QUICK: [&str; 19] = [
     "one-to-one-qos0",
     "one-to-one-qos1",
@@ -241,12 +241,13 @@ const QUICK: [&str; 19] = [
     "overload",
 ];
 
-/// QoS, and how much may be under way: enough to keep the broker busy, and not so much that it is only stored.
+/// QoS, and the limit of messages in flight: enough to keep the broker busy, and not so much that they are only
+/// stored.
 fn under_way(qos: u32, publishers: u32, size: u32) -> String {
     let bytes_max = UNDER_WAY_MAX / size;
     match qos {
         0 => format!("-q 0 --max-outstanding {}", 20_000.min(bytes_max)),
-        // A slow broker has time to deliver what it has acknowledged before that counts as lost.
+        // A slow broker has time to deliver acknowledged messages before they count as lost.
         _ => format!("-q {qos} --inflight {} --drain 20", 100.min(bytes_max / publishers)),
     }
 }
@@ -256,7 +257,7 @@ pub fn split(arguments: &str) -> Vec<String> {
 }
 
 impl Workload {
-    /// One that stands in no table by itself.
+    /// A load that is in no table by itself.
     pub fn unnamed(name: &str, purpose: Purpose, arguments: &str, idle_clients: Option<&str>) -> Workload {
         Workload {
             name: name.to_owned(),
@@ -271,7 +272,7 @@ impl Workload {
         }
     }
 
-    /// As a person would type it beside a broker on the usual port.
+    /// The command as typed for a broker on the usual port.
     pub fn command_line(&self) -> String {
         let quoted = |arguments: &[String]| {
             let quote =
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_that_is_spoken_of_exists() {
+    fn every_referenced_name_exists() {
         let all = all(1, 100);
         let exists = |name: &str| all.iter().any(|load| load.name == name);
         for name in BASIC.iter().chain(&QUICK).copied().chain(all.iter().filter_map(|load| load.half_of)) {
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn large_payloads_do_not_pile_up() {
+    fn large_payloads_do_not_accumulate() {
         assert_eq!(under_way(0, 100, 256), "-q 0 --max-outstanding 20000");
         assert_eq!(under_way(0, 100, 65536), "-q 0 --max-outstanding 1024");
         assert_eq!(under_way(1, 100, 4096), "-q 1 --inflight 100 --drain 20");

@@ -1,6 +1,7 @@
-//! `cargo xtask chaos --cluster`: five nodes whose cores agree on the members, clients on all of them, and one fault after the other. What was lost is
-//! `meridian bench ha`'s to say; this does the faults, and says how long it took until the cluster had come to terms with each. Disks that are full are
-//! those of a cluster of their own, and twenty nodes that start at once are another one ([`ClusterSetup`]).
+//! `cargo xtask chaos --cluster`: five nodes whose cores agree on the members, clients on all of them, and one fault
+//! after the other. `meridian bench ha` reports losses; this injects the faults, and measures the time until the
+//! cluster has recovered from each. Full disks have a separate cluster, and so do twenty nodes that start at once
+//! ([`ClusterSetup`]).
 
 mod all_cores;
 mod disks;
@@ -22,19 +23,19 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use test_cluster::{Plan, TestCluster};
 
-/// What happens to one node, or to each in turn.
+/// A fault of one node, or of each in turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     Kill(TargetRole),
-    /// SIGSTOP for so long.
+    /// SIGSTOP for this time.
     Stop(TargetRole, Duration),
     /// SIGTERM to each, one after the other.
     Roll,
     /// SIGKILL of all cores at the same moment.
     KillCores,
-    /// Its disk has no room.
+    /// A full disk.
     Fill(TargetRole),
-    /// All replicants of many are killed at once and begin at once.
+    /// SIGKILL of all of many replicants at once, and a restart of all at once.
     JoinStorm,
 }
 
@@ -48,11 +49,11 @@ impl Fault {
     }
 }
 
-/// The cluster that a fault is done to.
+/// Cluster for a fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum ClusterSetup {
     Five,
-    /// The same; each core has a small disk, and a log that is soon full.
+    /// The usual cluster, where each core has a small disk, and a log that is soon full.
     SmallDisks,
     Twenty,
 }
@@ -83,7 +84,7 @@ enum TargetRole {
     Replicant,
 }
 
-/// In this order, by the names of `--fault`.
+/// Faults in their order, by the names of `--fault`.
 const FAULTS: [(&str, Fault); 12] = [
     ("kill-core", Fault::Kill(TargetRole::OtherCore)),
     (SHORT, Fault::Kill(TargetRole::Leader)),
@@ -98,25 +99,25 @@ const FAULTS: [(&str, Fault); 12] = [
     ("fill-leader", Fault::Fill(TargetRole::Leader)),
     ("join-storm", Fault::JoinStorm),
 ];
-/// What `--short` is.
+/// Fault of `--short`.
 const SHORT: &str = "kill-leader";
 
 pub fn fault_names() -> [&'static str; FAULTS.len()] {
     FAULTS.map(|(name, _)| name)
 }
 
-/// Shorter than `cluster.silence_max`: nobody takes it for a death.
+/// Duration of a stop that is shorter than `cluster.silence_max`: the node is not declared dead.
 const SHORT_STOP: Duration = Duration::from_secs(2);
 const LONG_STOP: Duration = Duration::from_secs(10);
-/// Between the begin of publishing and the fault, and between the last of it and the end of publishing.
+/// Time between the start of publishing and the fault, and between its end and the end of publishing.
 const CALM: Duration = Duration::from_secs(1);
-/// What takes longer does not happen.
+/// Maximum time of every wait.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// A message is there by then, whatever else the machine does.
+/// Maximum time for a message to arrive, whatever the load of the machine.
 const ARRIVAL: Duration = Duration::from_secs(20);
-/// Publishing ends when we say so.
+/// Maximum seconds of publishing; this program ends it earlier.
 const PUBLISHING_S: u32 = 600;
-/// Publishers, and subscribers, of each load: one on each node.
+/// Number of publishers, and of subscribers, of each load: one on each node.
 const CLIENTS: usize = 5;
 
 /// Clients of one kind.
@@ -127,7 +128,7 @@ struct Clients {
     load: Load,
 }
 
-/// What was found.
+/// Results of all checks.
 #[derive(Default)]
 struct CheckResults {
     passed: usize,
@@ -190,7 +191,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// One fault after the other, to one cluster.
+/// Injects one fault after the other into one cluster.
 fn run_faults(
     args: &Args,
     (program, directory): (&Path, &Path),
@@ -211,14 +212,15 @@ fn run_faults(
         };
         if let Err(error) = suffered {
             results.check(false, || format!("{}: {error:#}", fault.0));
-            // The next fault would be another one than is said.
+            // The next fault would not have its documented effect.
             break;
         }
     }
     Ok(())
 }
 
-/// One fault beside clients with sessions that last and others whose sessions end with their connections. What `bench ha` said is in the directory.
+/// Injects a fault while clients with durable sessions and clients with ephemeral sessions are connected. The output
+/// of `bench ha` is in the directory.
 fn apply_fault(
     args: &Args,
     (program, directory): (&Path, &Path),
@@ -272,7 +274,7 @@ fn apply_fault(
     Ok(())
 }
 
-/// The nodes that are not there for so long that others give them up.
+/// Nodes that are down for so long that others declare them dead.
 fn away(test_cluster: &TestCluster, fault: Fault, victim: Option<usize>) -> Vec<usize> {
     let all = 0..test_cluster.nodes.len();
     match fault {
@@ -311,7 +313,7 @@ fn describe(test_cluster: &TestCluster, fault: Fault, victim: Option<usize>) -> 
     }
 }
 
-/// `name`, how long something took after `begun`.
+/// Waits for `name` and records the time since `begun`.
 fn timed<T>(
     name: &str,
     begun: Instant,
@@ -336,17 +338,17 @@ fn kill(
     test_cluster.nodes[victim].end(libc::SIGKILL)?;
     let begun = Instant::now();
     check_declared_dead(test_cluster, target_role, victim, begun, results)?;
-    // Whoever knows of the death wants nothing more for the clients that were connected there.
+    // A node that knows of the death has finished the changes for the clients that were connected there.
     let settled = || test_cluster.views(Some(victim)).know_the_same().then_some(());
     timed("the others know the same routes", begun, settled, results)?;
     let begun = Instant::now();
     test_cluster.start_again(victim)?;
     test_cluster.wait_until_whole()?;
-    println!("  {:5.1} s     from its start until all is as it was", begun.elapsed().as_secs_f64());
+    println!("  {:5.1} s     from its start until the cluster has recovered", begun.elapsed().as_secs_f64());
     Ok(())
 }
 
-/// Until another leads, if it did, and all others agree that it is dead.
+/// Waits until another core leads, if this one did, and until all others agree that it is dead.
 fn check_declared_dead(
     test_cluster: &TestCluster,
     target_role: TargetRole,
@@ -377,7 +379,7 @@ fn stop(
     let outcome = if time > SHORT_STOP {
         check_declared_dead(test_cluster, target_role, victim, begun, results)
     } else {
-        // Nobody is asked anything else meanwhile: a look takes longer than the fault where it is slow.
+        // No node is queried meanwhile: on a slow machine a query takes longer than the fault.
         while begun.elapsed() < time && !child::interrupted() {
             dies |= test_cluster.views(Some(victim)).any_says(&name, "dead");
         }
@@ -388,8 +390,8 @@ fn stop(
     outcome?;
     let begun = Instant::now();
     test_cluster.wait_until_whole()?;
-    println!("  {:5.1} s     from its going on until all is as it was", begun.elapsed().as_secs_f64());
-    results.check(!dies, || format!("{name} was taken to be dead after less than {} s", time.as_secs()));
+    println!("  {:5.1} s     from SIGCONT until the cluster has recovered", begun.elapsed().as_secs_f64());
+    results.check(!dies, || format!("{name} was declared dead after less than {} s", time.as_secs()));
     Ok(())
 }
 
@@ -401,7 +403,8 @@ fn roll(test_cluster: &mut TestCluster, results: &mut CheckResults) -> Result<()
         test_cluster.start_again(at)?;
         test_cluster.wait_until_whole()?;
         println!(
-            "  {:5.1} s     until {name} has ended, {:.1} s from its start until all is as it was",
+            "  {:5.1} s     until {name} has ended, {:.1} s from its start until the cluster has \
+                 recovered",
             ended.as_secs_f64(),
             begun.elapsed().as_secs_f64()
         );
@@ -410,7 +413,7 @@ fn roll(test_cluster: &mut TestCluster, results: &mut CheckResults) -> Result<()
     Ok(())
 }
 
-/// From each node to each, at each QoS.
+/// Sends messages from each node to each, at each QoS.
 fn exchange(test_cluster: &TestCluster, results: &mut CheckResults) -> Result<()> {
     let mut receivers = Vec::new();
     for node in &test_cluster.nodes {
@@ -432,11 +435,11 @@ fn exchange(test_cluster: &TestCluster, results: &mut CheckResults) -> Result<()
             }
         }
     }
-    results.check(missing.is_empty(), || format!("did not come afterwards: {}", missing.join(", ")));
+    results.check(missing.is_empty(), || format!("did not arrive afterwards: {}", missing.join(", ")));
     Ok(())
 }
 
-/// What of a verdict of `bench ha` was promised not to be.
+/// Compares a verdict of `bench ha` with the guarantees.
 fn judge(
     fault: Fault,
     (name, expiry): (&str, u32),
@@ -450,8 +453,8 @@ fn judge(
     let (mut promised, mut other) = (0, 0);
     for loss in &losses {
         let count = loss["lost"].as_u64().unwrap_or(0);
-        // Whoever subscribed on the node that was away: of those with a session that lasts, what others had acknowledged while it was cut off, of the
-        // rest all that came meanwhile.
+        // Subscribers on the unreachable node may lack messages. Durable sessions may lack those that others had
+        // acknowledged while it was cut off; ephemeral ones may lack all of that time.
         if away.contains(&place(loss, "subscriber")) {
             other += count;
         } else {
@@ -481,7 +484,7 @@ fn judge(
                 )
             })
             .collect();
-        format!("{fault:?}, {name}: {promised} acknowledged messages did not come: {}", which.join(", "))
+        format!("{fault:?}, {name}: {promised} acknowledged messages did not arrive: {}", which.join(", "))
     });
     results.check(number("acknowledged") > 0, || format!("{fault:?}, {name}: nothing was acknowledged"));
     let (clients, up) = (number("clients"), number("up_at_end"));
@@ -520,11 +523,15 @@ mod tests {
     }
 
     #[test]
-    fn only_who_was_on_a_node_that_was_away_may_miss_something() {
+    fn only_subscribers_on_an_unreachable_node_may_miss_messages() {
         assert_eq!(failures(Fault::Kill(TargetRole::Leader), &[2], 2), 0);
         assert_eq!(failures(Fault::Kill(TargetRole::Leader), &[2], 1), 1);
-        assert_eq!(failures(Fault::KillCores, &[0, 1, 2], 3), 1, "a replicant was there");
-        assert_eq!(failures(Fault::Fill(TargetRole::Leader), &[], 2), 1, "a full disk gives nobody up");
+        assert_eq!(failures(Fault::KillCores, &[0, 1, 2], 3), 1, "the replicant was reachable");
+        assert_eq!(
+            failures(Fault::Fill(TargetRole::Leader), &[], 2),
+            1,
+            "a node with a full disk is not declared dead"
+        );
         assert_eq!(failures(Fault::Roll, &[0, 1, 2, 3, 4], 4), 0);
     }
 }

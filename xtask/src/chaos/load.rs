@@ -1,4 +1,4 @@
-//! `bench ha` beside the kills.
+//! `bench ha` during the kills.
 
 use super::Args;
 use super::target::profile_directory;
@@ -22,13 +22,14 @@ pub struct Load {
     lines: JoinHandle<()>,
 }
 
-/// What it says when publishing begins.
+/// Output of `bench ha` when publishing starts.
 const PUBLISHING: &str = "connected: publishing";
-/// It waits for the rest for 3 s when it is interrupted, and removes its sessions for 20 s at most.
+/// Maximum time of the report: an interrupted run waits for missing messages for 3 s, and removes its sessions for 20
+/// s at most.
 const REPORT_MAX: Duration = Duration::from_secs(30);
 
 impl Load {
-    /// What `chaos --single` asks of a broker.
+    /// Starts the load of `chaos --single`.
     pub fn start(args: &Args, seconds: u32, address: SocketAddr) -> Result<Load> {
         let mut command = Command::new(profile_directory(args.debug).join("mqload"));
         command.args(["bench", "ha", "--json", "-h", &address.to_string(), "-q", &args.qos]);
@@ -48,10 +49,11 @@ impl Load {
         Self::of(command, true)
     }
 
-    /// A `bench ha` whose result is JSON. Its lines go to standard error where somebody is to see them.
+    /// Starts `bench ha` with a result in JSON. With `is_shown` its lines go to standard error.
     pub fn of(mut command: Command, is_shown: bool) -> Result<Load> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Ctrl-C reaches us only: it is asked to end once, because a second signal would take its report away.
+        // Ctrl-C reaches this process only: `bench ha` is interrupted once, because a second signal would prevent its
+        // report.
         command.process_group(0);
         let mut process = Guarded::spawn(&mut command)?;
         let mut stdout = process.child().stdout.take().context("a pipe")?;
@@ -82,8 +84,10 @@ impl Load {
         self.process.ended().is_some()
     }
 
+    /// Waits until it publishes.
+    ///
     /// # Errors
-    /// When it ends before, or does not begin in time.
+    /// It ends before, or does not start in time.
     pub fn wait_until_publishing(&mut self, longest: Duration) -> Result<()> {
         let begun = child::until(longest, || {
             if self.publishing.load(Relaxed) {
@@ -93,19 +97,19 @@ impl Load {
         });
         match begun {
             Some(true) => Ok(()),
-            Some(false) => bail!("bench ha could not begin"),
-            None => bail!("bench ha did not begin in {} s", longest.as_secs()),
+            Some(false) => bail!("bench ha could not start"),
+            None => bail!("bench ha did not start in {} s", longest.as_secs()),
         }
     }
 
-    /// Its report and exit code. Once we are interrupted it is asked to end, and has a few seconds to report.
+    /// Waits for its report and exit code. After an interrupt it is asked to end, and has a few seconds to report.
     ///
     /// # Errors
-    /// When it does not end in time, or says nothing.
+    /// It does not end in time, or prints nothing.
     pub fn finish(mut self, longest: Duration) -> Result<(Value, i32)> {
         let mut status = self.process.wait(longest);
         if status.is_none() {
-            // SAFETY: our own child, not yet waited for, so the id still means it.
+            // SAFETY: this is a child that is not yet waited for, so the id still refers to it.
             unsafe { libc::kill(self.process.id() as i32, libc::SIGTERM) };
             let deadline = Instant::now() + REPORT_MAX;
             while status.is_none() && Instant::now() < deadline {
@@ -113,13 +117,13 @@ impl Load {
                 status = self.process.ended();
             }
         }
-        // Ends it when it has not ended, so that nobody waits for its pipes for ever.
+        // Kills it when it has not ended, so that the readers of its pipes end.
         drop(self.process);
         let text =
             self.report.join().expect("the reader does not panic").context("the report of bench ha")?;
         self.lines.join().expect("the reader does not panic");
         let status = status.context("bench ha did not end in time")?;
-        let report = serde_json::from_str(&text).context("bench ha said nothing that is JSON")?;
+        let report = serde_json::from_str(&text).context("bench ha printed no JSON")?;
         Ok((report, status.code().unwrap_or(2)))
     }
 }

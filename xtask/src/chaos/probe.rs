@@ -1,4 +1,4 @@
-//! Whether a broker takes clients.
+//! Probes that check whether a broker accepts clients.
 
 use super::target::Target;
 use crate::bench::child;
@@ -7,17 +7,17 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// A broker that does not answer for so long does not come back.
+/// Maximum time until a broker answers.
 const LONGEST: Duration = Duration::from_secs(120);
 
 /// CONNECT of MQTT 3.1.1 with Clean Session, and the Client Identifier `chaos`.
 const CONNECT: &[u8] = b"\x10\x11\0\x04MQTT\x04\x02\0\x0a\0\x05chaos";
 const DISCONNECT: &[u8] = &[0xe0, 0];
 
-/// When the broker accepted a client for the first time, by CONNACK.
+/// Waits for the first CONNACK that accepts a client. Returns its time.
 ///
 /// # Errors
-/// When it ends, or does not answer in time.
+/// The broker ends, or does not answer in time.
 pub fn wait_for_connack(address: SocketAddr, target: &mut Target) -> Result<Instant> {
     let deadline = Instant::now() + LONGEST;
     loop {
@@ -36,7 +36,7 @@ pub fn wait_for_connack(address: SocketAddr, target: &mut Target) -> Result<Inst
         if Instant::now() > deadline {
             bail!("no CONNACK in {} s; its log ends with\n{}", LONGEST.as_secs(), target.log_tail());
         }
-        // Short, because it is part of what is measured.
+        // Short, because it is part of the measurement.
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -54,7 +54,7 @@ fn accepts(address: SocketAddr) -> bool {
     matches!(ask(), Ok([0x20, 2, _, 0]))
 }
 
-/// Whether anybody listens there.
+/// Returns whether a process listens there.
 pub fn listens(address: SocketAddr) -> bool {
     TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok()
 }

@@ -1,18 +1,18 @@
-//! When the broker is killed, by a seed: the same seed gives the same moments.
+//! Moments of the kills, determined by a seed.
 
 use super::Args;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub struct Schedule {
     state: u64,
-    /// Milliseconds in which one kill happens.
+    /// Length in milliseconds of a slot, which has one kill.
     slot: u64,
     slots: u64,
     away: u64,
     early: u64,
 }
 
-/// A kill before the first answer happens within this time.
+/// Maximum time of a kill before the first answer, in milliseconds.
 const EARLY_MS: u64 = 60;
 
 pub fn fresh_seed() -> u64 {
@@ -31,7 +31,7 @@ impl Schedule {
         }
     }
 
-    /// One of 0..`below`; `below` is not 0. This is splitmix64.
+    /// A number of 0..`below`; `below` is not 0. This is splitmix64.
     fn random(&mut self, below: u64) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -40,26 +40,26 @@ impl Schedule {
         (mixed ^ mixed >> 31) % below
     }
 
-    /// From the begin of publishing to the next kill.
+    /// Time from the start of publishing to the next kill.
     pub fn next_moment(&mut self) -> Duration {
         let at = self.slots * self.slot + self.random(self.slot);
         self.slots += 1;
         Duration::from_millis(at)
     }
 
-    /// How long the broker stays away.
+    /// Time for which the broker stays down.
     pub fn away(&mut self) -> Duration {
         Duration::from_millis(self.random(self.away + 1))
     }
 
-    /// Whether a restart is killed before it has answered.
+    /// Returns whether a restart is killed before it has answered.
     pub fn early(&mut self) -> bool {
         self.random(100) < self.early
     }
 
     pub fn early_after(&mut self) -> Duration {
         let ms = self.random(EARLY_MS);
-        // That takes a place of the schedule too.
+        // This uses a slot of the schedule, too.
         self.slots += 1;
         Duration::from_millis(ms)
     }
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_gives_its_moments() {
+    fn a_seed_determines_the_moments() {
         let moments = |seed| {
             let mut schedule = schedule(seed);
             (0..30).map(|_| (schedule.next_moment(), schedule.away(), schedule.early())).collect::<Vec<_>>()
@@ -84,13 +84,13 @@ mod tests {
     }
 
     #[test]
-    fn every_slot_has_its_kill() {
+    fn every_slot_has_one_kill() {
         let mut schedule = schedule(3);
         let moments: Vec<u128> = (0..1000).map(|_| schedule.next_moment().as_millis()).collect();
         assert!(moments.iter().enumerate().all(|(slot, ms)| ms / 1000 == slot as u128));
         let low = moments.iter().filter(|ms| *ms % 1000 < 500).count();
         assert!((400..600).contains(&low), "{low} of 1000 in the first half of their slot");
         let early = (0..1000).filter(|_| schedule.early()).count();
-        assert!((50..150).contains(&early), "{early} of 1000, 10 of 100 were asked for");
+        assert!((50..150).contains(&early), "{early} of 1000, 10 of 100 were requested");
     }
 }

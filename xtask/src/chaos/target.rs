@@ -1,4 +1,4 @@
-//! The broker that is killed: how it is started, stopped, and what it wrote.
+//! The killed broker: its start, its stop, and its output.
 
 use super::{Args, Broker, Signal, probe};
 use crate::bench::broker::mosquitto;
@@ -23,7 +23,7 @@ pub struct Target {
 
 const STOP_MAX: Duration = Duration::from_secs(30);
 
-/// Saved after every change, as often as it can.
+/// Configuration of mosquitto that saves after every change, as often as it can.
 const MOSQUITTO_PERSISTENT: &str = "persistence true\n\
     persistence_location {dir}/\n\
     autosave_on_changes true\n\
@@ -36,13 +36,13 @@ const MOSQUITTO: &str = "listener {port} 127.0.0.1\n\
     max_inflight_messages 0\n\
     user root\n";
 
-/// Where cargo puts the binaries.
+/// Directory where cargo puts the binaries.
 pub fn profile_directory(debug: bool) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     target.join(if debug { "debug" } else { "release" })
 }
 
-/// The load generator, and our broker where it is the one.
+/// Builds the load generator, and Meridian where it is tested.
 pub fn build(debug: bool, meridian: bool) -> Result<()> {
     let mut command = crate::repository::cargo();
     command.args(["build", "--package", "bench", "--bin", "mqload"]).current_dir(root());
@@ -57,6 +57,8 @@ pub fn build(debug: bool, meridian: bool) -> Result<()> {
 }
 
 impl Target {
+    /// Prepares a broker.
+    ///
     /// # Errors
     /// A start command without a program or without {port}, and files that cannot be read or written.
     pub fn new(args: &Args, directory: &Path, address: SocketAddr) -> Result<Target> {
@@ -79,7 +81,7 @@ impl Target {
                 parse(start, args.config.is_some(), fill)?
             }
             (None, Broker::Meridian) => {
-                // A full queue drops by its rule; that is not what is looked for.
+                // Queues are large: a full queue drops messages by its rule, which this test does not examine.
                 let words = "start --listen 127.0.0.1:{port} --data-dir {dir}/data --http off \
                              --set queue.messages_max=1000000 --set queue.bytes_max=1GiB";
                 let words = words.split(' ').map(fill).collect();
@@ -107,13 +109,13 @@ impl Target {
         let log = File::options().create(true).append(true).open(&self.log).context("log")?;
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        // Ctrl-C reaches us only, or the broker would seem to end by itself.
+        // Ctrl-C reaches this process only, or the broker would seem to end by itself.
         command.process_group(0);
         self.process = Some(Guarded::spawn(&mut command)?);
         Ok(())
     }
 
-    /// The exit status when it is not running.
+    /// Exit status, when it is not running.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.process.as_mut().and_then(Guarded::ended)
     }
@@ -122,26 +124,27 @@ impl Target {
         self.process.take().context("no broker is running")
     }
 
-    /// Ends it by SIGKILL and waits until it is gone.
+    /// Kills it by SIGKILL and waits until it is gone.
     pub fn kill(&mut self) -> Result<()> {
         let mut process = self.process()?;
         process.child().kill().context("SIGKILL")?;
         process.child().wait().context("SIGKILL")?;
         ensure!(
             !probe::listens(self.address),
-            "somebody still listens after the kill: the start command has to become the broker, so let a script `exec` it"
+            "a process still listens after the kill: the start command has to become the broker, \
+                 so let a script `exec` it"
         );
         Ok(())
     }
 
-    /// Ends it by `signal`; with SIGTERM, how long that took.
+    /// Ends it by `signal`. Returns the time with SIGTERM.
     pub fn stop(&mut self, signal: Signal) -> Result<Option<Duration>> {
         if signal == Signal::Kill {
             return self.kill().map(|()| None);
         }
         let mut process = self.process()?;
         let asked = Instant::now();
-        // SAFETY: our own child, not yet waited for, so the id still means it.
+        // SAFETY: this is a child that is not yet waited for, so the id still refers to it.
         unsafe { libc::kill(process.id() as i32, libc::SIGTERM) };
         match process.wait(STOP_MAX) {
             Some(_) => Ok(Some(asked.elapsed())),
@@ -150,7 +153,7 @@ impl Target {
         }
     }
 
-    /// The last lines it wrote.
+    /// The last lines of its output.
     pub fn log_tail(&self) -> String {
         let bytes = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);

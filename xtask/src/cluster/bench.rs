@@ -1,4 +1,4 @@
-//! `cargo xtask cluster-bench`: what it costs that clients are on several nodes, beside the same on one.
+//! `cargo xtask cluster-bench`: cost of clients on several nodes, compared with clients on one.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -17,43 +17,44 @@ use crate::repository;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only what begins with this: messages, latency, subscribe, routes, idle, disconnect, peers-latency, peers-messages
+    /// Run only measurements whose name begins with this: messages, latency, subscribe, routes, idle, disconnect,
+    /// peers-latency, peers-messages
     #[arg(long)]
     only: Option<String>,
     /// Measured seconds of each load, after one second of warm-up
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(super) seconds: u32,
-    /// How often each is measured, in alternation
+    /// Number of runs of each measurement, in alternation
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     pub(super) rounds: u32,
-    /// Clients that connect and subscribe
+    /// Number of clients that connect and subscribe
     #[arg(long, default_value_t = 4_000, value_parser = clap::value_parser!(u32).range(100..=15_000))]
     clients: u32,
-    /// Routes that a node is told when it comes back, a multiple of 50,000
+    /// Number of routes that a returning node copies, a multiple of 50,000
     #[arg(long, default_value_t = 500_000)]
     routes: u32,
-    /// Clients that are gone at once
+    /// Number of clients that disconnect at once
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(600..=110_000))]
     pub(super) disconnecting_clients: u32,
-    /// Clusters of other brokers that are measured beside ours, of mosquitto, nats, rmqtt (default: those that are there)
+    /// Clusters of other brokers to measure, of mosquitto, nats, rmqtt (default: those that are installed)
     #[arg(long, value_delimiter = ',')]
     pub(super) brokers: Vec<String>,
-    /// Use the binaries that are there
+    /// Use the existing binaries
     #[arg(long)]
     no_build: bool,
-    /// Measures programs built for development, to try the command out
+    /// Measure programs built for development, to try the command
     #[arg(long)]
     pub(super) debug: bool,
     #[arg(long, default_value_t = 22883)]
     pub(super) port: u16,
-    /// How nodes know who the others are
+    /// Way in which nodes know the others
     #[arg(long, value_enum, default_value_t = Members::MetaGroup)]
     members: Members,
 }
 
-/// Whatever takes longer is stuck.
+/// Maximum time of every wait.
 pub(super) const LONGEST: Duration = Duration::from_secs(300);
-/// What a node tells of its cluster is at most so old.
+/// Maximum age of a node's view of its cluster.
 pub(super) const VIEW: Duration = Duration::from_millis(700);
 
 pub fn run(args: &Args) -> Result<()> {
@@ -97,7 +98,7 @@ pub(super) fn start(args: &Args, programs: &Path, nodes: (usize, usize)) -> Resu
     Nodes::start(&programs.join("meridian"), &directory, nodes, args.port, args.members)
 }
 
-/// Throughput of pairs on one node and on two.
+/// Measures throughput of pairs on one node and on two.
 fn messages(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     let cluster = start(args, programs, (2, 0))?;
     writeln!(page, "50 pairs, 256 B, saturated, {} s x {}; medians\n", args.seconds, args.rounds)?;
@@ -125,7 +126,7 @@ fn messages(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// Latency of pairs on one node and on two.
+/// Measures latency of pairs on one node and on two.
 fn latency(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     let cluster = start(args, programs, (2, 0))?;
     writeln!(page, "\nLatency, 256 B, QoS 1, {} s x {}; medians\n", args.seconds, args.rounds)?;
@@ -149,7 +150,7 @@ fn latency(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// CPU and bytes between nodes for each client that connects and subscribes.
+/// Measures CPU and bytes between nodes for each client that connects and subscribes.
 fn subscribe(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     writeln!(
         page,
@@ -189,7 +190,7 @@ fn subscribe(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// What a cluster costs that has nothing to do.
+/// Measures the cost of an idle cluster.
 fn idle(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     writeln!(page, "\nNodes without clients, {} s, after {} s of rest\n", IDLE.as_secs(), REST.as_secs())?;
     writeln!(
@@ -250,7 +251,7 @@ fn pause(time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Routes on their way to all nodes, and to one that comes back and has none.
+/// Measures the propagation of routes to all nodes, and to a returning one that has none.
 fn routes(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     let mut cluster = start(args, programs, (3, 2))?;
     let begun = Instant::now();
@@ -295,7 +296,7 @@ fn routes(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     )?;
     writeln!(
         page,
-        "| a replicant that was killed, from the start of its process until it knows all and acknowledges | {served:.2} s, of which {linked:.2} s until its links were up; {cpu:.2} s of its CPU |"
+        "| a replicant that was killed, from the start of its process until it knows all and acknowledges | {served:.2} s, including {linked:.2} s until its links were up; {cpu:.2} s of its CPU |"
     )?;
     writeln!(
         page,
@@ -306,7 +307,7 @@ fn routes(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// Kills a node and starts it again.
+/// Kills a node and restarts it.
 fn copy(cluster: &mut Nodes, at: usize, writers: &mut Writers) -> Result<Copy> {
     cluster.kill(at)?;
     let begun = Instant::now();
@@ -317,7 +318,7 @@ fn copy(cluster: &mut Nodes, at: usize, writers: &mut Writers) -> Result<Copy> {
     let cpu_s = Cpu::now(cluster.nodes[at].id())?.broker_s;
     std::thread::sleep(VIEW);
     let view = cluster.nodes[at].view()?;
-    // What is shown is as of some moment within the time that was waited.
+    // The view is of some moment within the time that was waited.
     let linked = begun.elapsed().saturating_sub(VIEW / 2).saturating_sub(copies::linked_for(&view)?);
     copies::ensure_same((&cluster.nodes[0].view()?, &view), "n1", writers.count)?;
     cluster.wait_for_links()?;
@@ -325,7 +326,7 @@ fn copy(cluster: &mut Nodes, at: usize, writers: &mut Writers) -> Result<Copy> {
     Ok(Copy { served, linked, cpu_s, bytes })
 }
 
-/// Whether all nodes know the same routes of the first, and so many.
+/// Returns whether all nodes know the same routes of the first, and so many.
 fn same_routes(cluster: &Nodes, count: u64) -> Result<bool> {
     for node in &cluster.nodes {
         let view = node.view()?;
@@ -371,7 +372,7 @@ pub(super) fn mqload(programs: &Path, arguments: &str) -> Result<Value> {
         bail!("interrupted");
     }
     ended.with_context(|| format!("mqload {arguments} did not end"))?;
-    let report: Value = serde_json::from_str(&text).context("the report is no JSON")?;
+    let report: Value = serde_json::from_str(&text).context("the report is not JSON")?;
     ensure!(report["error"].is_null(), "mqload {arguments}: {}: {}", report["error"], report["reasons"]);
     Ok(report)
 }
@@ -382,7 +383,7 @@ pub(super) fn median(runs: &[Value], path: &str) -> f64 {
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Frames that any node has sent again.
+/// Number of frames that any node has sent again.
 fn retransmitted(cluster: &Nodes) -> Result<u64> {
     let mut sum = 0;
     for link in links(cluster)? {
@@ -406,7 +407,7 @@ fn links(cluster: &Nodes) -> Result<Vec<Value>> {
     Ok(links)
 }
 
-/// Anonymous resident memory of a process, bytes.
+/// Anonymous resident memory of a process in bytes.
 fn anonymous(pid: u32) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("RssAnon")?;

@@ -1,4 +1,4 @@
-//! A client of MQTT 5.0 as small as can be, which waits for what it asked for.
+//! A minimal client of MQTT 5.0, which waits for every answer.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::VecDeque;
@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// How long an answer may take.
+/// Maximum time for an answer.
 const ANSWER: Duration = Duration::from_secs(20);
 
 pub struct Client {
@@ -31,12 +31,12 @@ struct Packet {
 }
 
 impl Client {
-    /// A client with a session that ends with its connection, and no Keep Alive.
+    /// Connects with a session that ends with its connection, and no Keep Alive.
     pub fn connect(address: SocketAddr, id: &str) -> Result<Self> {
         Self::connect_lasting(address, id, 0)
     }
 
-    /// The same, with a Session Expiry Interval in seconds.
+    /// Connects with a Session Expiry Interval in seconds.
     pub fn connect_lasting(address: SocketAddr, id: &str, expiry: u32) -> Result<Self> {
         let stream = TcpStream::connect_timeout(&address, ANSWER).with_context(|| format!("{address}"))?;
         stream.set_nodelay(true)?;
@@ -51,12 +51,12 @@ impl Client {
         Ok(client)
     }
 
-    /// How long each answer may take from now on.
+    /// Sets the maximum time for answers from now on.
     pub fn be_patient(&mut self, longest: Duration) {
         self.patience = longest;
     }
 
-    /// Waits for SUBACK; `level` says who has to know of it before.
+    /// Subscribes and waits for SUBACK; `level` sets which nodes must know of it before.
     pub fn subscribe(&mut self, filter: &str, qos: u8, level: &str) -> Result<()> {
         self.next_id = self.next_id.checked_add(1).unwrap_or(1);
         let mut property = vec![0x26];
@@ -74,7 +74,7 @@ impl Client {
         Ok(())
     }
 
-    /// Waits for UNSUBACK.
+    /// Unsubscribes and waits for UNSUBACK.
     pub fn unsubscribe(&mut self, filter: &str) -> Result<()> {
         self.next_id = self.next_id.checked_add(1).unwrap_or(1);
         let mut body = self.next_id.to_be_bytes().to_vec();
@@ -84,7 +84,7 @@ impl Client {
         self.answer(0xb0).map(drop)
     }
 
-    /// Subscribes to so many filters at QoS 0, many at a time.
+    /// Subscribes to `count` filters at QoS 0, many at a time.
     pub fn subscribe_many(&mut self, count: u32, filter: impl Fn(u32) -> String) -> Result<()> {
         const AT_ONCE: u32 = 500;
         let mut sent = 0;
@@ -107,7 +107,7 @@ impl Client {
         Ok(())
     }
 
-    /// Publishes, and waits until the broker has it as its QoS says.
+    /// Publishes, and waits for the acknowledgements of its QoS.
     pub fn publish(&mut self, topic: &str, payload: &str, qos: u8, retain: bool) -> Result<()> {
         let mut body = Vec::new();
         put_text(topic, &mut body);
@@ -130,7 +130,7 @@ impl Client {
         Ok(())
     }
 
-    /// Publishes so many messages at QoS 1, and waits until all are acknowledged.
+    /// Publishes `count` messages at QoS 1, and waits until all are acknowledged.
     pub fn publish_many(&mut self, topic: &str, count: u32, size: usize) -> Result<()> {
         for _ in 0..count {
             self.next_id = self.next_id.checked_add(1).unwrap_or(1);
@@ -151,7 +151,7 @@ impl Client {
         Ok(())
     }
 
-    /// The next message, or `None` when none comes in this time.
+    /// The next message, or `None` when none arrives in this time.
     pub fn receive(&mut self, within: Duration) -> Result<Option<Message>> {
         let deadline = Instant::now() + within;
         while self.received.is_empty() {
@@ -161,7 +161,7 @@ impl Client {
         Ok(self.received.pop_front())
     }
 
-    /// Waits for an answer; messages that come before it are kept.
+    /// Waits for an answer; messages that arrive before it are kept.
     fn answer(&mut self, kind: u8) -> Result<Packet> {
         let deadline = Instant::now() + self.patience;
         while let Some(packet) = self.packet(deadline)? {
@@ -236,7 +236,7 @@ impl Client {
     }
 }
 
-/// The first packet and its bytes, if it is there whole.
+/// The first packet and its length, if it is complete.
 fn split(bytes: &[u8]) -> Option<(Packet, usize)> {
     let (mut length, mut at) = (0, 1);
     for shift in [0, 7, 14, 21] {

@@ -1,4 +1,4 @@
-//! Many routes of clients on one node, and the node that begins without them.
+//! Many routes of clients on one node, and a node that starts without them.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -8,33 +8,33 @@ use std::time::{Duration, Instant};
 use super::client::Client;
 use crate::bench::child::interrupted;
 
-/// A client has at most so many subscriptions here.
+/// Maximum number of subscriptions of a client.
 pub const FILTERS: u32 = 50_000;
-/// Between two attempts to reach a node that starts.
+/// Time between two attempts to reach a starting node.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Clients of one node, with so many filters that differ.
+/// Clients of one node, with many different filters.
 pub struct Writers {
     clients: Vec<Client>,
     pub count: u32,
-    /// From the first SUBSCRIBE to the last SUBACK.
+    /// Time from the first SUBSCRIBE to the last SUBACK.
     pub took: Duration,
 }
 
-/// What a copy cost.
+/// Cost of a copy.
 pub struct Copy {
-    /// From the start of the process until it had acknowledged a message, and the message was where it is wanted.
+    /// Time from the start of the process until it had acknowledged a message that then arrived at its subscriber.
     pub served: Duration,
-    /// Of it, until the link to the core was up.
+    /// Time until the link to the core was up.
     pub linked: Duration,
-    /// Its own, user and system, until then.
+    /// CPU time of the process, user and system, until then.
     pub cpu_s: f64,
-    /// That came over its links until then.
+    /// Bytes received over its links until then.
     pub bytes: u64,
 }
 
 impl Writers {
-    /// At least `count` filters, in clients of [`FILTERS`] each.
+    /// Subscribes to at least `count` filters, in clients of [`FILTERS`] each.
     ///
     /// # Errors
     /// A client is refused.
@@ -57,20 +57,20 @@ impl Writers {
         format!("bench/{}/{}/here", self.clients.len().saturating_sub(1), FILTERS - 1)
     }
 
-    /// Whether what was published to the last topic has come.
+    /// Checks that a message for the last topic has arrived.
     ///
     /// # Errors
     /// It has not.
     pub fn received(&mut self, within: Duration) -> Result<()> {
         let client = self.clients.last_mut().context("no filters")?;
         let found = client.receive(within)?;
-        ensure!(found.is_some(), "a message that was acknowledged did not come to the last of all routes");
+        ensure!(found.is_some(), "an acknowledged message did not arrive at the last of all routes");
         Ok(())
     }
 }
 
-/// Publishes at QoS 1 on a node that is starting, and returns when that is acknowledged: a node acknowledges only when it knows the routes
-/// that the cores knew when it asked them.
+/// Publishes at QoS 1 on a starting node, and waits for the acknowledgement. A node acknowledges only when it knows
+/// all routes that the cores knew when it asked them.
 ///
 /// # Errors
 /// It takes longer.
@@ -87,7 +87,7 @@ pub fn publish_when_served(mqtt: SocketAddr, topic: &str, longest: Duration) -> 
     client.publish(topic, "here", 1, false)
 }
 
-/// How long the links of a node have been up, at least one of them, by its view.
+/// Time for which at least one link of a node has been up, by its view.
 ///
 /// # Errors
 /// None is up.
@@ -97,13 +97,13 @@ pub fn linked_for(view: &Value) -> Result<Duration> {
     up.max_by(f64::total_cmp).map(Duration::from_secs_f64).context("no link is up")
 }
 
-/// Bytes that came over all links of a node, as its view says.
+/// Bytes received over all links of a node, by its view.
 pub fn bytes_received(view: &Value) -> u64 {
     let links = view["links"].as_array().into_iter().flatten();
     links.filter_map(|link| link["bytes_received"].as_u64()).sum()
 }
 
-/// Whether two nodes know the same of the routes of one, and it has at least so many.
+/// Checks that two nodes know the same routes of a node, and at least `count`.
 ///
 /// # Errors
 /// They do not.

@@ -1,5 +1,5 @@
-//! A crowd of clients that is gone at once: how long the other nodes know their routes, and what a client that subscribes waits for
-//! meanwhile.
+//! Many clients that disconnect at once: the time for which other nodes know their routes, and the delay of a
+//! subscribing client meanwhile.
 
 use anyhow::{Context, Result, ensure};
 use std::fmt::Write as _;
@@ -14,14 +14,15 @@ use super::client::Client;
 use super::nodes::Nodes;
 use crate::bench::child::Guarded;
 
-/// Three cores and three replicants: a process may have 20,000 files, so 100,000 clients need six nodes, and six processes.
+/// Numbers of cores and replicants: a process may have 20,000 files, so 100,000 clients need six nodes, and six
+/// processes.
 const SHAPE: (usize, usize) = (3, 3);
-/// What SUBACK takes is looked at for so long before.
+/// Time for which SUBACK is measured before the disconnect.
 const QUIET: Duration = Duration::from_secs(5);
-/// Between two subscriptions of the client that is asked.
+/// Time between two subscriptions of the measured client.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// One SUBACK: when its SUBSCRIBE left, and what it took.
+/// A measured SUBACK: the time of its SUBSCRIBE, and the delay.
 type Waited = (Instant, Duration);
 
 pub fn run(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
@@ -70,18 +71,18 @@ pub fn run(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// One process with clients of one node.
+/// Starts a process with clients of one node.
 fn disconnecting_clients(programs: &Path, mqtt: SocketAddr, at: usize, count: u32) -> Result<Guarded> {
     let mut command = Command::new(programs.join("mqload"));
     command.args(["sub", "-c", &count.to_string(), "-R", "0", "-k", "900", "--hold", "3600", "--quiet"]);
-    command.args(["-T", &format!("crowd/{at}/%i/#"), "-I", &format!("crowd-{at}-")]);
+    command.args(["-T", &format!("leaving/{at}/%i/#"), "-I", &format!("leaving-{at}-")]);
     command.args(["--setup-timeout", "280", "--connect-timeout", "60", "-H", &mqtt.to_string()]);
     command.args(["--bind", &format!("127.0.{}.1,127.0.{}.2", at + 1, at + 1)]);
     command.stdin(Stdio::null()).stdout(Stdio::null());
     Guarded::spawn(&mut command)
 }
 
-/// Whether it is so of the number of routes that each node knows.
+/// Returns whether a condition holds for the number of routes that each node knows.
 fn known(cluster: &Nodes, is_so: impl Fn(u64) -> bool) -> Result<bool> {
     for node in &cluster.nodes {
         let view = node.view()?;
@@ -93,7 +94,7 @@ fn known(cluster: &Nodes, is_so: impl Fn(u64) -> bool) -> Result<bool> {
     Ok(true)
 }
 
-/// The crowd's end.
+/// Figures of the disconnect.
 struct DisconnectFigures {
     quiet: Instant,
     quiet_s: f64,
@@ -118,7 +119,7 @@ fn leave(cluster: &Nodes, generators: &mut Vec<Guarded>) -> Result<DisconnectFig
         disconnecting_clients.child().wait()?;
     }
     let ended = begun.elapsed();
-    // What is left is the one route of who asks.
+    // The one remaining route is that of the measured client.
     wait_until(|| known(cluster, |filters| filters <= 1))?;
     let took = begun.elapsed();
     let bytes = bytes_between(cluster)? - before;
@@ -126,7 +127,7 @@ fn leave(cluster: &Nodes, generators: &mut Vec<Guarded>) -> Result<DisconnectFig
     Ok(DisconnectFigures { quiet, quiet_s, quiet_bytes: before - first, begun, ended, took, bytes })
 }
 
-/// Subscribes to something new again and again.
+/// Subscribes to new filters repeatedly.
 fn ask(mqtt: SocketAddr, stop: &AtomicBool) -> Result<Vec<Waited>> {
     let mut client = Client::connect(mqtt, "who-asks")?;
     let mut waited = Vec::new();
@@ -144,11 +145,11 @@ fn ask(mqtt: SocketAddr, stop: &AtomicBool) -> Result<Vec<Waited>> {
     Ok(waited)
 }
 
-/// How many, and the median, the 99th percentile and the longest in milliseconds, of what began in a time.
+/// Count, median, 99th percentile and maximum in milliseconds, of measurements that began in a time.
 fn spread(waited: &[Waited], from: Instant, to: Instant) -> Result<(usize, f64, f64, f64)> {
     let within = waited.iter().filter(|(begun, _)| (from..to).contains(begun));
     let mut took: Vec<f64> = within.map(|(_, took)| took.as_secs_f64() * 1000.0).collect();
-    ensure!(!took.is_empty(), "nobody subscribed meanwhile");
+    ensure!(!took.is_empty(), "no subscription meanwhile");
     took.sort_by(f64::total_cmp);
     let at = |share: f64| took[((took.len() - 1) as f64 * share).round() as usize];
     Ok((took.len(), at(0.5), at(0.99), at(1.0)))
@@ -159,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_began_in_the_time_is_counted() {
+    fn only_measurements_that_began_in_the_time_count() {
         let begun = Instant::now();
         let at = |ms| begun + Duration::from_millis(ms);
         let waited: Vec<Waited> = (0..100).map(|n| (at(n), Duration::from_millis(n))).collect();

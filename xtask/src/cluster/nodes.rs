@@ -10,23 +10,23 @@ use std::time::{Duration, Instant};
 
 use crate::bench::child::{Guarded, interrupted};
 
-/// Until a node serves and has its links.
+/// Maximum time until a node serves and has its links.
 const START: Duration = Duration::from_secs(60);
 
 pub struct Nodes {
     program: PathBuf,
     directory: PathBuf,
-    /// How each node finds the others, where it does that by itself.
+    /// Flags of each node for finding the others, without a list.
     flags: Vec<Vec<String>>,
     pub nodes: Vec<Node>,
 }
 
-/// How nodes know who the others are.
+/// Way in which nodes know the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Members {
-    /// The cores agree on them.
+    /// The cores agree on the members.
     MetaGroup,
-    /// All have the same list in their configuration.
+    /// All nodes have the same list in their configuration.
     List,
 }
 
@@ -41,7 +41,7 @@ impl Nodes {
     /// Starts `cores` cores and `replicants` replicants of the program, with ports from `port` on.
     ///
     /// # Errors
-    /// A node that ends, or does not reach all others in time; its log is named.
+    /// A node ends, or does not reach all others in time; its log is named.
     pub fn start(
         program: &Path,
         directory: &Path,
@@ -71,7 +71,7 @@ impl Nodes {
                 Members::MetaGroup => {
                     let mut words =
                         vec!["--cluster-listen".to_owned(), address, "--role".to_owned(), role.to_owned()];
-                    // A core alone begins a cluster when it is told of nobody.
+                    // A single core without `join` starts a cluster.
                     if cores > 1 || number > cores {
                         words.extend(["--join".to_owned(), join.join(",")]);
                     }
@@ -89,7 +89,7 @@ impl Nodes {
         Ok(started)
     }
 
-    /// `kill -9`; the node is gone when this returns.
+    /// Kills a node by `kill -9`; it is gone when this returns.
     pub fn kill(&mut self, at: usize) -> Result<()> {
         let process = self.nodes[at].process.child();
         process.kill()?;
@@ -97,13 +97,13 @@ impl Nodes {
         Ok(())
     }
 
-    /// Starts a node again with the same data, and waits until it reaches all others.
+    /// Restarts a node with the same data, and waits until it reaches all others.
     pub fn restart(&mut self, at: usize) -> Result<()> {
         self.start_again(at)?;
         self.wait_for_links()
     }
 
-    /// The same, and does not wait.
+    /// Restarts a node without waiting.
     pub fn start_again(&mut self, at: usize) -> Result<()> {
         let Node { mqtt, http, .. } = self.nodes[at];
         let flags = &self.flags[at];
@@ -111,10 +111,10 @@ impl Nodes {
         Ok(())
     }
 
-    /// Until every node reaches all others, and knows of their routes.
+    /// Waits until every node reaches all others, and knows their routes.
     ///
     /// # Errors
-    /// A node that ends, or does not do so in time; its log is named.
+    /// A node ends, or does not do so in time; its log is named.
     pub fn wait_for_links(&mut self) -> Result<()> {
         let deadline = Instant::now() + START;
         let wanted = self.nodes.len() - 1;
@@ -143,46 +143,46 @@ impl Nodes {
 }
 
 impl Node {
-    /// Of the process.
+    /// Process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
     /// Sends the process a signal.
     pub fn signal(&self, signal: libc::c_int) {
-        // SAFETY: our own child, not yet waited for, so the id still means it.
+        // SAFETY: this is a child that is not yet waited for, so the id still refers to it.
         unsafe { libc::kill(self.process.id() as i32, signal) };
     }
 
-    /// `GET /api/v1/cluster`.
+    /// Response of `GET /api/v1/cluster`.
     pub fn view(&self) -> Result<serde_json::Value> {
         view(self.http)
     }
 }
 
-/// `GET /api/v1/cluster` of the node that serves HTTP there.
+/// Response of `GET /api/v1/cluster` of the node with this HTTP address.
 pub fn view(http: SocketAddr) -> Result<serde_json::Value> {
     document(http, "/api/v1/cluster")
 }
 
-/// The JSON that the node has there.
+/// The JSON document at a path of the node.
 pub fn document(http: SocketAddr, path: &str) -> Result<serde_json::Value> {
     let answer = get(http, path)?;
-    let (_, body) = answer.split_once("\r\n\r\n").context("no answer of HTTP")?;
+    let (_, body) = answer.split_once("\r\n\r\n").context("no HTTP response")?;
     Ok(serde_json::from_str(body)?)
 }
 
-/// Whether the node that serves HTTP there lets clients in.
+/// Returns whether the node with this HTTP address accepts clients.
 pub fn is_ready(http: SocketAddr) -> bool {
     get(http, "/health/ready").is_ok_and(|answer| answer.starts_with("HTTP/1.1 200 "))
 }
 
-/// The whole answer of the node that serves HTTP there.
+/// The whole response of the node with this HTTP address.
 pub fn get(http: SocketAddr, path: &str) -> Result<String> {
     ask(http, "GET", path, "")
 }
 
-/// The same, asked with another method and some JSON.
+/// The whole response to a request with this method and JSON body.
 pub fn ask(http: SocketAddr, method: &str, path: &str, json: &str) -> Result<String> {
     use std::io::Read as _;
     let mut stream = std::net::TcpStream::connect_timeout(&http, Duration::from_secs(2))?;
@@ -197,7 +197,7 @@ pub fn ask(http: SocketAddr, method: &str, path: &str, json: &str) -> Result<Str
     Ok(answer)
 }
 
-/// Whether the node reaches all others, and knows of their routes.
+/// Returns whether the node reaches all others, and knows their routes.
 pub fn is_joined(view: &serde_json::Value, wanted: usize) -> bool {
     let links = view["links"].as_array().map_or(0, |links| {
         links

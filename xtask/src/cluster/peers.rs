@@ -1,4 +1,5 @@
-//! Messages from node to node, beside the clusters of other brokers: in one run, in alternation, with one load.
+//! Messages from node to node, compared with the clusters of other brokers: in one run, in alternation, with one
+//! load.
 
 mod others;
 
@@ -14,14 +15,14 @@ use crate::bench::broker::Kind;
 use crate::bench::child::interrupted;
 use others::Others;
 
-/// A cluster that is running, ours or another.
+/// A running cluster, of Meridian or of another broker.
 struct Cluster {
-    /// With its version.
+    /// Name with its version.
     name: String,
-    /// Two of its nodes: publishers are on the first, and subscribers on it or on the other.
+    /// Addresses of two nodes: publishers are on the first, and subscribers on it or on the other.
     nodes: [SocketAddr; 2],
     pids: Vec<u32>,
-    /// Held, and ended with it.
+    /// Processes, ended when it is dropped.
     _processes: Processes,
 }
 
@@ -34,7 +35,8 @@ enum Processes {
 /// Figures of one load on one cluster: of pairs on one node, and on two.
 type Runs = [Vec<Value>; 2];
 
-/// Throughput and CPU of pairs on one node and on two. Each load begins with new processes: a bridge may be busy with the one before.
+/// Measures throughput and CPU of pairs on one node and on two. Each load starts with new processes: a bridge may
+/// still be busy with the previous one.
 pub fn messages(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     writeln!(
         page,
@@ -65,7 +67,7 @@ pub fn messages(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// What a hop to another node adds to the latency of few messages.
+/// Measures the latency that a hop to another node adds to few messages.
 pub fn latency(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     writeln!(
         page,
@@ -96,7 +98,7 @@ pub fn latency(args: &Args, programs: &Path, page: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// Ours first, then those that were asked for, or all that are there.
+/// Clusters to measure: Meridian first, then the requested ones, or all that are installed.
 fn clusters(args: &Args, programs: &Path) -> Result<Vec<Cluster>> {
     let nodes = start(args, programs, (3, 0))?;
     let version = if args.debug { "meridian".to_owned() } else { Kind::Meridian.version() };
@@ -112,7 +114,7 @@ fn clusters(args: &Args, programs: &Path) -> Result<Vec<Cluster>> {
         }
         match Others::start(name, args.port + 100).and_then(|others| reached(programs, others)) {
             Ok(cluster) => clusters.push(cluster),
-            Err(error) if args.brokers.is_empty() => eprintln!("left out: {name}: {error:#}"),
+            Err(error) if args.brokers.is_empty() => eprintln!("skipped: {name}: {error:#}"),
             Err(error) => return Err(error.context(name)),
         }
         ensure!(!interrupted(), "interrupted");
@@ -120,7 +122,7 @@ fn clusters(args: &Args, programs: &Path) -> Result<Vec<Cluster>> {
     Ok(clusters)
 }
 
-/// Nodes that pass each other messages of QoS 1.
+/// Waits until the nodes of a cluster exchange messages of QoS 1.
 fn reached(programs: &Path, mut others: Others) -> Result<Cluster> {
     let [from, to] = others.nodes;
     let load = format!(
@@ -131,7 +133,7 @@ fn reached(programs: &Path, mut others: Others) -> Result<Cluster> {
     Ok(Cluster { name, nodes: [from, to], pids, _processes: Processes::Others(others) })
 }
 
-/// One load on all clusters, round after round, the order changing. What fails is said and left out.
+/// Runs a load on all clusters, round after round, in alternating order. Failures are printed and left out.
 fn alternate(args: &Args, programs: &Path, clusters: &[Cluster], load: &str) -> Result<Vec<Runs>> {
     let mut all: Vec<Runs> = clusters.iter().map(|_| Runs::default()).collect();
     for round in 0..args.rounds as usize {

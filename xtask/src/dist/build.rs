@@ -1,4 +1,4 @@
-//! The binary: built for release, its debugging information set apart.
+//! Builds the release binary and separates its debugging information.
 
 use super::elf::Elf;
 use super::{Product, VERSION, tool};
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Builds with the paths of this machine left out. Has a target directory of its own, because those flags would make every
+/// Builds without the paths of this machine. It has its own target directory, because those flags would make every
 /// other build start over.
 pub fn release(target: Option<&str>) -> Result<PathBuf> {
     let root = root();
@@ -37,7 +37,7 @@ fn default_home() -> PathBuf {
     PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo")
 }
 
-/// Takes the binary apart and looks at it.
+/// Splits the binary and inspects it.
 pub fn product(path: &Path, time: u64) -> Result<Product> {
     let whole = fs::read(path).with_context(|| path.display().to_string())?;
     let elf = Elf::read(&whole).with_context(|| path.display().to_string())?;
@@ -46,7 +46,7 @@ pub fn product(path: &Path, time: u64) -> Result<Product> {
     let scratch = Scratch::new()?;
     let (debug, stripped) = (scratch.0.join("meridian.debug"), scratch.0.join("meridian"));
     tool(Command::new("objcopy").arg("--only-keep-debug").arg(path).arg(&debug))?;
-    // The link holds the name and a checksum of the file with the debugging information; debuggers look for both.
+    // The link holds the name and a checksum of the file with the debugging information; debuggers use both.
     tool(
         Command::new("objcopy")
             .arg("--strip-debug")
@@ -70,7 +70,7 @@ pub fn product(path: &Path, time: u64) -> Result<Product> {
     Ok(Product { binary: fs::read(&stripped)?, debug: fs::read(&debug)?, elf, time, completions })
 }
 
-/// A directory that goes away.
+/// A directory that is removed when it is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -83,7 +83,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What stays behind in the temporary directory harms nobody.
+        // Files left in the temporary directory do no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,14 +1,14 @@
-//! What is shipped, and where it goes.
+//! Contents of the packages, and their paths.
 
 use super::tree::Tree;
 use super::{Product, read};
 use crate::repository::tracked;
 use anyhow::Result;
 
-/// Where a packaged node is configured, without the leading `/`.
+/// Path of a packaged node's configuration, without the leading `/`.
 pub const CONFIGURATION: &str = "etc/meridian/meridian.toml";
 
-/// Beside the binary in every wrapping: file of the repository, and its place below the directory of documents.
+/// Documents of every package: file of the repository, and its path below the directory of documents.
 const DOCUMENTS: [(&str, &str); 7] = [
     ("README.md", "README.md"),
     ("CHANGELOG.md", "CHANGELOG.md"),
@@ -19,7 +19,7 @@ const DOCUMENTS: [(&str, &str); 7] = [
     ("packaging/systemd/meridian.service", "packaging/systemd/meridian.service"),
 ];
 
-/// The archive for any Linux: everything below one directory, to be put in place by hand.
+/// Archive for any Linux: everything below one directory, for manual installation.
 pub fn archive(product: &Product) -> Result<Tree> {
     let mut tree = Tree::default();
     tree.program("meridian", product.binary.clone());
@@ -32,7 +32,7 @@ pub fn archive(product: &Product) -> Result<Tree> {
     Ok(tree)
 }
 
-/// The files of the Debian package, by their place on the machine.
+/// Files of the Debian package, by their path on the machine.
 pub fn package(product: &Product) -> Result<Tree> {
     let mut tree = Tree::default();
     tree.program("usr/bin/meridian", product.binary.clone());
@@ -51,7 +51,7 @@ pub fn package(product: &Product) -> Result<Tree> {
     Ok(tree)
 }
 
-/// The name under which each shell looks for it.
+/// File name of the completion script for each shell.
 fn completion_name(shell: &str) -> String {
     match shell {
         "bash" => "meridian".to_owned(),
@@ -64,7 +64,7 @@ fn add_documents(tree: &mut Tree, below: &str) -> Result<()> {
     for (from, to) in DOCUMENTS {
         tree.file(&format!("{below}{to}"), read(from)?);
     }
-    // Pages link to each other, and show pictures.
+    // Pages link to each other, and contain pictures.
     for ending in [".md", ".png"] {
         for path in tracked(ending)? {
             if path.starts_with("docs") {

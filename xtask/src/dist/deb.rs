@@ -1,4 +1,5 @@
-//! A Debian package: an `ar` archive of three members, as deb(5) has it. Written here so that packing needs no Debian.
+//! A Debian package: an `ar` archive of three members, as specified by deb(5). Written here so that packing needs no
+//! Debian.
 
 use super::tree::Tree;
 use super::{Product, VERSION, contents, read};
@@ -7,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 /// The package and its name.
 ///
 /// # Errors
-/// A machine that Debian has no name for; files of the repository that cannot be read.
+/// A machine without a Debian name; files of the repository that cannot be read.
 pub fn pack(product: &Product) -> Result<(String, Vec<u8>)> {
     let (version, architecture) = (version(VERSION), architecture(product.elf.machine)?);
     let data = contents::package(product)?;
@@ -26,7 +27,7 @@ pub fn pack(product: &Product) -> Result<(String, Vec<u8>)> {
     Ok((format!("meridian_{version}_{architecture}.deb"), ar(&members, product.time)?))
 }
 
-/// A version before a release sorts before it with `~` only.
+/// Converts a version: Debian sorts a pre-release before its release only with `~`.
 fn version(version: &str) -> String {
     version.replacen('-', "~", 1)
 }
@@ -47,7 +48,7 @@ fn control_file(product: &Product, version: &str, architecture: &str, kib: usize
         match (library.as_str(), product.elf.glibc) {
             ("libc.so.6", Some((major, minor))) => depends.push(format!("libc6 (>= {major}.{minor})")),
             ("libgcc_s.so.1", _) => depends.push("libgcc-s1".to_owned()),
-            // Come with libc6.
+            // These come with libc6.
             _ => {}
         }
     }
@@ -58,7 +59,7 @@ fn control_file(product: &Product, version: &str, architecture: &str, kib: usize
         .replace("@KIB@", &kib.to_string())
         .replace("@DEPENDS@", &depends.join(", "));
     let empty = text.split('@').skip(1).any(|after| after.starts_with(|c: char| c.is_ascii_uppercase()));
-    ensure!(!empty, "packaging/deb/control has a place that nothing fills:\n{text}");
+    ensure!(!empty, "packaging/deb/control has an unknown placeholder:\n{text}");
     Ok(text)
 }
 
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_before_a_release_sorts_before_it() {
+    fn a_pre_release_sorts_before_its_release() {
         assert_eq!(version("1.0.0-rc.1"), "1.0.0~rc.1");
         assert_eq!(version("1.0.0"), "1.0.0");
     }

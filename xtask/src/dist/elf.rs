@@ -1,27 +1,29 @@
-//! As much of the ELF format as says what a binary needs of the machine that runs it. Layout: System V ABI, chapters 4 and 5,
-//! and the GNU extension for symbol versions (`DT_VERNEED`).
+//! Reader of the ELF parts that describe a binary's requirements on its machine. Layout: System V ABI, chapters 4 and
+//! 5, and the GNU extension for symbol versions (`DT_VERNEED`).
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// What a 64-bit, little-endian program needs.
+/// Requirements of a 64-bit, little-endian program.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Elf {
-    /// As `std::env::consts::ARCH` has it.
+    /// Name of the machine as in `std::env::consts::ARCH`.
     pub machine: &'static str,
-    /// The dynamic loader; `None` for a static program.
+    /// Path of the dynamic loader; `None` for a static program.
     pub interpreter: Option<String>,
     /// Names of shared libraries.
     pub needed: Vec<String>,
-    /// The oldest glibc that has everything: the largest of the versions that symbols ask for. `None` when none does.
+    /// Oldest sufficient glibc: the largest version that a symbol requires. `None` when no symbol requires one.
     pub glibc: Option<(u32, u32)>,
 }
 
-/// Every Linux with glibc has these.
+/// Libraries of every Linux with glibc.
 const LIBRARIES: [&str; 4] = ["libc.so.6", "libm.so.6", "libgcc_s.so.1", "ld-linux"];
 
 impl Elf {
+    /// Parses a program.
+    ///
     /// # Errors
-    /// What is no such program, or is cut off.
+    /// Another format, or a truncated file.
     pub fn read(bytes: &[u8]) -> Result<Self> {
         let file = Bytes(bytes);
         ensure!(bytes.starts_with(b"\x7fELF\x02\x01"), "not a 64-bit little-endian ELF file");
@@ -88,8 +90,10 @@ impl Elf {
         Ok(())
     }
 
+    /// Checks the required libraries.
+    ///
     /// # Errors
-    /// A library that not every Linux has: then the build took up something that was meant to be linked in.
+    /// An uncommon library: the build links it dynamically by mistake.
     pub fn check_libraries(&self) -> Result<()> {
         for name in &self.needed {
             ensure!(
@@ -100,7 +104,7 @@ impl Elf {
         Ok(())
     }
 
-    /// For people: how it is linked.
+    /// Describes for people how it is linked.
     pub fn linking(&self) -> String {
         match (&self.interpreter, self.glibc) {
             (None, _) => "static".to_owned(),
@@ -112,13 +116,13 @@ impl Elf {
     }
 }
 
-/// 2.34 of `GLIBC_2.34`; `GLIBC_2.2.5` is 2.2.
+/// Parses a symbol version: `GLIBC_2.34` is 2.34, `GLIBC_2.2.5` is 2.2.
 fn glibc_version(name: &str) -> Option<(u32, u32)> {
     let mut parts = name.strip_prefix("GLIBC_")?.split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// Where in the file an address of the running program is.
+/// Offset in the file of an address of the running program.
 fn file_offset(address: u64, loaded: &[(u64, u64, u64)]) -> Result<u64> {
     let segment =
         loaded.iter().find(|(start, _, length)| (*start..start.saturating_add(*length)).contains(&address));
@@ -126,7 +130,7 @@ fn file_offset(address: u64, loaded: &[(u64, u64, u64)]) -> Result<u64> {
     Ok(offset + (address - start))
 }
 
-/// Numbers and texts at offsets, each of which may lie outside.
+/// Numbers and texts at offsets, each of them checked.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -164,7 +168,7 @@ mod tests {
         std::fs::read(std::env::current_exe().unwrap()).unwrap()
     }
 
-    /// A test is a program of this machine, linked as programs here are.
+    /// A test binary is a program of this machine, linked like all programs here.
     #[test]
     fn this_program_needs_a_loader_and_a_c_library() {
         let elf = Elf::read(&own()).unwrap();
@@ -178,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_cut_off_is_an_error_and_not_a_panic() {
+    fn a_truncated_file_is_an_error_and_not_a_panic() {
         let whole = own();
         for length in [0, 4, 18, 40, 63, 64, 100, 600, 4096] {
             assert!(Elf::read(&whole[..length]).is_err(), "{length}");
@@ -196,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_not_everywhere_is_refused() {
+    fn an_uncommon_library_is_refused() {
         let mut elf =
             Elf { machine: "x86_64", interpreter: None, needed: vec!["libc.so.6".into()], glibc: None };
         elf.check_libraries().unwrap();

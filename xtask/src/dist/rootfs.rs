@@ -1,5 +1,5 @@
-//! The files of a container image without anything else in it: the binary, the libraries that it needs, a user, and what name
-//! resolution reads. `Dockerfile` copies them to an empty image; a test runs a node in them.
+//! Files of a container image without a distribution: the binary, its libraries, a user, and the files of name
+//! resolution. `Dockerfile` copies them to an empty image; a test runs a node in them.
 
 use super::tree::Tree;
 use super::{Product, contents, read};
@@ -8,12 +8,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// User and group of the node within an image: fixed, so that volumes keep their owner.
+/// User and group of the node in an image: fixed, so that volumes keep their owner.
 pub const USER: u32 = 10001;
 
-/// Where a Debian has its libraries; the first that has a file wins.
+/// Directories with Debian's libraries; the first that has a file wins.
 const LIBRARIES: [&str; 4] = ["lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "usr/lib64"];
 
+/// Writes the files.
+///
 /// # Errors
 /// A library that is not on this machine; a directory that exists.
 pub fn write(product: &Product, directory: &Path) -> Result<()> {

@@ -1,4 +1,4 @@
-//! A tree of files in memory, and archives of it that are the same bytes for the same tree.
+//! A tree of files in memory. Archives of equal trees have equal bytes.
 
 use anyhow::{Context, Result, ensure};
 use flate2::{Compression, GzBuilder};
@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use tar::{EntryType, Header};
 
-/// Paths are relative, with `/` between; directories end in it. Sorted by path.
+/// Entries sorted by path. Paths are relative, with `/` between; those of directories end in it.
 #[derive(Default)]
 pub struct Tree(BTreeMap<String, Entry>);
 
@@ -26,7 +26,7 @@ impl Tree {
         self.add(path, 0o755, bytes);
     }
 
-    /// With the directories on the way.
+    /// Adds a directory and its parents.
     fn directory(&mut self, path: &str) {
         for (at, _) in path.match_indices('/').chain([(path.len(), "")]) {
             self.0.insert(format!("{}/", &path[..at]), Entry { mode: 0o755, bytes: vec![] });
@@ -41,17 +41,18 @@ impl Tree {
         assert!(twice.is_none(), "{path} is packed twice");
     }
 
-    /// Size of all files in KiB, each rounded up, as Debian's `Installed-Size` counts.
+    /// Size of all files in KiB, each rounded up, as for Debian's `Installed-Size`.
     pub fn installed_kib(&self) -> usize {
         self.0.values().map(|entry| entry.bytes.len().div_ceil(1024).max(1)).sum()
     }
 
-    /// Every path gets `prefix`, which is packed as a directory itself. Owner and group are 0; `time` is in seconds since 1970.
+    /// Packs the tree. Every path gets `prefix`, which is packed as a directory itself. Owner and group are 0; `time`
+    /// is in seconds since 1970.
     ///
     /// # Errors
     /// A path that is too long for the oldest kind of tar header.
     pub fn tar_gz(&self, prefix: &str, time: u64) -> Result<Vec<u8>> {
-        // `mtime` 0 in gzip's own header means that none is given.
+        // An `mtime` of 0 in gzip's own header means that none is given.
         let gzip = GzBuilder::new().mtime(0).write(Vec::new(), Compression::best());
         let mut archive = tar::Builder::new(gzip);
         append(&mut archive, prefix, &Entry { mode: 0o755, bytes: vec![] }, time)?;
@@ -64,7 +65,7 @@ impl Tree {
     /// Writes the tree below `directory`, which must not exist.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Errors of the file system.
     pub fn write(&self, directory: &Path) -> Result<()> {
         fs::create_dir(directory).with_context(|| directory.display().to_string())?;
         for (path, entry) in &self.0 {
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_holds_directories_before_files_with_plain_owners_and_one_time() {
+    fn an_archive_has_directories_before_files_with_owner_0_and_one_time() {
         let packed = tree(&["a/b/c"]).tar_gz("./", 7).unwrap();
         let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(&packed[..]));
         let mut seen = vec![];

@@ -19,26 +19,26 @@ pub const MQTT: u16 = 1883;
 const HTTP: u16 = 18083;
 const LINK: u16 = 7000;
 const CONFIG: &str = "/api/v1/config";
-/// Until all nodes have their links.
+/// Maximum time until all nodes have their links.
 const START: Duration = Duration::from_secs(60);
 
-/// Nodes are looked at over so long a time, in which each has no more CPU than this when it rests.
+/// Period over which the CPU of an idle node is measured, and its maximum.
 const SETTLE: Duration = Duration::from_millis(300);
 const IDLE_S: f64 = 0.011;
-/// One that never rests is measured as it is.
+/// Maximum wait for idle nodes; a node that is never idle is measured as it is.
 const SETTLE_MAX: Duration = Duration::from_secs(10);
 
-/// What a cluster is made of.
+/// Composition of a cluster.
 pub struct Plan<'a> {
-    /// Hosts of nodes that others hear from.
+    /// Hosts of cores.
     pub cores: &'a [&'a str],
-    /// Hosts of nodes that hear from one core.
+    /// Hosts of replicants, each attached to one core.
     pub replicants: &'a [&'a str],
-    /// `routing.suback`.
+    /// Value of `routing.suback`.
     pub level: &'a str,
-    /// `routing.batch_sync`.
+    /// Value of `routing.batch_sync`.
     pub batch_sync: &'a str,
-    /// Whether the nodes find each other and the cores agree on the members; else all have a list.
+    /// True when the nodes find each other and the cores agree on the members; else all have a list.
     pub has_meta_group: bool,
 }
 
@@ -46,9 +46,9 @@ pub struct Cluster<'a> {
     lab: &'a Lab,
     directory: PathBuf,
     nodes: Vec<(String, Guarded)>,
-    /// What each node's command line says of its cluster, by host.
+    /// Cluster flags of each node's command line, by host.
     flags: BTreeMap<String, Vec<String>>,
-    /// From the start of the first process until each node reaches all others and knows their routes.
+    /// Time from the start of the first process until each node reaches all others and knows their routes.
     pub start_up: Duration,
 }
 
@@ -56,7 +56,7 @@ impl<'a> Cluster<'a> {
     /// Starts the nodes, and waits until each reaches all others and knows their routes.
     ///
     /// # Errors
-    /// A node that ends, or does not do so in time; its log is named.
+    /// A node ends, or does not do so in time; its log is named.
     pub fn start(lab: &'a Lab, program: &Path, directory: &Path, plan: &Plan) -> Result<Self> {
         let begun = Instant::now();
         let mut started = Self::begin(lab, program, directory, plan)?;
@@ -65,7 +65,7 @@ impl<'a> Cluster<'a> {
         Ok(started)
     }
 
-    /// The same, without the wait.
+    /// Starts the nodes without waiting.
     ///
     /// # Errors
     /// A node cannot be started.
@@ -108,10 +108,10 @@ impl<'a> Cluster<'a> {
         Ok(started)
     }
 
-    /// `kill -9`; the node is gone when this returns.
+    /// Kills a node by `kill -9`; it is gone when this returns.
     ///
     /// # Errors
-    /// No node is there.
+    /// The host has no node.
     pub fn kill(&mut self, host: &str) -> Result<()> {
         let process = self.node(host)?.child();
         process.kill()?;
@@ -119,7 +119,7 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// Starts a node that was killed again, with the same data, and does not wait for it.
+    /// Restarts a killed node with the same data, without waiting for it.
     ///
     /// # Errors
     /// It does not start.
@@ -134,8 +134,10 @@ impl<'a> Cluster<'a> {
         node.map(|(_, process)| process).with_context(|| format!("no node is on {host}"))
     }
 
+    /// Process id of a node.
+    ///
     /// # Errors
-    /// No node is there.
+    /// The host has no node.
     pub fn pid(&self, host: &str) -> Result<u32> {
         let node = self.nodes.iter().find(|(name, _)| name == host);
         node.map(|(_, process)| process.id()).with_context(|| format!("no node is on {host}"))
@@ -152,7 +154,7 @@ impl<'a> Cluster<'a> {
         command.args(["--name", host, "--workers", "2"]);
         command.args(self.flags.get(host).into_iter().flatten());
         command.args(["--listen", &mqtt.to_string(), "--http", &http().to_string()]);
-        // Nobody is in the lab but its own clients.
+        // The lab is isolated: it has no other clients.
         command.args(["--set", "auth.allow_anonymous=true", "--set", "auth.no_match=allow"]);
         command.arg("--data-dir").arg(self.directory.join(host));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(self.log(host))?);
@@ -164,10 +166,10 @@ impl<'a> Cluster<'a> {
         self.directory.join(format!("{host}.log"))
     }
 
-    /// Until each node reaches all others and knows their routes.
+    /// Waits until each node reaches all others and knows their routes.
     ///
     /// # Errors
-    /// A node that ends, or does not do so in time; its log is named.
+    /// A node ends, or does not do so in time; its log is named.
     pub fn wait_for_links(&mut self) -> Result<()> {
         let deadline = Instant::now() + START;
         let wanted = self.nodes.len() - 1;
@@ -193,8 +195,8 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Until the nodes use hardly any CPU: each fills the first segments of its log with zeros when it serves already, which would be
-    /// measured otherwise.
+    /// Waits until the nodes use hardly any CPU. Each fills the first segments of its log with zeros when it serves
+    /// already, which would disturb the measurement.
     ///
     /// # Errors
     /// A node is gone.
@@ -210,10 +212,10 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// Until no node knows a route of any client.
+    /// Waits until no node knows a route of any client.
     ///
     /// # Errors
-    /// One still does after so long.
+    /// A node still does after that time.
     pub fn wait_until_forgotten(&self, longest: Duration) -> Result<()> {
         let deadline = Instant::now() + longest;
         let knows = |host: &str| {
@@ -239,7 +241,7 @@ impl<'a> Cluster<'a> {
         all.sum()
     }
 
-    /// `GET /api/v1/cluster` of a node.
+    /// Response of `GET /api/v1/cluster` of a node.
     ///
     /// # Errors
     /// No answer.
@@ -247,7 +249,7 @@ impl<'a> Cluster<'a> {
         self.lab.within(host, || view(http()))?
     }
 
-    /// Changes a setting of the whole cluster, as an operator does on this node.
+    /// Changes a setting of the whole cluster, as an operator on this node.
     ///
     /// # Errors
     /// It is refused.
@@ -261,7 +263,7 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// What a node goes by.
+    /// Effective value of a setting on a node.
     ///
     /// # Errors
     /// No answer.
@@ -272,10 +274,10 @@ impl<'a> Cluster<'a> {
         setting.map(|setting| setting["value"].clone()).with_context(|| format!("{host} has no {name}"))
     }
 
-    /// Frames that this node's links sent again.
+    /// Number of frames that this node's links sent again.
     ///
     /// # Errors
-    /// No answer, or one without lanes: nothing would be counted then.
+    /// No answer, or one without lanes, which would count nothing.
     pub fn retransmitted(&self, host: &str) -> Result<u64> {
         let view = self.view(host)?;
         let counts: Option<Vec<u64>> = view["links"]
@@ -287,14 +289,14 @@ impl<'a> Cluster<'a> {
             .collect();
         match counts {
             Some(counts) if !counts.is_empty() => Ok(counts.iter().sum()),
-            _ => bail!("{host} does not tell of its lanes"),
+            _ => bail!("{host} does not report its lanes"),
         }
     }
 
-    /// Most resident memory of a node so far, in MiB.
+    /// Peak resident memory of a node so far, in MiB.
     ///
     /// # Errors
-    /// The node is not there.
+    /// The host has no node.
     pub fn memory_peak(&self, host: &str) -> Result<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid(host)?))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -304,12 +306,12 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// Hosts are named after where they are, and numbered.
+/// Region of a host: the name of its place, without the number.
 fn region(host: &str) -> &str {
     host.trim_end_matches(|c: char| c.is_ascii_digit())
 }
 
-/// The same on every host: each has a loopback of its own.
+/// HTTP address, the same on every host: each has its own loopback.
 fn http() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, HTTP).into()
 }

@@ -1,4 +1,5 @@
-//! Copies of many routes: a replicant in Hong Kong is killed and begins anew, with a core in Frankfurt that is near, or far.
+//! Copies of many routes: a replicant in Hong Kong is killed and restarted, with a core in Frankfurt that is near, or
+//! far.
 
 use anyhow::{Result, ensure};
 use std::path::Path;
@@ -9,13 +10,13 @@ use super::start;
 use crate::bench::listener::process::{Cpu, anonymous};
 use crate::cluster::copies::{Copy, Writers, bytes_received, ensure_same, linked_for, publish_when_served};
 
-/// Round trips between the two.
+/// Round trip times between the two.
 const TRIPS: [&str; 2] = ["0.3ms", "200ms"];
 const CORE: &str = "euc1";
 const REPLICANT: &str = "ape1";
-/// Whatever takes longer is stuck.
+/// Maximum time of every wait.
 const LONGEST: Duration = Duration::from_secs(300);
-/// What a node tells of its cluster is at most so old.
+/// Maximum age of a node's view of its cluster.
 const VIEW: Duration = Duration::from_millis(700);
 
 pub fn run(
@@ -26,7 +27,8 @@ pub fn run(
     (passed, failed): (&mut usize, &mut Vec<String>),
 ) -> Result<()> {
     println!(
-        "A replicant in Hong Kong is killed and begins anew; its core is in Frankfurt, and the routes are of clients there."
+        "A replicant in Hong Kong is killed and restarted; its core is in Frankfurt, and the \
+             routes are of clients there."
     );
     println!(
         "`complete` is from the start of its process until it knows all routes and has acknowledged a message of QoS 1 that"
@@ -49,7 +51,7 @@ pub fn run(
     Ok(())
 }
 
-/// A copy, and the core's CPU for it.
+/// A copy, and the core's CPU time for it.
 type Copied = (Copy, f64);
 
 fn one(
@@ -107,16 +109,16 @@ fn again(cluster: &mut Cluster, program: &Path, writers: &mut Writers) -> Result
     let of_core = Cpu::now(cluster.pid(CORE)?)?.broker_s - before;
     std::thread::sleep(VIEW);
     let view = cluster.view(REPLICANT)?;
-    // What is shown is as of some moment within the time that was waited.
+    // The view is of some moment within the time that was waited.
     let linked = begun.elapsed().saturating_sub(VIEW / 2).saturating_sub(linked_for(&view)?);
     ensure_same((&cluster.view(CORE)?, &view), CORE, writers.count)?;
     let refused = view["routes_refused"].as_u64();
-    ensure!(refused == Some(0), "{refused:?} routes found no place");
+    ensure!(refused == Some(0), "{refused:?} routes were refused for lack of space");
     cluster.wait_for_links()?;
     Ok((Copy { served, linked, cpu_s, bytes: bytes_received(&view) }, of_core))
 }
 
-/// The median, the least and the most.
+/// Median, minimum and maximum.
 fn spread(copies: &[Copied], of: impl Fn(&Copied) -> f64) -> (f64, f64, f64) {
     let mut figures: Vec<f64> = copies.iter().map(of).collect();
     figures.sort_by(f64::total_cmp);
@@ -129,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spread_has_a_middle_and_two_ends() {
+    fn a_spread_has_a_median_and_two_extremes() {
         let copy =
             |s| (Copy { served: Duration::from_secs(s), linked: Duration::ZERO, cpu_s: 0.0, bytes: 0 }, 0.0);
         let copies = [copy(9), copy(1), copy(4)];

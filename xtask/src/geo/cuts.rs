@@ -1,4 +1,4 @@
-//! Cuts: what nodes on several continents do while some do not reach others, and when they do again.
+//! Cuts: behaviour of nodes on several continents while some do not reach others, and after the links are restored.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::path::Path;
@@ -12,18 +12,18 @@ use crate::cluster::client::Client;
 
 const CORES: [&str; 3] = ["euc1", "ape1", "afs1"];
 const REPLICANT: &str = "aps1";
-/// As many as there are, of two continents each.
+/// Four cores on four continents, two of them on each side of the cut.
 const FOUR: [&str; 4] = ["euc1", "ape1", "afs1", "aps1"];
-/// Until a lost leader has another one, votes that are split counted in.
+/// Maximum time without a leader, including split votes.
 const LEADERLESS_MAX: Duration = Duration::from_secs(8);
-/// A lease and more: whoever reaches no majority knows of it by then.
+/// Time after which a node without a majority knows it: a lease and more.
 const LEASE: Duration = Duration::from_secs(4);
-/// A message is there by then.
+/// Maximum time for a message to arrive.
 const ARRIVAL: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(50);
-/// What operators change, as all nodes have to hear.
+/// Setting that operators change; all nodes must receive the change.
 const SETTING: &str = "queue.messages_max";
-/// Of a link that comes and goes, and how often it does.
+/// Duration of each phase of a flapping link, and number of phases.
 const FLAP: Duration = Duration::from_millis(1500);
 const FLAPS: u32 = 5;
 
@@ -32,8 +32,8 @@ type Case =
 
 const CASES: [Case; 6] = [
     ("the continent of the leader is cut off", &CORES, &[REPLICANT], continent),
-    ("nothing of the leader reaches the others, and it hears them", &CORES, &[REPLICANT], one_way),
-    ("a link between two cores comes and goes", &CORES, &[REPLICANT], flapping),
+    ("the leader receives from the others, and they receive nothing from it", &CORES, &[REPLICANT], one_way),
+    ("a link between two cores is up and down in turn", &CORES, &[REPLICANT], flapping),
     (
         "the core that leads and another one do not reach each other, and a third both",
         &CORES,
@@ -41,7 +41,7 @@ const CASES: [Case; 6] = [
         relayed,
     ),
     ("a replicant is cut off from all cores", &CORES, &[REPLICANT], replicant),
-    ("four cores, two of which reach the other two no more", &FOUR, &[], even_split),
+    ("four cores, and two no longer reach the other two", &FOUR, &[], even_split),
 ];
 
 pub fn run(
@@ -72,9 +72,9 @@ pub fn run(
     Ok(())
 }
 
-/// The core that leads, and the others.
+/// The leading core, and the others.
 fn parts(cluster: &Cluster) -> Result<(String, Vec<&'static str>)> {
-    let leader = leader_of(&cluster.view(CORES[0])?).context("nobody leads")?;
+    let leader = leader_of(&cluster.view(CORES[0])?).context("no leader")?;
     let others = CORES.into_iter().filter(|core| *core != leader).collect();
     Ok((leader, others))
 }
@@ -96,22 +96,22 @@ fn one_way(cluster: &mut Cluster) -> Result<String> {
     lost_leader(cluster, &leader, &others)
 }
 
-/// Another leads, at no time two do, and the first acknowledges nothing.
+/// Checks that another core leads, at no time two do, and the first acknowledges nothing.
 fn lost_leader(cluster: &Cluster, leader: &str, others: &[&str]) -> Result<String> {
     let begun = Instant::now();
     let mut led = None;
     while begun.elapsed() < LEADERLESS_MAX + LEASE {
         ensure!(!interrupted(), "interrupted");
         let leading = CORES.iter().filter(|core| leads(cluster, core)).count();
-        ensure!(leading < 2, "{leading} cores say at one time that they lead a majority");
+        ensure!(leading < 2, "{leading} cores report at one time that they lead a majority");
         if led.is_none() && others.iter().any(|core| leads(cluster, core)) {
             led = Some(begun.elapsed());
         }
         std::thread::sleep(PAUSE);
     }
     let led = led.context("no other core leads")?;
-    ensure!(led < LEADERLESS_MAX, "another core leads after {:.1} s only", led.as_secs_f64());
-    ensure!(!acknowledges(cluster, leader)?, "{leader} acknowledges and reaches nobody");
+    ensure!(led < LEADERLESS_MAX, "another core leads only after {:.1} s", led.as_secs_f64());
+    ensure!(!acknowledges(cluster, leader)?, "{leader} acknowledges and reaches no other core");
     for core in others {
         ensure!(acknowledges(cluster, core)?, "{core} acknowledges nothing, and a majority is there");
     }
@@ -133,15 +133,15 @@ fn flapping(cluster: &mut Cluster) -> Result<String> {
         cluster.lab().heal()?;
         std::thread::sleep(FLAP);
         let now = leader_of(&cluster.view(&leader)?);
-        ensure!(now.as_ref() == Some(&leader), "{leader} led, which reached all, and now it is {now:?}");
+        ensure!(now.as_ref() == Some(&leader), "{leader}, which reached all, led, and now it is {now:?}");
     }
-    Ok(format!("{leader} led on"))
+    Ok(format!("{leader} still led"))
 }
 
-/// The third core hands on what they agree on, so nothing changes for the clients and operators of either.
+/// Checks that the third core relays between them, so nothing changes for the clients and operators of either.
 fn relayed(cluster: &mut Cluster) -> Result<String> {
     let (leader, others) = parts(cluster)?;
-    let [far, between] = others[..] else { bail!("{} cores besides the one that leads", others.len()) };
+    let [far, between] = others[..] else { bail!("{} cores other than the leader", others.len()) };
     cluster.lab().cut(&leader, far)?;
     cluster.lab().cut(far, &leader)?;
     let begun = Instant::now();
@@ -149,15 +149,15 @@ fn relayed(cluster: &mut Cluster) -> Result<String> {
     while begun.elapsed() < LEADERLESS_MAX + LEASE {
         ensure!(!interrupted(), "interrupted");
         let leading = CORES.iter().filter(|core| leads(cluster, core)).count();
-        ensure!(leading < 2, "{leading} cores say at one time that they lead a majority");
+        ensure!(leading < 2, "{leading} cores report at one time that they lead a majority");
         if heard.is_none() && hears_by(cluster, far, between) {
             heard = Some(begun.elapsed());
         }
         std::thread::sleep(PAUSE);
     }
-    let heard = heard.with_context(|| format!("{far} does not hear by way of {between} who leads"))?;
+    let heard = heard.with_context(|| format!("{far} does not know the leader through {between}"))?;
     let now = leader_of(&cluster.view(between)?);
-    ensure!(now.as_ref() == Some(&leader), "{leader} led, which a majority reaches, and now it is {now:?}");
+    ensure!(now.as_ref() == Some(&leader), "{leader}, which a majority reaches, led, and now it is {now:?}");
     for host in CORES.iter().chain([&REPLICANT]) {
         let view = cluster.view(host)?;
         ensure!(view["acknowledging"] == true, "{host} is not acknowledging");
@@ -169,31 +169,34 @@ fn relayed(cluster: &mut Cluster) -> Result<String> {
     let mut subscriber = connect(cluster, far, "subscriber")?;
     subscriber.subscribe("cuts/far", 1, "core")?;
     for from in [far, between, REPLICANT] {
-        // SUBACK of this level leaves before other nodes know of it.
+        // SUBACK of this level is sent before other nodes know of the subscription.
         let came = until_came(cluster, (from, "cuts/far"), &mut subscriber)?;
-        ensure!(came, "what {from} publishes does not come to a client of {far}");
+        ensure!(came, "messages of {from} do not reach a client of {far}");
     }
     for (asked, value) in [(far, "777"), (&leader[..], "888")] {
         cluster.set(asked, SETTING, value)?;
         let deadline = Instant::now() + ARRIVAL;
         for host in CORES.iter().chain([&REPLICANT]) {
             while cluster.setting(host, SETTING)?.as_str() != Some(value) {
-                ensure!(Instant::now() < deadline, "{host} does not hear what was set on {asked}");
+                ensure!(Instant::now() < deadline, "{host} does not receive the setting made on {asked}");
                 std::thread::sleep(PAUSE);
             }
         }
     }
-    Ok(format!("{leader} led on, and {far} heard it by way of {between} after {:.1} s", heard.as_secs_f64()))
+    Ok(format!(
+        "{leader} still led, and {far} received the setting through {between} after {:.1} s",
+        heard.as_secs_f64()
+    ))
 }
 
-/// Whether the node has a quorum, and who leads is heard by way of another one.
+/// Returns whether the node has a quorum, and is connected to the leader through another node.
 fn hears_by(cluster: &Cluster, host: &str, by: &str) -> bool {
     let view = cluster.view(host).unwrap_or_default();
     let replica = &view["membership"]["replica"];
     replica["leader_via"] == by && replica["quorum"] == true
 }
 
-/// Whether one of some messages that are acknowledged comes.
+/// Returns whether one of some acknowledged messages arrives.
 fn until_came(cluster: &Cluster, (from, topic): (&str, &str), subscriber: &mut Client) -> Result<bool> {
     let mut publisher = connect(cluster, from, "publisher")?;
     let deadline = Instant::now() + ARRIVAL;
@@ -208,7 +211,7 @@ fn until_came(cluster: &Cluster, (from, topic): (&str, &str), subscriber: &mut C
     Ok(false)
 }
 
-/// It serves its own clients what needs nobody else, and says that it acknowledges nothing.
+/// Checks that it serves its own clients without other nodes, and reports that it acknowledges nothing.
 fn replicant(cluster: &mut Cluster) -> Result<String> {
     let mut subscriber = connect(cluster, REPLICANT, "subscriber")?;
     subscriber.subscribe("cuts/here", 1, "cluster")?;
@@ -217,21 +220,21 @@ fn replicant(cluster: &mut Cluster) -> Result<String> {
         cluster.lab().cut(core, REPLICANT)?;
     }
     std::thread::sleep(LEASE);
-    ensure!(cluster.view(REPLICANT)?["acknowledging"] == false, "it says that it is acknowledging");
+    ensure!(cluster.view(REPLICANT)?["acknowledging"] == false, "it reports that it is acknowledging");
     connect(cluster, REPLICANT, "publisher")?.publish("cuts/here", "QoS 0", 0, false)?;
     let came = subscriber.receive(ARRIVAL)?;
     ensure!(
         came.is_some_and(|message| message.payload == "QoS 0"),
-        "QoS 0 does not come to a client of the same node"
+        "QoS 0 does not reach a client of the same node"
     );
     ensure!(!acknowledges(cluster, REPLICANT)?, "it acknowledges and reaches no core");
     for core in CORES {
         ensure!(acknowledges(cluster, core)?, "{core} acknowledges nothing");
     }
-    Ok("QoS 0 went on there, QoS 1 waited".to_owned())
+    Ok("QoS 0 continued there, QoS 1 waited".to_owned())
 }
 
-/// Neither half has a majority.
+/// Checks that neither half has a majority.
 fn even_split(cluster: &mut Cluster) -> Result<String> {
     for one in &FOUR[..2] {
         for other in &FOUR[2..] {
@@ -239,10 +242,10 @@ fn even_split(cluster: &mut Cluster) -> Result<String> {
             cluster.lab().cut(other, one)?;
         }
     }
-    // Until links that carry nothing are known to.
+    // Until the silent links are known to be down.
     std::thread::sleep(LEASE + Duration::from_secs(5));
     for core in FOUR {
-        ensure!(cluster.view(core)?["acknowledging"] == false, "{core} says that it is acknowledging");
+        ensure!(cluster.view(core)?["acknowledging"] == false, "{core} reports that it is acknowledging");
         ensure!(!acknowledges(cluster, core)?, "{core} acknowledges and reaches half of the cores");
     }
     Ok("no half acknowledged".to_owned())
@@ -253,14 +256,14 @@ fn connect(cluster: &Cluster, host: &str, name: &str) -> Result<Client> {
     cluster.lab().within(host, || Client::connect(mqtt, name))?
 }
 
-/// Whether a message of QoS 1 that nobody wants is acknowledged there.
+/// Returns whether a message of QoS 1 without subscribers is acknowledged there.
 fn acknowledges(cluster: &Cluster, host: &str) -> Result<bool> {
     let mut client = connect(cluster, host, "whether")?;
     client.be_patient(Duration::from_secs(2));
     Ok(client.publish("cuts/nobody", "whether", 1, false).is_ok())
 }
 
-/// From each to each, right after the links are there again.
+/// Sends messages from each node to each, right after the links are restored.
 fn exchange(cluster: &Cluster, hosts: &[&str]) -> Result<()> {
     let mut receivers = Vec::new();
     for host in hosts {
@@ -272,7 +275,7 @@ fn exchange(cluster: &Cluster, hosts: &[&str]) -> Result<()> {
         connect(cluster, from, "sender")?.publish("cuts/all", from, 1, false)?;
         for (to, receiver) in &mut receivers {
             if receiver.receive(ARRIVAL)?.is_none_or(|message| message.payload != **from) {
-                bail!("what {from} sent afterwards did not come to {to}");
+                bail!("a message of {from} did not reach {to} afterwards");
             }
         }
     }

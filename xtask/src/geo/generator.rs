@@ -10,10 +10,12 @@ use std::time::Duration;
 
 use crate::bench::child::Guarded;
 
-/// One run of the load generator, whose report is one line of JSON.
+/// A run of the load generator, whose report is one line of JSON.
 pub struct Generator(Guarded);
 
 impl Generator {
+    /// Starts the generator.
+    ///
     /// # Errors
     /// It does not start.
     pub fn start(lab: &Lab, host: &str, program: &Path, arguments: &[&str]) -> Result<Self> {
@@ -24,10 +26,12 @@ impl Generator {
         Ok(Self(Guarded::spawn(&mut command)?))
     }
 
+    /// Waits for the report.
+    ///
     /// # Errors
-    /// It takes longer, or says nothing.
+    /// It takes longer, or prints nothing.
     pub fn report(mut self, longest: Duration) -> Result<Value> {
-        // Read while it runs: what it writes may be more than a pipe holds.
+        // Read while it runs: the output may be larger than a pipe.
         let mut out = self.0.child().stdout.take().context("no standard output")?;
         let reader = std::thread::spawn(move || {
             let mut text = String::new();
@@ -37,7 +41,7 @@ impl Generator {
             bail!("the load generator does not end");
         }
         let text = reader.join().ok().context("the reader panicked")??;
-        ensure!(!text.trim().is_empty(), "the load generator says nothing");
+        ensure!(!text.trim().is_empty(), "the load generator prints nothing");
         Ok(serde_json::from_str(text.trim())?)
     }
 }

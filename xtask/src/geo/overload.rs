@@ -1,4 +1,5 @@
-//! E3: publishers in Frankfurt, a subscriber in Hong Kong, and 50 Mbit/s between them: what fits, and twice that.
+//! E3: publishers in Frankfurt, a subscriber in Hong Kong, and 50 Mbit/s between them: a load that fits, and twice
+//! that.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -10,28 +11,29 @@ use super::generator::Generator;
 use super::start;
 
 const RATE: &str = "50mbit";
-/// Bytes of a payload: with what is around it, `FITS` a second are 86 % of the line. The rest is for what waits since
-/// the first seconds, in which TCP was slow.
+/// Payload size in bytes: with its overhead, `FITS` messages per second are 86 % of the line. The rest is for
+/// messages queued in the first seconds, in which TCP was slow.
 const PAYLOAD: &str = "4096";
 const PUBLISHERS: u32 = 50;
-/// Messages a second: 1x.
+/// Messages per second that fit: 1x.
 const FITS: u32 = 1250;
-/// Seconds until the load is steady, and after it until what waits has come.
+/// Seconds until the load is steady, and seconds after it until queued messages have arrived.
 const WARM_UP: u32 = 8;
 const DRAIN: u32 = 3;
-/// What a node may take beyond what it took before the load, MiB: `cluster.buffer_max` and a quarter of it for QoS 0, and the same again
-/// for the rest of the batches whose messages wait, as these lie in the memory that a worker filled in a turn.
+/// Maximum growth of a node's memory under load, in MiB: `cluster.buffer_max` and a quarter of it for QoS 0, and the
+/// same again for the rest of the batches whose messages wait, as these lie in the memory that a worker filled in a
+/// turn.
 const MEMORY_MAX: u64 = 2 * (64 + 16);
-/// The least that twice the load may deliver, of what the load that fits delivers.
+/// Minimum ratio of deliveries at twice the load to those at the load that fits.
 const RATIO_MIN: f64 = 0.95;
 
 struct Run {
-    /// Messages a second, mean over the measured seconds.
+    /// Delivered messages per second, mean over the measured seconds.
     delivered: f64,
     retransmitted: u64,
-    /// MiB of the publishers' node and of the subscriber's.
+    /// Peak memory in MiB of the publishers' node and of the subscriber's.
     memory: (u64, u64),
-    /// The same before the load.
+    /// Memory in MiB of the same nodes before the load.
     before: (u64, u64),
 }
 
@@ -109,7 +111,7 @@ fn load(program: &Path, directory: &Path, qos: &str, (times, seconds): (u32, u32
     let arguments =
         ["sub", "-h", &far, "-c", "1", "-t", "load/#", "-q", qos, "--threads", "1", "--duration", &listening];
     let subscriber = Generator::start(&lab, "ape1-clients", program, &arguments)?;
-    // The subscription is on its way; what is published until it arrives is before the measured seconds.
+    // The subscription is in progress; messages published until it arrives are before the measured seconds.
     let interval = (PUBLISHERS * 1000 / (FITS * times)).to_string();
     let (count, lasting) = (PUBLISHERS.to_string(), lasting.to_string());
     let arguments = [
@@ -148,8 +150,7 @@ fn load(program: &Path, directory: &Path, qos: &str, (times, seconds): (u32, u32
     })
 }
 
-/// Messages a second, of all seconds after the load is steady and before it ends: what TCP lost and repeats makes
-/// single ones uneven.
+/// Messages per second, mean of all seconds of the steady load: retransmissions of TCP make single seconds uneven.
 fn mean(report: &Value, seconds: u32) -> Result<f64> {
     let columns = report["timeline_columns"].as_array().context("no timeline")?;
     let column = columns.iter().position(|name| name == "received/s").context("no column received/s")?;
@@ -168,7 +169,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_mean_is_of_the_measured_seconds_only() {
+    fn the_mean_covers_the_measured_seconds_only() {
         let report = json!({
             "timeline_columns": ["s", "received/s"],
             "timeline": [[1.0, 900.0], [8.02, 900.0], [9.01, 100.0], [10.0, 200.0], [11.0, 900.0]],

@@ -1,5 +1,5 @@
-//! E1.10: how long nodes on several continents take to become a cluster, to come back after all of them were lost, to have another leader,
-//! and to agree that one of them is dead.
+//! E1.10: times for nodes on several continents to form a cluster, to recover after all of them were lost, to elect
+//! another leader, and to declare one of them dead.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -11,13 +11,13 @@ use super::{lose, start_seeded};
 use crate::bench::child::interrupted;
 use crate::cluster::copies::publish_when_served;
 
-/// Whatever takes longer is stuck.
+/// Maximum time of every wait.
 const LONGEST: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
-/// The node that dies.
+/// Host of the killed node.
 const VICTIM: &str = "ape1";
 
-/// What a cluster is made of, and what the article says of its start.
+/// Composition of each cluster, and the start-up time of the article.
 const SHAPES: [(&str, &[&str], &[&str], &str); 2] = [
     ("3 cores, spread", &["euc1", "ape1", "afs1"], &[], "minutes"),
     ("3 cores in Mumbai, 3 replicants", &["aps1", "aps2", "aps3"], &["euc1", "ape1", "afs1"], "at once"),
@@ -95,7 +95,7 @@ fn one(
     cluster.wait_for_links()?;
 
     let first = cores.first().context("no core")?;
-    let leader = leader_of(&cluster.view(first)?).context("nobody leads")?;
+    let leader = leader_of(&cluster.view(first)?).context("no leader")?;
     cluster.kill(&leader)?;
     let others: Vec<&str> = cores.iter().copied().filter(|core| *core != leader).collect();
     let led = until("another leads", || {
@@ -123,7 +123,7 @@ pub fn leader_of(view: &Value) -> Option<String> {
     view["membership"]["replica"]["leader"].as_str().map(str::to_owned)
 }
 
-/// Until each node has acknowledged a message of a client of its own.
+/// Waits until each node has acknowledged a message of its own client.
 fn serves(cluster: &Cluster, hosts: &[&str]) -> Result<()> {
     for host in hosts {
         let mqtt = (cluster.lab().address(host)?, MQTT).into();
@@ -137,7 +137,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) -> Result<Duration> {
     let begun = Instant::now();
     while !is_so() {
         if begun.elapsed() > LONGEST || interrupted() {
-            bail!("it was not so that {what}");
+            bail!("timeout: {what}");
         }
         std::thread::sleep(PAUSE);
     }
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spread_names_the_middle_and_both_ends() {
+    fn a_spread_names_the_median_and_both_extremes() {
         assert_eq!(spread([3, 1, 2].map(Duration::from_secs).into()), "2.0 (1.0-3.0)");
     }
 }

@@ -1,4 +1,4 @@
-//! E1: from the first TCP connect to the last SUBACK, of clients in Hong Kong.
+//! E1: time from the first TCP connect to the last SUBACK, for clients in Hong Kong.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -16,9 +16,9 @@ pub struct Case {
     clients: u32,
     filter: &'static str,
     batch_sync: &'static str,
-    /// Seconds that the article measured.
+    /// Seconds measured in the article.
     article_s: f64,
-    /// Seconds that are promised, where something is.
+    /// Promised maximum in seconds, if any.
     budget_s: Option<f64>,
 }
 
@@ -33,7 +33,7 @@ enum Shape {
 const PLAIN: &str = "t/mqttx/%i";
 const WILD: &str = "t/mqttx/+/%i/sub/+/#";
 
-/// Those that the article gives, in its order.
+/// Cases of the article, in its order.
 const CASES: [Case; 9] = [
     case("E1.1", Shape::Spread, (1, PLAIN), "auto", 0.89, None),
     case("E1.2", Shape::Spread, (100, PLAIN), "auto", 1.706, None),
@@ -42,7 +42,7 @@ const CASES: [Case; 9] = [
     case("E1.5", Shape::Spread, (100, WILD), "auto", 1.673, Some(0.55)),
     case("E1.6", Shape::Replicants, (1, WILD), "auto", 0.696, None),
     case("E1.7", Shape::Replicants, (100, WILD), "auto", 1.091, None),
-    // What batches are good for: without them there is no budget.
+    // The benefit of batches: without them there is no budget.
     case("E1.8", Shape::Replicants, (1000, WILD), "off", 4.329, None),
     case("E1.9", Shape::Replicants, (1000, WILD), "auto", 2.585, Some(0.23)),
 ];
@@ -58,22 +58,22 @@ const fn case(
     Case { name, shape, clients, filter, batch_sync, article_s, budget_s }
 }
 
-/// Seconds of each run, without losses and with them: all clients are there by then, or something is wrong.
+/// Seconds of each run, without losses and with them: all clients must be connected by then.
 const RUN: &str = "3";
 const LOSSY_RUN: &str = "6";
-/// Until no node knows a route of clients that have left.
+/// Maximum time until no node knows a route of disconnected clients.
 const FORGOTTEN_MAX: Duration = Duration::from_secs(30);
 
-/// The cases that are named, or all when nothing is.
+/// The named cases, or all when none is named.
 pub fn selected(only: &[String]) -> Vec<&'static Case> {
     CASES.iter().filter(|case| only.is_empty() || only.iter().any(|name| name == case.name)).collect()
 }
 
-/// What is wanted of each case.
+/// Options for each case.
 pub struct SubscribeOptions<'a> {
-    /// `routing.suback`, each in a cluster of its own.
+    /// Values of `routing.suback`, each in a separate cluster.
     pub levels: &'a [String],
-    /// Per cent of the packets between places, beside none.
+    /// Percentages of lost packets between places, in addition to none.
     pub losses: &'a [f64],
     pub rounds: u32,
     pub has_meta_group: bool,
@@ -92,16 +92,16 @@ pub fn run(
         "Clients in Hong Kong connect at once and subscribe. Milliseconds; `all` is from the first TCP connect"
     );
     println!(
-        "to the last SUBACK: median (lowest-highest) of {} rounds in one cluster; the times beside it are the median's. CONNECT",
+        "to the last SUBACK: median (lowest-highest) of {} rounds in one cluster; the other times are of the median round. CONNECT",
         options.rounds
     );
     println!(
-        "asks nobody else: ownership of clients across nodes is not there yet. SUBACK `local` waits for no other node: what it"
+        "asks no other node: ownership of clients across nodes does not exist yet. SUBACK `local` waits for no other node: its"
     );
-    println!("takes is this machine's share of the other rows.");
+    println!("time is this machine's share of the other rows.");
     if !options.losses.is_empty() {
         println!(
-            "With losses run those in which SUBACK waits for another place. `lost` is how many packets were in all rounds and between them."
+            "With losses, only runs in which SUBACK waits for another place. `lost` is the number of lost packets in all rounds and between them."
         );
     }
     println!();
@@ -182,7 +182,8 @@ fn measure(
 }
 
 impl Shape {
-    /// Whether SUBACK of a client in Hong Kong waits for a node elsewhere: its own is a core, or has one in Mumbai.
+    /// Returns whether SUBACK of a client in Hong Kong waits for a node elsewhere: its own is a core, or has one in
+    /// Mumbai.
     fn waits_elsewhere(self, level: &str) -> bool {
         match self {
             Self::Spread => level == "cluster",
@@ -191,17 +192,17 @@ impl Shape {
     }
 }
 
-/// What some rounds took.
+/// Times of several rounds.
 struct Rounds {
-    /// Of the round with the median of `all`.
+    /// Times of the round with the median of `all`.
     connack: String,
     suback: String,
-    /// The median, the least and the most.
+    /// Median, minimum and maximum.
     all: String,
     middle_s: f64,
 }
 
-/// The clients come so often, each time when all nodes have forgotten those before.
+/// Connects the clients repeatedly, each time when no node knows the previous ones any more.
 fn rounds(
     case: &Case,
     cluster: &Cluster,

@@ -1,4 +1,4 @@
-//! What one client can do. Each attack ends by itself at [`Victim::until`], and says what it was allowed.
+//! Attacks by one client. Each ends by itself at [`Victim::until`], and reports what the broker allowed.
 
 use super::Victim;
 use super::wire;
@@ -7,10 +7,10 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// One way to take what belongs to all.
+/// An attack on shared resources.
 pub struct Attack {
     pub name: &'static str,
-    /// Of the broker's command line.
+    /// Further arguments of the broker.
     pub arguments: &'static [&'static str],
     pub run: fn(&Victim) -> Result<String>,
 }
@@ -32,13 +32,13 @@ pub fn names() -> Vec<&'static str> {
     ATTACKS.iter().map(|attack| attack.name).collect()
 }
 
-/// For comparison.
+/// Waits without an attack, for comparison.
 fn nothing(victim: &Victim) -> Result<String> {
     stay(victim, Duration::from_secs(3));
     Ok("-".into())
 }
 
-/// 1,100 arrangements of wildcards: each is looked up by every message of the node.
+/// Subscribes with 1,100 arrangements of wildcards: each is looked up by every message of the node.
 fn shapes(victim: &Victim) -> Result<String> {
     let mut stream = wire::connected(victim.mqtt, "hostile-shapes", 0, 100)?;
     let shape = |number: u32| {
@@ -53,7 +53,7 @@ fn shapes(victim: &Victim) -> Result<String> {
     Ok("1,100 shapes of wildcards".into())
 }
 
-/// Many shared groups of a few clients on a topic that they publish to.
+/// Subscribes with many shared groups of a few clients to a topic that they publish to.
 fn groups(victim: &Victim) -> Result<String> {
     let mut members = Vec::new();
     for member in 0..20 {
@@ -76,7 +76,8 @@ fn groups(victim: &Victim) -> Result<String> {
     Ok(format!("20,000 groups, 300 messages {}", if sent { "sent" } else { "not taken" }))
 }
 
-/// Connections that acknowledge nothing and let messages wait for them, until the node has no memory for those of others.
+/// Opens connections that acknowledge nothing while messages queue up, until the node has no memory for messages of
+/// others.
 fn hoard(victim: &Victim) -> Result<String> {
     let mut hoarders = Vec::new();
     for number in 0..82 {
@@ -102,7 +103,7 @@ fn hoard(victim: &Victim) -> Result<String> {
     Ok(format!("82 connections that acknowledge nothing, {sent} messages of 14 KiB"))
 }
 
-/// A subscriber of everything that acknowledges nothing, and connects again when it is closed.
+/// Subscribes to everything, acknowledges nothing, and reconnects when it is disconnected.
 fn silent(victim: &Victim) -> Result<String> {
     let load = Load::start(victim);
     let mut times = 0_u32;
@@ -118,7 +119,7 @@ fn silent(victim: &Victim) -> Result<String> {
     Ok(format!("connected {times} times; {}", load.end()))
 }
 
-/// A subscriber of everything that reads and acknowledges about a kilobyte a second.
+/// Subscribes to everything, and reads and acknowledges about a kilobyte a second.
 fn trickle(victim: &Victim) -> Result<String> {
     let load = Load::start(victim);
     let mut times = 0_u32;
@@ -147,7 +148,7 @@ fn trickle(victim: &Victim) -> Result<String> {
     Ok(format!("connected {times} times; {}", load.end()))
 }
 
-/// Filters of 60 KB each.
+/// Subscribes to filters of 60 KB each.
 fn long_filters(victim: &Victim) -> Result<String> {
     let mut streams = Vec::new();
     let mut sent = 0_u32;
@@ -170,7 +171,7 @@ fn long_filters(victim: &Victim) -> Result<String> {
     Ok(format!("{sent} filters of 60 KB sent"))
 }
 
-/// Sessions with Wills of nearly a megabyte.
+/// Makes sessions with Wills of nearly a megabyte.
 fn wills(victim: &Victim) -> Result<String> {
     let payload = vec![b'w'; 60_000];
     let (mut accepted, mut streams) = (0_u32, Vec::new());
@@ -196,7 +197,7 @@ fn wills(victim: &Victim) -> Result<String> {
     Ok(format!("{accepted} Wills of 60 KB accepted"))
 }
 
-/// CONNECTs of a megabyte of which the last byte never comes.
+/// Sends CONNECTs of a megabyte without the last byte.
 fn half_connects(victim: &Victim) -> Result<String> {
     let body = vec![0; 1 << 20];
     let mut streams: Vec<TcpStream> = Vec::new();
@@ -207,7 +208,7 @@ fn half_connects(victim: &Victim) -> Result<String> {
         let Ok(mut stream) = wire::dial(victim.mqtt) else { continue };
         let mut begin = b"\0\x04MQTT\x05\x02\0\0\0".to_vec();
         begin.extend(&body[..(1 << 20) - 4096]);
-        // One that is closed meanwhile has been refused.
+        // A connection that is closed meanwhile has been refused.
         let _ = stream.write_all(&wire::packet(0x10, &begin, 2048));
         streams.push(stream);
     }
@@ -216,7 +217,7 @@ fn half_connects(victim: &Victim) -> Result<String> {
     Ok(format!("{held} CONNECTs of 1 MiB begun"))
 }
 
-/// Connections to the HTTP port on which nothing is said.
+/// Opens connections to the HTTP port and sends nothing.
 fn http_connections(victim: &Victim) -> Result<String> {
     let mut streams = Vec::new();
     while victim.goes_on() && streams.len() < 600 {
@@ -235,10 +236,10 @@ fn stay(victim: &Victim, longest: Duration) {
     }
 }
 
-/// An ordinary publisher of QoS 1, whose messages the attacker wants: how many are acknowledged in a second.
+/// An ordinary publisher of QoS 1, whose messages the attacker receives. Counts the acknowledgements per second.
 struct Load(std::thread::JoinHandle<Vec<u32>>);
 
-/// Messages that it sends before it waits for acknowledgements.
+/// Number of messages that it sends before it waits for acknowledgements.
 const WINDOW: u32 = 32;
 
 impl Load {
@@ -263,7 +264,7 @@ impl Load {
     }
 
     fn end(self) -> String {
-        let seconds = self.0.join().expect("it does not panic");
+        let seconds = self.0.join().expect("the publisher does not panic");
         let whole = &seconds[..seconds.len().saturating_sub(1)];
         let (most, least) = (whole.iter().max().unwrap_or(&0), whole.iter().min().unwrap_or(&0));
         format!("a publisher of its topic: {least} to {most} messages in a second")

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// How long a socket may take to accept or give bytes before it counts as blocked.
+/// Time without progress after which a socket counts as blocked.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub fn text(text: &str, out: &mut Vec<u8>) {
@@ -13,7 +13,7 @@ pub fn text(text: &str, out: &mut Vec<u8>) {
     out.extend(text.as_bytes());
 }
 
-/// A packet with its Remaining Length; `missing` bytes of it are announced and not there.
+/// A packet with its Remaining Length; `missing` bytes of it are announced and not included.
 pub fn packet(first: u8, body: &[u8], missing: usize) -> Vec<u8> {
     let mut packet = vec![first];
     let mut length = body.len() + missing;
@@ -29,7 +29,7 @@ pub fn packet(first: u8, body: &[u8], missing: usize) -> Vec<u8> {
     packet
 }
 
-/// CONNECT with Clean Start, no Keep Alive and a Receive Maximum.
+/// Encodes CONNECT with Clean Start, no Keep Alive and a Receive Maximum.
 pub fn connect(id: &str, expiry: u32, receive_max: u16) -> Vec<u8> {
     let mut body = b"\0\x04MQTT\x05\x02\0\0\x08\x11".to_vec();
     body.extend(expiry.to_be_bytes());
@@ -39,7 +39,7 @@ pub fn connect(id: &str, expiry: u32, receive_max: u16) -> Vec<u8> {
     packet(0x10, &body, 0)
 }
 
-/// SUBSCRIBE at QoS 1.
+/// Encodes SUBSCRIBE at QoS 1.
 pub fn subscribe<'a>(packet_id: u16, filters: impl Iterator<Item = &'a str>) -> Vec<u8> {
     let mut body = packet_id.to_be_bytes().to_vec();
     body.push(0);
@@ -50,7 +50,7 @@ pub fn subscribe<'a>(packet_id: u16, filters: impl Iterator<Item = &'a str>) -> 
     packet(0x82, &body, 0)
 }
 
-/// PUBLISH at QoS 1.
+/// Encodes PUBLISH at QoS 1.
 pub fn publish(topic: &str, packet_id: u16, payload: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     text(topic, &mut body);
@@ -68,7 +68,7 @@ pub fn dial(address: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// A connection that is through CONNECT.
+/// Connects, and waits for a successful CONNACK.
 pub fn connected(address: SocketAddr, id: &str, expiry: u32, receive_max: u16) -> Result<TcpStream> {
     let mut stream = dial(address)?;
     stream.write_all(&connect(id, expiry, receive_max))?;
@@ -83,7 +83,7 @@ pub fn connected(address: SocketAddr, id: &str, expiry: u32, receive_max: u16) -
     Ok(stream)
 }
 
-/// Reads what is there, up to `most` bytes. `None` when the connection is over.
+/// Reads the available bytes, up to `most`. `None` when the connection is closed.
 pub fn drain(stream: &mut TcpStream, most: usize, wait: Duration) -> Option<usize> {
     let mut bytes = vec![0; most];
     if stream.set_read_timeout(Some(wait.max(Duration::from_millis(1)))).is_err() {

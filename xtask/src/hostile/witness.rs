@@ -1,4 +1,4 @@
-//! Ordinary clients of a broker that is attacked, and what they feel.
+//! Ordinary clients of a broker that is attacked, and their delays.
 
 use super::wire;
 use crate::cluster::client::Client;
@@ -20,7 +20,7 @@ pub struct Felt {
     pub most: u64,
 }
 
-/// Threads that use a broker until they are told to end.
+/// Threads that use a broker until they are stopped.
 pub struct Witnesses {
     ends: Arc<AtomicBool>,
     ping: JoinHandle<Result<Duration>>,
@@ -32,12 +32,14 @@ pub struct Witnesses {
     before: u64,
 }
 
-/// A wait of this length fails the attack: nobody's client waits for so long.
+/// Wait that fails the attack.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 impl Witnesses {
+    /// Starts the witnesses.
+    ///
     /// # Errors
-    /// When the broker does not serve them before the attack begins.
+    /// The broker does not serve them before the attack begins.
     pub fn start(mqtt: SocketAddr, http: SocketAddr, pid: u32) -> Result<Self> {
         let ends = Arc::new(AtomicBool::new(false));
         let mut pinging = wire::connected(mqtt, "witness-ping", 0, 100)?;
@@ -54,8 +56,8 @@ impl Witnesses {
         let puback = every(&ends, Duration::from_millis(20), move || {
             number += 1;
             publisher.publish("plant/a/b/c/state", &number.to_string(), 1, false)?;
-            let got = subscriber.receive(WAIT_MAX)?.context("an acknowledged message did not come")?;
-            ensure!(got.payload == number.to_string(), "{} came for {number}", got.payload);
+            let got = subscriber.receive(WAIT_MAX)?.context("an acknowledged message did not arrive")?;
+            ensure!(got.payload == number.to_string(), "{} arrived instead of {number}", got.payload);
             Ok(())
         });
         let mut times = 0;
@@ -81,15 +83,17 @@ impl Witnesses {
         let most = Arc::new(std::sync::atomic::AtomicU64::new(before));
         let seen = most.clone();
         let memory = every(&ends, Duration::from_millis(50), move || {
-            // One that has ended is noticed elsewhere.
+            // The end of the process is noticed elsewhere.
             seen.fetch_max(resident(pid).unwrap_or_default(), Relaxed);
             Ok(())
         });
         Ok(Self { ends, ping, puback, connect, health, memory, most, before })
     }
 
+    /// Stops the witnesses and returns their figures.
+    ///
     /// # Errors
-    /// What a witness could not do that any client may expect.
+    /// An operation that failed and must not fail.
     pub fn end(self) -> Result<Felt> {
         self.ends.store(true, Relaxed);
         let join = |thread: JoinHandle<Result<Duration>>| thread.join().expect("witnesses do not panic");
@@ -107,7 +111,7 @@ impl Witnesses {
     }
 }
 
-/// Does something again and again; returns the longest time that it took.
+/// Repeats an operation; returns the longest time that it took.
 fn every(
     ends: &Arc<AtomicBool>,
     pause: Duration,

@@ -1,5 +1,5 @@
-//! System calls of a message: a node of one reactor under strace, and clients that go in lock-step, so that nothing depends
-//! on who is faster. At QoS 1 a PINGREQ rides on the subscriber's PUBACK and its answer says that the broker has it.
+//! System calls of a message: a node of one reactor under strace, and clients in lock-step, so that nothing depends
+//! on timing. At QoS 1 a PINGREQ follows the subscriber's PUBACK; its answer shows that the broker has received both.
 
 use super::Measured;
 use crate::bench::broker::{Broker, Directory, Kind};
@@ -11,7 +11,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const MESSAGES: u16 = 1_000;
-/// The least of so many rounds counts: what a node does once a second is more a message where messages take longer.
+/// Number of rounds; the minimum counts, because periodic calls of a node add more per message where messages take
+/// longer.
 const ROUNDS: usize = 3;
 const TOPIC: &str = "plant/7/temperature";
 
@@ -36,11 +37,11 @@ pub fn measure() -> Result<Measured> {
     Ok(Measured::Figures(figures))
 }
 
-/// System calls of a message; or why they cannot be counted here.
+/// System calls of a message, or the reason why they cannot be counted here.
 fn round(qos: u8) -> Result<Result<f64, String>> {
     let broker = Broker::start(Kind::Meridian, Some(1))?;
     let mut pair = Pair::connect(&broker, qos)?;
-    // What happens once has happened then.
+    // One-time work is done by then.
     (0..100).try_for_each(|_| pair.message())?;
     let directory = Directory::new()?;
     let log = directory.join("calls");
@@ -49,7 +50,7 @@ fn round(qos: u8) -> Result<Result<f64, String>> {
         Err(why) => return Ok(Err(why)),
     };
     let flow = (0..MESSAGES).try_for_each(|_| pair.message());
-    // SAFETY: our own child, not yet waited for, so the id still means it.
+    // SAFETY: this is a child that is not yet waited for, so the id still refers to it.
     unsafe { libc::kill(tracer.id() as i32, libc::SIGINT) };
     tracer.wait(Duration::from_secs(10)).context("strace does not end")?;
     flow?;
@@ -59,7 +60,7 @@ fn round(qos: u8) -> Result<Result<f64, String>> {
     Ok(Ok(calls as f64 / f64::from(MESSAGES)))
 }
 
-/// Strace, once it has the process; or why it may not.
+/// Attaches strace to the process. Returns the reason when it may not.
 fn trace(broker: &Broker, log: &Path) -> Result<Result<Guarded, String>> {
     let mut command = Command::new("strace");
     command.args(["-f", "-c", "-q", "-o"]).arg(log).args(["-p", &broker.pid().to_string()]);
@@ -77,7 +78,7 @@ fn trace(broker: &Broker, log: &Path) -> Result<Result<Guarded, String>> {
     })
 }
 
-/// Whether every thread has its tracer.
+/// Returns whether every thread has its tracer.
 fn is_traced(pid: u32) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     threads.flatten().all(|thread| {
@@ -86,7 +87,7 @@ fn is_traced(pid: u32) -> bool {
     })
 }
 
-/// The calls in the last line of strace's table.
+/// Number of calls in the last line of strace's table.
 fn total(text: &str) -> Option<u64> {
     let line = text.lines().rev().find(|line| line.trim_end().ends_with(" total"))?;
     // % time, seconds, microseconds a call, calls, and errors when there were any.

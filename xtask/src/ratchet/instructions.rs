@@ -1,5 +1,5 @@
 //! Instructions and allocations of a message: the program of crate `ratchet` under valgrind, with two numbers of
-//! messages. Their difference leaves out what happens once.
+//! messages. Their difference excludes one-time work.
 
 use super::Measured;
 use crate::bench::child::{self, Guarded};
@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail, ensure};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The second number of messages is so many times the first one.
+/// Ratio of the second number of messages to the first.
 const TIMES: u32 = 3;
-/// A flow takes about a second.
+/// Maximum time of a flow; it takes about a second.
 const LONGEST: Duration = Duration::from_secs(60);
 
 pub fn measure() -> Result<Measured> {
@@ -40,7 +40,7 @@ pub fn measure() -> Result<Measured> {
     Ok(Measured::Figures(figures))
 }
 
-/// Of a whole run.
+/// Counts of a whole run.
 #[derive(Debug, PartialEq)]
 struct Counted {
     instructions: u64,
@@ -61,7 +61,7 @@ fn count(flow: &str, messages: u32) -> Result<Counted> {
     if child::interrupted() {
         bail!("interrupted");
     }
-    let status = status.with_context(|| format!("{flow} is not through after {} s", LONGEST.as_secs()))?;
+    let status = status.with_context(|| format!("{flow} has not ended after {} s", LONGEST.as_secs()))?;
     // A few lines each: they fit into the pipes.
     let read = |pipe: Option<&mut dyn std::io::Read>| -> Result<String> {
         let mut text = String::new();
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_counts_are_found() {
+    fn both_counts_are_parsed() {
         let text = "==1== Cachegrind, a profiler\n==1== \n==1== I   refs:      22,816,032\n";
         assert_eq!(parse("387\n", text), Some(Counted { instructions: 22_816_032, allocations: 387 }));
         assert_eq!(parse("387\n", "==1== I refs: 7\n").map(|c| c.instructions), Some(7));

@@ -1,15 +1,16 @@
-//! The checked-in figures, and how measured ones compare with them.
+//! The checked-in figures, and their comparison with measured ones.
 
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A figure that grew by more than this share has got worse.
+/// Maximum relative growth of a figure.
 const TOLERANCE: f64 = 0.03;
-/// And by more than this: of a figure that is 0 no share can be taken, and what happens once in a run is not a message's.
+/// Maximum absolute growth. A figure of 0 has no relative growth, and one-time work of a run is not part of a
+/// message.
 const SLACK: f64 = 0.01;
 
-/// What one run measured: figures per message by name, such as `qos1.instructions`.
+/// Measurements of one run: figures per message by name, such as `qos1.instructions`.
 #[derive(Debug, Default, PartialEq)]
 pub struct Record {
     pub rustc: String,
@@ -29,11 +30,11 @@ pub enum Verdict {
         was: f64,
         now: f64,
     },
-    /// It is measured, but the file does not have it.
+    /// A figure that is measured and missing in the file.
     New {
         now: f64,
     },
-    /// The file has it, but nothing measures it.
+    /// A figure in the file that is not measured any more.
     Gone {
         was: f64,
     },
@@ -76,8 +77,10 @@ impl fmt::Display for Verdict {
 }
 
 impl Record {
+    /// Parses figures.
+    ///
     /// # Errors
-    /// What is no TOML, no number, or not finite.
+    /// Invalid TOML, a value that is not a finite number.
     pub fn parse(text: &str) -> Result<Record> {
         let document: toml::Table = text.parse()?;
         let mut record = Record::default();
@@ -96,7 +99,7 @@ impl Record {
         Ok(record)
     }
 
-    /// Every figure of either side. One that was not measured counts only when the run was `complete`.
+    /// Compares every figure of either side. A figure that was not measured counts only when the run was `complete`.
     pub fn compare(&self, found: &Record, complete: bool) -> Vec<(String, Verdict)> {
         let measured = found.figures.iter().map(|(name, &now)| {
             let verdict = self.figures.get(name).map_or(Verdict::New { now }, |&was| Verdict::of(was, now));
@@ -107,7 +110,7 @@ impl Record {
     }
 }
 
-/// As it stands in the file.
+/// Formats the figures for the file.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         writeln!(
@@ -139,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn a_written_record_reads_back() {
         let record =
             record(&[("qos0.instructions", 4454.25), ("qos0.allocations", 0.0), ("tcp.calls-qos1", 6.0)]);
         assert_eq!(Record::parse(&record.to_string()).unwrap(), record);
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_or_gone_fails_but_what_could_not_be_measured_does_not() {
+    fn a_new_or_removed_figure_fails_but_an_unmeasured_one_does_not() {
         let (old, new) = (record(&[("a.x", 1.0), ("b.x", 1.0)]), record(&[("a.x", 1.0), ("c.x", 2.0)]));
         let failures = |complete| {
             let verdicts = old.compare(&new, complete);
@@ -168,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_nonsense_is_refused() {
+    fn an_invalid_file_is_refused() {
         for text in ["x = 1", "[a]\nb = \"much\"", "[a]\nb = nan", "[a]\nb = -1.0", "rustc = 1", "[a"] {
             assert!(Record::parse(text).is_err(), "{text}");
         }

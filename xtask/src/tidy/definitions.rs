@@ -91,13 +91,14 @@ fn tokens(file: &SourceFile) -> Vec<Token<'_>> {
     tokens
 }
 
-/// Whether the `impl` or `trait` begins a block. An `impl` in a signature follows other tokens.
+/// Returns whether the `impl` or `trait` begins a block. An `impl` in a signature follows other tokens.
 fn begins_item(tokens: &[Token<'_>], at: usize) -> bool {
     let before = at.checked_sub(1).map(|before| tokens[before].text);
     tokens[at].text == "trait" || before.is_none_or(|text| ["{", "}", ";", "]", "unsafe"].contains(&text))
 }
 
-/// The type of the block that begins at `at`, and the index of its brace: of `impl<T> a::Trait for &b::Type<T> where` it is `Type`.
+/// The type of the block that begins at `at`, and the index of its brace. For `impl<T> a::Trait for &b::Type<T>
+/// where` the type is `Type`.
 fn header(tokens: &[Token<'_>], at: usize) -> (Option<String>, usize) {
     let is_trait = tokens[at].text == "trait";
     let end = (at + 1..tokens.len()).find(|i| ["{", ";"].contains(&tokens[*i].text)).unwrap_or(tokens.len());
@@ -123,7 +124,7 @@ fn header(tokens: &[Token<'_>], at: usize) -> (Option<String>, usize) {
     (owner, end)
 }
 
-/// Whether the function that begins here has a body. A trait may declare one without it.
+/// Returns whether the function that begins here has a body. A trait may declare one without it.
 fn has_body(tokens: &[Token<'_>]) -> bool {
     let mut nested = 0usize;
     for token in tokens {
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_and_methods_are_told_apart() {
+    fn functions_and_methods_are_distinguished() {
         let code = "pub const fn a() { fn b() {} }\nimpl A {\n async fn c(&self) {}\n}\nfn d() {}";
         assert_eq!(defined(code), ["a", "b", "A::c", "d"]);
         assert_eq!(defined("impl A { fn a() { let f = |x: fn(u8)| x; fn b() {} } fn c() {} }").len(), 3);

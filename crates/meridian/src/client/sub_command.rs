@@ -433,7 +433,7 @@ mod tests {
         assert!(parse("-t a -F %y").unwrap_err().contains("unknown in a format"));
         assert!(parse("-t a -c").unwrap_err().contains("--id"));
         assert!(usage("-t a/#/b").contains("is not a Topic Filter"));
-        assert!(usage("is not a Topic Filter").contains("is not a Topic Filter"));
+        assert!(usage("-t a -T a+").contains("is not a Topic Filter"));
         assert!(usage("-t a -V 3.1.1 --no-local").contains("need -V 5"));
         assert!(usage("-t a -V 3.1 -D connect receive-maximum 5").contains("-V 5"));
         assert!(usage("-t a -V 3.1 -P x").contains("without a user name"));

@@ -1,5 +1,5 @@
-//! A broker of the library `rmqtt`, in a cluster that broadcasts. The program `rmqttd` has twice as many dependencies, which what is
-//! measured does not use.
+//! A broker of the library `rmqtt`, in a cluster that broadcasts. The program `rmqttd` has twice as many
+//! dependencies, which the measurements do not use.
 
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -19,7 +19,7 @@ async fn main() -> rmqtt::Result<()> {
         return Ok(());
     }
     let [id, mqtt, own, nodes @ ..] = &words[..] else { panic!("{USAGE}") };
-    // It never thinks of itself as busy.
+    // The limits keep it from ever reporting itself as busy.
     let node = Node::new(id.parse()?, f32::MAX, f32::MAX, Duration::from_secs(2));
     let context = ServerContext::new()
         .node(node)

@@ -1,4 +1,4 @@
-//! A blocking MQTT 3.1.1 client with a durable session: as much as these measurements need.
+//! A blocking MQTT 3.1.1 client with a durable session, limited to the features of these measurements.
 
 use crate::bench::listener::client::length;
 use anyhow::{Context, Result, bail, ensure};
@@ -9,24 +9,24 @@ use std::time::{Duration, Instant};
 
 pub struct Client {
     stream: TcpStream,
-    /// What was read, and how much of it was taken.
+    /// Received bytes, and the number of them that were consumed.
     bytes: Vec<u8>,
     taken: usize,
     pub session_present: bool,
-    /// From the first byte of CONNECT to the whole CONNACK.
+    /// Time from the first byte of CONNECT to the complete CONNACK.
     pub connack: Duration,
     began: Instant,
 }
 
-/// A broker that says nothing for so long does not answer.
+/// Silence after which the broker counts as unresponsive.
 const PATIENCE: Duration = Duration::from_secs(60);
 const DISCONNECT: [u8; 2] = [0xE0, 0];
 
 impl Client {
-    /// Returns after CONNACK. The session outlives the connection.
+    /// Connects and waits for CONNACK. The session survives the connection.
     ///
     /// # Errors
-    /// When nobody answers, or the answer is no.
+    /// No answer, or a refusal.
     pub fn connect(address: SocketAddr, from: Ipv4Addr, id: &str) -> Result<Client> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         socket.bind(&SocketAddr::from((from, 0)).into())?;
@@ -48,7 +48,7 @@ impl Client {
         Ok(client)
     }
 
-    /// At QoS 1.
+    /// Subscribes at QoS 1.
     pub fn subscribe(&mut self, filter: &str) -> Result<()> {
         let mut body = vec![0, 1];
         text(&mut body, filter);
@@ -63,29 +63,30 @@ impl Client {
         self.send(&DISCONNECT)
     }
 
-    /// Returns when the broker has closed the connection too, or has been given a second for it.
+    /// Disconnects. Returns when the broker has closed the connection too, or after a second.
     pub fn leave(mut self) -> Result<()> {
         self.send(&DISCONNECT)?;
         self.stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        // The end, however it comes: what still arrives is nobody's.
+        // Wait for the end; further packets are ignored.
         while self.read().is_ok_and(|more| more) {
             self.taken = self.bytes.len();
         }
         Ok(())
     }
 
-    /// Waits for the first message, which stays unacknowledged: from the first byte of CONNECT to the whole PUBLISH.
+    /// Waits for the first message, which stays unacknowledged. Returns the time from the first byte of CONNECT to
+    /// the complete PUBLISH.
     pub fn first_message(&mut self) -> Result<Duration> {
         let packet = self.packet()?;
         ensure!(packet[0] >> 4 == 3, "not a PUBLISH: {packet:02x?}");
-        // It counts when everything is taken.
+        // The time counts when the whole packet is consumed.
         let length = packet.len();
         self.taken -= length;
         Ok(self.began.elapsed())
     }
 
-    /// Takes messages and acknowledges them until there were so many, or none came for `quiet`: how many, and how long it took to
-    /// the last one.
+    /// Receives and acknowledges `count` messages, or fewer when none arrives for `quiet`. Returns their number, and
+    /// the time to the last one.
     pub fn drain(&mut self, count: u64, quiet: Duration) -> Result<(u64, Duration)> {
         self.stream.set_read_timeout(Some(quiet))?;
         let (mut received, mut answers) = (0, Vec::new());
@@ -128,7 +129,7 @@ impl Client {
         }
     }
 
-    /// `false` when nothing came in time.
+    /// Reads bytes; `false` when nothing arrived in time.
     fn read(&mut self) -> Result<bool> {
         self.bytes.drain(..self.taken);
         self.taken = 0;
@@ -152,7 +153,7 @@ fn text(body: &mut Vec<u8>, text: &str) {
     body.extend(text.as_bytes());
 }
 
-/// A packet whose Remaining Length fits one byte.
+/// Encodes a packet whose Remaining Length fits one byte.
 fn packet(first: u8, body: &[u8]) -> Vec<u8> {
     assert!(body.len() < 128, "identifiers and filters here are short");
     let mut packet = vec![first, body.len() as u8];
@@ -160,7 +161,7 @@ fn packet(first: u8, body: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// The Packet Identifier of a PUBLISH at QoS 1; `None` of another packet.
+/// The Packet Identifier of a PUBLISH at QoS 1; `None` for another packet.
 fn identifier(packet: &[u8]) -> Result<Option<[u8; 2]>> {
     if packet[0] & 0xF6 != 0x32 {
         return Ok(None);
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_length_of_a_packet_is_told_once_it_is_whole() {
+    fn the_length_of_a_packet_is_known_once_it_is_complete() {
         assert_eq!(length(&[]).unwrap(), None);
         assert_eq!(length(&[0x20, 2, 0]).unwrap(), None);
         assert_eq!(length(&[0x20, 2, 0, 0, 0x30]).unwrap(), Some(4));

@@ -1,32 +1,32 @@
-//! The brokers beside which durable sessions are measured, each with what it promises.
+//! Brokers compared for durable sessions, each with its guarantee.
 
 use crate::bench::broker::{Broker, Kind, Start};
 use crate::bench::recipe;
 use anyhow::{Result, ensure};
 use std::path::Path;
 
-/// A broker with one way to keep things.
+/// A broker with one durability configuration.
 #[derive(Clone)]
 pub struct Contender {
     pub name: String,
     pub kind: Kind,
-    /// Of ours.
+    /// Arguments of Meridian.
     arguments: Vec<String>,
-    /// An acknowledgement means that the message is on the disk.
+    /// True when an acknowledgement means that the message is on disk.
     pub syncs_first: bool,
 }
 
 const RECIPES: &str = include_str!("brokers.toml");
-/// Of these, the ones that sync before they acknowledge.
+/// Recipes that sync before they acknowledge.
 const SYNC_FIRST: [&str; 2] = ["nats-always", "rabbitmq"];
-/// Takes QoS 2 for QoS 1.
+/// Recipe that treats QoS 2 as QoS 1.
 const WITHOUT_QOS_2: &str = "rabbitmq";
-/// A full queue drops by its rule; that is not what is looked for.
+/// Settings of large queues: a full queue drops messages by its rule, which these measurements do not examine.
 const ROOM: [&str; 3] =
     ["queue.messages_max=20000000", "queue.bytes_max=16GiB", "limits.memory_queued_max=16GiB"];
 
 impl Contender {
-    /// All of them, ours first.
+    /// All of them, Meridian first.
     pub fn all() -> Vec<Contender> {
         let ours = |name: &str, durability: &str| {
             let settings = ROOM.into_iter().map(str::to_owned);
@@ -39,7 +39,7 @@ impl Contender {
             }
         };
         let recipes = recipe::parse(RECIPES).expect("a test reads it");
-        // They live as long as the program.
+        // They are used until the program ends.
         let others = recipes.into_iter().map(|recipe| Contender {
             name: recipe.name.clone(),
             syncs_first: SYNC_FIRST.contains(&&recipe.name[..]),
@@ -52,10 +52,11 @@ impl Contender {
             .collect()
     }
 
-    /// Those of these names, or all, that are there or can be installed. The others are left out with a line that says why.
+    /// Brokers of these names, or all, that are installed or can be. The others are skipped with a line that names
+    /// the reason.
     ///
     /// # Errors
-    /// A name that nobody has, and when nobody is there.
+    /// An unknown name, and no broker at all.
     pub fn present(names: &[String], may_install: bool) -> Result<Vec<Contender>> {
         let all = Contender::all();
         for name in names {
@@ -73,7 +74,7 @@ impl Contender {
             };
             match found {
                 Ok(()) => there.push(contender),
-                Err(error) => eprintln!("left out: {}: {error:#}", contender.name),
+                Err(error) => eprintln!("skipped: {}: {error:#}", contender.name),
             }
         }
         ensure!(!there.is_empty(), "nothing to measure");
@@ -88,12 +89,12 @@ impl Contender {
         qos < 2 || self.name != WITHOUT_QOS_2
     }
 
-    /// Something of it is there after the process was killed.
+    /// Returns whether some of its data survives a kill of the process.
     pub fn keeps(&self) -> bool {
         self.name != "meridian-memory"
     }
 
-    /// A fresh one that has nothing more to do, with its files below `within`; with `syncs`, its calls that sync go to this file.
+    /// Starts a new idle broker with its files below `within`; `syncs` is a file for its sync calls.
     pub fn start(&self, within: &Path, syncs: Option<&Path>) -> Result<Broker> {
         Broker::start_as(&Start { kind: self.kind, arguments: &self.arguments, within, syncs })?.settled()
     }
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ours_come_first_and_the_recipes_are_understood() {
+    fn meridian_comes_first_and_the_recipes_are_valid() {
         let all = Contender::all();
         let names: Vec<&str> = all.iter().map(|contender| &contender.name[..]).collect();
         assert_eq!(
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn qos_2_is_not_asked_of_who_has_none() {
+    fn qos_2_is_not_measured_without_support_for_it() {
         let speak = |qos| Contender::all().into_iter().filter(|c| !c.speaks(qos)).map(|c| c.name).collect();
         let (one, two): (Vec<String>, Vec<String>) = (speak(1), speak(2));
         assert!(one.is_empty());
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_refused_with_those_there_are() {
+    fn an_unknown_name_is_refused_with_the_known_ones() {
         let error = Contender::present(&["emqx".to_owned()], false).err().unwrap().to_string();
         assert!(error.contains("there are meridian, meridian-memory, mosquitto-autosave"), "{error}");
     }

@@ -1,7 +1,7 @@
-//! What reaches the disk that a directory lies on, whoever writes it.
+//! Bytes written to the disk of a directory, by any process.
 //!
-//! The kernel also counts for each process (`write_bytes` of `/proc/PID/io`), but whole folios: for a commit of 300 bytes that were 1 MiB
-//! on ext4 with Linux 6.18.
+//! The kernel also counts for each process (`write_bytes` of `/proc/PID/io`), but in whole folios: for a commit of
+//! 300 bytes that were 1 MiB on ext4 with Linux 6.18.
 
 use anyhow::{Context, Result};
 use std::os::unix::fs::MetadataExt;
@@ -18,16 +18,16 @@ pub struct Disk {
 /// Bytes written so far, at a time in seconds since 1970.
 type Sample = (f64, u64);
 
-/// What was written in the course of something.
+/// Samples of written bytes during an operation.
 #[derive(Default)]
 pub struct Record(Vec<Sample>);
 
-/// The unit of the kernel's figures, whatever the disk's is.
+/// Unit of the kernel's figures, independent of the disk.
 const SECTOR: u64 = 512;
 const SAMPLE_EVERY: Duration = Duration::from_millis(10);
 
 impl Disk {
-    /// `None` when its disk is none that the kernel counts, as with some file systems.
+    /// The disk of a directory. `None` when the kernel has no counters for it, as with some file systems.
     pub fn of(directory: &Path) -> Option<Disk> {
         let device = std::fs::metadata(directory).ok()?.dev();
         let disk = Disk { major: libc::major(device), minor: libc::minor(device) };
@@ -40,7 +40,7 @@ impl Disk {
         find(&text, self).context("the disk is not in /proc/diskstats")
     }
 
-    /// Does `work`, and looks at the disk all the while.
+    /// Runs `work`, and samples the disk meanwhile.
     pub fn during<T>(disk: Option<Disk>, work: impl FnOnce() -> T) -> (T, Record) {
         let Some(disk) = disk else { return (work(), Record::default()) };
         let done = AtomicBool::new(false);
@@ -55,7 +55,7 @@ impl Disk {
             });
             let result = work();
             done.store(true, Relaxed);
-            (result, watching.join().expect("it does not panic"))
+            (result, watching.join().expect("the work does not panic"))
         })
     }
 }
@@ -96,10 +96,10 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_written_meanwhile_counts() {
+    fn only_bytes_written_in_the_meantime_count() {
         let record = Record(vec![(1.0, 100), (2.0, 150), (3.0, 400)]);
         assert_eq!(record.between(1.5, 2.5), Some(250));
-        assert_eq!(record.between(1.0, 3.5), None, "nobody looked at the end");
+        assert_eq!(record.between(1.0, 3.5), None, "no sample at the end");
         let (answer, record) = Disk::during(None, || 7);
         assert_eq!((answer, record.between(0.0, 0.0)), (7, None));
     }

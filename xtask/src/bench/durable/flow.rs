@@ -15,16 +15,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-/// So many publishers, each with a durable session that hears it.
+/// A number of publishers, each with a durable session that subscribes to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Load {
     qos: u8,
     publishers: u32,
-    /// Messages that a publisher has under way.
+    /// Maximum number of messages in flight of a publisher.
     window: u32,
 }
 
-/// What one run found.
+/// Results of one run.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct FlowFigures {
     per_s: Option<f64>,
@@ -32,19 +32,19 @@ struct FlowFigures {
     p99_us: Option<f64>,
     cpu_us: Option<f64>,
     bytes: Option<f64>,
-    /// Of a run under strace, which has nothing else.
+    /// Syncs of a run under strace, which measures nothing else.
     syncs: Option<f64>,
     messages_per_sync: Option<f64>,
 }
 
-/// All runs.
+/// Results of all runs.
 #[derive(Default)]
 pub struct Flows {
     runs: BTreeMap<(Load, String), Vec<FlowFigures>>,
     remarks: BTreeSet<String>,
 }
 
-/// A broker may take long to make a session.
+/// Maximum seconds to make the sessions: some brokers need long.
 fn setup_max_s(profile: &Profile) -> u32 {
     if profile.quick { 10 } else { 120 }
 }
@@ -54,7 +54,7 @@ const DRAIN_S: u32 = 10;
 impl Load {
     fn all(profile: &Profile) -> Vec<Load> {
         let load = |qos, publishers, window| Load { qos, publishers, window };
-        // The many come last: what they leave behind is more than the others can.
+        // The largest loads come last: other brokers slow down after them.
         let mut loads =
             vec![load(1, 1, 1), load(1, 10, 1), load(1, 100, 1), load(1, 100, 100), load(2, 1, 1)];
         if !profile.quick {
@@ -78,7 +78,7 @@ impl Load {
     fn command_line(self, profile: &Profile) -> String {
         let Load { qos, publishers, window } = self;
         let (seconds, setup_s) = (profile.seconds, setup_max_s(profile));
-        // With many messages under way the generator need not look at once; it shares the CPUs.
+        // With many messages in flight the generator can poll rarely; it shares the CPUs.
         let coalesce = if window > 1 { " --coalesce-us 500" } else { "" };
         format!(
             "pubsub -p {publishers} -s {publishers} -q {qos} --clean false --inflight {window} -l 256 --warmup 0.3 -d {seconds} \
@@ -86,7 +86,7 @@ impl Load {
         )
     }
 
-    /// Few rows are enough to know how a broker syncs.
+    /// Returns whether syncs are counted: few rows are enough to know how a broker syncs.
     fn counts_syncs(self) -> bool {
         self.qos == 1 && self.window == 1 && [1, 100].contains(&self.publishers)
     }
@@ -124,12 +124,12 @@ impl FlowFigures {
     }
 }
 
-/// Every load on every broker, round after round, and once more under strace.
+/// Runs every load on every broker, round after round, and once more under strace.
 pub fn measure(profile: &Profile, contenders: &[Contender]) -> Flows {
     let mut found = Flows::default();
     let loads = Load::all(profile);
     for round in 0..profile.rounds {
-        // Who comes first changes from round to round.
+        // The order of the brokers alternates from round to round.
         let mut order: Vec<&Contender> = contenders.iter().collect();
         order.rotate_left(round as usize % contenders.len());
         for contender in order {
@@ -166,7 +166,8 @@ pub fn measure(profile: &Profile, contenders: &[Contender]) -> Flows {
 }
 
 impl Flows {
-    /// All loads on one fresh broker; a load that fails leaves its cell empty, a line, and another fresh broker.
+    /// Runs all loads on one new broker. A load that fails leaves its cell empty, adds a line, and causes another new
+    /// broker.
     fn session(
         &mut self,
         profile: &Profile,
@@ -222,9 +223,9 @@ impl Flows {
         }
         let violations = report["violations"].as_array().into_iter().flatten();
         for violation in violations.filter_map(Value::as_str) {
-            // What is lost is `bench ha`'s to say, which waits for it.
+            // `bench ha` reports losses, because it waits for late messages.
             let late = violation.strip_suffix(" acknowledged messages lost");
-            let said = late.map(|n| format!("{n} acknowledged messages had not come after {DRAIN_S} s"));
+            let said = late.map(|n| format!("{n} acknowledged messages had not arrived after {DRAIN_S} s"));
             let said = said.unwrap_or_else(|| violation.to_owned());
             self.remarks.insert(format!("{}, {}: {said}.", who.name, load.title()));
         }
@@ -241,7 +242,7 @@ impl Flows {
         }
     }
 
-    /// The tables, a figure each.
+    /// The tables, one for each figure.
     pub fn markdown(&self, profile: &Profile, contenders: &[Contender]) -> String {
         type Figure = fn(&FlowFigures) -> Option<f64>;
         let columns: [(&str, Figure, usize, Option<Better>); 7] = [
@@ -256,7 +257,7 @@ impl Flows {
         let brokers: Vec<String> = contenders.iter().map(|contender| contender.name.clone()).collect();
         let others: Vec<usize> = (1..contenders.len()).filter(|at| contenders[*at].syncs_first).collect();
         let is_first = contenders.first().is_some_and(|first| first.is_ours() && first.syncs_first);
-        // As people read them, however they were run.
+        // The order for readers, independent of the order of the runs.
         let mut loads = Load::all(profile);
         loads.sort_by_key(|load| (load.qos, load.window, load.publishers));
         let mut out = String::new();
@@ -305,7 +306,7 @@ mod tests {
             "cpu": { "broker_s": 0.1 } });
         let found = FlowFigures::of(&report, &Record::default());
         assert_eq!((found.per_s, found.p50_us, found.p99_us), (Some(1000.0), Some(90.0), Some(400.0)));
-        assert_eq!((found.cpu_us, found.bytes), (Some(50.0), None), "nobody looked at the disk");
+        assert_eq!((found.cpu_us, found.bytes), (Some(50.0), None), "no sample of the disk");
         let nothing = FlowFigures::of(
             &json!({ "acked_per_s": 0.0, "window_s": 2.0, "cpu": { "broker_s": 0.1 } }),
             &Record::default(),
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quick_loads_are_some_of_all() {
+    fn the_quick_loads_are_a_subset_of_all() {
         let loads = |quick| Load::all(&Profile::new(quick, 1, 1, ".".into()));
         let (some, all) = (loads(true), loads(false));
         assert!(some.len() < all.len() && some.iter().all(|load| all.contains(load)));

@@ -1,5 +1,5 @@
-//! A broker is killed with many sessions and messages in it, and started again: how long that takes, what is there then, and what
-//! a session and a message take in memory and on disk.
+//! Recovery of a broker that is killed with many sessions and messages, and restarted. Measures the time, the
+//! remaining data, and the memory and disk space of a session and a message.
 
 use super::Profile;
 use super::client::Client;
@@ -18,30 +18,30 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How much there is when the broker is killed.
+/// Amount of data when the broker is killed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Size {
     sessions: u32,
-    /// For each session.
+    /// Number of messages for each session.
     messages: u32,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Recovered {
-    /// To make the sessions and to queue the messages.
+    /// Times to make the sessions and to queue the messages.
     made: Duration,
     queued: Duration,
-    /// Anonymous memory of the broker: empty, with the sessions, with the messages, and after it came back.
+    /// Anonymous memory of the broker: empty, with the sessions, with the messages, and after the restart.
     memory: [u64; 4],
-    /// Written by the disk while the messages came, and on it when the broker was killed.
+    /// Bytes that the disk wrote while messages were queued, and bytes on disk when the broker was killed.
     written: u64,
     disk: u64,
     back: Duration,
-    /// Of the sessions that were looked at.
+    /// Number of sessions that were checked.
     looked_at: u32,
     there: u32,
     whole: u32,
-    /// What ours said while it came back.
+    /// Log lines of Meridian during the restart.
     log_lines: Vec<String>,
 }
 
@@ -53,18 +53,18 @@ struct Row {
     found: Result<Recovered, String>,
 }
 
-/// That make sessions; some brokers refuse more at one time.
+/// Number of threads that make sessions; some brokers refuse more at one time.
 const THREADS: u32 = 64;
 const THREADS_OF_OTHERS: u32 = 8;
-/// Sessions that are looked at afterwards.
+/// Number of sessions that are checked afterwards.
 const SAMPLE: u32 = 20;
-/// A broker that is not back by then does not come back.
+/// Maximum time of a restart.
 const BACK_MAX: Duration = Duration::from_secs(600);
-/// The messages for one session come within this, or are not there.
+/// Maximum silence before the next message of a session.
 const QUIET: Duration = Duration::from_secs(5);
 
 impl Size {
-    /// Of a broker: one that needs long to make a session is given fewer.
+    /// Usual number of sessions: a broker that makes sessions slowly gets fewer.
     fn usual(profile: &Profile, who: &Contender) -> u32 {
         match (profile.full, profile.quick, who.is_ours()) {
             (true, ..) => 1_000_000,
@@ -80,7 +80,7 @@ impl Size {
     }
 }
 
-/// With so many sessions, or as many as are usual for a broker, and so many messages for each.
+/// Measures a recovery with this number of sessions, or the usual one, and of messages for each.
 pub fn measure(
     profile: &Profile,
     contenders: &[Contender],
@@ -149,7 +149,7 @@ fn one(profile: &Profile, who: &Contender, size: Size) -> Result<Recovered> {
     Ok(found)
 }
 
-/// Sessions that subscribe to a topic of their own and leave.
+/// Makes sessions that subscribe to a topic of their own and disconnect.
 fn make_sessions(profile: &Profile, address: SocketAddr, count: u32, threads: u32) -> Result<()> {
     let next = AtomicU32::new(0);
     let longest = profile.load_max();
@@ -159,7 +159,7 @@ fn make_sessions(profile: &Profile, address: SocketAddr, count: u32, threads: u3
             .map(|thread| {
                 let next = &next;
                 scope.spawn(move || -> Result<()> {
-                    // An address of its own has ports of its own, and many are used up in a minute.
+                    // Each address has its own ports, and many are used up in a minute.
                     let from = Ipv4Addr::new(127, 0, 1, thread as u8 + 1);
                     loop {
                         let number = next.fetch_add(1, Relaxed) + 1;
@@ -190,7 +190,7 @@ fn client_id(number: u32) -> String {
     format!("recovery-{number}")
 }
 
-/// Publishers that each go once through the topics of all sessions.
+/// Runs publishers that each publish once to the topics of all sessions.
 fn queue(profile: &Profile, address: SocketAddr, size: Size) -> Result<()> {
     let messages = size.all_messages();
     let mut command = Command::new(root().join("target/release/mqload"));
@@ -222,12 +222,12 @@ fn queue(profile: &Profile, address: SocketAddr, size: Size) -> Result<()> {
     Ok(())
 }
 
-/// Until a client has its CONNACK.
+/// Waits until a client has its CONNACK.
 fn wait_until_back(broker: &mut Broker) -> Result<()> {
     let address = broker.address;
     let began = Instant::now();
     loop {
-        // Many come and go while it is not there.
+        // Attempts fail until it listens.
         if Client::connect(address, Ipv4Addr::LOCALHOST, "back").and_then(Client::disconnect).is_ok() {
             return Ok(());
         }
@@ -244,7 +244,7 @@ fn wait_until_back(broker: &mut Broker) -> Result<()> {
     }
 }
 
-/// Some sessions, spread over all.
+/// Checks some sessions, spread over all.
 fn look(broker: &Broker, size: Size, found: &mut Recovered) -> Result<()> {
     let step = (size.sessions / SAMPLE).max(1);
     for number in (1..=size.sessions).step_by(step as usize).take(SAMPLE as usize) {
@@ -259,7 +259,7 @@ fn look(broker: &Broker, size: Size, found: &mut Recovered) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that files take, holes left out.
+/// Disk space of files in bytes, without holes.
 fn on_disk(directory: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
@@ -282,7 +282,7 @@ fn plain(line: &str) -> String {
         rest = after.split_once('m').map_or("", |(_, after)| after);
     }
     out += rest;
-    // Where this machine keeps it says nothing to others.
+    // The directory on this machine is meaningless to readers.
     out.split(' ').filter(|word| !word.starts_with("directory=")).collect::<Vec<_>>().join(" ")
 }
 
@@ -351,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_shares_out_what_was_measured() {
+    fn a_row_divides_the_measured_totals() {
         let found = Recovered {
             made: Duration::from_secs(2),
             queued: Duration::from_secs(4),
@@ -383,14 +383,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_a_log_loses_its_colours_and_its_directory() {
+    fn colours_and_the_directory_are_removed_from_a_log_line() {
         assert_eq!(plain("\u{1b}[2m2026\u{1b}[0m \u{1b}[32m INFO\u{1b}[0m reading"), "2026  INFO reading");
         assert_eq!(plain("opened directory=/data/storage segments=2"), "opened segments=2");
         assert_eq!(plain("plain"), "plain");
     }
 
     #[test]
-    fn what_is_on_disk_is_counted_below_directories_too() {
+    fn disk_space_includes_subdirectories() {
         let directory = crate::bench::broker::Directory::new().unwrap();
         let at = directory.join("sub");
         std::fs::create_dir(&at).unwrap();

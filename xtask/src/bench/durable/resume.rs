@@ -1,4 +1,4 @@
-//! How long a session takes to come back, against how much waits for it.
+//! Time to resume a session, by the length of its queue.
 
 use super::Profile;
 use super::client::Client;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 struct Resumed {
     connack_us: Option<f64>,
     first_us: Option<f64>,
-    /// Messages a second, acknowledged as they come.
+    /// Messages per second, acknowledged as they arrive.
     drained_per_s: Option<f64>,
 }
 
@@ -28,19 +28,19 @@ pub struct Resumes {
     remarks: BTreeSet<String>,
 }
 
-/// A broker that takes longer than this is not asked for longer queues.
+/// Time after which a broker is not measured with longer queues.
 const LONGEST_QUICK: Duration = Duration::from_secs(20);
 const LONGEST: Duration = Duration::from_secs(900);
-/// Nothing for so long, and the rest will not come.
+/// Silence after which the remaining messages count as missing.
 const QUIET: Duration = Duration::from_secs(10);
-/// A queue takes no longer to fill than this, or is left out.
+/// Maximum seconds to fill a queue; a slower one is skipped.
 fn fill_max_s(profile: &Profile, who: &Contender) -> u32 {
     if profile.quick && !who.is_ours() { 10 } else { 120 }
 }
 
 const FROM: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-/// So many sessions have a queue of this length: the longer, the more each tells.
+/// Number of sessions with a queue of this length: a longer queue needs fewer.
 fn sessions(profile: &Profile, length: u32) -> u32 {
     match length {
         0..=9_999 => 5,
@@ -49,7 +49,7 @@ fn sessions(profile: &Profile, length: u32) -> u32 {
     }
 }
 
-/// Queues of these lengths; the longest are filled for ours alone when there is little time.
+/// Lengths of queues; in a quick run only Meridian gets the longest.
 fn lengths(profile: &Profile, who: &Contender) -> &'static [u32] {
     match (profile.quick, who.is_ours()) {
         (true, false) => &[0, 1_000, 100_000],
@@ -98,7 +98,7 @@ impl Resumes {
         Ok(())
     }
 
-    /// A session of its own that leaves, whose queue fills, and that comes back and takes all of it.
+    /// Makes a session that disconnects, fills its queue, resumes it and drains the queue.
     fn come_back(
         &mut self,
         profile: &Profile,
@@ -121,7 +121,7 @@ impl Resumes {
             found.drained_per_s = Some(received as f64 / took.as_secs_f64().max(1e-6));
             if received < u64::from(length) {
                 let (length, received) = (number(f64::from(length), 0), number(received as f64, 0));
-                self.remarks.insert(format!("{}, {length} queued: {received} came.", who.name));
+                self.remarks.insert(format!("{}, {length} queued: {received} arrived.", who.name));
             }
         }
         client.leave()?;
@@ -163,7 +163,7 @@ impl Resumes {
     }
 }
 
-/// Messages of 256 bytes for one session that is away.
+/// Queues messages of 256 bytes for one disconnected session.
 fn fill(broker: &Broker, topic: &str, length: u32, longest_s: u32) -> Result<()> {
     if length == 0 {
         return Ok(());
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_length_that_nobody_measured_has_no_row() {
+    fn a_length_without_measurements_has_no_row() {
         let mut found = Resumes::default();
         let run = |us| Resumed { connack_us: Some(us), ..Resumed::default() };
         found.runs.insert((0, "meridian".into()), vec![run(90.0), run(100.0), run(200.0)]);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_queue_is_ours_when_there_is_little_time() {
+    fn a_quick_run_measures_the_longest_queue_of_meridian_only() {
         let all = Contender::all();
         let longest = |quick, who| *lengths(&Profile::new(quick, 1, 1, ".".into()), who).last().unwrap();
         assert_eq!((longest(true, &all[0]), longest(true, &all[3])), (1_000_000, 100_000));

@@ -1,13 +1,13 @@
-//! How often a broker syncs: the calls that strace saw, each with its time.
+//! Number of syncs of a broker: the calls that strace recorded, each with its time.
 
 use anyhow::{Context, Result};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What strace is asked for has one of these names.
+/// Names of the calls that strace records.
 const CALLS: [&str; 6] = ["fsync(", "fdatasync(", "sync_file_range(", "msync(", "sync(", "syncfs("];
 
-/// Why it cannot be counted here, if so.
+/// Reason why syncs cannot be counted here, if any.
 pub fn impossible() -> Option<&'static str> {
     let version = Command::new("strace").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
     match version {
@@ -16,13 +16,14 @@ pub fn impossible() -> Option<&'static str> {
     }
 }
 
-/// Calls that began between these times, in seconds since 1970.
+/// Number of calls that began between these times, in seconds since 1970.
 pub fn between(log: &Path, from: f64, to: f64) -> Result<u64> {
     Ok(count(&std::fs::read_to_string(log).context("the log of strace")?, from, to))
 }
 
 fn count(text: &str, from: f64, to: f64) -> u64 {
-    // `4711  1700000000.123456 fdatasync(5) = 0`; the end of a call that another one interrupted begins with `<...`.
+    // Format: `4711  1700000000.123456 fdatasync(5) = 0`; the end of a call that another one interrupted begins with
+    // `<...`.
     let calls = text.lines().filter_map(|line| {
         let mut words = line.split_whitespace().skip(1);
         let at: f64 = words.next()?.parse().ok()?;

@@ -6,10 +6,10 @@ use std::fmt::Write;
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 320.0;
-/// What lies between the frame and the edges: left, right, top, bottom.
+/// Margins between the frame and the edges: left, right, top, bottom.
 const MARGIN: [f64; 4] = [80.0, 20.0, 36.0, 48.0];
 
-/// `points` in the order of their sizes.
+/// Draws a plot. `points` are in the order of their sizes.
 pub fn plot(title: &str, axis: &str, points: &[(u32, Summary)]) -> String {
     let [left, right, top, bottom] = MARGIN;
     let (first, last) = match points {
@@ -67,7 +67,7 @@ pub fn plot(title: &str, axis: &str, points: &[(u32, Summary)]) -> String {
     out
 }
 
-/// 1, 2 or 5 times a power of ten, so that four to nine lines are below `highest`.
+/// A step of 1, 2 or 5 times a power of ten, so that four to nine lines are below `highest`.
 fn nice_step(highest: f64) -> f64 {
     if highest <= 0.0 {
         return 1.0;
@@ -78,7 +78,7 @@ fn nice_step(highest: f64) -> f64 {
     times * power
 }
 
-/// 19000 as "19 k".
+/// Formats a size: 19000 as "19 k".
 fn short(size: u32) -> String {
     match size {
         0..1_000 => size.to_string(),
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(at.len(), 3);
         assert_eq!((at[0].0, at[2].0), (MARGIN[0], WIDTH - MARGIN[1]));
         assert!(at.iter().all(|(_, y)| (MARGIN[2]..=HEIGHT - MARGIN[3]).contains(y)), "{at:?}");
-        assert!(at[1].1 < at[0].1, "what costs more is higher up");
+        assert!(at[1].1 < at[0].1, "higher cost is higher up");
         assert!(text.contains(">10 M</text>") && text.ends_with("</svg>\n"));
     }
 
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn one_value_or_none_is_no_reason_to_panic() {
+    fn one_value_or_none_causes_no_panic() {
         assert!(plot("t", "x", &[]).ends_with("</svg>\n"));
         assert!(plot("t", "x", &[(1, flat(0.0))]).contains("circle"));
     }

@@ -1,4 +1,4 @@
-//! What grows, and what is measured meanwhile.
+//! Series of sizes, and the measurements of each.
 
 use super::{Args, Row};
 use crate::bench::broker::{Broker, Kind};
@@ -19,10 +19,10 @@ pub enum Series {
 }
 
 pub struct Figure {
-    /// In file names.
+    /// Name in file names.
     pub name: &'static str,
     pub title: &'static str,
-    /// Digits behind the point.
+    /// Number of decimal places.
     pub digits: usize,
 }
 
@@ -30,7 +30,7 @@ const fn figure(name: &'static str, title: &'static str, digits: usize) -> Figur
     Figure { name, title, digits }
 }
 
-/// Fewer connections do not tell what one costs: what is made once outweighs them.
+/// Minimum number of connections for memory figures: with fewer, fixed costs dominate.
 const MEMORY_FROM: u32 = 1_000;
 const SOURCES: &str = "-k 600 --bind 127.0.0.2,127.0.0.3 --setup-timeout 120";
 
@@ -73,7 +73,7 @@ impl Series {
         }
     }
 
-    /// What is on the x axis.
+    /// Label of the x axis.
     pub fn axis(self) -> &'static str {
         match self {
             Series::Connections => "idle connections",
@@ -119,7 +119,7 @@ impl Series {
         }
     }
 
-    /// One run at one size.
+    /// Runs one size.
     pub fn measure(self, size: u32, seconds: u32) -> Result<Row> {
         match self {
             Series::Connections => connections(size, seconds),
@@ -171,7 +171,7 @@ fn connections(size: u32, seconds: u32) -> Result<Row> {
 
 const INDEX: [&str; 6] = ["bench", "--quiet", "--package", "routing", "--bench", "index"];
 
-/// Compiles the benchmark of the index before the clock runs.
+/// Compiles the benchmark of the index before the measurement.
 pub fn build_index() -> Result<()> {
     let status = crate::repository::cargo().args(INDEX).arg("--no-run").status().context("cargo bench")?;
     ensure!(status.success(), "cargo bench --no-run failed");
@@ -190,7 +190,8 @@ fn filters(size: u32, seconds: u32) -> Result<Row> {
     parse(&text).with_context(|| format!("the benchmark of the index said:\n{text}"))
 }
 
-/// Of the line of one contender: matches and inserts a second, and bytes a filter where there are enough to tell.
+/// Parses the line of one contender: matches and inserts per second, and bytes per filter where there are enough
+/// filters.
 fn parse(text: &str) -> Option<Row> {
     let line = text.lines().find(|line| line.starts_with("paths"))?;
     let numbers: Option<Vec<f64>> = line.split_whitespace().skip(2).map(|word| word.parse().ok()).collect();
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_of_the_index_is_understood() {
+    fn the_line_of_the_index_is_parsed() {
         let line = "paths    unique   1000000     71.2       70.9    1870000        700    3000000     1.00    2540000    5330000\n";
         assert_eq!(parse(line), Some(vec![Some(2_540_000.0), Some(1_870_000.0), Some(71.2)]));
         let few = line.replace("1000000 ", "10 ");

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// In a directory that goes when this is dropped.
+/// Certificates in a directory that is removed when this is dropped.
 pub struct Certificates(Directory);
 
 impl Certificates {

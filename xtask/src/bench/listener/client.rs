@@ -1,4 +1,4 @@
-//! A blocking client that comes in by any kind of door: as much MQTT and WebSocket as these measurements need.
+//! A blocking client for any kind of listener, with the parts of MQTT and WebSocket that these measurements need.
 
 use super::certificates::Certificates;
 use anyhow::{Context, Result, bail, ensure};
@@ -11,7 +11,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What lies between socket and MQTT.
+/// Layers between the socket and MQTT.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ListenerKind {
     Plain,
@@ -51,7 +51,7 @@ impl ListenerKind {
         matches!(self, ListenerKind::WebSocket | ListenerKind::SecureWebSocket)
     }
 
-    /// `None` without TLS. One that resumes remembers sessions, so it is one client's.
+    /// TLS configuration; `None` without TLS. With `resume` it remembers sessions, so it belongs to one client.
     pub fn config(self, certificates: &Certificates, resume: bool) -> Result<Option<Arc<ClientConfig>>> {
         if !self.is_tls() {
             return Ok(None);
@@ -88,15 +88,15 @@ enum Pipe {
 pub struct Client {
     pipe: Pipe,
     websocket: bool,
-    /// Bytes of frames that are not whole.
+    /// Bytes of incomplete frames.
     frames: Vec<u8>,
-    /// Bytes of MQTT that nobody has taken.
+    /// Unread bytes of MQTT.
     plain: Vec<u8>,
     pub resumed: bool,
 }
 
 impl Client {
-    /// Returns after CONNACK.
+    /// Connects, and returns after CONNACK.
     pub fn connect(
         address: SocketAddr,
         listener: ListenerKind,
@@ -148,12 +148,12 @@ impl Client {
         Ok(())
     }
 
-    /// Sends whole packets.
+    /// Sends complete packets.
     pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
         if !self.websocket {
             return Ok(self.pipe.write_all(bytes)?);
         }
-        // The key needs to be no secret where no proxy is between.
+        // The key need not be secret without a proxy on the path.
         const KEY: [u8; 4] = [1, 2, 3, 4];
         let mut frame = vec![0x82];
         match u16::try_from(bytes.len()).context("a frame too long")? {
@@ -206,7 +206,7 @@ impl Client {
     }
 }
 
-/// Bytes of the first packet, when all of it is there.
+/// Length in bytes of the first packet, when it is complete.
 pub fn length(bytes: &[u8]) -> Result<Option<usize>> {
     let mut remaining = 0;
     for at in 0..4 {
@@ -245,5 +245,5 @@ impl Write for Pipe {
     }
 }
 
-/// Nothing here takes so long.
+/// Maximum time of every operation here.
 const PATIENCE: Duration = Duration::from_secs(20);

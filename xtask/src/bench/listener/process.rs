@@ -1,4 +1,4 @@
-//! What the kernel says of the broker and of us.
+//! Kernel statistics of the broker and of this process.
 
 use anyhow::{Context, Result};
 use std::fs;

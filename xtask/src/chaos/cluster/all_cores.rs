@@ -1,4 +1,5 @@
-//! All cores are killed at once: replicants go on with what needs nobody to agree, say so, and when the cores are back all is as it was.
+//! All cores are killed at once. Replicants continue with everything that needs no agreement, and report their state.
+//! After the restart of the cores the cluster recovers.
 
 use super::test_cluster::TestCluster;
 use super::{ARRIVAL, CheckResults, timed};
@@ -7,11 +8,11 @@ use crate::cluster::client::Client;
 use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
 
-/// How long there is no core, from when the replicants know of it.
+/// Time without a core, from when the replicants know of it.
 const WITHOUT: Duration = Duration::from_secs(5);
-/// What is not acknowledged by then waits.
+/// Time after which an unacknowledged message counts as waiting.
 const HELD: Duration = Duration::from_secs(2);
-/// Whom the cores had agreed to keep away before.
+/// Client that the cores had banned before.
 const BANNED: &str = "chaos-banned";
 
 pub fn apply_fault(test_cluster: &mut TestCluster, results: &mut CheckResults) -> Result<()> {
@@ -33,18 +34,18 @@ pub fn apply_fault(test_cluster: &mut TestCluster, results: &mut CheckResults) -
         };
         replicants.iter().all(knows).then_some(())
     };
-    timed("the replicants say that no majority lets them acknowledge", begun, know, results)?;
+    timed("the replicants report that no majority lets them acknowledge", begun, know, results)?;
     let since = Instant::now();
     for at in &replicants {
         let said = test_cluster.ctl(*at, &["cluster", "status"])?;
         let name = &test_cluster.nodes[*at].name;
         results.check(said.contains("! "), || {
-            format!("ctl cluster status at {name} has nothing to say: {said}")
+            format!("ctl cluster status at {name} reports no problem: {said}")
         });
         results
             .check(!acknowledges(test_cluster, *at)?, || format!("{name} acknowledges and reaches no core"));
         let refused = test_cluster.ctl(*at, &["ban", "add", "client-id", "chaos-nobody"]);
-        results.check(refused.is_err(), || format!("a change at {name} holds, and no core has agreed"));
+        results.check(refused.is_err(), || format!("a change at {name} is applied, and no core has agreed"));
         serve(test_cluster, (*at, &replicants), &mut receivers, results)?;
     }
     child::until(WITHOUT.saturating_sub(since.elapsed()), || None::<()>);
@@ -54,17 +55,17 @@ pub fn apply_fault(test_cluster: &mut TestCluster, results: &mut CheckResults) -
     }
     test_cluster.wait_until_whole()?;
     println!(
-        "  {:5.1} s     from the start of the cores until all is as it was",
+        "  {:5.1} s     from the start of the cores until the cluster has recovered",
         begun.elapsed().as_secs_f64()
     );
     for at in 0..test_cluster.nodes.len() {
         let (name, banned) = (&test_cluster.nodes[at].name, test_cluster.ctl(at, &["ban"])?);
-        results.check(banned.contains(BANNED), || format!("{name} has forgotten what was agreed upon"));
+        results.check(banned.contains(BANNED), || format!("{name} has lost the replicated change"));
     }
     Ok(())
 }
 
-/// QoS 0 comes to clients of the same node and of those that are there.
+/// Checks that QoS 0 messages reach clients of the same node and of reachable nodes.
 fn serve(
     test_cluster: &TestCluster,
     (at, replicants): (usize, &[usize]),
@@ -78,14 +79,14 @@ fn serve(
         let came = receiver.receive(ARRIVAL)?;
         let is_so = came.is_some_and(|message| message.payload == from.name);
         results.check(is_so, || {
-            format!("QoS 0 from {} does not come to {}", from.name, test_cluster.nodes[*to].name)
+            format!("QoS 0 from {} does not reach {}", from.name, test_cluster.nodes[*to].name)
         });
     }
     ensure!(!child::interrupted(), "interrupted");
     Ok(())
 }
 
-/// Whether a message of QoS 1 that nobody wants is acknowledged there.
+/// Returns whether a message of QoS 1 without subscribers is acknowledged there.
 fn acknowledges(test_cluster: &TestCluster, at: usize) -> Result<bool> {
     let mut client = Client::connect(test_cluster.nodes[at].mqtt, "chaos-whether")?;
     client.be_patient(HELD);

@@ -7,17 +7,17 @@ use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-/// A file beside what a node keeps.
+/// Name of a file that fills the disk of a node.
 const BALLAST: &str = "ballast";
 
-/// What is mounted from now on is seen by this thread and the processes that it starts, and ends with them.
+/// Makes mounts from now on visible to this thread and the processes that it starts only; they end with them.
 ///
 /// # Errors
-/// Whoever is not root may not.
+/// The user is not root.
 pub fn enter_mount_namespace() -> Result<()> {
-    // SAFETY: it takes a number and changes this thread's view of file systems only.
+    // SAFETY: it takes a number and changes only this thread's view of file systems.
     checked(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
-    // Without it what is mounted here would be seen outside.
+    // Without it the mounts here would be visible outside.
     // SAFETY: the strings end with a zero and outlive the call; the others may be null for this kind of call.
     checked(unsafe {
         libc::mount(
@@ -30,10 +30,10 @@ pub fn enter_mount_namespace() -> Result<()> {
     })
 }
 
-/// A disk in memory of so many MiB in the place of a directory, which is made.
+/// Mounts a file system in memory of this many MiB at a directory, which is created.
 ///
 /// # Errors
-/// The system gives none.
+/// The mount fails.
 pub fn mount(directory: &Path, mib: u32) -> Result<()> {
     fs::create_dir_all(directory)?;
     let target = CString::new(directory.as_os_str().as_bytes())?;
@@ -45,10 +45,10 @@ pub fn mount(directory: &Path, mib: u32) -> Result<()> {
     .with_context(|| directory.display().to_string())
 }
 
-/// Writes until there is no room.
+/// Writes until the disk is full.
 ///
 /// # Errors
-/// Those of the system, but for that.
+/// Errors of the system other than a full disk.
 pub fn fill(directory: &Path) -> Result<()> {
     let mut ballast = File::create(directory.join(BALLAST))?;
     let zeros = vec![0; 1 << 12];
@@ -61,10 +61,10 @@ pub fn fill(directory: &Path) -> Result<()> {
     }
 }
 
-/// There is room again.
+/// Frees the space again.
 ///
 /// # Errors
-/// Those of the system.
+/// Errors of the system.
 pub fn free(directory: &Path) -> Result<()> {
     Ok(fs::remove_file(directory.join(BALLAST))?)
 }

@@ -1,4 +1,5 @@
-//! A core whose disk is full: it says so, keeps nothing new, and takes nobody with it; when there is room it has what it missed.
+//! A core whose disk is full. It reports that, stores nothing new, and disturbs no other node. When space is free, it
+//! catches up.
 
 use super::test_cluster::TestCluster;
 use super::{CheckResults, disks, exchange, timed};
@@ -9,22 +10,22 @@ use serde_json::Value;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Room for a log of small segments, and little more.
+/// Size of the disk in MiB: space for a log of small segments, and little more.
 pub const DISK_MIB: u32 = 48;
-/// Bytes of a message that is kept.
+/// Size of a stored message in bytes.
 const MESSAGE: usize = 900_000;
-/// Bytes of a Topic Filter, and how many of them a session asks for.
+/// Length of a Topic Filter in bytes, and number of them in a session.
 const FILTER: usize = 60_000;
 const FILTERS: usize = 4;
-/// Rounds of growing at most. A log of small segments is full after a few.
+/// Maximum number of rounds of growth. A log of small segments is full after a few.
 const ROUNDS: u32 = 60;
-/// How long a node may take to keep something while it can.
+/// Maximum time for a node to store a message while it can.
 const KEPT: Duration = Duration::from_secs(3);
-/// Looks at a log that takes nothing any more.
+/// Number of checks that a full log accepts nothing.
 const LOOKS: u32 = 10;
 const LOOK: Duration = Duration::from_millis(300);
 
-/// Gives the nodes that were killed meanwhile.
+/// Injects the fault. Returns the nodes that were killed meanwhile.
 pub fn apply_fault(
     test_cluster: &mut TestCluster,
     victim: usize,
@@ -35,13 +36,16 @@ pub fn apply_fault(
     disks::fill(&test_cluster.data(victim))?;
     let begun = Instant::now();
     let mut growth = Growth { test_cluster, victim, rounds: 0 };
-    growth.until("it says that it is full", says_full)?;
-    println!("  {:5.1} s     {name} says that its disk is full", begun.elapsed().as_secs_f64());
+    growth.until("it reports that its disk is full", says_full)?;
+    println!("  {:5.1} s     {name} reports that its disk is full", begun.elapsed().as_secs_f64());
     results.check(test_cluster.log(victim).contains("the disk is full"), || {
-        format!("the log of {name} says nothing")
+        format!("the log of {name} does not mention it")
     });
-    growth.until("nothing fits into its log", takes_nothing)?;
-    println!("  {:5.1} s     what {name} keeps for a full disk is used up", begun.elapsed().as_secs_f64());
+    growth.until("its log accepts no more records", takes_nothing)?;
+    println!(
+        "  {:5.1} s     the reserve of {name} for a full disk is used up",
+        begun.elapsed().as_secs_f64()
+    );
     goes_on(test_cluster, victim, results)?;
     let leader = || test_cluster.views(None).leader();
     let leader = timed("all cores name one leader", Instant::now(), leader, results)?;
@@ -51,16 +55,16 @@ pub fn apply_fault(
     disks::free(&test_cluster.data(victim))?;
     let begun = Instant::now();
     let good = || test_cluster.nodes[victim].health("storage").filter(|(status, _)| *status == 200);
-    timed("it says that there is room", begun, good, results)?;
+    timed("it reports that space is free", begun, good, results)?;
     let written = || queue(test_cluster, victim).is_ok_and(|records| records == 0).then_some(());
-    timed("it has written what waited", begun, written, results)?;
-    timed("it keeps messages again", begun, || keeps(test_cluster, victim, "kept").ok(), results)?;
+    timed("it has written the waiting records", begun, written, results)?;
+    timed("it stores messages again", begun, || keeps(test_cluster, victim, "kept").ok(), results)?;
     let whole = test_cluster.wait_until_whole()?;
-    println!("  {:5.1} s     until all is as it was", whole.as_secs_f64());
+    println!("  {:5.1} s     until the cluster has recovered", whole.as_secs_f64());
     Ok([replicant, counts_again(test_cluster, victim, results)?])
 }
 
-/// More and more that a node has to keep.
+/// A growing amount of data that a node has to store.
 struct Growth<'a> {
     test_cluster: &'a TestCluster,
     victim: usize,
@@ -68,15 +72,17 @@ struct Growth<'a> {
 }
 
 impl Growth<'_> {
+    /// Grows until a condition holds.
+    ///
     /// # Errors
-    /// It takes more than [`ROUNDS`], or the node does not say how it is.
+    /// It takes more than [`ROUNDS`], or the node does not report its state.
     fn until(&mut self, what: &str, is_so: fn(&TestCluster, usize) -> Result<bool>) -> Result<()> {
         let begun = self.rounds;
         while !is_so(self.test_cluster, self.victim)? {
-            ensure!(self.rounds - begun < ROUNDS, "it is not so after {ROUNDS} rounds that {what}");
+            ensure!(self.rounds - begun < ROUNDS, "after {ROUNDS} rounds it is not true that {what}");
             ensure!(!child::interrupted(), "interrupted");
             self.rounds += 1;
-            // As soon as there is no room the one is refused and the other waits.
+            // Once the disk is full, the one is refused and the other waits.
             let _ = self.message();
             let _ = self.session();
         }
@@ -105,10 +111,10 @@ fn says_full(test_cluster: &TestCluster, at: usize) -> Result<bool> {
     Ok(status == 503 && said.contains("full"))
 }
 
-/// Records that wait for the disk.
+/// Number of records that wait for the disk.
 fn queue(test_cluster: &TestCluster, at: usize) -> Result<u64> {
     let view: Value = serde_json::from_str(&test_cluster.ctl(at, &["--json", "storage"])?)?;
-    view["log"]["queue_records"].as_u64().context("it does not say what waits")
+    view["log"]["queue_records"].as_u64().context("it does not report the waiting records")
 }
 
 fn takes_nothing(test_cluster: &TestCluster, at: usize) -> Result<bool> {
@@ -121,27 +127,27 @@ fn takes_nothing(test_cluster: &TestCluster, at: usize) -> Result<bool> {
     Ok(true)
 }
 
-/// A retained message that this node keeps, too.
+/// Publishes a retained message that this node stores, too.
 fn keeps(test_cluster: &TestCluster, at: usize, payload: &str) -> Result<()> {
     let node = &test_cluster.nodes[at];
     Client::connect(node.mqtt, "chaos-keeps")?.publish("chaos-kept", payload, 1, true)
 }
 
-/// Has the cores agree on something new, by way of one node, and looks whether it knows of it.
+/// Changes a replicated record through one node, and checks that this node knows of it.
 fn change(test_cluster: &TestCluster, at: usize) -> Result<()> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let banned = format!("chaos-full-{}.", NUMBER.fetch_add(1, Relaxed));
     test_cluster.ctl(at, &["ban", "add", "client-id", &banned, "--for", "1h"])?;
-    ensure!(test_cluster.ctl(at, &["ban"])?.contains(&banned), "it does not know of what was agreed upon");
+    ensure!(test_cluster.ctl(at, &["ban"])?.contains(&banned), "it does not know of the replicated change");
     Ok(())
 }
 
-/// What a full disk must not stop, and what it must.
+/// Checks operations that a full disk must not stop, and those that it must.
 fn goes_on(test_cluster: &TestCluster, victim: usize, results: &mut CheckResults) -> Result<()> {
     let refused = keeps(test_cluster, victim, "not kept")
-        .map_or_else(|why| format!("{why:#}"), |()| "it is kept".to_owned());
+        .map_or_else(|why| format!("{why:#}"), |()| "it is stored".to_owned());
     results.check(refused.contains("0x97"), || {
-        format!("a message that has to be kept on a full disk is not refused with 0x97: {refused}")
+        format!("a message that must be stored on a full disk is not refused with 0x97: {refused}")
     });
     exchange(test_cluster, results)?;
     for at in 0..test_cluster.nodes.len() {
@@ -150,12 +156,12 @@ fn goes_on(test_cluster: &TestCluster, victim: usize, results: &mut CheckResults
             results.check(false, || format!("no change at {name}: {error:#}"));
         }
         let healthy = test_cluster.nodes[at].health("quorum").is_some_and(|(status, _)| status == 200);
-        results.check(healthy, || format!("{name} says that no majority agrees"));
+        results.check(healthy, || format!("{name} reports that no majority agrees"));
     }
     Ok(())
 }
 
-/// A node dies and is removed, and joins again.
+/// Kills a node, removes it, and lets it join again.
 fn member_comes_back(
     test_cluster: &mut TestCluster,
     victim: usize,
@@ -176,7 +182,7 @@ fn member_comes_back(
     Ok(other)
 }
 
-/// With one other core it is a majority.
+/// Checks that the node forms a majority with one other core.
 fn counts_again(test_cluster: &mut TestCluster, victim: usize, results: &mut CheckResults) -> Result<usize> {
     let other = (0..test_cluster.nodes.len()).find(|at| *at != victim && test_cluster.nodes[*at].is_core);
     let other = other.context("there is no other core")?;
@@ -187,6 +193,6 @@ fn counts_again(test_cluster: &mut TestCluster, victim: usize, results: &mut Che
     let begun = Instant::now();
     test_cluster.start_again(other)?;
     test_cluster.wait_until_whole()?;
-    println!("  {:5.1} s     from the start of that until all is as it was", begun.elapsed().as_secs_f64());
+    println!("  {:5.1} s     from its start until the cluster has recovered", begun.elapsed().as_secs_f64());
     Ok(other)
 }

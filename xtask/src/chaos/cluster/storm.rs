@@ -1,14 +1,15 @@
-//! Many nodes that start at the same moment, and once more: they all belong to the cluster, and its cores do not notice.
+//! Many nodes that start at the same moment, and again after a kill: they all join the cluster, and its cores elect
+//! no new leader.
 
 use super::test_cluster::{Node, TestCluster};
 use super::{CheckResults, exchange, timed};
 use anyhow::{Context, Result};
 use std::time::Instant;
 
-/// The term of the first election of a cluster.
+/// Term of the first election of a cluster.
 const FIRST_TERM: u64 = 1;
 
-/// They were just started at once, all of them.
+/// Injects the fault. All nodes have just been started at once.
 pub fn apply_fault(test_cluster: &mut TestCluster, results: &mut CheckResults) -> Result<()> {
     let first = leader_and_term(test_cluster)?;
     check_replicants_balanced(test_cluster, results)?;
@@ -22,7 +23,10 @@ pub fn apply_fault(test_cluster: &mut TestCluster, results: &mut CheckResults) -
         test_cluster.start_again(*at)?;
     }
     test_cluster.wait_until_whole()?;
-    println!("  {:5.1} s     from their start until all is as it was", begun.elapsed().as_secs_f64());
+    println!(
+        "  {:5.1} s     from their start until the cluster has recovered",
+        begun.elapsed().as_secs_f64()
+    );
     check_replicants_balanced(test_cluster, results)?;
     let second = leader_and_term(test_cluster)?;
     results.check(second == first, || {
@@ -32,14 +36,14 @@ pub fn apply_fault(test_cluster: &mut TestCluster, results: &mut CheckResults) -
     exchange(test_cluster, results)
 }
 
-/// Who leads, and the term.
+/// Leader and term.
 fn leader_and_term(test_cluster: &TestCluster) -> Result<(String, u64)> {
     let leader = test_cluster.leader()?;
     let term = test_cluster.views(None).term().context("the cores do not name one term")?;
     Ok((test_cluster.nodes[leader].name.clone(), term))
 }
 
-/// Where the replicants hear from once they have taken their shares, and the memory.
+/// Waits until the replicants are balanced, and reports their cores and the memory.
 fn check_replicants_balanced(test_cluster: &TestCluster, results: &mut CheckResults) -> Result<()> {
     let begun = Instant::now();
     timed(
@@ -56,7 +60,8 @@ fn check_replicants_balanced(test_cluster: &TestCluster, results: &mut CheckResu
     let all = memory.iter().map(|(now, _)| now).sum();
     let top = memory.iter().map(|(_, top)| *top).max().unwrap_or(0);
     println!(
-        "              replicants hear from {}; {:.0} MiB in all nodes together, {:.0} MiB at most in one",
+        "              replicants per core: {}; {:.0} MiB in all nodes together, {:.0} MiB at \
+             most in one",
         counts.join(", "),
         mib(all),
         mib(top)
@@ -64,7 +69,7 @@ fn check_replicants_balanced(test_cluster: &TestCluster, results: &mut CheckResu
     Ok(())
 }
 
-/// Whether no core has two replicants more than another.
+/// Returns whether no core has two replicants more than another.
 fn are_replicants_balanced(test_cluster: &TestCluster) -> bool {
     let replicants_per_core = test_cluster.views(None).replicants_per_core();
     let (least, most) = (replicants_per_core.values().min(), replicants_per_core.values().max());

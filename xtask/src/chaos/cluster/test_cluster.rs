@@ -1,4 +1,4 @@
-//! The nodes of `meridian start --dev-cluster`, each of which can be killed, stopped and started again.
+//! Nodes of `meridian start --dev-cluster`, which can be killed, stopped and restarted.
 
 use super::disks;
 use super::views::{self, Views};
@@ -14,20 +14,20 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
-/// What a cluster is to be.
+/// Properties of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Its directory, below that of the whole run.
+    /// Name of its directory, below that of the whole run.
     pub name: &'static str,
     pub cores: usize,
     pub replicants: usize,
-    /// Each core has a disk of its own, of so many MiB.
+    /// Size of each core's own disk in MiB.
     pub disk_mib: Option<u32>,
     pub settings: &'static [&'static str],
 }
 
 pub struct TestCluster {
-    /// Ends the nodes that it has started when it ends.
+    /// Parent process, which ends the nodes that it has started when it ends.
     _parent: Guarded,
     program: PathBuf,
     directory: PathBuf,
@@ -40,25 +40,25 @@ pub struct Node {
     pub mqtt: SocketAddr,
     pub http: SocketAddr,
     id: u32,
-    /// How it was started.
+    /// Arguments that it was started with.
     arguments: Vec<String>,
-    /// When it was started again, by us.
+    /// Process of a restart by this program.
     process: Option<Guarded>,
 }
 
-/// Until all nodes reach each other.
+/// Maximum time until all nodes reach each other.
 const START: Duration = Duration::from_secs(60);
-/// Until a process that is asked to has ended.
+/// Maximum time until a process that is asked to stop has ended.
 const STOP: Duration = Duration::from_secs(30);
-/// Until all is as it was before a fault.
+/// Maximum time until the cluster has recovered.
 const WHOLE: Duration = Duration::from_secs(60);
-/// Lines of the parent that nobody has read.
+/// Maximum number of unread lines of the parent.
 const LINES_MAX: usize = 64;
-/// What the parent says when they do.
+/// Output of the parent when all nodes reach each other.
 const READY: &str = "all of them reach each other";
 
 impl TestCluster {
-    /// The nodes of a plan, all at the same moment, and what is said beside the usual settings.
+    /// Starts the nodes of a plan, all at the same moment, with settings in addition to the usual ones.
     ///
     /// # Errors
     /// They do not reach each other in time; the logs are named.
@@ -77,7 +77,8 @@ impl TestCluster {
             "--http",
             &format!("127.0.0.1:{}", port + 1),
         ]);
-        // What is promised of a subscription everywhere; and a full queue drops by its rule, which is not what is looked for.
+        // Subscriptions have the strongest guarantee. Queues are large, because a full queue drops messages by its
+        // rule, which this test does not examine.
         let usual = ["routing.suback=cluster", "queue.messages_max=1000000", "queue.bytes_max=1GiB"];
         for setting in usual.iter().chain(plan.settings) {
             command.args(["--set", setting]);
@@ -96,27 +97,27 @@ impl TestCluster {
                 Err(_) => {
                     ensure!(!child::interrupted(), "interrupted");
                     let is_there = parent.ended().is_none() && Instant::now() < deadline;
-                    ensure!(is_there, "no cluster came of it: see the logs in {}", directory.display());
+                    ensure!(is_there, "the cluster did not start: see the logs in {}", directory.display());
                 }
             }
         }
-        // Its pipe is read to the end: it says more later.
+        // The pipe is read to the end: more output follows later.
         std::thread::spawn(move || said.iter().for_each(drop));
         let wanted = plan.cores + plan.replicants;
-        ensure!(nodes.len() == wanted, "{} of {wanted} nodes were said", nodes.len());
-        // n2 comes before n10.
+        ensure!(nodes.len() == wanted, "{} of {wanted} nodes were printed", nodes.len());
+        // Sorts n2 before n10.
         nodes.sort_by(|one: &Node, other| (one.name.len(), &one.name).cmp(&(other.name.len(), &other.name)));
         let (program, directory) = (program.to_owned(), directory.to_owned());
         Ok(Self { _parent: parent, program, directory, nodes })
     }
 
-    /// What all nodes say of their cluster but those that are not to be asked.
+    /// Views of the cluster of all nodes except excluded ones.
     pub fn views(&self, without: Option<usize>) -> Views {
         let asked = self.nodes.iter().enumerate().filter(|(at, _)| Some(*at) != without);
         Views::new(asked.map(|(at, node)| (at, node.is_core, views::of(node.http))).collect())
     }
 
-    /// The core that leads, by the word of all cores.
+    /// The leading core, if all cores agree on it.
     pub fn leader(&self) -> Result<usize> {
         let found = until(WHOLE, || {
             let leader = self.views(None).leader()?;
@@ -125,10 +126,10 @@ impl TestCluster {
         found.context("the cores do not name one leader")
     }
 
-    /// Until all nodes are members, ready, reach each other and know the same routes: how long that took.
+    /// Waits until all nodes are members, ready, reach each other and know the same routes. Returns the time.
     ///
     /// # Errors
-    /// It is not so in time, or a process has ended by itself.
+    /// The limit is exceeded, or a process has ended by itself.
     pub fn wait_until_whole(&mut self) -> Result<Duration> {
         let begun = Instant::now();
         let done = until(WHOLE, || {
@@ -153,10 +154,10 @@ impl TestCluster {
         }
     }
 
-    /// What `meridian ctl` says that is asked to do something on that node.
+    /// Runs `meridian ctl` with a command for that node and returns its output.
     ///
     /// # Errors
-    /// It fails; what it says is told.
+    /// It fails; the error contains its output.
     pub fn ctl(&self, at: usize, words: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.program);
         command.arg("ctl").args(["--url", &format!("http://{}", self.nodes[at].http)]).args(words);
@@ -167,18 +168,18 @@ impl TestCluster {
         Ok(said(&done.stdout) + &said(&done.stderr))
     }
 
-    /// Where a node keeps what it keeps.
+    /// Data directory of a node.
     pub fn data(&self, at: usize) -> PathBuf {
         self.directory.join(&self.nodes[at].name)
     }
 
-    /// What the node has logged since it was first started.
+    /// Log of the node since its first start.
     pub fn log(&self, at: usize) -> String {
         let path = self.directory.join(format!("{}.log", self.nodes[at].name));
         fs::read(path).map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// SIGKILL to all of these, and then until they are gone.
+    /// Sends SIGKILL to all of these, and waits until they are gone.
     ///
     /// # Errors
     /// One has ended by itself before.
@@ -197,6 +198,8 @@ impl TestCluster {
         Ok(())
     }
 
+    /// Restarts a node.
+    ///
     /// # Errors
     /// The process cannot be started.
     pub fn start_again(&mut self, at: usize) -> Result<()> {
@@ -214,7 +217,7 @@ impl TestCluster {
 }
 
 impl Drop for TestCluster {
-    /// Nobody waits for an orderly end, which takes longer the more there are.
+    /// Kills all nodes at once: an orderly end takes longer with more nodes.
     fn drop(&mut self) {
         for node in &mut self.nodes {
             if node.is_there() {
@@ -225,13 +228,13 @@ impl Drop for TestCluster {
 }
 
 impl Node {
-    /// What its `/health/...` answers: the status and the rest.
+    /// Response of its `/health/...`: the status and the rest.
     pub fn health(&self, what: &str) -> Option<(u16, String)> {
         let answer = get(self.http, &format!("/health/{what}")).ok()?;
         Some((answer.split(' ').nth(1)?.parse().ok()?, answer))
     }
 
-    /// Bytes of memory of the process: now, and at most.
+    /// Memory of the process in bytes: current and peak.
     pub fn memory(&self) -> (u64, u64) {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id)).unwrap_or_default();
         let of = |key: &str| {
@@ -242,7 +245,8 @@ impl Node {
         (of("VmRSS:"), of("VmHWM:"))
     }
 
-    /// `n1  core  mqtt://127.0.0.1:1883  http://127.0.0.1:18083  process 77  log PATH`; `None` for what tells of no node.
+    /// Parses `n1  core  mqtt://127.0.0.1:1883  http://127.0.0.1:18083  process 77  log PATH`; `None` for a line
+    /// about no node.
     fn parse(line: &str) -> Result<Option<Self>> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [name, role, mqtt, http, "process", id, ..] = words[..] else { return Ok(None) };
@@ -265,11 +269,11 @@ impl Node {
     }
 
     pub fn signal(&self, signal: libc::c_int) {
-        // SAFETY: a process of ours, which nobody has waited for since it was last seen.
+        // SAFETY: this is a process of the cluster, not yet waited for since it was last seen.
         unsafe { libc::kill(self.id as i32, signal) };
     }
 
-    /// Whether the process runs.
+    /// Returns whether the process runs.
     fn is_there(&mut self) -> bool {
         match &mut self.process {
             Some(process) => process.ended().is_none(),
@@ -277,7 +281,7 @@ impl Node {
         }
     }
 
-    /// Sends a signal that ends the process, and waits until it is gone: how long that took.
+    /// Sends a signal that ends the process, and waits until it is gone. Returns the time.
     ///
     /// # Errors
     /// It does not end in time.
@@ -291,7 +295,7 @@ impl Node {
     }
 }
 
-/// One that has ended is a zombie until its parent has looked.
+/// Returns whether a process runs. An ended one is a zombie until its parent has waited for it.
 fn is_running(id: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
@@ -315,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_of_a_node_or_of_none() {
+    fn a_line_describes_a_node_or_is_skipped() {
         let own = std::process::id();
         let line = format!(
             "n4  replicant mqtt://127.0.0.4:2883  http://127.0.0.4:2884  process {own}  log /d/n4.log"

@@ -1,11 +1,11 @@
-//! What the nodes of a cluster say of it, side by side.
+//! Views of the cluster from several nodes, compared with each other.
 
 use crate::cluster::nodes::{is_joined, view};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// What was said, by the node's place; `None` where nothing was.
+/// Views by the node's index; `None` for nodes that did not answer.
 pub struct Views(Vec<(usize, bool, Option<Value>)>);
 
 pub fn of(http: SocketAddr) -> Option<Value> {
@@ -21,7 +21,7 @@ impl Views {
         self.0.iter().map(|(_, _, view)| view.as_ref())
     }
 
-    /// Whom all cores that were asked call their leader, as long as each of them hears a quorum.
+    /// Leader that all queried cores agree on, as long as each of them has a quorum.
     pub fn leader(&self) -> Option<String> {
         let cores = self.0.iter().filter(|(_, is_core, _)| *is_core);
         let said: Option<Vec<&str>> = cores
@@ -35,7 +35,7 @@ impl Views {
         said.iter().all(|name| *name == first).then(|| first.to_owned())
     }
 
-    /// The term of the core that leads, if all cores that were asked name the same.
+    /// Term of the leader, if all queried cores agree on it.
     pub fn term(&self) -> Option<u64> {
         let cores = self.0.iter().filter(|(_, is_core, _)| *is_core);
         let said: Option<Vec<u64>> =
@@ -45,7 +45,7 @@ impl Views {
         said.iter().all(|term| *term == first).then_some(first)
     }
 
-    /// How many replicants hear from each core.
+    /// Number of replicants attached to each core.
     pub fn replicants_per_core(&self) -> BTreeMap<String, usize> {
         let mut replicants_per_core: BTreeMap<String, usize> = BTreeMap::new();
         for view in self.all().flatten() {
@@ -60,17 +60,17 @@ impl Views {
         replicants_per_core
     }
 
-    /// Whether all who were asked know a node to be in that state.
+    /// Returns whether all queried nodes report that state of a node.
     pub fn agree(&self, node: &str, state: &str) -> bool {
         self.all().all(|view| view.is_some_and(|view| state_of(view, node) == Some(state)))
     }
 
-    /// Whether anybody who was asked knows a node to be in that state.
+    /// Returns whether any queried node reports that state of a node.
     pub fn any_says(&self, node: &str, state: &str) -> bool {
         self.all().flatten().any(|view| state_of(view, node) == Some(state))
     }
 
-    /// Whether all who were asked know the same of each node's routes.
+    /// Returns whether all queried nodes know the same of each node's routes.
     pub fn know_the_same(&self) -> bool {
         let of = |view: &Value| -> Vec<(String, Value)> {
             let routes = view["routes"].as_array().cloned().unwrap_or_default();
@@ -84,12 +84,12 @@ impl Views {
         known.all(|it| it.as_ref() == Some(&first))
     }
 
-    /// Whether this is a cluster of so many, none of whom lacks anything.
+    /// Returns whether this is a complete cluster of so many nodes.
     pub fn are_whole(&self, nodes: usize) -> bool {
         self.leader().is_some() && self.missing(nodes).is_empty() && self.know_the_same()
     }
 
-    /// Who lacks something, for people.
+    /// Names of nodes with problems, for people.
     pub fn missing(&self, nodes: usize) -> String {
         let lacks = |view: Option<&Value>| {
             let Some(view) = view else { return true };
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn replicants_are_counted_at_the_cores_from_which_they_hear() {
+    fn replicants_are_counted_at_the_cores_they_are_attached_to() {
         let replicant = |core: Value| Some(json!({ "node": "n9", "role": "replicant", "attached_to": core }));
         let core = |name: &str| {
             Some(json!({ "node": name, "role": "core", "membership": { "replica": { "term": 4 } } }))
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_so_is_said_by_all() {
+    fn a_fact_holds_when_all_nodes_report_it() {
         let views = |two: Option<Value>| Views::new(vec![(0, true, said("n1", "dead", "a")), (1, true, two)]);
         let same = views(said("n1", "dead", "a"));
         assert_eq!(same.leader().as_deref(), Some("n1"));

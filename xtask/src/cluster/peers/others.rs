@@ -1,4 +1,4 @@
-//! Clusters of other brokers, as their documentation says they are made.
+//! Clusters of other brokers, set up as documented by them.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
@@ -11,15 +11,15 @@ use crate::bench::broker::{Directory, Kind, mosquitto};
 use crate::bench::child::{Guarded, interrupted};
 use crate::bench::recipe;
 
-/// Those that are known.
+/// Names of the known clusters.
 pub const NAMES: [&str; 3] = ["mosquitto", "nats", "rmqtt"];
-/// Until messages cross.
+/// Maximum time until messages are exchanged.
 const START: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The nodes of one, each with a port of the same number on an address of its own.
+/// Nodes of a cluster, each with the same port on its own address.
 pub struct Others {
-    /// With its version.
+    /// Name with its version.
     pub name: String,
     /// The first two of its nodes.
     pub nodes: [SocketAddr; 2],
@@ -68,8 +68,10 @@ impl Others {
         self.processes.iter().map(Guarded::id).collect()
     }
 
+    /// Waits until a condition holds.
+    ///
     /// # Errors
-    /// A process ends, or it does not come true; with what it wrote.
+    /// A process ends, or the time is over; the error contains its output.
     pub fn wait_until(&mut self, is_so: impl Fn() -> bool) -> Result<()> {
         let deadline = Instant::now() + START;
         while !is_so() {
@@ -80,7 +82,7 @@ impl Others {
                 let text = fs::read_to_string(log).unwrap_or_default();
                 let tail: Vec<&str> = text.lines().rev().take(8).collect();
                 let tail: Vec<&str> = tail.into_iter().rev().collect();
-                bail!("its nodes pass no messages; one wrote\n{}", tail.join("\n"));
+                bail!("its nodes exchange no messages; one wrote\n{}", tail.join("\n"));
             }
             std::thread::sleep(PAUSE);
         }
@@ -92,11 +94,11 @@ fn address(number: u8, port: u16) -> SocketAddr {
     (Ipv4Addr::new(127, 0, 0, number), port).into()
 }
 
-/// Two brokers, of which the second has a bridge to the first for all topics, both ways.
+/// Starts two brokers; the second has a bridge to the first for all topics, in both directions.
 fn two_with_a_bridge(port: u16) -> Result<Others> {
     let program = mosquitto().context("not installed (apt-get install mosquitto)")?;
     let mut others = Others::new(format!("{}, bridged", Kind::Mosquitto.version()), port)?;
-    // Whatever is published on one goes to the other at its own QoS, wanted there or not.
+    // A message published on one is sent to the other at its own QoS, even without subscribers there.
     let bridge = format!(
         "connection bench\naddress {}\ntopic # both 2\ncleansession true\nnotifications false\nrestart_timeout 1\n",
         others.nodes[0]
@@ -112,15 +114,15 @@ fn two_with_a_bridge(port: u16) -> Result<Others> {
     Ok(others)
 }
 
-/// What a recipe starts.
+/// The recipe of a broker, and its program.
 fn installed(name: &str) -> Result<(recipe::Recipe, PathBuf)> {
     let recipe = recipe::built_in().into_iter().find(|recipe| recipe.name == name).context("a recipe")?;
     recipe.ensure_there(std::env::var_os("CI").is_none())?;
-    let program = recipe.program().with_context(|| format!("{name} is not there"))?;
+    let program = recipe.program().with_context(|| format!("{name} does not exist"))?;
     Ok((recipe, program))
 }
 
-/// Two brokers that tell each other of every message.
+/// Starts two brokers that send each other every message.
 fn two_that_broadcast(port: u16) -> Result<Others> {
     let (recipe, program) = installed("rmqtt")?;
     let mut others = Others::new(format!("{}, broadcasting", recipe.version()), port)?;
@@ -133,7 +135,7 @@ fn two_that_broadcast(port: u16) -> Result<Others> {
     Ok(others)
 }
 
-/// Three servers: MQTT at QoS 1 and 2 needs JetStream, and that three of them.
+/// Starts three servers: MQTT at QoS 1 and 2 needs JetStream, and that needs three of them.
 fn three_with_jetstream(port: u16) -> Result<Others> {
     let (recipe, program) = installed("nats")?;
     let mut others = Others::new(format!("{}, JetStream", recipe.version()), port)?;
