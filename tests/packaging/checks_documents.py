@@ -7,7 +7,7 @@ import shlex
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-PAGES = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))]
+PAGES = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "docs/adr/README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))]
 OPERATORS = ["README.md", "docs/operations.md", "docs/alerts.md", "docs/tuning.md", "docs/from-emqx.md"]
 
 
