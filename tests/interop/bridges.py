@@ -18,10 +18,10 @@ from mosquitto_clients import MosquittoDriver
 WAIT_S = 20
 CLIENT = "mosquitto bridge"
 CELLS = {
-    "out": "messages of mosquitto's clients come to the node's, in order, with the other topic prefix",
-    "in": "messages of the node's clients come to mosquitto's, in order, with the other topic prefix",
-    "once": "what the bridge has sent does not come back: mosquitto's clients get their own messages once",
-    "retain": "what is retained on one side is retained on the other, although it comes while the bridge is connected",
+    "out": "the node's clients get messages of mosquitto's clients, in order, with the other topic prefix",
+    "in": "mosquitto's clients get messages of the node's clients, in order, with the other topic prefix",
+    "once": "messages of the bridge do not come back: mosquitto's clients get their own messages once",
+    "retain": "a message retained on one side while the bridge is connected is retained on the other side",
     "away": "after its connection was cut, the bridge gets the messages of QoS 1 that it missed (`cleansession false`)",
     "state": "`$SYS/broker/connection/<client identifier>/state` is 1, 0 after the connection was cut, and 1 again",
 }
@@ -32,16 +32,19 @@ ROWS = [
 PROTOCOLS = {"3.1.1": "mqttv311", "5.0": "mqttv50"}
 
 EXPLANATION = """
-A bridge with `try_private true` says in CONNECT that it is one (bit 7 of the protocol level). Meridian then sends it none of its own messages
-and keeps the RETAIN flag as it was published, which MQTT 3.1.1 cannot ask for. mosquitto says so in 3.1.1 only; in 5.0 it asks for the same with
-subscription options. Without `try_private`, a topic of direction `both` brings 3.1.1 messages back.
+**`try_private`.** A bridge with `try_private true` sets bit 7 of the protocol level in CONNECT. Meridian then sends it none
+of its own messages, and keeps the RETAIN flag as published. MQTT 3.1.1 has no other way to request this. mosquitto sets
+the bit in 3.1.1 only. In 5.0 it uses subscription options for the same. Without `try_private`, 3.1.1 messages of a topic
+with direction `both` come back.
 
-A 5.0 bridge of mosquitto 2.0 sends no Session Expiry Interval, whatever `cleansession` says. Its session ends with its connection, so it misses
-what is published while it is away. Use `bridge_protocol_version mqttv311`, the default, with `cleansession false`.
+**`cleansession`.** A 5.0 bridge of mosquitto 2.0 sends no Session Expiry Interval, whatever `cleansession` says. Its session
+ends with its connection, so it misses messages while it is away. Use `bridge_protocol_version mqttv311`, the default, with
+`cleansession false`.
 
-A bridge may publish on its own state topic. Access rules have to allow it, and `#` does not match this topic:
-`allow everyone publish $SYS/broker/connection/${clientid}/state`. Otherwise set `notifications false`. Behind a mountpoint no client publishes
-below `$SYS`. Other nodes of a cluster get live changes for filters that begin with `$SYS/broker/connection/`.
+**`notifications`.** A bridge may publish on its own state topic. Access rules must allow it, and `#` does not match this
+topic: `allow everyone publish $SYS/broker/connection/${clientid}/state`. Otherwise set `notifications false`. Behind a
+mountpoint no client publishes below `$SYS`. In a cluster, clients of other nodes get changes of the state if their filter
+begins with `$SYS/broker/connection/`.
 """
 
 

@@ -7,10 +7,16 @@ PREFACE = """# Clients that were tried
 
 <!-- Written by tests/interop/run.py, which CI runs; edit that, not this page. -->
 
-Each cell is a scenario over a real socket: client library x MQTT version x what is done with it. `pass` and `FAIL` say
-what happened, `-` that the version or the library cannot do it (and for rumqttc "everyone": it runs apart). The
-clients of a cell are of the row's library and version, but for "everyone". Each cell was run against a node with one
-worker and against one with three, and shows the worse of the two.
+This page shows which MQTT clients work with Meridian, and which of their features were tested. Each cell is a scenario
+over a real socket, for one client library and one version of MQTT.
+
+| cell | meaning |
+|---|---|
+| `pass`, `FAIL` | the result of the scenario |
+| `-` | the version or the library does not have the feature. For rumqttc "everyone": it runs in another process |
+
+All clients of a cell have the library and version of the row, except in "everyone". Each cell runs against a node with
+one worker and a node with three workers. It shows the worse result.
 
 """
 
@@ -22,18 +28,18 @@ EXPLANATION = """
 """
 
 CELLS = {
-    "QoS 0": "21 messages, once each and in order, at the QoS of both ends; a QoS 0 subscription beside it",
+    "QoS 0": "21 messages, once each and in order, at the QoS of both ends, with a QoS 0 subscription of the same topic",
     "retain set": "a retained message reaches live subscribers without the RETAIN flag",
     "retain get": "new subscriptions (by topic, by `+`, by `#`) get the last retained message with the flag",
-    "retain delete": "an empty retained payload deletes it, and is passed on to live subscribers",
-    "will": "published when the socket closes without DISCONNECT, at its QoS; not published after a DISCONNECT",
+    "retain delete": "an empty retained payload deletes it, and live subscribers get the message",
+    "will": "the Will is published at its QoS when the socket closes without DISCONNECT, and not after a DISCONNECT",
     "resume": "a session that outlives its connection gets 20 queued messages of QoS 1 and 2 in order; Session Present both ways",
     "shared": "two members of a group split 40 messages, each to one of them, while an ordinary subscriber gets all",
     "takeover": "a second connection with the same Client Identifier closes the first (5.0: with reason 0x8E)",
     "properties": "content type, response topic, correlation data, expiry, payload format, User Properties in order",
-    "subscription identifier": "comes with the message",
-    "no local": "a client's own messages do not come back",
-    "everyone": "all rows at one time: each publishes at every QoS, and each gets everything from each, in order",
+    "subscription identifier": "arrives with the message",
+    "no local": "a client does not get its own messages",
+    "everyone": "all rows at one time: each publishes at every QoS, and each gets all messages of each, in order",
 }
 
 COMMANDS = """
@@ -41,7 +47,7 @@ COMMANDS = """
 
 ```text
 cargo build --release
-tests/interop/run.py                            # everything, writes this page
+tests/interop/run.py                            # everything; writes this page
 tests/interop/run.py --only paho --cell "will"  # one cell
 tests/interop/run.py --only transport           # TLS and WebSocket alone
 tests/interop/run.py --only bridge              # mosquitto as a bridge alone

@@ -21,14 +21,14 @@ WAIT_S = 30
 """Longest wait for one client; a green run needs about a second."""
 
 CELLS = {
-    "tls": "MQTT over TLS, the node's certificate checked by its authority",
-    "client certificate": "a listener that asks for one; without one the client is refused",
-    "wrong authority": "a client that trusts another authority goes before it has said anything",
+    "tls": "MQTT over TLS; the client checks the node's certificate by its authority",
+    "client certificate": "a listener that requires one; a client without one is refused",
+    "wrong authority": "a client that trusts another authority disconnects before it sends a packet",
     "websocket": "MQTT in WebSocket",
     "secure websocket": "MQTT in WebSocket over TLS",
-    "TLS 1.3": "agreed on when both can, with ALPN `mqtt`",
+    "TLS 1.3": "used when both ends support it, with ALPN `mqtt`",
     "TLS 1.1": "refused",
-    "dashboard": "the node's own page over HTTPS, its script run",
+    "dashboard": "the node's dashboard over HTTPS; its script runs",
 }
 
 
