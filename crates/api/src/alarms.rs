@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use tls::{Expiry, ExpiryKind};
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
 
 use crate::cluster::{ClusterView, LinkView, MembershipView, UnjoinedPeerView};
@@ -21,7 +22,8 @@ const FRAME_AGE_MAX: f64 = 5.0;
 const RETRANSMITTED_MAX: f64 = 1.0;
 
 /// A present fault, and the action that ends it.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct Alarm {
     /// Node that the alarm is about.
     pub node: String,
@@ -35,9 +37,10 @@ pub struct Alarm {
 }
 
 /// Severity of an alarm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
-#[schema(as = AlarmSeverity)]
+#[cfg_attr(feature = "document", schema(as = AlarmSeverity))]
 pub enum Severity {
     Error,
     Warning,

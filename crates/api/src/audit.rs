@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use axum::extract::Request;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
 
 use crate::gate::Peer;
@@ -40,8 +41,9 @@ const CALLERS_MAX: usize = 4096;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Entry of the audit log: one request.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = AuditEntry)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+#[cfg_attr(feature = "document", schema(as = AuditEntry))]
 pub struct Entry {
     pub at: Timestamp,
     /// Name of the key; `meridian key` for changes that this command made on the node's machine.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
 
 /// The node's part in its cluster.
@@ -79,7 +80,8 @@ pub trait RequestHandler: Send + Sync {
 
 /// The node's part in its cluster. Counters begin with the process. Nodes, filters and links are shown as this node
 /// knows them.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct ClusterView {
     /// Name of this node.
     pub node: String,
@@ -152,7 +154,8 @@ pub struct ClusterView {
 }
 
 /// A node that acknowledges messages by a lease from a core.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct GrantView {
     /// Name of the other node of the lease.
     pub node: String,
@@ -161,7 +164,8 @@ pub struct GrantView {
 }
 
 /// A peer that was met or searched for, and has not joined.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct UnjoinedPeerView {
     /// Address that this node connects to, HOST:PORT, or the host that the peer connects from.
     pub address: String,
@@ -176,7 +180,8 @@ pub struct UnjoinedPeerView {
 }
 
 /// State that the cores of a cluster agree on, as far as this node knows.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct MembershipView {
     /// True while this node has received nothing from a majority of cores recently: members and leader are as it knew
     /// them last.
@@ -194,7 +199,8 @@ pub struct MembershipView {
 }
 
 /// One node of the cluster.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct MemberView {
     pub node: String,
     /// `core` or `replicant`.
@@ -214,7 +220,8 @@ pub struct MemberView {
 }
 
 /// Raft state of a core in the meta group.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct ReplicaView {
     /// `leader`, `follower`, `candidate`, `learner` (without a vote) or `stopped`.
     pub raft_state: &'static str,
@@ -238,7 +245,8 @@ pub struct ReplicaView {
 }
 
 /// Routes of the clients of one node.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct NodeRoutes {
     pub node: String,
     pub role: &'static str,
@@ -258,7 +266,8 @@ pub struct NodeRoutes {
 }
 
 /// Link to one other node.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct LinkView {
     pub node: String,
     pub address: String,
@@ -304,7 +313,8 @@ pub struct LinkView {
 }
 
 /// One class of frames of a link.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct LaneView {
     /// `control`, `claims`, `routes`, `assured` (messages of QoS 1 and 2) or `best_effort` (QoS 0).
     pub class: &'static str,
@@ -327,7 +337,8 @@ pub struct LaneView {
 }
 
 /// The thread that carries links.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct TransportView {
     pub connections: u64,
     pub accepted: u64,

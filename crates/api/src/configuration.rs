@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use configstore::ProposeError;
 use serde::Serialize;
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
 
 use crate::problem::{FieldProblem, Problem};
@@ -15,7 +16,8 @@ use crate::timestamp::Timestamp;
 pub type Changes = BTreeMap<String, Option<String>>;
 
 /// Nodes that a change is meant for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
     /// This node only.
@@ -141,7 +143,8 @@ impl Version {
 }
 
 /// The settings in force.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct ConfigView {
     pub version: u64,
     pub settings: Vec<SettingView>,
@@ -152,7 +155,8 @@ pub struct ConfigView {
 }
 
 /// One setting.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct SettingView {
     /// `mqtt.qos_max`, or `listener.0.address`.
     pub name: String,
@@ -178,7 +182,8 @@ pub struct SettingView {
 }
 
 /// A value for all nodes of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct ReplicatedValue {
     pub value: String,
     /// Name of the key; `null` when there was none.
@@ -188,7 +193,8 @@ pub struct ReplicatedValue {
 }
 
 /// One setting that was changed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, serde::Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct Change {
     pub name: String,
     /// Previous value; `null` when it was unset.
@@ -197,7 +203,8 @@ pub struct Change {
 }
 
 /// Result of a change.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct Changed {
     /// Version of this node's configuration.
     pub version: u64,
@@ -208,7 +215,8 @@ pub struct Changed {
 }
 
 /// Result of reading the files again.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct Reloaded {
     pub changed: Vec<Change>,
     /// Settings that differ and take effect at the next start.
@@ -218,7 +226,8 @@ pub struct Reloaded {
 }
 
 /// One version of the configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, serde::Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct Version {
     pub version: u64,
     pub at: Timestamp,
@@ -229,7 +238,8 @@ pub struct Version {
 }
 
 /// The log level in force.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct LogLevelView {
     pub level: String,
     /// Time at which the configured level returns; `null` when it is in force already, or when this level holds until

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use broker::Figure;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
 
 use crate::process::ProcessFigures;
@@ -40,7 +41,8 @@ macro_rules! figures {
 
         /// Lists of figures, oldest first, with a value for each step; null where there is no sample. Rates are per
         /// second, over one step.
-        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
         pub struct Series {
             $($(#[doc = $doc])+ pub $name: Vec<Option<f64>>,)+
             /// `dropped_per_s` by reason, without reasons that have dropped nothing.
@@ -206,8 +208,9 @@ fn join_lists(list: &mut [Option<f64>], other: &[Option<f64>], at: Offset, join:
 }
 
 /// Main figures of the last hour, of one node or the sum of several.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(as = History)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+#[cfg_attr(feature = "document", schema(as = History))]
 pub struct HistoryView {
     /// Seconds from one step to the next.
     pub step_s: u64,
@@ -217,7 +220,7 @@ pub struct HistoryView {
     pub nodes: Vec<String>,
     /// Nodes of the cluster that did not answer. Their figures are in no sum, not even in those of earlier steps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
+    #[cfg_attr(feature = "document", schema(required = false))]
     pub missing: Vec<String>,
     /// Number of nodes that have a sample of the step, oldest first. A node that started later has none.
     pub summed: Vec<u32>,

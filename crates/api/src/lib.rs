@@ -25,6 +25,7 @@ mod keys;
 mod log_limiter;
 mod log_ring;
 mod metrics;
+#[cfg(feature = "document")]
 mod openapi;
 mod operations;
 mod paced;
@@ -54,6 +55,7 @@ pub use configuration::{
 };
 pub use keys::{Key, KeyError, KeyFile, Keys, NewKey, Outcome};
 pub use log_ring::LogRing;
+#[cfg(feature = "document")]
 pub use openapi::document;
 pub use role::{Caller, Role};
 pub use server::{BindError, Bound, Readiness, Server};
@@ -61,3 +63,7 @@ pub use state::{ListenerFacts, NodeFacts, Parts, State};
 pub use storage::{Backup, BackupRefused, Durations, RecoveryView, Storage, StorageCondition, StorageView};
 pub use timestamp::Timestamp;
 pub use tls::{CertificateError, Certificates, Renewed};
+
+/// The OpenAPI document that the server sends and reads roles from. A test of this crate, which alone needs the feature `document`,
+/// compares it with the routes, so the program is built without the code that generates it.
+pub const DOCUMENT: &str = include_str!("../openapi.json");

@@ -11,6 +11,7 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
 
 use crate::sse::Sink;
@@ -26,17 +27,18 @@ const TEXT_MAX: usize = 4096;
 const FIELDS_MAX: usize = 32;
 
 /// One event of the log.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct LogEvent {
     pub at: Timestamp,
     /// `ERROR`, `WARN`, `INFO`, `DEBUG` or `TRACE`.
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "document", schema(value_type = String))]
     #[serde(serialize_with = "level_name")]
     pub level: Level,
     /// Part of the program that logs the event.
     pub target: String,
     pub message: String,
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "document", schema(value_type = Object))]
     pub fields: Map<String, Value>,
 }
 

@@ -13,7 +13,7 @@ use crate::problem::{FieldProblem, ProblemDocument};
 
 /// Returns the document of all routes.
 pub fn document() -> OpenApi {
-    crate::routes::router().1
+    crate::routes::document()
 }
 
 /// Adds the parts that no route declares: origin, authentication, and the form of a refusal.

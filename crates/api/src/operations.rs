@@ -2,12 +2,10 @@
 
 use std::collections::HashMap;
 
-use axum::http::Method;
-use serde_json::Value;
-use utoipa::openapi::OpenApi;
-
 use crate::fanout::Fanout;
 use crate::role::Role;
+use axum::http::Method;
+use serde_json::Value;
 
 /// Operations of all routes, as the gate uses them.
 #[derive(Debug, Default)]
@@ -29,15 +27,17 @@ pub struct Operation {
 
 impl Operations {
     /// Reads the operations of a document. An operation without a role needs the greatest one.
-    pub fn of(document: &OpenApi) -> Self {
-        // JSON is the form that all other readers of the document use.
-        let json = serde_json::to_value(document).unwrap_or_default();
+    ///
+    /// # Errors
+    /// The document is not JSON.
+    pub fn of(document: &str) -> serde_json::Result<Self> {
+        let json: Value = serde_json::from_str(document)?;
         let mut by_path = HashMap::new();
         for (path, item) in json["paths"].as_object().into_iter().flatten() {
             let operations = item.as_object().into_iter().flatten().filter_map(operation).collect();
             by_path.insert(path.clone(), operations);
         }
-        Self { by_path }
+        Ok(Self { by_path })
     }
 
     /// Returns the operations of a path as the router matched it; `None` for an unknown path.

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use base64ct::{Base64UrlUnpadded, Encoding as _};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
 
 use crate::problem::Problem;
@@ -17,14 +18,15 @@ pub const LIMIT_MAX: usize = 1000;
 const CURSOR_MAX: usize = 128 * 1024;
 
 /// One page. It may hold fewer items than `limit` while there are more: `next` shows whether there are.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct Page<T> {
     pub items: Vec<T>,
     /// Cursor of the next page, for `?cursor=`; `null` on the last page.
     pub next: Option<String>,
     /// Nodes of the cluster that did not answer: their items are not listed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
+    #[cfg_attr(feature = "document", schema(required = false))]
     pub missing: Vec<String>,
 }
 

@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use broker::admin::Invalid;
 use configstore::ProposeError;
 use serde::Serialize;
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
 
 /// Kind of a problem. Clients distinguish problems by the slug.
@@ -79,15 +80,17 @@ struct Facts {
 }
 
 /// Fault of one field of the request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct FieldProblem {
     pub name: String,
     pub detail: String,
 }
 
 /// The document, as it is sent.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Problem)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+#[cfg_attr(feature = "document", schema(as = Problem))]
 pub struct ProblemDocument {
     /// `urn:meridian:problem:` and a slug that names the kind of problem.
     #[serde(rename = "type")]
@@ -97,7 +100,7 @@ pub struct ProblemDocument {
     /// The fault and its remedy.
     pub detail: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
+    #[cfg_attr(feature = "document", schema(required = false))]
     pub errors: Vec<FieldProblem>,
 }
 

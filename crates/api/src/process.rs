@@ -4,10 +4,12 @@ use std::fs;
 use std::time::SystemTime;
 
 use serde::Serialize;
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
 
 /// Figures of the process. Each is `null` where the system does not provide it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct ProcessFigures {
     /// Processor time used, by all threads, in seconds.
     pub cpu_s: Option<f64>,

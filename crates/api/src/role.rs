@@ -7,13 +7,15 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
 
 use crate::problem::Problem;
 use crate::state::State;
 
 /// Rights of a key. Each role includes the rights of those before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Reads everything but payloads, keys and the audit log.

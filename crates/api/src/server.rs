@@ -141,10 +141,9 @@ impl Bound {
             settings.audit_file_max.bytes(),
             settings.audit_refused_per_minute,
         )?;
-        let (router, document) = crate::routes::router();
-        let operations = Operations::of(&document);
-        let document = document.to_pretty_json().map_err(io::Error::other)?;
-        let state = State::new(parts, settings, address, operations, document.into(), audit);
+        let router = crate::routes::router();
+        let operations = Operations::of(crate::DOCUMENT).map_err(io::Error::other)?;
+        let state = State::new(parts, settings, address, operations, audit);
         let router = router
             .layer(axum::middleware::from_fn_with_state(state.clone(), fanout))
             .fallback(crate::assets::serve)

@@ -97,8 +97,6 @@ pub struct Shared {
     pub(crate) operations: Operations,
     pub(crate) turns: TurnWindow,
     pub(crate) history: History,
-    /// The OpenAPI document as it is sent.
-    pub(crate) document: Arc<str>,
     phase: AtomicU8,
 }
 
@@ -126,7 +124,6 @@ impl State {
         settings: HttpSettings,
         address: SocketAddr,
         operations: Operations,
-        document: Arc<str>,
         audit: Audit,
     ) -> Self {
         let Parts { admin, guard, configuration, keys, users, rules, log, node, storage, cluster } = parts;
@@ -151,7 +148,6 @@ impl State {
             operations,
             turns: TurnWindow::default(),
             history: History::default(),
-            document,
             phase: AtomicU8::new(Phase::Starting as u8),
             settings,
         }))

@@ -1,6 +1,7 @@
 //! Interface between the server and the owner of the node's store on disk.
 
 use serde::Serialize;
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
 
 use crate::timestamp::Timestamp;
@@ -42,7 +43,8 @@ impl StorageCondition {
 }
 
 /// Figures of the store. Counters begin with the process.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct StorageView {
     /// `good`, `full` or `failed`.
     pub state: &'static str,
@@ -90,7 +92,8 @@ pub struct StorageView {
 }
 
 /// Distribution of durations. Quantiles are upper ends of buckets, each twice the one before.
-#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct Durations {
     pub count: u64,
     pub p50_us: u64,
@@ -98,16 +101,17 @@ pub struct Durations {
     pub max_us: u64,
     /// Upper ends in seconds, and the count of each bucket and of all values beyond the last.
     #[serde(skip)]
-    #[schema(ignore)]
+    #[cfg_attr(feature = "document", schema(ignore))]
     pub buckets: (Vec<f64>, Vec<u64>),
     #[serde(skip)]
-    #[schema(ignore)]
+    #[cfg_attr(feature = "document", schema(ignore))]
     pub sum_s: f64,
 }
 
 /// Result of the last start.
-#[derive(Clone, Debug, Default, Serialize, ToSchema)]
-#[schema(as = StorageRecovery)]
+#[derive(Clone, Debug, Default, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+#[cfg_attr(feature = "document", schema(as = StorageRecovery))]
 pub struct RecoveryView {
     pub segments: u64,
     pub records: u64,
@@ -126,8 +130,9 @@ pub struct RecoveryView {
 }
 
 /// A copy of the store.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-#[schema(as = StorageBackup)]
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+#[cfg_attr(feature = "document", schema(as = StorageBackup))]
 pub struct Backup {
     pub name: String,
     /// Path on the node's machine.

@@ -3,12 +3,14 @@
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
 
 /// A time that is written as `2026-01-31T12:00:00.000Z`. Times before 1970 and after 9999 are written as the nearest
 /// one with a text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ToSchema)]
-#[schema(value_type = String, format = DateTime, examples("2026-01-31T12:00:00.000Z"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+#[cfg_attr(feature = "document", schema(value_type = String, format = DateTime, examples("2026-01-31T12:00:00.000Z")))]
 pub struct Timestamp(pub SystemTime);
 
 impl Timestamp {

@@ -2,9 +2,8 @@
 
 use axum::Json;
 use serde::Deserialize;
+#[cfg(feature = "document")]
 use utoipa::IntoParams;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::audit::{AuditKind, Entry};
 use crate::extract::Query;
@@ -12,13 +11,14 @@ use crate::paging::{self, Page};
 use crate::problem::Problem;
 use crate::state::State;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(list))
+api_routes! {
+    "/api/v1/audit": get list;
 }
 
-#[derive(Deserialize, IntoParams)]
+#[derive(Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct AuditQuery {
     /// Number of entries: 1 to 1000; default 100.
     limit: Option<usize>,
@@ -30,8 +30,8 @@ struct AuditQuery {
 ///
 /// Changes that were begun are in `DATA_DIR/audit.log`, refused attempts in `DATA_DIR/refused.log`. When there are more
 /// of both than the limit, refused attempts are at most half.
-#[utoipa::path(get, path = "/api/v1/audit", tag = "access", operation_id = "audit", security(("token" = ["admin"])),
-    params(AuditQuery), responses((status = 200, body = Page<Entry>)))]
+#[cfg_attr(feature = "document", utoipa::path(get, path = "/api/v1/audit", tag = "access", operation_id = "audit", security(("token" = ["admin"])),
+    params(AuditQuery), responses((status = 200, body = Page<Entry>))))]
 async fn list(state: State, Query(query): Query<AuditQuery>) -> Result<Json<Page<Entry>>, Problem> {
     let limit = paging::limit(query.limit)?;
     let entries = match query.refused {

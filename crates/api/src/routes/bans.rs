@@ -6,9 +6,8 @@ use auth::{Ban, BanError, BanId, BanKind, BanTarget, NewBan};
 use axum::Json;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "document")]
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::listing;
 use crate::ask::propose;
@@ -19,8 +18,9 @@ use crate::role::Caller;
 use crate::state::State;
 use crate::timestamp::Timestamp;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(remove))
+api_routes! {
+    "/api/v1/bans": get list, post add;
+    "/api/v1/bans/{id}": delete remove;
 }
 
 const LISTING: &str = "bans";
@@ -28,9 +28,10 @@ const LISTING: &str = "bans";
 const FOR_S_MAX: u64 = 100 * 365 * 24 * 3600;
 
 /// A ban.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct BanItem {
-    #[schema(examples("17"))]
+    #[cfg_attr(feature = "document", schema(examples("17")))]
     id: String,
     /// `client_id`, `username` or `address`.
     kind: &'static str,
@@ -57,9 +58,10 @@ impl From<&Ban> for BanItem {
     }
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct PageQuery {
     /// Number of items of a page: 1 to 1000; default 100.
     limit: Option<usize>,
@@ -68,12 +70,12 @@ struct PageQuery {
 }
 
 /// Lists bans, oldest first.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/bans", tag = "bans", operation_id = "list_bans",
     security(("token" = ["viewer"])),
     params(PageQuery),
     responses((status = 200, body = Page<BanItem>)),
-)]
+))]
 async fn list(state: State, Query(query): Query<PageQuery>) -> Result<Json<Page<BanItem>>, Problem> {
     let limit = paging::limit(query.limit)?;
     let after = listing::position::<u64>(&state.admin, LISTING, query.cursor.as_deref())?.map(BanId);
@@ -83,17 +85,18 @@ async fn list(state: State, Query(query): Query<PageQuery>) -> Result<Json<Page<
 }
 
 /// Clients to ban.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct BanBody {
     /// `client_id`, `username` or `address`.
     kind: String,
     /// A Client Identifier or User Name, where a `*` at the end makes it a prefix; or an address or a network such as
     /// `10.0.0.0/8`.
-    #[schema(examples("sensor-17*"))]
+    #[cfg_attr(feature = "document", schema(examples("sensor-17*")))]
     value: String,
     #[serde(default)]
-    #[schema(max_length = 1024)]
+    #[cfg_attr(feature = "document", schema(max_length = 1024))]
     reason: String,
     /// Duration in seconds; without it the ban never ends.
     for_s: Option<u64>,
@@ -130,12 +133,12 @@ impl BanBody {
 ///
 /// Connections of banned clients are closed within seconds (DISCONNECT with 0x98), in a cluster on every node. Their
 /// sessions stay.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     post, path = "/api/v1/bans", tag = "bans", operation_id = "add_ban",
     security(("token" = ["operator"])),
     request_body = BanBody,
     responses((status = 201, body = BanItem)),
-)]
+))]
 async fn add(
     state: State,
     caller: Caller,
@@ -149,12 +152,12 @@ async fn add(
 }
 
 /// Removes a ban.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     delete, path = "/api/v1/bans/{id}", tag = "bans", operation_id = "remove_ban",
     security(("token" = ["operator"])),
     params(("id" = String, Path)),
     responses((status = 204)),
-)]
+))]
 async fn remove(state: State, caller: Caller, Path(id): Path<String>) -> Result<StatusCode, Problem> {
     let unknown = || Problem::not_found(format!("there is no ban `{id}`; `GET /api/v1/bans` lists the bans"));
     let number = id.parse().map_err(|_| unknown())?;

@@ -10,9 +10,8 @@ use base64ct::{Base64, Encoding as _};
 use broker::admin::{ClientDetail, ClientFilter, ClientInfo, QueueState};
 use mqtt::Version;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "document")]
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::listing::{self, Budget};
 use crate::ask::ask;
@@ -23,23 +22,26 @@ use crate::role::{Caller, Role};
 use crate::state::State;
 use crate::timestamp::Timestamp;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, kick)).routes(routes!(queue))
+api_routes! {
+    "/api/v1/clients": get list;
+    "/api/v1/clients/{client_id}": get get, delete kick;
+    "/api/v1/clients/{client_id}/queue": get queue;
 }
 
 const LISTING: &str = "clients";
 
 /// A connected client, or a durable session whose client is not connected.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct ClientItem {
     pub client_id: String,
     pub connected: bool,
     /// Null for Unix sockets, and while not connected.
-    #[schema(example = "127.0.0.1:40000")]
+    #[cfg_attr(feature = "document", schema(example = "127.0.0.1:40000"))]
     pub address: Option<String>,
     pub username: Option<String>,
     /// `3.1`, `3.1.1` or `5.0`; null while not connected.
-    #[schema(example = "5.0")]
+    #[cfg_attr(feature = "document", schema(example = "5.0"))]
     pub version: Option<&'static str>,
     pub connected_at: Option<Timestamp>,
     /// Keep Alive in seconds; 0 disables it.
@@ -60,7 +62,8 @@ pub struct ClientItem {
 }
 
 /// All details of one client.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct Client {
     #[serde(flatten)]
     pub item: ClientItem,
@@ -70,7 +73,8 @@ pub struct Client {
     pub session: Option<Session>,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct Connection {
     /// Reactor of the connection.
     pub worker: u16,
@@ -99,7 +103,8 @@ pub struct Connection {
 }
 
 /// Usage of the node by a user or a mountpoint, which its quota bounds (`quota`).
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct ResourceUsage {
     pub connections: u64,
     /// Durable sessions, connected or not.
@@ -127,7 +132,8 @@ impl From<broker::admin::ResourceUsage> for ResourceUsage {
     }
 }
 
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct Session {
     /// Session Expiry Interval; null is never.
     pub expiry_s: Option<u64>,
@@ -143,9 +149,10 @@ pub struct Session {
 }
 
 /// Conditions of a list of clients. A client must meet all of them.
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 pub struct ClientsQuery {
     /// A part of the Client Identifier.
     search: Option<String>,
@@ -203,11 +210,11 @@ pub(super) fn network(name: &str, text: &str) -> Result<(IpAddr, u8), Problem> {
 /// Lists connected clients, then durable sessions whose clients are not connected.
 ///
 /// A client that connects or disconnects meanwhile may be missing or appear twice. A client that stays appears once.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/clients", tag = "clients", operation_id = "list_clients", security(("token" = ["viewer"])),
     params(ClientsQuery),
     responses((status = 200, body = Page<ClientItem>)),
-)]
+))]
 async fn list(state: State, Query(query): Query<ClientsQuery>) -> Result<Json<Page<ClientItem>>, Problem> {
     let limit = paging::limit(query.limit)?;
     let filter = Arc::new(query.filter()?);
@@ -230,20 +237,21 @@ async fn list(state: State, Query(query): Query<ClientsQuery>) -> Result<Json<Pa
 }
 
 /// Returns one client by its Client Identifier (percent-encoded, including `/`).
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/clients/{client_id}", tag = "clients", operation_id = "get_client", security(("token" = ["viewer"])),
     params(("client_id" = String, Path)),
     responses((status = 200, body = Client)),
-)]
+))]
 async fn get(state: State, Path(client_id): Path<String>) -> Result<Json<Client>, Problem> {
     let detail = ask(|reply| state.admin.client(&client_id, reply)).await?;
     let detail = detail.ok_or_else(|| unknown(&client_id))?;
     Ok(Json(Client::new(&state, *detail)))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct KickQuery {
     /// True to end the session too, with its subscriptions and waiting messages.
     #[serde(default)]
@@ -251,7 +259,8 @@ struct KickQuery {
 }
 
 /// Result of a kick.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Kicked {
     connection_closed: bool,
     session_ended: bool,
@@ -259,17 +268,17 @@ struct Kicked {
     nodes: Vec<String>,
     /// Nodes of the cluster that did not answer: the client may be there, too.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
+    #[cfg_attr(feature = "document", schema(required = false))]
     missing: Vec<String>,
 }
 
 /// Closes a client's connection (DISCONNECT with 0x98), and ends its session on request. In a cluster, this happens on
 /// every node that the client is on.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     delete, path = "/api/v1/clients/{client_id}", tag = "clients", operation_id = "kick_client", security(("token" = ["operator"])),
     params(("client_id" = String, Path), KickQuery),
     responses((status = 200, body = Kicked)),
-)]
+))]
 async fn kick(
     state: State,
     Path(client_id): Path<String>,
@@ -285,9 +294,10 @@ async fn kick(
     }))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct QueueQuery {
     /// Number of messages: 1 to 1000; default 100.
     limit: Option<usize>,
@@ -297,7 +307,8 @@ struct QueueQuery {
 }
 
 /// Messages that wait for a client or for its acknowledgement, oldest first.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Queue {
     items: Vec<QueueItem>,
     next: Option<String>,
@@ -305,7 +316,8 @@ struct Queue {
     truncated: bool,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct QueueItem {
     /// `inflight`: sent and not acknowledged; `waiting`: not sent yet.
     state: &'static str,
@@ -323,11 +335,11 @@ struct QueueItem {
 }
 
 /// Lists messages that wait for a client, and messages in flight to it that may have to be sent again.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/clients/{client_id}/queue", tag = "clients", operation_id = "get_client_queue", security(("token" = ["viewer"])),
     params(("client_id" = String, Path), QueueQuery),
     responses((status = 200, body = Queue)),
-)]
+))]
 async fn queue(
     state: State,
     caller: Caller,

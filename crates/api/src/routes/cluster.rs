@@ -8,9 +8,8 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use settings::{HostPort, NotHostPort};
 use tokio::sync::oneshot;
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::cluster::{Cluster, ClusterView, MemberView, MembershipView, Order, OrderError};
 use crate::extract::{Body, Path};
@@ -18,14 +17,13 @@ use crate::problem::Problem;
 use crate::role::Caller;
 use crate::state::{Phase, State};
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new()
-        .routes(routes!(cluster))
-        .routes(routes!(remove))
-        .routes(routes!(lead))
-        .routes(routes!(balance))
-        .routes(routes!(join))
-        .routes(routes!(leave))
+api_routes! {
+    "/api/v1/cluster": get cluster;
+    "/api/v1/cluster/nodes/{name}": delete remove;
+    "/api/v1/cluster/leader": put lead;
+    "/api/v1/cluster/balance": post balance;
+    "/api/v1/cluster/join": post join;
+    "/api/v1/cluster/leave": post leave;
 }
 
 /// Maximum time for an order. The cores give up earlier; this bound is for a node that stops in the meantime.
@@ -36,8 +34,8 @@ const SHOWN_EVERY: Duration = Duration::from_millis(10);
 
 /// Returns the node's part in its cluster: its links to other nodes, the routes of each node that it knows, and the
 /// members that the cores agree on.
-#[utoipa::path(get, path = "/api/v1/cluster", tag = "node", operation_id = "cluster", security(("token" = ["viewer"])),
-    responses((status = 200, body = ClusterView)))]
+#[cfg_attr(feature = "document", utoipa::path(get, path = "/api/v1/cluster", tag = "node", operation_id = "cluster", security(("token" = ["viewer"])),
+    responses((status = 200, body = ClusterView))))]
 async fn cluster(state: State) -> Result<Json<ClusterView>, Problem> {
     part(&state).map(|(_, view)| Json(view))
 }
@@ -63,12 +61,12 @@ fn part(state: &State) -> Result<(Arc<dyn Cluster>, ClusterView), Problem> {
 ///
 /// Only the incarnation that this node knows to be dead is removed. When the node has joined again in the meantime it
 /// stays, and the answer is 409.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     delete, path = "/api/v1/cluster/nodes/{name}", tag = "node", operation_id = "remove_node",
     security(("token" = ["admin"])),
     params(("name" = String, Path)),
     responses((status = 204)),
-)]
+))]
 async fn remove(state: State, caller: Caller, Path(name): Path<String>) -> Result<StatusCode, Problem> {
     caller.note(|| name.clone());
     let (cluster, view) = part(&state)?;
@@ -108,7 +106,8 @@ async fn execute(cluster: &dyn Cluster, order: Order) -> Result<StatusCode, Orde
     }
 }
 
-#[derive(Deserialize, ToSchema)]
+#[derive(Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct Leader {
     /// Core to become the leader.
@@ -116,12 +115,12 @@ struct Leader {
 }
 
 /// Makes another core the leader. The cores agree on nothing for a moment; nothing else depends on the leader.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     put, path = "/api/v1/cluster/leader", tag = "node", operation_id = "transfer_lead",
     security(("token" = ["admin"])),
     request_body = Leader,
     responses((status = 204)),
-)]
+))]
 async fn lead(state: State, caller: Caller, Body(body): Body<Leader>) -> Result<StatusCode, Problem> {
     caller.note(|| body.node.clone());
     let (cluster, view) = part(&state)?;
@@ -143,17 +142,18 @@ async fn lead(state: State, caller: Caller, Body(body): Body<Leader>) -> Result<
 
 /// Spreads the replicants evenly over the cores. Replicants of a region go to the cores of that region where it has
 /// some. They move within a second and lose nothing.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     post, path = "/api/v1/cluster/balance", tag = "node", operation_id = "balance_replicants",
     security(("token" = ["operator"])),
     responses((status = 204)),
-)]
+))]
 async fn balance(state: State) -> Result<StatusCode, Problem> {
     let (cluster, _) = part(&state)?;
     execute(&*cluster, Order::Balance).await.map_err(|why| Problem::unavailable(why.to_string()))
 }
 
-#[derive(Deserialize, ToSchema)]
+#[derive(Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct Join {
     /// Cluster ports of nodes of the cluster, each as `HOST:PORT`.
@@ -165,12 +165,12 @@ const ADDRESSES_MAX: usize = 16;
 
 /// Gives a node that waits for its cluster, or reaches no core any more, the addresses of other nodes. They are used
 /// until the process ends; `cluster.join` is permanent.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     post, path = "/api/v1/cluster/join", tag = "node", operation_id = "join_cluster",
     security(("token" = ["admin"])),
     request_body = Join,
     responses((status = 204)),
-)]
+))]
 async fn join(state: State, caller: Caller, Body(body): Body<Join>) -> Result<StatusCode, Problem> {
     caller.note(|| body.addresses.join(", "));
     let (cluster, view) = part(&state)?;
@@ -188,7 +188,8 @@ async fn join(state: State, caller: Caller, Body(body): Body<Join>) -> Result<St
     execute(&*cluster, Order::JoinAt(addresses)).await.map_err(|why| Problem::unavailable(why.to_string()))
 }
 
-#[derive(Deserialize, ToSchema)]
+#[derive(Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct Leave {
     /// True to discard the durable sessions on this node's disk.
@@ -201,12 +202,12 @@ struct Leave {
 ///
 /// A node that already leaves returns the same answer. A node that stops for another reason stays a member, and the
 /// answer is 409.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     post, path = "/api/v1/cluster/leave", tag = "node", operation_id = "leave_cluster",
     security(("token" = ["admin"])),
     request_body = Leave,
     responses((status = 202, description = "The stop has begun")),
-)]
+))]
 async fn leave(state: State, Body(body): Body<Leave>) -> Result<StatusCode, Problem> {
     if of_state(&state)?.is_leaving() {
         return Ok(StatusCode::ACCEPTED);

@@ -2,9 +2,8 @@
 
 use axum::Json;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::ask::{change_node, propose, run_blocking};
 use crate::configuration::{
@@ -16,13 +15,12 @@ use crate::problem::Problem;
 use crate::role::{Caller, Role};
 use crate::state::State;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new()
-        .routes(routes!(view, change))
-        .routes(routes!(validate))
-        .routes(routes!(history))
-        .routes(routes!(rollback))
-        .routes(routes!(reload))
+api_routes! {
+    "/api/v1/config": get view, patch change;
+    "/api/v1/config/validate": post validate;
+    "/api/v1/config/history": get history;
+    "/api/v1/config/rollback": post rollback;
+    "/api/v1/config/reload": post reload;
 }
 
 /// Maximum number of settings in one request.
@@ -30,7 +28,8 @@ const CHANGES_MAX: usize = 256;
 /// Maximum number of bytes of a comment.
 const COMMENT_MAX: usize = 1024;
 
-#[derive(Deserialize, ToSchema)]
+#[derive(Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct Validate {
     /// Values by name of the setting, written as in the environment; `null` reverts a change.
@@ -40,13 +39,15 @@ struct Validate {
     scope: Scope,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Validated {
     valid: bool,
     problems: Vec<SettingProblem>,
 }
 
-#[derive(Deserialize, ToSchema)]
+#[derive(Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct ConfigPatch {
     /// Values by name of the setting, written as in the environment; `null` reverts a change.
@@ -59,7 +60,8 @@ struct ConfigPatch {
     comment: String,
 }
 
-#[derive(Deserialize, ToSchema)]
+#[derive(Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct Rollback {
     /// Version in the history.
@@ -71,16 +73,16 @@ struct Rollback {
 
 /// Lists every setting: its value, its source, and whether it can be changed now. Only an admin sees users, passwords
 /// and queries of URLs.
-#[utoipa::path(get, path = "/api/v1/config", tag = "configuration", operation_id = "config",
-    security(("token" = ["viewer"])), responses((status = 200, body = ConfigView)))]
+#[cfg_attr(feature = "document", utoipa::path(get, path = "/api/v1/config", tag = "configuration", operation_id = "config",
+    security(("token" = ["viewer"])), responses((status = 200, body = ConfigView))))]
 async fn view(state: State, caller: Caller) -> Result<Json<ConfigView>, Problem> {
     let view = run_blocking(move || state.configuration.view()).await?;
     Ok(Json(if caller.role == Role::Admin { view } else { view.without_secrets() }))
 }
 
 /// Checks whether these changes could be made; nothing changes.
-#[utoipa::path(post, path = "/api/v1/config/validate", tag = "configuration", operation_id = "config_validate",
-    security(("token" = ["operator"])), request_body = Validate, responses((status = 200, body = Validated)))]
+#[cfg_attr(feature = "document", utoipa::path(post, path = "/api/v1/config/validate", tag = "configuration", operation_id = "config_validate",
+    security(("token" = ["operator"])), request_body = Validate, responses((status = 200, body = Validated))))]
 async fn validate(state: State, Body(body): Body<Validate>) -> Result<Json<Validated>, Problem> {
     bounded(&body.changes)?;
     let problems = run_blocking(move || state.configuration.validate(body.scope, &body.changes)).await?;
@@ -92,8 +94,8 @@ async fn validate(state: State, Body(body): Body<Validate>) -> Result<Json<Valid
 /// Settings of `node` are stored in `DATA_DIR/runtime.toml`, which takes precedence over the configuration file.
 /// Settings of `cluster` are agreed upon by the cores and take effect on each node when it receives them. They take
 /// precedence over the file, and `runtime.toml` takes precedence over them.
-#[utoipa::path(patch, path = "/api/v1/config", tag = "configuration", operation_id = "config_change",
-    security(("token" = ["admin"])), request_body = ConfigPatch, responses((status = 200, body = Changed)))]
+#[cfg_attr(feature = "document", utoipa::path(patch, path = "/api/v1/config", tag = "configuration", operation_id = "config_change",
+    security(("token" = ["admin"])), request_body = ConfigPatch, responses((status = 200, body = Changed))))]
 async fn change(
     state: State,
     caller: Caller,
@@ -112,8 +114,8 @@ async fn change(
 }
 
 /// Lists the last 100 versions, newest first. Only an admin sees users, passwords and queries of URLs.
-#[utoipa::path(get, path = "/api/v1/config/history", tag = "configuration", operation_id = "config_history",
-    security(("token" = ["viewer"])), responses((status = 200, body = Page<Version>)))]
+#[cfg_attr(feature = "document", utoipa::path(get, path = "/api/v1/config/history", tag = "configuration", operation_id = "config_history",
+    security(("token" = ["viewer"])), responses((status = 200, body = Page<Version>))))]
 async fn history(state: State, caller: Caller) -> Result<Json<Page<Version>>, Problem> {
     let mut versions = run_blocking(move || state.configuration.history()).await?;
     if caller.role != Role::Admin {
@@ -124,8 +126,8 @@ async fn history(state: State, caller: Caller) -> Result<Json<Page<Version>>, Pr
 
 /// Restores the changes made on this node at run time to their state in a version. The result is a new version.
 /// Settings that the cluster agrees on stay.
-#[utoipa::path(post, path = "/api/v1/config/rollback", tag = "configuration", operation_id = "config_rollback",
-    security(("token" = ["admin"])), request_body = Rollback, responses((status = 200, body = Changed)))]
+#[cfg_attr(feature = "document", utoipa::path(post, path = "/api/v1/config/rollback", tag = "configuration", operation_id = "config_rollback",
+    security(("token" = ["admin"])), request_body = Rollback, responses((status = 200, body = Changed))))]
 async fn rollback(
     state: State,
     caller: Caller,
@@ -142,8 +144,8 @@ async fn rollback(
 
 /// Reads the configuration file, password file, access rules, certificates and the other files that settings name
 /// again, as SIGHUP does. Returns the names of the files.
-#[utoipa::path(post, path = "/api/v1/config/reload", tag = "configuration", operation_id = "config_reload",
-    security(("token" = ["admin"])), responses((status = 200, body = Reloaded)))]
+#[cfg_attr(feature = "document", utoipa::path(post, path = "/api/v1/config/reload", tag = "configuration", operation_id = "config_reload",
+    security(("token" = ["admin"])), responses((status = 200, body = Reloaded))))]
 async fn reload(state: State, caller: Caller) -> Result<Json<Reloaded>, Problem> {
     let by = caller.by().to_owned();
     let reloaded = change_node(&state, &caller, move |state| {

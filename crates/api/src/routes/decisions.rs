@@ -8,27 +8,27 @@ use axum::Json;
 use broker::access::{Action, ClientCertificate, Identity, Principal};
 use mqtt::{QoS, Subscription, TopicName};
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::ask::ask;
 use crate::extract::Body;
 use crate::problem::Problem;
 use crate::state::State;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(test))
+api_routes! {
+    "/api/v1/rules/test": post test;
 }
 
 /// A question to the access rules.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct RuleTestBody {
     client_id: String,
     /// User name. For a connected client, `username` and `address` default to those of its connection.
     username: Option<String>,
-    #[schema(value_type = Option<String>)]
+    #[cfg_attr(feature = "document", schema(value_type = Option<String>))]
     address: Option<IpAddr>,
     /// Name of the listener.
     #[serde(default)]
@@ -39,14 +39,14 @@ struct RuleTestBody {
     #[serde(default)]
     attributes: BTreeMap<String, String>,
     /// `publish`, `subscribe` or `receive`.
-    #[schema(examples("subscribe"))]
+    #[cfg_attr(feature = "document", schema(examples("subscribe")))]
     action: String,
     /// A Topic Name; to subscribe, a Topic Filter.
-    #[schema(examples("sensors/+/temp"))]
+    #[cfg_attr(feature = "document", schema(examples("sensors/+/temp")))]
     topic: String,
     /// 0, 1 or 2.
     #[serde(default)]
-    #[schema(maximum = 2)]
+    #[cfg_attr(feature = "document", schema(maximum = 2))]
     qos: u8,
     /// True when the message is published as retained.
     #[serde(default)]
@@ -54,7 +54,8 @@ struct RuleTestBody {
 }
 
 /// Decision, and the opinions of all sources.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct DecisionItem {
     allowed: bool,
     /// Source of the decision: `superuser`, `token`, `rules`, `database`, `acl_file`, `http`, `no_match` or `broker`.
@@ -66,7 +67,8 @@ struct DecisionItem {
 }
 
 /// Opinion of one source.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct DecisionStep {
     by: &'static str,
     /// `allow`, `deny`, `none`, `later` (the source is still being asked: repeat the request) or `failed`.
@@ -116,12 +118,12 @@ impl RuleTestBody {
 }
 
 /// Decides whether a client may do something, and names the rule. Nothing is done or counted.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     post, path = "/api/v1/rules/test", tag = "rules", operation_id = "test_rules",
     security(("token" = ["operator"])),
     request_body = RuleTestBody,
     responses((status = 200, body = DecisionItem)),
-)]
+))]
 async fn test(state: State, Body(body): Body<RuleTestBody>) -> Result<Json<DecisionItem>, Problem> {
     let (action, topic) = body.action_and_topic()?;
     let to_sys = topic == "$SYS" || topic.starts_with("$SYS/");

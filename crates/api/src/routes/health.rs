@@ -5,20 +5,18 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::StatusCode;
 use serde::Serialize;
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::cluster::ClusterView;
 use crate::state::{Phase, State};
 use crate::storage::StorageCondition;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new()
-        .routes(routes!(live))
-        .routes(routes!(ready))
-        .routes(routes!(storage))
-        .routes(routes!(quorum))
+api_routes! {
+    "/health/live": get live;
+    "/health/ready": get ready;
+    "/health/storage": get storage;
+    "/health/quorum": get quorum;
 }
 
 const WAITS: &str =
@@ -29,7 +27,8 @@ const WAITS: &str =
 const STUCK_AFTER: Duration = Duration::from_secs(5);
 const STUCK: &str = "stuck";
 
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Health {
     /// `live`, `ready`, `starting` or `stopping`; of the storage `good`, `full`, `failed` or `memory`; of the cluster
     /// `quorum`, `no_quorum`, `joining`, `starting` or `alone`; `stuck` when the thread that carries the links is
@@ -37,13 +36,13 @@ struct Health {
     status: &'static str,
     /// Functions that fail, and functions that still work.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false, nullable = false)]
+    #[cfg_attr(feature = "document", schema(required = false, nullable = false))]
     detail: Option<String>,
 }
 
 /// Reports that the process answers.
-#[utoipa::path(get, path = "/health/live", tag = "health", operation_id = "health_live", security(()),
-    responses((status = 200, body = Health)))]
+#[cfg_attr(feature = "document", utoipa::path(get, path = "/health/live", tag = "health", operation_id = "health_live", security(()),
+    responses((status = 200, body = Health))))]
 async fn live() -> Json<Health> {
     Json(Health { status: "live", detail: None })
 }
@@ -53,8 +52,8 @@ async fn live() -> Json<Health> {
 /// A node accepts no clients before it has started and after its stop has begun. In a cluster whose cores agree on
 /// users, rules, bans and keys, it first needs a copy of them. It also accepts none while the thread that carries its
 /// links has been silent for 5 seconds.
-#[utoipa::path(get, path = "/health/ready", tag = "health", operation_id = "health_ready", security(()),
-    responses((status = 200, body = Health), (status = 503, body = Health)))]
+#[cfg_attr(feature = "document", utoipa::path(get, path = "/health/ready", tag = "health", operation_id = "health_ready", security(()),
+    responses((status = 200, body = Health), (status = 503, body = Health))))]
 async fn ready(state: State) -> (StatusCode, Json<Health>) {
     let phase = state.phase();
     if phase == Phase::Ready
@@ -80,8 +79,8 @@ fn waits(view: Option<&ClusterView>) -> String {
 
 /// Reports whether durable data can be stored: 503 while the disk is full, and after it has failed. The node still
 /// serves everything that need not be stored.
-#[utoipa::path(get, path = "/health/storage", tag = "health", operation_id = "health_storage", security(()),
-    responses((status = 200, body = Health), (status = 503, body = Health)))]
+#[cfg_attr(feature = "document", utoipa::path(get, path = "/health/storage", tag = "health", operation_id = "health_storage", security(()),
+    responses((status = 200, body = Health), (status = 503, body = Health))))]
 async fn storage(state: State) -> (StatusCode, Json<Health>) {
     let condition = state.storage_condition();
     let detail = condition.and_then(detail).map(str::to_owned);
@@ -95,8 +94,8 @@ async fn storage(state: State) -> (StatusCode, Json<Health>) {
 /// The node must be a member and acknowledge messages of QoS 1 and 2 (`acknowledging` of `GET /cluster`). A core must
 /// also be in contact with a majority of the voters. The answer is 503, too, while the thread that carries the links
 /// has been silent for 5 seconds. A node without a cluster always answers 200.
-#[utoipa::path(get, path = "/health/quorum", tag = "health", operation_id = "health_quorum", security(()),
-    responses((status = 200, body = Health), (status = 503, body = Health)))]
+#[cfg_attr(feature = "document", utoipa::path(get, path = "/health/quorum", tag = "health", operation_id = "health_quorum", security(()),
+    responses((status = 200, body = Health), (status = 503, body = Health))))]
 async fn quorum(state: State) -> (StatusCode, Json<Health>) {
     if let Some(why) = stuck(&state) {
         return (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status: STUCK, detail: Some(why) }));

@@ -6,9 +6,8 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::ask::propose;
 use crate::extract::{Body, Path};
@@ -19,14 +18,16 @@ use crate::role::{Caller, Role};
 use crate::state::State;
 use crate::timestamp::Timestamp;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(list, add)).routes(routes!(remove))
+api_routes! {
+    "/api/v1/keys": get list, post add;
+    "/api/v1/keys/{name}": delete remove;
 }
 
 /// A key, without its token.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct KeyView {
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "document", schema(value_type = String))]
     name: Arc<str>,
     role: Role,
     created_at: Timestamp,
@@ -43,7 +44,8 @@ impl KeyView {
     }
 }
 
-#[derive(Deserialize, ToSchema)]
+#[derive(Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct AddKey {
     /// 1 to 64 characters of `a-z`, `A-Z`, `0-9`, `.`, `_`, `-`, `@`.
@@ -54,7 +56,8 @@ struct AddKey {
 }
 
 /// A new key with its token, which is not shown again.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct CreatedKey {
     #[serde(flatten)]
     key: KeyView,
@@ -62,15 +65,15 @@ struct CreatedKey {
 }
 
 /// Lists all keys.
-#[utoipa::path(get, path = "/api/v1/keys", tag = "access", operation_id = "keys", security(("token" = ["admin"])),
-    responses((status = 200, body = Page<KeyView>)))]
+#[cfg_attr(feature = "document", utoipa::path(get, path = "/api/v1/keys", tag = "access", operation_id = "keys", security(("token" = ["admin"])),
+    responses((status = 200, body = Page<KeyView>))))]
 async fn list(state: State) -> Json<Page<KeyView>> {
     Json(Page::whole(state.keys.list().into_iter().map(|(key, used)| KeyView::of(key, used)).collect()))
 }
 
 /// Makes a key. Once the first key exists, every request needs a token; so the first key must be an admin's.
-#[utoipa::path(post, path = "/api/v1/keys", tag = "access", operation_id = "key_add", security(("token" = ["admin"])),
-    request_body = AddKey, responses((status = 201, body = CreatedKey)))]
+#[cfg_attr(feature = "document", utoipa::path(post, path = "/api/v1/keys", tag = "access", operation_id = "key_add", security(("token" = ["admin"])),
+    request_body = AddKey, responses((status = 201, body = CreatedKey))))]
 async fn add(
     state: State,
     caller: Caller,
@@ -87,9 +90,9 @@ async fn add(
 }
 
 /// Removes a key; its token is refused from now on.
-#[utoipa::path(delete, path = "/api/v1/keys/{name}", tag = "access", operation_id = "key_remove",
+#[cfg_attr(feature = "document", utoipa::path(delete, path = "/api/v1/keys/{name}", tag = "access", operation_id = "key_remove",
     security(("token" = ["admin"])), params(("name" = String, Path, description = "Name of the key")),
-    responses((status = 204, description = "The key is removed")))]
+    responses((status = 204, description = "The key is removed"))))]
 async fn remove(state: State, caller: Caller, Path(name): Path<String>) -> Result<StatusCode, Problem> {
     let to_none = state.address.ip().to_canonical().is_loopback();
     propose(&state, &caller, move |state| state.keys.remove(&name, to_none)).await??;

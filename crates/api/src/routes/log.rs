@@ -7,9 +7,8 @@ use axum::Json;
 use axum::response::Response;
 use serde::Deserialize;
 use tracing::Level;
+#[cfg(feature = "document")]
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::configuration::LogLevelView;
 use crate::extract::{Body, Query};
@@ -19,13 +18,16 @@ use crate::problem::Problem;
 use crate::role::Caller;
 use crate::state::State;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(last)).routes(routes!(stream)).routes(routes!(level, set_level))
+api_routes! {
+    "/api/v1/log": get last;
+    "/api/v1/log/stream": get stream;
+    "/api/v1/log/level": get level, put set_level;
 }
 
-#[derive(Deserialize, IntoParams)]
+#[derive(Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct LogQuery {
     /// Number of events: 1 to 1000; default 100.
     limit: Option<usize>,
@@ -33,9 +35,10 @@ struct LogQuery {
     level: Option<String>,
 }
 
-#[derive(Deserialize, IntoParams)]
+#[derive(Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct StreamQuery {
     /// Least severe level: `error`, `warn`, `info`, `debug` or `trace`; without it all.
     level: Option<String>,
@@ -51,17 +54,17 @@ fn severity(level: Option<String>) -> Result<Level, Problem> {
 }
 
 /// Lists the last events of the log, newest last. The node keeps 2,000 events of the level in force.
-#[utoipa::path(get, path = "/api/v1/log", tag = "log", operation_id = "log", security(("token" = ["viewer"])),
-    params(LogQuery), responses((status = 200, body = Page<LogEvent>)))]
+#[cfg_attr(feature = "document", utoipa::path(get, path = "/api/v1/log", tag = "log", operation_id = "log", security(("token" = ["viewer"])),
+    params(LogQuery), responses((status = 200, body = Page<LogEvent>))))]
 async fn last(state: State, Query(query): Query<LogQuery>) -> Result<Json<Page<Arc<LogEvent>>>, Problem> {
     let (limit, level) = (paging::limit(query.limit)?, severity(query.level)?);
     Ok(Json(Page::whole(state.log.last(limit, level))))
 }
 
 /// Streams events of the log: `log`, `lost` (number of events that the reader was too slow for), `end` (reason).
-#[utoipa::path(get, path = "/api/v1/log/stream", tag = "log", operation_id = "log_stream",
+#[cfg_attr(feature = "document", utoipa::path(get, path = "/api/v1/log/stream", tag = "log", operation_id = "log_stream",
     security(("token" = ["viewer"])), params(StreamQuery),
-    responses((status = 200, body = LogEvent, content_type = "text/event-stream")))]
+    responses((status = 200, body = LogEvent, content_type = "text/event-stream"))))]
 async fn stream(state: State, Query(query): Query<StreamQuery>) -> Result<Response, Problem> {
     let level = severity(query.level)?;
     let (sink, stream) = state.streams.open()?;
@@ -70,13 +73,14 @@ async fn stream(state: State, Query(query): Query<StreamQuery>) -> Result<Respon
 }
 
 /// Returns the log level in force.
-#[utoipa::path(get, path = "/api/v1/log/level", tag = "log", operation_id = "log_level",
-    security(("token" = ["viewer"])), responses((status = 200, body = LogLevelView)))]
+#[cfg_attr(feature = "document", utoipa::path(get, path = "/api/v1/log/level", tag = "log", operation_id = "log_level",
+    security(("token" = ["viewer"])), responses((status = 200, body = LogLevelView))))]
 async fn level(state: State) -> Json<LogLevelView> {
     Json(state.configuration.log_level())
 }
 
-#[derive(Deserialize, ToSchema)]
+#[derive(Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct SetLevel {
     /// Level as in `log.level`: `debug`, or `info,edge=debug`.
@@ -88,8 +92,8 @@ struct SetLevel {
 const FOR_MAX: u64 = 24 * 3600;
 
 /// Changes the log level for a time or until the next start. To change it permanently, use the setting `log.level`.
-#[utoipa::path(put, path = "/api/v1/log/level", tag = "log", operation_id = "log_level_set",
-    security(("token" = ["operator"])), request_body = SetLevel, responses((status = 200, body = LogLevelView)))]
+#[cfg_attr(feature = "document", utoipa::path(put, path = "/api/v1/log/level", tag = "log", operation_id = "log_level_set",
+    security(("token" = ["operator"])), request_body = SetLevel, responses((status = 200, body = LogLevelView))))]
 async fn set_level(
     state: State,
     caller: Caller,

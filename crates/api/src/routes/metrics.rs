@@ -10,8 +10,6 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use broker::Figure;
 use broker::admin::{Figures, TURN_BUCKETS, WorkerFigures};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::stats::{oldest_s, packet_name};
 use crate::ask::run_blocking;
@@ -21,13 +19,13 @@ use crate::process::{ProcessFigures, unix_seconds};
 use crate::state::State;
 use crate::storage::{StorageCondition, StorageView};
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(metrics))
+api_routes! {
+    "/metrics": get metrics;
 }
 
 /// Returns all metrics in Prometheus' text format.
-#[utoipa::path(get, path = "/metrics", tag = "node", operation_id = "metrics", security(("token" = ["viewer"])),
-    responses((status = 200, body = String, content_type = "text/plain; version=0.0.4")))]
+#[cfg_attr(feature = "document", utoipa::path(get, path = "/metrics", tag = "node", operation_id = "metrics", security(("token" = ["viewer"])),
+    responses((status = 200, body = String, content_type = "text/plain; version=0.0.4"))))]
 async fn metrics(state: State) -> Result<impl IntoResponse, Problem> {
     // A change of the configuration store may be waiting for the disk.
     let shared = state.clone();

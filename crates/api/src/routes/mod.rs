@@ -3,6 +3,54 @@
 //! The annotation is the only description of a route: the gate reads the required role and the known parameters from
 //! the OpenAPI document.
 
+/// Declares the routes of a file: a path, and a handler for each of its methods. With the feature `document` the same handlers are
+/// described by their annotations, and a test compares that description with these paths and methods.
+macro_rules! api_routes {
+    ($($path:literal: $($method:ident $handler:ident),+;)+) => {
+        pub(super) fn routes() -> axum::Router<$crate::state::State> {
+            axum::Router::new()$(.route($path, axum::routing::MethodRouter::new()$(.$method($handler))+))+
+        }
+
+        #[cfg(feature = "document")]
+        pub(super) fn documented() -> utoipa_axum::router::OpenApiRouter<$crate::state::State> {
+            utoipa_axum::router::OpenApiRouter::new()$(.routes(utoipa_axum::routes!($($handler),+)))+
+        }
+    };
+}
+
+/// Merges the routes of all files into a router. The document keeps this order.
+macro_rules! merged {
+    ($router:expr, $routes:ident) => {
+        $router
+            .merge(health::$routes())
+            .merge(node::$routes())
+            .merge(alarms::$routes())
+            .merge(stats::$routes())
+            .merge(storage::$routes())
+            .merge(cluster::$routes())
+            .merge(metrics::$routes())
+            .merge(top::$routes())
+            .merge(clients::$routes())
+            .merge(subscriptions::$routes())
+            .merge(routes::$routes())
+            .merge(publish::$routes())
+            .merge(retained::$routes())
+            .merge(topic_metrics::$routes())
+            .merge(slow::$routes())
+            .merge(bans::$routes())
+            .merge(users::$routes())
+            .merge(rules::$routes())
+            .merge(decisions::$routes())
+            .merge(trace::$routes())
+            .merge(log::$routes())
+            .merge(config::$routes())
+            .merge(whoami::$routes())
+            .merge(keys::$routes())
+            .merge(audit::$routes())
+            .merge(document::$routes())
+    };
+}
+
 mod alarms;
 mod audit;
 mod bans;
@@ -33,40 +81,16 @@ mod trace;
 mod users;
 mod whoami;
 
-use utoipa::openapi::OpenApi;
-use utoipa_axum::router::OpenApiRouter;
-
+#[cfg(feature = "document")]
 use crate::state::State;
 
-/// Returns all routes, and the document that describes them. The document keeps this order.
-pub(crate) fn router() -> (axum::Router<State>, OpenApi) {
-    let (router, document) = OpenApiRouter::new()
-        .merge(health::routes())
-        .merge(node::routes())
-        .merge(alarms::routes())
-        .merge(stats::routes())
-        .merge(storage::routes())
-        .merge(cluster::routes())
-        .merge(metrics::routes())
-        .merge(top::routes())
-        .merge(clients::routes())
-        .merge(subscriptions::routes())
-        .merge(routes::routes())
-        .merge(publish::routes())
-        .merge(retained::routes())
-        .merge(topic_metrics::routes())
-        .merge(slow::routes())
-        .merge(bans::routes())
-        .merge(users::routes())
-        .merge(rules::routes())
-        .merge(decisions::routes())
-        .merge(trace::routes())
-        .merge(log::routes())
-        .merge(config::routes())
-        .merge(whoami::routes())
-        .merge(keys::routes())
-        .merge(audit::routes())
-        .merge(document::routes())
-        .split_for_parts();
-    (router, crate::openapi::complete(document))
+/// Returns all routes.
+pub(crate) fn router() -> axum::Router<State> {
+    merged!(axum::Router::new(), routes)
+}
+
+/// Returns the description of all routes.
+#[cfg(feature = "document")]
+pub(crate) fn document() -> utoipa::openapi::OpenApi {
+    crate::openapi::complete(merged!(utoipa_axum::router::OpenApiRouter::new(), documented).into_openapi())
 }

@@ -4,9 +4,8 @@ use std::time::SystemTime;
 
 use axum::Json;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "document")]
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::cluster::ClusterView;
 use crate::extract::Query;
@@ -16,12 +15,14 @@ use crate::state::State;
 use crate::storage::StorageCondition;
 use crate::timestamp::Timestamp;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(node)).routes(routes!(nodes))
+api_routes! {
+    "/api/v1/node": get node;
+    "/api/v1/nodes": get nodes;
 }
 
 /// Description of a node.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Node {
     name: String,
     version: &'static str,
@@ -63,8 +64,9 @@ struct Node {
 }
 
 /// A node's part in its cluster, in short; `/cluster` has more.
-#[derive(Serialize, ToSchema)]
-#[schema(as = NodeClusterView)]
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+#[cfg_attr(feature = "document", schema(as = NodeClusterView))]
 struct ClusterSummary {
     /// `core` or `replicant`.
     role: &'static str,
@@ -80,8 +82,9 @@ struct ClusterSummary {
 }
 
 /// A node's link to another one, in short.
-#[derive(Serialize, ToSchema)]
-#[schema(as = NodeLink)]
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+#[cfg_attr(feature = "document", schema(as = NodeLink))]
 struct LinkSummary {
     node: String,
     role: &'static str,
@@ -139,7 +142,8 @@ impl ClusterSummary {
 }
 
 /// A listener that clients connect to.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Listener {
     name: String,
     address: String,
@@ -189,15 +193,16 @@ impl Node {
 }
 
 /// Returns a description of this node.
-#[utoipa::path(get, path = "/api/v1/node", tag = "node", operation_id = "node", security(("token" = ["viewer"])),
-    responses((status = 200, body = Node)))]
+#[cfg_attr(feature = "document", utoipa::path(get, path = "/api/v1/node", tag = "node", operation_id = "node", security(("token" = ["viewer"])),
+    responses((status = 200, body = Node))))]
 async fn node(state: State) -> Json<Node> {
     Json(Node::of(&state))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct NodesQuery {
     /// Number of items of a page: 1 to 1000; default 100.
     limit: Option<usize>,
@@ -207,8 +212,8 @@ struct NodesQuery {
 }
 
 /// Lists all nodes of the cluster; a node without a cluster is the only one.
-#[utoipa::path(get, path = "/api/v1/nodes", tag = "node", operation_id = "nodes", security(("token" = ["viewer"])),
-    params(NodesQuery), responses((status = 200, body = Page<Node>)))]
+#[cfg_attr(feature = "document", utoipa::path(get, path = "/api/v1/nodes", tag = "node", operation_id = "nodes", security(("token" = ["viewer"])),
+    params(NodesQuery), responses((status = 200, body = Page<Node>))))]
 async fn nodes(state: State, Query(query): Query<NodesQuery>) -> Result<Json<Page<Node>>, Problem> {
     // A single node lists only itself, which is the first page of any size.
     paging::limit(query.limit)?;

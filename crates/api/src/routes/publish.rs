@@ -10,9 +10,8 @@ use mqtt::ReasonCode;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::subscriptions::reason;
 use crate::extract::Body;
@@ -20,8 +19,9 @@ use crate::problem::{Problem, ProblemDocument};
 use crate::role::Caller;
 use crate::state::State;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(publish)).routes(routes!(publish_batch))
+api_routes! {
+    "/api/v1/publish": post publish;
+    "/api/v1/publish/batch": post publish_batch;
 }
 
 /// Maximum number of messages in one batch.
@@ -34,10 +34,11 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const BATCH_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A message to publish.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct MessageBody {
-    #[schema(examples("sensors/kitchen/temperature"))]
+    #[cfg_attr(feature = "document", schema(examples("sensors/kitchen/temperature")))]
     topic: String,
     /// Payload as text. Without this and `payload_base64` the payload is empty.
     payload: Option<String>,
@@ -45,7 +46,7 @@ struct MessageBody {
     payload_base64: Option<String>,
     /// 0, 1 or 2.
     #[serde(default)]
-    #[schema(maximum = 2)]
+    #[cfg_attr(feature = "document", schema(maximum = 2))]
     qos: u8,
     /// True to keep the message for later subscribers. An empty payload deletes the retained message.
     #[serde(default)]
@@ -55,7 +56,8 @@ struct MessageBody {
 }
 
 /// Properties of a message (3.3.2.3).
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct PropertiesBody {
     /// Message Expiry Interval; null is never.
@@ -105,21 +107,22 @@ impl MessageBody {
 }
 
 /// Result of a published message.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Published {
     /// 0, or 16 when there is no matching subscriber.
     reason_code: u8,
-    #[schema(examples("no matching subscribers"))]
+    #[cfg_attr(feature = "document", schema(examples("no matching subscribers")))]
     reason: String,
 }
 
 /// Publishes a message. The answer comes when all its receivers have it, as a PUBACK would.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     post, path = "/api/v1/publish", tag = "messages", operation_id = "publish",
     security(("token" = ["operator"])),
     request_body = MessageBody,
     responses((status = 200, body = Published)),
-)]
+))]
 async fn publish(
     state: State,
     caller: Caller,
@@ -131,20 +134,23 @@ async fn publish(
 }
 
 /// Messages to publish, in this order. Messages on one topic arrive in this order.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct BatchBody {
-    #[schema(min_items = 1, max_items = 1000)]
+    #[cfg_attr(feature = "document", schema(min_items = 1, max_items = 1000))]
     messages: Vec<MessageBody>,
 }
 
 /// Results of the messages, in the order of the request.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Batch {
     results: Vec<BatchResult>,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(untagged)]
 enum BatchResult {
     Published(Published),
@@ -152,12 +158,12 @@ enum BatchResult {
 }
 
 /// Publishes up to 1000 messages. A refused message does not delay the others.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     post, path = "/api/v1/publish/batch", tag = "messages", operation_id = "publish_batch",
     security(("token" = ["operator"])),
     request_body = BatchBody,
     responses((status = 200, body = Batch)),
-)]
+))]
 async fn publish_batch(
     state: State,
     caller: Caller,

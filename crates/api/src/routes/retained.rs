@@ -6,9 +6,8 @@ use broker::ShardId;
 use broker::admin::RetainedInfo;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
+#[cfg(feature = "document")]
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::listing::{self, Budget};
 use crate::ask::{ANSWER_TIMEOUT, ask};
@@ -18,8 +17,9 @@ use crate::problem::Problem;
 use crate::role::Caller;
 use crate::state::State;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(list, delete)).routes(routes!(get))
+api_routes! {
+    "/api/v1/retained": get list, delete delete;
+    "/api/v1/retained/message": get get;
 }
 
 const LISTING: &str = "retained";
@@ -27,7 +27,8 @@ const LISTING: &str = "retained";
 const STEP: usize = 500;
 
 /// A retained message without its payload.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct RetainedItem {
     topic: String,
     qos: u8,
@@ -50,9 +51,10 @@ impl From<RetainedInfo> for RetainedItem {
     }
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct RetainedQuery {
     /// A Topic Filter; default `#`, which matches all but `$SYS`.
     filter: Option<String>,
@@ -70,12 +72,12 @@ fn from_position((shard, after): RetainedPosition) -> (ShardId, Option<Box<str>>
 }
 
 /// Lists retained messages.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/retained", tag = "messages", operation_id = "list_retained",
     security(("token" = ["viewer"])),
     params(RetainedQuery),
     responses((status = 200, body = Page<RetainedItem>)),
-)]
+))]
 async fn list(state: State, Query(query): Query<RetainedQuery>) -> Result<Json<Page<RetainedItem>>, Problem> {
     let limit = paging::limit(query.limit)?;
     let (admin, filter) = (&state.admin, query.filter.as_deref().unwrap_or("#"));
@@ -99,16 +101,18 @@ async fn list(state: State, Query(query): Query<RetainedQuery>) -> Result<Json<P
     Ok(Json(Page::new(items, next)))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct TopicQuery {
     /// A Topic Name.
     topic: String,
 }
 
 /// A retained message.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Retained {
     topic: String,
     qos: u8,
@@ -124,12 +128,12 @@ struct Retained {
 }
 
 /// Returns the retained message of one topic, with its payload.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/retained/message", tag = "messages", operation_id = "get_retained",
     security(("token" = ["operator"])),
     params(TopicQuery),
     responses((status = 200, body = Retained)),
-)]
+))]
 async fn get(state: State, Query(query): Query<TopicQuery>) -> Result<Json<Retained>, Problem> {
     let _turn = listing::turn().await?;
     let message = ask(|reply| state.admin.retained_message(&query.topic, reply)).await?;
@@ -153,9 +157,10 @@ async fn get(state: State, Query(query): Query<TopicQuery>) -> Result<Json<Retai
     }))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct DeleteQuery {
     /// One Topic Name.
     topic: Option<String>,
@@ -163,19 +168,20 @@ struct DeleteQuery {
     filter: Option<String>,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Deleted {
     /// Number of deleted messages.
     deleted: usize,
 }
 
 /// Deletes the retained message of one topic, or all that match a filter. Subscribers receive nothing.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     delete, path = "/api/v1/retained", tag = "messages", operation_id = "delete_retained",
     security(("token" = ["operator"])),
     params(DeleteQuery),
     responses((status = 200, body = Deleted)),
-)]
+))]
 async fn delete(
     state: State,
     caller: Caller,

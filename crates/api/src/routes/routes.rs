@@ -3,9 +3,8 @@
 use axum::Json;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
+#[cfg(feature = "document")]
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::ask::{ask, run_blocking};
 use crate::extract::Query;
@@ -13,8 +12,9 @@ use crate::paging;
 use crate::problem::Problem;
 use crate::state::State;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(find_receivers))
+api_routes! {
+    "/api/v1/routes": get list;
+    "/api/v1/routes/match": get find_receivers;
 }
 
 /// Permit for one listing at a time: each goes through the whole index.
@@ -23,9 +23,10 @@ static LISTING: Semaphore = Semaphore::const_new(1);
 /// Maximum number of routes that are searched for one exact filter: many longer ones may precede it.
 const EXACT_SEARCH_MAX: usize = 100_000;
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct RoutesQuery {
     /// Exactly this Topic Filter, without `$share/`.
     filter: Option<String>,
@@ -36,7 +37,8 @@ struct RoutesQuery {
 }
 
 /// A part of the index, in no particular order.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Routes {
     items: Vec<Route>,
     next: Option<String>,
@@ -47,13 +49,15 @@ struct Routes {
 }
 
 /// A Topic Filter and the destination of its messages.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Route {
     filter: String,
     destinations: Vec<Destination>,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Destination {
     /// `client`: a connection; `session_qos0`: a durable session's connection, for messages at QoS 0; `shard`: durable
     /// sessions of a shard; `shard_groups`: shared subscriptions of a shard.
@@ -64,12 +68,12 @@ struct Destination {
 }
 
 /// Lists filters of the routing index with their destinations.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/routes", tag = "routes", operation_id = "list_routes",
     security(("token" = ["viewer"])),
     params(RoutesQuery),
     responses((status = 200, body = Routes)),
-)]
+))]
 async fn list(state: State, Query(query): Query<RoutesQuery>) -> Result<Json<Routes>, Problem> {
     let limit = paging::limit(query.limit)?;
     let Ok(turn) = LISTING.try_acquire() else {
@@ -104,9 +108,10 @@ async fn list(state: State, Query(query): Query<RoutesQuery>) -> Result<Json<Rou
     Ok(Json(Routes { items: items.collect(), next: None, truncated, total }))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct MatchQuery {
     /// A Topic Name.
     topic: String,
@@ -115,7 +120,8 @@ struct MatchQuery {
 }
 
 /// Receivers of a message on a topic.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Receivers {
     topic: String,
     receivers: Vec<Receiver>,
@@ -125,11 +131,12 @@ struct Receivers {
     total: usize,
     /// Nodes of the cluster that did not answer: their receivers are not listed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
+    #[cfg_attr(feature = "document", schema(required = false))]
     missing: Vec<String>,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Receiver {
     client_id: String,
     /// Node that it is connected to, or that keeps its session.
@@ -146,12 +153,12 @@ struct Receiver {
 }
 
 /// Lists the clients that would receive a message on this topic now.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/routes/match", tag = "routes", operation_id = "match_routes",
     security(("token" = ["viewer"])),
     params(MatchQuery),
     responses((status = 200, body = Receivers)),
-)]
+))]
 async fn find_receivers(state: State, Query(query): Query<MatchQuery>) -> Result<Json<Receivers>, Problem> {
     let limit = paging::limit(query.limit)?;
     let _turn = super::listing::turn().await?;

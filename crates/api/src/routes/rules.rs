@@ -4,9 +4,8 @@ use auth::{Authorship, NewRule, RuleId, RuleTable, RuleTableError, StoredRule};
 use axum::Json;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "document")]
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::listing;
 use crate::ask::propose;
@@ -17,19 +16,19 @@ use crate::role::Caller;
 use crate::state::State;
 use crate::timestamp::Timestamp;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new()
-        .routes(routes!(list, add, replace_all))
-        .routes(routes!(get, replace, remove))
-        .routes(routes!(move_rule))
+api_routes! {
+    "/api/v1/rules": get list, post add, put replace_all;
+    "/api/v1/rules/{id}": get get, put replace, delete remove;
+    "/api/v1/rules/{id}/position": put move_rule;
 }
 
 const LISTING: &str = "rules";
 
 /// An access rule.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct RuleItem {
-    #[schema(examples("17"))]
+    #[cfg_attr(feature = "document", schema(examples("17")))]
     id: String,
     /// Position among the rules, from 1. The first rule that matches a question decides it.
     position: usize,
@@ -58,11 +57,12 @@ impl RuleItem {
 }
 
 /// Contents of a rule.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct RuleBody {
     /// A line as in a rules file.
-    #[schema(examples("allow user sensor publish sensors/#"))]
+    #[cfg_attr(feature = "document", schema(examples("allow user sensor publish sensors/#")))]
     rule: String,
     #[serde(default = "yes")]
     enabled: bool,
@@ -71,11 +71,12 @@ struct RuleBody {
 }
 
 /// A rule to add.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct AddRule {
     /// A line as in a rules file.
-    #[schema(examples("allow user sensor publish sensors/#"))]
+    #[cfg_attr(feature = "document", schema(examples("allow user sensor publish sensors/#")))]
     rule: String,
     #[serde(default = "yes")]
     enabled: bool,
@@ -86,14 +87,16 @@ struct AddRule {
 }
 
 /// All rules to store, in their order.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct AllRules {
     rules: Vec<RuleBody>,
 }
 
 /// New position of a rule.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct RulePosition {
     /// Position from 1; a value beyond the last is the last.
@@ -101,14 +104,16 @@ struct RulePosition {
 }
 
 /// Number of rules.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct RuleCount {
     rules: usize,
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct PageQuery {
     /// Number of items of a page: 1 to 1000; default 100.
     limit: Option<usize>,
@@ -132,11 +137,11 @@ fn authorship(caller: &Caller) -> Authorship {
 }
 
 /// Lists rules in their order.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/rules", tag = "rules", operation_id = "rules",
     security(("token" = ["viewer"])), params(PageQuery),
     responses((status = 200, body = Page<RuleItem>)),
-)]
+))]
 async fn list(state: State, Query(query): Query<PageQuery>) -> Result<Json<Page<RuleItem>>, Problem> {
     let limit = paging::limit(query.limit)?;
     let from = listing::position::<usize>(&state.admin, LISTING, query.cursor.as_deref())?.unwrap_or(0);
@@ -149,11 +154,11 @@ async fn list(state: State, Query(query): Query<PageQuery>) -> Result<Json<Page<
 }
 
 /// Returns one rule.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/rules/{id}", tag = "rules", operation_id = "rule",
     security(("token" = ["viewer"])), params(("id" = String, Path)),
     responses((status = 200, body = RuleItem)),
-)]
+))]
 async fn get(state: State, Path(id): Path<String>) -> Result<Json<RuleItem>, Problem> {
     let id = number(&id)?;
     let (position, rule) = state.rules.get(id).ok_or(RuleTableError::Unknown(id))?;
@@ -161,11 +166,11 @@ async fn get(state: State, Path(id): Path<String>) -> Result<Json<RuleItem>, Pro
 }
 
 /// Adds a rule. This and all other changes of rules check subscriptions again: those that are no longer allowed end.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     post, path = "/api/v1/rules", tag = "rules", operation_id = "rule_add",
     security(("token" = ["admin"])), request_body = AddRule,
     responses((status = 201, body = RuleItem)),
-)]
+))]
 async fn add(
     state: State,
     caller: Caller,
@@ -180,11 +185,11 @@ async fn add(
 }
 
 /// Replaces the contents of a rule.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     put, path = "/api/v1/rules/{id}", tag = "rules", operation_id = "rule_replace",
     security(("token" = ["admin"])), params(("id" = String, Path)), request_body = RuleBody,
     responses((status = 200, body = RuleItem)),
-)]
+))]
 async fn replace(
     state: State,
     caller: Caller,
@@ -198,11 +203,11 @@ async fn replace(
 }
 
 /// Moves a rule to another position.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     put, path = "/api/v1/rules/{id}/position", tag = "rules", operation_id = "rule_move",
     security(("token" = ["admin"])), params(("id" = String, Path)), request_body = RulePosition,
     responses((status = 200, body = RuleItem)),
-)]
+))]
 async fn move_rule(
     state: State,
     caller: Caller,
@@ -216,11 +221,11 @@ async fn move_rule(
 }
 
 /// Removes a rule.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     delete, path = "/api/v1/rules/{id}", tag = "rules", operation_id = "rule_remove",
     security(("token" = ["admin"])), params(("id" = String, Path)),
     responses((status = 204)),
-)]
+))]
 async fn remove(state: State, caller: Caller, Path(id): Path<String>) -> Result<StatusCode, Problem> {
     let id = number(&id)?;
     let removed = propose(&state, &caller, move |state| state.rules.remove(id)).await??;
@@ -229,11 +234,11 @@ async fn remove(state: State, caller: Caller, Path(id): Path<String>) -> Result<
 }
 
 /// Replaces all rules with these.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     put, path = "/api/v1/rules", tag = "rules", operation_id = "rules_replace",
     security(("token" = ["admin"])), request_body = AllRules,
     responses((status = 200, body = RuleCount)),
-)]
+))]
 async fn replace_all(
     state: State,
     caller: Caller,

@@ -6,9 +6,8 @@ use axum::Json;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use settings::{Raw, Value as _};
+#[cfg(feature = "document")]
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::ask::{ask, run_blocking};
 use crate::extract::Query;
@@ -17,20 +16,22 @@ use crate::problem::Problem;
 use crate::state::State;
 use crate::timestamp::Timestamp;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(list, forget))
+api_routes! {
+    "/api/v1/slow-subscribers": get list, delete forget;
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct SlowQuery {
     /// Number of clients: 1 to 100; default 10.
     limit: Option<usize>,
 }
 
 /// The slowest subscribers of the last minutes.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct SlowSubscribers {
     items: Vec<SlowSubscriber>,
     next: Option<String>,
@@ -38,7 +39,8 @@ struct SlowSubscribers {
     threshold_ms: u64,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct SlowSubscriber {
     client_id: String,
     /// Time from the arrival of the message at the node, or of the client if that was later, to its acknowledgement.
@@ -50,12 +52,12 @@ struct SlowSubscriber {
 }
 
 /// Lists the subscribers whose recent deliveries took longest, slowest first, each with its slowest delivery.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/slow-subscribers", tag = "metrics", operation_id = "list_slow_subscribers",
     security(("token" = ["viewer"])),
     params(SlowQuery),
     responses((status = 200, body = SlowSubscribers)),
-)]
+))]
 async fn list(state: State, Query(query): Query<SlowQuery>) -> Result<Json<SlowSubscribers>, Problem> {
     let limit = paging::limit_within(query.limit, 10, 1..=100)?;
     let admin = &state.admin;
@@ -78,11 +80,11 @@ async fn list(state: State, Query(query): Query<SlowQuery>) -> Result<Json<SlowS
 }
 
 /// Forgets all slow subscribers.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     delete, path = "/api/v1/slow-subscribers", tag = "metrics", operation_id = "forget_slow_subscribers",
     security(("token" = ["operator"])),
     responses((status = 204)),
-)]
+))]
 async fn forget(state: State) -> StatusCode {
     state.admin.forget_slow();
     StatusCode::NO_CONTENT

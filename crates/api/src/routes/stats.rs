@@ -7,9 +7,8 @@ use axum::Json;
 use broker::Figure;
 use broker::admin::Figures;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "document")]
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::extract::Query;
 use crate::history::{HistoryView, SAMPLES_MAX, STEP_S, dropped_by_reason};
@@ -19,12 +18,14 @@ use crate::state::State;
 use crate::timestamp::Timestamp;
 use crate::turns::quantile;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(stats)).routes(routes!(history))
+api_routes! {
+    "/api/v1/stats": get stats;
+    "/api/v1/stats/history": get history;
 }
 
 /// Figures of the node. Reactors publish theirs about once a second; rates are differences of two answers.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Stats {
     at: Timestamp,
     uptime_s: u64,
@@ -52,14 +53,16 @@ struct Stats {
     process: ProcessFigures,
 }
 
-#[derive(Serialize, ToSchema)]
-#[schema(as = RetainedFigures)]
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+#[cfg_attr(feature = "document", schema(as = RetainedFigures))]
 struct Retained {
     messages: u64,
     bytes: u64,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Queued {
     messages: u64,
     /// Bytes of waiting messages, including those in flight to durable sessions.
@@ -70,8 +73,9 @@ struct Queued {
     oldest_age_s: f64,
 }
 
-#[derive(Serialize, ToSchema)]
-#[schema(as = TrafficFigures)]
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+#[cfg_attr(feature = "document", schema(as = TrafficFigures))]
 struct Traffic {
     messages: u64,
     messages_by_qos: [u64; 3],
@@ -79,15 +83,17 @@ struct Traffic {
     bytes: u64,
 }
 
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Dropped {
     total: u64,
     by_reason: BTreeMap<&'static str, u64>,
 }
 
 /// Authentications by result.
-#[derive(Serialize, ToSchema)]
-#[schema(as = AuthFigures)]
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+#[cfg_attr(feature = "document", schema(as = AuthFigures))]
 struct Auth {
     accepted: u64,
     cached: u64,
@@ -98,8 +104,9 @@ struct Auth {
 }
 
 /// One reactor.
-#[derive(Serialize, ToSchema)]
-#[schema(as = WorkerFigures)]
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
+#[cfg_attr(feature = "document", schema(as = WorkerFigures))]
 struct Worker {
     worker: usize,
     connections: u64,
@@ -114,8 +121,8 @@ struct Worker {
 }
 
 /// Returns figures of the node.
-#[utoipa::path(get, path = "/api/v1/stats", tag = "node", operation_id = "stats", security(("token" = ["viewer"])),
-    responses((status = 200, body = Stats)))]
+#[cfg_attr(feature = "document", utoipa::path(get, path = "/api/v1/stats", tag = "node", operation_id = "stats", security(("token" = ["viewer"])),
+    responses((status = 200, body = Stats))))]
 async fn stats(state: State) -> Json<Stats> {
     let figures = state.admin.figures();
     let (counters, store, packets) = figures.counters();
@@ -171,9 +178,10 @@ async fn stats(state: State) -> Json<Stats> {
     })
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct HistoryQuery {
     /// Length of the history in seconds: 5 to 3600; default 3600.
     seconds: Option<u64>,
@@ -183,8 +191,8 @@ struct HistoryQuery {
 ///
 /// In a cluster, a request without `node` returns the sum over all nodes. Each node keeps its own hour in memory. Nodes
 /// have two seconds to answer.
-#[utoipa::path(get, path = "/api/v1/stats/history", tag = "node", operation_id = "stats_history", security(("token" = ["viewer"])),
-    params(HistoryQuery), responses((status = 200, body = HistoryView)))]
+#[cfg_attr(feature = "document", utoipa::path(get, path = "/api/v1/stats/history", tag = "node", operation_id = "stats_history", security(("token" = ["viewer"])),
+    params(HistoryQuery), responses((status = 200, body = HistoryView))))]
 async fn history(state: State, Query(query): Query<HistoryQuery>) -> Result<Json<HistoryView>, Problem> {
     const SECONDS_MAX: u64 = SAMPLES_MAX as u64 * STEP_S;
     let seconds = query.seconds.unwrap_or(SECONDS_MAX);

@@ -3,9 +3,8 @@
 use axum::Json;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::ask::{change_node, run_blocking};
 use crate::extract::Body;
@@ -14,12 +13,14 @@ use crate::role::Caller;
 use crate::state::State;
 use crate::storage::{Backup, BackupRefused, StorageView};
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(storage)).routes(routes!(backup))
+api_routes! {
+    "/api/v1/storage": get storage;
+    "/api/v1/storage/backups": post backup;
 }
 
 /// Durable data of the node.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Storage {
     /// `local-disk`, or `memory`: nothing outlives the process.
     durability: &'static str,
@@ -28,8 +29,8 @@ struct Storage {
 }
 
 /// Returns the condition of the disk, figures of the log, the result of the last start, and the last backup.
-#[utoipa::path(get, path = "/api/v1/storage", tag = "node", operation_id = "storage", security(("token" = ["viewer"])),
-    responses((status = 200, body = Storage)))]
+#[cfg_attr(feature = "document", utoipa::path(get, path = "/api/v1/storage", tag = "node", operation_id = "storage", security(("token" = ["viewer"])),
+    responses((status = 200, body = Storage))))]
 async fn storage(state: State) -> Result<Json<Storage>, Problem> {
     let log = match state.storage.clone() {
         Some(storage) => Some(run_blocking(move || storage.view()).await?),
@@ -40,23 +41,24 @@ async fn storage(state: State) -> Result<Json<Storage>, Problem> {
 }
 
 /// A backup to make.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct BackupBody {
     /// Directory to create below `storage.backup_dir`: `a-z`, `A-Z`, `0-9`, `.`, `_` and `-`; the first character must
     /// be alphanumeric.
-    #[schema(examples("2026-01-31"), max_length = 64)]
+    #[cfg_attr(feature = "document", schema(examples("2026-01-31"), max_length = 64))]
     name: String,
 }
 
 /// Begins to copy the durable data, while the node runs, into a new directory below `storage.backup_dir`. One copy at a
 /// time; `GET /api/v1/storage` shows the progress.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     post, path = "/api/v1/storage/backups", tag = "node", operation_id = "backup_storage",
     security(("token" = ["admin"])),
     request_body = BackupBody,
     responses((status = 202, body = Backup)),
-)]
+))]
 async fn backup(
     state: State,
     caller: Caller,

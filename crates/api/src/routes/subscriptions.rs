@@ -7,9 +7,8 @@ use axum::http::StatusCode;
 use broker::admin::{ClientActionError, Invalid, NewSubscription, SubscriptionFilter, SubscriptionInfo};
 use mqtt::{QoS, ReasonCode, RetainHandling, Subscription, TopicFilter, TopicName};
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "document")]
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::clients::unknown;
 use super::listing::{self, Budget};
@@ -20,8 +19,9 @@ use crate::problem::{FieldProblem, Problem};
 use crate::role::Caller;
 use crate::state::State;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(list)).routes(routes!(list_of_client, subscribe, unsubscribe))
+api_routes! {
+    "/api/v1/subscriptions": get list;
+    "/api/v1/clients/{client_id}/subscriptions": get list_of_client, post subscribe, delete unsubscribe;
 }
 
 const LISTING: &str = "subscriptions";
@@ -30,10 +30,11 @@ const LISTING_OF_CLIENT: &str = "client-subscriptions";
 const STEP: usize = 1000;
 
 /// A subscription of one client.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct ClientSubscription {
     /// Topic Filter as the client wrote it, with `$share/` where it is shared.
-    #[schema(examples("sensors/+/temperature"))]
+    #[cfg_attr(feature = "document", schema(examples("sensors/+/temperature")))]
     filter: String,
     /// The QoS that was granted.
     qos: u8,
@@ -45,7 +46,8 @@ struct ClientSubscription {
 }
 
 /// A subscription and its client.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct SubscriptionItem {
     #[serde(flatten)]
     subscription: ClientSubscription,
@@ -55,9 +57,10 @@ struct SubscriptionItem {
     node: String,
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct SubscriptionsQuery {
     /// Exactly this Topic Filter, without `$share/`.
     filter: Option<String>,
@@ -89,12 +92,12 @@ impl SubscriptionsQuery {
 }
 
 /// Lists subscriptions of connected clients, then of sessions whose clients are not connected.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/subscriptions", tag = "subscriptions", operation_id = "list_subscriptions",
     security(("token" = ["viewer"])),
     params(SubscriptionsQuery),
     responses((status = 200, body = Page<SubscriptionItem>)),
-)]
+))]
 async fn list(
     state: State,
     Query(query): Query<SubscriptionsQuery>,
@@ -179,9 +182,10 @@ fn wants(filter: &SubscriptionFilter, text: &str) -> bool {
         && filter.matching.as_deref().is_none_or(matching)
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct PageQuery {
     /// Number of items of a page: 1 to 1000; default 100.
     limit: Option<usize>,
@@ -190,12 +194,12 @@ struct PageQuery {
 }
 
 /// Lists one client's subscriptions.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/clients/{client_id}/subscriptions", tag = "clients", operation_id = "list_client_subscriptions",
     security(("token" = ["viewer"])),
     params(("client_id" = String, Path), PageQuery),
     responses((status = 200, body = Page<ClientSubscription>)),
-)]
+))]
 async fn list_of_client(
     state: State,
     Path(client_id): Path<String>,
@@ -212,15 +216,16 @@ async fn list_of_client(
 }
 
 /// A subscription to make for a client.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct SubscribeBody {
     /// Topic Filter, with `$share/NAME/` for a shared subscription.
-    #[schema(examples("sensors/+/temperature"))]
+    #[cfg_attr(feature = "document", schema(examples("sensors/+/temperature")))]
     filter: String,
     /// Maximum QoS: 0, 1 or 2.
     #[serde(default = "one")]
-    #[schema(default = 1, maximum = 2)]
+    #[cfg_attr(feature = "document", schema(default = 1, maximum = 2))]
     qos: u8,
     /// True to exclude the client's own messages.
     #[serde(default)]
@@ -229,7 +234,7 @@ struct SubscribeBody {
     retain_as_published: bool,
     /// 0: retained messages at each subscribe; 1: when the subscription is new; 2: none.
     #[serde(default)]
-    #[schema(maximum = 2)]
+    #[cfg_attr(feature = "document", schema(maximum = 2))]
     retain_handling: u8,
     /// 1 to 268435455.
     subscription_id: Option<u32>,
@@ -290,23 +295,24 @@ impl SubscribeBody {
 const SUBSCRIPTION_ID_MAX: u32 = 268_435_455;
 
 /// Result of a subscribe or unsubscribe.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct SubscribeResult {
     filter: String,
     /// Reason Code as in SUBACK or UNSUBACK.
     reason_code: u8,
-    #[schema(examples("granted QoS 1"))]
+    #[cfg_attr(feature = "document", schema(examples("granted QoS 1")))]
     reason: String,
 }
 
 /// Subscribes a connected client, as if it had sent SUBSCRIBE. Access rules do not apply to operators.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     post, path = "/api/v1/clients/{client_id}/subscriptions", tag = "clients", operation_id = "subscribe_client",
     security(("token" = ["operator"])),
     params(("client_id" = String, Path)),
     request_body = SubscribeBody,
     responses((status = 201, body = SubscribeResult)),
-)]
+))]
 async fn subscribe(
     state: State,
     caller: Caller,
@@ -320,21 +326,22 @@ async fn subscribe(
     Ok((StatusCode::CREATED, Json(outcome(&client_id, filter, done, Done::Subscribed)?)))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct UnsubscribeQuery {
     /// The Topic Filter as it was subscribed, with `$share/NAME/` where it is shared.
     filter: String,
 }
 
 /// Removes a subscription of a connected client, as if it had sent UNSUBSCRIBE.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     delete, path = "/api/v1/clients/{client_id}/subscriptions", tag = "clients", operation_id = "unsubscribe_client",
     security(("token" = ["operator"])),
     params(("client_id" = String, Path), UnsubscribeQuery),
     responses((status = 200, body = SubscribeResult)),
-)]
+))]
 async fn unsubscribe(
     state: State,
     caller: Caller,

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use axum::Json;
 use broker::admin::Busy;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "document")]
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::ask::ask;
 use crate::extract::Query;
@@ -16,20 +15,22 @@ use crate::paging;
 use crate::problem::Problem;
 use crate::state::State;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(top))
+api_routes! {
+    "/api/v1/top": get top;
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct TopQuery {
     /// Number of names of each kind: 1 to 50; default 10.
     limit: Option<usize>,
 }
 
 /// The busiest clients and topics over the last whole window, busiest first. Figures are estimates.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct Top {
     /// Length of the window in seconds; 0 when no window is complete yet.
     window_s: f64,
@@ -40,14 +41,16 @@ struct Top {
     topics: Vec<BusyTopic>,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct BusyClient {
     client_id: String,
     messages_per_s: f64,
     bytes_per_s: f64,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct BusyTopic {
     topic: String,
     messages_per_s: f64,
@@ -55,12 +58,12 @@ struct BusyTopic {
 }
 
 /// Lists the busiest publishers, subscribers and topics, by sampling.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/top", tag = "node", operation_id = "get_top",
     security(("token" = ["viewer"])),
     params(TopQuery),
     responses((status = 200, body = Top)),
-)]
+))]
 async fn top(state: State, Query(query): Query<TopQuery>) -> Result<Json<Top>, Problem> {
     let limit = paging::limit_within(query.limit, 10, 1..=50)?;
     let admin = &state.admin;

@@ -4,9 +4,8 @@ use axum::Json;
 use axum::http::StatusCode;
 use broker::admin::{Invalid, Traffic, Watched};
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "document")]
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::extract::{Body, Query};
 use crate::paging::Page;
@@ -15,12 +14,13 @@ use crate::role::Caller;
 use crate::state::State;
 use crate::timestamp::Timestamp;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(list, add, remove))
+api_routes! {
+    "/api/v1/topic-metrics": get list, post add, delete remove;
 }
 
 /// Counts of one filter.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct TopicMetrics {
     filter: String,
     since_at: Timestamp,
@@ -32,7 +32,8 @@ struct TopicMetrics {
     dropped: u64,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct MessageCount {
     messages: u64,
     by_qos: [u64; 3],
@@ -59,31 +60,32 @@ impl TopicMetrics {
 }
 
 /// Lists the filters that are counted, with their figures.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/topic-metrics", tag = "metrics", operation_id = "list_topic_metrics",
     security(("token" = ["viewer"])),
     responses((status = 200, body = Page<TopicMetrics>)),
-)]
+))]
 async fn list(state: State) -> Json<Page<TopicMetrics>> {
     let items = state.admin.watched().into_iter().map(|watched| TopicMetrics::new(&state, watched));
     Json(Page::whole(items.collect()))
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct FilterBody {
     /// A Topic Filter, without `$share/`.
-    #[schema(examples("sensors/#"))]
+    #[cfg_attr(feature = "document", schema(examples("sensors/#")))]
     filter: String,
 }
 
 /// Counts messages on topics that match this filter from now on. The limit is 64 filters.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     post, path = "/api/v1/topic-metrics", tag = "metrics", operation_id = "add_topic_metrics",
     security(("token" = ["operator"])),
     request_body = FilterBody,
     responses((status = 201, body = TopicMetrics)),
-)]
+))]
 async fn add(
     state: State,
     caller: Caller,
@@ -105,21 +107,22 @@ async fn add(
     Ok((StatusCode::CREATED, Json(TopicMetrics::new(&state, watched))))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct FilterQuery {
     /// The Topic Filter as it was added.
     filter: String,
 }
 
 /// Stops counting for a filter and forgets its figures.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     delete, path = "/api/v1/topic-metrics", tag = "metrics", operation_id = "remove_topic_metrics",
     security(("token" = ["operator"])),
     params(FilterQuery),
     responses((status = 204)),
-)]
+))]
 async fn remove(
     state: State,
     caller: Caller,

@@ -8,9 +8,8 @@ use axum::response::Response;
 use base64ct::{Base64, Encoding as _};
 use broker::admin::{Direction, Invalid, Trace, TraceEvent, TraceKind, TraceSubject};
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "document")]
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::clients::network;
 use crate::extract::Query;
@@ -19,8 +18,8 @@ use crate::sse::Sink;
 use crate::state::State;
 use crate::timestamp::Timestamp;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new().routes(routes!(trace))
+api_routes! {
+    "/api/v1/trace": get trace;
 }
 
 const PAYLOAD_MAX: usize = 4096;
@@ -29,9 +28,10 @@ const SECONDS_DEFAULT: u64 = 60;
 const EVENTS_MAX: u64 = 100_000;
 const EVENTS_DEFAULT: u64 = 10_000;
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct TraceQuery {
     /// Events of this client. One of `client_id`, `topic` and `address` is required.
     client_id: Option<String>,
@@ -115,7 +115,8 @@ fn kind_name(kind: TraceKind) -> &'static str {
 }
 
 /// One event of a trace.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct TraceItem {
     at: Timestamp,
     /// `connect`, `connack`, `publish_in`, `publish_out`, `packet_in`, `packet_out`, `subscribe`, `unsubscribe`,
@@ -168,14 +169,14 @@ impl TraceItem {
 
 /// Streams events as they happen, until a limit is reached or the reader disconnects: `trace`, `lost` (number of events
 /// that the reader missed), `end` (reason).
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/trace", tag = "trace", operation_id = "trace",
     security(("token" = ["operator"])),
     params(TraceQuery),
     responses(
         (status = 200, body = TraceItem, content_type = "text/event-stream"),
     ),
-)]
+))]
 async fn trace(state: State, Query(query): Query<TraceQuery>) -> Result<Response, Problem> {
     let Plan { subject, payload, time, events, kinds } = query.plan()?;
     let (sink, stream) = state.streams.open::<TraceEvent>()?;

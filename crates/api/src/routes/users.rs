@@ -4,9 +4,8 @@ use auth::{Connected, Existing, Imported, UserError, UserRecord, Users};
 use axum::Json;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "document")]
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 mod body;
 mod csv;
@@ -24,11 +23,10 @@ use crate::problem::{FieldProblem, Problem};
 use crate::role::Caller;
 use crate::state::State;
 
-pub(super) fn routes() -> OpenApiRouter<State> {
-    OpenApiRouter::new()
-        .routes(routes!(list, add))
-        .routes(routes!(get, replace, patch, remove))
-        .routes(routes!(import))
+api_routes! {
+    "/api/v1/users": get list, post add;
+    "/api/v1/users/{name}": get get, put replace, patch patch, delete remove;
+    "/api/v1/users/import": post import;
 }
 
 const LISTING: &str = "users";
@@ -36,9 +34,10 @@ const LISTING: &str = "users";
 const LOOKED_AT_MAX: usize = 20_000;
 const STEP: usize = 500;
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct ListQuery {
     /// Part of the name, the tenant or the description; ASCII upper and lower case are equal.
     search: Option<String>,
@@ -48,9 +47,10 @@ struct ListQuery {
     cursor: Option<String>,
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(IntoParams))]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[cfg_attr(feature = "document", into_params(parameter_in = Query))]
 struct ChangeQuery {
     /// True to keep the user's connections open, on every node. Their rights are unchanged.
     #[serde(default)]
@@ -64,11 +64,11 @@ impl ChangeQuery {
 }
 
 /// Lists users by name. Passwords are not stored, and their hashes are not shown.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/users", tag = "users", operation_id = "users",
     security(("token" = ["viewer"])), params(ListQuery),
     responses((status = 200, body = Page<UserItem>)),
-)]
+))]
 async fn list(state: State, Query(query): Query<ListQuery>) -> Result<Json<Page<UserItem>>, Problem> {
     let limit = paging::limit(query.limit)?;
     let after = listing::position::<String>(&state.admin, LISTING, query.cursor.as_deref())?;
@@ -112,11 +112,11 @@ fn page(
 }
 
 /// Returns one user.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     get, path = "/api/v1/users/{name}", tag = "users", operation_id = "user",
     security(("token" = ["viewer"])), params(("name" = String, Path)),
     responses((status = 200, body = UserItem)),
-)]
+))]
 async fn get(state: State, Path(name): Path<String>) -> Result<Json<UserItem>, Problem> {
     let found = run_blocking(move || {
         let record = state.users.get(&name)?.ok_or_else(|| UserError::Unknown(name.clone()))?;
@@ -126,11 +126,11 @@ async fn get(state: State, Path(name): Path<String>) -> Result<Json<UserItem>, P
 }
 
 /// Makes a user.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     post, path = "/api/v1/users", tag = "users", operation_id = "user_add",
     security(("token" = ["admin"])), request_body = UserBody,
     responses((status = 201, body = UserItem)),
-)]
+))]
 async fn add(
     state: State,
     caller: Caller,
@@ -149,11 +149,11 @@ async fn add(
 
 /// Replaces all fields of a user; without a password the old one stays. The user's connections are closed within
 /// seconds, in a cluster on every node.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     put, path = "/api/v1/users/{name}", tag = "users", operation_id = "user_replace",
     security(("token" = ["admin"])), params(("name" = String, Path), ChangeQuery), request_body = UserBody,
     responses((status = 200, body = UserItem)),
-)]
+))]
 async fn replace(
     state: State,
     caller: Caller,
@@ -174,11 +174,11 @@ async fn replace(
 
 /// Changes a user's password, or whether the user is enabled. The user's connections are closed within seconds, in a
 /// cluster on every node.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     patch, path = "/api/v1/users/{name}", tag = "users", operation_id = "user_patch",
     security(("token" = ["admin"])), params(("name" = String, Path), ChangeQuery), request_body = UserPatch,
     responses((status = 200, body = UserItem)),
-)]
+))]
 async fn patch(
     state: State,
     caller: Caller,
@@ -199,11 +199,11 @@ async fn patch(
 
 /// Removes a user. The user's connections are closed within seconds, in a cluster on every node. The sessions stay
 /// until they expire.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     delete, path = "/api/v1/users/{name}", tag = "users", operation_id = "user_remove",
     security(("token" = ["admin"])), params(("name" = String, Path), ChangeQuery),
     responses((status = 204)),
-)]
+))]
 async fn remove(
     state: State,
     caller: Caller,
@@ -215,7 +215,8 @@ async fn remove(
 }
 
 /// Users to import.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 struct Import {
     /// Users as objects, instead of `csv`.
@@ -230,7 +231,8 @@ struct Import {
     existing: ExistingName,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
 enum ExistingName {
     #[default]
@@ -240,7 +242,8 @@ enum ExistingName {
 }
 
 /// Result of an import.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 struct ImportResult {
     added: usize,
     replaced: usize,
@@ -252,11 +255,11 @@ struct ImportResult {
 ///
 /// Passwords take time to hash, so a request may have at most 200. The number of hashes is limited by the size of the
 /// body only.
-#[utoipa::path(
+#[cfg_attr(feature = "document", utoipa::path(
     post, path = "/api/v1/users/import", tag = "users", operation_id = "users_import",
     security(("token" = ["admin"])), params(ChangeQuery), request_body = Import,
     responses((status = 200, body = ImportResult)),
-)]
+))]
 async fn import(
     state: State,
     caller: Caller,

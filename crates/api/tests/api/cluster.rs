@@ -402,10 +402,10 @@ fn health_names_the_cores_that_a_node_does_not_reach() {
     let core = agreed_but(|it| it.replica.as_mut().unwrap().quorum = false);
     quorum(&Server::in_cluster(Some(core)), 503, "no_quorum", "wait; it does not reach b (");
     let ready = |view| says(&Server::starting_in_cluster(view), "/health/ready");
-    assert!(ready(cut_off()).contains("rules, bans and keys; it does not reach a, b"));
-    assert!(ready(near()).ends_with("rules, bans and keys\""));
+    assert!(ready(cut_off()).contains("that the cores agree on; it does not reach a, b"));
+    assert!(ready(near()).ends_with("that the cores agree on\""));
     let waits = agreed_but(|it| it.waits_for = Some("no node was met yet at h:7883".to_owned()));
-    assert!(ready(waits).contains("keys; this node is no member yet: no node was met yet at h:7883"));
+    assert!(ready(waits).contains("agree on; this node is no member yet: no node was met yet at h:7883"));
 }
 
 #[test]

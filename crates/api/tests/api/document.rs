@@ -90,7 +90,11 @@ fn every_annotated_handler_is_a_route_and_every_route_is_annotated() {
     }
     for path in files {
         let text = std::fs::read_to_string(&path).unwrap();
-        annotated += text.matches("#[utoipa::path(").count();
+        annotated += text.matches("utoipa::path(").count();
+        // The macro that declares the routes of all files, with their annotations.
+        if path.ends_with("routes/mod.rs") {
+            continue;
+        }
         for unseen in [".route(", ".route_service(", ".nest_service("] {
             assert!(!text.contains(unseen), "{}: {unseen} makes a route without a document", path.display());
         }

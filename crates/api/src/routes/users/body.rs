@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use auth::{RatesRecord, UserRecord};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
 
 use super::secret::Secret;
@@ -12,16 +13,17 @@ use crate::ask::run_blocking;
 use crate::problem::Problem;
 
 /// Contents of a user.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct UserBody {
     /// 1 to 1024 bytes without control characters. Required where the path does not name the user.
     pub name: Option<String>,
     /// Password; hashed (argon2id) as soon as it arrives.
-    #[schema(value_type = Option<String>, write_only)]
+    #[cfg_attr(feature = "document", schema(value_type = Option<String>, write_only))]
     pub password: Option<Secret>,
     /// A hash as in a password file, instead of a password.
-    #[schema(value_type = Option<String>, write_only)]
+    #[cfg_attr(feature = "document", schema(value_type = Option<String>, write_only))]
     pub password_hash: Option<Secret>,
     /// Number of iterations (4096 to 5000000). With a password, it adds keys of SCRAM-SHA-256.
     pub scram_iterations: Option<u32>,
@@ -40,7 +42,8 @@ pub struct UserBody {
 }
 
 /// Publish rates of a user's clients; 0 is no limit.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields, default)]
 #[derive(Default)]
 pub struct RatesBody {
@@ -51,14 +54,15 @@ pub struct RatesBody {
 }
 
 /// Changes of a user.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct UserPatch {
     /// Password; hashed (argon2id) as soon as it arrives.
-    #[schema(value_type = Option<String>, write_only)]
+    #[cfg_attr(feature = "document", schema(value_type = Option<String>, write_only))]
     pub password: Option<Secret>,
     /// A hash as in a password file, instead of a password.
-    #[schema(value_type = Option<String>, write_only)]
+    #[cfg_attr(feature = "document", schema(value_type = Option<String>, write_only))]
     pub password_hash: Option<Secret>,
     /// Number of iterations (4096 to 5000000). With a password, it adds keys of SCRAM-SHA-256.
     pub scram_iterations: Option<u32>,

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use auth::UserRecord;
 use serde::Serialize;
+#[cfg(feature = "document")]
 use utoipa::ToSchema;
 
 use super::body::RatesBody;
 use crate::timestamp::Timestamp;
 
 /// A user. Neither the password nor its hash is shown.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(feature = "document", derive(ToSchema))]
 pub struct UserItem {
     pub name: String,
     /// False when the user cannot connect.
