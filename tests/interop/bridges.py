@@ -32,19 +32,19 @@ ROWS = [
 PROTOCOLS = {"3.1.1": "mqttv311", "5.0": "mqttv50"}
 
 EXPLANATION = """
-**`try_private`.** A bridge with `try_private true` sets bit 7 of the protocol level in CONNECT. Meridian then sends it none
-of its own messages, and keeps the RETAIN flag as published. MQTT 3.1.1 has no other way to request this. mosquitto sets
-the bit in 3.1.1 only. In 5.0 it uses subscription options for the same. Without `try_private`, 3.1.1 messages of a topic
-with direction `both` come back.
+**`try_private`.** A bridge with `try_private true` sets bit 7 of the protocol level in CONNECT. Meridian then sends it
+none of its own messages, and keeps the RETAIN flag as published. MQTT 3.1.1 has no other way to request this. mosquitto
+sets the bit in 3.1.1 only. In 5.0 it uses subscription options for the same. Without `try_private`, 3.1.1 messages of a
+topic with direction `both` come back.
 
-**`cleansession`.** A 5.0 bridge of mosquitto 2.0 sends no Session Expiry Interval, whatever `cleansession` says. Its session
-ends with its connection, so it misses messages while it is away. Use `bridge_protocol_version mqttv311`, the default, with
-`cleansession false`.
+**`cleansession`.** A 5.0 bridge of mosquitto 2.0 sends no Session Expiry Interval, whatever `cleansession` says. Its
+session ends with its connection, so it misses messages while it is away. Use `bridge_protocol_version mqttv311`, the
+default, with `cleansession false`.
 
-**`notifications`.** A bridge may publish on its own state topic. Access rules must allow it, and `#` does not match this
-topic: `allow everyone publish $SYS/broker/connection/${clientid}/state`. Otherwise set `notifications false`. Behind a
-mountpoint no client publishes below `$SYS`. In a cluster, clients of other nodes get changes of the state if their filter
-begins with `$SYS/broker/connection/`.
+**`notifications`.** A bridge may publish on its own state topic. Access rules must allow it, and `#` does not match
+this topic: `allow everyone publish $SYS/broker/connection/${clientid}/state`. Otherwise set `notifications false`.
+Behind a mountpoint no client publishes below `$SYS`. In a cluster, clients of other nodes get changes of the state if
+their filter begins with `$SYS/broker/connection/`.
 """
 
 
