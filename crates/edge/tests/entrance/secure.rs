@@ -358,12 +358,8 @@ fn old_versions_of_tls_and_plain_connections_are_refused() {
             let mut garbage = node.open();
             let _ = garbage.write_all(&[0x16; 70_000]);
             let _ = garbage.read_to_end(&mut answer);
-            let provider = Arc::new(rustls::crypto::ring::default_provider());
-            let old = ClientConfig::builder_with_provider(provider)
-                .with_protocol_versions(&[&rustls::version::TLS12])
-                .expect("versions")
-                .with_root_certificates(RootCertStore::empty())
-                .with_no_client_auth();
+            // Only the version is wrong: this client trusts the authority.
+            let old = authority.client_of(&[&rustls::version::TLS12], None);
             let mut client = Client::over(connect(node, &old, "localhost"));
             let mut bytes = Vec::new();
             mqtt_connect(&mut bytes);

@@ -83,6 +83,8 @@ fn pings_are_answered_and_a_close_is_returned() {
         socket.close(None).expect("sent");
         socket.flush().expect("sent");
         // The close frame is returned, and then the connection ends.
+        let close = socket.read();
+        assert!(matches!(close, Ok(Message::Close(_))), "{close:?}");
         while socket.read().is_ok() {}
         assert_eq!(node.seen("c"), None);
     });

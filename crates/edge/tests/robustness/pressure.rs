@@ -100,7 +100,7 @@ fn a_slow_reader_of_large_messages_loses_nothing() {
     });
 }
 
-/// Subscribers that read nothing get a bounded part of the messages; those that read get all of them.
+/// Subscribers that read nothing get a bounded part of the messages.
 #[test]
 fn large_messages_for_readers_that_do_not_read_are_dropped() {
     with_1_and_3_workers(|workers| {

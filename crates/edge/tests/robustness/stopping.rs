@@ -47,6 +47,8 @@ fn written_data_arrives_before_the_end() {
         assert_eq!(got.last(), Some(&Got::Disconnect(ReasonCode::ServerShuttingDown)));
         let messages = |number: u8| Got::Message { payload: vec![number; 10_000], packet_id: None };
         assert!(got[..got.len() - 1].iter().zip(50..).all(|(got, number)| *got == messages(number)));
+        // With more workers the last messages may still be on their way between two of them.
+        assert!(workers > 1 || got.len() == 51, "{} of 50 messages", got.len() - 1);
     });
 }
 
