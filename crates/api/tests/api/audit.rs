@@ -49,8 +49,11 @@ fn requests_for_changes_are_audited_done_or_not() {
 
 #[test]
 fn the_file_has_it_when_the_server_has_stopped() {
-    let mut server = Server::start();
-    server.write("PUT", "/api/v1/log/level", Some(&json!({ "level": "loud" }))).problem(422, "invalid");
+    let mut server = Server::with_keys(|_| ());
+    let token = format!("Bearer {}", server.token(api::Role::Admin));
+    let headers = [("Authorization", token.as_str()), ("Content-Type", "application/json")];
+    let body = json!({ "level": "loud" }).to_string();
+    server.request("PUT", "/api/v1/log/level", &headers, Some(&body)).problem(422, "invalid");
     server.stop_http();
     let text = std::fs::read_to_string(server.directory.join("audit.log")).unwrap();
     let line: serde_json::Value = serde_json::from_str(text.trim_end()).unwrap();
