@@ -37,7 +37,7 @@ def the_configuration_for_emqx_users_holds(binary):
         assert "error" not in (checked.stdout + checked.stderr).lower(), checked
         shown = run(binary, "config", "show", "--config", "meridian.toml", cwd=directory).stdout
         for setting in re.findall(r"^(\w+) = ", block("toml"), re.MULTILINE):
-            assert setting in shown, f"{setting} is not in force"
+            assert re.search(rf"^{setting} = .*# \S*meridian\.toml:\d+$", shown, re.MULTILINE), f"{setting} is not in force\n{shown}"
         seen = {"allowed": 0, "refused": 0}
         for line, expected in re.findall(r"^meridian (acl check .*?) +# (\w+)$", PAGE.read_text(), re.MULTILINE):
             done = subprocess.run([binary, *shlex.split(line)], cwd=directory, capture_output=True, text=True, timeout=20, check=False)
