@@ -628,13 +628,15 @@ export const checks = [
       const client = await Client.connect(node.port, 'finder');
       await client.subscribe('find/+/me', 0);
       await client.subscribe('$share/group/find/#', 1);
+      const another = await Client.connect(node.port, 'another');
+      await another.subscribe('of/another', 0);
       const page = await visitor.open('subscriptions');
       const table = page.getByRole('table', { name: 'Subscriptions' });
       const box = page.getByRole('searchbox');
       for (const [tab, text, found, not] of [
         ['By filter', 'find/+/me', 'find/+/me', '$share/group/find/#'],
         ['Matching a topic', 'find/x/you', '$share/group/find/#', 'find/+/me'],
-        ['Of a client', 'finder', 'find/+/me', 'news/+'],
+        ['Of a client', 'finder', 'find/+/me', 'of/another'],
         ['Of a share', 'group', '$share/group/find/#', 'find/+/me'],
       ]) {
         await page.getByRole('tab', { name: tab }).click();
@@ -643,6 +645,7 @@ export const checks = [
         await gone(table.getByText(not, { exact: true }));
       }
       client.leave();
+      another.leave();
     },
     'real',
   ],
