@@ -64,6 +64,8 @@ pub use storage::{Backup, BackupRefused, Durations, RecoveryView, Storage, Stora
 pub use timestamp::Timestamp;
 pub use tls::{CertificateError, Certificates, Renewed};
 
-/// The OpenAPI document that the server sends and reads roles from. A test of this crate, which alone needs the feature `document`,
-/// compares it with the routes, so the program is built without the code that generates it.
+/// The OpenAPI document. The server sends it and reads the required roles from it.
+///
+/// A test of this crate generates it with the feature `document` and compares. The program is built without that
+/// feature.
 pub const DOCUMENT: &str = include_str!("../openapi.json");

@@ -1,4 +1,5 @@
-//! The table "Where behaviour lives" of ARCHITECTURE.md. Each row names a file that exists and a function that this file defines.
+//! The table "Where behaviour lives" of ARCHITECTURE.md. Each row names a file that exists and a function that this
+//! file defines.
 
 use super::Finding;
 use super::definitions::{Definition, definitions};

@@ -3,8 +3,10 @@
 //! The annotation is the only description of a route: the gate reads the required role and the known parameters from
 //! the OpenAPI document.
 
-/// Declares the routes of a file: a path, and a handler for each of its methods. With the feature `document` the same handlers are
-/// described by their annotations, and a test compares that description with these paths and methods.
+/// Declares the routes of a file: a path, and a handler for each of its methods.
+///
+/// With the feature `document`, annotations describe the same handlers. A test compares them with the paths and methods
+/// here.
 macro_rules! api_routes {
     ($($path:literal: $($method:ident $handler:ident),+;)+) => {
         pub(super) fn routes() -> axum::Router<$crate::state::State> {
