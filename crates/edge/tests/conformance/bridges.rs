@@ -81,7 +81,7 @@ fn clients_cannot_publish_on_the_state_topic_of_another_or_below_their_own() {
         ];
         for topic in topics {
             let mut witness = b.connect("witness");
-            witness.subscribe("$SYS/broker/connection/#", QOS_0);
+            witness.subscribe(&topic, QOS_0);
             let will = Message::new(&topic, "0", QoS::AtMostOnce);
             let refused = b.refused(&b.client("bridge").will(will)).expect("a CONNACK");
             assert_eq!(refused.reason, ReasonCode::NotAuthorized, "{topic}");
@@ -90,6 +90,7 @@ fn clients_cannot_publish_on_the_state_topic_of_another_or_below_their_own() {
             if b.version == V5 {
                 assert_eq!(reason, ReasonCode::NotAuthorized, "{topic}");
             }
+            witness.nothing_from(&mut bridge);
         }
     });
 }
