@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn linux_provides_all_figures() {
         let ProcessFigures { cpu_s, resident_bytes, open_fds, max_fds, threads } = ProcessFigures::read();
-        assert!(cpu_s.unwrap() >= 0.0);
+        assert!(cpu_s.is_some());
         assert!(resident_bytes.unwrap() > 100_000);
         assert!((3..1_000_000).contains(&open_fds.unwrap()));
         assert!(max_fds.unwrap() >= open_fds.unwrap());
