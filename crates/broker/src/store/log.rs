@@ -69,8 +69,8 @@ pub enum Purpose {
     Delivery { session: shard::SessionUid, number: u64 },
     /// Give it to another member of its shared group.
     Orphan { id: u64 },
-    /// Show it to an operator, as entry `at` of a page.
-    QueuePageRead { ticket: usize, at: usize },
+    /// Show this delivery of a session to an operator, as entry `at` of a page.
+    QueuePageRead { ticket: usize, at: usize, session: shard::SessionUid, number: u64 },
     /// Move it out of a segment that is to be freed.
     Rewrite,
 }

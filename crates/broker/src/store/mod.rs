@@ -10,6 +10,7 @@
 mod group;
 mod host;
 mod log;
+mod replica;
 mod retained_stamps;
 
 use std::sync::Arc;

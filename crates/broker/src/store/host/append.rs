@@ -40,7 +40,7 @@ impl ShardHost {
                 // The answer is the same as for the first.
                 return self.appends[*key as usize].duplicates.extend(token);
             }
-            if self.state.knows(identity.into()) {
+            if self.replica.state().knows(identity.into()) {
                 return out.acknowledged.extend(token.map(|token| (token, ReasonCode::Success)));
             }
         }
@@ -231,7 +231,7 @@ impl ShardHost {
 
     /// Number of messages that wait in a session's queue before delivery `end`.
     pub(super) fn waiting_before(&self, uid: SessionUid, end: u64) -> u64 {
-        self.state.session(uid).map_or(0, |session| end.saturating_sub(session.waiting().start))
+        self.replica.state().session(uid).map_or(0, |session| end.saturating_sub(session.waiting().start))
     }
 
     /// Records that everything before delivery `before` is within the limits.

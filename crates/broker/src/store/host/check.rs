@@ -5,7 +5,7 @@ use super::live::Bodies;
 
 impl ShardHost {
     pub fn check_invariants(&self) {
-        self.state.check_sessions();
+        self.replica.state().check_sessions();
         let connected = self.live.values().map(|live| live.bodies.bytes()).sum();
         let absent = self.bodies.values().map(Bodies::bytes).sum();
         for (uid, bodies) in &self.bodies {
@@ -15,9 +15,9 @@ impl ShardHost {
         self.check_charged();
         assert!(self.touched.is_empty(), "all touched sessions were handled");
         assert_eq!((connected, absent), (self.held.for_connected, self.held.for_absent));
-        assert!(self.log.is_none() || absent == 0, "messages for absent sessions are on disk only");
+        assert!(!self.replica.has_log() || absent == 0, "messages for absent sessions are on disk only");
         for (uid, live) in &self.live {
-            let session = self.state.session(*uid).expect("a session with a connection exists");
+            let session = self.replica.state().session(*uid).expect("a session with a connection exists");
             // Dropped messages move an empty range, which contains nothing to send.
             let open = session.open();
             assert!(live.next <= open.end && (open.is_empty() || open.start <= live.next));
@@ -25,7 +25,7 @@ impl ShardHost {
                 live.over.iter().all(|over| over.n >= session.within() && over.n < session.waiting().end)
             );
             // The command that settles it may be on its way to the log.
-            let is_underway = !self.proposals.is_idle();
+            let is_underway = !self.replica.is_idle();
             let due = live.due(&self.settings.queue).max(live.put_off);
             assert!(is_underway || live.armed <= due, "a session is scheduled for the time when it is due");
             let client =
@@ -46,16 +46,16 @@ impl ShardHost {
 
     /// Number of identities of messages that their publishers may send again.
     pub fn identities(&self) -> usize {
-        self.state.identities()
+        self.replica.state().identities()
     }
 
     /// Checks the further invariants of a shard without sessions and without requests in progress.
     pub fn check_quiet(&self) {
-        assert!(self.proposals.is_idle(), "no batches are in progress");
+        assert!(self.replica.is_idle(), "no batches are in progress");
         assert_eq!((self.sessions(), self.clients.len(), self.live.len()), (0, 0, 0));
         assert_eq!((self.groups.len(), self.group_names.len()), (0, 0), "groups without members");
         assert_eq!((self.group_uses.len(), self.group_routes.len()), (0, 0), "unused filters");
-        assert_eq!(self.state.filters().len(), 0, "unused filters");
+        assert_eq!(self.replica.state().filters().len(), 0, "unused filters");
         assert_eq!(self.appends.len(), 0, "publishers that are never answered");
         assert_eq!(self.accepting.len(), 0, "publishers that are never answered");
         assert_eq!(self.ordered.len(), 0, "messages that wait for groups");

@@ -2,7 +2,7 @@
 //! disk.
 
 use mqtt::{PacketId, ReasonCode};
-use shard::{Answer, Command, Mutation, Phase, SessionUid, mutated};
+use shard::{Answer, Command, Phase, SessionUid};
 
 use super::live::{Bodies, Live};
 use super::propose::Continuation;
@@ -11,6 +11,7 @@ use crate::batch::{SessionDelivery, SubscriptionIds, Token};
 use crate::ids::{ConnectionId, SessionId, Time};
 use crate::message::Message;
 use crate::store::log::{Purpose, Wanted};
+use crate::store::replica::{Read, ReadResult};
 use crate::store::{Acknowledgement, Completion, GroupName, Identity, Request, session_id, session_uid};
 
 /// Maximum distance from the next message to send at which messages are kept in memory: those further back in the queue
@@ -29,7 +30,7 @@ impl ShardHost {
             Some(live) => {
                 if !pinned {
                     // An acknowledgement that opens the window may be in the open batch.
-                    self.proposals.hurry();
+                    self.replica.hurry();
                 } else if !std::mem::replace(&mut live.touched, true) {
                     self.touched.push(uid);
                 }
@@ -42,13 +43,13 @@ impl ShardHost {
                 // A pinned message is kept beyond `ahead_bytes`, and so is any message while the total for clients of
                 // this shard is small.
                 let held = live.bodies.bytes();
-                let is_kept =
-                    pinned && held < share || is_near && (little || held < self.ahead_bytes.min(share));
-                if self.log.is_none() || is_kept {
+                let is_kept = pinned && held < share
+                    || is_near && (little || held < self.replica.ahead_bytes().min(share));
+                if !self.replica.has_log() || is_kept {
                     self.held.for_connected += live.bodies.insert(n, message.clone());
                 }
             }
-            None if self.log.is_none() => {
+            None if !self.replica.has_log() => {
                 self.held.for_absent += self.bodies.entry(uid).or_default().insert(n, message.clone());
             }
             None => {}
@@ -87,7 +88,7 @@ impl ShardHost {
         self.page_waits.remove(&uid);
         let bodies = std::mem::take(&mut live.bodies);
         self.held.for_connected -= bodies.bytes();
-        if self.log.is_none() && !bodies.is_empty() {
+        if !self.replica.has_log() && !bodies.is_empty() {
             self.held.for_absent += bodies.bytes();
             self.bodies.insert(uid, bodies);
         }
@@ -114,9 +115,9 @@ impl ShardHost {
     fn pump(&mut self, now: Time, uid: SessionUid, out: &mut ShardOutput) {
         let Some(live) = self.live.get_mut(&uid) else { return };
         live.touched = false;
-        let Some(session) = self.state.session(uid) else { return };
+        let Some(session) = self.replica.state().session(uid) else { return };
         // Without a log all messages are in memory, sent or not.
-        let share = if self.log.is_some() { self.load.queue_share(&self.settings) } else { u64::MAX };
+        let share = if self.replica.has_log() { self.load.queue_share(&self.settings) } else { u64::MAX };
         let bytes_max = self.settings.queue.bytes_max.bytes().min(share);
         let mut skipped = Vec::new();
         let mut missing = None;
@@ -196,104 +197,56 @@ impl ShardHost {
             self.propose(now, &command, Continuation::Skip { session: uid });
         }
         if !wanted.is_empty() {
-            self.read(wanted);
+            self.replica.read(wanted);
         }
     }
 
-    pub(super) fn read(&self, wanted: Vec<Wanted>) {
-        match &self.log {
-            Some(log) => log.read(self.id, wanted),
-            None => debug_assert!(false, "without a log every message is in memory"),
-        }
-    }
-
-    /// Handles messages that were read; `None` where the disk could not return one. Each is tried twice at the same
-    /// position. A message that still cannot be read is lost, and the messages after it are delivered.
-    pub(super) fn was_read(
-        &mut self,
-        now: Time,
-        read: Vec<(Wanted, Option<Message>)>,
-        out: &mut ShardOutput,
-    ) {
+    /// Handles the results of a read. A message that cannot be read is lost, and the messages after it are delivered.
+    pub(super) fn was_read(&mut self, now: Time, read: Vec<Read>, out: &mut ShardOutput) {
         let mut again = Vec::new();
-        for (wanted, message) in read {
-            let Wanted { purpose, key, is_second_try } = wanted;
-            let current = if message.is_some() { Some(key) } else { self.current_key(purpose, key) };
-            if message.is_none()
-                && let Some(current) = current
-            {
-                if mutated(Mutation::StandStill) && matches!(purpose, Purpose::Delivery { .. }) {
-                    continue;
-                }
-                let has_moved = current != key && !mutated(Mutation::ReadWhereItWas);
-                if has_moved || !is_second_try {
-                    let key = if has_moved { current } else { key };
-                    again.push(Wanted { purpose, key, is_second_try: !has_moved });
-                    continue;
-                }
-                self.counters.read_errors += 1;
-            }
-            match purpose {
-                Purpose::Delivery { session: uid, number } => {
+        for Read { purpose, result } in read {
+            self.counters.read_errors += u64::from(matches!(result, ReadResult::Lost));
+            match (purpose, result) {
+                (Purpose::Delivery { session, .. }, ReadResult::Again) => again.push(session),
+                (_, ReadResult::Again) | (Purpose::Rewrite, _) => {}
+                (Purpose::Delivery { session: uid, number }, result) => {
                     let Some(live) = self.live.get_mut(&uid) else { continue };
                     live.reading = false;
                     let epoch = live.epoch;
-                    match message {
-                        Some(message) => self.keep_if_wanted(uid, number, message),
-                        // Nothing waits for it any more.
-                        None if current.is_none() => {}
-                        None => {
+                    match result {
+                        ReadResult::Found(message) => self.keep_if_wanted(uid, number, message),
+                        ReadResult::Lost => {
                             live.unreadable.insert(number);
                             let packet_id = shard::packet_id(number);
                             let kind = shard::Acknowledgement::Skip;
                             let command = Command::Acknowledge { session: uid, epoch, packet_id, kind };
                             self.propose(now, &command, Continuation::Skip { session: uid });
                         }
+                        ReadResult::NotNeeded | ReadResult::Again => {}
                     }
                     self.touch(uid);
                 }
-                Purpose::Orphan { id } => match message {
-                    Some(message) => self.redeliver_orphan(id, message, out),
-                    None if current.is_none() => {}
-                    None => self.orphan_done(now, id, 0),
-                },
-                Purpose::QueuePageRead { ticket, at } => self.message_read(now, ticket, at, message),
-                Purpose::Rewrite => self.rewrite(now, key, message),
+                (Purpose::Orphan { id }, ReadResult::Found(message)) => {
+                    self.redeliver_orphan(id, message, out)
+                }
+                (Purpose::Orphan { id }, ReadResult::Lost) => self.orphan_done(now, id, 0),
+                (Purpose::Orphan { .. }, ReadResult::NotNeeded) => {}
+                (Purpose::QueuePageRead { ticket, at, .. }, result) => {
+                    let message = if let ReadResult::Found(message) = result { Some(message) } else { None };
+                    self.message_read(now, ticket, at, message);
+                }
             }
         }
-        for wanted in &again {
-            if let Purpose::Delivery { session, .. } = wanted.purpose
-                && let Some(live) = self.live.get_mut(&session)
-            {
+        for session in again {
+            if let Some(live) = self.live.get_mut(&session) {
                 live.reading = true;
             }
-        }
-        if !again.is_empty() {
-            self.read(again);
         }
         self.pump_touched(now, out);
     }
 
-    /// Current key of a message that was read at `key`; `None` when nothing needs it any more. The log may have freed
-    /// its segment during the read, after the message was written again elsewhere.
-    fn current_key(&self, purpose: Purpose, key: shard::MessageKey) -> Option<shard::MessageKey> {
-        let of_entry = |uid, number| {
-            let entry = self.state.session(uid)?.entry(number)?;
-            matches!(entry.phase, Phase::Waiting | Phase::Pinned).then_some(entry.key)
-        };
-        match purpose {
-            Purpose::Delivery { session, number } => of_entry(session, number),
-            Purpose::Orphan { id } => Some(self.state.orphan(id)?.key),
-            Purpose::QueuePageRead { ticket, at } => {
-                let (session, number) = self.page_reads.get(ticket)?.entry(at)?;
-                of_entry(session, number)
-            }
-            Purpose::Rewrite => Some(key),
-        }
-    }
-
     fn keep_if_wanted(&mut self, uid: SessionUid, n: u64, message: Message) {
-        let wanted = self.state.session(uid).is_some_and(|session| session.entry(n).is_some());
+        let wanted = self.replica.state().session(uid).is_some_and(|session| session.entry(n).is_some());
         if let Some(live) = self.live.get_mut(&uid).filter(|_| wanted) {
             self.held.for_connected += live.bodies.insert(n, message);
         }
@@ -309,12 +262,12 @@ impl ShardHost {
     ) {
         match self.bodies_of(uid).and_then(|bodies| bodies.get(n)).cloned() {
             Some(message) => self.redeliver_orphan(id, message, out),
-            None => self.read(vec![Wanted::new(Purpose::Orphan { id }, key)]),
+            None => self.replica.read(vec![Wanted::new(Purpose::Orphan { id }, key)]),
         }
     }
 
     fn redeliver_orphan(&mut self, id: u64, message: Message, out: &mut ShardOutput) {
-        let Some(orphan) = self.state.orphan(id) else { return };
+        let Some(orphan) = self.replica.state().orphan(id) else { return };
         let Some(name) = GroupName::parse(orphan.group) else { return };
         let key = self.new_append(super::Waiter::Orphan { id, shards: 0 });
         let identity = Identity::of_orphan(self.id, id);
@@ -334,7 +287,7 @@ impl ShardHost {
     ) {
         let uid = session_uid(id);
         let Some(live) = self.live.get_mut(&uid).filter(|live| live.connection == connection) else { return };
-        let Some(session) = self.state.session(uid) else { return };
+        let Some(session) = self.replica.state().session(uid) else { return };
         // A message that was never sent cannot be acknowledged; a previous connection may have sent it.
         let was_sent = |n| n < live.next || session.entry(n).is_some_and(|entry| entry.dup);
         let is_sent = session.number(packet_id).is_some_and(was_sent);

@@ -51,7 +51,7 @@ impl ShardHost {
             return;
         }
         let Some(unsaid) = self.drops.line(now) else { return };
-        let client = self.state.session(uid).map(|session| session.client_id()).unwrap_or_default();
+        let client = self.replica.state().session(uid).map(|session| session.client_id()).unwrap_or_default();
         let which = match self.settings.queue.full {
             QueueFull::DropOldest => "the oldest",
             QueueFull::DropNewest => "the newest",

@@ -133,10 +133,6 @@ impl ShardHost {
                 Self::deleted_retained(token, &answer, out);
             }
             Continuation::Overdue(session) => self.overdue_settled(now, session, out),
-            Continuation::Rewrite { segment, references } => {
-                let moved = if let Answer::Rewritten { moved } = answer { moved as usize } else { 0 };
-                self.rewritten(segment, references, moved);
-            }
         }
     }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 use mqtt::{QoS, Subscription, TopicName};
 use shard::{Command, SessionUid, SessionView};
 
-use super::ages::Ages;
 use super::live::Bodies;
 use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
@@ -17,6 +16,7 @@ use crate::admin::{
 use crate::backlog::Waiting;
 use crate::ids::{SessionId, Time};
 use crate::route::{Options, RouteKind};
+use crate::store::replica::Ages;
 use crate::store::{Member, session_id, session_uid};
 
 /// Sessions looked at in one step of a listing.
@@ -26,13 +26,13 @@ pub(crate) const SUBSCRIPTIONS_AT_ONCE: usize = 2048;
 
 impl ShardHost {
     pub fn subscriptions(&self) -> usize {
-        self.state.counts().subscriptions as usize
+        self.replica.state().counts().subscriptions as usize
     }
 
     /// Location of a client; `None` when it is neither connected nor has a session.
     pub(crate) fn locate(&self, client_id: &str) -> Option<ClientLocation> {
         let owner = self.clients.get(client_id).and_then(|client| client.owner());
-        let session = self.state.session_of(client_id).map(|uid| self.session_id(uid));
+        let session = self.replica.state().session_of(client_id).map(|uid| self.session_id(uid));
         (owner.is_some() || session.is_some()).then_some(ClientLocation { owner, session })
     }
 
@@ -42,7 +42,7 @@ impl ShardHost {
 
     /// Messages that wait for sessions with a connection, from one more step of the walk over them.
     pub(crate) fn walk_backlog(&mut self, now: Time) -> Waiting {
-        let (state, live, ages, id) = (&self.state, &mut self.live, &self.ages, self.id);
+        let (state, live, ages, id) = (self.replica.state(), &mut self.live, self.replica.ages(), self.id);
         self.backlog.step(|slot, generation| {
             let uid = session_uid(SessionId { shard: id, slot, generation });
             let live = live.get_mut(&uid)?;
@@ -55,12 +55,12 @@ impl ShardHost {
     }
 
     pub(crate) fn session_figures(&self, id: SessionId) -> Option<SessionFigures> {
-        Some(figures(self.state.session(session_uid(id))?))
+        Some(figures(self.replica.state().session(session_uid(id))?))
     }
 
     pub(crate) fn client_detail(&self, now: Time, id: SessionId) -> Option<ClientDetail> {
         let uid = session_uid(id);
-        let session = self.state.session(uid)?;
+        let session = self.replica.state().session(uid)?;
         let never = |time: u64| (time != shard::NEVER).then_some(Time(time));
         let SessionFigures { inflight, queued_messages, queued_bytes } = figures(session);
         let live = self.live.get(&uid);
@@ -71,7 +71,7 @@ impl ShardHost {
             inflight,
             queued_messages,
             queued_bytes,
-            oldest_queued: waiting(now, session, self.bodies_of(uid), &self.ages)
+            oldest_queued: waiting(now, session, self.bodies_of(uid), self.replica.ages())
                 .map(|waiting| waiting.oldest),
             waiting_publishers: live
                 .map_or(0, |live| live.over.iter().filter(|over| over.append.is_some()).count()),
@@ -88,12 +88,12 @@ impl ShardHost {
         filter: &ClientFilter,
     ) -> (Vec<ClientInfo>, Option<u32>) {
         let mut found = Vec::new();
-        let (some, next) = self.state.sessions_from(from, SESSIONS_AT_ONCE);
+        let (some, next) = self.replica.state().sessions_from(from, SESSIONS_AT_ONCE);
         for uid in some {
             if found.len() >= limit {
                 return (found, Some(uid.list_index()));
             }
-            let Some(session) = self.state.session(uid) else { continue };
+            let Some(session) = self.replica.state().session(uid) else { continue };
             if self.live.contains_key(&uid) || !filter.wants(session.client_id(), None) {
                 continue;
             }
@@ -114,13 +114,13 @@ impl ShardHost {
     ) -> (Vec<SubscriptionInfo>, Option<(u32, u32)>) {
         let mut found = Vec::new();
         let mut examined = 0;
-        let (some, next) = self.state.sessions_from(from, SESSIONS_AT_ONCE);
+        let (some, next) = self.replica.state().sessions_from(from, SESSIONS_AT_ONCE);
         for uid in some {
             if examined >= SUBSCRIPTIONS_AT_ONCE {
                 return (found, Some((uid.list_index(), 0)));
             }
             let skip = if uid.list_index() == from { std::mem::take(&mut within) as usize } else { 0 };
-            let Some(session) = self.state.session(uid) else { continue };
+            let Some(session) = self.replica.state().session(uid) else { continue };
             if self.live.contains_key(&uid) {
                 continue;
             }
@@ -146,7 +146,7 @@ impl ShardHost {
         limit: usize,
     ) -> Option<(Vec<SubscriptionInfo>, Option<usize>)> {
         let uid = session_uid(id);
-        let session = self.state.session(uid)?;
+        let session = self.replica.state().session(uid)?;
         let client: Arc<str> = session.client_id().into();
         let connected = self.live.contains_key(&uid);
         let some = session.subscriptions().skip(from).take(limit);
@@ -160,7 +160,7 @@ impl ShardHost {
     /// Ends a session without a connection. Returns false when there is none, or it has a connection.
     pub(crate) fn kick_session(&mut self, now: Time, id: SessionId, out: &mut ShardOutput) -> bool {
         let uid = session_uid(id);
-        if self.state.session(uid).is_none() || self.live.contains_key(&uid) {
+        if self.replica.state().session(uid).is_none() || self.live.contains_key(&uid) {
             return false;
         }
         self.counters.sessions_kicked += 1;
@@ -172,10 +172,10 @@ impl ShardHost {
     /// Adds the sessions and members of shared groups that receive a topic's messages.
     pub(crate) fn find_receivers(&mut self, topic: TopicName<'_>, limit: usize, matches: &mut Matches) {
         let room = limit.saturating_sub(matches.receivers.len());
-        let (total, sessions) = self.state.matching(topic, room);
+        let (total, sessions) = self.replica.state().matching(topic, room);
         matches.total += total;
         for uid in sessions {
-            if let Some(session) = self.state.session(uid) {
+            if let Some(session) = self.replica.state().session(uid) {
                 matches.receivers.push(receiver(session, self.live.contains_key(&uid), topic));
             }
         }
@@ -211,7 +211,7 @@ impl ShardHost {
 
     /// The Client Identifier of a session of this shard.
     pub(crate) fn name_of(&self, id: SessionId) -> Option<Arc<str>> {
-        Some(self.state.session(session_uid(id))?.client_id().into())
+        Some(self.replica.state().session(session_uid(id))?.client_id().into())
     }
 
     fn info(&self, uid: SessionUid, session: SessionView<'_>) -> ClientInfo {

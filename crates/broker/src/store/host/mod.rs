@@ -1,16 +1,16 @@
-//! One shard on this node: its replicated state, its proposals, and the state that belongs to connections.
+//! The host of one shard: state that belongs to connections, and the requests that wait.
 //!
-//! A [`Request`] becomes a command ([`shard::Command`]) of the open batch. At the end of a turn the batch goes to the
-//! log. When it is durable it is applied to the state ([`shard::Shard`]), and only then are requests answered. Without
-//! a log (a node that keeps nothing) a batch is applied as soon as it is made.
+//! A [`Request`] becomes a command ([`shard::Command`]) for the [`Replica`], which owns the state and the log. The host
+//! keeps the continuation of the request. When the replica reports the command as committed, the host reacts to the
+//! effects, and only then is the request answered.
 //!
 //! **Invariant:** state that has to survive is changed by commands only. State that ends with a connection or with the
 //! process is kept here: connected clients, sent deliveries, waiting requests, the members of shared groups.
+//!
+//! **Invariant:** the host never touches the log.
 
-mod ages;
 mod append;
 mod check;
-mod checkpoint;
 mod clients;
 mod deliver;
 mod drops;
@@ -43,16 +43,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use mqtt::ReasonCode;
 use routing::{Index, Reader};
 use session::Dispatched;
-use shard::{Command, Effect, Limits, SessionUid, Shard};
+use shard::{Command, Limits, SessionUid, Shard};
 
-use self::ages::Ages;
-use self::checkpoint::Checkpointing;
 use self::clients::Clients;
 use self::groups::GroupDelivery;
 use self::live::{Bodies, Live};
-use self::propose::{Continuation, Proposals};
+use self::propose::{Continuation, Continuations};
 use super::group::Group;
-use super::log::{Condition, Incarnation, StoreEvent, StoreLog};
+use super::log::{Incarnation, StoreEvent, StoreLog};
+use super::replica::Replica;
 use super::{Claim, Completion, DueWill, GroupName, Identity, Request, SHARDS, session_uid};
 use crate::backlog::Backlog;
 use crate::batch::{SessionDelivery, Token, WorkerCommand};
@@ -77,13 +76,8 @@ pub struct ShardHost {
     /// The node's index, in which this shard is the destination for all its sessions and groups.
     node_routes: Arc<Routes>,
     load: Arc<NodeLoad>,
-    state: Shard,
-    /// Log of the shard; `None` when nothing is kept on disk.
-    log: Option<Arc<dyn StoreLog>>,
-    condition: Condition,
-    proposals: Proposals,
-    ages: Ages,
-    effects: Vec<Effect>,
+    replica: Replica,
+    continuations: Continuations,
     /// Sessions to which something may be sent now.
     touched: Vec<SessionUid>,
     /// Sessions whose connections wait for room for a page of retained messages.
@@ -99,8 +93,6 @@ pub struct ShardHost {
     held: Held,
     /// Limit in bytes below which the messages for clients of this shard are little for the node.
     held_little: u64,
-    /// Value of [`StoreLog::ahead_bytes`].
-    ahead_bytes: u64,
     groups: Slots<Group>,
     group_names: HashMap<GroupName, (u32, u32)>,
     /// Filters of this shard's groups, and how many groups have each.
@@ -141,7 +133,6 @@ pub struct ShardHost {
     limits: Option<Limits>,
     /// Value of `absent_give_way` when they were proposed.
     gives_way: bool,
-    checkpointing: Checkpointing,
     /// Operators that wait for messages from the disk.
     page_reads: slab::Slab<queue_page::QueuePageRead>,
     /// Sessions with a connection for which messages wait.
@@ -251,20 +242,15 @@ impl ShardHost {
         ));
         let group_reader = group_routes.reader();
         load.sessions.fetch_add(state.counts().sessions, Relaxed);
-        let ahead_bytes = log.as_ref().map_or(u64::MAX, |log| log.ahead_bytes());
+        let replica = Replica::new(state, log);
         Self {
-            id: ShardId(state.id()),
-            held_little: little(&settings, ahead_bytes),
-            ahead_bytes,
+            id: replica.id(),
+            held_little: little(&settings, replica.ahead_bytes()),
             settings,
             node_routes,
             load,
-            proposals: Proposals::starting_after(state.applied(), state.now()),
-            state,
-            ages: Ages::default(),
-            condition: log.as_ref().map_or(Condition::Good, |log| log.condition()),
-            log,
-            effects: Vec::new(),
+            replica,
+            continuations: Continuations::default(),
             touched: Vec::new(),
             page_waits: BTreeSet::new(),
             unrouted: Vec::new(),
@@ -296,7 +282,6 @@ impl ShardHost {
             ticking: false,
             limits: None,
             gives_way: false,
-            checkpointing: Checkpointing::default(),
             page_reads: slab::Slab::new(),
             backlog: Backlog::default(),
             random: random | 1,
@@ -307,25 +292,30 @@ impl ShardHost {
     /// Starts the shard: no client of the node's previous incarnation is connected any more. It is called once, after
     /// [`Self::recall`] of all shards and before any other request.
     pub fn start(&mut self, now: Time, incarnation: Incarnation, out: &mut ShardOutput) {
-        let Incarnation { number, .. } = incarnation;
-        self.propose_start(now, number);
-        self.configure(now);
-        self.sweep(now);
-        let wills: Vec<u64> = self.state.due_wills().map(|(id, _)| id).collect();
-        wills.into_iter().for_each(|id| self.will_due(id, out));
-        self.search_orphans(out);
+        self.replica.lead(incarnation.number);
+        self.next_replica_event(now, 1, out);
         self.apply_at_once(now, out);
     }
 
+    /// Starts to serve clients: the replica leads.
+    fn serve(&mut self, now: Time, term: u64, out: &mut ShardOutput) {
+        self.replica.propose_start(now, term);
+        self.configure(now);
+        self.sweep(now);
+        let wills: Vec<u64> = self.replica.state().due_wills().map(|(id, _)| id).collect();
+        wills.into_iter().for_each(|id| self.will_due(id, out));
+        self.search_orphans(out);
+    }
+
     pub fn set_settings(&mut self, now: Time, settings: Arc<Settings>, out: &mut ShardOutput) {
-        self.held_little = little(&settings, self.ahead_bytes);
+        self.held_little = little(&settings, self.replica.ahead_bytes());
         self.settings = settings;
         self.configure(now);
         self.apply_at_once(now, out);
     }
 
     pub fn sessions(&self) -> usize {
-        self.state.counts().sessions as usize
+        self.replica.state().counts().sessions as usize
     }
 
     pub fn held(&self) -> Held {
@@ -425,16 +415,15 @@ impl ShardHost {
         effects_max: usize,
         out: &mut ShardOutput,
     ) -> (usize, Option<StoreEvent>) {
-        match event {
-            StoreEvent::Durable(index) => {
-                let effects = self.durable(now, index, effects_max, out);
-                return (effects, (!self.has_applied(index)).then_some(event));
-            }
-            StoreEvent::Checkpointed(index) => self.checkpoint_durable(index),
-            StoreEvent::Read(read) => self.was_read(now, read, out),
-            StoreEvent::Vacate { segment, first, last } => self.vacate(segment, first, last),
-            StoreEvent::Condition(condition) => self.condition = condition,
+        let durable = if let StoreEvent::Durable(index) = event { Some(index) } else { None };
+        self.replica.handle_log_event(now, event);
+        let mut effects = 0;
+        while effects < effects_max
+            && let Some(had) = self.next_replica_event(now, effects_max - effects, out)
+        {
+            effects += had;
         }
-        (0, None)
+        let rest = durable.filter(|index| !self.has_applied(*index)).map(StoreEvent::Durable);
+        (effects, rest)
     }
 }

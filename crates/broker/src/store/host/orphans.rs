@@ -38,7 +38,7 @@ impl ShardHost {
     /// Starts the search after a restart: the previous incarnation may have given orphans to others and ended before it
     /// recorded that.
     pub(super) fn search_orphans(&mut self, out: &mut ShardOutput) {
-        let orphans: Arc<[u64]> = self.state.orphans().map(|(id, _)| id).collect();
+        let orphans: Arc<[u64]> = self.replica.state().orphans().map(|(id, _)| id).collect();
         if orphans.is_empty() {
             return;
         }
@@ -49,7 +49,7 @@ impl ShardHost {
     }
 
     pub(super) fn find_orphans(&self, asker: ShardId, orphans: &[u64], out: &mut ShardOutput) {
-        let is_known = |id: &u64| self.state.knows(Identity::of_orphan(asker, *id).into());
+        let is_known = |id: &u64| self.replica.state().knows(Identity::of_orphan(asker, *id).into());
         let orphans = orphans.iter().copied().filter(is_known).collect();
         out.requests.push((asker, Request::OrphansKnown { by: self.id, orphans }));
     }
@@ -66,7 +66,7 @@ impl ShardHost {
         let Some(OrphanSearch { orphans, known, .. }) = self.orphan_search.take() else { return };
         let mut wanted = Vec::new();
         for id in orphans.iter().copied() {
-            match (known.get(&id), self.state.orphan(id)) {
+            match (known.get(&id), self.replica.state().orphan(id)) {
                 (Some(shards), _) => self.orphan_done(now, id, *shards),
                 (None, Some(orphan)) => {
                     wanted.push(Wanted::new(Purpose::Orphan { id }, orphan.key));
@@ -75,7 +75,7 @@ impl ShardHost {
             }
         }
         if !wanted.is_empty() {
-            self.read(wanted);
+            self.replica.read(wanted);
         }
     }
 

@@ -12,18 +12,23 @@ use shard::{Answer, Command, Mutation, SessionUid, WillFate, mutated};
 
 use super::clients::Client;
 use super::live::Live;
-use super::propose::{Continuation, Urgency};
+use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
 use crate::batch::{Claimed, Resume};
 use crate::ids::Time;
 use crate::node::OwnerKey;
 use crate::route::Options;
 use crate::store::log::Condition;
+use crate::store::replica::Urgency;
 use crate::store::{Claim, Completion, Release, WalkProgress, WillDisposition};
 
 impl ShardHost {
     pub(super) fn claim(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
-        let kept = self.state.session_of(&claim.client_id).and_then(|uid| self.state.session(uid));
+        let kept = self
+            .replica
+            .state()
+            .session_of(&claim.client_id)
+            .and_then(|uid| self.replica.state().session(uid));
         let kept = kept.map(|session| OwnerKey::from_u32(session.user()));
         let client = self.clients.get_or_insert(&claim.client_id);
         let user = if client.owner().is_some() { Some(client.user) } else { kept };
@@ -46,7 +51,7 @@ impl ShardHost {
     /// Accepts a claim. Clean Start begins a new session, otherwise an existing one is resumed [MQTT-3.1.4-4]
     /// [MQTT3-3.1.4-3]. It lasts at least as long as the connection [MQTT3-4.1.0-1] [MQTT3-4.1.0-2].
     fn accept_claim(&mut self, now: Time, claim: Box<Claim>, out: &mut ShardOutput) {
-        let existing = self.state.session_of(&claim.client_id);
+        let existing = self.replica.state().session_of(&claim.client_id);
         let Some(client) = self.clients.get_mut(&claim.client_id) else { return };
         if claim.expiry == 0 && existing.is_none() && client.underway() == 0 {
             client.set_owner(claim.connection, claim.user);
@@ -75,14 +80,14 @@ impl ShardHost {
             will: will
                 .map(|(message, delay)| shard::Will { message: message.view().stored(), delay_s: *delay }),
         });
-        self.push(now, &command, Urgency::Now);
+        let ticket = self.replica.propose(now, &command, Urgency::Now);
         drop(command);
-        self.push_continuation(Continuation::Claim(claim));
+        self.continue_with(ticket, Continuation::Claim(claim));
     }
 
     /// Reason why a durable claim cannot be proposed.
     fn refusal(&mut self, claim: &Claim, existing: Option<SessionUid>) -> Option<ReasonCode> {
-        if self.condition == Condition::Failed {
+        if self.replica.condition() == Condition::Failed {
             return Some(ReasonCode::ServerUnavailable);
         }
         let sessions = self.load.sessions.load(Relaxed);
@@ -122,7 +127,7 @@ impl ShardHost {
             self.load.sessions.fetch_add(1, Relaxed);
         }
         self.charged.session(uid, claim.payers.clone());
-        let Some(session) = self.state.session(uid) else { return };
+        let Some(session) = self.replica.state().session(uid) else { return };
         // A mutation leaves the first one out.
         let first = session.open().start;
         let first = if mutated(Mutation::SkipPinned) { session.open().end.min(first + 1) } else { first };

@@ -82,7 +82,7 @@ impl Charged {
 impl ShardHost {
     /// Charges a session that existed before the node's start.
     pub(super) fn charge_known_session(&mut self, uid: SessionUid) {
-        let Some(session) = self.state.session(uid) else { return };
+        let Some(session) = self.replica.state().session(uid) else { return };
         let user = OwnerKey::from_u32(session.user());
         let mountpoint = mountpoint_of(&self.charged.hash_key, user, session.client_id());
         self.charged.session(uid, self.load.quotas.payers(user, mountpoint));
@@ -115,7 +115,10 @@ impl ShardHost {
     /// Checks the invariants of the charges.
     pub(super) fn check_charged(&self) {
         for uid in self.charged.sessions.keys() {
-            assert!(self.state.session(*uid).is_some(), "a session that has ended is charged to nobody");
+            assert!(
+                self.replica.state().session(*uid).is_some(),
+                "a session that has ended is charged to nobody"
+            );
         }
         assert!(
             self.charged.retained.len() <= self.retained_len(),

@@ -1,6 +1,6 @@
 //! A page of a queue for an operator. Messages that are not in memory are read from the disk before the answer.
 
-use shard::{Phase, SessionUid};
+use shard::Phase;
 
 use super::ShardHost;
 use crate::admin::{QueuePage, QueueState, Queued, Reply};
@@ -11,7 +11,6 @@ use crate::store::session_uid;
 
 /// A page that waits for messages.
 pub(super) struct QueuePageRead {
-    session: SessionUid,
     items: Vec<Option<Queued>>,
     states: Vec<(QueueState, Shown)>,
     outstanding: usize,
@@ -23,7 +22,6 @@ pub(super) struct QueuePageRead {
 /// Properties of a message that the queue knows without reading it.
 #[derive(Clone, Copy)]
 struct Shown {
-    number: u64,
     qos: mqtt::QoS,
     retain: bool,
 }
@@ -42,7 +40,7 @@ impl ShardHost {
         reply: Reply<Option<QueuePage>>,
     ) {
         let uid = session_uid(id);
-        let Some(session) = self.state.session(uid) else { return reply(None) };
+        let Some(session) = self.replica.state().session(uid) else { return reply(None) };
         let bodies = self.bodies_of(uid);
         let is_wanted = |phase| matches!(phase, Phase::Pinned | Phase::Waiting);
         let mut all = session.entries(session.open().start).filter(|(_, entry)| is_wanted(entry.phase));
@@ -55,10 +53,10 @@ impl ShardHost {
             } else {
                 QueueState::Waiting
             };
-            let shown = Shown { number: n, qos: entry.qos, retain: entry.retain };
+            let shown = Shown { qos: entry.qos, retain: entry.retain };
             let message = bodies.and_then(|bodies| bodies.get(n));
             if message.is_none() {
-                missing.push((items.len(), entry.key));
+                missing.push((items.len(), n, entry.key));
             }
             items.push(message.map(|message| queued(now, state, shown, message, payload_max)));
             states.push((state, shown));
@@ -66,15 +64,15 @@ impl ShardHost {
         let truncated = all.next().is_some();
         drop(all);
         let outstanding = missing.len();
-        let page_read =
-            QueuePageRead { session: uid, items, states, outstanding, truncated, payload_max, reply };
+        let page_read = QueuePageRead { items, states, outstanding, truncated, payload_max, reply };
         if outstanding == 0 || self.page_reads.len() >= PAGE_READS_MAX {
             return page_read.answer();
         }
         let ticket = self.page_reads.insert(page_read);
-        let wanted =
-            missing.into_iter().map(|(at, key)| Wanted::new(Purpose::QueuePageRead { ticket, at }, key));
-        self.read(wanted.collect());
+        let wanted = missing.into_iter().map(|(at, number, key)| {
+            Wanted::new(Purpose::QueuePageRead { ticket, at, session: uid, number }, key)
+        });
+        self.replica.read(wanted.collect());
     }
 
     /// Records that one of the messages has been read.
@@ -91,11 +89,6 @@ impl ShardHost {
 }
 
 impl QueuePageRead {
-    /// The delivery at this index of the page.
-    pub fn entry(&self, at: usize) -> Option<(SessionUid, u64)> {
-        self.states.get(at).map(|(_, shown)| (self.session, shown.number))
-    }
-
     fn answer(self) {
         let Self { items, truncated, reply, .. } = self;
         reply(Some(QueuePage { items: items.into_iter().flatten().collect(), truncated }));

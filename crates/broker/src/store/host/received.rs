@@ -26,7 +26,7 @@ impl ShardHost {
             // The connection is closed, and nothing waits for the answer.
             return out.acknowledged.push((token, ReasonCode::Success));
         };
-        if self.condition == Condition::Failed {
+        if self.replica.condition() == Condition::Failed {
             return out.acknowledged.push((token, ReasonCode::ImplementationSpecificError));
         }
         let command = Command::Receive { session, epoch: live.epoch, packet_id };

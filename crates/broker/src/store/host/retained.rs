@@ -12,6 +12,7 @@ use crate::message::{Message, MessageView};
 use crate::peers::NodeIndex;
 use crate::quota::Payers;
 use crate::retained::{self, PageBudget};
+use crate::store::replica::Urgency;
 use crate::store::retained_stamps::Stamp;
 
 /// Maximum number of deletions of one shard that are sent to another node when the two connect.
@@ -69,14 +70,18 @@ impl ShardHost {
         stored.publisher_key = stamp;
         let bytes = if stored.payload.is_empty() { 0 } else { stored.encoded_len() as u64 };
         let charge = self.charged.for_retained(stored.topic, payers, bytes);
-        self.propose(now, &Command::Retain { message: stored }, Continuation::Retain { append, charge });
-        self.retained_asked = self.proposals.index();
+        let ticket = self.replica.propose(now, &Command::Retain { message: stored }, Urgency::Now);
+        self.retained_asked = ticket.index;
+        self.continue_with(ticket, Continuation::Retain { append, charge });
     }
 
     /// Records the time at which a message was retained. Returns a later one, if that is known for its topic.
     fn note_stamp(&mut self, view: &MessageView<'_>, at: u64) -> Result<(), Stamp> {
-        let applied =
-            self.state.retained(view.topic).and_then(|bytes| shard::MessageView::decode(bytes).ok());
+        let applied = self
+            .replica
+            .state()
+            .retained(view.topic)
+            .and_then(|bytes| shard::MessageView::decode(bytes).ok());
         let applied = applied.map(|message| message.publisher_key);
         self.stamps.note(view.topic, Stamp { at, deletes: view.payload.is_empty() }, applied)
     }
@@ -103,7 +108,7 @@ impl ShardHost {
         let limits = &self.settings.retained;
         let (others, others_bytes) = self.load.retained_elsewhere(self.id);
         let (count, bytes) = (others + self.retained_len() as u64, others_bytes + self.retained_bytes());
-        let before = self.state.retained(topic).map(|message| message.len() as u64);
+        let before = self.replica.state().retained(topic).map(|message| message.len() as u64);
         let more = u64::from(before.is_none());
         let more_bytes = size.saturating_sub(before.unwrap_or(0));
         more_bytes == 0 && more == 0
@@ -126,8 +131,9 @@ impl ShardHost {
             publisher_key: 0,
         };
         let charge = self.charged.for_retained(topic, Payers::default(), 0);
-        self.propose(now, &Command::Retain { message }, Continuation::Delete(token, charge));
-        self.retained_asked = self.proposals.index();
+        let ticket = self.replica.propose(now, &Command::Retain { message }, Urgency::Now);
+        self.retained_asked = ticket.index;
+        self.continue_with(ticket, Continuation::Delete(token, charge));
     }
 
     pub(super) fn deleted_retained(token: Token, answer: &Answer, out: &mut ShardOutput) {
@@ -138,11 +144,11 @@ impl ShardHost {
 
     /// Index of a batch that has to be applied before a reader sees every retained message that was sent here so far.
     pub(crate) fn retained_barrier(&self) -> Option<u64> {
-        (self.retained_asked > self.state.applied()).then_some(self.retained_asked)
+        (self.retained_asked > self.replica.state().applied()).then_some(self.retained_asked)
     }
 
     pub(crate) fn has_applied(&self, index: u64) -> bool {
-        self.state.applied() >= index
+        self.replica.has_applied(index)
     }
 
     /// The last topics whose retained message was deleted, with the stamps.
@@ -151,11 +157,11 @@ impl ShardHost {
     }
 
     pub(crate) fn retained_len(&self) -> usize {
-        self.state.retained_counts().0 as usize
+        self.replica.state().retained_counts().0 as usize
     }
 
     pub(crate) fn retained_bytes(&self) -> u64 {
-        self.state.retained_counts().1
+        self.replica.state().retained_counts().1
     }
 
     /// Adds matching messages after a topic, as far as the budget allows. Returns the topic after which the next page
@@ -168,7 +174,7 @@ impl ShardHost {
         budget: &mut PageBudget,
         found: &mut Vec<Message>,
     ) -> Option<Box<str>> {
-        let page = self.state.retained_page(filter, after, budget.messages());
+        let page = self.replica.state().retained_page(filter, after, budget.messages());
         budget.examine(page.examined);
         for bytes in &page.messages {
             let Ok(stored) = shard::MessageView::decode(bytes) else { continue };
@@ -198,7 +204,7 @@ impl ShardHost {
 
     /// One message with its payload.
     pub(crate) fn retained_whole(&self, now: Time, topic: &str) -> Option<RetainedMessage> {
-        let stored = shard::MessageView::decode(self.state.retained(topic)?).ok()?;
+        let stored = shard::MessageView::decode(self.replica.state().retained(topic)?).ok()?;
         (!stored.is_expired(now.0)).then(|| retained::whole(now, &Message::of_stored(&stored)))
     }
 

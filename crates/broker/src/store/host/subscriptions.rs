@@ -5,13 +5,14 @@ use std::sync::Arc;
 use mqtt::{QoS, ReasonCode, Subscription, TopicFilter};
 use shard::{Answer, Command, Filter, SessionUid, Subscribed};
 
-use super::propose::{Continuation, Urgency};
+use super::propose::Continuation;
 use super::{ShardHost, ShardOutput};
 use crate::ids::{ConnectionId, SessionId, Ticket, Time};
 use crate::node::OwnerKey;
 use crate::route::{Options, Route, RouteKind};
 use crate::shapes::{self, ShapeReservations};
 use crate::store::log::Condition;
+use crate::store::replica::Urgency;
 use crate::store::{Completion, GroupName, Join, Member, Request, session_uid};
 
 /// Topic Filters of a SUBSCRIBE with their options and Subscription Identifiers.
@@ -32,7 +33,7 @@ impl ShardHost {
         out: &mut ShardOutput,
     ) {
         let session = session_uid(id);
-        if self.condition == Condition::Failed {
+        if self.replica.condition() == Condition::Failed {
             let results = filters.iter().map(|_| (ReasonCode::ImplementationSpecificError, false)).collect();
             let (connection, ticket) = reply;
             return out.complete(Completion::Subscribed { connection, ticket, results });
@@ -41,9 +42,9 @@ impl ShardHost {
             filters.iter().map(|(text, options, id)| Filter { text, options: options.byte(), id: *id });
         // Epoch 0: operators subscribe for sessions too.
         let command = Command::Subscribe { session, epoch: 0, filters: asked.collect() };
-        self.push(now, &command, Urgency::Now);
+        let ticket = self.replica.propose(now, &command, Urgency::Now);
         drop(command);
-        self.push_continuation(Continuation::Subscribe { session, reply, filters, shapes });
+        self.continue_with(ticket, Continuation::Subscribe { session, reply, filters, shapes });
     }
 
     pub(super) fn subscribed(
@@ -96,9 +97,9 @@ impl ShardHost {
         let session = session_uid(id);
         let texts = filters.iter().map(|text| &**text).collect();
         let command = Command::Unsubscribe { session, epoch: 0, filters: texts };
-        self.push(now, &command, Urgency::Now);
+        let ticket = self.replica.propose(now, &command, Urgency::Now);
         drop(command);
-        self.push_continuation(Continuation::Unsubscribe { session, reply, filters });
+        self.continue_with(ticket, Continuation::Unsubscribe { session, reply, filters });
     }
 
     pub(super) fn unsubscribed(
@@ -155,7 +156,7 @@ impl ShardHost {
 
     /// Updates the connection of a session in its shared groups.
     pub(super) fn update_groups(&mut self, uid: SessionUid, out: &mut ShardOutput) {
-        let Some(session) = self.state.session(uid) else { return };
+        let Some(session) = self.replica.state().session(uid) else { return };
         let shared: Vec<_> = session
             .subscriptions()
             .filter_map(|(text, options, id)| {
@@ -170,16 +171,16 @@ impl ShardHost {
     /// Adds the subscriptions of restored sessions to the node's index, and announces the sessions to their shared
     /// groups. Any shard may know the identities of the messages that they have published at QoS 2.
     pub(crate) fn recall(&mut self, out: &mut ShardOutput) {
-        let filters: Vec<Box<str>> = self.state.filters().into_iter().map(Into::into).collect();
+        let filters: Vec<Box<str>> = self.replica.state().filters().into_iter().map(Into::into).collect();
         filters.into_iter().for_each(|filter| self.filter_added(filter));
         let mut index = Some(0);
         while let Some(from) = index {
-            let (some, next) = self.state.sessions_from(from, SESSIONS_AT_ONCE);
+            let (some, next) = self.replica.state().sessions_from(from, SESSIONS_AT_ONCE);
             for uid in some {
                 self.charge_shapes(uid);
                 self.charge_known_session(uid);
                 self.update_groups(uid, out);
-                if self.state.session(uid).is_some_and(|session| session.has_received()) {
+                if self.replica.state().session(uid).is_some_and(|session| session.has_received()) {
                     self.known_to.insert(uid, u16::MAX);
                 }
             }
@@ -189,7 +190,7 @@ impl ShardHost {
 
     /// Charges a session from before the restart for its unusual arrangements of wildcards.
     fn charge_shapes(&self, uid: SessionUid) {
-        let Some(session) = self.state.session(uid) else { return };
+        let Some(session) = self.replica.state().session(uid) else { return };
         let settings = &self.settings.routing;
         let user = OwnerKey::from_u32(session.user());
         for (text, ..) in session.subscriptions().filter(|(text, ..)| shapes::may_be_unusual(text)) {

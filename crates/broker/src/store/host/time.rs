@@ -21,11 +21,8 @@ impl ShardHost {
     /// Time at which [`Self::tick`] is due; [`Time::NEVER`] without any work.
     pub fn next_deadline(&self) -> Time {
         let waiting = self.deadlines.peek().map_or(Time::NEVER, |Reverse((at, _))| *at);
-        let due = if self.ticking { Time::NEVER } else { Time(self.state.next_deadline()) };
-        // Without a log no batch stays open.
-        let own = self.checkpointing.due().min(self.proposals.due()).min(self.held_wills.due());
-        let left = self.log.is_none() && self.proposals.has_underway();
-        waiting.min(due).min(own).min(if left { Time::default() } else { Time::NEVER })
+        let due = if self.ticking { Time::NEVER } else { Time(self.replica.state().next_deadline()) };
+        waiting.min(due).min(self.replica.next_deadline()).min(self.held_wills.due())
     }
 
     /// Handles all work that is due. Everything that clients had sent until `judged` was read.
@@ -45,12 +42,12 @@ impl ShardHost {
                 self.arm(uid, again);
             }
         }
-        if !self.ticking && self.state.next_deadline() <= now.0 {
+        if !self.ticking && self.replica.state().next_deadline() <= now.0 {
             self.ticking = true;
             self.propose(now, &Command::Tick, Continuation::Clock { sweep: false });
         }
         self.send_held_wills(now, out);
-        self.continue_checkpoint();
+        self.replica.tick();
         self.apply_at_once(now, out);
     }
 
@@ -91,7 +88,7 @@ impl ShardHost {
         let remember = self.settings.queue.full_penalty;
         if !remember.is_zero() {
             live.drops_from_now(waiting);
-            if let Some(session) = self.state.session(uid) {
+            if let Some(session) = self.replica.state().session(uid) {
                 self.load.full_queues.note(session.client_id(), None, now, remember);
             }
         }
@@ -127,7 +124,7 @@ impl ShardHost {
     /// Updates the limits without a log, when messages for absent clients begin or stop to be dropped for lack of
     /// memory.
     pub(super) fn notice_lack_of_memory(&mut self, now: Time) {
-        if self.log.is_none() && self.load.absent_give_way.load(Relaxed) != self.gives_way {
+        if !self.replica.has_log() && self.load.absent_give_way.load(Relaxed) != self.gives_way {
             self.configure(now);
         }
     }
@@ -163,7 +160,7 @@ impl ShardHost {
     /// Maximum number of bytes that may wait for an absent session. When a node without a log has held more than
     /// `limits.memory_queued_max` for long, this is each session's equal share of that.
     fn absent_bytes_max(&self) -> u64 {
-        if self.log.is_some() || !self.load.absent_give_way.load(Relaxed) {
+        if self.replica.has_log() || !self.load.absent_give_way.load(Relaxed) {
             return u64::MAX;
         }
         let sessions = self.load.sessions.load(Relaxed).max(1);
@@ -199,7 +196,7 @@ mod tests {
         for hours in [0, 1, 10, 24, 30] {
             let mut host = host_of(shard::Shard::new(0, [7; 16]));
             start(&mut host, Time(hours * HOUR));
-            assert_eq!(host.state.now(), hours * HOUR);
+            assert_eq!(host.replica.state().now(), hours * HOUR);
         }
     }
 
@@ -222,7 +219,7 @@ mod tests {
                 will: None,
             };
             host.apply(Time(0), Request::Claim(Box::new(claim)), &mut ShardOutput::default());
-            let mut host = host_of(host.state);
+            let mut host = host_of(host.replica.into_state());
             let began = hours * HOUR;
             start(&mut host, Time(began));
             assert_eq!(host.sessions(), 1, "after {hours} hours");

@@ -43,7 +43,7 @@ impl ShardHost {
     }
 
     fn may_acknowledge_early(&mut self, message: &Message, bytes: u64) -> bool {
-        if self.log.is_none()
+        if !self.replica.has_log()
             || message.view().durability == Durability::LocalDisk && !mutated(Mutation::AcknowledgeEarly)
         {
             return false;

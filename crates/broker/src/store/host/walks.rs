@@ -8,7 +8,7 @@ use mqtt::QoS;
 use mqtt::RetainHandling;
 use shard::{Command, MESSAGE_OFFSET_MAX, SessionUid, WalkStep};
 
-use super::propose::{Continuation, Urgency};
+use super::propose::Continuation;
 use super::{ShardHost, ShardOutput, Waiter};
 use crate::ids::{ConnectionId, SessionId, Time};
 use crate::retained;
@@ -30,8 +30,7 @@ impl ShardHost {
                 RetainHandling::DoNotSend => continue,
             };
             if is_kept(filter, *options) {
-                self.push(now, &Command::Walk { session, filter, step }, Urgency::Now);
-                self.push_continuation(Continuation::Nobody);
+                self.propose(now, &Command::Walk { session, filter, step }, Continuation::Nobody);
             }
         }
     }
@@ -63,9 +62,9 @@ impl ShardHost {
         // After the last message nothing has to begin.
         let before_last =
             entries.iter().rev().skip(1).map(|entry| entry.message.size() + COMMAND).sum::<usize>();
-        self.make_room_in_batch(texts + before_last + 4 * COMMAND, MESSAGE_OFFSET_MAX);
-        self.push(now, &Command::Walk { session, filter: &filter, step }, Urgency::Now);
-        self.push_continuation(Continuation::Nobody);
+        self.replica.make_room_in_batch(texts + before_last + 4 * COMMAND, MESSAGE_OFFSET_MAX);
+        let walk = Command::Walk { session, filter: &filter, step };
+        self.propose(now, &walk, Continuation::Nobody);
         self.enqueue(now, id, entries, None, Some(Waiter::Page(session, connection)), out);
     }
 
@@ -84,7 +83,7 @@ impl ShardHost {
             return;
         }
         let Some(live) = self.live.get(&uid) else { return };
-        let Some(session) = self.state.session(uid) else { return };
+        let Some(session) = self.replica.state().session(uid) else { return };
         let waiting = session.waiting();
         let queue = &self.settings.queue;
         let is_room = (waiting.end - waiting.start) * 2 <= u64::from(queue.messages_max)

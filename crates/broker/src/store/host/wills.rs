@@ -45,7 +45,7 @@ impl ShardHost {
     /// Keeps a Will that a shard has refused until there is room again. Returns false when there is nothing to wait
     /// for.
     pub(super) fn hold_will(&mut self, now: Time, id: u64) -> bool {
-        if self.state.due_will(id).is_none() {
+        if self.replica.state().due_will(id).is_none() {
             return false;
         }
         self.held_wills.ids.push(id);
@@ -58,7 +58,7 @@ impl ShardHost {
         if self.held_wills.due() > now {
             return;
         }
-        if self.condition != Condition::Good {
+        if self.replica.condition() != Condition::Good {
             self.held_wills.due = Some(Time(now.0 + RETRY_MS));
             return;
         }
@@ -71,7 +71,7 @@ impl ShardHost {
     /// Publishes a Will that has become due, or was due when the node's previous incarnation ended. The state keeps it
     /// until all its receivers have it.
     pub(super) fn will_due(&mut self, id: u64, out: &mut ShardOutput) {
-        let Some(will) = self.state.due_will(id) else { return };
+        let Some(will) = self.replica.state().due_will(id) else { return };
         let Ok(will) = shard::MessageView::decode(will) else { return };
         let (owner, properties) = WillOwner::of_signed(will.properties);
         let message = Message::of_stored(&shard::MessageView { properties, ..will });

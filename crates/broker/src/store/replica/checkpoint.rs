@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use shard::{Command, MessageKey, Mutation, REST, RETAINED_FIRST, Rewrite, SessionUid, mutated};
+use shard::{
+    Answer, Command, Effect, MessageKey, Mutation, REST, RETAINED_FIRST, Rewrite, SessionUid, mutated,
+};
 
-use super::ShardHost;
-use super::propose::Continuation;
+use super::{Replica, Ticket, Urgency};
 use crate::ids::Time;
 use crate::message::Message;
 use crate::store::log::{Purpose, Wanted};
@@ -30,6 +31,15 @@ pub(super) struct Checkpointing {
     begun: u64,
     durable: u64,
     vacating: VecDeque<Vacating>,
+    /// `Rewrite` commands that are not applied yet, oldest first.
+    rewriting: VecDeque<Rewriting>,
+}
+
+/// A message that is moved out of a segment that is freed; `references` deliveries and orphans use it.
+struct Rewriting {
+    ticket: Ticket,
+    segment: u64,
+    references: usize,
 }
 
 /// A segment whose live data the shard moves elsewhere.
@@ -97,7 +107,7 @@ impl Checkpointing {
     }
 }
 
-impl ShardHost {
+impl Replica {
     /// Writes the next piece of the current checkpoint, or the first one of a checkpoint that is wanted.
     pub(super) fn continue_checkpoint(&mut self) {
         let Some(log) = self.log.clone() else { return };
@@ -190,28 +200,36 @@ impl ShardHost {
         let found = vacating.filter_map(|vacating| Some((vacating.moving.remove(&key)?, vacating))).next();
         let (Some((references, vacating)), Some(message)) = (found, message) else { return };
         vacating.rewrites += 1;
-        let continuation = Continuation::Rewrite {
-            segment: vacating.segment,
-            references: references.entries.len() + references.orphans.len(),
-        };
+        let segment = vacating.segment;
         let References { entries, orphans } = references;
+        let references = entries.len() + orphans.len();
         let command = Rewrite { from: key, message: message.view().stored(), entries, orphans };
-        self.propose(now, &Command::Rewrite(command), continuation);
+        let ticket = self.propose(now, &Command::Rewrite(command), Urgency::Now);
+        self.checkpointing.rewriting.push_back(Rewriting { ticket, segment, references });
+    }
+
+    /// Finds the answers to `Rewrite` commands among the effects of a batch.
+    pub(super) fn note_rewritten(&mut self, index: u64, effects: &[Effect]) {
+        if self.checkpointing.rewriting.front().is_none_or(|front| front.ticket.index != index) {
+            return;
+        }
+        for effect in effects {
+            let Effect::Answer { ordinal, answer } = effect else { continue };
+            let ticket = Ticket { index, ordinal: *ordinal };
+            let is_it = |front: &mut Rewriting| front.ticket == ticket;
+            if let Some(rewriting) = self.checkpointing.rewriting.pop_front_if(is_it) {
+                let moved = if let Answer::Rewritten { moved } = answer { *moved as usize } else { 0 };
+                self.rewritten(rewriting.segment, rewriting.references, moved);
+            }
+        }
     }
 
     /// Records that a `Rewrite` was applied: `moved` of its `references` have the new key.
-    pub(super) fn rewritten(&mut self, segment: u64, references: usize, moved: usize) {
+    fn rewritten(&mut self, segment: u64, references: usize, moved: usize) {
         let mut vacating = self.checkpointing.vacating.iter_mut();
         if let Some(vacating) = vacating.find(|vacating| vacating.segment == segment) {
             vacating.rewrites -= 1;
             vacating.is_incomplete |= moved < references;
-        }
-    }
-
-    /// Reports to the log how much of it is needed.
-    pub fn report_live(&self) {
-        if let Some(log) = &self.log {
-            log.report_live(self.id, self.state.live_bytes());
         }
     }
 }

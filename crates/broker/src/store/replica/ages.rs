@@ -7,7 +7,7 @@ use crate::ids::Time;
 
 /// Samples at even distances over the node's incarnation; their number is always small.
 #[derive(Debug)]
-pub(super) struct Ages {
+pub(in crate::store) struct Ages {
     /// A record's index and the time of its creation, oldest first.
     samples: VecDeque<(u64, Time)>,
     /// Minimum time between two samples.

@@ -1,0 +1,218 @@
+//! Path of commands to the log, in batches.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use shard::{BatchBuilder, CLOCK_STEP_MAX_MS, Command, ELAPSED_MAX_MS};
+
+use super::Replica;
+use crate::ids::Time;
+
+/// Batches on their way to the log.
+#[derive(Default)]
+pub(super) struct Proposals {
+    open: Option<Open>,
+    /// Batches that are not applied yet, oldest first.
+    underway: VecDeque<Underway>,
+    /// Index of the last batch that was made.
+    last_index: u64,
+    /// Clock of the state after all of them are applied, in milliseconds.
+    clock: u64,
+    /// Memory of applied batches, for later ones.
+    spare: Vec<Arc<Vec<u8>>>,
+}
+
+/// The batch of this turn, or of a few turns while no request waits for it.
+struct Open {
+    batch: BatchBuilder,
+    /// Allocation that the batch will be shared in; empty until then.
+    shared: Arc<Vec<u8>>,
+    since: Time,
+    /// A request waits for a command in the batch.
+    urgent: bool,
+}
+
+/// A batch that is not applied yet.
+pub(super) struct Underway {
+    pub index: u64,
+    pub bytes: Arc<Vec<u8>>,
+}
+
+/// Position of a command: the index of its batch, and its number in that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) struct Ticket {
+    pub index: u64,
+    pub ordinal: u32,
+}
+
+/// Urgency of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) enum Urgency {
+    /// A request waits for the answer.
+    Now,
+    /// No request waits: the command goes with the next batch that one waits for, or after [`LAZY_MS`]. Until then a
+    /// crash loses it. So the command must be for something that may as well not have arrived yet, such as a PUBACK:
+    /// the message is then sent again with DUP.
+    Later,
+}
+
+/// Maximum time for which a batch that no request waits for stays open. A client whose window such a command would open
+/// waits for it, so then the batch is urgent.
+const LAZY_MS: u64 = 10;
+/// Number of applied batches whose memory is kept, and the maximum bytes of each.
+const SPARES: usize = 2;
+const SPARE_BYTES: usize = 256 * 1024;
+
+impl Proposals {
+    /// Makes batches for a state that has applied `index` and whose clock stands at `clock`.
+    pub fn starting_after(index: u64, clock: u64) -> Self {
+        Self { last_index: index, clock, ..Self::default() }
+    }
+
+    /// The open batch; created when there is none.
+    fn opened(&mut self, now: Time) -> &mut Open {
+        let spare = &mut self.spare;
+        self.open.get_or_insert_with(|| {
+            let mut shared = spare.pop().unwrap_or_default();
+            let memory = Arc::get_mut(&mut shared).map(std::mem::take).unwrap_or_default();
+            Open { batch: BatchBuilder::in_memory_of(memory, now.0), shared, since: now, urgent: false }
+        })
+    }
+
+    fn close(&mut self) -> Option<Underway> {
+        let Open { batch, shared: mut bytes, .. } = self.open.take()?;
+        let built = batch.finish();
+        match Arc::get_mut(&mut bytes) {
+            Some(empty) => *empty = built,
+            None => bytes = Arc::new(built),
+        }
+        self.last_index += 1;
+        Some(Underway { index: self.last_index, bytes })
+    }
+
+    /// The oldest batch that is not applied yet, if it is durable: its index is at most `durable`.
+    pub fn durable(&self, durable: u64) -> Option<&Underway> {
+        self.underway.front().filter(|batch| batch.index <= durable)
+    }
+
+    /// Removes the oldest batch, which has been applied, and keeps its memory.
+    pub fn finish(&mut self) {
+        let Some(Underway { mut bytes, .. }) = self.underway.pop_front() else { return };
+        let is_ours = Arc::get_mut(&mut bytes).is_some();
+        if is_ours && bytes.capacity() <= SPARE_BYTES && self.spare.len() < SPARES {
+            self.spare.push(bytes);
+        }
+    }
+
+    /// Time at which the open batch goes to the log by itself; [`Time::NEVER`] without one.
+    pub fn due(&self) -> Time {
+        self.open
+            .as_ref()
+            .map_or(Time::NEVER, |open| open.since.after(std::time::Duration::from_millis(LAZY_MS)))
+    }
+
+    /// Makes the open batch urgent.
+    pub fn hurry(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.urgent = true;
+        }
+    }
+
+    /// Index that the open batch will have, or that the last one had.
+    pub fn index(&self) -> u64 {
+        self.last_index + u64::from(self.open.is_some())
+    }
+
+    /// Returns whether batches are in progress. Without a log, requests wait only for their turn.
+    pub fn has_underway(&self) -> bool {
+        !self.underway.is_empty()
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.open.is_none() && self.underway.is_empty()
+    }
+}
+
+impl Replica {
+    /// Adds a command to the open batch.
+    pub fn propose(&mut self, now: Time, command: &Command<'_>, urgency: Urgency) -> Ticket {
+        self.catch_up(now);
+        let index = self.proposals.last_index + 1;
+        let open = self.proposals.opened(now);
+        // A batch may stay open for some turns.
+        open.batch.advance(now.0);
+        open.urgent |= urgency == Urgency::Now;
+        let ordinal = open.batch.push(command).ordinal;
+        if open.batch.is_full() {
+            self.close_batch();
+        }
+        Ticket { index, ordinal }
+    }
+
+    /// Moves the state's clock forward. A batch moves it by a bounded step: after a long pause several batches are
+    /// needed, or a session that starts now would start in the past.
+    fn catch_up(&mut self, now: Time) {
+        while self.proposals.clock.saturating_add(CLOCK_STEP_MAX_MS) < now.0 {
+            self.close_batch();
+            self.step_clock();
+        }
+        self.proposals.clock = self.proposals.clock.max(now.0);
+    }
+
+    fn step_clock(&mut self) {
+        self.proposals.clock += CLOCK_STEP_MAX_MS;
+        let step = Time(self.proposals.clock);
+        self.proposals.opened(step).batch.push(&Command::Tick);
+        self.close_batch();
+    }
+
+    /// Proposes the start of an incarnation: clients that were connected at the end of the previous one are
+    /// disconnected as of now. The time in between is covered by one command. A shard that was idle before may lack
+    /// more time than that command covers, and catches up first: otherwise its sessions would be released in the past.
+    pub fn propose_start(&mut self, now: Time, incarnation: u64) {
+        while self.proposals.clock.saturating_add(ELAPSED_MAX_MS) < now.0 {
+            self.step_clock();
+        }
+        let elapsed_ms = now.0.saturating_sub(self.proposals.clock);
+        self.proposals.clock = self.proposals.clock.max(now.0);
+        self.propose(now, &Command::Started { incarnation, elapsed_ms }, Urgency::Now);
+    }
+
+    /// Makes the open batch urgent: it goes to the log at the end of this turn.
+    pub fn hurry(&mut self) {
+        self.proposals.hurry();
+    }
+
+    /// Makes sure that the next commands, of so many bytes, fit into the open batch, which has at most `max`.
+    pub fn make_room_in_batch(&mut self, bytes: usize, max: usize) {
+        let len = self.proposals.open.as_ref().map_or(0, |open| open.batch.len());
+        if len + bytes > max {
+            self.close_batch();
+        }
+    }
+
+    fn close_batch(&mut self) {
+        let Some(batch) = self.proposals.close() else { return };
+        if let Some(log) = &self.log {
+            self.checkpointing.appended(batch.bytes.len());
+            log.append(self.id, batch.index, batch.bytes.clone());
+        } else {
+            self.durable = batch.index;
+        }
+        self.proposals.underway.push_back(batch);
+    }
+
+    /// Returns whether a batch that no request waits for has been open for long enough.
+    pub fn batch_is_due(&self, now: Time) -> bool {
+        self.proposals.due() <= now
+    }
+
+    /// Ends a turn: passes the open batch to the log. A batch that no request waits for is passed only when `all` is
+    /// set.
+    pub fn end_turn(&mut self, all: bool) {
+        let urgent = self.proposals.open.as_ref().is_some_and(|open| open.urgent);
+        if urgent || all {
+            self.close_batch();
+        }
+    }
+}
