@@ -13,7 +13,7 @@ use std::fmt;
 use std::path::Path;
 
 /// Crates that know no sockets, files, clocks, threads or runtimes.
-const CORES: [&str; 5] = ["mqtt", "routing", "session", "shard", "broker"];
+const CORES: [&str; 8] = ["mqtt", "routing", "session", "shard", "broker", "link", "replog", "cluster"];
 
 /// Crates that start threads of a node.
 const THREADED: [&str; 7] = ["api", "auth", "transport", "edge", "meridian", "configstore", "storage"];

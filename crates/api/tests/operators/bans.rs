@@ -115,7 +115,7 @@ fn an_invalid_ban_is_refused_with_the_remedy() {
     let refused = |body, status, says: &str| refused(&fixture, body, status, says);
     refused(json!({"kind": "nick", "value": "x"}), 422, "expected client_id, username or address");
     refused(json!({"kind": "client_id", "value": ""}), 422, "empty");
-    refused(json!({"kind": "username", "value": "*"}), 422, "everybody");
+    refused(json!({"kind": "username", "value": "*"}), 422, "every client");
     refused(json!({"kind": "address", "value": "10.0.0.1/8"}), 422, "10.0.0.0/8");
     refused(json!({"kind": "address", "value": "example.org"}), 422, "192.0.2.0/24");
     refused(json!({"kind": "client_id", "value": "c", "for_s": 0}), 422, "for_s: expected 1 to");

@@ -131,8 +131,8 @@ fn errors_name_file_and_line() {
     assert!(error("topic raed a").starts_with("acl:1: unknown access `raed`"));
     assert_eq!(error("# c\n\ntopic"), "acl:3: the topic is missing");
     assert_eq!(error("user "), "acl:1: the user name is empty");
-    assert!(error("topic read a/#/b").starts_with("acl:1: `a/#/b` is no Topic Filter"));
-    assert!(error("pattern read %u+").starts_with("acl:1: `%u+` is no Topic Filter"));
+    assert!(error("topic read a/#/b").starts_with("acl:1: `a/#/b` is not a Topic Filter"));
+    assert!(error("pattern read %u+").starts_with("acl:1: `%u+` is not a Topic Filter"));
 }
 
 fn rule() -> impl Strategy<Value = String> {

@@ -548,7 +548,7 @@ fn errors_for_files_without_a_public_key_say_what_to_do() {
     for (content, says) in [
         (private, "openssl pkey -in FILE -pubout"),
         (certificate, "openssl x509 -in FILE -noout -pubkey"),
-        (broken, "no SubjectPublicKeyInfo"),
+        (broken, "not a SubjectPublicKeyInfo"),
         ("hello", "no public key"),
         ("", "no public key"),
     ] {
@@ -606,7 +606,7 @@ fn a_reload_applies_secret_and_settings() {
 
     for (settings, says) in [
         (Jwt { algorithms: "RS256".to_owned(), ..other.clone() }, "needs a public key"),
-        (Jwt { secret_encoding: SecretEncoding::Base64, ..other.clone() }, "no base64"),
+        (Jwt { secret_encoding: SecretEncoding::Base64, ..other.clone() }, "not base64"),
         (Jwt { secret_file: None, ..other.clone() }, "jwt.secret_file"),
     ] {
         let error = link.read(&settings).unwrap_err().to_string();

@@ -485,7 +485,7 @@ mod tests {
         };
         assert_eq!(of(&|_| ()), Ok(()));
         assert_eq!(of(&|settings| settings.join = joined("h:1")), Err("cluster.join".into()));
-        assert_eq!(of(&|settings| settings.advertise = at("h:1")), Err("with".into()));
+        assert_eq!(of(&|settings| settings.advertise = at("h:1")), Err("cluster.advertise".into()));
         assert_eq!(of(&|settings| settings.role = RoleSetting::Replicant), Err("cluster.role".into()));
     }
 
