@@ -8,6 +8,7 @@
 //! completions of different sessions do.
 
 mod group;
+mod groups;
 mod host;
 mod log;
 mod replica;

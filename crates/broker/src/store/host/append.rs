@@ -123,11 +123,8 @@ impl ShardHost {
         (refusal, append): (Option<ReasonCode>, Option<u32>),
         out: &mut ShardOutput,
     ) {
-        let mut matches = std::mem::take(&mut self.group_matches);
-        matches.clear();
-        if let Ok(topic) = TopicName::parse(message.view().topic) {
-            self.group_reader.matches(topic, &mut matches);
-        }
+        let Ok(topic) = TopicName::parse(message.view().topic) else { return };
+        let matches = self.groups.matching(topic);
         for route in matches.iter().filter(|route| route.kind == RouteKind::Group) {
             let group = GroupId { shard: self.id, slot: route.slot, generation: route.generation };
             let token = append.map(|key| {
@@ -144,8 +141,7 @@ impl ShardHost {
                 out,
             );
         }
-        self.group_matches = matches;
-        self.group_reader.quiescent();
+        self.groups.reuse(matches);
     }
 
     pub(super) fn new_append(&mut self, waiter: Waiter) -> u32 {

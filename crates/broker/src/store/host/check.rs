@@ -53,8 +53,7 @@ impl ShardHost {
     pub fn check_quiet(&self) {
         assert!(self.replica.is_idle(), "no batches are in progress");
         assert_eq!((self.sessions(), self.clients.len(), self.live.len()), (0, 0, 0));
-        assert_eq!((self.groups.len(), self.group_names.len()), (0, 0), "groups without members");
-        assert_eq!((self.group_uses.len(), self.group_routes.len()), (0, 0), "unused filters");
+        self.groups.check_empty();
         assert_eq!(self.replica.state().filters().len(), 0, "unused filters");
         assert_eq!(self.appends.len(), 0, "publishers that are never answered");
         assert_eq!(self.accepting.len(), 0, "publishers that are never answered");

@@ -179,14 +179,11 @@ impl ShardHost {
                 matches.receivers.push(receiver(session, self.live.contains_key(&uid), topic));
             }
         }
-        let mut routes = std::mem::take(&mut self.group_matches);
-        routes.clear();
-        self.group_reader.matches(topic, &mut routes);
+        let routes = self.groups.matching(topic);
         for route in routes.iter().filter(|route| route.kind == RouteKind::Group) {
             self.find_members(route.slot, route.generation, limit, matches);
         }
-        self.group_matches = routes;
-        self.group_reader.quiescent();
+        self.groups.reuse(routes);
     }
 
     fn find_members(&self, slot: u32, generation: u32, limit: usize, matches: &mut Matches) {

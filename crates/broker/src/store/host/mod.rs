@@ -41,7 +41,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use mqtt::ReasonCode;
-use routing::{Index, Reader};
 use session::Dispatched;
 use shard::{Command, Limits, SessionUid, Shard};
 
@@ -49,10 +48,10 @@ use self::clients::Clients;
 use self::groups::GroupDelivery;
 use self::live::{Bodies, Live};
 use self::propose::{Continuation, Continuations};
-use super::group::Group;
+use super::groups::Groups;
 use super::log::{Incarnation, StoreEvent, StoreLog};
 use super::replica::Replica;
-use super::{Claim, Completion, DueWill, GroupName, Identity, Request, SHARDS, session_uid};
+use super::{Claim, Completion, DueWill, Identity, Request, SHARDS, session_uid};
 use crate::backlog::Backlog;
 use crate::batch::{SessionDelivery, Token, WorkerCommand};
 use crate::counters::StoreCounters;
@@ -60,10 +59,8 @@ use crate::ids::{ConnectionId, ShardId, Time, WorkerId};
 use crate::message::Message;
 use crate::node::NodeLoad;
 use crate::peers::NodeIndex;
-use crate::route::Route;
 use crate::routes::Routes;
 use crate::settings::Settings;
-use crate::slots::Slots;
 
 /// Hash maps keyed with the node's secret, so that nobody can choose identifiers or filters that collide.
 type HashMap<K, V> = StdHashMap<K, V, foldhash::quality::FixedState>;
@@ -93,15 +90,7 @@ pub struct ShardHost {
     held: Held,
     /// Limit in bytes below which the messages for clients of this shard are little for the node.
     held_little: u64,
-    groups: Slots<Group>,
-    group_names: HashMap<GroupName, (u32, u32)>,
-    /// Filters of this shard's groups, and how many groups have each.
-    group_routes: Arc<Index<Route>>,
-    group_reader: Reader<Route>,
-    group_uses: HashMap<Box<str>, u32>,
-    group_matches: Vec<Route>,
-    /// Messages on their way to members on other nodes.
-    offered: slab::Slab<groups::Offered>,
+    groups: Groups,
     /// Appends that wait for members of groups, for the log, or for full queues.
     appends: slab::Slab<Append>,
     /// Bytes of messages that were acknowledged before they are on disk, and are not queued yet.
@@ -137,7 +126,6 @@ pub struct ShardHost {
     page_reads: slab::Slab<queue_page::QueuePageRead>,
     /// Sessions with a connection for which messages wait.
     backlog: Backlog,
-    random: u64,
     pub counters: StoreCounters,
 }
 
@@ -236,13 +224,12 @@ impl ShardHost {
         hash_key: [u8; 16],
         random: u64,
     ) -> Self {
-        let group_routes = Arc::new(Index::new(hash_key, routing::IndexLimits::default()));
         let hasher = foldhash::quality::FixedState::with_seed(u64::from_le_bytes(
             hash_key[8..].try_into().unwrap_or_default(),
         ));
-        let group_reader = group_routes.reader();
-        load.sessions.fetch_add(state.counts().sessions, Relaxed);
         let replica = Replica::new(state, log);
+        let groups = Groups::new(replica.id(), node_routes.clone(), hash_key, &hasher, random);
+        load.sessions.fetch_add(replica.state().counts().sessions, Relaxed);
         Self {
             id: replica.id(),
             held_little: little(&settings, replica.ahead_bytes()),
@@ -260,13 +247,7 @@ impl ShardHost {
             drops: drops::Drops::new(hasher.clone()),
             bodies: HashMap::with_hasher(hasher.clone()),
             held: Held::default(),
-            groups: Slots::default(),
-            group_names: HashMap::with_hasher(hasher.clone()),
-            group_routes,
-            group_reader,
-            group_uses: HashMap::with_hasher(hasher.clone()),
-            group_matches: Vec::new(),
-            offered: slab::Slab::new(),
+            groups,
             appends: slab::Slab::new(),
             unsynced: 0,
             accepting: HashMap::with_hasher(hasher.clone()),
@@ -284,7 +265,6 @@ impl ShardHost {
             gives_way: false,
             page_reads: slab::Slab::new(),
             backlog: Backlog::default(),
-            random: random | 1,
             counters: StoreCounters::default(),
         }
     }
@@ -373,10 +353,10 @@ impl ShardHost {
                 out.complete(Completion::RoomToRetain { connection, is_there });
             }
             Request::DeleteRetained { topic, token } => self.delete_retained(now, &topic, token, out),
-            Request::Join(join) => self.join(*join, out),
-            Request::Leave { group, member, reply } => self.leave(*group, member, reply, out),
+            Request::Join(join) => self.join(&join, out),
+            Request::Leave { group, member, reply } => self.leave(&group, member, reply, out),
             Request::JoinNode { group, node, members } => {
-                self.join_node(*group, node, members);
+                self.groups.join_node(&group, node, members);
                 self.node_routes.joined();
             }
             Request::DeliverLocally { group, message, refusal, token } => {
