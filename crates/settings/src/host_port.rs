@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn a_text_that_is_not_an_address_is_refused_with_a_correction() {
         for (text, says) in [
-            ("", "nothing"),
+            ("", "the value is empty"),
             ("http://10.0.0.1:7883", "a scheme is not allowed: write 10.0.0.1:7883"),
             ("mqtt://a:7883/path", "a scheme is not allowed: write a:7883"),
             ("10.0.0.1", "the port is missing: write 10.0.0.1:PORT"),

@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(description.doc, [" Contents of the basket."]);
         let [apples, .., colour, owner] = description.fields else { panic!("five fields") };
         assert_eq!((apples.key, apples.type_name, apples.default), ("apples", "integer", "3"));
-        assert_eq!(apples.doc, [" Number of apples.", " Never none."]);
+        assert_eq!(apples.doc, [" Number of apples. Never none."]);
         assert_eq!((apples.range, apples.reload), (Some("1..=9"), Reload::AtStart));
         assert_eq!((colour.type_name, colour.reload), ("choice", Reload::OnReload));
         assert_eq!(colour.choices[1], Choice { name: "dark_green", doc: " Like grass." });

@@ -25,8 +25,8 @@ impl Readers {
         log: &Log,
         notifier: &Arc<LogNotifier>,
     ) -> std::io::Result<(Self, impl Fn(ReadRequest) + use<>)> {
-        // tidy: allow(unbounded-channel): a session with a connection has one read under way, so do a segment and a
-        // group
+        // A session with a connection has one read under way, and so have a segment and a group.
+        // tidy: allow(unbounded-channel): the number of reads is bounded
         let (reads, asked) = channel();
         let asked = Arc::new(Mutex::new(asked));
         let threads = (0..READERS).map(|number| {

@@ -28,7 +28,7 @@ fn config_check_refuses_every_file_that_start_refuses() {
         (&["listener.0.tls_names=/nonexistent/names"], "/nonexistent/names"),
         (&["listener.0.tls_client_ca=/nonexistent/ca"], "/nonexistent/ca"),
         (&["listener.0.tls_client_crl=/nonexistent/crl"], "/nonexistent/crl"),
-        (&["listener.0.proxy_networks=everywhere"], "\"everywhere\" is no network"),
+        (&["listener.0.proxy_networks=everywhere"], "\"everywhere\" is not a network"),
         (&["http.tls_certificate=CERTIFICATE", "http.tls_key=OTHER"], "cannot be used together"),
         (&["auth.password_file=/nonexistent/users"], "/nonexistent/users"),
         (&["auth.acl_file=/nonexistent/acl"], "/nonexistent/acl"),
