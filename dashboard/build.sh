@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the dashboard into crates/api/dashboard, or into the directory named: the same bytes from the same sources.
+# Builds the dashboard into crates/api/dashboard, or into the given directory. The same sources give the same bytes.
 set -euo pipefail
 out=$(realpath -m "${1:-$(dirname "${BASH_SOURCE[0]}")/../crates/api/dashboard}")
 cd "$(dirname "${BASH_SOURCE[0]}")"

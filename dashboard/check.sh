@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Do the types hold, does the lock file name no registry, and are the files in crates/api/dashboard those that the sources
-# build? One line a check; the last is `N passed, M failed`.
+# Checks the types, the lock file, and that crates/api/dashboard is the current build. Prints one line per check; the last
+# line is `N passed, M failed`.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 passed=0
@@ -17,7 +17,7 @@ check() {
 
 without_registry() { ! grep -nE '"resolved"|https?://registry' package-lock.json; }
 
-as_built() {
+matches_build() {
     local out
     out=$(mktemp -d)
     trap 'rm -rf "$out"' RETURN
@@ -25,8 +25,8 @@ as_built() {
 }
 
 test -d node_modules/vite || npm ci --no-audit --no-fund || exit 1
-check 'the types hold (svelte-check)' npx svelte-check --fail-on-warnings
-check 'the lock file names no registry' without_registry
-check 'crates/api/dashboard is what the sources build (dashboard/build.sh makes it so)' as_built
+check 'types (svelte-check)' npx svelte-check --fail-on-warnings
+check 'no registry in the lock file' without_registry
+check 'crates/api/dashboard is the current build (otherwise run dashboard/build.sh)' matches_build
 printf '%d passed, %d failed\n' "$passed" "$failed"
 exit $((failed > 0))

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { svelte } from '@sveltejs/vite-plugin-svelte';
 import { defineConfig, type Plugin } from 'vite';
 
-// The licences of what the bundle holds travel with it: one text file, named in the page about the API.
+// Writes the licences of all bundled packages to one text file, which the help dialog links to.
 function notices(): Plugin {
   return {
     name: 'notices',
@@ -26,7 +26,7 @@ function notices(): Plugin {
             text = readFileSync(join(dir, file), 'utf8').trim();
             break;
           } catch {
-            // The next name.
+            // Try the next name.
           }
         }
         return `${name} (${license})\n\n${text}\n`;
@@ -46,13 +46,13 @@ export default defineConfig({
     outDir: process.env.DASHBOARD_OUT ?? '../crates/api/dashboard',
     emptyOutDir: true,
     target: 'es2022',
-    // The page's policy is default-src 'self': no data: URLs, and nothing inline.
+    // The Content-Security-Policy is default-src 'self': no data: URLs and no inline content.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     chunkSizeWarningLimit: 600,
   },
   server: {
-    // The sentences of `meridian ctl cluster` lie beside it.
+    // members.ts imports the texts of `meridian ctl cluster` from outside dashboard/.
     fs: { allow: ['..'] },
     proxy: { '/api': { target: process.env.MERIDIAN_URL ?? 'http://127.0.0.1:18083' }, '/health': { target: process.env.MERIDIAN_URL ?? 'http://127.0.0.1:18083' } },
   },

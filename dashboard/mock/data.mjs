@@ -1,4 +1,4 @@
-// The made-up node: a building's sensors, lamps and services. Everything is kept in memory and changes a little with time.
+// Data of the mock node: sensors, lamps and services of a building. It is kept in memory and changes a little over time.
 
 export const STREAMED = Symbol('streamed');
 const started = Date.now() - 3 * 86400e3 - 5 * 3600e3;
@@ -38,11 +38,11 @@ for (let i = 0; i < 1400; i++) {
     version: connected ? version : null, connected_at: connected ? iso(Date.now() - random() * 3e8) : null, keep_alive_s: 60, durable: !connected || i % 3 === 0,
     subscriptions: 1, inflight: queued ? 12 : 0, queued_messages: queued, queued_bytes: queued * 312, messages_received: Math.floor(random() * 1e5), messages_sent: Math.floor(random() * 1e4), node: 'meridian-1',
   });
-  subscriptions.push({ filter: `command/${id}/#`, qos: 1, no_local: false, retain_as_published: false, retain_handling: 0, subscription_id: null, client_id: id, connected });
+  subscriptions.push({ filter: `command/${id}/#`, qos: 1, no_local: false, retain_as_published: false, retain_handling: 0, subscription_id: null, client_id: id, connected, node: 'meridian-1' });
 }
 for (const [id, filter] of [['dashboards/lobby', 'building/north/#'], ['historian', '#'], ['analytics-1', '$share/analytics/energy/+/meter/+'], ['analytics-2', '$share/analytics/energy/+/meter/+'], ['alarm-service', 'building/+/floor/+/temperature']]) {
   clients.unshift({ client_id: id, connected: true, address: `127.0.0.1:${50000 + clients.length}`, username: 'services', version: '5.0', connected_at: iso(started + 9000), keep_alive_s: 30, durable: true, subscriptions: 1, inflight: 3, queued_messages: id === 'historian' ? 1840 : 0, queued_bytes: id === 'historian' ? 1840 * 220 : 0, messages_received: 12, messages_sent: 9_483_112, node: 'meridian-1' });
-  subscriptions.unshift({ filter, qos: id === 'historian' ? 1 : 0, no_local: false, retain_as_published: true, retain_handling: 0, subscription_id: 4, client_id: id, connected: true });
+  subscriptions.unshift({ filter, qos: id === 'historian' ? 1 : 0, no_local: false, retain_as_published: true, retain_handling: 0, subscription_id: 4, client_id: id, connected: true, node: 'meridian-1' });
 }
 
 export const node = () => ({
@@ -52,37 +52,37 @@ export const node = () => ({
   connections: 1184, sessions: 420, subscriptions: 1893, messages_received: Math.floor(Date.now() * 0.9), messages_sent: Math.floor(Date.now() * 2.4), cluster: null,
 });
 
-const PLACES = { 'meridian-1': ['core', 'europe'], 'meridian-2': ['core', 'europe'], 'meridian-3': ['core', 'america'], 'edge-lobby': ['replicant', 'europe'], 'edge-warehouse': ['replicant', 'america'] };
-/** Bytes of a link so far: each node has a load of its own, in bytes a millisecond, and what one sends the other receives. */
+const NODES = { 'meridian-1': ['core', 'europe'], 'meridian-2': ['core', 'europe'], 'meridian-3': ['core', 'america'], 'edge-lobby': ['replicant', 'europe'], 'edge-warehouse': ['replicant', 'america'] };
+/** Byte counters of a link. Each node has its own rate in bytes per millisecond; bytes sent at one end are received at the other. */
 const traffic = (from, to) => {
-  const sent = (one, other) => (other === 'edge-warehouse' ? 4_812_300 : Math.floor((Date.now() - started) * (1 + Object.keys(PLACES).indexOf(one)) * 40));
+  const sent = (one, other) => (other === 'edge-warehouse' ? 4_812_300 : Math.floor((Date.now() - started) * (1 + Object.keys(NODES).indexOf(one)) * 40));
   return { bytes_sent: sent(from, to), bytes_received: sent(to, from) };
 };
-/** Made up, too: five nodes, of which one is cut off. */
+/** Five mock nodes; one of them is unreachable. */
 export const nodes = () => {
-  const names = Object.keys(PLACES);
+  const names = Object.keys(NODES);
   const link = (from, to) => ({
-    node: to, role: PLACES[to][0], region: PLACES[to][1], state: to === 'edge-warehouse' ? 'dead' : 'up', state_s: 812.5,
-    round_trip_ms: to === 'edge-warehouse' ? null : PLACES[from][1] === PLACES[to][1] ? 0.4 : 88.2, clock_ahead_s: to === 'edge-warehouse' ? null : 0.002, clock_differs: false, retransmitted_percent: from === 'meridian-3' ? 1.8 : 0,
+    node: to, role: NODES[to][0], region: NODES[to][1], state: to === 'edge-warehouse' ? 'dead' : 'up', state_s: 812.5,
+    round_trip_ms: to === 'edge-warehouse' ? null : NODES[from][1] === NODES[to][1] ? 0.4 : 88.2, clock_ahead_s: to === 'edge-warehouse' ? null : 0.002, clock_differs: false, retransmitted_percent: from === 'meridian-3' ? 1.8 : 0,
     waiting_bytes: to === 'edge-warehouse' ? 4_812_300 : 0, waiting_frames: to === 'edge-warehouse' ? 18_223 : 0, oldest_s: to === 'edge-warehouse' ? 92.5 : 0, ...traffic(from, to),
     last_error: to === 'edge-warehouse' ? 'it cannot be reached: connection timed out' : null,
   });
   const items = names.filter((name) => name !== 'edge-warehouse').map((name, i) => ({
     ...node(), name, connections: [1184, 977, 1302, 211][i],
-    cluster: { role: PLACES[name][0], region: PLACES[name][1], acknowledging: true, attached_to: PLACES[name][0] === 'replicant' ? 'meridian-2' : null, clock_offset_s: null, links: names.filter((other) => other !== name).map((other) => link(name, other)) },
+    cluster: { role: NODES[name][0], region: NODES[name][1], acknowledging: true, attached_to: NODES[name][0] === 'replicant' ? 'meridian-2' : null, clock_offset_s: null, links: names.filter((other) => other !== name).map((other) => link(name, other)) },
   }));
   return { items, next: null, missing: ['edge-warehouse'] };
 };
 
-/** Of them the second leads, and the one that is cut off is dead. */
+/** Their cluster: the second node is the leader, and the unreachable one is dead. */
 export const cluster = () => ({
   unjoined_peers: [{ address: '10.2.0.9', name: 'edge-warehouse', reason: "the peer refuses this node: the cluster's secret is not the same on both: check the secret's file", last_s: 1.2, count: 318 }],
   membership: {
     stale: false,
     waits_for: null,
-    members: Object.keys(PLACES).sort().map((name) => ({
-      node: name, role: PLACES[name][0], region: PLACES[name][1], address: `${name}:7883`, incarnation: 4, state: name === 'edge-warehouse' ? 'dead' : 'alive',
-      votes: PLACES[name][0] === 'core', leads: name === 'meridian-2',
+    members: Object.keys(NODES).sort().map((name) => ({
+      node: name, role: NODES[name][0], region: NODES[name][1], address: `${name}:7883`, incarnation: 4, state: name === 'edge-warehouse' ? 'dead' : 'alive',
+      votes: NODES[name][0] === 'core', leads: name === 'meridian-2',
     })),
     replica: { raft_state: 'follower', term: 7, leader: 'meridian-2', leader_via: null, quorum: true, voters: 3, failure: null },
   },
@@ -145,7 +145,7 @@ export function kick(client, ends) {
   return { connection_closed: closed, session_ended: ends && client.durable };
 }
 export function subscribe(client, body) {
-  subscriptions.push({ filter: body.filter, qos: body.qos ?? 0, no_local: body.no_local ?? false, retain_as_published: body.retain_as_published ?? false, retain_handling: body.retain_handling ?? 0, subscription_id: body.subscription_id ?? null, client_id: client.client_id, connected: client.connected });
+  subscriptions.push({ filter: body.filter, qos: body.qos ?? 0, no_local: body.no_local ?? false, retain_as_published: body.retain_as_published ?? false, retain_handling: body.retain_handling ?? 0, subscription_id: body.subscription_id ?? null, client_id: client.client_id, connected: client.connected, node: client.node });
   client.subscriptions++;
   return { filter: body.filter, reason_code: body.qos ?? 0, reason: `granted QoS ${body.qos ?? 0}` };
 }
@@ -165,7 +165,7 @@ export function findSubscriptions(query) {
 }
 export const routes = () => subscriptions.map((one) => ({ filter: one.filter, destinations: [{ kind: 'client', worker: 0, shard: null, client_id: one.client_id }] }));
 export function receivers(topic, limit) {
-  const all = subscriptions.filter((one) => matches(one.filter, topic)).map((one) => ({ client_id: one.client_id, connected: one.connected, durable: true, filters: [one.filter], qos: one.qos, share: /^\$share\/([^/]+)\//.exec(one.filter)?.[1] ?? null }));
+  const all = subscriptions.filter((one) => matches(one.filter, topic)).map((one) => ({ client_id: one.client_id, node: one.node, connected: one.connected, durable: true, filters: [one.filter], qos: one.qos, share: /^\$share\/([^/]+)\//.exec(one.filter)?.[1] ?? null }));
   return { topic, receivers: all.slice(0, limit), truncated: all.length > limit, total: all.length };
 }
 
@@ -182,26 +182,26 @@ export function retainedMessage(topic) {
   const text = one.payload.toString();
   return { ...listed(one), payload_base64: one.payload.toString('base64'), payload: text.includes('\ufffd') ? null : text, content_type: one.content_type, user_properties: one.user_properties };
 }
-export function forget(query) {
+export function deleteRetained(query) {
   const gone = query.has('topic') ? [query.get('topic')].filter((topic) => retained.has(topic)) : [...retained.keys()].filter((topic) => matches(query.get('filter'), topic));
   for (const topic of gone) retained.delete(topic);
   return gone.length;
 }
 
-const watched = new Map([['building/#', Date.now() - 4e6], ['energy/+/meter/+', Date.now() - 9e5]]);
-export const topicMetrics = () => [...watched].map(([filter, since], i) => {
+const counted = new Map([['building/#', Date.now() - 4e6], ['energy/+/meter/+', Date.now() - 9e5]]);
+export const topicMetrics = () => [...counted].map(([filter, since], i) => {
   const n = Math.floor(((Date.now() - since) / 1000) * (900 / (i + 1)));
   return { filter, since_at: iso(since), received: { messages: n, by_qos: [n, 0, 0], bytes: n * 180 }, sent: { messages: n * 3, by_qos: [n * 3, 0, 0], bytes: n * 540 }, dropped: Math.floor(n / 9000) };
 });
-export function watch(filter) {
-  if (watched.has(filter)) return null;
-  watched.set(filter, Date.now());
+export function addTopicMetric(filter) {
+  if (counted.has(filter)) return null;
+  counted.set(filter, Date.now());
   return [201, topicMetrics().find((one) => one.filter === filter)];
 }
-export const unwatch = (filter) => void watched.delete(filter);
+export const removeTopicMetric = (filter) => void counted.delete(filter);
 let slowList = ['historian', 'dashboards/lobby', 'gateway-0103', 'lamp-0041'].map((client_id, i) => ({ client_id, latency_ms: 4210 / (i + 1), topic: topics[i], at: iso(Date.now() - i * 61e3), acknowledged: i !== 2 }));
 export const slow = () => ({ items: slowList, next: null, threshold_ms: 500 });
-export const forgetSlow = () => void (slowList = []);
+export const clearSlow = () => void (slowList = []);
 
 export const bans = [{ id: 'b1', kind: 'address', value: '203.0.113.0/24', reason: 'scan', by: 'ops', created_at: iso(Date.now() - 6e7), until: iso(Date.now() + 8e7) }, { id: 'b2', kind: 'client_id', value: 'rogue-*', reason: 'floods building/#', by: 'ops', created_at: iso(Date.now() - 9e6), until: null }];
 export function ban(body) {
@@ -216,9 +216,9 @@ export function lift(id) {
 
 export const users = new Map();
 export function setUser(name, body) {
-  const { password, scram_iterations: scram, name: _, ...said } = body;
+  const { password, scram_iterations: scram, name: _, ...fields } = body;
   const blank = { name, enabled: true, superuser: false, has_password: false, has_scram: false, tenant: null, attributes: {}, rates: null, rules: [], description: '', created_at: iso() };
-  const made = { ...blank, ...users.get(name), ...said, changed_at: iso() };
+  const made = { ...blank, ...users.get(name), ...fields, changed_at: iso() };
   if (password) Object.assign(made, { has_password: true, has_scram: Boolean(scram) });
   users.set(name, made);
   return made;
@@ -240,11 +240,11 @@ const rules = [];
 let ruleId = 0;
 const numbered = (rule) => ({ ...rule, position: rules.indexOf(rule) + 1 });
 const ruleOf = (id) => rules.find((one) => one.id === id);
-const place = (rule, position) => rules.splice(Math.min(position ?? rules.length + 1, rules.length + 1) - 1, 0, rule);
+const insert = (rule, position) => rules.splice(Math.min(position ?? rules.length + 1, rules.length + 1) - 1, 0, rule);
 export const listRules = () => rules.map(numbered);
 export function addRule({ position, ...body }) {
   const rule = { id: String(++ruleId), enabled: true, description: '', author: 'ops', changed_at: iso(), ...body };
-  place(rule, position);
+  insert(rule, position);
   return numbered(rule);
 }
 export const setRule = (id, body) => ruleOf(id) && numbered(Object.assign(ruleOf(id), body, { changed_at: iso() }));
@@ -252,11 +252,11 @@ export function moveRule(id, position) {
   const rule = ruleOf(id);
   if (!rule) return null;
   removeRule(id);
-  place(rule, position);
+  insert(rule, position);
   return numbered(rule);
 }
 export const removeRule = (id) => void rules.splice(rules.findIndex((one) => one.id === id), 1);
-export const decide = ({ topic }) => ({ allowed: true, decided_by: 'database', reason: `a made-up rule speaks of ${topic}`, steps: [{ by: 'rules', opinion: 'none', reason: '' }, { by: 'database', opinion: 'allow', reason: 'a made-up rule' }] });
+export const decide = ({ topic }) => ({ allowed: true, decided_by: 'database', reason: `the mock rule matches ${topic}`, steps: [{ by: 'rules', opinion: 'none', reason: '' }, { by: 'database', opinion: 'allow', reason: 'the mock rule' }] });
 addRule({ rule: 'deny everyone publish building/+/alarm/#', description: 'alarms are for the panel alone' });
 addRule({ rule: 'allow everyone all building/#' });
 
@@ -304,19 +304,19 @@ export const setLevel = (body) => Object.assign(level, { level: body.level, unti
 
 const setting = (name, value, type, doc, extra = {}) => ({ name, section: name.split('.')[0], value, default: value, type, doc, range: null, choices: null, source: 'default', reloadable: true, pending: null, cluster: null, ...extra });
 const settings = [
-  setting('node.name', 'meridian-1', 'text', "What logs call this node; the machine's name when unset.", { source: 'file', default: null, reloadable: false }),
-  setting('node.shutdown_timeout', '5s', 'duration', 'How long a stop may take: clients are told, what is on its way to them is sent, then the rest is cut off.', { range: '0s..=10m' }),
-  setting('log.level', 'info', 'text', '`error`, `warn`, `info`, `debug` or `trace`, for single parts too: `info,edge=debug`.'),
-  setting('log.format', 'text', 'choice', 'How a line looks.', { choices: ['text', 'json'], reloadable: false }),
+  setting('node.name', 'meridian-1', 'text', 'Name of the node in logs and in the cluster. Unset: the host name.', { source: 'file', default: null, reloadable: false }),
+  setting('node.shutdown_timeout', '5s', 'duration', 'Maximum time of a shutdown: clients receive DISCONNECT and the messages in flight to them.', { range: '0s..=10m' }),
+  setting('log.level', 'info', 'text', 'Minimum level of log lines: `error`, `warn`, `info`, `debug` or `trace`; also per module: `info,edge=debug`.'),
+  setting('log.format', 'text', 'choice', 'Format of log lines.', { choices: ['text', 'json'], reloadable: false }),
   setting('edge.workers', '2', 'integer', 'Threads that serve connections; 0 is one per CPU.', { range: '0..=1024', source: 'command line', reloadable: false }),
   setting('auth.password_file', null, 'path', 'Users and their hashed passwords, made with `meridian passwd`.'),
   setting('mqtt.qos_max', '2', 'integer', 'Highest QoS of a PUBLISH from a client and of a granted subscription. Announced as Maximum QoS.', { range: '0..=2' }),
   setting('mqtt.retain_available', 'true', 'boolean', 'Whether messages may be retained. Announced as Retain Available.'),
   setting('mqtt.packet_size_max', '1MiB', 'size', 'Largest packet accepted from a client, fixed header included. Announced as Maximum Packet Size.', { range: '64B..=256MiB', source: 'file', default: '1MiB', pending: '2MiB' }),
   setting('mqtt.inflight_max', '1024', 'integer', 'QoS 1 and 2 messages sent to a client and not yet acknowledged by it.', { range: '1..=65535' }),
-  setting('queue.messages_max', '1000', 'integer', 'Messages that may wait for one client.', { range: '1..=1000000' }),
-  setting('queue.bytes_max', '16MiB', 'size', 'Bytes that may wait for one client.', { range: '1KiB..=1GiB', source: 'environment' }),
-  setting('queue.full_wait', '5s', 'duration', 'How long a publisher waits for a place in the queue of an ephemeral subscriber before that one is closed.', { range: '0s..=10m' }),
+  setting('queue.messages_max', '1000', 'integer', 'Maximum number of messages in the queue of a session.', { range: '1..=1000000' }),
+  setting('queue.bytes_max', '16MiB', 'size', 'Maximum size of the queue of a session.', { range: '1KiB..=1GiB', source: 'environment' }),
+  setting('queue.full_wait', '5s', 'duration', 'Maximum time for which publishers wait for the full queue of a connected client. Then the client is closed.', { range: '0s..=10m' }),
 ];
 const versionList = [{ version: 1, at: iso(started), by: null, comment: 'start', changes: [] }];
 export const config = () => ({ version: versionList.at(-1).version, settings, file: '/etc/meridian/meridian.toml', refused: [] });
@@ -325,7 +325,7 @@ export function problemOf(name, value) {
   const one = settings.find((item) => item.name === name);
   if (!one) return { name, detail: 'There is no setting of this name.' };
   if (!one.reloadable) return { name, detail: 'A change needs a restart; write it to the file.' };
-  if (['environment', 'command line'].includes(one.source)) return { name, detail: `Held by the ${one.source}; change it there.` };
+  if (['environment', 'command line'].includes(one.source)) return { name, detail: `Set by the ${one.source}; change it there.` };
   if (value === null) return null;
   if (one.type === 'integer' && !/^\d+$/.test(value)) return { name, detail: `"${value}" is not a whole number.` };
   if (one.choices && !one.choices.includes(value)) return { name, detail: `One of ${one.choices.join(', ')}.` };
@@ -374,13 +374,13 @@ export function openapi(list) {
   return { openapi: '3.1.0', info: { title: 'Meridian', version: '0.1.0', description: 'The API of a node.' }, paths, components: { schemas: { Publish: { type: 'object', required: ['topic'], properties: { topic: { type: 'string', description: 'A Topic Name.', example: 'a/b' }, payload: { type: ['string', 'null'] }, qos: { type: 'integer', enum: [0, 1, 2], default: 0 }, retain: { type: 'boolean', default: false } } } } } };
 }
 
-/** What is wrong with the made-up cluster. */
+/** Alarms of the mock cluster. */
 export const alarms = () => [
-  { node: 'edge-warehouse', severity: 'error', code: 'link', text: 'edge-warehouse (10.2.0.9:7883): nothing is heard of it for 4m 2s; 3s ago: no route to host. Does it run (its `meridian ctl health`), does its address lead there, does the firewall let it through, and are cluster.id, secret and TLS the same?' },
+  { node: 'edge-warehouse', severity: 'error', code: 'link', text: 'edge-warehouse (10.2.0.9:7883): no connection for 4m 2s; 3s ago: no route to host. Does it run (its `meridian ctl health`), does its address lead there, does the firewall let it through, and are cluster.id, secret and TLS the same?' },
   { node: 'core-2', severity: 'warning', code: 'clock', text: 'the clock of core-2 is 12s ahead of those of most nodes: timedatectl set-ntp true or chronyc makestep sets it, and nothing has to be restarted' },
 ];
 
-/** What the made-up nodes have recorded over the last hour, in steps of five seconds. */
+/** Recorded history of the mock nodes: one hour in steps of five seconds. */
 export function history(query) {
   const known = nodes();
   const names = query.get('node') ? [query.get('node')] : known.items.map((one) => one.name);
@@ -402,7 +402,7 @@ export function history(query) {
   };
 }
 
-/** A cluster of nodes `n1`, `n2` .. with long lists of links, as large as one likes; `dead` is the name of one that is gone. */
+/** Cluster of any size with nodes `n1`, `n2` .. and all links between them. `dead`: name of a node that is down. */
 export function clusterOf(cores, replicants, dead = null) {
   const names = Array.from({ length: cores + replicants }, (_, i) => `n${i + 1}`);
   const role = (name) => (names.indexOf(name) < cores ? 'core' : 'replicant');

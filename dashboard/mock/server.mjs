@@ -1,4 +1,4 @@
-// A node that is not there: the REST contract with made-up data, for work on the dashboard without a broker.
+// Mock node: the REST API with mock data, for work on the dashboard without a broker.
 // node mock/server.mjs [--port 18083] [--token TOKEN] [--role admin] [--dir DIR of built files]
 
 import { createServer } from 'node:http';
@@ -37,7 +37,7 @@ function page(items, query) {
   const limit = Number(query.get('limit') ?? 100);
   if (!(limit >= 1 && limit <= 1000)) refuse(400, '`limit` must be 1 to 1000.');
   const from = query.has('cursor') ? Number(Buffer.from(query.get('cursor'), 'base64url').toString()) : 0;
-  if (!Number.isInteger(from)) refuse(400, 'The cursor is not one of ours; begin without it.');
+  if (!Number.isInteger(from)) refuse(400, 'The cursor is not valid; start without it.');
   const end = from + limit;
   return { items: items.slice(from, end), next: end < items.length ? Buffer.from(String(end)).toString('base64url') : null };
 }
@@ -50,10 +50,10 @@ function events(request, response, start) {
   return data.STREAMED;
 }
 
-const known = (id) => data.clients.find((client) => client.client_id === id) ?? refuse(404, `No client is named "${id}", and no session of that name is kept.`);
+const known = (id) => data.clients.find((client) => client.client_id === id) ?? refuse(404, `There is no client "${id}", and no session of that name.`);
 const check = (name, value) => data.problemOf(name, value);
 
-// method, path (`:` takes one part), role, handler({query, body, part, request, response}) -> value | [status, value]
+// method, path (`:` matches one segment), role, handler({query, body, part, request, response}) -> value | [status, value]
 const routes = [
   ['GET', '/api/v1/whoami', 'viewer', ({ who }) => who],
   ['GET', '/api/v1/node', 'viewer', () => data.node()],
@@ -86,24 +86,24 @@ const routes = [
     return data.receivers(topic, Number(query.get('limit') ?? 100));
   }],
   ['POST', '/api/v1/publish', 'operator', ({ body }) => {
-    if (!body.topic || /[+#]/.test(body.topic)) refuse(422, 'A Topic Name is not empty and holds neither + nor #.', [{ name: 'topic', detail: 'must not hold + or #' }]);
+    if (!body.topic || /[+#]/.test(body.topic)) refuse(422, 'A Topic Name must not be empty and must not contain + or #.', [{ name: 'topic', detail: 'must not contain + or #' }]);
     return data.publish(body);
   }],
   ['GET', '/api/v1/retained', 'viewer', ({ query }) => page(data.findRetained(query.get('filter') ?? '#'), query)],
-  ['GET', '/api/v1/retained/message', 'viewer', ({ query }) => data.retainedMessage(query.get('topic')) ?? refuse(404, 'Nothing is retained under this topic.')],
-  ['DELETE', '/api/v1/retained', 'operator', ({ query }) => ({ deleted: data.forget(query) })],
+  ['GET', '/api/v1/retained/message', 'viewer', ({ query }) => data.retainedMessage(query.get('topic')) ?? refuse(404, 'There is no retained message with this topic.')],
+  ['DELETE', '/api/v1/retained', 'operator', ({ query }) => ({ deleted: data.deleteRetained(query) })],
   ['GET', '/api/v1/topic-metrics', 'viewer', () => ({ items: data.topicMetrics(), next: null })],
   ['POST', '/api/v1/topic-metrics', 'operator', ({ body }) => {
-    if (!body.filter) refuse(422, 'A Topic Filter is not empty.');
-    return data.watch(body.filter) ?? refuse(409, 'This filter is being counted already.');
+    if (!body.filter) refuse(422, 'A Topic Filter must not be empty.');
+    return data.addTopicMetric(body.filter) ?? refuse(409, 'This filter is already counted.');
   }],
-  ['DELETE', '/api/v1/topic-metrics', 'operator', ({ query }) => data.unwatch(query.get('filter'))],
+  ['DELETE', '/api/v1/topic-metrics', 'operator', ({ query }) => data.removeTopicMetric(query.get('filter'))],
   ['GET', '/api/v1/slow-subscribers', 'viewer', () => data.slow()],
-  ['DELETE', '/api/v1/slow-subscribers', 'operator', () => data.forgetSlow()],
+  ['DELETE', '/api/v1/slow-subscribers', 'operator', () => data.clearSlow()],
   ['GET', '/api/v1/users', 'viewer', ({ query }) => page(data.findUsers(query.get('search') ?? ''), query)],
-  ['POST', '/api/v1/users/import', 'admin', ({ body }) => data.importUsers(body) ?? refuse(409, 'One of these users exists; nobody was brought in.')],
+  ['POST', '/api/v1/users/import', 'admin', ({ body }) => data.importUsers(body) ?? refuse(409, 'One of these users exists; no user was imported.')],
   ['POST', '/api/v1/users', 'admin', ({ body }) => {
-    if (data.users.has(body.name)) refuse(409, `There is a user "${body.name}" already.`);
+    if (data.users.has(body.name)) refuse(409, `The user "${body.name}" already exists.`);
     return [201, data.setUser(body.name, body)];
   }],
   ['PUT', '/api/v1/users/:', 'admin', ({ part, body }) => data.setUser(part, body)],
@@ -133,7 +133,7 @@ const routes = [
   }],
   ['PATCH', '/api/v1/config', 'admin', ({ body }) => {
     const problems = Object.entries(body.changes).map(([name, value]) => check(name, value)).filter(Boolean);
-    if (problems.length > 0) refuse(422, `${problems.length} of the changes cannot be made; nothing was changed.`, problems);
+    if (problems.length > 0) refuse(422, `${problems.length} of the changes are not valid; nothing was changed.`, problems);
     return data.change(body.changes, body.comment ?? '', 'ops', body.scope);
   }],
   ['GET', '/api/v1/config/history', 'viewer', () => ({ items: data.versions(), next: null })],
@@ -141,7 +141,7 @@ const routes = [
   ['POST', '/api/v1/config/reload', 'admin', () => ({ changed: [], pending: [], files: [] })],
   ['GET', '/api/v1/keys', 'admin', () => ({ items: data.keys, next: null })],
   ['POST', '/api/v1/keys', 'admin', ({ body }) => {
-    if (data.keys.some((key) => key.name === body.name)) refuse(409, 'A key of this name exists.');
+    if (data.keys.some((key) => key.name === body.name)) refuse(409, 'A key with this name exists.');
     return [201, data.addKey(body)];
   }],
   ['DELETE', '/api/v1/keys/:', 'admin', ({ part }) => data.removeKey(part)],
@@ -157,7 +157,7 @@ function find(method, path) {
     if (verb === method) return { role, handler, part: decodeURIComponent(parts[wanted.indexOf(':')] ?? '') };
     other = true;
   }
-  return other ? refuse(405, 'Not with this method.') : refuse(404, `There is nothing at ${path}.`);
+  return other ? refuse(405, 'This path does not support the method.') : refuse(404, `There is no path ${path}.`);
 }
 
 async function body(request) {
@@ -174,8 +174,8 @@ async function answer(request, response, url) {
   if (url.pathname === '/api/openapi.json') return data.openapi(routes);
   const { role, handler, part } = find(request.method, url.pathname);
   const who = { name: options.token ? 'ops' : null, role: options.role, open: !options.token };
-  if (options.token && request.headers.authorization !== `Bearer ${options.token}`) refuse(401, 'This needs a token: send it as "Authorization: Bearer TOKEN".');
-  if (RANK[who.role] < RANK[role]) refuse(403, `This needs the role ${role}; the token has ${who.role}.`);
+  if (options.token && request.headers.authorization !== `Bearer ${options.token}`) refuse(401, 'This request needs a token: send it as "Authorization: Bearer TOKEN".');
+  if (RANK[who.role] < RANK[role]) refuse(403, `This request needs the role ${role}; the token has the role ${who.role}.`);
   if (request.method !== 'GET' && request.headers['content-type'] !== 'application/json') refuse(415, 'Send "Content-Type: application/json".');
   const out = await handler({ query: url.searchParams, body: await body(request), part, who, request, response });
   if (request.method !== 'GET') data.note(who, request, url, Array.isArray(out) ? out[0] : 200);

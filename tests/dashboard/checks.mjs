@@ -1,4 +1,4 @@
-// What must hold, in the order in which it is tried: the last ones end the open mode and stop the node.
+// Checks of the dashboard. Their order matters: the last ones stop the node and end open mode.
 
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
@@ -39,13 +39,13 @@ async function wide(page) {
   return page.evaluate(() => Math.max(0, document.documentElement.scrollWidth - window.innerWidth));
 }
 
-/** Steps that are drawn of a line of the overview. */
+/** Number of steps of the first line on the overview. */
 const points = async (page) => {
   const line = page.locator('section[aria-label="Messages"] path.line').first();
   return (await line.count()) === 0 ? 0 : ((await line.getAttribute('d')) ?? '').split(/[ML]/).length - 1;
 };
 
-/** The page `id` with its first data. */
+/** Opens the page `id` and waits for its first data. */
 async function ready(page, base, [id, title]) {
   await page.goto(`${base}/#/${id}`);
   await heading(page, title);
@@ -60,7 +60,7 @@ let adminToken = '';
 
 export const checks = [
   [
-    'a node by itself says so on the page of the cluster, and how to begin one',
+    'the cluster page of a single node shows how to start a cluster',
     async (visitor) => {
       const page = await visitor.open('cluster');
       await heading(page, 'Cluster');
@@ -71,7 +71,7 @@ export const checks = [
     'real',
   ],
   [
-    'three nodes that agree on who they are are on the map with their links and loads, and one that ends is seen to',
+    'the map shows three nodes with their links and loads, and a node that ends',
     async (visitor, node) => {
       const nodes = await startCluster(node.binary, 2, 1);
       const clients = [];
@@ -87,11 +87,11 @@ export const checks = [
         await until('both directions of three links', async () => (await links.getByRole('row').count()) === 1 + 6);
         assert.equal(await page.locator('svg.map .node').count(), 3);
         assert.equal(await page.locator('svg.map .link').count(), 3);
-        await page.getByText(/^3 nodes, all well · 0 connections · quorum of 1 votes, n[12] leads$/).waitFor();
+        await page.getByText(/^3 nodes, all healthy · 0 connections · quorum of 1 voter, leader n[12]$/).waitFor();
         const members = page.getByRole('table', { name: 'Members' });
         await members.getByRole('row').filter({ hasText: last.name }).getByText('alive').waitFor();
-        assert.equal(await page.locator('svg.map .link.attached').count(), 1, 'the replicant hears from one core');
-        // Nodes that are linked say something to each other at any time.
+        assert.equal(await page.locator('svg.map .link.attached').count(), 1, 'the replicant is attached to one core');
+        // Linked nodes exchange frames all the time.
         await until('each direction has a load', async () => (await links.getByRole('cell', { name: /^[1-9][\d.]*\s(B|KiB)\/s$/ }).count()) === 12);
         assert.equal(await page.locator('svg.map .figures text').filter({ hasText: '/s' }).count(), 3);
         for (let i = 0; i < 2; i++) clients.push(await Client.connect(last.port, `there-${i}`));
@@ -106,13 +106,13 @@ export const checks = [
         await page.locator('svg.map .figures text').filter({ hasText: '/s' }).first().waitFor();
         if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER, fullPage: true });
         await last.end();
-        await page.getByText(`No answer of ${last.name}`).waitFor({ timeout: 20_000 });
+        await page.getByText(`No answer from ${last.name}`).waitFor({ timeout: 20_000 });
         await table.getByRole('row').filter({ hasText: last.name }).getByText('dead').waitFor({ timeout: 20_000 });
         await members.getByRole('row').filter({ hasText: last.name }).getByText('dead').waitFor();
         await page.locator('svg.map .node.bad').filter({ hasText: last.name }).waitFor();
         assert.equal(await page.locator('svg.map .link.bad').count(), 2);
         if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', '-lost.png'), fullPage: true });
-        // That it is dead, and what to do, stands on the other pages, too.
+        // The alarm, and what to do, is on the other pages too.
         await page.goto(`${first.base}/#/overview`);
         await alarms(page).getByText(`${last.name} is dead: start it again`).waitFor();
         await page.getByText('1 alarm', { exact: true }).waitFor();
@@ -124,10 +124,10 @@ export const checks = [
     'real',
   ],
   [
-    'members that the cores agree on are shown with who leads, votes, is suspect and dead, and a lost quorum is told',
+    'the table of members shows leader, voters, suspect and dead nodes, and a lost quorum',
     async (visitor) => {
-      // What a cluster of five would say, whoever is asked.
-      const told = made.cluster();
+      // Answers of a mock cluster of five nodes.
+      const answer = made.cluster();
       let state = 'dead';
       const nodes = () => {
         const page = made.nodes();
@@ -136,7 +136,7 @@ export const checks = [
       };
       const page = await visitor.open('cluster');
       await page.route(/\/api\/v1\/nodes(\?|$)/, (route) => route.fulfill({ json: nodes() }));
-      await page.route(/\/api\/v1\/cluster(\?|$)/, (route) => route.fulfill({ json: told }));
+      await page.route(/\/api\/v1\/cluster(\?|$)/, (route) => route.fulfill({ json: answer }));
       const table = page.getByRole('table', { name: 'Members' });
       const line = (name) => table.getByRole('row').filter({ hasText: name });
       await line('meridian-2').getByText('leads', { exact: true }).waitFor({ timeout: 20_000 });
@@ -145,62 +145,62 @@ export const checks = [
       await line('edge-warehouse').getByText('dead', { exact: true }).waitFor();
       await page.getByRole('table', { name: 'Nodes' }).getByRole('row').filter({ hasText: 'edge-warehouse' }).getByText('dead', { exact: true }).waitFor();
       await page.locator('svg.map .node.leads').filter({ hasText: 'meridian-2' }).waitFor();
-      await page.getByText('quorum of 3 votes, meridian-2 leads').waitFor();
+      await page.getByText('quorum of 3 voters, leader meridian-2').waitFor();
       if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', '-members.png'), fullPage: true });
-      const apart = page.getByRole('list', { name: 'Not joined' });
-      await apart.getByRole('listitem').filter({ hasText: "10.2.0.9 (edge-warehouse): the peer refuses this node: the cluster's secret is not the same on both: check the secret's file" }).waitFor();
+      const peers = page.getByRole('list', { name: 'Unjoined peers' });
+      await peers.getByRole('listitem').filter({ hasText: "10.2.0.9 (edge-warehouse): the peer refuses this node: the cluster's secret is not the same on both: check the secret's file" }).waitFor();
       await page.getByRole('table', { name: 'Links' }).getByText('dead', { exact: true }).first().waitFor();
-      assert.equal(await page.getByText('suspect', { exact: true }).count(), 0, 'dead is what the cores agree on');
-      // Before that it is suspect: for whoever hears nothing of it, and then for all.
-      const away = told.membership.members.find((member) => member.node === 'edge-warehouse');
+      assert.equal(await page.getByText('suspect', { exact: true }).count(), 0, 'the state of the meta group wins');
+      // Before that it is suspect: first for the nodes that do not reach it, then for all.
+      const away = answer.membership.members.find((member) => member.node === 'edge-warehouse');
       [state, away.state] = ['suspect', 'suspect'];
       await line('edge-warehouse').getByText('suspect', { exact: true }).waitFor();
       await page.getByRole('table', { name: 'Nodes' }).getByRole('row').filter({ hasText: 'edge-warehouse' }).getByText('suspect', { exact: true }).waitFor();
-      await until('each node says so', async () => (await page.getByRole('table', { name: 'Links' }).getByText('suspect', { exact: true }).count()) === 4);
+      await until('each node suspects it', async () => (await page.getByRole('table', { name: 'Links' }).getByText('suspect', { exact: true }).count()) === 4);
       assert.equal(await page.getByText('dead', { exact: true }).count(), 0);
       assert.equal(await page.locator('svg.map .link.bad').count(), 4);
       [state, away.state] = ['dead', 'dead'];
       await line('edge-warehouse').getByText('dead', { exact: true }).waitFor();
-      // Bytes of the mock grow by 40 a millisecond and more: the load is what came between two looks.
+      // Byte counters of the mock grow by at least 40 per millisecond: the load is the difference of two snapshots.
       const lobby = page.getByRole('table', { name: 'Links' }).getByRole('row').filter({ has: page.getByRole('cell', { name: 'meridian-1', exact: true }) }).filter({ has: page.getByRole('cell', { name: 'edge-lobby', exact: true }) });
       await lobby.getByText(/^(38|39|40)\.\d\sKiB\/s$/).first().waitFor();
       await page.locator('svg.map .link title').filter({ hasText: /^edge-lobby and meridian-1: up, 0\.4 ms; edge-lobby to meridian-1 15\d\sKiB\/s, back (38|39|40)\.\d\sKiB\/s$/ }).waitFor({ state: 'attached' });
       if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', '-load.png') });
-      await page.getByRole('list', { name: 'What the map shows' }).getByText('the replicant hears of subscriptions through it').waitFor();
-      told.membership.replica.quorum = false;
-      told.membership.stale = true;
+      await page.getByRole('list', { name: 'What the map shows' }).getByText('link of a replicant to its core').waitFor();
+      answer.membership.replica.quorum = false;
+      answer.membership.stale = true;
       await page.getByRole('status').getByText('No quorum').waitFor();
       await line('meridian-2').getByText('led', { exact: true }).waitFor();
       await line('meridian-1').getByText('was alive', { exact: true }).waitFor();
-      assert.equal(await page.locator('svg.map .node.leads').filter({ hasText: 'meridian-2' }).count(), 0, 'nobody is known to lead');
+      assert.equal(await page.locator('svg.map .node.leads').filter({ hasText: 'meridian-2' }).count(), 0, 'the leader is unknown');
       if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', '-stale.png'), fullPage: true });
-      // As a replicant tells it.
-      const replica = told.membership.replica;
-      told.membership.replica = null;
-      await page.getByRole('status').getByText('No majority of cores').waitFor();
-      told.membership.stale = false;
-      await gone(page.getByRole('status').getByText('No majority of cores'));
-      told.membership.replica = replica;
-      told.unjoined_peers = [];
-      await gone(apart);
-      told.membership.waits_for = 'the cores have not all met each other yet';
-      await page.getByRole('status').getByText('no member yet: the cores have not all met').waitFor();
-      told.membership = null;
-      await gone(page.getByText('no member yet'));
-      assert.equal(await table.count(), 0, 'nobody agrees on a list');
+      // The same on a replicant.
+      const replica = answer.membership.replica;
+      answer.membership.replica = null;
+      await page.getByRole('status').getByText('No majority of the cores').waitFor();
+      answer.membership.stale = false;
+      await gone(page.getByRole('status').getByText('No majority of the cores'));
+      answer.membership.replica = replica;
+      answer.unjoined_peers = [];
+      await gone(peers);
+      answer.membership.waits_for = 'the cores have not all met each other yet';
+      await page.getByRole('status').getByText('not a member yet: the cores have not all met').waitFor();
+      answer.membership = null;
+      await gone(page.getByText('not a member yet'));
+      assert.equal(await table.count(), 0, 'there is no meta group');
       await page.unrouteAll({ behavior: 'ignoreErrors' });
     },
   ],
   [
-    'the map is a ring of cores with replicants outside it, and no label lies over another, at any size',
+    'the map is a ring of cores with replicants outside it, and labels do not overlap, at any size',
     async (visitor) => {
       for (const [width, height] of [[1280, 860], [390, 800]]) {
-        let told = made.clusterOf(1, 0);
+        let answer = made.clusterOf(1, 0);
         const page = await visitor.open('cluster', { viewport: { width, height } });
-        await page.route(/\/api\/v1\/nodes(\?|$)/, (route) => route.fulfill({ json: told.page }));
-        await page.route(/\/api\/v1\/cluster(\?|$)/, (route) => route.fulfill({ json: told.cluster }));
+        await page.route(/\/api\/v1\/nodes(\?|$)/, (route) => route.fulfill({ json: answer.page }));
+        await page.route(/\/api\/v1\/cluster(\?|$)/, (route) => route.fulfill({ json: answer.cluster }));
         for (const [cores, replicants] of [[3, 0], [1, 2], [2, 1], [3, 2], [3, 5], [5, 8], [5, 20]]) {
-          told = made.clusterOf(cores, replicants);
+          answer = made.clusterOf(cores, replicants);
           const at = `${cores}+${replicants} at ${width}`;
           await until(`${at} is shown`, async () => (await page.locator('svg.map .node').count()) === cores + replicants);
           const seen = await page.locator('svg.map').evaluate((map) => {
@@ -211,19 +211,19 @@ export const checks = [
           const over = (a, b) => a.x + 0.5 < b.x + b.width && b.x + 0.5 < a.x + a.width && a.y + 2 < b.y + b.height && b.y + 2 < a.y + a.height;
           const texts = [...seen.nodes.flatMap((one) => one.labels), ...seen.figures];
           for (const [i, one] of texts.entries()) {
-            for (const other of texts.slice(i + 1)) assert.ok(!over(one, other), `${at}: ${one.text} lies over ${other.text}`);
-            for (const node of seen.nodes) assert.ok(!over(one, node.sign), `${at}: ${one.text} lies over the sign of ${node.name}`);
+            for (const other of texts.slice(i + 1)) assert.ok(!over(one, other), `${at}: ${one.text} overlaps ${other.text}`);
+            for (const node of seen.nodes) assert.ok(!over(one, node.sign), `${at}: ${one.text} overlaps the symbol of ${node.name}`);
             assert.ok(one.x >= seen.map.x - 1 && one.x + one.width <= seen.map.x + seen.map.width + 1, `${at}: ${one.text} is within the map`);
           }
           for (const [i, one] of seen.nodes.entries()) {
             assert.ok(one.figure.width <= one.sign.width, `${at}: ${one.figure.text} fits into its sign`);
             const off = (other) => Math.hypot(one.sign.x + one.sign.width / 2 - other.sign.x - other.sign.width / 2, one.sign.y + one.sign.height / 2 - other.sign.y - other.sign.height / 2);
-            for (const other of seen.nodes.slice(i + 1)) assert.ok(off(other) > (one.sign.width + other.sign.width) / 2, `${at}: ${one.name} lies over ${other.name}`);
+            for (const other of seen.nodes.slice(i + 1)) assert.ok(off(other) > (one.sign.width + other.sign.width) / 2, `${at}: ${one.name} overlaps ${other.name}`);
           }
           const labelled = seen.nodes.filter((one) => one.labels.length > 0).length;
           if (width > 1000 || cores + replicants <= 5) assert.equal(labelled, cores + replicants, `${at}: there is room for all labels`);
           assert.ok(seen.nodes.every((one) => !one.core || one.labels.length > 0) || replicants > 12, `${at}: each core has its label`);
-          // Inside and outside are told by the distance from the middle, in halves of the map.
+          // Distance from the middle, in halves of the map, separates inside from outside.
           const middle = [seen.map.x + seen.map.width / 2, seen.map.y + seen.map.height / 2];
           const far = (one) => Math.hypot((one.sign.x + one.sign.width / 2 - middle[0]) / seen.map.width, (one.sign.y + one.sign.height / 2 - middle[1]) / seen.map.height);
           const [inner, outer] = [seen.nodes.filter((one) => one.core).map(far), seen.nodes.filter((one) => !one.core).map(far)];
@@ -232,13 +232,13 @@ export const checks = [
           assert.ok(spread((one) => one.sign.x) > 60 && spread((one) => one.sign.y) > 60, `${at}: not in one line`);
           assert.equal(await wide(page), 0, at);
         }
-        // What is not written is shown for what the focus is on, and what is chosen shows its links.
+        // The card shows what has no label for the focused node; a selected node shows its links.
         const placed = () => page.locator('svg.map .node .name, svg.map .node .region').evaluateAll((all) => all.map((one) => [one.textContent, one.getAttribute('x'), one.getAttribute('y')]));
         const before = await placed();
         const last = page.getByRole('button', { name: /^n25,/ });
         await last.focus();
         await page.locator('svg.map .card').getByText('n25', { exact: true }).waitFor();
-        await page.locator('svg.map .card').getByText(/^hears through n\d$/).waitFor();
+        await page.locator('svg.map .card').getByText(/^attached to n\d$/).waitFor();
         assert.deepEqual(await placed(), before, 'no label moves');
         await page.keyboard.press('Enter');
         await until('its links are in the table', async () => (await page.getByRole('table', { name: 'Links' }).getByRole('row').count()) === 1 + 48);
@@ -254,11 +254,11 @@ export const checks = [
         await page.evaluate(await read('dashboard/node_modules/axe-core/axe.min.js'));
         const { violations } = await page.evaluate(() => window.axe.run(document.querySelector('main'), { resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'] }));
         assert.deepEqual(violations.map((one) => `${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map((node) => node.target)}`), []);
-        // A finger points, too: what it has tapped stays shown until it taps elsewhere.
+        // On a touch screen the card stays until the next tap.
         if (width < 1000) {
           const phone = await visitor.open('cluster', { viewport: { width, height }, isMobile: true, hasTouch: true });
-          await phone.route(/\/api\/v1\/nodes(\?|$)/, (route) => route.fulfill({ json: told.page }));
-          await phone.route(/\/api\/v1\/cluster(\?|$)/, (route) => route.fulfill({ json: told.cluster }));
+          await phone.route(/\/api\/v1\/nodes(\?|$)/, (route) => route.fulfill({ json: answer.page }));
+          await phone.route(/\/api\/v1\/cluster(\?|$)/, (route) => route.fulfill({ json: answer.cluster }));
           const card = phone.locator('svg.map .card');
           await phone.getByRole('button', { name: /^n18,/ }).tap();
           await card.getByText('n18', { exact: true }).waitFor();
@@ -268,9 +268,9 @@ export const checks = [
           await gone(card);
           await phone.unrouteAll({ behavior: 'ignoreErrors' });
         }
-        // Of a link that is not up nothing is measured, whatever a node of an earlier version says.
-        told = made.clusterOf(3, 2, 'n5');
-        for (const link of told.page.items.flatMap((info) => info.cluster.links)) link.round_trip_ms = 7.25;
+        // A link that is down shows no measurements, even if a node of an earlier version sends some.
+        answer = made.clusterOf(3, 2, 'n5');
+        for (const link of answer.page.items.flatMap((info) => info.cluster.links)) link.round_trip_ms = 7.25;
         await until('the links of n5 are bad', async () => (await page.locator('svg.map .link.bad').count()) === 4);
         assert.deepEqual(await page.locator('svg.map .link.bad title').filter({ hasText: /ms|\/s/ }).count(), 0);
         const links = page.getByRole('table', { name: 'Links' }).getByRole('row');
@@ -282,7 +282,7 @@ export const checks = [
     },
   ],
   [
-    'members are removed, leave and lead from the page, after the question of `meridian ctl cluster`, for those who may',
+    'members are removed, leave and become leader from the page, after the question of `meridian ctl cluster`, by role',
     async (visitor, node) => {
       const nodes = await startCluster(node.binary, 3, 2);
       try {
@@ -293,7 +293,7 @@ export const checks = [
           const members = (await view()).membership?.members ?? [];
           return members.length === 5 && members.filter((one) => one.votes).length === 3;
         }, 60_000);
-        // Nobody is at the terminal, so that the question comes back as the error.
+        // Without a terminal the question is printed as the error.
         const asks = async (...words) => {
           const said = await run(node.binary, ['ctl', '--url', first.base, ...words], { stdio: 'pipe' }).then(() => assert.fail('it was not asked'), (error) => error.stderr);
           return said.split('\n')[0].replace(/^meridian ctl: /, '').trim();
@@ -309,9 +309,9 @@ export const checks = [
         await dialog.getByRole('button', { name: 'Balance' }).click();
         await toast(page, 'The replicants move');
 
-        // Whoever leads now, another one does then; by keyboard only.
-        const to = page.getByRole('button', { name: /^Have n\d lead the cores$/ }).first();
-        const name = (await to.getAttribute('aria-label')).split(' ')[1];
+        // Another core becomes the leader; by keyboard only.
+        const to = page.getByRole('button', { name: /^Transfer leadership to n\d$/ }).first();
+        const name = (await to.getAttribute('aria-label')).split(' ').at(-1);
         await to.focus();
         await page.keyboard.press('Enter');
         await dialog.getByText('Make another core the leader. The cores agree on nothing for a moment.').waitFor();
@@ -325,8 +325,8 @@ export const checks = [
         await toast(page, `Node ${name} leads`);
         await line(name).getByText('leads', { exact: true }).waitFor({ timeout: 20_000 });
 
-        // What it means is said of a core, before it is one of too few.
-        await page.getByRole('button', { name: 'Have n2 leave the cluster' }).click();
+        // The question of a core states what its loss means.
+        await page.getByRole('button', { name: 'Let n2 leave the cluster' }).click();
         const ofCore = await asks('--node', 'n2', 'cluster', 'leave');
         assert.match(ofCore, /Two cores are left then/);
         await dialog.getByText(ofCore, { exact: true }).waitFor();
@@ -334,8 +334,8 @@ export const checks = [
         await dialog.getByRole('button', { name: 'Cancel' }).click();
         await gone(dialog);
 
-        // Another node than the one that is asked leaves.
-        await page.getByRole('button', { name: 'Have n4 leave the cluster' }).click();
+        // A node leaves that is not the one that serves the page.
+        await page.getByRole('button', { name: 'Let n4 leave the cluster' }).click();
         const question = await asks('--node', 'n4', 'cluster', 'leave');
         assert.match(question, /^Stop node n4/);
         await dialog.getByText(question, { exact: true }).waitFor();
@@ -345,7 +345,7 @@ export const checks = [
         await gone(line('n4'));
         await until('its process ends', () => fourth.process.exitCode === 0, 40_000);
 
-        // One that is dead is removed, and nothing else is offered for it.
+        // Removal is the only action on a dead member.
         await fifth.end();
         const dead = page.getByRole('button', { name: 'Remove n5' });
         await dead.waitFor({ timeout: 30_000 });
@@ -359,7 +359,7 @@ export const checks = [
         await gone(line('n5'));
         await gone(page.getByRole('button', { name: 'Balance…' }));
 
-        // Whoever may only look is offered nothing; an operator may balance, where there is something to balance.
+        // A viewer has no actions. An operator may balance, if there are replicants.
         const key = async (name, role, token) => {
           const headers = { 'Content-Type': 'application/json', ...(token ? { Authorization: `Bearer ${token}` } : {}) };
           return (await (await fetch(`${first.base}/api/v1/keys`, { method: 'POST', headers, body: JSON.stringify({ name, role, expires_in_s: null }) })).json()).token;
@@ -383,24 +383,24 @@ export const checks = [
     'real',
   ],
   [
-    'a wrong clock is told, by the node whose it is where most others agree, and on its links',
+    'a wrong clock is reported with its node, if most others agree, and on its links',
     async (visitor) => {
-      const told = made.nodes();
+      const answer = made.nodes();
       const page = await visitor.open('cluster');
-      await page.route(/\/api\/v1\/nodes(\?|$)/, (route) => route.fulfill({ json: told }));
+      await page.route(/\/api\/v1\/nodes(\?|$)/, (route) => route.fulfill({ json: answer }));
       await page.route(/\/api\/v1\/cluster(\?|$)/, (route) => route.fulfill({ json: made.cluster() }));
       const links = page.getByRole('table', { name: 'Links' });
       const status = page.getByRole('status').filter({ hasText: 'clock' });
-      await links.getByText('agrees', { exact: true }).first().waitFor({ timeout: 20_000 });
+      await links.getByText('in sync', { exact: true }).first().waitFor({ timeout: 20_000 });
       assert.equal(await status.count(), 0);
-      const of = (name) => told.items.find((info) => info.name === name).cluster;
+      const of = (name) => answer.items.find((info) => info.name === name).cluster;
       of('edge-lobby').clock_offset_s = -3600.5;
-      for (const info of told.items) {
+      for (const info of answer.items) {
         for (const link of info.cluster.links) {
           if (link.node === 'edge-lobby') Object.assign(link, { clock_ahead_s: -3600.5, clock_differs: true });
         }
       }
-      await status.getByText('The clock of edge-lobby is 1h behind those of most nodes. Set it').waitFor();
+      await status.getByText('The clock of edge-lobby is 1h behind those of most nodes. Correct it').waitFor();
       await page.getByRole('table', { name: 'Nodes' }).getByRole('row').filter({ hasText: 'edge-lobby' }).getByText('wrong clock').waitFor();
       assert.equal(await links.getByText('1h behind').count(), 3);
       if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', '-clock.png'), fullPage: true });
@@ -410,7 +410,7 @@ export const checks = [
     },
   ],
   [
-    'the overview shows numbers and draws them as they come',
+    'the overview shows numbers and draws new ones',
     async (visitor, node) => {
       const client = node.real ? await Client.connect(node.port, 'overview-client') : null;
       const page = await visitor.open('overview');
@@ -426,30 +426,30 @@ export const checks = [
     },
   ],
   [
-    'the overview begins with what was before it was opened, and goes on with what is new',
+    'the overview begins with the recorded history and continues with new samples',
     async (visitor) => {
       const recorded = async () => (await (await fetch(`${visitor.base}/api/v1/stats/history`)).json()).summed.length;
       await until('the node has recorded something', async () => (await recorded()) > 2, 40_000);
       const page = await visitor.open('clients');
       let asked = [];
-      let told = null;
+      let answer = null;
       await page.route(/\/api\/v1\/stats\/history/, async (route) => {
         asked.push(Number(new URL(route.request().url()).searchParams.get('seconds')));
-        if (told === null) told = await (await route.fetch()).json();
-        await route.fulfill({ json: told });
+        if (answer === null) answer = await (await route.fetch()).json();
+        await route.fulfill({ json: answer });
       });
       await page.goto(`${visitor.base}/#/overview`);
       const shown = await until('a line is drawn', async () => (await points(page)) > 2 && points(page), 40_000);
-      assert.equal(shown, told.summed.length, 'all of it is drawn at once');
+      assert.equal(shown, answer.summed.length, 'all of it is drawn at once');
       assert.equal(asked[0], 600);
-      // What is new is joined to what was there; a step that is told again is not drawn twice.
-      const next = structuredClone(told);
-      next.until = new Date(Date.parse(told.until) + 5000).toISOString();
+      // New steps are appended; a repeated step is not drawn twice.
+      const next = structuredClone(answer);
+      next.until = new Date(Date.parse(answer.until) + 5000).toISOString();
       const cut = (list) => list.slice(-2);
       next.summed = cut([...next.summed, 1]);
       for (const name of Object.keys(next.series)) if (name !== 'dropped_per_s_by_reason') next.series[name] = cut([...next.series[name], 7]);
       next.series.dropped_per_s_by_reason = {};
-      told = next;
+      answer = next;
       await until('one more step is drawn', async () => (await points(page)) === shown + 1);
       assert.ok(asked.at(-1) < 120, `only what is new is asked for: ${asked}`);
       await page.getByRole('button', { name: '1 h' }).click();
@@ -458,7 +458,7 @@ export const checks = [
     },
   ],
   [
-    'the overview adds up all nodes of a cluster, says who is missing, and shows one of them',
+    'the overview sums all nodes of a cluster, names missing ones, and shows one node',
     async (visitor, node) => {
       const nodes = await startCluster(node.binary, 2, 1);
       const clients = [];
@@ -487,13 +487,13 @@ export const checks = [
         await connections('3');
         if (process.env.SCREENSHOT_CLUSTER) await page.screenshot({ path: process.env.SCREENSHOT_CLUSTER.replace('.png', '-sums.png') });
         await last.end();
-        await page.getByRole('status').getByText('No answer from n3: the sums are without it').waitFor({ timeout: 30_000 });
+        await page.getByRole('status').getByText('No answer from n3: the sums do not include it').waitFor({ timeout: 30_000 });
         await page.getByText('Sums over 2 of 3 nodes').waitFor();
         await connections('1');
         await choice.selectOption('n3');
         await page.getByRole('status').getByText('No answer from n3').waitFor({ timeout: 30_000 });
         await page.locator('.badge').getByText('no answer', { exact: true }).waitFor();
-        assert.equal(await page.locator('.toast').count(), 0, 'that is said once');
+        assert.equal(await page.locator('.toast').count(), 0, 'it is reported once');
       } finally {
         for (const client of clients) client.leave();
         for (const one of nodes) await one.close();
@@ -502,7 +502,7 @@ export const checks = [
     'real',
   ],
   [
-    'every page opens, fits, and has nothing to complain about',
+    'every page opens, fits, and logs no errors',
     async (visitor) => {
       const page = await visitor.open('overview');
       for (const [id, title] of PAGES) {
@@ -572,7 +572,7 @@ export const checks = [
       await page.getByRole('link', { name: 'away-1' }).waitFor();
       await page.getByRole('button', { name: 'Clear filters' }).click();
       await page.getByLabel('MQTT version').selectOption('3.1');
-      await page.getByText('No client is like that.').waitFor();
+      await page.getByText('No client matches.').waitFor();
       await page.getByLabel('MQTT version').selectOption('');
       await page.getByLabel('Address', { exact: true }).fill('127.0.0.0/8');
       await page.getByRole('link', { name: 'here-1' }).waitFor();
@@ -595,29 +595,29 @@ export const checks = [
         await page.getByText(new RegExp(`^${more.toLocaleString('en-US')} clients`)).waitFor();
       }
       assert.equal(await rows.count(), 1101);
-      assert.equal(new Set(await rows.locator('a').allTextContents()).size, 1100, 'nobody is listed twice');
+      assert.equal(new Set(await rows.locator('a').allTextContents()).size, 1100, 'no client is listed twice');
       for (const one of many) one.leave();
     },
     'real',
   ],
   [
-    'a subscription is made and ended for a client',
+    'a subscription is added and removed for a client',
     async (visitor, node) => {
       const client = await Client.connect(node.port, 'quiet');
       const page = await visitor.open('clients/quiet');
-      await page.getByRole('button', { name: 'Subscribe for it' }).click();
+      await page.getByRole('button', { name: 'Add subscription' }).click();
       await page.getByLabel('Topic Filter').fill('news/+');
       await page.getByRole('dialog').getByLabel('QoS').selectOption('1');
       await page.getByRole('dialog').getByRole('button', { name: 'Subscribe' }).click();
       await toast(page, 'Subscribed: granted QoS 1');
       await page.getByRole('table', { name: 'Subscriptions of this client' }).getByText('news/+').waitFor();
-      await page.goto(`${visitor.base}/#/subscriptions?view=who&topic=news/today`);
+      await page.goto(`${visitor.base}/#/subscriptions?view=receivers&topic=news/today`);
       await page.getByRole('table', { name: 'Receivers' }).getByRole('link', { name: 'quiet' }).waitFor();
       await page.goto(`${visitor.base}/#/clients/quiet`);
       await page.getByRole('button', { name: 'Unsubscribe from news/+' }).click();
       await page.getByRole('dialog').getByRole('button', { name: 'Unsubscribe' }).click();
       await toast(page, 'Unsubscribed');
-      await page.getByText('It has none.').waitFor();
+      await page.getByText('No subscriptions.').waitFor();
       client.leave();
     },
     'real',
@@ -636,8 +636,8 @@ export const checks = [
       for (const [tab, text, found, not] of [
         ['By filter', 'find/+/me', 'find/+/me', '$share/group/find/#'],
         ['Matching a topic', 'find/x/you', '$share/group/find/#', 'find/+/me'],
-        ['Of a client', 'finder', 'find/+/me', 'of/another'],
-        ['Of a share', 'group', '$share/group/find/#', 'find/+/me'],
+        ['By client', 'finder', 'find/+/me', 'of/another'],
+        ['By share name', 'group', '$share/group/find/#', 'find/+/me'],
       ]) {
         await page.getByRole('tab', { name: tab }).click();
         await box.fill(text);
@@ -650,7 +650,7 @@ export const checks = [
     'real',
   ],
   [
-    'what waits for a client is shown with its payload',
+    'queued messages of a client are shown with their payload',
     async (visitor, node) => {
       const away = await Client.connect(node.port, 'queue-owner', { expirySeconds: 600 });
       await away.subscribe('wait/#', 1);
@@ -692,11 +692,11 @@ export const checks = [
       await dialog.getByRole('button', { name: 'Delete…' }).click();
       await page.getByRole('dialog').filter({ hasText: 'Delete the retained message?' }).getByRole('button', { name: 'Delete' }).click();
       await toast(page, '1 deleted');
-      await page.getByText('Nothing is retained here.').waitFor();
+      await page.getByText('No retained messages.').waitFor();
     },
   ],
   [
-    'what clients send is shown as text, whatever it says',
+    'data from clients is shown as text, never as markup',
     async (visitor, node) => {
       const client = await Client.connect(node.port, hostile);
       await client.subscribe(`markup/${hostile}`);
@@ -766,7 +766,7 @@ export const checks = [
     'real',
   ],
   [
-    'a filter is counted until it is no longer wanted',
+    'a Topic Filter is counted until it is removed',
     async (visitor, node) => {
       const page = await visitor.open('topics');
       await page.getByLabel('Topic Filter').fill('count/#');
@@ -790,7 +790,7 @@ export const checks = [
     },
   ],
   [
-    'the first user is made only after it is said whom that shuts out, and may let them in',
+    'the first user is added after a warning, and anonymous clients can stay allowed',
     async (visitor, node) => {
       const page = await visitor.open('users');
       let first = true;
@@ -818,19 +818,19 @@ export const checks = [
       await dialog.getByText('42 are connected now').waitFor();
       assert.deepEqual(await add(), ['POST users {}']);
       await page.getByRole('button', { name: 'Add…' }).click();
-      await dialog.getByLabel('Still let clients in').check();
+      await dialog.getByLabel('Continue to accept clients').check();
       assert.deepEqual(await add(), ['PATCH config {"auth.allow_anonymous":"true"}', 'POST users {}']);
       first = false;
       await page.getByRole('button', { name: 'Add…' }).click();
       await dialog.getByLabel('Name', { exact: true }).fill('meter-1');
       assert.equal(await dialog.getByText('This is the first user').count(), 0);
       if (!node.real) return;
-      const told = await (await fetch(`${visitor.base}/api/v1/node`)).json();
-      assert.equal(told.open_until_first_user, true, 'the node knows of itself that nobody has to log in');
+      const answer = await (await fetch(`${visitor.base}/api/v1/node`)).json();
+      assert.equal(answer.open_until_first_user, true, 'the node reports that no login is required');
     },
   ],
   [
-    'a user is added, found, changed, given another password, imported beside, and deleted',
+    'a user is added, found, changed, given another password, imported, and deleted',
     async (visitor, node) => {
       const page = await visitor.open('users');
       const dialog = page.getByRole('dialog');
@@ -839,11 +839,11 @@ export const checks = [
       await dialog.getByLabel('Name', { exact: true }).fill('meter-7');
       await dialog.getByLabel('Password', { exact: true }).fill('first');
       await dialog.getByLabel('Description').fill('behind the stairs');
-      await dialog.getByLabel(/^Access rules of its own/).fill('allow nothing at all');
+      await dialog.getByLabel(/^Access rules of this user/).fill('allow nothing at all');
       await dialog.getByRole('button', { name: 'Add', exact: true }).click();
       if (node.real) {
         await dialog.getByRole('alert').waitFor();
-        await dialog.getByLabel(/^Access rules of its own/).fill('allow everyone publish meters/#');
+        await dialog.getByLabel(/^Access rules of this user/).fill('allow everyone publish meters/#');
         await dialog.getByRole('button', { name: 'Add', exact: true }).click();
       }
       await toast(page, 'User added');
@@ -859,8 +859,8 @@ export const checks = [
       await dialog.getByRole('button', { name: 'Save' }).click();
       await dialog.getByRole('alert').getByText('name=value').waitFor();
       await dialog.getByLabel(/^Attributes for rules/).fill('site=north');
-      await dialog.getByLabel('Limits of its own').check();
-      await dialog.getByLabel(/^Messages a second/).fill('20');
+      await dialog.getByLabel('Publish limits').check();
+      await dialog.getByLabel(/^Messages per second/).fill('20');
       await dialog.getByRole('button', { name: 'Save' }).click();
       await toast(page, 'User changed');
       await row(page, 'meter-7').getByText('superuser').waitFor();
@@ -887,9 +887,9 @@ export const checks = [
       await dialog.getByLabel(/^Users: comma-separated/).fill('name,password,tenant\nmeter-7,third,south\nmeter-8,fourth,south');
       await dialog.getByRole('button', { name: 'Import', exact: true }).click();
       await dialog.getByRole('alert').waitFor();
-      await dialog.getByLabel('Users who are there already').selectOption('keep');
+      await dialog.getByLabel('Users that exist already').selectOption('keep');
       await dialog.getByRole('button', { name: 'Import', exact: true }).click();
-      await toast(page, '1 added, 0 replaced, 1 left as they were');
+      await toast(page, '1 added, 0 replaced, 1 unchanged');
       await row(page, 'meter-8').waitFor();
       await page.getByRole('searchbox', { name: 'Search users' }).fill('south');
       await gone(row(page, 'meter-7'));
@@ -903,17 +903,17 @@ export const checks = [
     },
   ],
   [
-    'access rules are added in their place, moved, turned off and deleted, and asked',
+    'access rules are added at a position, moved, turned off, deleted and tested',
     async (visitor, node) => {
       const page = await visitor.open('rules');
       const dialog = page.getByRole('dialog');
       const order = () => page.getByRole('table', { name: 'Access rules' }).locator('.cell.mono').allTextContents();
       const ordered = (...rules) => until(`the order is ${rules}`, async () => JSON.stringify(await order()) === JSON.stringify(rules));
       const [allow, deny, sys] = ['allow everyone all lab/#', 'deny everyone publish lab/secret/#', 'allow user ops subscribe $SYS/#'];
-      const add = async (rule, place) => {
+      const add = async (rule, position) => {
         await page.getByRole('button', { name: 'Add…' }).click();
         await dialog.locator('input[name=rule]').fill(rule);
-        if (place) await dialog.getByLabel('Place, from 1').fill(String(place));
+        if (position) await dialog.getByLabel('Position, from 1').fill(String(position));
         await dialog.getByRole('button', { name: 'Add', exact: true }).click();
       };
       await add('allow everyone everything');
@@ -928,10 +928,10 @@ export const checks = [
       await ordered(allow, deny, sys);
 
       const ask = async (topic) => {
-        await page.getByRole('tab', { name: 'Who may do what?' }).click();
+        await page.getByRole('tab', { name: 'Test access' }).click();
         await page.getByLabel('Client Identifier').fill('probe-1');
         await page.getByLabel('Topic Name').fill(topic);
-        await page.getByRole('button', { name: 'Ask' }).click();
+        await page.getByRole('button', { name: 'Test', exact: true }).click();
       };
       await ask('lab/secret/door');
       const answer = page.locator('.answer');
@@ -953,7 +953,7 @@ export const checks = [
       await page.getByRole('tab', { name: 'Rules', exact: true }).click();
       await page.getByRole('button', { name: 'Edit rule 3' }).click();
       await dialog.getByLabel('Description').fill('for the panel in the hall');
-      await dialog.getByLabel('Place, from 1').fill('1');
+      await dialog.getByLabel('Position, from 1').fill('1');
       await dialog.getByRole('button', { name: 'Save' }).click();
       await ordered(sys, deny, allow);
       await row(page, sys).getByText('for the panel in the hall').waitFor();
@@ -965,13 +965,13 @@ export const checks = [
     },
   ],
   [
-    'a ban disconnects and keeps away until it is lifted',
+    'a ban disconnects clients and refuses them until it is lifted',
     async (visitor, node) => {
       const client = node.real ? await Client.connect(node.port, 'rogue-1') : null;
       const page = await visitor.open('bans');
       await page.getByRole('button', { name: 'Ban…' }).click();
       const dialog = page.getByRole('dialog');
-      await dialog.getByLabel('Which').fill('rogue-1*');
+      await dialog.getByLabel('Value').fill('rogue-1*');
       await dialog.getByLabel('Reason').fill('floods a topic');
       await dialog.getByRole('button', { name: 'Ban', exact: true }).click();
       await toast(page, 'Banned');
@@ -986,14 +986,14 @@ export const checks = [
       await gone(row(page, 'rogue-1*'));
       if (node.real) (await Client.connect(node.port, 'rogue-1b')).leave();
       await page.getByRole('button', { name: 'Ban…' }).click();
-      await dialog.getByLabel('What').selectOption('address');
-      await dialog.getByLabel('Which').fill('nowhere at all');
+      await dialog.getByLabel('Kind').selectOption('address');
+      await dialog.getByLabel('Value').fill('nowhere at all');
       await dialog.getByRole('button', { name: 'Ban', exact: true }).click();
       if (node.real) await page.locator('.toast.bad').waitFor();
     },
   ],
   [
-    'a trace shows packets as they pass, pauses, and can be kept',
+    'a trace shows packets, pauses, and can be downloaded',
     async (visitor, node) => {
       const client = node.real ? await Client.connect(node.port, 'traced') : null;
       const page = await visitor.open('trace?client_id=traced');
@@ -1014,7 +1014,7 @@ export const checks = [
       await page.getByRole('button', { name: 'Download' }).click();
       const lines = (await readFile(await (await download).path(), 'utf8')).trim().split('\n').map((line) => JSON.parse(line));
       assert.ok(lines.some((line) => line.kind === 'publish_in'));
-      await page.getByRole('button', { name: 'Go on' }).click();
+      await page.getByRole('button', { name: 'Resume' }).click();
       await gone(page.getByText(/paused: /));
       await page.getByRole('button', { name: 'Stop' }).click();
       await page.getByRole('button', { name: 'Start' }).waitFor();
@@ -1027,16 +1027,16 @@ export const checks = [
       const page = await visitor.open('log');
       await page.getByText('live', { exact: true }).waitFor();
       await page.getByRole('listbox', { name: 'Log' }).getByRole('option').first().click();
-      await page.getByText('Part', { exact: true }).waitFor();
+      await page.getByText('Module', { exact: true }).waitFor();
       await page.getByRole('button', { name: 'Change level…' }).click();
       const dialog = page.getByRole('dialog');
       await dialog.getByLabel('Level').selectOption('debug');
       await dialog.getByLabel('For how long').selectOption('60');
       await dialog.getByRole('button', { name: 'Change' }).click();
-      await toast(page, 'The node logs at debug now');
+      await toast(page, 'The log level is debug now');
       await page.getByText(/debug, ends in/).waitFor();
       await page.getByRole('searchbox').fill('no line says this, surely');
-      await page.getByText('No line is like that.').waitFor();
+      await page.getByText('No line matches.').waitFor();
     },
   ],
   [
@@ -1074,20 +1074,20 @@ export const checks = [
       await page.getByRole('tab', { name: 'Settings' }).click();
       await setting.getByText(before, { exact: true }).waitFor();
       await page.getByRole('searchbox').fill('edge.workers');
-      assert.equal(await page.getByRole('button', { name: 'Edit edge.workers' }).isDisabled(), true, 'what needs a restart is not edited here');
+      assert.equal(await page.getByRole('button', { name: 'Edit edge.workers' }).isDisabled(), true, 'a setting that needs a restart is not edited here');
     },
   ],
   [
-    'a setting is changed for all nodes, shown so, and taken back',
+    'a setting is changed for all nodes, shown as such, and reset',
     async (visitor) => {
       const page = await visitor.open('configuration');
-      const scope = page.getByLabel('For whom changes are');
+      const scope = page.getByLabel('Scope of changes');
       await scope.selectOption('cluster');
       await page.getByRole('searchbox').fill('mqtt.inflight_max');
       const setting = page.locator('[data-setting="mqtt.inflight_max"]');
       const edit = () => setting.getByRole('button', { name: 'Edit mqtt.inflight_max' }).click();
       const apply = async () => {
-        assert.equal(await scope.isDisabled(), true, 'what is drafted is for whom it was drafted');
+        assert.equal(await scope.isDisabled(), true, 'the scope is fixed while there are drafts');
         await page.getByRole('button', { name: 'Review and apply…' }).click();
         const dialog = page.getByRole('dialog', { name: 'Change the configuration of all nodes' });
         await dialog.getByRole('button', { name: 'Apply' }).click();
@@ -1100,13 +1100,13 @@ export const checks = [
       await setting.getByText('19', { exact: true }).waitFor();
       await setting.getByText('cluster', { exact: true }).waitFor();
       await edit();
-      await setting.getByRole('button', { name: 'Take the change back' }).click();
+      await setting.getByRole('button', { name: 'Reset' }).click();
       await apply();
       await gone(setting.getByText('19', { exact: true }));
     },
   ],
   [
-    'the file is read again on request',
+    'the configuration is reloaded on request',
     async (visitor) => {
       const page = await visitor.open('configuration');
       await page.getByRole('button', { name: 'Reload file…' }).click();
@@ -1122,7 +1122,7 @@ export const checks = [
       await page.getByRole('button', { name: /GET \/api\/v1\/whoami/ }).click();
       await page.getByRole('button', { name: 'Try it' }).click();
       await page.getByRole('button', { name: 'Send' }).click();
-      await page.getByLabel('Answer', { exact: true }).getByText('"role": "admin"').waitFor();
+      await page.getByLabel('Response', { exact: true }).getByText('"role": "admin"').waitFor();
       await page.getByRole('searchbox').fill('/api/v1/publish');
       await page.getByRole('button', { name: /^POST \/api\/v1\/publish( |$)/ }).first().click();
       await page.getByText('topic', { exact: true }).first().waitFor();
@@ -1130,13 +1130,13 @@ export const checks = [
       await page.getByLabel('Body, JSON').fill('{"topic": "try/api", "payload": "x"}');
       await page.getByRole('button', { name: 'Send' }).click();
       await page.getByRole('dialog').getByRole('button', { name: 'Send' }).click();
-      await page.getByLabel('Answer', { exact: true }).getByText('reason_code').waitFor();
+      await page.getByLabel('Response', { exact: true }).getByText('reason_code').waitFor();
     },
   ],
   [
-    'a slip is told in the words of the node',
+    'a wrong input shows the error of the node',
     async (visitor) => {
-      const page = await visitor.open('subscriptions?view=who&text=a/%23');
+      const page = await visitor.open('subscriptions?view=receivers&text=a/%23');
       await page.locator('.toast.bad').waitFor();
       const text = await page.locator('.toast.bad').textContent();
       assert.ok(text.length > 20, `says what is wrong: ${text}`);
@@ -1162,7 +1162,7 @@ export const checks = [
       await page.keyboard.press('g');
       await page.keyboard.press('b');
       await heading(page, 'Bans');
-      // From the top, Tab comes by the skip link, the whole menu and the page's controls, each with a visible focus.
+      // From the top, Tab reaches the skip link, the menu and the controls of the page, each with a visible focus.
       await page.evaluate(() => document.activeElement.blur());
       const seen = [];
       for (let i = 0; i < 34; i++) {
@@ -1224,7 +1224,7 @@ export const checks = [
     'no page breaks a rule of accessibility, bright or dark',
     async (visitor) => {
       const axe = await read('dashboard/node_modules/axe-core/axe.min.js');
-      // In the dark only what colours can break is looked at again.
+      // The dark theme needs only the rules about colours.
       for (const [colorScheme, runOnly] of [
         ['light', ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']],
         ['dark', { type: 'rule', values: ['color-contrast'] }],
@@ -1234,7 +1234,7 @@ export const checks = [
           await ready(page, visitor.base, [id, title]);
           await page.evaluate(axe);
           const look = () => page.evaluate((only) => window.axe.run(document, { resultTypes: ['violations'], runOnly: only }), runOnly);
-          // A control that becomes usable while it is looked at seems pale: what is wrong is still wrong at a second look.
+          // A control that becomes enabled during the run looks pale: only violations of a second run count.
           let { violations } = await look();
           if (violations.length > 0) ({ violations } = await look());
           assert.deepEqual(violations.map((one) => `${id} ${colorScheme}: ${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map((at) => `${at.target} ${at.any[0]?.message ?? ''}`).join(' | ')}`), []);
@@ -1243,7 +1243,7 @@ export const checks = [
     },
   ],
   [
-    'identifiers, log lines and advice are read in full at 1280 pixels, and "no limit" is not 0',
+    'identifiers, log lines and advice are not cut at 1280 pixels, and no limit is not shown as 0',
     async (visitor) => {
       const whole = (locator) => locator.evaluateAll((all) => all.filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent));
       const id = 'vm_be_1f0c2a77-5a0e-4b8f-9c55-8f1d0a3b7c11/plant-7/line-3/press';
@@ -1256,9 +1256,9 @@ export const checks = [
       const message = `the cluster has a node that is not reached; ${'look at its log and at its firewall, '.repeat(8)}then start it again`;
       await page.route(/\/api\/v1\/logs?(\?|$)/, async (route) => {
         const answer = await route.fetch();
-        const told = await answer.json();
-        told.items.push({ ...told.items.at(-1), message });
-        await route.fulfill({ response: answer, json: told });
+        const body = await answer.json();
+        body.items.push({ ...body.items.at(-1), message });
+        await route.fulfill({ response: answer, json: body });
       });
       await ready(page, visitor.base, ['log', 'Log']);
       const line = page.getByRole('option').filter({ hasText: 'then start it again' });
@@ -1268,16 +1268,17 @@ export const checks = [
       assert.ok((await text.boundingBox()).height > 30, 'it takes several lines');
       await page.route(/\/api\/v1\/node(\?|$)/, async (route) => {
         const answer = await route.fetch();
-        const told = await answer.json();
-        for (const listener of told.listeners) listener.connections_max = 0;
-        await route.fulfill({ response: answer, json: told });
+        const body = await answer.json();
+        for (const listener of body.listeners) listener.connections_max = 0;
+        await route.fulfill({ response: answer, json: body });
       });
       await ready(page, visitor.base, ['overview', 'Overview']);
       await page.getByRole('table', { name: 'Listeners' }).getByRole('cell', { name: 'no limit' }).first().waitFor();
     },
+    'real',
   ],
   [
-    'a list is sorted by the head of a column, one way and the other, and says when it is not all there',
+    'a list is sorted by a column in both directions, and says if it is not loaded completely',
     async (visitor) => {
       const page = await visitor.open('clients');
       const listed = [['b-10', 5], ['b-9', 700], ['a', null]].map(([client_id, queued_messages]) => ({ ...made.clients[0], client_id, queued_messages }));
@@ -1300,11 +1301,11 @@ export const checks = [
       page1 = { items: made.clients.slice(0, 100), next: 'more' };
       await page.reload();
       await head('Queued').getByRole('button').click();
-      await page.getByText('Sorted are the 100 rows that are loaded; there are more.').waitFor();
+      await page.getByText('Only the 100 loaded rows are sorted; there are more.').waitFor();
     },
   ],
   [
-    'the configuration begins with what can be changed, and without rules the page says what holds',
+    'the configuration begins with settings that can be changed, and the rules page says what applies without rules',
     async (visitor) => {
       const page = await visitor.open('configuration');
       await ready(page, visitor.base, ['configuration', 'Configuration']);
@@ -1315,10 +1316,10 @@ export const checks = [
       let value = null;
       await page.route(/\/api\/v1\/config(\?|$)/, async (route) => {
         const answer = await route.fetch();
-        const told = await answer.json();
-        const setting = told.settings.find((one) => one.name === 'auth.no_match') ?? told.settings[told.settings.push({ ...told.settings[0], name: 'auth.no_match' }) - 1];
+        const body = await answer.json();
+        const setting = body.settings.find((one) => one.name === 'auth.no_match') ?? body.settings[body.settings.push({ ...body.settings[0], name: 'auth.no_match' }) - 1];
         setting.value = value;
-        await route.fulfill({ response: answer, json: told });
+        await route.fulfill({ response: answer, json: body });
       });
       for (const [set, text] of [
         ['deny', 'no client may publish or subscribe to anything'],
@@ -1334,10 +1335,10 @@ export const checks = [
     },
   ],
   [
-    'what is wrong stands on every page with what to do, until it is over',
+    'alarms are on every page with what to do, until they end',
     async (visitor) => {
       const alarm = (severity, code, text) => ({ node: 'n1', severity, code, text });
-      let told = [
+      let answer = [
         alarm('error', 'storage', 'the disk of /data is full: free some space'),
         alarm('error', 'dead', 'n2 is dead: start it again'),
         alarm('error', 'dead', 'n3 is dead: start it again'),
@@ -1345,7 +1346,7 @@ export const checks = [
         alarm('notice', 'bbr', 'links do not use BBR'),
       ];
       const page = await visitor.open('overview', { viewport: { width: 360, height: 740 } });
-      await page.route(/\/api\/v1\/alarms(\?|$)/, (route) => route.fulfill({ json: { items: told, next: null } }));
+      await page.route(/\/api\/v1\/alarms(\?|$)/, (route) => route.fulfill({ json: { items: answer, next: null } }));
       await page.reload();
       for (const [id, title] of PAGES) {
         await ready(page, visitor.base, [id, title]);
@@ -1358,17 +1359,18 @@ export const checks = [
       assert.equal(await alarms(page).getByRole('listitem').count(), 3);
       await alarms(page).getByRole('button', { name: 'Show all 4' }).click();
       await alarms(page).getByText('the clock of n4 is 12s ahead').waitFor();
-      assert.equal(await alarms(page).getByText('BBR').count(), 0, 'what could be better is no alarm');
+      assert.equal(await alarms(page).getByText('BBR').count(), 0, 'a notice is no alarm');
       await alarms(page).getByRole('link', { name: 'Cluster' }).first().click();
       await heading(page, 'Cluster');
-      told = [];
+      answer = [];
       await gone(alarms(page));
       await page.goto(`${visitor.base}/#/overview`);
       await page.getByText('ready', { exact: true }).waitFor();
     },
+    'real',
   ],
   [
-    'a lost node is told, and found again when it is back',
+    'a lost node is reported, and the page recovers when it is back',
     async (visitor, node) => {
       const page = await visitor.open('clients');
       await heading(page, 'Clients');
@@ -1387,7 +1389,7 @@ export const checks = [
     },
   ],
   [
-    'the first key ends the open mode, and this page goes on with it',
+    'the first key ends open mode, and the page signs in with it',
     async (visitor) => {
       const page = await visitor.open('keys');
       await page.getByText('Open mode: no key exists').waitFor();
@@ -1395,8 +1397,8 @@ export const checks = [
       const dialog = page.getByRole('dialog');
       await dialog.getByLabel('Name').fill('ops');
       await dialog.getByLabel('Role').selectOption('admin');
-      await dialog.getByRole('button', { name: 'Make the key' }).click();
-      await dialog.getByText('it is shown this once').waitFor();
+      await dialog.getByRole('button', { name: 'Create key' }).click();
+      await dialog.getByText('it is not shown again').waitFor();
       adminToken = (await dialog.locator('.token').textContent()).trim();
       assert.match(adminToken, /^mrd_/);
       await dialog.getByRole('button', { name: 'Done' }).click();
@@ -1408,7 +1410,7 @@ export const checks = [
     'real',
   ],
   [
-    'a token is asked for; a wrong one is refused, the right one kept',
+    'a token is required; a wrong one is refused, the right one is kept',
     async (visitor) => {
       const page = await visitor.open('clients');
       const field = page.getByLabel('Token');
@@ -1431,7 +1433,7 @@ export const checks = [
     'real',
   ],
   [
-    'a viewer sees, and is offered nothing else',
+    'a viewer can read and has no other controls',
     async (visitor) => {
       const made = await fetch(`${visitor.base}/api/v1/keys`, { method: 'POST', headers: { Authorization: `Bearer ${adminToken}`, 'Content-Type': 'application/json' }, body: JSON.stringify({ name: 'watcher', role: 'viewer', expires_in_s: null }) });
       assert.equal(made.status, 201);
@@ -1458,7 +1460,7 @@ export const checks = [
     'real',
   ],
   [
-    'a key that is taken away ends the visit',
+    'removing the key of the session ends it',
     async (visitor) => {
       const page = await visitor.open('overview');
       await page.getByLabel('Token').fill(adminToken);

@@ -1,8 +1,8 @@
-// As much of an MQTT 5.0 client as the tests need: connect, subscribe, publish, see what arrives, see the end.
+// Minimal MQTT 5.0 client for the tests: connect, subscribe, publish, received messages, end of the connection.
 
 import { createConnection } from 'node:net';
 
-/** Seconds; longer than any test, so that nobody needs to say that they are still there. */
+/** Seconds; longer than any test, so that no PINGREQ is needed. */
 const KEEP_ALIVE = 600;
 
 function string(text) {
@@ -30,7 +30,7 @@ export class Client {
   #waiting = [];
   #next = 1;
 
-  /** Resolves when the broker has said yes; rejects with its Reason Code. */
+  /** Resolves when the broker accepts the connection; rejects with its Reason Code. */
   static async connect(port, id, { expirySeconds = 0, username = '', password = '', acknowledgeMs = 0 } = {}) {
     const client = new Client();
     client.acknowledgeMs = acknowledgeMs;
@@ -54,7 +54,7 @@ export class Client {
     await this.#answer(9);
   }
 
-  /** QoS 1 resolves when it is acknowledged. */
+  /** A message of QoS 1 resolves when it is acknowledged. */
   async publish(topic, payload, { qos = 0, retain = false } = {}) {
     const id = qos > 0 ? this.#id() : Buffer.alloc(0);
     this.#socket.write(packet(0x30 | (qos << 1) | (retain ? 1 : 0), string(topic), id, Buffer.from([0]), Buffer.from(payload)));

@@ -4,7 +4,7 @@
 //     node tests/dashboard/run.mjs [--screenshots DIR] [--only TEXT] [--mock] [--binary PATH]
 //
 // The binary is target/debug/meridian or $MERIDIAN_BIN, the browser /usr/bin/chromium or $CHROMIUM. With --mock the
-// made-up node of dashboard/mock answers, and what needs MQTT clients is left out. Exits 1 when a check fails; the last
+// mock node of dashboard/mock answers, and checks that need MQTT clients are left out. Exits 1 when a check fails; the last
 // line is `N passed, M failed`.
 
 import { execFileSync } from 'node:child_process';
@@ -26,7 +26,7 @@ const { chromium } = createRequire(join(dashboard, 'package.json'))('playwright-
 const target = process.env.CARGO_TARGET_DIR ?? join(ROOT, 'target');
 const binary = options.binary ?? process.env.MERIDIAN_BIN ?? join(target, 'debug/meridian');
 if (!options.mock && !existsSync(binary)) {
-  console.error(`There is no ${binary}: build it with cargo build, or name one in MERIDIAN_BIN.`);
+  console.error(`There is no ${binary}: build it with cargo build, or set MERIDIAN_BIN.`);
   process.exit(2);
 }
 
@@ -34,9 +34,9 @@ const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? 
 let passed = 0;
 let failed = 0;
 
-/** Opens pages and remembers what their consoles say: an error, or a refusal by the page's policy, fails the check. */
+/** Opens pages and collects their console messages: an error, or a violation of the content policy, fails the check. */
 class Visitor {
-  complaints = [];
+  problems = [];
   #contexts = [];
 
   constructor(base) {
@@ -49,10 +49,10 @@ class Visitor {
     const page = await context.newPage();
     page.setDefaultTimeout(8000);
     page.on('console', (message) => {
-      // The browser itself reports every answer of 4xx and every lost connection; those are the tests' own doing.
-      if (['error', 'warning'].includes(message.type()) && !message.text().startsWith('Failed to load resource')) this.complaints.push(message.text());
+      // The browser reports every status 4xx and every lost connection; the tests cause those.
+      if (['error', 'warning'].includes(message.type()) && !message.text().startsWith('Failed to load resource')) this.problems.push(message.text());
     });
-    page.on('pageerror', (error) => this.complaints.push(error.stack ?? error.message));
+    page.on('pageerror', (error) => this.problems.push(error.stack ?? error.message));
     await page.goto(`${this.base}/#/${hash}`);
     return page;
   }
@@ -71,12 +71,12 @@ try {
     const begun = Date.now();
     try {
       await check(visitor, node);
-      if (visitor.complaints.length > 0) throw new Error(`the console says:\n${visitor.complaints.join('\n')}`);
+      if (visitor.problems.length > 0) throw new Error(`messages on the console:\n${visitor.problems.join('\n')}`);
       passed++;
       console.log(`ok    ${name} (${Date.now() - begun} ms)`);
     } catch (error) {
       failed++;
-      console.log(`FAIL  ${name}\n${error.stack ?? error}${visitor.complaints.length > 0 ? `\nconsole:\n${visitor.complaints.join('\n')}` : ''}`);
+      console.log(`FAIL  ${name}\n${error.stack ?? error}${visitor.problems.length > 0 ? `\nconsole:\n${visitor.problems.join('\n')}` : ''}`);
     } finally {
       await visitor.close();
     }

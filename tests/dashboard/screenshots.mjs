@@ -1,4 +1,4 @@
-// The pictures of docs/dashboard.md: a node with a building's worth of clients, and every page of its dashboard.
+// Screenshots for docs/dashboard.md: every page of the dashboard of a node with the clients of a building.
 
 import { execFile } from 'node:child_process';
 import { mkdir, stat, writeFile } from 'node:fs/promises';
@@ -68,7 +68,7 @@ export async function screenshots(node, visitor, directory) {
   await call(node, 'POST', '/api/v1/topic-metrics', { filter: 'gateway/#' });
   await call(node, 'POST', '/api/v1/bans', { kind: 'address', value: '203.0.113.0/24', reason: 'scans the port', for_s: 86400 });
   await call(node, 'POST', '/api/v1/bans', { kind: 'client_id', value: 'rogue-*', reason: 'floods building/#', for_s: null });
-  // The clients of the building are there already: from now on these would need a password.
+  // The clients are connected already: after the first user, new ones would need a password.
   const sensors = { attributes: { site: 'north' }, rates: { messages_per_second: 20, messages_burst: 100, bytes_per_second: 0, bytes_burst: 0 } };
   for (const user of [
     { name: 'gateways', password: 'made-up', tenant: null, description: 'the old ones; certificates next year' },
@@ -92,7 +92,7 @@ export async function screenshots(node, visitor, directory) {
   const shoot = async (name, page) => {
     const file = join(directory, `${name}.png`);
     await page.screenshot({ path: file });
-    // Fewer colours are enough for a page; without the tool the picture is only larger.
+    // Fewer colours are enough; without the tool the file is only larger.
     await run('pngquant', ['--force', '--strip', '--speed', '1', '--output', file, '96', file]).catch(() => {});
     console.log(`${file}: ${Math.round((await stat(file)).size / 1024)} KiB`);
   };
@@ -115,11 +115,11 @@ export async function screenshots(node, visitor, directory) {
     await on.goto(`${node.base}/#/${hash}`);
     await pause(1200);
   };
-  // A cluster of thirteen is more than a machine that only takes pictures should run.
-  const told = made.clusterOf(5, 8, 'n9');
+  // The cluster of thirteen nodes is mocked.
+  const answer = made.clusterOf(5, 8, 'n9');
   for (const [name, on] of [['cluster', page], ['cluster-small', small]]) {
-    await on.route(/\/api\/v1\/nodes(\?|$)/, (route) => route.fulfill({ json: told.page }));
-    await on.route(/\/api\/v1\/cluster(\?|$)/, (route) => route.fulfill({ json: told.cluster }));
+    await on.route(/\/api\/v1\/nodes(\?|$)/, (route) => route.fulfill({ json: answer.page }));
+    await on.route(/\/api\/v1\/cluster(\?|$)/, (route) => route.fulfill({ json: answer.cluster }));
     await go('cluster', on);
     await pause(2500);
     await shoot(name, on);
@@ -169,10 +169,10 @@ export async function screenshots(node, visitor, directory) {
   await shoot('users-small', small);
   await go('rules');
   await shoot('rules', page);
-  await page.getByRole('tab', { name: 'Who may do what?' }).click();
+  await page.getByRole('tab', { name: 'Test access' }).click();
   await page.getByLabel('Client Identifier').fill('lamp-north-1-009');
   await page.getByLabel('Topic Name').fill('building/north/alarm/smoke');
-  await page.getByRole('button', { name: 'Ask' }).click();
+  await page.getByRole('button', { name: 'Test', exact: true }).click();
   await pause(800);
   await shoot('rules-test', page);
   await go('bans');

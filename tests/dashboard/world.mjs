@@ -1,4 +1,4 @@
-// What the tests run against: a node of the built binary in an empty directory, or the made-up one of dashboard/mock.
+// Nodes for the tests: one of the built binary in an empty directory, or the mock of dashboard/mock.
 
 import { spawn } from 'node:child_process';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
@@ -70,12 +70,12 @@ export class Node {
   }
 }
 
-/** Nodes `n1`, `n2` .. of one cluster, on loopback: cores, which agree on the members, then replicants. */
+/** Starts the nodes `n1`, `n2` .. of one cluster on loopback: cores first, then replicants. */
 export async function startCluster(binary, cores, replicants) {
   const secret = `${Math.random()} is long enough`;
   const ports = [];
   for (let i = 0; i < cores + replicants; i++) ports.push(await freePort());
-  const met = ports.slice(0, cores).map((port) => `127.0.0.1:${port}`);
+  const joins = ports.slice(0, cores).map((port) => `127.0.0.1:${port}`);
   const nodes = [];
   try {
     for (const [i, port] of ports.entries()) {
@@ -88,7 +88,7 @@ export async function startCluster(binary, cores, replicants) {
       node.http = await freePort();
       node.base = `http://127.0.0.1:${node.http}`;
       await writeFile(join(node.directory, 'secret'), secret);
-      await writeFile(join(node.directory, 'meridian.toml'), `[node]\nname = "${node.name}"\n\n[cluster]\nsecret_file = "secret"\nlisten = "127.0.0.1:${port}"\njoin = "${met}"\nrole = "${i < cores ? 'core' : 'replicant'}"\nsilence_max = "1s"\nlease = "500ms"\n`);
+      await writeFile(join(node.directory, 'meridian.toml'), `[node]\nname = "${node.name}"\n\n[cluster]\nsecret_file = "secret"\nlisten = "127.0.0.1:${port}"\njoin = "${joins}"\nrole = "${i < cores ? 'core' : 'replicant'}"\nsilence_max = "1s"\nlease = "500ms"\n`);
       nodes.push(node);
       await node.run();
     }
@@ -111,7 +111,7 @@ export class Mock {
 
   async run(...more) {
     this.process = spawn(process.execPath, [join(ROOT, 'dashboard/mock/server.mjs'), '--port', String(this.http), ...more], { stdio: ['ignore', 'ignore', 'inherit'] });
-    await until('the made-up node answers', () => answers(this.base));
+    await until('the mock node answers', () => answers(this.base));
   }
 
   end = Node.prototype.end;

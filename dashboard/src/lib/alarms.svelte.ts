@@ -1,4 +1,4 @@
-// What is wrong now, as the node says it: the same list that `meridian top`, `ctl status` and `ctl cluster` print.
+// Active alarms of the node: the list that `meridian top`, `ctl status` and `ctl cluster` print too.
 
 import { get, Problem } from './api';
 import { link } from './link.svelte';
@@ -9,11 +9,11 @@ const EVERY_MS = 5000;
 
 class Alarms {
   items = $state.raw<Alarm[]>([]);
-  /** The node was asked and has answered. */
+  /** The node has answered at least once. */
   known = $state(false);
   #busy = false;
 
-  /** Without remarks about what could be better. */
+  /** Alarms without notices. */
   get trouble(): Alarm[] {
     return this.items.filter((one) => one.severity !== 'notice');
   }
@@ -22,22 +22,22 @@ class Alarms {
     return this.items.filter((one) => one.severity === 'error').length;
   }
 
-  /** Asks until the returned function is called. */
+  /** Loads the alarms at intervals until the returned function is called. */
   follow(): () => void {
-    const timer = setInterval(() => void this.ask(), EVERY_MS);
-    void this.ask();
+    const timer = setInterval(() => void this.load(), EVERY_MS);
+    void this.load();
     return () => clearInterval(timer);
   }
 
-  async ask() {
+  async load() {
     if (this.#busy || link.lost || session.asking || document.hidden) return;
     this.#busy = true;
     try {
       this.items = (await get<Page<Alarm>>('/api/v1/alarms')).items;
       this.known = true;
     } catch (error) {
-      // Without an answer the strip says so by itself; a refusal is shown as what it is.
-      if (error instanceof Problem && error.status !== 401) this.items = [{ node: '', severity: 'error', code: 'unknown', text: `What is wrong is not known: ${error.message}` }];
+      // The strip itself reports a lost node; any other failure becomes an alarm.
+      if (error instanceof Problem && error.status !== 401) this.items = [{ node: '', severity: 'error', code: 'unknown', text: `The alarms cannot be loaded: ${error.message}` }];
     } finally {
       this.#busy = false;
     }

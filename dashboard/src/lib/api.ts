@@ -1,5 +1,5 @@
-// One way to talk to the node: JSON requests with the session's token, problem documents as errors, and event streams
-// read with fetch (an EventSource cannot send a token).
+// Requests to the node: JSON with the token of the session, problem documents as errors, and event streams that are read
+// with fetch, because an EventSource cannot send a token.
 
 import { link } from './link.svelte';
 import { session } from './session.svelte';
@@ -20,7 +20,7 @@ export class Problem extends Error {
   }
 }
 
-/** The node did not answer at all; the banner already says so, a toast need not. */
+/** The node did not answer. The banner reports it, so no toast is needed. */
 export class Unreachable extends Error {}
 
 export interface Options {
@@ -39,7 +39,7 @@ export function url(path: string, query?: Query): string {
   return text ? `${path}?${text}` : path;
 }
 
-/** Sends one request; the answer is there and its status good, or this throws a Problem or Unreachable. */
+/** Sends one request. Throws Problem on an error status, and Unreachable without an answer. */
 export async function send(method: string, path: string, options: Options = {}): Promise<Response> {
   const headers: Record<string, string> = { Accept: 'application/json' };
   const token = session.token;
@@ -89,8 +89,8 @@ export const put = <T>(path: string, body: unknown) => call<T>('PUT', path, { bo
 export const patch = <T>(path: string, body: unknown) => call<T>('PATCH', path, { body });
 export const remove = <T>(path: string, query?: Query) => call<T>('DELETE', path, { query });
 
-/** Reads pages until there are `wanted` items, the list ends, or `pages` requests were made: a page may hold few items
- * although more follow, because the node bounds its work per request. */
+/** Reads pages until there are `wanted` items, the list ends, or `requests` requests were made. A page may have few items
+ * although more follow, because the node limits its work per request. */
 export async function pages<T>(
   path: string,
   query: Query,
@@ -147,10 +147,10 @@ export async function stream(
     }
   } catch (error) {
     if (signal.aborted) return;
-    throw error instanceof Problem ? error : new Unreachable('The stream broke off.');
+    throw error instanceof Problem ? error : new Unreachable('The stream was interrupted.');
   } finally {
     reader.cancel().catch(() => {
-      // The stream is over either way.
+      // The stream has ended either way.
     });
   }
 }

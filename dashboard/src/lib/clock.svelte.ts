@@ -1,4 +1,4 @@
-// The time, for what is said of how long something has been so.
+// Current time, updated every second, for durations on the page.
 
 class Clock {
   now = $state(Date.now());

@@ -1,4 +1,4 @@
-// A cluster as its nodes tell of themselves, put together: who is there, who is only heard of, and how each link is.
+// State of a cluster, combined from the answers of its nodes: members, links and clocks.
 
 import { count, span } from './format';
 import type { MetaMember, Membership, NodeInfo, NodeLink, UnjoinedPeer, Page } from './types';
@@ -9,63 +9,64 @@ export interface Member {
   name: string;
   role: 'core' | 'replicant';
   region: string;
-  /** `null`: it did not answer. */
+  /** `null`: the node did not answer. */
   info: NodeInfo | null;
-  /** Nodes of which nothing is heard there, or that hear nothing of it. */
+  /** Nodes that suspect this one. */
   suspectedBy: string[];
-  /** What the cores agree on of it; `null` where they agree on nothing, or not on this node. */
-  agreed: MetaMember | null;
-  /** It leads the cores, and a majority of them is there. */
+  /** Its record in the meta group; `null`: there is no such record. */
+  meta: MetaMember | null;
+  /** It is the leader of the meta group, and the meta group has a quorum. */
   leads: boolean;
   state: string;
   health: Health;
   rates: { in: number; out: number } | null;
 }
 
-/** One direction of a link: what `from` sees of `to`. */
+/** One direction of a link, as the node `from` reports it. */
 export interface Seen extends NodeLink {
   from: string;
-  /** Bytes a second since the look before; `null` where that knows nothing of the same link. */
+  /** Bytes per second since the previous snapshot; `null`: that one does not have this link. */
   rates: { sent: number; received: number } | null;
 }
 
-/** Both directions. */
+/** Link between two nodes, with both directions. */
 export interface Pair {
   a: string;
   b: string;
   health: Health;
   roundTripMs: number | null;
-  /** Bytes a second from `a` to `b`, and back. */
+  /** Bytes per second from `a` to `b`, and back. */
   load: { there: number; back: number } | null;
   seen: Seen[];
-  /** One of the two hears of subscriptions through the other. */
+  /** One of the two is a replicant that is attached to the other. */
   attached: boolean;
 }
 
-export interface Look {
+/** Answers of the nodes at one time. */
+export interface Snapshot {
   at: number;
   page: Page<NodeInfo>;
-  /** `null`: the nodes are a list, or there is only one. */
+  /** `null`: the node belongs to no cluster, or has no meta group. */
   membership: Membership | null;
-  /** As the node that is asked knows it. */
+  /** Unjoined peers of the node that answers. */
   unjoinedPeers: UnjoinedPeer[];
 }
 
-/** Percent of frames sent again, and seconds that frames have waited, from which on a link is looked at. */
+/** A link is degraded above this percentage of retransmitted frames, or this age of the oldest frame in seconds. */
 const RETRANSMITTED_MAX = 1;
 const OLDEST_MAX = 5;
 
-export function members(now: Look, before: Look | null): Member[] {
+export function members(now: Snapshot, before: Snapshot | null): Member[] {
   const found = new Map<string, Member>();
-  const heard = (name: string, role: Member['role'], region: string): Member => {
+  const memberOf = (name: string, role: Member['role'], region: string): Member => {
     const known = found.get(name);
     if (known) return known;
-    const member: Member = { name, role, region, info: null, suspectedBy: [], agreed: null, leads: false, state: 'no answer', health: 'bad', rates: null };
+    const member: Member = { name, role, region, info: null, suspectedBy: [], meta: null, leads: false, state: 'no answer', health: 'bad', rates: null };
     found.set(name, member);
     return member;
   };
   for (const info of now.page.items) {
-    const member = heard(info.name, info.cluster?.role ?? 'core', info.cluster?.region ?? '');
+    const member = memberOf(info.name, info.cluster?.role ?? 'core', info.cluster?.region ?? '');
     member.info = info;
     member.rates = rates(info, now.at, before);
     const held = info.cluster?.acknowledging === false;
@@ -75,16 +76,16 @@ export function members(now: Look, before: Look | null): Member[] {
   }
   for (const info of now.page.items) {
     for (const link of info.cluster?.links ?? []) {
-      const member = heard(link.node, link.role, link.region);
+      const member = memberOf(link.node, link.role, link.region);
       if (link.state === 'suspect') member.suspectedBy.push(info.name);
     }
   }
-  for (const agreed of now.membership?.members ?? []) {
-    const member = heard(agreed.node, agreed.role, agreed.region);
-    member.agreed = agreed;
-    member.leads = agreed.leads && now.membership?.stale === false;
-    if (!member.info && agreed.state !== 'alive') member.state = agreed.state;
-    if (member.info && agreed.state !== 'alive') member.health = 'warn';
+  for (const record of now.membership?.members ?? []) {
+    const member = memberOf(record.node, record.role, record.region);
+    member.meta = record;
+    member.leads = record.leads && now.membership?.stale === false;
+    if (!member.info && record.state !== 'alive') member.state = record.state;
+    if (member.info && record.state !== 'alive') member.health = 'warn';
   }
   for (const member of found.values()) {
     if (member.info && member.suspectedBy.length > 0) member.health = 'warn';
@@ -92,7 +93,7 @@ export function members(now: Look, before: Look | null): Member[] {
   return [...found.values()].sort((a, b) => (a.region < b.region ? -1 : a.region > b.region ? 1 : a.name < b.name ? -1 : 1));
 }
 
-function rates(info: NodeInfo, at: number, before: Look | null): Member['rates'] {
+function rates(info: NodeInfo, at: number, before: Snapshot | null): Member['rates'] {
   const then = before?.page.items.find((one) => one.name === info.name);
   if (!before || !then || then.started_at !== info.started_at) return null;
   const seconds = (at - before.at) / 1000;
@@ -101,31 +102,31 @@ function rates(info: NodeInfo, at: number, before: Look | null): Member['rates']
   return { in: rate(info.messages_received, then.messages_received), out: rate(info.messages_sent, then.messages_sent) };
 }
 
-/** What a member is to the agreement of the cores. */
+/** Part of a member in the votes of the meta group. */
 export function vote(member: MetaMember, membership: Membership): string | null {
   if (member.leads) return membership.stale ? 'led' : 'leads';
   if (member.votes) return 'votes';
   return membership.replica !== null || member.role === 'replicant' ? 'no' : null;
 }
 
-/** What the cores agree on of a member's life. */
-export const life = (member: MetaMember, membership: Membership) => (membership.stale && member.state === 'alive' ? 'was alive' : member.state);
+/** State of a member in the meta group. */
+export const stateOf = (member: MetaMember, membership: Membership) => (membership.stale && member.state === 'alive' ? 'was alive' : member.state);
 
-/** Whether a majority of cores agrees, as the node that is asked knows it; `null` where that is not known. */
+/** Quorum of the meta group, as the node that answers knows it; `null`: unknown. */
 export function quorum(membership: Membership | null): { good: boolean; text: string } | null {
   if (!membership) return null;
-  if (membership.waits_for) return { good: false, text: `This node is no member yet: ${membership.waits_for}` };
+  if (membership.waits_for) return { good: false, text: `This node is not a member yet: ${membership.waits_for}` };
   const replica = membership.replica;
-  const known = 'Who is alive and who leads is shown as last known.';
-  if (!replica) return membership.stale ? { good: false, text: `No majority of cores: this node hears of none that lets it acknowledge, and publishers at QoS 1 and 2 wait. ${known}` } : null;
-  if (replica.failure) return { good: false, text: `This core takes no part in what the others agree on: ${replica.failure}` };
-  if (!replica.quorum) return { good: false, text: `No quorum: this core hears no majority of the ${replica.voters} that vote. Nodes neither join nor are given up. ${known}` };
-  const by = replica.leader_via === null ? '' : `, heard by way of ${replica.leader_via}`;
-  const leader = replica.leader === null ? 'nobody leads' : `${replica.leader} leads${by}`;
-  return { good: true, text: `quorum of ${replica.voters} votes, ${leader}` };
+  const known = 'The states and the leader are the last known ones.';
+  if (!replica) return membership.stale ? { good: false, text: `No majority of the cores is reachable: this node does not acknowledge QoS 1 and 2, and their publishers wait. ${known}` } : null;
+  if (replica.failure) return { good: false, text: `This core does not take part in the meta group: ${replica.failure}` };
+  if (!replica.quorum) return { good: false, text: `No quorum: this core does not reach a majority of the ${replica.voters} voters. Nodes cannot join and are not declared dead. ${known}` };
+  const by = replica.leader_via === null ? '' : `, reached through ${replica.leader_via}`;
+  const leader = replica.leader === null ? 'no leader' : `leader ${replica.leader}${by}`;
+  return { good: true, text: `quorum of ${replica.voters} ${replica.voters === 1 ? 'voter' : 'voters'}, ${leader}` };
 }
 
-export function seen(now: Look, before: Look | null): Seen[] {
+export function seen(now: Snapshot, before: Snapshot | null): Seen[] {
   const then = new Map(before?.page.items.map((info) => [info.name, info]));
   const seconds = before ? (now.at - before.at) / 1000 : 0;
   return now.page.items.flatMap((info) => {
@@ -133,7 +134,7 @@ export function seen(now: Look, before: Look | null): Seen[] {
     const known = seconds > 0 && earlier?.started_at === info.started_at ? (earlier.cluster?.links ?? []) : [];
     return (info.cluster?.links ?? []).map((link) => {
       const old = known.find((one) => one.node === link.node);
-      // A link that was forgotten counts from nothing again.
+      // The counters of a link restart at 0 when the node has removed it.
       const rate = (bytes: number, earlier: number) => Math.max(0, (bytes - earlier) / seconds);
       const rates = old ? { sent: rate(link.bytes_sent, old.bytes_sent), received: rate(link.bytes_received, old.bytes_received) } : null;
       return { ...link, from: info.name, rates };
@@ -146,26 +147,26 @@ export function healthOf(link: NodeLink): Health {
   return link.retransmitted_percent > RETRANSMITTED_MAX || link.oldest_s > OLDEST_MAX ? 'warn' : 'good';
 }
 
-/** How far a clock is from another one. */
-export const apart = (ahead: number) => `${span(Math.abs(ahead))} ${ahead < 0 ? 'behind' : 'ahead'}`;
+/** Difference between two clocks, in words. */
+export const clockDifference = (ahead: number) => `${span(Math.abs(ahead))} ${ahead < 0 ? 'behind' : 'ahead'}`;
 
-/** Of wrong clocks as many are named. */
+/** Maximum number of wrong clocks that are listed. */
 const CLOCKS_MAX = 3;
 
-/** Clocks that are wrong, a sentence each: of nodes that differ from most, and of two where nobody knows which it is. */
+/** One sentence per wrong clock: of a node that differs from most others, or of two nodes that differ from each other. */
 export function clocks(page: Page<NodeInfo>, all: Seen[]): string[] {
   const off = (info: NodeInfo) => info.cluster?.clock_offset_s ?? null;
   const wrong = new Set(page.items.filter((info) => off(info) !== null).map((info) => info.name));
-  const own = page.items.flatMap((info) => (off(info) === null ? [] : [`The clock of ${info.name} is ${apart(off(info)!)}${off(info)! < 0 ? '' : ' of'} those of most nodes.`]));
+  const own = page.items.flatMap((info) => (off(info) === null ? [] : [`The clock of ${info.name} is ${clockDifference(off(info)!)}${off(info)! < 0 ? '' : ' of'} those of most nodes.`]));
   const pairs = new Set<string>();
   const unsure = all.flatMap((one) => {
     const pair = [one.from, one.node].sort().join(' ');
     if (!one.clock_differs || one.clock_ahead_s === null || wrong.has(one.from) || wrong.has(one.node) || pairs.has(pair)) return [];
     pairs.add(pair);
-    return [`The clock of ${one.node} is ${apart(one.clock_ahead_s)}${one.clock_ahead_s < 0 ? '' : ' of'} that of ${one.from}.`];
+    return [`The clock of ${one.node} is ${clockDifference(one.clock_ahead_s)}${one.clock_ahead_s < 0 ? '' : ' of'} that of ${one.from}.`];
   });
-  const told = [...own, ...unsure];
-  return told.length <= CLOCKS_MAX ? told : [...told.slice(0, CLOCKS_MAX), `${count(told.length - CLOCKS_MAX)} more.`];
+  const sentences = [...own, ...unsure];
+  return sentences.length <= CLOCKS_MAX ? sentences : [...sentences.slice(0, CLOCKS_MAX), `${count(sentences.length - CLOCKS_MAX)} more.`];
 }
 
 const worse: Record<Health, number> = { good: 0, warn: 1, bad: 2 };
@@ -178,7 +179,7 @@ export function pairs(page: Page<NodeInfo>, all: Seen[]): Pair[] {
     const key = JSON.stringify([a, b]);
     const pair = found.get(key) ?? { a, b, health: 'good' as Health, roundTripMs: null, load: null, seen: [], attached: attached.get(a) === b || attached.get(b) === a };
     pair.seen.push(one);
-    // What it was once says nothing of a link over which nothing comes.
+    // The round trip of a link that is down is outdated.
     if (one.state === 'up') pair.roundTripMs ??= one.round_trip_ms;
     if (one.rates) pair.load ??= one.from === a ? { there: one.rates.sent, back: one.rates.received } : { there: one.rates.received, back: one.rates.sent };
     const health = healthOf(one);

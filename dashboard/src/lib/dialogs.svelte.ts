@@ -1,11 +1,11 @@
-// One question at a time: `await confirm({...})` shows it and says what was answered.
+// Confirmation dialogs, one at a time: `await confirm({...})` shows a question and returns the answer.
 
 export interface Question {
   title: string;
   text: string;
   action: string;
   danger?: boolean;
-  /** A box to tick along with the answer. */
+  /** Label of a check box in the dialog. */
   option?: string;
 }
 

@@ -1,4 +1,4 @@
-// Numbers, sizes and times as people read them.
+// Text form of numbers, sizes and times.
 
 const plain = new Intl.NumberFormat('en-US', { maximumFractionDigits: 0 });
 
@@ -6,7 +6,7 @@ export function count(value: number | null | undefined): string {
   return value === null || value === undefined || Number.isNaN(value) ? '–' : plain.format(value);
 }
 
-/** At most four characters of digits: 7, 1.25k, 38.1k, 4.20M. */
+/** Number with at most three significant digits: 7, 1.25k, 38.1k, 4.20M. */
 export function short(value: number | null | undefined): string {
   if (value === null || value === undefined || Number.isNaN(value)) return '–';
   const size = Math.abs(value);
@@ -35,7 +35,7 @@ export function percent(fraction: number): string {
   return Number.isNaN(fraction) ? '–' : `${(fraction * 100).toFixed(fraction < 0.1 ? 1 : 0)}\u00a0%`;
 }
 
-/** A span in its two largest units: 3d 4h, 12m 5s, 4.2s, 840 ms. */
+/** Duration in its two largest units: 3d 4h, 12m 5s, 4.2s, 840 ms. */
 export function span(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return '–';
   if (seconds < 1) return `${Math.round(seconds * 1000)}\u00a0ms`;
@@ -62,7 +62,7 @@ export function moment(at: string | null | undefined): string {
   return Number.isNaN(date.getTime()) ? at : `${day.format(date)} ${clock.format(date)}`;
 }
 
-/** The time of a moment today, else its day and minute. */
+/** Time of day if it is today, else day and minute. */
 export function brief(at: string): string {
   const date = new Date(at);
   if (Number.isNaN(date.getTime())) return at;
@@ -79,7 +79,7 @@ export function timeMs(at: string): string {
   return Number.isNaN(date.getTime()) ? at : `${clock.format(date)}.${String(date.getMilliseconds()).padStart(3, '0')}`;
 }
 
-/** How long ago, or in how long. */
+/** Duration until now, or from now. */
 export function ago(at: string | null | undefined, now = Date.now()): string {
   if (!at) return '–';
   const seconds = (now - new Date(at).getTime()) / 1000;

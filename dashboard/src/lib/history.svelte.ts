@@ -1,23 +1,23 @@
-// What nodes have recorded over the last hour, in steps of five seconds: of one node, or the sum over all. The nodes keep it; a page
-// that opens reads what was before, and then what is new.
+// Figures that the nodes have recorded over the last hour in steps of five seconds, of one node or summed over all. A page
+// loads the recorded figures once and then only new ones.
 
 import { get } from './api';
 import { link } from './link.svelte';
 import { session } from './session.svelte';
 import type { HistoryFigures, RecordedHistory } from './types';
 
-/** One step. Rates are a second. */
+/** One step. Rates are per second. */
 export interface Sample extends HistoryFigures {
-  /** When it ended, in milliseconds. */
+  /** End of the step, in milliseconds. */
   t: number;
-  /** Nodes that are in it. */
+  /** Number of nodes in the sum. */
   summed: number;
   drops: Record<string, number>;
 }
 
 const EVERY_MS = 5000;
-/** Asked for beyond what is new: the last steps of a sum may lack a node that answered late. */
-const AGAIN_S = 30;
+/** Overlap with the previous answer: its last steps may lack a node that answered late. */
+const OVERLAP_S = 30;
 const SECONDS_MAX = 3600;
 
 function samplesOf(answer: RecordedHistory): Sample[] {
@@ -34,17 +34,17 @@ function samplesOf(answer: RecordedHistory): Sample[] {
 
 export class History {
   samples = $state.raw<Sample[]>([]);
-  /** Nodes that are in the last steps, and those that did not answer. */
+  /** Nodes in the last steps; `missing`: nodes that did not answer. */
   nodes = $state.raw<string[]>([]);
   missing = $state.raw<string[]>([]);
-  /** An answer has come, though it may have no sample yet. */
+  /** The first answer has arrived; it may have no sample yet. */
   loaded = $state(false);
   #node: string | null = null;
   #seconds = 0;
   #readAt = 0;
   #abort: AbortController | undefined;
 
-  /** Follows the figures of `node`, or of all nodes together when that is null, back to so many seconds, until the returned function is called. */
+  /** Follows the figures of `node`, or the sums if it is `null`, over the last `seconds`, until the returned function is called. */
   follow(node: string | null, seconds: number): () => void {
     if (node !== this.#node || seconds > this.#seconds) this.#readAt = 0;
     if (node !== this.#node) {
@@ -68,7 +68,7 @@ export class History {
     const abort = (this.#abort = new AbortController());
     const now = Date.now();
     const whole = this.#readAt === 0;
-    const seconds = whole ? this.#seconds : Math.min(SECONDS_MAX, Math.ceil((now - this.#readAt) / 1000) + AGAIN_S);
+    const seconds = whole ? this.#seconds : Math.min(SECONDS_MAX, Math.ceil((now - this.#readAt) / 1000) + OVERLAP_S);
     try {
       const answer = await get<RecordedHistory>('/api/v1/stats/history', { node: this.#node, seconds }, abort.signal);
       if (abort.signal.aborted) return;
@@ -77,7 +77,7 @@ export class History {
       this.missing = answer.missing ?? [];
       this.loaded = true;
     } catch {
-      // The strip or the sign-in form says so; the next reading tries again.
+      // The strip or the sign-in form reports the failure; the next interval tries again.
       if (this.#node !== null && !abort.signal.aborted) this.missing = [this.#node];
     } finally {
       if (this.#abort === abort) this.#abort = undefined;
@@ -87,7 +87,7 @@ export class History {
   #take(read: Sample[], whole: boolean) {
     const first = read[0]?.t ?? Infinity;
     const last = read.at(-1)?.t ?? -Infinity;
-    // The node's clock was set back: what is shown lies in its future.
+    // The clock of the node was set back: the samples on the page are in its future.
     const back = !whole && (this.samples.at(-1)?.t ?? -Infinity) > last && read.length > 0;
     const kept = whole || back ? [] : this.samples.filter((sample) => sample.t < first && sample.t > last - SECONDS_MAX * 1000);
     this.samples = [...kept, ...read];

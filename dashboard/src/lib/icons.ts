@@ -1,4 +1,4 @@
-// Outlines on a grid of 20 by 20.
+// Outlines of icons on a grid of 20 by 20.
 
 export const icons = {
   overview: 'M3 17V9m5 8V4m5 13v-6m4 6V7',

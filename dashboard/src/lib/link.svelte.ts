@@ -1,9 +1,9 @@
-// Whether the node answers. After a failure it is asked every two seconds; `epoch` grows when it is back, and what
-// depends on it loads again.
+// State of the connection to the node. After a failure it probes every two seconds. `epoch` grows when the node answers
+// again, and everything that depends on it loads again.
 
 class Link {
   lost = $state(false);
-  /** Since when, in milliseconds; `null` while it answers. */
+  /** Time of the first failure, in milliseconds; `null` while the node answers. */
   lostAt = $state<number | null>(null);
   epoch = $state(0);
   #timer: ReturnType<typeof setTimeout> | undefined;

@@ -1,5 +1,4 @@
-// A stream of things as it is shown: arrivals are gathered and shown ten times a second, the oldest leave, a pause keeps
-// what is seen in its place.
+// Items of a stream: new ones are added to the page ten times per second and the oldest are removed. A pause stops both.
 
 const SHOWN_MAX = 5000;
 const FLUSH_MS = 100;
@@ -12,11 +11,11 @@ export interface Shown<T> {
 export class Live<T> {
   items = $state.raw<Shown<T>[]>([]);
   paused = $state(false);
-  /** Arrived while paused. */
+  /** Number of items that arrived during the pause. */
   waiting = $state(0);
-  /** Arrived in all. */
+  /** Number of items that arrived in total. */
   total = $state(0);
-  /** What the node could not send. */
+  /** Number of items that the node dropped. */
   lost = $state(0);
   #pending: Shown<T>[] = [];
   #next = 0;

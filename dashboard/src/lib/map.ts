@@ -1,5 +1,5 @@
-// Where the nodes of a cluster are drawn, in pixels: cores on a ring, replicants outside it next to the core that they hear through,
-// and a label wherever it lies over nothing else.
+// Layout of the map of a cluster, in pixels: cores on a ring, replicants outside it near their core, and labels that
+// overlap nothing else.
 
 import type { Member, Pair } from './cluster';
 
@@ -18,9 +18,9 @@ export interface Spot {
   member: Member;
   x: number;
   y: number;
-  /** Half of its width. */
+  /** Half of the width. */
   size: number;
-  /** `null`: it would lie over something else. */
+  /** `null`: there is no room for it. */
   label: Label | null;
 }
 
@@ -28,7 +28,7 @@ export interface Line {
   pair: Pair;
   from: Spot;
   to: Spot;
-  /** Round trip and load, where there is room for them. */
+  /** Round trip and load; `null`: there is no room for them. */
   label: Label | null;
 }
 
@@ -37,13 +37,13 @@ export interface Layout {
   height: number;
   spots: Spot[];
   lines: Line[];
-  /** Links of replicants that are well are left out, but for those of the node in focus. */
+  /** Healthy links of replicants are left out, except those of the focused node. */
   thinned: boolean;
 }
 
-/** Below this width the map is as high as it is wide, and labels stand above and below. */
+/** Width below which the map is square, and labels are above and below the nodes. */
 const NARROW = 560;
-/** With more links, those of replicants that are well would hide the others. */
+/** Number of links above which healthy links of replicants are left out. */
 const LINKS_MAX = 15;
 const CORE = 17;
 const REPLICANT = 16;
@@ -51,14 +51,14 @@ const LINE = 14;
 const CHARACTER = 6.9;
 const CHARACTERS_MAX = 20;
 const GAP = 3;
-const TURNS = 8;
+const ROTATIONS = 8;
 
 const cut = (text: string) => (text.length > CHARACTERS_MAX ? `${text.slice(0, CHARACTERS_MAX - 1)}…` : text);
-const lies = (one: Box, other: Box) => one.x < other.x + other.width && other.x < one.x + one.width && one.y < other.y + other.height && other.y < one.y + one.height;
+const overlap = (one: Box, other: Box) => one.x < other.x + other.width && other.x < one.x + one.width && one.y < other.y + other.height && other.y < one.y + one.height;
 const around = (x: number, y: number, size: number): Box => ({ x: x - size, y: y - size, width: 2 * size, height: 2 * size });
 const sized = (lines: string[]) => ({ width: Math.max(...lines.map((line) => line.length)) * CHARACTER + 4, height: lines.length * LINE + 2 });
 
-interface Place {
+interface Point {
   x: number;
   y: number;
 }
@@ -70,81 +70,81 @@ interface Ring {
   up: number;
 }
 
-const on = (ring: Ring, angle: number): Place => ({ x: ring.x + Math.cos(angle) * ring.across, y: ring.y + Math.sin(angle) * ring.up });
+const on = (ring: Ring, angle: number): Point => ({ x: ring.x + Math.cos(angle) * ring.across, y: ring.y + Math.sin(angle) * ring.up });
 
-/** How far a point is from the line between two others. */
-function apart(point: Place, from: Place, to: Place): number {
+/** Distance of a point from the line between two others. */
+function distance(point: Point, from: Point, to: Point): number {
   const [dx, dy] = [to.x - from.x, to.y - from.y];
   const length = dx * dx + dy * dy;
   const along = length === 0 ? 0 : Math.min(1, Math.max(0, ((point.x - from.x) * dx + (point.y - from.y) * dy) / length));
   return Math.hypot(point.x - from.x - along * dx, point.y - from.y - along * dy);
 }
 
-/** Angles of the cores, the first at the top; two stand beside each other. */
+/** Angles of the cores, the first one at the top; two cores are side by side. */
 function angles(cores: number): number[] {
   const begin = cores === 2 ? Math.PI : -Math.PI / 2;
   return Array.from({ length: cores }, (_, i) => begin + (2 * Math.PI * i) / cores);
 }
 
-function places(cores: Member[], others: Member[], pairs: Pair[], outer: Ring): Map<string, Place> {
+function positions(cores: Member[], others: Member[], pairs: Pair[], outer: Ring): Map<string, Point> {
   const share = others.length === 0 ? 0.82 : 0.47;
-  // Without replicants the ring is a circle as far as there is room.
+  // Without replicants the ring is a circle if there is room.
   const inner: Ring = { ...outer, across: (others.length === 0 ? Math.min(outer.across, outer.up * 1.7) : outer.across) * share, up: outer.up * share };
   const of = angles(cores.length);
-  const placed = new Map<string, Place>();
+  const placed = new Map<string, Point>();
   cores.forEach((core, i) => placed.set(core.name, cores.length === 1 ? { x: outer.x, y: outer.y } : on(inner, of[i]!)));
   if (others.length === 0) return placed;
 
-  // Two of them do not stand opposite each other, with what is between them on one line.
+  // With at least three positions, two replicants are never opposite each other in line with the cores.
   const step = (2 * Math.PI) / Math.max(3, others.length);
   const attached = (member: Member) => member.info?.cluster?.attached_to;
-  // The first of them stand behind the core that they hear through, and so do the others where each core has as many.
+  // The replicants of the first core are centred behind it. With equal numbers per core, so are all the others.
   const core = cores.findIndex((one) => one.name === attached(others[0]!));
-  const beside = others.filter((other) => attached(other) === attached(others[0]!)).length;
-  const begin = (of[Math.max(0, core)] ?? -Math.PI / 2) - ((beside - 1) / 2) * step;
-  // Turned so that no link runs through a node that is not its end.
-  let best: { room: number; of: Map<string, Place> } | undefined;
-  for (let turn = 0; turn < TURNS; turn++) {
+  const siblings = others.filter((other) => attached(other) === attached(others[0]!)).length;
+  const begin = (of[Math.max(0, core)] ?? -Math.PI / 2) - ((siblings - 1) / 2) * step;
+  // The rotation with the largest distance between nodes and links of other nodes wins.
+  let best: { room: number; of: Map<string, Point> } | undefined;
+  for (let rotation = 0; rotation < ROTATIONS; rotation++) {
     const tried = new Map(placed);
-    others.forEach((other, i) => tried.set(other.name, on(outer, begin + step * (i + turn / TURNS))));
+    others.forEach((other, i) => tried.set(other.name, on(outer, begin + step * (i + rotation / ROTATIONS))));
     let room = Infinity;
     for (const pair of pairs) {
       const [from, to] = [tried.get(pair.a), tried.get(pair.b)];
       if (!from || !to) continue;
-      for (const [name, place] of tried) if (name !== pair.a && name !== pair.b) room = Math.min(room, apart(place, from, to));
+      for (const [name, point] of tried) if (name !== pair.a && name !== pair.b) room = Math.min(room, distance(point, from, to));
     }
-    // More than this is no better, and the smallest turn leaves replicants nearest to their cores.
+    // A larger distance is no better, and the smallest rotation keeps replicants nearest to their cores.
     room = Math.min(room, 2 * CORE);
     if (!best || room > best.room + 1) best = { room, of: tried };
   }
   return best?.of ?? placed;
 }
 
-/** Those of these boxes that lie within the map and over nothing. */
+/** Boxes that are inside the map and overlap nothing. */
 function free(boxes: Box[], taken: Box[], width: number, height: number): Box[] {
-  return boxes.filter((box) => box.x >= 0 && box.y >= 0 && box.x + box.width <= width && box.y + box.height <= height && !taken.some((other) => lies(box, other)));
+  return boxes.filter((box) => box.x >= 0 && box.y >= 0 && box.x + box.width <= width && box.y + box.height <= height && !taken.some((other) => overlap(box, other)));
 }
 
-/** Whether a line runs through a box. */
-function runsThrough(box: Box, from: Place, to: Place): boolean {
-  // What is left of the line after each side of the box has cut off what lies beyond it.
+/** True if a line runs through a box. */
+function runsThrough(box: Box, from: Point, to: Point): boolean {
+  // Part of the line between each pair of parallel sides of the box.
   let [enter, leave] = [0, 1];
-  for (const [begin, way, low, high] of [
+  for (const [begin, length, low, high] of [
     [from.x, to.x - from.x, box.x, box.x + box.width],
     [from.y, to.y - from.y, box.y, box.y + box.height],
   ] as const) {
-    if (way === 0) {
+    if (length === 0) {
       if (begin < low || begin > high) return false;
       continue;
     }
-    const [one, other] = [(low - begin) / way, (high - begin) / way];
+    const [one, other] = [(low - begin) / length, (high - begin) / length];
     enter = Math.max(enter, Math.min(one, other));
     leave = Math.min(leave, Math.max(one, other));
   }
   return enter < leave;
 }
 
-/** The box that the fewest lines run through, those that matter most counting twice; of equals, the first. */
+/** First box that the fewest lines run through. Attached and unhealthy links count twice. */
 function clearest(boxes: Box[], lines: Line[]): Box | undefined {
   const weight = (box: Box) => lines.reduce((sum, line) => sum + (runsThrough(box, line.from, line.to) ? (line.pair.attached || line.pair.health !== 'good' ? 2 : 1) : 0), 0);
   let best: { box: Box; weight: number } | undefined;
@@ -155,8 +155,8 @@ function clearest(boxes: Box[], lines: Line[]): Box | undefined {
   return best?.box;
 }
 
-/** Left, right, below or above a spot, in a map that is `width` wide; what points away from the middle comes first. */
-function nextTo(spot: Spot, middle: Place, size: { width: number; height: number }, width: number): Box[] {
+/** Boxes left, right, below and above a spot in a map of this width; the side away from the middle comes first. */
+function nextTo(spot: Spot, middle: Point, size: { width: number; height: number }, width: number): Box[] {
   const { x, y } = spot;
   const off = spot.size + GAP;
   const right = { x: x + off, y: y - size.height / 2, ...size };
@@ -170,20 +170,20 @@ function nextTo(spot: Spot, middle: Place, size: { width: number; height: number
   return Math.abs(across) > 1.2 * Math.abs(down) ? [...side, ...end] : [end[0]!, ...side, end[1]!];
 }
 
-export function layout(members: Member[], pairs: Pair[], width: number, focus: string | null, said: (pair: Pair) => string[]): Layout {
+export function layout(members: Member[], pairs: Pair[], width: number, focus: string | null, texts: (pair: Pair) => string[]): Layout {
   const narrow = width < NARROW;
   const cores = members.filter((member) => member.role === 'core');
-  const turnOf = (member: Member) => {
+  const coreIndex = (member: Member) => {
     const index = cores.findIndex((core) => core.name === member.info?.cluster?.attached_to);
     return index < 0 ? cores.length : index;
   };
-  const others = members.filter((member) => member.role !== 'core').sort((a, b) => turnOf(a) - turnOf(b));
+  const others = members.filter((member) => member.role !== 'core').sort((a, b) => coreIndex(a) - coreIndex(b));
   const height = narrow ? Math.max(260, width) : others.length > 12 ? 540 : 440;
   const edge = narrow ? 38 : 150;
   const middle = { x: width / 2, y: height / 2 };
   const outer: Ring = { ...middle, across: Math.min(440, width / 2 - edge), up: height / 2 - (narrow ? 46 : 54) };
-  const place = places(cores, others, pairs, outer);
-  const spots = [...cores, ...others].map((member): Spot => ({ member, ...place.get(member.name)!, size: member.role === 'core' ? CORE : REPLICANT, label: null }));
+  const position = positions(cores, others, pairs, outer);
+  const spots = [...cores, ...others].map((member): Spot => ({ member, ...position.get(member.name)!, size: member.role === 'core' ? CORE : REPLICANT, label: null }));
 
   const thinned = pairs.length > LINKS_MAX;
   const at = new Map(spots.map((spot) => [spot.member.name, spot]));
@@ -197,7 +197,7 @@ export function layout(members: Member[], pairs: Pair[], width: number, focus: s
     if (!thinned || pair.attached) return true;
     if (from.member.role === 'core' && to.member.role === 'core') return true;
     if (pair.health === 'good') return false;
-    // Of a node that nobody hears, its links to the cores say enough.
+    // For an unreachable node, its links to the cores are enough.
     return from.member.role === 'core' || to.member.role === 'core' || !(lost(pair.a) || lost(pair.b));
   });
   const lines = all.filter((line) => of(line.pair) || always.includes(line));
@@ -205,10 +205,10 @@ export function layout(members: Member[], pairs: Pair[], width: number, focus: s
   const taken = spots.map((spot) => around(spot.x, spot.y, spot.size + GAP - 1));
   const several = new Set(members.map((member) => member.region)).size > 1;
   for (const [i, spot] of spots.entries()) {
-    const told = [cut(spot.member.name), ...(several && spot.member.region ? [cut(spot.member.region)] : [])];
+    const lines = [cut(spot.member.name), ...(several && spot.member.region ? [cut(spot.member.region)] : [])];
     const others = taken.filter((_, other) => other !== i);
-    // What the focus is on moves no label.
-    for (const tried of told.length > 1 ? [told, told.slice(0, 1)] : [told]) {
+    // The focus does not move labels.
+    for (const tried of lines.length > 1 ? [lines, lines.slice(0, 1)] : [lines]) {
       const box = clearest(free(nextTo(spot, middle, sized(tried), width), others, width, height), always);
       if (!box) continue;
       spot.label = { ...box, lines: tried };
@@ -217,20 +217,20 @@ export function layout(members: Member[], pairs: Pair[], width: number, focus: s
     }
   }
   for (const line of lines) {
-    const told = said(line.pair).filter(Boolean);
-    if (told.length === 0 || (thinned && !of(line.pair))) continue;
-    const size = sized(told);
+    const text = texts(line.pair).filter(Boolean);
+    if (text.length === 0 || (thinned && !of(line.pair))) continue;
+    const size = sized(text);
     const boxes = [0.5, 0.42, 0.58, 0.34, 0.66, 0.27, 0.73].map((share) => ({ x: line.from.x + (line.to.x - line.from.x) * share - size.width / 2, y: line.from.y + (line.to.y - line.from.y) * share - size.height / 2, ...size }));
     const box = free(boxes, taken, width, height)[0];
     if (!box) continue;
-    line.label = { ...box, lines: told };
+    line.label = { ...box, lines: text };
     taken.push(box);
   }
   return { width, height, spots, lines, thinned };
 }
 
-/** Where something of this size is shown next to a place, within the map. */
-export function within(map: Layout, at: Place, size: { width: number; height: number }): Box {
+/** Box of this size near a point, inside the map. */
+export function within(map: Layout, at: Point, size: { width: number; height: number }): Box {
   const clamp = (value: number, max: number) => Math.max(2, Math.min(max - 2, value));
   const above = at.y - CORE - 6 - size.height;
   return { x: clamp(at.x - size.width / 2, map.width - size.width), y: above >= 2 ? above : clamp(at.y + CORE + 6, map.height - size.height), ...size };

@@ -1,4 +1,4 @@
-// What can be done to the members of a cluster, with the sentences of `meridian ctl cluster`: both read the same file.
+// Actions on the members of a cluster. The texts are those of `meridian ctl cluster`: both read the same file.
 
 import sentences from '../../../crates/ctl/src/commands/cluster/sentences.json';
 import { call, post, put, remove } from './api';
@@ -12,32 +12,32 @@ export type Action = 'lead' | 'leave' | 'remove';
 const of = (sentence: string, node: string) => sentence.replaceAll('{node}', node);
 const begin = (sentence: string) => sentence.charAt(0).toUpperCase() + sentence.slice(1);
 
-/** What can be done to a member, by somebody who may. */
+/** Actions on a member that the role of the session allows. */
 export function actions(member: MetaMember, membership: Membership): Action[] {
   if (!session.can('admin')) return [];
   if (member.state === 'dead') return ['remove'];
   if (member.state !== 'alive') return [];
-  // A replicant does not know who votes.
+  // A replicant does not know the voters.
   const may = member.role === 'core' && !member.leads && (member.votes || membership.replica === null);
   return may ? ['lead', 'leave'] : ['leave'];
 }
 
-export const labels: Record<Action, string> = { lead: 'Lead', leave: 'Leave', remove: 'Remove' };
+export const labels: Record<Action, string> = { lead: 'Transfer', leave: 'Leave', remove: 'Remove' };
 
-export const named = (action: Action, node: string) => ({ lead: `Have ${node} lead the cores`, leave: `Have ${node} leave the cluster`, remove: `Remove ${node}` })[action];
+export const named = (action: Action, node: string) => ({ lead: `Transfer leadership to ${node}`, leave: `Let ${node} leave the cluster`, remove: `Remove ${node}` })[action];
 
 function question(action: Action, member: MetaMember, membership: Membership): Question {
   const { node } = member;
   const title = `${named(action, node)}?`;
   if (action === 'remove') return { title, text: of(sentences.remove.question, node), action: 'Remove', danger: true };
-  if (action === 'lead') return { title, text: `${sentences.transfer.about}. ${sentences.transfer.effect}`, action: 'Lead' };
+  if (action === 'lead') return { title, text: `${sentences.transfer.about}. ${sentences.transfer.effect}`, action: 'Transfer' };
   const cores = membership.members.filter((one) => one.role === 'core' && one.state === 'alive').length;
   const meanings: Record<string, string> = sentences.leave.cores_before;
   const meaning = member.role === 'core' ? meanings[cores] : undefined;
   return { title, text: [of(sentences.leave.question, node), meaning].filter(Boolean).join(' '), action: 'Leave', danger: true, option: sentences.leave.discard_sessions };
 }
 
-/** Asks, does it, and says what has become of it; true when it was done. */
+/** Runs an action after a confirmation and reports the result. Returns true if it was done. */
 export async function change(action: Action, member: MetaMember, membership: Membership): Promise<boolean> {
   const { node } = member;
   const answer = await dialogs.ask(question(action, member, membership));
@@ -50,7 +50,7 @@ export async function change(action: Action, member: MetaMember, membership: Mem
   });
 }
 
-/** The same for the replicants. */
+/** Spreads the replicants over the cores, after a confirmation. */
 export async function balance(): Promise<boolean> {
   const answer = await dialogs.ask({ title: 'Balance the replicants?', text: `${sentences.balance.about}. ${sentences.balance.effect}`, action: 'Balance' });
   if (!answer.yes) return false;

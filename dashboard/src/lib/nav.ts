@@ -1,4 +1,4 @@
-// The pages, in the order of the menu. `key` goes there after `g`.
+// Pages in the order of the menu. `g` and then `key` opens one.
 
 import type { IconName } from './icons';
 import type { Role } from './types';
@@ -13,7 +13,7 @@ export interface Entry {
 
 export const menu: { title: string; entries: Entry[] }[] = [
   {
-    title: 'See',
+    title: 'Monitoring',
     entries: [
       { id: 'overview', title: 'Overview', icon: 'overview', key: 'o', role: 'viewer' },
       { id: 'cluster', title: 'Cluster', icon: 'cluster', key: 'n', role: 'viewer' },
@@ -24,7 +24,7 @@ export const menu: { title: string; entries: Entry[] }[] = [
     ],
   },
   {
-    title: 'Try and trace',
+    title: 'Troubleshooting',
     entries: [
       { id: 'test', title: 'Test client', icon: 'test', key: 'p', role: 'operator' },
       { id: 'trace', title: 'Trace', icon: 'trace', key: 't', role: 'operator' },
@@ -40,7 +40,7 @@ export const menu: { title: string; entries: Entry[] }[] = [
     ],
   },
   {
-    title: 'Change',
+    title: 'Administration',
     entries: [
       { id: 'configuration', title: 'Configuration', icon: 'config', key: 'f', role: 'viewer' },
       { id: 'keys', title: 'API keys', icon: 'keys', key: 'k', role: 'admin' },

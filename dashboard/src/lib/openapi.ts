@@ -1,4 +1,4 @@
-// An OpenAPI 3.1 document as far as the page about the API shows it.
+// Parts of an OpenAPI 3.1 document that the API page shows.
 
 export interface Schema {
   $ref?: string;
@@ -59,7 +59,7 @@ export interface Operation {
   path: string;
   summary: string;
   description: string;
-  /** Whoever calls it must be at least this; empty when no token is needed. */
+  /** Minimum role of the caller; empty: no token is needed. */
   role: string;
   parameters: Parameter[];
   body: { required: boolean; schema: Schema | null; example: unknown } | null;
@@ -110,7 +110,7 @@ export function operations(document: Document): Operation[] {
   return all;
 }
 
-/** A value of the schema's shape to begin with. */
+/** Example value of a schema. */
 export function example(document: Document, schema: Schema | null, depth = 0): unknown {
   if (!schema || depth > 6) return null;
   const at = resolve<Schema>(document, schema);
@@ -135,7 +135,7 @@ export function example(document: Document, schema: Schema | null, depth = 0): u
   return null;
 }
 
-/** The type in a few words: `string or null`, `array of Client`, `0 | 1 | 2`. */
+/** Short text for a type: `string or null`, `array of Client`, `0 | 1 | 2`. */
 export function typeOf(document: Document, schema: Schema | null | undefined): string {
   if (!schema) return '';
   if (schema.$ref) return schema.$ref.split('/').at(-1) ?? '';

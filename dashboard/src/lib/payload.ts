@@ -1,4 +1,4 @@
-// Payloads are bytes of somebody else's: decoded with care, shown as text only.
+// Payloads come from clients and are not trusted: they are decoded here and shown as text only.
 
 export function fromBase64(text: string): Uint8Array<ArrayBuffer> {
   const binary = atob(text);
@@ -13,13 +13,13 @@ export function toBase64(data: Uint8Array): string {
   return btoa(binary);
 }
 
-/** The text when the bytes are UTF-8, else nothing. A cut at the end may have split a character. */
+/** Decodes UTF-8; `null` if the bytes are not UTF-8. With `cut`, the last character may be incomplete. */
 export function asText(data: Uint8Array, cut = false): string | null {
   for (let less = 0; less <= (cut ? Math.min(3, data.length) : 0); less++) {
     try {
       return new TextDecoder('utf-8', { fatal: true }).decode(data.subarray(0, data.length - less));
     } catch {
-      // One byte less.
+      // Retry with one byte less.
     }
   }
   return null;
@@ -34,7 +34,7 @@ export function asJson(text: string | null): string | null {
   }
 }
 
-/** Offset, sixteen bytes, and what is printable of them, a line each. */
+/** Hex dump: per line the offset, 16 bytes and their printable characters. */
 export function asHex(data: Uint8Array): string {
   const lines: string[] = [];
   for (let at = 0; at < data.length; at += 16) {
@@ -46,14 +46,14 @@ export function asHex(data: Uint8Array): string {
   return lines.join('\n');
 }
 
-/** Bytes from "de ad be ef" or "deadbeef"; nothing when it is not that. */
+/** Parses "de ad be ef" or "deadbeef"; `null` if it is not hexadecimal. */
 export function fromHex(text: string): Uint8Array | null {
   const digits = text.replace(/[\s:]/g, '');
   if (digits.length % 2 !== 0 || /[^0-9a-f]/i.test(digits)) return null;
   return new Uint8Array((digits.match(/../g) ?? []).map((pair) => parseInt(pair, 16)));
 }
 
-/** One line for a table. */
+/** Payload as one line of a table. */
 export function preview(data: Uint8Array, cut: boolean): string {
   const text = asText(data, cut);
   if (text === null) return [...data.subarray(0, 32)].map((byte) => byte.toString(16).padStart(2, '0')).join(' ');
@@ -61,7 +61,7 @@ export function preview(data: Uint8Array, cut: boolean): string {
   return text.slice(0, 300).replace(/[\u0000-\u001f\u007f\u202a-\u202e\u2066-\u2069]+/g, ' ');
 }
 
-/** Gives the browser a file to keep. */
+/** Saves a file through the browser. */
 export function download(name: string, type: string, text: string) {
   const address = URL.createObjectURL(new Blob([text], { type }));
   const anchor = document.createElement('a');

@@ -1,5 +1,5 @@
-// Data of a page: loaded when shown, again when what the request depends on changes, when the node is back after a loss,
-// after a sign-in, and every so often if asked to. An answer to an outdated request is dropped.
+// Data of a page. It loads when the page opens, when a dependency of the request changes, when the node answers again, after a
+// sign-in, and optionally at intervals. Answers to outdated requests are dropped.
 
 import { untrack } from 'svelte';
 import { pages, type Query } from './api';
@@ -42,7 +42,7 @@ export class Resource<T> {
   }
 }
 
-/** To be called while a component is set up. `fetch` is tracked up to its first await. */
+/** Creates a resource. Call it during the setup of a component. `fetch` is tracked up to its first await. */
 export function resource<T>(fetch: (signal: AbortSignal) => Promise<T>, everyMs = 0): Resource<T> {
   const made = new Resource(fetch);
   $effect(() => {
@@ -62,7 +62,7 @@ export function resource<T>(fetch: (signal: AbortSignal) => Promise<T>, everyMs 
   return made;
 }
 
-/** A list that is read by cursor, a portion at a time. */
+/** List that is loaded in portions by cursor. */
 export class Listing<T> {
   items = $state.raw<T[]>([]);
   next = $state.raw<string | null>(null);
@@ -82,7 +82,7 @@ export class Listing<T> {
     this.#portion = portion;
   }
 
-  /** From the beginning; as many items as were shown before, so that the place on the page is kept. */
+  /** Loads the list from its start. With `keep`, it loads as many items as before, so that the scroll position is kept. */
   async reload(keep = false) {
     await this.#read(null, keep ? Math.max(this.#portion, Math.min(1000, this.items.length)) : this.#portion);
   }
@@ -120,7 +120,7 @@ export class Listing<T> {
   }
 }
 
-/** To be called while a component is set up. */
+/** Creates a listing. Call it during the setup of a component. */
 export function listing<T>(path: string | (() => string), query: () => Query = () => ({}), portion = 100): Listing<T> {
   const made = new Listing<T>(typeof path === 'string' ? () => path : path, query, portion);
   $effect(() => {
@@ -133,7 +133,7 @@ export function listing<T>(path: string | (() => string), query: () => Query = (
   return made;
 }
 
-/** Whether a value that is typed has come to rest: follows `source` 250 ms after its last change. */
+/** Debounced input: follows `source` 250 ms after its last change. */
 export function settled(source: () => string): { readonly value: string } {
   let value = $state(source());
   $effect(() => {

@@ -39,7 +39,7 @@ class Router {
     location.hash = target;
   }
 
-  /** Writes the query of the page being shown without a new entry in the history. */
+  /** Replaces the query of the current page without a new history entry. */
   query(values: Record<string, string>) {
     const parameters = new URLSearchParams();
     for (const [name, value] of Object.entries(values)) if (value) parameters.set(name, value);

@@ -1,4 +1,4 @@
-// Who is using the dashboard: the token, where it is kept, and the role that the node says it has.
+// Session of the operator: the token, its storage in the browser, and its role.
 
 import { call } from './api';
 import type { Role, WhoAmI } from './types';
@@ -17,18 +17,18 @@ function stored(): string | null {
 class Session {
   token = $state.raw<string | null>(stored());
   who = $state.raw<WhoAmI | null>(null);
-  /** The node wants a token: the sign-in form is shown. */
+  /** The node requires a token: the sign-in form is shown. */
   asking = $state(false);
-  /** Why the last token was refused. */
+  /** Reason for which the last token was refused. */
   refusal = $state('');
-  /** Grows with every sign-in; what depends on it loads again. */
+  /** Grows with every sign-in; everything that depends on it loads again. */
   epoch = $state(0);
 
   can(role: Role): boolean {
     return this.who !== null && RANK[this.who.role] >= RANK[role];
   }
 
-  /** What to say on a control that `role` is needed for; nothing when it may be used. */
+  /** Tooltip of a control that needs `role`; `undefined` if the session has it. */
   why(role: Role): string | undefined {
     return this.can(role) ? undefined : `Needs the role ${role}`;
   }
@@ -38,7 +38,7 @@ class Session {
     this.asking = false;
   }
 
-  /** A request that was sent with `token` was answered 401. */
+  /** Handles status 401 for a request with `token`. */
   refuse(token: string | null, detail: string) {
     if (token !== this.token) return;
     this.refusal = token ? detail : '';
@@ -54,7 +54,7 @@ class Session {
       this.#forget();
       (remember ? localStorage : sessionStorage).setItem(KEY, token);
     } catch {
-      // Storage may be closed to us: the token then lives as long as the page.
+      // Storage may be disabled: the token is then kept until the page is closed.
     }
     this.epoch++;
   }
@@ -71,7 +71,7 @@ class Session {
     try {
       this.#forget();
     } catch {
-      // Nothing was stored then.
+      // Storage is disabled: no token was stored.
     }
     this.asking = true;
   }

@@ -1,4 +1,4 @@
-// Keys that work on every page, unless something is being typed or a dialog is open.
+// Keyboard shortcuts of all pages. They are off in input fields and in dialogs.
 
 import { dialogs } from './dialogs.svelte';
 import { menu } from './nav';

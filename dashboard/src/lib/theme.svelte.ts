@@ -1,4 +1,4 @@
-// Light, dark, or as the system says. The choice is an attribute of the root element; app.css does the rest.
+// Colour theme: light, dark, or the one of the system. It is an attribute of the root element, which app.css uses.
 
 export type Choice = 'system' | 'light' | 'dark';
 
@@ -12,7 +12,7 @@ class Theme {
       const kept = localStorage.getItem(KEY);
       if (kept === 'light' || kept === 'dark') this.choose(kept);
     } catch {
-      // No storage: the system decides.
+      // Storage is disabled: the theme of the system applies.
     }
   }
 
@@ -24,7 +24,7 @@ class Theme {
       if (choice === 'system') localStorage.removeItem(KEY);
       else localStorage.setItem(KEY, choice);
     } catch {
-      // Kept for this page only.
+      // Storage is disabled: the choice applies to this page only.
     }
   }
 

@@ -1,4 +1,4 @@
-// Short messages at the edge of the page. Good ones leave by themselves, problems stay until closed or pushed out.
+// Short messages at the edge of the page. They disappear after a time, errors later than confirmations.
 
 import { Problem, Unreachable } from './api';
 
@@ -28,7 +28,7 @@ class Toasts {
     this.#add('good', title, text);
   }
 
-  /** Shows what went wrong. What another part of the page shows already (no answer, no token) is left out. */
+  /** Shows an error, except a lost node and a missing token: other parts of the page show those. */
   bad(error: unknown) {
     if (error instanceof Unreachable) return;
     if (error instanceof DOMException && error.name === 'AbortError') return;
@@ -48,11 +48,11 @@ class Toasts {
 
 export const toasts = new Toasts();
 
-/** Runs an action of the user's; says how it went. True when it went well. */
+/** Runs an action and shows its result or error. Returns true if it succeeded. */
 export async function attempt(action: () => Promise<string | void>): Promise<boolean> {
   try {
-    const said = await action();
-    if (said) toasts.good(said);
+    const message = await action();
+    if (message) toasts.good(message);
     return true;
   } catch (error) {
     toasts.bad(error);

@@ -1,4 +1,4 @@
-// What the REST API of a node answers, as far as the dashboard reads it. Sizes are bytes; times are RFC 3339 in UTC.
+// Answers of the REST API of a node, as far as the dashboard reads them. Sizes are bytes; times are RFC 3339 in UTC.
 
 export type Role = 'viewer' | 'operator' | 'admin';
 
@@ -9,9 +9,9 @@ export interface Page<T> {
   missing?: string[];
 }
 
-/** Something that is wrong, with what to do about it. */
+/** Problem of a node, with what to do about it. */
 export interface Alarm {
-  /** The node that it is about. */
+  /** Node that has the problem. */
   node: string;
   severity: 'error' | 'warning' | 'notice';
   code: string;
@@ -46,7 +46,7 @@ export interface NodeInfo {
   http: string;
   os: string;
   cpus: number;
-  /** Clients may connect without a login only because there is no user. */
+  /** Clients may connect without a login, until the first user is added. */
   open_until_first_user: boolean;
   connections: number;
   sessions: number;
@@ -63,7 +63,7 @@ export interface NodeInfo {
   };
 }
 
-/** Somebody who was met or sought, and is not joined. */
+/** Node that is connected, or was tried, and is not a member. */
 export interface UnjoinedPeer {
   address: string;
   name: string | null;
@@ -72,18 +72,18 @@ export interface UnjoinedPeer {
   count: number;
 }
 
-/** What the cores of a cluster agree on, as the node that is asked knows it. */
+/** State of the meta group, as the node that answers knows it. */
 export interface Membership {
-  /** No majority of cores was heard lately: all of it is as it was last known. */
+  /** No majority of the cores is reachable: all values are the last known ones. */
   stale: boolean;
   waits_for: string | null;
   members: MetaMember[];
-  /** `null`: the node is a replicant, and does not know who votes. */
+  /** `null`: the node is a replicant. */
   replica: null | {
     raft_state: 'leader' | 'follower' | 'candidate' | 'learner' | 'stopped';
     term: number;
     leader: string | null;
-    /** The core that hands on what the two say to each other, where they do not reach each other. */
+    /** Relay between this core and the leader; `null`: they reach each other. */
     leader_via: string | null;
     quorum: boolean;
     voters: number;
@@ -102,7 +102,7 @@ export interface MetaMember {
   leads: boolean;
 }
 
-/** A node's link to another one, as the node sees it. */
+/** Link of a node to another one, as the node sees it. */
 export interface NodeLink {
   node: string;
   role: 'core' | 'replicant';
@@ -159,7 +159,7 @@ export interface Stats {
   process: { cpu_s: number; resident_bytes: number; open_fds: number; max_fds: number; threads: number };
 }
 
-/** Rates are a second, over the steps of a history. */
+/** Figures of one step. Rates are per second. */
 export interface HistoryFigures {
   connections: number;
   sessions: number;
@@ -180,13 +180,13 @@ export interface HistoryFigures {
   reactor_busiest: number;
 }
 
-/** A list for each figure, oldest first; null where there is no sample. */
+/** One list per figure, oldest first; `null`: no sample. */
 export interface RecordedHistory {
   step_s: number;
   until: string | null;
   nodes: string[];
   missing?: string[];
-  /** How many nodes have a sample of each step. */
+  /** Number of nodes with a sample, for each step. */
   summed: number[];
   series: Record<keyof HistoryFigures, (number | null)[]> & { dropped_per_s_by_reason: Record<string, (number | null)[]> };
 }
@@ -324,7 +324,7 @@ export interface Ban {
   until: string | null;
 }
 
-/** How much a user's client may publish; 0 is no limit. */
+/** Publish limits for each client of a user; 0: no limit. */
 export interface Rates {
   messages_per_second: number;
   messages_burst: number;
