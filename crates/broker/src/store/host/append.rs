@@ -5,24 +5,16 @@ use std::time::Duration;
 use mqtt::{ReasonCode, TopicName};
 use shard::{Command, SessionUid};
 
+use super::appends::{Append, Ordered, Waiter};
 use super::groups::GroupDelivery;
 use super::live::Over;
 use super::propose::Continuation;
-use super::{Append, ShardHost, ShardOutput, Waiter};
+use super::{ShardHost, ShardOutput};
 use crate::batch::Token;
 use crate::ids::{GroupId, SessionId, Time};
 use crate::message::Message;
 use crate::route::RouteKind;
 use crate::store::{Enqueue, EnqueueForGroup, Identity, Request, session_uid};
-
-/// A message for groups, and then for sessions.
-pub struct Ordered {
-    identity: Identity,
-    message: Message,
-    append: Option<u32>,
-    /// Result of the groups, when that is known.
-    accepted: Option<ReasonCode>,
-}
 
 impl ShardHost {
     /// Appends a message for the sessions or groups that match, or for both.
@@ -36,9 +28,9 @@ impl ShardHost {
         out: &mut ShardOutput,
     ) {
         if let Some(identity) = identity {
-            if let Some(key) = self.accepting.get(&identity) {
+            if let Some(append) = self.appends.of_identity(identity) {
                 // The answer is the same as for the first.
-                return self.appends[*key as usize].duplicates.extend(token);
+                return append.duplicates.extend(token);
             }
             if self.replica.state().knows(identity.into()) {
                 return out.acknowledged.extend(token.map(|token| (token, ReasonCode::Success)));
@@ -48,7 +40,7 @@ impl ShardHost {
             self.counters.refused_by_log += 1;
             return out.acknowledged.push((token, reason));
         }
-        let append = token.map(|token| self.new_append(Waiter::Token(token)));
+        let append = token.map(|token| self.appends.insert(Waiter::Token(token)));
         let Some(identity) = identity else {
             if groups {
                 self.deliver_to_groups(now, &message, (refusal, append), out);
@@ -60,17 +52,16 @@ impl ShardHost {
             };
         };
         if let Some(key) = append {
-            self.accepting.insert(identity, key);
-            self.appends[key as usize].identity = Some(identity);
+            self.appends.identify(key, identity);
         }
-        if !groups && !self.ordered.contains_key(&identity.line()) {
+        if !groups && !self.appends.has_ordered(identity) {
             return self.publish(now, message, Some(identity), append, out);
         }
         // A message whose identity is known is not dispatched again, so the groups get it first. A crash in between may
         // bring it twice to a group, but loses it for none.
         let ordered = Ordered { identity, message: message.clone(), append, accepted: None };
-        self.ordered.entry(identity.line()).or_default().push_back(ordered);
-        let first = self.new_append(Waiter::Groups(identity));
+        self.appends.push_ordered(ordered);
+        let first = self.appends.insert(Waiter::Groups(identity));
         if groups {
             self.deliver_to_groups(now, &message, (refusal, Some(first)), out);
         }
@@ -80,18 +71,7 @@ impl ShardHost {
     /// Continues after the groups have a message or have refused it: the sessions get the messages of its publisher in
     /// their order [MQTT-4.6.0-6].
     fn groups_took(&mut self, now: Time, identity: Identity, reason: ReasonCode, out: &mut ShardOutput) {
-        let queue = self.ordered.entry(identity.line()).or_default();
-        if let Some(ordered) = queue.iter_mut().find(|ordered| ordered.identity == identity) {
-            ordered.accepted = Some(reason);
-        }
-        let mut ready = Vec::new();
-        while let Some(ordered) = queue.pop_front_if(|ordered| ordered.accepted.is_some()) {
-            ready.push(ordered);
-        }
-        if queue.is_empty() {
-            self.ordered.remove(&identity.line());
-        }
-        for Ordered { identity, message, append, accepted } in ready {
+        for Ordered { identity, message, append, accepted } in self.appends.groups_took(identity, reason) {
             match append.zip(accepted.filter(|reason| reason.is_error())) {
                 Some((append, reason)) => self.accepted(now, append, reason, out),
                 None => self.publish(now, message, Some(identity), append, out),
@@ -128,7 +108,7 @@ impl ShardHost {
         for route in matches.iter().filter(|route| route.kind == RouteKind::Group) {
             let group = GroupId { shard: self.id, slot: route.slot, generation: route.generation };
             let token = append.map(|key| {
-                let append = &mut self.appends[key as usize];
+                let append = &mut self.appends[key];
                 append.remaining += 1;
                 append.groups = append.groups.saturating_add(1);
                 Token::Append { shard: self.id, key }
@@ -144,11 +124,6 @@ impl ShardHost {
         self.groups.reuse(matches);
     }
 
-    pub(super) fn new_append(&mut self, waiter: Waiter) -> u32 {
-        let (duplicates, identity, reason) = (Vec::new(), None, ReasonCode::Success);
-        self.appends.insert(Append { waiter, duplicates, identity, remaining: 1, groups: 0, reason }) as u32
-    }
-
     /// Queues messages for one session: retained ones of a new subscription, or one of a shared group.
     pub(super) fn enqueue(
         &mut self,
@@ -160,7 +135,7 @@ impl ShardHost {
         out: &mut ShardOutput,
     ) {
         let asker = waiter.as_ref().and_then(Waiter::asker);
-        let append = waiter.map(|waiter| self.new_append(waiter));
+        let append = waiter.map(|waiter| self.appends.insert(waiter));
         // The member has gone since the group chose it, and the group does not know that yet. A connected member gets
         // the message.
         let identity = of_group.and_then(|group| group.identity);
@@ -173,16 +148,16 @@ impl ShardHost {
         }
         let text = of_group.map(|group| group.name.text());
         // The next page waits until this one is in the queue, whatever its durability.
-        let is_page = append.is_some_and(|key| matches!(self.appends[key as usize].waiter, Waiter::Page(..)));
+        let is_page = append.is_some_and(|key| matches!(self.appends[key].waiter, Waiter::Page(..)));
         for entry in entries {
             let Enqueue { message, qos, retain, subscription_ids, group } = entry;
             if let Some(key) = append {
-                self.appends[key as usize].remaining += 1;
+                self.appends[key].remaining += 1;
             }
             let append = if is_page { append } else { self.acknowledge_early(now, &message, append, out) };
             if identity.is_some() {
                 if let Some(key) = append {
-                    self.appends[key as usize].identity = identity;
+                    self.appends[key].identity = identity;
                 }
                 let by = self.id;
                 out.requests.extend(asker.map(|(shard, key)| (shard, Request::AcceptedBy { key, by })));
@@ -215,14 +190,14 @@ impl ShardHost {
         let waiting = self.waiting_before(uid, n);
         let Some(live) = self.live.get_mut(&uid) else { return };
         if let Some(key) = append {
-            self.appends[key as usize].remaining += 1;
+            self.appends[key].remaining += 1;
         }
         live.becomes_full(now, waiting);
         let patience = if live.drops { Duration::ZERO } else { queue.full_wait };
         let deadline = if waits { now.after(patience) } else { Time::NEVER };
         live.over.push_back(Over { n, append, deadline });
         let due = live.due_of(deadline, queue);
-        self.arm(uid, due);
+        self.appends.arm(&mut self.live, uid, due);
     }
 
     /// Number of messages that wait in a session's queue before delivery `end`.
@@ -256,21 +231,8 @@ impl ShardHost {
     }
 
     pub(super) fn accepted(&mut self, now: Time, key: u32, reason: ReasonCode, out: &mut ShardOutput) {
-        let Some(append) = self.appends.get_mut(key as usize) else { return };
-        if reason.is_error() {
-            append.reason = reason;
-        }
-        append.remaining -= 1;
-        if append.remaining > 0 {
-            return;
-        }
-        if append.reason.is_error() && append.groups > 1 {
-            append.reason = ReasonCode::UnspecifiedError;
-        }
-        let Append { waiter, duplicates, identity, reason, .. } = self.appends.remove(key as usize);
-        if let Some(identity) = identity {
-            self.accepting.remove(&identity);
-        }
+        let Some(append) = self.appends.one_accepted(key, reason) else { return };
+        let Append { waiter, duplicates, reason, .. } = append;
         out.acknowledged.extend(duplicates.into_iter().map(|token| (token, reason)));
         match waiter {
             Waiter::Token(token) => out.acknowledged.push((token, reason)),
@@ -279,7 +241,7 @@ impl ShardHost {
             Waiter::Will { id, .. } if is_for_room(reason) && self.hold_will(now, id) => {}
             Waiter::Will { id, shards } => self.will_done(now, id, shards),
             Waiter::Orphan { id, shards } => self.orphan_done(now, id, shards),
-            Waiter::Unsynced(bytes) => self.unsynced -= bytes,
+            Waiter::Unsynced(bytes) => self.appends.unsynced -= bytes,
         }
     }
 
@@ -297,7 +259,7 @@ impl ShardHost {
             return;
         };
         let token = append.map(|key| {
-            self.appends[key as usize].remaining += 1;
+            self.appends[key].remaining += 1;
             Token::Append { shard: self.id, key }
         });
         out.requests.push((group.shard, Request::Bounce { group, message, identity, token }));

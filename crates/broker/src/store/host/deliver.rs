@@ -269,7 +269,7 @@ impl ShardHost {
     fn redeliver_orphan(&mut self, id: u64, message: Message, out: &mut ShardOutput) {
         let Some(orphan) = self.replica.state().orphan(id) else { return };
         let Some(name) = GroupName::parse(orphan.group) else { return };
-        let key = self.new_append(super::Waiter::Orphan { id, shards: 0 });
+        let key = self.appends.insert(super::Waiter::Orphan { id, shards: 0 });
         let identity = Identity::of_orphan(self.id, id);
         let token = Some(Token::Append { shard: self.id, key });
         out.requests

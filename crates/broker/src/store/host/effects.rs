@@ -79,7 +79,7 @@ impl ShardHost {
     }
 
     fn has_token(&self, append: Option<u32>) -> bool {
-        let append = append.and_then(|key| self.appends.get(key as usize));
+        let append = append.and_then(|key| self.appends.get(key));
         append.is_some_and(|append| matches!(append.waiter, Waiter::Token(_) | Waiter::Unsynced(_)))
     }
 
@@ -101,7 +101,7 @@ impl ShardHost {
             }
             Continuation::Enqueue { message, append, group } => {
                 if matches!(answer, Answer::Gone) {
-                    let identity = append.and_then(|key| self.appends.get(key as usize)?.identity);
+                    let identity = append.and_then(|key| self.appends.get(key)?.identity);
                     self.redeliver(group, message, identity, append, out);
                 }
                 self.one_accepted(now, append, out);

@@ -10,6 +10,7 @@
 //! **Invariant:** the host never touches the log.
 
 mod append;
+mod appends;
 mod check;
 mod clients;
 mod deliver;
@@ -35,8 +36,7 @@ pub(crate) use walks::is_kept;
 pub use groups::Offer;
 pub(crate) use inspect::SUBSCRIPTIONS_AT_ONCE;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap as StdHashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap as StdHashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -44,6 +44,7 @@ use mqtt::ReasonCode;
 use session::Dispatched;
 use shard::{Command, Limits, SessionUid, Shard};
 
+use self::appends::{Appends, Waiter};
 use self::clients::Clients;
 use self::groups::GroupDelivery;
 use self::live::{Bodies, Live};
@@ -51,7 +52,7 @@ use self::propose::{Continuation, Continuations};
 use super::groups::Groups;
 use super::log::{Incarnation, StoreEvent, StoreLog};
 use super::replica::Replica;
-use super::{Claim, Completion, DueWill, Identity, Request, SHARDS, session_uid};
+use super::{Claim, Completion, DueWill, Request, SHARDS, session_uid};
 use crate::backlog::Backlog;
 use crate::batch::{SessionDelivery, Token, WorkerCommand};
 use crate::counters::StoreCounters;
@@ -91,18 +92,7 @@ pub struct ShardHost {
     /// Limit in bytes below which the messages for clients of this shard are little for the node.
     held_little: u64,
     groups: Groups,
-    /// Appends that wait for members of groups, for the log, or for full queues.
-    appends: slab::Slab<Append>,
-    /// Bytes of messages that were acknowledged before they are on disk, and are not queued yet.
-    unsynced: u64,
-    /// Messages that their publishers may send again and that are not queued everywhere yet, with their appends.
-    accepting: HashMap<Identity, u32>,
-    /// Messages whose groups come before the sessions, by [`Identity::line`]. Each waits for those before it, whose
-    /// members may be slower.
-    ordered: HashMap<(u64, u64), VecDeque<append::Ordered>>,
-    /// Sessions whose publishers wait, by the time at which that ends. An entry counts while its session's `armed` says
-    /// so.
-    deadlines: BinaryHeap<Reverse<(Time, SessionUid)>>,
+    appends: Appends,
     /// QoS 2 messages that previous connections of a session dispatched in this incarnation.
     dispatched: HashMap<SessionUid, Vec<Dispatched>>,
     /// Shards that may know messages of a session by their identities, as bits.
@@ -153,40 +143,6 @@ pub struct Held {
     pub for_connected: u64,
     /// Bytes for absent sessions, perhaps for days.
     pub for_absent: u64,
-}
-
-#[derive(Debug)]
-struct Append {
-    waiter: Waiter,
-    /// Tokens of the same message sent again.
-    duplicates: Vec<Token>,
-    identity: Option<Identity>,
-    remaining: u32,
-    /// Number of groups that got the message: one may have it and another not.
-    groups: u16,
-    reason: ReasonCode,
-}
-
-/// Receiver of the result of an append.
-#[derive(Debug)]
-enum Waiter {
-    Token(Token),
-    /// The connection of a session that may have more retained messages to get.
-    Page(SessionUid, ConnectionId),
-    /// Members of groups that get a message before the sessions do: it is in [`ShardHost::ordered`].
-    Groups(Identity),
-    /// A Will that was due, and the shards that know its identity.
-    Will {
-        id: u64,
-        shards: u16,
-    },
-    /// A message that a member of a shared group left unfinished, and the shards that know its identity.
-    Orphan {
-        id: u64,
-        shards: u16,
-    },
-    /// No receiver any more: the message of so many bytes was acknowledged before it was on disk.
-    Unsynced(u64),
 }
 
 impl ShardOutput {
@@ -248,11 +204,7 @@ impl ShardHost {
             bodies: HashMap::with_hasher(hasher.clone()),
             held: Held::default(),
             groups,
-            appends: slab::Slab::new(),
-            unsynced: 0,
-            accepting: HashMap::with_hasher(hasher.clone()),
-            ordered: HashMap::with_hasher(hasher.clone()),
-            deadlines: BinaryHeap::new(),
+            appends: Appends::new(&hasher),
             dispatched: HashMap::with_hasher(hasher.clone()),
             known_to: HashMap::with_hasher(hasher),
             stamps: super::retained_stamps::Stamps::default(),

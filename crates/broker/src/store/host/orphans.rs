@@ -82,7 +82,7 @@ impl ShardHost {
     /// Records that a shard remembers the identity of a message that an append of this shard waits for, perhaps on
     /// behalf of another shard's append.
     pub(super) fn accepted_by(&mut self, key: u32, by: ShardId, out: &mut ShardOutput) {
-        let Some(append) = self.appends.get_mut(key as usize) else { return };
+        let Some(append) = self.appends.get_mut(key) else { return };
         if let Waiter::Orphan { shards, .. } = &mut append.waiter {
             *shards |= 1 << by.0;
         } else if let Some((shard, key)) = append.waiter.asker() {

@@ -62,7 +62,7 @@ impl ShardHost {
             Some(node) => out.propagated.push((node, message.clone(), stamp)),
             None => {}
         }
-        let append = token.map(|token| self.new_append(Waiter::Token(token)));
+        let append = token.map(|token| self.appends.insert(Waiter::Token(token)));
         let append = self.acknowledge_early(now, message, append, out);
         let mut stored = message.view().stored();
         // The publisher of a retained message is not needed: it goes to no shared group [MQTT-4.8.2-1]. A message that

@@ -1,6 +1,5 @@
 //! Timed events: the wait of publishers ends, sessions expire, Wills become due, limits change.
 
-use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -20,17 +19,14 @@ const SWEEP: u32 = 4096;
 impl ShardHost {
     /// Time at which [`Self::tick`] is due; [`Time::NEVER`] without any work.
     pub fn next_deadline(&self) -> Time {
-        let waiting = self.deadlines.peek().map_or(Time::NEVER, |Reverse((at, _))| *at);
+        let waiting = self.appends.next_deadline();
         let due = if self.ticking { Time::NEVER } else { Time(self.replica.state().next_deadline()) };
         waiting.min(due).min(self.replica.next_deadline()).min(self.held_wills.due())
     }
 
     /// Handles all work that is due. Everything that clients had sent until `judged` was read.
     pub fn tick(&mut self, now: Time, judged: Time, out: &mut ShardOutput) {
-        while let Some(Reverse((at, uid))) = self.deadlines.peek().copied()
-            && at <= now
-        {
-            self.deadlines.pop();
+        while let Some((at, uid)) = self.appends.pop_deadline(now) {
             let Some(live) = self.live.get_mut(&uid).filter(|live| live.armed == at) else { continue };
             live.armed = Time::NEVER;
             let due = live.due(&self.settings.queue);
@@ -39,7 +35,7 @@ impl ShardHost {
             } else {
                 live.put_off = now.after(JUDGE_AGAIN);
                 let again = due.max(live.put_off);
-                self.arm(uid, again);
+                self.appends.arm(&mut self.live, uid, again);
             }
         }
         if !self.ticking && self.replica.state().next_deadline() <= now.0 {
@@ -62,21 +58,6 @@ impl ShardHost {
     pub(super) fn sweep(&mut self, now: Time) {
         self.ticking = true;
         self.propose(now, &Command::Sweep { count: SWEEP }, Continuation::Clock { sweep: true });
-    }
-
-    /// Schedules a look at a session whose publishers wait, when their wait ends, which is `due` at the earliest.
-    pub(super) fn arm(&mut self, uid: SessionUid, due: Time) {
-        let Some(live) = self.live.get_mut(&uid) else { return };
-        if due >= live.armed {
-            return;
-        }
-        live.armed = due;
-        self.deadlines.push(Reverse((due, uid)));
-        if self.deadlines.len() > 2 * self.live.len() + 64 {
-            let live = &self.live;
-            self.deadlines
-                .retain(|Reverse((at, uid))| live.get(uid).is_some_and(|session| session.armed == *at));
-        }
     }
 
     /// Records that the rule for full queues has decided: no publisher waits for this session any more.

@@ -9,7 +9,8 @@
 use mqtt::ReasonCode;
 use shard::{Mutation, mutated};
 
-use super::{ShardHost, ShardOutput, Waiter};
+use super::appends::Waiter;
+use super::{ShardHost, ShardOutput};
 use crate::durability::Durability;
 use crate::ids::Time;
 use crate::message::Message;
@@ -30,13 +31,12 @@ impl ShardHost {
         if !self.may_acknowledge_early(message, bytes) {
             return append;
         }
-        self.unsynced += bytes;
+        self.appends.unsynced += bytes;
         self.counters.acknowledged_unsynced += 1;
-        let ahead = self.new_append(Waiter::Unsynced(bytes));
-        if let Some(identity) = self.appends[key as usize].identity.take() {
+        let ahead = self.appends.insert(Waiter::Unsynced(bytes));
+        if let Some(identity) = self.appends[key].identity.take() {
             // Until the message is queued, a repetition of it is answered with this append.
-            self.appends[ahead as usize].identity = Some(identity);
-            self.accepting.insert(identity, ahead);
+            self.appends.identify(ahead, identity);
         }
         self.accepted(now, key, ReasonCode::Success, out);
         Some(ahead)
@@ -49,7 +49,7 @@ impl ShardHost {
             return false;
         }
         let max = self.settings.limits.memory_unsynced_max.bytes() / u64::from(SHARDS);
-        let fits = self.unsynced + bytes <= max;
+        let fits = self.appends.unsynced + bytes <= max;
         self.counters.unsynced_limited += u64::from(!fits);
         fits
     }

@@ -75,8 +75,8 @@ impl ShardHost {
         let Ok(will) = shard::MessageView::decode(will) else { return };
         let (owner, properties) = WillOwner::of_signed(will.properties);
         let message = Message::of_stored(&shard::MessageView { properties, ..will });
-        let key = self.new_append(Waiter::Will { id, shards: 0 });
-        self.appends[key as usize].remaining = UNANNOUNCED;
+        let key = self.appends.insert(Waiter::Will { id, shards: 0 });
+        self.appends[key].remaining = UNANNOUNCED;
         // The owner in memory has more properties than the stored one.
         let owner = self.will_owners.of_due.get(&id).cloned().or(owner.map(Arc::new));
         out.wills.push(DueWill { shard: self.id, key, id, message, owner });
@@ -91,7 +91,7 @@ impl ShardHost {
         known_to: u16,
         out: &mut ShardOutput,
     ) {
-        let Some(append) = self.appends.get_mut(key as usize) else { return };
+        let Some(append) = self.appends.get_mut(key) else { return };
         let Waiter::Will { shards, .. } = &mut append.waiter else { return };
         *shards = known_to;
         // One more, which is this request's own.
