@@ -25,7 +25,7 @@ pub fn reference<T: Tree>() -> String {
 
 fn reference_section(out: &mut String, section: &dyn Section, heading: &str) {
     let description = section.description();
-    out.push_str(&format!("\n## `{heading}`\n\n{}\n\n", joined(description.doc)));
+    out.push_str(&format!("\n## `{heading}`\n\n{}\n\n", wrapped(&joined(description.doc))));
     out.push_str("| key | type | default | range | a change holds | meaning |\n|---|---|---|---|---|---|\n");
     for field in description.fields {
         let default = section.show(field.key).map_or("unset".to_owned(), |text| format!("`{text}`"));
@@ -47,6 +47,26 @@ fn reference_section(out: &mut String, section: &dyn Section, heading: &str) {
         ));
     }
 }
+
+/// Breaks a paragraph into lines of at most [`LINE_MAX`] characters. A longer word has a line of its own.
+fn wrapped(text: &str) -> String {
+    let mut out = String::new();
+    let mut length = 0;
+    for word in text.split_whitespace() {
+        let word_length = word.chars().count();
+        if length > 0 {
+            let fits = length + 1 + word_length <= LINE_MAX;
+            out.push(if fits { ' ' } else { '\n' });
+            length = if fits { length + 1 } else { 0 };
+        }
+        out.push_str(word);
+        length += word_length;
+    }
+    out
+}
+
+/// Maximum number of characters of a line of prose in pages.
+const LINE_MAX: usize = 120;
 
 /// A file with every setting at its default, all of them commented out.
 pub fn example<T: Tree>() -> String {

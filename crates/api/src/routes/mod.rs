@@ -83,7 +83,6 @@ mod trace;
 mod users;
 mod whoami;
 
-#[cfg(feature = "document")]
 use crate::state::State;
 
 /// Returns all routes.
