@@ -1,4 +1,4 @@
-"""API keys: with the first one the node asks everybody for a token."""
+"""API keys: once one exists, the node requires a token for every request."""
 
 import json
 
@@ -40,7 +40,7 @@ def keys(node):
 
 
 def top_with_a_token(node):
-    """top: a token that is not permitted any more is said to be so, without a screen"""
+    """top: a token that is no longer valid is an error before the screen opens"""
     terminal = top(node)
     terminal.until("Traffic")
     terminal.press("q")
@@ -53,32 +53,32 @@ def top_with_a_token(node):
     node.token = token
 
 
-def key_beside(node, *words, **more):
-    """`meridian key` in the data directory of a node, as somebody runs it who is on the machine and has no key."""
+def key_in_data_directory(node, *words, **more):
+    """Runs `meridian key` on the data directory of a node, as an operator on the machine without a key does."""
     return node.run("key", *words, "--data-dir", str(node.directory / "data"), **more)
 
 
 def keys_lost(node):
-    """keys: a lost one of an admin is replaced on the node's machine, which its log and the audit log say"""
+    """keys: a lost admin key is replaced on the machine of the node; the event log and the audit log record it"""
     before = node.token
-    done = key_beside(node, "add", "rescue", "--role", "admin")
+    done = key_in_data_directory(node, "add", "rescue", "--role", "admin")
     rescue = done.out.strip()
     assert done.out.count("\n") == 1 and "not in force" not in done.err, done.err
     assert node.json("whoami", token=rescue)["role"] == "admin"
-    assert "already" in key_beside(node, "add", "rescue", "--role", "admin", code=1).err
+    assert "already" in key_in_data_directory(node, "add", "rescue", "--role", "admin", code=1).err
     entry = next(entry for entry in node.json("audit", token=rescue)["items"] if entry["by"] == "meridian key")
     assert entry["status"] == 201 and entry["path"] == "/api/v1/keys" and "rescue" in entry["detail"], entry
     assert rescue not in json.dumps(entry)
     assert "meridian key" in node.text("audit", token=rescue)
     log = (node.directory / "node.log").read_text()
     assert any("WARN" in line and "key rescue for a admin" in line for line in log.splitlines()), log[-2000:]
-    key_beside(node, "remove", "rescue")
+    key_in_data_directory(node, "remove", "rescue")
     node.ctl("status", token=rescue, code=5)
     node.ctl("status", token=before)
 
 
 def keys_lost_in_a_cluster(_):
-    """keys: in a cluster a lost one of an admin is replaced on the machine of one node, whether it runs or not, and the new one holds on all"""
+    """keys: in a cluster a lost admin key is replaced on the machine of one running or stopped node; the new key is valid on all nodes"""
     nodes = {name: Node() for name in ("n1", "n2", "n3")}
     ports = {name: free_port() for name in nodes}
     first, second, last = nodes.values()
@@ -89,41 +89,41 @@ def keys_lost_in_a_cluster(_):
             start(nodes, ports, secret, name)
         for node in nodes.values():
             node.ctl("health", "--wait", "60s")
-            until(lambda node=node: health(node)[0] == 200, "a majority agrees", 60)
+            until(lambda node=node: health(node)[0] == 200, "the node has a quorum", 60)
         first.ctl("keys", "add", "lost", "--role", "admin")
         for node in nodes.values():
             until(lambda node=node: node.ctl("status", code=None).returncode == 5, "a key is needed", 20)
 
-        holds = lambda node, token: node.ctl("whoami", token=token, code=None).returncode == 0
-        rescue = key_beside(second, "add", "rescue", "--role", "admin").out.strip()
+        is_valid = lambda node, token: node.ctl("whoami", token=token, code=None).returncode == 0
+        rescue = key_in_data_directory(second, "add", "rescue", "--role", "admin").out.strip()
         for node in nodes.values():
-            until(lambda node=node: holds(node, rescue), "the key holds on every node", 20)
+            until(lambda node=node: is_valid(node, rescue), "the key is valid on every node", 20)
         assert any(entry["by"] == "meridian key" for entry in second.json("audit", token=rescue)["items"])
 
-        # What is wanted while a node is stopped is there when that one node is started.
+        # A key that is added while a node is stopped is valid once that node has started.
         last.stop()
-        done = key_beside(last, "add", "late", "--role", "admin")
+        done = key_in_data_directory(last, "add", "late", "--role", "admin")
         late, wanted = done.out.strip(), last.directory / "data" / "key-wanted.json"
         assert "not in force yet" in done.err and str(wanted) in done.err, done.err
         assert late not in wanted.read_text() and wanted.stat().st_mode & 0o777 == 0o600
-        assert str(wanted) in key_beside(last, "remove", "lost", code=1).err
-        assert not holds(first, late)
+        assert str(wanted) in key_in_data_directory(last, "remove", "lost", code=1).err
+        assert not is_valid(first, late)
         start(nodes, ports, secret, "n3")
         for node in nodes.values():
-            until(lambda node=node: holds(node, late), "the key holds on every node", 60)
+            until(lambda node=node: is_valid(node, late), "the key is valid on every node", 60)
         assert not wanted.exists()
-        key_beside(last, "remove", "lost")
+        key_in_data_directory(last, "remove", "lost")
         assert {key["name"] for key in first.json("keys", token=late)["items"]} == {"rescue", "late"}
     finally:
         for node in nodes.values():
             node.close()
 
 
-def the_last_key_goes(node):
-    """keys: without the last one the node is open again"""
+def last_key_removed(node):
+    """keys: after the last one is removed, the node is in open mode"""
     node.ctl("keys", "remove", "boss")
     node.token = None
     assert node.json("whoami")["open"]
 
 
-CHECKS = [keys, keys_lost, keys_lost_in_a_cluster, top_with_a_token, the_last_key_goes]
+CHECKS = [keys, keys_lost, keys_lost_in_a_cluster, top_with_a_token, last_key_removed]

@@ -7,7 +7,7 @@ from node import end, until
 
 
 def publish(node):
-    """publish: text, a file, nothing, lines of standard input; who gets it"""
+    """publish: text, a file, an empty payload, lines of standard input; matching subscribers"""
     held = node.subscriber("pub-sub", "p/#")
     assert "no matching" in node.text("publish", "-t", "nobody/here", "-m", "x")
     assert node.json("publish", "-t", "p/1", "-m", "good", "-q", "1")["reason_code"] == 0
@@ -33,7 +33,7 @@ def publish(node):
 
 
 def retained(node):
-    """retained: list, get, exact bytes, delete one, delete many only when it is meant"""
+    """retained: list, get, exact bytes, delete one, delete many only with --yes"""
     node.ctl("publish", "-t", "kept/1", "-m", "one", "-r", "--expires", "1h", "--content-type", "text/plain", "--property", "k=v", "--text")
     node.ctl("publish", "-t", "kept/2", "-f", "-", "-r", stdin=b"\x00\xff\n")
     node.ctl("publish", "-t", "kept/3", "-m", "three", "-r")
@@ -57,7 +57,7 @@ def retained(node):
 
 
 def on_behalf(node):
-    """client subscribe and unsubscribe: on its behalf, while it is connected"""
+    """client subscribe and unsubscribe: for a connected client"""
     held = node.subscriber("behalf", "b/own")
     answer = node.json("client", "subscribe", "behalf", "b/more", "--qos", "1", "--subscription-id", "7")
     assert answer["reason_code"] == 1, answer
@@ -74,12 +74,12 @@ def on_behalf(node):
 
 
 def kick(node):
-    """kick: the connection alone, the session too only when it is meant"""
+    """kick: the connection, and the session only with --yes"""
     node.subscriber("kicked", "k/#", durable=True)
     answer = node.json("kick", "kicked")
     assert len(answer.pop("nodes")) == 1, answer
     assert answer == {"connection_closed": True, "session_ended": False}, answer
-    # mosquitto_sub comes back by itself; the session is ended with or without it.
+    # mosquitto_sub reconnects by itself; the session ends in both cases.
     said = node.ctl("kick", "kicked", "--session", code=2).err
     assert "--yes" in said
     node.clients[-1].kill()
@@ -90,7 +90,7 @@ def kick(node):
 
 
 def ban(node):
-    """ban: who is banned is disconnected and kept away until the ban is lifted"""
+    """ban: a banned client is disconnected and refused until the ban is lifted"""
     held = node.subscriber("banned-1", "x/#")
     added = node.json("ban", "add", "client-id", "banned-*", "--reason", "noise", "--for", "1h")
     assert added["until"], added
@@ -115,13 +115,13 @@ def ban(node):
 
 
 def login(node, user, password):
-    """Whether this user gets in and out again."""
+    """True if this user can connect."""
     words = ["mosquitto_pub", "-p", str(node.mqtt), "-V", "5", "-u", user, "-P", password, "-t", "u", "-m", "x", "-q", "1"]
     return subprocess.run(words, capture_output=True, timeout=20, check=False).returncode == 0
 
 
 def users(node):
-    """users: add, log in, set, passwd, import, remove; the first one ends anonymity, and the last one brings it back"""
+    """users: add, log in, set, passwd, import, remove; anonymous access ends with the first user and returns without the last"""
     assert "user alice" in node.text("users", "add", "alice", "--description", "the first", stdin="secret\n")
     assert login(node, "alice", "secret") and not login(node, "alice", "wrong") and not login(node, "eve", "secret")
     anonymous = subprocess.run(["mosquitto_pub", "-p", str(node.mqtt), "-t", "u", "-m", "x"], capture_output=True, timeout=20, check=False)
@@ -136,7 +136,7 @@ def users(node):
     assert login(node, "alice", "other") and not login(node, "alice", "secret")
     held = subprocess.Popen(["mosquitto_sub", "-p", str(node.mqtt), "-V", "5", "-u", "alice", "-P", "other", "-t", "u"],
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    until(lambda: any(client["username"] == "alice" for client in node.json("clients")["items"]), "alice is there")
+    until(lambda: any(client["username"] == "alice" for client in node.json("clients")["items"]), "alice is connected")
     path = node.directory / "users.csv"
     path.write_text("name,password,tenant\nbob,pw,acme\n")
     assert "1 added" in node.text("users", "import", str(path))
@@ -155,7 +155,7 @@ def users(node):
 
 
 def rules(node):
-    """rules: add, put before others, change, move, remove; what is denied is refused"""
+    """rules: add, insert, change, move, remove; a denied publish is refused"""
     node.ctl("rules", "add", "allow everyone all #")
     first = node.json("rules", "add", "deny everyone publish kept/out", "--position", "1")
     assert first["position"] == 1
@@ -193,7 +193,7 @@ def config(node):
     assert "-> 77" in text, text
     first = int(text.split()[-1])
     node.ctl("config", "set", "queue.messages_max=78")
-    # As words: a port may have the same digits.
+    # Whole words: a port may contain the same digits.
     words = node.text("config").split()
     assert "77" not in words and "78" in words, words
     history = node.json("config", "history")["items"]
@@ -230,7 +230,7 @@ def counted_topics(node):
 
 
 def cluster(node):
-    """cluster: a node by itself has no members to show and none to remove, which is asked for first"""
+    """cluster: a node without a cluster has no members, and a removal needs --yes"""
     for verb in ([], ["status"]):
         assert "[[cluster_node]]" in node.ctl("cluster", *verb, code=4).err
     said = node.ctl("cluster", "remove", "n2", code=2).err
@@ -241,7 +241,7 @@ def cluster(node):
 
 
 def audit(node):
-    """audit: what was changed above is there, refusals too"""
+    """audit: the changes of the checks above are listed, also refused ones"""
     entries = node.json("audit", "--limit", "1000")["items"]
     assert any(entry["path"].startswith("/api/v1/bans") and entry["status"] == 201 for entry in entries), entries[:3]
     assert any(entry["status"] >= 400 for entry in entries)

@@ -1,4 +1,4 @@
-"""Clocks of the nodes of a cluster. That of one is wrong for its process only: a library that is loaded before others adds an hour."""
+"""Clocks of the nodes of a cluster. A preloaded library adds an hour to the clock of one process."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import subprocess
 from checks_cluster import said, start
 from node import Node, free_port, until
 
-# An hour ahead while the file is there.
+# The clock is an hour ahead while the file exists.
 WRONG = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -28,7 +28,7 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 
 
 def built(directory, name, text):
-    """A library of that C code, to be loaded before others."""
+    """Builds a library from C code for LD_PRELOAD."""
     source, library = directory / f"{name}.c", directory / f"{name}.so"
     source.write_text(text)
     subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True, timeout=60)
@@ -36,12 +36,12 @@ def built(directory, name, text):
 
 
 def ahead(node, of):
-    """How far the node knows another's clock to be ahead; `None` while it does not know."""
+    """Seconds that another node's clock is ahead, as the node knows it; `None` while unknown."""
     return next(link["clock_ahead_s"] for link in node.json("cluster")["links"] if link["node"] == of)
 
 
 def an_hour_off(_):
-    """clocks: one that is off by an hour is said at start with what to do, by the node itself and by the others, and is taken up when it is set"""
+    """clocks: a clock that is off by an hour is reported at the start by the node and by the others, with what to do, and recovers when it is set"""
     nodes = {name: Node() for name in ("n1", "n2", "n3")}
     ports = {name: free_port() for name in nodes}
     first, wrong = nodes["n1"], nodes["n2"]
@@ -62,15 +62,15 @@ def an_hour_off(_):
             node.ctl("health", "--wait", "30s")
         for name in ("n1", "n3"):
             node = nodes[name]
-            until(lambda node=node: said(node, "WARN", "the clock of node n2 is 60.0 minutes ahead of", "chronyc"), f"{name} says whose is wrong", 30)
+            until(lambda node=node: said(node, "WARN", "the clock of node n2 is 60.0 minutes ahead of", "chronyc"), f"{name} reports the wrong clock", 30)
             assert not said(node, "the clock of this machine"), name
-            shown = until(lambda node=node: ahead(node, "n2"), f"{name} shows by how much", 30)
+            shown = until(lambda node=node: ahead(node, "n2"), f"{name} shows the difference", 30)
             assert 3_599 < shown < 3_601, shown
-        until(lambda: said(wrong, "WARN", "the clock of this machine is 60.0 minutes ahead of", "chronyc"), "n2 says that it is its own", 30)
-        assert not said(wrong, "WARN", "the clock of node"), "it is nobody else's"
-        notes = until(lambda: "clock" in (it := first.ctl("cluster", "status").err) and it, "operators are told", 30)
+        until(lambda: said(wrong, "WARN", "the clock of this machine is 60.0 minutes ahead of", "chronyc"), "n2 reports its own clock", 30)
+        assert not said(wrong, "WARN", "the clock of node"), "no other clock is wrong"
+        notes = until(lambda: "clock" in (it := first.ctl("cluster", "status").err) and it, "ctl shows it", 30)
         assert "the clock of n2 is 1h ahead of that of this node: timedatectl" in notes, notes
-        notes = until(lambda: "clock" in (it := wrong.ctl("cluster", "status").err) and it, "there, too", 30)
+        notes = until(lambda: "clock" in (it := wrong.ctl("cluster", "status").err) and it, "ctl of the other node shows it", 30)
         assert "the clock of this node (n2) is 1h ahead of those of most nodes" in notes and notes.count("clock of") == 1, notes
         row = next(line for line in first.text("links").splitlines() if line.startswith("n2 "))
         assert " +1h " in row, row
@@ -78,10 +78,10 @@ def an_hour_off(_):
         assert any(line.startswith('meridian_link_clock_ahead_seconds{peer="n2"} 3') for line in metrics.splitlines()), metrics
 
         switch.unlink()
-        until(lambda: said(wrong, "INFO", "the clock of this machine agrees"), "it is taken up while the node runs", 30)
-        until(lambda: "clock" not in wrong.ctl("cluster", "status").err, "nothing is wrong any more", 30)
-        until(lambda: said(first, "INFO", "n2", "agrees with that of this node again"), "others hear of it", 60)
-        until(lambda: "clock" not in first.ctl("cluster", "status").err, "there, too", 30)
+        until(lambda: said(wrong, "INFO", "the clock of this machine agrees"), "the running node reports that its clock is right", 30)
+        until(lambda: "clock" not in wrong.ctl("cluster", "status").err, "ctl shows no wrong clock", 30)
+        until(lambda: said(first, "INFO", "n2", "agrees with that of this node again"), "other nodes report it", 60)
+        until(lambda: "clock" not in first.ctl("cluster", "status").err, "ctl of the other node shows it", 30)
     finally:
         for node in nodes.values():
             node.close()

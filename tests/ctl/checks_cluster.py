@@ -1,4 +1,4 @@
-"""Commands about the members of a cluster, against three cores of their own."""
+"""Commands about the members of a cluster, on clusters that the checks start."""
 
 import errno
 import json
@@ -14,7 +14,7 @@ from node import Node, end, free_port, until
 
 
 def asked(node, path):
-    """Status and body of an answer without a key."""
+    """Status and body of a request without a key."""
     try:
         with urllib.request.urlopen(node.url + path, timeout=10) as answer:
             return answer.status, answer.read().decode()
@@ -34,13 +34,13 @@ def answers(node):
 
 
 def states(node):
-    """What the node knows the members to be, by name."""
+    """States of the members by name, as the node knows them."""
     membership = node.json("cluster", "status")["membership"]
     return {member["node"]: member["state"] for member in membership["members"]}
 
 
 def start(nodes, ports, secret, name, *more, join=None):
-    """Without a word on whom to join: all of these ports."""
+    """Starts a node. `join`: ports to join; by default all ports."""
     join = ",".join(f"127.0.0.1:{port}" for port in (ports.values() if join is None else join))
     settings = [f"cluster.listen=127.0.0.1:{ports[name]}", *([f"cluster.join={join}"] if join else []), f"cluster.secret_file={secret}",
                 "cluster.silence_max=500ms", "cluster.lease=500ms", *more]
@@ -48,7 +48,7 @@ def start(nodes, ports, secret, name, *more, join=None):
 
 
 def members(_):
-    """cluster: three cores found one and agree who leads, one that is killed is dead, is removed when it is meant, and joins again"""
+    """cluster: three cores form a cluster with one leader; a killed core is declared dead, is removed with --yes, and joins again"""
     nodes = {name: Node() for name in ("n1", "n2", "n3")}
     ports = {name: free_port() for name in nodes}
     first, last = nodes["n1"], nodes["n3"]
@@ -62,35 +62,35 @@ def members(_):
         alive = dict.fromkeys(nodes, "alive")
         for node in nodes.values():
             until(lambda node=node: states(node) == alive, "all know all members", 30)
-            until(lambda node=node: health(node)[0] == 200, "a majority agrees", 30)
+            until(lambda node=node: health(node)[0] == 200, "the node has a quorum", 30)
         replica = until(lambda: (it := first.json("cluster")["membership"]["replica"])["voters"] == 3 and it["leader"] and it, "three vote", 30)
         text = first.text("cluster", "status")
         assert "majority is 2" in text and "leads" in text and "INCARNATION" in text, (replica, text)
         assert "stop it first" in first.ctl("cluster", "remove", "n3", "--yes", code=1).err
         assert "n1, n2, n3" in first.ctl("cluster", "remove", "n4", "--yes", code=4).err
         leads = lambda node: "meridian_cluster_meta_leader 1\n" in node.text("metrics", "meridian_cluster_meta")
-        until(lambda: sum(map(leads, nodes.values())) == 1, "one leads", 30)
+        until(lambda: sum(map(leads, nodes.values())) == 1, "there is one leader", 30)
 
         last.process.kill()
         last.process.wait(20)
-        until(lambda: states(first)["n3"] == "dead", "the others agree that it is dead", 60)
+        until(lambda: states(first)["n3"] == "dead", "it is declared dead", 60)
         follower = nodes["n2"] if leads(first) else first
-        until(lambda: said(follower, "WARN", "node n3 is suspected: no core reaches it"), "one that does not lead says so, too")
-        told = first.ctl("cluster")
-        assert "meridian ctl cluster remove n3" in told.err and "! n3 (" not in told.err, told.err
-        assert "3: 2 up, 1 dead (n3)" in told.out, told.out
-        assert first.json("cluster")["unjoined_peers"] == [], "it is dead, and that says all"
+        until(lambda: said(follower, "WARN", "node n3 is suspected: no core reaches it"), "a follower logs it too")
+        shown = first.ctl("cluster")
+        assert "meridian ctl cluster remove n3" in shown.err and "! n3 (" not in shown.err, shown.err
+        assert "3: 2 up, 1 dead (n3)" in shown.out, shown.out
+        assert first.json("cluster")["unjoined_peers"] == [], "a dead member is no unjoined peer"
         assert health(first)[0] == 200, health(first)
         assert "n3" in first.ctl("cluster", "remove", "n3", code=2).err
         assert first.text("cluster", "remove", "n3", "--yes") == "node n3 is removed\n"
         for node in (first, nodes["n2"]):
-            until(lambda node=node: states(node) == {"n1": "alive", "n2": "alive"}, "it is a member no more", 30)
+            until(lambda node=node: states(node) == {"n1": "alive", "n2": "alive"}, "it is no longer a member", 30)
         entries = first.json("audit", "--limit", "100")["items"]
         assert any(entry["path"].endswith("/cluster/nodes/n3") and entry["status"] == 204 for entry in entries), entries
 
         start(nodes, ports, secret, "n3")
         until(lambda: states(first) == alive, "it has joined again", 60)
-        # In the next life of a node its link begins anew, which is nothing to complain of.
+        # A link to a restarted node is new. This is no error.
         second = nodes["n2"]
         second.stop()
         start(nodes, ports, secret, "n2")
@@ -98,26 +98,26 @@ def members(_):
         for name, node in nodes.items():
             until(lambda: all(link["state"] == "up" for link in node.json("cluster")["links"]), f"{name} is linked to all", 30)
             assert not said(node, "not joined", "secret") and not said(node, "not joined", "handshake"), name
-        until(lambda: states(first) == alive, "it is there again", 60)
+        until(lambda: states(first) == alive, "it is alive again", 60)
 
         for node in (nodes["n2"], last):
             node.process.kill()
             node.process.wait(20)
         status, body = until(lambda: (it := health(first))[0] == 503 and it, "one of three has no majority", 60)
         assert "no_quorum" in body and "majority" in body, (status, body)
-        told = until(lambda: "no quorum" in (it := first.ctl("cluster", "status")).err and it, "it has not heard the one that led", 30)
-        assert "as last known" in told.out, told
+        shown = until(lambda: "no quorum" in (it := first.ctl("cluster", "status")).err and it, "it has lost the leader", 30)
+        assert "as last known" in shown.out, shown
         refused = first.ctl("ban", "add", "client-id", "c", code=3).err
         assert "look before you try again" in refused and "cluster status" in refused, refused
-        told, problem = first.ctl("--json", "rules", "add", "allow everyone publish a", code=3).err.split("\n", 1)
-        assert "first rule" in told and json.loads(problem)["status"] == 503, (told, problem)
+        warning, problem = first.ctl("--json", "rules", "add", "allow everyone publish a", code=3).err.split("\n", 1)
+        assert "first rule" in warning and json.loads(problem)["status"] == 503, (warning, problem)
     finally:
         for node in nodes.values():
             node.close()
 
 
 def grows(_):
-    """cluster: one node grows to three cores while clients publish and hear at QoS 1: none is disconnected, and nothing is refused or lost"""
+    """cluster: one node grows to three cores while clients publish and subscribe at QoS 1: no client is disconnected, no message is refused or lost"""
     nodes = {name: Node() for name in ("n1", "n2", "n3")}
     ports = {name: free_port() for name in nodes}
     first, second, last = nodes.values()
@@ -127,7 +127,7 @@ def grows(_):
     count = 0
 
     def publish(pipe):
-        """A message every 10 ms."""
+        """Publishes a message every 10 ms."""
         nonlocal count
         while not enough.is_set():
             pipe.write(f"{count}\n")
@@ -136,7 +136,7 @@ def grows(_):
             time.sleep(0.01)
 
     def payloads(client, last):
-        """What a client has got, up to the last that it is to get."""
+        """Payloads that a client has received, up to `last`."""
         lines = []
         while not lines or lines[-1] != last:
             line = client.stdout.readline()
@@ -147,11 +147,11 @@ def grows(_):
     try:
         start(nodes, ports, secret, "n1", join=[])
         first.ctl("health", "--wait", "20s")
-        # Neither of these clients connects again when its connection is lost: it ends with an error.
-        hears = first.spawn("sub", "-p", str(first.mqtt), "-i", "hears", "-t", "grows", "-t", "from/#", "-q", "1", "-F", "%p")
-        until(lambda: first.subscribed("hears") == 2, "it has subscribed")
-        says = first.spawn("pub", "-p", str(first.mqtt), "-i", "says", "-t", "grows", "-q", "1", "--stdin-lines", stdin=subprocess.PIPE)
-        publisher = threading.Thread(target=publish, args=[says.stdin])
+        # These clients do not reconnect: they end with an error when the connection is lost.
+        subscriber = first.spawn("sub", "-p", str(first.mqtt), "-i", "subscriber", "-t", "grows", "-t", "from/#", "-q", "1", "-F", "%p")
+        until(lambda: first.subscribed("subscriber") == 2, "it has subscribed")
+        sender = first.spawn("pub", "-p", str(first.mqtt), "-i", "sender", "-t", "grows", "-q", "1", "--stdin-lines", stdin=subprocess.PIPE)
+        publisher = threading.Thread(target=publish, args=[sender.stdin])
         publisher.start()
         try:
             until(lambda: count > 20, "it publishes")
@@ -171,23 +171,23 @@ def grows(_):
         finally:
             enough.set()
             publisher.join()
-        says.stdin.close()
-        assert says.wait(20) == 0, says.stderr.read()
+        sender.stdin.close()
+        assert sender.wait(20) == 0, sender.stderr.read()
         for node in (second, last):
             node.publish(f"from/{node.mqtt}", str(node.mqtt), "-q", "1")
         expected = [str(number) for number in range(count)]
-        came = payloads(hears, str(last.mqtt))
+        came = payloads(subscriber, str(last.mqtt))
         assert came == [*expected, str(second.mqtt), str(last.mqtt)], (count, came)
         crossed = payloads(there, expected[-1])
         assert crossed == expected[-len(crossed):] and len(crossed) >= 50, crossed
-        assert hears.poll() is None and there.poll() is None
+        assert subscriber.poll() is None and there.poll() is None
     finally:
         for node in nodes.values():
             node.close()
 
 
 def wills(_):
-    """cluster: the Will of a durable session whose node was killed comes to a client of another node once that node is back"""
+    """cluster: the Will of a durable session whose node was killed is published once that node is back"""
     nodes = {name: Node() for name in ("n1", "n2", "n3")}
     ports = {name: free_port() for name in nodes}
     first, second, last = nodes.values()
@@ -199,7 +199,7 @@ def wills(_):
         for node in nodes.values():
             node.ctl("health", "--wait", "30s")
         until(lambda: first.json("cluster")["membership"]["replica"]["voters"] == 3, "three vote", 30)
-        hears = second.subscriber("hears", "will/#")
+        subscriber = second.subscriber("subscriber", "will/#")
         mortal = last.spawn("sub", "-p", str(last.mqtt), "-i", "mortal", "-c", "-x", "3600", "-t", "t", "--will-topic", "will/mortal", "--will-payload", "gone", "--will-qos", "1")
         until(lambda: last.subscribed("mortal") == 1, "it has connected")
         last.process.kill()
@@ -208,21 +208,21 @@ def wills(_):
         until(lambda: states(first)["n3"] == "dead", "its node is dead", 60)
         start(nodes, ports, secret, "n3")
         last.ctl("health", "--wait", "30s")
-        assert select.select([hears.stdout], [], [], 30)[0], "nothing comes"
-        assert hears.stdout.readline().split() == ["will/mortal", b"gone".hex()]
+        assert select.select([subscriber.stdout], [], [], 30)[0], "no message arrives"
+        assert subscriber.stdout.readline().split() == ["will/mortal", b"gone".hex()]
     finally:
         for node in nodes.values():
             node.close()
 
 
 def by_name(_):
-    """cluster: cores that know one name with many addresses found a cluster, and a replicant joins it where the first addresses are nobody's"""
+    """cluster: cores that share one host name with many addresses form a cluster, and a replicant joins although the first addresses are dead"""
     nodes = {name: Node() for name in ("n1", "n2", "n3", "n4")}
     first = nodes["n1"]
     port = free_port()
     secret = first.directory / "cluster.secret"
     secret.write_text("a secret that is long enough")
-    # The first address is nobody's.
+    # No node has the first address.
     hosts = first.directory / "hosts"
     hosts.write_text("127.0.0.1 localhost\n" + "".join(f"127.0.0.{last} cores.test\n" for last in (9, 1, 2, 3)))
 
@@ -254,7 +254,7 @@ def by_name(_):
 
 
 def logs(_):
-    """cluster: the logs say whom a node is linked to, who leads, which core a replicant hears from, and when nobody may acknowledge"""
+    """cluster: the event log has links, leader, core of a replicant, and lost leases"""
     nodes = {name: Node() for name in ("n1", "n2", "n3")}
     ports = {name: free_port() for name in nodes}
     secret = nodes["n1"].directory / "cluster.secret"
@@ -271,38 +271,38 @@ def logs(_):
             for other in nodes:
                 assert nodes[other] is node or said(node, "INFO", f"linked to node {other}"), other
         assert said(nodes["n1"], "core n2 has joined the cluster") or said(nodes["n2"], "core n1 has joined the cluster")
-        leader = until(lambda: nodes["n1"].json("cluster")["membership"]["replica"]["leader"], "one leads", 30)
+        leader = until(lambda: nodes["n1"].json("cluster")["membership"]["replica"]["leader"], "there is one leader", 30)
         other = next(core for core in cores if core != leader)
-        until(lambda: said(nodes[other], "INFO", f"core {leader} leads the meta group"), "the other core says who leads")
-        until(lambda: said(nodes[leader], "INFO", "this core leads the meta group"), "the one that leads does")
+        until(lambda: said(nodes[other], "INFO", f"core {leader} leads the meta group"), "the other core logs the leader")
+        until(lambda: said(nodes[leader], "INFO", "this core leads the meta group"), "the leader logs that it leads")
 
-        # What it would do by itself five seconds after it has joined.
+        # The replicant does this by itself five seconds after it has joined.
         nodes["n1"].ctl("cluster", "balance")
         attached = lambda: replicant.json("cluster")["attached_to"]
-        core = until(attached, "it hears from a core")
+        core = until(attached, "it is attached to a core")
         assert said(replicant, "INFO", f"this node is attached to core {core}")
         remains = next(other for other in cores if other != core)
         nodes[core].process.kill()
         nodes[core].process.wait(20)
-        until(lambda: attached() == remains, "it hears from the other core", 20)
-        until(lambda: said(replicant, "INFO", f"this node is attached to core {remains}: the link to the previous core is lost", f'from="{core}"'), "it says so")
+        until(lambda: attached() == remains, "it is attached to the other core", 20)
+        until(lambda: said(replicant, "INFO", f"this node is attached to core {remains}: the link to the previous core is lost", f'from="{core}"'), "it logs the change")
         for name in (remains, "n3"):
             node = nodes[name]
-            until(lambda node=node: said(node, "WARN", f"link to node {core} lost", "queued here up to cluster.buffer_max"), "it says that it has lost it", 20)
+            until(lambda node=node: said(node, "WARN", f"link to node {core} lost", "queued here up to cluster.buffer_max"), "it logs the lost link", 20)
             until(lambda node=node: said(node, "WARN", "no majority of the cores lets this node acknowledge any more", "of 2 cores this node reaches 1", core),
-                  "it says why nothing is acknowledged", 20)
+                  "it logs why it does not acknowledge", 20)
         start(nodes, ports, secret, core, join=[ports[core] for core in cores])
         for name in (remains, "n3"):
             node = nodes[name]
-            until(lambda node=node: said(node, "INFO", f"linked to node {core} again"), "it says that it is linked again", 30)
-            until(lambda node=node: said(node, "INFO", "lets this node acknowledge again: publishers of QoS 1 and 2 continue"), "and that all goes on", 30)
+            until(lambda node=node: said(node, "INFO", f"linked to node {core} again"), "it logs the new link", 30)
+            until(lambda node=node: said(node, "INFO", "lets this node acknowledge again: publishers of QoS 1 and 2 continue"), "it logs that it acknowledges again", 30)
     finally:
         for node in nodes.values():
             node.close()
 
 
 def come_and_go(_):
-    """cluster: a core that was told of another one joins, the lead is handed over, and cores leave until one is left"""
+    """cluster: a core joins by command, leadership is transferred, and cores leave until one is left"""
     nodes = {name: Node() for name in ("n1", "n2", "n3")}
     ports = {name: free_port() for name in nodes}
     first, second, last = nodes.values()
@@ -312,7 +312,7 @@ def come_and_go(_):
         pair = {name: ports[name] for name in ("n1", "n2")}
         for name in pair:
             start(nodes, pair, secret, name)
-        # It is told where others are when it runs already. Until then it lets nobody in.
+        # The command gives the addresses to the running node. Until then it accepts no clients.
         start(nodes, {**ports, "n1": free_port(), "n2": free_port()}, secret, "n3")
         until(lambda: answers(last), "it runs", 30)
         until(lambda: last.json("cluster")["membership"]["waits_for"], "it waits", 30)
@@ -335,11 +335,11 @@ def come_and_go(_):
 
         assert "--yes" in last.ctl("cluster", "leave", code=2).err
         last.ctl("--yes", "cluster", "leave")
-        assert last.process.wait(60) == 0, "it has ended by itself"
+        assert last.process.wait(60) == 0, "the process ends"
         until(lambda: states(first) == {"n1": "alive", "n2": "alive"}, "it has left", 30)
         second.ctl("--yes", "cluster", "leave")
         assert second.process.wait(60) == 0
-        until(lambda: states(first) == {"n1": "alive"}, "the next one, too", 30)
+        until(lambda: states(first) == {"n1": "alive"}, "the next one has left", 30)
         until(lambda: health(first)[0] == 200, "one is a majority of one", 30)
         assert "nobody to agree" in first.ctl("--yes", "cluster", "leave", code=1).err
     finally:
@@ -348,7 +348,7 @@ def come_and_go(_):
 
 
 def leaves_once(_):
-    """cluster: who leaves may be told so again without harm, who stops already stays a member, and leaving that fails is an error"""
+    """cluster: a repeated leave is harmless, a stopping node stays a member, and a failed leave is an error"""
     nodes = {name: Node() for name in ("n1", "n2", "n3")}
     ports = {name: free_port() for name in nodes}
     first, second, last = nodes.values()
@@ -363,7 +363,7 @@ def leaves_once(_):
             node.ctl("health", "--wait", "60s")
         until(lambda: first.json("cluster")["membership"]["replica"]["voters"] == 3, "three vote", 60)
 
-        # A client that reads nothing has it take a while to stop.
+        # A client that does not read delays the shutdown.
         stays = last.subscriber("stays", "t", qos=0)
         stays.send_signal(signal.SIGSTOP)
         large = last.directory / "large"
@@ -373,14 +373,14 @@ def leaves_once(_):
         last.process.terminate()
         until(lambda: said(last, "INFO", "stopping"), "it stops")
         assert "begun to stop" in leave(last, code=1).err
-        assert last.process.poll() is None, "it stops as it was told"
+        assert last.process.poll() is None, "the shutdown continues"
         stays.kill()
         assert last.process.wait(60) == 0
         start(nodes, ports, secret, "n3", *long)
         last.ctl("health", "--wait", "60s")
-        until(lambda: states(first) == dict.fromkeys(nodes, "alive"), "it is a member still", 60)
-        until(lambda: states(last) == dict.fromkeys(nodes, "alive"), "it knows that", 60)
-        # In this life, too, and not only from before.
+        until(lambda: states(first) == dict.fromkeys(nodes, "alive"), "it is still a member", 60)
+        until(lambda: states(last) == dict.fromkeys(nodes, "alive"), "it knows its state", 60)
+        # In this incarnation, not only in the previous one.
         until(lambda: last.json("cluster")["membership"]["waits_for"] is None, "it has joined", 60)
 
         # Without a majority it cannot leave.
@@ -389,16 +389,16 @@ def leaves_once(_):
         assert "stops and leaves" in leave(last).out
         until(lambda: said(last, "leaving the cluster"), "it leaves", 30)
         assert "stops and leaves" in leave(last).out
-        assert last.process.poll() is None, "it goes on leaving"
+        assert last.process.poll() is None, "it still leaves"
         for node in (first, second):
             node.process.send_signal(signal.SIGCONT)
         assert last.process.wait(90) == 0
         until(lambda: states(first) == {"n1": "alive", "n2": "alive"}, "it has left", 60)
 
-        until(lambda: states(second) == {"n1": "alive", "n2": "alive"}, "the other one knows that", 60)
+        until(lambda: states(second) == {"n1": "alive", "n2": "alive"}, "the other core knows it", 60)
         first.process.send_signal(signal.SIGSTOP)
         assert "stops and leaves" in leave(second).out
-        assert second.process.wait(120) == 1, "it is a member still"
+        assert second.process.wait(120) == 1, "it is still a member"
         assert said(second, "ERROR", "without having left the cluster", "cluster remove n2")
     finally:
         for node in nodes.values():
@@ -406,26 +406,26 @@ def leaves_once(_):
 
 
 def said(node, *parts):
-    """Whether one line of the node's log has all of these."""
+    """True if one line of the node's log contains all parts."""
     lines = (node.directory / "node.log").read_text(errors="replace").splitlines()
     return any(all(part in line for part in parts) for line in lines)
 
 
-def tells(node, address, words, name=None):
-    """What the node shows of whoever is at that address and is not joined, if it is this."""
+def peer_of(node, address, words, name=None):
+    """Unjoined peer of the node with this address and reason, or `None`."""
     shown = node.json("cluster")["unjoined_peers"]
     of = (it for it in shown if it["address"] == address and words in it["reason"] and name in (None, it["name"]))
     return next(of, None)
 
 
-def strangers(_):
-    """cluster: who has a name that is taken, another secret, or is of another cluster is refused, and both show why and what to do, in their logs, too"""
+def refused_peers(_):
+    """cluster: a node with a taken name, another secret or another cluster id is refused; both nodes show and log the reason and what to do"""
     nodes = {name: Node() for name in ("core", "n2", "own", "taken", "secret", "other")}
     core = nodes["core"]
     port = free_port()
     secrets = {name: node.directory / "cluster.secret" for name, node in nodes.items()}
     for name, path in secrets.items():
-        path.write_text("another secret of somebody" if name == "secret" else "a secret that is long enough")
+        path.write_text("a secret of another cluster" if name == "secret" else "a secret that is long enough")
 
     listens = {}
 
@@ -449,20 +449,20 @@ def strangers(_):
             ("other", "n5", 'The cluster.id of this node is "another"', 'The cluster.id of this node is "meridian"'),
         ]:
             start_as(which, name, *(["cluster.id=another"] if which == "other" else []))
-            until(lambda it=nodes[which], words=here: said(it, "not joined", words), f"{which} hears why", 30)
-            until(lambda words=there: said(core, "not joined", words), f"the core says why not {which}", 30)
+            until(lambda it=nodes[which], words=here: said(it, "not joined", words), f"{which} logs the reason", 30)
+            until(lambda words=there: said(core, "not joined", words), f"the core logs the reason for {which}", 30)
             at = f"127.0.0.1:{port}"
-            shown = until(lambda it=nodes[which], words=here, at=at: tells(it, at, words), f"{which} shows why", 30)
+            shown = until(lambda it=nodes[which], words=here, at=at: peer_of(it, at, words), f"{which} shows the reason", 30)
             assert f"! {shown['address']}" in nodes[which].ctl("cluster", "status").err, shown
-            # Who has the name of a node that is there is known by the address that it gives, others by where they come from.
+            # A peer with a taken name is shown by its advertised address, others by their source address.
             there_at = listens[which] if which in ("own", "taken") else "127.0.0.1"
-            shown = until(lambda words=there, at=there_at, name=name: tells(core, at, words, name), f"the core shows why not {which}", 30)
+            shown = until(lambda words=there, at=there_at, name=name: peer_of(core, at, words, name), f"the core shows the reason for {which}", 30)
             assert f"! {there_at} ({name}): " in core.ctl("cluster", "status").err, shown
             if which == "taken":
                 words = f"another process at this address has the name of this node, which is at {listens['n2']}"
-                until(lambda it=there_at, words=words: tells(nodes["n2"], it, words, "n2"), "the one that has the name hears of it, too", 30)
+                until(lambda it=there_at, words=words: peer_of(nodes["n2"], it, words, "n2"), "the node with that name shows it too", 30)
                 time.sleep(11)
-                assert not said(nodes[which], "the other one of the two nodes must connect"), "it is known why it does not"
+                assert not said(nodes[which], "the other one of the two nodes must connect"), "the reason is known"
             nodes[which].stop()
         assert states(core) == {"n1": "alive", "n2": "alive"}, states(core)
         replicant = nodes["n2"]
@@ -471,7 +471,7 @@ def strangers(_):
         assert [node["node"] for node in core.json("cluster")["leases_granted"]] == ["n2"]
         assert "by leases of n1" in replicant.text("cluster"), replicant.text("cluster")
         core.stop()
-        until(lambda: replicant.json("cluster")["membership"]["stale"], "a replicant notices that no core is there", 30)
+        until(lambda: replicant.json("cluster")["membership"]["stale"], "the replicant notices that no core is reachable", 30)
         out = replicant.text("cluster")
         assert "NO: this node reaches no majority" in out and "alive (as last known)" in out, out
     finally:
@@ -480,10 +480,10 @@ def strangers(_):
 
 
 def unreachable(_):
-    """cluster: a node that others cannot reach where it says is named by those who try, and is told so itself, until it can be reached"""
+    """cluster: a node with an unreachable advertised address is named by the others and learns of it, until it is reachable"""
     nodes = {name: Node() for name in ("n1", "n2", "n3")}
     first, *others = nodes.values()
-    port, nobody = free_port(), free_port()
+    port, closed = free_port(), free_port()
     secret = first.directory / "cluster.secret"
     secret.write_text("a secret that is long enough")
     settings = [f"cluster.listen=127.0.0.1:{port}", f"cluster.secret_file={secret}"]
@@ -498,19 +498,19 @@ def unreachable(_):
         first.ctl("health", "--wait", "30s")
         for node in others:
             name = name_of(node)
-            join(node, f"cluster.advertise=127.0.0.1:{nobody}")
-            # Of two nodes one dials. The other one sees that nobody comes.
+            join(node, f"cluster.advertise=127.0.0.1:{closed}")
+            # Only one of two nodes dials. The other one sees no connection.
             until(lambda: answers(node), "it runs", 30)
-            is_dialed = lambda: tells(first, f"127.0.0.1:{nobody}", "cluster.advertise", name)
-            waits = lambda: tells(node, f"127.0.0.1:{port}", f"reaches this node at 127.0.0.1:{nobody} (cluster.advertise", "n1")
+            is_dialed = lambda: peer_of(first, f"127.0.0.1:{closed}", "cluster.advertise", name)
+            waits = lambda: peer_of(node, f"127.0.0.1:{port}", f"reaches this node at 127.0.0.1:{closed} (cluster.advertise", "n1")
             is_member = lambda: states(first).get(name) == "alive"
-            until(lambda: is_dialed() and waits() or is_member(), "it is told, or it is the one that dials", 60)
+            until(lambda: is_dialed() and waits() or is_member(), "it learns of it, or it is the one that dials", 60)
             if not is_member():
-                assert f"! 127.0.0.1:{nobody} ({name}): it cannot be reached" in first.ctl("cluster").err
+                assert f"! 127.0.0.1:{closed} ({name}): it cannot be reached" in first.ctl("cluster").err
             node.stop()
             join(node)
             node.ctl("health", "--wait", "30s")
-            until(lambda: not tells(first, f"127.0.0.1:{nobody}", "", name), "it is joined", 30)
+            until(lambda: not peer_of(first, f"127.0.0.1:{closed}", "", name), "it is joined", 30)
             assert not node.json("cluster")["unjoined_peers"], node.json("cluster")["unjoined_peers"]
     finally:
         for node in nodes.values():
@@ -518,7 +518,7 @@ def unreachable(_):
 
 
 def damaged(_):
-    """cluster: a core with damage in the middle of its log does not start, whatever is repaired, and takes its place anew with an empty directory"""
+    """cluster: a core with damage inside its log does not start, even after a repair, and joins again with an empty directory"""
     nodes = {name: Node() for name in ("n1", "n2", "n3")}
     ports = {name: free_port() for name in nodes}
     first, last = nodes["n1"], nodes["n3"]
@@ -535,7 +535,7 @@ def damaged(_):
         until(lambda: first.json("cluster")["membership"]["replica"]["voters"] == 3, "three vote", 30)
         for topic in ("before", "find-me", "after"):
             first.ctl("rules", "add", f"deny everyone publish {topic}")
-        until(lambda: "after" in last.text("rules"), "the last one knows of all", 30)
+        until(lambda: "after" in last.text("rules"), "the last node has all rules", 30)
         last.stop()
         flip(data / "storage", b"find-me")
 
@@ -554,7 +554,7 @@ def damaged(_):
         start(nodes, ports, secret, "n3")
         last.ctl("health", "--wait", "30s")
         until(lambda: health(last)[0] == 200, "it takes part again", 30)
-        until(lambda: "find-me" in last.text("rules"), "it has what was agreed upon", 30)
+        until(lambda: "find-me" in last.text("rules"), "it has the configuration store", 30)
         until(lambda: first.json("cluster")["membership"]["replica"]["voters"] == 3, "it votes", 30)
     finally:
         for node in nodes.values():
@@ -562,7 +562,7 @@ def damaged(_):
 
 
 def restored(_):
-    """cluster: a core that is started from a backup, which does not know what it promised since, takes its place anew"""
+    """cluster: a core that is started from a backup lacks its later votes and joins as another replica"""
     nodes = {name: Node() for name in ("n1", "n2", "n3")}
     ports = {name: free_port() for name in nodes}
     first, last = nodes["n1"], nodes["n3"]
@@ -571,7 +571,7 @@ def restored(_):
     storage = last.directory / "data" / "storage"
 
     def changes():
-        """How often whoever led has changed who the replicas are."""
+        """Number of changes of the replicas of the meta group."""
         logs = [(node.directory / "node.log").read_text(errors="replace") for node in nodes.values()]
         return sum(log.count("changing the replicas of the meta group") for log in logs)
 
@@ -587,14 +587,14 @@ def restored(_):
         last.ctl("health", "--wait", "30s")
         before = changes()
         first.ctl("rules", "add", "deny everyone publish since")
-        until(lambda: "since" in last.text("rules"), "the last one knows of it", 30)
+        until(lambda: "since" in last.text("rules"), "the last node has the rule", 30)
         last.stop()
         storage.rename(last.directory / "lost")
         last.run("storage", "restore", str(last.directory / "backup"), str(last.directory / "data"))
         start(nodes, ports, secret, "n3")
         last.ctl("health", "--wait", "30s")
         until(lambda: health(last)[0] == 200, "it takes part again", 30)
-        until(lambda: "since" in last.text("rules"), "it has what was agreed upon", 30)
+        until(lambda: "since" in last.text("rules"), "it has the configuration store", 30)
         until(lambda: first.json("cluster")["membership"]["replica"]["voters"] == 3, "it votes", 30)
         assert changes() > before, "it is another replica"
     finally:
@@ -603,7 +603,7 @@ def restored(_):
 
 
 def full(_):
-    """cluster: a core whose disk is full says so and keeps nothing new, takes part without it, takes nobody with it, and catches up when there is room"""
+    """cluster: a core with a full disk reports it, stores nothing, still votes, affects no other node, and catches up when there is space"""
     nodes = {name: Node() for name in ("n1", "n2", "n3")}
     ports = {name: free_port() for name in nodes}
     first, second, last = nodes.values()
@@ -611,7 +611,7 @@ def full(_):
     secret.write_text("a secret that is long enough")
     small = ["storage.segment_size=1MiB", "storage.reserve=2MiB"]
 
-    def agrees(node, name):
+    def accepts(node, name):
         return node.ctl("ban", "add", "client-id", name, code=None).returncode == 0
 
     def has(node, name):
@@ -638,7 +638,7 @@ def full(_):
         large.write_bytes(b"x" * 900_000)
 
         def publish():
-            """What the node says to a message for the session that waits."""
+            """Answer of the node to a message for the durable session."""
             words = ["mosquitto_pub", "-p", str(last.mqtt), "-V", "5", "-q", "1", "-t", "t", "-f", str(large)]
             done = subprocess.run(words, capture_output=True, timeout=20, check=False, text=True)
             return done.stdout + done.stderr
@@ -650,53 +650,53 @@ def full(_):
                     pass
             except OSError as error:
                 assert error.errno == errno.ENOSPC, error
-        assert publish() == "", "there is room in what was made before"
-        assert publish() == "", "there is room in what is kept for a full disk, and nobody knows yet"
-        until(lambda: asked(last, "/health/storage")[0] == 503, "it says that it is full", 10)
+        assert publish() == "", "there is space in the spare segments"
+        assert publish() == "", "there is space in the reserve, and the full disk is not noticed yet"
+        until(lambda: asked(last, "/health/storage")[0] == 503, "it reports a full disk", 10)
         assert said(last, "ERROR", "disk is full"), (last.directory / "node.log").read_text()[-2000:]
         figures = last.text("metrics", "meridian_storage_condition")
         assert 'meridian_storage_condition{condition="full"} 1\n' in figures, figures
         refused = publish()
         assert "Quota exceeded" in refused, refused
-        # Until what is kept for a full disk is used up, too.
+        # Use up the reserve too.
         for number in range(30):
             filters = [f"{number}/{part}/{'x' * 60_000}" for part in range(8)]
             last.spawn("sub", "-p", str(last.mqtt), "-i", f"much-{number}", "-x", "3600", *(word for name in filters for word in ("-t", name)))
             if waits(last) and waits(last):
                 break
-        until(lambda: waits(last), "nothing fits any more", 10)
+        until(lambda: waits(last), "no record fits", 10)
         passing = last.subscriber("passes", "e", qos=1)
         for node in nodes.values():
             node.publish("e", "m", "-q", "1")
             assert passing.stdout.readline().split() == ["e", "6d"]
-        # In its own term, and in two in which it hears of others that lead.
+        # In its own term, and in the terms of two other leaders.
         for leader in ("n3", "n1", "n2"):
             assert first.text("cluster", "transfer", leader) == f"node {leader} leads\n"
             for node in nodes.values():
-                until(lambda: replica(node)["leader"] == leader and replica(node)["quorum"], f"{leader} leads for all", 20)
+                until(lambda: replica(node)["leader"] == leader and replica(node)["quorum"], f"all nodes know the leader {leader}", 20)
         for node in nodes.values():
-            assert agrees(node, f"full-{node.mqtt}"), "changes are agreed upon"
+            assert accepts(node, f"full-{node.mqtt}"), "changes are accepted"
             assert has(node, f"full-{node.mqtt}")
         assert states(first) == dict.fromkeys(nodes, "alive"), states(first)
 
         ballast.unlink()
-        until(lambda: asked(last, "/health/storage")[0] == 200, "there is room, and has been for 30 s", 90)
-        until(lambda: not waits(last), "what waited is written", 20)
-        until(lambda: publish() == "", "it keeps messages again", 20)
+        until(lambda: asked(last, "/health/storage")[0] == 200, "there has been space for 30 s", 90)
+        until(lambda: not waits(last), "waiting records are written", 20)
+        until(lambda: publish() == "", "it stores messages again", 20)
         copy = last.seen(last.directory / "data" / "registry.log")
-        until(lambda: copy.exists() and f"full-{last.mqtt}".encode() in copy.read_bytes(), "its copy of what was agreed upon is written", 20)
-        # With it and one other there is a majority, whatever it has missed.
+        until(lambda: copy.exists() and f"full-{last.mqtt}".encode() in copy.read_bytes(), "its copy of the configuration store is written", 20)
+        # This core and one other are a majority.
         second.process.kill()
         second.process.wait(20)
-        until(lambda: agrees(first, "again"), "two agree", 30)
-        until(lambda: has(last, "again"), "it knows of it", 20)
+        until(lambda: accepts(first, "again"), "two cores accept changes", 30)
+        until(lambda: has(last, "again"), "it has the ban", 20)
     finally:
         for node in nodes.values():
             node.close()
 
 
 def flip(storage, text):
-    """Changes a bit of each record of the log that has this text."""
+    """Flips a bit in each record of the log that contains the text."""
     found = 0
     for path in storage.glob("*.seg"):
         whole = bytearray(path.read_bytes())
@@ -709,4 +709,4 @@ def flip(storage, text):
     assert found, "the text is in no record"
 
 
-CHECKS = [members, grows, by_name, wills, logs, come_and_go, leaves_once, strangers, unreachable, damaged, restored, full]
+CHECKS = [members, grows, by_name, wills, logs, come_and_go, leaves_once, refused_peers, unreachable, damaged, restored, full]

@@ -1,4 +1,4 @@
-"""What a node does when the machine fails it: no descriptors, or a disk that does not write."""
+"""A node without file descriptors, and a node whose disk fails."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ from checks_cluster import asked, health, said, start
 from checks_clocks import built
 from node import Node, free_port, until
 
-# A disk that cannot be written while the file is there.
+# Syncs fail while the file exists.
 BROKEN = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -33,7 +33,7 @@ DESCRIPTORS = 300
 
 
 def no_descriptors(_):
-    """limits: connections that say nothing and have all descriptors stop nothing for good: the log waits, says what it lacks, and goes on"""
+    """limits: idle connections that use all descriptors stop the log only for a time: it waits, reports the reason, and continues"""
     node = Node()
     node.within = ["sh", "-c", 'ulimit -n "$0" && exec "$@"', str(DESCRIPTORS)]
     log = node.directory / "node.log"
@@ -51,12 +51,12 @@ def no_descriptors(_):
         for _ in range(100 * 6):
             writer.stdin.write(line)
         writer.stdin.flush()
-        until(lambda: "no file descriptor is left for the log" in log.read_text(errors="replace"), "the log says what it lacks", 20)
+        until(lambda: "no file descriptor is left for the log" in log.read_text(errors="replace"), "the log reports missing descriptors", 20)
         assert node.process.poll() is None
         for one in idle:
             one.close()
         until(lambda: node.run("ctl", "health", code=None).returncode == 0, "operators are served again", 20)
-        until(lambda: node.json("storage")["log"]["state"] == "good", "there has been room for long enough", 60)
+        until(lambda: node.json("storage")["log"]["state"] == "good", "the log is good again", 60)
         node.publish("kept", "the last", "-q", "1", "-r")
         assert node.text("retained", "get", "kept", "--raw").rstrip("\n") == "the last"
         assert "the log stopped" not in log.read_text(errors="replace")
@@ -67,12 +67,12 @@ def no_descriptors(_):
 
 
 def leader(node):
-    """Who leads, as a core knows it."""
+    """Leader, as a core knows it."""
     return (node.json("cluster")["membership"]["replica"] or {}).get("leader")
 
 
 def broken_disk(_):
-    """limits: a core whose disk fails leads no more, says why, and another one does, though nothing was to be agreed upon"""
+    """limits: a core whose disk fails gives up leadership and reports the reason; another core becomes leader, without any proposal"""
     nodes = {name: Node() for name in ("n1", "n2", "n3")}
     ports = {name: free_port() for name in nodes}
     first = nodes["n1"]
@@ -90,20 +90,20 @@ def broken_disk(_):
                     os.environ.pop(variable)
         for node in nodes.values():
             node.ctl("health", "--wait", "30s")
-            until(lambda node=node: health(node)[0] == 200, "a majority agrees", 30)
+            until(lambda node=node: health(node)[0] == 200, "the node has a quorum", 30)
         until(lambda: first.json("cluster")["membership"]["replica"]["voters"] == 3, "three vote", 30)
-        name = until(lambda: leader(first), "one leads", 30)
+        name = until(lambda: leader(first), "there is a leader", 30)
         victim, others = nodes[name], [node for other, node in nodes.items() if other != name]
         (victim.directory / "broken").touch()
-        # Something of its own is to be written.
+        # The node has to write a record.
         subprocess.run(["mosquitto_pub", "-p", str(victim.mqtt), "-t", "kept", "-m", "x", "-r"], check=True, timeout=10, capture_output=True)
-        status, body = until(lambda: (it := health(victim))[0] == 503 and it, "it takes no part", 20)
+        status, body = until(lambda: (it := health(victim))[0] == 503 and it, "it leaves the quorum", 20)
         assert "failed" in body, (status, body)
         assert asked(victim, "/health/storage")[0] == 503
         assert said(victim, "ERROR", "the disk has failed"), (victim.directory / "node.log").read_text()[-2000:]
         for node in others:
-            until(lambda node=node: leader(node) not in (None, name), "another leads", 30)
-        others[0].ctl("ban", "add", "client-id", "somebody")
+            until(lambda node=node: leader(node) not in (None, name), "another core is leader", 30)
+        others[0].ctl("ban", "add", "client-id", "any")
     finally:
         for node in nodes.values():
             node.close()

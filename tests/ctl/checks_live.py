@@ -11,7 +11,7 @@ def traces(node):
 
 
 def trace(node):
-    """trace: a topic until Ctrl-C, which is exit code 0; a client until its events are there"""
+    """trace: a topic until Ctrl-C with exit code 0; a client until a number of events"""
     process = node.spawn("ctl", "trace", "--topic", "t/#", "--payload", "16", "--kind", "publish-in", "--json")
     until(lambda: traces(node) == 1, "the trace is on")
     node.publish("t/1", "hello", "-i", "tracer")
@@ -34,7 +34,7 @@ def trace(node):
 
 
 def too_many_traces(node):
-    """trace: there is a limit to them, and it is said"""
+    """trace: the number of traces is limited, with an error"""
     held = [node.spawn("ctl", "trace", "--client", f"x{i}") for i in range(8)]
     until(lambda: traces(node) == 8, "eight traces are on")
     assert node.ctl("trace", "--client", "one-more", code=1).err
@@ -46,7 +46,7 @@ def too_many_traces(node):
 
 
 def log(node):
-    """log: what was, what comes, and how much of it"""
+    """log: recent lines, new lines, and the level"""
     events = node.json("log", "--limit", "1000")["items"]
     assert events and all(event["level"] in ("ERROR", "WARN", "INFO") for event in events)
     text = node.text("log", "show", "--limit", "5")

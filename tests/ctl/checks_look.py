@@ -1,4 +1,4 @@
-"""Commands that only look."""
+"""Commands that only read."""
 
 import json
 import re
@@ -31,8 +31,8 @@ def a_wrong_command_line_is_2(node):
     assert "http://" in node.ctl("--url", "ftp://localhost:1", "status", code=2).err
 
 
-def an_absent_node_is_3(node):
-    """a node that is not there is exit code 3 and says how to get one"""
+def an_unreachable_node_is_3(node):
+    """an unreachable node is exit code 3, with how to start one"""
     url = f"http://127.0.0.1:{free_port()}"
     said = node.ctl("--url", url, "status", code=3).err
     assert url in said and "meridian start" in said and "--url" in said, said
@@ -41,7 +41,7 @@ def an_absent_node_is_3(node):
 
 
 def another_server_is_3(node):
-    """what answers MQTT, not HTTP, is exit code 3"""
+    """a server of MQTT instead of HTTP is exit code 3"""
     said = node.ctl("--url", f"http://127.0.0.1:{node.mqtt}", "--timeout", "5s", "status", code=3).err
     assert "18083" in said or "did not answer" in said, said
 
@@ -57,7 +57,7 @@ def health_and_whoami(node):
 
 def status(node):
     """status: a screen for people, a document for scripts, a warning without keys"""
-    until(lambda: node.json("status")["stats"]["uptime_s"] >= 1, "there is a share of time to show")
+    until(lambda: node.json("status")["stats"]["uptime_s"] >= 1, "load can be shown")
     done = node.ctl("status")
     for word in ("ready", "LISTENER", "REACTOR", f":{node.mqtt}", "memory", "descriptors"):
         assert word in done.out, f"{word}\n{done.out}"
@@ -94,7 +94,7 @@ def clients(node):
 
 
 def one_client(node):
-    """client: one that is connected with its connection, one that is not there is exit code 4"""
+    """client: a connected client with its connection; an unknown one is exit code 4"""
     held = node.subscriber("one/client +é", "one/#")
     text = node.text("client", "one/client +é")
     for word in ("one/client +é", "connected", "CONNECTION", "receive maximum", "MQTT"):
@@ -112,7 +112,7 @@ def one_client(node):
 
 
 def sessions_and_queues(node):
-    """sessions and queues: a durable session that waits for its client, with what waits in it"""
+    """sessions and queues: the durable session of a disconnected client, with its queue"""
     end(node.subscriber("absent", "absent/#", durable=True))
     until(lambda: not node.json("client", "absent")["connected"], "the client is gone")
     node.publish("absent/1", "first", "-q", "1")
@@ -145,7 +145,7 @@ def subscriptions_and_routes(node):
     table = node.text("routes", "--match", "r/1/x")
     assert "team" in table and "r/+/x r/1/#" in table or "r/1/# r/+/x" in table, table
     assert "receivers" in node.ctl("routes", "--match", "nobody/wants/this").err
-    # A shared subscription is routed by its filter without the share.
+    # A shared subscription is routed by its Topic Filter without the share name.
     assert node.json("routes", "--filter", "r/+/x")["items"][0]["filter"] == "r/+/x"
     assert len(node.json("routes", "--prefix", "r/", "--limit", "2")["items"]) == 2
     assert "FILTER" in node.text("routes", "--prefix", "r/")
@@ -185,7 +185,7 @@ def a_closed_pipe_is_no_error(node):
 
 
 def completions(node):
-    """completions for every shell; bash takes them"""
+    """completions for every shell; bash accepts them"""
     for shell in ("bash", "zsh", "fish", "elvish", "powershell"):
         script = node.run("completions", shell).out
         assert "topic-metrics" in script and "passwd" in script, shell
@@ -194,33 +194,33 @@ def completions(node):
     node.run("completions", "tcsh", code=2)
 
 
-def a_terminal_is_never_told_what_a_client_says(node):
-    """no control character of a payload, a topic or an identifier comes out raw"""
+def control_characters_are_escaped(node):
+    """control characters of payloads, topics and identifiers are escaped"""
     node.ctl("publish", "-t", "raw/x", "-m", "\x1b]0;owned\x07\u009b2J\u202e", "--retain")
     for done in (node.ctl("retained", "get", "raw/x"), node.ctl("--json", "retained", "get", "raw/x")):
         assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", done.out + done.err), done.out
     node.ctl("retained", "delete", "raw/x")
 
 
-def crowded(_):
-    """http: a node without descriptors says once that it takes nobody in, and takes them in when there is room"""
+def no_descriptors_for_http(_):
+    """http: a node without descriptors logs once that it accepts no connection, and accepts them again when there are some"""
     node = Node()
     node.within = ["sh", "-c", 'ulimit -n 150 && exec "$@"', "sh"]
     try:
         node.start()
         said = lambda: (node.directory / "node.log").read_text().count("an HTTP connection was not accepted")
-        crowd = [socket.create_connection(("127.0.0.1", node.http)) for _ in range(200)]
-        until(said, "it says so", 20)
+        connections = [socket.create_connection(("127.0.0.1", node.http)) for _ in range(200)]
+        until(said, "it logs the failure", 20)
         # It tries again ten times a second.
         time.sleep(2)
         assert said() == 1, (node.directory / "node.log").read_text()[-2000:]
-        for one in crowd:
+        for one in connections:
             one.close()
         node.ctl("health", "--wait", "20s")
     finally:
         node.close()
 
 
-CHECKS = [every_command_explains_itself, a_wrong_command_line_is_2, an_absent_node_is_3, another_server_is_3, health_and_whoami,
+CHECKS = [every_command_explains_itself, a_wrong_command_line_is_2, an_unreachable_node_is_3, another_server_is_3, health_and_whoami,
           status, clients, one_client, sessions_and_queues, subscriptions_and_routes, figures, a_closed_pipe_is_no_error,
-          completions, a_terminal_is_never_told_what_a_client_says, crowded]
+          completions, control_characters_are_escaped, no_descriptors_for_http]

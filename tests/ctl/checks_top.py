@@ -15,7 +15,7 @@ def top(node, *flags, columns=80, rows=24, **more):
 
 
 def once(node):
-    """top --once and --json: one picture, without a terminal"""
+    """top --once and --json: one screen, without a terminal"""
     text = node.run("top", "--once", "--interval", "1s").out
     for word in ("meridian", "TRAFFIC", "REACTORS", "BUSIEST PUBLISHERS", "SLOW SUBSCRIBERS", "DROPS", "QUEUES", "memory", "cpu"):
         assert word in text, f"{word}\n{text}"
@@ -33,7 +33,7 @@ def without_a_terminal(node):
 
 
 def keys(node):
-    """top: its picture at 80x24, its keys, and the terminal as it was before"""
+    """top: its screen at 80x24, its keys, and a restored terminal"""
     held = node.subscriber("watcher", "w/#")
     terminal = top(node, "--interval", "500ms")
     text = terminal.until("q quit")
@@ -63,7 +63,7 @@ def keys(node):
     terminal.until_not("Reactors")
     terminal.press("z")
     terminal.until("Reactors")
-    # Up from the second row, and once more around to the last one.
+    # Up from the second row, then around to the last one.
     terminal.press("\x1b[A\x1b[A")
     terminal.until("for absent clients")
     assert terminal.screen.colours
@@ -86,7 +86,7 @@ def sizes(node):
 
 
 def signals_and_colours(node):
-    """top: SIGTERM restores the terminal; NO_COLOR is heeded; a dumb terminal is refused"""
+    """top: SIGTERM restores the terminal; NO_COLOR is respected; a dumb terminal is refused"""
     terminal = top(node, NO_COLOR="1")
     terminal.until("Traffic")
     terminal.process.send_signal(signal.SIGTERM)
@@ -99,7 +99,7 @@ def signals_and_colours(node):
 
 
 def away_and_back(node):
-    """top: a node that goes away is said to be gone, and is there again when it comes back"""
+    """top: a stopped node is shown as lost, and returns after its restart"""
     terminal = top(node, "--interval", "500ms", columns=120)
     terminal.until("Traffic")
     node.stop()
@@ -112,7 +112,7 @@ def away_and_back(node):
 
 
 def a_closed_terminal_is_the_end(node):
-    """top: a terminal that is closed ends it, though no signal says so"""
+    """top: ends when its terminal is closed, without a signal"""
     terminal = top(node, "--interval", "500ms")
     terminal.until("Traffic")
     terminal.hang_up()
@@ -120,7 +120,7 @@ def a_closed_terminal_is_the_end(node):
 
 
 def a_wrong_address_fills_no_screen(node):
-    """top: an address where nobody is ends at once, with exit code 3"""
+    """top: an unreachable address ends at once, with exit code 3"""
     terminal = top(node, "--url", "http://127.0.0.1:1")
     assert terminal.end() == 3
     assert "\x1b[?1049h" not in terminal.screen.everything and "meridian start" in terminal.screen.everything

@@ -1,4 +1,4 @@
-"""A node of its own for a test, the control command against it, and MQTT clients."""
+"""A node for a test, `meridian ctl` against it, and MQTT clients."""
 
 import json
 import os
@@ -19,7 +19,7 @@ PORTS = iter(range(random.randrange(12_000, 24_000), 32_000))
 
 
 def free_port():
-    """One that nothing else takes before the node does: each once, and below those that the system gives to connections."""
+    """A free port. Each is used once, and is below the ephemeral ports of the system."""
     for port in PORTS:
         with socket.socket() as listener:
             try:
@@ -31,11 +31,11 @@ def free_port():
 
 
 def until(holds, what, seconds=10):
-    """Asks again and again until it holds; gives what it was answered."""
+    """Polls until `holds()` is true, and returns its value."""
     end = time.monotonic() + seconds
     while not (answer := holds()):
         if time.monotonic() > end:
-            raise AssertionError(f"{what} did not come true in {seconds} s")
+            raise AssertionError(f"{what} is not true after {seconds} s")
         time.sleep(0.05)
     return answer
 
@@ -52,7 +52,7 @@ class Node:
         self.url = f"http://127.0.0.1:{self.http}"
         self.process, self.clients = None, []
         self.token = None
-        # Words before the command of the node.
+        # Command that wraps the one of the node.
         self.within = []
 
     def start(self, *more):
@@ -73,26 +73,26 @@ class Node:
             self.process.wait(20)
 
     def on_small_disk(self, size):
-        """From its next start on its data is on a disk of that size, which ends with its process. False: this machine gives none."""
+        """Puts the data directory on a disk of this size from the next start on. False: not possible on this machine."""
         data = self.directory / "data"
         data.mkdir(exist_ok=True)
         return self.mounts("-t", "tmpfs", "-o", f"size={size}", "none", str(data))
 
     def mounts(self, *arguments):
-        """From its next start on its process, and nobody else, sees what `mount` with these arguments does. False: it may not be done here."""
+        """Runs `mount` with these arguments, visible only to the process of the node from the next start on. False: not permitted here."""
         words = ["sh", "-c", f'{shlex.join(["mount", *arguments])} && exec "$@"', "sh"]
-        for apart in (["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "--mount"]):
+        for namespace in (["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "--mount"]):
             try:
-                tried = subprocess.run([*apart, *words, "true"], capture_output=True, timeout=10, check=False)
+                tried = subprocess.run([*namespace, *words, "true"], capture_output=True, timeout=10, check=False)
             except FileNotFoundError:
                 return False
             if tried.returncode == 0:
-                self.within = [*apart, *words]
+                self.within = [*namespace, *words]
                 return True
         return False
 
     def seen(self, path):
-        """A path as the node sees it."""
+        """Path in the mount namespace of the node."""
         return pathlib.Path(f"/proc/{self.process.pid}/root{path}")
 
     def close(self):
@@ -142,7 +142,7 @@ class Node:
         return process
 
     def subscriber(self, client_id, *topics, durable=False, qos=1, version="5"):
-        """A mosquitto_sub whose subscriptions are there. Its lines are `topic payload-in-hex`."""
+        """A mosquitto_sub that has subscribed. Its lines are `topic payload-in-hex`."""
         command = ["mosquitto_sub", "-p", str(self.mqtt), "-V", version, "-i", client_id, "-q", str(qos), "-F", "%t %x"]
         command += ["-c"] + (["-x", "3600"] if version == "5" else []) if durable else []
         for topic in topics:
@@ -165,6 +165,6 @@ class Node:
 
 
 def end(process):
-    """Ends a client that is not needed any more."""
+    """Ends a client."""
     process.terminate()
     process.communicate(timeout=10)

@@ -23,13 +23,13 @@ import checks_look
 import checks_top
 from node import Node
 
-# In this order: those of access come last, because they end the node's openness.
+# The checks of access come last, because they end open mode.
 MODULES = [checks_look, checks_change, checks_live, checks_top, checks_cluster, checks_away, checks_clocks, checks_limits, checks_access]
 
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    arguments.add_argument("--only", default="", help="checks whose name holds this word")
+    arguments.add_argument("--only", default="", help="run only checks whose name contains this word")
     only = arguments.parse_args().only
     passed = failed = 0
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""A program in a terminal: what it drew, and what it is told by keys. As much of a terminal as meridian top uses."""
+"""A program in a terminal: its screen and its keys. Supports only what meridian top uses."""
 
 import codecs
 import fcntl
@@ -16,7 +16,7 @@ CONTROL = re.compile(r"\x1b(?:\[([?>=]?)([0-9;:]*)([@-~])|[()][A-B0-2]|[=>78cM])
 
 
 class Screen:
-    """Cells that a program writes to."""
+    """Cells of a terminal."""
 
     def __init__(self, columns, rows):
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -81,7 +81,7 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.before = termios.tcgetattr(slave)
         self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True)
-        # Kept open, so that its settings can be looked at when the process has gone.
+        # Kept open to read its settings after the process has ended.
         self.slave = slave
 
     def read(self, seconds):
@@ -103,7 +103,7 @@ class Terminal:
         end = time.monotonic() + seconds
         while not holds(self.screen.text()):
             if time.monotonic() > end:
-                raise AssertionError(f"{what} did not come; the screen:\n{self.screen.text()}")
+                raise AssertionError(f"{what} is not on the screen:\n{self.screen.text()}")
             self.read(0.1)
         return self.screen.text()
 
@@ -116,7 +116,7 @@ class Terminal:
         self.process.send_signal(signal.SIGWINCH)
 
     def end(self, seconds=10):
-        """Waits for its end, and gives its exit code."""
+        """Waits for the end of the process and returns its exit code."""
         end = time.monotonic() + seconds
         while self.process.poll() is None:
             if time.monotonic() > end:
@@ -128,7 +128,7 @@ class Terminal:
         return self.process.returncode
 
     def restored(self):
-        """Whether the terminal is as it was before."""
+        """True if the terminal has its initial state."""
         left = self.screen.everything.rfind("\x1b[?1049l") > self.screen.everything.rfind("\x1b[?1049h")
         shown = self.screen.everything.rfind("\x1b[?25h") > self.screen.everything.rfind("\x1b[?25l")
         return left and shown and termios.tcgetattr(self.slave) == self.before
