@@ -7,14 +7,14 @@ impl ShardHost {
     pub fn check_invariants(&self) {
         self.replica.state().check_sessions();
         let connected = self.live.values().map(|live| live.bodies.bytes()).sum();
-        let absent = self.bodies.values().map(Bodies::bytes).sum();
-        for (uid, bodies) in &self.bodies {
+        let absent = self.memory.absent.values().map(Bodies::bytes).sum();
+        for (uid, bodies) in &self.memory.absent {
             assert!(!bodies.is_empty(), "no empty entries");
             assert!(!self.live.contains_key(uid), "a connected session keeps its messages in `live`");
         }
         self.check_charged();
         assert!(self.touched.is_empty(), "all touched sessions were handled");
-        assert_eq!((connected, absent), (self.held.for_connected, self.held.for_absent));
+        assert_eq!((connected, absent), (self.memory.held.for_connected, self.memory.held.for_absent));
         assert!(!self.replica.has_log() || absent == 0, "messages for absent sessions are on disk only");
         for (uid, live) in &self.live {
             let session = self.replica.state().session(*uid).expect("a session with a connection exists");
@@ -56,6 +56,6 @@ impl ShardHost {
         self.groups.check_empty();
         assert_eq!(self.replica.state().filters().len(), 0, "unused filters");
         self.appends.check_empty();
-        assert_eq!(self.bodies.len(), 0, "messages without a session");
+        assert_eq!(self.memory.absent.len(), 0, "messages without a session");
     }
 }

@@ -24,7 +24,7 @@ const READ_BYTES: u64 = 256 * 1024;
 impl ShardHost {
     /// Handles a message that was queued for a session.
     pub(super) fn queued(&mut self, uid: SessionUid, n: u64, message: &Message, pinned: bool) {
-        let little = self.held.for_connected < self.held_little;
+        let little = self.memory.held.for_connected < self.memory.little;
         let share = self.load.queue_share(&self.settings);
         match self.live.get_mut(&uid) {
             Some(live) => {
@@ -46,11 +46,12 @@ impl ShardHost {
                 let is_kept = pinned && held < share
                     || is_near && (little || held < self.replica.ahead_bytes().min(share));
                 if !self.replica.has_log() || is_kept {
-                    self.held.for_connected += live.bodies.insert(n, message.clone());
+                    self.memory.held.for_connected += live.bodies.insert(n, message.clone());
                 }
             }
             None if !self.replica.has_log() => {
-                self.held.for_absent += self.bodies.entry(uid).or_default().insert(n, message.clone());
+                self.memory.held.for_absent +=
+                    self.memory.absent.entry(uid).or_default().insert(n, message.clone());
             }
             None => {}
         }
@@ -58,26 +59,26 @@ impl ShardHost {
 
     /// Messages of the session that are in memory.
     pub(super) fn bodies_of(&self, uid: SessionUid) -> Option<&Bodies> {
-        self.live.get(&uid).map(|live| &live.bodies).or_else(|| self.bodies.get(&uid))
+        self.live.get(&uid).map(|live| &live.bodies).or_else(|| self.memory.absent.get(&uid))
     }
 
     pub(super) fn forget_body(&mut self, uid: SessionUid, n: u64) {
         if let Some(live) = self.live.get_mut(&uid) {
-            self.held.for_connected -= live.bodies.remove(n);
-        } else if let Some(bodies) = self.bodies.get_mut(&uid) {
-            self.held.for_absent -= bodies.remove(n);
+            self.memory.held.for_connected -= live.bodies.remove(n);
+        } else if let Some(bodies) = self.memory.absent.get_mut(&uid) {
+            self.memory.held.for_absent -= bodies.remove(n);
             if bodies.is_empty() {
-                self.bodies.remove(&uid);
+                self.memory.absent.remove(&uid);
             }
         }
     }
 
     /// Records that a session has a connection.
     pub(super) fn session_connected(&mut self, uid: SessionUid, mut live: Live) {
-        live.bodies = self.bodies.remove(&uid).unwrap_or_default();
+        live.bodies = self.memory.absent.remove(&uid).unwrap_or_default();
         let bytes = live.bodies.bytes();
-        self.held.for_absent -= bytes;
-        self.held.for_connected += bytes;
+        self.memory.held.for_absent -= bytes;
+        self.memory.held.for_connected += bytes;
         self.live.insert(uid, live);
         self.page_waits.remove(&uid);
     }
@@ -87,10 +88,10 @@ impl ShardHost {
         let mut live = self.live.remove(&uid)?;
         self.page_waits.remove(&uid);
         let bodies = std::mem::take(&mut live.bodies);
-        self.held.for_connected -= bodies.bytes();
+        self.memory.held.for_connected -= bodies.bytes();
         if !self.replica.has_log() && !bodies.is_empty() {
-            self.held.for_absent += bodies.bytes();
-            self.bodies.insert(uid, bodies);
+            self.memory.held.for_absent += bodies.bytes();
+            self.memory.absent.insert(uid, bodies);
         }
         Some(live)
     }
@@ -248,7 +249,7 @@ impl ShardHost {
     fn keep_if_wanted(&mut self, uid: SessionUid, n: u64, message: Message) {
         let wanted = self.replica.state().session(uid).is_some_and(|session| session.entry(n).is_some());
         if let Some(live) = self.live.get_mut(&uid).filter(|_| wanted) {
-            self.held.for_connected += live.bodies.insert(n, message);
+            self.memory.held.for_connected += live.bodies.insert(n, message);
         }
     }
 
@@ -336,7 +337,7 @@ impl ShardHost {
         let Some((n, is_finished)) = finished else { return };
         let Some(live) = self.live.get_mut(&uid) else { return self.forget_body(uid, n) };
         let size = live.bodies.remove(n);
-        self.held.for_connected -= size;
+        self.memory.held.for_connected -= size;
         if live.connection != connection {
             return;
         }

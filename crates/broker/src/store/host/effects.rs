@@ -67,8 +67,8 @@ impl ShardHost {
             Effect::FilterAdded { filter } => self.filter_added(filter),
             Effect::FilterRemoved { filter } => self.filter_removed(&filter),
             Effect::WillDue { id, session } => {
-                if let Some(owner) = self.will_owners.of_sessions.remove(&session) {
-                    self.will_owners.of_due.insert(id, owner);
+                if let Some(owner) = self.wills.of_sessions.remove(&session) {
+                    self.wills.of_due.insert(id, owner);
                 }
                 self.will_due(id, out);
             }
@@ -147,9 +147,9 @@ impl ShardHost {
     ) {
         self.log_drops(now, uid, client_id);
         let live = self.session_disconnected(uid);
-        self.will_owners.of_sessions.remove(&uid);
-        if let Some(bodies) = self.bodies.remove(&uid) {
-            self.held.for_absent -= bodies.bytes();
+        self.wills.of_sessions.remove(&uid);
+        if let Some(bodies) = self.memory.absent.remove(&uid) {
+            self.memory.held.for_absent -= bodies.bytes();
         }
         for text in shared {
             self.leave_group(uid, text, None, out);
@@ -162,8 +162,8 @@ impl ShardHost {
         {
             client.claim_state().session = None;
         }
-        let dispatched = self.dispatched.remove(&uid).unwrap_or_default();
-        let known = self.known_to.remove(&uid).unwrap_or_default();
+        let dispatched = self.published.dispatched.remove(&uid).unwrap_or_default();
+        let known = self.published.known_to.remove(&uid).unwrap_or_default();
         let known = dispatched.iter().fold(known, |bits, dispatched| bits | dispatched.shards);
         let origin = self.session_id(uid).origin();
         for shard in shards_of(known) {

@@ -42,13 +42,16 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use mqtt::ReasonCode;
 use session::Dispatched;
-use shard::{Command, Limits, SessionUid, Shard};
+use shard::{Command, SessionUid, Shard};
 
 use self::appends::{Appends, Waiter};
 use self::clients::Clients;
 use self::groups::GroupDelivery;
 use self::live::{Bodies, Live};
 use self::propose::{Continuation, Continuations};
+use self::retained::RetainedChanges;
+use self::time::Proposed;
+use self::wills::Wills;
 use super::groups::Groups;
 use super::log::{Incarnation, StoreEvent, StoreLog};
 use super::replica::Replica;
@@ -86,32 +89,15 @@ pub struct ShardHost {
     charged: payers::Charged,
     live: HashMap<SessionUid, Live>,
     drops: drops::Drops,
-    /// Messages for absent clients, without a log.
-    bodies: HashMap<SessionUid, Bodies>,
-    held: Held,
-    /// Limit in bytes below which the messages for clients of this shard are little for the node.
-    held_little: u64,
+    memory: Memory,
     groups: Groups,
     appends: Appends,
-    /// QoS 2 messages that previous connections of a session dispatched in this incarnation.
-    dispatched: HashMap<SessionUid, Vec<Dispatched>>,
-    /// Shards that may know messages of a session by their identities, as bits.
-    known_to: HashMap<SessionUid, u16>,
-    /// Times at which topics were last retained or their messages deleted, as far as they are remembered.
-    stamps: super::retained_stamps::Stamps,
-    /// Index of the batch with the last retained message that was sent here.
-    retained_asked: u64,
+    published: Published,
+    retained: RetainedChanges,
     /// Orphans of the previous incarnation, while shards are asked whether they have them.
     orphan_search: Option<orphans::OrphanSearch>,
-    /// Wills that were due and that a shard refused.
-    held_wills: wills::HeldWills,
-    will_owners: wills::WillOwners,
-    /// A `Tick` or `Sweep` is in progress.
-    ticking: bool,
-    /// Limits as last proposed.
-    limits: Option<Limits>,
-    /// Value of `absent_give_way` when they were proposed.
-    gives_way: bool,
+    wills: Wills,
+    proposed: Proposed,
     /// Operators that wait for messages from the disk.
     page_reads: slab::Slab<queue_page::QueuePageRead>,
     /// Sessions with a connection for which messages wait.
@@ -136,6 +122,15 @@ pub struct ShardOutput {
     pub propagated: Vec<(NodeIndex, Message, u64)>,
 }
 
+/// Messages that a shard holds in memory. Those for connected sessions are in [`Live::bodies`].
+struct Memory {
+    /// Messages for absent clients, without a log.
+    absent: HashMap<SessionUid, Bodies>,
+    held: Held,
+    /// Limit in bytes below which the messages for clients of this shard are little for the node.
+    little: u64,
+}
+
 /// Bytes of the messages that a shard holds in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
@@ -143,6 +138,14 @@ pub struct Held {
     pub for_connected: u64,
     /// Bytes for absent sessions, perhaps for days.
     pub for_absent: u64,
+}
+
+/// QoS 2 messages of the shard's sessions that other shards may know.
+struct Published {
+    /// Messages that previous connections of a session dispatched in this incarnation.
+    dispatched: HashMap<SessionUid, Vec<Dispatched>>,
+    /// Shards that may know messages of a session by their identities, as bits.
+    known_to: HashMap<SessionUid, u16>,
 }
 
 impl ShardOutput {
@@ -188,11 +191,8 @@ impl ShardHost {
         load.sessions.fetch_add(replica.state().counts().sessions, Relaxed);
         Self {
             id: replica.id(),
-            held_little: little(&settings, replica.ahead_bytes()),
-            settings,
             node_routes,
             load,
-            replica,
             continuations: Continuations::default(),
             touched: Vec::new(),
             page_waits: BTreeSet::new(),
@@ -201,23 +201,26 @@ impl ShardHost {
             charged: payers::Charged::new(hash_key, hasher.clone()),
             live: HashMap::with_hasher(hasher.clone()),
             drops: drops::Drops::new(hasher.clone()),
-            bodies: HashMap::with_hasher(hasher.clone()),
-            held: Held::default(),
+            memory: Memory {
+                absent: HashMap::with_hasher(hasher.clone()),
+                held: Held::default(),
+                little: little(&settings, replica.ahead_bytes()),
+            },
             groups,
             appends: Appends::new(&hasher),
-            dispatched: HashMap::with_hasher(hasher.clone()),
-            known_to: HashMap::with_hasher(hasher),
-            stamps: super::retained_stamps::Stamps::default(),
-            retained_asked: 0,
+            published: Published {
+                dispatched: HashMap::with_hasher(hasher.clone()),
+                known_to: HashMap::with_hasher(hasher),
+            },
+            retained: RetainedChanges::default(),
             orphan_search: None,
-            held_wills: wills::HeldWills::default(),
-            will_owners: wills::WillOwners::default(),
-            ticking: false,
-            limits: None,
-            gives_way: false,
+            wills: Wills::default(),
+            proposed: Proposed::default(),
             page_reads: slab::Slab::new(),
             backlog: Backlog::default(),
             counters: StoreCounters::default(),
+            settings,
+            replica,
         }
     }
 
@@ -240,7 +243,7 @@ impl ShardHost {
     }
 
     pub fn set_settings(&mut self, now: Time, settings: Arc<Settings>, out: &mut ShardOutput) {
-        self.held_little = little(&settings, self.replica.ahead_bytes());
+        self.memory.little = little(&settings, self.replica.ahead_bytes());
         self.settings = settings;
         self.configure(now);
         self.apply_at_once(now, out);
@@ -251,7 +254,7 @@ impl ShardHost {
     }
 
     pub fn held(&self) -> Held {
-        self.held
+        self.memory.held
     }
 
     pub fn apply(&mut self, now: Time, request: Request, out: &mut ShardOutput) {

@@ -143,11 +143,11 @@ impl ShardHost {
                 subscriptions: subscriptions.collect(),
                 received: session.received().map(|(id, _)| id.get()).collect(),
                 toggles: Toggles::of_pages(session.toggles()),
-                dispatched: self.dispatched.get(&uid).cloned().unwrap_or_default(),
+                dispatched: self.published.dispatched.get(&uid).cloned().unwrap_or_default(),
                 walks: session.walks().map(walk_of).collect(),
             })
         });
-        self.will_owners.of_sessions.remove(&uid);
+        self.wills.of_sessions.remove(&uid);
         self.session_connected(uid, live);
         self.log_drops(now, uid, &claim.client_id);
         let session = Some(self.session_id(uid));
@@ -188,12 +188,12 @@ impl ShardHost {
         if let Some(uid) = claim_state.session.take() {
             claim_state.underway += 1;
             if release.known_to != 0 {
-                *self.known_to.entry(uid).or_default() |= release.known_to;
+                *self.published.known_to.entry(uid).or_default() |= release.known_to;
             }
             if let Some(dispatched) = &release.dispatched {
-                self.dispatched.remove(&uid);
+                self.published.dispatched.remove(&uid);
                 if !dispatched.is_empty() {
-                    self.dispatched.insert(uid, dispatched.clone());
+                    self.published.dispatched.insert(uid, dispatched.clone());
                 }
             }
             self.release_session(now, uid, &release, out);
@@ -221,7 +221,7 @@ impl ShardHost {
             WillDisposition::Discard => WillFate::Discard,
         };
         if let Some(owner) = &release.will_owner {
-            self.will_owners.of_sessions.insert(uid, owner.clone());
+            self.wills.of_sessions.insert(uid, owner.clone());
         }
         let command = Command::Release { session: uid, epoch: live.epoch, expiry_s: release.expiry, will };
         self.propose(now, &command, Continuation::Release(release.client_id.clone()));

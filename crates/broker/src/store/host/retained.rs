@@ -13,10 +13,19 @@ use crate::peers::NodeIndex;
 use crate::quota::Payers;
 use crate::retained::{self, PageBudget};
 use crate::store::replica::Urgency;
-use crate::store::retained_stamps::Stamp;
+use crate::store::retained_stamps::{Stamp, Stamps};
 
 /// Maximum number of deletions of one shard that are sent to another node when the two connect.
 const DELETIONS_SENT_MAX: usize = 1000;
+
+/// Recent changes of the shard's retained messages.
+#[derive(Debug, Default)]
+pub(super) struct RetainedChanges {
+    /// Times at which topics were last retained or their messages deleted, as far as they are remembered.
+    stamps: Stamps,
+    /// Index of the batch with the last retained message that was sent here.
+    asked: u64,
+}
 
 impl ShardHost {
     pub(super) fn retain(
@@ -71,7 +80,7 @@ impl ShardHost {
         let bytes = if stored.payload.is_empty() { 0 } else { stored.encoded_len() as u64 };
         let charge = self.charged.for_retained(stored.topic, payers, bytes);
         let ticket = self.replica.propose(now, &Command::Retain { message: stored }, Urgency::Now);
-        self.retained_asked = ticket.index;
+        self.retained.asked = ticket.index;
         self.continue_with(ticket, Continuation::Retain { append, charge });
     }
 
@@ -83,7 +92,7 @@ impl ShardHost {
             .retained(view.topic)
             .and_then(|bytes| shard::MessageView::decode(bytes).ok());
         let applied = applied.map(|message| message.publisher_key);
-        self.stamps.note(view.topic, Stamp { at, deletes: view.payload.is_empty() }, applied)
+        self.retained.stamps.note(view.topic, Stamp { at, deletes: view.payload.is_empty() }, applied)
     }
 
     /// Refusal by the limits of retained messages. They are approximate: messages in progress are not counted.
@@ -132,7 +141,7 @@ impl ShardHost {
         };
         let charge = self.charged.for_retained(topic, Payers::default(), 0);
         let ticket = self.replica.propose(now, &Command::Retain { message }, Urgency::Now);
-        self.retained_asked = ticket.index;
+        self.retained.asked = ticket.index;
         self.continue_with(ticket, Continuation::Delete(token, charge));
     }
 
@@ -144,7 +153,7 @@ impl ShardHost {
 
     /// Index of a batch that has to be applied before a reader sees every retained message that was sent here so far.
     pub(crate) fn retained_barrier(&self) -> Option<u64> {
-        (self.retained_asked > self.replica.state().applied()).then_some(self.retained_asked)
+        (self.retained.asked > self.replica.state().applied()).then_some(self.retained.asked)
     }
 
     pub(crate) fn has_applied(&self, index: u64) -> bool {
@@ -153,7 +162,7 @@ impl ShardHost {
 
     /// The last topics whose retained message was deleted, with the stamps.
     pub(crate) fn retained_deletions(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.stamps.deletions().take(DELETIONS_SENT_MAX)
+        self.retained.stamps.deletions().take(DELETIONS_SENT_MAX)
     }
 
     pub(crate) fn retained_len(&self) -> usize {

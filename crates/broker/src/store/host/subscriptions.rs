@@ -181,7 +181,7 @@ impl ShardHost {
                 self.charge_known_session(uid);
                 self.update_groups(uid, out);
                 if self.replica.state().session(uid).is_some_and(|session| session.has_received()) {
-                    self.known_to.insert(uid, u16::MAX);
+                    self.published.known_to.insert(uid, u16::MAX);
                 }
             }
             index = next;

@@ -16,12 +16,24 @@ const JUDGE_AGAIN: Duration = Duration::from_millis(10);
 /// Number of sessions that one `Sweep` looks at.
 const SWEEP: u32 = 4096;
 
+/// Commands of the host itself that were last proposed.
+#[derive(Debug, Default)]
+pub(super) struct Proposed {
+    /// A `Tick` or `Sweep` is in progress.
+    ticking: bool,
+    /// Limits as last proposed.
+    limits: Option<Limits>,
+    /// Value of `absent_give_way` when they were proposed.
+    gives_way: bool,
+}
+
 impl ShardHost {
     /// Time at which [`Self::tick`] is due; [`Time::NEVER`] without any work.
     pub fn next_deadline(&self) -> Time {
         let waiting = self.appends.next_deadline();
-        let due = if self.ticking { Time::NEVER } else { Time(self.replica.state().next_deadline()) };
-        waiting.min(due).min(self.replica.next_deadline()).min(self.held_wills.due())
+        let due =
+            if self.proposed.ticking { Time::NEVER } else { Time(self.replica.state().next_deadline()) };
+        waiting.min(due).min(self.replica.next_deadline()).min(self.wills.next_deadline())
     }
 
     /// Handles all work that is due. Everything that clients had sent until `judged` was read.
@@ -38,8 +50,8 @@ impl ShardHost {
                 self.appends.arm(&mut self.live, uid, again);
             }
         }
-        if !self.ticking && self.replica.state().next_deadline() <= now.0 {
-            self.ticking = true;
+        if !self.proposed.ticking && self.replica.state().next_deadline() <= now.0 {
+            self.proposed.ticking = true;
             self.propose(now, &Command::Tick, Continuation::Clock { sweep: false });
         }
         self.send_held_wills(now, out);
@@ -48,7 +60,7 @@ impl ShardHost {
     }
 
     pub(super) fn ticked(&mut self, now: Time, answer: &Answer, sweep: bool) {
-        self.ticking = false;
+        self.proposed.ticking = false;
         if sweep && matches!(answer, Answer::Progress { more: true }) {
             self.sweep(now);
         }
@@ -56,7 +68,7 @@ impl ShardHost {
 
     /// Releases, in portions, the sessions that had a connection when the process ended.
     pub(super) fn sweep(&mut self, now: Time) {
-        self.ticking = true;
+        self.proposed.ticking = true;
         self.propose(now, &Command::Sweep { count: SWEEP }, Continuation::Clock { sweep: true });
     }
 
@@ -105,17 +117,17 @@ impl ShardHost {
     /// Updates the limits without a log, when messages for absent clients begin or stop to be dropped for lack of
     /// memory.
     pub(super) fn notice_lack_of_memory(&mut self, now: Time) {
-        if !self.replica.has_log() && self.load.absent_give_way.load(Relaxed) != self.gives_way {
+        if !self.replica.has_log() && self.load.absent_give_way.load(Relaxed) != self.proposed.gives_way {
             self.configure(now);
         }
     }
 
     /// Proposes the limits, when they have changed.
     pub(super) fn configure(&mut self, now: Time) {
-        self.gives_way = self.load.absent_give_way.load(Relaxed);
+        self.proposed.gives_way = self.load.absent_give_way.load(Relaxed);
         let limits = self.wanted_limits();
-        if self.limits != Some(limits) {
-            self.limits = Some(limits);
+        if self.proposed.limits != Some(limits) {
+            self.proposed.limits = Some(limits);
             self.propose(now, &Command::Configure(limits), Continuation::Nobody);
         }
     }

@@ -16,28 +16,26 @@ use crate::will::WillOwner;
 /// Number that represents the completions of a Will before their number is known.
 const UNANNOUNCED: u32 = 1 << 31;
 
-/// Wills that are tried again: the disk was full when they were due.
+/// Wills that are not published yet.
 #[derive(Debug, Default)]
-pub(super) struct HeldWills {
-    ids: Vec<u64>,
-    due: Option<Time>,
-}
-
-/// Owners of the Wills of absent clients, as far as this incarnation of the node has seen them. There are no more of
-/// them than sessions and due Wills.
-#[derive(Debug, Default)]
-pub(super) struct WillOwners {
+pub(super) struct Wills {
+    /// Wills that were due and that a shard refused: the disk was full.
+    held: Vec<u64>,
+    /// Time at which they are tried again.
+    held_until: Option<Time>,
+    /// Owners of the Wills of absent clients, as far as this incarnation of the node has seen them. There are no more of
+    /// them than sessions and due Wills.
     pub of_sessions: HashMap<SessionUid, Arc<WillOwner>>,
-    /// Owners by the number of the Will.
+    /// Owners of due Wills, by the number of the Will.
     pub of_due: HashMap<u64, Arc<WillOwner>>,
 }
 
 /// Milliseconds until a Will that was refused is tried again.
 const RETRY_MS: u64 = 1000;
 
-impl HeldWills {
-    pub fn due(&self) -> Time {
-        self.due.unwrap_or(Time::NEVER)
+impl Wills {
+    pub fn next_deadline(&self) -> Time {
+        self.held_until.unwrap_or(Time::NEVER)
     }
 }
 
@@ -48,22 +46,22 @@ impl ShardHost {
         if self.replica.state().due_will(id).is_none() {
             return false;
         }
-        self.held_wills.ids.push(id);
-        self.held_wills.due = Some(Time(now.0 + RETRY_MS));
+        self.wills.held.push(id);
+        self.wills.held_until = Some(Time(now.0 + RETRY_MS));
         true
     }
 
     /// Sends the held Wills again. A receiver that already got one knows it by its identity.
     pub(super) fn send_held_wills(&mut self, now: Time, out: &mut ShardOutput) {
-        if self.held_wills.due() > now {
+        if self.wills.next_deadline() > now {
             return;
         }
         if self.replica.condition() != Condition::Good {
-            self.held_wills.due = Some(Time(now.0 + RETRY_MS));
+            self.wills.held_until = Some(Time(now.0 + RETRY_MS));
             return;
         }
-        self.held_wills.due = None;
-        for id in std::mem::take(&mut self.held_wills.ids) {
+        self.wills.held_until = None;
+        for id in std::mem::take(&mut self.wills.held) {
             self.will_due(id, out);
         }
     }
@@ -78,7 +76,7 @@ impl ShardHost {
         let key = self.appends.insert(Waiter::Will { id, shards: 0 });
         self.appends[key].remaining = UNANNOUNCED;
         // The owner in memory has more properties than the stored one.
-        let owner = self.will_owners.of_due.get(&id).cloned().or(owner.map(Arc::new));
+        let owner = self.wills.of_due.get(&id).cloned().or(owner.map(Arc::new));
         out.wills.push(DueWill { shard: self.id, key, id, message, owner });
     }
 
@@ -101,7 +99,7 @@ impl ShardHost {
 
     /// Records that all receivers of a Will have it. Its identity is forgotten only when that is durable.
     pub(super) fn will_done(&mut self, now: Time, id: u64, shards: u16) {
-        self.will_owners.of_due.remove(&id);
+        self.wills.of_due.remove(&id);
         let identity = Identity::of_will(self.id, id);
         let id = if mutated(Mutation::RepeatWills) { u64::MAX } else { id };
         self.propose(now, &Command::WillDone { id }, Continuation::Forget { identity, shards });
