@@ -1,5 +1,5 @@
-"""For each alert rule: a fleet in which it must fire, written as `promtool test rules` takes it, and when. Everything not
-named stays as in HEALTHY, in which nothing may fire."""
+"""For each alert rule: series for which it must fire, in the format of `promtool test rules`, and the time. All other series
+are those of `healthy`, for which no alert may fire."""
 
 J = 'job="meridian",instance="n1:18083"'
 MIB = 1024 * 1024
@@ -165,7 +165,7 @@ def input_series(series):
 
 
 def rules_test(rules, names):
-    """The file for `promtool test rules`: every alert fires where it must, alone; and none in a healthy fleet."""
+    """The file for `promtool test rules`: each alert fires alone in its case; none fires for the healthy series."""
     quiet = [
         {"eval_time": f"{minutes}m", "expr": "count(ALERTS)", "exp_samples": []} for minutes in (5, 60, 400, 590)
     ]
@@ -175,7 +175,7 @@ def rules_test(rules, names):
         base = healthy()
         for key in series:
             if key not in base:
-                raise ValueError(f"{name}: {key} is not among the series of the healthy fleet")
+                raise ValueError(f"{name}: {key} is not among the healthy series")
         fires = {
             "eval_time": f"{minutes}m",
             "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',

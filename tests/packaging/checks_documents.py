@@ -1,4 +1,4 @@
-"""The operators' pages: links lead somewhere, and commands that they show exist."""
+"""Pages: links have a target, and the commands and tests that they name exist."""
 
 import os
 import pathlib
@@ -12,7 +12,7 @@ OPERATORS = ["README.md", "docs/operations.md", "docs/alerts.md", "docs/tuning.m
 
 
 def anchor(heading):
-    """What a heading is linked by: lower case, spaces to hyphens, everything else but letters and digits left out."""
+    """Anchor of a heading: lower case, spaces to hyphens, everything else but letters and digits left out."""
     heading = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
@@ -21,8 +21,8 @@ def without_code(text):
     return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
-def links_lead_somewhere():
-    """Every relative link of every page leads to a file, and its anchor to a heading."""
+def links_have_targets():
+    """Every relative link of every page has a file as its target, and its anchor a heading."""
     wrong = []
     for page in PAGES:
         text = re.sub(r"`[^`\n]*`", "", without_code((ROOT / page).read_text()))
@@ -54,13 +54,13 @@ def shown_commands():
 
 
 def shown_commands_exist(binary):
-    """Each command that a page for operators shows is one that the binary takes, with its flags."""
+    """Each command that a page for operators shows exists in the binary, with its flags."""
     seen, wrong = set(), []
     for page, arguments in shown_commands():
         if tuple(arguments) in seen:
             continue
         seen.add(tuple(arguments))
-        # Arguments before --help are judged, and nothing is done.
+        # With --help the binary checks the arguments before it and runs nothing.
         command = [binary, *(part for part in arguments if part not in ("--help", "-h")), "--help"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL, env=os.environ)
         if done.returncode != 0:
@@ -70,7 +70,7 @@ def shown_commands_exist(binary):
 
 
 def named_tests_exist():
-    """Each test that the threat model and the promises name, as in `a/b.rs`: `one`, `two`, is there."""
+    """Each test that docs/threat-model.md and docs/promises.md name, as in `a/b.rs`: `one`, `two`, exists."""
     seen, wrong = 0, []
     for page in ["docs/threat-model.md", "docs/promises.md"]:
         for path, names in re.findall(r"`((?:crates|tests)/[^`\n ]+)`((?:: `\w+`)?(?:, `\w+`)*)", (ROOT / page).read_text()):
@@ -85,4 +85,4 @@ def named_tests_exist():
     assert not wrong, "\n".join(wrong)
 
 
-CHECKS = [links_lead_somewhere, shown_commands_exist, named_tests_exist]
+CHECKS = [links_have_targets, shown_commands_exist, named_tests_exist]

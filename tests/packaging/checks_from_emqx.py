@@ -1,4 +1,4 @@
-"""The page for those who come from EMQX: its configuration, its rules and its commands are tried."""
+"""Configuration, rules and commands of docs/from-emqx.md work."""
 
 import pathlib
 import re
@@ -18,13 +18,13 @@ def block(kind, which=0):
 
 
 def the_configuration_for_emqx_users_holds(binary):
-    """The configuration of docs/from-emqx.md is one that the node takes, and its rules decide as the page says."""
+    """The configuration of docs/from-emqx.md is valid, and its rules decide as the page says."""
     with tempfile.TemporaryDirectory() as directory:
-        place = pathlib.Path(directory)
-        (place / "meridian.toml").write_text(block("toml"))
-        (place / "access.rules").write_text(block("rules"))
-        (place / "cluster.secret").write_text("0123456789abcdef" * 4)
-        (place / "cluster.secret").chmod(0o600)
+        root = pathlib.Path(directory)
+        (root / "meridian.toml").write_text(block("toml"))
+        (root / "access.rules").write_text(block("rules"))
+        (root / "cluster.secret").write_text("0123456789abcdef" * 4)
+        (root / "cluster.secret").chmod(0o600)
         run(
             "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
             "-keyout", "server.key", "-out", "server.crt", "-days", "3", "-subj", "/CN=localhost",
@@ -37,7 +37,7 @@ def the_configuration_for_emqx_users_holds(binary):
         assert "error" not in (checked.stdout + checked.stderr).lower(), checked
         shown = run(binary, "config", "show", "--config", "meridian.toml", cwd=directory).stdout
         for setting in re.findall(r"^(\w+) = ", block("toml"), re.MULTILINE):
-            assert re.search(rf"^{setting} = .*# \S*meridian\.toml:\d+$", shown, re.MULTILINE), f"{setting} is not in force\n{shown}"
+            assert re.search(rf"^{setting} = .*# \S*meridian\.toml:\d+$", shown, re.MULTILINE), f"{setting} is not set\n{shown}"
         seen = {"allowed": 0, "refused": 0}
         for line, expected in re.findall(r"^meridian (acl check .*?) +# (\w+)$", PAGE.read_text(), re.MULTILINE):
             done = subprocess.run([binary, *shlex.split(line)], cwd=directory, capture_output=True, text=True, timeout=20, check=False)
@@ -47,17 +47,17 @@ def the_configuration_for_emqx_users_holds(binary):
 
 
 def the_commands_for_emqx_users_answer(binary):
-    """Each command that docs/from-emqx.md puts beside one of EMQX answers, on a node with a client."""
+    """Each command of docs/from-emqx.md that replaces one of EMQX works on a node with a client."""
     with serving(binary) as (port, url, _):
         run(binary, "pub", "-p", port, "-t", "a", "-m", "b", "-q", "1", "-r")
         words = [binary, "sub", "-p", str(port), "-i", "ID", "-t", "$share/queue/a/#"]
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as subscriber:
             try:
                 while "$share/queue/a/#" not in run(binary, "ctl", "--url", url, "subscriptions").stdout:
-                    assert subscriber.poll() is None, "the subscriber is gone"
+                    assert subscriber.poll() is None, "the subscriber has ended"
                 commands = re.findall(r"\| `emqx ctl [^|]*\| `meridian ctl ([^`]*)`", PAGE.read_text())
                 assert len(commands) >= 12, commands
-                # Last what ends the client.
+                # `kick` last: it ends the client.
                 for command in sorted(commands, key=lambda command: command.startswith("kick")):
                     yes = ["--yes"] if command.startswith("kick") else []
                     alone = command == "cluster"
@@ -69,8 +69,8 @@ def the_commands_for_emqx_users_answer(binary):
         assert "a" in listed.split(), listed
 
 
-def what_has_another_name_is_as_the_page_says(binary):
-    """A member of $share/queue gets what is published; $queue is a topic like any other that begins with $."""
+def shared_groups_are_as_the_page_says(binary):
+    """A member of $share/queue receives messages; $queue is an ordinary topic that begins with $."""
     with serving(binary) as (port, url, _):
 
         def subscriber(topic):
@@ -80,7 +80,7 @@ def what_has_another_name_is_as_the_page_says(binary):
         with subscriber("$share/queue/a") as shared, subscriber("$queue/a") as plain:
             try:
                 while len(set(re.findall(r"\$\w+/\S+", run(binary, "ctl", "--url", url, "subscriptions").stdout))) < 2:
-                    assert shared.poll() is None and plain.poll() is None, "a subscriber is gone"
+                    assert shared.poll() is None and plain.poll() is None, "a subscriber has ended"
                 run(binary, "pub", "-p", port, "-t", "a", "-m", "to the group", "-q", "1")
                 assert shared.communicate(timeout=60)[0] == "to the group\n"
                 run(binary, "pub", "-p", port, "-t", "$queue/a", "-m", "to the topic", "-q", "1")
@@ -90,4 +90,4 @@ def what_has_another_name_is_as_the_page_says(binary):
                 plain.kill()
 
 
-CHECKS = [the_configuration_for_emqx_users_holds, the_commands_for_emqx_users_answer, what_has_another_name_is_as_the_page_says]
+CHECKS = [the_configuration_for_emqx_users_holds, the_commands_for_emqx_users_answer, shared_groups_are_as_the_page_says]

@@ -1,4 +1,4 @@
-"""The page about HTTP services, followed: its service, a node that asks it, and clients that are let in or not."""
+"""The service of docs/http-auth.md with a node and with clients that it accepts or refuses."""
 
 import contextlib
 import pathlib
@@ -17,7 +17,7 @@ PAGE = ROOT / "docs/http-auth.md"
 
 @contextlib.contextmanager
 def service(directory, port):
-    """The service of the page on this port, when it takes connections."""
+    """Runs the service of the page on this port, once it accepts connections."""
     source = re.search(r"^    # service\.py\n((?:    .*\n|\n)+)", PAGE.read_text(), re.MULTILINE).group(0)
     source = textwrap.dedent(source)
     assert "8090" in source
@@ -48,10 +48,10 @@ def total(url, name, *labels):
 
 
 def the_page_about_http_services_holds(binary, mosquitto_pub, mosquitto_sub):
-    """The service of docs/http-auth.md decides who gets in and who may do what; without it nobody gets in, and that is counted."""
+    """The service of docs/http-auth.md decides on logins and access; without it the node refuses clients and counts the failures."""
     asked = free_port()
     base = f"http://127.0.0.1:{asked}"
-    # Nothing is remembered, so that the end of the service is felt at once.
+    # Without a cache, the end of the service has an effect at once.
     settings = [f"http_auth.url={base}/auth", f"http_acl.url={base}/acl", "http_auth.cache_ttl_allow=0s", "http_acl.timeout=1s"]
     arguments = [word for setting in settings for word in ("--set", setting)]
     with serving(binary, *arguments) as (port, url, directory), service(directory, asked) as process:
@@ -64,7 +64,7 @@ def the_page_about_http_services_holds(binary, mosquitto_pub, mosquitto_sub):
         words = [mosquitto_sub, *map(str, words)]
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as subscriber:
             while not re.search("^meridian_subscriptions_added_total [1-9]", get(f"{url}/metrics")[2], re.MULTILINE):
-                assert subscriber.poll() is None, "the subscriber is gone"
+                assert subscriber.poll() is None, "the subscriber has ended"
                 time.sleep(0.05)
             publish("users/alice/a")
             assert subscriber.communicate(timeout=60)[0] == "hello\n"

@@ -1,4 +1,4 @@
-"""Dashboard, alert rules and their documents, held against the list of metrics and against a running node."""
+"""Checks the dashboard, the alert rules and their pages against the list of metrics."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def rules():
 
 
 def with_variables(expr):
-    """What Grafana makes of an expression before Prometheus sees it."""
+    """Expression with the variables of Grafana replaced."""
     return expr.replace("$__rate_interval", "1m").replace("$job", "meridian").replace("$instance", "n1")
 
 
@@ -52,7 +52,7 @@ def expressions():
 
 
 def misuse(selector):
-    """What is wrong with a selector by the list of metrics; None when nothing is."""
+    """Error of a selector according to the list of metrics, or None."""
     known = metrics.family(selector.metric)
     if known is None:
         return f"no metric {selector.metric}"
@@ -89,13 +89,13 @@ def expressions_use_what_exists():
 
 
 def the_checker_finds_mistakes():
-    """The checks above can fail: known mistakes are found."""
+    """The checks above find known mistakes."""
     for bad in ("sum(rate(x[5m])", "rate(x)", "sum by (a) x", "no_such(x)", "x{a=b}", 'x{a=~"("}', "x[5m] + 1", "x y"):
         try:
             promql.selectors(bad)
         except promql.Malformed:
             continue
-        raise AssertionError(f"{bad!r} was taken for PromQL")
+        raise AssertionError(f"{bad!r} was accepted as PromQL")
     for bad in (
         "meridian_client",
         "rate(meridian_clients[5m])",
@@ -103,7 +103,7 @@ def the_checker_finds_mistakes():
         "sum by (listener) (meridian_clients)",
         'meridian_clients{color="red"}',
     ):
-        assert any(map(misuse, promql.selectors(bad))), f"{bad!r} was not objected to"
+        assert any(map(misuse, promql.selectors(bad))), f"{bad!r} was accepted"
     for bad in ("a: b: c", "a:\n  b: 1\n  b: 2", "a: {b: 1}", "a:"):
         try:
             yamlish.load(bad)
@@ -113,9 +113,9 @@ def the_checker_finds_mistakes():
 
 
 def alerts_are_complete():
-    """Each alert has an expression, a severity, a summary and a description that name labels it really has; names are unique."""
+    """Each alert has an expression, a severity, a summary and a description that name existing labels; names are unique."""
     names = [rule["alert"] for rule in rules()]
-    assert len(names) == len(set(names)), "an alert's name comes twice"
+    assert len(names) == len(set(names)), "an alert's name is used twice"
     for rule in rules():
         name = rule["alert"]
         assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}, name
@@ -134,14 +134,14 @@ def alerts_are_complete():
 
 
 def alerts_are_documented():
-    """docs/alerts.md has one section for each alert, with its severity and the three questions, and none too many."""
+    """docs/alerts.md has one section for each alert, with its severity and three parts, and no other sections."""
     text = (ROOT / "docs/alerts.md").read_text()
     sections = dict(re.findall(r"^### (Meridian\w+)\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL))
     by_name = {rule["alert"]: rule for rule in rules()}
     assert set(sections) == set(by_name), f"only on one side: {sorted(set(sections) ^ set(by_name))}"
     for name, section in sections.items():
         severity = by_name[name]["labels"]["severity"]
-        assert f"*{severity}*" in section, f"{name}: its severity, {severity}, is not told"
+        assert f"*{severity}*" in section, f"{name}: its severity, {severity}, is missing"
         for question in ("**Means.**", "**Usually.**", "**Do.**"):
             assert question in section, f"{name}: {question} is missing"
 
@@ -158,7 +158,7 @@ def documents_name_metrics_that_exist():
 
 
 def dashboard_is_well_formed():
-    """Panels have unique ids, a description, a unit and a place that no other panel takes; queries go to the chosen source."""
+    """Panels have unique ids, a description, a unit and a position that overlaps no other panel; queries use the data source variable."""
     ids, taken = set(), {}
     for panel in dashboard_panels():
         title = panel["title"]
@@ -172,16 +172,16 @@ def dashboard_is_well_formed():
             assert target["datasource"]["uid"] == "${datasource}", title
             assert 'job=~"$job",instance=~"$instance"' in target["expr"], f"{title}: the variables are not used"
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24, panel["title"]
-        for x in range(place["x"], place["x"] + place["w"]):
-            for y in range(place["y"], place["y"] + place["h"]):
+        position = panel["gridPos"]
+        assert position["x"] + position["w"] <= 24, panel["title"]
+        for x in range(position["x"], position["x"] + position["w"]):
+            for y in range(position["y"], position["y"] + position["h"]):
                 assert (x, y) not in taken, f"{panel['title']} covers {taken[x, y]}"
                 taken[x, y] = panel["title"]
 
 
 def dashboard_shows_every_metric():
-    """What a node measures can be seen: every metric is on the dashboard."""
+    """Every metric is on the dashboard."""
     shown = {s.metric for _, expr in dashboard_expressions() for s in promql.selectors(with_variables(expr))}
     missing = [
         name
@@ -205,8 +205,8 @@ def run_promtool(promtool, *arguments):
     assert done.returncode == 0, f"promtool {arguments[0]}: {done.stdout}{done.stderr}"
 
 
-def rules_fire_when_they_must(promtool):
-    """Each alert fires, alone, in the fleet made for it; none in a healthy one."""
+def each_alert_fires(promtool):
+    """Each alert fires alone for its series; none fires for healthy series."""
     names = [rule["alert"] for rule in rules()]
     assert set(names) == set(alert_cases.FIRING), sorted(set(names) ^ set(alert_cases.FIRING))
     with tempfile.TemporaryDirectory() as directory:
@@ -237,6 +237,6 @@ CHECKS = [
     dashboard_is_well_formed,
     dashboard_shows_every_metric,
     yaml_is_what_prometheus_reads,
-    rules_fire_when_they_must,
+    each_alert_fires,
     prometheus_takes_the_dashboard,
 ]

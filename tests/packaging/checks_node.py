@@ -1,4 +1,4 @@
-"""What a running node measures and answers, held against the list of metrics and what the pages for operators say."""
+"""Metrics and health of a running node, compared with the list of metrics and the pages for operators."""
 
 import contextlib
 import json
@@ -45,7 +45,7 @@ def get(url, token=None):
 
 
 def parse(text):
-    """Metrics by name: type, help, and the labels of each series. Raises for what Prometheus would not take."""
+    """Metrics by name: type, help, and the labels of each series. Raises for text that Prometheus would reject."""
     types, helps, series = {}, {}, []
     for line in text.splitlines():
         if line.startswith("# TYPE "):
@@ -63,12 +63,12 @@ def parse(text):
             assert "".join(f'{k}="{v}",' for k, v in found) == (labels + "," if labels else ""), line
             series.append((match.group(1), dict(found)))
     keys = [(name, tuple(sorted(labels.items()))) for name, labels in series]
-    assert len(keys) == len(set(keys)), "a series comes twice"
+    assert len(keys) == len(set(keys)), "a series is repeated"
     return types, helps, series
 
 
 def a_node_measures_what_the_list_says(binary):
-    """/metrics of a node has every metric of the list with its type, labels and values, each explained, and no other."""
+    """/metrics of a node has every metric of the list with its type, labels and values, each with a help text, and no other."""
     with serving(binary) as (port, url, _):
         run(binary, "pub", "-p", port, "-t", "a", "-m", "b", "-q", "1", "-r")
         run(binary, "ctl", "--url", url, "topic-metrics", "add", "a/#")
@@ -108,7 +108,7 @@ def a_node_measures_what_the_list_says(binary):
 
 
 def prometheus_takes_the_metrics(binary, promtool):
-    """Prometheus's own linter has nothing to say about /metrics."""
+    """The linter of Prometheus accepts /metrics."""
     with serving(binary) as (_, url, _):
         text = get(f"{url}/metrics")[2]
     done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False)
@@ -124,7 +124,7 @@ def health_needs_no_token_and_metrics_do(binary):
         )  # fmt: skip
         assert made.returncode == 0, made.stderr
         token = re.search(r"mrd_\S+", made.stdout).group()
-        assert token not in (pathlib.Path(keys) / "registry.log").read_text(), "the token itself is kept"
+        assert token not in (pathlib.Path(keys) / "registry.log").read_text(), "the token itself is stored"
         with serving(binary, data=keys) as (_, url, _):
             for path in ("/health/live", "/health/ready"):
                 status, _, text = get(url + path)

@@ -1,4 +1,4 @@
-"""What `cargo xtask dist` makes, the service file and the container's files: packed twice, unpacked, and run."""
+"""Output of `cargo xtask dist`, the service file and the files of the container image: packed twice, unpacked and run."""
 
 import contextlib
 import functools
@@ -17,7 +17,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 UNIT = ROOT / "packaging/systemd/meridian.service"
 WAIT_S = 20
-# `systemd-analyze security`: 0 is shut, 10 is open, in tenths. What is left: it is a network service.
+# Limit for `systemd-analyze security`, in tenths: 0 is closed, 10 is open. A network service cannot reach 0.
 EXPOSURE_MAX = 12
 
 
@@ -31,7 +31,7 @@ def run(*command, fails=False, **options):
 
 @functools.cache
 def xtask():
-    """The program behind `cargo xtask`, built once: cargo waits while others build."""
+    """Path of the program of `cargo xtask`, built once."""
     run(os.environ.get("CARGO", "cargo"), "build", "--quiet", "--package", "xtask", cwd=ROOT, timeout=900)
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
     return target / "debug/xtask"
@@ -45,7 +45,7 @@ PACKED = {}
 
 
 def packed(binary):
-    """A directory with what `dist` makes of the binary; made once."""
+    """Directory with the output of `dist` for the binary; created once."""
     if binary not in PACKED:
         PACKED[binary] = tempfile.TemporaryDirectory()
         dist(binary, "--out", PACKED[binary].name)
@@ -93,8 +93,8 @@ def a_date_can_be_given(binary):
         assert "SOURCE_DATE_EPOCH" in failed.stderr, failed.stderr
 
 
-def what_is_no_binary_is_refused():
-    """A file that is no program, and one that is not there, are errors that name it."""
+def a_wrong_file_is_refused():
+    """A file that is no program, and a missing file, are errors that name the file."""
     for path, text in ((__file__, "not a 64-bit"), ("/nonexistent/meridian", "No such file")):
         failed = dist(path, "--out", tempfile.gettempdir(), fails=True)
         assert text in failed.stderr and path in failed.stderr, failed.stderr
@@ -112,7 +112,7 @@ def unpacked(binary, directory):
 
 
 def the_archive_is_enough_to_run_a_node(binary):
-    """Unpacked anywhere: the binary runs with the configuration beside it, and what the documents mention is there."""
+    """Unpacked anywhere: the binary runs with the packed configuration, and the files that the pages name exist."""
     with tempfile.TemporaryDirectory() as directory:
         root = unpacked(binary, directory)
         run(root / "meridian", "config", "check", "--config", root / "packaging/meridian.toml")
@@ -125,7 +125,7 @@ def the_archive_is_enough_to_run_a_node(binary):
 
 
 def links_within_the_archive_hold(binary):
-    """Links of the packed pages lead to packed files, but for those about the source."""
+    """Links of the packed pages have packed files as targets, except links to sources."""
     with tempfile.TemporaryDirectory() as directory:
         root = unpacked(binary, directory)
         missing = []
@@ -142,7 +142,7 @@ def links_within_the_archive_hold(binary):
 
 
 def shown_configurations_hold(binary):
-    """The packaged configuration holds as it is, that of the image asks who may connect, and both hold with what is commented out."""
+    """The packaged configuration is valid, the one of the image requires authentication, and both are valid without comment signs."""
     with tempfile.TemporaryDirectory() as directory:
         run(binary, "passwd", "-c", f"{directory}/passwords", "alice", input="secret\nsecret\n", stdin=None)
         (pathlib.Path(directory) / "acl").write_text("topic read public/#\n")
@@ -154,7 +154,7 @@ def shown_configurations_hold(binary):
             full, seen = [], set()
             for line in path.read_text().splitlines():
                 line = re.sub(r"^#(?=\[|\w+ = )", "", line)
-                # The alternative stands after what it replaces.
+                # An alternative follows the line that it replaces.
                 key = line.split(" = ")[0]
                 if key == "address" and "address" in seen:
                     full = [one for one in full if not one.startswith("address = ")]
@@ -183,7 +183,7 @@ def the_package_is_one(binary, dpkg_deb):
     unit = "./usr/lib/systemd/system/meridian.service"
     for path in ("./usr/bin/meridian", "./etc/meridian/meridian.toml", unit, completion):
         assert path in paths, path
-    # Kernel settings are for people to read: a package does not change the machine by itself.
+    # The package does not change kernel settings.
     assert not [path for path in paths if path.startswith(("./etc/sysctl.d", "./usr/lib/sysctl.d"))]
     with tempfile.TemporaryDirectory() as directory:
         run(dpkg_deb, "--raw-extract", package, directory)
@@ -196,7 +196,7 @@ def the_package_is_one(binary, dpkg_deb):
 
 
 def the_unit_is_one(binary, systemd_analyze):
-    """systemd reads the unit without a complaint, and finds a service as shut as this one claims to be."""
+    """systemd accepts the unit, and its exposure is below the limit."""
     with tempfile.TemporaryDirectory() as directory:
         unit = pathlib.Path(directory) / "meridian.service"
         unit.write_text(UNIT.read_text().replace("/usr/bin/meridian", binary))
@@ -221,7 +221,7 @@ def the_unit_allows_what_the_node_calls(binary, systemd_analyze, strace):
         return set().union(*(calls(one) if one.startswith("@") else {one} for one in groups[name]))
 
     filters = re.findall(r"^SystemCallFilter=(.*)$", UNIT.read_text(), re.MULTILINE)
-    assert filters[0] == "@system-service", "the first one says whether the rest is a list of what is allowed"
+    assert filters[0] == "@system-service", "the first filter must be an allow list"
     allowed = calls("@default")
     for names in filters:
         these = set().union(*(calls(name) if name.startswith("@") else {name} for name in names.removeprefix("~").split()))
@@ -247,7 +247,7 @@ def node(command, directory, *arguments, **options):
         port = probe.getsockname()[1]
     log = pathlib.Path(directory) / "log"
     data = options.pop("data", pathlib.Path(directory) / "data")
-    # Other nodes of this machine may have the port that HTTP has when nothing is said.
+    # Other nodes of this machine may use the default port of HTTP.
     http = [] if "--http" in arguments else ["--http", "127.0.0.1:0"]
     command = [*map(str, command), "start", "--listen", f"127.0.0.1:{port}", "--data-dir", str(data), *http, *arguments]
     with open(log, "w") as output:
@@ -263,7 +263,7 @@ def node(command, directory, *arguments, **options):
                 assert time.monotonic() < deadline, f"does not accept connections: {log.read_text()}"
                 time.sleep(0.05)
         yield process, port
-        # Whoever traces a node passes the signal on to it by ending only after it.
+        # Under strace the signal goes to the child; strace ends after it.
         children = run("ps", "-o", "pid=", "--ppid", process.pid, fails=None).stdout.split() if "strace" in command[0] else []
         for pid in map(int, children or [process.pid]):
             os.kill(pid, 15)
@@ -280,7 +280,7 @@ def the_files_of_the_image_are_enough(binary, as_root):
         rootfs = pathlib.Path(directory) / "rootfs"
         dist(binary, "--rootfs", rootfs)
         (rootfs / "etc/hosts").write_text("127.0.0.1 localhost\n")
-        # What every container runtime puts there.
+        # Every container runtime provides these.
         (rootfs / "dev").mkdir()
         os.mknod(rootfs / "dev/urandom", 0o444 | stat.S_IFCHR, os.makedev(1, 9))
         os.chmod(rootfs / "dev/urandom", 0o444)
@@ -308,7 +308,7 @@ def dockerfile_command():
 
 
 def the_dockerfile_agrees_with_the_rest():
-    """Dockerfile: user, ports, volume and files are those of the program; what it copies is not ignored."""
+    """Dockerfile: user, ports, volume and files are those of the program; the files that it copies are not ignored."""
     text = (ROOT / "Dockerfile").read_text()
     user = re.search(r"pub const USER: u32 = (\d+);", (ROOT / "xtask/src/dist/rootfs.rs").read_text()).group(1)
     assert f"USER {user}:{user}\n" in text and f"--chown={user}:{user} /data /data\n" in text
@@ -325,7 +325,7 @@ def the_dockerfile_agrees_with_the_rest():
 
 
 CHECKS = [
-    what_is_no_binary_is_refused,
+    a_wrong_file_is_refused,
     packing_twice_gives_the_same_bytes,
     checksums_are_those_of_the_files,
     a_date_can_be_given,

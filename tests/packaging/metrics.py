@@ -1,5 +1,5 @@
-"""Every metric of /metrics: its type, its labels, and the values of those labels whose values are fixed. The tests hold
-this list against a running node and against everything that uses metrics: dashboard, alert rules, documents."""
+"""List of all metrics: type, labels, and the values of labels with fixed values. The tests compare it with a running node, and
+with the dashboard, the alert rules and the pages that use metrics."""
 
 ANY = None  # a label with values that only the running node knows
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
@@ -266,11 +266,11 @@ METRICS = {
     "process_max_fds": (GAUGE, {}),
     "process_start_time_seconds": (GAUGE, {}),
 }
-# Explained by every node, and without a series on one without TLS.
+# Without TLS, a node has the help text of these but no series.
 OF_TLS = {"meridian_certificate_not_after_timestamp_seconds"}
 # Only of nodes that belong to a cluster.
 OF_CLUSTER = {name for name in METRICS if name.startswith(("meridian_cluster_", "meridian_link_", "meridian_transport_"))}
-# What Prometheus itself adds.
+# Added by Prometheus.
 PROMETHEUS = {"up": (GAUGE, {})}
 PROMETHEUS_LABELS = {"job", "instance"}
 

@@ -1,5 +1,5 @@
-"""Reads PromQL as far as dashboards and alert rules here use it: what is malformed raises Malformed, the rest is a list of
-the selectors in it. `promtool` knows more of the language; this one knows the names and needs nothing installed."""
+"""Parser for the subset of PromQL in the dashboard and the alert rules. Returns the selectors of an expression, or raises
+Malformed. It needs no `promtool`."""
 
 import dataclasses
 import re
@@ -27,7 +27,7 @@ PRECEDENCE = [{"or"}, {"and", "unless"}, COMPARISONS, {"+", "-"}, {"*", "/", "%"
 
 
 class Malformed(Exception):
-    """What is wrong, in words."""
+    """Syntax error in an expression."""
 
 
 @dataclasses.dataclass

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Is what we ship whole and true? Monitoring, service files, packages, and the documents about them.
+"""Checks monitoring, service files, packages, and the pages about them.
 
     tests/packaging/run.py [--only WORD]
 
-The binary is MERIDIAN_BIN, or target/debug/meridian, or target/release/meridian; promtool is PROMTOOL or the one in PATH. What needs
-a tool that is not there is skipped and says so. Exits 1 when a check fails; the last line is 'N passed, M failed'.
+The binary is MERIDIAN_BIN, or target/debug/meridian, or target/release/meridian; promtool is PROMTOOL or the one in PATH. A check
+whose tool is missing is skipped. Exits 1 when a check fails; the last line is 'N passed, M failed'.
 """
 
 import argparse
@@ -27,7 +27,7 @@ MODULES = [checks_documents, checks_monitoring, checks_node, checks_http_auth, c
 
 
 class Skipped(Exception):
-    """Why."""
+    """Reason for which a check is skipped."""
 
 
 def skip(reason):
@@ -48,7 +48,7 @@ def tool(name, variable=None):
     return found or skip(f"{name} is not installed")
 
 
-# What a check asks for by the name of its parameter.
+# Values for the parameters of checks, by name.
 GIVEN = {
     "skip": lambda: skip,
     "binary": binary,
@@ -64,7 +64,7 @@ GIVEN = {
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    arguments.add_argument("--only", default="", help="checks whose name holds this word")
+    arguments.add_argument("--only", default="", help="run only checks whose name contains this word")
     only = arguments.parse_args().only
     passed = failed = 0
     for module in MODULES:
