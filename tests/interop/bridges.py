@@ -181,11 +181,11 @@ def run_row(row, name, node_port, directory):
         near = client(here, f"{name}n", "site/+")
         expect(near.receive(1)[0]["topic"], "site/hello", "the first message")
 
-        def check(cell, story):
+        def check(cell, run):
             if expects(row, cell):
                 results[cell] = None
                 try:
-                    story()
+                    run()
                     results[cell] = "pass"
                 except Failure as failure:
                     results[cell] = str(failure)

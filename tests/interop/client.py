@@ -9,7 +9,7 @@ commands  {"do": "connect", "client": NAME, "id": ..., "version": 3|4|5, "clean"
           {"do": "disconnect" | "abort", "client": NAME}
 events    connected {session_present}, subscribed {reasons}, published, error {text},
           message {topic, payload, qos, retain, properties},
-          closed {reason: the code, null where the broker sent no DISCONNECT, "untold" where the library keeps it}
+          closed {reason: the code, null where the broker sent no DISCONNECT, "unknown" where the library keeps it}
 """
 
 import json

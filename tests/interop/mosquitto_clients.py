@@ -70,7 +70,7 @@ class MosquittoClient:
                     )
             elif "sending CONNECT" in line:
                 connects += 1
-                # mosquitto_sub says nothing of a lost connection; that it connects anew shows that it was closed.
+                # mosquitto_sub does not report a lost connection; a second connect shows that it was closed.
                 if connects == 2:
                     self.mailbox.put({"event": "closed", "reason": None})
             elif line.startswith(("Error", "Connection error")):

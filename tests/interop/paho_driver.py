@@ -60,7 +60,7 @@ class Client:
         # Paho reads the Reason Code of a DISCONNECT only when properties follow it; else it says 0, which a broker
         # never sends.
         by_broker = flags.is_disconnect_packet_from_server
-        emit("closed", self.name, reason=(reason.value or "untold") if by_broker else None)
+        emit("closed", self.name, reason=(reason.value or "unknown") if by_broker else None)
 
     def on_subscribe(self, _client, _data, _mid, reasons, _properties):
         emit("subscribed", self.name, reasons=[reason.value for reason in reasons])

@@ -139,7 +139,7 @@ def open_driver(client, version, commands, broker):
 def run_pair(client, version, cells, commands, broker):
     """All cells of one client and version, one after the other, each with fresh clients."""
     results = []
-    place = f"{client[:2].lower()}{version}"
+    label = f"{client[:2].lower()}{version}"
     for cell in cells:
         result = {"client": client, "version": VERSION_NAMES[version], "cell": cell, "result": "pass", "detail": ""}
         results.append(result)
@@ -148,7 +148,7 @@ def run_pair(client, version, cells, commands, broker):
             continue
         driver = open_driver(client, version, commands, broker)
         try:
-            scenarios.CELLS[cell](scenarios.Story(driver, place, cell))
+            scenarios.CELLS[cell](scenarios.Story(driver, label, cell))
         except NotImplementedError:
             result["result"] = "-"
         except Failure as failure:
@@ -161,17 +161,17 @@ def run_pair(client, version, cells, commands, broker):
 
 
 def run_everyone(pairs, commands, broker):
-    """The one scenario of all libraries and versions together: a cell is green when its row heard every other."""
+    """The one scenario of all libraries and versions together: a cell is green if its row received the messages of every other."""
     drivers = {pair: open_driver(*pair, commands, broker) for pair in pairs}
-    places = {pair: f"{pair[0][:2].lower()}{pair[1]}" for pair in pairs}
+    labels = {pair: f"{pair[0][:2].lower()}{pair[1]}" for pair in pairs}
     results = []
     try:
-        heard = scenarios.everyone({places[pair]: driver for pair, driver in drivers.items()})
+        results_of = scenarios.everyone({labels[pair]: driver for pair, driver in drivers.items()})
     finally:
         for driver in drivers.values():
             driver.close()
     for client, version in pairs:
-        detail = heard[places[client, version]]
+        detail = results_of[labels[client, version]]
         result = {"client": client, "version": VERSION_NAMES[version], "cell": scenarios.EVERYONE}
         results.append({**result, "result": "FAIL" if detail else "pass", "detail": detail})
     return results

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does the release binary start, carry a message, say no where it should, and stop when asked? One line a check.
+"""Checks that the release binary starts, delivers messages, refuses wrong input, and stops. Prints one line per check.
 
     tests/interop/smoke.py [--binary target/release/meridian]
 
@@ -23,11 +23,11 @@ WAIT_S = 15
 
 
 class Node:
-    """A running `meridian start` in an empty directory, as a stranger would have it."""
+    """A running `meridian start` in an empty directory, with the defaults."""
 
     def __init__(self, binary, *arguments):
         self.directory = tempfile.TemporaryDirectory()
-        # Both are held until both are known, so that they differ.
+        # Both sockets stay open until both ports are known, so that they differ.
         with socket.socket() as mqtt, socket.socket() as http:
             mqtt.bind(("127.0.0.1", 0))
             http.bind(("127.0.0.1", 0))
@@ -141,7 +141,7 @@ def configuration(binary):
         assert "qos_max" in (refused.stdout + refused.stderr).replace("qos_maxx", ""), refused.stdout + refused.stderr
 
 
-def refuses_an_open_door(binary):
+def refuses_open_addresses(binary):
     """Other addresses than loopback need authentication or allow_anonymous."""
     refused = run(binary, "start", "--listen", "0.0.0.0:0")
     assert refused.returncode != 0, "listens on every address without authentication"
@@ -158,7 +158,7 @@ def port_in_use(binary):
 
 
 def answers_operators(binary):
-    """meridian ctl and meridian top see the node over HTTP."""
+    """meridian ctl and meridian top work over HTTP."""
     with Node(binary) as node:
         url = f"http://{node.http}"
         status = run(binary, "ctl", "--url", url, "status")
@@ -173,8 +173,8 @@ def answers_operators(binary):
         assert away.returncode == 3, f"exit {away.returncode} for a node that is not there"
 
 
-def survives_nonsense(binary):
-    """Bytes that are no MQTT close that connection only."""
+def survives_malformed_input(binary):
+    """Bytes that are not MQTT close only their connection."""
     with Node(binary) as node:
         for nonsense in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b"\x10\xff\xff\xff\xff\x7f", b"\x00"):
             with socket.create_connection(("127.0.0.1", int(node.port)), WAIT_S) as client:
@@ -183,7 +183,7 @@ def survives_nonsense(binary):
                     while client.recv(4096):
                         pass
                 except ConnectionResetError:
-                    pass  # Unread bytes at the broker's end make it a reset.
+                    pass  # A reset, if the broker has unread bytes.
         assert node.process.poll() is None, node.log.read_text()
         sent = run("mosquitto_pub", "-p", node.port, "-t", "smoke/after", "-q", "1", "-m", "x")
         assert sent.returncode == 0, sent.stderr
@@ -192,12 +192,12 @@ def survives_nonsense(binary):
 CHECKS = [
     version,
     configuration,
-    refuses_an_open_door,
+    refuses_open_addresses,
     port_in_use,
     mosquitto_round_trip,
     own_round_trip,
     answers_operators,
-    survives_nonsense,
+    survives_malformed_input,
     stops_on(signal.SIGTERM),
     stops_on(signal.SIGINT),
 ]

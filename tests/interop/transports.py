@@ -215,7 +215,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
         self.server.said.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
         self.send_response(204)
         self.end_headers()
-        self.server.heard.set()
+        self.server.has_answer.set()
 
     def log_message(self, *_):
         pass
@@ -242,7 +242,7 @@ def page(modules):
         scheme = {"websocket": "ws", "secure websocket": "wss"}[cell]
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
         server.script = pathlib.Path(modules) / "mqtt/dist/mqtt.min.js"
-        server.said, server.heard = [], threading.Event()
+        server.said, server.has_answer = [], threading.Event()
         threading.Thread(target=server.serve_forever, daemon=True).start()
         broker = f"{scheme}://localhost:{world.port[scheme]}/mqtt"
         command = chromium(world, f"http://127.0.0.1:{server.server_port}/?{broker}")
@@ -250,9 +250,9 @@ def page(modules):
             browser = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         except FileNotFoundError:
             raise Red("chromium is not installed") from None
-        heard = False
+        has_answer = False
         try:
-            heard = server.heard.wait(WAIT_S)
+            has_answer = server.has_answer.wait(WAIT_S)
         finally:
             browser.terminate()
             try:
@@ -262,7 +262,7 @@ def page(modules):
                 browser.wait()
             server.shutdown()
             server.server_close()
-        if not heard or server.said != ["through"]:
+        if not has_answer or server.said != ["through"]:
             raise Red(f"the page said {server.said}")
         return None
 
