@@ -1,6 +1,6 @@
-# A container image of the binary and what it needs, and nothing else: no shell, no package manager, not root.
+# Container image with only the binary and the files that it needs: no shell, no package manager, no root user.
 #   docker build -t meridian --build-arg COMMIT=$(git rev-parse --short=12 HEAD) .
-# How to run it is in docs/operations.md.
+# docs/operations.md describes how to run it.
 
 ARG RUST_VERSION=1.95
 FROM rust:${RUST_VERSION}-slim-bookworm AS build
@@ -17,7 +17,7 @@ LABEL org.opencontainers.image.title="Meridian" \
       org.opencontainers.image.description="MQTT broker" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.revision="${COMMIT}"
-# Owned by the node, and so is a new volume there. It must not exist yet: COPY leaves a directory that exists as it is.
+# The user of the node owns /data, and new volumes there. /data must not exist before: COPY does not change the owner then.
 COPY --from=build --chown=10001:10001 /data /data
 COPY --from=build /rootfs /
 
