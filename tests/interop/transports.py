@@ -82,7 +82,7 @@ class World:
     def __enter__(self):
         try:
             self._authority("ca")
-            self._authority("stranger")
+            self._authority("unknown")
             self._issue("server", "subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=serverAuth")
             self._issue("client", "extendedKeyUsage=clientAuth")
             names = ("tls", "mutual", "ws", "wss", "http")
@@ -157,7 +157,7 @@ def with_processes(subscribe, publish, cell):
 def mosquitto(world, cell):
     port = world.port["mutual" if cell == "client certificate" else "tls"]
     place = ["-h", "localhost", "-p", port]
-    trust = ["--cafile", world.file("stranger.pem" if cell == "wrong authority" else "ca.pem")]
+    trust = ["--cafile", world.file("unknown.pem" if cell == "wrong authority" else "ca.pem")]
     publish = ["mosquitto_pub", *place, *trust]
     if cell == "wrong authority":
         return must_fail([*publish, "-t", "a", "-m", "x"], "certificate|TLS|protocol")
@@ -172,7 +172,7 @@ def meridian(world, cell):
     name = names.get(cell, "tls")
     scheme = {"tls": "mqtts", "mutual": "mqtts"}.get(name, name)
     url = ["-L", f"{scheme}://localhost:{world.port[name]}"]
-    trust = [] if name == "ws" else ["--cafile", world.file("stranger.pem" if cell == "wrong authority" else "ca.pem")]
+    trust = [] if name == "ws" else ["--cafile", world.file("unknown.pem" if cell == "wrong authority" else "ca.pem")]
     if cell == "wrong authority":
         return must_fail([world.binary, "pub", *url, *trust, "-t", "a", "-m", "x"], "authority that is not known")
     if cell == "client certificate":
@@ -188,7 +188,7 @@ def library(command):
         names = {"client certificate": ("mqtts", "mutual"), "websocket": ("ws", "ws"), "secure websocket": ("wss", "wss")}
         scheme, name = names.get(cell, ("mqtts", "tls"))
         place = [*command, scheme, world.port[name]]
-        ca = world.file("stranger.pem" if cell == "wrong authority" else "ca.pem")
+        ca = world.file("unknown.pem" if cell == "wrong authority" else "ca.pem")
         if cell == "wrong authority":
             return must_fail([*place, ca], "certificate")
         if cell == "client certificate":
@@ -274,7 +274,7 @@ def openssl(world, cell):
     if cell == "TLS 1.1":
         return must_fail([*connect, "-tls1_1", "-cipher", "ALL:@SECLEVEL=0"], "SSL alert number (40|70)")
     if cell == "wrong authority":
-        connect[-1] = world.file("stranger.pem")
+        connect[-1] = world.file("unknown.pem")
         return must_fail([*connect, "-verify_return_error"], "verify")
     said = must([*connect, "-alpn", "mqtt", "-verify_return_error"])
     for word in ("TLSv1.3", "ALPN protocol: mqtt", "Verify return code: 0"):
