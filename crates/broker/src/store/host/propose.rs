@@ -22,16 +22,19 @@ const EFFECTS_AT_ONCE: usize = 512;
 const SPARES: usize = 2;
 const SPARE_COMMANDS: usize = 1024;
 
-/// Continuations of proposed commands.
+/// Continuations of proposed commands. A batch without a command of the host has none.
 #[derive(Default)]
 pub(super) struct Continuations {
-    /// Batches that are not applied yet, oldest first. A batch without a command of the host is not in the list.
-    batches: VecDeque<OfBatch>,
+    /// Continuations of the last batch.
+    last: OfBatch,
+    /// Continuations of earlier batches that are not applied yet, oldest first.
+    earlier: VecDeque<OfBatch>,
     /// Memory of lists, for later batches.
     spare: Vec<Vec<Continuation>>,
 }
 
 /// Continuations of the commands of one batch, by their ordinals.
+#[derive(Default)]
 struct OfBatch {
     index: u64,
     list: Vec<Continuation>,
@@ -98,35 +101,47 @@ pub(super) enum Continuation {
 }
 
 impl Continuations {
+    #[inline]
     fn push(&mut self, ticket: replica::Ticket, continuation: Continuation) {
-        if self.batches.back().is_none_or(|last| last.index != ticket.index) {
-            let list = self.spare.pop().unwrap_or_default();
-            self.batches.push_back(OfBatch { index: ticket.index, list });
+        if self.last.index != ticket.index {
+            self.begin(ticket.index);
         }
-        let Some(OfBatch { list, .. }) = self.batches.back_mut() else { return };
         // The batch may contain commands of the replica too.
-        while list.len() < ticket.ordinal as usize {
-            list.push(Continuation::Nobody);
+        while self.last.list.len() < ticket.ordinal as usize {
+            self.last.list.push(Continuation::Nobody);
         }
-        list.push(continuation);
+        self.last.list.push(continuation);
     }
 
-    /// Takes the list of a batch that is being applied. [`Self::put_back`] must follow.
+    fn begin(&mut self, index: u64) {
+        let list = self.spare.pop().unwrap_or_default();
+        let before = std::mem::replace(&mut self.last, OfBatch { index, list });
+        if !before.list.is_empty() {
+            self.earlier.push_back(before);
+        }
+    }
+
+    /// Takes the list of a batch that is being applied. [`Self::put_back`] or [`Self::reuse`] must follow.
+    #[inline]
     fn take(&mut self, index: u64) -> Vec<Continuation> {
-        let first = self.batches.front_mut().filter(|first| first.index == index);
-        first.map(|first| std::mem::take(&mut first.list)).unwrap_or_default()
+        match self.earlier.pop_front_if(|first| first.index == index) {
+            Some(first) => first.list,
+            None if self.last.index == index => std::mem::take(&mut self.last.list),
+            None => Vec::new(),
+        }
     }
 
-    /// Puts the list back: for the next portion of the batch, or as memory when the whole batch was applied.
-    fn put_back(&mut self, index: u64, is_whole: bool, mut list: Vec<Continuation>) {
-        let Some(first) = self.batches.front_mut().filter(|first| first.index == index) else { return };
-        if !is_whole {
-            first.list = list;
-            return;
-        }
-        self.batches.pop_front();
+    /// Puts the list back, for the next portion of its batch.
+    fn put_back(&mut self, index: u64, list: Vec<Continuation>) {
+        self.earlier.push_front(OfBatch { index, list });
+    }
+
+    /// Keeps the memory of a list whose batch was applied.
+    #[inline]
+    fn reuse(&mut self, mut list: Vec<Continuation>) {
         list.clear();
-        if list.capacity() <= SPARE_COMMANDS && self.spare.len() < SPARES {
+        let has_memory = (1..=SPARE_COMMANDS).contains(&list.capacity());
+        if has_memory && self.spare.len() < SPARES {
             self.spare.push(list);
         }
     }
@@ -159,7 +174,7 @@ impl ShardHost {
         let mut effects = 0;
         loop {
             self.replica.end_turn(true);
-            if effects >= EFFECTS_AT_ONCE {
+            if effects >= EFFECTS_AT_ONCE || !self.replica.has_event() {
                 return;
             }
             let Some(had) = self.next_replica_event(now, EFFECTS_AT_ONCE, out) else { return };
@@ -214,7 +229,11 @@ impl ShardHost {
             self.effect(now, effect, &mut continuations, out);
         }
         self.replica.reuse(effects);
-        self.continuations.put_back(index, is_whole, continuations);
+        if is_whole {
+            self.continuations.reuse(continuations);
+        } else {
+            self.continuations.put_back(index, continuations);
+        }
         self.pump_touched(now, out);
         // A portion may be spent on parts of a checkpoint alone.
         if is_whole { count.max(1) } else { count.max(effects_max) }

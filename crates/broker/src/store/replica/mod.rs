@@ -153,6 +153,12 @@ impl Replica {
         }
     }
 
+    /// Returns whether [`Self::poll_event`] has an event.
+    #[inline]
+    pub fn has_event(&self) -> bool {
+        !self.events.is_empty() || self.proposals.durable(self.durable).is_some()
+    }
+
     /// Returns the next event. A durable batch is applied for that, or a portion of it with about `effects_max` effects.
     pub fn poll_event(&mut self, now: Time, effects_max: usize) -> Option<ReplicaEvent> {
         if let Some(event) = self.events.pop_front() {
@@ -172,8 +178,9 @@ impl Replica {
     }
 
     /// Keeps the memory of effects that were handled.
+    #[inline]
     pub fn reuse(&mut self, mut effects: Vec<Effect>) {
-        effects.clear();
+        debug_assert!(effects.is_empty(), "all effects were handled");
         // A message for very many sessions has as many effects.
         effects.shrink_to(EFFECTS_KEPT);
         self.effects = effects;

@@ -70,6 +70,7 @@ impl Proposals {
     }
 
     /// The open batch; created when there is none.
+    #[inline]
     fn opened(&mut self, now: Time) -> &mut Open {
         let spare = &mut self.spare;
         self.open.get_or_insert_with(|| {
@@ -79,6 +80,7 @@ impl Proposals {
         })
     }
 
+    #[inline]
     fn close(&mut self) -> Option<Underway> {
         let Open { batch, shared: mut bytes, .. } = self.open.take()?;
         let built = batch.finish();
@@ -91,11 +93,13 @@ impl Proposals {
     }
 
     /// The oldest batch that is not applied yet, if it is durable: its index is at most `durable`.
+    #[inline]
     pub fn durable(&self, durable: u64) -> Option<&Underway> {
         self.underway.front().filter(|batch| batch.index <= durable)
     }
 
     /// Removes the oldest batch, which has been applied, and keeps its memory.
+    #[inline]
     pub fn finish(&mut self) {
         let Some(Underway { mut bytes, .. }) = self.underway.pop_front() else { return };
         let is_ours = Arc::get_mut(&mut bytes).is_some();
@@ -135,6 +139,7 @@ impl Proposals {
 
 impl Replica {
     /// Adds a command to the open batch.
+    #[inline]
     pub fn propose(&mut self, now: Time, command: &Command<'_>, urgency: Urgency) -> Ticket {
         self.catch_up(now);
         let index = self.proposals.last_index + 1;
@@ -210,8 +215,8 @@ impl Replica {
     /// Ends a turn: passes the open batch to the log. A batch that no request waits for is passed only when `all` is
     /// set.
     pub fn end_turn(&mut self, all: bool) {
-        let urgent = self.proposals.open.as_ref().is_some_and(|open| open.urgent);
-        if urgent || all {
+        let is_closed = self.proposals.open.as_ref().is_some_and(|open| open.urgent || all);
+        if is_closed {
             self.close_batch();
         }
     }
