@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use broker::{Condition, Message, Node, ShardId, StoreEvent, StoreLog, Wanted};
 use shard::{Mutation, mutated};
-use storage::{GroupId, Log, LogListener, Record, SegmentId, Shortage, Vacate};
+use storage::{GroupId, Log, LogEvent, LogListener, Record, SegmentId, Shortage, Vacate};
 
 /// Groups of the node's replica of the meta group: its entries, and its votes.
 pub const META: [GroupId; 2] = [GroupId(0), GroupId(u16::MAX)];
@@ -19,14 +19,8 @@ fn shard_of(group: GroupId) -> ShardId {
     ShardId(group.0 - 1)
 }
 
-/// Listener for the groups of [`META`].
-pub trait MetaListener: Send + Sync {
-    /// Entries are durable, as in [`LogListener`].
-    fn durable(&self, group: GroupId, index: u64);
-    fn checkpoint_durable(&self, group: GroupId, index: u64);
-    fn vacate(&self, vacate: Vacate);
-    fn failed(&self);
-}
+/// Listener for the groups of [`META`]. It gets no events about room.
+pub type MetaListener = Box<dyn Fn(LogEvent) + Send + Sync>;
 
 /// Passes the events of the log to the node's shards and to the meta group. Shards receive none before the node
 /// exists.
@@ -41,15 +35,8 @@ pub struct LogNotifier {
 enum MetaSink {
     /// No listener is set yet: events are kept. A replica may write before the listener is set, and waits until
     /// the write is durable.
-    Buffered(Vec<MetaEvent>),
-    Attached(Box<dyn MetaListener>),
-}
-
-enum MetaEvent {
-    Durable(GroupId, u64),
-    Checkpointed(GroupId, u64),
-    Vacate(Vacate),
-    Failed,
+    Buffered(Vec<LogEvent>),
+    Attached(MetaListener),
 }
 
 impl Default for MetaSink {
@@ -59,21 +46,10 @@ impl Default for MetaSink {
 }
 
 impl MetaSink {
-    fn push(&mut self, event: MetaEvent) {
+    fn push(&mut self, event: LogEvent) {
         match self {
             Self::Buffered(events) => events.push(event),
-            Self::Attached(meta) => event.deliver_to(&**meta),
-        }
-    }
-}
-
-impl MetaEvent {
-    fn deliver_to(self, meta: &dyn MetaListener) {
-        match self {
-            Self::Durable(group, index) => meta.durable(group, index),
-            Self::Checkpointed(group, index) => meta.checkpoint_durable(group, index),
-            Self::Vacate(vacate) => meta.vacate(vacate),
-            Self::Failed => meta.failed(),
+            Self::Attached(listener) => listener(event),
         }
     }
 }
@@ -87,11 +63,11 @@ impl LogNotifier {
 
     /// Sets the listener for the groups of [`META`]. It also receives all earlier events. Only the first call
     /// counts.
-    pub fn set_meta_listener(&self, meta: Box<dyn MetaListener>) {
+    pub fn set_meta_listener(&self, listener: MetaListener) {
         let mut sink = self.meta();
         if let MetaSink::Buffered(events) = &mut *sink {
-            events.drain(..).for_each(|event| event.deliver_to(&*meta));
-            *sink = MetaSink::Attached(meta);
+            events.drain(..).for_each(&listener);
+            *sink = MetaSink::Attached(listener);
         }
     }
 
@@ -123,7 +99,7 @@ pub struct EventForwarder(pub Arc<LogNotifier>);
 impl LogListener for EventForwarder {
     fn durable(&mut self, groups: &[(GroupId, u64)]) {
         for (group, index) in groups.iter().filter(|(group, _)| META.contains(group)) {
-            self.0.meta().push(MetaEvent::Durable(*group, *index));
+            self.0.meta().push(LogEvent::Durable(*group, *index));
         }
         if let Some(node) = self.0.node() {
             let of_shards = groups.iter().filter(|(group, _)| !META.contains(group));
@@ -133,14 +109,14 @@ impl LogListener for EventForwarder {
 
     fn checkpoint_durable(&mut self, group: GroupId, index: u64) {
         if META.contains(&group) {
-            return self.0.meta().push(MetaEvent::Checkpointed(group, index));
+            return self.0.meta().push(LogEvent::Checkpointed(group, index));
         }
         self.0.event(shard_of(group), StoreEvent::Checkpointed(index));
     }
 
     fn vacate(&mut self, vacate: Vacate) {
         if META.contains(&vacate.group) {
-            return self.0.meta().push(MetaEvent::Vacate(vacate));
+            return self.0.meta().push(LogEvent::Vacate(vacate));
         }
         let Vacate { group, segment, first, last } = vacate;
         self.0.event(shard_of(group), StoreEvent::Vacate { segment: segment.0, first, last });
@@ -160,7 +136,7 @@ impl LogListener for EventForwarder {
             %error,
             "the disk has failed; messages that have to be kept are no longer acknowledged. Check the disk, then restart the node"
         );
-        self.0.meta().push(MetaEvent::Failed);
+        self.0.meta().push(LogEvent::Failed(error.to_string()));
         self.0.condition(Condition::Failed);
     }
 }
@@ -288,27 +264,6 @@ impl StoreLog for ShardLog {
 mod tests {
     use super::*;
 
-    #[derive(Default)]
-    struct Recorder(Arc<Mutex<Vec<(GroupId, u64)>>>);
-
-    impl MetaListener for Recorder {
-        fn durable(&self, group: GroupId, index: u64) {
-            self.0.lock().unwrap().push((group, index));
-        }
-
-        fn checkpoint_durable(&self, group: GroupId, index: u64) {
-            self.durable(group, 100 + index);
-        }
-
-        fn vacate(&self, vacate: Vacate) {
-            self.durable(vacate.group, vacate.last);
-        }
-
-        fn failed(&self) {
-            self.durable(META[0], u64::MAX);
-        }
-    }
-
     /// A replica that votes alone does so when it begins, and the log may report that before the listener is set.
     #[test]
     fn events_before_the_listener_is_set_are_delivered_in_order() {
@@ -317,13 +272,19 @@ mod tests {
         let [entries, votes] = META;
         events.durable(&[(entries, 7), (GroupId(3), 1), (votes, 1)]);
         events.checkpoint_durable(entries, 7);
-        events.vacate(Vacate { group: entries, segment: SegmentId(1), first: 1, last: 5 });
-        let recorder = Recorder::default();
-        let all = recorder.0.clone();
-        notifier.set_meta_listener(Box::new(recorder));
-        let before = [(entries, 7), (votes, 1), (entries, 107), (entries, 5)];
+        let vacate = Vacate { group: entries, segment: SegmentId(1), first: 1, last: 5 };
+        events.vacate(vacate.clone());
+        let all = Arc::new(Mutex::new(Vec::new()));
+        let recorder = all.clone();
+        notifier.set_meta_listener(Box::new(move |event| recorder.lock().unwrap().push(event)));
+        let before = [
+            LogEvent::Durable(entries, 7),
+            LogEvent::Durable(votes, 1),
+            LogEvent::Checkpointed(entries, 7),
+            LogEvent::Vacate(vacate),
+        ];
         assert_eq!(*all.lock().unwrap(), before);
         events.durable(&[(votes, 2)]);
-        assert_eq!(all.lock().unwrap()[before.len()..], [(votes, 2)]);
+        assert_eq!(all.lock().unwrap()[before.len()..], [LogEvent::Durable(votes, 2)]);
     }
 }

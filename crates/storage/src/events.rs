@@ -32,6 +32,49 @@ pub trait LogListener: Send {
     fn failed(&mut self, error: &Error);
 }
 
+/// An event of the log, for an owner of groups that handles it later or elsewhere. See [`LogListener`] for the meaning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogEvent {
+    /// All entries of the group up to this index are durable.
+    Durable(GroupId, u64),
+    /// The checkpoint of the group at this index is complete and durable.
+    Checkpointed(GroupId, u64),
+    Vacate(Vacate),
+    Full(Shortage),
+    Room,
+    /// A write or sync failed, with this error.
+    Failed(String),
+}
+
+/// Listener that passes each event to a function, one by one.
+pub struct ForEachEvent<F>(pub F);
+
+impl<F: FnMut(LogEvent) + Send> LogListener for ForEachEvent<F> {
+    fn durable(&mut self, groups: &[(GroupId, u64)]) {
+        groups.iter().for_each(|(group, index)| self.0(LogEvent::Durable(*group, *index)));
+    }
+
+    fn checkpoint_durable(&mut self, group: GroupId, index: u64) {
+        self.0(LogEvent::Checkpointed(group, index));
+    }
+
+    fn vacate(&mut self, vacate: Vacate) {
+        self.0(LogEvent::Vacate(vacate));
+    }
+
+    fn full(&mut self, shortage: Shortage) {
+        self.0(LogEvent::Full(shortage));
+    }
+
+    fn room(&mut self) {
+        self.0(LogEvent::Room);
+    }
+
+    fn failed(&mut self, error: &Error) {
+        self.0(LogEvent::Failed(error.to_string()));
+    }
+}
+
 /// Request to a group to stop needing a segment.
 ///
 /// The group (1) appends the live ones of the entries `first` to `last` again, under new indexes. It (2) writes a

@@ -47,7 +47,7 @@ mod writer;
 
 pub use disk::{Disk, DiskFile, LOCK_FILE, RealDisk};
 pub use error::{Corrupt, Error, Lost, Shortage};
-pub use events::{LogListener, Vacate};
+pub use events::{ForEachEvent, LogEvent, LogListener, Vacate};
 pub use histogram::Histogram;
 pub use id::{GroupId, SegmentId};
 pub use identity::{IDENTITY_FILE, Identity};

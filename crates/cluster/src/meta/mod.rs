@@ -24,7 +24,7 @@ use std::time::Duration;
 use consensus::{Group, Outcome, ReplicaId, RequestId, Status};
 use link::{NodeId, Time};
 use replog::Incarnation;
-use storage::{GroupId, Vacate};
+use storage::LogEvent;
 
 pub use command::{Answer, Command, RecordBatch};
 pub use descriptor::NodeDescriptor;
@@ -58,15 +58,6 @@ pub struct MetaConfig {
     pub record_sync: RecordSyncConfig,
     /// Features of this node, as announced in its handshakes.
     pub features: u64,
-}
-
-/// Event of the node's log for a replica.
-#[derive(Debug)]
-pub enum MetaLogEvent {
-    Durable(GroupId, u64),
-    Checkpointed(GroupId, u64),
-    Vacate(Vacate),
-    Failed,
 }
 
 /// Id of an operator's request until it is answered.
@@ -393,13 +384,14 @@ impl Meta {
         !is_other && (descriptor.role == Role::Core || self.own.role == Role::Core || ours != 0)
     }
 
-    pub fn handle_log_event(&mut self, news: MetaLogEvent) {
+    pub fn handle_log_event(&mut self, event: LogEvent) {
         let Some(group) = &mut self.group else { return };
-        match news {
-            MetaLogEvent::Durable(group_id, index) => group.durable(group_id, index),
-            MetaLogEvent::Checkpointed(group_id, index) => group.checkpoint_durable(group_id, index),
-            MetaLogEvent::Vacate(vacate) => group.vacate(vacate),
-            MetaLogEvent::Failed => group.fail("the disk has failed"),
+        match event {
+            LogEvent::Durable(group_id, index) => group.durable(group_id, index),
+            LogEvent::Checkpointed(group_id, index) => group.checkpoint_durable(group_id, index),
+            LogEvent::Vacate(vacate) => group.vacate(vacate),
+            LogEvent::Full(_) | LogEvent::Room => {}
+            LogEvent::Failed(_) => group.fail("the disk has failed"),
         }
         self.due = Time::default();
     }

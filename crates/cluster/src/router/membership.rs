@@ -9,6 +9,7 @@ use configstore::{Position, RecordUpdate};
 use link::{Event, Lane, NodeId, Time};
 use mqtt::ReasonCode;
 use replog::{Incarnation, WriterId};
+use storage::LogEvent;
 
 use super::ClusterRouter;
 use super::routes::{put, source_of};
@@ -16,7 +17,7 @@ use crate::config::NodeInfo;
 use crate::features::NAMESAKES;
 use crate::interest::Interest;
 use crate::meta::{
-    Answer, Command, LinkStatus, Member, Meta, MetaLogEvent, MetaMessage, NodeDescriptor, ProposalId, State,
+    Answer, Command, LinkStatus, Member, Meta, MetaMessage, NodeDescriptor, ProposalId, State,
 };
 use crate::mutation::{Mutation, mutated};
 use crate::peer::Peer;
@@ -56,9 +57,9 @@ impl ClusterRouter {
     }
 
     /// Passes an event of the node's log to this node's replica.
-    pub fn handle_log_event(&mut self, news: MetaLogEvent) {
+    pub fn handle_log_event(&mut self, event: LogEvent) {
         if let Some(meta) = &mut self.meta {
-            meta.handle_log_event(news);
+            meta.handle_log_event(event);
         }
     }
 

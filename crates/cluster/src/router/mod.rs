@@ -21,13 +21,14 @@ use bytes::Bytes;
 use configstore::Position as RecordsPosition;
 use link::{Class, Credit, Event, Lane, Mesh, MeshEvent, NodeId, Time};
 use replog::{Incarnation, Position, Replica, WriterId};
+use storage::LogEvent;
 
 use crate::clocks::Clocks;
 use crate::config::{Config, Role, WithoutQuorum};
 use crate::features::{BRIEF, CLOCKS, COPIES, NAMESAKES, PACKS};
 use crate::freshness::{Grants, Leases};
 use crate::interest::Interest;
-use crate::meta::{Command, Meta, MetaLogEvent, ProposalId};
+use crate::meta::{Command, Meta, ProposalId};
 use crate::mutation::{Mutation, mutated};
 use crate::packing;
 use crate::peer::Peer;
@@ -48,7 +49,7 @@ pub enum RouterCommand {
     /// The owner's answer to a question of [`ClusterRouter::poll_question`]; `None` if there is none.
     Answer(Asker, Option<Bytes>),
     /// Event of the node's log for its replica of the meta group.
-    Log(MetaLogEvent),
+    Log(LogEvent),
     /// Operator's proposal: [`ClusterRouter::poll_proposal`] returns the outcome.
     Proposal(ProposalId, Command),
     /// Leave the cluster: [`ClusterRouter::poll_proposal`] reports the end of the membership.

@@ -22,15 +22,14 @@ use api::Order;
 use broker::Node;
 use broker::peers::{Outbound, Peers};
 use broker::settings::Durability;
-use cluster::meta::{Command, Meta, MetaConfig, MetaLogEvent, MetaState};
+use cluster::meta::{Command, Meta, MetaConfig, MetaState};
 use cluster::{ClusterRouter, Role, RouterCommand, View};
 use configstore::ReplicatedStore;
 use consensus::{Group, LogGroup, ReplicaId, StartError, StorageGroups};
 use link::{BufferMax, Config as LinkConfig, Identity, Mesh, MeshConfig, NodeId, Secret, Time};
 use replog::Incarnation;
 use ring::digest;
-use shardlog::{LogNotifier, MetaListener};
-use storage::{GroupId, Vacate};
+use shardlog::LogNotifier;
 use transport::{Handle, Handler, Names, Sender, Tls, TlsFiles, TransportConfig};
 
 pub use settings::{ClusterNode, ClusterSettings};
@@ -111,33 +110,6 @@ impl PreparedMeta {
             None => (None, None),
         };
         Ok((Meta::new(now, own, config.incarnation, self.config, group), notifier))
-    }
-}
-
-/// Passes results of the log on to the replica.
-struct MetaLogListener(Sender<RouterCommand>);
-
-impl MetaLogListener {
-    fn send_event(&self, news: MetaLogEvent) {
-        let _ = self.0.send(RouterCommand::Log(news));
-    }
-}
-
-impl MetaListener for MetaLogListener {
-    fn durable(&self, group: GroupId, index: u64) {
-        self.send_event(MetaLogEvent::Durable(group, index));
-    }
-
-    fn checkpoint_durable(&self, group: GroupId, index: u64) {
-        self.send_event(MetaLogEvent::Checkpointed(group, index));
-    }
-
-    fn vacate(&self, vacate: Vacate) {
-        self.send_event(MetaLogEvent::Vacate(vacate));
-    }
-
-    fn failed(&self) {
-        self.send_event(MetaLogEvent::Failed);
     }
 }
 
@@ -417,7 +389,11 @@ impl Cluster {
             tracing::info!(%address, "listening for other nodes of the cluster");
         }
         if let Some(notifier) = meta_events {
-            notifier.set_meta_listener(Box::new(MetaLogListener(handle.sender())));
+            let sender = handle.sender();
+            notifier.set_meta_listener(Box::new(move |event| {
+                // A thread that has ended needs no events.
+                let _ = sender.send(RouterCommand::Log(event));
+            }));
         }
         let _ = self.shared.sender.set(handle.sender());
         *self.lock_handle() = Some(handle);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use broker::peers::{Outbound, Peers};
 use bytes::Bytes;
-use cluster::meta::{Answer, Meta, MetaConfig, MetaLogEvent, MetaState, ProposalId, RecordSyncConfig, State};
+use cluster::meta::{Answer, Meta, MetaConfig, MetaState, ProposalId, RecordSyncConfig, State};
 use cluster::{ClusterRouter, Config, NodeInfo, Role, RouterCommand};
 use configstore::{RecordUpdate, Records, RecordsLimits};
 use consensus::{Group, LogGroup, ReplicaId, StartError, StorageGroups};
@@ -15,8 +15,6 @@ use link::{
     Time,
 };
 use replog::Incarnation;
-use shardlog::MetaListener;
-use storage::{GroupId, Vacate};
 
 use super::plan::Plan;
 use super::step::Step;
@@ -284,7 +282,7 @@ fn meta(
         let limits = RecordsLimits { tail_max: 12, ..RecordsLimits::default() };
         let agreed = MetaState::new(Records::new(limits), features);
         let group = Group::start(now, of_group, log, storage_groups, &recovered, agreed);
-        log_events.set_meta_listener(Box::new(ReplicaLogListener(mailbox)));
+        log_events.set_meta_listener(Box::new(move |event| mailbox.put(RouterCommand::Log(event))));
         match group {
             Err(StartError::UnsupportedVersion) => Err(StartFailure::Outdated),
             group => Ok(group.expect("the replica's log is readable")),
@@ -292,27 +290,6 @@ fn meta(
     };
     let group = (own.role == Role::Core).then(start).transpose()?;
     Ok(Meta::new(now, own, incarnation, config, group))
-}
-
-/// Listener that passes events of the log to the replica.
-struct ReplicaLogListener(Arc<Mailbox>);
-
-impl MetaListener for ReplicaLogListener {
-    fn durable(&self, group: GroupId, index: u64) {
-        self.0.put(RouterCommand::Log(MetaLogEvent::Durable(group, index)));
-    }
-
-    fn checkpoint_durable(&self, group: GroupId, index: u64) {
-        self.0.put(RouterCommand::Log(MetaLogEvent::Checkpointed(group, index)));
-    }
-
-    fn vacate(&self, vacate: Vacate) {
-        self.0.put(RouterCommand::Log(MetaLogEvent::Vacate(vacate)));
-    }
-
-    fn failed(&self) {
-        self.0.put(RouterCommand::Log(MetaLogEvent::Failed));
-    }
 }
 
 impl Process {

@@ -35,7 +35,7 @@ pub fn write_log_end(disk: &FaultDisk, parameters: &ReplicaParameters) {
     disk.set_capacity(None);
     let options = parameters.options([1; 48]);
     let opened =
-        storage::open(Arc::new(disk.clone()), options, Box::new(LogEventQueue::default()), &mut |_| {});
+        storage::open(Arc::new(disk.clone()), options, LogEventQueue::default().listener(), &mut |_| {});
     let storage::Opened { log, mut writer, mut keeper, recovery } = opened.expect("it was opened before");
     let mut neighbour = Neighbour::new(log, parameters.segment_bytes, &recovery.groups);
     for _ in 0..2 {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use consensus::{Config, Group, LogGroup, Member, ReplicaId, StorageGroups};
 use link::{NodeId, Time};
 use storage::fault::FaultDisk;
-use storage::{GroupId, Keeper, Log, LogListener, Options, Vacate, Writer};
+use storage::{ForEachEvent, GroupId, Keeper, Log, LogEvent, LogListener, Options, Writer};
 
 use super::neighbour::{self, Neighbour};
 use super::proposal_log::ProposalLog;
@@ -23,48 +23,18 @@ pub const GROUP: LogGroup = LogGroup(0);
 #[derive(Clone, Default)]
 pub struct LogEventQueue(Arc<Mutex<Vec<LogEvent>>>);
 
-pub enum LogEvent {
-    Durable(GroupId, u64),
-    Checkpoint(GroupId, u64),
-    Vacate(Vacate),
-    Full,
-    Room,
-    Failed(String),
-}
-
 impl LogEventQueue {
+    pub fn listener(&self) -> Box<dyn LogListener> {
+        let queue = self.clone();
+        Box::new(ForEachEvent(move |event| queue.push(event)))
+    }
+
     fn push(&self, event: LogEvent) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 
     fn take(&self) -> Vec<LogEvent> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl LogListener for LogEventQueue {
-    fn durable(&mut self, groups: &[(GroupId, u64)]) {
-        groups.iter().for_each(|(group, index)| self.push(LogEvent::Durable(*group, *index)));
-    }
-
-    fn checkpoint_durable(&mut self, group: GroupId, index: u64) {
-        self.push(LogEvent::Checkpoint(group, index));
-    }
-
-    fn vacate(&mut self, vacate: Vacate) {
-        self.push(LogEvent::Vacate(vacate));
-    }
-
-    fn full(&mut self, _: storage::Shortage) {
-        self.push(LogEvent::Full);
-    }
-
-    fn room(&mut self) {
-        self.push(LogEvent::Room);
-    }
-
-    fn failed(&mut self, error: &storage::Error) {
-        self.push(LogEvent::Failed(error.to_string()));
     }
 }
 
@@ -127,11 +97,11 @@ impl Replica {
                     report.quorum_check_full += u64::from(overtakes);
                     self.group.durable(group, index);
                 }
-                LogEvent::Checkpoint(neighbour::GROUP, index) => self.neighbour.checkpoint_durable(index),
-                LogEvent::Checkpoint(group, index) => self.group.checkpoint_durable(group, index),
+                LogEvent::Checkpointed(neighbour::GROUP, index) => self.neighbour.checkpoint_durable(index),
+                LogEvent::Checkpointed(group, index) => self.group.checkpoint_durable(group, index),
                 LogEvent::Vacate(vacate) if vacate.group == neighbour::GROUP => self.neighbour.vacate(vacate),
                 LogEvent::Vacate(vacate) => self.group.vacate(vacate),
-                LogEvent::Full => report.quorum_disks_full += 1,
+                LogEvent::Full(_) => report.quorum_disks_full += 1,
                 LogEvent::Room => report.quorum_disks_room += 1,
                 LogEvent::Failed(why) => {
                     self.has_failed = true;
@@ -205,8 +175,7 @@ impl Host {
         entropy.iter_mut().for_each(|byte| *byte = random.draw() as u8);
         let options = parameters.options(entropy);
         let log_events = LogEventQueue::default();
-        let opened =
-            storage::open(Arc::new(self.disk.clone()), options, Box::new(log_events.clone()), &mut |_| {});
+        let opened = storage::open(Arc::new(self.disk.clone()), options, log_events.listener(), &mut |_| {});
         let opened = opened.map_err(|error| match self.damage {
             Some(_) => NotStarted::Refused(error.to_string()),
             None => NotStarted::Failed,

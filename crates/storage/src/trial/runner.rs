@@ -7,49 +7,26 @@ use super::model::{Memory, Model, encode_part};
 use super::{Tally, Trial};
 use crate::fault::{FaultDisk, FaultPlan, Random};
 use crate::id::GroupId;
-use crate::{Commit, Error, LogListener, Opened, Options, RecoveredGroup, SegmentId, Shortage, Vacate, open};
+use crate::{
+    Commit, Error, ForEachEvent, LogEvent, LogListener, Opened, Options, RecoveredGroup, SegmentId, open,
+};
 
 /// Events of the log since the last look.
 #[derive(Clone, Default)]
-struct EventRecorder(Arc<Mutex<Vec<Event>>>);
-
-enum Event {
-    Durable(Vec<(GroupId, u64)>),
-    Checkpoint(GroupId, u64),
-    Vacate(Vacate),
-    Full,
-    Room,
-    Failed,
-}
+struct EventRecorder(Arc<Mutex<Vec<LogEvent>>>);
 
 impl EventRecorder {
-    fn push(&self, event: Event) {
+    fn push(&self, event: LogEvent) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 
-    fn take(&self) -> Vec<Event> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    fn listener(&self) -> Box<dyn LogListener> {
+        let recorder = self.clone();
+        Box::new(ForEachEvent(move |event| recorder.push(event)))
     }
-}
 
-impl LogListener for EventRecorder {
-    fn durable(&mut self, groups: &[(GroupId, u64)]) {
-        self.push(Event::Durable(groups.to_vec()));
-    }
-    fn checkpoint_durable(&mut self, group: GroupId, index: u64) {
-        self.push(Event::Checkpoint(group, index));
-    }
-    fn vacate(&mut self, vacate: Vacate) {
-        self.push(Event::Vacate(vacate));
-    }
-    fn full(&mut self, _: Shortage) {
-        self.push(Event::Full);
-    }
-    fn room(&mut self) {
-        self.push(Event::Room);
-    }
-    fn failed(&mut self, _: &Error) {
-        self.push(Event::Failed);
+    fn take(&self) -> Vec<LogEvent> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -146,7 +123,7 @@ impl Runner {
         self.failed = false;
         no_segment_is_missing(&self.disk)?;
         let disk = Arc::new(self.disk.clone());
-        let opened = match open(disk, self.options.clone(), Box::new(self.recorder.clone()), &mut |_| {}) {
+        let opened = match open(disk, self.options.clone(), self.recorder.listener(), &mut |_| {}) {
             Ok(opened) => opened,
             // A planned fault: the next incarnation tries again.
             Err(Error::Io { .. } | Error::Full { .. }) if damage == Damage::None && !self.calm => {
@@ -346,20 +323,18 @@ impl Runner {
     fn listen(&mut self) -> Result<(), String> {
         for event in self.recorder.take() {
             match event {
-                Event::Durable(groups) => {
-                    for (group, index) in groups {
-                        self.groups.get_mut(&group).ok_or("a group that there is")?.durable(index)?;
-                    }
+                LogEvent::Durable(group, index) => {
+                    self.groups.get_mut(&group).ok_or("a group that there is")?.durable(index)?;
                 }
-                Event::Checkpoint(group, index) => {
+                LogEvent::Checkpointed(group, index) => {
                     self.groups.get_mut(&group).ok_or("a group that there is")?.checkpoint_durable(index)?;
                 }
-                Event::Vacate(vacate) => {
+                LogEvent::Vacate(vacate) => {
                     self.groups.get_mut(&vacate.group).ok_or("a group that there is")?.request_vacate(vacate);
                 }
-                Event::Full => self.tally.full += 1,
-                Event::Room => self.tally.room += 1,
-                Event::Failed => self.failed = true,
+                LogEvent::Full(_) => self.tally.full += 1,
+                LogEvent::Room => self.tally.room += 1,
+                LogEvent::Failed(_) => self.failed = true,
             }
         }
         Ok(())
@@ -397,7 +372,7 @@ impl Runner {
         let failed = |error: Error| format!("the log cannot be repaired: {error}");
         let report = crate::offline::repair(&self.disk, Arc::new(to.clone())).map_err(failed)?;
         let opened =
-            open(Arc::new(to), self.options.clone(), Box::new(EventRecorder::default()), &mut |_| {})
+            open(Arc::new(to), self.options.clone(), EventRecorder::default().listener(), &mut |_| {})
                 .map_err(|error| format!("the repaired log does not open: {error}"))?;
         let mut missing = false;
         for (found, (model, memory)) in
