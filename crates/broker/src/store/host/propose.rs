@@ -114,11 +114,17 @@ impl Continuations {
     }
 
     fn begin(&mut self, index: u64) {
-        let list = self.spare.pop().unwrap_or_default();
-        let before = std::mem::replace(&mut self.last, OfBatch { index, list });
-        if !before.list.is_empty() {
-            self.earlier.push_back(before);
+        if !self.last.list.is_empty() {
+            let list = self.take_last();
+            self.earlier.push_back(OfBatch { index: self.last.index, list });
         }
+        self.last.index = index;
+    }
+
+    /// Takes the list of the last batch, and leaves memory for the next one.
+    #[inline]
+    fn take_last(&mut self) -> Vec<Continuation> {
+        std::mem::replace(&mut self.last.list, self.spare.pop().unwrap_or_default())
     }
 
     /// Takes the list of a batch that is being applied. [`Self::put_back`] or [`Self::reuse`] must follow.
@@ -126,7 +132,7 @@ impl Continuations {
     fn take(&mut self, index: u64) -> Vec<Continuation> {
         match self.earlier.pop_front_if(|first| first.index == index) {
             Some(first) => first.list,
-            None if self.last.index == index => std::mem::take(&mut self.last.list),
+            None if self.last.index == index => self.take_last(),
             None => Vec::new(),
         }
     }
