@@ -376,7 +376,7 @@ impl Meta {
             if leads {
                 match self.submit(now, self.id, due.command) {
                     Some(Submission::Submitted(request)) => {
-                        drop(self.asked.insert(request, RequestOrigin::Own(due.number)))
+                        self.asked.insert(request, RequestOrigin::Own(due.number));
                     }
                     Some(Submission::Answered(answer)) => self.handle_outcome(due.number, answer),
                     None => self.proposals.retry(now, due.number),
