@@ -23,8 +23,8 @@ pub(super) struct Wills {
     held: Vec<u64>,
     /// Time at which they are tried again.
     held_until: Option<Time>,
-    /// Owners of the Wills of absent clients, as far as this incarnation of the node has seen them. There are no more of
-    /// them than sessions and due Wills.
+    /// Owners of the Wills of absent clients, as far as this incarnation of the node has seen them. There are no more
+    /// of them than sessions and due Wills.
     pub of_sessions: HashMap<SessionUid, Arc<WillOwner>>,
     /// Owners of due Wills, by the number of the Will.
     pub of_due: HashMap<u64, Arc<WillOwner>>,

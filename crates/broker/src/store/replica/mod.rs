@@ -1,9 +1,9 @@
 //! One copy of a shard: its state, and the log that makes the changes of the state durable.
 //!
-//! [`Replica::propose`] adds a command to the open batch and returns a [`Ticket`]. At the end of a turn the batch goes to
-//! the log. When the log reports it as durable ([`Replica::handle_log_event`]), it is applied to the state
-//! ([`shard::Shard`]), and [`Replica::poll_event`] returns the effects. Without a log (a node that keeps nothing) a batch
-//! counts as durable as soon as it is closed.
+//! [`Replica::propose`] adds a command to the open batch and returns a [`Ticket`]. At the end of a turn the batch goes
+//! to the log. When the log reports it as durable ([`Replica::handle_log_event`]), it is applied to the state
+//! ([`shard::Shard`]), and [`Replica::poll_event`] returns the effects. Without a log (a node that keeps nothing) a
+//! batch counts as durable as soon as it is closed.
 //!
 //! The replica also writes checkpoints, frees segments of the log, and reads messages back.
 //!
@@ -75,7 +75,8 @@ pub(super) struct Committed {
 const EFFECTS_KEPT: usize = 4096;
 
 impl Replica {
-    /// Creates a replica that begins with a state and, unless nothing is kept on disk, the log that the state comes from.
+    /// Creates a replica that begins with a state and, unless nothing is kept on disk, the log that the state comes
+    /// from.
     pub fn new(state: Shard, log: Option<Arc<dyn StoreLog>>) -> Self {
         Self {
             id: ShardId(state.id()),
@@ -159,7 +160,8 @@ impl Replica {
         !self.events.is_empty() || self.proposals.durable(self.durable).is_some()
     }
 
-    /// Returns the next event. A durable batch is applied for that, or a portion of it with about `effects_max` effects.
+    /// Returns the next event. A durable batch is applied for that, or a portion of it with about `effects_max`
+    /// effects.
     pub fn poll_event(&mut self, now: Time, effects_max: usize) -> Option<ReplicaEvent> {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
