@@ -40,6 +40,8 @@ enum Topic {
 }
 
 impl ClientGrants {
+    /// Parses the claim `acl`, or the member `acl` of an answer.
+    ///
     /// # Errors
     /// The fault, as the end of a sentence that begins with the name of the claim or member.
     pub fn parse(claim: &Value) -> Result<Self, &'static str> {
@@ -172,8 +174,8 @@ impl Grants for ClientGrants {
         self.rules.iter().filter(|rule| rule.means(action)).find_map(|rule| {
             let filter = match &rule.topic {
                 Topic::Filter(filter) => filter,
-                // A client that may subscribe to exactly this filter also gets its messages. A client that may not can
-                // still get them by other subscriptions.
+                // A client that may subscribe to exactly this filter may also receive its messages. A client that may
+                // not subscribe to it may still receive them by other subscriptions.
                 Topic::Exactly(filter) if action == Action::Receive && rule.allow => filter,
                 Topic::Exactly(_) if action == Action::Receive => return None,
                 Topic::Exactly(filter) => {

@@ -1,8 +1,9 @@
 //! JSON Web Tokens (RFC 7519) in place of passwords: keys, verification, and the claims about a client.
 //!
-//! [`JwtLink`] is the link of the chain; read it first. A token is accepted only when a configured key has signed it
-//! with an allowed algorithm. A token cannot name a key elsewhere, and none of its contents is trusted before
-//! verification. A separate thread maintains keys from a URL or a JWK Set ([`jwks`]); reactors never fetch them.
+//! Read [`JwtLink`] first: it is the link of the authentication chain. A token is accepted only when a configured key
+//! has signed it with an allowed algorithm. A token cannot bring its own key or the address of one, and none of its
+//! contents is trusted before verification. A separate thread keeps the keys of a JWK Set up to date, from a URL or a
+//! file ([`jwks`]); reactors never fetch them.
 
 mod algorithm;
 mod claims;

@@ -40,7 +40,7 @@ impl Guard {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Explains whether a client may do something, and the deciding rule. Counts nothing. The topic of
+    /// Explains whether a client may do something, and which rule decides. Counts nothing. The topic of
     /// [`Action::Subscribe`] is a Topic Filter without a share name.
     pub fn explain(&self, identity: Identity<'_>, action: Action, topic: &str) -> Explanation {
         self.authority.explain(&self.shared.policy.load().sources, identity, action, topic)
