@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 /// Longest measured latency: an hour in nanoseconds.
 const LONGEST: u64 = 3_600_000_000_000;
 
-/// An empty histogram. It grows with long latencies, so many histograms need memory only for their contents.
+/// An empty histogram. It grows with the latencies that it records, so that a large number of histograms needs little
+/// memory.
 pub fn hist() -> Histogram<u64> {
     let mut h = Histogram::new_with_bounds(100, 1_000_000, 3).expect("bounds that fit three digits");
     h.auto(true);
