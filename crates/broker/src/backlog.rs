@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Slots and generations of the clients for which messages wait, or waited at the last pass of the walk.
 ///
-/// **Invariant:** every client is in it at most once; its owner keeps a mark that says so.
+/// **Invariant:** every client is in it at most once; its owner keeps a flag for that.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     slots: Vec<(u32, u32)>,

@@ -107,7 +107,7 @@ pub(crate) struct Marks {
     pub paced: bool,
     /// The subscriptions have to be checked again because another server had to be asked.
     pub recheck: bool,
-    /// The queue was full for too long a short time ago: no publisher waits for it.
+    /// True when the queue was full for too long recently: no publisher waits for it.
     pub drops: bool,
 }
 

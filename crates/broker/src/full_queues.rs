@@ -17,9 +17,9 @@ use crate::node::OwnerKey;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source(OwnerKey, IpAddr);
 
-/// Time for which publishers have waited for the full queue of a client while the client receives once the messages
-/// that wait in it. A queue with a free slot for a moment only, until the next message of the same publisher, counts as
-/// full all the time.
+/// Time for which publishers have waited for the full queue of a client. It restarts when the client has been sent all
+/// messages that waited when the time started. A queue that has a free slot only until the next message of the same
+/// publisher counts as full all the time.
 #[derive(Clone, Copy, Debug)]
 pub struct FullTime {
     /// Time since which publishers wait; [`Time::NEVER`] when none waits.
@@ -48,7 +48,7 @@ impl FullTime {
         }
     }
 
-    /// Restarts at 0: the client has received once the messages that waited.
+    /// Restarts at 0, because the client has been sent all messages that waited at the last start.
     pub fn restarts(&mut self, now: Time) {
         self.before = 0;
         if self.since != Time::NEVER {
@@ -85,8 +85,8 @@ struct Remembered {
 
 /// Maximum number of remembered clients, and of sources.
 const REMEMBERED_MAX: usize = 1 << 16;
-/// Number of remembered clients of one user and network from which all clients of both are known. A client cannot avoid
-/// this with another Client Identifier.
+/// Number of remembered clients of one user and network from which on every client of that user and network is known.
+/// So a client cannot avoid this with another Client Identifier.
 const CLIENTS_OF_SOURCE: u32 = 3;
 
 impl Source {

@@ -51,23 +51,24 @@ pub struct Node {
     pub(crate) watches: Watches,
     pub(crate) traces: Traces,
     pub(crate) hash_key: [u8; 16],
-    /// More than `limits.memory_queued_max` waits, as of the last turn of a worker.
+    /// True while more than `limits.memory_queued_max` waits, as of the last turn of a worker.
     overloaded: AtomicBool,
-    /// Start of this state in milliseconds, never 0; 0 while the node is not overloaded.
+    /// Time in milliseconds at which the overload began, at least 1; 0 while the node is not overloaded.
     overloaded_since: AtomicU64,
-    /// Time since which more than half of the limit waits for connected clients, as in `overloaded_since`.
+    /// Time in milliseconds since which more than half of the limit waits for connected clients, at least 1; 0 while
+    /// less waits.
     half_since: AtomicU64,
-    /// More than three quarters of `limits.memory_queued_max` wait.
+    /// True while more than three quarters of `limits.memory_queued_max` wait.
     nearly_full: AtomicBool,
-    /// Milliseconds until which the lease lasts.
+    /// Time in milliseconds at which the lease ends, see [`Self::set_fresh_until`].
     fresh_until: AtomicU64,
     /// Number of other nodes, see [`Self::stamp_retained`].
     others: AtomicU16,
-    /// Retained messages get a stamp by which other nodes can compare them.
+    /// True when retained messages get a stamp by which other nodes can compare them.
     is_stamping: AtomicBool,
     wall_ms: AtomicU64,
     last_stamp: AtomicU64,
-    /// Other nodes have retained messages for which there was no room here.
+    /// True when other nodes have retained messages for which there was no room here.
     retained_missing: AtomicBool,
     pub(crate) load: Arc<NodeLoad>,
     connections_max: AtomicU64,
@@ -87,12 +88,13 @@ pub struct Node {
 pub struct OwnerKey(u32);
 
 impl OwnerKey {
-    /// Clients without user and tenant.
+    /// Key of clients without user and tenant.
     pub const NOBODY: Self = Self(0);
 
     /// Makes the key of a user, or of all clients behind a mountpoint.
     pub(crate) fn of(hash_key: &[u8; 16], mountpoint: &str, username: Option<&str>) -> Self {
-        // Sessions are stored with this value: the algorithm has a name, so that no toolchain changes it.
+        // Sessions are stored with this value. The hash function is fixed by name, so that a new toolchain cannot
+        // change it.
         let mut hasher = SipHasher13::new();
         hasher.write(hash_key);
         hasher.write(mountpoint.as_bytes());
@@ -134,17 +136,18 @@ pub(crate) const NO_LISTENER: u16 = u16::MAX;
 pub struct NodeLoad {
     /// Number of sessions that outlive their connection.
     pub sessions: AtomicU64,
-    /// More than `limits.memory_queued_max` has waited for longer than `queue.full_wait`: messages for absent clients
-    /// are dropped.
+    /// True when more than `limits.memory_queued_max` has waited for longer than `queue.full_wait`. Then messages for
+    /// absent clients are dropped.
     pub absent_give_way: AtomicBool,
-    /// Retained messages of each shard, of batches that are applied.
+    /// Retained messages of each shard, after the batches that it has applied.
     pub retained: [RetainedFigures; SHARDS as usize],
     /// True when there is no room for more retained messages, or none for a large one.
     pub retained_is_short: AtomicBool,
     /// Bytes of all queues, as of the last turn of a worker.
     pub queued: AtomicU64,
-    /// More than half of `limits.memory_queued_max` has waited for connected clients for longer than `queue.full_wait`.
-    /// Clients that have more than their share and acknowledge nothing are closed.
+    /// True when more than half of `limits.memory_queued_max` has waited for connected clients for longer than
+    /// `queue.full_wait`. Then connections of clients that have more than their share and acknowledge nothing are
+    /// closed.
     pub hoarders_give_way: AtomicBool,
     pub full_queues: FullQueues,
     pub quotas: Quotas,
@@ -373,7 +376,7 @@ impl Node {
             workers.iter_mut().for_each(Worker::start_shards);
         }
         self.has_begun.store(true, Release);
-        // Other nodes are notified of the routes that this node starts with when they are complete.
+        // Other nodes are notified once all routes that this node starts with are complete.
         if let Some(peers) = self.routes.peers() {
             peers.routes_changed();
         }
@@ -402,7 +405,7 @@ impl Node {
     }
 
     /// Connects the node to a cluster. It is called after [`Self::set_mailbox`] and before the workers start. `clock`
-    /// stands at [`Self::began`].
+    /// is the instant of the node's time [`Self::began`].
     ///
     /// # Errors
     /// Those of [`Peers::connect`].
@@ -412,9 +415,9 @@ impl Node {
     }
 
     /// Starts stamping retained messages, so that all nodes of a cluster keep the same ones. `others` is the number of
-    /// other nodes; their indexes are the numbers below it. `wall_ms` is the wall-clock time in milliseconds at
-    /// [`Self::began`] of this node's [`Time`]. `own` is a number that no other node should have, for messages that are
-    /// retained at the same time.
+    /// other nodes; their indexes are the numbers below it. `wall_ms` is the wall-clock time in milliseconds at the
+    /// node's time [`Self::began`]. `own` is a number that no other node should have, for messages that are retained at
+    /// the same time.
     pub fn stamp_retained(&self, others: u16, wall_ms: u64, own: u8) {
         self.set_other_nodes(others);
         self.is_stamping.store(true, Relaxed);
@@ -422,7 +425,7 @@ impl Node {
         self.last_stamp.store(u64::from(own), Relaxed);
     }
 
-    /// Corrects the wall-clock time in milliseconds at [`Self::began`] of this node's [`Time`].
+    /// Corrects the wall-clock time in milliseconds at the node's time [`Self::began`].
     pub fn set_wall_clock(&self, wall_ms: u64) {
         self.wall_ms.store(wall_ms, Relaxed);
     }
@@ -577,7 +580,7 @@ impl Node {
         if shard == retained::OWN_TOPICS { WorkerId(0) } else { self.shard_host(shard) }
     }
 
-    /// Shards that a worker hosts, those before `before` or all, as bits.
+    /// Shards that a worker hosts, as bits: those before `before`, or all without it.
     pub(crate) fn retained_shards(&self, worker: WorkerId, before: Option<ShardId>) -> u16 {
         let hosted = self.hosted(worker).filter(|shard| before.is_none_or(|before| *shard < before));
         hosted.fold(0, |shards, shard| shards | 1 << shard.0)
@@ -602,8 +605,8 @@ impl Node {
         counts > self.settings.load().limits.memory_queued_max.bytes()
     }
 
-    /// Returns whether a publisher should have only one unacknowledged message, so that no client uses up the rest at
-    /// once.
+    /// Returns whether a publisher should have only one unacknowledged message, so that no client uses up the rest of
+    /// the memory at once.
     pub(crate) fn is_nearly_full(&self) -> bool {
         self.nearly_full.load(Relaxed)
     }
@@ -645,7 +648,7 @@ impl Node {
         if since == 0 && queued > maximum {
             self.overloaded_since.store(now.0.max(1), Relaxed);
         } else if since != 0 && queued <= maximum / 4 * 3 {
-            // Not at once, or all publishers would wait again for the next message.
+            // Not as soon as the load is below the maximum, or the next message would make all publishers wait again.
             self.overloaded_since.store(0, Relaxed);
             set(&self.load.absent_give_way, false);
         } else if since != 0 && Time(since).after(settings.queue.full_wait) <= now {

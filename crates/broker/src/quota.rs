@@ -1,4 +1,4 @@
-//! Quotas: counts and bytes that one user or one mountpoint may have of the node.
+//! Quotas: amounts of the node's resources that one user or one mountpoint may use.
 //!
 //! A resource is charged where it is acquired and released where it ends. The accounts of a user and of a mountpoint
 //! are shared by all workers. A resource of one client alone is counted by its owner: its worker, or the shard of its
@@ -183,7 +183,7 @@ impl Quotas {
 }
 
 impl Quota {
-    /// Maximum share of one user or mountpoint of a resource whose maximum for the node is `max`.
+    /// Maximum amount of a resource for one user or mountpoint. `max` is the maximum for the node.
     pub fn share_of(&self, max: u64) -> u64 {
         (u128::from(max) * u128::from(self.user_percent) / 100).max(1) as u64
     }

@@ -155,7 +155,7 @@ impl RetainedShard {
     }
 
     /// Stores the message, or removes the topic's message when the payload is empty [MQTT-3.3.1-6] [MQTT-3.3.1-7].
-    /// `room` checks the limits: it returns whether so many more messages and bytes may be kept.
+    /// `room` checks the limits: it returns whether this number of further messages and bytes may be kept.
     pub fn set(&mut self, message: Message, room: impl FnOnce(u64, u64) -> bool) -> Result<(), RetainedFull> {
         let view = message.view();
         if view.payload.is_empty() {

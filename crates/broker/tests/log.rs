@@ -125,7 +125,7 @@ impl Broker {
         slot
     }
 
-    /// Connects a durable session with one subscription and so many deliveries in flight.
+    /// Connects a durable session with one subscription and room for `receive_max` deliveries in flight.
     fn subscriber(&mut self, receive_max: u16) -> u32 {
         let slot = self.connect(durable(VERSION, "s").receive_max(receive_max));
         self.send(slot, subscribe(1).to("t", QoS::AtLeastOnce));

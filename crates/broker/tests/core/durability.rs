@@ -591,7 +591,7 @@ fn a_repetition_of_a_message_that_may_be_queued_is_not_refused() {
     }
 }
 
-/// Reconnects a durable session that has so many messages on disk, "1" and so on.
+/// Reconnects a durable session that has `messages` on disk: "1", "2" and so on.
 fn comes_back(net: &mut Net, log: &Log, messages: u16) -> Peer {
     absent(net, log, "s");
     let publisher = connect(net, log, 0, v5("p"));

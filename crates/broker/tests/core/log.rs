@@ -85,7 +85,7 @@ impl Log {
         (Arc::new(log), shards)
     }
 
-    /// Makes the next so many reads of messages fail.
+    /// Makes the next `count` reads of messages fail.
     pub fn fail_reads(&self, count: usize) {
         self.state().failing = count;
     }

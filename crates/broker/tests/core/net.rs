@@ -241,8 +241,8 @@ impl Net {
         self.workers[worker].set_listener(slot, listener);
     }
 
-    /// Puts so many bytes in the mailbox of the first worker, and none in the others'. Returns the resulting overload
-    /// level of the node.
+    /// Puts `mailbox_bytes` in the mailbox of the first worker, and nothing in the others. Returns the resulting
+    /// overload level of the node.
     pub fn assess_load(&mut self, mailbox_bytes: u64) -> Level {
         let now = self.now;
         let levels: Vec<Level> = self

@@ -33,7 +33,7 @@ impl Peers for Others {
     fn routes_changed(&self) {}
 }
 
-/// Connects so many other nodes, which want `a/#`.
+/// Connects `count` other nodes, which want `a/#`.
 pub fn joined(net: &Net, count: u16) -> Arc<Others> {
     joined_wanting(net, count, Wants::ALL)
 }

@@ -19,11 +19,11 @@ pub(super) struct Appends {
     all: slab::Slab<Append>,
     /// Messages that their publishers may send again and that are not queued everywhere yet, with their appends.
     accepting: HashMap<Identity, u32>,
-    /// Messages whose groups come before the sessions, by [`Identity::line`]. Each waits for those before it, whose
-    /// members may be slower.
+    /// Messages that go to shared groups first and then to sessions, by [`Identity::line`]. Each goes to sessions after
+    /// the earlier messages of its line, although their group members may be slower.
     ordered: HashMap<(u64, u64), VecDeque<Ordered>>,
-    /// Sessions whose publishers wait, by the time at which that ends. An entry counts while its session's `armed` says
-    /// so.
+    /// Sessions whose publishers wait, by the time at which the wait ends. An entry is valid while the `armed` of its
+    /// session is the same time.
     deadlines: BinaryHeap<Reverse<(Time, SessionUid)>>,
     /// Bytes of messages that were acknowledged before they are on disk, and are not queued yet.
     pub unsynced: u64,
@@ -36,7 +36,7 @@ pub(super) struct Append {
     pub duplicates: Vec<Token>,
     pub identity: Option<Identity>,
     pub remaining: u32,
-    /// Number of groups that got the message: one may have it and another not.
+    /// Number of groups that the message was given to. With several, one may have accepted it and another one not.
     pub groups: u16,
     pub reason: ReasonCode,
 }
@@ -47,7 +47,7 @@ pub(super) enum Waiter {
     Token(Token),
     /// The connection of a session that may have more retained messages to get.
     Page(SessionUid, ConnectionId),
-    /// Members of groups that get a message before the sessions do: it is in [`Appends::ordered`].
+    /// A message that goes to groups before it goes to sessions: it is in [`Appends::ordered`].
     Groups(Identity),
     /// A Will that was due, and the shards that know its identity.
     Will {
@@ -59,7 +59,7 @@ pub(super) enum Waiter {
         id: u64,
         shards: u16,
     },
-    /// No receiver any more: the message of so many bytes was acknowledged before it was on disk.
+    /// No receiver any more: the message was acknowledged before it was on disk. The number is its size in bytes.
     Unsynced(u64),
 }
 
@@ -102,7 +102,7 @@ impl Appends {
         self.all.get_mut(*key as usize)
     }
 
-    /// Answers a repetition of the message with this append.
+    /// Answers repetitions of the message with the result of this append.
     pub fn identify(&mut self, key: u32, identity: Identity) {
         self.accepting.insert(identity, key);
         self[key].identity = Some(identity);
@@ -154,7 +154,8 @@ impl Appends {
         ready
     }
 
-    /// Schedules a look at a session whose publishers wait, when their wait ends, which is `due` at the earliest.
+    /// Schedules a check of a session whose publishers wait, at the time when their wait ends. That is `due` at the
+    /// earliest.
     pub fn arm(&mut self, sessions: &mut HashMap<SessionUid, Live>, uid: SessionUid, due: Time) {
         let Some(live) = sessions.get_mut(&uid) else { return };
         if due >= live.armed {

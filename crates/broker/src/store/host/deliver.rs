@@ -112,7 +112,7 @@ impl ShardHost {
         }
     }
 
-    /// Sends as much as the window allows, first unfinished deliveries again.
+    /// Sends as much as the window allows. Unfinished deliveries are sent again first.
     fn pump(&mut self, now: Time, uid: SessionUid, out: &mut ShardOutput) {
         let Some(live) = self.live.get_mut(&uid) else { return };
         live.touched = false;
@@ -141,7 +141,7 @@ impl ShardHost {
                 out.deliver(live.connection, SessionDelivery::PubRel { packet_id });
                 continue;
             }
-            // Messages in flight are kept in any case, so they are bounded in bytes too.
+            // Messages in flight always stay in memory, so their bytes are bounded too.
             let is_open = live.inflight < u32::from(live.window)
                 && (live.inflight == 0 || live.inflight_bytes < bytes_max);
             if !is_open {

@@ -38,7 +38,7 @@ pub(super) struct Live {
     pub sent_in_all: u64,
     /// Value of `sent_in_all` at which all messages are sent that waited in the queue when `full` began to count.
     pub full_until: u64,
-    /// The queue was full for too long a short time ago: no publisher waits for the client.
+    /// True when the queue was full for too long recently: no publisher waits for the client.
     pub drops: bool,
     /// Time of its earliest entry in the list of deadlines.
     pub armed: Time,
@@ -96,7 +96,7 @@ impl Live {
         }
     }
 
-    /// Records that the next delivery, of so many bytes, was sent.
+    /// Records that the next delivery was sent; `bytes` is its size.
     pub fn sent(&mut self, bytes: u64) {
         self.next += 1;
         self.sent_in_all += 1;

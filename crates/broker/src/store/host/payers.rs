@@ -54,7 +54,7 @@ impl Charged {
         }
     }
 
-    /// Charge for a topic's retained message of so many bytes; 0 bytes mean none.
+    /// Charge for a topic's retained message of `bytes`; 0 when it has none.
     pub fn for_retained(&self, topic: &str, payers: Payers, bytes: u64) -> RetainedCharge {
         RetainedCharge { topic_hash: self.retained.hasher().hash_one(topic), payers, bytes }
     }
@@ -94,8 +94,8 @@ impl ShardHost {
         payers.most_used(Resource::Sessions) < max
     }
 
-    /// Returns whether these payers may have a retained message of so many bytes on this topic. A message of theirs
-    /// that it replaces counts as free.
+    /// Returns whether these payers may have a retained message of `bytes` on this topic. A message of theirs that it
+    /// replaces is counted as freed.
     pub(super) fn may_retain(&self, topic: &str, bytes: u64, payers: &Payers) -> bool {
         if payers.is_empty() {
             return true;

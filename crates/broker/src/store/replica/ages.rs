@@ -1,11 +1,11 @@
-//! Approximate creation times of records. They give the age of a message that is on the disk only.
+//! Approximate creation times of records. They give the age of a message that is not in memory but only on disk.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::ids::Time;
 
-/// Samples at even distances over the node's incarnation; their number is always small.
+/// Samples at even intervals over the node's incarnation, at most `SAMPLES_MAX`.
 #[derive(Debug)]
 pub(in crate::store) struct Ages {
     /// A record's index and the time of its creation, oldest first.
@@ -24,7 +24,7 @@ impl Default for Ages {
 }
 
 impl Ages {
-    /// Records that a record is created.
+    /// Takes a sample when a record is created, unless the last sample is too recent.
     pub fn note(&mut self, index: u64, now: Time) {
         if self.samples.back().is_some_and(|(_, last)| now < last.after(self.step)) {
             return;

@@ -11,7 +11,8 @@ use crate::ids::Time;
 use crate::message::Message;
 use crate::store::log::{Purpose, Wanted};
 
-/// Number of appended bytes since the last checkpoint after which one is written, unless the state itself has more.
+/// Number of bytes appended since the last checkpoint after which the next one is written, unless the state itself is
+/// larger.
 const BYTES_BETWEEN: u64 = 16 << 20;
 /// Bytes of parts that are written in one turn.
 const PARTS_AT_ONCE: usize = 256 * 1024;
@@ -23,7 +24,8 @@ const MOVED_AT_ONCE: usize = 256;
 pub(super) struct Checkpointing {
     /// Bytes appended since the last checkpoint began.
     appended: u64,
-    /// Size of the state: a checkpoint is wanted after so many bytes more than [`BYTES_BETWEEN`].
+    /// Size of the state when the last checkpoint began. The next one is due when as many bytes are appended, and at
+    /// least [`BYTES_BETWEEN`].
     state_bytes: u64,
     /// Index of the checkpoint that is being written.
     writing: Option<u64>,
@@ -35,7 +37,8 @@ pub(super) struct Checkpointing {
     rewriting: VecDeque<Rewriting>,
 }
 
-/// A message that is moved out of a segment that is freed; `references` deliveries and orphans use it.
+/// A message that is moved out of a segment that is freed. `references` is the number of deliveries and orphans that
+/// use it.
 struct Rewriting {
     ticket: Ticket,
     segment: u64,
@@ -53,10 +56,10 @@ struct Vacating {
     moving: BTreeMap<MessageKey, References>,
     /// Number of `Rewrite` commands that are not durable yet.
     rewrites: usize,
-    /// A `Rewrite` did not find all of its references. If a member of a shared group has left, its message is an
-    /// orphan, which still needs the segment. Orphans are searched again.
+    /// True when a `Rewrite` did not find all of its references. If a member of a shared group has left, its message is
+    /// an orphan, which still needs the segment. Then orphans are searched again.
     is_incomplete: bool,
-    /// Index from which a checkpoint shows that nothing in the segment is needed any more.
+    /// Lowest index of a checkpoint after which nothing in the segment is needed any more.
     moved_by: Option<u64>,
 }
 

@@ -188,7 +188,8 @@ impl Replica {
         self.proposals.hurry();
     }
 
-    /// Makes sure that the next commands, of so many bytes, fit into the open batch, which has at most `max`.
+    /// Makes sure that the next commands, `bytes` in size, fit into the open batch. Otherwise closes the batch, which
+    /// holds at most `max` bytes.
     pub fn make_room_in_batch(&mut self, bytes: usize, max: usize) {
         let len = self.proposals.open.as_ref().map_or(0, |open| open.batch.len());
         if len + bytes > max {

@@ -19,7 +19,7 @@ pub(in crate::store) enum ReadResult {
     Found(Message),
     /// The disk could not return the message, and it is read again.
     Again,
-    /// The disk could not return the message twice at the same position: it is lost.
+    /// The disk failed twice to return the message from the same position: it is lost.
     Lost,
     /// The disk could not return the message, and nothing needs it any more.
     NotNeeded,
