@@ -25,13 +25,13 @@ pub enum Mutation {
     AlwaysBrief,
     /// A core that restarts does not wait until its earlier grants expire.
     ForgetGrants,
-    /// A core that restarts grants leases before it knows what others were promised that it knows.
+    /// A core that restarts grants leases before it knows the routes that it has confirmed to other nodes.
     GrantUninformed,
     /// A core grants leases to nodes that it knows to be suspected.
     GrantSuspects,
     /// A node is declared dead as soon as it is suspected, even if grants to it may hold.
     DeclareDeadAtOnce,
-    /// The interest of a suspected node's clients is dropped before its death is agreed.
+    /// The routes of a suspect node are dropped before the meta group has declared it dead.
     PurgeSuspects,
     /// A node that learns that it was declared dead keeps its clients.
     KeepClients,
@@ -45,21 +45,21 @@ pub enum Mutation {
     ManyCoresAtOnce,
     /// An incarnation joins that is older than one that has joined before.
     OldIncarnationsJoin,
-    /// Messages for a later incarnation of a peer than the link's are lost with the link's.
+    /// Messages for a later incarnation of a peer than that of the link are lost when the link's incarnation is over.
     SendToDead,
     /// A feature is adopted that some cores lack.
     AdoptUnread,
-    /// The interest of a restarted node's sessions is dropped before the node has reported all of it.
+    /// The routes of a restarted node's sessions are dropped before the node has reported all of them.
     ForgetEarly,
     /// Messages that a peer had no room for are not copied to it again.
     IgnoreCopyRequests,
     /// No core relays between nodes that do not reach each other.
     ForgetRelays,
-    /// The nodes' positions in an incarnation of a removed node count for its next one, which has a smaller number.
+    /// The nodes' positions in an incarnation of a removed node are kept for its next one, which has a smaller number.
     RememberIncarnations,
     /// Changes of a core that is down are requested from one other core only.
     AskOneCore,
-    /// The interest of an unreachable replicant is passed on only by the core that it was attached to.
+    /// The routes of an unreachable replicant are passed on only by the core that it was attached to.
     ForgetAway,
     /// A replicant stays attached to a core that the others have declared dead.
     StayAttached,

@@ -29,7 +29,7 @@ pub struct Peer {
     pub requested_scope: Option<FeedScope>,
     /// Number of the last hello to the peer.
     pub hello: u32,
-    /// Incarnations in that hello with greater numbers than the agreed ones.
+    /// Incarnations in that hello that are greater than those in the roster.
     pub later: Vec<(WriterId, Incarnation)>,
     /// Scope that the peer has requested, and the number of its hello.
     pub feed_scope: FeedScope,
@@ -72,7 +72,7 @@ pub struct Peer {
     pub answering: usize,
     /// True to pack frames to it.
     pub packs: bool,
-    /// Greatest incarnation that the cores have agreed to be over.
+    /// Greatest incarnation that is over according to the meta group.
     pub dead: Option<Incarnation>,
     /// Time since which this node knows that.
     pub dead_since: Option<Time>,

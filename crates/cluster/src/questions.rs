@@ -12,7 +12,7 @@ pub const ANSWER_MAX: usize = 4 << 20;
 pub const WAITING_MAX: usize = 64;
 /// Maximum number of one other node's questions that are answered here at the same time.
 pub const ANSWERING_MAX: usize = 16;
-/// Maximum size of a part of an answer, in bytes: more urgent frames leave between two parts.
+/// Maximum size of a part of an answer, in bytes. More urgent frames are sent between two parts.
 pub const PART: usize = 64 << 10;
 
 /// Question of the owner of one cluster router to the owner of another. The routers do not interpret it.
@@ -158,7 +158,7 @@ impl Waiting {
         self.take(|wait| wait.to == node)
     }
 
-    /// Returns the time at which the first of them is given up.
+    /// Returns the time at which the first question is given up.
     pub fn due(&self) -> Time {
         self.by_number.values().map(|wait| wait.until).min().unwrap_or(Time::NEVER)
     }

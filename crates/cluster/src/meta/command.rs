@@ -8,7 +8,7 @@ use super::reader::{Reader, put_text};
 use crate::config::{NodeInfo, Role};
 use crate::features::{INCARNATIONS, RECORDS};
 
-/// Change of the roster. A command that does not fit the state when it is applied changes nothing.
+/// Change of the roster or of the records. A command that does not fit the state when it is applied changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Found the cluster, with this random number.
@@ -23,9 +23,10 @@ pub enum Command {
     Suspect(NodeId, Incarnation),
     /// Clear the suspicion, because a core reaches the incarnation again.
     ClearSuspicion(NodeId, Incarnation),
-    /// Declare an incarnation dead: no core lets it acknowledge anything, and no grant holds any more.
+    /// Declare a suspect incarnation dead. No core grants it a lease any more, and every lease that was granted has
+    /// ended.
     DeclareDead(NodeId, Incarnation),
-    /// Let an incarnation leave the cluster. A core votes until the others can do without it.
+    /// Let an incarnation leave the cluster. A core keeps its vote until the others have a majority without it.
     Leave(NodeId, Incarnation),
     /// Transfer leadership to this core. The leader does so at once; the command is never in the log.
     Lead(NodeId),
@@ -51,12 +52,12 @@ impl std::fmt::Debug for RecordBatch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Done,
-    /// A later incarnation has joined, or this one is dead: one from this number on may join. For [`Command::Remove`]:
-    /// that incarnation is the last that has joined.
+    /// A later incarnation has joined, or this one is dead. Only an incarnation of at least this number may join. For
+    /// [`Command::Remove`]: this is the last incarnation that has joined.
     Old(Incarnation),
     /// No cluster exists, or it is full, or the name of another node has the same id.
     Refused,
-    /// Answer of the records to a batch ([`configstore::Answer`]).
+    /// Answer of the configuration store to a batch ([`configstore::Answer`]).
     Records(Vec<u8>),
     /// Not all cores are known to understand the command. The text names them and says what to do, for operators.
     Unread(Box<str>),

@@ -68,7 +68,7 @@ pub struct Opinion {
     pub is_heard: bool,
     /// Number of cores that do not reach it.
     pub cut_off_by: usize,
-    /// Number of these that know of the suspicion, and whose grants have expired.
+    /// Number of the cores in `cut_off_by` that know of the suspicion, and whose leases for it have expired.
     pub without_grant: usize,
 }
 

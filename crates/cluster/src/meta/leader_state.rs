@@ -116,9 +116,9 @@ impl Meta {
         }
     }
 
-    /// Returns whether a command may be proposed now. Majorities of cores before and after a change have a core in
-    /// common as long as one core at a time is added or removed, and the next one only when all know of the last. So
-    /// the cores of a new cluster join before its replicants.
+    /// Returns whether a command may be proposed now. Cores are added or removed one at a time, and the next one only
+    /// when all cores know of the last change. Then majorities before and after a change have a core in common. So the
+    /// cores of a new cluster join before its replicants.
     pub(super) fn allows(&self, now: Time, command: &Command) -> bool {
         let members = &self.roster.members;
         if let Command::Join { info, .. } = command {

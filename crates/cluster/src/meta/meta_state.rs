@@ -36,8 +36,8 @@ impl MetaState {
         Self { roster: Roster::default(), records, adopted: 0, understood: understood & LOG }
     }
 
-    /// Returns the features that commands in the log may use. Earlier versions used that of records without adopting
-    /// it.
+    /// Returns the features that commands in the log may use. Earlier versions used the feature of records without
+    /// adopting it.
     pub fn asked_for(&self) -> u64 {
         self.adopted | if self.records.revision() > 0 { RECORDS } else { 0 }
     }
@@ -58,7 +58,7 @@ impl StateMachine for MetaState {
             Some(Command::Records(batch)) => Answer::Records(self.records.apply(&batch.0)),
             Some(Command::Adopt(features)) => self.adopt(features)?,
             Some(command) => self.roster.change(index, command),
-            // Commands of a later version come after an [`Command::Adopt`] that stops this version.
+            // Commands of a later version come after a `Command::Adopt`, at which this version stops.
             None => Answer::Refused,
         };
         Ok(answer.encode())

@@ -64,7 +64,7 @@ pub struct MetaConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProposalId(pub u64);
 
-/// Message between nodes about the agreed state.
+/// Message between nodes about the state of the meta group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetaMessage<'a> {
     /// Frame of the meta group's replicas.
@@ -207,7 +207,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// Time within which a majority must have answered a leader. No replica stands for election before it is over, so no
 /// two claim to lead a majority at the same time.
 const QUORUM_AGE_MAX: Duration = Duration::from_millis(3 * consensus::ELECTION_TIMEOUT.as_millis() as u64);
-/// Error text for a proposal that some core has received but not answered: it may still be agreed.
+/// Error text for a proposal that some core has received but not answered: it may still be committed.
 const NOT_KNOWN: &str = "not all cores were reached in time, so it is unknown whether the change holds: check the result, and try again";
 /// Maximum number of addresses at which other nodes can be met.
 const ADDRESSES_MAX: usize = 64;
@@ -261,7 +261,7 @@ impl Meta {
         }
     }
 
-    /// Returns the agreed roster, as far as this node knows.
+    /// Returns the committed roster, as far as this node knows it.
     pub fn roster(&self) -> &Arc<Roster> {
         &self.roster
     }

@@ -1,5 +1,5 @@
-//! Proposals of this node, until they are agreed or expire. Commands may be proposed again: they describe the wanted
-//! state.
+//! Proposals of this node, until they are answered or expire. A command may be proposed more than once, because it
+//! describes the wanted state.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,18 +24,18 @@ struct Proposal {
     deadline: Time,
     /// Time at which it is proposed next.
     due: Time,
-    /// Node that was asked, or that leads according to another one.
+    /// Node that was asked and has not answered. `hint` is the leader according to the last node that answered.
     asked: Option<NodeId>,
     hint: Option<NodeId>,
     tries: u32,
-    /// True when a node was asked that has not answered, and may still propose it.
+    /// True when an earlier request was not answered: the node that was asked may still propose the command.
     may_be_applied: bool,
 }
 
 /// Recipient of a proposal's outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// None: the node sees the result in the roster.
+    /// No recipient: the node sees the result in the roster.
     Own,
     Operator(ProposalId),
 }
@@ -49,7 +49,7 @@ pub struct Due {
     pub tries: u32,
 }
 
-/// Pause between a refusal or a request without an answer, and the next attempt.
+/// Time to the next attempt after a refusal, and after a request without an answer.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 const UNANSWERED: Duration = Duration::from_secs(2);
 /// Maximum number of operators' proposals that wait.

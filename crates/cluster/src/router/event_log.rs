@@ -99,7 +99,7 @@ impl<T: Copy + PartialEq> Changes<T> {
     }
 }
 
-/// State of a member that the cores have agreed on.
+/// State of a member according to the meta group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Unknown,

@@ -360,9 +360,9 @@ impl ClusterRouter {
     }
 }
 
-/// Returns the positions of this node for itself and the members that are not dead. Changes of an incarnation that
-/// never joined are not passed on, nor are the dead nodes' last changes to nodes that were unreachable then, so no node
-/// has to know them.
+/// Returns the positions of this node for itself and the members that are not dead. No node has to know the others:
+/// changes of an incarnation that never joined are not passed on, and the last changes of a dead node do not go to
+/// nodes that were unreachable then.
 fn of_members(
     replica: &Replica<Interest>,
     peers: &BTreeMap<NodeId, Peer>,

@@ -335,8 +335,8 @@ impl ClusterRouter {
         }
     }
 
-    /// Notes that a reachable node with the agreed incarnation knows best that a greater one reported by others is
-    /// over. If the greater one may be running now, the link finds out first.
+    /// Discards a greater incarnation that others reported of a reachable node whose incarnation is that of the roster.
+    /// If the greater one were running, the link would be the first to know.
     pub(super) fn confirm_member_incarnation(&mut self, id: NodeId) {
         let Some(peer) = self.peers.get(&id) else { return };
         let (Some(member_incarnation), true) = (peer.member, peer.member == peer.incarnation) else { return };
@@ -350,8 +350,8 @@ impl ClusterRouter {
         }
     }
 
-    /// Discards a greater incarnation of a node, when a peer sends changes of the agreed one. The greater one either
-    /// joins next, or it is over and the node that reported it did not know, such as a core that was cut off or
+    /// Discards a greater incarnation of a node when a peer sends changes of the one in the roster. The greater one
+    /// either joins next, or it is over and the node that reported it did not know, such as a core that was cut off or
     /// suspended. A feed sends a smaller number than its reader has named in two cases only: the greater incarnation is
     /// over, as its sender knows, or the feed is about the sender itself.
     fn discard_greater_incarnation(
