@@ -100,7 +100,7 @@ pub enum OpenFault {
     BadHeader,
     /// A later version of this program wrote the file.
     Version(u64),
-    /// A line does not hold what was written. Counted from 1.
+    /// The contents of a line are not what was written. `line` counts from 1.
     Damaged {
         line: u64,
         why: &'static str,
