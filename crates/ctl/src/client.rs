@@ -22,10 +22,10 @@ use crate::url::Url;
 const ANSWER_MAX: u64 = 64 << 20;
 /// Maximum size of a problem document.
 const PROBLEM_MAX: u64 = 1 << 20;
-/// Size of a body from which the client first asks the node to accept its length. A node that refuses the body closes
-/// the connection while it is being sent, and the refusal would be lost.
+/// Size from which a body is announced with `Expect: 100-continue` before it is sent. Otherwise a node that refuses the
+/// body closes the connection while it is being sent, and the refusal is lost.
 const ASK_FIRST: usize = 256 << 10;
-/// Path whose answer depends on the node that is asked directly.
+/// Path of a request that is always answered by the node that is asked directly.
 const WHOAMI: &str = "/api/v1/whoami";
 /// Maximum silence of a stream. The node sends a comment every 15 s; after three missed ones it is gone.
 const STREAM_SILENCE_MAX: Duration = Duration::from_secs(50);

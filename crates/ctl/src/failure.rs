@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::problem::Problem;
 use crate::{escape, human};
 
-/// Reason of a failure, by the action that it requires of the person at the terminal.
+/// Reason of a failure. There is one variant for each action that a failure requires of the person at the terminal.
 #[derive(Debug)]
 pub enum Failure {
     /// No answer from the URL.
@@ -91,7 +91,7 @@ impl Failure {
 }
 
 impl From<io::Error> for Failure {
-    /// Converts an error of standard output, the only use of `?` on I/O errors.
+    /// Converts an error of standard output. `?` is used on no other I/O errors.
     fn from(error: io::Error) -> Self {
         Self::Output(error)
     }

@@ -152,7 +152,7 @@ fn row(member: &Value, known: Knowledge) -> Vec<String> {
         (true, _) if known.is_stale => "led (as last known)",
         (true, _) => "leads",
         (false, true) => "votes",
-        // The answer is valid for replicants on every node.
+        // Replicants never vote, so every node knows the answer for them.
         (false, false) if known.votes || member.text("role") == "replicant" => "no",
         (false, false) => NOTHING,
     };

@@ -13,7 +13,7 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::table::Table;
 
-/// Takes two snapshots, because rates need two.
+/// Takes two snapshots, because rates need two, and prints the second one with the rates.
 ///
 /// # Errors
 /// Those of the client and of standard output.
