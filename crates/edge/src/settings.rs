@@ -151,7 +151,7 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// Conversion of addresses in the program itself.
+/// Converts an address that is written in the program itself. It is not checked.
 impl From<&str> for ListenAddress {
     fn from(text: &str) -> Self {
         Self(text.to_owned())
