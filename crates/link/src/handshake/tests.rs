@@ -95,7 +95,7 @@ fn a_node_without_the_secret_learns_nothing_and_joins_nobody() {
     }
 }
 
-/// A dialer without the secret must prove that it knows it, even if it ignores the acceptor's answer.
+/// A dialer has to prove that it knows the secret, even if it ignores the acceptor's proof.
 #[test]
 fn a_proof_of_another_node_is_refused() {
     let (mut out, mut answer) = (Output::default(), Output::default());
@@ -181,7 +181,8 @@ fn tls_on_one_side_only_is_recognized_by_both_sides() {
     assert_eq!((alert, out.is_empty()), (Err(PeerError::SpeaksTls), true));
 }
 
-/// Permanent byte format of a node of version 1 after the length: first without a descriptor, now with one.
+/// Permanent byte format of the handshake messages of version 1, between the length and the descriptor. The first nodes
+/// of version 1 sent no descriptor.
 const GOLDEN_DIALER: [&str; 7] = [
     "0100",
     "0100",

@@ -35,10 +35,10 @@ pub enum MeshEvent {
     /// [`Identity::descriptor`](crate::Identity::descriptor). `address` is the discovery address at which it was found,
     /// `None` when it has dialed this node. At most 256 wait; then the oldest is dropped.
     Introduced { name: Box<str>, descriptor: Bytes, address: Option<Box<str>> },
-    /// A node was refused or cannot be joined. `address` is the dialed address, or the host that it comes from. `name`
-    /// is that of a peer, or the announced one, proved or not. `reason` says what to do. `suppressed` is `None` when
-    /// the same was reported recently; otherwise log the event: it is the number of reports that were suppressed.
-    /// `is_transient`: no action is needed.
+    /// A node was refused or cannot be joined. `address` is the dialed address, or the host that the node comes from.
+    /// `name` is that of a peer, or the announced one, proved or not. `reason` says what to do. `suppressed` is `None`
+    /// when the same was reported recently and the event is not to be logged. Otherwise it is the number of reports
+    /// that were suppressed since the last one. `is_transient`: no action is needed.
     Refused {
         address: Box<str>,
         name: Option<Box<str>>,
