@@ -332,7 +332,7 @@ impl Node {
         Some(status)
     }
 
-    /// Returns whether the node serves and reports that it reaches so many others. With API keys the node only
+    /// Returns whether the node serves and reports that it reaches this number of others. With API keys the node only
     /// reports that it takes part.
     fn reaches(&self, others: usize) -> bool {
         let links_up = |body: String| -> Option<usize> {

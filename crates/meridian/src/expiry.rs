@@ -8,11 +8,11 @@ use tls::{Expiry, ExpiryKind};
 
 use crate::cluster::Cluster;
 
-/// Parts of the node that read TLS files again and know their contents. Cheap to clone.
+/// Parts of the node that use TLS files and reload them. Cheap to clone.
 #[derive(Clone)]
 pub struct TlsFiles {
     pub listeners: edge::Certificates,
-    /// Files of HTTP, where it is served.
+    /// Files of the HTTP API, if it uses TLS.
     pub https: Option<api::Certificates>,
     /// Files of links to other nodes, in a cluster.
     pub links: Option<Arc<Cluster>>,
@@ -28,7 +28,7 @@ impl TlsFiles {
         self.listeners.expiries().into_iter().chain(others).collect()
     }
 
-    /// Logs files that have expired or will within a fortnight.
+    /// Logs a warning for each file that has expired or will expire within a fortnight.
     pub fn warn(&self) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let now = i64::try_from(now).unwrap_or(i64::MAX);

@@ -8,8 +8,8 @@ use crate::config::Config;
 /// Permission bits of other users: read and write.
 const OTHERS: u32 = 0o006;
 
-/// Secrets that every user of this machine could read or replace, with advice. Access by a group is allowed: it is
-/// the node's own group, where root owns the files.
+/// Secrets that every user of this machine could read or replace, with advice. A group may have access: where root owns
+/// the files, the node reads them by its group.
 pub fn open_to_others(config: &Config) -> Vec<String> {
     let open = of(config).into_iter().filter(|(_, path)| is_open(path));
     let warning = |(setting, path): (String, &Path)| {

@@ -144,11 +144,12 @@ impl ConnectArgs {
     }
 }
 
-/// Parses `-V` in common notation, and in that of mosquitto's clients.
+/// Parses `-h`.
 pub fn host(text: &str) -> Result<String, String> {
     wrong_host(text).map_or_else(|| Ok(text.to_owned()), Err)
 }
 
+/// Parses `-V` in common notation, and in that of mosquitto's clients.
 fn version(text: &str) -> Result<Version, String> {
     match text {
         "5" | "5.0" | "mqttv5" => Ok(Version::V5),

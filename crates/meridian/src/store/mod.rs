@@ -72,7 +72,7 @@ pub struct Store {
     operator: Arc<Operator>,
     threads: LogThreads,
     readers: Readers,
-    /// Thread that writes the time down; it ends when the sender is dropped.
+    /// Thread that writes the node's time to disk; it ends when the sender is dropped.
     clock: (SyncSender<()>, JoinHandle<()>),
 }
 
@@ -85,12 +85,13 @@ pub struct MetaLog {
 
 /// Interval of progress messages of a long start.
 const SHOWN_EVERY: Duration = Duration::from_secs(2);
-/// Interval at which the node's time is written down: after a crash it may stand still for as long.
+/// Interval at which the node's time is written to disk. After a crash, the node's time may stand still for as long.
 const NOTED_EVERY: Duration = Duration::from_secs(5);
 
 impl Store {
     /// Opens the store, and creates it when there is none. Logs the progress. Also returns the initial state of the
-    /// broker, and the parts for a core's replica of the meta group. `is_core`: there is such a replica.
+    /// broker, and the parts for a core's replica of the meta group. `is_core` says whether the node has such a
+    /// replica.
     ///
     /// # Errors
     /// The problem, with advice.
@@ -192,7 +193,7 @@ impl Store {
     }
 }
 
-/// Starts the thread that writes the node's time down every few seconds, and at the end.
+/// Starts the thread that writes the node's time to disk every few seconds, and at the end.
 fn note_time(file: ClockFile, began: Duration) -> std::io::Result<(SyncSender<()>, JoinHandle<()>)> {
     let (end, ended) = sync_channel(1);
     let started = Instant::now();
