@@ -39,8 +39,8 @@ pub(crate) fn cannot_encode(version: Version, packet: Packet<'_>) {
     assert_eq!(out, [0xAA], "nothing is appended");
 }
 
-/// Checks that every proper prefix of the body, with a matching Remaining Length, is refused: no field may be
-/// missing. Only for packets of less than 130 bytes without optional fields at the end.
+/// Checks that every proper prefix of the body, with a matching Remaining Length, is refused: no field may be missing.
+/// Only for packets of fewer than 130 bytes without optional fields at the end.
 #[track_caller]
 pub(crate) fn refuses_every_prefix(version: Version, bytes: &[u8]) {
     for end in 2..bytes.len() {
