@@ -1,7 +1,7 @@
 //! A header and an array in one allocation, held by pointer: readers follow it and writers replace it.
 //!
-//! A leaf of unsafe code. A `Strip` is a plain pointer: its holder must ensure that it is not freed while in use.
-//! Neither header nor entries are dropped, only their memory is freed.
+//! This module contains unsafe code and uses no other module. A `Strip` is a plain pointer: its holder must ensure that
+//! it is not freed while in use. Neither header nor entries are dropped, only their memory is freed.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
@@ -150,7 +150,7 @@ impl<H, T> Strip<H, T> {
     /// Returns the allocation as memory to free.
     ///
     /// # Safety
-    /// The strip is not freed, and is not freed elsewhere.
+    /// The strip has not been freed, and nothing else frees it.
     pub unsafe fn into_memory(self) -> Memory {
         // SAFETY: not freed yet.
         let capacity = unsafe { self.capacity() };
