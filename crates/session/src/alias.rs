@@ -51,7 +51,7 @@ impl InboundAliases {
     }
 }
 
-/// Aliases that the broker sets towards the client: the first topics get one, as many as it allows.
+/// Aliases that the broker sets towards the client. The first topics get one, until the maximum is reached.
 #[derive(Debug)]
 pub struct OutboundAliases {
     topics: Vec<Box<str>>,

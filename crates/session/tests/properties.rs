@@ -27,7 +27,7 @@ enum Delivering {
     PubComp(u16),
     Reconnect,
     Resend(u16),
-    /// Opens and finishes so many deliveries, to pass around the circle of identifiers.
+    /// Opens and finishes this number of deliveries, so that Packet Identifiers wrap around.
     Pass(u16),
 }
 
