@@ -12,7 +12,7 @@ use crate::wire::Writer;
 /// changed since is in `saved`, with its old contents.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    /// Flags by bucket.
+    /// Flags of each part, by its bucket.
     flags: Box<[u8]>,
     /// Parts that were encoded before they changed.
     saved: BTreeMap<u16, Vec<u8>>,
@@ -85,8 +85,8 @@ impl Parts {
         for flags in &mut self.flags {
             *flags = if *flags & CURRENT != 0 { DIRTY } else { *flags & DIRTY };
         }
-        // It is unknown here which of the two versions of a part counts, so the next checkpoint deletes the pages
-        // of both.
+        // It is unknown here which of the two versions of a part is valid in the log, so the next checkpoint deletes
+        // the pages of both.
         for (bucket, before) in std::mem::take(&mut self.replaced) {
             let (pages, bytes) = self.stored.get(&bucket).copied().unwrap_or_default();
             self.stored.insert(bucket, (pages.max(before), bytes));

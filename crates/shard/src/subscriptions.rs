@@ -1,4 +1,4 @@
-//! The subscriptions of one session, by their texts.
+//! The subscriptions of one session. The key of each is its text: the Topic Filter, with `$share/{ShareName}/` if any.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(crate) enum Subscriptions {
 
 const _: () = assert!(size_of::<Subscriptions>() == 16);
 
-/// Maximum size of the few, in bytes. One text may be longer.
+/// Maximum size of `Few`, in bytes. Beyond it, subscriptions are kept as `Many`.
 const FEW_BYTES: usize = 1024;
 
 impl Default for Subscriptions {
