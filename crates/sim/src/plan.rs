@@ -20,7 +20,7 @@ pub enum Fault {
     Kill,
     /// Stops the node in order.
     Stop,
-    /// Limits the room on the disk to so many more bytes, for a time.
+    /// Limits the free space of the disk to `room` bytes, for a time.
     Full { room: u64, time: Micros },
     /// Lets one write find no room.
     WriteFull(u64),

@@ -383,7 +383,7 @@ impl Report {
         })
     }
 
-    /// Counters that are 0, and should not be after so many simulations.
+    /// Counters that are 0 and should not be, given the number of simulations.
     pub fn idle(&self, shape: Shape) -> Vec<&'static str> {
         let is_due =
             |name: &&str| self.seeds >= if RARE.contains(name) { SEEDS_FOR_RARE } else { SEEDS_FOR_ALL };

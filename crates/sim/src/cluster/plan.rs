@@ -84,13 +84,13 @@ pub enum Fault {
     LongOutage {
         node: usize,
     },
-    /// Limits the room on a node's disk to so many more bytes, for a time.
+    /// Limits the free space of a node's disk to `room` bytes, for a time.
     Full {
         node: usize,
         room: u64,
         time: Micros,
     },
-    /// Fails a sync of a node's disk after so many operations. The node stores nothing until it is restarted. If the
+    /// Fails a sync of a node's disk after `after` operations. The node stores nothing until it is restarted. If the
     /// sync was for an empty segment, the node refuses messages for about a second.
     FailSync {
         node: usize,

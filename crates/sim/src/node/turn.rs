@@ -1,4 +1,4 @@
-//! Turn of a reactor, in the order of the product's reactors, and the node's ends of connections.
+//! Turns of reactors, with the same order of steps as in the product, and the node's ends of connections.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;

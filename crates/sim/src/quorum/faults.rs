@@ -20,7 +20,7 @@ pub enum Fault {
     Rot { host: usize },
     /// Fails the next sync.
     FailSync { host: usize },
-    /// Limits the room on the disk to so many more bytes, for a time. Another user of the log writes meanwhile, and may
+    /// Limits the free space of the disk to `room` bytes, for a time. Another user of the log writes meanwhile, and may
     /// need all its segments.
     Full { host: usize, room: u64, time: Micros, holds: bool },
     /// Stops the process for a time (SIGSTOP and SIGCONT).

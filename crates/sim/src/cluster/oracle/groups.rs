@@ -32,12 +32,12 @@ pub struct Groups {
 struct GroupMessage {
     /// Members that were known where it was published, and have stayed since.
     witnesses: BTreeSet<usize>,
-    /// One of them has gone meanwhile.
+    /// True when one of the witnesses has left meanwhile.
     has_lost_witness: bool,
-    /// No fault is left: it arrives exactly once.
+    /// True when no fault is left, so that the message arrives exactly once.
     is_exact: bool,
     arrivals: u32,
-    /// Session at which it arrived last.
+    /// Session at which the message arrived last.
     #[cfg(test)]
     last: Option<usize>,
     at_qos_2: Option<usize>,
