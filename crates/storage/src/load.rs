@@ -101,7 +101,7 @@ fn scan_open(segment: Arc<Segment>, options: &Options, report: &mut RecoveryRepo
         (tail.cut, tail.commit) = (reached, tail.commit + 1);
     }
     report.cut_bytes = tail.torn_end - tail.cut;
-    // Scan again up to the cut: the records after it do not count.
+    // Scan again up to the cut: the records after it are not part of the log.
     let mut scan = Scan::new(&segment).with_checks(checks.0, checks.1);
     let mut index = SegmentIndex::default();
     let mut chain = segment.header.chain;

@@ -1,4 +1,4 @@
-//! Index of one group's checkpoint parts: which version of each part counts.
+//! Index of one group's checkpoint parts: the valid version of each part.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(crate) struct PartLocation {
     pub length: u32,
 }
 
-/// Index of parts, filled in the order of the log: by the writer, and at the next start in the same way.
+/// Index of parts. The writer fills it in the order of the log, and the next start fills it again in the same order.
 #[derive(Clone, Default)]
 pub(crate) struct PartIndex {
     /// The last finished checkpoint.
@@ -36,7 +36,7 @@ pub(crate) struct PartIndex {
 }
 
 impl PartIndex {
-    /// Lets parts of unfinished checkpoints count, for the crash tests.
+    /// Makes parts of unfinished checkpoints valid, for the crash tests.
     pub fn count_unfinished(&mut self) {
         self.unfinished_count = true;
     }
@@ -79,7 +79,7 @@ impl PartIndex {
         }
     }
 
-    /// Makes this location the live version of the part. Without payload, the part is gone.
+    /// Makes this location the live version of the part. A location without payload removes the part.
     fn put(&mut self, part: u32, location: PartLocation) {
         let old =
             if location.length == 0 { self.live.remove(&part) } else { self.live.insert(part, location) };
@@ -119,7 +119,8 @@ impl PartIndex {
     }
 }
 
-/// Mixes the bits, so that the digest of a set, the exclusive or of its members, differs when any member does.
+/// Hashes one version of a part. The digest of a set is the exclusive or of these hashes, so it differs when any member
+/// differs.
 fn fingerprint(part: u32, version: u64) -> u64 {
     let mut x = version ^ (u64::from(part) << 40).wrapping_add(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -14,8 +14,8 @@ pub enum Record {
     /// A batch of commands. Indexes of a group begin at 1 and are consecutive. An index that exists replaces that
     /// entry and all later ones, as in a replicated log.
     Entry { group: GroupId, term: u64, index: u64, payload: Arc<Vec<u8>> },
-    /// A part of the checkpoint that covers the entries up to `checkpoint`. Without payload, the part is gone. It
-    /// counts once [`Done`](Self::Done) of that checkpoint is durable. Low priority.
+    /// A part of the checkpoint that covers the entries up to `checkpoint`. Without payload, it removes the part. It is
+    /// valid once [`Done`](Self::Done) of that checkpoint is durable. Low priority.
     Part { group: GroupId, part: u32, checkpoint: u64, payload: Arc<[u8]> },
     /// All parts that changed since the last checkpoint were appended. The checkpoints of a group have increasing
     /// indexes. Low priority.

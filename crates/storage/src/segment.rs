@@ -16,7 +16,7 @@ pub(crate) const HEADER: usize = 64;
 pub(crate) const FOOTER: usize = 64;
 const MAGIC: &[u8; 8] = b"MRDNLOG\n";
 const FOOTER_MAGIC: &[u8; 8] = b"MRDNIDX\n";
-/// Prefix of the file names of empty segments; a number follows. Their contents do not count.
+/// Prefix of the file names of empty segments; a number follows. Their contents have no meaning.
 pub(crate) const SPARE: &str = "spare-";
 
 /// Contents of the first 64 bytes of a segment.

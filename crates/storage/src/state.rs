@@ -42,7 +42,7 @@ struct KeeperCall {
 
 #[derive(Default)]
 pub(crate) struct State {
-    /// Segments without a hole. The last one is written to.
+    /// Segments. Their ids are consecutive, and the last one is written to.
     pub segments: BTreeMap<SegmentId, Arc<Segment>>,
     pub groups: BTreeMap<GroupId, Group>,
     /// First segment that is needed. Durable.
@@ -127,8 +127,8 @@ impl State {
         self.segments.values().map(|s| s.bytes).sum()
     }
 
-    /// Returns the bytes that would have to be kept if everything else went: the bytes that groups reported, and
-    /// the parts of their checkpoints.
+    /// Returns the number of bytes that cannot be freed: the bytes that groups reported, and the parts of their
+    /// checkpoints.
     pub fn live_bytes(&self) -> u64 {
         self.groups.values().map(|g| g.live_bytes + g.part_index.live_bytes).sum()
     }
