@@ -21,14 +21,14 @@ pub struct Socket {
     pub stream: TcpStream,
     tls: Option<Box<Connection>>,
     pub stage: Stage,
-    /// Attempt that dialed the connection, until the dialed node is known to be there.
+    /// Attempt that dialed the connection, until the peer at the address is known to be the dialed node.
     pub attempt: Option<Attempt>,
     /// Output of [`link::Mesh::output`] that the socket has not accepted.
     pending: VecDeque<Bytes>,
     /// True once the peer has ended TLS: bytes after that are not read.
     is_over: bool,
-    /// True once the peer sends no more after the bytes that wait, or the connection has failed: no further event
-    /// comes.
+    /// True once the peer has ended its direction or the connection has failed. Received bytes may still wait to be
+    /// read, but no further event comes.
     pub is_read_closed: bool,
     /// True when the last write was not accepted whole: wait for the socket's event.
     pub is_blocked: bool,
@@ -101,7 +101,7 @@ impl Socket {
     /// be more.
     ///
     /// # Errors
-    /// The end of the connection. Bytes before it are lost, as they could be in transit.
+    /// The end of the connection. Bytes just before it may be lost, as on a connection that fails.
     pub fn read(&mut self, scratch: &mut [u8]) -> Result<(usize, Bytes, bool), CloseReason> {
         if self.is_over {
             return Err(CloseReason::Closed);
@@ -127,8 +127,8 @@ impl Socket {
                 plain.into()
             }
         };
-        // A short read has emptied the socket; later bytes cause an event. After the peer's end only an empty read is
-        // the end of the connection, and the next read reports the end of TLS.
+        // A short read has emptied the socket, and later bytes cause an event. Once the peer has ended its direction
+        // there is no such event, so reading continues until an empty read. Once TLS is over, the next read reports it.
         let is_more = count == scratch.len() || self.is_read_closed || self.is_over;
         Ok((count, bytes, is_more))
     }
@@ -162,7 +162,7 @@ impl Socket {
     pub fn close(mut self, last: Bytes) {
         let is_open = self.stage == Stage::Open;
         self.push([last]);
-        // A peer that does not receive it notices the end of the connection.
+        // A peer that does not receive these bytes still notices the end of the connection.
         if is_open && self.write().is_ok() {
             if let Some(tls) = &mut self.tls {
                 tls.send_close_notify();
@@ -175,7 +175,7 @@ impl Socket {
     /// Sends the alert of TLS, if TLS has ended the connection with one.
     pub fn alert(&mut self) {
         if let Some(tls) = &mut self.tls {
-            // A peer that does not receive it finds the connection closed.
+            // A peer that does not receive the alert still notices the end of the connection.
             let _ = tls.write_tls(&mut self.stream);
         }
     }
