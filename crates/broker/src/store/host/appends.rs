@@ -122,7 +122,10 @@ impl Appends {
             append.reason = ReasonCode::UnspecifiedError;
         }
         let append = self.all.remove(key as usize);
-        if let Some(identity) = append.identity {
+        // A member's part of a group's message carries the identity, too, and does not answer repetitions.
+        if let Some(identity) = append.identity
+            && self.accepting.get(&identity) == Some(&key)
+        {
             self.accepting.remove(&identity);
         }
         Some(append)
@@ -201,5 +204,26 @@ impl std::ops::Index<u32> for Appends {
 impl std::ops::IndexMut<u32> for Appends {
     fn index_mut(&mut self, key: u32) -> &mut Append {
         &mut self.all[key as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The part of a group's member is queued before the message itself: a repetition still gets the answer of the first.
+    #[test]
+    fn a_members_part_that_is_queued_first_leaves_the_append_of_the_message() {
+        let mut appends = Appends::new(&FixedState::default());
+        let identity = Identity { origin: 1, number: 2 };
+        let message = appends.insert(Waiter::Unsynced(0));
+        appends.identify(message, identity);
+        let part = appends.insert(Waiter::Unsynced(0));
+        appends[part].identity = Some(identity);
+        assert!(appends.one_accepted(part, ReasonCode::Success).is_some());
+        assert!(appends.of_identity(identity).is_some(), "a repetition would be dispatched again");
+        assert!(appends.one_accepted(message, ReasonCode::Success).is_some());
+        assert!(appends.of_identity(identity).is_none());
+        appends.check_empty();
     }
 }
