@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Builds without the paths of this machine. It has its own target directory, because those flags would make every
-/// other build start over.
+/// Builds the release with debugging information, without the paths of this machine. It has its own target directory,
+/// because those flags would make every other build start over.
 pub fn release(target: Option<&str>) -> Result<PathBuf> {
     let root = root();
     let directory = root.join("target/dist-build");
@@ -18,7 +18,8 @@ pub fn release(target: Option<&str>) -> Result<PathBuf> {
         .map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()))
         .join("\u{1f}");
     let mut command = crate::repository::cargo();
-    command.args(["build", "--release", "--locked", "--package", "meridian", "--target-dir"]).arg(&directory);
+    let build = ["build", "--profile", "profiling", "--locked", "--package", "meridian", "--target-dir"];
+    command.args(build).arg(&directory);
     let mut built = directory;
     if let Some(target) = target {
         command.args(["--target", target]);
@@ -30,7 +31,7 @@ pub fn release(target: Option<&str>) -> Result<PathBuf> {
         status.success(),
         "the build failed; a target that rustup does not have is added with `rustup target add`"
     );
-    Ok(built.join("release/meridian"))
+    Ok(built.join("profiling/meridian"))
 }
 
 fn default_home() -> PathBuf {
