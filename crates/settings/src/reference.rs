@@ -26,7 +26,7 @@ pub fn reference<T: Tree>() -> String {
 fn reference_section(out: &mut String, section: &dyn Section, heading: &str) {
     let description = section.description();
     out.push_str(&format!("\n## `{heading}`\n\n{}\n\n", wrapped(&joined(description.doc))));
-    out.push_str("| key | type | default | range | a change holds | meaning |\n|---|---|---|---|---|---|\n");
+    out.push_str("| key | type | default | range | takes effect | meaning |\n|---|---|---|---|---|---|\n");
     for field in description.fields {
         let default = section.show(field.key).map_or("unset".to_owned(), |text| format!("`{text}`"));
         let range = field.range.map_or(String::new(), |range| format!("`{range}`"));

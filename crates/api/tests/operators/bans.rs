@@ -124,7 +124,7 @@ fn an_invalid_ban_is_refused_with_the_remedy() {
     refused(json!({"kind": "client_id", "value": "c", "ids": 1}), 422, "unknown field");
     refused(json!({"kind": "client_id"}), 422, "value");
     fixture.post("/api/v1/bans", json!({"kind": "client_id", "value": "c"})).expect(201);
-    refused(json!({"kind": "client_id", "value": "c"}), 409, "says the same");
+    refused(json!({"kind": "client_id", "value": "c"}), 409, "has the same target");
     for number in 1..100 {
         fixture.post("/api/v1/bans", json!({"kind": "client_id", "value": format!("c{number}")})).expect(201);
     }
