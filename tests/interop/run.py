@@ -148,7 +148,7 @@ def run_pair(client, version, cells, commands, broker):
             continue
         driver = open_driver(client, version, commands, broker)
         try:
-            scenarios.CELLS[cell](scenarios.Story(driver, label, cell))
+            scenarios.CELLS[cell](scenarios.Scenario(driver, label, cell))
         except NotImplementedError:
             result["result"] = "-"
         except Failure as failure:

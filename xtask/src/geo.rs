@@ -28,7 +28,7 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', default_values = ["local", "core", "region", "cluster"], value_parser = ["local", "core", "region", "cluster"])]
     suback: Vec<String>,
     /// Way in which nodes know each other in E1.1 to E1.9 and the copies: the cores agree, or each has a list
-    #[arg(long, value_enum, default_value = "agreed")]
+    #[arg(long, value_enum, default_value = "meta-group")]
     members: Members,
     /// Program to test (default: the one that is built for this)
     #[arg(long, value_name = "FILE")]
