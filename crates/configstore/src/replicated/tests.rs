@@ -1,5 +1,7 @@
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
 
 use super::*;
 use crate::local::{FILE, LocalStore};
@@ -26,8 +28,15 @@ impl DataDir {
 
 impl Drop for DataDir {
     fn drop(&mut self) {
+        // A copy that is still updated writes to the directory.
+        UPDATES.take().into_iter().for_each(|update| drop(update.join()));
         std::fs::remove_dir_all(&self.0).unwrap();
     }
+}
+
+thread_local! {
+    /// Threads that update copies after proposals of this thread.
+    static UPDATES: RefCell<Vec<JoinHandle<()>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Cores of a test, in one object. Every copy that belongs to them is updated at once.
@@ -102,7 +111,7 @@ impl Proposer for Cores {
         let copies = self.copies.lock().unwrap().clone();
         let cores = Arc::new(self.records.lock().unwrap().clone());
         let founded = self.founded;
-        std::thread::spawn(move || {
+        let update = std::thread::spawn(move || {
             for copy in copies {
                 let at = copy.position();
                 let revision = if at.founded == founded { at.revision } else { 0 };
@@ -111,6 +120,7 @@ impl Proposer for Cores {
                 }
             }
         });
+        UPDATES.with_borrow_mut(|updates| updates.push(update));
     }
 
     fn cluster_state(&self) -> ClusterState {

@@ -211,7 +211,8 @@ impl std::ops::IndexMut<u32> for Appends {
 mod tests {
     use super::*;
 
-    /// The part of a group's member is queued before the message itself: a repetition still gets the answer of the first.
+    /// The part of a group's member is queued before the message itself: a repetition still gets the answer of the
+    /// first.
     #[test]
     fn a_members_part_that_is_queued_first_leaves_the_append_of_the_message() {
         let mut appends = Appends::new(&FixedState::default());
