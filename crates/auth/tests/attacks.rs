@@ -26,7 +26,7 @@ allow everyone   all       dev/${clientid}/#
 /// Node with two users, and the commands that threads of the guard send to it.
 struct TestBroker {
     worker: Worker,
-    letters: Receiver<(WorkerId, WorkerCommand)>,
+    mailbox: Receiver<(WorkerId, WorkerCommand)>,
     directory: PathBuf,
 }
 
@@ -60,12 +60,12 @@ impl TestBroker {
             Auth { password_file: Some(users), rules_file: Some(rules), workers: 1, ..Auth::default() };
         let guard = Guard::open(&settings).expect("good files");
         let node = Node::new(Settings::default(), Arc::new(guard), "test".into(), 1, [3; 16]);
-        let (send, letters) = channel();
-        node.set_mailbox(move |worker, letter| {
+        let (send, mailbox) = channel();
+        node.set_mailbox(move |worker, command| {
             // No receiver exists any more when a test has finished.
-            let _ = send.send((worker, letter));
+            let _ = send.send((worker, command));
         });
-        Self { worker: node.build_workers().remove(0), letters, directory }
+        Self { worker: node.build_workers().remove(0), mailbox, directory }
     }
 
     fn connecting(&mut self, says: Says<'_>) -> (Client, ReasonCode) {
@@ -90,8 +90,8 @@ impl TestBroker {
                 [Answer::ConnAck(reason)] => return (client, *reason),
                 other => panic!("{other:?}"),
             }
-            let (_, letter) = self.letters.recv_timeout(Duration::from_secs(60)).expect("an answer");
-            self.worker.take_batch(NOW, &mut Batch::of(letter));
+            let (_, command) = self.mailbox.recv_timeout(Duration::from_secs(60)).expect("an answer");
+            self.worker.take_batch(NOW, &mut Batch::of(command));
             self.worker.settle(NOW);
         }
     }

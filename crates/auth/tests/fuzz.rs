@@ -228,11 +228,11 @@ enum Change {
 }
 
 fn change() -> impl Strategy<Value = Change> {
-    let letters = "[A-Za-z0-9_.=+/ -]{1,4}".prop_map(String::into_bytes);
+    let characters = "[A-Za-z0-9_.=+/ -]{1,4}".prop_map(String::into_bytes);
     prop_oneof![
         4 => (any::<Index>(), prop_oneof![any::<u8>(), select(b"AQgw_-.=".to_vec())])
             .prop_map(|(at, byte)| Change::Byte(at, byte)),
-        2 => (any::<Index>(), letters).prop_map(|(at, bytes)| Change::Insert(at, bytes)),
+        2 => (any::<Index>(), characters).prop_map(|(at, bytes)| Change::Insert(at, bytes)),
         2 => (any::<Index>(), 1usize..5).prop_map(|(at, len)| Change::Cut(at, len)),
         2 => (0usize..3, any::<Index>()).prop_map(|(part, of)| Change::Part(part, of)),
         1 => header().prop_map(Change::Header),

@@ -214,8 +214,8 @@ mod tests {
     fn clients_without_a_user_do_not_make_their_network_known() {
         let queues = FullQueues::default();
         let source = Source::new(OwnerKey::NOBODY, IpAddr::from([192, 0, 2, 1]));
-        let told = ["1", "2", "3", "4"].map(|client| queues.note(client, Some(source), Time(0), REMEMBER));
-        assert_eq!(told, [true, true, true, false], "the log is still not filled");
+        let logged = ["1", "2", "3", "4"].map(|client| queues.note(client, Some(source), Time(0), REMEMBER));
+        assert_eq!(logged, [true, true, true, false], "the log is still not filled");
         assert!(!queues.is_known("9", Some(source), Time(0), REMEMBER));
         assert!(queues.is_known("4", Some(source), Time(0), REMEMBER));
     }
@@ -240,9 +240,9 @@ mod tests {
     #[test]
     fn a_client_is_reported_once_and_few_of_a_source_are() {
         let queues = FullQueues::default();
-        let told = ["1", "1", "2", "3", "4", "5"]
+        let logged = ["1", "1", "2", "3", "4", "5"]
             .map(|client| queues.note(client, Some(source(1)), Time(0), REMEMBER));
-        assert_eq!(told, [true, false, true, true, false, false]);
+        assert_eq!(logged, [true, false, true, true, false, false]);
         assert!(queues.note("1", Some(source(1)), Time(60_000), REMEMBER), "it was forgotten meanwhile");
     }
 

@@ -600,15 +600,15 @@ fn a_packet_that_waits_for_the_node_is_not_late() {
 fn a_packet_that_is_too_large_before_login_is_refused_at_its_fixed_header() {
     everywhere(|net| {
         // 64 KiB and one byte; the packet itself is never sent.
-        let stranger = net.open(0, V5);
-        net.send_bytes(stranger, &[0x10, 0xFD, 0xFF, 0x03]);
-        assert_eq!(net.received(stranger), [Sent::Closed]);
+        let unauthenticated = net.open(0, V5);
+        net.send_bytes(unauthenticated, &[0x10, 0xFD, 0xFF, 0x03]);
+        assert_eq!(net.received(unauthenticated), [Sent::Closed]);
         let named = net.open(1, V5);
         net.send_bytes(named, b"\x10\xFD\xFF\x03\0\x04MQTT\x05");
         assert_eq!(net.received(named), [refused(ReasonCode::PacketTooLarge), Sent::Closed]);
-        let stranger = net.open(1, V5);
-        net.send_bytes(stranger, b"\x10\xFC\xFF\x03\0\x04MQTT\x05");
-        assert_eq!(net.received(stranger), [], "64 KiB may arrive");
+        let unauthenticated = net.open(1, V5);
+        net.send_bytes(unauthenticated, b"\x10\xFC\xFF\x03\0\x04MQTT\x05");
+        assert_eq!(net.received(unauthenticated), [], "64 KiB may arrive");
         let client = net.connect(2, v5("c"));
         net.subscribe(client, "a", AtMostOnce);
         net.publish(client, "a", kib(100));

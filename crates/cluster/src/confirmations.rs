@@ -60,11 +60,11 @@ mod tests {
         ] {
             confirmations.push(PeerTicket { from, link_epoch: 0, lane, number }, reason);
         }
-        let told: Vec<_> = confirmations
+        let sent: Vec<_> = confirmations
             .ranges()
             .iter()
             .map(|range| (range.lane, range.first, range.count, range.reason))
             .collect();
-        assert_eq!(told, [(3, 8, 2, 0), (3, 10, 1, 0x97), (3, 11, 1, 0), (4, 7, 1, 0)]);
+        assert_eq!(sent, [(3, 8, 2, 0), (3, 10, 1, 0x97), (3, 11, 1, 0), (4, 7, 1, 0)]);
     }
 }

@@ -265,9 +265,9 @@ impl PeerMessage<'_> {
                     out.push(17);
                     out.extend(*ask);
                 }
-                MetaMessage::Records(told) => {
+                MetaMessage::Records(bytes_of_answer) => {
                     out.push(18);
-                    out.extend(*told);
+                    out.extend(*bytes_of_answer);
                 }
             },
         }

@@ -62,12 +62,12 @@ mod tests {
         config.cluster.secret_file = Some(path.clone());
         config.edge.listeners[1].tls_key = Some(path.clone());
         config.http.tls_key = Some("/nonexistent/key".into());
-        let told = |mode| {
+        let warnings = |mode| {
             std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
             open_to_others(&config)
         };
         for mode in [0o644, 0o604, 0o602] {
-            let [of_cluster, of_listener] = &told(mode)[..] else { panic!("two: {:?}", told(mode)) };
+            let [of_cluster, of_listener] = &warnings(mode)[..] else { panic!("two: {:?}", warnings(mode)) };
             assert!(
                 of_cluster.starts_with("cluster.secret_file: ") && of_cluster.contains("chmod 600 "),
                 "{of_cluster}"
@@ -75,7 +75,7 @@ mod tests {
             assert!(of_listener.starts_with("listener.1.tls_key: "), "{of_listener}");
         }
         for mode in [0o600, 0o640, 0o400] {
-            assert_eq!(told(mode), Vec::<String>::new());
+            assert_eq!(warnings(mode), Vec::<String>::new());
         }
         std::fs::remove_file(path).unwrap();
     }

@@ -145,17 +145,18 @@ fn relayed(cluster: &mut Cluster) -> Result<String> {
     cluster.lab().cut(&leader, far)?;
     cluster.lab().cut(far, &leader)?;
     let begun = Instant::now();
-    let mut heard = None;
+    let mut known_after = None;
     while begun.elapsed() < LEADERLESS_MAX + LEASE {
         ensure!(!interrupted(), "interrupted");
         let leading = CORES.iter().filter(|core| leads(cluster, core)).count();
         ensure!(leading < 2, "{leading} cores report at one time that they lead a majority");
-        if heard.is_none() && hears_by(cluster, far, between) {
-            heard = Some(begun.elapsed());
+        if known_after.is_none() && knows_leader_by(cluster, far, between) {
+            known_after = Some(begun.elapsed());
         }
         std::thread::sleep(PAUSE);
     }
-    let heard = heard.with_context(|| format!("{far} does not know the leader through {between}"))?;
+    let known_after =
+        known_after.with_context(|| format!("{far} does not know the leader through {between}"))?;
     let now = leader_of(&cluster.view(between)?);
     ensure!(now.as_ref() == Some(&leader), "{leader}, which a majority reaches, led, and now it is {now:?}");
     for host in CORES.iter().chain([&REPLICANT]) {
@@ -185,12 +186,12 @@ fn relayed(cluster: &mut Cluster) -> Result<String> {
     }
     Ok(format!(
         "{leader} still led, and {far} received the setting through {between} after {:.1} s",
-        heard.as_secs_f64()
+        known_after.as_secs_f64()
     ))
 }
 
 /// Returns whether the node has a quorum, and is connected to the leader through another node.
-fn hears_by(cluster: &Cluster, host: &str, by: &str) -> bool {
+fn knows_leader_by(cluster: &Cluster, host: &str, by: &str) -> bool {
     let view = cluster.view(host).unwrap_or_default();
     let replica = &view["membership"]["replica"];
     replica["leader_via"] == by && replica["quorum"] == true

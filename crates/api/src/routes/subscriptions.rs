@@ -398,8 +398,8 @@ fn outcome(
 /// Returns the specification's name of a code, in the form for the middle of a sentence.
 pub(super) fn reason(code: ReasonCode) -> String {
     let name = code.name();
-    let mut letters = name.chars();
-    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+    let mut characters = name.chars();
+    characters.next().map_or_else(String::new, |first| first.to_lowercase().chain(characters).collect())
 }
 
 impl From<SubscriptionInfo> for ClientSubscription {

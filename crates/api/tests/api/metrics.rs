@@ -137,8 +137,8 @@ fn a_node_of_a_cluster_has_metrics_of_links_and_routes() {
         assert_eq!(scrape.get(name, labels), value, "{name} {labels:?}");
     }
     for name in ["meridian_link_round_trip_seconds", "meridian_link_clock_ahead_seconds"] {
-        let told = scrape.samples.iter().filter(|sample| sample.0 == name).count();
-        assert_eq!(told, 1, "nothing is made up for a link that never was");
+        let occurrences = scrape.samples.iter().filter(|sample| sample.0 == name).count();
+        assert_eq!(occurrences, 1, "nothing is made up for a link that never was");
     }
 }
 

@@ -29,8 +29,8 @@ impl<'a> Token<'a> {
     pub fn resembles(bytes: &[u8]) -> bool {
         // `{` is 'e' and two bits of the next character, both set.
         let object = matches!(bytes, [b'e', b'w'..=b'z' | b'0'..=b'9' | b'-' | b'_', ..]);
-        let letter = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-        object && bytes.iter().all(letter) && bytes.iter().filter(|byte| **byte == b'.').count() == 2
+        let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        object && bytes.iter().all(is_allowed) && bytes.iter().filter(|byte| **byte == b'.').count() == 2
     }
 
     /// # Errors

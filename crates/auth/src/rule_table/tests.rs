@@ -64,15 +64,15 @@ fn an_invalid_rule_is_refused_with_the_reason() {
 fn the_listener_gets_the_enabled_rules_after_every_change() {
     let config_store: Arc<dyn ConfigStore> = Arc::new(LocalStore::in_memory());
     let table = RuleTable::open(config_store.clone()).unwrap();
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let hears = heard.clone();
-    table.on_change(move |rules| hears.lock().unwrap().push(rules.len()));
+    let counts = Arc::new(Mutex::new(Vec::new()));
+    let recorder = counts.clone();
+    table.on_change(move |rules| recorder.lock().unwrap().push(rules.len()));
     let (_, first) = table.add(&rule("allow everyone publish a"), None, &by()).unwrap();
     table.replace_all(&[rule("allow everyone publish a"), rule("deny everyone publish b")], &by()).unwrap();
     assert!(table.get(first.id).is_none(), "an id is not reused");
     let id = table.list()[0].id;
     table.replace(id, &NewRule { enabled: false, ..rule("allow everyone publish a") }, &by()).unwrap();
-    assert_eq!(*heard.lock().unwrap(), [0, 1, 2, 1]);
+    assert_eq!(*counts.lock().unwrap(), [0, 1, 2, 1]);
     // An invalid record of another writer changes nothing.
     config_store.propose(vec![Change::put(TABLE, record::key(RuleId(99)), &"nonsense").unwrap()]).unwrap();
     assert_eq!(table.list().len(), 2);

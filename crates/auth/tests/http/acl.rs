@@ -105,14 +105,14 @@ fn a_question_names_the_client_and_the_requested_access() {
     let (acl, asker) = (acl(&settings(server.url("/"))), Asker::default());
     let topic = "a/\",\"x\":\"${username}/#";
     assert_eq!(asker.learn(&acl, PUBLISH, topic), Opinion::Allow);
-    let mut told = json!({
+    let mut expected = json!({
         "clientid": "c1", "username": "alice", "peer": null, "listener": "main", "cert_cn": null, "cert_subject": null,
         "action": "publish", "topic": topic, "qos": 1, "retain": true,
     });
-    assert_eq!(server.last(), told);
+    assert_eq!(server.last(), expected);
     assert_eq!(asker.learn(&acl, SUBSCRIBE, topic), Opinion::Allow, "another action is another question");
-    (told["action"], told["qos"], told["retain"]) = (json!("subscribe"), json!(2), json!(false));
-    assert_eq!(server.last(), told);
+    (expected["action"], expected["qos"], expected["retain"]) = (json!("subscribe"), json!(2), json!(false));
+    assert_eq!(server.last(), expected);
 }
 
 /// Messages of a granted subscription are delivered.

@@ -124,13 +124,13 @@ fn nothing_is_fetched_twice_within_the_pause() {
     });
     let link = ready(&Jwt { jwks_fetch_pause: pause, ..settings(&server) });
     issuer.publish(&[&a, &b]);
-    let stranger = Signer::new("c").token();
+    let foreign_token = Signer::new("c").token();
     until("the new key is fetched", || {
-        assert!(!matches!(ask(&link, &stranger), Outcome::Admit(_)));
+        assert!(!matches!(ask(&link, &foreign_token), Outcome::Admit(_)));
         matches!(ask(&link, &b.token()), Outcome::Admit(_))
     });
     for _ in 0..200 {
-        ask(&link, &stranger);
+        ask(&link, &foreign_token);
     }
     let fetches = server.requests().len() as u128;
     assert!(fetches <= 1 + began.elapsed().as_millis() / pause.as_millis(), "{fetches}");

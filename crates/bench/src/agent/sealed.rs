@@ -235,12 +235,12 @@ mod tests {
     fn other_protocols_are_recognised() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let stranger = std::thread::spawn(move || {
+        let unauthenticated = std::thread::spawn(move || {
             let mut stream = TcpStream::connect(address).unwrap();
             stream.write_all(&[b'G'; 40]).unwrap();
         });
         let error = Sealed::new(listener.accept().unwrap().0, End::Agent, b"").err().unwrap();
         assert!(error.to_string().contains("another protocol"), "{error}");
-        stranger.join().unwrap();
+        unauthenticated.join().unwrap();
     }
 }

@@ -734,8 +734,8 @@ impl Meta {
             }
             // A replica that cannot win an election keeps its last leader, however old its last message is.
             consensus::Role::Follower | consensus::Role::Learner => {
-                let heard = self.leader_heard.filter(|(leader, _)| self.leader() == Some(*leader));
-                heard.is_some_and(|(_, at)| at.after(QUORUM_AGE_MAX) > now)
+                let last_contact = self.leader_heard.filter(|(leader, _)| self.leader() == Some(*leader));
+                last_contact.is_some_and(|(_, at)| at.after(QUORUM_AGE_MAX) > now)
             }
             consensus::Role::Candidate | consensus::Role::Stopped => false,
         })

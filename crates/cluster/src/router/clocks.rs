@@ -98,9 +98,9 @@ mod tests {
 
     #[test]
     fn an_offset_is_shown_in_units_of_its_size() {
-        let told = [2_500, -60_000, 3_600_000, -7_200_000, 86_400_000, i64::MIN].map(offset_text);
+        let texts = [2_500, -60_000, 3_600_000, -7_200_000, 86_400_000, i64::MIN].map(offset_text);
         assert_eq!(
-            told[..5],
+            texts[..5],
             [
                 "2.5 s ahead of",
                 "60.0 s behind",
@@ -109,6 +109,6 @@ mod tests {
                 "24.0 hours ahead of"
             ]
         );
-        assert!(told[5].ends_with(" days behind"));
+        assert!(texts[5].ends_with(" days behind"));
     }
 }

@@ -50,33 +50,35 @@ type Model = BTreeMap<String, (String, u64)>;
 
 /// A view that keeps all that it receives.
 #[derive(Default)]
-struct Told(Mutex<(Model, Vec<u64>)>);
+struct Recorder(Mutex<(Model, Vec<u64>)>);
 
-impl View for Told {
+impl View for Recorder {
     fn reset(&self, records: &mut dyn Iterator<Item = Applied<'_>>) -> Result<(), String> {
-        let mut told = self.0.lock().unwrap();
-        told.0 = records
+        let mut recorder = self.0.lock().unwrap();
+        recorder.0 = records
             .map(|record| (record.key.to_owned(), (record.value.unwrap().to_owned(), record.revision.0)))
             .collect();
         Ok(())
     }
 
     fn apply(&self, changes: &[Applied<'_>]) {
-        let mut told = self.0.lock().unwrap();
+        let mut recorder = self.0.lock().unwrap();
         for change in changes {
-            told.1.push(change.revision.0);
+            recorder.1.push(change.revision.0);
             match change.value {
-                Some(value) => told.0.insert(change.key.to_owned(), (value.to_owned(), change.revision.0)),
-                None => told.0.remove(change.key),
+                Some(value) => {
+                    recorder.0.insert(change.key.to_owned(), (value.to_owned(), change.revision.0))
+                }
+                None => recorder.0.remove(change.key),
             };
         }
     }
 }
 
 fn model(store: &LocalStore) -> Model {
-    let told = Arc::new(Told::default());
-    store.subscribe(A, told.clone()).unwrap();
-    told.0.lock().unwrap().0.clone()
+    let recorder = Arc::new(Recorder::default());
+    store.subscribe(A, recorder.clone()).unwrap();
+    recorder.0.lock().unwrap().0.clone()
 }
 
 #[test]
@@ -144,13 +146,13 @@ fn a_batch_beyond_a_limit_is_refused_with_the_limit() {
 fn views_receive_every_change_in_order() {
     let store = LocalStore::in_memory();
     store.propose(vec![put(A, "x", "1")]).unwrap();
-    let told = Arc::new(Told::default());
-    store.subscribe(A, told.clone()).unwrap();
+    let recorder = Arc::new(Recorder::default());
+    store.subscribe(A, recorder.clone()).unwrap();
     store.propose(vec![put(B, "x", "1")]).unwrap();
     store.propose(vec![put(A, "y", "2"), Change::remove(A, "x")]).unwrap();
-    let told = told.0.lock().unwrap();
-    assert_eq!(told.1, [3, 3]);
-    assert_eq!(told.0, Model::from([("y".into(), ("\"2\"".into(), 3))]));
+    let recorder = recorder.0.lock().unwrap();
+    assert_eq!(recorder.1, [3, 3]);
+    assert_eq!(recorder.0, Model::from([("y".into(), ("\"2\"".into(), 3))]));
 }
 
 #[test]
@@ -207,8 +209,8 @@ fn conditional_changes_do_not_overwrite_each_other() {
 fn two_processes_see_each_others_changes_and_lose_none() {
     let data = DataDir::new();
     let (one, two) = (data.open().unwrap(), data.open().unwrap());
-    let told = Arc::new(Told::default());
-    two.subscribe(A, told.clone()).unwrap();
+    let recorder = Arc::new(Recorder::default());
+    two.subscribe(A, recorder.clone()).unwrap();
     one.propose(vec![put(A, "x", "1")]).unwrap();
     assert_eq!(get(&two, "x"), None);
     two.catch_up();
@@ -221,7 +223,7 @@ fn two_processes_see_each_others_changes_and_lose_none() {
     );
     assert_eq!(one.propose(vec![put(A, "z", "4")]), Ok(Revision(3)));
     assert_eq!(two.propose(vec![put(A, "x", "5")]), Ok(Revision(4)));
-    assert_eq!(told.0.lock().unwrap().0, model(&two));
+    assert_eq!(recorder.0.lock().unwrap().0, model(&two));
     assert_eq!(model(&data.open().unwrap()), model(&two));
 }
 
@@ -229,8 +231,8 @@ fn two_processes_see_each_others_changes_and_lose_none() {
 fn compaction_leaves_outdated_lines_out() {
     let data = DataDir::new();
     let (store, other) = (data.open().unwrap(), data.open().unwrap());
-    let told = Arc::new(Told::default());
-    other.subscribe(A, told.clone()).unwrap();
+    let recorder = Arc::new(Recorder::default());
+    other.subscribe(A, recorder.clone()).unwrap();
     let long = "x".repeat(60_000);
     for n in 0..20 {
         store.propose(vec![put(A, &(n % 2).to_string(), &long), put(A, "last", &n.to_string())]).unwrap();
@@ -241,7 +243,11 @@ fn compaction_leaves_outdated_lines_out() {
     assert!(figures.wal_bytes < COMPACT_FROM, "{figures:?}");
     assert!(!data.0.join("registry.log.new").exists());
     assert_eq!(other.propose(vec![put(A, "more", "1")]), Ok(Revision(21)));
-    assert_eq!(told.0.lock().unwrap().0, model(&other), "a log that was replaced is read from the beginning");
+    assert_eq!(
+        recorder.0.lock().unwrap().0,
+        model(&other),
+        "a log that was replaced is read from the beginning"
+    );
     assert_eq!(get(&data.open().unwrap(), "last").as_deref(), Some("19"));
     assert_eq!(store.propose(vec![put(A, "more", "2")]), Ok(Revision(22)));
 }

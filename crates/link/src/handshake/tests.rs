@@ -81,8 +81,8 @@ fn an_introduction_has_no_channel_and_a_node_may_introduce_itself_to_itself() {
         }
     }
     let (one, other) = talk_of((0, 0), (&identity("a"), b"guess"), (&identity("a"), b"secret"), 9);
-    let told = PeerError::RefusedBy { reason: Refusal::Secret };
-    assert_eq!((one, other), (Err(PeerError::WrongSecret), Err(told)));
+    let refusal = PeerError::RefusedBy { reason: Refusal::Secret };
+    assert_eq!((one, other), (Err(PeerError::WrongSecret), Err(refusal)));
 }
 
 #[test]
@@ -90,8 +90,8 @@ fn a_node_without_the_secret_learns_nothing_and_joins_nobody() {
     for step in [1, 4096] {
         let (one, other) = talk((&identity("a"), b"guess"), (&identity("b"), b"secret"), step);
         assert_eq!(one, Err(PeerError::WrongSecret), "the dialer does not trust the answer");
-        let told = PeerError::RefusedBy { reason: Refusal::Secret };
-        assert_eq!(other, Err(told), "and proves nothing itself, but says why");
+        let refusal = PeerError::RefusedBy { reason: Refusal::Secret };
+        assert_eq!(other, Err(refusal), "and proves nothing itself, but says why");
     }
 }
 

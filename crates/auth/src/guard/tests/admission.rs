@@ -138,10 +138,10 @@ fn a_certificate_is_enough_and_names_user_and_client() {
 fn anonymous_clients_are_admitted_by_some_listeners_only() {
     let settings = Auth { anonymous_listeners: ListenerNames(vec!["lan".into()]), ..Auth::default() };
     let guard = Guard::open(&settings).unwrap();
-    let stranger = Credentials { username: None, ..CLIENT };
-    assert_eq!(answer(&guard, Credentials { listener: "lan", ..stranger }), AuthResult::Allow);
-    assert_eq!(answer(&guard, stranger), NOT_AUTHORIZED);
-    assert_eq!(answer(&guard, Credentials { listener: "", ..stranger }), NOT_AUTHORIZED);
+    let anonymous = Credentials { username: None, ..CLIENT };
+    assert_eq!(answer(&guard, Credentials { listener: "lan", ..anonymous }), AuthResult::Allow);
+    assert_eq!(answer(&guard, anonymous), NOT_AUTHORIZED);
+    assert_eq!(answer(&guard, Credentials { listener: "", ..anonymous }), NOT_AUTHORIZED);
 }
 
 #[test]

@@ -863,20 +863,20 @@ fn messages_sent_over_a_link_to_an_incarnation_without_hello_go_to_the_next() {
 /// the others before it has sent them the route.
 #[cfg_attr(test, test)]
 pub(super) fn a_route_of_a_dead_core_that_one_core_alone_knows_reaches_the_others() {
-    for heard in 0..3 {
+    for reached in 0..3 {
         let mut plan = plan(Duration::ZERO);
         plan.add(Role::Core);
         let mut scenario = Scenario::of(plan);
         let client = scenario.connects(3);
         let now = scenario.cluster.cx.now();
-        for other in (0..3).filter(|other| *other != heard) {
+        for other in (0..3).filter(|other| *other != reached) {
             scenario.cluster.wan.cut(now, 3, other, LONG);
         }
         let filters = vec![("s/#".to_owned(), QoS::AtLeastOnce)];
         scenario.with(client, |client, scene| client.subscribes_to(scene, filters, Level::Local));
         scenario.run_for(100 * MILLI);
         let known: Vec<usize> = (0..3).filter(|node| scenario.knows_route(*node, "s/#")).collect();
-        assert_eq!(known, [heard]);
+        assert_eq!(known, [reached]);
         scenario.shuts_down(3);
         scenario.run_for(15 * SECOND);
         for node in 0..3 {

@@ -454,14 +454,14 @@ pub(in crate::cluster::scenarios) fn a_replicant_leaves_a_core_that_is_dead_for_
 /// A dead node must not prevent others from acknowledging, in whatever order their incarnations began.
 #[test]
 fn a_node_that_restarts_while_another_is_dead_acknowledges_as_before() {
-    for (removed, anew) in [(4, 3), (4, 1), (1, 3), (1, 2)] {
+    for (removed, returning) in [(4, 3), (4, 1), (1, 3), (1, 2)] {
         let mut scenario = meta_group_with(3, 5);
         scenario.run_for(15 * SECOND);
         scenario.cluster.fault(&Fault::Kill { node: removed });
         scenario.cluster.members[removed].is_switched_off = true;
         scenario.until("it is dead", |scenario| scenario.state(0, removed) == Some(State::Dead));
         scenario.run_for(5 * SECOND);
-        scenario.restart(anew);
+        scenario.restart(returning);
         scenario.run_for(20 * SECOND);
         let fresh: Vec<bool> = (0..5).map(|node| node == removed || scenario.may_acknowledge(node)).collect();
         assert_eq!(fresh, [true; 5], "n{removed} is dead, another node was restarted");
@@ -679,8 +679,8 @@ fn a_replicant_is_attached_to_a_core_of_its_region_while_there_is_one() {
     let busy = scenario.attached(far);
     assert!(west.contains(&busy));
     // Restarted cores report on each new link that no replicant is attached to them.
-    for anew in west.into_iter().chain([east[1]]).filter(|core| *core != busy) {
-        scenario.restart(anew);
+    for returning in west.into_iter().chain([east[1]]).filter(|core| *core != busy) {
+        scenario.restart(returning);
         scenario.run_for(10 * SECOND);
     }
     assert_eq!(cores(&scenario), [east[0]; 4], "they stay in the east, with their core");
