@@ -8,8 +8,8 @@ mod tests;
 
 pub use decode::{ConnAckProps, Frame, Packet, frame, parse};
 pub use encode::{
-    ConnectOpts, DUP, RETAIN, WillOpts, ack, connect, disconnect, pingreq, publish_head, publish_start,
-    put_str, put_varint, subscribe,
+    ConnectOpts, DUP, RETAIN, Version, WillOpts, ack, connect, disconnect, pingreq, publish_head,
+    publish_start, put_str, put_varint, subscribe,
 };
 pub use reason::{connack_name, reason_name};
 

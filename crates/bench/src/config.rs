@@ -1,193 +1,118 @@
-//! Configuration of a run, complete before the first connection.
+//! Configuration of a run, complete before the first connection. Read [`Config`] first; each of its parts holds what
+//! one part of a worker needs.
 
 pub(crate) mod from_args;
+mod setup_error;
 
+pub use setup_error::SetupError;
+
+use crate::codec::Version;
 use crate::layer::Layers;
 use crate::plain::Plain;
-use crate::plan::Churn;
+use crate::plan::Presence;
 use crate::properties::Will;
 use crate::random::Random;
 use crate::template::{Placeholders, Template};
 use crate::topology::Topology;
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
-
-/// Reason why a run could not start.
-#[derive(Debug)]
-pub enum SetupError {
-    NotLoopback(SocketAddr),
-    NoAddress(String),
-    UnequalPairs {
-        pubs: usize,
-        subs: usize,
-    },
-    NoSuchQos(u8),
-    TooManyFiles {
-        needed: u64,
-        limit: u64,
-    },
-    TopicTooLong {
-        bytes: usize,
-    },
-    NoMessageHeader {
-        size: usize,
-        header: usize,
-    },
-    TooManyStreams {
-        streams: usize,
-        limit: usize,
-    },
-    NoPrefix(String),
-    NotTwoEnds(usize),
-    File {
-        path: PathBuf,
-        error: std::io::Error,
-    },
-    NoSuchProcess(u32),
-    NoFigures {
-        url: String,
-        why: String,
-    },
-    NoListener {
-        address: SocketAddr,
-        error: std::io::Error,
-    },
-    /// Clients that depend on each other cannot be divided among processes.
-    Indivisible,
-    /// Another process of this run could not start. Holds its reason.
-    Elsewhere(String),
-    Tls(tls::TlsError),
-    /// A topic, User Name or payload with unknown placeholders.
-    Template(String),
-    /// Properties or a Will that are not valid in a packet.
-    Properties(String),
-    /// An agent that is invalid or not reachable.
-    Agent(String),
-    /// An invalid scenario.
-    Scenario(String),
-}
-
-impl SetupError {
-    pub(crate) fn file(path: &Path, error: &std::io::Error) -> SetupError {
-        SetupError::File {
-            path: path.to_owned(),
-            error: std::io::Error::new(error.kind(), error.to_string()),
-        }
-    }
-}
-
-impl fmt::Display for SetupError {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            SetupError::NotLoopback(a) => write!(f, "{a} is not a loopback address (see --allow-remote)"),
-            SetupError::NoAddress(host) => {
-                write!(f, "no address for {host}: check the name, and that it resolves here")
-            }
-            SetupError::UnequalPairs { pubs, subs } => {
-                write!(f, "one-to-one needs as many subscribers as publishers, not {pubs} and {subs}")
-            }
-            SetupError::NoSuchQos(qos) => write!(f, "QoS is 0, 1 or 2, not {qos}"),
-            SetupError::TooManyFiles { needed, limit } => {
-                write!(
-                    f,
-                    "{needed} descriptors needed, the limit is {limit}: raise it (`ulimit -Hn {needed}` as root, \
-                     LimitNOFILE={needed} in a systemd unit) or ask for fewer clients"
-                )
-            }
-            SetupError::TopicTooLong { bytes } => {
-                write!(f, "a topic of {bytes} bytes; MQTT's maximum is 65535")
-            }
-            SetupError::TooManyStreams { streams, limit } => write!(
-                f,
-                "{streams} pairs of a publisher's topic and a subscriber, the limit is {limit}: \
-                 ask for fewer clients, or for --topology dealt"
-            ),
-            SetupError::NotTwoEnds(hosts) => {
-                write!(f, "expected one host or two, found {hosts}: the publisher's and the subscriber's")
-            }
-            SetupError::NoPrefix(prefix) => {
-                write!(
-                    f,
-                    "`{prefix}` is not a prefix of a topic: --prefix is 1 to 1000 characters \
-                         without + and #"
-                )
-            }
-            SetupError::File { path, error } => write!(f, "{}: {error}", path.display()),
-            SetupError::NoSuchProcess(pid) => {
-                write!(f, "there is no process {pid} on this machine: check --broker-pid")
-            }
-            SetupError::NoFigures { url, why } => write!(f, "no figures from {url}: {why}"),
-            SetupError::NoListener { address, error } => {
-                write!(
-                    f,
-                    "figures cannot be served on {address}: {error}; use another address for --prometheus"
-                )
-            }
-            SetupError::Indivisible => f.write_str(
-                "with pubsub, several processes need %i in the topic: each process can check \
-                     only messages of its own clients",
-            ),
-            SetupError::Elsewhere(text) => f.write_str(text),
-            SetupError::Tls(error) => write!(f, "{error}"),
-            SetupError::Template(text)
-            | SetupError::Agent(text)
-            | SetupError::Scenario(text)
-            | SetupError::Properties(text) => f.write_str(text),
-            SetupError::NoMessageHeader { size, header } => {
-                write!(
-                    f,
-                    "a payload of {size} bytes has no room for {header} bytes of headers: use -s {header} or more"
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for SetupError {}
 
 /// A run, from the command line.
 pub struct Config {
-    pub v5: bool,
-    /// MQTT 3.1: CONNECT differs from that of 3.1.1, and nothing else here.
-    pub v31: bool,
-    pub keepalive: u16,
-    pub clean: bool,
-    /// Session Expiry Interval in seconds and Receive Maximum, 0 for none; 5.0 only.
-    pub expiry: u32,
-    pub recv_max: u16,
+    /// Number of the run in its topics and in the tags of its messages.
+    pub run_id: u16,
+    pub threads: Threads,
+    pub network: Network,
+    pub identity: Identity,
+    pub session: SessionOptions,
+    pub connecting: Connecting,
+    pub ping: Ping,
+    pub presence: Presence,
+    pub traffic: Traffic,
+    pub sending: Sending,
+    pub checks: Checks,
+    /// Messages without the checker's header; each publisher keeps its own schedule.
+    pub plain: Option<Plain>,
+}
+
+/// Worker threads, and the processors that they are pinned to.
+pub struct Threads {
+    pub count: usize,
+    pub pin: Vec<usize>,
+}
+
+/// Addresses and sockets.
+#[derive(Default)]
+pub struct Network {
+    pub pub_hosts: Vec<SocketAddr>,
+    pub sub_hosts: Vec<SocketAddr>,
+    /// Source addresses used in turn; empty for the kernel's choice.
+    pub binds: Vec<IpAddr>,
+    /// Number of clients in the processes before this one: determines the first host and source address.
+    pub offset: usize,
+    pub sndbuf: i32,
+    pub rcvbuf: i32,
+    /// Layers between the sockets and MQTT.
+    pub layers: Layers,
+}
+
+/// Client Identifiers and credentials.
+#[derive(Default)]
+pub struct Identity {
     pub user: Option<String>,
     pub pass: Option<String>,
     pub sub_prefix: String,
     pub pub_prefix: String,
     /// Client Identifiers are the prefix alone.
     pub exact_id: bool,
-    pub pub_hosts: Vec<SocketAddr>,
-    pub sub_hosts: Vec<SocketAddr>,
-    /// Source addresses used in turn; empty for the kernel's choice.
-    pub binds: Vec<IpAddr>,
-    pub threads: usize,
-    pub pin: Vec<usize>,
+    /// Number `%i` of the first client.
+    pub start: usize,
+}
+
+/// Contents of CONNECT, apart from the identity.
+pub struct SessionOptions {
+    pub version: Version,
+    pub keepalive: u16,
+    pub clean: bool,
+    /// Session Expiry Interval in seconds and Receive Maximum, 0 for none; 5.0 only.
+    pub expiry: u32,
+    pub recv_max: u16,
+    /// Encoded properties of CONNECT; MQTT 5.0.
+    pub properties: Vec<u8>,
+    pub will: Option<Will>,
+}
+
+/// Pace of connecting, and further attempts after a failure.
+pub struct Connecting {
     /// Maximum number of new connections per second, 0 for no limit, and of attempts at one time.
-    pub conn_rate: f64,
+    pub rate: f64,
     pub concurrency: usize,
-    pub connect_timeout_ms: u64,
-    /// Silence in milliseconds after which a client sends PINGREQ; 0 for never.
-    pub ping_idle_rx_ms: u64,
-    pub ping_timeout_ms: u64,
-    pub sndbuf: i32,
-    pub rcvbuf: i32,
-    /// Clients reconnect after a pause that doubles.
-    pub reconnect: bool,
+    pub timeout_ms: u64,
+    pub reconnect: Reconnect,
+    /// Pause before another attempt: the first one, which doubles, and its maximum.
     pub backoff_ms: u64,
     pub backoff_max_ms: u64,
-    /// Limits of attempts with `reconnect` off: after the first one until a client is connected, and after it was.
-    pub connect_retries: u32,
-    pub reconnects: u32,
-    pub log_events: bool,
-    /// Schedule of clients that disconnect and reconnect by themselves.
-    pub churn: Option<Churn>,
+}
 
+/// Number of further attempts of a client.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reconnect {
+    Unlimited,
+    /// Maximum number of attempts after the first one: until the client is connected, and after it was.
+    Limited {
+        first: u32,
+        later: u32,
+    },
+}
+
+/// Monitoring of idle connections.
+pub struct Ping {
+    /// Silence in milliseconds after which a client sends PINGREQ; 0 for never.
+    pub idle_rx_ms: u64,
+    pub timeout_ms: u64,
+}
+
+/// Publishers, subscribers and the messages between them.
+pub struct Traffic {
     pub n_sub: usize,
     pub n_pub: usize,
     pub sub_topics: Vec<String>,
@@ -198,6 +123,12 @@ pub struct Config {
     pub pub_qos: u8,
     pub sub_qos: u8,
     pub payload: usize,
+    /// Encoded properties of every message; MQTT 5.0.
+    pub properties: Vec<u8>,
+}
+
+/// Rate, number and pacing of messages.
+pub struct Sending {
     /// Messages per second, all publishers together; 0 for as fast as possible.
     pub rate: f64,
     /// Maximum number of messages in flight of each publisher above QoS 0.
@@ -206,101 +137,142 @@ pub struct Config {
     pub messages: u64,
     /// Maximum number of outstanding deliveries in total, 0 for no limit.
     pub max_outstanding: u64,
-    /// Latency is measured from the time a message was due, not from its sending.
-    pub from_due: bool,
-    pub verify: bool,
     pub tick_ns: u64,
     /// Interval in nanoseconds at which sockets are polled while publishing (0 = at once).
     pub coalesce_ns: u64,
     /// Maximum number of bytes that a publisher passes to the kernel at once.
     pub chunk: usize,
-    pub run_id: u16,
-    /// Number `%i` of the first client.
-    pub start: usize,
-    /// Number of clients in the processes before this one: determines the first host and source address.
-    pub offset: usize,
-    /// Messages without the checker's header; each publisher keeps its own schedule.
-    pub plain: Option<Plain>,
-    /// Layers between the sockets and MQTT.
-    pub layers: Layers,
-    /// Encoded properties of every message and of CONNECT; MQTT 5.0.
-    pub message_properties: Vec<u8>,
-    pub connect_properties: Vec<u8>,
-    pub will: Option<Will>,
-    /// Clients that leave temporarily send no DISCONNECT.
-    pub vanish: bool,
     /// Time after which an unacknowledged message is sent again on the same connection; 0: never. Not with MQTT 5.0.
     pub retry_ns: u64,
 }
 
+/// Checks of received messages, and records of the run.
+pub struct Checks {
+    pub latency_from: LatencyFrom,
+    /// Payloads are compared byte by byte.
+    pub verify: bool,
+    /// Connections and disconnects are recorded with their times.
+    pub log_events: bool,
+}
+
+/// The moment from which the latency of a message is measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LatencyFrom {
+    /// The time when it was due.
+    Due,
+    /// The time when it was sent.
+    Send,
+}
+
+/// The part of a client in the traffic.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Side {
+    Publisher,
+    Subscriber,
+}
+
+impl Network {
+    /// Addresses of the broker, used in turn.
+    pub fn hosts(&self, side: Side) -> &[SocketAddr] {
+        match side {
+            Side::Publisher => &self.pub_hosts,
+            Side::Subscriber => &self.sub_hosts,
+        }
+    }
+}
+
+impl Reconnect {
+    /// Returns whether a client may try again after this number of further attempts.
+    pub fn allows(self, attempts: u32, was_connected: bool) -> bool {
+        match self {
+            Reconnect::Unlimited => true,
+            Reconnect::Limited { first, later } => attempts < if was_connected { later } else { first },
+        }
+    }
+}
+
+impl Traffic {
+    /// Number of publishers and subscribers.
+    pub fn clients(&self) -> usize {
+        self.n_sub + self.n_pub
+    }
+    /// QoS of deliveries.
+    pub fn qos(&self) -> u8 {
+        self.pub_qos.min(self.sub_qos)
+    }
+}
+
 impl Config {
-    pub fn client_id(&self, is_pub: bool, i: usize) -> String {
-        let (prefix, number) =
-            (if is_pub { &self.pub_prefix } else { &self.sub_prefix }, (i + self.start).to_string());
-        if self.exact_id {
+    pub fn client_id(&self, side: Side, i: usize) -> String {
+        let prefix = match side {
+            Side::Publisher => &self.identity.pub_prefix,
+            Side::Subscriber => &self.identity.sub_prefix,
+        };
+        let number = (i + self.identity.start).to_string();
+        if self.identity.exact_id {
             return prefix.clone();
         }
         if prefix.contains("%i") { prefix.replace("%i", &number) } else { format!("{prefix}{number}") }
     }
     /// The User Name of a client: `%i` is its number, `%rand_9` a number that it keeps.
     pub fn username(&self, i: usize) -> Option<String> {
-        let user = self.user.as_ref()?;
+        let user = self.identity.user.as_ref()?;
         let (Some(plain), true) = (&self.plain, user.contains('%')) else { return Some(user.clone()) };
-        let number = i + self.start;
+        let number = i + self.identity.start;
         let template = Template::parse(user, Placeholders::Topic).unwrap_or_default();
         Some(template.text(number, "", "", &mut Random::of([plain.seed, number as u64, u64::MAX - 1])))
     }
     /// Properties of every PUBLISH, where the version has properties.
     pub fn properties(&self) -> Option<&[u8]> {
-        self.v5.then_some(&self.message_properties)
+        self.session.version.is_5().then_some(&self.traffic.properties)
     }
     /// Topic of the Will; empty without a Will.
-    pub fn will_topic(&self, is_pub: bool, i: usize) -> String {
-        self.will.as_ref().map(|will| self.expand(&will.topic, is_pub, i, i, 0)).unwrap_or_default()
+    pub fn will_topic(&self, side: Side, i: usize) -> String {
+        self.session.will.as_ref().map(|will| self.expand(&will.topic, side, i, i, 0)).unwrap_or_default()
     }
-    fn expand(&self, t: &str, is_pub: bool, i: usize, partner: usize, n: usize) -> String {
+    fn expand(&self, t: &str, side: Side, i: usize, partner: usize, n: usize) -> String {
         if let Some(plain) = &self.plain {
-            let number = i + self.start;
+            let number = i + self.identity.start;
             let username = self.username(i);
             let mut random = Random::of([plain.seed, number as u64, u64::MAX]);
             let template = Template::parse(t, Placeholders::Topic).unwrap_or_default();
             return template.text(
                 number,
-                &self.client_id(is_pub, i),
+                &self.client_id(side, i),
                 username.as_deref().unwrap_or(""),
                 &mut random,
             );
         }
-        t.replace("%i", &(i + self.start).to_string())
-            .replace("%j", &(partner + self.start).to_string())
-            .replace("%c", &self.client_id(is_pub, i))
+        t.replace("%i", &(i + self.identity.start).to_string())
+            .replace("%j", &(partner + self.identity.start).to_string())
+            .replace("%c", &self.client_id(side, i))
             .replace("%r", &format!("{:04x}", self.run_id))
             .replace("%n", &n.to_string())
     }
     pub fn topic_of_pub(&self, i: usize) -> String {
-        let j = if self.topology == Topology::FanIn { i % self.n_sub.max(1) } else { i };
-        self.expand(&self.pub_topic, true, i, j, 0)
+        let j = if self.traffic.topology == Topology::FanIn { i % self.traffic.n_sub.max(1) } else { i };
+        self.expand(&self.traffic.pub_topic, Side::Publisher, i, j, 0)
     }
     /// Filters that a client subscribes to when it connects.
-    pub fn filters(&self, is_pub: bool, i: usize) -> Vec<String> {
-        match is_pub {
-            true if self.plain.is_some() => {
-                self.sub_topics.iter().map(|t| self.expand(t, true, i, i, 0)).collect()
+    pub fn filters(&self, side: Side, i: usize) -> Vec<String> {
+        match side {
+            Side::Publisher if self.plain.is_some() => {
+                self.traffic.sub_topics.iter().map(|t| self.expand(t, side, i, i, 0)).collect()
             }
-            true => vec![],
-            false => self.filters_of_sub(i),
+            Side::Publisher => vec![],
+            Side::Subscriber => self.filters_of_sub(i),
         }
     }
     pub fn filters_of_sub(&self, i: usize) -> Vec<String> {
-        let j = match self.topology {
-            Topology::FanOut => i % self.n_pub.max(1),
-            Topology::Shared => i % self.groups.max(1),
+        let j = match self.traffic.topology {
+            Topology::FanOut => i % self.traffic.n_pub.max(1),
+            Topology::Shared => i % self.traffic.groups.max(1),
             _ => i,
         };
         let mut v = vec![];
-        for t in &self.sub_topics {
-            for n in 0..self.per_conn {
-                v.push(self.expand(t, false, i, j, n));
+        for t in &self.traffic.sub_topics {
+            for n in 0..self.traffic.per_conn {
+                v.push(self.expand(t, Side::Subscriber, i, j, n));
             }
         }
         v
@@ -310,10 +282,10 @@ impl Config {
     }
     /// Number of messages that publisher `i` sends in --messages mode.
     pub fn quota(&self, i: usize) -> u64 {
-        if self.messages == 0 {
+        if self.sending.messages == 0 {
             return u64::MAX;
         }
-        let p = self.n_pub as u64;
-        self.messages / p + ((i as u64) < self.messages % p) as u64
+        let p = self.traffic.n_pub as u64;
+        self.sending.messages / p + ((i as u64) < self.sending.messages % p) as u64
     }
 }

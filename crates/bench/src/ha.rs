@@ -19,7 +19,7 @@ mod subscriber;
 
 pub use plan::Options;
 
-use crate::config::SetupError;
+use crate::config::{Config, Identity, SetupError};
 use crate::run::cleanup::cleanup;
 use crate::{net, process};
 
@@ -45,17 +45,19 @@ pub fn run(options: Options) -> Result<i32, SetupError> {
 }
 
 /// The sessions to remove, in the form for the clean-up of other runs.
-fn sessions(plan: &plan::Plan) -> crate::config::Config {
-    crate::config::Config {
-        v5: plan.v5,
+fn sessions(plan: &plan::Plan) -> Config {
+    let mut cfg = Config::idle(0);
+    cfg.session.version = plan.version;
+    cfg.identity = Identity {
         user: plan.username.clone(),
         pass: plan.password.clone(),
         sub_prefix: plan.client_id('s', 0).trim_end_matches('0').to_owned(),
         pub_prefix: plan.client_id('p', 0).trim_end_matches('0').to_owned(),
-        pub_hosts: plan.hosts.clone(),
-        sub_hosts: plan.hosts.clone(),
-        n_sub: plan.shape.subscribers,
-        n_pub: plan.shape.publishers,
-        ..crate::config::Config::idle(0)
-    }
+        ..Identity::default()
+    };
+    cfg.network.pub_hosts = plan.hosts.clone();
+    cfg.network.sub_hosts = plan.hosts.clone();
+    cfg.traffic.n_sub = plan.shape.subscribers;
+    cfg.traffic.n_pub = plan.shape.publishers;
+    cfg
 }

@@ -87,13 +87,13 @@ impl Scene {
     pub fn of(plan: &Plan) -> Scene {
         let both = plan.kind == Kind::Pubsub;
         Scene {
-            clients: if both { 2 * plan.count as u64 } else { plan.count as u64 },
+            clients: if both { 2 * plan.clients.count as u64 } else { plan.clients.count as u64 },
             sends: both || plan.kind == Kind::Pub,
             receives: both || plan.kind == Kind::Sub,
             subscribes: plan.kind == Kind::Sub,
-            qos: plan.qos,
+            qos: plan.messages.qos,
             seconds: plan.output.duration.map(|time| time.as_secs_f64()),
-            messages: plan.limit,
+            messages: plan.schedule.limit,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Messages in the form of other load generators: a payload of any content, preceded by optional headers.
 
 use crate::codec;
-use crate::config::Config;
+use crate::config::{Config, Side};
 use crate::pace::Pace;
 use crate::random::Random;
 use crate::template::{Template, TemplateContext};
@@ -169,13 +169,14 @@ impl Plain {
         let pid = attempt.pid;
         match &self.body {
             Body::Fixed(body) if !self.varies() => {
-                codec::publish_start(b, cfg.properties(), cfg.pub_qos, flags, sender.head, pid);
+                codec::publish_start(b, cfg.properties(), cfg.traffic.pub_qos, flags, sender.head, pid);
                 self.headers.put(b, at);
                 b.extend_from_slice(body);
             }
             body => {
-                let number = sender.id + cfg.start;
-                let (client_id, username) = (cfg.client_id(true, sender.id), cfg.username(sender.id));
+                let number = sender.id + cfg.identity.start;
+                let (client_id, username) =
+                    (cfg.client_id(Side::Publisher, sender.id), cfg.username(sender.id));
                 let username = username.as_deref().unwrap_or("");
                 let of = TemplateContext { number, client_id: &client_id, username, message: at };
                 let mut random = Random::of([self.seed, number as u64, at.seq]);
@@ -191,8 +192,8 @@ impl Plain {
                 };
                 let topic = String::from_utf8_lossy(&topic);
                 let size = self.headers.len() + body.len();
-                let head = codec::publish_head(cfg.properties(), cfg.pub_qos, &topic, size);
-                codec::publish_start(b, cfg.properties(), cfg.pub_qos, flags, &head, pid);
+                let head = codec::publish_head(cfg.properties(), cfg.traffic.pub_qos, &topic, size);
+                codec::publish_start(b, cfg.properties(), cfg.traffic.pub_qos, flags, &head, pid);
                 self.headers.put(b, at);
                 b.extend_from_slice(body);
             }

@@ -91,7 +91,7 @@ pub fn run(command: Command) -> Result<Report, SetupError> {
 type Workers = Vec<JoinHandle<WorkerResult>>;
 
 fn spawn(cfg: &Arc<Config>, shared: &Arc<Shared>) -> Workers {
-    (0..cfg.threads)
+    (0..cfg.threads.count)
         .map(|i| {
             let (c, s) = (cfg.clone(), shared.clone());
             std::thread::Builder::new()
@@ -107,7 +107,7 @@ fn join(workers: Workers) -> Vec<WorkerResult> {
 }
 
 fn check_limits(cfg: &Config) -> Result<(), SetupError> {
-    let needed = (cfg.n_sub + cfg.n_pub) as u64 + cfg.threads as u64 + 40;
+    let needed = cfg.traffic.clients() as u64 + cfg.threads.count as u64 + 40;
     let limit = process::raise_nofile();
     if needed > limit {
         return Err(SetupError::TooManyFiles { needed, limit });
@@ -123,7 +123,7 @@ pub(crate) fn nap(ms: u64) {
 
 /// Waits until every connection is ready or has failed; false at the time-out or on a signal.
 fn wait_setup(cfg: &Config, shared: &Shared, timeout_s: f64, quiet: bool, workers: &Workers) -> bool {
-    let total = (cfg.n_sub + cfg.n_pub) as u64;
+    let total = cfg.traffic.clients() as u64;
     let begin = net::now();
     let mut last_report = begin;
     loop {

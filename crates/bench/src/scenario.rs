@@ -68,11 +68,14 @@ pub fn run(options: Options) -> Result<i32, SetupError> {
 fn scene(scenario: &Scenario) -> Scene {
     let plans = || scenario.groups.iter().map(|group| &group.plan);
     Scene {
-        clients: plans().map(|plan| plan.count as u64).sum(),
+        clients: plans().map(|plan| plan.clients.count as u64).sum(),
         sends: plans().any(|plan| plan.kind == Kind::Pub),
-        receives: plans().any(|plan| plan.kind == Kind::Sub || !plan.also.is_empty()),
+        receives: plans().any(|plan| plan.kind == Kind::Sub || !plan.also.topics.is_empty()),
         subscribes: false,
-        qos: plans().map(|plan| if plan.kind == Kind::Pub { plan.qos } else { 0 }).max().unwrap_or(0),
+        qos: plans()
+            .map(|plan| if plan.kind == Kind::Pub { plan.messages.qos } else { 0 })
+            .max()
+            .unwrap_or(0),
         seconds: Some(scenario.stages.iter().map(|stage| stage.seconds).sum::<u64>() as f64),
         messages: 0,
     }
@@ -92,12 +95,17 @@ fn outline(scenario: &Scenario) -> Vec<String> {
                 let rates: Vec<String> = rates
                     .filter_map(|(stage, rate)| rate.map(|rate| format!("{} {rate}/s", stage.name)))
                     .collect();
-                format!("publish {} at QoS {} {}", plan.topics.join(","), plan.qos, rates.join(", "))
+                format!(
+                    "publish {} at QoS {} {}",
+                    plan.messages.topics.join(","),
+                    plan.messages.qos,
+                    rates.join(", ")
+                )
             }
-            Kind::Sub => format!("subscribe to {}", plan.topics.join(",")),
+            Kind::Sub => format!("subscribe to {}", plan.messages.topics.join(",")),
             _ => "stay connected".to_owned(),
         };
-        lines.push(format!("group {}: {} clients {does}", group.name, plan.count));
+        lines.push(format!("group {}: {} clients {does}", group.name, plan.clients.count));
     }
     lines
 }
@@ -116,7 +124,7 @@ fn finish(
     for (number, (group, done)) in scenario.groups.iter().zip(dones).enumerate() {
         let c = &done.counts;
         groups.push(json!({
-            "group": group.name, "clients": group.plan.count, "connected": c.ready_subs + c.ready_pubs,
+            "group": group.name, "clients": group.plan.clients.count, "connected": c.ready_subs + c.ready_pubs,
             "failed": c.failed, "disconnects": c.disconnects, "left": c.left, "reconnects": c.reconnects,
             "sent": c.sent, "acked": c.acked, "received": c.recv, "rejected": c.rejected,
             "missing": c.gaps, "latency_us": crate::report::lat(&done.hists.e2e),
@@ -127,7 +135,7 @@ fn finish(
     all.problems.extend(live.end());
     all.processes = output.agents.agents.len().max(output.processes) as u64;
     let mut hosts: Vec<String> = vec![];
-    for host in scenario.groups.iter().flat_map(|group| &group.plan.hosts) {
+    for host in scenario.groups.iter().flat_map(|group| &group.plan.target.hosts) {
         if !hosts.contains(host) {
             hosts.push(host.clone());
         }

@@ -1,5 +1,6 @@
 //! Brokers and credentials: the options that `ha` and `tx-rx` share.
 
+use crate::codec::Version;
 use crate::config::SetupError;
 use crate::config::from_args::resolve;
 use crate::login::Login;
@@ -38,7 +39,7 @@ impl Target {
         resolve(&with_ports(&self.host, self.port), true)
     }
 
-    pub fn v5(&self) -> bool {
-        self.version == 5
+    pub fn version(&self) -> Version {
+        if self.version == 5 { Version::V5 } else { Version::V311 }
     }
 }

@@ -95,7 +95,7 @@ fn report(plan: &Plan, rows: &[Row], problems: &[String]) -> Value {
     });
     json!({
         "command": "tx-rx", "here": plan.ends.to_string(), "against": plan.against.as_ref().map(ToString::to_string),
-        "version": if plan.v5 { 5 } else { 4 }, "rate_asked": plan.rate, "window": plan.window,
+        "version": plan.version.number(), "rate_asked": plan.rate, "window": plan.window,
         "rounds": plan.rounds, "rows": rows.collect::<Vec<_>>(), "problems": problems,
     })
 }

@@ -7,7 +7,7 @@ mod receive;
 mod turn;
 
 use crate::codec;
-use crate::config::Config;
+use crate::config::{Config, Side};
 use crate::counters::*;
 use crate::latency::Hists;
 use crate::layer::Layer;
@@ -285,12 +285,12 @@ fn out<'a>(
 
 impl Worker {
     pub fn new(cfg: Arc<Config>, shared: Arc<Shared>, index: usize) -> Worker {
-        let n = cfg.threads;
+        let n = cfg.threads.count;
         let mut w = Worker {
             index,
             epoll: Epoll::new(),
             // Allocated at its final size: growing would leave half of it unused, and as much again.
-            conns: Vec::with_capacity(cfg.n_sub.div_ceil(n) + cfg.n_pub.div_ceil(n)),
+            conns: Vec::with_capacity(cfg.traffic.n_sub.div_ceil(n) + cfg.traffic.n_pub.div_ceil(n)),
             pubs: vec![],
             pool: vec![],
             dirty: vec![],
@@ -298,7 +298,7 @@ impl Worker {
             parked: vec![],
             rbuf: vec![0; RBUF],
             opened: vec![],
-            pattern: (0..cfg.payload + 256)
+            pattern: (0..cfg.traffic.payload + 256)
                 .map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8))
                 .collect(),
             retry: BinaryHeap::new(),
@@ -329,20 +329,21 @@ impl Worker {
             last_send: 0,
             cpu_before: 0,
             rng: Random::new(((index as u64 + 1) << 32) ^ net::now()),
-            grace: if cfg.rate > 0.0 { 100_000_000 } else { 0 },
+            grace: if cfg.sending.rate > 0.0 { 100_000_000 } else { 0 },
             written_off: 0,
             room: 0,
             cfg,
             shared,
         };
         let cfg = w.cfg.clone();
-        if cfg.topology == Topology::Shared && cfg.n_pub > 0 {
-            w.groups_seen = vec![vec![Bits::default(); cfg.n_pub]; cfg.groups];
-            w.group_last = vec![0; cfg.groups];
+        if cfg.traffic.topology == Topology::Shared && cfg.traffic.n_pub > 0 {
+            w.groups_seen = vec![vec![Bits::default(); cfg.traffic.n_pub]; cfg.traffic.groups];
+            w.group_last = vec![0; cfg.traffic.groups];
         }
-        for i in (0..cfg.n_sub).filter(|i| i % n == index) {
-            let (base, stride, count) = cfg.topology.publishers_of(i, cfg.n_pub, cfg.n_sub);
-            let shared = cfg.topology == Topology::Shared;
+        for i in (0..cfg.traffic.n_sub).filter(|i| i % n == index) {
+            let (base, stride, count) =
+                cfg.traffic.topology.publishers_of(i, cfg.traffic.n_pub, cfg.traffic.n_sub);
+            let shared = cfg.traffic.topology == Topology::Shared;
             w.push(
                 i,
                 Role::Sub(Box::new(Subscriber {
@@ -351,12 +352,12 @@ impl Worker {
                     count,
                     streams: if shared { vec![] } else { vec![Stream::default(); count] },
                     last: if shared { vec![0; count] } else { vec![] },
-                    group: i % cfg.groups.max(1),
+                    group: i % cfg.traffic.groups.max(1),
                     received: Received::default(),
                 })),
             );
         }
-        for i in (0..cfg.n_pub).filter(|i| i % n == index) {
+        for i in (0..cfg.traffic.n_pub).filter(|i| i % n == index) {
             let lane = w.pubs.len() as u64;
             w.pubs.push(w.conns.len());
             w.push(
@@ -364,11 +365,12 @@ impl Worker {
                 Role::Pub(Box::new(Publisher {
                     head: codec::publish_head(
                         cfg.properties(),
-                        cfg.pub_qos,
+                        cfg.traffic.pub_qos,
                         &cfg.topic_of_pub(i),
-                        cfg.payload,
+                        cfg.traffic.payload,
                     ),
-                    fan: cfg.topology.fan(i, cfg.n_pub, cfg.n_sub, cfg.groups) as u64,
+                    fan: cfg.traffic.topology.fan(i, cfg.traffic.n_pub, cfg.traffic.n_sub, cfg.traffic.groups)
+                        as u64,
                     sent: 0,
                     due: 0,
                     quota: cfg.quota(i),
@@ -377,7 +379,7 @@ impl Worker {
                     timer: 0,
                     base: 0.0,
                     lane,
-                    window: cfg.window,
+                    window: cfg.sending.window,
                     inflight: 0,
                     front_pid: 1,
                     ring: VecDeque::new(),
@@ -389,8 +391,8 @@ impl Worker {
                 })),
             );
         }
-        if cfg.rate > 0.0 && cfg.n_pub > 0 {
-            w.ns_per_msg = 1e9 / (cfg.rate * w.pubs.len() as f64 / cfg.n_pub as f64);
+        if cfg.sending.rate > 0.0 && cfg.traffic.n_pub > 0 {
+            w.ns_per_msg = 1e9 / (cfg.sending.rate * w.pubs.len() as f64 / cfg.traffic.n_pub as f64);
         }
         w
     }
@@ -401,7 +403,7 @@ impl Worker {
             st: Stage::New,
             role,
             id,
-            host: id + self.cfg.offset,
+            host: id + self.cfg.network.offset,
             generation: 0,
             out_reg: false,
             blocked: false,
@@ -409,7 +411,7 @@ impl Worker {
             ready_once: false,
             resumed: false,
             attempt: 0,
-            keepalive: self.cfg.keepalive,
+            keepalive: self.cfg.session.keepalive,
             sub_wait: 0,
             wpos: 0,
             wbuf: vec![],
@@ -425,20 +427,23 @@ impl Worker {
         });
     }
 
-    fn is_pub(&self, s: usize) -> bool {
-        matches!(self.conns[s].role, Role::Pub(_))
+    fn side(&self, s: usize) -> Side {
+        match self.conns[s].role {
+            Role::Pub(_) => Side::Publisher,
+            Role::Sub(_) => Side::Subscriber,
+        }
     }
 
     fn target(&self, s: usize) -> SocketAddr {
-        let h = if self.is_pub(s) { &self.cfg.pub_hosts } else { &self.cfg.sub_hosts };
+        let h = self.cfg.network.hosts(self.side(s));
         h[self.conns[s].host % h.len()]
     }
 
     fn event(&mut self, s: usize, what: &str) {
-        if self.cfg.log_events && self.events.len() < 400 {
+        if self.cfg.checks.log_events && self.events.len() < 400 {
             self.events.push(Event {
                 at: self.now,
-                client: self.cfg.client_id(self.is_pub(s), self.conns[s].id),
+                client: self.cfg.client_id(self.side(s), self.conns[s].id),
                 host: self.target(s).to_string(),
                 what: what.to_string(),
             });

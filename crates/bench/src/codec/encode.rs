@@ -30,10 +30,30 @@ pub fn put_str(b: &mut Vec<u8>, s: &[u8]) {
     b.extend_from_slice(s);
 }
 
+/// Protocol version. For this client, 3.1 differs from 3.1.1 in CONNECT only.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Version {
+    V31,
+    #[default]
+    V311,
+    V5,
+}
+
+impl Version {
+    #[inline]
+    pub fn is_5(self) -> bool {
+        self == Version::V5
+    }
+
+    /// Number of the version on command lines and in reports; 3.1 is reported as 3.1.1.
+    pub fn number(self) -> u8 {
+        if self.is_5() { 5 } else { 4 }
+    }
+}
+
 #[derive(Default)]
 pub struct ConnectOpts<'a> {
-    pub v5: bool,
-    pub v31: bool,
+    pub version: Version,
     pub clean: bool,
     pub keepalive: u16,
     pub client_id: &'a str,
@@ -59,13 +79,13 @@ pub struct WillOpts<'a> {
 
 pub fn connect(b: &mut Vec<u8>, o: &ConnectOpts) {
     let mut v = Vec::with_capacity(64);
-    if o.v31 {
-        put_str(&mut v, b"MQIsdp");
-        v.push(3);
-    } else {
-        put_str(&mut v, b"MQTT");
-        v.push(if o.v5 { 5 } else { 4 });
-    }
+    let (name, level): (&[u8], u8) = match o.version {
+        Version::V31 => (b"MQIsdp", 3),
+        Version::V311 => (b"MQTT", 4),
+        Version::V5 => (b"MQTT", 5),
+    };
+    put_str(&mut v, name);
+    v.push(level);
     let mut flags = 0u8;
     if o.clean {
         flags |= 0x02;
@@ -81,7 +101,7 @@ pub fn connect(b: &mut Vec<u8>, o: &ConnectOpts) {
     }
     v.push(flags);
     v.extend_from_slice(&o.keepalive.to_be_bytes());
-    if o.v5 {
+    if o.version.is_5() {
         let mut p = Vec::new();
         if o.expiry > 0 {
             p.push(0x11);
@@ -96,7 +116,7 @@ pub fn connect(b: &mut Vec<u8>, o: &ConnectOpts) {
     }
     put_str(&mut v, o.client_id.as_bytes());
     if let Some(will) = &o.will {
-        if o.v5 {
+        if o.version.is_5() {
             properties::put(&mut v, will.properties);
         }
         put_str(&mut v, will.topic.as_bytes());

@@ -119,8 +119,7 @@ fn publish_with_properties() {
 fn connect_bytes() {
     let mut b = vec![];
     let mut o = ConnectOpts {
-        v5: false,
-        v31: false,
+        version: Version::V311,
         clean: true,
         keepalive: 60,
         client_id: "ab",
@@ -137,7 +136,7 @@ fn connect_bytes() {
             .concat()
     );
     b.clear();
-    o.v5 = true;
+    o.version = Version::V5;
     o.clean = false;
     o.user = None;
     o.pass = None;

@@ -7,7 +7,9 @@ use super::{Invocation, UsageError, answer, random};
 use crate::login::Login;
 use crate::pace::Pace;
 use crate::plain::Headers;
-use crate::plan::{Kind, Message, Output, Plan, Tls, with_ports};
+use crate::plan::{
+    Attempts, Clients, Kind, Message, Messages, Output, Plan, Schedule, SessionPlan, Target, Tls, with_ports,
+};
 use crate::scenario::Options;
 use crate::template::{Placeholders, Template};
 use clap::{ArgAction, Args, Parser, Subcommand};
@@ -72,11 +74,11 @@ struct Scenario {
 #[derive(Debug, Args)]
 struct Conn {
     #[command(flatten)]
-    clients: Clients,
+    clients: ClientArgs,
 }
 
 #[derive(Debug, Args)]
-struct Clients {
+struct ClientArgs {
     /// Hosts, each with an optional port; clients use them in turn
     #[arg(long, short = 'h', default_value = "localhost", value_delimiter = ',')]
     host: Vec<String>,
@@ -167,7 +169,7 @@ struct Clients {
 #[derive(Debug, Args)]
 struct Sub {
     #[command(flatten)]
-    clients: Clients,
+    clients: ClientArgs,
     /// Topic Filter: %i the client's number, %c its Client Identifier, %u its User Name, %rand_9 one of 1 to 9
     #[arg(long, short = 't', required = true)]
     topic: Vec<String>,
@@ -181,7 +183,7 @@ struct Sub {
 #[derive(Debug, Args)]
 struct Pub {
     #[command(flatten)]
-    clients: Clients,
+    clients: ClientArgs,
     /// Topic Name: %i the client's number, %c its Client Identifier, %u its User Name, %s the message's number, %rand_9
     /// one of 1 to 9
     #[arg(long, short = 't')]
@@ -251,7 +253,9 @@ pub fn parse(words: &[String]) -> Result<Invocation, UsageError> {
         Command::Conn(a) => a.clients.plan(Kind::Conn),
         Command::Sub(a) => {
             let clients = a.clients.plan(Kind::Sub)?;
-            Ok(Plan { topics: a.topic, qos: a.qos.qos, headers: a.payload_hdrs, ..clients })
+            let qos = a.qos.qos;
+            let messages = Messages { topics: a.topic, qos, headers: a.payload_hdrs, ..clients.messages };
+            Ok(Plan { messages, ..clients })
         }
         Command::Pub(a) => a.plan(Kind::Pub),
         Command::Pubsub(a) => a.plan(Kind::Pubsub),
@@ -277,7 +281,7 @@ pub fn parse(words: &[String]) -> Result<Invocation, UsageError> {
     Ok(Invocation::Run(Box::new(plan)))
 }
 
-impl Clients {
+impl ClientArgs {
     fn plan(&self, kind: Kind) -> Result<Plan, UsageError> {
         if !(3..=5).contains(&self.version) {
             return Err(UsageError(format!(
@@ -297,33 +301,44 @@ impl Clients {
         };
         let served = self.restapi.as_deref().map(listen_on).transpose()?;
         let output = self.reports.output()?;
-        Ok(Plan {
-            hosts: with_ports(&self.host, self.port),
-            version: self.version,
+        let mut plan = Plan::base(kind);
+        plan.clients = Clients {
             count: some_clients(self.count)?,
             start: self.startnumber + 1,
+            id: client_id,
+            username: self.login.username.clone(),
+            password: self.login.password.clone(),
+            ..plan.clients
+        };
+        plan.target = Target {
+            hosts: with_ports(&self.host, self.port),
+            ifaddr: self.ifaddr.clone(),
+            tls: self.tls()?,
+            websocket: self.ws.then(|| self.path.clone()),
+            ..plan.target
+        };
+        plan.session = SessionPlan {
+            version: self.version,
+            keepalive: self.keepalive,
+            clean: self.clean,
+            expiry: self.session_expiry,
+            ..plan.session
+        };
+        plan.connecting = Attempts {
             rate: match (self.connrate, self.interval) {
                 (0, ms) => rate(ms),
                 (rate, _) => f64::from(rate),
             },
-            client_id,
-            ifaddr: self.ifaddr.clone(),
-            username: self.login.username.clone(),
-            password: self.login.password.clone(),
-            keepalive: self.keepalive,
-            clean: self.clean,
-            expiry: self.session_expiry,
-            tls: self.tls()?,
-            websocket: self.ws.then(|| self.path.clone()),
-            connect_retries: self.num_retry_connect,
+            retries: self.num_retry_connect,
             reconnects: self.reconnect,
-            output: Output { prometheus: served.or(output.prometheus), ..output },
-            ..Plan::base(kind)
-        })
+            ..plan.connecting
+        };
+        plan.output = Output { prometheus: served.or(output.prometheus), ..output };
+        Ok(plan)
     }
 }
 
-impl Clients {
+impl ClientArgs {
     fn tls(&self) -> Result<Option<Tls>, UsageError> {
         let version = match self.ssl_version.as_deref() {
             None => None,
@@ -368,22 +383,29 @@ impl Pub {
         }
         let ms = Duration::from_millis;
         let wait = (ms(self.min_random_wait), ms(self.max_random_wait.max(self.min_random_wait)));
-        Ok(Plan {
-            topics: vec![no_wildcard(self.topic)?],
+        let topics = vec![no_wildcard(self.topic)?];
+        let message = self.message.map(|text| message(text, self.size)).transpose()?;
+        let clients = self.clients.plan(kind)?;
+        let messages = Messages {
+            topics,
             qos: self.qos.qos,
             size: self.size,
-            message: self.message.map(|text| message(text, self.size)).transpose()?,
+            message,
             headers: self.payload_hdrs,
             retain: self.retain,
+            inflight: if self.inflight == 0 { 60_000 } else { self.inflight.min(60_000) },
+            retry: Duration::from_secs(self.retry_interval.min(RETRY_MAX_S)),
+            ..clients.messages
+        };
+        let schedule = Schedule {
             pace: Pace::Every(ms(self.interval_of_msg)),
             limit: self.limit.limit,
-            inflight: if self.inflight == 0 { 60_000 } else { self.inflight.min(60_000) },
             together: self.wait_before_publishing,
             wait,
             keep: self.keep_connected,
-            retry: Duration::from_secs(self.retry_interval.min(RETRY_MAX_S)),
-            ..self.clients.plan(kind)?
-        })
+            ..clients.schedule
+        };
+        Ok(Plan { messages, schedule, ..clients })
     }
 }
 

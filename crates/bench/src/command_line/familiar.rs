@@ -2,7 +2,7 @@
 
 use super::UsageError;
 use crate::pace::Pace;
-use crate::plan::{Message, Plan};
+use crate::plan::{Message, Messages, Plan, Schedule};
 use clap::Args;
 use std::time::Duration;
 
@@ -37,17 +37,21 @@ pub struct SendArgs {
 
 impl SendArgs {
     pub fn plan(&self, clients: Plan, topic: String, message: Message) -> Result<Plan, UsageError> {
-        Ok(Plan {
+        let messages = Messages {
             topics: vec![no_wildcard(topic)?],
             message: Some(message),
             qos: self.qos.qos,
             retain: self.retain,
+            inflight: 60_000,
+            ..clients.messages
+        };
+        let schedule = Schedule {
             pace: Pace::Every(Duration::from_millis(self.message_interval)),
             limit: self.limit.limit,
-            inflight: 60_000,
             together: true,
-            ..clients
-        })
+            ..clients.schedule
+        };
+        Ok(Plan { messages, schedule, ..clients })
     }
 }
 

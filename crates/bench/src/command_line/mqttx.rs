@@ -8,7 +8,7 @@ use super::unsupported::{self, MQTTX};
 use super::{Invocation, UsageError, answer, random};
 use crate::layer::check_headers;
 use crate::login::Login;
-use crate::plan::{Kind, Message, Plan, Tls, with_ports};
+use crate::plan::{Attempts, Clients, Kind, Message, Plan, SessionPlan, Target, Tls, with_ports};
 use crate::properties::pair;
 use crate::random::noise;
 use crate::secret::Secret;
@@ -60,14 +60,14 @@ enum Command {
 #[derive(Debug, Args)]
 struct Conn {
     #[command(flatten)]
-    clients: Clients,
+    clients: ClientArgs,
     /// User Properties of CONNECT, "NAME: VALUE" (-up)
     #[arg(long, num_args = 1.., value_name = "PROPERTY", value_parser = pair)]
     user_properties: Vec<(String, String)>,
 }
 
 #[derive(Debug, Args)]
-pub struct Clients {
+pub struct ClientArgs {
     #[arg(long, short = 'h', default_value = "localhost")]
     hostname: String,
     #[arg(long, short = 'p', default_value_t = 1883)]
@@ -134,7 +134,7 @@ pub struct Clients {
 #[derive(Debug, Args)]
 struct Sub {
     #[command(flatten)]
-    clients: Clients,
+    clients: ClientArgs,
     /// Topic Filters: %i the client's number, %c its Client Identifier, %u its User Name
     #[arg(long, short = 't', required = true, num_args = 1..)]
     topic: Vec<String>,
@@ -145,7 +145,7 @@ struct Sub {
 #[derive(Debug, Args)]
 struct Pub {
     #[command(flatten)]
-    clients: Clients,
+    clients: ClientArgs,
     /// Topic Name: %i the client's number, %c its Client Identifier, %u its User Name
     #[arg(long, short = 't')]
     topic: String,
@@ -236,10 +236,15 @@ pub fn parse(words: &[String]) -> Result<Invocation, UsageError> {
     let plan = match command {
         Command::Conn(a) => {
             let mut plan = a.clients.plan(Kind::Conn)?;
-            plan.connect.user.extend(a.user_properties);
+            plan.session.properties.user.extend(a.user_properties);
             plan
         }
-        Command::Sub(a) => Plan { topics: a.topic, qos: a.qos.qos, ..a.clients.plan(Kind::Sub)? },
+        Command::Sub(a) => {
+            let mut plan = a.clients.plan(Kind::Sub)?;
+            plan.messages.topics = a.topic;
+            plan.messages.qos = a.qos.qos;
+            plan
+        }
         Command::Pub(a) => {
             let message = match (&a.file_read, a.payload_size) {
                 (Some(path), _) => std::fs::read(path)
@@ -247,8 +252,9 @@ pub fn parse(words: &[String]) -> Result<Invocation, UsageError> {
                 (None, Some(bytes)) if a.message == HELLO => noise(bytes),
                 _ => a.message.into_bytes(),
             };
-            let plan = a.sending.plan(a.clients.plan(Kind::Pub)?, a.topic, Message::Fixed(message))?;
-            Plan { properties: a.properties.properties(), ..plan }
+            let mut plan = a.sending.plan(a.clients.plan(Kind::Pub)?, a.topic, Message::Fixed(message))?;
+            plan.messages.properties = a.properties.properties();
+            plan
         }
     };
     Ok(Invocation::Run(Box::new(plan)))
@@ -259,7 +265,7 @@ fn header(text: &str) -> Result<(String, Secret), String> {
     pair(text).map(|(name, value)| (name, Secret(value)))
 }
 
-impl Clients {
+impl ClientArgs {
     fn headers(&self, websocket: bool) -> Result<Vec<(String, Secret)>, UsageError> {
         if !websocket && !self.ws_headers.is_empty() {
             return Err(UsageError("error: -wh without a WebSocket: add -l ws or -l wss".to_owned()));
@@ -299,18 +305,17 @@ impl Clients {
         };
         // A kept session never ends unless -se sets a time.
         let kept = if self.no_clean { u32::MAX } else { 0 };
-        Ok(Plan {
-            hosts: with_ports(std::slice::from_ref(&self.hostname), self.port),
-            version,
+        let mut plan = Plan::base(kind);
+        plan.clients = Clients {
             count: some_clients(self.count)?,
-            rate: rate(self.interval),
             exact_id: self.count == 1 && !client_id.contains("%i"),
-            client_id,
+            id: client_id,
             username: self.login.username.clone(),
             password: self.login.password.clone(),
-            keepalive: self.keepalive,
-            clean: !self.no_clean,
-            expiry: self.session_expiry_interval.unwrap_or(kept),
+            ..plan.clients
+        };
+        plan.target = Target {
+            hosts: with_ports(std::slice::from_ref(&self.hostname), self.port),
             tls: tls.then(|| Tls {
                 ca: self.ca.clone(),
                 certificate: self.cert.clone(),
@@ -320,14 +325,24 @@ impl Clients {
                 alpn: self.alpn.clone(),
             }),
             websocket: websocket.then(|| self.path.clone()),
-            headers_of_request: self.headers(websocket)?,
-            connect: self.asked.properties(),
+            headers: self.headers(websocket)?,
+            ..plan.target
+        };
+        plan.session = SessionPlan {
+            version,
+            keepalive: self.keepalive,
+            clean: !self.no_clean,
+            expiry: self.session_expiry_interval.unwrap_or(kept),
+            properties: self.asked.properties(),
             will: self.will.will()?,
-            connect_retries: again,
+        };
+        plan.connecting = Attempts {
+            rate: rate(self.interval),
+            retries: again,
             reconnects: again,
             backoff: Duration::from_millis(self.reconnect_period),
-            output: self.reports.output()?,
-            ..Plan::base(kind)
-        })
+        };
+        plan.output = self.reports.output()?;
+        Ok(plan)
     }
 }

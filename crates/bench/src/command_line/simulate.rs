@@ -3,7 +3,7 @@
 use super::UsageError;
 use super::familiar::SendArgs;
 use super::mqtt5::MessagePropertyArgs;
-use super::mqttx::Clients;
+use super::mqttx::ClientArgs;
 use crate::plan::{Kind, Message, Plan};
 use crate::template::{Placeholders, Template};
 use clap::Args;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 pub struct Simulate {
     #[command(flatten)]
-    clients: Clients,
+    clients: ClientArgs,
     /// Scenario: tesla, IEM, smart_home or weather (-sc)
     #[arg(long)]
     scenario: Option<String>,
@@ -64,8 +64,9 @@ impl Simulate {
         let topic = self.topic.replace("%sc", name);
         let template = Template::parse(payload, Placeholders::All { size: 0 });
         let message = Message::Generated(template.map_err(|why| UsageError(format!("error: {why}")))?);
-        let plan = self.sending.plan(self.clients.plan(Kind::Pub)?, topic, message)?;
-        Ok(Plan { properties: self.properties.properties(), ..plan })
+        let mut plan = self.sending.plan(self.clients.plan(Kind::Pub)?, topic, message)?;
+        plan.messages.properties = self.properties.properties();
+        Ok(plan)
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::Side;
 use crate::pace::Pace;
 use crate::plain::Body;
 use crate::plan::{Kind, Message};
@@ -43,8 +44,11 @@ fn published_mqttx_commands() {
         ("--count 1000 --interval 0 --topic t/mqttx/+/%i/sub/+/#", 1000, 0.0, "t/mqttx/+/1000/sub/+/#"),
     ] {
         let plan = plan(&format!("--as mqttx bench sub -h 127.0.0.1 {rest}"));
-        assert_eq!((plan.kind, plan.count, plan.rate), (Kind::Sub, count, rate), "{rest}");
-        assert_eq!((plan.hosts.as_slice(), plan.qos), (&["127.0.0.1:1883".to_owned()][..], 0));
+        assert_eq!((plan.kind, plan.clients.count, plan.connecting.rate), (Kind::Sub, count, rate), "{rest}");
+        assert_eq!(
+            (plan.target.hosts.as_slice(), plan.messages.qos),
+            (&["127.0.0.1:1883".to_owned()][..], 0)
+        );
         let cfg = plan.config().unwrap();
         assert_eq!(cfg.filters_of_sub(count - 1), [topic], "the last client's");
     }
@@ -57,54 +61,72 @@ fn published_hundred_million_clients() {
     let sub = plan("sub -h 127.0.0.1,127.0.0.2 -R 16000 -c 1000 -t bench/%i/# -q 1");
     let publish =
         plan("pub -h 127.0.0.1,127.0.0.2 -R 16000 -c 1000 -t bench/%i/test -q 1 -s 256 -I 90000 -w");
-    assert_eq!(sub.hosts, ["127.0.0.1:1883", "127.0.0.2:1883"]);
-    assert_eq!((sub.rate, publish.rate), (16000.0, 16000.0));
-    assert_eq!(publish.pace, Pace::Every(Duration::from_secs(90)));
-    assert!(publish.together);
+    assert_eq!(sub.target.hosts, ["127.0.0.1:1883", "127.0.0.2:1883"]);
+    assert_eq!((sub.connecting.rate, publish.connecting.rate), (16000.0, 16000.0));
+    assert_eq!(publish.schedule.pace, Pace::Every(Duration::from_secs(90)));
+    assert!(publish.schedule.together);
     let (sub, publish) = (sub.config().unwrap(), publish.config().unwrap());
     for i in [0, 999] {
         assert_eq!(sub.filters_of_sub(i), [format!("bench/{}/#", i + 1)]);
         assert_eq!(publish.topic_of_pub(i), format!("bench/{}/test", i + 1));
     }
-    assert_eq!(publish.payload, 256);
+    assert_eq!(publish.traffic.payload, 256);
 }
 
 #[test]
 fn emqtt_defaults() {
     let p = plan("pub -t x");
-    assert_eq!((p.hosts[0].as_str(), p.version, p.count, p.start), ("localhost:1883", 5, 200, 1));
-    assert_eq!((p.rate, p.keepalive, p.clean, p.expiry), (100.0, 300, true, 0));
-    assert_eq!(p.pace, Pace::Every(Duration::from_secs(1)));
-    assert_eq!((p.size, p.qos, p.inflight), (256, 0, 1));
-    assert_eq!((p.limit, p.retain, p.together), (0, false, false));
-    assert_eq!((p.connect_retries, p.reconnects), (0, 0));
-    assert!(p.client_id.contains("_bench_pub_"), "{}", p.client_id);
+    assert_eq!(
+        (p.target.hosts[0].as_str(), p.session.version, p.clients.count, p.clients.start),
+        ("localhost:1883", 5, 200, 1)
+    );
+    assert_eq!(
+        (p.connecting.rate, p.session.keepalive, p.session.clean, p.session.expiry),
+        (100.0, 300, true, 0)
+    );
+    assert_eq!(p.schedule.pace, Pace::Every(Duration::from_secs(1)));
+    assert_eq!((p.messages.size, p.messages.qos, p.messages.inflight), (256, 0, 1));
+    assert_eq!((p.schedule.limit, p.messages.retain, p.schedule.together), (0, false, false));
+    assert_eq!((p.connecting.retries, p.connecting.reconnects), (0, 0));
+    assert!(p.clients.id.contains("_bench_pub_"), "{}", p.clients.id);
 }
 
 #[test]
 fn mqttx_defaults() {
     let p = plan("--as=mqttx bench pub -t x");
-    assert_eq!((p.hosts[0].as_str(), p.version, p.count, p.start), ("localhost:1883", 5, 1000, 1));
-    assert_eq!((p.rate, p.keepalive, p.clean, p.reconnects), (100.0, 30, true, 10));
-    assert_eq!((p.pace, p.limit), (Pace::Every(Duration::from_secs(1)), 0));
+    assert_eq!(
+        (p.target.hosts[0].as_str(), p.session.version, p.clients.count, p.clients.start),
+        ("localhost:1883", 5, 1000, 1)
+    );
+    assert_eq!(
+        (p.connecting.rate, p.session.keepalive, p.session.clean, p.connecting.reconnects),
+        (100.0, 30, true, 10)
+    );
+    assert_eq!((p.schedule.pace, p.schedule.limit), (Pace::Every(Duration::from_secs(1)), 0));
     let p = plan("--as mqttx bench pub -t x -im 20 -se 60 -rp 0 --no-clean -V 3.1.1 -L 5 -m hi -I a%ib");
-    assert_eq!((&p.pace, p.expiry, p.reconnects), (&Pace::Every(Duration::from_millis(20)), 60, 0));
-    assert_eq!((p.clean, p.version, p.limit), (false, 4, 5));
-    assert_eq!(p.message, Some(Message::Fixed(b"hi".to_vec())));
-    assert_eq!(p.config().unwrap().client_id(true, 1), "a2b");
-    assert_eq!(plan("--as mqttx bench sub -t a b").topics, ["a", "b"]);
+    assert_eq!(
+        (&p.schedule.pace, p.session.expiry, p.connecting.reconnects),
+        (&Pace::Every(Duration::from_millis(20)), 60, 0)
+    );
+    assert_eq!((p.session.clean, p.session.version, p.schedule.limit), (false, 4, 5));
+    assert_eq!(p.messages.message, Some(Message::Fixed(b"hi".to_vec())));
+    assert_eq!(p.config().unwrap().client_id(Side::Publisher, 1), "a2b");
+    assert_eq!(plan("--as mqttx bench sub -t a b").messages.topics, ["a", "b"]);
 }
 
 #[test]
 fn simulated_devices_have_the_defaults_of_the_other_tool() {
     let p = plan("--as mqttx simulate -sc tesla");
-    assert_eq!((p.kind, p.count, p.rate, p.qos, p.limit), (Kind::Pub, 1000, 100.0, 0, 0));
     assert_eq!(
-        (&p.topics[..], p.pace),
+        (p.kind, p.clients.count, p.connecting.rate, p.messages.qos, p.schedule.limit),
+        (Kind::Pub, 1000, 100.0, 0, 0)
+    );
+    assert_eq!(
+        (&p.messages.topics[..], p.schedule.pace),
         (&["mqttx/simulate/tesla/%c".to_owned()][..], Pace::Every(Duration::from_secs(1)))
     );
     let p = plan("--as mqttx simulate --scenario weather -c 3 -im 20 -L 9 -t w/%sc/%i -I w%i -h 127.0.0.1");
-    assert_eq!((p.count, p.limit), (3, 9));
+    assert_eq!((p.clients.count, p.schedule.limit), (3, 9));
     assert_eq!(p.config().unwrap().topic_of_pub(0), "w/weather/1");
     assert!(
         matches!(parsed("--as mqttx ls -sc"), Ok(Invocation::Help(text)) if text == "tesla\nIEM\nsmart_home\nweather\n")
@@ -113,19 +135,22 @@ fn simulated_devices_have_the_defaults_of_the_other_tool() {
 
 #[test]
 fn flags_with_and_without_a_value() {
-    assert!(!plan("conn -C false").clean);
-    assert!(plan("conn -C true -l").clean);
-    assert!(plan("pub -t x -r -w true").retain);
-    assert!(!plan("pub -t x -r false").retain);
+    assert!(!plan("conn -C false").session.clean);
+    assert!(plan("conn -C true -l").session.clean);
+    assert!(plan("pub -t x -r -w true").messages.retain);
+    assert!(!plan("pub -t x -r false").messages.retain);
     let p = plan("conn -c5 -n 10 -R 50 -i 1 --ifaddr 127.0.0.2,127.0.0.3 --prefix me --shortids -k 0 -x 9");
-    assert_eq!((p.count, p.start, p.rate, p.keepalive, p.expiry), (5, 11, 50.0, 0, 9));
-    assert_eq!(p.ifaddr.len(), 2);
-    assert_eq!(p.config().unwrap().client_id(false, 0), "me11");
+    assert_eq!(
+        (p.clients.count, p.clients.start, p.connecting.rate, p.session.keepalive, p.session.expiry),
+        (5, 11, 50.0, 0, 9)
+    );
+    assert_eq!(p.target.ifaddr.len(), 2);
+    assert_eq!(p.config().unwrap().client_id(Side::Subscriber, 0), "me11");
     let retries = plan("conn --num-retry-connect 3 --reconnect 4");
-    assert_eq!((retries.connect_retries, retries.reconnects), (3, 4));
-    assert_eq!(plan("conn -h a:1,b -p 7").hosts, ["a:1", "b:7"]);
-    assert_eq!(plan("pub -t x -F 0").inflight, 60_000);
-    assert_eq!(plan("conn --prefix me").client_id, "me_bench_conn_");
+    assert_eq!((retries.connecting.retries, retries.connecting.reconnects), (3, 4));
+    assert_eq!(plan("conn -h a:1,b -p 7").target.hosts, ["a:1", "b:7"]);
+    assert_eq!(plan("pub -t x -F 0").messages.inflight, 60_000);
+    assert_eq!(plan("conn --prefix me").clients.id, "me_bench_conn_");
 }
 
 #[test]
@@ -133,12 +158,12 @@ fn payloads() {
     let cfg = plan("pub -t x -h 127.0.0.1 -s 20 --payload-hdrs cnt64,ts").config().unwrap();
     let plain = cfg.plain.unwrap();
     assert_eq!(
-        (cfg.payload, plain.body),
+        (cfg.traffic.payload, plain.body),
         (20, Body::Fixed(b"aaaa".to_vec())),
         "the headers are part of the size"
     );
     let cfg = plan("pub -t x -h 127.0.0.1 -m hello --payload-hdrs ts").config().unwrap();
-    assert_eq!(cfg.payload, 13, "and stand before a message");
+    assert_eq!(cfg.traffic.payload, 13, "and stand before a message");
     assert!(plan("sub -t x -h 127.0.0.1 --payload-hdrs cnt64,ts").config().is_ok());
     let short = plan("pub -t x -h 127.0.0.1 -s 8 --payload-hdrs cnt64,ts").config();
     assert!(short.err().unwrap().to_string().contains("use -s 16 or more"));
@@ -147,12 +172,15 @@ fn payloads() {
 #[test]
 fn pairs_share_their_topic() {
     let cfg = run::pairs::config(&plan("pubsub -h 127.0.0.1 -c 4 -n 10 -t b/%i -I 100 -s 5")).unwrap();
-    assert_eq!((cfg.n_sub, cfg.n_pub, cfg.rate, cfg.payload), (4, 4, 40.0, 24));
+    assert_eq!(
+        (cfg.traffic.n_sub, cfg.traffic.n_pub, cfg.sending.rate, cfg.traffic.payload),
+        (4, 4, 40.0, 24)
+    );
     assert_eq!(cfg.topic_of_pub(0), "b/11");
     assert_eq!(cfg.filters_of_sub(3), ["b/14"]);
-    assert_ne!(cfg.client_id(true, 0), cfg.client_id(false, 0));
+    assert_ne!(cfg.client_id(Side::Publisher, 0), cfg.client_id(Side::Subscriber, 0));
     let cfg = run::pairs::config(&plan("pubsub -h 127.0.0.1 -c 4 -t b")).unwrap();
-    assert_eq!(cfg.topology, crate::topology::Topology::All);
+    assert_eq!(cfg.traffic.topology, crate::topology::Topology::All);
 }
 
 #[test]
@@ -211,7 +239,7 @@ fn mqttx_properties_headers_and_alpn() {
     };
     let text = |text: &str| Some(text.to_owned());
     assert_eq!(
-        p.properties,
+        p.messages.properties,
         Properties {
             utf8: true,
             expiry: Some(9),
@@ -229,10 +257,10 @@ fn mqttx_properties_headers_and_alpn() {
         no_problem_information: true,
         user: pairs(&[("a", "b")]),
     };
-    assert_eq!((&p.connect, p.config().unwrap().recv_max), (&connect, 7));
-    assert_eq!(plan("--as mqttx bench conn -up a:b").connect.user, connect.user);
+    assert_eq!((&p.session.properties, p.config().unwrap().session.recv_max), (&connect, 7));
+    assert_eq!(plan("--as mqttx bench conn -up a:b").session.properties.user, connect.user);
     let secure = plan("--as mqttx bench conn -h 127.0.0.1 -l wss --insecure --alpn mqtt x-amzn -wh A:b c:d");
-    let layers = secure.config().unwrap().layers;
+    let layers = secure.config().unwrap().network.layers;
     assert_eq!(layers.headers, pairs(&[("A", "b"), ("c", "d")]));
     assert_eq!(layers.tls.unwrap().alpn_protocols, [b"mqtt".to_vec(), b"x-amzn".to_vec()]);
     let old = plan("--as mqttx bench pub -t x -h 127.0.0.1 -V 3.1.1 -pf").config();
@@ -244,13 +272,13 @@ fn mqttx_wills() {
     let p = plan(
         "--as mqttx bench conn -h 127.0.0.1 -Wt w/%i -Wm bye -Wq 1 -Wr -Wd 3 -Wpf -We 4 -Wct t -Wrt r -Wcd c -Wup k:v",
     );
-    let will = p.will.clone().unwrap();
+    let will = p.session.will.clone().unwrap();
     assert_eq!((&will.payload[..], will.qos, will.retain, will.delay), (&b"bye"[..], 1, true, 3));
     let found = &will.properties;
     assert_eq!((found.utf8, found.expiry, found.user.len()), (true, Some(4), 1));
     let texts = [&found.content_type, &found.response_topic, &found.correlation_data];
     assert_eq!(texts.map(|text| text.as_deref().unwrap()), ["t", "r", "c"]);
-    assert_eq!(p.config().unwrap().will_topic(false, 4), "w/5");
+    assert_eq!(p.config().unwrap().will_topic(Side::Subscriber, 4), "w/5");
     assert!(plan("--as mqttx bench conn -h 127.0.0.1 -V 3.1.1 -Wt w").config().is_ok());
     assert!(plan("--as mqttx bench conn -h 127.0.0.1 -V 3.1.1 -Wt w -Wd 1").config().is_err());
 }

@@ -80,7 +80,7 @@ impl<'a> Engine<'a> {
         for (number, topics) in topics.iter().enumerate() {
             let lanes = shape.lanes.iter().zip(topics);
             let lanes = lanes.map(|(qos, name)| Topic { qos: *qos, name: name.clone() }).collect();
-            let publisher = Publisher::new(number, plan.v5, lanes, plan.window);
+            let publisher = Publisher::new(number, plan.version.is_5(), lanes, plan.window);
             connections.push(Connection::new(Role::Publisher(Box::new(publisher)), number, number));
         }
         Engine {

@@ -1,6 +1,7 @@
 //! Options of `meridian bench ha`.
 
 use super::checker::{STREAMS_MAX, Shape};
+use crate::codec::Version;
 use crate::config::SetupError;
 use crate::target::Target;
 use clap::{Args, ValueEnum};
@@ -85,7 +86,7 @@ enum Qos {
 /// A run, complete before the first connection.
 pub struct Plan {
     pub hosts: Vec<SocketAddr>,
-    pub v5: bool,
+    pub version: Version,
     pub shape: Shape,
     /// Messages per second of all publishers; 0 for no limit.
     pub rate: u32,
@@ -153,7 +154,7 @@ impl Options {
         }
         Ok(Plan {
             hosts: self.target.hosts()?,
-            v5: self.target.v5(),
+            version: self.target.version(),
             shape,
             rate: self.rate,
             size: self.size as usize,

@@ -51,8 +51,9 @@ impl Engine<'_> {
         loop {
             match codec::frame(&input[from..]).map_err(protocol)? {
                 Frame::Have(first, body, end) => {
-                    let packet = codec::parse(first, &input[from + body..from + end], self.plan.v5)
-                        .map_err(protocol)?;
+                    let packet =
+                        codec::parse(first, &input[from + body..from + end], self.plan.version.is_5())
+                            .map_err(protocol)?;
                     self.packet(at, packet)?;
                     from += end;
                 }
@@ -110,7 +111,7 @@ impl Engine<'_> {
         props: &codec::ConnAckProps,
     ) -> Result<(), String> {
         if code != 0 {
-            let why = format!("connect refused: {}", codec::connack_name(self.plan.v5, code));
+            let why = format!("connect refused: {}", codec::connack_name(self.plan.version.is_5(), code));
             // Version, identifier, password, permission, ban: these failures are permanent.
             if matches!(code, 1 | 2 | 4 | 5 | 0x84 | 0x85 | 0x86 | 0x87 | 0x8a | 0x8c) {
                 self.fatal.get_or_insert(why.clone());
@@ -152,7 +153,7 @@ impl Engine<'_> {
                 } else {
                     connection.stage = Stage::Suback;
                     let filter = self.plan.filter(connection.number);
-                    codec::subscribe(&mut connection.out, self.plan.v5, 1, &[filter], highest);
+                    codec::subscribe(&mut connection.out, self.plan.version.is_5(), 1, &[filter], highest);
                 }
             }
         }

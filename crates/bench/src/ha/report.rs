@@ -93,7 +93,7 @@ fn json(plan: &Plan, run_result: &RunResult, violations: &[String]) -> Value {
     let events = run_result.events.iter().map(|event| json!([seconds(event.at), event.client, event.what]));
     json!({
         "command": "ha", "hosts": plan.hosts.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "version": if plan.v5 { 5 } else { 4 }, "publishers": plan.shape.publishers, "subscribers": plan.shape.subscribers,
+        "version": plan.version.number(), "publishers": plan.shape.publishers, "subscribers": plan.shape.subscribers,
         "qos": plan.shape.lanes, "topology": if plan.shape.dealt { "dealt" } else { "all" }, "rate_asked": plan.rate,
         "size": plan.size.max(super::message::HEADER), "window": plan.window,
         "error": run_result.never_began, "ended_early": run_result.ended_early,
@@ -115,7 +115,7 @@ fn json(plan: &Plan, run_result: &RunResult, violations: &[String]) -> Value {
         "unexpected_acknowledgements": run_result.unexpected_acks, "pings": counts.pings,
         "phantom": tally.phantom, "foreign": counts.foreign, "corrupt": counts.corrupt, "changed": counts.changed,
         "unexpected": counts.unexpected, "protocol_errors": counts.protocol_errors,
-        "session_expiry_granted": run_result.expiry, "session_expiry_asked": if plan.v5 { Some(plan.expiry) } else { None },
+        "session_expiry_granted": run_result.expiry, "session_expiry_asked": if plan.version.is_5() { Some(plan.expiry) } else { None },
         "clients": run_result.clients, "up_at_end": run_result.up, "reasons": reasons_json(&run_result.reasons),
         "events": events.collect::<Vec<_>>(), "violations": violations,
     })

@@ -83,7 +83,9 @@ mod tests {
 
     #[test]
     fn the_bar_shows_the_progress_of_a_run() {
-        let plan = Plan { count: 10, limit: 100, ..Plan::base(Kind::Pub) };
+        let mut plan = Plan::base(Kind::Pub);
+        plan.clients.count = 10;
+        plan.schedule.limit = 100;
         let bar = Bar::new(Scene::of(&plan));
         let row = Row {
             at: 3.2,

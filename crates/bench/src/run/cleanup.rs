@@ -1,7 +1,7 @@
 //! Removes the persistent sessions of a run.
 
 use crate::codec;
-use crate::config::Config;
+use crate::config::{Config, Side};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use std::time::Duration;
 pub fn cleanup(cfg: &Config) {
     let until = std::time::Instant::now() + Duration::from_secs(20);
     let mut all: Vec<(String, &Vec<SocketAddr>, usize)> = vec![];
-    for i in 0..cfg.n_sub {
-        all.push((cfg.client_id(false, i), &cfg.sub_hosts, i));
+    for i in 0..cfg.traffic.n_sub {
+        all.push((cfg.client_id(Side::Subscriber, i), &cfg.network.sub_hosts, i));
     }
-    for i in 0..cfg.n_pub {
-        all.push((cfg.client_id(true, i), &cfg.pub_hosts, i));
+    for i in 0..cfg.traffic.n_pub {
+        all.push((cfg.client_id(Side::Publisher, i), &cfg.network.pub_hosts, i));
     }
     for (id, hosts, i) in all {
         for k in 0..hosts.len() {
@@ -29,13 +29,12 @@ pub fn cleanup(cfg: &Config) {
                 codec::connect(
                     &mut b,
                     &codec::ConnectOpts {
-                        v5: cfg.v5,
-                        v31: cfg.v31,
+                        version: cfg.session.version,
                         clean: true,
                         keepalive: 10,
                         client_id: &id,
-                        user: cfg.user.as_deref(),
-                        pass: cfg.pass.as_deref(),
+                        user: cfg.identity.user.as_deref(),
+                        pass: cfg.identity.pass.as_deref(),
                         expiry: 0,
                         ..codec::ConnectOpts::default()
                     },

@@ -10,14 +10,14 @@ use serde_json::json;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 pub fn run(name: &str, a: &ConnectionsArgs, cfg: Config) -> Result<Report, SetupError> {
-    let filters = cfg.sub_topics.len() * cfg.per_conn;
+    let filters = cfg.traffic.sub_topics.len() * cfg.traffic.per_conn;
     check_limits(&cfg)?;
     let pids = a.common.broker_pid.clone();
     let before = process::stats(&pids, true);
     let tcp_before = process::tcp_mem();
     let self0 = process::self_cpu();
     let cfg = Arc::new(cfg);
-    let shared = Arc::new(Shared::new(cfg.threads));
+    let shared = Arc::new(Shared::new(cfg.threads.count));
     let ws = spawn(&cfg, &shared);
     let complete = wait_setup(&cfg, &shared, a.common.setup_timeout, a.common.quiet, &ws);
     let at_ready = process::stats(&pids, false);
@@ -59,8 +59,8 @@ pub fn run(name: &str, a: &ConnectionsArgs, cfg: Config) -> Result<Report, Setup
         if pids.is_empty() { Value::Null } else { json!(round((sum(&after, g) - sum(&before, g)) / n, 1)) }
     };
     let mut v = json!({
-        "tool": "mqload", "command": name, "label": a.common.label, "version": a.common.version, "threads": cfg.threads,
-        "count": a.count, "rate_asked": a.rate, "concurrency": cfg.concurrency, "clean": a.clean, "keepalive": cfg.keepalive,
+        "tool": "mqload", "command": name, "label": a.common.label, "version": a.common.version, "threads": cfg.threads.count,
+        "count": a.count, "rate_asked": a.rate, "concurrency": cfg.connecting.concurrency, "clean": a.clean, "keepalive": cfg.session.keepalive,
         "complete": complete && c1.ready_subs == a.count as u64,
         "ready": c1.ready_subs, "connacked": c1.connacked, "failed": c1.failed,
         "not_done": a.count as u64 - (c1.ready_subs + c1.failed).min(a.count as u64),
@@ -87,7 +87,7 @@ pub fn run(name: &str, a: &ConnectionsArgs, cfg: Config) -> Result<Report, Setup
     if name == "sub" {
         let total = to_s(lr);
         o.insert("filters_per_client".into(), json!(filters));
-        o.insert("qos".into(), json!(cfg.sub_qos));
+        o.insert("qos".into(), json!(cfg.traffic.sub_qos));
         o.insert("qos_downgraded".into(), json!(m.c.qos_downgraded));
         o.insert("time_to_last_suback_s".into(), json!(total));
         o.insert(

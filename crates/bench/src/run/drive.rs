@@ -41,7 +41,7 @@ pub fn drive(plan: &Plan, host: &mut dyn Host) -> Result<Done, SetupError> {
         Kind::Conn | Kind::Sub | Kind::Pub => plan.config()?,
     };
     check_limits(&cfg)?;
-    let joined = match plan.span {
+    let joined = match plan.schedule.span {
         Some(span) if !span.join.is_zero() => match wait_to_join(span.join, host) {
             Some(t0) => Some(t0),
             None => return Ok(Done { interrupted: true, ..Done::nothing() }),
@@ -50,7 +50,7 @@ pub fn drive(plan: &Plan, host: &mut dyn Host) -> Result<Done, SetupError> {
     };
     let rss_before = process::stat(std::process::id(), false).rss_anon;
     let cfg = Arc::new(cfg);
-    let shared = Arc::new(Shared::new(cfg.threads));
+    let shared = Arc::new(Shared::new(cfg.threads.count));
     shared.w0.store(0, Relaxed);
     shared.w1.store(u64::MAX - 1, Relaxed);
     let workers = spawn(&cfg, &shared);
@@ -80,13 +80,13 @@ pub fn drive(plan: &Plan, host: &mut dyn Host) -> Result<Done, SetupError> {
     let seconds = |from: u64, to: u64| to.saturating_sub(from).max(1) as f64 / 1e9;
     let flow_s = seconds(observed.flow.0, observed.flow.1);
     // With a limit of messages, the last one ends the time of sending and of receiving.
-    let until = |last: u64| match cfg.messages {
+    let until = |last: u64| match cfg.sending.messages {
         1.. if last > observed.flow.0 => seconds(observed.flow.0, last),
         _ => flow_s,
     };
-    let counted = if cfg.messages > 0 { &m.c } else { &observed.at_stop };
+    let counted = if cfg.sending.messages > 0 { &m.c } else { &observed.at_stop };
     Ok(Done {
-        clients: (cfg.n_sub + cfg.n_pub) as u64,
+        clients: cfg.traffic.clients() as u64,
         sent_per_s: counted.sent as f64 / until(shared.times.last_send.load(Relaxed)),
         received_per_s: counted.recv as f64 / until(shared.times.last_recv.load(Relaxed)),
         counts: m.c,
@@ -101,9 +101,9 @@ pub fn drive(plan: &Plan, host: &mut dyn Host) -> Result<Done, SetupError> {
         aborted: observed.aborted,
         checked,
         // Groups of a scenario share a process: each counts the CPU of its own threads.
-        cpu_s: if plan.span.is_some() { m.cpu_ns as f64 / 1e9 } else { observed.cpu_s },
-        rss: if plan.span.is_some() { 0 } else { rss },
-        threads: cfg.threads as u64,
+        cpu_s: if plan.schedule.span.is_some() { m.cpu_ns as f64 / 1e9 } else { observed.cpu_s },
+        rss: if plan.schedule.span.is_some() { 0 } else { rss },
+        threads: cfg.threads.count as u64,
         processes: 1,
         problems: vec![],
     })
@@ -169,7 +169,7 @@ impl<'a> Watch<'a> {
         host: &'a mut dyn Host,
     ) -> Watch<'a> {
         let began = net::now();
-        let total = (cfg.n_sub + cfg.n_pub) as u64;
+        let total = cfg.traffic.clients() as u64;
         let next_tick = began + SECOND;
         let cpu_before = own_cpu();
         Watch {
@@ -189,7 +189,7 @@ impl<'a> Watch<'a> {
 
     fn until_the_end(&mut self) -> Observed {
         let checked = self.cfg.plain.is_none();
-        let together = self.plan.together || checked || self.plan.span.is_some();
+        let together = self.plan.schedule.together || checked || self.plan.schedule.span.is_some();
         if !together {
             self.publish();
         }
@@ -209,7 +209,7 @@ impl<'a> Watch<'a> {
                 self.shared.phase.store(P_STOP, Release);
                 let cpu_s = own_cpu() - self.cpu_before;
                 self.drain();
-                let began = match self.plan.span {
+                let began = match self.plan.schedule.span {
                     Some(span) => self.t0.map_or(now, |t0| t0 + span.join.as_nanos() as u64),
                     None if checked => self.t0.unwrap_or(self.began),
                     None => self.began,
@@ -244,7 +244,7 @@ impl<'a> Watch<'a> {
     fn publish_from(&mut self, t0: u64) {
         let checked = self.cfg.plain.is_none();
         self.t0 = Some(t0);
-        if self.plan.span.is_some() {
+        if self.plan.schedule.span.is_some() {
             // Seconds are those of the scenario, so that each belongs to one stage.
             let past = net::now().saturating_sub(t0) / SECOND;
             self.next_tick = t0 + (past + 1) * SECOND;
@@ -253,7 +253,7 @@ impl<'a> Watch<'a> {
         if checked {
             self.cpu_before = own_cpu();
             self.shared.w0.store(t0, Relaxed);
-            if self.cfg.messages == 0 {
+            if self.cfg.sending.messages == 0 {
                 let most = self.plan.output.duration.unwrap_or(pairs::DURATION);
                 self.shared.w1.store(t0 + most.as_nanos() as u64, Relaxed);
             }
@@ -266,21 +266,23 @@ impl<'a> Watch<'a> {
         if self.cfg.plain.is_none() {
             let Some(t0) = self.t0 else { return false };
             // In rate mode messages due just before the end may still be sent.
-            let over = match (self.cfg.messages, most) {
+            let over = match (self.cfg.sending.messages, most) {
                 (0, _) => now >= self.shared.w1.load(Relaxed) + SECOND / 200,
                 (_, Some(most)) => now >= t0 + most,
                 (_, None) => false,
             };
-            let sent = self.cfg.messages > 0 && c.sent >= self.cfg.messages;
-            return over || sent && (self.cfg.pub_qos == 0 || c.unacked == 0);
+            let sent = self.cfg.sending.messages > 0 && c.sent >= self.cfg.sending.messages;
+            return over || sent && (self.cfg.traffic.pub_qos == 0 || c.unacked == 0);
         }
-        if let Some(span) = self.plan.span {
+        if let Some(span) = self.plan.schedule.span {
             return self.t0.is_some_and(|t0| now >= t0 + span.leave.as_nanos() as u64);
         }
-        let sent = self.cfg.messages > 0 && self.cfg.n_pub > 0 && c.done_pubs >= self.cfg.n_pub as u64;
+        let sent = self.cfg.sending.messages > 0
+            && self.cfg.traffic.n_pub > 0
+            && c.done_pubs >= self.cfg.traffic.n_pub as u64;
         // The share of a limit that is smaller than the number of processes may be 0.
-        let nothing = self.plan.limit == 0 && self.cfg.messages > 0;
-        sent && !self.plan.keep || nothing || most.is_some_and(|most| now - self.began >= most)
+        let nothing = self.plan.schedule.limit == 0 && self.cfg.sending.messages > 0;
+        sent && !self.plan.schedule.keep || nothing || most.is_some_and(|most| now - self.began >= most)
     }
 
     /// Waits for messages in flight.
@@ -289,7 +291,8 @@ impl<'a> Watch<'a> {
         let until = net::now() + if checked { DRAIN_CHECKED } else { DRAIN };
         let mut complete_since = None;
         // The last messages of other groups' publishers arrive a moment later.
-        let waits = self.plan.span.is_some() && (self.cfg.n_sub > 0 || !self.plan.also.is_empty());
+        let waits = self.plan.schedule.span.is_some()
+            && (self.cfg.traffic.n_sub > 0 || !self.plan.also.topics.is_empty());
         loop {
             let (now, c) = (net::now(), self.shared.sum());
             let due = c.expected.saturating_sub(c.rejected);
@@ -344,7 +347,7 @@ impl<'a> Watch<'a> {
         }
         let counts = self.shared.sum();
         // Messages that arrive at the end belong to the last stage.
-        let leave = self.plan.span.map_or(f64::MAX, |span| span.leave.as_secs_f64());
+        let leave = self.plan.schedule.span.map_or(f64::MAX, |span| span.leave.as_secs_f64());
         let mut tick = Tick {
             settled: self.is_settled(&counts),
             ready_s: ready_seconds(self.shared),

@@ -32,7 +32,7 @@ impl Host for Screen<'_> {
 /// # Errors
 /// The run could not start.
 pub fn run(plan: &Plan) -> Result<i32, SetupError> {
-    let split = plan.output.processes.min(plan.count);
+    let split = plan.output.processes.min(plan.clients.count);
     let away = !plan.output.agents.agents.is_empty();
     if (split > 1 || away) && plan.kind == Kind::Pubsub && !pairs::is_paired(plan) {
         return Err(SetupError::Indivisible);
@@ -78,14 +78,14 @@ impl<'a> About<'a> {
         let checked = plan.kind == Kind::Pubsub;
         About {
             command: plan.kind.name(),
-            hosts: &plan.hosts,
-            version: plan.version,
+            hosts: &plan.target.hosts,
+            version: plan.session.version,
             output: &plan.output,
-            qos: plan.qos,
+            qos: plan.messages.qos,
             payload: payload(plan),
             received_is_sent: checked,
-            timed: plan.headers.has_time() && plan.kind == Kind::Sub || checked,
-            limit: plan.limit,
+            timed: plan.messages.headers.has_time() && plan.kind == Kind::Sub || checked,
+            limit: plan.schedule.limit,
         }
     }
 }
@@ -144,11 +144,11 @@ pub fn report(about: &About, done: &Done, live: &mut Live) -> (Value, i32) {
 
 /// Payload size in bytes, when all clients have the same.
 fn payload(plan: &Plan) -> Option<usize> {
-    match &plan.message {
-        Some(Message::Fixed(message)) => Some(message.len() + plan.headers.len()),
+    match &plan.messages.message {
+        Some(Message::Fixed(message)) => Some(message.len() + plan.messages.headers.len()),
         Some(Message::Generated(_)) => None,
-        None if plan.kind == Kind::Pubsub => Some(plan.size.max(crate::tag::LONG)),
-        None => Some(plan.size),
+        None if plan.kind == Kind::Pubsub => Some(plan.messages.size.max(crate::tag::LONG)),
+        None => Some(plan.messages.size),
     }
 }
 

@@ -51,7 +51,7 @@ pub fn run(flow: Flow, cfg: Config) -> Result<Report, SetupError> {
     check_limits(&cfg)?;
     let pids = flow.common.broker_pid.clone();
     let cfg = Arc::new(cfg);
-    let shared = Arc::new(Shared::new(cfg.threads));
+    let shared = Arc::new(Shared::new(cfg.threads.count));
     let brokers_before = process::stats(&pids, true);
     let workers = spawn(&cfg, &shared);
     let complete = wait_setup(&cfg, &shared, flow.common.setup_timeout, flow.common.quiet, &workers);
@@ -89,7 +89,7 @@ fn watch(
     brokers_before: Vec<ProcStat>,
 ) -> Watched {
     let pids = &flow.common.broker_pid;
-    let counted = cfg.messages > 0;
+    let counted = cfg.sending.messages > 0;
     let warmup = if counted { 0 } else { (flow.args.warmup * 1e9) as u64 };
     let t0 = net::now() + 20_000_000 + (flow.args.pause * 1e9) as u64;
     let w0 = t0 + warmup;
@@ -123,10 +123,10 @@ fn watch(
         if stopped_at == 0 {
             let done = if counted {
                 let c = shared.sum();
-                c.sent >= cfg.messages && (cfg.pub_qos == 0 || c.unacked == 0)
+                c.sent >= cfg.sending.messages && (cfg.traffic.pub_qos == 0 || c.unacked == 0)
             } else {
                 // In rate mode messages due just before the end may still be sent.
-                now >= w1 + if cfg.rate > 0.0 { 5_000_000 } else { 0 }
+                now >= w1 + if cfg.sending.rate > 0.0 { 5_000_000 } else { 0 }
             };
             let late = counted && now > t0 + (flow.max_time * 1e9) as u64;
             if late || super::interrupted() || workers.iter().any(|w| w.is_finished()) {

@@ -2,7 +2,7 @@
 
 use super::flow::{Flow, Watched};
 use super::verdict::Verdict;
-use crate::config::Config;
+use crate::config::{Config, LatencyFrom, Reconnect};
 use crate::counters::Times;
 use crate::net;
 use crate::outcome::Merged;
@@ -24,8 +24,8 @@ pub fn flow_report(
     brokers_end: &[ProcStat],
 ) -> (Value, i32) {
     let pids = &flow.common.broker_pid;
-    let ha = cfg.reconnect;
-    let counted = cfg.messages > 0;
+    let ha = cfg.connecting.reconnect == Reconnect::Unlimited;
+    let counted = cfg.sending.messages > 0;
     let (from, to) = &w.window;
     let (c0, c1) = (&from.counts, &to.counts);
     let span = |last: u64| -> f64 {
@@ -45,17 +45,17 @@ pub fn flow_report(
     let violations = violations(cfg, m, v);
     let last_recv = times.last_recv.load(Relaxed);
     let mut out = json!({
-        "tool": "mqload", "command": flow.name, "label": flow.common.label, "version": flow.common.version, "threads": cfg.threads,
-        "topology": format!("{:?}", flow.args.topology), "pubs": cfg.n_pub, "subs": cfg.n_sub, "groups": cfg.groups,
-        "pub_qos": cfg.pub_qos, "sub_qos": cfg.sub_qos, "payload": cfg.payload, "rate_asked": cfg.rate,
-        "coalesce_us": cfg.coalesce_ns / 1000, "inflight": cfg.window, "max_outstanding": cfg.max_outstanding,
+        "tool": "mqload", "command": flow.name, "label": flow.common.label, "version": flow.common.version, "threads": cfg.threads.count,
+        "topology": format!("{:?}", flow.args.topology), "pubs": cfg.traffic.n_pub, "subs": cfg.traffic.n_sub, "groups": cfg.traffic.groups,
+        "pub_qos": cfg.traffic.pub_qos, "sub_qos": cfg.traffic.sub_qos, "payload": cfg.traffic.payload, "rate_asked": cfg.sending.rate,
+        "coalesce_us": cfg.sending.coalesce_ns / 1000, "inflight": cfg.sending.window, "max_outstanding": cfg.sending.max_outstanding,
         "window_s": round(window, 3), "window_unix_s": [unix_s(from.at), unix_s(to.at)], "interrupted": w.interrupted,
         "sent_per_s": per_s(c1.sent, c0.sent, times.last_send.load(Relaxed)),
         "acked_per_s": per_s(c1.acked, c0.acked, times.last_ack.load(Relaxed)),
         "received_per_s": per_s(cr.recv, c0.recv, last_recv),
         "received_mbytes_per_s": round(cr.recv_bytes.wrapping_sub(c0.recv_bytes) as f64 / 1e6 / span(last_recv), 3),
         "latency_us": lat(&m.h.e2e),
-        "latency_from": if cfg.from_due && cfg.rate > 0.0 { "due" } else { "send" },
+        "latency_from": if cfg.checks.latency_from == LatencyFrom::Due && cfg.sending.rate > 0.0 { "due" } else { "send" },
         "ack_us": lat(&m.h.ack),
         "send_lag_us": lat(&m.h.lag),
         "totals": {
@@ -81,7 +81,7 @@ pub fn flow_report(
             "broker_us_per_delivery": of_broker(us_per_delivery(broker_cpu)),
             "generator_s": round(own_cpu, 3), "generator_user_s": round(user, 3), "generator_sys_s": round(sys, 3),
             "generator_cores": round(own_cpu / window, 3), "generator_us_per_delivery": us_per_delivery(own_cpu),
-            "generator_saturated": own_cpu / window > 0.95 * cfg.threads as f64,
+            "generator_saturated": own_cpu / window > 0.95 * cfg.threads.count as f64,
         },
         "broker_rss_before": sum(&w.brokers_before, |p| p.rss as f64) as u64,
         "brokers": brokers_json(pids, &from.brokers, &to.brokers, &w.rss_peak),
@@ -112,20 +112,20 @@ fn unix_s(at: u64) -> f64 {
 
 /// Violations by the broker. Loss at QoS 0 and duplicates at QoS 1 are none.
 pub(super) fn violations(cfg: &Config, m: &Merged, v: &Verdict) -> Vec<String> {
-    let ha = cfg.reconnect;
+    let ha = cfg.connecting.reconnect == Reconnect::Unlimited;
     let mut found: Vec<String> = vec![];
     let bad = m.c.foreign + m.c.unexpected + m.c.corrupt + v.phantom;
     if bad > 0 {
         found.push(format!("{bad} deliveries to wrong subscribers (foreign, unexpected, corrupt, phantom)"));
     }
-    if v.lost_acked > 0 && cfg.sub_qos > 0 {
+    if v.lost_acked > 0 && cfg.traffic.sub_qos > 0 {
         found.push(format!("{} acknowledged messages lost", v.lost_acked));
     }
-    let qos = effective_qos(cfg);
+    let qos = cfg.traffic.qos();
     if v.dup > 0 && (qos == 2 || (!ha && qos == 0)) {
         found.push(format!("{} duplicates at QoS {qos}", v.dup));
     }
-    if v.late > 0 && cfg.topology != Topology::Shared {
+    if v.late > 0 && cfg.traffic.topology != Topology::Shared {
         found.push(format!("{} messages out of order", v.late));
     }
     for (what, n) in [
@@ -143,15 +143,11 @@ pub(super) fn violations(cfg: &Config, m: &Merged, v: &Verdict) -> Vec<String> {
 }
 
 /// QoS at which a subscriber receives the messages.
-fn effective_qos(cfg: &Config) -> u8 {
-    cfg.pub_qos.min(cfg.sub_qos)
-}
-
 fn ha_json(cfg: &Config, w: &Watched, m: &Merged, v: &Verdict) -> Value {
     json!({
         "acknowledged": m.c.acked, "LOST": v.lost_acked, "lost_after_pubrec_only": v.lost_pubrec_only,
         "never_acked": v.unacked, "duplicates": v.dup,
-        "duplicates_allowed": effective_qos(cfg) == 1, "reordered": v.late,
+        "duplicates_allowed": cfg.traffic.qos() == 1, "reordered": v.late,
         "longest_gap_ms": round(v.max_gap.0 as f64 / 1e6, 1), "longest_gap_began_s": round(v.max_gap.1 as f64 / 1e9, 3),
         "longest_gap_stream": v.max_gap_stream,
         "longest_silence_ms": round(m.any_gap.0 as f64 / 1e6, 1),
@@ -161,7 +157,7 @@ fn ha_json(cfg: &Config, w: &Watched, m: &Merged, v: &Verdict) -> Value {
         "sessions_resumed": m.c.sessions_resumed,
         "publisher_sessions_lost": m.c.sessions_lost_pub, "subscriber_sessions_lost": m.c.sessions_lost_sub,
         "resent_publishes": m.c.resent, "resent_pubrels": m.c.pubrel_resent,
-        "clients_up_at_end": m.c.up, "clients": cfg.n_pub + cfg.n_sub,
+        "clients_up_at_end": m.c.up, "clients": cfg.traffic.clients(),
     })
 }
 

@@ -152,7 +152,8 @@ pub fn run(mut from: impl BufRead + Send + 'static, to: impl Write + Send + 'sta
 
 /// Checks that all plans together fit in this process.
 fn check_limits(plans: &[Plan]) -> Result<(), SetupError> {
-    let needed = plans.iter().map(|plan| plan.count as u64 + plan.output.threads as u64).sum::<u64>() + 40;
+    let needed =
+        plans.iter().map(|plan| plan.clients.count as u64 + plan.output.threads as u64).sum::<u64>() + 40;
     let limit = process::raise_nofile();
     if needed > limit { Err(SetupError::TooManyFiles { needed, limit }) } else { Ok(()) }
 }

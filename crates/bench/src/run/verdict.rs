@@ -79,7 +79,7 @@ pub fn judge(cfg: &Config, m: &mut Merged, t0: u64, t_stop: u64) -> Verdict {
         let ro = if p.rec_only.is_empty() { 0 } else { count(&p.rec_only, &miss) };
         v.lost += n;
         v.lost_pubrec_only += ro;
-        let acked = if cfg.pub_qos > 0 { n - rej - un - ro } else { 0 };
+        let acked = if cfg.traffic.pub_qos > 0 { n - rej - un - ro } else { 0 };
         v.lost_acked += acked;
         v.streams_with_loss += 1;
         if v.samples.len() < 20 {
@@ -89,7 +89,7 @@ pub fn judge(cfg: &Config, m: &mut Merged, t0: u64, t_stop: u64) -> Verdict {
             }));
         }
     };
-    if cfg.topology == Topology::Shared {
+    if cfg.traffic.topology == Topology::Shared {
         let groups = m.groups_seen.len();
         for g in 0..groups {
             for p in &m.pubs {

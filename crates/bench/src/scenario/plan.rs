@@ -5,7 +5,10 @@ use super::values::Load;
 use crate::config::SetupError;
 use crate::pace::{Curve, Pace};
 use crate::plain::Headers;
-use crate::plan::{Churn, Kind, Message, Output, Plan, Span, Tls, with_ports};
+use crate::plan::{
+    Attempts, Churn, Clients, Kind, Message, Messages, Output, Plan, Presence, Schedule, SessionPlan, Span,
+    Target, Tls, with_ports,
+};
 use crate::properties::{Properties, Will};
 use crate::secret::Secret;
 use crate::template::{Placeholders, Template};
@@ -127,21 +130,16 @@ fn one(
     let headers = Headers::parse(group.headers.as_deref().unwrap_or("tsns"))?;
     let stages = Stages::new(&file.stage, group)?;
     let (pace, target_rates) = stages.pace(group)?;
-    let mut plan = Plan {
-        hosts: hosts(file, group, overrides),
-        version,
+    let base = Plan::base(kind);
+    let clients = Clients {
         count: group.clients,
-        rate: group.connect_rate.unwrap_or(0.0),
-        client_id: group
-            .client_id
-            .clone()
-            .unwrap_or_else(|| format!("{}-{:08x}-%i", group.name, seed as u32)),
+        id: group.client_id.clone().unwrap_or_else(|| format!("{}-{:08x}-%i", group.name, seed as u32)),
         username: group.username.clone().or_else(|| file.username.clone()),
         password: password(group.password_file.as_ref().or(file.password_file.as_ref()), here)?,
-        keepalive: group.keepalive.unwrap_or(60),
-        clean: group.clean.unwrap_or(true),
-        expiry: group.session_expiry.unwrap_or(0),
-        reconnects: group.reconnects.unwrap_or(0),
+        ..base.clients
+    };
+    let target = Target {
+        hosts: hosts(file, group, overrides),
         tls: file.tls.as_ref().map(|tls| Tls {
             ca: tls.ca.as_ref().map(|path| here.join(path)),
             certificate: tls.certificate.as_ref().map(|path| here.join(path)),
@@ -151,30 +149,53 @@ fn one(
             alpn: vec![],
         }),
         websocket: file.websocket.clone(),
+        ..Target::default()
+    };
+    let session = SessionPlan {
+        version,
+        keepalive: group.keepalive.unwrap_or(60),
+        clean: group.clean.unwrap_or(true),
+        expiry: group.session_expiry.unwrap_or(0),
+        will: group.will.as_ref().map(will),
+        ..base.session
+    };
+    let connecting = Attempts {
+        rate: group.connect_rate.unwrap_or(0.0),
+        reconnects: group.reconnects.unwrap_or(0),
+        ..base.connecting
+    };
+    let messages = Messages {
         inflight: group.window.unwrap_or(1).clamp(1, 60_000),
         headers,
         retain: group.retain,
-        pace,
-        seed,
-        together: true,
-        span: Some(stages.span()),
-        churn: churn(group)?,
-        vanish: group.vanish,
-        will: group.will.as_ref().map(will),
-        output: Output { threads: overrides.output.threads, processes: 1, quiet: true, ..Output::default() },
-        ..Plan::base(kind)
+        ..base.messages
+    };
+    let schedule = Schedule { pace, seed, together: true, span: Some(stages.span()), ..base.schedule };
+    let presence = Presence { churn: churn(group)?, vanish: group.vanish };
+    let output = Output { threads: overrides.output.threads, processes: 1, quiet: true, ..Output::default() };
+    let mut plan = Plan {
+        clients,
+        target,
+        session,
+        connecting,
+        messages,
+        schedule,
+        presence,
+        output,
+        kind,
+        also: base.also,
     };
     match &group.publish {
         Some(topic) if topic.contains(['#', '+']) => {
             return Err(format!("publish = {topic:?}: a Topic Name has no wildcards"));
         }
         Some(topic) => {
-            plan.topics = vec![topic.clone()];
-            plan.qos = qos;
-            plan.also = group.subscribe.clone();
-            plan.also_qos = also_qos;
-            plan.size = group.size.unwrap_or(256);
-            plan.message = message(group, here, plan.size)?;
+            plan.messages.topics = vec![topic.clone()];
+            plan.messages.qos = qos;
+            plan.also.topics = group.subscribe.clone();
+            plan.also.qos = also_qos;
+            plan.messages.size = group.size.unwrap_or(256);
+            plan.messages.message = message(group, here, plan.messages.size)?;
         }
         None => {
             let unused = [
@@ -187,8 +208,8 @@ fn one(
             if let Some((name, _)) = unused.iter().find(|(_, there)| *there) {
                 return Err(format!("{name} is of no use without publish = \"TOPIC\""));
             }
-            plan.topics = group.subscribe.clone();
-            plan.qos = also_qos;
+            plan.messages.topics = group.subscribe.clone();
+            plan.messages.qos = also_qos;
         }
     }
     // Invalid topics and payloads are reported before any connection.
@@ -334,6 +355,7 @@ fn find(stages: &[StageFile], name: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Side;
 
     fn scenario(groups: &str) -> Result<Scenario, String> {
         let stages = "[[stage]]\nname = \"one\"\nseconds = 10\n[[stage]]\nname = \"two\"\nseconds = 20\n";
@@ -349,8 +371,8 @@ mod tests {
     const SENSORS: &str = "[[group]]\nname = \"sensors\"\nclients = 4\npublish = \"a/%i\"\n";
 
     fn due(group: &Group, seconds: f64) -> f64 {
-        match &group.plan.pace {
-            Pace::Curve(curve) => curve.due_by(seconds) * group.plan.count as f64,
+        match &group.plan.schedule.pace {
+            Pace::Curve(curve) => curve.due_by(seconds) * group.plan.clients.count as f64,
             other => panic!("{other:?}"),
         }
     }
@@ -364,9 +386,9 @@ mod tests {
         let late = group("rate = 8\njoin = \"two\"");
         assert_eq!((due(&late, 10.0), due(&late, 30.0)), (0.0, 160.0));
         let seconds = Duration::from_secs;
-        assert_eq!(late.plan.span, Some(Span { join: seconds(10), leave: seconds(30) }));
+        assert_eq!(late.plan.schedule.span, Some(Span { join: seconds(10), leave: seconds(30) }));
         let early = group("rate = 8\nleave = \"one\"");
-        assert_eq!(early.plan.span, Some(Span { join: seconds(0), leave: seconds(10) }));
+        assert_eq!(early.plan.schedule.span, Some(Span { join: seconds(0), leave: seconds(10) }));
         assert_eq!(due(&early, 30.0), 80.0);
     }
 
@@ -376,10 +398,13 @@ mod tests {
             scenario(&format!("{SENSORS}think = 1\n[[group]]\nname = \"idle\"\nclients = 1\n")).unwrap();
         let (sensors, idle) = (&all.groups[0].plan, &all.groups[1].plan);
         assert_eq!((sensors.kind, idle.kind), (Kind::Pub, Kind::Conn));
-        assert_eq!((sensors.hosts.as_slice(), sensors.version), (&["127.0.0.1:1883".to_owned()][..], 5));
-        assert_eq!((sensors.size, sensors.headers.len()), (256, 8));
-        assert_eq!(sensors.pace, Pace::Think(Duration::from_secs(1), Duration::from_secs(1)));
-        assert_ne!(sensors.seed, idle.seed);
+        assert_eq!(
+            (sensors.target.hosts.as_slice(), sensors.session.version),
+            (&["127.0.0.1:1883".to_owned()][..], 5)
+        );
+        assert_eq!((sensors.messages.size, sensors.messages.headers.len()), (256, 8));
+        assert_eq!(sensors.schedule.pace, Pace::Think(Duration::from_secs(1), Duration::from_secs(1)));
+        assert_ne!(sensors.schedule.seed, idle.schedule.seed);
     }
 
     #[test]
@@ -387,11 +412,11 @@ mod tests {
         let group = |rest: &str| scenario(&format!("{SENSORS}rate = 1\n{rest}"));
         let will = "will = { topic = \"gone/%c\", message = \"bye\", qos = 1, retain = true, delay = 3 }\n";
         let with = group(&format!("stay = 1\nvanish = true\n{will}")).unwrap().groups.remove(0).plan;
-        assert!(with.vanish);
+        assert!(with.presence.vanish);
         let config = with.config().unwrap();
-        let will_topic = config.will_topic(true, 1);
-        assert_eq!(will_topic, format!("gone/{}", config.client_id(true, 1)));
-        let found = with.will.unwrap();
+        let will_topic = config.will_topic(Side::Publisher, 1);
+        assert_eq!(will_topic, format!("gone/{}", config.client_id(Side::Publisher, 1)));
+        let found = with.session.will.unwrap();
         assert_eq!((&found.payload[..], found.qos, found.retain, found.delay), (&b"bye"[..], 1, true, 3));
         for (wrong, why) in [
             ("vanish = true\n", "without stay"),

@@ -3,7 +3,7 @@
 use super::figures::Figures;
 use super::options::{Ends, Plan};
 use crate::args::PubsubArgs;
-use crate::config::{Config, SetupError};
+use crate::config::{Config, Identity, LatencyFrom, SetupError};
 use crate::net;
 use crate::progress::print_status;
 use crate::run::flow::{self, Flow};
@@ -30,28 +30,29 @@ pub fn run(plan: &Plan, ends: &Ends, size: usize, qos: u8) -> Result<Result<Figu
     args.max_time = f64::from(plan.max_time);
     let run_id = net::now() as u16;
     let topic = format!("meridian-tx-rx/{:08x}{run_id:04x}", std::process::id());
-    let cfg = Config {
-        v5: plan.v5,
+    let mut cfg = Config::idle(run_id);
+    cfg.session.version = plan.version;
+    cfg.identity = Identity {
         user: plan.username.clone(),
         pass: plan.password.clone(),
         sub_prefix: format!("tx-rx-{:x}-{run_id:04x}-r", std::process::id()),
         pub_prefix: format!("tx-rx-{:x}-{run_id:04x}-t", std::process::id()),
-        pub_hosts: vec![ends.publisher],
-        sub_hosts: vec![ends.subscriber],
-        n_sub: 1,
-        n_pub: 1,
-        pub_topic: topic.clone(),
-        sub_topics: vec![topic],
-        pub_qos: qos,
-        sub_qos: qos,
-        payload: size,
-        rate: f64::from(plan.rate),
-        window: plan.window,
-        messages: plan.messages(size),
-        from_due: plan.rate > 0,
-        verify: true,
-        ..Config::idle(run_id)
+        ..Identity::default()
     };
+    cfg.network.pub_hosts = vec![ends.publisher];
+    cfg.network.sub_hosts = vec![ends.subscriber];
+    cfg.traffic.n_sub = 1;
+    cfg.traffic.n_pub = 1;
+    cfg.traffic.pub_topic = topic.clone();
+    cfg.traffic.sub_topics = vec![topic];
+    cfg.traffic.pub_qos = qos;
+    cfg.traffic.sub_qos = qos;
+    cfg.traffic.payload = size;
+    cfg.sending.rate = f64::from(plan.rate);
+    cfg.sending.window = plan.window;
+    cfg.sending.messages = plan.messages(size);
+    cfg.checks.latency_from = if plan.rate > 0 { LatencyFrom::Due } else { LatencyFrom::Send };
+    cfg.checks.verify = true;
     let flow = Flow {
         name: "tx-rx",
         common: &args.common,

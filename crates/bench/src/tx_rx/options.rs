@@ -1,5 +1,6 @@
 //! Options of `tx-rx`.
 
+use crate::codec::Version;
 use crate::config::SetupError;
 use crate::config::from_args::resolve;
 use crate::plan::with_ports;
@@ -44,7 +45,7 @@ pub struct Options {
 pub struct Plan {
     pub ends: Ends,
     pub against: Option<Ends>,
-    pub v5: bool,
+    pub version: Version,
     pub sizes: Vec<usize>,
     pub qos: Vec<u8>,
     pub rate: u32,
@@ -129,7 +130,7 @@ impl Options {
             ends: Ends::new(&self.target.hosts()?)?,
             rounds: self.rounds.unwrap_or(if against.is_some() { 3 } else { 1 }) as usize,
             against,
-            v5: self.target.v5(),
+            version: self.target.version(),
             sizes: self.size,
             qos: self.qos,
             rate: self.rate,

@@ -8,10 +8,10 @@ use std::cmp::Reverse;
 impl Worker {
     pub(super) fn start(&mut self, s: usize) {
         let to = self.target(s);
-        let nh = if self.is_pub(s) { self.cfg.pub_hosts.len() } else { self.cfg.sub_hosts.len() };
-        let nb = self.cfg.binds.len();
+        let nh = self.cfg.network.hosts(self.side(s)).len();
+        let nb = self.cfg.network.binds.len();
         let from = if nb > 0 {
-            Some(self.cfg.binds[((self.conns[s].id + self.cfg.offset) / nh) % nb])
+            Some(self.cfg.network.binds[((self.conns[s].id + self.cfg.network.offset) / nh) % nb])
         } else {
             None
         };
@@ -24,7 +24,7 @@ impl Worker {
         c.need = 0;
         self.pending += 1;
         self.counts.started += 1;
-        match net::connect(to, from, self.cfg.sndbuf, self.cfg.rcvbuf) {
+        match net::connect(to, from, self.cfg.network.sndbuf, self.cfg.network.rcvbuf) {
             Err(e) => self.close(s, &format!("tcp connect: {}", net::errname(e))),
             Ok((fd, done)) => {
                 let c = &mut self.conns[s];
@@ -53,13 +53,13 @@ impl Worker {
         record(&mut self.hists.tcp, self.now - c.t_start);
         c.last_rx = self.now;
         c.last_tx = self.now;
-        if cfg.layers.are_plain() {
+        if cfg.network.layers.are_plain() {
             return self.send_connect(s);
         }
         c.st = Stage::Layer;
         let number = c.host;
         let wire = out(c, s, &mut self.pool, &mut self.dirty);
-        match Layer::open(&cfg.layers, number, &mut self.rng, wire) {
+        match Layer::open(&cfg.network.layers, number, &mut self.rng, wire) {
             Ok(mut layer) => {
                 layer.sealed = wire.len();
                 c.layer = Some(Box::new(layer));
@@ -70,11 +70,11 @@ impl Worker {
     }
 
     pub(super) fn send_connect(&mut self, s: usize) {
-        let id = self.cfg.client_id(self.is_pub(s), self.conns[s].id);
+        let id = self.cfg.client_id(self.side(s), self.conns[s].id);
         let user = self.cfg.username(self.conns[s].id);
         let cfg = self.cfg.clone();
-        let will_topic = cfg.will_topic(self.is_pub(s), self.conns[s].id);
-        let will_properties = cfg.will.as_ref().map(Will::encode_properties).unwrap_or_default();
+        let will_topic = cfg.will_topic(self.side(s), self.conns[s].id);
+        let will_properties = cfg.session.will.as_ref().map(Will::encode_properties).unwrap_or_default();
         let c = &mut self.conns[s];
         c.st = Stage::Connack;
         c.t_sent = self.now;
@@ -82,17 +82,16 @@ impl Worker {
         codec::connect(
             b,
             &codec::ConnectOpts {
-                v5: cfg.v5,
-                v31: cfg.v31,
-                clean: cfg.clean,
-                keepalive: cfg.keepalive,
+                version: cfg.session.version,
+                clean: cfg.session.clean,
+                keepalive: cfg.session.keepalive,
                 client_id: &id,
                 user: user.as_deref(),
-                pass: cfg.pass.as_deref(),
-                expiry: cfg.expiry,
-                recv_max: cfg.recv_max,
-                properties: &cfg.connect_properties,
-                will: cfg.will.as_ref().map(|will| codec::WillOpts {
+                pass: cfg.identity.pass.as_deref(),
+                expiry: cfg.session.expiry,
+                recv_max: cfg.session.recv_max,
+                properties: &cfg.session.properties,
+                will: cfg.session.will.as_ref().map(|will| codec::WillOpts {
                     topic: &will_topic,
                     payload: &will.payload,
                     qos: will.qos,
@@ -133,13 +132,13 @@ impl Worker {
         if ended {
             return;
         }
-        let again = self.cfg.reconnect
-            || c.attempt < if c.ready_once { self.cfg.reconnects } else { self.cfg.connect_retries };
+        let again = self.cfg.connecting.reconnect.allows(c.attempt, c.ready_once);
         if again {
             c.attempt += 1;
             c.host += 1;
             c.st = Stage::Backoff;
-            let b = (self.cfg.backoff_ms << (c.attempt - 1).min(10)).min(self.cfg.backoff_max_ms);
+            let b = (self.cfg.connecting.backoff_ms << (c.attempt - 1).min(10))
+                .min(self.cfg.connecting.backoff_max_ms);
             // The first attempt at the next host comes soon, with jitter of +-25 %.
             let ns = b * 1_000_000 * 3 / 4 + self.rng.below((b * 500_000).max(1));
             self.retry.push(Reverse((now + ns, s)));
@@ -176,7 +175,7 @@ impl Worker {
 
     /// Disconnects connected clients whose time is over; they reconnect after a while.
     pub(super) fn close_leaving(&mut self) {
-        let Some(churn) = self.cfg.churn else { return };
+        let Some(churn) = self.cfg.presence.churn else { return };
         while let Some(&Reverse((at, s, generation))) = self.leaves.peek() {
             if at > self.now {
                 return;
@@ -186,7 +185,7 @@ impl Worker {
             if c.st != Stage::Ready || c.generation != generation || self.phase >= P_STOP {
                 continue;
             }
-            if !self.cfg.vanish {
+            if !self.cfg.presence.vanish {
                 codec::disconnect(out(&mut self.conns[s], s, &mut self.pool, &mut self.dirty));
             }
             self.flush(s);
@@ -263,7 +262,7 @@ impl Worker {
                         if let Role::Pub(p) = &mut c.role
                             && p.sent < p.due
                             && !p.queued
-                            && (self.cfg.pub_qos == 0 || p.inflight < p.window)
+                            && (self.cfg.traffic.pub_qos == 0 || p.inflight < p.window)
                         {
                             p.queued = true;
                             self.queue.push(s);
@@ -312,7 +311,7 @@ impl Worker {
         let ms = |a: u64, b: u64| a.saturating_sub(b) / 1_000_000;
         match c.st {
             Stage::Tcp | Stage::Layer | Stage::Connack | Stage::Suback
-                if ms(self.now, c.t_start) > self.cfg.connect_timeout_ms =>
+                if ms(self.now, c.t_start) > self.cfg.connecting.timeout_ms =>
             {
                 let w = match c.st {
                     Stage::Tcp => "timeout: tcp connect",
@@ -322,14 +321,14 @@ impl Worker {
                 };
                 self.close(s, w);
             }
-            Stage::Ready if c.keepalive > 0 || self.cfg.ping_idle_rx_ms > 0 => {
+            Stage::Ready if c.keepalive > 0 || self.cfg.ping.idle_rx_ms > 0 => {
                 let ka = c.keepalive as u64 * 1000;
                 if c.ping_sent > 0 {
-                    if ms(self.now, c.ping_sent.max(c.last_rx)) > self.cfg.ping_timeout_ms {
+                    if ms(self.now, c.ping_sent.max(c.last_rx)) > self.cfg.ping.timeout_ms {
                         self.close(s, "timeout: no PINGRESP");
                     }
                 } else if (ka > 0 && ms(self.now, c.last_tx) >= ka * 3 / 4)
-                    || (self.cfg.ping_idle_rx_ms > 0 && ms(self.now, c.last_rx) >= self.cfg.ping_idle_rx_ms)
+                    || (self.cfg.ping.idle_rx_ms > 0 && ms(self.now, c.last_rx) >= self.cfg.ping.idle_rx_ms)
                 {
                     c.ping_sent = self.now;
                     self.counts.pings += 1;

@@ -45,7 +45,7 @@ impl Worker {
         let Some(plain) = &self.cfg.plain else { return };
         let (least, most) = plain.wait_ns;
         let c = &mut self.conns[s];
-        let number = (c.id + self.cfg.offset) as f64;
+        let number = (c.id + self.cfg.network.offset) as f64;
         let Role::Pub(p) = &mut c.role else { return };
         if p.first != 0 || c.st != Stage::Ready {
             return;
@@ -119,7 +119,7 @@ impl Worker {
             self.timers.pop();
             let c = &mut self.conns[s];
             let Role::Pub(p) = &mut c.role else { continue };
-            let away = c.st == Stage::Backoff && cfg.churn.is_some();
+            let away = c.st == Stage::Backoff && cfg.presence.churn.is_some();
             if c.st == Stage::Dead || p.timer != at || away {
                 continue;
             }

@@ -1,6 +1,7 @@
 //! Sending, pacing and acknowledgements of messages.
 
 use super::*;
+use crate::config::LatencyFrom;
 use crate::latency::record;
 use crate::pace::Pace;
 use crate::plain::{Attempt, Sender, Stamp};
@@ -68,7 +69,7 @@ impl Worker {
     /// Handles --retry-interval: retransmits messages that waited that long, once in each interval, when all earlier
     /// bytes have been sent.
     pub(super) fn retry(&mut self, s: usize) {
-        let (now, interval) = (self.now, self.cfg.retry_ns);
+        let (now, interval) = (self.now, self.cfg.sending.retry_ns);
         let c = &mut self.conns[s];
         let Role::Pub(p) = &mut c.role else { return };
         let due = p.inflight > 0 && now >= p.retry_at && c.wbuf.is_empty();
@@ -95,7 +96,7 @@ impl Worker {
                     self.counts.bad_acks += 1;
                     return;
                 };
-                let q = self.cfg.pub_qos;
+                let q = self.cfg.traffic.pub_qos;
                 match (kind, e.state) {
                     (codec::PUBACK, WAIT_ACK) if q == 1 => {}
                     (codec::PUBCOMP, WAIT_COMP) => {}
@@ -162,10 +163,10 @@ impl Worker {
             return;
         }
         let cfg = &*self.cfg;
-        let q = cfg.pub_qos;
+        let q = cfg.traffic.pub_qos;
         let c = &mut self.conns[s];
         let pend = c.wbuf.len() - c.wpos;
-        if c.st != Stage::Ready || c.blocked || pend >= cfg.chunk {
+        if c.st != Stage::Ready || c.blocked || pend >= cfg.sending.chunk {
             return; // `flush` queues it again.
         }
         let Role::Pub(p) = &c.role else { return };
@@ -173,7 +174,7 @@ impl Worker {
             return;
         }
         let mut room = u64::MAX;
-        if cfg.max_outstanding > 0 {
+        if cfg.sending.max_outstanding > 0 {
             // Parked publishers continue together once an eighth of the bound is free, for larger writes.
             room = self.room;
             if room == 0 {
@@ -185,7 +186,7 @@ impl Worker {
                 }
                 return;
             }
-            room = room.min((cfg.max_outstanding / 8 / self.pubs.len() as u64).max(1));
+            room = room.min((cfg.sending.max_outstanding / 8 / self.pubs.len() as u64).max(1));
         }
         let now = net::now();
         if now >= self.w1.saturating_add(self.grace) {
@@ -195,19 +196,19 @@ impl Worker {
         let mut b = std::mem::take(out(c, s, &mut self.pool, &mut self.dirty));
         let Role::Pub(p) = &mut c.role else { return };
         let n = self.pubs.len() as u64;
-        while p.sent < p.due && b.len() < cfg.chunk && room > 0 {
+        while p.sent < p.due && b.len() < cfg.sending.chunk && room > 0 {
             if q > 0 && (p.inflight >= p.window || p.ring.len() >= 65000) {
                 break;
             }
             let seq = p.sent;
             let mut ts = now;
-            if cfg.rate > 0.0 {
+            if cfg.sending.rate > 0.0 {
                 let due = self.t0 + ((p.lane + seq * n) as f64 * self.ns_per_msg) as u64;
                 let due = due.min(now);
                 if now >= self.w0 && now < self.w1 {
                     record(&mut self.hists.lag, now - due);
                 }
-                if cfg.from_due {
+                if cfg.checks.latency_from == LatencyFrom::Due {
                     ts = due;
                 }
             }
@@ -239,7 +240,7 @@ impl Worker {
             self.counts.sent += 1;
             self.counts.expected += p.fan;
             room = room.saturating_sub(p.fan);
-            if cfg.max_outstanding > 0 {
+            if cfg.sending.max_outstanding > 0 {
                 self.room = self.room.saturating_sub(p.fan);
             }
         }
@@ -255,8 +256,8 @@ impl Worker {
 
     /// Handles --max-outstanding: computes how many deliveries may be started now.
     pub(super) fn make_room(&mut self) {
-        let max = self.cfg.max_outstanding;
-        let (e, r) = if self.cfg.threads == 1 {
+        let max = self.cfg.sending.max_outstanding;
+        let (e, r) = if self.cfg.threads.count == 1 {
             (self.counts.expected, self.counts.uniq)
         } else {
             self.shared.counts[self.index].store(&self.counts);
@@ -300,7 +301,7 @@ impl Worker {
         if n == 0 {
             return;
         }
-        if self.cfg.rate > 0.0 {
+        if self.cfg.sending.rate > 0.0 {
             let upto = if self.now < self.w1 {
                 ((self.now - self.t0) as f64 / self.ns_per_msg) as u64 + 1
             } else {
@@ -346,9 +347,16 @@ fn encode(
     seq: u64,
     ts: u64,
 ) {
-    b.reserve(head.len() + 4 + cfg.payload);
-    codec::publish_start(b, cfg.properties(), cfg.pub_qos, if dup { codec::DUP } else { 0 }, head, pid);
-    Tag { publisher: id, seq, at: ts }.write(cfg.tag(), cfg.payload, b);
+    b.reserve(head.len() + 4 + cfg.traffic.payload);
+    codec::publish_start(
+        b,
+        cfg.properties(),
+        cfg.traffic.pub_qos,
+        if dup { codec::DUP } else { 0 },
+        head,
+        pid,
+    );
+    Tag { publisher: id, seq, at: ts }.write(cfg.tag(), cfg.traffic.payload, b);
     let o = (seq & 255) as usize;
-    b.extend_from_slice(&pattern[o..o + cfg.payload - tag::length(cfg.payload)]);
+    b.extend_from_slice(&pattern[o..o + cfg.traffic.payload - tag::length(cfg.traffic.payload)]);
 }

@@ -56,7 +56,7 @@ impl Worker {
             let data = if layered { &opened[..] } else { &rbuf[..l + n] };
             let mut pos = 0;
             let end = data.len();
-            let v5 = self.cfg.v5;
+            let v5 = self.cfg.session.version.is_5();
             let mut bad: Option<String> = None;
             loop {
                 match codec::frame(&data[pos..end]) {
@@ -109,8 +109,8 @@ impl Worker {
         if rbuf.len() > 16 * RBUF {
             rbuf.truncate(RBUF);
             rbuf.shrink_to_fit();
-            if rbuf.len() < self.cfg.payload * 2 {
-                rbuf.resize(self.cfg.payload * 2 + RBUF, 0);
+            if rbuf.len() < self.cfg.traffic.payload * 2 {
+                rbuf.resize(self.cfg.traffic.payload * 2 + RBUF, 0);
             }
         }
         self.rbuf = rbuf;
@@ -168,7 +168,7 @@ impl Worker {
                     self.counts.q2_suppressed += 1;
                     return false;
                 }
-                if cfg.recv_max > 0 && received.count > cfg.recv_max as usize {
+                if cfg.session.recv_max > 0 && received.count > cfg.session.recv_max as usize {
                     self.counts.recv_max_exceeded += 1;
                 }
             }
@@ -191,23 +191,23 @@ impl Worker {
             self.counts.unexpected += 1;
             return;
         };
-        let Some(Tag { publisher: id, seq, at: ts }) = Tag::read(cfg.tag(), cfg.payload, pl) else {
+        let Some(Tag { publisher: id, seq, at: ts }) = Tag::read(cfg.tag(), cfg.traffic.payload, pl) else {
             self.counts.foreign += 1;
             return;
         };
-        if pl.len() != cfg.payload || seq >= 1 << 36 || ts > now {
+        if pl.len() != cfg.traffic.payload || seq >= 1 << 36 || ts > now {
             self.counts.corrupt += 1;
             return;
         }
-        if cfg.verify {
+        if cfg.checks.verify {
             let o = (seq & 255) as usize;
-            let header = tag::length(cfg.payload);
+            let header = tag::length(cfg.traffic.payload);
             if pl[header..] != self.pattern[o..o + pl.len() - header] {
                 self.counts.corrupt += 1;
                 return;
             }
         }
-        if qos != cfg.pub_qos.min(cfg.sub_qos) {
+        if qos != cfg.traffic.pub_qos.min(cfg.traffic.sub_qos) {
             self.counts.qos_wrong += 1;
         }
         let i = if u.stride == 1 {
@@ -228,7 +228,7 @@ impl Worker {
             self.any_gap = (any, now - any);
         }
         self.last_recv = now;
-        let kind = if cfg.topology == Topology::Shared {
+        let kind = if cfg.traffic.topology == Topology::Shared {
             let g = u.group;
             let gap = now.saturating_sub(self.group_last[g].max(self.t0));
             if gap > self.group_gap.0 {
@@ -280,13 +280,16 @@ impl Worker {
                     return self.close(s, "protocol error: second CONNACK");
                 }
                 if code != 0 {
-                    let mut w = format!("connack refused: {}", codec::connack_name(self.cfg.v5, code));
+                    let mut w = format!(
+                        "connack refused: {}",
+                        codec::connack_name(self.cfg.session.version.is_5(), code)
+                    );
                     if let Some(r) = props.reason {
                         w += &format!(" ({r})");
                     }
                     return self.close(s, &w);
                 }
-                if session_present && self.cfg.clean {
+                if session_present && self.cfg.session.clean {
                     return self.close(s, "protocol error: session present after a clean start");
                 }
                 if let Some(k) = props.server_keepalive {
@@ -303,24 +306,24 @@ impl Worker {
                 if !session_present {
                     *c.role.received() = Received::default();
                 }
-                let is_pub = if let Role::Pub(p) = &mut c.role {
-                    if max_qos < self.cfg.pub_qos {
+                let side = if let Role::Pub(p) = &mut c.role {
+                    if max_qos < self.cfg.traffic.pub_qos {
                         let w = format!("broker's maximum QoS is {max_qos}");
                         return self.close(s, &w);
                     }
-                    p.window = self.cfg.window.min(props.receive_max.unwrap_or(65535) as usize);
-                    true
+                    p.window = self.cfg.sending.window.min(props.receive_max.unwrap_or(65535) as usize);
+                    Side::Publisher
                 } else {
-                    false
+                    Side::Subscriber
                 };
                 c.resumed = session_present;
-                if again && !self.cfg.clean && !session_present {
-                    let what = match is_pub {
-                        true => {
+                if again && !self.cfg.session.clean && !session_present {
+                    let what = match side {
+                        Side::Publisher => {
                             self.counts.sessions_lost_pub += 1;
                             "publisher's session lost"
                         }
-                        false => {
+                        Side::Subscriber => {
                             self.counts.sessions_lost_sub += 1;
                             "subscriber's session lost"
                         }
@@ -330,7 +333,7 @@ impl Worker {
                 if again && session_present {
                     return self.ready(s);
                 }
-                let f = self.cfg.filters(is_pub, self.conns[s].id);
+                let f = self.cfg.filters(side, self.conns[s].id);
                 if f.is_empty() {
                     return self.ready(s);
                 }
@@ -341,7 +344,13 @@ impl Worker {
                 let mut n = 0;
                 for g in f.chunks(256) {
                     n += 1;
-                    codec::subscribe(b, self.cfg.v5, n as u16, g, self.cfg.sub_qos);
+                    codec::subscribe(
+                        b,
+                        self.cfg.session.version.is_5(),
+                        n as u16,
+                        g,
+                        self.cfg.traffic.sub_qos,
+                    );
                 }
                 c.sub_wait = n;
             }
@@ -351,10 +360,14 @@ impl Worker {
                 }
                 for &k in codes {
                     if k >= 0x80 {
-                        let n = if self.cfg.v5 { codec::reason_name(k) } else { format!("0x{k:02x}") };
+                        let n = if self.cfg.session.version.is_5() {
+                            codec::reason_name(k)
+                        } else {
+                            format!("0x{k:02x}")
+                        };
                         return self.close(s, &format!("subscribe refused: {n}"));
                     }
-                    if k != self.cfg.sub_qos {
+                    if k != self.cfg.traffic.sub_qos {
                         self.counts.qos_downgraded += 1;
                     }
                 }
@@ -380,7 +393,7 @@ impl Worker {
         c.attempt = 0;
         self.pending -= 1;
         self.counts.up += 1;
-        if let Some(churn) = self.cfg.churn {
+        if let Some(churn) = self.cfg.presence.churn {
             let stay = drawn(churn.stay, &mut self.rng);
             self.leaves.push(std::cmp::Reverse((now + stay, s, c.generation)));
         }
@@ -390,7 +403,7 @@ impl Worker {
             let resumed = c.resumed;
             self.event(s, "connected again");
             self.retransmit(s, resumed, u64::MAX);
-            if self.cfg.churn.is_some() {
+            if self.cfg.presence.churn.is_some() {
                 self.reschedule(s);
             }
         } else {

@@ -7,14 +7,14 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 impl Worker {
     pub fn run(mut self) -> WorkerResult {
-        if !self.cfg.pin.is_empty() {
-            process::pin_thread(self.cfg.pin[self.index % self.cfg.pin.len()]);
+        if !self.cfg.threads.pin.is_empty() {
+            process::pin_thread(self.cfg.threads.pin[self.index % self.cfg.threads.pin.len()]);
         }
         process::set_timer_slack(2_000);
         self.demand.since(net::now());
         let mut ev: Vec<libc::epoll_event> = vec![libc::epoll_event { events: 0, u64: 0 }; 512];
         let t_begin = net::now();
-        let rate = self.cfg.conn_rate / self.cfg.threads as f64;
+        let rate = self.cfg.connecting.rate / self.cfg.threads.count as f64;
         let mut next_start = 0usize;
         let mut sweep_at = 0usize;
         let mut sweep_t = t_begin;
@@ -33,8 +33,8 @@ impl Worker {
                     break;
                 }
             }
-            if self.phase == P_RUN && self.cfg.coalesce_ns > 0 {
-                let at = last_round + self.cfg.coalesce_ns;
+            if self.phase == P_RUN && self.cfg.sending.coalesce_ns > 0 {
+                let at = last_round + self.cfg.sending.coalesce_ns;
                 if at > self.now {
                     // tidy: allow(thread-sleep): --coalesce-us asks for exactly this
                     std::thread::sleep(std::time::Duration::from_nanos(at - self.now));
@@ -53,7 +53,7 @@ impl Worker {
                 if next_start == 0 {
                     self.shared.times.first_connect.fetch_min(self.now, Relaxed);
                 }
-                while next_start < due && self.pending < self.cfg.concurrency {
+                while next_start < due && self.pending < self.cfg.connecting.concurrency {
                     self.start(next_start);
                     next_start += 1;
                 }
@@ -83,18 +83,19 @@ impl Worker {
                 }
             }
             if self.phase == P_RUN {
-                if self.cfg.rate > 0.0 {
-                    if self.now >= last_pace + self.cfg.tick_ns || self.ns_per_msg >= self.cfg.tick_ns as f64
+                if self.cfg.sending.rate > 0.0 {
+                    if self.now >= last_pace + self.cfg.sending.tick_ns
+                        || self.ns_per_msg >= self.cfg.sending.tick_ns as f64
                     {
                         last_pace = self.now;
                         self.pace();
                     }
                     if !self.pubs.is_empty() {
                         let next = self.t0 + (self.due_total as f64 * self.ns_per_msg) as u64;
-                        let next = if self.ns_per_msg >= self.cfg.tick_ns as f64 {
+                        let next = if self.ns_per_msg >= self.cfg.sending.tick_ns as f64 {
                             next
                         } else {
-                            next.max(last_pace + self.cfg.tick_ns)
+                            next.max(last_pace + self.cfg.sending.tick_ns)
                         };
                         timeout = timeout.min(next.saturating_sub(self.now).max(1));
                     }
@@ -105,7 +106,7 @@ impl Worker {
                         self.pace();
                     }
                 }
-                if self.cfg.max_outstanding > 0 && self.now >= self.t0 {
+                if self.cfg.sending.max_outstanding > 0 && self.now >= self.t0 {
                     self.make_room();
                     if !self.parked.is_empty() && self.room > 0 {
                         let p = std::mem::take(&mut self.parked);
@@ -116,7 +117,7 @@ impl Worker {
                             self.try_send(s);
                         }
                     }
-                    if !self.parked.is_empty() && self.cfg.threads > 1 {
+                    if !self.parked.is_empty() && self.cfg.threads.count > 1 {
                         timeout = timeout.min(100_000);
                     }
                 }

@@ -80,14 +80,13 @@ impl Engine<'_> {
         codec::connect(
             &mut connection.out,
             &codec::ConnectOpts {
-                v5: plan.v5,
-                v31: false,
+                version: plan.version,
                 clean: false,
                 keepalive: plan.keepalive,
                 client_id: &plan.client_id(role, connection.number),
                 user: plan.username.as_deref(),
                 pass: plan.password.as_deref(),
-                expiry: if plan.v5 { plan.expiry } else { 0 },
+                expiry: if plan.version.is_5() { plan.expiry } else { 0 },
                 ..codec::ConnectOpts::default()
             },
         );
