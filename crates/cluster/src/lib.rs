@@ -15,6 +15,7 @@ mod config;
 mod confirmations;
 mod features;
 mod freshness;
+mod inbound;
 mod interest;
 pub mod meta;
 mod mutation;

@@ -44,7 +44,7 @@ impl ClusterRouter {
             self.peers.values_mut().for_each(|peer| peer.needs_copy_request = true);
         }
         for key in taken {
-            for (peer, credit) in self.credits.try_remove(key as usize).unwrap_or_default() {
+            for (peer, credit) in self.inbound.handled(key) {
                 self.mesh.consume(peer, credit);
             }
         }
@@ -75,8 +75,7 @@ impl ClusterRouter {
         let Some(peer) = self.peers.get(&from) else { return };
         // A peer that was not copied anything yet has missed nothing.
         if let Some(copies) = peer.copies {
-            let index = peer.index;
-            self.inbound.iter_mut().for_each(|inbound| inbound.copies.push((index, copies)));
+            self.inbound.copy_to(peer.index, copies);
         }
     }
 
@@ -120,7 +119,7 @@ impl ClusterRouter {
             Some(_) | None => false,
         };
         if let Some((worker, token)) = waits.filter(|_| !is_kept) {
-            self.inbound[worker.index()].acknowledged.push((token, ReasonCode::Success));
+            self.inbound.acknowledge(worker, token, ReasonCode::Success);
         }
     }
 
@@ -146,7 +145,7 @@ impl ClusterRouter {
                         peer.sent[usize::from(lane.index())].push(sent);
                     }
                     Ok(_) | Err(_) => {
-                        self.inbound[worker.index()].acknowledged.push((token, ReasonCode::Success));
+                        self.inbound.acknowledge(worker, token, ReasonCode::Success);
                     }
                 }
             }
@@ -154,8 +153,7 @@ impl ClusterRouter {
             if let Some(copies) = peer.copies
                 && peer.backlog.take_missing()
             {
-                let index = peer.index;
-                self.inbound.iter_mut().for_each(|inbound| inbound.copies.push((index, copies)));
+                self.inbound.copy_to(peer.index, copies);
             }
         }
     }
@@ -166,7 +164,7 @@ impl ClusterRouter {
         let mut backlog = std::mem::take(&mut peer.backlog);
         while let Some(copy) = backlog.pop() {
             if let Some((worker, token)) = copy.waits {
-                self.inbound[worker.index()].acknowledged.push((token, ReasonCode::Success));
+                self.inbound.acknowledge(worker, token, ReasonCode::Success);
             }
         }
     }
@@ -183,7 +181,9 @@ impl ClusterRouter {
         let Some(peer) = self.peers.get_mut(&id) else {
             // The peer was a member when it was chosen.
             let reason = if forward.for_group { ReasonCode::ServerUnavailable } else { ReasonCode::Success };
-            self.inbound[worker.index()].acknowledged.extend(forward.token.map(|token| (token, reason)));
+            if let Some(token) = forward.token {
+                self.inbound.acknowledge(worker, token, reason);
+            }
             return;
         };
         if !peer.is_up
@@ -192,7 +192,7 @@ impl ClusterRouter {
             && let Some(token) = forward.token
         {
             // The node was reachable when it was chosen. Another one may have a connected member.
-            return self.inbound[worker.index()].acknowledged.push((token, ReasonCode::ServerBusy));
+            return self.inbound.acknowledge(worker, token, ReasonCode::ServerBusy);
         }
         let may_be_lost = forward.qos == QoS::AtMostOnce && !forward.is_kept;
         let lane_of = if may_be_lost { Lane::best_effort } else { Lane::assured };
@@ -277,7 +277,7 @@ impl ClusterRouter {
         if reason.is_error() {
             self.node.routes.has_lost(forward.to);
         }
-        self.inbound[worker.index()].acknowledged.push((token, refusal(reason, is_clean)));
+        self.inbound.acknowledge(worker, token, refusal(reason, is_clean));
     }
 
     /// Passes a peer's message to the worker of its lane.
@@ -290,7 +290,6 @@ impl ClusterRouter {
         credit: Credit,
     ) {
         let Some(peer) = self.peers.get(&from) else { return };
-        let worker = usize::from(lane.index()) % self.inbound.len();
         let is_assured = lane.class() == Class::Assured;
         let ticket = is_assured.then(|| peer.ticket(lane, number));
         if mutated(Mutation::Relay)
@@ -298,8 +297,7 @@ impl ClusterRouter {
         {
             self.forward_again(next, lane, frame.clone());
         }
-        self.inbound[worker].messages.push(Forwarded { frame, ticket });
-        self.open_credits[worker].push((from, credit));
+        self.inbound.push_message(from, lane, Forwarded { frame, ticket }, credit);
     }
 
     /// Forwards a message again: a fault for the simulator only.
@@ -342,8 +340,7 @@ impl ClusterRouter {
             }
             sent.answer(*first, *count, |waiting| {
                 let is_clean = waiting.if_lost == IfLost::GiveAnother || waiting.is_alone;
-                let reason = refusal(reason, is_clean);
-                self.inbound[waiting.worker.index()].acknowledged.push((waiting.token, reason));
+                self.inbound.acknowledge(waiting.worker, waiting.token, refusal(reason, is_clean));
             });
         }
     }
@@ -389,8 +386,7 @@ impl ClusterRouter {
     pub(super) fn give_up_unconfirmed(&mut self) {
         for peer in self.peers.values_mut().filter(|peer| !peer.is_up) {
             for waiting in peer.take_sent() {
-                let unknown = (waiting.token, ReasonCode::UnspecifiedError);
-                self.inbound[waiting.worker.index()].acknowledged.push(unknown);
+                self.inbound.acknowledge(waiting.worker, waiting.token, ReasonCode::UnspecifiedError);
             }
         }
     }
@@ -412,7 +408,7 @@ impl ClusterRouter {
                 }
                 IfLost::Refuse | IfLost::Wait | IfLost::Nothing => ReasonCode::Success,
             };
-            self.inbound[waiting.worker.index()].acknowledged.push((waiting.token, reason));
+            self.inbound.acknowledge(waiting.worker, waiting.token, reason);
         }
     }
 }

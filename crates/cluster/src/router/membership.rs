@@ -559,7 +559,7 @@ impl ClusterRouter {
         let receivers =
             self.peers.iter().filter(|(id, peer)| **id != gone && peer.copies == Some(Copies::All));
         for index in receivers.map(|(_, peer)| peer.index) {
-            self.inbound.iter_mut().for_each(|inbound| inbound.copies.push((index, copies)));
+            self.inbound.copy_to(index, copies);
         }
     }
 

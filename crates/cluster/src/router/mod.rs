@@ -15,11 +15,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use broker::Node;
-use broker::WorkerId;
-use broker::peers::{Inbound, NodeIndex, Outbound};
+use broker::peers::{NodeIndex, Outbound};
 use bytes::Bytes;
 use configstore::Position as RecordsPosition;
-use link::{Class, Credit, Event, Lane, Mesh, MeshEvent, NodeId, Time};
+use link::{Class, Event, Lane, Mesh, MeshEvent, NodeId, Time};
 use replog::{Incarnation, Position, Replica, WriterId};
 use storage::LogEvent;
 
@@ -27,6 +26,7 @@ use crate::clocks::Clocks;
 use crate::config::{Config, Role, WithoutQuorum};
 use crate::features::{BRIEF, CLOCKS, COPIES, NAMESAKES, PACKS};
 use crate::freshness::{Grants, Leases};
+use crate::inbound::InboundQueues;
 use crate::interest::Interest;
 use crate::meta::{Command, Meta, ProposalId};
 use crate::mutation::{Mutation, mutated};
@@ -123,11 +123,7 @@ pub struct ClusterRouter {
     /// Position of this node's changes that this replicant's core was last asked about for the region.
     asked_region: Position,
     now: Time,
-    /// Deliveries for the workers at the end of the turn.
-    inbound: Vec<Inbound>,
-    /// Credits of messages that workers have, by the key of their batch; those of this turn by worker.
-    credits: slab::Slab<Vec<(NodeId, Credit)>>,
-    open_credits: Vec<Vec<(NodeId, Credit)>>,
+    inbound: InboundQueues,
     /// True while entries of writers are being forgotten.
     is_forgetting: bool,
     /// True once the interest of this node's sessions from earlier incarnations is among its changes: it sends hellos
@@ -206,7 +202,6 @@ impl ClusterRouter {
         let cores = peers.values().filter(|peer| peer.is_core()).count() + usize::from(is_core);
         let mut replica = Replica::new(hash_seed, config.tombstones_max);
         replica.own(WriterId(own.0), config.incarnation);
-        let workers = usize::from(node.workers);
         node.stamp_retained(nodes_by_index.len() as u16, config.wall_ms, own.0 as u8);
         if config.without_quorum == WithoutQuorum::Hold {
             node.set_fresh_until(broker::Time::default());
@@ -246,9 +241,7 @@ impl ClusterRouter {
             asked_settle: Position::default(),
             asked_region: Position::default(),
             now,
-            inbound: (0..workers).map(|_| Inbound::default()).collect(),
-            credits: slab::Slab::new(),
-            open_credits: (0..workers).map(|_| Vec::new()).collect(),
+            inbound: InboundQueues::new(usize::from(node.workers)),
             is_forgetting: false,
             has_begun: false,
             waiting: Waiting::default(),
@@ -539,15 +532,8 @@ impl ClusterRouter {
 
     /// Passes the deliveries to the workers.
     fn send_inbound(&mut self) {
-        for (worker, inbound) in self.inbound.iter_mut().enumerate() {
-            if inbound.is_empty() {
-                continue;
-            }
-            let mut inbound = std::mem::take(inbound);
-            if !inbound.messages.is_empty() {
-                inbound.key = self.credits.insert(std::mem::take(&mut self.open_credits[worker])) as u32;
-            }
-            self.node.post_inbound(WorkerId(worker as u16), inbound);
+        for (worker, inbound) in self.inbound.drain() {
+            self.node.post_inbound(worker, inbound);
         }
     }
 }

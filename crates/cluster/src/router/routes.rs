@@ -130,7 +130,7 @@ impl ClusterRouter {
                     self.for_cluster.push(position, *connection, *ticket, deadline)
                 }
                 SubackLevel::Core | SubackLevel::Local | SubackLevel::Region | SubackLevel::Cluster => {
-                    self.inbound[connection.worker.index()].announced.push((*connection, *ticket, true));
+                    self.inbound.announce(*connection, *ticket, true);
                 }
             }
         }
@@ -139,34 +139,34 @@ impl ClusterRouter {
     /// Sends SUBACKs whose subscriptions are known, or whose time is over.
     pub(super) fn release_subacks(&mut self, now: Time) {
         while let Some((connection, ticket)) = self.for_core.pop_known(self.core_knows) {
-            self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
+            self.inbound.announce(connection, ticket, true);
         }
         if self.for_region.len() > 0 {
             let known = self.known_in_region();
             while let Some((connection, ticket)) = self.for_region.pop_known(known) {
-                self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
+                self.inbound.announce(connection, ticket, true);
             }
         }
         if self.for_cluster.len() > 0 {
             let settled = self.settled();
             while let Some((connection, ticket)) = self.for_cluster.pop_known(settled) {
-                self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
+                self.inbound.announce(connection, ticket, true);
             }
         }
         // A client that needs only the core learns at the time-out that this node is alone.
         while let Some((connection, ticket)) = self.for_core.pop_overdue(now) {
             self.counters.subacks_overdue += 1;
-            self.inbound[connection.worker.index()].announced.push((connection, ticket, true));
+            self.inbound.announce(connection, ticket, true);
         }
         // With the setting to serve alone, clients may subscribe.
         let serves_alone = self.config.without_quorum == WithoutQuorum::Serve;
         while let Some((connection, ticket)) = self.for_region.pop_overdue(now) {
             self.counters.subacks_overdue += 1;
-            self.inbound[connection.worker.index()].announced.push((connection, ticket, serves_alone));
+            self.inbound.announce(connection, ticket, serves_alone);
         }
         while let Some((connection, ticket)) = self.for_cluster.pop_overdue(now) {
             self.counters.subacks_overdue += 1;
-            self.inbound[connection.worker.index()].announced.push((connection, ticket, false));
+            self.inbound.announce(connection, ticket, false);
         }
     }
 
@@ -273,8 +273,7 @@ impl ClusterRouter {
         let copies = if is_relevant { Copies::All } else { Copies::Own(from.0 as u8) };
         if peer.copies < Some(copies) && !mutated(Mutation::ForgetCopies) {
             peer.copies = Some(copies);
-            let index = peer.index;
-            self.inbound.iter_mut().for_each(|inbound| inbound.copies.push((index, copies)));
+            self.inbound.copy_to(peer.index, copies);
         }
         peer.fed.clear();
         peer.is_copied = false;
